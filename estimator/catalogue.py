@@ -1,0 +1,89 @@
+"""Folders of facts: one YAML file per thing, found by its name or an alias, however it is written.
+
+A file's name is the canonical name of what it describes. Asking for one reads that file alone; an alias is looked up in
+the files' `aliases:` lines, without parsing them.
+"""
+
+from __future__ import annotations
+
+import re
+from difflib import get_close_matches
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from estimator.errors import InvalidJob, UnknownName
+
+_ALIASES = re.compile(r"^aliases:\s*\[(.*?)\]", re.MULTILINE | re.DOTALL)
+
+
+def folded(name: str) -> str:
+    """A name as it is compared: lower case, letters and digits only, organisation dropped ("meta-llama/…")."""
+    return re.sub(r"[^a-z0-9.]+", "", name.rpartition("/")[2].lower())
+
+
+def folder(package: str) -> Path:
+    """The folder of an installed package that holds data."""
+    return Path(str(import_module(package).__file__)).parent
+
+
+@cache
+def _index(directory: Path) -> dict[str, str]:
+    """Folded name or alias to canonical name, for every file of a folder."""
+    index = {}
+    for path in sorted(directory.glob("*.yaml")):
+        index[folded(path.stem)] = path.stem
+        match = _ALIASES.search(path.read_text(encoding="utf-8"))
+        for alias in match.group(1).split(",") if match else ():
+            index.setdefault(folded(alias.strip().strip("'\"")), path.stem)
+    return index
+
+
+def names(directory: Path) -> list[str]:
+    """Canonical names of everything in a folder."""
+    return sorted(path.stem for path in directory.glob("*.yaml"))
+
+
+def find(directory: Path, name: str, kind: str) -> str:
+    """The canonical name behind a name or alias; `UnknownName` if there is none, with the nearest."""
+    direct = directory / f"{name}.yaml"
+    if "/" not in name and direct.is_file():
+        return name
+    index = _index(directory)
+    found = index.get(folded(name))
+    if found is None:
+        near = dict.fromkeys(index[match] for match in get_close_matches(folded(name), index, n=5, cutoff=0.6))
+        hint = f" Did you mean {' or '.join(list(near)[:3])}?" if near else f" `willitfit {kind}s` lists them."
+        raise UnknownName(f"no {kind} is called {name!r}.{hint}")
+    return found
+
+
+def read_text(path: Path) -> str:
+    """A file's text; `InvalidJob` if it cannot be read."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise InvalidJob(f"is not text in UTF-8 ({error.reason})", str(path)) from None
+    except (OSError, ValueError) as error:
+        raise InvalidJob(f"cannot be read: {getattr(error, 'strerror', None) or error}", str(path)) from None
+
+
+def load_yaml(path: Path) -> Any:
+    """A YAML file's content; `InvalidJob` if it cannot be read."""
+    return parse_yaml(read_text(path), str(path))
+
+
+def parse_yaml(text: str, where: str) -> Any:
+    """YAML text as Python values; `InvalidJob` with line and column if it is broken."""
+    import yaml
+
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    try:
+        return yaml.load(text, Loader=loader)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        place = f" at line {mark.line + 1}, column {mark.column + 1}" if mark else ""
+        raise InvalidJob(f"is not valid YAML{place}: {getattr(error, 'problem', error)}", where) from None
+    except RecursionError:
+        raise InvalidJob("is nested too deeply", where) from None

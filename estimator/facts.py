@@ -1,0 +1,34 @@
+"""Facts about the world: a value, its unit, where it was read and when."""
+
+from __future__ import annotations
+
+from datetime import date
+
+from pydantic import BaseModel, ConfigDict
+
+
+class Fact(BaseModel):
+    """One fact. `verified` is false where a second source is still missing; `note` says what else matters."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    value: int | float
+    unit: str
+    source: str
+    as_of: date
+    verified: bool = True
+    note: str = ""
+
+
+class MeasuredFact(Fact):
+    """A measured constant, with the range in which measurements lie."""
+
+    range: tuple[float, float] | None = None
+
+    @property
+    def low(self) -> float:
+        return self.range[0] if self.range else self.value
+
+    @property
+    def high(self) -> float:
+        return self.range[1] if self.range else self.value
