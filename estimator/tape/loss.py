@@ -1,0 +1,40 @@
+"""Embedding and cross-entropy: the two ends of a language model."""
+
+from __future__ import annotations
+
+from estimator import dtypes
+from estimator.tape.autograd import attach, record
+from estimator.tape.pointwise import to
+from estimator.tape.tensor import Tensor, empty, unary
+
+
+def embedding(weight: Tensor, ids: Tensor) -> Tensor:
+    """Rows of `weight`. Saves the ids; the gradient is as large as the table."""
+    shape = weight.shape
+    node = record(
+        "EmbeddingBackward", (weight,), (ids,), lambda g, ids: empty(g.tape, shape, g.dtype, "embedding_dense_backward")
+    )
+    return attach(node, empty(weight.tape, (*ids.shape, shape[1]), weight.dtype, "embedding"))
+
+
+def cross_entropy(logits: Tensor, target: Tensor) -> Tensor:
+    """Mean cross-entropy of [tokens, vocabulary] against [tokens]: a scalar."""
+    return _nll_loss(_log_softmax(logits), target)
+
+
+def _log_softmax(x: Tensor) -> Tensor:
+    """Saves its result; autocast runs it in float32."""
+    if x.tape.autocast:
+        x = to(x, dtypes.float32)
+    node = record("LogSoftmaxBackward", (x,), (), lambda g, y: unary("_log_softmax_backward_data", g))
+    return attach(node, unary("_log_softmax", x), save=True)
+
+
+def _nll_loss(logp: Tensor, target: Tensor) -> Tensor:
+    """Saves the log-probabilities, the targets and their total weight."""
+    node = record("NllLossBackward", (logp,), (logp, target), lambda g, logp, *_: unary("nll_loss_backward", logp))
+    out = attach(node, empty(logp.tape, (), logp.dtype, "nll_loss_forward"))
+    weight = empty(logp.tape, (), logp.dtype, "nll_loss_forward")
+    if node is not None:
+        node.save((weight,))
+    return out

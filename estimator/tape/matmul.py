@@ -1,0 +1,95 @@
+"""Matrix products: linear layers and batched products, with their FLOPs.
+
+Under autocast the operands are cast first; see `autocast`.
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+from estimator.tape.autocast import cast
+from estimator.tape.autograd import Gradient, attach, record
+from estimator.tape.layout import Shape
+from estimator.tape.tensor import Tensor, alias, empty
+from estimator.tape.views import expand, reshape
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """x W^T + b over the last dimension of `x`; `weight` is [out, in]."""
+    x, weight = cast(x), _transposed(cast(weight))
+    flat = reshape(x, (-1, x.shape[-1]))
+    out = mm(flat, weight) if bias is None else addmm(cast(bias), flat, weight)
+    return reshape(out, (*x.shape[:-1], weight.shape[1]))
+
+
+def conv1d(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """GPT-2's `Conv1D`: x W + b over the last dimension of `x`; `weight` is [in, out]."""
+    flat = reshape(x, (-1, x.shape[-1]))
+    weight = cast(weight)
+    out = mm(cast(flat), weight) if bias is None else addmm(cast(bias), cast(flat), weight)
+    return reshape(out, (*x.shape[:-1], weight.shape[1]))
+
+
+def _transposed(weight: Tensor) -> Tensor:
+    """weight.t(). A product's gradient for its second operand comes in that operand's layout, so this one stays a view."""
+    node = record("TBackward", (weight,), (), lambda g: alias(g, g.shape[::-1]))
+    return attach(node, alias(weight, weight.shape[::-1]))
+
+
+def mm(a: Tensor, b: Tensor) -> Tensor:
+    """[m, k] x [k, n]. Saves each operand that the other's gradient needs."""
+    saved = (b if a.requires_grad else None, a if b.requires_grad else None)
+    node = record("MmBackward", (a, b), saved, _mm_backward)
+    return attach(node, _product(a, b, "mm"))
+
+
+def _mm_backward(g: Tensor, b: Gradient, a: Gradient) -> tuple[Gradient, Gradient]:
+    grad_b = None if a is None else _product(alias(a, a.shape[::-1]), g, "mm")
+    grad_a = None if b is None else _product(g, alias(b, b.shape[::-1]), "mm")
+    return grad_a, grad_b
+
+
+def addmm(bias: Tensor, a: Tensor, b: Tensor) -> Tensor:
+    """bias + a b. Saves what `mm` saves."""
+    saved = (b if a.requires_grad else None, a if b.requires_grad else None)
+    wanted = bias.requires_grad
+
+    def backward(g: Tensor, b: Gradient, a: Gradient) -> tuple[Gradient, Gradient, Gradient]:
+        grad_a = None if b is None else _product(g, alias(b, b.shape[::-1]), "mm")
+        grad_b = None if a is None else _product(alias(a, a.shape[::-1]), g, "mm")
+        return (g if wanted else None), grad_a, grad_b
+
+    return attach(record("AddmmBackward", (bias, a, b), saved, backward), _product(a, b, "addmm"))
+
+
+def _product(a: Tensor, b: Tensor, operation: str) -> Tensor:
+    (m, k), n = a.shape, b.shape[1]
+    a.tape.compute("mm", 2 * m * k * n)
+    return empty(a.tape, (m, n), a.dtype, operation)
+
+
+def matmul(a: Tensor, b: Tensor) -> Tensor:
+    """Product of [..., m, k] and [..., k, n] with equal leading dimensions."""
+    a, b = cast(a), cast(b)
+    *batch, m, k = a.shape
+    n, count = b.shape[-1], prod(batch)
+    left = reshape(expand(a, (*batch, m, k)), (count, m, k))
+    right = reshape(expand(b, (*batch, k, n)), (count, k, n))
+    return reshape(_bmm(left, right), (*batch, m, n))
+
+
+def _bmm(a: Tensor, b: Tensor) -> Tensor:
+    saved = (b if a.requires_grad else None, a if b.requires_grad else None)
+    (count, m, k), n = a.shape, b.shape[2]
+
+    def backward(g: Tensor, b: Gradient, a: Gradient) -> tuple[Gradient, Gradient]:
+        grad_b = None if a is None else _batched(g, (count, k, n), m)
+        grad_a = None if b is None else _batched(g, (count, m, k), n)
+        return grad_a, grad_b
+
+    return attach(record("BmmBackward", (a, b), saved, backward), _batched(a, (count, m, n), k))
+
+
+def _batched(like: Tensor, shape: Shape, inner: int) -> Tensor:
+    like.tape.compute("bmm", 2 * prod(shape) * inner)
+    return empty(like.tape, shape, like.dtype, "bmm")

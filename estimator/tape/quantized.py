@@ -1,0 +1,94 @@
+"""Products with frozen weights that bitsandbytes stores in 4 or 8 bits (bitsandbytes 0.50, CUDA).
+
+The weight itself is never trained, so only the gradient of the input is computed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from estimator import dtypes
+from estimator.dtypes import DType
+from estimator.tape.autograd import attach, record
+from estimator.tape.layout import Shape
+from estimator.tape.pointwise import to
+from estimator.tape.tensor import Tensor, empty, unary
+
+FUSED_ROWS = 4
+"""Up to so many input rows every GPU multiplies without unpacking the weight (`_GEMM_4BIT_CUSTOM_FLOOR_M`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class FourBit:
+    """A weight of `shape` [out, in] packed two to a byte, with one scale per 64 weights.
+
+    With `nested` (double quantization) the scales are bytes, with a float32 scale per 256 of them.
+    """
+
+    packed: Tensor
+    shape: Shape
+    scales: Tensor
+    nested: bool
+
+    def unpack(self, dtype: DType) -> Tensor:
+        """The weight in `dtype`: a new tensor."""
+        scales = self.scales
+        if self.nested:
+            scales = empty(scales.tape, scales.shape, dtypes.float32, "dequantize_blockwise")
+        return empty(scales.tape, self.shape, dtype, "dequantize_4bit")
+
+
+def matmul_4bit(x: Tensor, weight: FourBit) -> Tensor:
+    """x W^T (+ b, in the same kernel), with W unpacked for the product, and again for the gradient. Saves nothing of size."""
+    outputs, inputs = weight.shape
+
+    def backward(g: Tensor, *_: Tensor) -> Tensor:
+        full = to(weight.unpack(x_dtype), g.dtype)
+        return _multiply(g, full, inputs)
+
+    x_dtype = x.dtype
+    node = record("MatMul4Bit", (x,), (), backward)
+    if x.numel // inputs <= FUSED_ROWS:
+        x.tape.compute("mm", 2 * x.numel * outputs)
+        return attach(node, empty(x.tape, (*x.shape[:-1], outputs), x.dtype, "gemm_4bit"))
+    full = weight.unpack(x.dtype)
+    return attach(node, _multiply(x, full, outputs))
+
+
+def matmul_8bit(x: Tensor, codes: Tensor) -> Tensor:
+    """LLM.int8(): x quantized row by row, an integer product with `codes` [out, in], scaled back, a bias added in place.
+
+    Keeps x for backward where it needs a gradient, outside the saved tensors: checkpointing does not drop it
+    (`ctx.tensors` in bitsandbytes/autograd/_functions.py). The few outlier columns are not counted.
+    """
+    tape, (outputs, inputs) = x.tape, codes.shape
+    rows = (x.numel // inputs, inputs)
+    source = x.dtype
+
+    def backward(g: Tensor, *_: Tensor) -> Tensor:
+        weight = empty(tape, (outputs, inputs), source, "_to_copy")
+        scale = empty(tape, (outputs, 1), dtypes.float32, "mul")
+        del scale
+        return _multiply(to(g, source), weight, inputs)
+
+    node = record("MatMul8bitLt", (x,), (), backward)
+    if node is not None:
+        node.hold(x)
+    half = to(x.detach(), dtypes.float16)
+    quantized = empty(tape, rows, dtypes.int8, "int8_vectorwise_quant")
+    row_scales = empty(tape, rows[:1], dtypes.float32, "int8_vectorwise_quant")
+    outliers = unary("ge", unary("abs", half), dtypes.bool_)
+    del outliers, half
+    tape.compute("mm", 2 * x.numel * outputs)
+    product = empty(tape, (rows[0], outputs), dtypes.int32, "int8_linear_matmul")
+    out = empty(tape, (*x.shape[:-1], outputs), dtypes.float16, "int8_mm_dequant")
+    del product
+    if source is not dtypes.float16:
+        out = unary("_to_copy", out, source)
+    del quantized, row_scales
+    return attach(node, out)
+
+
+def _multiply(a: Tensor, weight: Tensor, outputs: int) -> Tensor:
+    a.tape.compute("mm", 2 * a.numel * outputs)
+    return empty(a.tape, (*a.shape[:-1], outputs), a.dtype, "mm")

@@ -1,0 +1,157 @@
+"""Read a tape: the live bytes at every event, the peak of each phase, and what is alive at the peak.
+
+A slot that stands for n equal layers is not unrolled. If one of its passes changes the live bytes by d and rises to p
+above its start, then n passes change them by n d, and rise to p above the start of the first pass or of the last,
+whichever starts higher: (n - 1) max(d, 0) + p.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from estimator.tape.tape import Slot, Tape
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseBytes:
+    """One occurrence of a phase: live bytes when it starts, at its peak and when it ends."""
+
+    name: str
+    start_bytes: int
+    peak_bytes: int
+    end_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """What a tape says: its phases in order, and the live bytes by component at the highest peak (they sum to it)."""
+
+    phases: list[PhaseBytes]
+    peak: PhaseBytes
+    at_peak: dict[str, int]
+
+
+class _Block:
+    """Events `start` to `stop`, or blocks in a row, that run `repeat` times.
+
+    One pass changes the live bytes by `net` and rises to `top` above its start; `crest` is the number of events, or the
+    index of the block, at which it does.
+    """
+
+    __slots__ = ("blocks", "crest", "net", "repeat", "start", "stop", "top")
+
+    def __init__(self, repeat: int, start: int = 0, stop: int = 0):
+        self.repeat, self.start, self.stop = repeat, start, stop
+        self.blocks: list[_Block] = []
+        self.net = self.top = self.crest = 0
+
+    def scan(self, tape: Tape) -> _Block:
+        """Read the events of a block that holds no others."""
+        sizes, live, top, crest = tape.sizes, 0, 0, 0
+        for i, event in enumerate(tape.events[self.start : self.stop], 1):
+            if event > 0:
+                live += sizes[event]
+                if live > top:
+                    top, crest = live, i
+            else:
+                live -= sizes[-event]
+        self.net, self.top, self.crest = live, top, crest
+        return self
+
+    def append(self, block: _Block) -> None:
+        """Let another block follow."""
+        top = self.net + (block.repeat - 1) * max(block.net, 0) + block.top
+        if top > self.top:
+            self.top, self.crest = top, len(self.blocks)
+        self.blocks.append(block)
+        self.net += block.repeat * block.net
+
+
+def replay(tape: Tape) -> Replay:
+    """Every phase of the run, in order, and its highest peak (the first of several)."""
+    bounds = [phase.start for phase in tape.phases[1:]] + [len(tape.events) if tape.stop is None else tape.stop]
+    blocks = [_fold(tape, phase.start, stop) for phase, stop in zip(tape.phases, bounds, strict=True)]
+    phases, live = [], 0
+    for phase, block in zip(tape.phases, blocks, strict=True):
+        phases.append(PhaseBytes(phase.name, live, live + block.top, live + block.net))
+        live += block.net
+    peak = max(phases, key=lambda p: p.peak_bytes)
+    at = phases.index(peak)
+    ranges = [r for block in blocks[:at] for r in _whole(block, 1)] + list(_to_crest(blocks[at]))
+    return Replay(phases, peak, _components(tape, ranges))
+
+
+def _fold(tape: Tape, start: int, stop: int) -> _Block:
+    """The events of a phase as nested blocks, one per stay in a slot."""
+    root = block = _Block(1)
+    stay: Slot | None = None
+    marks = [mark for mark in tape.marks if start <= mark.start < stop]
+    for i, (begin, slot) in enumerate(marks):
+        end = marks[i + 1].start if i + 1 < len(marks) else stop
+        outer = (slot.parent or slot) if slot else None
+        if outer is not stay:  # leaving a slot, even for nothing, ends its stay
+            if stay is not None:
+                root.append(block)
+            stay, block = outer, root if outer is None else _Block(outer.repeat)
+        if begin != end:
+            block.append(_Block(slot.repeat if slot and slot.parent else 1, begin, end).scan(tape))
+    if stay is not None:
+        root.append(block)
+    return root
+
+
+def _whole(block: _Block, times: int) -> Iterator[tuple[int, int, int]]:
+    """Ranges of events and how often each runs: `times` whole passes of all repeats of a block."""
+    times *= block.repeat
+    if not block.blocks:
+        yield block.start, block.stop, times
+    for inner in block.blocks:
+        yield from _whole(inner, times)
+
+
+def _to_crest(block: _Block) -> Iterator[tuple[int, int, int]]:
+    """The same from a block's start to its crest."""
+    if not block.blocks:
+        yield block.start, block.start + block.crest, 1
+        return
+    for inner in block.blocks[: block.crest]:
+        yield from _whole(inner, 1)
+    inner = block.blocks[block.crest]
+    if inner.net > 0 and inner.repeat > 1:
+        for start, stop, times in _whole(inner, 1):
+            yield start, stop, times // inner.repeat * (inner.repeat - 1)
+    yield from _to_crest(inner)
+
+
+def _components(tape: Tape, ranges: list[tuple[int, int, int]]) -> dict[str, int]:
+    total: Counter[str] = Counter()
+    sizes, components = tape.sizes, tape.components
+    for start, stop, times in ranges:
+        for event in tape.events[start:stop]:
+            if event > 0:
+                total[components[event]] += sizes[event] * times
+            else:
+                total[components[-event]] -= sizes[-event] * times
+    return dict(total)
+
+
+@dataclass(frozen=True, slots=True)
+class Flops:
+    """Floating-point operations of a phase, all layers counted; `repeated` are those that recompute what forward did."""
+
+    total: int
+    repeated: int
+
+
+def flops(tape: Tape, phase: str) -> Flops:
+    """The arithmetic of the first occurrence of a phase."""
+    total = repeated = 0
+    occurrences = max(1, sum(p.name == phase for p in tape.phases))
+    for work in tape.work:
+        if work.phase == phase:
+            count = work.flops * (work.slot.total if work.slot else 1)
+            total += count
+            repeated += count if work.repeated else 0
+    return Flops(total // occurrences, repeated // occurrences)

@@ -1,0 +1,171 @@
+"""The tape: what one symbolic run allocates and frees, in order.
+
+A storage adds its bytes to the tape when it is born and takes them off when its last reference goes. CPython drops it
+at the very moment at which torch would, so a forward pass that is written like the real one has the real lifetimes.
+Nothing is summed here: `replay` reads the events.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from estimator.tape.autocast import Autocast
+    from estimator.tape.checkpoint import Hooks
+
+ALLOCATION_STEP = 512
+"""Bytes; CUDA's caching allocator rounds every allocation up to a multiple (`kMinBlockSize`, CUDACachingAllocator.cpp)."""
+
+# What a storage is counted as at the peak.
+PARAMETER, GRADIENT, OPTIMIZER_STATE, KV_CACHE, ACTIVATION, LOSS, COMMUNICATION, TEMPORARY = COMPONENTS = (
+    "parameters",
+    "gradients",
+    "optimizer_states",
+    "kv_cache",
+    "activations",
+    "logits_and_loss",
+    "communication_buffers",
+    "temporaries",
+)
+
+
+class Slot:
+    """A place in the model that stands for `repeat` equal ones: the later layers, which all do the same.
+
+    What is recorded in a slot is replayed `repeat` times. A slot may lie in another: layers in a checkpoint segment.
+    """
+
+    __slots__ = ("label", "parent", "repeat", "total")
+
+    def __init__(self, label: str, repeat: int = 1, parent: Slot | None = None):
+        self.label, self.repeat, self.parent = label, repeat, parent
+        self.total: int = repeat * (parent.total if parent else 1)
+        """How often it occurs in the model."""
+
+    def __repr__(self) -> str:
+        return f"Slot({self.label}, x{self.total})"
+
+
+class Mark(NamedTuple):
+    """From event number `start` on, the run was in this slot."""
+
+    start: int
+    slot: Slot | None
+
+
+class Phase(NamedTuple):
+    """From event number `start` on, the run was in this phase; a phase can occur several times."""
+
+    start: int
+    name: str
+
+
+class Work(NamedTuple):
+    """One operation's floating-point operations, in this phase and slot; `repeated` if forward had done them before."""
+
+    operation: str
+    flops: int
+    phase: str
+    slot: Slot | None
+    repeated: bool
+
+
+class Tape:
+    """Events of one run, and the state that torch keeps per thread: gradient mode, autocast, saved-tensor hooks.
+
+    `events` holds `+i` when storage `i` is born and `-i` when it dies; `sizes`, `components` and `operations` say how
+    large storage `i` is (rounded up as the allocator does), what it is counted as and which operation made it.
+    """
+
+    def __init__(self) -> None:
+        self.events: list[int] = []
+        self.sizes: list[int] = [0]  # storage 0 is nothing: events need a sign
+        self.components: list[str] = [TEMPORARY]
+        self.operations: list[str] = [""]
+        self.phases: list[Phase] = []
+        self.marks: list[Mark] = []
+        self.work: list[Work] = []
+        self.slot: Slot | None = None
+        self.fresh = TEMPORARY
+        """What a new storage is counted as."""
+        self.kept = ACTIVATION
+        """What a temporary becomes when it is saved for backward."""
+        self.grad_enabled = False
+        self.autocast: Autocast | None = None
+        self.saved_tensor_hooks: Hooks | None = None
+        self.recomputing = False
+        self.backward_callbacks: list[Callable[[], None]] = []
+        self.sequence = 0
+        """Number of the next node of the graph."""
+        self.stop: int | None = None
+        """Events that count; what is freed later is only the symbolic run being cleared away."""
+
+    def begin(self, phase: str) -> None:
+        """Start a phase, outside every slot."""
+        self.slot = None
+        self.phases.append(Phase(len(self.events), phase))
+        self.marks.append(Mark(len(self.events), None))
+
+    def finish(self) -> None:
+        """The run is over."""
+        self.stop = len(self.events)
+
+    @contextmanager
+    def counting(self, component: str) -> Iterator[None]:
+        """Count what is born meanwhile as `component`."""
+        before, self.fresh = self.fresh, component
+        try:
+            yield
+        finally:
+            self.fresh = before
+
+    def enter(self, slot: Slot | None) -> Slot | None:
+        """Go to a slot; gives the one that was left, to return to."""
+        left = self.slot
+        if slot is not left:
+            self.slot = slot
+            self.marks.append(Mark(len(self.events), slot))
+        return left
+
+    def compute(self, operation: str, flops: int) -> None:
+        """Record an operation's floating-point operations."""
+        self.work.append(Work(operation, flops, self.phases[-1].name, self.slot, self.recomputing))
+
+
+class Storage:
+    """Bytes on the device, from their birth to the last reference."""
+
+    __slots__ = ("index", "nbytes", "tape")
+
+    def __init__(self, tape: Tape, nbytes: int, operation: str, filled: bool = True):
+        self.tape = tape
+        self.nbytes = nbytes
+        self.index = 0
+        if filled:
+            self.refill(operation)
+
+    def __del__(self) -> None:
+        if self.index:
+            self.tape.events.append(-self.index)
+
+    def release(self) -> None:
+        """Give the bytes back while tensors still point here (`UntypedStorage.resize_(0)`)."""
+        if self.index:
+            self.tape.events.append(-self.index)
+            self.index = 0
+
+    def refill(self, operation: str) -> None:
+        """Take the bytes again after `release`."""
+        if not self.index:
+            tape = self.tape
+            self.index = index = len(tape.sizes)
+            tape.sizes.append(-(-self.nbytes // ALLOCATION_STEP) * ALLOCATION_STEP)
+            tape.components.append(tape.fresh)
+            tape.operations.append(operation)
+            tape.events.append(index)
+
+    def count_as(self, component: str) -> None:
+        """Say what these bytes are, for the whole of their life."""
+        self.tape.components[self.index] = component
