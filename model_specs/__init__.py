@@ -1,0 +1,1 @@
+"""Published models, one YAML file each; `estimator.specs` reads them."""
