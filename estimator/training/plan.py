@@ -1,0 +1,116 @@
+"""A training job as a run on a tape."""
+
+from __future__ import annotations
+
+import math
+
+from estimator import dtypes
+from estimator.errors import InvalidJob, NotModelled
+from estimator.families import build_model
+from estimator.families.build import Builder, Sharding
+from estimator.families.layers import Checkpointing
+from estimator.job import CheckpointForm, Job, Training
+from estimator.parallel.ddp import Ddp
+from estimator.parallel.fsdp2 import Fsdp2, Policy
+from estimator.parallel.topology import Topology
+from estimator.parallel.zero import Zero12
+from estimator.parallel.zero3 import Zero3
+from estimator.specs.spec import ModelSpec
+from estimator.tape.tape import Tape
+from estimator.training.adapters import ALL_LINEAR, Lora
+from estimator.training.optimizers import optimizer
+from estimator.training.quantization import STORAGE
+from estimator.training.recipes import Recipe, recipe
+from estimator.training.step import Step, train
+
+
+def trace_training(job: Job, spec: ModelSpec, topology: Topology) -> Builder:
+    """Play one step of a job on a new tape; the builder has the tape and the parameters."""
+    training = job.training
+    precision = precision_of(job, topology)
+    tape = Tape()
+    tape.begin("load")
+    build = Builder(
+        tape,
+        precision.weights,
+        checkpointing=checkpointing(training, spec.num_hidden_layers),
+        sharding=_sharding(job, topology, precision, tape),
+        quantization=STORAGE[training.quantization] if training.quantization else None,
+        adapter=_adapter(training, spec),
+    )
+    model = build_model(spec, build, training.attention)
+    if training.adapter and not any(p.trainable for p in build.parameters):
+        raise InvalidJob(
+            f"no linear layer is called {' or '.join(training.adapter.targets)}; this model has {', '.join(_linears(build))}",
+            "training.adapter.targets",
+        )
+    step = Step(training.micro_batch_size, training.sequence_length, training.gradient_accumulation_steps, precision.autocast)
+    train(build, model, optimizer(training.optimizer, training.optimizer_implementation), step)
+    return build
+
+
+def precision_of(job: Job, topology: Topology) -> Recipe:
+    """The recipe that the job's precision names; `NotModelled` if there is none for its strategy."""
+    found = recipe(job.training.precision, topology.strategy)
+    if found is None:
+        raise NotModelled(
+            f"{job.training.precision} under {topology.strategy} is not modelled yet; use bf16-mixed, or 32-true",
+            "training.precision",
+        )
+    return found
+
+
+def checkpointing(training: Training, layers: int) -> Checkpointing:
+    """Which layers are recomputed: `sqrt` is as many segments as the root of the number of layers."""
+    asked = training.activation_checkpointing
+    if asked == "none":
+        return Checkpointing()
+    if asked == "full":
+        return Checkpointing(every=1)
+    if asked == "sqrt":
+        return Checkpointing(segment=math.ceil(layers / max(1, round(math.sqrt(layers)))))
+    if isinstance(asked, CheckpointForm) and asked.every:
+        return Checkpointing(every=min(asked.every, layers))
+    if isinstance(asked, CheckpointForm) and asked.segments:
+        if asked.segments > layers:
+            raise InvalidJob(
+                f"{asked.segments} segments are more than the model's {layers} layers",
+                "training.activation_checkpointing.segments",
+            )
+        return Checkpointing(segment=math.ceil(layers / asked.segments))
+    raise NotModelled("only none, full, sqrt, {every: k} and {segments: n} are modelled yet", "training.activation_checkpointing")
+
+
+def _adapter(training: Training, spec: ModelSpec) -> Lora | None:
+    asked = training.adapter
+    if asked is None:
+        return None
+    names = None if asked.targets == ALL_LINEAR else tuple(asked.targets)
+    return Lora(
+        asked.rank, names, dtypes.BY_NAME[asked.dtype], asked.dropout, four_bit=training.quantization not in (None, "int8")
+    )
+
+
+def _sharding(job: Job, topology: Topology, precision: Recipe, tape: Tape) -> Sharding:
+    world, strategy = topology.data, topology.strategy
+    if strategy == "ddp":
+        return Ddp(tape, job.parallelism.gradient_as_bucket_view)
+    if strategy == "fsdp2":
+        return Fsdp2(tape, world, Policy(precision.gathered, precision.reduced), job.parallelism.reshard_after_forward)
+    if strategy == "zero3":
+        training = job.training
+        return Zero3(
+            tape, world, foreach=training.optimizer.startswith("adam") and training.optimizer_implementation == "foreach"
+        )
+    if strategy in ("zero1", "zero2"):
+        return Zero12(tape, world, int(strategy[-1]))
+    return Sharding()
+
+
+def _linears(build: Builder) -> list[str]:
+    names = (
+        p.name.removesuffix(".weight")
+        for p in build.parameters
+        if p.name.endswith(("proj.weight", "c_attn.weight", "c_fc.weight"))
+    )
+    return list(dict.fromkeys(name.rpartition(".")[2] for name in names))

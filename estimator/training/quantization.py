@@ -1,0 +1,82 @@
+"""Frozen weights in few bits, as bitsandbytes stores them: exact bytes, and the linear layers that compute with them.
+
+Embeddings, norms and the output layer stay in the model's own type (transformers, `get_keys_to_not_convert`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+from estimator import dtypes
+from estimator.families.build import Builder, Quantization
+from estimator.families.modules import Module
+from estimator.tape.layout import Shape
+from estimator.tape.pointwise import to
+from estimator.tape.quantized import FourBit, matmul_4bit, matmul_8bit
+from estimator.tape.tensor import Tensor
+
+BLOCK = 64
+"""Weights per scale in 4-bit storage (`quantize_4bit`, default block size)."""
+SCALES_PER_BLOCK = 256
+"""Scales per second-level scale in double quantization (`quantize_4bit`, `compress_statistics`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class BitsAndBytes4Bit:
+    """NF4 or FP4; `nested` is double quantization. Products run in the type of the model's other weights."""
+
+    nested: bool
+
+    def linear(self, build: Builder, name: str, weight: Shape, bias: bool) -> Module:
+        count = prod(weight)
+        blocks = -(-count // BLOCK)
+        packed = build.parameter(name + ".weight", (-(-count // 2), 1), dtypes.uint8, count=count)
+        scales = build.buffer(name + ".absmax", (blocks,), dtypes.uint8 if self.nested else dtypes.float32)
+        constants = [build.buffer(name + ".code", (16,), dtypes.float32)]
+        if self.nested:
+            constants += [
+                build.buffer(name + ".nested_absmax", (-(-blocks // SCALES_PER_BLOCK),), dtypes.float32),
+                build.buffer(name + ".nested_code", (256,), dtypes.float32),
+                build.buffer(name + ".offset", (), dtypes.float32),
+            ]
+        if bias:
+            constants.append(build.parameter(name + ".bias", weight[:1]))
+        return _Linear4bit(FourBit(packed, weight, scales, self.nested), constants, build.dtype)
+
+
+class _Linear4bit:
+    def __init__(self, weight: FourBit, constants: list[Tensor], dtype: dtypes.DType):
+        self.weight, self.constants, self.dtype = weight, constants, dtype
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return to(matmul_4bit(to(x, self.dtype), self.weight), x.dtype)
+
+
+@dataclass(frozen=True, slots=True)
+class BitsAndBytes8Bit:
+    """LLM.int8(): one byte per weight and a float32 scale per output."""
+
+    def linear(self, build: Builder, name: str, weight: Shape, bias: bool) -> Module:
+        codes = build.parameter(name + ".weight", weight, dtypes.int8)
+        constants = [build.buffer(name + ".SCB", weight[:1], dtypes.float32)]
+        if bias:
+            constants.append(build.parameter(name + ".bias", weight[:1]))
+        return _Linear8bit(codes, constants)
+
+
+class _Linear8bit:
+    def __init__(self, codes: Tensor, constants: list[Tensor]):
+        self.codes, self.constants = codes, constants
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return matmul_8bit(x, self.codes)
+
+
+STORAGE: dict[str, Quantization] = {
+    "nf4": BitsAndBytes4Bit(nested=False),
+    "nf4-double": BitsAndBytes4Bit(nested=True),
+    "fp4": BitsAndBytes4Bit(nested=False),
+    "int8": BitsAndBytes8Bit(),
+}
+"""By the name in a job's `quantization`."""

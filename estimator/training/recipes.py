@@ -1,0 +1,54 @@
+"""Precision recipes: the types of weights, of arithmetic and of what is reduced, by the names that Lightning uses."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from estimator import dtypes
+from estimator.dtypes import DType
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """`weights`: what parameters, gradients and optimizer states are held in. `autocast`: what matrix products are cast to.
+
+    `gathered` and `reduced`: FSDP's mixed-precision policy, in place of autocast.
+    """
+
+    weights: DType
+    autocast: DType | None = None
+    gathered: DType | None = None
+    reduced: DType | None = None
+
+    @property
+    def compute(self) -> DType:
+        """What matrix products run in."""
+        return self.autocast or self.gathered or self.weights
+
+
+TRUE = {
+    "32-true": Recipe(dtypes.float32),
+    "bf16-true": Recipe(dtypes.bfloat16),
+    "16-true": Recipe(dtypes.float16),
+}
+"""One type for everything."""
+
+
+def recipe(precision: str, strategy: str) -> Recipe | None:
+    """What a precision means under a data-parallel strategy; None where this version has no model of it.
+
+    `bf16-mixed` is autocast over float32 weights; under FSDP it is the policy that gathers bf16 and reduces float32;
+    under ZeRO it is DeepSpeed's bf16 mode, as in Accelerate and Lightning: bf16 weights, and a float32 copy of them in parts.
+    """
+    zero = strategy.startswith("zero")
+    if precision in TRUE:
+        return TRUE[precision] if not zero or precision == "32-true" else None
+    if precision == "deepspeed-bf16":
+        return Recipe(dtypes.bfloat16) if zero else None
+    if precision != "bf16-mixed":
+        return None
+    if zero:
+        return Recipe(dtypes.bfloat16)
+    if strategy.startswith("fsdp"):
+        return Recipe(dtypes.float32, gathered=dtypes.bfloat16, reduced=dtypes.float32)
+    return Recipe(dtypes.float32, autocast=dtypes.bfloat16)
