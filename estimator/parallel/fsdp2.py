@@ -1,0 +1,197 @@
+"""FSDP2 (`fully_shard`): every parameter split by rows over the ranks, gathered layer by layer.
+
+Each layer is a group of its own; what lies outside the layers is the root group, which stays gathered from forward to
+backward. After torch/distributed/fsdp/_fully_shard (2.13): `_fsdp_param_group.py` for the order of things,
+`_fsdp_collectives.py` for the buffers, `_fsdp_state.py` for the hooks.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+from estimator.dtypes import DType
+from estimator.families.build import Forward, Parameter, Sharding
+from estimator.families.layers import Edges, Layer
+from estimator.tape.autograd import attach, record
+from estimator.tape.layout import Shape
+from estimator.tape.tape import COMMUNICATION, GRADIENT, Storage, Tape
+from estimator.tape.tensor import Tensor, alias, empty
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """`MixedPrecisionPolicy`: the type of gathered parameters, and of gradients while they are reduced; None: as they are."""
+
+    parameters: DType | None = None
+    reduction: DType | None = None
+
+
+class Fsdp2(Sharding):
+    """Sharding over `world` ranks. The state is that of one rank's communication context."""
+
+    edges = Edges(first=1, last=1)
+
+    def __init__(self, tape: Tape, world: int, policy: Policy, reshard_after_forward: bool = True):
+        self.tape = tape
+        self.world = world
+        self.policy = policy
+        self.reshard_after_forward = reshard_after_forward
+        self.groups: list[_Group] = []
+        self.forward_order: list[_Group] = []
+        self.gathered: Tensor | None = None
+        """The last all-gather's buffer: in forward, freed only when the next group's is there."""
+        self.reducing: Tensor | None = None
+        """The last reduce-scatter's input: freed when the next group's gradients are ready."""
+
+    def parameter(self, tape: Tape, shape: Shape, dtype: DType, name: str) -> tuple[Tensor, Tensor]:
+        """A shard of whole rows, padded up; and the gathered parameter, which has no bytes until it is gathered."""
+        rows = -(-shape[0] // self.world)
+        local = empty(tape, (rows, *shape[1:]), dtype, name)
+        compute = (self.policy.parameters or dtype) if dtype.is_floating else dtype
+        full = Storage(tape, rows * self.world * prod(shape[1:]) * compute.itemsize, name, filled=False)
+        return Tensor(full, shape, compute), local
+
+    def unit(self, parameters: list[Parameter], layer: Layer) -> Layer:
+        group = _Group(self, parameters, self.reshard_after_forward)
+        self.groups.append(group)
+
+        def run(hidden: Tensor, *shared: Tensor | None) -> Tensor:
+            group.before_forward()
+            out = layer(group.watch_input(hidden), *shared)
+            group.after_forward(out)
+            return out
+
+        return run
+
+    def root(self, parameters: list[Parameter], model: Forward) -> Forward:
+        group = _Group(self, parameters, reshard=False)
+        self.groups.append(group)
+
+        def run(ids: Tensor) -> tuple[Tensor, Tensor]:
+            group.before_forward()
+            loss, logits = model(ids)
+            group.after_forward(loss)
+            self.gathered = None
+            self.tape.backward_callbacks.append(self.finish)
+            return loss, logits
+
+        return run
+
+    def finish(self) -> None:
+        """After backward: reduce the groups whose input needed no gradient, the root's among them."""
+        for group in reversed(self.groups):
+            self.tape.enter(group.slot)
+            group.after_backward()
+        self.tape.enter(None)
+        self.reducing = None
+        self.forward_order.clear()
+        for group in self.groups:
+            group.reduced = False
+
+
+class _Group:
+    """The parameters that are gathered and reduced together."""
+
+    def __init__(self, shared: Fsdp2, parameters: list[Parameter], reshard: bool):
+        self.shared = shared
+        self.parameters = parameters
+        self.reshard = reshard
+        self.slot = shared.tape.slot
+        self.pending: Tensor | None = None
+        self.complete = False
+        self.reduced = False
+
+    def gather(self) -> None:
+        """Start the all-gather: a flat copy of the shards if they must be cast, and the flat buffer for all ranks."""
+        if self.complete or self.pending is not None or not self.parameters:
+            return
+        tape, first = self.shared.tape, self.parameters[0]
+        count = sum(p.local.numel for p in self.parameters)
+        dtypes = {p.tensor.dtype for p in self.parameters}
+        with tape.counting(COMMUNICATION):
+            casts = [p for p in self.parameters if p.local.dtype is not p.tensor.dtype]
+            flat = empty(tape, (sum(p.local.numel for p in casts),), first.tensor.dtype, "all_gather_input") if casts else None
+            if len(dtypes) == 1:
+                self.pending = empty(tape, (count * self.shared.world,), first.tensor.dtype, "all_gather_output")
+            else:  # types differ: gathered as bytes
+                nbytes = sum(p.tensor.storage.nbytes for p in self.parameters)
+                self.pending = Tensor(Storage(tape, nbytes, "all_gather_output"), (nbytes,), first.tensor.dtype)
+        del flat
+
+    def copy_out(self, in_forward: bool) -> None:
+        """Wait for the all-gather and copy its buffer to the parameters."""
+        if self.pending is None:
+            return
+        before = self.shared.gathered if in_forward else None  # a local of `wait_for_unshard` holds it to the end
+        for p in self.parameters:
+            p.tensor.storage.refill("all_gather_copy_out")
+        self.complete = True
+        if in_forward:
+            self.shared.gathered = self.pending
+        self.pending = None
+        del before
+
+    def free(self) -> None:
+        """Give back the gathered parameters."""
+        if self.complete:
+            for p in self.parameters:
+                p.tensor.storage.release()
+            self.complete = False
+
+    def before_forward(self) -> None:
+        self.gather()
+        self.copy_out(in_forward=True)
+
+    def watch_input(self, hidden: Tensor) -> Tensor:
+        """Reduce this group's gradients when backward has passed its input."""
+
+        def passed(g: Tensor) -> Tensor:
+            self.after_backward()
+            return g
+
+        node = record("RegisterPostBackwardFunction", (hidden,), (), passed)
+        return hidden if node is None else attach(node, alias(hidden, hidden.shape, hidden.strides))
+
+    def after_forward(self, out: Tensor) -> None:
+        if self.reshard:
+            self.free()
+        self.shared.forward_order.append(self)
+        if out.grad_fn is not None:
+            out.grad_fn.hook = self.before_backward
+
+    def before_backward(self) -> None:
+        """Gather again, and start gathering the group that backward comes to next."""
+        self.gather()
+        self.copy_out(in_forward=False)
+        order = self.shared.forward_order
+        at = order.index(self)
+        if at > 0:
+            order[at - 1].gather()
+
+    def after_backward(self) -> None:
+        """Free the parameters; reduce-scatter the gradients, of which the optimizer keeps views."""
+        if self.reduced:
+            return
+        self.reduced = True
+        shared, tape = self.shared, self.shared.tape
+        gradients = [p.tensor.grad for p in self.parameters if p.tensor.grad is not None]
+        owners = [p for p in self.parameters if p.tensor.grad is not None]
+        for p in owners:
+            p.tensor.grad = None
+        self.free()
+        shared.reducing = None
+        if not owners:
+            return
+        dtype = shared.policy.reduction or gradients[0].dtype
+        count = sum(p.local.numel for p in owners)
+        with tape.counting(COMMUNICATION):
+            shared.reducing = empty(tape, (count * shared.world,), dtype, "reduce_scatter_input")
+        gradients.clear()
+        with tape.counting(GRADIENT):
+            output = empty(tape, (count,), dtype, "reduce_scatter_output")
+            if owners[0].local.dtype is not dtype:
+                output = empty(tape, (count,), owners[0].local.dtype, "_to_copy")
+        for p in owners:
+            if p.local.grad is None:
+                p.local.grad = alias(output, p.local.shape)

@@ -1,0 +1,151 @@
+"""DeepSpeed's ZeRO, stages 1 and 2: the model whole on every rank, gradients and optimizer states in parts.
+
+The optimizer works on a float32 copy of this rank's part of the parameters. After
+deepspeed/runtime/zero/stage_1_and_2.py of DeepSpeed 0.19, with its default configuration; docs/zero.md has the line
+for each claim.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from estimator import dtypes
+from estimator.dtypes import DType
+from estimator.families.build import Forward, Parameter, Sharding
+from estimator.families.layers import Edges, Layer
+from estimator.tape.layout import Shape
+from estimator.tape.tape import COMMUNICATION, GRADIENT, PARAMETER, Storage, Tape
+from estimator.tape.tensor import Tensor, empty
+
+BUCKET = 500_000_000
+"""Elements of the bucket in which gradients are reduced (`reduce_bucket_size`)."""
+OVERFLOW_CHECK = 11
+"""Bytes per element that the check for infinities takes for a moment: two float32 copies and the flags."""
+
+
+class Zero(Sharding):
+    """What the stages share: the float32 partition, and the bucket into which gradients go as they come."""
+
+    edges = Edges(first=1, last=1)
+
+    def __init__(self, tape: Tape, world: int):
+        self.tape = tape
+        self.world = world
+        self.trained: list[Parameter] = []
+        self.bucket: Tensor | None = None
+        self.last = True
+
+    def parameter(self, tape: Tape, shape: Shape, dtype: DType, name: str) -> tuple[Tensor, Tensor]:
+        tensor = self.whole(tape, shape, dtype, name)
+        part = (-(-tensor.numel // self.world),)
+        return tensor, Tensor(Storage(tape, 0, name, filled=False), part, dtypes.float32)
+
+    def whole(self, tape: Tape, shape: Shape, dtype: DType, name: str) -> Tensor:
+        """What the model computes with."""
+        return empty(tape, shape, dtype, name)
+
+    def unit(self, parameters: list[Parameter], layer: Layer) -> Layer:
+        self.adopt(parameters)
+        return layer
+
+    def adopt(self, parameters: list[Parameter]) -> None:
+        """Give trainable parameters their float32 partition, and watch for their gradients."""
+        with self.tape.counting(PARAMETER):
+            for p in parameters:
+                if p.trainable:
+                    p.local = empty(self.tape, p.local.shape, dtypes.float32, "master")
+                    p.tensor.on_grad = partial(self.reduce, p.tensor)
+                    self.trained.append(p)
+
+    def micro_step(self, last: bool) -> None:
+        self.last = last
+
+    def reduce(self, leaf: Tensor) -> None:
+        """A gradient has come."""
+
+    @property
+    def partition(self) -> int:
+        """Elements of this rank's part of everything trained."""
+        return sum(p.local.numel * (p.slot.total if p.slot else 1) for p in self.trained)
+
+    @property
+    def dtype(self) -> DType:
+        """The type of the model's trained parameters."""
+        return self.trained[0].tensor.dtype
+
+    def flat(self, elements: int, dtype: DType, operation: str, component: str) -> Tensor:
+        """A flat buffer."""
+        with self.tape.counting(component):
+            return empty(self.tape, (elements,), dtype, operation)
+
+    def open_bucket(self) -> None:
+        if self.bucket is None:
+            self.bucket = self.flat(BUCKET, self.dtype, "ipg_bucket", COMMUNICATION)
+
+    def reduce_bucket(self) -> None:
+        """All-reduce the bucket; where it spans parts of several ranks, through a copy of it."""
+        if self.world > 1:
+            copy = self.flat(BUCKET, self.dtype, "flatten", COMMUNICATION)
+            del copy
+
+
+class Zero12(Zero):
+    """Stage 1 keeps every gradient to the end of the last micro-step; stage 2 keeps only this rank's part of them."""
+
+    def __init__(self, tape: Tape, world: int, stage: int):
+        super().__init__(tape, world)
+        self.stage = stage
+        self.averaged: Tensor | None = None
+        """This rank's part of the averaged gradients, over the micro-steps so far."""
+        self.arriving: Tensor | None = None
+        self.large: list[Tensor] = []
+        """Gradients larger than the bucket: reduced where they are, when the bucket next is."""
+
+    def root(self, parameters: list[Parameter], model: Forward) -> Forward:
+        self.adopt(parameters)
+
+        def run(ids: Tensor) -> tuple[Tensor, Tensor]:
+            out = model(ids)
+            self.tape.backward_callbacks.append(self.finish)
+            return out
+
+        return run
+
+    def reduce(self, leaf: Tensor) -> None:
+        self.open_bucket()
+        if self.stage == 1 or leaf.grad is None:
+            return
+        if self.arriving is None:
+            self.arriving = self.flat(self.partition, self.dtype, "grads_in_partition", GRADIENT)
+        if leaf.numel > BUCKET:
+            self.large.append(leaf.grad)
+        elif self.tape.slot is not None and self.tape.slot.total == 1:
+            self.large.clear()
+        leaf.grad = None
+        self.reduce_bucket()
+
+    def finish(self) -> None:
+        """After backward: stage 1 reduces everything, at the last micro-step; the bucket goes."""
+        if self.stage == 1 and self.last:
+            self.arriving = self.flat(self.partition, self.dtype, "grads_in_partition", GRADIENT)
+            self.reduce_bucket()
+            for p in self.trained:
+                self.tape.enter(p.slot)
+                p.tensor.grad = None
+            self.tape.enter(None)
+        if self.stage == 2 or self.last:
+            self.averaged, self.arriving = self.arriving, None
+            self.bucket = None
+            self.large.clear()
+
+    def step(self, optimize: Callable[[], None]) -> None:
+        largest = max(min(p.tensor.numel, self.partition) for p in self.trained)
+        check = self.flat(largest * OVERFLOW_CHECK, dtypes.uint8, "isinf", COMMUNICATION)
+        del check
+        flattened = self.flat(self.partition, self.dtype, "flatten", GRADIENT)
+        gradients = self.flat(self.partition, dtypes.float32, "_to_copy", GRADIENT)
+        del flattened
+        self.averaged = None
+        optimize()
+        del gradients
