@@ -1,0 +1,33 @@
+"""Hardware as people write it: '2x24GB', 'rtx-4090', '8xH100', '2 nodes of 8xA100-80GB'."""
+
+from __future__ import annotations
+
+import re
+
+from estimator.errors import InvalidJob
+from estimator.job import Hardware
+
+_NODES = re.compile(r"(\d+)\s*(?:x\s*)?nodes?\s*(?:of|with|x|:|,)?\s*(.+)", re.IGNORECASE)
+_TIMES = re.compile(r"(\d+)\s*[x×*]\s*(.+)", re.IGNORECASE)
+_MEMORY = re.compile(r"\d+(?:\.\d+)?\s*gi?b?", re.IGNORECASE)
+
+
+def parse_hardware(text: str) -> Hardware:
+    """The hardware that a phrase describes; the accelerator's name is not looked up here. Raises `InvalidJob`."""
+    rest = " ".join(text.split())
+    if not rest:
+        raise InvalidJob("is empty; write 2x24GB, rtx-4090, 8xH100 or '2 nodes of 8xA100-80GB'", "hardware")
+    nodes, gpus = 1, 1
+    if match := _NODES.fullmatch(rest):
+        nodes, rest = int(match[1]), match[2]
+    if match := _TIMES.fullmatch(rest):
+        gpus, rest = int(match[1]), match[2].strip()
+    if nodes == 1 and (match := _TIMES.fullmatch(rest)):  # 2x8xH100
+        nodes, gpus, rest = gpus, int(match[1]), match[2].strip()
+    for count, what in ((nodes, "nodes"), (gpus, "GPUs")):
+        if not 1 <= count <= 2**17:
+            raise InvalidJob(f"{count} {what} in {text!r}: give between 1 and {2**17}", "hardware")
+    if _MEMORY.fullmatch(rest):
+        memory = re.sub(r"\s", "", rest)
+        return Hardware(memory=memory if memory[-1] in "bB" else memory + "B", gpus=gpus, nodes=nodes)
+    return Hardware(gpu=rest, gpus=gpus, nodes=nodes)

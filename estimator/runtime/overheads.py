@@ -1,0 +1,49 @@
+"""What a process takes on a GPU beside torch's own allocations."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from estimator import catalogue
+from estimator.facts import MeasuredFact
+from estimator.units import MIB
+
+FILE = Path(__file__).parent / "overheads.yaml"
+
+
+@dataclass(frozen=True, slots=True)
+class Overhead:
+    """Bytes per GPU by name, their sum, and the range in which the sum lies."""
+
+    parts: dict[str, int]
+    low_bytes: int
+    high_bytes: int
+
+    @property
+    def total_bytes(self) -> int:
+        return sum(self.parts.values())
+
+
+@cache
+def facts() -> dict[str, MeasuredFact]:
+    """The measured constants, by name."""
+    return {name: MeasuredFact.model_validate(fact) for name, fact in catalogue.load_yaml(FILE).items()}
+
+
+def overhead(allocated_bytes: int, compute_capability: str | None, communicators: int, training: bool) -> Overhead:
+    """CUDA context, cuBLAS workspaces (one per thread that multiplies: forward, and backward in training), and NCCL.
+
+    The high end adds the fragmentation that the caching allocator could not undo in measured runs.
+    """
+    known = facts()
+    hopper = compute_capability is not None and compute_capability[0].isdigit() and float(compute_capability) >= 9
+    workspace = known["cublas_workspace_hopper" if hopper else "cublas_workspace"]
+    uses = [("cuda_context", known["cuda_context"], 1), ("cublas_workspaces", workspace, 2 if training else 1)]
+    if communicators:
+        uses.append(("nccl_communicators", known["nccl_communicator"], communicators))
+    parts = {name: round(fact.value * MIB) * count for name, fact, count in uses}
+    low = sum(round(fact.low * MIB) * count for _, fact, count in uses)
+    high = sum(round(fact.high * MIB) * count for _, fact, count in uses)
+    return Overhead(parts, low, high + round(allocated_bytes * known["fragmentation"].high))
