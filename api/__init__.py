@@ -1,0 +1,1 @@
+"""The REST service and the web page; `willitfit serve` starts them."""

@@ -1,0 +1,151 @@
+"""The answer to a job, as Python, the command line and REST give it. Bytes are integers; money is decimal text."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class KvCache(_Part):
+    """The cache of a served model, per GPU."""
+
+    bytes_per_token: int
+    needed_bytes: int
+    available_bytes: int | None
+    """What the engine would give it on this card."""
+    available_tokens: int | None
+
+
+class Memory(_Part):
+    """Per GPU, of the rank that needs most."""
+
+    capacity_bytes: int | None
+    """What the GPU offers to a process."""
+    peak_bytes: int
+    """Peak of allocated bytes (torch.cuda.max_memory_allocated)."""
+    peak_phase: str
+    """forward | backward | optimizer_step | prefill | decode."""
+    reserved_bytes: int | None
+    """What the caching allocator holds at the peak; None: not modelled yet."""
+    total_bytes: int
+    """With the CUDA context, libraries' workspaces and communicators: the least that nvidia-smi shows."""
+    range_bytes: tuple[int, int]
+    """Within which `total_bytes` lies, given the spread of what was measured."""
+    resident_bytes: int
+    """Alive between steps."""
+    forward_end_bytes: int
+    """Alive when forward and loss have run."""
+    phases: dict[str, int]
+    """Peak of each phase."""
+    at_peak: dict[str, int]
+    """What is alive at the peak; sums to `peak_bytes`."""
+    overhead: dict[str, int]
+    """What lies between `peak_bytes` and `total_bytes`."""
+    kv_cache: KvCache | None = None
+    host_bytes: dict[str, int] = {}
+
+
+class Parameters(_Part):
+    total: int
+    trainable: int
+    active: int
+
+
+class Time(_Part):
+    """One optimizer step, or one second of serving; estimated from FLOPs and a stated efficiency."""
+
+    step_seconds: float
+    tokens_per_second: float
+    tokens_per_second_per_gpu: float
+    flops_per_step: int
+    """Per GPU, recomputation included."""
+    mfu: float
+    bottleneck: str
+    range_seconds: tuple[float, float]
+
+
+class Cost(_Part):
+    gpu_hours: float | None
+    range_gpu_hours: tuple[float, float] | None
+    price_per_gpu_hour: str | None
+    total: str | None
+    """None: no price is known; never zero for want of one."""
+    range_total: tuple[str, str] | None
+    currency: str
+    price_source: str
+    price_as_of: str | None
+
+
+class Versions(_Part):
+    software: str
+    data: str
+
+
+class FitRow(_Part):
+    """One usual way of using a model on some hardware, and whether it fits."""
+
+    way: str
+    spread: str
+    """How it is spread over the GPUs."""
+    fits: bool | None
+    verdict: Literal["fits", "tight", "does not fit", "unknown"]
+    total_bytes: int | None
+    peak_bytes: int | None
+    peak_phase: str
+    headroom_bytes: int | None
+    """What is left of the card, or of the engine's share of it; negative if it does not fit."""
+    would_fit_with: str
+    """The smallest change that makes it fit; empty if it does."""
+    problem: str
+    """Why there is no answer."""
+    job: dict[str, Any] | None
+    """The whole job, to ask for the answer in full."""
+
+
+class Fit(_Part):
+    """The headline question's answer: every usual way of using a model on some hardware."""
+
+    model: str
+    hardware: str
+    parameters: int
+    capacity_bytes: int | None
+    rows: list[FitRow]
+    assumptions: list[str]
+    versions: Versions
+
+    def to_json(self) -> str:
+        """The one text form, as of `Answer`."""
+        return _text(self)
+
+
+class Answer(_Part):
+    """fits: None where the honest answer is "unknown", with the reason in `verdict`."""
+
+    fits: bool | None
+    verdict: Literal["fits", "tight", "does not fit", "unknown"]
+    reason: str
+    memory: Memory
+    parameters: Parameters
+    time: Time | None
+    cost: Cost | None
+    job: dict[str, Any]
+    """The job with every default filled in."""
+    assumptions: list[str]
+    warnings: list[str]
+    suggestions: list[str]
+    not_modelled: list[str]
+    versions: Versions
+
+    def to_json(self) -> str:
+        """The one text form: what the command line prints and REST sends, byte for byte."""
+        return _text(self)
+
+
+def _text(part: BaseModel) -> str:
+    return json.dumps(part.model_dump(mode="json"), indent=2, ensure_ascii=False) + "\n"

@@ -1,0 +1,148 @@
+"""The command line. Data goes to standard output, everything else to standard error.
+
+Exit codes: 0 answered; 1 does not fit (only with --check); 2 usage or an invalid job; 3 unknown model or accelerator.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+
+from estimator.errors import WillItFitError
+
+DESCRIPTION = """\
+Says, before a GPU is rented and without one, whether a transformer fits, why, and what would make it fit.
+
+  willitfit MODEL --on HARDWARE     the headline question, for every usual way of using the model
+  willitfit estimate JOB.yaml       one job in full
+  willitfit models | gpus           what is known
+  willitfit serve                   the same as REST and a web page
+"""
+MODEL_HELP = "name or alias (llama-2-13b), size (13B), or path to a config.json or spec"
+HARDWARE_HELP = "2x24GB, rtx-4090, 8xH100, '2 nodes of 8xA100-80GB'"
+COMMANDS = ("estimate", "models", "gpus", "serve")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command; its exit code."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    try:
+        if arguments and arguments[0] in COMMANDS:
+            options = _command_parser().parse_args(arguments)
+            return _RUN[options.command](options)
+        return _headline(_headline_parser().parse_args(arguments))
+    except WillItFitError as error:
+        print(f"willitfit: {error} [{error.slug}]", file=sys.stderr)
+        return error.exit_code
+    except BrokenPipeError:
+        sys.stderr.close()
+        return 0
+
+
+def _headline_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="willitfit", description=DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("model", metavar="MODEL", help=MODEL_HELP)
+    parser.add_argument("--on", metavar="HARDWARE", required=True, help=HARDWARE_HELP)
+    parser.add_argument("--json", action="store_true", help="print the answers as JSON")
+    parser.add_argument("--check", action="store_true", help="exit with 1 if no way of using the model fits")
+    parser.add_argument("--version", action="version", version=f"willitfit {_version()}")
+    return parser
+
+
+def _command_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="willitfit", description=DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    commands = parser.add_subparsers(dest="command", required=True)
+    one = commands.add_parser("estimate", help="answer one job file in full", description="Answer one job in full.")
+    one.add_argument("job", metavar="JOB.yaml", help="a job file; - reads standard input")
+    one.add_argument("--json", action="store_true", help="print the answer as REST would send it")
+    one.add_argument("--check", action="store_true", help="exit with 1 if the job does not fit")
+    for name, what in (("models", "published models that are known"), ("gpus", "accelerators that are known")):
+        listing = commands.add_parser(name, help=what, description=f"List the {what}.")
+        listing.add_argument("--json", action="store_true", help="print them as JSON")
+    serve = commands.add_parser("serve", help="start the REST service and the web page", description="Start the service.")
+    serve.add_argument("--host", default="127.0.0.1", help="address to listen on (127.0.0.1)")
+    serve.add_argument("--port", type=int, default=8000, help="port to listen on (8000)")
+    return parser
+
+
+def _version() -> str:
+    from estimator.version import SOFTWARE_VERSION
+
+    return SOFTWARE_VERSION
+
+
+def _headline(options: argparse.Namespace) -> int:
+    from estimator.planner.headline import fit
+
+    asked = fit(options.model, options.on)
+    if options.json:
+        sys.stdout.write(asked.to_json())
+    else:
+        from estimator.report import headline_text
+
+        sys.stdout.write(headline_text(asked))
+    return 1 if options.check and not any(row.fits for row in asked.rows) else 0
+
+
+def _estimate(options: argparse.Namespace) -> int:
+    from estimator.estimate import estimate
+    from estimator.job import job_from_text
+
+    answer = estimate(job_from_text(sys.stdin.read(), "standard input") if options.job == "-" else options.job)
+    if options.json:
+        sys.stdout.write(answer.to_json())
+    else:
+        from estimator.report import answer_text
+
+        sys.stdout.write(answer_text(answer))
+    return 1 if options.check and answer.fits is False else 0
+
+
+def _models(options: argparse.Namespace) -> int:
+    from estimator.listing import models
+
+    return _list(models(), options.json)
+
+
+def _gpus(options: argparse.Namespace) -> int:
+    from estimator.listing import gpus
+
+    return _list(gpus(), options.json)
+
+
+def _list(rows: list[dict[str, object]], as_json: bool) -> int:
+    if as_json:
+        print(json.dumps(rows, indent=2))
+        return 0
+    from estimator.report import aligned
+
+    header = list(rows[0])
+    shown = [
+        [", ".join(map(str, v)) if isinstance(v, list) else f"{v:,}" if isinstance(v, int) else str(v) for v in row.values()]
+        for row in rows
+    ]
+    print("\n".join(aligned([[name.replace("_", " ") for name in header], *shown])))
+    return 0
+
+
+def _serve(options: argparse.Namespace) -> int:
+    try:
+        import uvicorn
+        from api.app import app
+    except ImportError as error:
+        print(f"willitfit: serve needs {error.name}; install it with: pip install 'willitfit[service]'", file=sys.stderr)
+        return 2
+    uvicorn.run(app, host=options.host, port=options.port)
+    return 0
+
+
+_RUN = {"estimate": _estimate, "models": _models, "gpus": _gpus, "serve": _serve}
+
+if __name__ == "__main__":
+    sys.exit(main())

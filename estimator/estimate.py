@@ -1,0 +1,159 @@
+"""From a job to its answer: spec and hardware, the tape, its replay, then memory, time and cost."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from estimator.answer import Answer, KvCache, Memory, Parameters, Time, Versions
+from estimator.errors import InvalidJob, NotModelled
+from estimator.families.build import Builder
+from estimator.hardware.capacity import Capacity, capacity
+from estimator.job import Job, defaults_used, read_job
+from estimator.notes import assumptions, not_modelled, warnings
+from estimator.parallel.topology import Topology, topology
+from estimator.pricing.prices import cost
+from estimator.runtime.overheads import Overhead, overhead
+from estimator.serving.plan import kv_cache, trace_serving
+from estimator.specs.resolve import Model, resolve
+from estimator.tape.replay import Replay, replay
+from estimator.tape.tape import KV_CACHE
+from estimator.timing.step import decode_time, training_time
+from estimator.training.plan import precision_of, trace_training
+from estimator.verdict import judge
+from estimator.version import DATA_VERSION, SOFTWARE_VERSION
+
+
+def estimate(job: Job | Mapping[str, Any] | str | Path, allow_files: bool = True) -> Answer:
+    """The answer to a job: a `Job`, a mapping, or the path of a YAML file.
+
+    `allow_files` False refuses models named by a path, as a service must. Raises `InvalidJob` for what cannot be read or
+    does not fit together, `NotModelled` for what this version has no model of, and `UnknownName`.
+    """
+    job = read_job(job)
+    model = resolve(job.model, allow_files)
+    _refuse_unmodelled(job)
+    _check_lengths(job, model)
+    place = topology(job, model.spec)
+    card = capacity(job.hardware)
+    build = trace_training(job, model.spec, place) if job.task == "train" else trace_serving(job, model.spec, place)
+    played = replay(build.tape)
+    beside = overhead(played.peak.peak_bytes, card.compute_capability, place.communicators, job.task == "train")
+    cache = _kv_cache(job, model, place, played, beside, card)
+    memory = _memory(played, beside, card, cache)
+    verdict = judge(job, memory)
+    time = _time(job, build, played, place, card)
+    return Answer(
+        fits=verdict.fits,
+        verdict=verdict.verdict,
+        reason=verdict.reason,
+        memory=memory,
+        parameters=_parameters(build, place),
+        time=time,
+        cost=_cost(job, time, place, card),
+        job=job.model_dump(mode="json"),
+        assumptions=[
+            *model.assumptions,
+            *card.assumptions,
+            *assumptions(job, place),
+            *(f"default: {d}" for d in defaults_used(job)),
+        ],
+        warnings=warnings(job, model.spec, place, card),
+        suggestions=list(verdict.suggestions),
+        not_modelled=not_modelled(job),
+        versions=Versions(software=SOFTWARE_VERSION, data=DATA_VERSION),
+    )
+
+
+def _refuse_unmodelled(job: Job) -> None:
+    if job.task == "train":
+        if job.training.loss != "eager":
+            raise NotModelled(f"loss {job.training.loss} is not modelled yet; eager is", "training.loss")
+        if job.training.implementation != "transformers":
+            raise NotModelled(
+                f"implementation {job.training.implementation} is not modelled yet; transformers is", "training.implementation"
+            )
+        if job.training.quantization == "gptq-int4":
+            raise NotModelled("gptq-int4 is not modelled yet; nf4, nf4-double, fp4 and int8 are", "training.quantization")
+        if job.training.quantization and not job.training.adapter:
+            raise InvalidJob("quantized weights are frozen: add an adapter, or nothing is left to train", "training.adapter")
+        if job.training.attention == "flash_attention_2" and job.training.precision == "32-true":
+            raise InvalidJob("flash_attention_2 runs in half precision only; write sdpa, or bf16-mixed", "training.attention")
+    for name, where in job.offload:
+        if where != "none":
+            raise NotModelled(f"offload to {where} is not modelled yet", f"offload.{name}")
+
+
+def _check_lengths(job: Job, model: Model) -> None:
+    """Learned positions end; rotary ones can be stretched, and get a warning."""
+    asked, where = (
+        (job.training.sequence_length, "training.sequence_length")
+        if job.task == "train"
+        else (job.serving.context, "serving.context")
+    )
+    limit = model.spec.max_position_embeddings
+    if model.spec.model_type == "gpt2" and asked > limit:
+        raise InvalidJob(f"{asked} tokens are more than the model's {limit} learned positions", where)
+
+
+def _memory(played: Replay, beside: Overhead, card: Capacity, cache: KvCache | None) -> Memory:
+    peak = played.peak
+    last = {phase.name: phase for phase in played.phases}
+    steps = [phase for phase in played.phases if phase.name != "load"]
+    forward = last.get("forward") or last["prefill"]
+    return Memory(
+        capacity_bytes=card.memory_bytes,
+        peak_bytes=peak.peak_bytes,
+        peak_phase=peak.name,
+        reserved_bytes=None,
+        total_bytes=peak.peak_bytes + beside.total_bytes,
+        range_bytes=(peak.peak_bytes + beside.low_bytes, peak.peak_bytes + beside.high_bytes),
+        resident_bytes=steps[0].start_bytes,
+        forward_end_bytes=forward.end_bytes,
+        phases={name: max(p.peak_bytes for p in steps if p.name == name) for name in last if name != "load"},
+        at_peak={name: size for name, size in played.at_peak.items() if size},
+        overhead=beside.parts,
+        kv_cache=cache,
+    )
+
+
+def _kv_cache(job: Job, model: Model, place: Topology, played: Replay, beside: Overhead, card: Capacity) -> KvCache | None:
+    if job.task != "serve":
+        return None
+    rest = played.peak.peak_bytes - played.at_peak.get(KV_CACHE, 0)
+    return kv_cache(job.serving, model.spec, place, rest, beside.total_bytes, card.memory_bytes)
+
+
+def _parameters(build: Builder, place: Topology) -> Parameters:
+    counts = [(p.count * (p.slot.total if p.slot else 1), p.trainable) for p in build.parameters]
+    total = sum(count for count, _ in counts)
+    trainable = sum(count for count, trained in counts if trained)
+    return Parameters(total=total * place.tensor if place.tensor > 1 else total, trainable=trainable, active=total)
+
+
+def _time(job: Job, build: Builder, played: Replay, place: Topology, card: Capacity) -> Time | None:
+    if card.accelerator is None:
+        return None
+    if job.task == "serve":
+        return decode_time(played.phases[-1].end_bytes, job.serving.concurrency, card.accelerator)
+    training = job.training
+    steps = training.gradient_accumulation_steps
+    tokens = training.micro_batch_size * training.sequence_length * steps
+    return training_time(build.tape, card.accelerator, precision_of(job, place).compute.name, steps, tokens, place.data)
+
+
+def _cost(job: Job, time: Time | None, place: Topology, card: Capacity) -> Any:
+    name = card.accelerator.name if card.accelerator else None
+    if job.task == "serve":
+        hours = job.serving.hours
+        return None if hours is None else cost(hours * place.gpus, hours * place.gpus, hours * place.gpus, name)
+    if job.training.tokens is None or time is None:
+        return None
+    per_step = (
+        job.training.micro_batch_size * job.training.sequence_length * job.training.gradient_accumulation_steps * place.data
+    )
+    steps = math.ceil(job.training.tokens / per_step)
+    expected, low, high = (steps * s * place.gpus / 3600 for s in (time.step_seconds, *time.range_seconds))
+    return cost(expected, low, high, name)

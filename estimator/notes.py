@@ -1,0 +1,95 @@
+"""What an answer says beside its numbers: what it takes for granted, warns of, and leaves out."""
+
+from __future__ import annotations
+
+from estimator.facts import MeasuredFact
+from estimator.families.attention import runs_on_math
+from estimator.hardware.capacity import Capacity
+from estimator.job import Job
+from estimator.parallel.topology import Topology
+from estimator.serving.plan import CHUNK
+from estimator.specs.spec import ModelSpec
+from estimator.timing.step import efficiencies
+from estimator.training.plan import precision_of
+
+
+def assumptions(job: Job, place: Topology) -> list[str]:
+    """What is taken for granted about the run."""
+    return _of_training(job, place) if job.task == "train" else _of_serving(job)
+
+
+def _of_training(job: Job, place: Topology) -> list[str]:
+    said = [
+        "sequences are full: no padding, one document each; labels share the token ids' memory",
+        "torch 2.13 and transformers 5.23 on CUDA; recomputation without re-entrance",
+    ]
+    if job.training.quantization:
+        said.append(
+            "4-bit and 8-bit layers as bitsandbytes 0.50 runs them; embeddings, norms and the output layer are as they were"
+        )
+    if job.training.adapter:
+        said.append("LoRA as peft 0.21 applies it")
+    said += {
+        "fsdp2": [f"each layer is a group of fully_shard over {place.data} GPUs; gradients are reduced in every micro-step"],
+        "ddp": [f"each of {place.data} GPUs holds the whole model, and gradient buckets as large as its gradients"],
+        "none": [],
+    }.get(place.strategy, [f"DeepSpeed 0.19 with its defaults over {place.data} GPUs; float32 master weights"])
+    return [*said, _share("arithmetic", efficiencies()["training"], "the dense peak")]
+
+
+def _of_serving(job: Job) -> list[str]:
+    said = [f"{job.serving.concurrency} sequence(s) of {job.serving.context} tokens, prompt and answer together"]
+    if job.serving.engine == "vllm":
+        said.append(
+            f"activations of transformers' eager modules in passes of {CHUNK} prompt tokens: vLLM's fused kernels need less"
+        )
+    return [*said, _share("one token per sequence", efficiencies()["decode_bandwidth"], "the memory's bandwidth")]
+
+
+def _share(what: str, fact: MeasuredFact, of: str) -> str:
+    return f"time: {what} at {fact.value:.0%} of {of} ({fact.low:.0%} to {fact.high:.0%})"
+
+
+def warnings(job: Job, spec: ModelSpec, place: Topology, card: Capacity) -> list[str]:
+    """What the caller should know before relying on the answer."""
+    said = []
+    tokens = job.training.sequence_length if job.task == "train" else job.serving.context
+    if tokens > spec.max_position_embeddings:
+        said.append(f"{tokens} tokens are more than the {spec.max_position_embeddings} that the model was made for")
+    if job.task == "train":
+        said += _of_kernels(job, spec, place, card)
+    if card.accelerator and not card.accelerator.memory.verified:
+        name, note = card.accelerator.name, card.accelerator.memory.note or "has no second source"
+        said.append(f"what a process can allocate on {name}: {note}")
+    return said
+
+
+def _of_kernels(job: Job, spec: ModelSpec, place: Topology, card: Capacity) -> list[str]:
+    said, training = [], job.training
+    compute = precision_of(job, place).compute
+    masked = spec.sliding_window is not None and training.sequence_length >= spec.sliding_window
+    grouped = spec.num_key_value_heads != spec.num_attention_heads
+    if training.attention == "sdpa" and runs_on_math(grouped, compute, masked, spec.head_dim):
+        said.append("sdpa falls to the math kernel for grouped key heads in float32 and holds every score; in bf16 it does not")
+    if training.attention == "sdpa" and masked:
+        said.append(
+            f"from {spec.sliding_window} tokens on the sliding window needs a mask, and a mask keeps sdpa from flash attention"
+        )
+    if training.quantization == "int8" and training.activation_checkpointing != "none":
+        said.append("8-bit layers keep their inputs outside autograd's saved tensors: checkpointing does not free them")
+    if card.accelerator and not card.accelerator.bf16 and compute.name == "bfloat16":
+        said.append(f"{card.accelerator.name} has no bf16 arithmetic: expect it slow, or refused; 16-true and 32-true run")
+    return said
+
+
+def not_modelled(job: Job) -> list[str]:
+    """What the bytes leave out."""
+    left = [
+        "the caching allocator's reserved but unused blocks (reserved_bytes)",
+        "temporary workspaces inside kernels",
+        "the host's memory",
+        "loading the checkpoint",
+    ]
+    if job.task == "train":
+        return [*left, "evaluation and checkpoint saving", "gradient clipping"]
+    return [*left, "CUDA graphs", "sampling beyond one set of logits"] if job.serving.engine == "vllm" else left

@@ -1,0 +1,109 @@
+"""Answers as text for a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from estimator.answer import Answer, Fit, FitRow
+from estimator.units import gib
+
+_COLUMNS = ("way", "spread", "verdict", "per GPU", "peak in", "headroom", "would fit with")
+
+
+def headline_text(fit: Fit) -> str:
+    """The table of the headline question, with its assumptions under it."""
+    title = f"{fit.model} on {fit.hardware}: {fit.parameters:,} parameters"
+    if fit.capacity_bytes is not None:
+        title += f"; a process can allocate {gib(fit.capacity_bytes)} per GPU"
+    lines = [title, "", *aligned([_COLUMNS, *(_cells(row) for row in fit.rows)]), ""]
+    lines += ["Assumptions", *(f"  - {note}" for note in fit.assumptions)]
+    return "\n".join(lines) + "\n"
+
+
+def _cells(row: FitRow) -> tuple[str, ...]:
+    if row.total_bytes is None:
+        return row.way, row.spread, row.verdict, "", "", "", row.problem
+    headroom = "" if row.headroom_bytes is None else gib(row.headroom_bytes)
+    return row.way, row.spread, row.verdict, gib(row.total_bytes), row.peak_phase, headroom, row.would_fit_with
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Cells in columns as wide as their widest."""
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+
+
+def answer_text(answer: Answer) -> str:
+    """One job's answer in full."""
+    memory = answer.memory
+    lines = [f"{answer.verdict.upper()}: {answer.reason}", ""]
+    lines += _block("Memory per GPU", _memory_rows(answer))
+    lines += _block(
+        f"At the peak ({memory.peak_phase})", [(name.replace("_", " "), gib(size)) for name, size in _largest(memory.at_peak)]
+    )
+    lines += _block("Beside it", [(name.replace("_", " "), gib(size)) for name, size in memory.overhead.items()])
+    count = answer.parameters
+    lines += _block("Parameters", [("total", f"{count.total:,}"), ("trainable", f"{count.trainable:,}")])
+    if answer.time:
+        low, high = answer.time.range_seconds
+        lines += _block(
+            "Time (estimated)",
+            [
+                ("step", f"{_seconds(answer.time.step_seconds)} ({_seconds(low)} to {_seconds(high)})"),
+                ("tokens per second", f"{answer.time.tokens_per_second:,.0f}"),
+                ("bound by", answer.time.bottleneck),
+            ],
+        )
+    if answer.cost:
+        lines += _block("Cost", _cost_rows(answer))
+    for title, items in (
+        ("Warnings", answer.warnings),
+        ("Suggestions", answer.suggestions),
+        ("Assumptions", answer.assumptions),
+        ("Not modelled", answer.not_modelled),
+    ):
+        if items:
+            lines += [title, *(f"  - {item}" for item in items), ""]
+    return "\n".join(lines)
+
+
+def _memory_rows(answer: Answer) -> list[tuple[str, str]]:
+    memory = answer.memory
+    rows = [(f"{name.replace('_', ' ')} peak", gib(size)) for name, size in memory.phases.items()]
+    rows = [("resident between steps", gib(memory.resident_bytes)), *rows]
+    rows += [("peak allocated", gib(memory.peak_bytes)), ("total", gib(memory.total_bytes))]
+    rows.append(("range", " to ".join(gib(b) for b in memory.range_bytes)))
+    if memory.capacity_bytes is not None:
+        rows.append(("capacity", gib(memory.capacity_bytes)))
+    if cache := memory.kv_cache:
+        rows.append(("KV cache needed", f"{gib(cache.needed_bytes)} ({cache.bytes_per_token / 1024:.0f} KiB per token)"))
+        if cache.available_bytes is not None:
+            rows.append(("KV cache available", f"{gib(cache.available_bytes)} ({cache.available_tokens:,} tokens)"))
+    return rows
+
+
+def _cost_rows(answer: Answer) -> list[tuple[str, str]]:
+    cost = answer.cost
+    assert cost is not None
+    rows = [("GPU-hours", "unknown" if cost.gpu_hours is None else f"{cost.gpu_hours:,.1f}")]
+    if cost.total is None or cost.range_total is None:
+        return [*rows, ("money", cost.price_source)]
+    return [
+        *rows,
+        ("money", f"{cost.total} {cost.currency} ({' to '.join(cost.range_total)})"),
+        ("price", f"{cost.price_per_gpu_hour} {cost.currency} per GPU-hour on {cost.price_as_of}; {cost.price_source}"),
+    ]
+
+
+def _block(title: str, rows: Iterable[tuple[str, str]]) -> list[str]:
+    rows = list(rows)
+    width = max((len(name) for name, _ in rows), default=0)
+    return [title, *(f"  {name.ljust(width)}  {value}" for name, value in rows), ""]
+
+
+def _largest(sizes: dict[str, int]) -> list[tuple[str, int]]:
+    return sorted(sizes.items(), key=lambda item: -item[1])
+
+
+def _seconds(seconds: float) -> str:
+    return f"{seconds:.2f} s" if seconds >= 1 else f"{seconds * 1e3:.1f} ms"

@@ -1,0 +1,74 @@
+"""A serving job as a run on a tape, and what the engine makes of the memory that is left."""
+
+from __future__ import annotations
+
+from estimator import dtypes
+from estimator.answer import KvCache
+from estimator.errors import InvalidJob, NotModelled
+from estimator.families import build_model
+from estimator.families.build import Builder
+from estimator.job import Job, Serving
+from estimator.parallel.topology import Topology, tensor_shard
+from estimator.serving.cache import DynamicCache, PagedCache, bytes_per_token, page_aligned
+from estimator.serving.step import Requests, serve
+from estimator.specs.spec import ModelSpec
+from estimator.tape.tape import Tape
+from estimator.training.quantization import STORAGE
+
+CHUNK = 2048
+"""Tokens of prompts that vLLM takes in one pass (`max_num_batched_tokens`, default of the offline engine's V1 scheduler)."""
+
+
+def trace_serving(job: Job, spec: ModelSpec, topology: Topology) -> Builder:
+    """Play prefill and decoding on a new tape, for one rank."""
+    asked = job.serving
+    vllm = asked.engine == "vllm"
+    if topology.tensor > 1 and not vllm:
+        raise NotModelled("tensor parallelism is modelled for engine vllm only yet", "parallelism.tensor")
+    if vllm and asked.weights == "fp32":
+        raise NotModelled("vllm in fp32 is not modelled; use bf16, or engine transformers", "serving.weights")
+    if vllm and spec.model_type == "gpt2" and topology.tensor > 1:
+        raise NotModelled("GPT-2 with tensor parallelism is not modelled yet", "parallelism.tensor")
+    shard = tensor_shard(spec, topology.tensor)
+    plain = dtypes.bfloat16 if asked.weights in STORAGE else dtypes.BY_NAME[asked.weights]
+    cached = dtypes.BY_NAME[asked.kv_cache]
+    if not vllm and cached is not plain:
+        raise InvalidJob(
+            f"transformers keeps its cache in the model's type; write {asked.weights}, or engine vllm", "serving.kv_cache"
+        )
+    tape = Tape()
+    tape.begin("load")
+    tokens = page_aligned(asked.context) * asked.concurrency
+    build = Builder(
+        tape,
+        plain,
+        quantization=STORAGE.get(asked.weights),
+        cache=(lambda: PagedCache(tape, tokens, shard.num_key_value_heads, shard.head_dim, cached)) if vllm else DynamicCache,
+    )
+    model = build_model(shard, build, "flash_attention_2" if vllm else "sdpa")
+    serve(build, model, Requests(asked.concurrency, asked.context, CHUNK if vllm else None))
+    return build
+
+
+def kv_cache(
+    serving: Serving, spec: ModelSpec, topology: Topology, needed_by_rest: int, overhead: int, capacity: int | None
+) -> KvCache:
+    """The cache that the job needs, and that vLLM would reserve: all of its share of the card that nothing else takes."""
+    shard = tensor_shard(spec, topology.tensor)
+    per_token = bytes_per_token(
+        shard.num_hidden_layers, shard.num_key_value_heads, shard.head_dim, dtypes.BY_NAME[serving.kv_cache]
+    )
+    needed = (
+        per_token * page_aligned(serving.context) * serving.concurrency
+        if serving.engine == "vllm"
+        else per_token * serving.context * serving.concurrency
+    )
+    available = None
+    if capacity is not None and serving.engine == "vllm":
+        available = max(0, int(capacity * serving.gpu_memory_utilization) - needed_by_rest - overhead)
+    return KvCache(
+        bytes_per_token=per_token,
+        needed_bytes=needed,
+        available_bytes=available,
+        available_tokens=None if available is None else available // per_token,
+    )

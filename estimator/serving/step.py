@@ -1,0 +1,50 @@
+"""Serving on a tape: the prompt in one or several passes (prefill), then one token at a time (decode)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from estimator import dtypes
+from estimator.families.build import Builder
+from estimator.tape.pointwise import to
+from estimator.tape.tape import LOSS
+from estimator.tape.tensor import empty
+from estimator.tape.views import narrow
+from estimator.training.step import Model
+
+
+@dataclass(frozen=True, slots=True)
+class Requests:
+    """`sequences` at a time of `context` tokens each; prefill passes take up to `chunk` tokens of all of them together."""
+
+    sequences: int
+    context: int
+    chunk: int | None = None
+
+
+def serve(build: Builder, model: Model, requests: Requests) -> None:
+    """Play a prefill pass over the prompts and one decoding step after it.
+
+    Logits are made for the last token of each sequence, and copied to float32 to sample from
+    (transformers: generation/utils.py, `logits_to_keep`).
+    """
+    tape = build.tape
+    tape.begin("prefill")
+    if requests.chunk is None:
+        _pass(build, model, requests.sequences, requests.context)
+    else:
+        _pass(build, model, 1, min(requests.chunk, requests.sequences * requests.context))
+    tape.begin("decode")
+    _pass(build, model, requests.sequences, 1)
+    tape.finish()
+
+
+def _pass(build: Builder, model: Model, sequences: int, tokens: int) -> None:
+    tape = build.tape
+    ids = empty(tape, (sequences, tokens), dtypes.int64, "input_ids")
+    hidden = model.forward(ids)
+    last = narrow(hidden, 1, 1)
+    with tape.counting(LOSS):
+        logits = model.lm_head(last)
+        wide = to(logits, dtypes.float32)
+    del wide, logits, last, hidden, ids

@@ -1,0 +1,47 @@
+"""The verdict on a job: what it may take of a GPU, and whether what it needs fits in that."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from estimator.answer import Memory
+from estimator.job import Job
+from estimator.units import gib
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """`fits` is None where the answer is unknown."""
+
+    fits: bool | None
+    verdict: Literal["fits", "tight", "does not fit", "unknown"]
+    reason: str
+    suggestions: tuple[str, ...] = ()
+
+
+def offered(memory: Memory, job: Job) -> int | None:
+    """Bytes of a GPU that the job may take: all of them, or the share that vLLM is told to; None if no GPU was given."""
+    limit = memory.capacity_bytes
+    if limit is None or job.task != "serve" or job.serving.engine != "vllm":
+        return limit
+    return int(limit * job.serving.gpu_memory_utilization)
+
+
+def judge(job: Job, memory: Memory) -> Verdict:
+    """Fits if even the high end of the range does; tight if the expected total does."""
+    limit = offered(memory, job)
+    if limit is None:
+        return Verdict(None, "unknown", "no hardware was given: name a gpu, or an amount of memory")
+    share = "" if limit == memory.capacity_bytes else f" (vLLM's {job.serving.gpu_memory_utilization:.0%} share)"
+    needed = f"{gib(memory.total_bytes)} needed at the peak ({memory.peak_phase})"
+    spare = limit - memory.total_bytes
+    if spare < 0:
+        return Verdict(False, "does not fit", f"{needed}, {gib(-spare)} more than the {gib(limit)} that one GPU offers{share}")
+    reason = f"{needed} of {gib(limit)}{share}; {gib(spare)} to spare"
+    if memory.range_bytes[1] <= limit:
+        return Verdict(True, "fits", reason)
+    hint = "set PYTORCH_ALLOC_CONF=expandable_segments:True to keep fragmentation low"
+    return Verdict(
+        True, "tight", f"{reason}, which fragmentation and the context may take", (hint,) if job.task == "train" else ()
+    )
