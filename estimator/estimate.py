@@ -17,6 +17,7 @@ from estimator.parallel.topology import Topology, topology
 from estimator.pricing.prices import cost
 from estimator.runtime.overheads import Overhead, overhead
 from estimator.serving.plan import kv_cache, trace_serving
+from estimator.settle import settled
 from estimator.specs.resolve import Model, resolve
 from estimator.tape.replay import Replay, replay
 from estimator.tape.tape import KV_CACHE
@@ -34,6 +35,8 @@ def estimate(job: Job | Mapping[str, Any] | str | Path, allow_files: bool = True
     """
     job = read_job(job)
     model = resolve(job.model, allow_files)
+    given = job
+    job = settled(job, model.spec)
     _refuse_unmodelled(job)
     _check_lengths(job, model)
     place = topology(job, model.spec)
@@ -58,7 +61,7 @@ def estimate(job: Job | Mapping[str, Any] | str | Path, allow_files: bool = True
             *model.assumptions,
             *card.assumptions,
             *assumptions(job, place),
-            *(f"default: {d}" for d in defaults_used(job)),
+            *(f"default: {d}" for d in defaults_used(given, job)),
         ],
         warnings=warnings(job, model.spec, place, card),
         suggestions=list(verdict.suggestions),

@@ -182,13 +182,13 @@ def _validated(content: Mapping[str, Any], where: str) -> Job:
         raise InvalidJob(explain(error, Job), where) from None
 
 
-def defaults_used(part: BaseModel, prefix: str = "") -> list[str]:
-    """'training.optimizer = adamw' for every field that was not given."""
+def defaults_used(given: BaseModel, settled: BaseModel, prefix: str = "") -> list[str]:
+    """'training.optimizer = adamw' for every field that was not given, with the value that it got."""
     used = []
-    for name in type(part).model_fields:
-        value = getattr(part, name)
-        if isinstance(value, BaseModel):
-            used += defaults_used(value, f"{prefix}{name}.")
-        elif name not in part.model_fields_set and value is not None:
+    for name in type(given).model_fields:
+        before, value = getattr(given, name), getattr(settled, name)
+        if isinstance(before, BaseModel):
+            used += defaults_used(before, value, f"{prefix}{name}.")
+        elif name not in given.model_fields_set and value is not None:
             used.append(f"{prefix}{name} = {str(value).lower() if isinstance(value, bool) else value}")
     return used

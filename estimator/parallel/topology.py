@@ -25,7 +25,7 @@ class Topology:
 
 
 def topology(job: Job, spec: ModelSpec) -> Topology:
-    """The job's topology. Raises `InvalidJob` for degrees that do not fit each other, and `NotModelled`."""
+    """The topology of a settled job. Raises `InvalidJob` for degrees that do not fit each other, and `NotModelled`."""
     asked, gpus = job.parallelism, job.hardware.gpus * job.hardware.nodes
     _check_heads(asked.tensor, spec)
     for name in ("pipeline", "context", "expert"):
@@ -33,14 +33,11 @@ def topology(job: Job, spec: ModelSpec) -> Topology:
             raise NotModelled(f"{name} parallelism is not modelled yet", f"parallelism.{name}")
     if job.task == "train" and asked.tensor > 1:
         raise NotModelled("tensor parallelism is modelled for serving only yet", "parallelism.tensor")
-    if gpus % asked.tensor:
-        raise InvalidJob(f"tensor {asked.tensor} does not divide the {gpus} GPUs", "parallelism.tensor")
-    data = asked.data or gpus // asked.tensor
+    data, strategy = asked.data or 1, asked.strategy or "none"
     if data * asked.tensor != gpus:
         raise InvalidJob(
             f"data {data} x tensor {asked.tensor} are {data * asked.tensor} GPUs, but the hardware has {gpus}", "parallelism"
         )
-    strategy = asked.strategy or ("fsdp2" if data > 1 and job.task == "train" else "none")
     if strategy in ("fsdp1", "hsdp"):
         raise NotModelled(f"{strategy} is not modelled yet; fsdp2, ddp, zero1, zero2 and zero3 are", "parallelism.strategy")
     if strategy == "none" and data > 1 and job.task == "train":

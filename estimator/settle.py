@@ -1,0 +1,23 @@
+"""Defaults that depend on the model and the hardware."""
+
+from __future__ import annotations
+
+from estimator.job import Job
+from estimator.specs.spec import ModelSpec
+
+
+def settled(job: Job, spec: ModelSpec) -> Job:
+    """The job with lengths that the model has positions for, and a strategy for several GPUs, where none were given."""
+    most = spec.max_position_embeddings
+    training, serving, parallelism = job.training, job.serving, job.parallelism
+    if "sequence_length" not in training.model_fields_set and training.sequence_length > most:
+        training = training.model_copy(update={"sequence_length": most})
+    if "context" not in serving.model_fields_set and serving.context > most:
+        serving = serving.model_copy(update={"context": most})
+    if parallelism.data is None:
+        ranks = parallelism.tensor * parallelism.pipeline * parallelism.context
+        parallelism = parallelism.model_copy(update={"data": max(1, job.hardware.gpus * job.hardware.nodes // ranks)})
+    if parallelism.strategy is None:
+        several = job.task == "train" and parallelism.data is not None and parallelism.data > 1
+        parallelism = parallelism.model_copy(update={"strategy": "fsdp2" if several else "none"})
+    return job.model_copy(update={"training": training, "serving": serving, "parallelism": parallelism})
