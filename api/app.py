@@ -1,0 +1,107 @@
+"""The service: REST under /v1, and one page that works without JavaScript."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+from fastapi import FastAPI, Query, Request, Response
+from fastapi.concurrency import run_in_threadpool
+from fastapi.responses import HTMLResponse
+from fastapi.staticfiles import StaticFiles
+
+from api import documentation, problems
+from api.limits import BodyLimit
+from api.page import render, render_problems
+from api.query import job_mapping
+from estimator import listing
+from estimator.answer import Answer, Fit
+from estimator.errors import InvalidJob
+from estimator.estimate import estimate
+from estimator.planner.headline import fit
+from estimator.version import SOFTWARE_VERSION
+
+ANSWER = documentation.answers(Answer)
+
+app = FastAPI(title="willitfit", version=SOFTWARE_VERSION, description=documentation.DESCRIPTION, redoc_url=None)
+app.add_middleware(BodyLimit)
+app.mount("/static", StaticFiles(directory=Path(__file__).parent / "static"), name="static")
+problems.install(app)
+documentation.install(app)
+
+
+def _json(text: str) -> Response:
+    return Response(text, media_type="application/json")
+
+
+@app.get("/v1/fit", response_class=Response, responses=documentation.answers(Fit))
+def get_fit(
+    model: Annotated[str, Query(description="name, alias or size")],
+    on: Annotated[str, Query(description="hardware: 2x24GB, rtx-4090, 8xH100, 2 nodes of 8xA100-80GB")],
+) -> Response:
+    """The headline question: which usual ways of using a model fit on some hardware."""
+    return _json(fit(model, on, allow_files=False).to_json())
+
+
+@app.get("/v1/estimate", response_class=Response, responses=ANSWER, openapi_extra=documentation.ESTIMATE_QUERY)
+def get_estimate(request: Request) -> Response:
+    """One job in full, its fields given by their dotted names: `training.precision=bf16-true`, and `on` for the hardware."""
+    return _json(estimate(job_mapping(request.query_params.multi_items()), allow_files=False).to_json())
+
+
+@app.post("/v1/estimate", response_class=Response, responses=ANSWER, openapi_extra=documentation.ESTIMATE_BODY)
+async def post_estimate(request: Request) -> Response:
+    """One job in full."""
+    job = _job(await request.body())
+    return _json((await run_in_threadpool(estimate, job, allow_files=False)).to_json())
+
+
+def _job(body: bytes) -> Any:
+    if not body.strip():
+        raise InvalidJob('is empty; send a job as JSON, such as {"model": "llama-2-13b"}', "request body")
+    try:
+        job = json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise InvalidJob(f"is not JSON: {error}", "request body") from None
+    if not isinstance(job, dict):
+        raise InvalidJob("is no JSON object; a job is one", "request body")
+    return job
+
+
+@app.get("/v1/models", responses=documentation.answers(None))
+def get_models() -> list[dict[str, Any]]:
+    """Published models that can be named, smallest first."""
+    return listing.models()
+
+
+@app.get("/v1/gpus", responses=documentation.answers(None))
+def get_gpus() -> list[dict[str, Any]]:
+    """Accelerators that can be named, smallest memory first."""
+    return listing.gpus()
+
+
+@app.get("/livez")
+def livez() -> dict[str, str]:
+    """The process runs."""
+    return {"status": "alive"}
+
+
+@app.get("/readyz")
+def readyz() -> dict[str, str]:
+    """The data can be read and a question answered."""
+    estimate({"model": "gpt2"})
+    return {"status": "ready"}
+
+
+@app.get("/", response_class=HTMLResponse, include_in_schema=False)
+def page(request: Request) -> HTMLResponse:
+    """The page: a form, and the answer to what its address asks."""
+    status, html = render(list(request.query_params.multi_items()))
+    return HTMLResponse(html, status)
+
+
+@app.get("/problems", response_class=HTMLResponse, include_in_schema=False)
+def problem_page() -> HTMLResponse:
+    """What each problem's slug means."""
+    return HTMLResponse(render_problems())

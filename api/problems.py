@@ -1,0 +1,42 @@
+"""Errors as RFC 9457 problem details."""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
+
+from estimator.errors import WillItFitError
+
+MEDIA_TYPE = "application/problem+json"
+
+
+def problem(status: int, slug: str, detail: str, headers: dict[str, str] | None = None) -> JSONResponse:
+    """A problem document; `type` is the address of the paragraph that explains the slug."""
+    content = {"type": f"/problems#{slug}", "title": slug.replace("-", " "), "status": status, "detail": detail}
+    return JSONResponse(content, status, headers, MEDIA_TYPE)
+
+
+def install(app: FastAPI) -> None:
+    """Answer every error of the application with a problem document."""
+
+    @app.exception_handler(WillItFitError)
+    def ours(request: Request, error: WillItFitError) -> JSONResponse:
+        return problem(error.status, error.slug, str(error))
+
+    @app.exception_handler(RequestValidationError)
+    def arguments(request: Request, error: RequestValidationError) -> JSONResponse:
+        found = "; ".join(f"{'.'.join(map(str, item['loc'][1:]))}: {item['msg']}" for item in error.errors())
+        return problem(HTTPStatus.UNPROCESSABLE_ENTITY, "invalid-request", found)
+
+    @app.exception_handler(HTTPException)
+    def http(request: Request, error: HTTPException) -> JSONResponse:
+        slug = HTTPStatus(error.status_code).phrase.lower().replace(" ", "-")
+        return problem(error.status_code, slug, str(error.detail), dict(error.headers or {}))
+
+    @app.exception_handler(Exception)
+    def unforeseen(request: Request, error: Exception) -> JSONResponse:
+        return problem(HTTPStatus.INTERNAL_SERVER_ERROR, "internal-error", "this should not have happened; please report it")

@@ -1,0 +1,58 @@
+"""A job in an address: its fields by their dotted names, and `on` for the hardware.
+
+model=llama-2-13b&on=2x24GB&training.precision=bf16-true&training.adapter.rank=16
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from estimator.errors import InvalidJob
+from estimator.hardware.parse import parse_hardware
+from estimator.job import Job
+
+LISTS = ("training.adapter.targets",)
+
+
+def job_mapping(items: Iterable[tuple[str, str]]) -> dict[str, Any]:
+    """The job that the items of a query string say. Empty values count as not given."""
+    job: dict[str, Any] = {}
+    for name, value in items:
+        text = value.strip()
+        if not text:
+            continue
+        if name == "on":
+            job["hardware"] = parse_hardware(text).model_dump(exclude_defaults=True)
+            continue
+        *path, last = name.split(".")
+        part = job
+        for step in path:
+            part = part.setdefault(step, {})
+            if not isinstance(part, dict):
+                raise InvalidJob(f"{name} does not go with {step}={part}", name)
+        if isinstance(part.get(last), dict):
+            raise InvalidJob(f"{name}={text} does not go with {name}.…", name)
+        part[last] = text.split(",") if name in LISTS and text != "all-linear" else text
+    return job
+
+
+def job_query(job: Mapping[str, Any]) -> dict[str, str]:
+    """The other way: the fields of a whole job that differ from the defaults, by their dotted names."""
+    items = dict(_flattened(job))
+    defaults = dict(_flattened(Job(model="").model_dump(mode="json")))
+    return {name: value for name, value in items.items() if name == "task" or value != defaults.get(name)}
+
+
+def _flattened(part: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, str]]:
+    for name, value in part.items():
+        if isinstance(value, Mapping):
+            yield from _flattened(value, f"{prefix}{name}.")
+        elif value is not None:
+            yield f"{prefix}{name}", _as_text(value)
+
+
+def _as_text(value: Any) -> str:
+    if isinstance(value, list):
+        return ",".join(map(str, value))
+    return str(value).lower() if isinstance(value, bool) else str(value)
