@@ -13,13 +13,13 @@ from urllib.parse import urlencode
 import jinja2
 from markupsafe import Markup
 
-from api.query import job_mapping, job_query
+from api.query import job_fields, job_mapping, job_query
 from estimator import catalogue
 from estimator.answer import Answer, Fit
 from estimator.errors import InvalidJob, NotModelled, UnknownName, WillItFitError
 from estimator.estimate import estimate
 from estimator.hardware.accelerator import FOLDER
-from estimator.job import Serving, Training
+from estimator.job import Job, Serving, Training
 from estimator.planner.headline import fit
 from estimator.specs.resolve import model_folder
 from estimator.units import gib
@@ -31,12 +31,20 @@ Items = Sequence[tuple[str, str]]
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One choice of the form: a select if it has options, else a number."""
+    """One choice of the form: a select if it has options ("" leaves it to the default), else a number."""
 
     name: str
     label: str
     options: tuple[str, ...] = ()
     placeholder: str = ""
+
+    @property
+    def default(self) -> str:
+        """The option that a job has by itself."""
+        return DEFAULTS.get(self.name, "")
+
+
+DEFAULTS = job_fields(Job(model="").model_dump(mode="json"))
 
 
 def _choices(part: Any, name: str) -> tuple[str, ...]:
@@ -65,6 +73,7 @@ SERVING_FIELDS = (
     Field("parallelism.tensor", "Tensor parallel", placeholder="1"),
     Field("serving.hours", "Hours", placeholder="for the cost: 720"),
 )
+ON_PAGE = {"model", "on", "task", *(field.name for field in TRAINING_FIELDS + SERVING_FIELDS)}
 ORDER = (
     "parameters",
     "gradients",
@@ -110,8 +119,8 @@ def render(items: Items) -> tuple[int, str]:
         "defaults": [a.removeprefix(DEFAULT) for a in answer.assumptions if a.startswith(DEFAULT)] if answer else [],
         "api": "/v1/estimate?" + urlencode(list(items)) if answer else "/v1/fit?" + urlencode(list(items)),
         "back": "/?" + urlencode([(name, asked.get(name, "")) for name in ("model", "on")]),
-        "training_fields": TRAINING_FIELDS,
-        "serving_fields": SERVING_FIELDS,
+        "forms": (("train", "One training job in full", TRAINING_FIELDS), ("serve", "One serving job in full", SERVING_FIELDS)),
+        "carried": {name: value for name, value in asked.items() if name not in ON_PAGE},
         "models": catalogue.names(model_folder()),
         "gpus": catalogue.names(FOLDER),
     }

@@ -39,9 +39,13 @@ def job_mapping(items: Iterable[tuple[str, str]]) -> dict[str, Any]:
 
 def job_query(job: Mapping[str, Any]) -> dict[str, str]:
     """The other way: the fields of a whole job that differ from the defaults, by their dotted names."""
-    items = dict(_flattened(job))
-    defaults = dict(_flattened(Job(model="").model_dump(mode="json")))
+    items, defaults = job_fields(job), job_fields(Job(model="").model_dump(mode="json"))
     return {name: value for name, value in items.items() if name == "task" or value != defaults.get(name)}
+
+
+def job_fields(job: Mapping[str, Any]) -> dict[str, str]:
+    """Every field of a job that has a value, by its dotted name."""
+    return dict(_flattened(job))
 
 
 def _flattened(part: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, str]]:

@@ -6,6 +6,7 @@ the files' `aliases:` lines, without parsing them.
 
 from __future__ import annotations
 
+import os
 import re
 from difflib import get_close_matches
 from functools import cache
@@ -15,6 +16,8 @@ from typing import Any
 
 from estimator.errors import InvalidJob, UnknownName
 
+LONGEST = 80
+"""Characters of a name that are compared, and repeated in an error."""
 _ALIASES = re.compile(r"^aliases:\s*\[(.*?)\]", re.MULTILINE | re.DOTALL)
 
 
@@ -45,17 +48,21 @@ def names(directory: Path) -> list[str]:
     return sorted(path.stem for path in directory.glob("*.yaml"))
 
 
+def known(directory: Path, name: str) -> str | None:
+    """The canonical name behind a name or alias, if there is one."""
+    if "/" not in name and os.path.isfile(directory / f"{name}.yaml"):
+        return name
+    return _index(directory).get(folded(name))
+
+
 def find(directory: Path, name: str, kind: str) -> str:
     """The canonical name behind a name or alias; `UnknownName` if there is none, with the nearest."""
-    direct = directory / f"{name}.yaml"
-    if "/" not in name and direct.is_file():
-        return name
-    index = _index(directory)
-    found = index.get(folded(name))
+    found = known(directory, name)
     if found is None:
-        near = dict.fromkeys(index[match] for match in get_close_matches(folded(name), index, n=5, cutoff=0.6))
+        index, shown = _index(directory), name if len(name) <= LONGEST else f"{name[:LONGEST]}…"
+        near = dict.fromkeys(index[match] for match in get_close_matches(folded(name[:LONGEST]), index, n=5, cutoff=0.6))
         hint = f" Did you mean {' or '.join(list(near)[:3])}?" if near else f" `willitfit {kind}s` lists them."
-        raise UnknownName(f"no {kind} is called {name!r}.{hint}")
+        raise UnknownName(f"no {kind} is called {shown!r}.{hint}")
     return found
 
 

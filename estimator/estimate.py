@@ -9,12 +9,13 @@ from typing import Any
 
 from estimator.answer import Answer, KvCache, Memory, Parameters, Time, Versions
 from estimator.errors import InvalidJob, NotModelled
+from estimator.families import count
 from estimator.families.build import Builder
 from estimator.hardware.capacity import Capacity, capacity
 from estimator.job import Job, defaults_used, read_job
 from estimator.notes import assumptions, not_modelled, warnings
 from estimator.parallel.topology import Topology, topology
-from estimator.pricing.prices import cost
+from estimator.pricing.prices import cost, unpriced
 from estimator.runtime.overheads import Overhead, overhead
 from estimator.serving.plan import kv_cache, trace_serving
 from estimator.settle import settled
@@ -53,7 +54,7 @@ def estimate(job: Job | Mapping[str, Any] | str | Path, allow_files: bool = True
         verdict=verdict.verdict,
         reason=verdict.reason,
         memory=memory,
-        parameters=_parameters(build, place),
+        parameters=_parameters(build, model, place),
         time=time,
         cost=_cost(job, time, place, card),
         job=job.model_dump(mode="json"),
@@ -129,11 +130,10 @@ def _kv_cache(job: Job, model: Model, place: Topology, played: Replay, beside: O
     return kv_cache(job.serving, model.spec, place, rest, beside.total_bytes, card.memory_bytes)
 
 
-def _parameters(build: Builder, place: Topology) -> Parameters:
-    counts = [(p.count * (p.slot.total if p.slot else 1), p.trainable) for p in build.parameters]
-    total = sum(count for count, _ in counts)
-    trainable = sum(count for count, trained in counts if trained)
-    return Parameters(total=total * place.tensor if place.tensor > 1 else total, trainable=trainable, active=total)
+def _parameters(build: Builder, model: Model, place: Topology) -> Parameters:
+    """Of the whole model, adapters included; a tensor-parallel rank holds a part."""
+    total = sum(p.total for p in build.parameters) if place.tensor == 1 else count(model.spec)
+    return Parameters(total=total, trainable=sum(p.total for p in build.parameters if p.trainable), active=total)
 
 
 def _time(job: Job, build: Builder, played: Replay, place: Topology, card: Capacity) -> Time | None:
@@ -152,8 +152,10 @@ def _cost(job: Job, time: Time | None, place: Topology, card: Capacity) -> Any:
     if job.task == "serve":
         hours = job.serving.hours
         return None if hours is None else cost(hours * place.gpus, hours * place.gpus, hours * place.gpus, name)
-    if job.training.tokens is None or time is None:
+    if job.training.tokens is None:
         return None
+    if time is None:
+        return unpriced("without the card's name neither its speed nor its price is known")
     per_step = (
         job.training.micro_batch_size * job.training.sequence_length * job.training.gradient_accumulation_steps * place.data
     )

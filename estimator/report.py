@@ -24,7 +24,7 @@ def _cells(row: FitRow) -> tuple[str, ...]:
     if row.total_bytes is None:
         return row.way, row.spread, row.verdict, "", "", "", row.problem
     headroom = "" if row.headroom_bytes is None else gib(row.headroom_bytes)
-    return row.way, row.spread, row.verdict, gib(row.total_bytes), row.peak_phase, headroom, row.would_fit_with
+    return row.way, row.spread, row.verdict, gib(row.total_bytes), _spaced(row.peak_phase), headroom, row.would_fit_with
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
@@ -38,10 +38,9 @@ def answer_text(answer: Answer) -> str:
     memory = answer.memory
     lines = [f"{answer.verdict.upper()}: {answer.reason}", ""]
     lines += _block("Memory per GPU", _memory_rows(answer))
-    lines += _block(
-        f"At the peak ({memory.peak_phase})", [(name.replace("_", " "), gib(size)) for name, size in _largest(memory.at_peak)]
-    )
-    lines += _block("Beside it", [(name.replace("_", " "), gib(size)) for name, size in memory.overhead.items()])
+    largest = sorted(memory.at_peak.items(), key=lambda part: -part[1])
+    lines += _block(f"At the peak ({_spaced(memory.peak_phase)})", [(_spaced(name), gib(size)) for name, size in largest])
+    lines += _block("Beside it", [(_spaced(name), gib(size)) for name, size in memory.overhead.items()])
     count = answer.parameters
     lines += _block("Parameters", [("total", f"{count.total:,}"), ("trainable", f"{count.trainable:,}")])
     if answer.time:
@@ -69,7 +68,7 @@ def answer_text(answer: Answer) -> str:
 
 def _memory_rows(answer: Answer) -> list[tuple[str, str]]:
     memory = answer.memory
-    rows = [(f"{name.replace('_', ' ')} peak", gib(size)) for name, size in memory.phases.items()]
+    rows = [(f"{_spaced(name)} peak", gib(size)) for name, size in memory.phases.items()]
     rows = [("resident between steps", gib(memory.resident_bytes)), *rows]
     rows += [("peak allocated", gib(memory.peak_bytes)), ("total", gib(memory.total_bytes))]
     rows.append(("range", " to ".join(gib(b) for b in memory.range_bytes)))
@@ -101,8 +100,8 @@ def _block(title: str, rows: Iterable[tuple[str, str]]) -> list[str]:
     return [title, *(f"  {name.ljust(width)}  {value}" for name, value in rows), ""]
 
 
-def _largest(sizes: dict[str, int]) -> list[tuple[str, int]]:
-    return sorted(sizes.items(), key=lambda item: -item[1])
+def _spaced(name: str) -> str:
+    return name.replace("_", " ")
 
 
 def _seconds(seconds: float) -> str:

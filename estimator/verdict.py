@@ -34,7 +34,7 @@ def judge(job: Job, memory: Memory) -> Verdict:
     if limit is None:
         return Verdict(None, "unknown", "no hardware was given: name a gpu, or an amount of memory")
     share = "" if limit == memory.capacity_bytes else f" (vLLM's {job.serving.gpu_memory_utilization:.0%} share)"
-    needed = f"{gib(memory.total_bytes)} needed at the peak ({memory.peak_phase})"
+    needed = f"{gib(memory.total_bytes)} needed at the peak ({memory.peak_phase.replace('_', ' ')})"
     spare = limit - memory.total_bytes
     if spare < 0:
         return Verdict(False, "does not fit", f"{needed}, {gib(-spare)} more than the {gib(limit)} that one GPU offers{share}")

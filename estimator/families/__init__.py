@@ -29,4 +29,4 @@ def count(spec: ModelSpec) -> int:
     """How many parameters a model has, tied weights once."""
     build = Builder(Tape(), bfloat16)
     build_model(spec, build, "sdpa")
-    return sum(p.count * (p.slot.total if p.slot else 1) for p in build.parameters)
+    return sum(p.total for p in build.parameters)

@@ -39,6 +39,11 @@ class Parameter:
     def trainable(self) -> bool:
         return self.tensor.requires_grad
 
+    @property
+    def total(self) -> int:
+        """Its count in all layers."""
+        return self.count * (self.slot.total if self.slot else 1)
+
 
 class Sharding:
     """How data-parallel ranks share a model's parameters, gradients and optimizer states; here: not at all.

@@ -51,17 +51,23 @@ def prices_of(accelerator: str) -> list[Price]:
     return [row for row in rows if row.kind == "on-demand"] or rows
 
 
+def unpriced(reason: str, gpu_hours: float | None = None, range_gpu_hours: tuple[float, float] | None = None) -> Cost:
+    """A cost that is not known, and why: never zero for want of a price."""
+    nothing = dict.fromkeys(("price_per_gpu_hour", "total", "range_total", "price_as_of"))
+    return Cost(gpu_hours=gpu_hours, range_gpu_hours=range_gpu_hours, currency=CURRENCY, price_source=reason, **nothing)
+
+
 def cost(gpu_hours: float, low: float, high: float, accelerator: str | None) -> Cost:
     """GPU-hours at the cheapest known price; the range goes to the dearest. Without a price, no money: not zero."""
     rows = prices_of(accelerator) if accelerator else []
-    hours = {"gpu_hours": round(gpu_hours, 3), "range_gpu_hours": (round(low, 3), round(high, 3)), "currency": CURRENCY}
+    hours, bounds = round(gpu_hours, 3), (round(low, 3), round(high, 3))
     if not rows:
-        return Cost(
-            **hours, price_per_gpu_hour=None, total=None, range_total=None, price_source="no price known", price_as_of=None
-        )
+        return unpriced("no price known", hours, bounds)
     best, worst = rows[0], rows[-1]
     return Cost(
-        **hours,
+        gpu_hours=hours,
+        range_gpu_hours=bounds,
+        currency=CURRENCY,
         price_per_gpu_hour=money(best.usd_per_gpu_hour),
         total=money(Decimal(str(gpu_hours)) * best.usd_per_gpu_hour),
         range_total=(money(Decimal(str(low)) * best.usd_per_gpu_hour), money(Decimal(str(high)) * worst.usd_per_gpu_hour)),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -64,19 +65,19 @@ def resolve(model: str | Mapping[str, Any], allow_files: bool = True) -> Model:
         return Model(text.upper(), spec, "a generic architecture of that size", (assumption,))
     if _MIXTURE.fullmatch(text):
         raise NotModelled(f"{text!r} is a mixture of experts, which are not modelled yet", "model")
-    if text.lower().endswith((".json", ".yaml", ".yml")) or Path(text).is_dir():
+    if text.lower().endswith((".json", ".yaml", ".yml")):
         if not allow_files:
             raise InvalidJob("files cannot be named here; send the architecture itself", "model")
         return _from_file(Path(text))
+    if allow_files and os.path.isdir(text) and not catalogue.known(model_folder(), text):
+        return _from_file(Path(text) / "config.json")
     name = catalogue.find(model_folder(), text, "model")
     found = published(name)
     return Model(name, found.architecture, found.source)
 
 
 def _from_file(path: Path) -> Model:
-    if path.is_dir():
-        path = path / "config.json"
-    if not path.exists():
+    if not os.path.exists(path):
         raise InvalidJob("there is no such file", str(path))
     if path.suffix == ".json":
         return Model(path.parent.resolve().name, read_config(path), str(path))
