@@ -187,6 +187,7 @@ class _Group:
         count = sum(p.local.numel for p in owners)
         with tape.counting(COMMUNICATION):
             shared.reducing = empty(tape, (count * shared.world,), dtype, "reduce_scatter_input")
+        last = gradients[-1] if shared.world > 1 else None  # a loop variable of `foreach_reduce` holds it to the end
         gradients.clear()
         with tape.counting(GRADIENT):
             output = empty(tape, (count,), dtype, "reduce_scatter_output")
@@ -195,3 +196,4 @@ class _Group:
         for p in owners:
             if p.local.grad is None:
                 p.local.grad = alias(output, p.local.shape)
+        del last

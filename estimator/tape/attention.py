@@ -13,17 +13,20 @@ from estimator.tape.layout import normalized
 from estimator.tape.matmul import matmul
 from estimator.tape.pointwise import dropout, mul_scalar
 from estimator.tape.tensor import Tensor, empty, unary
-from estimator.tape.views import expand, reshape, transpose, unsqueeze
+from estimator.tape.views import expand, narrow, pad_last, reshape, transpose, unsqueeze
 
 
 def flash(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """Attention that never holds the scores; keys and values may have fewer heads.
 
-    Saves q, k, v, its output, a float32 log-sum-exp per query, and the state of the random numbers.
+    Saves q, k, v, its output, a float32 log-sum-exp per query, and the state of the random numbers. Head sizes are padded
+    to a multiple of 8 before, and cut after (aten/src/ATen/native/transformers/attention.cpp, `pad_last_dim`).
     """
-    q, k, v = cast(q), cast(k), cast(v)
+    size = q.shape[-1]
+    q, k, v = (pad_last(cast(t), 8) for t in (q, k, v))
     batch, heads, tokens, _ = q.shape
-    return _fused("flash_attention", (q, k, v), (batch, heads, tokens), (2,))
+    out = _fused("flash_attention", (q, k, v), (batch, heads, tokens), (2,))
+    return out if out.shape[-1] == size else narrow(out, -1, size)
 
 
 def efficient(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
@@ -43,14 +46,14 @@ def efficient(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
 
 def _fused(name: str, inputs: tuple[Tensor, ...], lse: tuple[int, int, int], seed: tuple[int, ...]) -> Tensor:
     """FLOPs are those of the full square of scores, also where half of them are masked, as `FlopCounterMode` counts."""
-    q, k, _, *mask = inputs
-    tape = q.tape
+    q, k = inputs[:2]
+    tape, others = q.tape, (None,) * (len(inputs) - 3)
     batch, heads, tokens, size = q.shape
     flops = 4 * batch * heads * tokens * k.shape[2] * size
 
     def backward(g: Tensor, q: Tensor, k: Tensor, v: Tensor, *_: Tensor) -> list[Gradient]:
         tape.compute("attention", flops * 5 // 2)  # five products where forward has two
-        return [*(_by_token(t, name + "_backward") for t in (q, k, v)), *(None for _ in mask)]
+        return [*(_by_token(t, name + "_backward") for t in (q, k, v)), *others]
 
     node = record(name, inputs, inputs, backward)
     tape.compute("attention", flops)

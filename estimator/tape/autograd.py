@@ -6,6 +6,8 @@ and lets go of a node's saved tensors as soon as it has run (torch/csrc/autograd
 
 from __future__ import annotations
 
+import sys
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
@@ -54,7 +56,7 @@ class Node:
         self.edges = [None if not t.requires_grad else t if t.grad_fn is None else (t.grad_fn, t.output_nr) for t in inputs]
         self.metadata = [(t.shape, t.dtype) for t in inputs]
         self.outputs = outputs
-        self.gradients: list[Gradient] | None = None
+        self.gradients: dict[int, Gradient] | None = None
         self.hook: Callable[[], None] | None = None
         self.held: Tensor | None = None
         self.slot = tape.slot
@@ -125,8 +127,9 @@ def backward(loss: Tensor) -> None:
     outside = tape.slot
     tape.grad_enabled = False
     seed = empty(tape, loss.shape, float32, "ones_like")
-    root.gradients = [seed]
-    nodes = _reachable(root)
+    root.gradients = {0: seed}
+    nodes, uses = _reachable(root)
+    sums: dict[Tensor, Gradient] = {}
     while nodes:
         node = nodes.pop()
         tape.enter(node.slot)
@@ -134,7 +137,7 @@ def backward(loss: Tensor) -> None:
         if node.hook is not None:
             node.hook()
         if node.gradients is not None:
-            _run(node)
+            _run(node, uses, sums)
     tape.enter(outside)
     tape.fresh = TEMPORARY
     while tape.backward_callbacks:
@@ -142,8 +145,9 @@ def backward(loss: Tensor) -> None:
     tape.grad_enabled = True
 
 
-def _run(node: Node) -> None:
-    incoming = node.gradients or []
+def _run(node: Node, uses: Counter[Tensor], sums: dict[Tensor, Gradient]) -> None:
+    """Run one node and pass its gradients on: to other nodes, or to leaves, whose gradients wait for all `uses`."""
+    incoming = [*(node.gradients or {}).values()]
     node.gradients = None
     results = node.backward(*incoming, *node.unpack())
     outgoing: list[Any] = [results] if results is None or isinstance(results, Tensor) else list(results)
@@ -161,21 +165,35 @@ def _run(node: Node) -> None:
     for i, edge in enumerate(node.edges):
         gradient = outgoing[i]
         outgoing[i] = None
-        if edge is None or gradient is None:
-            continue
         if isinstance(edge, Tensor):
-            _collect(edge, gradient)
-            continue
-        target, number = edge
-        if target.gradients is None:
-            target.gradients = [None] * target.outputs
-        waiting = target.gradients
-        met = waiting[number]
-        if met is None:
-            waiting[number] = gradient
-        elif not is_dense(met.shape, met.strides):
-            waiting[number] = binary("add", met, gradient)
-        del met
+            uses[edge] -= 1
+            if gradient is not None:
+                _meet(sums, edge, gradient)
+            if not uses[edge] and (gradient := sums.pop(edge, None)) is not None:
+                _collect(edge, gradient)
+        elif edge is not None and gradient is not None:
+            target, number = edge
+            if target.gradients is None:
+                target.gradients = dict.fromkeys(range(target.outputs))
+            _meet(target.gradients, number, gradient)
+
+
+def _meet(buffer: dict[Any, Gradient], key: Any, gradient: Tensor) -> None:
+    """Put a gradient where others may come, or add it to the one that is there."""
+    if buffer.get(key) is None:
+        buffer[key] = gradient
+    elif not _can_add_in_place(buffer, key):
+        buffer[key] = binary("add", buffer[key], gradient)
+
+
+def _can_add_in_place(buffer: dict[Any, Any], key: Any) -> bool:
+    """Whether the engine adds a second gradient to the first without a new tensor.
+
+    It does where nothing but the buffer refers to the first, and nothing but the first to its storage
+    (torch/csrc/autograd/input_buffer.cpp, `can_accumulate_inplace`). A view in torch also keeps what it is a view of.
+    """
+    alone = sys.getrefcount(buffer[key]) == 2 and sys.getrefcount(buffer[key].storage) == 2  # the call itself is one
+    return alone and not buffer[key].is_view and is_dense(buffer[key].shape, buffer[key].strides)
 
 
 def _collect(leaf: Tensor, gradient: Tensor) -> None:
@@ -188,18 +206,19 @@ def _collect(leaf: Tensor, gradient: Tensor) -> None:
         leaf.on_grad()
 
 
-def _reachable(root: Node) -> list[Node]:
-    """Every node behind `root`, youngest last."""
+def _reachable(root: Node) -> tuple[list[Node], Counter[Tensor]]:
+    """Every node behind `root`, youngest last, and how often each leaf is used."""
     seen = {root}
     stack = [root]
+    uses: Counter[Tensor] = Counter()
     while stack:
         for edge in stack.pop().edges:
-            if edge is not None and not isinstance(edge, Tensor):
-                node = edge[0]
-                if node not in seen:
-                    seen.add(node)
-                    stack.append(node)
-    return sorted(seen, key=_age)
+            if isinstance(edge, Tensor):
+                uses[edge] += 1
+            elif edge is not None and edge[0] not in seen:
+                seen.add(edge[0])
+                stack.append(edge[0])
+    return sorted(seen, key=_age), uses
 
 
 def _age(node: Node) -> int:

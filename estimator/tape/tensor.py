@@ -18,10 +18,22 @@ class Tensor:
     """A tensor of `shape` and `dtype` on `storage`; `strides` is None where it is contiguous.
 
     `grad_fn` and `output_nr` say which node of the graph made it. A leaf that requires gradients has none, and collects
-    its gradient in `grad`; `on_grad` is called each time it has.
+    its gradient in `grad`; `on_grad` is called each time it has. A view in torch keeps the tensor that it is a view of.
     """
 
-    __slots__ = ("dtype", "grad", "grad_fn", "on_grad", "output_nr", "requires_grad", "shape", "storage", "strides", "tape")
+    __slots__ = (
+        "dtype",
+        "grad",
+        "grad_fn",
+        "is_view",
+        "on_grad",
+        "output_nr",
+        "requires_grad",
+        "shape",
+        "storage",
+        "strides",
+        "tape",
+    )
 
     def __init__(self, storage: Storage, shape: Shape, dtype: DType, strides: Strides = None):
         self.storage = storage
@@ -34,6 +46,7 @@ class Tensor:
         self.output_nr = 0
         self.grad: Tensor | None = None
         self.on_grad: Callable[[], None] | None = None
+        self.is_view = False
 
     @property
     def numel(self) -> int:
@@ -57,8 +70,10 @@ def empty(tape: Tape, shape: Shape, dtype: DType, operation: str = "empty", stri
 
 
 def alias(x: Tensor, shape: Shape, strides: Strides = None) -> Tensor:
-    """Another view of the storage of `x`."""
-    return Tensor(x.storage, shape, x.dtype, strides)
+    """A view: another tensor on the storage of `x`."""
+    view = Tensor(x.storage, shape, x.dtype, strides)
+    view.is_view = True
+    return view
 
 
 def unary(operation: str, x: Tensor, dtype: DType | None = None) -> Tensor:

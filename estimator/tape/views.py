@@ -68,6 +68,16 @@ def narrow(x: Tensor, dim: int, size: int) -> Tensor:
     return attach(node, _part(x, tuple(shape)))
 
 
+def pad_last(x: Tensor, multiple: int) -> Tensor:
+    """Zeros at the end of the last dimension, up to a multiple; `x` itself if it is one. The gradient is cut again."""
+    size = x.shape[-1]
+    missing = -size % multiple
+    if not missing:
+        return x
+    node = record("ConstantPadNdBackward", (x,), (), lambda g: clone(narrow(g, -1, size)))
+    return attach(node, empty(x.tape, (*x.shape[:-1], size + missing), x.dtype, "constant_pad_nd"))
+
+
 def split(x: Tensor, sizes: Sequence[int], dim: int) -> list[Tensor]:
     """Views of consecutive parts. Their gradients (zeros for a part that has none) are joined in one new tensor."""
     before = x.shape
