@@ -18,7 +18,7 @@ from api.query import job_mapping
 from estimator import listing
 from estimator.answer import Answer, Fit
 from estimator.errors import InvalidJob
-from estimator.estimate import estimate
+from estimator.estimation import estimate
 from estimator.planner.headline import fit
 from estimator.version import SOFTWARE_VERSION
 

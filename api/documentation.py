@@ -9,7 +9,7 @@ from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
 
-from estimator.estimate import estimate
+from estimator.estimation import estimate
 from estimator.job import Job
 from estimator.planner.headline import fit
 

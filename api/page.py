@@ -17,7 +17,7 @@ from api.query import job_fields, job_mapping, job_query
 from estimator import catalogue
 from estimator.answer import Answer, Fit
 from estimator.errors import InvalidJob, NotModelled, UnknownName, WillItFitError
-from estimator.estimate import estimate
+from estimator.estimation import estimate
 from estimator.hardware.accelerator import FOLDER
 from estimator.job import Job, Serving, Training
 from estimator.planner.headline import fit

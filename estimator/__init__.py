@@ -15,7 +15,7 @@ from estimator import version
 if TYPE_CHECKING:
     from estimator.answer import Answer, Fit
     from estimator.errors import InvalidJob, NotModelled, UnknownName, WillItFitError
-    from estimator.estimate import estimate
+    from estimator.estimation import estimate
     from estimator.job import Job
     from estimator.planner.headline import fit
 
@@ -29,7 +29,7 @@ _EXPORTS = {
     "NotModelled": "errors",
     "UnknownName": "errors",
     "WillItFitError": "errors",
-    "estimate": "estimate",
+    "estimate": "estimation",
     "fit": "planner.headline",
 }
 

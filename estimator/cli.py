@@ -91,7 +91,7 @@ def _headline(options: argparse.Namespace) -> int:
 
 
 def _estimate(options: argparse.Namespace) -> int:
-    from estimator.estimate import estimate
+    from estimator.estimation import estimate
     from estimator.job import job_from_text
 
     answer = estimate(job_from_text(sys.stdin.read(), "standard input") if options.job == "-" else options.job)
@@ -134,6 +134,7 @@ def _list(rows: list[dict[str, object]], as_json: bool) -> int:
 def _serve(options: argparse.Namespace) -> int:
     try:
         import uvicorn
+
         from api.app import app
     except ImportError as error:
         print(f"willitfit: serve needs {error.name}; install it with: pip install 'willitfit[service]'", file=sys.stderr)

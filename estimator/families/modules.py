@@ -92,8 +92,7 @@ class LayerNorm:
 
 def gelu_new(x: Tensor) -> Tensor:
     """GPT-2's GELU, in Python: seven operations, of which most save a tensor."""
-    inner = mul_scalar(add(x, mul_scalar(pow_scalar(x))))
-    return mul(mul_scalar(x), add_scalar(tanh(inner)))
+    return mul(mul_scalar(x), add_scalar(tanh(mul_scalar(add(x, mul_scalar(pow_scalar(x)))))))
 
 
 ACTIVATIONS: dict[str, Module] = {

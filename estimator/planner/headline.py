@@ -8,7 +8,7 @@ from typing import Any
 
 from estimator.answer import Answer, Fit, FitRow, Versions
 from estimator.errors import NotModelled, WillItFitError
-from estimator.estimate import estimate
+from estimator.estimation import estimate
 from estimator.families import count
 from estimator.hardware.capacity import capacity
 from estimator.hardware.parse import parse_hardware

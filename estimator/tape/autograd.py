@@ -178,7 +178,7 @@ def _run(node: Node, uses: Counter[Tensor], sums: dict[Tensor, Gradient]) -> Non
             _meet(target.gradients, number, gradient)
 
 
-def _meet(buffer: dict[Any, Gradient], key: Any, gradient: Tensor) -> None:
+def _meet(buffer: dict[Any, Any], key: Any, gradient: Tensor) -> None:
     """Put a gradient where others may come, or add it to the one that is there."""
     if buffer.get(key) is None:
         buffer[key] = gradient

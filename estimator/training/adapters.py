@@ -45,7 +45,7 @@ class _LoraLinear:
         dtype = result.dtype
         if self.config.four_bit:
             result = clone(result)
-        adapted = to(x, self.config.dtype)
+        adapted = to(x, self.lora_a.weight.dtype)
         if self.config.four_bit:
             update = to(mul_scalar(self.lora_b(self.lora_a(dropout(adapted, self.config.dropout)))), dtype)
             return add(result, update)

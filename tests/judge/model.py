@@ -90,7 +90,7 @@ def _adapted(model: Any, training: Training) -> Any:
 
 def layers(model: Any) -> nn.ModuleList:
     """The stack of decoder layers."""
-    inner = model.get_base_model() if isinstance(model, peft.PeftModel) else model
+    inner: Any = model.get_base_model() if isinstance(model, peft.PeftModel) else model
     found = inner.transformer.h if hasattr(inner, "transformer") else inner.model.layers
     assert isinstance(found, nn.ModuleList)
     return found
@@ -170,7 +170,7 @@ def make_optimizer(job: Job, model: nn.Module) -> torch.optim.Optimizer:
     """torch's optimizer of that name and implementation, over what is trained."""
     trained = [p for p in model.parameters() if p.requires_grad]
     name, implementation = job.training.optimizer, job.training.optimizer_implementation
-    flags = {"foreach": implementation == "foreach", "fused": implementation == "fused"}
+    flags: dict[str, Any] = {"foreach": implementation == "foreach", "fused": implementation == "fused"}
     if name in ("adamw", "adam"):
         return (torch.optim.AdamW if name == "adamw" else torch.optim.Adam)(trained, lr=1e-4, **flags)
     return torch.optim.SGD(trained, lr=1e-4, momentum=0.9 if name == "sgd-momentum" else 0.0, **flags)
