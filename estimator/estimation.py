@@ -73,6 +73,7 @@ def estimate(job: Job | Mapping[str, Any] | str | Path, allow_files: bool = True
 
 def _refuse_unmodelled(job: Job) -> None:
     if job.task == "train":
+        implementation = job.training.optimizer_implementation
         if job.training.loss != "eager":
             raise NotModelled(f"loss {job.training.loss} is not modelled yet; eager is", "training.loss")
         if job.training.implementation != "transformers":
@@ -85,6 +86,10 @@ def _refuse_unmodelled(job: Job) -> None:
             raise InvalidJob("quantized weights are frozen: add an adapter, or nothing is left to train", "training.adapter")
         if job.training.attention == "flash_attention_2" and job.training.precision == "32-true":
             raise InvalidJob("flash_attention_2 runs in half precision only; write sdpa, or bf16-mixed", "training.attention")
+        if job.training.optimizer.startswith("sgd") and implementation == "fused" and job.parallelism.strategy == "fsdp2":
+            raise InvalidJob(
+                "torch has no fused SGD for parameters that fsdp2 shards; write foreach", "training.optimizer_implementation"
+            )
     for name, where in job.offload:
         if where != "none":
             raise NotModelled(f"offload to {where} is not modelled yet", f"offload.{name}")

@@ -7,9 +7,14 @@ from estimator.specs.spec import ModelSpec
 
 
 def settled(job: Job, spec: ModelSpec) -> Job:
-    """The job with lengths that the model has positions for, and a strategy for several GPUs, where none were given."""
+    """The job with torch's implementation of its optimizer, lengths that the model has positions for, and a strategy.
+
+    Only where none were given.
+    """
     most = spec.max_position_embeddings
     training, serving, parallelism = job.training, job.serving, job.parallelism
+    if "optimizer_implementation" not in training.model_fields_set and training.optimizer.startswith("sgd"):
+        training = training.model_copy(update={"optimizer_implementation": "foreach"})
     if "sequence_length" not in training.model_fields_set and training.sequence_length > most:
         training = training.model_copy(update={"sequence_length": most})
     if "context" not in serving.model_fields_set and serving.context > most:

@@ -13,7 +13,7 @@ from estimator.tape.layout import normalized
 from estimator.tape.matmul import matmul
 from estimator.tape.pointwise import dropout, mul_scalar
 from estimator.tape.tensor import Tensor, empty, unary
-from estimator.tape.views import expand, narrow, pad_last, reshape, transpose, unsqueeze
+from estimator.tape.views import clone, expand, narrow, pad_last, reshape, transpose, unsqueeze
 
 
 def flash(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -83,7 +83,7 @@ def math(q: Tensor, k: Tensor, v: Tensor, causal: bool, dropout_p: float) -> Ten
     scaled = mul_scalar(q)
     if causal:
         mask = _lower_triangle(q, tokens, length)
-    keys, values = repeat_heads(q, k), repeat_heads(q, v)
+    keys, values = _repeat_interleave(q, k), _repeat_interleave(q, v)
     weights = matmul(scaled, mul_scalar(transpose(keys, 2, 3)))  # the mask is added in place
     weights = dropout(_safe_softmax(weights), dropout_p)
     out = matmul(weights, values)
@@ -104,18 +104,23 @@ def _lower_triangle(q: Tensor, tokens: int, length: int) -> Tensor:
 def _safe_softmax(x: Tensor) -> Tensor:
     """Softmax that gives zeros for a row of minus infinities (aten/src/ATen/native/SoftMax.cpp). Saves its result."""
     node = record("SafeSoftmaxBackward", (x,), (), lambda g, y: unary("_softmax_backward_data", g))
-    plain = unary("_softmax", x)
-    masked = unary("eq", x, dtypes.bool_)
-    del masked
-    out = unary("where", plain)
+    out = unary("_softmax", x)
+    masked = unary("isneginf", x, dtypes.bool_)
+    rows = empty(x.tape, (*x.shape[:-1], 1), dtypes.bool_, "all")  # those are set to zero in place
+    del masked, rows
     return attach(node, out, save=True)
 
 
 def repeat_heads(q: Tensor, x: Tensor) -> Tensor:
-    """Copy each key or value head of `x` for the queries that share it."""
+    """transformers' `repeat_kv`: each head of `x` for all queries that share it; copied, unless there is only one."""
+    return x if q.shape[1] == x.shape[1] else reshape(_for_each_query(q, x), (*x.shape[:1], q.shape[1], *x.shape[2:]))
+
+
+def _repeat_interleave(q: Tensor, x: Tensor) -> Tensor:
+    """The same as torch does it: always copied."""
+    return x if q.shape[1] == x.shape[1] else reshape(clone(_for_each_query(q, x)), (*x.shape[:1], q.shape[1], *x.shape[2:]))
+
+
+def _for_each_query(q: Tensor, x: Tensor) -> Tensor:
     batch, heads, tokens, size = x.shape
-    groups = q.shape[1] // heads
-    if groups == 1:
-        return x
-    wide = expand(unsqueeze(x, 2), (batch, heads, groups, tokens, size))
-    return reshape(wide, (batch, heads * groups, tokens, size))
+    return expand(unsqueeze(x, 2), (batch, heads, q.shape[1] // heads, tokens, size))

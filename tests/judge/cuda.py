@@ -27,7 +27,7 @@ def on_cuda() -> Iterator[None]:
     AT_FORALL_FP32_SET_OPT_DTYPE): of those that the tested models call on half-precision tensors, `pow`, `layer_norm`
     and `softmax`.
     """
-    instead = {"scaled_dot_product_attention": attention, "dropout": dropout, "softmax": softmax}
+    instead: dict[str, Any] = {"scaled_dot_product_attention": attention, "dropout": dropout, "softmax": softmax}
     with (
         mock.patch.multiple(F, **instead, layer_norm=in_float32(F.layer_norm)),
         mock.patch.object(torch, "pow", in_float32(torch.pow)),

@@ -83,15 +83,15 @@ def _is_last_reference(gradient: torch.Tensor) -> bool:
     Then it adds in place (torch/csrc/autograd/input_buffer.cpp, `can_accumulate_inplace`), but never while a dispatch mode
     is active. The counts include those of this call.
     """
-    storage = gradient.untyped_storage()
-    return gradient._use_count() == 4 and torch._C._storage_Use_Count(storage._cdata) == 2
+    storage, count = gradient.untyped_storage(), gradient._use_count  # type: ignore[attr-defined]
+    return count() == 4 and torch._C._storage_Use_Count(storage._cdata) == 2
 
 
 def _safe_softmax(x: torch.Tensor, dim: int, dtype: torch.dtype | None = None) -> torch.Tensor:
     """What the fused name runs (aten/src/ATen/native/SoftMax.cpp), so that its temporaries are seen."""
     out = torch.softmax(x, dim, dtype)
-    rows = (x == float("-inf")).all(dim, keepdim=True)
-    return torch.where(rows, 0.0, out)
+    masked = torch.isneginf(x)
+    return out.masked_fill_(masked.all(dim, keepdim=True), 0.0)
 
 
 @contextmanager
@@ -99,13 +99,13 @@ def resizes_seen(live: Live) -> Iterator[None]:
     """Let `live` see what FSDP2 frees and refills in place."""
     plain = torch.UntypedStorage.resize_
 
-    def resize(storage: torch.UntypedStorage, nbytes: int) -> Any:
+    def resize(storage: Any, nbytes: int) -> Any:
         result = plain(storage, nbytes)
         live.operation = "resize_"
         live.measure(storage)
         return result
 
-    torch.UntypedStorage.resize_ = resize  # type: ignore[method-assign]
+    torch.UntypedStorage.resize_ = resize  # type: ignore[method-assign, assignment]
     try:
         yield
     finally:
