@@ -6,11 +6,8 @@ from dataclasses import dataclass
 
 from estimator.hardware.accelerator import Accelerator, accelerator
 from estimator.job import Hardware
+from estimator.runtime.overheads import facts
 from estimator.units import GIB, MIB, gib, parse_bytes
-
-DRIVER_MIB = 330
-DRIVER_SHARE = 0.0022
-"""What drivers keep of a card's memory: 330 MiB and 0.22 %, by twelve cards of which both totals were read (2026-11)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +33,7 @@ def capacity(hardware: Hardware) -> Capacity:
     text = hardware.memory.strip().lower()
     sold = parse_bytes(text)
     framebuffer = round(sold / 10**9 * GIB) if text.endswith("gb") else sold  # cards are sold in GB that are GiB
-    usable = round(framebuffer - DRIVER_MIB * MIB - DRIVER_SHARE * framebuffer)
+    known = facts()
+    usable = round(framebuffer - known["driver"].value * MIB - known["driver_share"].value * framebuffer)
     note = f"a card sold as {hardware.memory} taken to have {gib(framebuffer)}, of which a process can allocate {gib(usable)}"
     return Capacity(max(usable, 0), None, (note,))

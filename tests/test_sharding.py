@@ -1,0 +1,87 @@
+"""DDP and ZeRO: what DeepSpeed and torch hold per parameter, by arithmetic that anyone can repeat.
+
+P is the number of parameters; every model here is large enough that buckets and rounding are small beside it. The
+lines that each figure follows from are in docs/zero.md.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from estimator import Answer, estimate
+from tests.jobs import counts
+
+MODEL = "llama-3-8b"
+P = 8_030_261_248
+SHORT = 128
+"""Tokens: so few that activations do not matter."""
+
+
+def answer(strategy: str, gpus: int, **training: Any) -> Answer:
+    settings = {"sequence_length": SHORT, "optimizer_implementation": "foreach", **training}
+    hardware = {"gpu": "h200", "gpus": gpus}
+    return estimate({"model": MODEL, "hardware": hardware, "parallelism": {"strategy": strategy}, "training": settings})
+
+
+GB = 10**9
+LEDGER = [
+    # strategy, GPUs, moment, bytes per parameter, bytes beside them
+    ("ddp", 2, "resident", 4 + 8 + 4, 0),  # float32 weights, two states, the reducer's buckets
+    ("zero1", 1, "resident", 2 + 4 + 8, 0),  # bf16 weights, their float32 copy, two states
+    ("zero1", 8, "resident", 2 + 12 / 8, 0),
+    ("zero1", 8, "backward", 2 + 12 / 8 + 2 + 2 / 8, 2 * GB),  # all gradients, this rank's part; two buckets
+    ("zero1", 8, "optimizer_step", 2 + 12 / 8 + 8 / 8, 0),  # this rank's gradients, flattened, and as float32
+    ("zero2", 1, "optimizer_step", 2 + 12 + 8, 0),
+    ("zero2", 8, "resident", 2 + 12 / 8, 0),
+    ("zero2", 8, "optimizer_step", 2 + 12 / 8 + 8 / 8, 0),
+    ("zero3", 8, "resident", 2 / 8 + 12 / 8 + 2 / 8, GB),  # weights, their copies and states, gradients; the bucket
+    ("zero3", 8, "optimizer_step", 2 / 8 + 12 / 8 + 2 / 8, GB + (4 + 4) * GB),  # a sub-group's gradients and temporaries
+    ("fsdp2", 8, "resident", 12 / 8, 0),
+]
+
+
+@pytest.mark.parametrize(("strategy", "gpus", "moment", "per_parameter", "beside"), LEDGER)
+def test_the_ledger(strategy: str, gpus: int, moment: str, per_parameter: float, beside: int) -> None:
+    assert counts(answer(strategy, gpus))[moment] == pytest.approx(per_parameter * P + beside, rel=0.005)
+
+
+@pytest.mark.parametrize("view", [False, True])
+def test_ddp_holds_its_gradients_twice_unless_they_are_views(view: bool) -> None:
+    job = {
+        "model": "llama-3.2-1b",
+        "hardware": {"gpus": 2},
+        "training": {"sequence_length": SHORT, "gradient_accumulation_steps": 2},
+    }
+    memory = estimate({**job, "parallelism": {"strategy": "ddp", "gradient_as_bucket_view": view}}).memory
+    alone = estimate({**job, "hardware": {"gpus": 1}}).memory
+    gradients = 4 * 1_235_814_400
+    assert memory.phases["backward"] - alone.phases["backward"] == pytest.approx(0 if view else gradients, abs=gradients / 100)
+
+
+def test_zero_2_holds_a_part_of_the_gradients_where_zero_1_holds_all() -> None:
+    one, two = (answer(s, 8, gradient_accumulation_steps=4).memory.at_peak["gradients"] for s in ("zero1", "zero2"))
+    assert one > 2 * P
+    assert two == pytest.approx(P, rel=0.005)  # in eighths: its part, flattened, as float32
+
+
+def test_zero_3_needs_least_and_zero_1_most() -> None:
+    peaks = [answer(s, 8).memory.peak_bytes for s in ("zero3", "zero2", "zero1", "ddp")]
+    assert peaks == sorted(peaks)
+
+
+def test_fsdp2_takes_the_buffers_that_it_really_holds() -> None:
+    """At the peak of a step two layers are gathered: the one that computes and the one that comes next."""
+    layer = 2 * (4096 * 4096 * 2 + 2 * 4096 * 1024 + 3 * 4096 * 14336 + 2 * 4096)
+    memory = answer("fsdp2", 8).memory
+    assert memory.at_peak["communication_buffers"] > layer
+    kept = estimate(
+        {
+            "model": MODEL,
+            "hardware": {"gpu": "h200", "gpus": 8},
+            "parallelism": {"strategy": "fsdp2", "reshard_after_forward": False},
+            "training": {"sequence_length": SHORT},
+        }
+    ).memory
+    assert kept.forward_end_bytes - memory.forward_end_bytes == pytest.approx(32 * layer, rel=0.1)

@@ -1,0 +1,92 @@
+"""Every shipped model: its count as published, as transformers builds it, and as the tape builds it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+
+from estimator import InvalidJob, NotModelled, UnknownName, catalogue
+from estimator.families import count
+from estimator.specs.resolve import model_folder, published, resolve
+from tests.judge.model import config
+
+MODELS = catalogue.names(model_folder())
+
+
+def test_there_are_enough() -> None:
+    assert len(MODELS) >= 20
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_parameters_are_the_published_ones(name: str) -> None:
+    model = published(name)
+    with torch.device("meta"):
+        real = transformers.AutoModelForCausalLM.from_config(config(model.architecture, "sdpa"))
+    assert count(model.architecture) == model.parameters.value == sum(p.numel() for p in real.parameters())
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_any_name_finds_it(name: str) -> None:
+    for alias in published(name).aliases:
+        for written in (alias, alias.upper(), alias.rpartition("/")[2], alias.replace("-", " ")):
+            assert resolve(written).name == name
+
+
+def test_no_two_models_share_a_name() -> None:
+    owners: dict[str, str] = {}
+    for name in MODELS:
+        for alias in {catalogue.folded(a) for a in (name, *published(name).aliases)}:
+            assert owners.setdefault(alias, name) == name, alias
+
+
+@pytest.mark.parametrize("name", ["gpt2-xl", "llama-3.1-8b", "mistral-7b-v0.1", "qwen2.5-7b", "qwen3-0.6b", "smollm2-135m"])
+def test_a_config_json_is_read_as_its_model(name: str, tmp_path: Path) -> None:
+    spec = published(name).architecture
+    config(spec, "sdpa").save_pretrained(tmp_path)
+    for path in (tmp_path, tmp_path / "config.json"):
+        read = resolve(str(path)).spec
+        assert read == spec
+        assert count(read) == published(name).parameters.value
+
+
+@pytest.mark.parametrize(("size", "like"), [("6.7B", "llama-2-7b"), ("13B", "llama-2-13b"), ("70b", "llama-2-70b")])
+def test_a_bare_size_is_a_usual_shape(size: str, like: str) -> None:
+    model, usual = resolve(size), published(like).architecture
+    assert model.spec.num_hidden_layers == pytest.approx(usual.num_hidden_layers, rel=0.05)
+    assert model.spec.hidden_size == pytest.approx(usual.hidden_size, rel=0.15)
+    assert "taken as a decoder of the Llama kind" in model.assumptions[0]
+
+
+@pytest.mark.parametrize("size", ["20M", "350m", "1B", "3B", "8B", "34B", "65B", "180B", "405B", "2000B"])
+def test_any_size_has_a_shape(size: str) -> None:
+    wanted = float(size[:-1]) * (1e6 if size[-1] in "mM" else 1e9)
+    assert count(resolve(size).spec) == pytest.approx(wanted, rel=0.12)
+
+
+UNREADABLE: dict[str, tuple[Any, type[Exception], str]] = {
+    "no model_type": ({"hidden_size": 64}, InvalidJob, "model_type"),
+    "another family": ({"model_type": "mamba", "hidden_size": 64}, NotModelled, "mamba"),
+    "a list": ([1, 2], InvalidJob, "no JSON object"),
+    "few fields": ({"model_type": "llama", "hidden_size": "wide"}, InvalidJob, "num_attention_heads"),
+    "negative": ({**config(published("llama-7b").architecture, "sdpa").to_dict(), "num_hidden_layers": -3}, InvalidJob, "layers"),
+}
+
+
+@pytest.mark.parametrize("case", UNREADABLE)
+def test_a_config_that_is_none_is_refused(case: str, tmp_path: Path) -> None:
+    content, kind, said = UNREADABLE[case]
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(content), encoding="utf-8")
+    with pytest.raises(kind, match=said):
+        resolve(str(path))
+
+
+@pytest.mark.parametrize(("name", "near"), [("lama-2-7b", "llama-2-7b"), ("qwen3-9b", "qwen3-8b"), ("mistral-8b", "mistral-7b")])
+def test_a_misspelt_name_brings_the_nearest(name: str, near: str) -> None:
+    with pytest.raises(UnknownName, match=near):
+        resolve(name)
