@@ -29,7 +29,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; its exit code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     try:
-        if arguments and arguments[0] in COMMANDS:
+        if not arguments:
+            _headline_parser().print_help(sys.stderr)
+            return 2
+        if arguments[0] in COMMANDS:
             options = _command_parser().parse_args(arguments)
             return _RUN[options.command](options)
         return _headline(_headline_parser().parse_args(arguments))
@@ -122,13 +125,17 @@ def _list(rows: list[dict[str, object]], as_json: bool) -> int:
         return 0
     from estimator.report import aligned
 
-    header = list(rows[0])
-    shown = [
-        [", ".join(map(str, v)) if isinstance(v, list) else f"{v:,}" if isinstance(v, int) else str(v) for v in row.values()]
-        for row in rows
-    ]
-    print("\n".join(aligned([[name.replace("_", " ") for name in header], *shown])))
+    header = [name.replace("_", " ") for name in rows[0]]
+    print("\n".join(aligned([header, *([_cell(value) for value in row.values()] for row in rows)])))
     return 0
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return ", ".join(map(str, value)) if isinstance(value, list) else f"{value:,}" if isinstance(value, int) else str(value)
 
 
 def _serve(options: argparse.Namespace) -> int:

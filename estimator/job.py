@@ -5,14 +5,14 @@ Every field has a default that a practitioner would call sane, and every default
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from estimator.errors import InvalidJob
-from estimator.units import parse_bytes, parse_count
+from estimator.units import GB, parse_bytes, parse_count
 from estimator.validation import explain
 
 Count = Annotated[int, Field(ge=1, le=2**20)]
@@ -37,8 +37,8 @@ class Hardware(_Part):
     def _one_kind(self) -> Hardware:
         if self.gpu and self.memory:
             raise ValueError("gpu and memory exclude each other: name the card, or say how large it is")
-        if self.memory:
-            parse_bytes(self.memory)
+        if self.memory and not GB <= parse_bytes(self.memory) <= 2**44:
+            raise ValueError(f"memory {self.memory} is not what a card has: write 1GB to 16TB")
         return self
 
 
@@ -182,13 +182,19 @@ def _validated(content: Mapping[str, Any], where: str) -> Job:
         raise InvalidJob(explain(error, Job), where) from None
 
 
-def defaults_used(given: BaseModel, settled: BaseModel, prefix: str = "") -> list[str]:
-    """'training.optimizer = adamw' for every field that was not given, with the value that it got."""
-    used = []
+def defaults_used(given: Job, settled: Job) -> list[str]:
+    """'training.optimizer = adamw' for every field that was not given, with the value that it got.
+
+    Those of the other task are left out.
+    """
+    other = "serving." if settled.task == "train" else "training."
+    return [used for used in _defaults(given, settled, "") if not used.startswith(other)]
+
+
+def _defaults(given: BaseModel, settled: BaseModel, prefix: str) -> Iterator[str]:
     for name in type(given).model_fields:
         before, value = getattr(given, name), getattr(settled, name)
         if isinstance(before, BaseModel):
-            used += defaults_used(before, value, f"{prefix}{name}.")
+            yield from _defaults(before, value, f"{prefix}{name}.")
         elif name not in given.model_fields_set and value is not None:
-            used.append(f"{prefix}{name} = {str(value).lower() if isinstance(value, bool) else value}")
-    return used
+            yield f"{prefix}{name} = {str(value).lower() if isinstance(value, bool) else value}"

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import re
 
+from pydantic import ValidationError
+
 from estimator.errors import InvalidJob
 from estimator.job import Hardware
+from estimator.validation import explain
 
 _NODES = re.compile(r"(\d+)\s*(?:x\s*)?nodes?\s*(?:of|with|x|:|,)?\s*(.+)", re.IGNORECASE)
 _TIMES = re.compile(r"(\d+)\s*[x×*]\s*(.+)", re.IGNORECASE)
@@ -29,5 +32,8 @@ def parse_hardware(text: str) -> Hardware:
             raise InvalidJob(f"{count} {what} in {text!r}: give between 1 and {2**17}", "hardware")
     if _MEMORY.fullmatch(rest):
         memory = re.sub(r"\s", "", rest)
-        return Hardware(memory=memory if memory[-1] in "bB" else memory + "B", gpus=gpus, nodes=nodes)
+        try:
+            return Hardware(memory=memory if memory[-1] in "bB" else memory + "B", gpus=gpus, nodes=nodes)
+        except ValidationError as error:
+            raise InvalidJob(explain(error), "hardware") from None
     return Hardware(gpu=rest, gpus=gpus, nodes=nodes)

@@ -67,8 +67,8 @@ def _llama(config: Mapping[str, Any], kind: str, where: str) -> dict[str, Any]:
         "intermediate_size": _required(config, where, "intermediate_size"),
         "num_hidden_layers": _required(config, where, "num_hidden_layers"),
         "num_attention_heads": heads,
-        "num_key_value_heads": config.get("num_key_value_heads") or heads,
-        "head_dim": config.get("head_dim") or hidden // heads,
+        "num_key_value_heads": config.get("num_key_value_heads", 8 if kind == "mistral" else None) or heads,
+        "head_dim": config.get("head_dim", 128 if kind == "qwen3" else None) or hidden // heads,
         "vocab_size": _required(config, where, "vocab_size"),
         "max_position_embeddings": config.get("max_position_embeddings", 2048),
         "hidden_act": config.get("hidden_act", "silu"),
@@ -87,6 +87,9 @@ def _gpt2(config: Mapping[str, Any], where: str) -> dict[str, Any]:
     heads = _required(config, where, "n_head", "num_attention_heads")
     if not (isinstance(hidden, int) and isinstance(heads, int) and heads > 0):
         raise InvalidJob("n_embd and n_head must be positive whole numbers", where)
+    for name in ("add_cross_attention", "reorder_and_upcast_attn"):
+        if config.get(name):
+            raise NotModelled(f"{name} is not modelled for GPT-2 yet", where)
     return {
         "hidden_size": hidden,
         "intermediate_size": config.get("n_inner") or 4 * hidden,

@@ -15,7 +15,7 @@ from pydantic import BaseModel, ValidationError
 from estimator import catalogue
 from estimator.errors import InvalidJob, NotModelled
 from estimator.specs.generic import generic
-from estimator.specs.huggingface import from_config, read_config
+from estimator.specs.huggingface import KNOWN, from_config, read_config
 from estimator.specs.spec import ModelSpec, PublishedModel
 from estimator.validation import explain
 
@@ -92,7 +92,7 @@ def _from_mapping(mapping: Any, where: str) -> ModelSpec:
     """A spec's own fields, or those of a Hugging Face config."""
     if not isinstance(mapping, Mapping):
         raise InvalidJob("is not a mapping", where)
-    if set(mapping) <= set(ModelSpec.model_fields):
+    if set(mapping) <= set(ModelSpec.model_fields) and mapping.get("model_type") in KNOWN:
         return _validated(ModelSpec, {**_defaults(mapping), **mapping}, where)
     return from_config(mapping, where)
 

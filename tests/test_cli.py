@@ -1,0 +1,74 @@
+"""What the command line prints for people."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from estimator import __version__
+from estimator.cli import main
+
+
+def printed(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    assert main(arguments) == 0
+    return capsys.readouterr().out
+
+
+def test_the_headline_table(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = printed(capsys, "llama-2-13b", "--on", "2x24GB").splitlines()
+    assert lines[0].startswith("llama-2-13b on 2x24GB: 13,015,864,320 parameters")
+    rows = {line.split("  ")[0]: line for line in lines[3 : lines.index("Assumptions") - 1]}
+    assert list(rows) == [
+        "serve bf16",
+        "serve int8",
+        "serve 4-bit",
+        "QLoRA (nf4)",
+        "LoRA (bf16)",
+        "full, pure bf16",
+        "full, mixed",
+    ]
+    for way, verdict, change in (
+        ("serve bf16", "  fits  ", ""),
+        ("QLoRA (nf4)", "  fits  ", ""),
+        ("full, pure bf16", "  does not fit  ", "such GPUs"),
+        ("full, mixed", "  does not fit  ", "such GPUs"),
+    ):
+        assert verdict in rows[way]
+        assert change in rows[way]
+    assert len(lines) - lines.index("Assumptions") > 5
+
+
+def test_the_same_hardware_however_it_is_written(capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ["2 nodes of 8xA100-80GB", "2x8xa100-80gb", "2 nodes x 8 x A100-80GB"]
+    tables = {printed(capsys, "llama-3.1-70b", "--on", text).partition("parameters")[2] for text in asked}
+    assert len(tables) == 1
+
+
+def test_a_card_by_name_is_what_it_can_allocate_not_what_it_is_sold_with(capsys: pytest.CaptureFixture[str]) -> None:
+    named = json.loads(printed(capsys, "llama-3-8b", "--on", "rtx-4090", "--json"))
+    sold = json.loads(printed(capsys, "llama-3-8b", "--on", "24GB", "--json"))
+    assert named["capacity_bytes"] == pytest.approx(sold["capacity_bytes"], rel=0.01)
+    assert named["capacity_bytes"] < 24 * 2**30
+
+
+@pytest.mark.parametrize("what", ["models", "gpus"])
+def test_listings(what: str, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = json.loads(printed(capsys, what, "--json"))
+    lines = printed(capsys, what).splitlines()
+    assert len(lines) == len(rows) + 1
+    assert [line.split()[0] for line in lines[1:]] == [row["name"] for row in rows]
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["estimate", "--help"], ["serve", "--help"], ["models", "--help"], ["--version"]])
+def test_help(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as left:
+        main(arguments)
+    assert left.value.code == 0
+    out = capsys.readouterr().out
+    assert "usage: willitfit" in out or out == f"willitfit {__version__}\n"
+
+
+def test_nothing_asked_is_answered_with_help(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 2
+    assert "willitfit MODEL --on HARDWARE" in capsys.readouterr().err
