@@ -1,0 +1,53 @@
+"""What imports what: the calculator needs neither torch nor the service's libraries, and starts without its own modules."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+import estimator
+
+HEAVY = ("torch", "transformers", "fastapi", "starlette", "jinja2", "uvicorn", "numpy")
+EVERYTHING = """
+import importlib, pkgutil, sys, estimator
+for module in pkgutil.walk_packages(estimator.__path__, "estimator."):
+    importlib.import_module(module.name)
+"""
+QUESTION = "import sys; from estimator import fit; assert fit('llama-2-13b', '2x24GB').rows"
+
+
+def imported(code: str) -> list[str]:
+    """Which of the heavy libraries a fresh interpreter has loaded after running some code."""
+    report = f"\nprint([name for name in {HEAVY!r} if name in sys.modules])"
+    run = subprocess.run([sys.executable, "-W", "error", "-c", code + report], capture_output=True, text=True, check=True)
+    return list(eval(run.stdout))
+
+
+@pytest.mark.parametrize("code", [EVERYTHING, QUESTION], ids=["every module", "a question"])
+def test_the_calculator_imports_nothing_heavy(code: str) -> None:
+    assert imported(code) == []
+
+
+def test_the_test_can_fail() -> None:
+    assert imported("import sys, jinja2") == ["jinja2"]
+
+
+def test_exported_members_exist_whatever_was_imported_before() -> None:
+    code = EVERYTHING + "\nfor name in estimator.__all__: assert getattr(estimator, name).__doc__, name\n"
+    code += "assert callable(estimator.estimate) and callable(estimator.fit)"
+    assert imported(code) == []
+    for name in estimator.__all__:
+        assert name == "__version__" or name in dir(estimator) or hasattr(estimator, name)
+
+
+def test_an_unknown_member_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'estimat'"):
+        estimator.estimat  # noqa: B018
+
+
+def test_serving_without_its_libraries_says_what_to_install() -> None:
+    code = "import sys; sys.modules['uvicorn'] = None; from estimator.cli import main; code = main(['serve']); assert code == 2, code"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "pip install 'willitfit[service]'" in run.stderr
