@@ -60,10 +60,8 @@ def test_listings(what: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert [line.split()[0] for line in lines[1:]] == [row["name"] for row in rows]
 
 
-@pytest.mark.parametrize(
-    "arguments", [["--help"], ["estimate", "--help"], ["serve", "--help"], ["models", "--help"], ["--version"]]
-)
-def test_help(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("asked", ["--help", "estimate --help", "serve --help", "models --help", "gpus --help", "--version"])
+def test_help(asked: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as left:
         main(asked.split())
     assert left.value.code == 0
