@@ -16,8 +16,8 @@ from estimator.units import GB, parse_bytes, parse_count
 from estimator.validation import explain
 
 Count = Annotated[int, Field(ge=1, le=2**20)]
-Tokens = Annotated[int, BeforeValidator(parse_count), Field(ge=1, le=10**16)]
-Bytes = Annotated[int, BeforeValidator(parse_bytes), Field(ge=1, le=2**50)]
+Tokens = Annotated[int, BeforeValidator(parse_count, json_schema_input_type=int | float | str), Field(ge=1, le=10**16)]
+Bytes = Annotated[int, BeforeValidator(parse_bytes, json_schema_input_type=int | str), Field(ge=1, le=2**50)]
 Place = Literal["none", "cpu", "nvme"]
 
 

@@ -59,8 +59,8 @@ def warnings(job: Job, spec: ModelSpec, place: Topology, card: Capacity) -> list
     if job.task == "train":
         said += _of_kernels(job, spec, place, card)
     if card.accelerator and not card.accelerator.memory.verified:
-        name, note = card.accelerator.name, card.accelerator.memory.note or "has no second source"
-        said.append(f"what a process can allocate on {name}: {note}")
+        fact = card.accelerator.memory
+        said.append(f"what a process can allocate on {card.accelerator.name} has no second source ({fact.note}; {fact.source})")
     return said
 
 

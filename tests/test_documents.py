@@ -1,0 +1,97 @@
+"""Documents equal the code."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from jsonschema import Draft202012Validator
+
+from estimator import WillItFitError, estimate, fit
+from estimator.cli import COMMANDS
+from tests.documents import ROOT, documents
+from tests.jobs import cases
+
+DOCS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), ROOT / "tests" / "benchmarks" / "README.md"])
+GENERATED = list(documents())
+
+
+def schema(name: str) -> Draft202012Validator:
+    content = json.loads((ROOT / "docs" / "schema" / f"{name}.json").read_text(encoding="utf-8"))
+    Draft202012Validator.check_schema(content)
+    return Draft202012Validator(content)
+
+
+@pytest.mark.parametrize(("path", "text"), GENERATED, ids=[str(path.relative_to(ROOT)) for path, _ in GENERATED])
+def test_it_is_what_the_code_writes(path: Path, text: str) -> None:
+    assert path.read_text(encoding="utf-8") == text, "run: python -m tests.documents"
+
+
+@pytest.mark.parametrize("path", DOCS, ids=lambda path: path.name)
+def test_links_lead_somewhere(path: Path) -> None:
+    for target in re.findall(r"\]\(([^)#:]+)\)", path.read_text(encoding="utf-8")):
+        assert (path.parent / target).exists(), target
+
+
+def test_every_error_has_its_paragraph() -> None:
+    text = (ROOT / "docs" / "errors.md").read_text(encoding="utf-8")
+    sections = set(re.findall(r"^## ([\w-]+)$", text, re.MULTILINE))
+    page = (ROOT / "api" / "templates" / "problems.html").read_text(encoding="utf-8")
+    slugs = {kind.slug for kind in WillItFitError.__subclasses__()}
+    assert sections == slugs | set(re.findall(r'<section id="([\w-]+)"', page))
+    for kind in WillItFitError.__subclasses__():
+        paragraph = text.partition(f"## {kind.slug}")[2].partition("##")[0]
+        assert f"Exit code {kind.exit_code}, HTTP {kind.status}" in paragraph
+        assert f"estimator.{kind.__name__}" in paragraph
+
+
+def test_the_job_in_the_documents_names_fields_that_exist() -> None:
+    text = (ROOT / "docs" / "jobs.md").read_text(encoding="utf-8")
+    job = yaml.safe_load(re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)[0])
+    schema("job").validate(job)
+    job["training"].pop("quantization")
+    schema("answer").validate(json.loads(estimate(job).to_json()))
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "docs" / "examples").glob("*.yaml")), ids=lambda path: path.name)
+def test_examples_are_answered(path: Path) -> None:
+    schema("job").validate(yaml.safe_load(path.read_text(encoding="utf-8")))
+    assert estimate(path).fits is True
+
+
+@pytest.mark.parametrize("case", cases("golden"), ids=lambda case: case["name"])
+def test_jobs_and_answers_keep_to_their_schemas(case: dict[str, Any]) -> None:
+    answer = json.loads(estimate(case["job"]).to_json())
+    schema("job").validate(case["job"])
+    schema("job").validate(answer["job"])
+    schema("answer").validate(answer)
+
+
+def test_the_headline_answer_keeps_to_its_schema() -> None:
+    schema("fit").validate(json.loads(fit("7B", "h100").to_json()))
+
+
+@pytest.mark.parametrize("case", [c for c in cases("refused") if "unknown key" in c["says"] or "negative" in c["name"]])
+def test_the_schema_refuses_what_the_code_refuses(case: dict[str, Any]) -> None:
+    assert not schema("job").is_valid(case["job"])
+
+
+def test_every_command_is_documented() -> None:
+    text = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
+    for command in COMMANDS:
+        assert f"## `willitfit {command}`" in text
+
+
+def test_the_numbers_of_judged_cases_are_those_of_the_tables() -> None:
+    text = (ROOT / "docs" / "accuracy.md").read_text(encoding="utf-8")
+    assert f"fake tensors: {len(cases('fake_steps'))} steps" in text
+    assert f"real tensors: {len(cases('real_steps'))} steps" in text
+
+
+@pytest.mark.parametrize("block", re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL))
+def test_python_in_the_readme_runs(block: str) -> None:
+    exec(compile(block, "README.md", "exec"), {})
