@@ -28,7 +28,7 @@ def fake_step(job: Job, spec: ModelSpec) -> Counted:
     Counts the second step: by then the optimizer has its states.
     """
     live = Live()
-    with ranks(job.parallelism.data or 1) as mesh, FakeTensorMode(allow_non_fake_inputs=True), _no_packing(), on_cuda():
+    with ranks(job.parallelism.data or 1) as mesh, FakeTensorMode(allow_non_fake_inputs=True), no_packing(), on_cuda():
         model = build(job, spec, mesh)
         for tensor in [*model.parameters(), *model.buffers()]:
             live.track(tensor.data)
@@ -88,7 +88,7 @@ def _forget_counters(optimizer: torch.optim.Optimizer, live: Live) -> None:
 
 
 @contextmanager
-def _no_packing() -> Iterator[None]:
+def no_packing() -> Iterator[None]:
     """Batches hold one document each. On fake tensors transformers cannot see that, and would build a mask to be safe."""
 
     def unpacked(position_ids: Any) -> None:

@@ -1,0 +1,69 @@
+"""Serving: torch as judge of transformers' generation; vLLM's cache by arithmetic."""
+
+from __future__ import annotations
+
+import pytest
+
+from estimator import estimate
+from estimator.specs.resolve import published
+from tests.judge.serving import fake_serving
+
+GIB = 2**30
+CASES = [("llama-2-7b", 1, 512), ("llama-3-8b", 4, 1024), ("qwen3-8b", 2, 2048), ("qwen2.5-1.5b", 2, 333), ("gpt2", 3, 512)]
+
+
+@pytest.mark.parametrize(("name", "sequences", "context"), CASES)
+def test_generation_allocates_what_torch_allocates(name: str, sequences: int, context: int) -> None:
+    """Equal for the prompt. For the next token torch holds its position and mask besides: a few KiB, 0.01 % at most."""
+    spec = published(name).architecture.model_copy(update={"num_hidden_layers": 4})
+    serving = {"engine": "transformers", "context": context, "concurrency": sequences}
+    memory = estimate({"model": spec.model_dump(), "task": "serve", "serving": serving}).memory
+    counted = fake_serving(spec, sequences, context)
+    assert memory.resident_bytes == counted["resident"]
+    assert memory.phases["prefill"] == counted["prefill"]
+    assert memory.phases["decode"] == pytest.approx(counted["decode"], rel=1e-4)
+
+
+@pytest.mark.parametrize(("model", "tensor", "kib"), [("llama-2-7b", 1, 512), ("llama-3-8b", 1, 128), ("llama-3-8b", 8, 16)])
+def test_a_token_of_cache(model: str, tensor: int, kib: int) -> None:
+    """Keys and values: 2 x layers x key heads x head size x 2 bytes, over the tensor-parallel ranks."""
+    job = {"model": model, "task": "serve", "hardware": {"gpu": "h100", "gpus": tensor}, "parallelism": {"tensor": tensor}}
+    cache = estimate(job).memory.kv_cache
+    assert cache is not None
+    assert cache.bytes_per_token == kib * 1024
+    assert cache.needed_bytes == 4096 * kib * 1024
+    assert cache.available_bytes is not None
+    assert cache.available_tokens == cache.available_bytes // cache.bytes_per_token
+
+
+def test_key_heads_are_copied_where_ranks_outnumber_them() -> None:
+    def per_token(tensor: int) -> int:
+        hardware = {"gpu": "h100", "gpus": tensor}
+        job = {"model": "qwen2.5-7b", "task": "serve", "hardware": hardware, "parallelism": {"tensor": tensor}}
+        cache = estimate(job).memory.kv_cache
+        assert cache is not None
+        return cache.bytes_per_token
+
+    assert per_token(4) == per_token(1) // 4
+    assert estimate({"model": "llama-3-8b", "task": "serve", "hardware": {"gpus": 16}, "parallelism": {"tensor": 16}})
+
+
+def test_the_engine_takes_its_share_of_the_card() -> None:
+    """The cache that vLLM would make and everything beside it are together what it was told to take."""
+    for share in (0.5, 0.9):
+        job = {"model": "llama-3-8b", "task": "serve", "hardware": {"gpu": "h100"}, "serving": {"gpu_memory_utilization": share}}
+        memory = estimate(job).memory
+        cache = memory.kv_cache
+        assert cache is not None
+        assert cache.available_bytes is not None
+        assert memory.capacity_bytes is not None
+        beside = memory.total_bytes - memory.at_peak["kv_cache"]
+        assert cache.available_bytes + beside == pytest.approx(share * memory.capacity_bytes, abs=1)
+
+
+def test_more_context_takes_more() -> None:
+    totals = []
+    for context in (1024, 8192, 65536):
+        totals.append(estimate({"model": "llama-3.1-8b", "task": "serve", "serving": {"context": context}}).memory.total_bytes)
+    assert totals == sorted(totals)
+    assert totals[2] - totals[1] == pytest.approx(57344 * 128 * 1024, rel=0.01)
