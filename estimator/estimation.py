@@ -61,7 +61,7 @@ def estimate(job: Job | Mapping[str, Any] | str | Path, allow_files: bool = True
         assumptions=[
             *model.assumptions,
             *card.assumptions,
-            *assumptions(job, place),
+            *assumptions(job, place, card),
             *(f"default: {d}" for d in defaults_used(given, job)),
         ],
         warnings=warnings(job, model.spec, place, card),

@@ -13,9 +13,14 @@ from estimator.timing.step import efficiencies
 from estimator.training.plan import precision_of
 
 
-def assumptions(job: Job, place: Topology) -> list[str]:
-    """What is taken for granted about the run."""
-    return _of_training(job, place) if job.task == "train" else _of_serving(job)
+def assumptions(job: Job, place: Topology, card: Capacity) -> list[str]:
+    """What is taken for granted about the run; of its time only where the card has a name, and so a time."""
+    said = _of_training(job, place) if job.task == "train" else _of_serving(job)
+    if card.accelerator is None:
+        return said
+    if job.task == "train":
+        return [*said, _share("arithmetic", efficiencies()["training"], "the dense peak")]
+    return [*said, _share("one token per sequence", efficiencies()["decode_bandwidth"], "the memory's bandwidth")]
 
 
 def _of_training(job: Job, place: Topology) -> list[str]:
@@ -29,12 +34,11 @@ def _of_training(job: Job, place: Topology) -> list[str]:
         )
     if job.training.adapter:
         said.append("LoRA as peft 0.21 applies it")
-    said += {
+    return said + {
         "fsdp2": [f"each layer is a group of fully_shard over {place.data} GPUs; gradients are reduced in every micro-step"],
         "ddp": [f"each of {place.data} GPUs holds the whole model, and gradient buckets as large as its gradients"],
         "none": [],
     }.get(place.strategy, [f"DeepSpeed 0.19 with its defaults over {place.data} GPUs; float32 master weights"])
-    return [*said, _share("arithmetic", efficiencies()["training"], "the dense peak")]
 
 
 def _of_serving(job: Job) -> list[str]:
@@ -43,7 +47,7 @@ def _of_serving(job: Job) -> list[str]:
         said.append(
             f"activations of transformers' eager modules in passes of {CHUNK} prompt tokens: vLLM's fused kernels need less"
         )
-    return [*said, _share("one token per sequence", efficiencies()["decode_bandwidth"], "the memory's bandwidth")]
+    return said
 
 
 def _share(what: str, fact: MeasuredFact, of: str) -> str:

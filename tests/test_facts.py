@@ -43,7 +43,7 @@ def facts() -> Iterator[tuple[str, Fact]]:
     yield from ((f"efficiency.{name}", fact) for name, fact in efficiencies().items())
 
 
-@pytest.mark.parametrize(("where", "fact"), facts(), ids=lambda value: value if isinstance(value, str) else "")
+@pytest.mark.parametrize(("where", "fact"), list(facts()), ids=lambda value: value if isinstance(value, str) else "")
 def test_a_fact_can_be_checked(where: str, fact: Fact) -> None:
     assert fact.unit in UNITS
     assert len(fact.source) > 10

@@ -81,7 +81,12 @@ def _adapted(model: Any, training: Training) -> Any:
     asked = training.adapter
     assert asked is not None
     settings = peft.LoraConfig(
-        r=asked.rank, target_modules=asked.targets, lora_dropout=asked.dropout, lora_alpha=16, task_type="CAUSAL_LM"
+        r=asked.rank,
+        target_modules=asked.targets,
+        lora_dropout=asked.dropout,
+        lora_alpha=16,
+        task_type="CAUSAL_LM",
+        fan_in_fan_out=model.config.model_type == "gpt2",
     )
     # peft moves new matrices to the base layer's device and type; on fake tensors the move would replace the parameters
     with defaulting_to(TYPES[asked.dtype]), mock.patch.object(nn.Module, "to", lambda self, *args, **kwargs: self):
@@ -100,9 +105,9 @@ def _checkpoint(model: Any, training: Training) -> None:
     asked = training.activation_checkpointing
     without = {"use_reentrant": False}
     if asked == "full":
-        model.gradient_checkpointing_enable(without)
+        model.activation_checkpointing_enable(without)
     elif isinstance(asked, CheckpointForm) and asked.every:
-        model.gradient_checkpointing_enable(without, every_n_layers=asked.every)
+        model.activation_checkpointing_enable(without, every_n_layers=asked.every)
     elif asked != "none":
         stack = layers(model)
         count = round(math.sqrt(len(stack))) if asked == "sqrt" else asked.segments  # type: ignore[union-attr]
