@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from estimator.dtypes import DType
 from estimator.facts import MeasuredFact
 from estimator.families.attention import runs_on_math
 from estimator.hardware.capacity import Capacity
 from estimator.job import Job
 from estimator.parallel.topology import Topology
-from estimator.serving.plan import CHUNK
+from estimator.serving.plan import CHUNK, compute_type
 from estimator.specs.spec import ModelSpec
 from estimator.timing.step import efficiencies
 from estimator.training.plan import precision_of
@@ -61,16 +62,25 @@ def warnings(job: Job, spec: ModelSpec, place: Topology, card: Capacity) -> list
     if tokens > spec.max_position_embeddings:
         said.append(f"{tokens} tokens are more than the {spec.max_position_embeddings} that the model was made for")
     if job.task == "train":
-        said += _of_kernels(job, spec, place, card)
+        said += _of_kernels(job, spec, place)
+    if compute_of(job, place).name == "bfloat16":
+        said += without_bf16(card)
     if card.accelerator and not card.accelerator.memory.verified:
         fact = card.accelerator.memory
         said.append(f"what a process can allocate on {card.accelerator.name} has no second source ({fact.note}; {fact.source})")
     return said
 
 
-def _of_kernels(job: Job, spec: ModelSpec, place: Topology, card: Capacity) -> list[str]:
+def compute_of(job: Job, place: Topology) -> DType:
+    """What matrix products run in."""
+    if job.task == "train":
+        return precision_of(job, place).compute
+    return compute_type(job.serving)
+
+
+def _of_kernels(job: Job, spec: ModelSpec, place: Topology) -> list[str]:
     said, training = [], job.training
-    compute = precision_of(job, place).compute
+    compute = compute_of(job, place)
     masked = spec.sliding_window is not None and training.sequence_length >= spec.sliding_window
     grouped = spec.num_key_value_heads != spec.num_attention_heads
     if training.attention == "sdpa" and runs_on_math(grouped, compute, masked, spec.head_dim):
@@ -81,9 +91,16 @@ def _of_kernels(job: Job, spec: ModelSpec, place: Topology, card: Capacity) -> l
         )
     if training.quantization == "int8" and training.activation_checkpointing != "none":
         said.append("8-bit layers keep their inputs outside autograd's saved tensors: checkpointing does not free them")
-    if card.accelerator and not card.accelerator.bf16 and compute.name == "bfloat16":
-        said.append(f"{card.accelerator.name} has no bf16 arithmetic: expect it slow, or refused; 16-true and 32-true run")
     return said
+
+
+def without_bf16(card: Capacity) -> list[str]:
+    """What to know of a card whose arithmetic has no bf16."""
+    if card.accelerator is None or card.accelerator.bf16:
+        return []
+    return [
+        f"{card.accelerator.name} has no bf16 arithmetic: expect bf16 slow, or refused (as vLLM does); fp16 takes the same bytes"
+    ]
 
 
 def not_modelled(job: Job) -> list[str]:

@@ -21,3 +21,17 @@ def test_the_answer_is_what_turned_out_to_be_true(case: dict[str, Any]) -> None:
     assert answer.memory.peak_phase == case.get("peak_phase", answer.memory.peak_phase)
     for path, (low, high) in case.get("figures", {}).items():
         assert low <= reduce(getattr, path.split("."), answer) <= high, path
+
+
+@pytest.mark.parametrize(
+    ("job", "warned"),
+    [
+        ({"model": "gpt2", "hardware": {"gpu": "t4"}}, True),
+        ({"model": "gpt2", "hardware": {"gpu": "t4"}, "training": {"precision": "16-true"}}, False),
+        ({"model": "gpt2", "hardware": {"gpu": "t4"}, "task": "serve", "serving": {"weights": "int8"}}, True),
+        ({"model": "gpt2", "hardware": {"gpu": "t4"}, "task": "serve", "serving": {"weights": "fp16"}}, False),
+        ({"model": "gpt2", "hardware": {"gpu": "l4"}}, False),
+    ],
+)
+def test_a_card_without_bf16_is_named(job: dict[str, Any], warned: bool) -> None:
+    assert any("no bf16 arithmetic" in said for said in estimate(job).warnings) is warned

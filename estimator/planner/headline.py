@@ -13,6 +13,7 @@ from estimator.families import count
 from estimator.hardware.capacity import capacity
 from estimator.hardware.parse import parse_hardware
 from estimator.job import Hardware, read_job
+from estimator.notes import without_bf16
 from estimator.parallel.topology import tensor_degrees
 from estimator.specs.resolve import Model, resolve
 from estimator.verdict import offered
@@ -50,7 +51,7 @@ def fit(model: str | dict[str, Any], hardware: str | Hardware, allow_files: bool
         parameters=count(found.spec),
         capacity_bytes=card.memory_bytes,
         rows=[_row(question, way, machine) for way in ways(context, sequence)],
-        assumptions=[*found.assumptions, *card.assumptions, *_notes(context, sequence)],
+        assumptions=[*found.assumptions, *card.assumptions, *without_bf16(card), *_notes(context, sequence)],
         versions=Versions(software=SOFTWARE_VERSION, data=DATA_VERSION),
     )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from estimator import dtypes
 from estimator.answer import KvCache
+from estimator.dtypes import DType
 from estimator.errors import InvalidJob, NotModelled
 from estimator.families import build_model
 from estimator.families.build import Builder
@@ -19,6 +20,11 @@ CHUNK = 2048
 """Tokens of prompts that vLLM takes in one pass (`max_num_batched_tokens`, default of the offline engine's V1 scheduler)."""
 
 
+def compute_type(serving: Serving) -> DType:
+    """What a served model computes in, and what of it is not quantized is stored in."""
+    return dtypes.bfloat16 if serving.weights in STORAGE else dtypes.BY_NAME[serving.weights]
+
+
 def trace_serving(job: Job, spec: ModelSpec, topology: Topology) -> Builder:
     """Play prefill and decoding on a new tape, for one rank."""
     asked = job.serving
@@ -30,7 +36,7 @@ def trace_serving(job: Job, spec: ModelSpec, topology: Topology) -> Builder:
     if vllm and spec.model_type == "gpt2" and topology.tensor > 1:
         raise NotModelled("GPT-2 with tensor parallelism is not modelled yet", "parallelism.tensor")
     shard = tensor_shard(spec, topology.tensor)
-    plain = dtypes.bfloat16 if asked.weights in STORAGE else dtypes.BY_NAME[asked.weights]
+    plain = compute_type(asked)
     cached = dtypes.BY_NAME[asked.kv_cache]
     if not vllm and cached is not plain:
         raise InvalidJob(
