@@ -15,8 +15,10 @@ MEDIA_TYPE = "application/problem+json"
 
 
 def problem(status: int, slug: str, detail: str, headers: dict[str, str] | None = None) -> JSONResponse:
-    """A problem document; `type` is the address of the paragraph that explains the slug."""
-    content = {"type": f"/problems#{slug}", "title": slug.replace("-", " "), "status": status, "detail": detail}
+    """A problem document; `type` is the address of the paragraph that explains the slug; without one, HTTP's own words do."""
+    kind = f"/problems#{slug}" if slug else "about:blank"
+    title = slug.replace("-", " ") or HTTPStatus(status).phrase
+    content = {"type": kind, "title": title, "status": status, "detail": detail}
     return JSONResponse(content, status, headers, MEDIA_TYPE)
 
 
@@ -34,8 +36,7 @@ def install(app: FastAPI) -> None:
 
     @app.exception_handler(HTTPException)
     def http(request: Request, error: HTTPException) -> JSONResponse:
-        slug = HTTPStatus(error.status_code).phrase.lower().replace(" ", "-")
-        return problem(error.status_code, slug, str(error.detail), dict(error.headers or {}))
+        return problem(error.status_code, "", str(error.detail), dict(error.headers or {}))
 
     @app.exception_handler(Exception)
     def unforeseen(request: Request, error: Exception) -> JSONResponse:

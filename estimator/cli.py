@@ -70,8 +70,14 @@ def _command_parser() -> argparse.ArgumentParser:
         listing.add_argument("--json", action="store_true", help="print them as JSON")
     serve = commands.add_parser("serve", help="start the REST service and the web page", description="Start the service.")
     serve.add_argument("--host", default="127.0.0.1", help="address to listen on (127.0.0.1)")
-    serve.add_argument("--port", type=int, default=8000, help="port to listen on (8000)")
+    serve.add_argument("--port", type=_port, default=8000, help="port to listen on (8000)")
     return parser
+
+
+def _port(text: str) -> int:
+    if not text.isdigit() or not 1 <= int(text) <= 65535:
+        raise argparse.ArgumentTypeError(f"{text!r} is no port; write a number from 1 to 65535")
+    return int(text)
 
 
 def _version() -> str:

@@ -8,31 +8,81 @@ from pydantic import BaseModel, ValidationError
 
 from estimator.errors import did_you_mean
 
+WANTED = {"string_type": "text", "int_type": "a whole number", "list_type": "a list", "dict_type": "a mapping"}
+"""What to write where the kind is wrong, by pydantic's name for the error."""
+
 
 def explain(error: ValidationError, model: type[BaseModel] | None = None) -> str:
     """Every finding of a validation, one a line; an unknown key comes with the nearest known ones of `model`."""
-    return "\n".join(_finding(item, model) for item in error.errors(include_url=False))
+    wanted: dict[tuple[Any, ...], list[str]] = {}
+    said: dict[tuple[Any, ...], list[str]] = {}
+    given: dict[tuple[Any, ...], Any] = {}
+    for item in error.errors(include_url=False):
+        place = tuple(part for part in item["loc"] if not _is_branch(part))
+        given.setdefault(place, item.get("input"))
+        kind = _kind(item, model, place)
+        if kind:
+            wanted.setdefault(place, []).append(kind)
+        else:
+            said.setdefault(place, []).append(_finding(item, model, place))
+    for place, kinds in wanted.items():
+        if not any(deeper[: len(place)] == place for deeper in said):  # else another branch of a union came nearer
+            said[place] = [f"{_path(place)}: write {' or '.join(kinds)}{_meaning(model, place)}{_shown(given[place])}"]
+    return "\n".join(line for lines in said.values() for line in lines)
 
 
-def _finding(item: Any, model: type[BaseModel] | None) -> str:
-    place = ".".join(str(part) for part in item["loc"])
+def _is_branch(part: str | int) -> bool:
+    """Whether a part of a place is no key but the branch of a union, as pydantic names it."""
+    return isinstance(part, str) and (part == "str" or "[" in part)
+
+
+def _kind(item: Any, model: type[BaseModel] | None, place: tuple[Any, ...]) -> str:
+    """What a value should have been, if it was of another kind altogether."""
+    if item["type"] == "literal_error":
+        return str(item["ctx"]["expected"])
+    if item["type"] == "model_type":
+        return f"a mapping with keys {', '.join(_keys(model, place))}"
+    return WANTED.get(item["type"], "")
+
+
+def _finding(item: Any, model: type[BaseModel] | None, place: tuple[Any, ...]) -> str:
     if item["type"] == "extra_forbidden":
-        known = _keys(model, item["loc"][:-1])
-        near = did_you_mean(str(item["loc"][-1]), known) or (f" Known keys are {', '.join(known)}." if known else "")
-        return f"unknown key {place!r}.{near}"
-    message = item["msg"].removeprefix("Value error, ")
-    given = item.get("input")
-    shown = f" (given {given!r})" if isinstance(given, str | int | float | bool) and len(repr(given)) < 60 else ""
-    return f"{place}: {message}{shown}" if place else f"{message}{shown}"
+        known = _keys(model, place[:-1])
+        near = did_you_mean(str(place[-1]), known) or (f" Known keys are {', '.join(known)}." if known else "")
+        return f"unknown key {_path(place)!r}.{near}"
+    message = (
+        item["msg"].removeprefix("Value error, ").replace("Input should be", "should be").replace("Field required", "is missing")
+    )
+    shown = "" if item["type"] == "missing" else _shown(item.get("input"))
+    return f"{_path(place)}: {message}{shown}" if place else f"{message}{shown}"
+
+
+def _path(place: tuple[Any, ...]) -> str:
+    return ".".join(map(str, place))
+
+
+def _shown(given: Any) -> str:
+    return f" (given {given!r})" if isinstance(given, str | int | float | bool) and len(repr(given)) < 60 else ""
+
+
+def _meaning(model: type[BaseModel] | None, place: tuple[Any, ...]) -> str:
+    """What the field at a place is for, where it says so."""
+    parent = _model_at(model, place[:-1])
+    field = parent.model_fields.get(str(place[-1])) if parent is not None and place else None
+    return f": {field.description}" if field is not None and field.description else ""
 
 
 def _keys(model: type[BaseModel] | None, path: tuple[Any, ...]) -> list[str]:
     """The keys that the mapping at `path` may have."""
+    found = _model_at(model, path)
+    return list(found.model_fields) if found is not None else []
+
+
+def _model_at(model: type[BaseModel] | None, path: tuple[Any, ...]) -> type[BaseModel] | None:
     for part in path:
         field = model.model_fields.get(part) if model is not None else None
-        annotation = field.annotation if field is not None else None
-        model = next((t for t in _models(annotation)), None)
-    return list(model.model_fields) if model is not None else []
+        model = next(iter(_models(field.annotation)), None) if field is not None else None
+    return model
 
 
 def _models(annotation: Any) -> list[type[BaseModel]]:

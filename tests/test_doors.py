@@ -121,7 +121,8 @@ COMMANDS: list[tuple[list[str], int, str]] = [
     (["estimate", "missing.yaml"], 2, "missing.yaml"),
     (["estimate", "."], 2, "cannot be read"),
     (["missing/config.json", "--on", "24GB"], 2, "no such file"),
-    (["serve", "--port", "many"], 2, "many"),
+    (["serve", "--port", "many"], 2, "'many' is no port"),
+    (["serve", "--port", "99999"], 2, "from 1 to 65535"),
 ]
 
 
@@ -180,4 +181,6 @@ def test_a_bad_body_is_a_problem_document(body: bytes, status: int, says: str) -
 def test_a_bad_address_is_a_problem_document(path: str, status: int) -> None:
     answer = client.get(path)
     assert (answer.status_code, answer.headers["content-type"]) == (status, "application/problem+json")
-    assert json.loads(answer.text)["detail"]
+    problem = json.loads(answer.text)
+    assert problem["detail"]
+    assert problem["type"] == "about:blank" or client.get(problem["type"]).status_code == 200
