@@ -17,9 +17,9 @@ _THOUSANDS = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9, "t": 10**12}
 
 def parse_bytes(text: str | int) -> int:
     """'24GB', '8 GiB', '512MiB' or a plain number of bytes; `ValueError` if it is none of these."""
-    if isinstance(text, int):
+    if isinstance(text, int) and not isinstance(text, bool):
         return text
-    match = _BYTES.fullmatch(text.strip())
+    match = _BYTES.fullmatch(text.strip()) if isinstance(text, str) else None
     if not match:
         raise ValueError(f"{text!r} is not an amount of memory; write 24GB or 22.5GiB")
     unit = (match[2] or "b").lower()
@@ -34,8 +34,10 @@ def parse_count(text: str | float) -> int:
         if not match:
             raise ValueError(f"{text!r} is not a count; write 1e9, 300M or 2T")
         value = Decimal(match[1]) * _THOUSANDS[match[2].lower()]
-    else:
+    elif isinstance(text, int | float) and not isinstance(text, bool):
         value = Decimal(str(text))
+    else:
+        raise ValueError(f"{text!r} is not a count; write 1e9, 300M or 2T")
     if not value.is_finite() or value != int(value):
         raise ValueError(f"{text!r} is not a whole number")
     return int(value)
