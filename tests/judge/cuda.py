@@ -24,13 +24,13 @@ def on_cuda() -> Iterator[None]:
     """Run torch's functions as they would run on CUDA.
 
     CUDA's autocast runs some operations in float32 that the CPU's leaves alone (autocast_mode.h, AT_FORALL_FP32 and
-    AT_FORALL_FP32_SET_OPT_DTYPE): of those that the tested models call on half-precision tensors, `pow`, `layer_norm`
-    and `softmax`.
+    AT_FORALL_FP32_SET_OPT_DTYPE): of those that the tested models call, `pow`, `rsqrt`, `layer_norm` and `softmax`.
+    tests/test_autocast.py asks CUDA's dispatch itself.
     """
     instead: dict[str, Any] = {"scaled_dot_product_attention": attention, "dropout": dropout, "softmax": softmax}
     with (
         mock.patch.multiple(F, **instead, layer_norm=in_float32(F.layer_norm)),
-        mock.patch.object(torch, "pow", in_float32(torch.pow)),
+        mock.patch.multiple(torch, pow=in_float32(torch.pow), rsqrt=in_float32(torch.rsqrt)),
     ):
         yield
 
