@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from itertools import accumulate
 from typing import Any
 
 import torch
 from torch._C._profiler import _EventType
+from torch.distributed import destroy_process_group, init_process_group
+from torch.nn.parallel import DistributedDataParallel
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from estimator.job import Job
@@ -30,14 +33,35 @@ def real_step(job: Job, spec: ModelSpec) -> Counted:
     Half precision is left to the fake tensors: the CPU's matrix products copy such tensors, which CUDA's do not.
     """
     torch.manual_seed(0)
-    with on_cuda():
+    with on_cuda(), _alone() if job.parallelism.strategy == "ddp" else nullcontext():
         model = build(job, spec)
         optimizer = make_optimizer(job, model)
         _play(job, spec, model, optimizer)
         resident = sum(rounded(t.untyped_storage().nbytes()) for t in _held(model, optimizer))
+        if job.parallelism.strategy == "ddp":
+            model = DistributedDataParallel(model, gradient_as_bucket_view=job.parallelism.gradient_as_bucket_view)
+            _play(job, spec, model, optimizer)
+            _play(job, spec, model, optimizer)  # in the second forward pass the reducer makes its buckets anew
+            resident += sum(map(rounded, _buckets(model)))
         with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
             _play(job, spec, model, optimizer)
     return _counted(resident, profiler.profiler.kineto_results.experimental_event_tree())
+
+
+@contextmanager
+def _alone() -> Iterator[None]:
+    """A process group of one rank. DDP holds the same, however many there are."""
+    store: Any = torch.distributed.HashStore()  # type: ignore[attr-defined]
+    init_process_group("gloo", store=store, rank=0, world_size=1)
+    try:
+        yield
+    finally:
+        destroy_process_group()
+
+
+def _buckets(model: Any) -> list[int]:
+    """Bytes of each of DDP's buckets."""
+    return [int(size) for size in model._get_ddp_logging_data()["bucket_sizes"].split(",")]
 
 
 def _held(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
