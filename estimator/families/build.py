@@ -58,10 +58,6 @@ class Sharding:
         tensor = empty(tape, shape, dtype, name)
         return tensor, tensor
 
-    def module(self, parameters: list[Parameter], module: Module) -> Module:
-        """One module (a linear layer, a norm), with what must happen around it."""
-        return module
-
     def unit(self, parameters: list[Parameter], layer: Layer) -> Layer:
         """A layer, with what must happen to its parameters before and after it runs."""
         return layer
@@ -148,7 +144,7 @@ class Builder:
         if self.quantization is not None:
             module = self.quantization.linear(self, name, (outputs, inputs), bias)
         else:
-            module = self._module(lambda: Linear(*self._weights(name, (outputs, inputs), outputs, bias)))
+            module = Linear(*self._weights(name, (outputs, inputs), outputs, bias))
         return self._adapted(name, module, inputs, outputs)
 
     def conv1d(self, name: str, inputs: int, outputs: int) -> Module:
@@ -156,15 +152,12 @@ class Builder:
         if self.quantization is not None:
             module = self.quantization.linear(self, name, (outputs, inputs), bias=True)
         else:
-            module = self._module(lambda: Conv1D(*self._weights(name, (inputs, outputs), outputs, True)))
+            module = Conv1D(*self._weights(name, (inputs, outputs), outputs, True))
         return self._adapted(name, module, inputs, outputs)
 
     def head(self, inputs: int, outputs: int, tied: bool) -> Module:
         """The output layer over the vocabulary, never quantized or adapted; `tied` to the input embedding or not."""
-        if not tied:
-            return self._module(lambda: Linear(self.parameter("lm_head.weight", (outputs, inputs)), None))
-        shared = self.parameters[0]
-        return self.sharding.module([shared], Linear(shared.tensor, None))
+        return Linear(self.parameters[0].tensor if tied else self.parameter("lm_head.weight", (outputs, inputs)), None)
 
     def embedding(self, name: str, rows: int, size: int) -> Module:
         """`torch.nn.Embedding`; the first that a model makes is its input embedding.
@@ -173,13 +166,13 @@ class Builder:
         """
         checkpointed = bool(self.checkpointing.every or self.checkpointing.segment)
         first = not self.parameters
-        return self._module(lambda: Embedding(self.parameter(name + ".weight", (rows, size)), first and checkpointed))
+        return Embedding(self.parameter(name + ".weight", (rows, size)), first and checkpointed)
 
     def rms_norm(self, name: str, size: int) -> Module:
-        return self._module(lambda: RMSNorm(self.parameter(name + ".weight", (size,))))
+        return RMSNorm(self.parameter(name + ".weight", (size,)))
 
     def layer_norm(self, name: str, size: int) -> Module:
-        return self._module(lambda: LayerNorm(*self._weights(name, (size,), size, True)))
+        return LayerNorm(*self._weights(name, (size,), size, True))
 
     def layers(self, count: int, make: Callable[[], Layer]) -> Layers:
         """The stack of `count` layers, each checkpointed and sharded as the job says."""
@@ -196,11 +189,6 @@ class Builder:
     def root(self, model: Forward) -> Forward:
         """The finished model's forward pass as the job runs it."""
         return self.sharding.root(self._outside, model)
-
-    def _module(self, make: Callable[[], Module]) -> Module:
-        before = len(self._unit)
-        module = make()
-        return self.sharding.module(self._unit[before:], module)
 
     def _weights(self, name: str, shape: Shape, outputs: int, bias: bool) -> tuple[Tensor, Tensor | None]:
         weight = self.parameter(name + ".weight", shape)

@@ -99,8 +99,8 @@ class Zero12(Zero):
         self.averaged: Tensor | None = None
         """This rank's part of the averaged gradients, over the micro-steps so far."""
         self.arriving: Tensor | None = None
-        self.large: list[Tensor] = []
-        """Gradients larger than the bucket: reduced where they are, when the bucket next is."""
+        self.large: Tensor | None = None
+        """A gradient larger than the bucket: reduced where it is, when the next one comes."""
 
     def root(self, parameters: list[Parameter], model: Forward) -> Forward:
         self.adopt(parameters)
@@ -118,10 +118,10 @@ class Zero12(Zero):
             return
         if self.arriving is None:
             self.arriving = self.flat(self.partition, self.dtype, "grads_in_partition", GRADIENT)
-        if leaf.numel > BUCKET:
-            self.large.append(leaf.grad)
-        elif self.tape.slot is not None and self.tape.slot.total == 1:
-            self.large.clear()
+        if self.tape.slot is None:
+            self.large = leaf.grad if leaf.numel > BUCKET else None
+        elif self.tape.slot.total == 1:  # one of a layer is let go at once: no layer may free what another one holds
+            self.large = None
         leaf.grad = None
         self.reduce_bucket()
 
@@ -137,7 +137,7 @@ class Zero12(Zero):
         if self.stage == 2 or self.last:
             self.averaged, self.arriving = self.arriving, None
             self.bucket = None
-            self.large.clear()
+            self.large = None
 
     def step(self, optimize: Callable[[], None]) -> None:
         largest = max(min(p.tensor.numel, self.partition) for p in self.trained)

@@ -1,4 +1,4 @@
-"""DeepSpeed's ZeRO, stage 3: parameters in parts too, gathered for each module when it runs.
+"""DeepSpeed's ZeRO, stage 3: parameters in parts too, gathered for the modules that run and for those that come next.
 
 After deepspeed/runtime/zero/stage3.py and partitioned_param_coordinator.py of DeepSpeed 0.19; docs/zero.md.
 """
@@ -11,15 +11,15 @@ from math import prod
 from estimator import dtypes
 from estimator.dtypes import DType
 from estimator.families.build import Forward, Parameter
-from estimator.families.modules import Module
 from estimator.parallel.zero import BUCKET, Zero
-from estimator.tape.autograd import attach, record
 from estimator.tape.layout import Shape
-from estimator.tape.tape import COMMUNICATION, GRADIENT, Storage, Tape
-from estimator.tape.tensor import Tensor, alias, empty
+from estimator.tape.tape import COMMUNICATION, GRADIENT, Slot, Storage, Tape
+from estimator.tape.tensor import Tensor, empty
 
+LIVE = 1_000_000_000
+"""Elements that are gathered at a time (`stage3_max_live_parameters`): each module gathers ahead until there are so many."""
 PREFETCH = 50_000_000
-"""Elements that are gathered ahead (`stage3_prefetch_bucket_size`), and one parameter more."""
+"""Elements that a module gathers ahead (`stage3_prefetch_bucket_size`), and one parameter more."""
 PERSISTENT = 100_000
 """Elements up to which a parameter stays gathered (`stage3_param_persistence_threshold`)."""
 SUB_GROUP = 1_000_000_000
@@ -34,37 +34,32 @@ class Zero3(Zero):
         self.foreach = foreach
         self.shards: list[Tensor] = []
         self.gradients: Tensor | None = None
-        self.ahead: Tensor | None = None
-        self.modules: list[_Module] = []
-        self.largest = 0
+        self.gathered: list[tuple[int, Slot | None]] = []
+        """Elements of each parameter that is gathered when it is needed, and its slot."""
+        self.live: Tensor | None = None
 
     def whole(self, tape: Tape, shape: Shape, dtype: DType, name: str) -> Tensor:
-        """The gathered parameter: no bytes until it is gathered, unless it is small; alone, a rank keeps it as it is."""
+        """The gathered parameter: counted with all that is, unless it is small; alone, a rank keeps it as it is."""
         if self.world == 1:
             return empty(tape, shape, dtype, name)
         numel = prod(shape)
         part = -(-numel // self.world)
-        self.largest = max(self.largest, numel)
         self.shards.append(empty(tape, (part,), dtype, name))
-        gathered = Storage(tape, part * self.world * dtype.itemsize, name, filled=numel <= PERSISTENT)
-        return Tensor(gathered, shape, dtype)
-
-    def module(self, parameters: list[Parameter], module: Module) -> Module:
-        gathered = [p for p in parameters if p.tensor.numel > PERSISTENT]
-        if self.world == 1 or not gathered:
-            return module
-        wrapped = _Module(gathered, module)
-        self.modules.append(wrapped)
-        return wrapped
+        if numel > PERSISTENT:
+            self.gathered.append((numel, tape.slot))
+        stays = Storage(tape, part * self.world * dtype.itemsize, name, filled=numel <= PERSISTENT)
+        return Tensor(stays, shape, dtype)
 
     def root(self, parameters: list[Parameter], model: Forward) -> Forward:
         self.adopt(parameters)
         self.open_bucket()
         self.gradients = self.flat(self.partition, self.dtype, "grad_partitions", GRADIENT)
+        total = sum(numel * (slot.total if slot else 1) for numel, slot in self.gathered)
+        arriving = PREFETCH + max((numel for numel, _ in self.gathered), default=0)
 
         def run(ids: Tensor) -> tuple[Tensor, Tensor]:
-            if self.world > 1:  # gathered together in one buffer, then copied out of it
-                self.ahead = self.flat(2 * (PREFETCH + self.largest), self.dtype, "all_gather_coalesced", COMMUNICATION)
+            if total:  # what comes is gathered in one buffer, and copied out of it
+                self.live = self.flat(min(total, LIVE) + min(total, arriving), self.dtype, "all_gather", COMMUNICATION)
             out = model(ids)
             self.tape.backward_callbacks.append(self.finish)
             return out
@@ -77,11 +72,8 @@ class Zero3(Zero):
         del copy
 
     def finish(self) -> None:
-        self.ahead = None
-        for module in self.modules:
-            self.tape.enter(module.parameters[0].slot)
-            module.release()
-        self.tape.enter(None)
+        """After backward nothing is needed again."""
+        self.live = None
 
     def step(self, optimize: Callable[[], None]) -> None:
         size = min(self.partition, SUB_GROUP)
@@ -94,33 +86,3 @@ class Zero3(Zero):
             roots = empty(self.tape, (size,), dtypes.float32, "_foreach_sqrt")
             del roots
         del gradients
-
-
-class _Module:
-    """A module whose parameters are gathered before it runs and released after, in forward and in backward."""
-
-    def __init__(self, parameters: list[Parameter], module: Module):
-        self.parameters, self.module = parameters, module
-
-    def __call__(self, x: Tensor) -> Tensor:
-        self.gather()
-        node = record("PostBackwardFunction", (x,), (), self._passed)
-        out = self.module(x if node is None else attach(node, alias(x, x.shape, x.strides)))
-        self.release()
-        if out.grad_fn is not None:
-            out.grad_fn.hook = self.gather
-        return out
-
-    def _passed(self, g: Tensor) -> Tensor:
-        self.release()
-        return g
-
-    def gather(self) -> None:
-        tape = self.parameters[0].tensor.tape
-        with tape.counting(COMMUNICATION):
-            for p in self.parameters:
-                p.tensor.storage.refill("all_gather")
-
-    def release(self) -> None:
-        for p in self.parameters:
-            p.tensor.storage.release()
