@@ -126,18 +126,18 @@ class Zero12(Zero):
         self.reduce_bucket()
 
     def finish(self) -> None:
-        """After backward: stage 1 reduces everything, at the last micro-step; the bucket goes."""
-        if self.stage == 1 and self.last:
-            self.arriving = self.flat(self.partition, self.dtype, "grads_in_partition", GRADIENT)
+        """After backward the bucket goes: in stage 1 after the last micro-step's, and then it averages what it kept."""
+        if self.stage == 1 and not self.last:
+            return
+        self.bucket = self.large = None
+        self.averaged, self.arriving = self.arriving, None
+        if self.stage == 1:
             self.reduce_bucket()
+            self.averaged = self.flat(self.partition, self.dtype, "get_flat_partition", GRADIENT)
             for p in self.trained:
                 self.tape.enter(p.slot)
                 p.tensor.grad = None
             self.tape.enter(None)
-        if self.stage == 2 or self.last:
-            self.averaged, self.arriving = self.arriving, None
-            self.bucket = None
-            self.large = None
 
     def step(self, optimize: Callable[[], None]) -> None:
         largest = max(min(p.tensor.numel, self.partition) for p in self.trained)
