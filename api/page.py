@@ -22,6 +22,7 @@ from estimator.hardware.accelerator import FOLDER
 from estimator.job import Job, Serving, Training
 from estimator.planner.headline import fit
 from estimator.specs.resolve import model_folder
+from estimator.tape.tape import COMPONENTS
 from estimator.units import gib
 from estimator.version import DATA_VERSION, SOFTWARE_VERSION
 
@@ -74,16 +75,6 @@ SERVING_FIELDS = (
     Field("serving.hours", "Hours", placeholder="for the cost: 720"),
 )
 ON_PAGE = {"model", "on", "task", *(field.name for field in TRAINING_FIELDS + SERVING_FIELDS)}
-ORDER = (
-    "parameters",
-    "gradients",
-    "optimizer_states",
-    "kv_cache",
-    "activations",
-    "logits_and_loss",
-    "communication_buffers",
-    "temporaries",
-)
 
 
 @cache
@@ -155,7 +146,7 @@ def _used(hardware: dict[str, Any]) -> str:
 
 def _components(answer: Answer) -> list[tuple[str, int]]:
     memory = answer.memory
-    found = [(name, memory.at_peak[name]) for name in ORDER if memory.at_peak.get(name)]
+    found = [(name, memory.at_peak[name]) for name in COMPONENTS if memory.at_peak.get(name)]
     return [*found, *memory.overhead.items()]
 
 
