@@ -12,6 +12,8 @@ from estimator.validation import explain
 
 _NODES = re.compile(r"(\d+)\s*(?:x\s*)?nodes?\s*(?:of|with|x|:|,)?\s*(.+)", re.IGNORECASE)
 _TIMES = re.compile(r"(\d+)\s*[x×*]\s*(.+)", re.IGNORECASE)
+_OF = re.compile(r"(\d{1,2})\s+([a-z].*)", re.IGNORECASE)  # 8 H100; but 3090 ti is one card
+_AFTER = re.compile(r"(.*\S)\s+[x×*]\s*(\d{1,6})", re.IGNORECASE)  # l40s x2; but rtx4090 is one card
 _MEMORY = re.compile(r"\d+(?:\.\d+)?\s*gi?b?", re.IGNORECASE)
 
 
@@ -25,6 +27,10 @@ def parse_hardware(text: str) -> Hardware:
         nodes, rest = int(match[1]), match[2]
     if match := _TIMES.fullmatch(rest):
         gpus, rest = int(match[1]), match[2].strip()
+    elif match := _AFTER.fullmatch(rest):
+        gpus, rest = int(match[2]), match[1]
+    elif not _MEMORY.fullmatch(rest) and (match := _OF.fullmatch(rest)):
+        gpus, rest = int(match[1]), match[2]
     if nodes == 1 and (match := _TIMES.fullmatch(rest)):  # 2x8xH100
         nodes, gpus, rest = gpus, int(match[1]), match[2].strip()
     for count, what in ((nodes, "nodes"), (gpus, "GPUs")):
