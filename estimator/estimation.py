@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from estimator.advice import advice
 from estimator.answer import Answer, KvCache, Memory, Parameters, Time, Versions
 from estimator.errors import InvalidJob, NotModelled
 from estimator.families import count
@@ -65,7 +66,7 @@ def estimate(job: Job | Mapping[str, Any] | str | Path, allow_files: bool = True
             *(f"default: {d}" for d in defaults_used(given, job)),
         ],
         warnings=warnings(job, model.spec, place, card),
-        suggestions=list(verdict.suggestions),
+        suggestions=[*verdict.suggestions, *(advice(job, memory) if verdict.fits is False else ())],
         not_modelled=not_modelled(job),
         versions=Versions(software=SOFTWARE_VERSION, data=DATA_VERSION),
     )

@@ -1,0 +1,47 @@
+"""What would take less, for a job that does not fit: the settings behind the largest parts of its peak."""
+
+from __future__ import annotations
+
+from estimator.answer import Memory
+from estimator.job import Job
+
+PARTS = 2
+"""How many of the largest parts are spoken of."""
+
+
+def advice(job: Job, memory: Memory) -> list[str]:
+    """A sentence for each of the largest parts at the peak, the largest first; whether it is enough, another question says."""
+    largest = sorted(memory.at_peak, key=lambda part: -memory.at_peak[part])[:PARTS]
+    about = _of_training if job.task == "train" else _of_serving
+    said = [f"{part.replace('_', ' ')}: {about(part, job)}" for part in largest]
+    if memory.peak_phase == "optimizer_step" and job.training.optimizer_implementation == "foreach":
+        said.insert(0, "training.optimizer_implementation fused makes no temporaries for all parameters at once")
+    return said
+
+
+def _of_training(part: str, job: Job) -> str:
+    training, sharded = job.training, job.parallelism.strategy in ("fsdp2", "zero3")
+    fewer = (
+        "fewer or shorter sequences at a time (micro_batch_size, sequence_length; gradient_accumulation_steps makes up for it)"
+    )
+    more = "more GPUs to share them" if sharded else "parallelism.strategy fsdp2 over more GPUs, to share them"
+    if part == "parameters":
+        if training.adapter and not training.quantization:
+            return f"training.quantization nf4 stores frozen weights in about a quarter of the bytes; or {more}"
+        return more
+    if part in ("gradients", "optimizer_states"):
+        return more if training.adapter else f"training.adapter, which trains a small part of the weights; or {more}"
+    if part == "activations" and training.activation_checkpointing != "full":
+        return f"training.activation_checkpointing full, which recomputes them; or {fewer}"
+    if part == "communication_buffers" and job.parallelism.strategy == "ddp" and not job.parallelism.gradient_as_bucket_view:
+        return "parallelism.gradient_as_bucket_view, which saves a copy of the gradients"
+    return fewer
+
+
+def _of_serving(part: str, job: Job) -> str:
+    if part == "kv_cache":
+        return "a shorter serving.context, or less serving.concurrency"
+    if part == "parameters":
+        smaller = "serving.weights int8 or nf4-double; or " if job.serving.weights in ("bf16", "fp16", "fp32") else ""
+        return f"{smaller}parallelism.tensor over more GPUs"
+    return "a shorter serving.context"
