@@ -39,9 +39,11 @@ class Attention:
         weights = mul_scalar(matmul(q, transpose(keys, 2, 3)))
         if mask is not None:
             weights = add(weights, mask)
-        weights = to(
-            softmax(weights, dtypes.float32 if self.float32_softmax else None), v.dtype if not self.float32_softmax else q.dtype
-        )
+        if self.float32_softmax:
+            weights = to(softmax(weights, dtypes.float32), q.dtype)
+        else:
+            weights = softmax(weights)
+            weights = to(weights, v.dtype)
         weights = dropout(weights, self.dropout)
         out = matmul(weights, values)
         out = transpose(out, 1, 2)
