@@ -4,8 +4,8 @@
     for ranks in 1 2; do for stage in 1 2 3; do for steps in 1 3; do
       torchrun --nproc-per-node $ranks -m tests.judge.deepspeed_run $stage $steps; done; done; done
 
-Each run prints one record for tests/data/deepspeed.yaml. Buckets are smaller than DeepSpeed's defaults by the same factor as
-the model is smaller than real ones; the record says how small.
+Each run prints one record for tests/data/deepspeed.yaml. The model is 200 times smaller than one of 8B, and so are the buckets
+than DeepSpeed's defaults: the constants below.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ from typing import Any
 
 import torch
 import transformers
-from torch._C._profiler import _EventType
-from torch.profiler import ProfilerActivity, profile, record_function
+from torch.profiler import record_function
+
+from tests.judge.allocations import Lap, laps, watching
 
 MODEL = {
     "model_type": "llama",
@@ -60,15 +61,15 @@ def main(stage: int, micro_steps: int) -> None:
         "zero_allow_untested_optimizer": True,
     }
     optimizer = torch.optim.AdamW(model.parameters(), foreach=True)
-    # the profiler must see every block's birth, or it does not report its end
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+    with watching() as watched:  # from the beginning: every block must be seen being born
         engine = deepspeed.initialize(model=model, optimizer=optimizer, config=settings)[0]
         for _ in range(2):
             _play(engine, micro_steps)
         resident = _alive()
         _play(engine, micro_steps)
     if int(os.environ["RANK"]) == 0:
-        peaks = _peaks(resident, profiler.profiler.kineto_results.experimental_event_tree())
+        played = laps(watched, PHASES)
+        peaks = _peaks(resident, played[-len(played) // 3 :])  # of the third step
         asked = {"stage": stage, "ranks": int(os.environ["WORLD_SIZE"]), "micro_steps": micro_steps}
         print("- " + json.dumps({**asked, "resident": resident, **peaks}).replace('"', ""), flush=True)
 
@@ -96,28 +97,13 @@ def _alive() -> int:
     return sum(storages.values())
 
 
-def _peaks(resident: int, roots: list[Any]) -> dict[str, int]:
-    events: list[Any] = []
-    while roots:
-        event = roots.pop()
-        roots.extend(event.children)
-        if event.tag == _EventType.Allocation or event.name in PHASES:
-            events.append(event)
-    events.sort(key=lambda event: event.start_time_ns)
-    phases = [event for event in events if event.tag != _EventType.Allocation]
+def _peaks(resident: int, played: list[Lap]) -> dict[str, int]:
     live, peaks = resident, dict.fromkeys(PHASES, 0)
-    at = phases[-len(phases) // 3].start_time_ns  # of the third step
-    for phase in phases[-len(phases) // 3 :]:
-        live += sum(_sizes(events, at, phase.start_time_ns))  # between phases
-        at = phase.end_time_ns
-        *_, live = totals = list(accumulate(_sizes(events, phase.start_time_ns, at), initial=live))
-        peaks[phase.name] = max(peaks[phase.name], *totals)
+    for i, lap in enumerate(played):
+        live += sum(lap.between) if i else 0
+        *_, live = totals = list(accumulate(lap.within, initial=live))
+        peaks[lap.name] = max(peaks[lap.name], *totals)
     return peaks
-
-
-def _sizes(events: list[Any], start: int, stop: int) -> list[int]:
-    """Bytes born, or negative if freed, from one time to another."""
-    return [e.extra_fields.alloc_size for e in events if e.tag == _EventType.Allocation and start <= e.start_time_ns < stop]
 
 
 if __name__ == "__main__":

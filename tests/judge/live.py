@@ -5,6 +5,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -48,6 +49,11 @@ class Live(TorchDispatchMode):
             self.sizes[storage._cdata] = 0
             weakref.finalize(storage, self._freed, storage._cdata)
         self._set(storage._cdata, rounded(storage.nbytes()))
+
+    def highest(self, since: int) -> int:
+        """The highest count from log entry `since` on, and just before it."""
+        changes = [change for change, _ in self.log[since:]]
+        return max(accumulate(changes, initial=self.bytes - sum(changes)))
 
     def forget(self, tensor: torch.Tensor) -> None:
         """Stop counting a tensor: on a machine with a GPU it lies in the host's memory."""

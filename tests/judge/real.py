@@ -8,19 +8,19 @@ from itertools import accumulate
 from typing import Any
 
 import torch
-from torch._C._profiler import _EventType
 from torch.distributed import destroy_process_group, init_process_group
 from torch.nn.parallel import DistributedDataParallel
-from torch.profiler import ProfilerActivity, profile, record_function
+from torch.profiler import record_function
 
 from estimator.job import Job
 from estimator.specs.spec import ModelSpec
+from tests.judge.allocations import Lap, laps, watching
 from tests.judge.cuda import on_cuda
 from tests.judge.live import rounded
 from tests.judge.model import build, make_optimizer
 from tests.judge.step import Counted
 
-PHASES = ("forward", "between", "backward", "optimizer_step")
+PHASES = ("forward", "backward", "optimizer_step")
 NUMBER = 8
 """Bytes of a number of Python's as torch's operations take it: with a GPU, too, it lies in the host's memory."""
 GENERATOR = 5056
@@ -43,9 +43,9 @@ def real_step(job: Job, spec: ModelSpec) -> Counted:
             _play(job, spec, model, optimizer)
             _play(job, spec, model, optimizer)  # in the second forward pass the reducer makes its buckets anew
             resident += sum(map(rounded, _buckets(model)))
-        with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+        with watching() as watched:
             _play(job, spec, model, optimizer)
-    return _counted(resident, profiler.profiler.kineto_results.experimental_event_tree())
+    return _counted(resident, laps(watched, PHASES))
 
 
 @contextmanager
@@ -67,7 +67,7 @@ def _buckets(model: Any) -> list[int]:
 def _held(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
     """Parameters, buffers and optimizer states, without step counters that would lie in the host's memory."""
     counts_on_gpu = bool(optimizer.defaults.get("fused"))
-    states = [t for state in optimizer.state.values() for name, t in state.items() if t is not None]
+    states = [t for state in optimizer.state.values() for t in state.values() if t is not None]
     states = [t for t in states if counts_on_gpu or t.ndim]
     return [*model.parameters(), *model.buffers(), *states]
 
@@ -78,9 +78,8 @@ def _play(job: Job, spec: ModelSpec, model: Any, optimizer: torch.optim.Optimize
         with record_function("forward"):
             ids = torch.randint(0, spec.vocab_size, (training.micro_batch_size, training.sequence_length))
             result = model(input_ids=ids, labels=ids, use_cache=False)
-        with record_function("between"):
-            loss = result.loss
-            del result
+        loss = result.loss
+        del result
         with record_function("backward"):
             loss.backward()
             del loss, ids
@@ -89,26 +88,18 @@ def _play(job: Job, spec: ModelSpec, model: Any, optimizer: torch.optim.Optimize
     optimizer.zero_grad()
 
 
-def _counted(resident: int, roots: list[Any]) -> Counted:
-    events = sorted(_walk(roots), key=lambda event: event.start_time_ns)
+def _counted(resident: int, played: list[Lap]) -> Counted:
     counted = {"resident": resident, "forward_end": 0, "forward": 0, "backward": 0, "optimizer_step": 0}
     live = resident
-    for phase in (event for event in events if event.tag != _EventType.Allocation):
-        within = range(phase.start_time_ns, phase.end_time_ns)
-        sizes = [e.extra_fields.alloc_size for e in events if e.tag == _EventType.Allocation and e.start_time_ns in within]
-        changes = [rounded(abs(size)) * (1 if size > 0 else -1) for size in sizes if abs(size) not in (NUMBER, GENERATOR)]
-        totals = list(accumulate(changes, initial=live))
-        live = totals[-1]
-        if phase.name != "between":
-            counted[phase.name] = max(counted[phase.name], *totals)
-        if phase.name == "forward":
+    for lap in played:
+        live += sum(_on_gpu(lap.between))
+        *_, live = totals = list(accumulate(_on_gpu(lap.within), initial=live))
+        counted[lap.name] = max(counted[lap.name], *totals)
+        if lap.name == "forward":
             counted["forward_end"] = live
     return counted
 
 
-def _walk(events: list[Any]) -> Iterator[Any]:
-    """Allocations and phases, wherever they are nested."""
-    for event in events:
-        if event.tag == _EventType.Allocation or event.name in PHASES:
-            yield event
-        yield from _walk(event.children)
+def _on_gpu(sizes: list[int]) -> Iterator[int]:
+    """The changes that a GPU's memory would see, as CUDA's allocator rounds them."""
+    return (rounded(abs(size)) * (1 if size > 0 else -1) for size in sizes if abs(size) not in (NUMBER, GENERATOR))

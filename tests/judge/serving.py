@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-from itertools import accumulate
 from typing import Any
 
 import torch
@@ -30,14 +29,14 @@ def fake_serving(spec: ModelSpec, sequences: int, tokens: int) -> dict[str, int]
         with live:
             ids, cache = torch.randint(0, spec.vocab_size, (sequences, tokens)), None
             for phase in ("prefill", "decode"):
-                start, before = len(live.log), live.bytes
+                start = len(live.log)
                 out = model(input_ids=ids, past_key_values=cache, use_cache=True, logits_to_keep=1)
                 scores = out.logits[:, -1].to(torch.float32, copy=True)
                 cache = out.past_key_values
                 del out
                 ids = scores.argmax(-1, keepdim=True)
                 del scores
-                counted[phase] = max(accumulate((change for change, _ in live.log[start:]), initial=before))
+                counted[phase] = live.highest(start)
         del model, cache
     gc.collect()
     return counted

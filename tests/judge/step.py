@@ -50,8 +50,7 @@ def play(job: Job, spec: ModelSpec, model: nn.Module, optimizer: torch.optim.Opt
 
     def lap(phase: str, start: int) -> int:
         """The highest count since log entry `start`; the next lap's start."""
-        before = live.bytes - sum(change for change, _ in live.log[start:])
-        counted[phase] = max(counted[phase], before, *_running(before, live.log[start:]))
+        counted[phase] = max(counted[phase], live.highest(start))
         return len(live.log)
 
     at = len(live.log)
@@ -72,12 +71,6 @@ def play(job: Job, spec: ModelSpec, model: nn.Module, optimizer: torch.optim.Opt
     lap("optimizer_step", at)
     optimizer.zero_grad()
     return counted
-
-
-def _running(total: int, log: list[tuple[int, str]]) -> Iterator[int]:
-    for change, _ in log:
-        total += change
-        yield total
 
 
 def _forget_counters(optimizer: torch.optim.Optimizer, live: Live) -> None:
