@@ -21,7 +21,8 @@ class BodyLimit:
             await self.app(scope, receive, send)
             return
         announced = dict(scope["headers"]).get(b"content-length", b"0")
-        body, more = b"", scope["method"] not in ("GET", "HEAD", "OPTIONS")
+        has_body = scope["method"] not in ("GET", "HEAD", "OPTIONS")
+        body, more = b"", has_body
         too_large = announced.isdigit() and int(announced) > LIMIT
         while more and not too_large:
             message = await receive()
@@ -41,4 +42,4 @@ class BodyLimit:
             sent = True
             return {"type": "http.request", "body": body, "more_body": False}
 
-        await self.app(scope, replay if scope["method"] not in ("GET", "HEAD", "OPTIONS") else receive, send)
+        await self.app(scope, replay if has_body else receive, send)

@@ -15,7 +15,7 @@ from markupsafe import Markup
 
 from api.query import job_fields, job_mapping, job_query
 from estimator import catalogue
-from estimator.answer import Answer, Fit
+from estimator.answer import DEFAULT, Answer, Fit
 from estimator.errors import InvalidJob, NotModelled, UnknownName, WillItFitError
 from estimator.estimation import estimate
 from estimator.hardware.accelerator import FOLDER
@@ -26,7 +26,6 @@ from estimator.tape.tape import COMPONENTS
 from estimator.units import gib
 from estimator.version import DATA_VERSION, SOFTWARE_VERSION
 
-DEFAULT = "default: "
 Items = Sequence[tuple[str, str]]
 
 
@@ -74,6 +73,8 @@ SERVING_FIELDS = (
     Field("parallelism.tensor", "Tensor parallel", placeholder="1"),
     Field("serving.hours", "Hours", placeholder="for the cost: 720"),
 )
+TONES = {"fits": "good", "tight": "some", "does not fit": "bad", "unknown": ""}
+"""The look of each verdict."""
 ON_PAGE = {"model", "on", "task", *(field.name for field in TRAINING_FIELDS + SERVING_FIELDS)}
 
 
@@ -81,7 +82,7 @@ ON_PAGE = {"model", "on", "task", *(field.name for field in TRAINING_FIELDS + SE
 def _environment() -> jinja2.Environment:
     folder = Path(__file__).parent / "templates"
     environment = jinja2.Environment(loader=jinja2.FileSystemLoader(folder), autoescape=True, undefined=jinja2.StrictUndefined)
-    environment.globals |= {"gib": gib, "software": SOFTWARE_VERSION, "data": DATA_VERSION}
+    environment.globals |= {"gib": gib, "tones": TONES, "software": SOFTWARE_VERSION, "data": DATA_VERSION}
     return environment
 
 

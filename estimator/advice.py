@@ -14,7 +14,12 @@ def advice(job: Job, memory: Memory) -> list[str]:
     largest = sorted(memory.at_peak, key=lambda part: -memory.at_peak[part])[:PARTS]
     about = _of_training if job.task == "train" else _of_serving
     said = [f"{part.replace('_', ' ')}: {about(part, job)}" for part in largest]
-    if memory.peak_phase == "optimizer_step" and job.training.optimizer_implementation == "foreach":
+    training = job.training
+    if (
+        memory.peak_phase == "optimizer_step"
+        and training.optimizer.startswith("adam")
+        and (training.optimizer_implementation == "foreach")
+    ):
         said.insert(0, "training.optimizer_implementation fused makes no temporaries for all parameters at once")
     return said
 

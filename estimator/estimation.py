@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from estimator.advice import advice
-from estimator.answer import Answer, KvCache, Memory, Parameters, Time, Versions
+from estimator.answer import DEFAULT, Answer, KvCache, Memory, Parameters, Time, Versions
 from estimator.errors import InvalidJob, NotModelled
 from estimator.families import count
 from estimator.families.build import Builder
@@ -63,7 +63,7 @@ def estimate(job: Job | Mapping[str, Any] | str | Path, allow_files: bool = True
             *model.assumptions,
             *card.assumptions,
             *assumptions(job, place, card),
-            *(f"default: {d}" for d in defaults_used(given, job)),
+            *(DEFAULT + used for used in defaults_used(given, job)),
         ],
         warnings=warnings(job, model.spec, place, card),
         suggestions=[*verdict.suggestions, *(advice(job, memory) if verdict.fits is False else ())],
@@ -74,20 +74,24 @@ def estimate(job: Job | Mapping[str, Any] | str | Path, allow_files: bool = True
 
 def _refuse_unmodelled(job: Job) -> None:
     if job.task == "train":
-        implementation = job.training.optimizer_implementation
-        if job.training.loss != "eager":
-            raise NotModelled(f"loss {job.training.loss} is not modelled yet; eager is", "training.loss")
-        if job.training.implementation != "transformers":
+        training = job.training
+        if training.loss != "eager":
+            raise NotModelled(f"loss {training.loss} is not modelled yet; eager is", "training.loss")
+        if training.implementation != "transformers":
             raise NotModelled(
-                f"implementation {job.training.implementation} is not modelled yet; transformers is", "training.implementation"
+                f"implementation {training.implementation} is not modelled yet; transformers is", "training.implementation"
             )
-        if job.training.quantization == "gptq-int4":
+        if training.quantization == "gptq-int4":
             raise NotModelled("gptq-int4 is not modelled yet; nf4, nf4-double, fp4 and int8 are", "training.quantization")
-        if job.training.quantization and not job.training.adapter:
+        if training.quantization and not training.adapter:
             raise InvalidJob("quantized weights are frozen: add an adapter, or nothing is left to train", "training.adapter")
-        if job.training.attention == "flash_attention_2" and job.training.precision == "32-true":
+        if training.attention == "flash_attention_2" and training.precision == "32-true":
             raise InvalidJob("flash_attention_2 runs in half precision only; write sdpa, or bf16-mixed", "training.attention")
-        if job.training.optimizer.startswith("sgd") and implementation == "fused" and job.parallelism.strategy == "fsdp2":
+        if (
+            training.optimizer.startswith("sgd")
+            and training.optimizer_implementation == "fused"
+            and job.parallelism.strategy == "fsdp2"
+        ):
             raise InvalidJob(
                 "torch has no fused SGD for parameters that fsdp2 shards; write foreach", "training.optimizer_implementation"
             )

@@ -63,7 +63,7 @@ def warnings(job: Job, spec: ModelSpec, place: Topology, card: Capacity) -> list
         said.append(f"{tokens} tokens are more than the {spec.max_position_embeddings} that the model was made for")
     if job.task == "train":
         said += _of_kernels(job, spec, place)
-    if compute_of(job, place).name == "bfloat16":
+    if _compute(job, place).name == "bfloat16":
         said += without_bf16(card)
     if card.accelerator and not card.accelerator.memory.verified:
         fact = card.accelerator.memory
@@ -71,7 +71,7 @@ def warnings(job: Job, spec: ModelSpec, place: Topology, card: Capacity) -> list
     return said
 
 
-def compute_of(job: Job, place: Topology) -> DType:
+def _compute(job: Job, place: Topology) -> DType:
     """What matrix products run in."""
     if job.task == "train":
         return precision_of(job, place).compute
@@ -80,7 +80,7 @@ def compute_of(job: Job, place: Topology) -> DType:
 
 def _of_kernels(job: Job, spec: ModelSpec, place: Topology) -> list[str]:
     said, training = [], job.training
-    compute = compute_of(job, place)
+    compute = _compute(job, place)
     masked = spec.sliding_window is not None and training.sequence_length >= spec.sliding_window
     grouped = spec.num_key_value_heads != spec.num_attention_heads
     if training.attention == "sdpa" and runs_on_math(grouped, compute, masked, spec.head_dim):
