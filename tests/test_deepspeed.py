@@ -15,10 +15,10 @@ from tests.judge import deepspeed_run as run
 
 RECORDS = yaml.safe_load((Path(__file__).parent / "data" / "deepspeed.yaml").read_text(encoding="utf-8"))
 MOMENTS = ("resident", "forward", "backward", "optimizer_step")
-ABOVE = {"resident": 0.001, "forward": 0.01, "backward": 0.025, "optimizer_step": 0.001}
+ABOVE = {"resident": 0.001, "forward": 0.001, "backward": 0.025, "optimizer_step": 0.001}
 """Share by which the estimate may exceed the record: in backward, a copy of the bucket is taken to be there at any time."""
 BELOW = 0.002
-UNSEEN = 0.03
+UNSEEN = 0.02
 """Share by which it may fall short; of ZeRO-3 over two processes, whose gloo threads free what the profiler then still counts."""
 
 

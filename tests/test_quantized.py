@@ -63,4 +63,4 @@ def test_double_quantization_saves_what_qlora_says() -> None:
         for q in ("nf4", "nf4-double")
     )
     quantized = 32 * (4 * 4096 * 4096 + 3 * 4096 * 11008)
-    assert 8 * (single - double) / quantized == pytest.approx(0.373, abs=0.002)
+    assert 8 * (single - double) / quantized == pytest.approx(0.373, abs=0.0005)

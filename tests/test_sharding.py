@@ -44,7 +44,7 @@ LEDGER = [
 
 @pytest.mark.parametrize(("strategy", "gpus", "moment", "per_parameter", "beside"), LEDGER)
 def test_the_ledger(strategy: str, gpus: int, moment: str, per_parameter: float, beside: int) -> None:
-    assert counts(answer(strategy, gpus))[moment] == pytest.approx(per_parameter * P + beside, rel=0.005)
+    assert counts(answer(strategy, gpus))[moment] == pytest.approx(per_parameter * P + beside, rel=1e-4)
 
 
 @pytest.mark.parametrize("view", [False, True])
@@ -57,12 +57,12 @@ def test_ddp_holds_its_gradients_twice_unless_they_are_views(view: bool) -> None
     memory = estimate({**job, "parallelism": {"strategy": "ddp", "gradient_as_bucket_view": view}}).memory
     alone = estimate({**job, "hardware": {"gpus": 1}}).memory
     gradients = 4 * 1_235_814_400
-    assert memory.phases["backward"] - alone.phases["backward"] == pytest.approx(0 if view else gradients, abs=gradients / 100)
+    assert memory.phases["backward"] - alone.phases["backward"] == (0 if view else gradients)
 
 
 def test_zero_2_holds_a_part_of_the_gradients_where_zero_1_holds_all() -> None:
     one, two = (answer(s, 8, gradient_accumulation_steps=4).memory.phases["backward"] for s in ("zero1", "zero2"))
-    assert one - two > (2 - 2 * 2 / 8) * P - 2 * GB  # all in bf16; twice an eighth of them; the buckets
+    assert one - two > (2 - 2 * 2 / 8) * P - GB  # all in bf16; twice an eighth of them; the bucket
 
 
 def test_zero_3_needs_least_and_zero_1_most() -> None:
@@ -83,4 +83,4 @@ def test_fsdp2_takes_the_buffers_that_it_really_holds() -> None:
             "training": {"sequence_length": SHORT},
         }
     ).memory
-    assert kept.forward_end_bytes - memory.forward_end_bytes == pytest.approx(32 * layer, rel=0.1)
+    assert kept.forward_end_bytes - memory.forward_end_bytes == pytest.approx(32 * layer, rel=1e-4)

@@ -65,7 +65,7 @@ def test_a_bare_size_is_a_usual_shape(size: str, like: str) -> None:
 @pytest.mark.parametrize("size", ["20M", "350m", "1B", "3B", "8B", "34B", "65B", "180B", "405B", "2000B"])
 def test_any_size_has_a_shape(size: str) -> None:
     wanted = float(size[:-1]) * (1e6 if size[-1] in "mM" else 1e9)
-    assert count(resolve(size).spec) == pytest.approx(wanted, rel=0.12)
+    assert count(resolve(size).spec) == pytest.approx(wanted, rel=0.02)
 
 
 UNREADABLE: dict[str, tuple[Any, type[Exception], str]] = {

@@ -160,7 +160,7 @@ def test_fsdp2_shards_are_the_whole_model() -> None:
         }
         shard = estimate(job)
         assert shard.parameters == whole.parameters
-        assert gpus * shard.memory.resident_bytes == pytest.approx(whole.memory.resident_bytes, rel=0.002)
+        assert gpus * shard.memory.resident_bytes == pytest.approx(whole.memory.resident_bytes, rel=0.0005)
 
 
 def test_accumulation_beyond_two_batches_changes_no_peak() -> None:
