@@ -21,7 +21,7 @@ from estimator.estimation import estimate
 from estimator.hardware.accelerator import FOLDER
 from estimator.job import Job, Serving, Training
 from estimator.planner.headline import fit
-from estimator.specs.resolve import model_folder
+from estimator.specs.published import model_folder
 from estimator.tape.tape import COMPONENTS
 from estimator.units import gib
 from estimator.version import DATA_VERSION, SOFTWARE_VERSION

@@ -35,9 +35,11 @@ class Memory(_Part):
     peak_phase: str
     """forward | backward | optimizer_step | prefill | decode."""
     reserved_bytes: int | None
-    """What the caching allocator holds at the peak; None: not modelled yet."""
+    """Most that the caching allocator holds (torch.cuda.max_memory_reserved); None where an engine reserves all it may."""
+    held_bytes: int | None
+    """Of it, what it cannot give back when the card is full: segments with a block in use."""
     total_bytes: int
-    """With the CUDA context, libraries' workspaces and communicators: the least that nvidia-smi shows."""
+    """With the CUDA context, libraries' workspaces, communicators and cached blocks: what nvidia-smi shows."""
     range_bytes: tuple[int, int]
     """Within which `total_bytes` lies, given the spread of what was measured."""
     resident_bytes: int

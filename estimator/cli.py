@@ -9,20 +9,27 @@ import argparse
 import json
 import sys
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from estimator.errors import WillItFitError
+
+if TYPE_CHECKING:
+    from estimator.job import Job
 
 DESCRIPTION = """\
 Says, before a GPU is rented and without one, whether a transformer fits, why, and what would make it fit.
 
   willitfit MODEL --on HARDWARE     the headline question, for every usual way of using the model
   willitfit estimate JOB.yaml       one job in full
+  willitfit verify JOB.yaml         the same beside what torch counts
   willitfit models | gpus           what is known
   willitfit serve                   the same as REST and a web page
 """
 MODEL_HELP = "name or alias (llama-2-13b), size (13B), or path to a config.json or spec"
 HARDWARE_HELP = "2x24GB, rtx-4090, 8xH100, '2 nodes of 8xA100-80GB'"
-COMMANDS = ("estimate", "models", "gpus", "serve")
+CLOSE = 0.005
+"""Relative error up to which `verify --check` is content."""
+COMMANDS = ("estimate", "verify", "models", "gpus", "serve")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -65,6 +72,14 @@ def _command_parser() -> argparse.ArgumentParser:
     one.add_argument("job", metavar="JOB.yaml", help="a job file; - reads standard input")
     one.add_argument("--json", action="store_true", help="print the answer as REST would send it")
     one.add_argument("--check", action="store_true", help="exit with 1 if the job does not fit")
+    judged = commands.add_parser(
+        "verify",
+        help="let torch judge one job's answer",
+        description="Play a training job's real model on fake tensors, and print what torch counts beside what was predicted.",
+    )
+    judged.add_argument("job", metavar="JOB.yaml", help="a job file; - reads standard input")
+    judged.add_argument("--json", action="store_true", help="print both counts as JSON")
+    judged.add_argument("--check", action="store_true", help="exit with 1 if the two counts are more than 0.5 %% apart")
     for name, what in (("models", "published models that are known"), ("gpus", "accelerators that are known")):
         listing = commands.add_parser(name, help=what, description=f"List the {what}.")
         listing.add_argument("--json", action="store_true", help="print them as JSON")
@@ -101,9 +116,8 @@ def _headline(options: argparse.Namespace) -> int:
 
 def _estimate(options: argparse.Namespace) -> int:
     from estimator.estimation import estimate
-    from estimator.job import job_from_text
 
-    answer = estimate(job_from_text(sys.stdin.read(), "standard input") if options.job == "-" else options.job)
+    answer = estimate(_job(options.job))
     if options.json:
         sys.stdout.write(answer.to_json())
     else:
@@ -111,6 +125,26 @@ def _estimate(options: argparse.Namespace) -> int:
 
         sys.stdout.write(answer_text(answer))
     return 1 if options.check and answer.fits is False else 0
+
+
+def _job(asked: str) -> Job:
+    from estimator.job import job_from_text, read_job
+
+    return job_from_text(sys.stdin.read(), "standard input") if asked == "-" else read_job(asked)
+
+
+def _verify(options: argparse.Namespace) -> int:
+    try:
+        from estimator.verify.compare import comparison_text, verify
+    except ImportError as error:
+        print(f"willitfit: verify needs {error.name}; install it with: pip install 'willitfit[torch]'", file=sys.stderr)
+        return 2
+    found = verify(_job(options.job))
+    if options.json:
+        print(json.dumps({"predicted": found.predicted, "counted": found.counted}, indent=2))
+    else:
+        sys.stdout.write(comparison_text(found))
+    return 1 if options.check and found.error > CLOSE else 0
 
 
 def _models(options: argparse.Namespace) -> int:
@@ -156,7 +190,7 @@ def _serve(options: argparse.Namespace) -> int:
     return 0
 
 
-_RUN = {"estimate": _estimate, "models": _models, "gpus": _gpus, "serve": _serve}
+_RUN = {"estimate": _estimate, "verify": _verify, "models": _models, "gpus": _gpus, "serve": _serve}
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -10,7 +10,7 @@ class DType:
     """One element type; compared by identity, as torch's are.
 
     `itemsize` is in bytes. `rank` orders types of one category by what they can hold; `category` is torch's:
-    boolean, integer or floating point.
+    boolean, integer, floating point or complex.
     """
 
     name: str
@@ -34,9 +34,10 @@ int64 = DType("int64", 8, 1, 4)
 float16 = DType("float16", 2, 2, 1)
 bfloat16 = DType("bfloat16", 2, 2, 1)
 float32 = DType("float32", 4, 2, 2)
+complex64 = DType("complex64", 8, 3, 0)
 
 BY_NAME = {
-    **{dtype.name: dtype for dtype in (bool_, uint8, int8, int32, int64, float16, bfloat16, float32)},
+    **{dtype.name: dtype for dtype in (bool_, uint8, int8, int32, int64, float16, bfloat16, float32, complex64)},
     "fp32": float32,
     "bf16": bfloat16,
     "fp16": float16,

@@ -10,21 +10,24 @@ from typing import Any
 from estimator.advice import advice
 from estimator.answer import DEFAULT, Answer, KvCache, Memory, Parameters, Time, Versions
 from estimator.errors import InvalidJob, NotModelled
-from estimator.families import count
+from estimator.families import parameters
 from estimator.families.build import Builder
 from estimator.hardware.capacity import Capacity, capacity
 from estimator.job import Job, defaults_used, read_job
 from estimator.notes import assumptions, not_modelled, warnings
 from estimator.parallel.topology import Topology, topology
 from estimator.pricing.prices import cost, unpriced
-from estimator.runtime.overheads import Overhead, overhead
+from estimator.runtime.overheads import Overhead, facts, overhead, workspace
+from estimator.runtime.reserved import Reserved, reserved
 from estimator.serving.plan import kv_cache, trace_serving
 from estimator.settle import settled
 from estimator.specs.resolve import Model, resolve
+from estimator.specs.spec import DecoderSpec, ModelSpec
 from estimator.tape.replay import Replay, replay
 from estimator.tape.tape import KV_CACHE
 from estimator.timing.step import decode_time, training_time
 from estimator.training.plan import precision_of, trace_training
+from estimator.units import MIB
 from estimator.verdict import judge
 from estimator.version import DATA_VERSION, SOFTWARE_VERSION
 
@@ -39,15 +42,16 @@ def estimate(job: Job | Mapping[str, Any] | str | Path, allow_files: bool = True
     model = resolve(job.model, allow_files)
     given = job
     job = settled(job, model.spec)
-    _refuse_unmodelled(job)
+    _refuse_unmodelled(job, model.spec)
     _check_lengths(job, model)
     place = topology(job, model.spec)
     card = capacity(job.hardware)
     build = trace_training(job, model.spec, place) if job.task == "train" else trace_serving(job, model.spec, place)
     played = replay(build.tape)
-    beside = overhead(played.peak.peak_bytes, card.compute_capability, place.communicators, job.task == "train")
+    beside = overhead(card.compute_capability, place.communicators, job.task == "train")
+    taken = _reserved(job, build, card)
     cache = _kv_cache(job, model, place, played, beside, card)
-    memory = _memory(played, beside, card, cache)
+    memory = _memory(played, beside, taken, card, cache)
     verdict = judge(job, memory)
     time = _time(job, build, played, place, card)
     return Answer(
@@ -65,24 +69,30 @@ def estimate(job: Job | Mapping[str, Any] | str | Path, allow_files: bool = True
             *assumptions(job, place, card),
             *(DEFAULT + used for used in defaults_used(given, job)),
         ],
-        warnings=warnings(job, model.spec, place, card),
+        warnings=warnings(job, model.spec, place, card, build.tape),
         suggestions=[*verdict.suggestions, *(advice(job, memory) if verdict.fits is False else ())],
         not_modelled=not_modelled(job),
         versions=Versions(software=SOFTWARE_VERSION, data=DATA_VERSION),
     )
 
 
-def _refuse_unmodelled(job: Job) -> None:
+def _refuse_unmodelled(job: Job, spec: ModelSpec) -> None:
     if job.task == "train":
         training = job.training
-        if training.loss != "eager":
-            raise NotModelled(f"loss {training.loss} is not modelled yet; eager is", "training.loss")
-        if training.implementation != "transformers":
+        if training.loss == "chunked":
+            raise NotModelled("loss chunked is not modelled yet; eager and fused are", "training.loss")
+        if training.implementation not in spec.implementations:
+            known = " and ".join(spec.implementations)
             raise NotModelled(
-                f"implementation {training.implementation} is not modelled yet; transformers is", "training.implementation"
+                f"implementation {training.implementation} of {spec.model_type} is not modelled; {known} is",
+                "training.implementation",
             )
-        if training.quantization == "gptq-int4":
-            raise NotModelled("gptq-int4 is not modelled yet; nf4, nf4-double, fp4 and int8 are", "training.quantization")
+        if (training.loss == "fused" or training.transformers_release != "5") and training.head != "causal-lm":
+            raise InvalidJob(f"loss and its release are those of a causal-lm, not of {training.head}", "training.loss")
+        if training.autocast and training.precision == "32-true":
+            raise InvalidJob("autocast over float32 weights is a mixed precision: write bf16-mixed", "training.autocast")
+        if training.upcast_unquantized != "none" and not training.quantization:
+            raise InvalidJob("nothing is quantized: leave it out, or name a quantization", "training.upcast_unquantized")
         if training.quantization and not training.adapter:
             raise InvalidJob("quantized weights are frozen: add an adapter, or nothing is left to train", "training.adapter")
         if training.attention == "flash_attention_2" and training.precision == "32-true":
@@ -102,39 +112,57 @@ def _refuse_unmodelled(job: Job) -> None:
 
 def _check_lengths(job: Job, model: Model) -> None:
     """Learned positions end; rotary ones can be stretched, and get a warning."""
-    asked, where = (
-        (job.training.sequence_length, "training.sequence_length")
-        if job.task == "train"
-        else (job.serving.context, "serving.context")
-    )
-    limit = model.spec.max_position_embeddings
-    if model.spec.model_type == "gpt2" and asked > limit:
-        raise InvalidJob(f"{asked} tokens are more than the model's {limit} learned positions", where)
+    lengths = {
+        "training.sequence_length": job.training.sequence_length,
+        "training.target_length": job.training.target_length or 0,
+    }
+    limit = model.spec.longest_sequence
+    for where, asked in lengths.items() if job.task == "train" else (("serving.context", job.serving.context),):
+        if model.spec.learned_positions and limit and asked > limit:
+            raise InvalidJob(f"{asked} tokens are more than the model's {limit} learned positions", where)
 
 
-def _memory(played: Replay, beside: Overhead, card: Capacity, cache: KvCache | None) -> Memory:
-    peak = played.peak
+def _reserved(job: Job, build: Builder, card: Capacity) -> Reserved | None:
+    """What the caching allocator takes; None for vLLM, which takes its share of the card whatever it needs."""
+    if job.task == "serve" and job.serving.engine == "vllm":
+        return None
+    kept = round(workspace(card.compute_capability).value * MIB)
+    return reserved(build.tape, kept, job.task == "train" and job.training.expandable_segments)
+
+
+def _memory(played: Replay, beside: Overhead, taken: Reserved | None, card: Capacity, cache: KvCache | None) -> Memory:
+    peak, parts = played.peak, dict(beside.parts)
     last = {phase.name: phase for phase in played.phases}
     steps = [phase for phase in played.phases if phase.name != "load"]
     forward = last.get("forward") or last["prefill"]
+    least = peak.peak_bytes + parts["cublas_workspaces"]
+    most = held = shown = least
+    if taken is not None:
+        most, held = max(least, taken.reserved_bytes), max(least, taken.held_bytes)
+        outside = beside.total_bytes - parts["cublas_workspaces"]
+        crowded = card.memory_bytes is not None and most + outside > card.memory_bytes
+        shown = held if crowded else most  # a full card makes the allocator give back what is wholly free
+        parts["cached_blocks"] = shown - least
+    spread = round(peak.peak_bytes * facts()["fragmentation"].high)
     return Memory(
         capacity_bytes=card.memory_bytes,
         peak_bytes=peak.peak_bytes,
         peak_phase=peak.name,
-        reserved_bytes=None,
-        total_bytes=peak.peak_bytes + beside.total_bytes,
-        range_bytes=(peak.peak_bytes + beside.low_bytes, peak.peak_bytes + beside.high_bytes),
+        reserved_bytes=None if taken is None else shown,
+        held_bytes=None if taken is None else held,
+        total_bytes=peak.peak_bytes + sum(parts.values()),
+        range_bytes=(peak.peak_bytes + beside.low_bytes, most - parts["cublas_workspaces"] + beside.high_bytes + spread),
         resident_bytes=steps[0].start_bytes,
         forward_end_bytes=forward.end_bytes,
         phases={name: max(p.peak_bytes for p in steps if p.name == name) for name in last if name != "load"},
         at_peak={name: size for name, size in played.at_peak.items() if size},
-        overhead=beside.parts,
+        overhead=parts,
         kv_cache=cache,
     )
 
 
 def _kv_cache(job: Job, model: Model, place: Topology, played: Replay, beside: Overhead, card: Capacity) -> KvCache | None:
-    if job.task != "serve":
+    if job.task != "serve" or not isinstance(model.spec, DecoderSpec):
         return None
     rest = played.peak.peak_bytes - played.at_peak.get(KV_CACHE, 0)
     return kv_cache(job.serving, model.spec, place, rest, beside.total_bytes, card.memory_bytes)
@@ -142,8 +170,12 @@ def _kv_cache(job: Job, model: Model, place: Topology, played: Replay, beside: O
 
 def _parameters(build: Builder, model: Model, place: Topology) -> Parameters:
     """Of the whole model, adapters included; a tensor-parallel rank holds a part."""
-    total = sum(p.total for p in build.parameters) if place.tensor == 1 else count(model.spec)
-    return Parameters(total=total, trainable=sum(p.total for p in build.parameters if p.trainable), active=total)
+    whole = build.parameters if place.tensor == 1 else parameters(model.spec)
+    return Parameters(
+        total=sum(p.total for p in whole),
+        trainable=sum(p.total for p in build.parameters if p.trainable),
+        active=sum(p.active * p.times for p in whole),
+    )
 
 
 def _time(job: Job, build: Builder, played: Replay, place: Topology, card: Capacity) -> Time | None:

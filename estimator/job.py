@@ -19,6 +19,15 @@ Count = Annotated[int, Field(ge=1, le=2**20)]
 Tokens = Annotated[int, BeforeValidator(parse_count, json_schema_input_type=int | float | str), Field(ge=1, le=10**16)]
 Bytes = Annotated[int, BeforeValidator(parse_bytes, json_schema_input_type=int | str), Field(ge=1, le=2**50)]
 Place = Literal["none", "cpu", "nvme"]
+Head = Literal[
+    "causal-lm",
+    "masked-lm",
+    "seq2seq-lm",
+    "speech-seq2seq-lm",
+    "sequence-classification",
+    "image-classification",
+    "contrastive",
+]
 
 
 class _Part(BaseModel):
@@ -94,14 +103,31 @@ class Training(_Part):
     optimizer_implementation: Literal["foreach", "fused", "forloop"] = "fused"
     micro_batch_size: Count = Field(1, description="sequences per GPU and forward pass")
     sequence_length: Annotated[int, Field(ge=1, le=2**24)] = Field(2048, description="tokens")
+    target_length: Annotated[int, Field(ge=1, le=2**24)] | None = Field(
+        None, description="tokens on the decoder's side of an encoder-decoder; without it, as many as sequence_length"
+    )
+    head: Head | None = Field(None, description="output layer and loss; without it, the model's usual one")
+    labels: Annotated[int, Field(ge=2, le=2**20)] | None = Field(None, description="classes of a classification; without it, 2")
     gradient_accumulation_steps: Count = 1
     activation_checkpointing: Literal["none", "full", "sqrt", "selective"] | CheckpointForm = "full"
+    reentrant_checkpointing: bool = Field(False, description="torch's older checkpointing (use_reentrant=True)")
+    autocast: bool = Field(False, description="torch.autocast over weights that are in half precision already")
+    gradient_clipping: bool = Field(False, description="clip gradients by their norm (torch.nn.utils.clip_grad_norm_)")
+    expandable_segments: bool = Field(False, description="PYTORCH_ALLOC_CONF=expandable_segments:True")
+    zero_grad_to_none: bool = Field(True, description="free gradients between steps (optimizer.zero_grad(set_to_none=True))")
     attention: Literal["eager", "sdpa", "flash_attention_2"] = "sdpa"
     loss: Literal["eager", "chunked", "fused"] = "eager"
     implementation: Literal["transformers", "fast-kernels", "liger", "megatron", "torchtitan"] = "transformers"
+    transformers_release: Literal["5", "4.48", "4.45"] = Field(
+        "5", description="how the loss is computed: as in transformers 5, in 4.46 to 4.49, or before"
+    )
     adapter: Adapter | None = None
     quantization: Literal["nf4", "nf4-double", "fp4", "int8", "gptq-int4"] | None = Field(
         None, description="storage of frozen weights"
+    )
+    upcast_unquantized: Literal["none", "norms", "all"] = Field(
+        "none",
+        description="in float32 beside quantized weights: norms (TRL), all (peft.prepare_model_for_kbit_training)",
     )
     tokens: Tokens | None = Field(None, description="tokens that the whole run processes")
 

@@ -7,7 +7,7 @@ from typing import Any
 from estimator import catalogue
 from estimator.hardware.accelerator import FOLDER, accelerator
 from estimator.pricing.prices import prices_of
-from estimator.specs.resolve import model_folder, published
+from estimator.specs.published import model_folder, published
 
 
 def models() -> list[dict[str, Any]]:

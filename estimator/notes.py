@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from estimator.dtypes import DType
 from estimator.facts import MeasuredFact
-from estimator.families.attention import runs_on_math
 from estimator.hardware.capacity import Capacity
 from estimator.job import Job
 from estimator.parallel.topology import Topology
 from estimator.serving.plan import CHUNK, compute_type
 from estimator.specs.spec import ModelSpec
+from estimator.tape.tape import Tape
 from estimator.timing.step import efficiencies
 from estimator.training.plan import precision_of
 
@@ -55,14 +55,14 @@ def _share(what: str, fact: MeasuredFact, of: str) -> str:
     return f"time: {what} at {fact.value:.0%} of {of} ({fact.low:.0%} to {fact.high:.0%})"
 
 
-def warnings(job: Job, spec: ModelSpec, place: Topology, card: Capacity) -> list[str]:
+def warnings(job: Job, spec: ModelSpec, place: Topology, card: Capacity, tape: Tape) -> list[str]:
     """What the caller should know before relying on the answer."""
     said = []
     tokens = job.training.sequence_length if job.task == "train" else job.serving.context
-    if tokens > spec.max_position_embeddings:
-        said.append(f"{tokens} tokens are more than the {spec.max_position_embeddings} that the model was made for")
-    if job.task == "train":
-        said += _of_kernels(job, spec, place)
+    most = spec.longest_sequence
+    if most and tokens > most:
+        said.append(f"{tokens} tokens are more than the {most} that the model was made for")
+    said += tape.remarks
     if _compute(job, place).name == "bfloat16":
         said += without_bf16(card)
     if card.accelerator and not card.accelerator.memory.verified:
@@ -78,22 +78,6 @@ def _compute(job: Job, place: Topology) -> DType:
     return compute_type(job.serving)
 
 
-def _of_kernels(job: Job, spec: ModelSpec, place: Topology) -> list[str]:
-    said, training = [], job.training
-    compute = _compute(job, place)
-    masked = spec.sliding_window is not None and training.sequence_length >= spec.sliding_window
-    grouped = spec.num_key_value_heads != spec.num_attention_heads
-    if training.attention == "sdpa" and runs_on_math(grouped, compute, masked, spec.head_dim):
-        said.append("sdpa falls to the math kernel for grouped key heads in float32 and holds every score; in bf16 it does not")
-    if training.attention == "sdpa" and masked:
-        said.append(
-            f"from {spec.sliding_window} tokens on the sliding window needs a mask, and a mask keeps sdpa from flash attention"
-        )
-    if training.quantization == "int8" and training.activation_checkpointing != "none":
-        said.append("8-bit layers keep their inputs outside autograd's saved tensors: checkpointing does not free them")
-    return said
-
-
 def without_bf16(card: Capacity) -> list[str]:
     """What to know of a card whose arithmetic has no bf16."""
     if card.accelerator is None or card.accelerator.bf16:
@@ -106,11 +90,10 @@ def without_bf16(card: Capacity) -> list[str]:
 def not_modelled(job: Job) -> list[str]:
     """What the bytes leave out."""
     left = [
-        "the caching allocator's reserved but unused blocks (reserved_bytes)",
-        "temporary workspaces inside kernels",
+        "workspaces inside kernels other than attention's",
         "the host's memory",
         "loading the checkpoint",
     ]
     if job.task == "train":
-        return [*left, "evaluation and checkpoint saving", "gradient clipping"]
+        return [*left, "evaluation and checkpoint saving"]
     return [*left, "CUDA graphs", "sampling beyond one set of logits"] if job.serving.engine == "vllm" else left

@@ -2,22 +2,34 @@
 
 from __future__ import annotations
 
+from estimator.families import heads
 from estimator.job import Job
 from estimator.specs.spec import ModelSpec
 
 
 def settled(job: Job, spec: ModelSpec) -> Job:
-    """The job with torch's implementation of its optimizer, lengths that the model has positions for, and a strategy.
+    """The job with torch's implementation of its optimizer, lengths that the model has positions for, its way of attention, and
+    a strategy.
 
-    Only where none were given.
+    Only where none were given. Raises `InvalidJob` for an implementation of attention that the model does not have.
     """
-    most = spec.max_position_embeddings
+    most = spec.longest_sequence
     training, serving, parallelism = job.training, job.serving, job.parallelism
     if "optimizer_implementation" not in training.model_fields_set and training.optimizer.startswith("sgd"):
         training = training.model_copy(update={"optimizer_implementation": "foreach"})
-    if "sequence_length" not in training.model_fields_set and training.sequence_length > most:
+    if "sequence_length" not in training.model_fields_set and most and training.sequence_length > most:
         training = training.model_copy(update={"sequence_length": most})
-    if "context" not in serving.model_fields_set and serving.context > most:
+    if "loss" not in training.model_fields_set and training.implementation == "liger":
+        training = training.model_copy(update={"loss": "fused"})
+    if "attention" not in training.model_fields_set and training.attention not in spec.attentions:
+        training = training.model_copy(update={"attention": spec.attentions[0]})
+    if training.target_length is None and spec.most_targets:
+        training = training.model_copy(update={"target_length": min(training.sequence_length, spec.most_targets)})
+    if training.head is None:
+        training = training.model_copy(update={"head": next(iter(heads(spec.model_type)))})
+    if training.labels is None and training.head and training.head.endswith("classification"):
+        training = training.model_copy(update={"labels": 2})
+    if "context" not in serving.model_fields_set and most and serving.context > most:
         serving = serving.model_copy(update={"context": most})
     if parallelism.data is None:
         ranks = parallelism.tensor * parallelism.pipeline * parallelism.context

@@ -29,7 +29,10 @@ def offered(memory: Memory, job: Job) -> int | None:
 
 
 def judge(job: Job, memory: Memory) -> Verdict:
-    """Fits if even the high end of the range does; tight if the expected total does."""
+    """Fits if even the high end does; tight if what cannot be given back does.
+
+    When a card is full the caching allocator gives back what is wholly free, so that alone does not keep a job from running.
+    """
     limit = offered(memory, job)
     if limit is None:
         return Verdict(None, "unknown", "no hardware was given: name a gpu, or an amount of memory")
@@ -42,6 +45,5 @@ def judge(job: Job, memory: Memory) -> Verdict:
     if memory.range_bytes[1] <= limit:
         return Verdict(True, "fits", reason)
     hint = "set PYTORCH_ALLOC_CONF=expandable_segments:True to keep fragmentation low"
-    return Verdict(
-        True, "tight", f"{reason}, which fragmentation and the context may take", (hint,) if job.task == "train" else ()
-    )
+    asked = job.task == "train" and not job.training.expandable_segments
+    return Verdict(True, "tight", f"{reason}, which cached blocks and the context may take", (hint,) if asked else ())

@@ -63,7 +63,14 @@ def _command_line() -> str:
 
 def _catalogue() -> str:
     models = [
-        [row["name"], f"{row['parameters']:,}", row["architecture"], row["layers"], f"{row['context']:,}", row["licence"]]
+        [
+            row["name"],
+            f"{row['parameters']:,}",
+            row["architecture"],
+            row["layers"],
+            f"{row['context']:,}" if row["context"] else "any",
+            row["licence"],
+        ]
         for row in listing.models()
     ]
     cards = [

@@ -9,25 +9,27 @@ from typing import Any
 import yaml
 
 from estimator import Answer, Job
-from estimator.specs.resolve import published
+from estimator.specs.published import published
 
 CASES = Path(__file__).parent / "cases"
 COUNTS = ("resident", "forward_end", "forward", "backward", "optimizer_step")
 
 
 def cases(name: str) -> list[dict[str, Any]]:
-    """A table of cases."""
-    found = yaml.safe_load((CASES / f"{name}.yaml").read_text(encoding="utf-8"))
+    """A table of cases, or all tables of a folder."""
+    paths = sorted((CASES / name).glob("*.yaml")) or [CASES / f"{name}.yaml"]
+    found = [case for path in paths for case in yaml.safe_load(path.read_text(encoding="utf-8"))]
     assert found
-    return list(found)
+    return found
 
 
 def job_of(case: Mapping[str, Any]) -> dict[str, Any]:
     """The job of a case: its model with as many layers as the case says."""
     job = {key: value for key, value in case.items() if key in Job.model_fields}
     if "layers" in case:
-        spec = published(case["model"]).architecture
-        job["model"] = {**spec.model_dump(), "num_hidden_layers": case["layers"]}
+        given = case["model"]
+        spec = published(given).architecture.model_dump() if isinstance(given, str) else given
+        job["model"] = {**spec, "num_hidden_layers": case["layers"]}
     return job
 
 

@@ -13,7 +13,7 @@ from estimator.facts import Fact, MeasuredFact
 from estimator.hardware.accelerator import FOLDER, accelerator
 from estimator.pricing.prices import cost, price_list, prices_of
 from estimator.runtime import overheads
-from estimator.specs.resolve import model_folder, published
+from estimator.specs.published import model_folder, published
 from estimator.timing.step import efficiencies
 
 CARDS = catalogue.names(FOLDER)

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from statistics import median
 from typing import Any
 
 import pytest
-import yaml
 
 from estimator import Job, estimate
 from estimator.specs.resolve import resolve
+from estimator.units import GIB, MIB
+from estimator.verify.step import fake_step
 from tests.jobs import job_of
-from tests.judge.step import fake_step
+from tests.measured import CUBLAS_WORKSPACES, a100_runs
 
-MEASURED = yaml.safe_load((Path(__file__).parent / "data" / "measured.yaml").read_text(encoding="utf-8"))
-MIB, GIB = 2**20, 2**30
-CUBLAS_WORKSPACES = 2 * (8 * MIB + 128 * 1024)
-"""Allocated through torch's allocator where the record's version allocates them: one for each of two streams
-(aten/src/ATen/cuda/CublasHandlePool.cpp). The estimate counts them beside the peak."""
+RUNS = [run for run in a100_runs() if isinstance(run["job"]["model"], str)]
+SUCCEEDED = [run for run in RUNS if not run["out_of_memory"]]
+CLOSE_TO_THE_CARD = 0.03
 
 
 def block(layers: int) -> dict[str, Any]:
@@ -39,17 +38,33 @@ def test_a_llama_2_7b_block_saves_364_27_mib() -> None:
     assert round((saved[1] - saved[0]) / MIB, 2) == 364.27
 
 
-@pytest.mark.parametrize("record", MEASURED, ids=lambda record: record["name"])
-def test_a_measured_run(record: dict[str, Any]) -> None:
-    memory = estimate(record["job"]).memory
-    assert memory.peak_phase == "optimizer_step"
-    assert memory.peak_bytes + CUBLAS_WORKSPACES == pytest.approx(record["peak_allocated_bytes"], abs=MIB)
-    assert memory.resident_bytes + CUBLAS_WORKSPACES == pytest.approx(record["end_allocated_bytes"], abs=MIB)
+@pytest.mark.parametrize("run", SUCCEEDED, ids=lambda run: run["name"])
+def test_the_allocated_bytes_of_a_measured_run(run: dict[str, Any]) -> None:
+    memory = estimate(run["job"]).memory
+    assert memory.peak_bytes + CUBLAS_WORKSPACES == pytest.approx(run["peak_allocated_bytes"], rel=2e-4)
+    assert memory.resident_bytes + CUBLAS_WORKSPACES == pytest.approx(run["end_allocated_bytes"], abs=4 * MIB)
+
+
+def test_what_nvidia_smi_showed() -> None:
+    """Half of the runs within 5 %; all but those that hold float32 logits, whose blocks were not used again as the rules say."""
+    errors = [abs(estimate(run["job"]).memory.total_bytes / MIB / run["nvidia_smi_mib"] - 1) for run in SUCCEEDED]
+    assert median(errors) < 0.05
+    fused = [error for run, error in zip(SUCCEEDED, errors, strict=True) if run["training"].get("loss") == "fused"]
+    assert len(fused) > 10
+    assert max(fused) < 0.01
+
+
+@pytest.mark.parametrize("run", RUNS, ids=lambda run: run["name"])
+def test_a_measured_run_fits_or_does_not(run: dict[str, Any]) -> None:
+    answer = estimate(run["job"])
+    assert answer.memory.capacity_bytes is not None
+    if abs(answer.memory.total_bytes / answer.memory.capacity_bytes - 1) > CLOSE_TO_THE_CARD:
+        assert answer.fits is not run["out_of_memory"]
 
 
 def test_foreach_holds_the_steps_of_all_parameters_at_once() -> None:
     """Mistral-7B: the measured 67.46 GiB, and 13.5 GiB less with the fused implementation."""
-    job = MEASURED[0]["job"]
+    job = next(run["job"] for run in RUNS if run["name"] == "base mistral-7b-v0.1 full none 4")
     fused = {**job, "training": {**job["training"], "optimizer_implementation": "fused"}}
     foreach_bytes, fused_bytes = estimate(job).memory.peak_bytes, estimate(fused).memory.phases["optimizer_step"]
     assert (foreach_bytes + CUBLAS_WORKSPACES) / GIB == pytest.approx(67.46, abs=0.005)

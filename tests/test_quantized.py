@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from estimator import estimate
-from tests.judge.live import rounded
+from estimator.verify.live import rounded
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")

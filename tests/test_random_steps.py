@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from estimator import Job, WillItFitError, estimate
 from estimator.specs.resolve import resolve
+from estimator.verify.step import fake_step
 from tests.jobs import counts
-from tests.judge.step import fake_step
 
 WITHIN = 0.001
 """Most are equal. What is left: masks and rotary tables of a few tokens, whose temporaries the tape does not have."""

@@ -2,20 +2,43 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from estimator import estimate
-from estimator.specs.resolve import published
+from estimator.specs.resolve import resolve
+from estimator.specs.spec import DecoderSpec
 from tests.judge.serving import fake_serving
 
 GIB = 2**30
-CASES = [("llama-2-7b", 1, 512), ("llama-3-8b", 4, 1024), ("qwen3-8b", 2, 2048), ("qwen2.5-1.5b", 2, 333), ("gpt2", 3, 512)]
+NEOX = {"model_type": "gpt_neox", "hidden_size": 1024, "intermediate_size": 4096, "num_attention_heads": 16}
+BIGCODE = {"model_type": "gpt_bigcode", "hidden_size": 2048, "num_attention_heads": 16, "max_position_embeddings": 2048}
+OPT = {"model_type": "opt", "hidden_size": 1024, "num_attention_heads": 16, "word_embed_proj_dim": 512}
+WIDTHS = {"hidden_size": 2560, "intermediate_size": 10240, "num_hidden_layers": 4, "num_attention_heads": 32, "vocab_size": 51200}
+CASES: list[tuple[str | dict[str, Any], int, int]] = [
+    ("llama-2-7b", 1, 512),
+    ("llama-3-8b", 4, 1024),
+    ("qwen3-8b", 2, 2048),
+    ("qwen2.5-1.5b", 2, 333),
+    ("gpt2", 3, 512),
+    ({**NEOX, "num_hidden_layers": 24, "vocab_size": 50304}, 3, 333),
+    ({**BIGCODE, "num_hidden_layers": 24, "vocab_size": 49280}, 2, 1024),
+    ({**OPT, "num_hidden_layers": 24, "vocab_size": 50272, "do_layer_norm_before": False}, 1, 512),
+    ("mistral-7b-v0.1", 1, 5000),
+    ({"model_type": "phi", **WIDTHS, "partial_rotary_factor": 0.4}, 2, 333),
+    ({"model_type": "phi3", **WIDTHS, "num_key_value_heads": 8, "sliding_window": 700}, 2, 1024),
+    ({"model_type": "stablelm", **WIDTHS, "num_key_value_heads": 8, "qk_layernorm": True, "use_parallel_residual": True}, 1, 512),
+    ({"model_type": "starcoder2", **WIDTHS, "num_key_value_heads": 2, "sliding_window": 4096}, 2, 512),
+    ({"model_type": "nemotron", **WIDTHS, "num_key_value_heads": 8}, 2, 1024),
+]
 
 
-@pytest.mark.parametrize(("name", "sequences", "context"), CASES)
-def test_generation_allocates_what_torch_allocates(name: str, sequences: int, context: int) -> None:
+@pytest.mark.parametrize(("model", "sequences", "context"), CASES)
+def test_generation_allocates_what_torch_allocates(model: str | dict[str, Any], sequences: int, context: int) -> None:
     """Equal for the prompt. For the next token torch holds its position and mask besides: a few KiB, 0.01 % at most."""
-    spec = published(name).architecture.model_copy(update={"num_hidden_layers": 4})
+    spec = resolve(model).spec.model_copy(update={"num_hidden_layers": 4})
+    assert isinstance(spec, DecoderSpec)
     serving = {"engine": "transformers", "context": context, "concurrency": sequences}
     memory = estimate({"model": spec.model_dump(), "task": "serve", "serving": serving}).memory
     counted = fake_serving(spec, sequences, context)

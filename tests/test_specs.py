@@ -12,8 +12,9 @@ import transformers
 
 from estimator import InvalidJob, NotModelled, UnknownName, catalogue
 from estimator.families import count
-from estimator.specs.resolve import model_folder, published, resolve
-from tests.judge.model import config
+from estimator.specs.published import model_folder, published
+from estimator.specs.resolve import resolve
+from estimator.verify.model import config
 
 MODELS = catalogue.names(model_folder())
 
@@ -26,7 +27,7 @@ def test_there_are_enough() -> None:
 def test_parameters_are_the_published_ones(name: str) -> None:
     model = published(name)
     with torch.device("meta"):
-        real = transformers.AutoModelForCausalLM.from_config(config(model.architecture, "sdpa"))
+        real = transformers.AutoModelForCausalLM.from_config(config(model.architecture, model.architecture.attentions[0]))
     assert count(model.architecture) == model.parameters.value == sum(p.numel() for p in real.parameters())
 
 
@@ -47,7 +48,7 @@ def test_no_two_models_share_a_name() -> None:
 @pytest.mark.parametrize("name", ["gpt2-xl", "llama-3.1-8b", "mistral-7b-v0.1", "qwen2.5-7b", "qwen3-0.6b", "smollm2-135m"])
 def test_a_config_json_is_read_as_its_model(name: str, tmp_path: Path) -> None:
     spec = published(name).architecture
-    config(spec, "sdpa").save_pretrained(tmp_path)
+    config(spec, spec.attentions[0]).save_pretrained(tmp_path)
     for path in (tmp_path, tmp_path / "config.json"):
         read = resolve(str(path)).spec
         assert read == spec

@@ -1,4 +1,7 @@
-"""torch as judge: whole training steps at full width, to the byte."""
+"""torch as judge: whole training steps at full width, to the byte.
+
+A case that is not equal says how far off it is (`within`, of each count) and `why`.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +9,21 @@ from typing import Any
 
 import pytest
 
-from estimator import Job, estimate
-from estimator.specs.resolve import resolve
-from tests.jobs import cases, counts, job_of
-from tests.judge.step import fake_step
+from tests.jobs import cases
+from tests.judged import STALE, judged, records
+
+WORST = 0.005
 
 
 @pytest.mark.parametrize("case", cases("fake_steps"), ids=lambda case: case["name"])
 def test_a_step_allocates_what_torch_allocates(case: dict[str, Any]) -> None:
-    answer = estimate(job_of(case))
-    job = Job.model_validate(answer.job)
-    assert counts(answer) == fake_step(job, resolve(job.model).spec)
+    verdict = judged("fake_steps", case)
+    estimated, counted = verdict["estimated"], verdict["counted"]
+    if "within" in case:
+        assert case["why"]
+        assert case["within"] <= WORST
+        error = max(abs(estimated[name] / counted[name] - 1) for name in counted)
+        assert case["within"] / 10 < error <= case["within"], (estimated, counted)
+    else:
+        assert estimated == counted
+    assert records()["fake_steps"].get(case["name"]) == verdict, STALE

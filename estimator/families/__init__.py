@@ -1,4 +1,4 @@
-"""One short file per architecture: its forward pass in tape operations."""
+"""One short file per architecture: its spec, and its forward pass in tape operations."""
 
 from __future__ import annotations
 
@@ -6,27 +6,94 @@ from importlib import import_module
 from typing import Any
 
 from estimator.dtypes import bfloat16
-from estimator.families.build import Builder
+from estimator.errors import InvalidJob
+from estimator.families.build import Builder, Parameter
+from estimator.families.heads import Head, Model
 from estimator.specs.spec import ModelSpec
 from estimator.tape.tape import Tape
 
-_FAMILIES = {
-    "llama": ("llama", "Llama"),
-    "mistral": ("llama", "Llama"),
-    "qwen2": ("llama", "Llama"),
-    "qwen3": ("llama", "Llama"),
-    "gpt2": ("gpt2", "GPT2"),
+FAMILIES = {
+    "llama": "llama",
+    "mistral": "llama",
+    "qwen2": "llama",
+    "qwen3": "llama",
+    "gpt2": "gpt2",
+    "gemma": "gemma",
+    "gemma2": "gemma",
+    "gemma3_text": "gemma",
+    "granite": "granite",
+    "olmo": "olmo",
+    "olmo2": "olmo",
+    "olmo3": "olmo",
+    "cohere": "cohere",
+    "cohere2": "cohere",
+    "phi": "phi",
+    "phi3": "phi3",
+    "stablelm": "stablelm",
+    "falcon": "falcon",
+    "starcoder2": "starcoder2",
+    "nemotron": "nemotron",
+    "gpt_neox": "gpt_neox",
+    "gpt_bigcode": "gpt_bigcode",
+    "gptj": "gptj",
+    "opt": "opt",
+    "bloom": "bloom",
+    "mpt": "mpt",
+    "mixtral": "mixtral",
+    "qwen2_moe": "mixtral",
+    "qwen3_moe": "mixtral",
+    "olmoe": "olmoe",
+    "granitemoe": "granitemoe",
+    "gpt_oss": "gpt_oss",
+    "deepseek_v2": "deepseek",
+    "deepseek_v3": "deepseek",
+    "bert": "bert",
+    "roberta": "bert",
+    "bart": "bart",
+    "t5": "t5",
+    "modernbert": "modernbert",
+    "deberta-v2": "deberta_v2",
+    "vit": "vit",
+    "clip": "clip",
+    "whisper": "whisper",
+    "mamba": "mamba",
+    "mamba2": "mamba2",
+    "granitemoehybrid": "granitemoehybrid",
 }
+"""The file of each `model_type`. It has `SPECS`, by model type, and `HEADS`, by the name in a job; the first is the usual one."""
 
 
-def build_model(spec: ModelSpec, build: Builder, attention: str) -> Any:
-    """The model of a spec, on the builder's tape."""
-    module, name = _FAMILIES[spec.model_type]
-    return getattr(import_module(f"estimator.families.{module}"), name)(spec, build, attention)
+def _family(model_type: str) -> Any:
+    return import_module(f"estimator.families.{FAMILIES[model_type]}")
+
+
+def spec_class(model_type: str) -> type[ModelSpec]:
+    """What a spec of that type must say."""
+    found: type[ModelSpec] = _family(model_type).SPECS[model_type]
+    return found
+
+
+def heads(model_type: str) -> dict[str, Head]:
+    """The heads that models of that type can have, the usual one first."""
+    found: dict[str, Head] = _family(model_type).HEADS
+    return found
+
+
+def build_model(spec: ModelSpec, build: Builder, head: str) -> Model:
+    """The model of a spec with the head of that name, on the builder's tape."""
+    known = heads(spec.model_type)
+    if head not in known:
+        raise InvalidJob(f"{spec.model_type} has no head {head}; it has {', '.join(known)}", "training.head")
+    return known[head](spec, build)
 
 
 def count(spec: ModelSpec) -> int:
-    """How many parameters a model has, tied weights once."""
+    """How many parameters a model with its usual head has, tied weights once."""
+    return sum(p.total for p in parameters(spec))
+
+
+def parameters(spec: ModelSpec) -> list[Parameter]:
+    """The parameters of a model with its usual head, tied weights once."""
     build = Builder(Tape(), bfloat16)
-    build_model(spec, build, "sdpa")
-    return sum(p.total for p in build.parameters)
+    build_model(spec, build, next(iter(heads(spec.model_type))))
+    return build.parameters

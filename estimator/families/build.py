@@ -6,19 +6,29 @@ quantized weights, one with an adapter, parameters that are sharded.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Protocol
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from math import prod
+from typing import Any, Protocol, TypeVar
 
 from estimator.dtypes import DType
+from estimator.errors import NotModelled
+from estimator.families.kernels import EAGER, Gated, Kernels
 from estimator.families.layers import Checkpointing, Edges, Layer, Layers
-from estimator.families.modules import Conv1D, Embedding, LayerNorm, Linear, Module, RMSNorm
+from estimator.families.modules import Conv1D, Convolution, Embedding, LayerNorm, Linear, Module
 from estimator.tape.layout import Shape
 from estimator.tape.tape import PARAMETER, Slot, Tape
 from estimator.tape.tensor import Tensor, empty
 
-Forward = Callable[[Tensor], tuple[Tensor, Tensor]]
-"""Token ids in; loss and logits out."""
+Forward = Callable[..., tuple[Tensor, Any]]
+"""A batch in; out come the loss, and what the model's output holds beside it."""
+
+LinearKind = Callable[[Tensor, Tensor | None], Module]
+"""A linear layer of a weight [out, in] and a bias."""
+
+Kind = TypeVar("Kind")
+
+WHOLE = "bitsandbytes stores linear layers in few bits, and experts' weights are none: they stay as they are"
 
 
 @dataclass(slots=True)
@@ -26,7 +36,8 @@ class Parameter:
     """One parameter of the model.
 
     `tensor` is what the model computes with; `local` what this rank keeps and optimises: the same, or a shard of it.
-    `count` is what a person counts: packed 4-bit weights hold two to a byte.
+    `count` is what a person counts: packed 4-bit weights hold two to a byte. `active` is how much of it one token uses: all,
+    but of a mixture's experts only those that it is sent to.
     """
 
     name: str
@@ -34,15 +45,38 @@ class Parameter:
     local: Tensor
     slot: Slot | None
     count: int
+    active: int
 
     @property
     def trainable(self) -> bool:
         return self.tensor.requires_grad
 
     @property
+    def times(self) -> int:
+        """In how many layers it occurs."""
+        return self.slot.total if self.slot else 1
+
+    @property
     def total(self) -> int:
         """Its count in all layers."""
-        return self.count * (self.slot.total if self.slot else 1)
+        return self.count * self.times
+
+
+class Weight:
+    """A parameter that a module of its own kind uses, no linear layer: an adapter changes it while the module runs."""
+
+    def __init__(self, tensor: Tensor):
+        self.tensor = tensor
+
+    def __call__(self) -> Tensor:
+        """What the module computes with."""
+        return self.tensor
+
+    def enter(self) -> None:
+        """The module begins."""
+
+    def leave(self) -> None:
+        """The module has ended."""
 
 
 class Sharding:
@@ -52,6 +86,8 @@ class Sharding:
     """
 
     edges = Edges()
+    input_dtype: DType | None = None
+    """What the numbers that a layer is called with are cast to."""
 
     def parameter(self, tape: Tape, shape: Shape, dtype: DType, name: str) -> tuple[Tensor, Tensor]:
         """A new parameter: what the model computes with, and what this rank keeps of it."""
@@ -89,7 +125,7 @@ class Quantization(Protocol):
 
 
 class Adapter(Protocol):
-    """Adds trainable parameters to linear layers."""
+    """Adds trainable parameters to linear layers, and to some weights outside them."""
 
     def targets(self, name: str) -> bool:
         """Whether the layer of that name is adapted."""
@@ -97,94 +133,192 @@ class Adapter(Protocol):
     def adapt(self, build: Builder, name: str, module: Module, inputs: int, outputs: int) -> Module:
         """The adapted layer."""
 
+    def weight(self, build: Builder, name: str, tensor: Tensor, used: int) -> Weight:
+        """The weight of that name, adapted if it is to be; see `Builder.weight`."""
+
 
 @dataclass
 class Builder:
-    """Makes a model's modules on `tape`, with weights of type `dtype`."""
+    """Makes a model's modules on `tape`, with weights of type `dtype`. `labels`: classes of a classification."""
 
     tape: Tape
     dtype: DType
+    compute: DType | None = None
+    """What quantized layers compute in, where it is another type."""
+    norms: DType | None = None
+    """What parameters whose name has "norm" in it are held in, where it is another type."""
+    attention: str = "sdpa"
+    kernels: Kernels = EAGER
+    labels: int = 2
     checkpointing: Checkpointing = field(default_factory=Checkpointing)
     sharding: Sharding = field(default_factory=Sharding)
     quantization: Quantization | None = None
     adapter: Adapter | None = None
     cache: Callable[[], Cache] | None = None
+    unrolled: bool = False
     parameters: list[Parameter] = field(default_factory=list)
+    linears: list[str] = field(default_factory=list)
+    """Names of the linear layers that an adapter can be put on."""
 
     def __post_init__(self) -> None:
         self._outside: list[Parameter] = []
         self._unit = self._outside
+        self._stacked = 0
 
     @property
     def training(self) -> bool:
         """Whether the model is built to be trained: a served one has a cache instead."""
         return self.cache is None
 
+    @property
+    def recomputes(self) -> bool:
+        """Whether some layers are recomputed in backward."""
+        return bool(self.checkpointing.every or self.checkpointing.segment)
+
     def parameter(
-        self, name: str, shape: Shape, dtype: DType | None = None, trainable: bool | None = None, count: int | None = None
+        self,
+        name: str,
+        shape: Shape,
+        dtype: DType | None = None,
+        trainable: bool | None = None,
+        count: int | None = None,
+        active: int | None = None,
     ) -> Tensor:
         """A new parameter; frozen where an adapter is trained instead, unless `trainable` says otherwise."""
         if trainable is None:
             trainable = self.training and self.adapter is None and self.quantization is None
+        dtype = dtype or (self.norms if self.norms and "norm" in name else self.dtype)
         with self.tape.counting(PARAMETER):
-            tensor, local = self.sharding.parameter(self.tape, shape, dtype or self.dtype, name)
+            tensor, local = self.sharding.parameter(self.tape, shape, dtype, name)
         tensor.requires_grad = trainable
-        parameter = Parameter(name, tensor, local, self.tape.slot, tensor.numel if count is None else count)
+        count = tensor.numel if count is None else count
+        parameter = Parameter(name, tensor, local, self.tape.slot, count, count if active is None else active)
         self.parameters.append(parameter)
         self._unit.append(parameter)
         return tensor
+
+    def weight(self, name: str, shape: Shape, used: int | None = None) -> Weight:
+        """A weight outside a linear layer, [out, in], or one per expert, [experts, .., ..], of which a token uses `used`."""
+        experts = 1 if used is None else shape[0]
+        if used is not None and self.quantization is not None:
+            self.tape.remarks[WHOLE] = None
+        tensor = self.parameter(name, shape, active=prod(shape) // experts * (used or 1))
+        return Weight(tensor) if self.adapter is None else self.adapter.weight(self, name, tensor, used or 1)
 
     def buffer(self, name: str, shape: Shape, dtype: DType) -> Tensor:
         """Bytes that live with the model but are no parameters of it: rotary frequencies, quantization constants."""
         with self.tape.counting(PARAMETER):
             return empty(self.tape, shape, dtype, name)
 
-    def linear(self, name: str, inputs: int, outputs: int, bias: bool = False) -> Module:
-        """`torch.nn.Linear`, or what the job puts in its place."""
-        if self.quantization is not None:
+    def linear(
+        self, name: str, inputs: int, outputs: int, bias: bool = False, kind: LinearKind = Linear, quantized: bool = True
+    ) -> Module:
+        """`torch.nn.Linear` or a subclass of it, or what the job puts in its place, in few bits if `quantized`."""
+        self.linears.append(name)
+        if self.quantization is not None and quantized:
             module = self.quantization.linear(self, name, (outputs, inputs), bias)
         else:
-            module = Linear(*self._weights(name, (outputs, inputs), outputs, bias))
+            module = kind(*self._weights(name, (outputs, inputs), outputs, bias))
         return self._adapted(name, module, inputs, outputs)
 
     def conv1d(self, name: str, inputs: int, outputs: int) -> Module:
         """transformers' `Conv1D`, or what the job puts in its place."""
+        self.linears.append(name)
         if self.quantization is not None:
             module = self.quantization.linear(self, name, (outputs, inputs), bias=True)
         else:
             module = Conv1D(*self._weights(name, (inputs, outputs), outputs, True))
         return self._adapted(name, module, inputs, outputs)
 
-    def head(self, inputs: int, outputs: int, tied: bool) -> Module:
-        """The output layer over the vocabulary, never quantized or adapted; `tied` to the input embedding or not."""
-        return Linear(self.parameters[0].tensor if tied else self.parameter("lm_head.weight", (outputs, inputs)), None)
+    def convolution(
+        self,
+        name: str,
+        inputs: int,
+        outputs: int,
+        kernel: Shape,
+        stride: int = 1,
+        padding: int = 0,
+        bias: bool = True,
+        first: bool = False,
+    ) -> Module:
+        """`torch.nn.Conv1d` or `Conv2d`; never quantized or adapted. `inputs`: channels of one group.
 
-    def embedding(self, name: str, rows: int, size: int) -> Module:
-        """`torch.nn.Embedding`; the first that a model makes is its input embedding.
+        `first`: it is the model's input embedding, of which the same holds as of `embedding`.
+        """
+        weights = self._weights(name, (outputs, inputs, *kernel), outputs, bias)
+        return Convolution(*weights, stride, padding, first and self.recomputes)
+
+    def head(self, inputs: int, outputs: int, tied: bool, bias: bool = False, name: str = "lm_head") -> Linear:
+        """The output layer, never quantized or adapted; its weight may be `tied` to the input embedding."""
+        weight = self.parameters[0].tensor if tied else self.parameter(name + ".weight", (outputs, inputs))
+        return Linear(weight, self.parameter(name + ".bias", (outputs,)) if bias else None)
+
+    def score(self, inputs: int, bias: bool = False, name: str = "score", outputs: int | None = None) -> Module:
+        """A layer of a classification's head, to its labels unless `outputs` says otherwise.
+
+        Where an adapter is trained, PEFT trains a copy of it (`modules_to_save`).
+        """
+        outputs = self.labels if outputs is None else outputs
+        if self.adapter is not None:
+            self.parameter(name + ".original.weight", (outputs, inputs))
+            if bias:
+                self.parameter(name + ".original.bias", (outputs,))
+        weight = self.parameter(name + ".weight", (outputs, inputs), trainable=self.training)
+        return Linear(weight, self.parameter(name + ".bias", (outputs,), trainable=self.training) if bias else None)
+
+    def embedding(self, name: str, rows: int, size: int, scale: Tensor | None = None, first: bool | None = None) -> Embedding:
+        """`torch.nn.Embedding`, times `scale`; the `first`, or first made, is the input embedding.
 
         transformers makes the input embedding's output require gradients under checkpointing.
         """
-        checkpointed = bool(self.checkpointing.every or self.checkpointing.segment)
-        first = not self.parameters
-        return Embedding(self.parameter(name + ".weight", (rows, size)), first and checkpointed)
+        first = not self.parameters if first is None else first
+        return Embedding(self.parameter(name + ".weight", (rows, size)), first and self.recomputes, scale)
+
+    def gated(self, activation: str) -> Gated:
+        """The middle of a gated feed-forward layer."""
+        return self.kernels.gated(activation)
 
     def rms_norm(self, name: str, size: int) -> Module:
-        return RMSNorm(self.parameter(name + ".weight", (size,)))
+        return self.kernels.rms_norm(self.parameter(name + ".weight", (size,)))
 
-    def layer_norm(self, name: str, size: int) -> Module:
-        return LayerNorm(*self._weights(name, (size,), size, True))
+    def layer_norm(self, name: str, size: int, bias: bool = True, weight: bool = True) -> Module:
+        return LayerNorm(*(self._weights(name, (size,), size, bias) if weight else (None, None)))
 
-    def layers(self, count: int, make: Callable[[], Layer]) -> Layers:
-        """The stack of `count` layers, each checkpointed and sharded as the job says."""
+    def layers(
+        self,
+        kinds: int | Sequence[Kind],
+        make: Callable[[Kind], Layer],
+        label: str = "layers",
+        holding: bool = False,
+        first: int = 1,
+        last: int = 0,
+    ) -> Layers:
+        """A stack of layers, each checkpointed and sharded as the job says: so many, or one per kind in the sequence.
 
-        def build() -> Layer:
+        `holding` if the model holds what a layer returns beside hidden states until the next layer is done; without, the next
+        layer takes it. `first` and `last`: layers at the ends that do what the others do not. Where layers read a tensor that
+        wants a gradient, the first in backward, which is the last layer, makes that, and the others add to it.
+        """
+
+        def build(kind: Kind) -> Layer:
             unit: list[Parameter] = []
             self._unit = unit
-            layer = make()
+            layer = make(kind)
             self._unit = self._outside
             return self.sharding.unit(unit, layer)
 
-        return Layers(self.tape, count, self.checkpointing, self.sharding.edges, build)
+        each: Sequence[Any] = [None] * kinds if isinstance(kinds, int) else kinds
+        edges = Edges(len(each)) if self.unrolled else self.sharding.edges
+        edges = replace(edges, first=max(edges.first, first), last=max(edges.last, last))
+        if (self.adapter or self.quantization) and not self.recomputes:
+            edges = replace(edges, frozen=1)
+        before, self._stacked = self._stacked, self._stacked + len(each)
+        if before and self.checkpointing.segment:
+            raise NotModelled(
+                "segments of layers in a model of several stacks are not modelled; use full or {every: k}",
+                "training.activation_checkpointing",
+            )
+        return Layers(self.tape, each, self.checkpointing, edges, build, label, self.sharding.input_dtype, holding, before)
 
     def root(self, model: Forward) -> Forward:
         """The finished model's forward pass as the job runs it."""

@@ -5,25 +5,59 @@ After transformers' modeling_gpt2.py (5.23).
 
 from __future__ import annotations
 
+from typing import Self
+
+from pydantic import model_validator
+
 from estimator import dtypes
 from estimator.families.attention import Attention, causal_mask
 from estimator.families.build import Builder
+from estimator.families.heads import decoder_heads
 from estimator.families.modules import ACTIVATIONS
-from estimator.specs.spec import ModelSpec
+from estimator.specs.spec import Activation, DecoderSpec, Depth, Probability, Size, called
 from estimator.tape.pointwise import add, add_scalar, dropout
 from estimator.tape.tensor import Tensor, empty
 from estimator.tape.views import contiguous, reshape, split, transpose
 
 
+class GPT2Spec(DecoderSpec):
+    modelled = {"add_cross_attention": (False,), "reorder_and_upcast_attn": (False,), "scale_attn_weights": (True,)}
+    learned_positions = cached = True
+
+    hidden_size: Size = called("n_embd")
+    num_hidden_layers: Depth = called("n_layer")
+    num_attention_heads: Size = called("n_head")
+    intermediate_size: Size = called("n_inner")
+    max_position_embeddings: Size = called("n_positions", 1024)
+    hidden_act: Activation = called("activation_function", "gelu_new")
+    tie_word_embeddings: bool = True
+    attention_dropout: Probability = called("attn_pdrop", 0.1)
+    resid_pdrop: Probability = 0.1
+    embd_pdrop: Probability = 0.1
+
+    @classmethod
+    def follows(cls, hidden: int, heads: int) -> dict[str, int]:
+        return super().follows(hidden, heads) | {"intermediate_size": 4 * hidden}
+
+    @model_validator(mode="after")
+    def _whole(self) -> Self:
+        if self.head_dim * self.num_attention_heads != self.hidden_size:
+            raise ValueError(f"hidden_size {self.hidden_size} is not head_dim {self.head_dim} x {self.num_attention_heads} heads")
+        return self
+
+
+SPECS = {"gpt2": GPT2Spec}
+
+
 class SelfAttention:
-    def __init__(self, spec: ModelSpec, build: Builder, attention: str):
+    def __init__(self, spec: GPT2Spec, build: Builder):
         size = spec.hidden_size
         self.heads = spec.num_attention_heads
         self.c_attn = build.conv1d("attn.c_attn", size, 3 * size)
         self.c_proj = build.conv1d("attn.c_proj", size, size)
-        self.dropout = spec.hidden_dropout if build.training else 0.0
+        self.dropout = spec.resid_pdrop if build.training else 0.0
         self.cache = build.cache() if build.cache else None
-        self.attend = Attention(attention, float32_softmax=False, dropout=spec.attention_dropout if build.training else 0.0)
+        self.attend = Attention(build.attention, float32_softmax=False, dropout=spec.attention_dropout if build.training else 0.0)
 
     def __call__(self, hidden: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor | None]:
         batch, tokens, size = hidden.shape
@@ -41,11 +75,11 @@ class SelfAttention:
 
 
 class MLP:
-    def __init__(self, spec: ModelSpec, build: Builder):
+    def __init__(self, spec: GPT2Spec, build: Builder):
         self.c_fc = build.conv1d("mlp.c_fc", spec.hidden_size, spec.intermediate_size)
         self.c_proj = build.conv1d("mlp.c_proj", spec.intermediate_size, spec.hidden_size)
         self.act = ACTIVATIONS[spec.hidden_act]
-        self.dropout = spec.hidden_dropout if build.training else 0.0
+        self.dropout = spec.resid_pdrop if build.training else 0.0
 
     def __call__(self, x: Tensor) -> Tensor:
         out = self.c_fc(x)
@@ -55,9 +89,9 @@ class MLP:
 
 
 class Block:
-    def __init__(self, spec: ModelSpec, build: Builder, attention: str):
+    def __init__(self, spec: GPT2Spec, build: Builder):
         self.ln_1 = build.layer_norm("ln_1", spec.hidden_size)
-        self.attn = SelfAttention(spec, build, attention)
+        self.attn = SelfAttention(spec, build)
         self.ln_2 = build.layer_norm("ln_2", spec.hidden_size)
         self.mlp = MLP(spec, build)
 
@@ -73,16 +107,15 @@ class Block:
 
 
 class GPT2:
-    """The whole model; `forward` gives the last hidden states, `lm_head` makes logits of them."""
+    """The body of the model."""
 
-    def __init__(self, spec: ModelSpec, build: Builder, attention: str):
-        self.attention = attention
+    def __init__(self, spec: GPT2Spec, build: Builder):
+        self.attention = build.attention
         self.wte = build.embedding("wte", spec.vocab_size, spec.hidden_size)
         self.wpe = build.embedding("wpe", spec.max_position_embeddings, spec.hidden_size)
-        self.dropout = spec.embedding_dropout if build.training else 0.0
-        self.h = build.layers(spec.num_hidden_layers, lambda: Block(spec, build, attention))
+        self.dropout = spec.embd_pdrop if build.training else 0.0
+        self.h = build.layers(spec.num_hidden_layers, lambda _: Block(spec, build))
         self.ln_f = build.layer_norm("ln_f", spec.hidden_size)
-        self.lm_head = build.head(spec.hidden_size, spec.vocab_size, spec.tie_word_embeddings)
 
     def forward(self, ids: Tensor) -> Tensor:
         tape = ids.tape
@@ -96,3 +129,6 @@ class GPT2:
         for block in self.h:
             hidden = block(hidden, mask, positions)
         return self.ln_f(hidden)
+
+
+HEADS = decoder_heads(GPT2)

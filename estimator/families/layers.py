@@ -1,21 +1,32 @@
 """A model's stack of layers, built and run once per distinct place.
 
-All layers after the first do the same, so the stack holds one layer for the first place and one that stands for the
-rest. Where checkpointing groups layers into segments, the same holds for the segments, and within them for the layers.
+All layers of a kind after the first do the same, so the stack holds one layer for the first place and one that stands for
+the rest. Where checkpointing groups layers into segments, the same holds for the segments, and within them for the layers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import groupby
+from typing import Any
 
+from estimator.dtypes import DType
+from estimator.errors import NotModelled
 from estimator.tape.autograd import keep
-from estimator.tape.checkpoint import checkpoint
+from estimator.tape.checkpoint import checkpoint, reentrant_checkpoint
+from estimator.tape.pointwise import to
 from estimator.tape.tape import Slot, Tape
 from estimator.tape.tensor import Tensor
 
-Layer = Callable[..., Tensor]
+Layer = Callable[..., Any]
+"""Hidden states in, hidden states out; beside them, what the next layer takes or the caller holds."""
+
+
+def hidden_of(out: Tensor | tuple[Tensor, ...]) -> Tensor:
+    """The hidden states that a layer returned."""
+    return out if isinstance(out, Tensor) else out[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,88 +34,188 @@ class Checkpointing:
     """Which layers are recomputed in backward.
 
     `every` k: each k-th layer by itself, from the first on (0: none). `segment` s: runs of s consecutive layers, each as
-    one, whose inputs alone are kept (0: no such runs).
+    one, whose inputs alone are kept (0: no such runs). `reentrant`: by torch's older implementation.
     """
 
     every: int = 0
     segment: int = 0
+    reentrant: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Edges:
-    """How many layers at each end behave unlike those between: the first always, the last under prefetching."""
+    """How many layers at each end behave unlike those between: the first always, the last under prefetching.
+
+    `frozen`: how many layers at the start get an input without gradients, so that they may keep nothing of what layers share.
+    """
 
     first: int = 1
     last: int = 0
+    frozen: int = 0
 
 
 def runs(label: str, count: int, edges: Edges, parent: Slot | None = None) -> list[Slot]:
     """`count` equal things in a row as slots: those at the edges one by one, the rest as one slot."""
-    middle = count - edges.first - edges.last
-    if middle <= 1:
-        return [Slot(f"{label}[{i}]", 1, parent) for i in range(count)]
-    slots = [Slot(f"{label}[{i}]", 1, parent) for i in range(edges.first)]
-    slots.append(Slot(f"{label}[{edges.first}:{count - edges.last}]", middle, parent))
-    slots += [Slot(f"{label}[{i}]", 1, parent) for i in range(count - edges.last, count)]
-    return slots
+    return [slot for slot, _ in places(label, [None] * count, edges, parent)]
+
+
+def places(label: str, kinds: Sequence[Any], edges: Edges, parent: Slot | None = None) -> list[tuple[Slot, Any]]:
+    """Things in a row as slots with their kinds: what is alike in a row shares one.
+
+    The layers at the edges stand alone, and so does the first of each kind: backward comes to it last, and lets go of what
+    its kind has in common. Where kinds are several, it matters what comes before a layer, and under prefetching what comes
+    after it. Where they alternate (attention local, local, global, local, local, global...) whole periods share a slot, in
+    which each row has one; then `parent` must be None.
+    """
+    count, stop = len(kinds), max(edges.first, len(kinds) - edges.last)
+    alone = {*range(min(edges.first, count)), *range(stop, count)}
+    if edges.first:
+        alone |= {kinds.index(kind, edges.frozen) for kind in set(kinds[edges.frozen : stop])}
+    several, prefetching = len(set(kinds)) > 1, edges.last > 0
+    marks = [(i if i in alone else None, *kinds[max(0, i - several) : i + 1 + (several and prefetching)]) for i in range(count)]
+
+    def rows(start: int, stop: int, parent: Slot | None) -> list[tuple[Slot, Any]]:
+        found = []
+        for _, length in _rows(marks[start:stop]):
+            name = f"{label}[{start}]" if length == 1 else f"{label}[{start}:{start + length}]"
+            found.append((Slot(name, length, parent), kinds[start]))
+            start += length
+        return found
+
+    start = 1 + max((i for i in alone if i < stop), default=-1)
+    period = _period(marks[start:stop]) if parent is None and len(_rows(marks[start:stop])) > FEW_ROWS else 0
+    if period:
+        apart = period if prefetching else 0
+        times = (stop - start - 2 * apart) // period
+        if times > 1:
+            start += apart
+            end = start + times * period
+            group = Slot(f"{label}[{start}:{end}]", times)
+            return [*rows(0, start, parent), *rows(start, start + period, group), *rows(end, count, parent)]
+    return rows(0, count, parent)
+
+
+FEW_ROWS = 3
+"""Rows of equal kinds up to which no period is looked for: some leading layers of another kind, then all alike."""
+
+
+def _rows(kinds: Sequence[Any]) -> list[tuple[Any, int]]:
+    """Equal kinds in a row, and how many."""
+    return [(kind, len(list(members))) for kind, members in groupby(kinds)]
+
+
+def _period(kinds: Sequence[Any]) -> int:
+    """The shortest period in which the kinds repeat, at least twice; 0 if there is none."""
+    for period in range(1, len(kinds) // 2 + 1):
+        if all(kinds[i] == kinds[i + period] for i in range(len(kinds) - period)):
+            return period
+    return 0
 
 
 class Layers:
-    """The stack: iterate over it to run it, going to each layer's slot on the way."""
+    """The stack: iterate over it to run it, going to each layer's slot on the way.
 
-    def __init__(self, tape: Tape, count: int, checkpointing: Checkpointing, edges: Edges, make: Callable[[], Layer]):
+    `holding`: something that a layer returns beside hidden states lives until the next layer is done, so that a layer after
+    one that is recomputed frees what others do not. `before`: layers of the stacks built earlier, from which on `every` counts.
+    """
+
+    def __init__(
+        self,
+        tape: Tape,
+        kinds: Sequence[Any],
+        checkpointing: Checkpointing,
+        edges: Edges,
+        make: Callable[[Any], Layer],
+        label: str = "layers",
+        input_dtype: DType | None = None,
+        holding: bool = False,
+        before: int = 0,
+    ):
         self.tape = tape
+        self.holding = holding
         self.make = make
+        self.input_dtype = input_dtype
+        self.label = label
         self.recomputes = bool(checkpointing.every or checkpointing.segment)
+        self.checkpoint = reentrant_checkpoint if checkpointing.reentrant else checkpoint
+        uniform = len(set(kinds)) <= 1
         if checkpointing.segment:
-            self.items = list(self._segments(count, checkpointing.segment, edges))
-        elif checkpointing.every > 1:
-            self.items = list(self._every(count, checkpointing.every, edges))
+            if not uniform:
+                raise NotModelled(
+                    "segments of layers of several kinds are not modelled yet; use full or {every: k}",
+                    "training.activation_checkpointing",
+                )
+            self.items = list(self._segments(kinds, checkpointing.segment, edges))
+        elif checkpointing.every > 1 and uniform:
+            self.items = list(self._every(kinds, checkpointing.every, edges, -before % checkpointing.every))
         else:
-            recompute = checkpointing.every == 1
-            self.items = [self._layer(slot, recompute) for slot in runs("layers", count, edges)]
+            every = checkpointing.every
+            pairs = [(kind, bool(every) and (before + i) % every == 0) for i, kind in enumerate(kinds)]
+            self.items = [self._layer(slot, kind, recompute) for slot, (kind, recompute) in places(label, pairs, edges)]
         tape.enter(None)
 
     def __iter__(self) -> Iterator[Layer]:
-        for slot, layer in self.items:
-            self.tape.enter(slot)
+        for _, layer in self.by_kind():
             yield layer
+
+    def by_kind(self) -> Iterator[tuple[Any, Layer]]:
+        """Each layer with its kind."""
+        for slot, kind, layer in self.items:
+            self.tape.enter(slot)
+            yield kind, layer
         self.tape.enter(None)
 
-    def _layer(self, slot: Slot, recompute: bool) -> tuple[Slot, Layer]:
+    def _layer(self, slot: Slot, kind: Any, recompute: bool) -> tuple[Slot, Any, Layer]:
         self.tape.enter(slot)
-        layer = self.make()
-        layer = partial(checkpoint, layer) if recompute else layer
-        return slot, _handing_on(layer) if self.recomputes else layer
+        layer = self.make(kind)
+        layer = partial(self.checkpoint, layer) if recompute else layer
+        layer = layer if self.input_dtype is None else _casting(layer, self.input_dtype)
+        return slot, kind, _handing_on(layer, self.holding) if self.recomputes else layer
 
-    def _every(self, count: int, k: int, edges: Edges) -> Iterator[tuple[Slot, Layer]]:
-        whole, rest = divmod(count, k)
+    def _every(self, kinds: Sequence[Any], k: int, edges: Edges, ahead: int) -> Iterator[tuple[Slot, Any, Layer]]:
+        """Groups of a recomputed layer and those up to the next; `ahead`: layers before the first that is recomputed."""
+        ahead = min(ahead, len(kinds))
+        for slot in runs(self.label, ahead, edges if ahead == len(kinds) else Edges(edges.first)):
+            yield self._layer(slot, kinds[0], False)
+        whole, rest = divmod(len(kinds) - ahead, k)
         outer = runs("groups", whole, edges)
         if rest:
             outer.append(Slot("groups[-1]"))
         for group in outer:
             size = rest if rest and group is outer[-1] else k
-            yield self._layer(Slot("layers[0]", 1, group), True)
-            for slot in runs("layers[1:]", size - 1, Edges(0, edges.last), group):
-                yield self._layer(slot, False)
+            yield self._layer(Slot(f"{self.label}[0]", 1, group), kinds[0], True)
+            for slot in runs(f"{self.label}[1:]", size - 1, Edges(int(self.holding), edges.last), group):
+                yield self._layer(slot, kinds[0], False)
 
-    def _segments(self, count: int, size: int, edges: Edges) -> Iterator[tuple[Slot, Layer]]:
+    def _segments(self, kinds: Sequence[Any], size: int, edges: Edges) -> Iterator[tuple[Slot, Any, Layer]]:
         """Equal segments, after a shorter first one if the layers do not divide."""
-        whole, rest = divmod(count, size)
+        whole, rest = divmod(len(kinds), size)
         outer = [Slot("segments[0]"), *runs("segments", whole, Edges(0, edges.last))] if rest else runs("segments", whole, edges)
         for group in outer:
             length = rest if rest and group is outer[0] else size
-            layers = [self._layer(slot, False) for slot in runs("layers", length, Edges(1, 1), group)]
-            yield group, _handing_on(partial(checkpoint, _Segment(self.tape, layers)))
+            layers = [self._layer(slot, kinds[0], False) for slot in runs(self.label, length, Edges(1, 1), group)]
+            yield group, kinds[0], _handing_on(partial(self.checkpoint, _Segment(self.tape, layers)), self.holding)
 
 
-def _handing_on(layer: Layer) -> Layer:
+def _handing_on(layer: Layer, holding: bool) -> Layer:
     """Where some layers are recomputed, what a layer hands to the next is kept, and counted so in every slot."""
 
-    def run(hidden: Tensor, *shared: Tensor | None) -> Tensor:
+    def run(hidden: Tensor, *shared: Tensor | None) -> Any:
         out = layer(hidden, *shared)
-        keep(out)
+        for t in (out,) if isinstance(out, Tensor) else out[:1] if holding else out:
+            if t is not None:
+                keep(t)
         return out
+
+    return run
+
+
+def _casting(layer: Layer, dtype: DType) -> Layer:
+    """A mixed-precision policy casts what a layer is called with, outside of its checkpoint."""
+
+    def run(hidden: Tensor, *shared: Tensor | None) -> Any:
+        shared = tuple([to(t, dtype) if t is not None and t.dtype.is_floating else t for t in shared])
+        return layer(to(hidden, dtype), *shared)
 
     return run
 
@@ -112,13 +223,13 @@ def _handing_on(layer: Layer) -> Layer:
 class _Segment:
     """Consecutive layers as one."""
 
-    def __init__(self, tape: Tape, layers: list[tuple[Slot, Layer]]):
+    def __init__(self, tape: Tape, layers: list[tuple[Slot, Any, Layer]]):
         self.tape = tape
         self.layers = layers
 
-    def __call__(self, hidden: Tensor, *shared: Tensor | None) -> Tensor:
-        out = hidden
-        for slot, layer in self.layers:
+    def __call__(self, hidden: Tensor, *shared: Tensor | None) -> Any:
+        out: Any = hidden
+        for slot, _, layer in self.layers:
             self.tape.enter(slot)
-            out = layer(out, *shared)
+            out = layer(hidden_of(out), *shared)
         return out

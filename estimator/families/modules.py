@@ -11,6 +11,7 @@ from collections.abc import Callable
 from estimator import dtypes
 from estimator.tape import loss
 from estimator.tape import normalization as norms
+from estimator.tape.convolution import convolution
 from estimator.tape.matmul import conv1d, linear
 from estimator.tape.pointwise import (
     add,
@@ -23,6 +24,7 @@ from estimator.tape.pointwise import (
     pow_scalar,
     relu,
     rsqrt,
+    sigmoid,
     silu,
     tanh,
     to,
@@ -54,14 +56,33 @@ class Conv1D:
         return conv1d(x, self.weight, self.bias)
 
 
-class Embedding:
-    """`torch.nn.Embedding`. `require_grad` is transformers' hook that makes its output require gradients."""
+class Convolution:
+    """`torch.nn.Conv1d` or `Conv2d`: weight [out, in / groups, *kernel]. `require_grad` as of `Embedding`."""
 
-    def __init__(self, weight: Tensor, require_grad: bool = False):
-        self.weight, self.require_grad = weight, require_grad
+    def __init__(self, weight: Tensor, bias: Tensor | None, stride: int, padding: int, require_grad: bool):
+        self.weight, self.bias, self.stride, self.padding = weight, bias, stride, padding
+        self.require_grad = require_grad
+
+    def __call__(self, x: Tensor) -> Tensor:
+        out = convolution(x, self.weight, self.bias, self.stride, self.padding)
+        if self.require_grad and out.tape.grad_enabled:
+            out.requires_grad = True
+        return out
+
+
+class Embedding:
+    """`torch.nn.Embedding`, times `scale` where there is one, a tensor of one number.
+
+    `require_grad` is transformers' hook that makes its output require gradients.
+    """
+
+    def __init__(self, weight: Tensor, require_grad: bool = False, scale: Tensor | None = None):
+        self.weight, self.require_grad, self.scale = weight, require_grad, scale
 
     def __call__(self, ids: Tensor) -> Tensor:
         out = loss.embedding(self.weight, ids)
+        if self.scale is not None:
+            out = mul(out, to(self.scale, self.weight.dtype))
         if self.require_grad and out.tape.grad_enabled:
             out.requires_grad = True
         return out
@@ -74,16 +95,16 @@ class RMSNorm:
         self.weight = weight
 
     def __call__(self, x: Tensor) -> Tensor:
-        wide = to(x, dtypes.float32)
-        variance = mean_last(pow_scalar(wide))
-        normalized = mul(wide, rsqrt(add_scalar(variance)))
-        return mul(self.weight, to(normalized, x.dtype))
+        out = to(x, dtypes.float32)
+        variance = mean_last(pow_scalar(out))
+        out = mul(out, rsqrt(add_scalar(variance)))
+        return mul(self.weight, to(out, x.dtype))
 
 
 class LayerNorm:
     """`torch.nn.LayerNorm`."""
 
-    def __init__(self, weight: Tensor, bias: Tensor | None):
+    def __init__(self, weight: Tensor | None, bias: Tensor | None):
         self.weight, self.bias = weight, bias
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -95,12 +116,31 @@ def gelu_new(x: Tensor) -> Tensor:
     return mul(mul_scalar(x), add_scalar(tanh(mul_scalar(add(x, mul_scalar(pow_scalar(x)))))))
 
 
+def relu_squared(x: Tensor) -> Tensor:
+    """max(x, 0)², in two operations."""
+    out = relu(x)
+    return pow_scalar(out)
+
+
+def gelu_fast(x: Tensor) -> Tensor:
+    """The same approximation, without a power: eight operations."""
+    return mul(mul_scalar(x), add_scalar(tanh(mul(mul_scalar(x), add_scalar(mul(mul_scalar(x), x))))))
+
+
+def quick_gelu(x: Tensor) -> Tensor:
+    """CLIP's GELU, x * sigmoid(1.702 x), in Python."""
+    return mul(x, sigmoid(mul_scalar(x)))
+
+
 ACTIVATIONS: dict[str, Module] = {
     "silu": silu,
     "gelu": gelu,
     "gelu_pytorch_tanh": gelu,
     "gelu_new": gelu_new,
+    "gelu_fast": gelu_fast,
+    "quick_gelu": quick_gelu,
     "relu": relu,
+    "relu2": relu_squared,
 }
 """By the name in a model's `hidden_act`."""
 
@@ -114,12 +154,31 @@ def rotary_table(tape: Tape, tokens: int, size: int, dtype: dtypes.DType) -> tup
 def rotate(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
     """Apply the rotary position embedding to queries and keys, [batch, heads, tokens, size]."""
     c, s = unsqueeze(cos, 1), unsqueeze(sin, 1)
-    rotated_q = add(mul(q, c), mul(_rotate_half(q), s))
-    rotated_k = add(mul(k, c), mul(_rotate_half(k), s))
+    rotated_q = rotated(q, c, s)
+    rotated_k = rotated(k, c, s)
     return rotated_q, rotated_k
 
 
-def _rotate_half(x: Tensor) -> Tensor:
+def rotated(x: Tensor, c: Tensor, s: Tensor) -> Tensor:
+    """x cos + rotate_half(x) sin."""
+    return add(mul(x, c), mul(rotate_half(x), s))
+
+
+def rotate_part(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
+    """The same for the first elements of each head, as many as the table has; the others pass."""
+    c, s = unsqueeze(cos, 1), unsqueeze(sin, 1)
+    size, rest = c.shape[-1], q.shape[-1] - c.shape[-1]
+    turned_q, kept_q = narrow(q, -1, size), narrow(q, -1, rest)
+    turned_k, kept_k = narrow(k, -1, size), narrow(k, -1, rest)
+    rotated_q = add(mul(turned_q, c), mul(rotate_half(turned_q), s))
+    rotated_k = add(mul(turned_k, c), mul(rotate_half(turned_k), s))
+    rotated_q = cat((rotated_q, kept_q), -1)
+    rotated_k = cat((rotated_k, kept_k), -1)
+    return rotated_q, rotated_k
+
+
+def rotate_half(x: Tensor) -> Tensor:
+    """The second half of the last dimension, negated, before the first."""
     half = x.shape[-1] // 2
     first, second = narrow(x, -1, half), narrow(x, -1, half)
     return cat((neg(second), first), -1)

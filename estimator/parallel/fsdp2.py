@@ -9,19 +9,25 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import prod
+from typing import Any
 
 from estimator.dtypes import DType
+from estimator.errors import InvalidJob
 from estimator.families.build import Forward, Parameter, Sharding
-from estimator.families.layers import Edges, Layer
+from estimator.families.layers import Edges, Layer, hidden_of
 from estimator.tape.autograd import attach, record
 from estimator.tape.layout import Shape
+from estimator.tape.pointwise import to
 from estimator.tape.tape import COMMUNICATION, GRADIENT, Storage, Tape
 from estimator.tape.tensor import Tensor, alias, empty
 
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """`MixedPrecisionPolicy`: the type of gathered parameters, and of gradients while they are reduced; None: as they are."""
+    """`MixedPrecisionPolicy`: the type of gathered parameters and of layers' inputs, and of gradients while they are reduced.
+
+    None: as they are.
+    """
 
     parameters: DType | None = None
     reduction: DType | None = None
@@ -36,6 +42,7 @@ class Fsdp2(Sharding):
         self.tape = tape
         self.world = world
         self.policy = policy
+        self.input_dtype = policy.parameters
         self.reshard_after_forward = reshard_after_forward
         self.groups: list[_Group] = []
         self.forward_order: list[_Group] = []
@@ -46,6 +53,8 @@ class Fsdp2(Sharding):
 
     def parameter(self, tape: Tape, shape: Shape, dtype: DType, name: str) -> tuple[Tensor, Tensor]:
         """A shard of whole rows, padded up; and the gathered parameter, which has no bytes until it is gathered."""
+        if not shape:
+            raise InvalidJob(f"fully_shard refuses parameters without dimensions ({name}); use ddp", "parallelism.strategy")
         rows = -(-shape[0] // self.world)
         local = empty(tape, (rows, *shape[1:]), dtype, name)
         compute = (self.policy.parameters or dtype) if dtype.is_floating else dtype
@@ -56,10 +65,11 @@ class Fsdp2(Sharding):
         group = _Group(self, parameters, self.reshard_after_forward)
         self.groups.append(group)
 
-        def run(hidden: Tensor, *shared: Tensor | None) -> Tensor:
+        def run(*given: Tensor | None) -> Any:
+            inputs = self._cast(*given)
             group.before_forward()
-            out = layer(group.watch_input(hidden), *shared)
-            group.after_forward(out)
+            out = layer(*group.watch(inputs))
+            group.after_forward(hidden_of(out))
             return out
 
         return run
@@ -68,15 +78,21 @@ class Fsdp2(Sharding):
         group = _Group(self, parameters, reshard=False)
         self.groups.append(group)
 
-        def run(ids: Tensor) -> tuple[Tensor, Tensor]:
+        def run(*batch: Tensor) -> tuple[Tensor, Any]:
+            inputs = self._cast(*batch)
             group.before_forward()
-            loss, logits = model(ids)
+            loss, held = model(*inputs)
             group.after_forward(loss)
             self.gathered = None
             self.tape.backward_callbacks.append(self.finish)
-            return loss, logits
+            return loss, held
 
         return run
+
+    def _cast(self, *inputs: Any) -> list[Any]:
+        """A group's inputs in the policy's type (`cast_forward_inputs`)."""
+        dtype = self.policy.parameters
+        return [to(t, dtype) if dtype and t is not None and t.dtype.is_floating else t for t in inputs]
 
     def finish(self) -> None:
         """After backward: reduce the groups whose input needed no gradient, the root's among them."""
@@ -143,15 +159,22 @@ class _Group:
         self.gather()
         self.copy_out(in_forward=True)
 
-    def watch_input(self, hidden: Tensor) -> Tensor:
-        """Reduce this group's gradients when backward has passed its input."""
+    def watch(self, inputs: list[Any]) -> list[Any]:
+        """Reduce this group's gradients when backward has passed all of its inputs."""
 
-        def passed(g: Tensor) -> Tensor:
+        def passed(*gradients: Tensor) -> list[Tensor]:
             self.after_backward()
-            return g
+            return [*gradients]
 
-        node = record("RegisterPostBackwardFunction", (hidden,), (), passed)
-        return hidden if node is None else attach(node, alias(hidden, hidden.shape, hidden.strides))
+        wanted = [i for i, t in enumerate(inputs) if t is not None and t.requires_grad]
+        node = record("RegisterPostBackwardFunction", [inputs[i] for i in wanted], (), passed, len(wanted)) if wanted else None
+        if node is None:
+            return inputs
+        watched = [*inputs]
+        for number, i in enumerate(wanted):
+            watched[i] = attach(node, alias(inputs[i], inputs[i].shape, inputs[i].strides))
+            watched[i].output_nr = number
+        return watched
 
     def after_forward(self, out: Tensor) -> None:
         if self.reshard:

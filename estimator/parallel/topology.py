@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from estimator.errors import InvalidJob, NotModelled
 from estimator.job import Job
-from estimator.specs.spec import ModelSpec
+from estimator.specs.spec import DecoderSpec, ModelSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,9 @@ def topology(job: Job, spec: ModelSpec) -> Topology:
 
 
 def tensor_degrees(spec: ModelSpec) -> list[int]:
-    """Tensor-parallel degrees that the model's heads and feed-forward layers divide by, up to 64."""
+    """Tensor-parallel degrees that the model's heads and feed-forward layers divide by, up to 64; 1 for other models."""
+    if not isinstance(spec, DecoderSpec) or not spec.tensor_parallel:
+        return [1]
     heads, keys = spec.num_attention_heads, spec.num_key_value_heads
     return [
         d
@@ -59,6 +61,8 @@ def _check_heads(tensor: int, spec: ModelSpec) -> None:
     degrees = tensor_degrees(spec)
     if tensor in degrees:
         return
+    if not isinstance(spec, DecoderSpec) or not spec.tensor_parallel:
+        raise NotModelled(f"tensor parallelism of {spec.model_type} models is not modelled yet", "parallelism.tensor")
     pipeline = f" or pipeline: {tensor}" if tensor <= spec.num_hidden_layers else ""
     raise InvalidJob(
         f"{spec.num_attention_heads} attention heads ({spec.num_key_value_heads} for keys and values) and a feed-forward size of "
@@ -67,7 +71,7 @@ def _check_heads(tensor: int, spec: ModelSpec) -> None:
     )
 
 
-def tensor_shard(spec: ModelSpec, degree: int) -> ModelSpec:
+def tensor_shard(spec: DecoderSpec, degree: int) -> DecoderSpec:
     """What one tensor-parallel rank holds: its heads, its part of each feed-forward layer and of the vocabulary.
 
     Key heads are copied where there are fewer than ranks; the vocabulary is padded to a multiple of 64 per rank

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 from estimator import dtypes
 from estimator.dtypes import DType
@@ -105,8 +106,8 @@ class Zero12(Zero):
     def root(self, parameters: list[Parameter], model: Forward) -> Forward:
         self.adopt(parameters)
 
-        def run(ids: Tensor) -> tuple[Tensor, Tensor]:
-            out = model(ids)
+        def run(*batch: Tensor) -> tuple[Tensor, Any]:
+            out = model(*batch)
             self.tape.backward_callbacks.append(self.finish)
             return out
 

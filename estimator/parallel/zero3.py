@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from math import prod
+from typing import Any
 
 from estimator import dtypes
 from estimator.dtypes import DType
@@ -57,10 +58,10 @@ class Zero3(Zero):
         total = sum(numel * (slot.total if slot else 1) for numel, slot in self.gathered)
         arriving = PREFETCH + max((numel for numel, _ in self.gathered), default=0)
 
-        def run(ids: Tensor) -> tuple[Tensor, Tensor]:
+        def run(*batch: Tensor) -> tuple[Tensor, Any]:
             if total:  # what comes is gathered in one buffer, and copied out of it
                 self.live = self.flat(min(total, LIVE) + min(total, arriving), self.dtype, "all_gather", COMMUNICATION)
-            out = model(ids)
+            out = model(*batch)
             self.tape.backward_callbacks.append(self.finish)
             return out
 

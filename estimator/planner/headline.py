@@ -68,7 +68,7 @@ class _Question:
 
 def lengths(model: Model) -> tuple[int, int]:
     """Tokens of context in serving, and of a sequence in training: fewer where a model has positions for fewer."""
-    most = model.spec.max_position_embeddings
+    most = model.spec.longest_sequence or CONTEXT
     return min(CONTEXT, most), min(SEQUENCE, most)
 
 
@@ -143,8 +143,7 @@ def _spreads(question: _Question, way: Way, hardware: Hardware) -> Iterator[tupl
     """The job of a way on some hardware, once for each sensible way of spreading it."""
     spec, total = question.found.spec, hardware.gpus * hardware.nodes
     if way.job["task"] == "serve":
-        degrees = [1] if spec.model_type == "gpt2" else tensor_degrees(spec)
-        degree = max(d for d in degrees if d <= hardware.gpus)
+        degree = max(d for d in tensor_degrees(spec) if d <= hardware.gpus)
         used = Hardware(gpu=hardware.gpu, memory=hardware.memory, gpus=degree)
         yield f"tensor {degree}" if degree > 1 else "1 GPU", {**way.job, "hardware": used, "parallelism": {"tensor": degree}}
     elif total == 1:

@@ -32,18 +32,22 @@ def facts() -> dict[str, MeasuredFact]:
     return {name: MeasuredFact.model_validate(fact) for name, fact in catalogue.load_yaml(FILE).items()}
 
 
-def overhead(allocated_bytes: int, compute_capability: str | None, communicators: int, training: bool) -> Overhead:
-    """CUDA context, cuBLAS workspaces (one per thread that multiplies: forward, and backward in training), and NCCL.
-
-    The high end adds the fragmentation that the caching allocator could not undo in measured runs.
-    """
-    known = facts()
+def workspace(compute_capability: str | None) -> MeasuredFact:
+    """What cuBLAS keeps per thread that multiplies."""
     hopper = compute_capability is not None and compute_capability[0].isdigit() and float(compute_capability) >= 9
-    workspace = known["cublas_workspace_hopper" if hopper else "cublas_workspace"]
-    uses = [("cuda_context", known["cuda_context"], 1), ("cublas_workspaces", workspace, 2 if training else 1)]
+    return facts()["cublas_workspace_hopper" if hopper else "cublas_workspace"]
+
+
+def overhead(compute_capability: str | None, communicators: int, training: bool) -> Overhead:
+    """CUDA context, cuBLAS workspaces (one per thread that multiplies: forward, and backward in training), and NCCL."""
+    known = facts()
+    uses = [
+        ("cuda_context", known["cuda_context"], 1),
+        ("cublas_workspaces", workspace(compute_capability), 2 if training else 1),
+    ]
     if communicators:
         uses.append(("nccl_communicators", known["nccl_communicator"], communicators))
     parts = {name: round(fact.value * MIB) * count for name, fact, count in uses}
     low = sum(round(fact.low * MIB) * count for _, fact, count in uses)
     high = sum(round(fact.high * MIB) * count for _, fact, count in uses)
-    return Overhead(parts, low, high + round(allocated_bytes * known["fragmentation"].high))
+    return Overhead(parts, low, high)

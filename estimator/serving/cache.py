@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from estimator.dtypes import DType
+from estimator.dtypes import DType, int64
 from estimator.tape.tape import KV_CACHE, Tape
 from estimator.tape.tensor import Tensor, alias, empty
 
@@ -21,6 +21,30 @@ class DynamicCache:
         self.keys = _joined(self.keys, k)
         self.values = _joined(self.values, v)
         return self.keys, self.values
+
+
+class SlidingCache:
+    """The same where attention has a sliding window (`DynamicSlidingWindowLayer`): of what was joined the last tokens stay,
+    as views of it, one fewer than the window; and old keys and values live until both new ones are there."""
+
+    def __init__(self, window: int):
+        self.window = window
+        self.held: tuple[Tensor, ...] = ()
+        self.keys: Tensor | None = None
+        self.values: Tensor | None = None
+
+    def update(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        if not self.held:
+            with k.tape.counting(KV_CACHE):
+                self.held = (empty(k.tape, (), int64, "sliding_window"),)
+        keys = _joined(self.keys, k)
+        values = _joined(self.values, v)
+        self.keys, self.values = self._last(keys), self._last(values)
+        return keys, values
+
+    def _last(self, x: Tensor) -> Tensor:
+        batch, heads, tokens, size = x.shape
+        return alias(x, (batch, heads, min(tokens, self.window - 1), size), x.element_strides())
 
 
 def _joined(before: Tensor | None, new: Tensor) -> Tensor:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from estimator import dtypes
 from estimator.answer import KvCache
 from estimator.dtypes import DType
 from estimator.errors import InvalidJob, NotModelled
 from estimator.families import build_model
 from estimator.families.build import Builder
+from estimator.families.heads import CausalLM
 from estimator.job import Job, Serving
 from estimator.parallel.topology import Topology, tensor_shard
-from estimator.serving.cache import DynamicCache, PagedCache, bytes_per_token, page_aligned
+from estimator.serving.cache import DynamicCache, PagedCache, SlidingCache, bytes_per_token, page_aligned
 from estimator.serving.step import Requests, serve
-from estimator.specs.spec import ModelSpec
+from estimator.specs.spec import DecoderSpec, ModelSpec
 from estimator.tape.tape import Tape
 from estimator.training.quantization import STORAGE
 
@@ -33,8 +36,8 @@ def trace_serving(job: Job, spec: ModelSpec, topology: Topology) -> Builder:
         raise NotModelled("tensor parallelism is modelled for engine vllm only yet", "parallelism.tensor")
     if vllm and asked.weights == "fp32":
         raise NotModelled("vllm in fp32 is not modelled; use bf16, or engine transformers", "serving.weights")
-    if vllm and spec.model_type == "gpt2" and topology.tensor > 1:
-        raise NotModelled("GPT-2 with tensor parallelism is not modelled yet", "parallelism.tensor")
+    if not isinstance(spec, DecoderSpec) or not spec.cached:
+        raise NotModelled(f"serving {spec.model_type} models is not modelled yet", "task")
     shard = tensor_shard(spec, topology.tensor)
     plain = compute_type(asked)
     cached = dtypes.BY_NAME[asked.kv_cache]
@@ -44,20 +47,23 @@ def trace_serving(job: Job, spec: ModelSpec, topology: Topology) -> Builder:
         )
     tape = Tape()
     tape.begin("load")
-    tokens = page_aligned(asked.context) * asked.concurrency
+    tokens, window = page_aligned(asked.context) * asked.concurrency, spec.window
+    own = DynamicCache if window is None else partial(SlidingCache, window)
     build = Builder(
         tape,
         plain,
+        attention="flash_attention_2" if vllm else "sdpa",
         quantization=STORAGE.get(asked.weights),
-        cache=(lambda: PagedCache(tape, tokens, shard.num_key_value_heads, shard.head_dim, cached)) if vllm else DynamicCache,
+        cache=(lambda: PagedCache(tape, tokens, shard.num_key_value_heads, shard.head_dim, cached)) if vllm else own,
     )
-    model = build_model(shard, build, "flash_attention_2" if vllm else "sdpa")
+    model = build_model(shard, build, "causal-lm")
+    assert isinstance(model, CausalLM)
     serve(build, model, Requests(asked.concurrency, asked.context, CHUNK if vllm else None))
     return build
 
 
 def kv_cache(
-    serving: Serving, spec: ModelSpec, topology: Topology, needed_by_rest: int, overhead: int, capacity: int | None
+    serving: Serving, spec: DecoderSpec, topology: Topology, needed_by_rest: int, overhead: int, capacity: int | None
 ) -> KvCache:
     """The cache that the job needs, and that vLLM would reserve: all of its share of the card that nothing else takes."""
     shard = tensor_shard(spec, topology.tensor)

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 from estimator import dtypes
 from estimator.families.build import Builder
+from estimator.families.heads import CausalLM
 from estimator.tape.pointwise import to
 from estimator.tape.tape import LOSS
 from estimator.tape.tensor import empty
 from estimator.tape.views import narrow
-from estimator.training.step import Model
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +22,7 @@ class Requests:
     chunk: int | None = None
 
 
-def serve(build: Builder, model: Model, requests: Requests) -> None:
+def serve(build: Builder, model: CausalLM, requests: Requests) -> None:
     """Play a prefill pass over the prompts and one decoding step after it.
 
     Logits are made for the last token of each sequence, and copied to float32 to sample from
@@ -39,12 +39,12 @@ def serve(build: Builder, model: Model, requests: Requests) -> None:
     tape.finish()
 
 
-def _pass(build: Builder, model: Model, sequences: int, tokens: int) -> None:
+def _pass(build: Builder, model: CausalLM, sequences: int, tokens: int) -> None:
     tape = build.tape
     ids = empty(tape, (sequences, tokens), dtypes.int64, "input_ids")
-    hidden = model.forward(ids)
+    hidden = model.body.forward(ids)
     last = narrow(hidden, 1, 1)
     with tape.counting(LOSS):
-        logits = model.lm_head(last)
+        logits = model.logits(last)
         wide = to(logits, dtypes.float32)
     del wide, logits, last, hidden, ids

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from estimator.errors import InvalidJob
-from estimator.specs.spec import ModelSpec
+from estimator.families.llama import LlamaSpec
 
 VOCABULARY = 32000
 HEAD_DIM = 128
@@ -14,7 +14,7 @@ GROUPED_FROM = 30.0
 """Billions of parameters from which decoders of the Llama kind share eight key/value heads (CodeLlama-34B, Llama-2-70B)."""
 
 
-def generic(billions: float, text: str) -> tuple[ModelSpec, str]:
+def generic(billions: float, text: str) -> tuple[LlamaSpec, str]:
     """The Llama-like decoder whose parameter count comes nearest to a size, and a sentence that says what it is.
 
     Heads of 128, a SwiGLU of 8/3 the width (rounded up to 256), untied embeddings of 32,000 tokens.
@@ -50,10 +50,10 @@ def _depths(hidden: int, target: float, billions: float) -> list[int]:
     return [d for d in (depth, depth + 1) if d > 0 and WIDTH_PER_LAYER[0] <= hidden / d <= WIDTH_PER_LAYER[1]]
 
 
-def _spec(layers: int, hidden: int, billions: float) -> ModelSpec:
+def _spec(layers: int, hidden: int, billions: float) -> LlamaSpec:
     heads = hidden // HEAD_DIM
     keys = 8 if billions >= GROUPED_FROM else heads
-    return ModelSpec.model_construct(
+    return LlamaSpec.model_construct(
         model_type="llama",
         hidden_size=hidden,
         intermediate_size=-(-8 * hidden // 3 // 256) * 256,
@@ -66,7 +66,7 @@ def _spec(layers: int, hidden: int, billions: float) -> ModelSpec:
     )
 
 
-def _count(spec: ModelSpec) -> int:
+def _count(spec: LlamaSpec) -> int:
     hidden, keys = spec.hidden_size, spec.num_key_value_heads * spec.head_dim
     layer = 2 * hidden * hidden + 2 * hidden * keys + 3 * hidden * spec.intermediate_size + 2 * hidden
     return spec.num_hidden_layers * layer + 2 * spec.vocab_size * hidden + hidden

@@ -6,20 +6,15 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
-from typing import Any, TypeVar
-
-from pydantic import BaseModel, ValidationError
+from typing import Any
 
 from estimator import catalogue
 from estimator.errors import InvalidJob, NotModelled
 from estimator.specs.generic import generic
-from estimator.specs.huggingface import KNOWN, from_config, read_config
-from estimator.specs.spec import ModelSpec, PublishedModel
-from estimator.validation import explain
-
-Kind = TypeVar("Kind", bound=BaseModel)
+from estimator.specs.huggingface import from_mapping, read_config
+from estimator.specs.published import model_folder, published
+from estimator.specs.spec import ModelSpec
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([bm])", re.IGNORECASE)
 _MIXTURE = re.compile(r"\d+\s*x\s*\d+(?:\.\d+)?\s*b", re.IGNORECASE)
@@ -33,18 +28,6 @@ class Model:
     spec: ModelSpec
     source: str
     assumptions: tuple[str, ...] = ()
-
-
-def model_folder() -> Path:
-    """Where the shipped specs are."""
-    return catalogue.folder("model_specs")
-
-
-@cache
-def published(name: str) -> PublishedModel:
-    """The shipped spec of a canonical name."""
-    path = model_folder() / f"{name}.yaml"
-    return _validated(PublishedModel, catalogue.load_yaml(path), str(path))
 
 
 def resolve(model: str | Mapping[str, Any], allow_files: bool = True) -> Model:
@@ -88,26 +71,7 @@ def _from_file(path: Path) -> Model:
     return Model(str(content.get("name", path.stem)), _from_mapping(inner, str(path)), str(path))
 
 
-def _from_mapping(mapping: Any, where: str) -> ModelSpec:
-    """A spec's own fields, or those of a Hugging Face config."""
-    if not isinstance(mapping, Mapping):
+def _from_mapping(given: Any, where: str) -> ModelSpec:
+    if not isinstance(given, Mapping):
         raise InvalidJob("is not a mapping", where)
-    if set(mapping) <= set(ModelSpec.model_fields) and mapping.get("model_type") in KNOWN:
-        return _validated(ModelSpec, {**_defaults(mapping), **mapping}, where)
-    return from_config(mapping, where)
-
-
-def _defaults(mapping: Mapping[str, Any]) -> dict[str, Any]:
-    """What a spec may leave out because it follows from the rest."""
-    heads, hidden = mapping.get("num_attention_heads"), mapping.get("hidden_size")
-    defaults: dict[str, Any] = {"max_position_embeddings": 4096}
-    if isinstance(heads, int) and isinstance(hidden, int) and heads > 0:
-        defaults |= {"num_key_value_heads": heads, "head_dim": hidden // heads}
-    return defaults
-
-
-def _validated(kind: type[Kind], content: Any, where: str) -> Kind:
-    try:
-        return kind.model_validate(content)
-    except ValidationError as error:
-        raise InvalidJob(explain(error, kind), where) from None
+    return from_mapping(given, where)

@@ -1,72 +1,159 @@
-"""A model's architecture: what a family needs to build it, under Hugging Face's names."""
+"""A model's architecture: what a family needs to build it, under transformers' names and with its defaults."""
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from estimator.facts import Fact
-
 Size = Annotated[int, Field(ge=1, le=2**31)]
+Depth = Annotated[int, Field(ge=1, le=2**16)]
 Probability = Annotated[float, Field(ge=0, lt=1)]
-ModelType = Literal["llama", "mistral", "qwen2", "qwen3", "gpt2"]
+Activation = Literal["silu", "gelu", "gelu_pytorch_tanh", "gelu_new", "gelu_fast", "quick_gelu", "relu", "relu2"]
+
+
+def called(name: str, default: Any = ...) -> Any:
+    """A field that config.json calls `name`; either name is read."""
+    return Field(default, alias=name)
 
 
 class ModelSpec(BaseModel):
-    """The architecture of a decoder. Sizes count elements; dropout probabilities apply in training only."""
+    """What every architecture says. Each family extends it; sizes count elements, dropout applies in training only."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
 
-    model_type: ModelType
+    modelled: ClassVar[Mapping[str, tuple[Any, ...]]] = {}
+    """Settings of a config.json that change what is computed, and the values that this family has a model of."""
+    implementations: ClassVar[tuple[str, ...]] = ("transformers",)
+    """Whose kernels it can run with (`training.implementation`)."""
+    has_attention: ClassVar[bool] = True
+    """Whether any layer attends; else a job's choice of its implementation says nothing."""
+    learned_positions: ClassVar[bool] = False
+    """Whether there are no positions beyond `longest_sequence`."""
+    attentions: ClassVar[tuple[str, ...]] = ("sdpa", "eager", "flash_attention_2")
+    """How transformers runs its attention, the way that it takes unasked first."""
+
+    model_type: str
     hidden_size: Size
+    num_hidden_layers: Depth
+    max_position_embeddings: Size | None = None
+    """Its positions; None where nothing limits them."""
+
+    @property
+    def depth(self) -> int:
+        """Layers of all stacks."""
+        return self.num_hidden_layers
+
+    @property
+    def longest_sequence(self) -> int | None:
+        """Tokens of a sequence that the model was made for; None where nothing limits them."""
+        return self.max_position_embeddings
+
+    @classmethod
+    def follows(cls, hidden: int, heads: int) -> dict[str, int]:
+        """What may be left out because it follows from the width and the number of heads."""
+        return {}
+
+    @model_validator(mode="before")
+    @classmethod
+    def _complete(cls, given: Any) -> Any:
+        if not isinstance(given, Mapping):
+            return given
+        found = {name: given.get(name, given.get(field.alias or name)) for name, field in cls.model_fields.items()}
+        hidden, heads = found.get("hidden_size"), found.get("num_attention_heads", 1)
+        if not (isinstance(hidden, int) and isinstance(heads, int) and heads > 0):
+            return given
+        missing = {name: value for name, value in cls.follows(hidden, heads).items() if found[name] is None}
+        aliases = {cls.model_fields[name].alias for name in missing}
+        return {name: value for name, value in given.items() if name not in aliases} | missing
+
+    @property
+    def most_targets(self) -> int | None:
+        """Tokens that an encoder-decoder can write at most; None where nothing limits them."""
+        return None
+
+    @classmethod
+    def keys(cls) -> set[str]:
+        """Every key that a spec of this family may have."""
+        return set(cls.model_fields) | {field.alias for field in cls.model_fields.values() if field.alias}
+
+    def config(self) -> dict[str, Any]:
+        """The spec under the names of transformers' config."""
+        return self.model_dump(mode="json", by_alias=True)
+
+
+class DecoderSpec(ModelSpec):
+    """A decoder of attention and feed-forward layers. Without `num_key_value_heads` every head has keys of its own."""
+
+    cached: ClassVar[bool] = False
+    """Whether every layer keeps the keys and values of all its heads, and nothing else: what serving has a model of."""
+    tensor_parallel: ClassVar[bool] = False
+    """Whether heads, feed-forward layers and vocabulary split over ranks: what tensor parallelism has a model of."""
+
     intermediate_size: Size
-    num_hidden_layers: Size
     num_attention_heads: Size
     num_key_value_heads: Size
     head_dim: Size
     vocab_size: Size
-    max_position_embeddings: Size
-    hidden_act: Literal["silu", "gelu", "gelu_pytorch_tanh", "gelu_new", "relu"] = "silu"
+    max_position_embeddings: Size | None = 2048
+    hidden_act: Activation = "silu"
     tie_word_embeddings: bool = False
-    attention_bias: bool = False
-    attention_output_bias: bool = False
-    mlp_bias: bool = False
-    qk_norm: bool = False
-    sliding_window: Size | None = None
     attention_dropout: Probability = 0.0
-    hidden_dropout: Probability = 0.0
-    embedding_dropout: Probability = 0.0
+
+    @property
+    def window(self) -> int | None:
+        """Tokens that attention looks back in every layer; None: all."""
+        return None
+
+    @property
+    def output_size(self) -> int:
+        """Width of the hidden states that the output layer gets."""
+        return self.hidden_size
+
+    @classmethod
+    def follows(cls, hidden: int, heads: int) -> dict[str, int]:
+        return {"num_key_value_heads": heads, "head_dim": hidden // heads}
 
     @model_validator(mode="after")
-    def _heads(self) -> ModelSpec:
+    def _heads(self) -> Self:
         if self.num_attention_heads % self.num_key_value_heads:
             raise ValueError(
                 f"num_attention_heads {self.num_attention_heads} is not a multiple of "
                 f"num_key_value_heads {self.num_key_value_heads}"
             )
-        if self.head_dim % 2 and self.model_type != "gpt2":
-            raise ValueError(f"head_dim {self.head_dim} is odd: rotary embeddings need pairs")
-        if self.model_type == "gpt2" and self.head_dim * self.num_attention_heads != self.hidden_size:
-            raise ValueError(f"hidden_size {self.hidden_size} is not head_dim {self.head_dim} x {self.num_attention_heads} heads")
         return self
 
 
-class PublishedModel(BaseModel):
-    """One file of model_specs/: a published checkpoint."""
+class RotaryDecoderSpec(DecoderSpec):
+    """A decoder with rotary position embeddings."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    @model_validator(mode="after")
+    def _pairs(self) -> Self:
+        if self.head_dim % 2:
+            raise ValueError(f"head_dim {self.head_dim} is odd: rotary embeddings need pairs")
+        return self
 
-    name: str
-    aliases: list[str]
-    """The hub id first, then how people say it."""
-    architecture: ModelSpec
-    parameters: Fact
-    """The published count, tied weights once, buffers apart."""
-    dtype: Literal["float32", "float16", "bfloat16"]
-    """What the published weights are stored in."""
-    licence: str
-    released: str
-    source: str
-    """Where the architecture was read."""
-    as_of: str
+
+class FullHeadsSpec(DecoderSpec):
+    """A decoder whose heads are together as wide as the model, each with keys of its own unless `key_heads` says otherwise.
+
+    Without `intermediate_size` its feed-forward layers are four times as wide.
+    """
+
+    @property
+    def key_heads(self) -> int:
+        """How many heads have keys of their own."""
+        return self.num_attention_heads
+
+    @classmethod
+    def follows(cls, hidden: int, heads: int) -> dict[str, int]:
+        return super().follows(hidden, heads) | {"intermediate_size": 4 * hidden}
+
+    @model_validator(mode="after")
+    def _whole(self) -> FullHeadsSpec:
+        if self.head_dim * self.num_attention_heads != self.hidden_size:
+            raise ValueError(f"hidden_size {self.hidden_size} is not head_dim {self.head_dim} x {self.num_attention_heads} heads")
+        if self.num_key_value_heads != self.key_heads:
+            raise ValueError(f"num_key_value_heads {self.num_key_value_heads} should be {self.key_heads}")
+        return self

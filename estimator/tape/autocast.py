@@ -40,6 +40,16 @@ def autocast(tape: Tape, dtype: DType | None) -> Iterator[None]:
             tape.enter(here)
 
 
+@contextmanager
+def paused(tape: Tape) -> Iterator[None]:
+    """Within an operation that autocast has cast the arguments of: it casts nothing there."""
+    context, tape.autocast = tape.autocast, None
+    try:
+        yield
+    finally:
+        tape.autocast = context
+
+
 def cast(x: Tensor) -> Tensor:
     """An operand as autocast hands it to a matrix product."""
     context = x.tape.autocast
@@ -51,3 +61,10 @@ def cast(x: Tensor) -> Tensor:
             weights[x] = to(x, context.dtype)
         return weights[x]
     return to(x, context.dtype)
+
+
+def cast_all(*tensors: Tensor) -> list[Tensor]:
+    """The operands of one operation. They are cast from the last to the first (as C++ evaluates the arguments of a call), and
+    backward, which begins with what was done last, widens the first operand's gradient first.
+    """
+    return [cast(t) for t in reversed(tensors)][::-1]

@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from estimator.dtypes import float32
 from estimator.tape.layout import is_dense
 from estimator.tape.tape import GRADIENT, PARAMETER, TEMPORARY
 from estimator.tape.tensor import Tensor, binary, empty, unary
@@ -116,18 +115,28 @@ def attach(node: Node | None, out: Tensor, save: bool = False) -> Tensor:
 
 
 def backward(loss: Tensor) -> None:
-    """Run the graph that made `loss` backwards, leaving gradients on the leaves.
+    """Run the graph that made `loss` backwards, leaving gradients on the leaves."""
+    if loss.grad_fn is None:
+        raise ValueError("nothing to differentiate: no parameter requires gradients")
+    tape = loss.tape
+    seed = empty(tape, loss.shape, loss.dtype, "ones_like")
+    run_backward(loss, seed)
+    tape.fresh = TEMPORARY
+    while tape.backward_callbacks:
+        tape.backward_callbacks.pop()()
+
+
+def run_backward(out: Tensor, gradient: Tensor) -> None:
+    """Run the graph that made `out` backwards from its gradient.
 
     Consumers are always younger than producers, so running the youngest node first is torch's order.
     """
-    root = loss.grad_fn
-    if root is None:
-        raise ValueError("nothing to differentiate: no parameter requires gradients")
-    tape = loss.tape
-    outside = tape.slot
+    root, tape = out.grad_fn, out.tape
+    assert root is not None
+    outside, grad_enabled = tape.slot, tape.grad_enabled
     tape.grad_enabled = False
-    seed = empty(tape, loss.shape, float32, "ones_like")
-    root.gradients = {0: seed}
+    root.gradients = dict.fromkeys(range(root.outputs))
+    root.gradients[out.output_nr] = gradient
     nodes, uses = _reachable(root)
     sums: dict[Tensor, Gradient] = {}
     while nodes:
@@ -139,10 +148,7 @@ def backward(loss: Tensor) -> None:
         if node.gradients is not None:
             _run(node, uses, sums)
     tape.enter(outside)
-    tape.fresh = TEMPORARY
-    while tape.backward_callbacks:
-        tape.backward_callbacks.pop()()
-    tape.grad_enabled = True
+    tape.grad_enabled = grad_enabled
 
 
 def _run(node: Node, uses: Counter[Tensor], sums: dict[Tensor, Gradient]) -> None:
@@ -156,7 +162,7 @@ def _run(node: Node, uses: Counter[Tensor], sums: dict[Tensor, Gradient]) -> Non
         gradient = outgoing[i]
         if gradient is not None:
             if gradient.shape != shape:
-                outgoing[i] = empty(gradient.tape, shape, gradient.dtype, "sum")
+                outgoing[i] = gradient = empty(gradient.tape, shape, gradient.dtype, "sum")
             if gradient.dtype is not dtype:
                 outgoing[i] = unary("_to_copy", outgoing[i], dtype)
     del gradient
@@ -169,8 +175,10 @@ def _run(node: Node, uses: Counter[Tensor], sums: dict[Tensor, Gradient]) -> Non
             uses[edge] -= 1
             if gradient is not None:
                 _meet(sums, edge, gradient)
+            gradient = None
             if not uses[edge] and (gradient := sums.pop(edge, None)) is not None:
-                _collect(edge, gradient)
+                alone = sys.getrefcount(gradient) == 2  # the call itself is one
+                _collect(edge, gradient, alone)
         elif edge is not None and gradient is not None:
             target, number = edge
             if target.gradients is None:
@@ -196,9 +204,15 @@ def _can_add_in_place(buffer: dict[Any, Any], key: Any) -> bool:
     return alone and not buffer[key].is_view and is_dense(buffer[key].shape, buffer[key].strides)
 
 
-def _collect(leaf: Tensor, gradient: Tensor) -> None:
-    """What torch's AccumulateGrad does: keep the first gradient, add the later ones in place."""
+def _collect(leaf: Tensor, gradient: Tensor, alone: bool) -> None:
+    """What torch's AccumulateGrad does: keep the first gradient, add the later ones in place.
+
+    It keeps a copy where the gradient has another layout than the leaf, or is not `alone` and goes elsewhere, too
+    (torch/csrc/autograd/functions/accumulate_grad.h).
+    """
     if leaf.grad is None:
+        if not alone or gradient.strides != leaf.strides:
+            gradient = empty(gradient.tape, gradient.shape, gradient.dtype, "clone", leaf.strides)
         if leaf.tape.components[leaf.storage.index] == PARAMETER:
             gradient.storage.count_as(GRADIENT)
         leaf.grad = gradient.detach()

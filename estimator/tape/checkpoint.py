@@ -1,16 +1,18 @@
 """Activation checkpointing: keep a segment's inputs, drop what it saved, run it again in backward.
 
-This is torch.utils.checkpoint without re-entrance: the forward pass builds its graph, but what would be saved becomes a
-placeholder; the first placeholder that backward opens runs the segment again, up to the last tensor that was saved.
+Both kinds of torch.utils.checkpoint. Without re-entrance the forward pass builds its graph, but what would be saved becomes
+a placeholder; the first placeholder that backward opens runs the segment again, up to the last tensor that was saved. With
+re-entrance forward builds no graph; backward runs the segment again, whole, and then a backward pass of its own.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Protocol
+from weakref import ref
 
 from estimator.tape.autocast import autocast
-from estimator.tape.autograd import Packed, Saved, keep
+from estimator.tape.autograd import Gradient, Packed, Saved, attach, keep, record, run_backward
 from estimator.tape.tensor import Tensor
 
 
@@ -28,7 +30,7 @@ class _AllRecomputed(Exception):
 class _Placeholder:
     """Stands for the tensor that was the `index`-th to be saved in a segment."""
 
-    __slots__ = ("frame", "index")
+    __slots__ = ("__weakref__", "frame", "index")
 
     def __init__(self, frame: _Frame, index: int):
         self.frame, self.index = frame, index
@@ -43,7 +45,7 @@ class _Frame:
     def __init__(self, function: Callable[..., Tensor], args: tuple[Tensor | None, ...]):
         self.function = function
         self.args = args
-        self.saved = 0
+        self.placeholders: list[ref[_Placeholder]] = []
         self.recomputed: dict[int, Tensor] | None = None
         tape = next(t for t in args if t is not None).tape
         self.autocast_dtype = tape.autocast.dtype if tape.autocast else None
@@ -54,14 +56,16 @@ class _Frame:
     def pack(self, tensors: Saved) -> tuple[Packed | None, ...]:
         placeholders: list[Packed | None] = []
         for t in tensors:
-            placeholders.append(None if t is None else _Placeholder(self, self.saved))
-            self.saved += t is not None
+            placeholder = None if t is None else _Placeholder(self, len(self.placeholders))
+            if placeholder is not None:
+                self.placeholders.append(ref(placeholder))
+            placeholders.append(placeholder)
         return tuple(placeholders)
 
     def tensor(self, index: int) -> Tensor:
         if self.recomputed is None:
             self.recomputed = {}
-            self._run_again(_Recomputation(self.recomputed, self.saved))
+            self._run_again(_Recomputation(self.recomputed, self.placeholders))
         return self.recomputed.pop(index)
 
     def _run_again(self, hooks: _Recomputation) -> None:
@@ -80,20 +84,21 @@ class _Frame:
 
 
 class _Recomputation:
-    """Collects the tensors that the second run saves, until all `wanted` are there."""
+    """Collects the tensors that the second run saves, until all are there. Those whose placeholder is gone nobody wants."""
 
-    def __init__(self, tensors: dict[int, Tensor], wanted: int):
+    def __init__(self, tensors: dict[int, Tensor], placeholders: list[ref[_Placeholder]]):
         self.tensors = tensors
-        self.wanted = wanted
+        self.placeholders = placeholders
         self.saved = 0
 
     def pack(self, tensors: Saved) -> Saved:
         for t in tensors:
             if t is not None:
-                keep(t)
-                self.tensors[self.saved] = t.detach()
+                if self.placeholders[self.saved]() is not None:
+                    keep(t)
+                    self.tensors[self.saved] = t.detach()
                 self.saved += 1
-        if self.saved == self.wanted:
+        if self.saved == len(self.placeholders):
             raise _AllRecomputed
         return tensors
 
@@ -108,3 +113,35 @@ def checkpoint(function: Callable[..., Tensor], *args: Tensor | None) -> Tensor:
         return function(*args)
     finally:
         tape.saved_tensor_hooks = None
+
+
+def reentrant_checkpoint(function: Callable[..., Tensor], *args: Tensor | None) -> Tensor:
+    """The same by `CheckpointFunction`: its inputs are saved, and `function(*args)` runs without a graph."""
+    given = [t for t in args if t is not None]
+    tape = given[0].tape
+    dtype = tape.autocast.dtype if tape.autocast else None
+
+    def backward(g: Tensor, *saved: Tensor) -> list[Gradient]:
+        remaining = iter(saved)
+        again = [next(remaining).detach() if there else None for there in given_at]
+        inputs = [t for t in again if t is not None]
+        for copy, want in zip(inputs, wanted, strict=True):
+            copy.requires_grad = want
+        tape.grad_enabled = tape.recomputing = True
+        fresh = tape.fresh
+        with autocast(tape, dtype):
+            out = function(*again)
+        tape.fresh, tape.recomputing = fresh, False
+        run_backward(out, g)
+        tape.grad_enabled = False
+        return [t.grad for t in inputs]
+
+    wanted = [t.requires_grad for t in given]
+    given_at = [t is not None for t in args]
+    node = record("CheckpointFunction", given, tuple(given), backward)
+    if node is None:
+        return function(*args)
+    tape.grad_enabled = False
+    out = function(*args)
+    tape.grad_enabled = True
+    return attach(node, out)

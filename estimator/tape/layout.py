@@ -47,6 +47,25 @@ def is_dense(shape: Shape, strides: Strides) -> bool:
 
 
 @lru_cache(maxsize=4096)
+def is_channels_last(shape: Shape, strides: Strides) -> bool:
+    """Whether torch takes a tensor for images whose channels lie innermost (`is_channels_last_strides_2d`)."""
+    if strides is None or len(shape) != 4:
+        return False
+    step = 0
+    for dim in (1, 3, 2, 0):
+        if strides[dim] < step or (dim == 0 and step == strides[1]):
+            return False
+        step = strides[dim] * max(shape[dim], 1)
+    return True
+
+
+def channels_last(shape: Shape) -> Shape:
+    """Strides of [images, channels, height, width] with the channels innermost."""
+    _, channels, height, width = shape
+    return (channels * height * width, 1, width * channels, channels)
+
+
+@lru_cache(maxsize=4096)
 def viewed(shape: Shape, strides: Strides, new: Shape) -> tuple[bool, Strides]:
     """Whether `new` can be a view of the tensor, and its strides if so (torch's `computeStride`)."""
     if strides is None:

@@ -6,6 +6,7 @@ from estimator import dtypes
 from estimator.tape.autograd import attach, record
 from estimator.tape.pointwise import to
 from estimator.tape.tensor import Tensor, empty, unary
+from estimator.tape.views import contiguous
 
 
 def embedding(weight: Tensor, ids: Tensor) -> Tensor:
@@ -18,20 +19,27 @@ def embedding(weight: Tensor, ids: Tensor) -> Tensor:
 
 
 def cross_entropy(logits: Tensor, target: Tensor) -> Tensor:
-    """Mean cross-entropy of [tokens, vocabulary] against [tokens]: a scalar."""
+    """Mean cross-entropy of [tokens, vocabulary] against [tokens]: a scalar.
+
+    It asks for log-probabilities of the logits' own type, so that autocast widens these alone, for the loss
+    (aten/src/ATen/native/LossNLL.cpp, `cross_entropy_loss`).
+    """
     return _nll_loss(_log_softmax(logits), target)
 
 
 def _log_softmax(x: Tensor) -> Tensor:
-    """Saves its result; autocast runs it in float32."""
-    if x.tape.autocast:
-        x = to(x, dtypes.float32)
+    """Saves its result. The kernel works on a copy of what is not contiguous."""
     node = record("LogSoftmaxBackward", (x,), (), lambda g, y: unary("_log_softmax_backward_data", g))
-    return attach(node, unary("_log_softmax", x), save=True)
+    dense = contiguous(x.detach())
+    out = empty(x.tape, x.shape, x.dtype, "_log_softmax")
+    del dense
+    return attach(node, out, save=True)
 
 
 def _nll_loss(logp: Tensor, target: Tensor) -> Tensor:
-    """Saves the log-probabilities, the targets and their total weight."""
+    """Saves the log-probabilities, the targets and their total weight. Autocast runs it in float32."""
+    if logp.tape.autocast:
+        logp = to(logp, dtypes.float32)
     node = record("NllLossBackward", (logp,), (logp, target), lambda g, logp, *_: unary("nll_loss_backward", logp))
     out = attach(node, empty(logp.tape, (), logp.dtype, "nll_loss_forward"))
     weight = empty(logp.tape, (), logp.dtype, "nll_loss_forward")

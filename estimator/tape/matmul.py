@@ -1,32 +1,52 @@
 """Matrix products: linear layers and batched products, with their FLOPs.
 
-Under autocast the operands are cast first; see `autocast`.
+Under autocast the operands are cast first, the last argument of torch's function before the others: that is the order in
+which the compiler evaluates the casts of aten/src/ATen/autocast_mode.h. See `autocast`.
 """
 
 from __future__ import annotations
 
 from math import prod
 
-from estimator.tape.autocast import cast
+from estimator.tape.autocast import cast_all
 from estimator.tape.autograd import Gradient, attach, record
 from estimator.tape.layout import Shape
-from estimator.tape.tensor import Tensor, alias, empty
+from estimator.tape.tensor import Tensor, alias, empty, unary
 from estimator.tape.views import expand, reshape
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """x W^T + b over the last dimension of `x`; `weight` is [out, in]."""
-    x, weight = cast(x), _transposed(cast(weight))
-    flat = reshape(x, (-1, x.shape[-1]))
-    out = mm(flat, weight) if bias is None else addmm(cast(bias), flat, weight)
-    return reshape(out, (*x.shape[:-1], weight.shape[1]))
+    """x W^T + b over the last dimension of `x`; `weight` is [out, in].
+
+    One product over all rows; but where those cannot be told apart without a copy, and the weight is frozen, one per sequence
+    (aten/src/ATen/native/LinearAlgebra.cpp, `should_fold`).
+    """
+    x, weight, *biases = cast_all(x, weight, *([] if bias is None else [bias]))
+    frozen = not weight.requires_grad
+    weight = _transposed(weight)
+    if frozen and x.strides is not None and not biases and not _folds(x):
+        return matmul(x, expand(weight, (*x.shape[:-2], *weight.shape)))
+    flat = x if len(x.shape) == 2 else reshape(x, (-1, x.shape[-1]))
+    out = addmm(biases[0], flat, weight) if biases else mm(flat, weight)
+    return out if flat is x else reshape(out, (*x.shape[:-1], weight.shape[1]))
+
+
+def times_transposed(x: Tensor, weight: Tensor) -> Tensor:
+    """`x @ weight.T`. Autocast keeps no cast of a view of a weight, so that each use casts it anew."""
+    x, weight = cast_all(x, _transposed(weight))
+    return reshape(mm(reshape(x, (-1, x.shape[-1])), weight), (*x.shape[:-1], weight.shape[1]))
+
+
+def _folds(x: Tensor) -> bool:
+    """Whether all dimensions but the last can be seen as one."""
+    strides = x.element_strides()
+    return all(strides[i] == strides[i + 1] * x.shape[i + 1] for i in range(len(x.shape) - 2))
 
 
 def conv1d(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """GPT-2's `Conv1D`: x W + b over the last dimension of `x`; `weight` is [in, out]."""
     flat = reshape(x, (-1, x.shape[-1]))
-    weight = cast(weight)
-    out = mm(cast(flat), weight) if bias is None else addmm(cast(bias), cast(flat), weight)
+    out = mm(*cast_all(flat, weight)) if bias is None else addmm(*cast_all(bias, flat, weight))
     return reshape(out, (*x.shape[:-1], weight.shape[1]))
 
 
@@ -70,15 +90,21 @@ def _product(a: Tensor, b: Tensor, operation: str) -> Tensor:
 
 def matmul(a: Tensor, b: Tensor) -> Tensor:
     """Product of [..., m, k] and [..., k, n] with equal leading dimensions."""
-    a, b = cast(a), cast(b)
+    a, b = cast_all(a, b)
     *batch, m, k = a.shape
     n, count = b.shape[-1], prod(batch)
     left = reshape(expand(a, (*batch, m, k)), (count, m, k))
     right = reshape(expand(b, (*batch, k, n)), (count, k, n))
-    return reshape(_bmm(left, right), (*batch, m, n))
+    return reshape(bmm(left, right), (*batch, m, n))
+
+
+def bmm(a: Tensor, b: Tensor) -> Tensor:
+    """[count, m, k] x [count, k, n]."""
+    return _bmm(*cast_all(a, b))
 
 
 def _bmm(a: Tensor, b: Tensor) -> Tensor:
+    """Saves each operand that the other's gradient needs."""
     saved = (b if a.requires_grad else None, a if b.requires_grad else None)
     (count, m, k), n = a.shape, b.shape[2]
 
@@ -90,6 +116,24 @@ def _bmm(a: Tensor, b: Tensor) -> Tensor:
     return attach(record("BmmBackward", (a, b), saved, backward), _batched(a, (count, m, n), k))
 
 
-def _batched(like: Tensor, shape: Shape, inner: int) -> Tensor:
+def baddbmm(bias: Tensor, a: Tensor, b: Tensor) -> Tensor:
+    """bias + number * a b, for [batch, m, k] and [batch, k, n]. Saves what `bmm` saves.
+
+    Each gradient is multiplied by the number in a tensor of its own (FunctionsManual.cpp, `maybe_multiply`).
+    """
+    bias, a, b = cast_all(bias, a, b)
+    saved = (b if a.requires_grad else None, a if b.requires_grad else None)
+    (count, m, k), n = a.shape, b.shape[2]
+    wanted = bias.requires_grad
+
+    def backward(g: Tensor, b: Gradient, a: Gradient) -> tuple[Gradient, Gradient, Gradient]:
+        grad_a = None if b is None else unary("mul", _batched(g, (count, m, k), n))
+        grad_b = None if a is None else unary("mul", _batched(g, (count, k, n), m))
+        return (g if wanted else None), grad_a, grad_b
+
+    return attach(record("BaddbmmBackward", (bias, a, b), saved, backward), _batched(a, (count, m, n), k, "baddbmm"))
+
+
+def _batched(like: Tensor, shape: Shape, inner: int, operation: str = "bmm") -> Tensor:
     like.tape.compute("bmm", 2 * prod(shape) * inner)
-    return empty(like.tape, shape, like.dtype, "bmm")
+    return empty(like.tape, shape, like.dtype, operation)

@@ -6,30 +6,33 @@ from estimator import dtypes
 from estimator.tape.autograd import Gradient, attach, record
 from estimator.tape.pointwise import to
 from estimator.tape.tensor import Tensor, empty
+from estimator.tape.views import contiguous
 
 
-def layer_norm(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+def layer_norm(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
     """torch's native layer norm over the last dimension.
 
-    Saves x, and per row a mean and a reciprocal deviation in float32. Autocast casts its arguments to float32.
+    Saves its arguments, and per row a mean and a reciprocal deviation in float32. The kernels work on copies of what is not
+    contiguous. Autocast casts its arguments to float32.
     """
-    inputs = [x, weight] if bias is None else [x, weight, bias]
+    inputs = [t for t in (x, weight, bias) if t is not None]
     if x.tape.autocast:
         inputs = [to(t, dtypes.float32) for t in inputs]
-    x, weight = inputs[:2]
-    wanted = [t.requires_grad for t in inputs]
+    x = inputs[0]
+    wanted = [(t.shape, t.requires_grad) for t in inputs]
 
-    def backward(g: Tensor, x: Tensor, weight: Tensor, *_: Tensor) -> list[Gradient]:
-        shapes = (x.shape, weight.shape, weight.shape)
-        return [
-            empty(g.tape, shape, g.dtype, "native_layer_norm_backward") if want else None
-            for shape, want in zip(shapes, wanted, strict=False)
-        ]
+    def backward(g: Tensor, x: Tensor, *_: Tensor) -> list[Gradient]:
+        dense = contiguous(g), contiguous(x)
+        gradients = [empty(g.tape, shape, g.dtype, "native_layer_norm_backward") if want else None for shape, want in wanted]
+        del dense
+        return gradients
 
-    node = record("NativeLayerNormBackward", inputs, (x, weight), backward)
+    node = record("NativeLayerNormBackward", inputs, tuple(inputs), backward)
+    dense = contiguous(x.detach())
     out = attach(node, empty(x.tape, x.shape, x.dtype, "native_layer_norm"))
     rows = (*x.shape[:-1], 1)
     statistics = tuple(empty(x.tape, rows, dtypes.float32, "native_layer_norm") for _ in range(2))
+    del dense
     if node is not None:
         node.save(statistics)
     return out

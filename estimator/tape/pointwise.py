@@ -28,10 +28,28 @@ def add(a: Tensor, b: Tensor) -> Tensor:
     return attach(node, binary("add", a, b))
 
 
+def add_(a: Tensor, b: Tensor) -> Tensor:
+    """`a += b`: on the bytes of `a`, which the caller must not use any more."""
+    wanted = a.requires_grad, b.requires_grad
+    node = record("AddBackward", (a, b), (), lambda g: [g if want else None for want in wanted])
+    return attach(node, Tensor(a.storage, a.shape, a.dtype, a.strides))
+
+
 def add_scalar(x: Tensor) -> Tensor:
     """x + number. Saves nothing."""
     node = record("AddBackward", (x,), (), lambda g: g)
     return attach(node, unary("add", x))
+
+
+def sub(a: Tensor, b: Tensor) -> Tensor:
+    """a - b. Saves nothing; b gets the negated gradient."""
+    wanted = a.requires_grad, b.requires_grad
+
+    def backward(g: Tensor) -> tuple[Gradient, Gradient]:
+        grad_b = unary("neg", g) if wanted[1] else None
+        return (g if wanted[0] else None), grad_b
+
+    return attach(record("SubBackward", (a, b), (), backward), binary("sub", a, b))
 
 
 def mul(a: Tensor, b: Tensor) -> Tensor:
@@ -50,6 +68,71 @@ def mul_scalar(x: Tensor) -> Tensor:
     """x * number. Saves nothing on the device."""
     node = record("MulBackward", (x,), (), lambda g: unary("mul", g))
     return attach(node, unary("mul", x))
+
+
+def mul_scalar_(x: Tensor) -> Tensor:
+    """`x *= number`, or `x /= number`: on the bytes of `x`, which the caller must not use any more."""
+    node = record("MulBackward", (x,), (), lambda g: unary("mul", g))
+    return attach(node, Tensor(x.storage, x.shape, x.dtype, x.strides))
+
+
+def div_scalar(x: Tensor) -> Tensor:
+    """x / number. Saves nothing on the device."""
+    node = record("DivBackward", (x,), (), lambda g: unary("div", g))
+    return attach(node, unary("div", x))
+
+
+def clamp(x: Tensor, lower: bool = True) -> Tensor:
+    """x, no higher than one number and, if `lower`, no lower than another. Saves x; outside them its gradient is zero."""
+    node = record("ClampBackward", (x,), (x,), lambda g, x: _clamp_backward(g, x, lower))
+    return attach(node, unary("clamp", x))
+
+
+def div(a: Tensor, b: Tensor) -> Tensor:
+    """a / b. Saves both if both want gradients, else what the one gradient needs."""
+    saved = (a if b.requires_grad else None, b)
+    wanted = a.requires_grad
+
+    def backward(g: Tensor, a: Gradient, b: Tensor) -> tuple[Gradient, Gradient]:
+        grad_b = None if a is None else _quotient(g, a, b)
+        grad_a = binary("div", g, b) if wanted else None
+        return grad_a, grad_b
+
+    return attach(record("DivBackward", (a, b), saved, backward), binary("div", a, b))
+
+
+def _quotient(g: Tensor, a: Tensor, b: Tensor) -> Tensor:
+    """-g * ((a / b) / b), one C++ expression: what is right of the product comes first, and its temporaries live to its end."""
+    once = binary("div", a, b)
+    twice = binary("div", once, b)
+    return binary("mul", unary("neg", g), twice)
+
+
+def div_(a: Tensor, b: Tensor) -> Tensor:
+    """a /= b. Saves b, and a copy of what a was (an in-place operation clones what its formula needs)."""
+    node = record("DivBackward", (a, b), (b if a.requires_grad else None,), _div_in_place_backward)
+    if node is not None:
+        node.save((unary("clone", a) if b.requires_grad else None,))
+    return attach(node, Tensor(a.storage, a.shape, a.dtype, a.strides))
+
+
+def _div_in_place_backward(g: Tensor, b: Gradient, a: Gradient) -> tuple[Gradient, Gradient]:
+    """FunctionsManual.cpp: `div_tensor_other_backward`, one expression whose temporaries live to its end; then a's."""
+    grad_b = None
+    if a is not None and b is not None:
+        quotient = binary("div", a, b)
+        again = binary("div", quotient, b)
+        negative = unary("neg", g)
+        grad_b = binary("mul", negative, again)
+        del quotient, again, negative
+    return None if b is None else binary("div", g, b), grad_b
+
+
+def exp(x: Tensor) -> Tensor:
+    """e ** x. Saves its result; autocast runs it in float32."""
+    x = _float32_under_autocast(x)
+    node = record("ExpBackward", (x,), (), lambda g, y: binary("mul", g, y))
+    return attach(node, unary("exp", x), save=True)
 
 
 def neg(x: Tensor) -> Tensor:
@@ -81,10 +164,60 @@ def _rsqrt_backward(g: Tensor, y: Tensor) -> Tensor:
     return binary("mul", unary("mul", g), cubed)
 
 
+def clamp_in_place(x: Tensor) -> Tensor:
+    """x.clamp_(least, most). Saves a copy of what x was before."""
+    node = record("ClampBackward", (x,), (), lambda g, x: _clamp_backward(g, x, lower=True))
+    if node is not None:
+        node.save((unary("clone", x),))
+    return attach(node, Tensor(x.storage, x.shape, x.dtype, x.strides))
+
+
+def _clamp_backward(g: Tensor, x: Tensor, lower: bool) -> Tensor:
+    """torch/csrc/autograd/FunctionsManual.cpp, `clamp_backward`; the second mask is put into the first."""
+    zero = empty(g.tape, (), g.dtype, "scalar_tensor")
+    reached = unary("ge", x, dtypes.bool_) if lower else None
+    within = unary("le", x, dtypes.bool_)
+    result = binary("where", within, g, g.dtype)
+    del zero, reached
+    return result
+
+
+def where(condition: Tensor, x: Tensor) -> Tensor:
+    """`x` where a condition of booleans holds, else a number. Saves the condition."""
+    node = record("WhereBackward", (x,), (condition,), lambda g, condition: binary("where", condition, g, g.dtype))
+    return attach(node, binary("where", condition, x, x.dtype))
+
+
+def clamp_between(x: Tensor, low: Tensor, high: Tensor) -> Tensor:
+    """`x` between two tensors of one number. Saves all three; the gradient goes where `x` was between."""
+    return attach(record("ClampBackward", (x,), (x, low, high), _clamp_between_backward), unary("clamp", x))
+
+
+def _clamp_between_backward(g: Tensor, x: Tensor, low: Tensor, high: Tensor) -> Tensor:
+    above = unary("ge", x, dtypes.bool_)
+    below = unary("le", x, dtypes.bool_)
+    out = binary("where", above, g, g.dtype)
+    del above, below
+    return out
+
+
 def tanh(x: Tensor) -> Tensor:
     """tanh(x). Saves its result."""
     node = record("TanhBackward", (x,), (), lambda g, y: binary("tanh_backward", g, y))
     return attach(node, unary("tanh", x), save=True)
+
+
+def sigmoid(x: Tensor) -> Tensor:
+    """1 / (1 + exp(-x)). Saves its result."""
+    node = record("SigmoidBackward", (x,), (), lambda g, y: binary("sigmoid_backward", g, y))
+    return attach(node, unary("sigmoid", x), save=True)
+
+
+def softplus(x: Tensor) -> Tensor:
+    """log(1 + exp(x)). Saves x; autocast runs it in float32."""
+    x = _float32_under_autocast(x)
+    node = record("SoftplusBackward", (x,), (x,), lambda g, x: binary("softplus_backward", g, x))
+    return attach(node, unary("softplus", x))
 
 
 def relu(x: Tensor) -> Tensor:
@@ -134,10 +267,11 @@ def softmax(x: Tensor, dtype: DType | None = None) -> Tensor:
         dtype = dtypes.float32 if x.tape.autocast else x.dtype
     source = x.dtype
     fused = source is dtypes.float16 and dtype is dtypes.float32
-    if not fused:
-        x = to(x, dtype)
-    node = record("SoftmaxBackward", (x,), (), lambda g, y: binary("_softmax_backward_data", g, y, source if fused else g.dtype))
-    return attach(node, unary("_softmax", x, dtype), save=True)
+    converted = x if fused else to(x, dtype)
+    node = record(
+        "SoftmaxBackward", (converted,), (), lambda g, y: binary("_softmax_backward_data", g, y, source if fused else g.dtype)
+    )
+    return attach(node, unary("_softmax", converted, dtype), save=True)
 
 
 def _float32_under_autocast(x: Tensor) -> Tensor:

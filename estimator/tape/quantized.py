@@ -17,6 +17,8 @@ from estimator.tape.tensor import Tensor, empty, unary
 FUSED_ROWS = 4
 """Up to so many input rows every GPU multiplies without unpacking the weight (`_GEMM_4BIT_CUSTOM_FLOOR_M`)."""
 
+HELD = "8-bit layers keep their inputs outside autograd's saved tensors: checkpointing does not free them"
+
 
 @dataclass(frozen=True, slots=True)
 class FourBit:
@@ -55,6 +57,27 @@ def matmul_4bit(x: Tensor, weight: FourBit) -> Tensor:
     return attach(node, _multiply(x, full, outputs))
 
 
+def matmul_gptq(x: Tensor, weight: Shape) -> Tensor:
+    """x W^T with W unpacked to float16 for the product, and again for the gradient; saves nothing.
+
+    GPTQModel and AutoGPTQ, nn_modules/triton_utils/dequant.py, `QuantLinearFunction`.
+    """
+    outputs, inputs = weight
+
+    def backward(g: Tensor, *_: Tensor) -> Tensor:
+        full = unpack_gptq(g, weight)
+        return _multiply(g, full, inputs)
+
+    node = record("QuantLinear", (x,), (), backward)
+    full = unpack_gptq(x, weight)
+    return attach(node, _multiply(x, full, outputs))
+
+
+def unpack_gptq(like: Tensor, weight: Shape) -> Tensor:
+    """The weight in float16 on the tape of `like`: a new tensor [in, out]."""
+    return empty(like.tape, weight[::-1], dtypes.float16, "dequant248")
+
+
 def matmul_8bit(x: Tensor, codes: Tensor) -> Tensor:
     """LLM.int8(): x quantized row by row, an integer product with `codes` [out, in], scaled back, a bias added in place.
 
@@ -74,6 +97,8 @@ def matmul_8bit(x: Tensor, codes: Tensor) -> Tensor:
     node = record("MatMul8bitLt", (x,), (), backward)
     if node is not None:
         node.hold(x)
+        if tape.saved_tensor_hooks is not None:
+            tape.remarks[HELD] = None
     half = to(x.detach(), dtypes.float16)
     quantized = empty(tape, rows, dtypes.int8, "int8_vectorwise_quant")
     row_scales = empty(tape, rows[:1], dtypes.float32, "int8_vectorwise_quant")

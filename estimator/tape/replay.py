@@ -33,21 +33,21 @@ class Replay:
     at_peak: dict[str, int]
 
 
-class _Block:
+class Stretch:
     """Events `start` to `stop`, or blocks in a row, that run `repeat` times.
 
     One pass changes the live bytes by `net` and rises to `top` above its start; `crest` is the number of events, or the
     index of the block, at which it does.
     """
 
-    __slots__ = ("blocks", "crest", "net", "repeat", "start", "stop", "top")
+    __slots__ = ("blocks", "crest", "net", "repeat", "slot", "start", "stop", "top")
 
-    def __init__(self, repeat: int, start: int = 0, stop: int = 0):
-        self.repeat, self.start, self.stop = repeat, start, stop
-        self.blocks: list[_Block] = []
+    def __init__(self, repeat: int, start: int = 0, stop: int = 0, slot: Slot | None = None):
+        self.repeat, self.start, self.stop, self.slot = repeat, start, stop, slot
+        self.blocks: list[Stretch] = []
         self.net = self.top = self.crest = 0
 
-    def scan(self, tape: Tape) -> _Block:
+    def scan(self, tape: Tape) -> Stretch:
         """Read the events of a block that holds no others."""
         sizes, live, top, crest = tape.sizes, 0, 0, 0
         for i, event in enumerate(tape.events[self.start : self.stop], 1):
@@ -60,7 +60,7 @@ class _Block:
         self.net, self.top, self.crest = live, top, crest
         return self
 
-    def append(self, block: _Block) -> None:
+    def append(self, block: Stretch) -> None:
         """Let another block follow."""
         top = self.net + (block.repeat - 1) * max(block.net, 0) + block.top
         if top > self.top:
@@ -71,8 +71,7 @@ class _Block:
 
 def replay(tape: Tape) -> Replay:
     """Every phase of the run, in order, and its highest peak (the first of several)."""
-    bounds = [phase.start for phase in tape.phases[1:]] + [len(tape.events) if tape.stop is None else tape.stop]
-    blocks = [_fold(tape, phase.start, stop) for phase, stop in zip(tape.phases, bounds, strict=True)]
+    blocks = [fold for _, fold in _folded(tape)]
     phases, live = [], 0
     for phase, block in zip(tape.phases, blocks, strict=True):
         phases.append(PhaseBytes(phase.name, live, live + block.top, live + block.net))
@@ -83,26 +82,42 @@ def replay(tape: Tape) -> Replay:
     return Replay(phases, peak, _components(tape, ranges))
 
 
-def _fold(tape: Tape, start: int, stop: int) -> _Block:
+def stretches(tape: Tape) -> list[tuple[str, list[Stretch]]]:
+    """The phases in order, each with its stretches of events."""
+    return [(name, block.blocks) for name, block in _folded(tape)]
+
+
+def _folded(tape: Tape) -> list[tuple[str, Stretch]]:
+    bounds = [phase.start for phase in tape.phases[1:]] + [len(tape.events) if tape.stop is None else tape.stop]
+    return [(phase.name, _fold(tape, phase.start, stop)) for phase, stop in zip(tape.phases, bounds, strict=True)]
+
+
+def _fold(tape: Tape, start: int, stop: int) -> Stretch:
     """The events of a phase as nested blocks, one per stay in a slot."""
-    root = block = _Block(1)
-    stay: Slot | None = None
+    root = Stretch(1)
+    stays: list[tuple[Slot, Stretch]] = []
+
+    def leave(depth: int) -> None:
+        while len(stays) > depth:
+            _, block = stays.pop()
+            (stays[-1][1] if stays else root).append(block)
+
     marks = [mark for mark in tape.marks if start <= mark.start < stop]
     for i, (begin, slot) in enumerate(marks):
         end = marks[i + 1].start if i + 1 < len(marks) else stop
-        outer = (slot.parent or slot) if slot else None
-        if outer is not stay:  # leaving a slot, even for nothing, ends its stay
-            if stay is not None:
-                root.append(block)
-            stay, block = outer, root if outer is None else _Block(outer.repeat)
+        path = slot.path if slot else ()
+        same = 0
+        while same < min(len(stays), len(path)) and stays[same][0] is path[same]:
+            same += 1
+        leave(same)  # leaving a slot, even for nothing, ends its stay
+        stays += [(inner, Stretch(inner.repeat)) for inner in path[same:]]
         if begin != end:
-            block.append(_Block(slot.repeat if slot and slot.parent else 1, begin, end).scan(tape))
-    if stay is not None:
-        root.append(block)
+            (stays[-1][1] if stays else root).append(Stretch(1, begin, end, slot).scan(tape))
+    leave(0)
     return root
 
 
-def _whole(block: _Block, times: int) -> Iterator[tuple[int, int, int]]:
+def _whole(block: Stretch, times: int) -> Iterator[tuple[int, int, int]]:
     """Ranges of events and how often each runs: `times` whole passes of all repeats of a block."""
     times *= block.repeat
     if not block.blocks:
@@ -111,7 +126,7 @@ def _whole(block: _Block, times: int) -> Iterator[tuple[int, int, int]]:
         yield from _whole(inner, times)
 
 
-def _to_crest(block: _Block) -> Iterator[tuple[int, int, int]]:
+def _to_crest(block: Stretch) -> Iterator[tuple[int, int, int]]:
     """The same from a block's start to its crest."""
     if not block.blocks:
         yield block.start, block.start + block.crest, 1

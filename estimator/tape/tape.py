@@ -34,15 +34,18 @@ PARAMETER, GRADIENT, OPTIMIZER_STATE, KV_CACHE, ACTIVATION, LOSS, COMMUNICATION,
 class Slot:
     """A place in the model that stands for `repeat` equal ones: the later layers, which all do the same.
 
-    What is recorded in a slot is replayed `repeat` times. A slot may lie in another: layers in a checkpoint segment.
+    What is recorded in a slot is replayed `repeat` times. A slot may lie in another: layers in a checkpoint segment, tokens
+    of a scan in a layer.
     """
 
-    __slots__ = ("label", "parent", "repeat", "total")
+    __slots__ = ("label", "parent", "path", "repeat", "total")
 
     def __init__(self, label: str, repeat: int = 1, parent: Slot | None = None):
         self.label, self.repeat, self.parent = label, repeat, parent
         self.total: int = repeat * (parent.total if parent else 1)
         """How often it occurs in the model."""
+        self.path: tuple[Slot, ...] = (*(parent.path if parent else ()), self)
+        """Itself, after those that it lies in, from the outermost on."""
 
     def __repr__(self) -> str:
         return f"Slot({self.label}, x{self.total})"
@@ -96,6 +99,8 @@ class Tape:
         self.autocast: Autocast | None = None
         self.saved_tensor_hooks: Hooks | None = None
         self.recomputing = False
+        self.remarks: dict[str, None] = {}
+        """What a caller should know of how operations ran."""
         self.backward_callbacks: list[Callable[[], None]] = []
         self.sequence = 0
         """Number of the next node of the graph."""
@@ -120,6 +125,15 @@ class Tape:
             yield
         finally:
             self.fresh = before
+
+    @contextmanager
+    def losing(self) -> Iterator[None]:
+        """Count what is born or saved meanwhile as part of logits and loss."""
+        self.fresh = self.kept = LOSS
+        try:
+            yield
+        finally:
+            self.fresh, self.kept = TEMPORARY, ACTIVATION
 
     def enter(self, slot: Slot | None) -> Slot | None:
         """Go to a slot; gives the one that was left, to return to."""

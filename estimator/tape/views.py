@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import reduce
 from math import prod
 
+from estimator.dtypes import promote
 from estimator.tape.autograd import Gradient, attach, record
-from estimator.tape.layout import Shape, normalized, viewed
-from estimator.tape.tensor import Tensor, alias, empty
+from estimator.tape.layout import Shape, channels_last, is_channels_last, normalized, viewed
+from estimator.tape.tensor import Tensor, alias, empty, unary
 
 
 def reshape(x: Tensor, shape: Shape) -> Tensor:
@@ -43,6 +45,15 @@ def transpose(x: Tensor, a: int, b: int) -> Tensor:
     return attach(node, alias(x, new, normalized(new, tuple(strides))))
 
 
+def permute(x: Tensor, dims: Sequence[int]) -> Tensor:
+    """The dimensions in another order; a view."""
+    strides = x.element_strides()
+    shape = tuple([x.shape[dim] for dim in dims])
+    back = sorted(range(len(dims)), key=dims.__getitem__)
+    node = record("PermuteBackward", (x,), (), lambda g: permute(g, back))
+    return attach(node, alias(x, shape, normalized(shape, tuple([strides[dim] for dim in dims]))))
+
+
 def expand(x: Tensor, shape: Shape) -> Tensor:
     """Broadcast to `shape` without a copy. (The engine sums the gradient to the shape of `x`.)"""
     own, offset = x.element_strides(), len(shape) - len(x.shape)
@@ -60,12 +71,81 @@ def unsqueeze(x: Tensor, dim: int) -> Tensor:
 
 
 def narrow(x: Tensor, dim: int, size: int) -> Tensor:
-    """`size` consecutive elements of a dimension; a view. Its gradient is zeros of the full shape, filled in part."""
+    """`size` consecutive elements of a dimension; a view. Its gradient is zeros of the full shape, filled in part.
+
+    All elements are no slice to Python's indexing but an alias (aten/src/ATen/TensorIndexing.h, `applySlice`).
+    """
     before = x.shape
+    if before[dim] == size:
+        return attach(record("AliasBackward", (x,), (), lambda g: g), alias(x, before, x.strides))
     shape = list(before)
     shape[dim] = size
     node = record("SliceBackward", (x,), (), lambda g: empty(g.tape, before, g.dtype, "slice_backward"))
     return attach(node, _part(x, tuple(shape)))
+
+
+def every_second(x: Tensor) -> Tensor:
+    """`x[..., ::2]`, or with an offset of one; a view. Its gradient is as that of `narrow`."""
+    before = x.shape
+    node = record("SliceBackward", (x,), (), lambda g: empty(g.tape, before, g.dtype, "slice_backward"))
+    *strides, last = x.element_strides()
+    shape = (*before[:-1], before[-1] // 2)
+    return attach(node, alias(x, shape, normalized(shape, (*strides, 2 * last))))
+
+
+def stack_last(parts: Sequence[Tensor]) -> Tensor:
+    """Join tensors along a new last dimension, in a new one; their gradients are views of its gradient."""
+    before, count = parts[0].shape, len(parts)
+
+    def backward(g: Tensor) -> list[Gradient]:
+        return [alias(g, before, normalized(before, g.element_strides()[:-1])) for _ in range(count)]
+
+    node = record("StackBackward", parts, (), backward)
+    return attach(node, empty(parts[0].tape, (*before, count), parts[0].dtype, "stack"))
+
+
+def select(x: Tensor, dim: int) -> Tensor:
+    """One index of a dimension, which goes; a view. Its gradient is zeros of the full shape, filled in part."""
+    before, strides = x.shape, x.element_strides()
+    shape = (*before[:dim], *before[dim + 1 :])
+    node = record("SelectBackward", (x,), (), lambda g: empty(g.tape, before, g.dtype, "select_backward"))
+    return attach(node, alias(x, shape, normalized(shape, (*strides[:dim], *strides[dim + 1 :]))))
+
+
+def unbind(x: Tensor, dim: int) -> list[Tensor]:
+    """The elements of a dimension, as views. Their gradients (zeros for one that has none) are stacked in a new tensor."""
+    before = x.shape
+    shape, strides = (*before[:dim], *before[dim + 1 :]), x.element_strides()
+    part = normalized(shape, (*strides[:dim], *strides[dim + 1 :]))
+
+    def backward(*gradients: Gradient) -> Tensor:
+        like = next(g for g in gradients if g is not None)
+        parts = [empty(like.tape, shape, like.dtype, "zeros") if g is None else g for g in gradients]
+        del gradients
+        out = empty(like.tape, before, like.dtype, "stack")
+        del parts
+        return out
+
+    node = record("UnbindBackward", (x,), (), backward, outputs=before[dim])
+    outs = [attach(node, alias(x, shape, part)) for _ in range(before[dim])]
+    for i, out in enumerate(outs):
+        out.output_nr = i
+    return outs
+
+
+def pad(x: Tensor, dim: int, before: int, after: int) -> Tensor:
+    """Zeros at both ends of a dimension; a copy even where there are none. The gradient is cut again.
+
+    Where the layout happens to be that of an image with its channels innermost, the result has that, too.
+    """
+    shape, size = list(x.shape), x.shape[dim]
+    shape[dim] += before + after
+    node = record("ConstantPadNdBackward", (x,), (), lambda g: unary("constant_pad_nd", narrow(g, dim, size)))
+    if not before + after:
+        return attach(node, unary("constant_pad_nd", x))
+    padded = tuple(shape)
+    strides = channels_last(padded) if is_channels_last(x.shape, x.strides) else None
+    return attach(node, empty(x.tape, padded, x.dtype, "constant_pad_nd", strides))
 
 
 def pad_last(x: Tensor, multiple: int) -> Tensor:
@@ -76,6 +156,13 @@ def pad_last(x: Tensor, multiple: int) -> Tensor:
         return x
     node = record("ConstantPadNdBackward", (x,), (), lambda g: clone(narrow(g, -1, size)))
     return attach(node, empty(x.tape, (*x.shape[:-1], size + missing), x.dtype, "constant_pad_nd"))
+
+
+def index(x: Tensor, indices: Sequence[Tensor], shape: Shape) -> Tensor:
+    """`x[indices]` for tensors of integers: a copy of `shape`. Saves the indices; the gradient is zeros, filled in part."""
+    before = x.shape
+    node = record("IndexBackward", (x,), tuple(indices), lambda g, *_: empty(g.tape, before, g.dtype, "new_zeros"))
+    return attach(node, empty(x.tape, shape, x.dtype, "index"))
 
 
 def split(x: Tensor, sizes: Sequence[int], dim: int) -> list[Tensor]:
@@ -96,13 +183,50 @@ def split(x: Tensor, sizes: Sequence[int], dim: int) -> list[Tensor]:
 
 
 def cat(parts: Sequence[Tensor], dim: int) -> Tensor:
-    """Join tensors in a new one; their gradients are views of its gradient."""
+    """Join tensors in a new one, of the widest of their types; their gradients are views of its gradient."""
     shape = list(parts[0].shape)
     sizes = [part.shape[dim] for part in parts]
     shape[dim] = sum(sizes)
     node = record("CatBackward", parts, (), lambda g: [narrow(g, dim, size) for size in sizes])
-    return attach(node, empty(parts[0].tape, tuple(shape), parts[0].dtype, "cat"))
+    dtype = reduce(promote, [part.dtype for part in parts])
+    return attach(node, empty(parts[0].tape, tuple(shape), dtype, "cat"))
+
+
+def write_part(whole: Tensor, part: Tensor) -> Tensor:
+    """Write consecutive elements of the last dimension, in the type of `whole`: `whole[..., a:b].copy_(part)`.
+
+    torch/csrc/autograd/functions/tensor.cpp, `CopySlices` and `CopyBackwards`: the gradient is copied as a whole, and its part
+    cloned; what `whole` was before gets zeros there.
+    """
+    before, inner = whole.requires_grad, part.requires_grad
+    source = part.dtype
+
+    def backward(g: Tensor) -> tuple[Gradient, Gradient]:
+        result = empty(g.tape, g.shape, g.dtype, "new_empty_strided")
+        cloned = empty(g.tape, part_shape, g.dtype, "clone")
+        zeros = empty(g.tape, part_shape, g.dtype, "zeros_like") if before else None
+        converted = empty(g.tape, part_shape, source, "_to_copy") if inner and source is not g.dtype else cloned
+        del zeros
+        return result if before else None, converted if inner else None
+
+    part_shape = part.shape
+    return attach(record("CopySlices", (whole, part), (), backward), whole.detach())
 
 
 def _part(x: Tensor, shape: Shape) -> Tensor:
     return alias(x, shape, normalized(shape, x.element_strides()))
+
+
+def repeat_first(x: Tensor, times: int) -> Tensor:
+    """The first dimension so many times, always copied (`x.repeat(times, 1, ...)`). The gradient is summed, unless once."""
+    first, *others = x.shape
+
+    def backward(g: Tensor) -> Tensor:
+        return g if times == 1 else _summed(reshape(g, (times, first, *others)))
+
+    out = empty(x.tape, (times * first, *others), x.dtype, "repeat")
+    return attach(record("RepeatBackward", (x,), (), backward), out)
+
+
+def _summed(g: Tensor) -> Tensor:
+    return empty(g.tape, g.shape[1:], g.dtype, "sum")

@@ -5,13 +5,13 @@ A step's events depend only on the parameters' shapes, so it is played on the ta
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import groupby
 
 from estimator import dtypes
 from estimator.families.build import Parameter
-from estimator.tape.tape import OPTIMIZER_STATE, Tape
+from estimator.tape.tape import OPTIMIZER_STATE, Slot, Tape
 from estimator.tape.tensor import Tensor, empty
 
 State = list[Tensor]
@@ -50,19 +50,26 @@ def _in_place(tape: Tape, parameters: list[Parameter]) -> None:
 def _adam_foreach(tape: Tape, parameters: list[Parameter]) -> None:
     """Multi-tensor Adam takes the square roots of all second moments of one type at once: one more set of parameters.
 
-    torch/optim/adam.py, `_multi_tensor_adam`: `torch._foreach_sqrt(device_exp_avg_sqs)`.
+    torch/optim/adam.py, `_multi_tensor_adam`: `exp_avg_sq_sqrt = torch._foreach_sqrt(device_exp_avg_sqs)`, a variable that
+    holds the roots of one type until those of the next are there.
     """
+    held: list[tuple[Slot | None, Tensor]] = []
     for _, group in groupby(sorted(parameters, key=_dtype_name), key=_dtype_name):
-        members = list(group)
         roots = []
-        for parameter in members:
+        for parameter in group:
             tape.enter(parameter.slot)
-            roots.append(empty(tape, parameter.local.shape, parameter.local.dtype, "_foreach_sqrt"))
-        tape.enter(None)  # the layers' second round begins
-        for parameter in reversed(members):
-            tape.enter(parameter.slot)
-            roots.pop()
-        tape.enter(None)
+            roots.append((parameter.slot, empty(tape, parameter.local.shape, parameter.local.dtype, "_foreach_sqrt")))
+        tape.enter(None)  # the layers' next round begins
+        _release(tape, held)
+        held = roots
+    _release(tape, held)
+
+
+def _release(tape: Tape, held: list[tuple[Slot | None, Tensor]]) -> None:
+    while held:
+        tape.enter(held[-1][0])
+        held.pop()
+    tape.enter(None)
 
 
 def _adam_forloop(tape: Tape, parameters: list[Parameter]) -> None:
@@ -71,15 +78,22 @@ def _adam_forloop(tape: Tape, parameters: list[Parameter]) -> None:
     torch/optim/adam.py, `_single_tensor_adam`: `denom = (exp_avg_sq.sqrt() / bias_correction2_sqrt).add_(eps)`.
     """
     denominator = None
-    for parameter in parameters:
-        tape.enter(parameter.slot)
+    for parameter in _neighbours(parameters):
         root = empty(tape, parameter.local.shape, parameter.local.dtype, "sqrt")
         quotient = empty(tape, parameter.local.shape, parameter.local.dtype, "div")
         del root
         denominator = quotient
         del quotient
-    tape.enter(None)
     del denominator
+
+
+def _neighbours(parameters: list[Parameter]) -> Iterator[Parameter]:
+    """All parameters in order, of what is folded the first two: then every two that follow each other in the model do so here."""
+    for outer, inside in groupby(parameters, key=lambda p: p.slot and (p.slot.parent or p.slot)):
+        members: list[Parameter] = []
+        for slot, same in groupby(inside, key=lambda p: p.slot):
+            members += [*same] * (min(2, slot.repeat) if slot else 1)
+        yield from members * (min(2, outer.repeat) if outer is not None and outer is not members[-1].slot else 1)
 
 
 def _dtype_name(parameter: Parameter) -> str:

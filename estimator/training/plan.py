@@ -8,6 +8,8 @@ from estimator import dtypes
 from estimator.errors import InvalidJob, NotModelled
 from estimator.families import build_model
 from estimator.families.build import Builder, Sharding
+from estimator.families.heads import Batch
+from estimator.families.kernels import kernels
 from estimator.families.layers import Checkpointing
 from estimator.job import CheckpointForm, Job, Training
 from estimator.parallel.ddp import Ddp
@@ -17,18 +19,26 @@ from estimator.parallel.zero import Zero12
 from estimator.parallel.zero3 import Zero3
 from estimator.specs.spec import ModelSpec
 from estimator.tape.tape import Tape
-from estimator.training.adapters import ALL_LINEAR, Lora
+from estimator.training.adapters import Lora, lora
 from estimator.training.optimizers import optimizer
 from estimator.training.quantization import STORAGE
 from estimator.training.recipes import Recipe, recipe
 from estimator.training.step import Step, train
 
 
-def trace_training(job: Job, spec: ModelSpec, topology: Topology) -> Builder:
-    """Play one step of a job on a new tape; the builder has the tape and the parameters."""
+def trace_training(job: Job, spec: ModelSpec, topology: Topology, unrolled: bool = False) -> Builder:
+    """Play one step of a job on a new tape; the builder has the tape and the parameters. `unrolled`: each layer by itself."""
     training = job.training
+    if training.attention not in spec.attentions:
+        raise InvalidJob(
+            f"transformers does not run {spec.model_type} in {training.attention}; write {' or '.join(spec.attentions)}",
+            "training.attention",
+        )
     precision = precision_of(job, topology)
-    recomputed = checkpointing(training, spec.num_hidden_layers)
+    recomputed = checkpointing(training, spec.depth)
+    for name, value in (("reentrant_checkpointing", True), ("gradient_clipping", True), ("zero_grad_to_none", False)):
+        if getattr(training, name) == value and topology.strategy not in ("none", "ddp"):
+            raise NotModelled(f"{name}: {str(value).lower()} is not modelled under {topology.strategy} yet", f"training.{name}")
     if recomputed.segment and topology.strategy == "fsdp2":
         raise NotModelled(
             "segments of several layers are not modelled under fsdp2 yet; use full or {every: k}",
@@ -38,19 +48,34 @@ def trace_training(job: Job, spec: ModelSpec, topology: Topology) -> Builder:
     tape.begin("load")
     build = Builder(
         tape,
-        precision.weights,
+        dtypes.float32 if training.upcast_unquantized == "all" else precision.weights,
+        compute=precision.weights,
+        norms=None if training.upcast_unquantized == "none" else dtypes.float32,
+        attention=training.attention,
+        kernels=kernels(training.implementation, training.loss, training.transformers_release),
+        labels=training.labels or 2,
         checkpointing=recomputed,
         sharding=_sharding(job, topology, precision, tape),
         quantization=STORAGE[training.quantization] if training.quantization else None,
         adapter=_adapter(training, spec),
+        unrolled=unrolled,
     )
-    model = build_model(spec, build, training.attention)
+    assert training.head is not None
+    model = build_model(spec, build, training.head)
     if training.adapter and not any(p.trainable for p in build.parameters):
+        known = ", ".join(dict.fromkeys(name.rpartition(".")[2] for name in build.linears))
         raise InvalidJob(
-            f"no linear layer is called {' or '.join(training.adapter.targets)}; this model has {', '.join(_linears(build))}",
+            f"no linear layer is called {' or '.join(training.adapter.targets)}; this model has {known}",
             "training.adapter.targets",
         )
-    step = Step(training.micro_batch_size, training.sequence_length, training.gradient_accumulation_steps, precision.autocast)
+    batch = Batch(training.micro_batch_size, training.sequence_length, training.target_length or training.sequence_length)
+    step = Step(
+        batch,
+        training.gradient_accumulation_steps,
+        precision.autocast or (precision.weights if training.autocast else None),
+        clipped=training.gradient_clipping,
+        keeps_gradients=not training.zero_grad_to_none,
+    )
     train(build, model, optimizer(training.optimizer, training.optimizer_implementation), step)
     return build
 
@@ -68,22 +93,22 @@ def precision_of(job: Job, topology: Topology) -> Recipe:
 
 def checkpointing(training: Training, layers: int) -> Checkpointing:
     """Which layers are recomputed: `sqrt` is as many segments as the root of the number of layers."""
-    asked = training.activation_checkpointing
+    asked, reentrant = training.activation_checkpointing, training.reentrant_checkpointing
     if asked == "none":
         return Checkpointing()
     if asked == "full":
-        return Checkpointing(every=1)
+        return Checkpointing(every=1, reentrant=reentrant)
     if asked == "sqrt":
-        return Checkpointing(segment=math.ceil(layers / max(1, round(math.sqrt(layers)))))
+        return Checkpointing(segment=math.ceil(layers / max(1, round(math.sqrt(layers)))), reentrant=reentrant)
     if isinstance(asked, CheckpointForm) and asked.every:
-        return Checkpointing(every=min(asked.every, layers))
+        return Checkpointing(every=min(asked.every, layers), reentrant=reentrant)
     if isinstance(asked, CheckpointForm) and asked.segments:
         if asked.segments > layers:
             raise InvalidJob(
                 f"{asked.segments} segments are more than the model's {layers} layers",
                 "training.activation_checkpointing.segments",
             )
-        return Checkpointing(segment=math.ceil(layers / asked.segments))
+        return Checkpointing(segment=math.ceil(layers / asked.segments), reentrant=reentrant)
     raise NotModelled("only none, full, sqrt, {every: k} and {segments: n} are modelled yet", "training.activation_checkpointing")
 
 
@@ -91,10 +116,7 @@ def _adapter(training: Training, spec: ModelSpec) -> Lora | None:
     asked = training.adapter
     if asked is None:
         return None
-    names = None if asked.targets == ALL_LINEAR else tuple(asked.targets)
-    return Lora(
-        asked.rank, names, dtypes.BY_NAME[asked.dtype], asked.dropout, four_bit=training.quantization not in (None, "int8")
-    )
+    return lora(asked, spec.model_type, training.quantization, training.implementation == "fast-kernels")
 
 
 def _sharding(job: Job, topology: Topology, precision: Recipe, tape: Tape) -> Sharding:
@@ -111,12 +133,3 @@ def _sharding(job: Job, topology: Topology, precision: Recipe, tape: Tape) -> Sh
     if strategy in ("zero1", "zero2"):
         return Zero12(tape, world, int(strategy[-1]))
     return Sharding()
-
-
-def _linears(build: Builder) -> list[str]:
-    names = (
-        p.name.removesuffix(".weight")
-        for p in build.parameters
-        if p.name.endswith(("proj.weight", "c_attn.weight", "c_fc.weight"))
-    )
-    return list(dict.fromkeys(name.rpartition(".")[2] for name in names))

@@ -7,19 +7,28 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import prod
+from typing import Protocol, runtime_checkable
 
 from estimator import dtypes
 from estimator.families.build import Builder, Quantization
 from estimator.families.modules import Module
 from estimator.tape.layout import Shape
 from estimator.tape.pointwise import to
-from estimator.tape.quantized import FourBit, matmul_4bit, matmul_8bit
+from estimator.tape.quantized import FourBit, matmul_4bit, matmul_8bit, matmul_gptq, unpack_gptq
 from estimator.tape.tensor import Tensor
 
 BLOCK = 64
 """Weights per scale in 4-bit storage (`quantize_4bit`, default block size)."""
 SCALES_PER_BLOCK = 256
 """Scales per second-level scale in double quantization (`quantize_4bit`, `compress_statistics`)."""
+
+
+@runtime_checkable
+class Packed(Protocol):
+    """A linear layer whose weight can be unpacked."""
+
+    def unpack(self, dtype: dtypes.DType) -> Tensor:
+        """The weight in a type: a new tensor."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,15 +51,49 @@ class BitsAndBytes4Bit:
             ]
         if bias:
             constants.append(build.parameter(name + ".bias", weight[:1]))
-        return _Linear4bit(FourBit(packed, weight, scales, self.nested), constants, build.dtype)
+        return _Linear4bit(FourBit(packed, weight, scales, self.nested), constants, build.compute or build.dtype)
 
 
 class _Linear4bit:
     def __init__(self, weight: FourBit, constants: list[Tensor], dtype: dtypes.DType):
         self.weight, self.constants, self.dtype = weight, constants, dtype
 
+    def unpack(self, dtype: dtypes.DType) -> Tensor:
+        return self.weight.unpack(dtype)
+
     def __call__(self, x: Tensor) -> Tensor:
         return to(matmul_4bit(to(x, self.dtype), self.weight), x.dtype)
+
+
+@dataclass(frozen=True, slots=True)
+class Gptq:
+    """Codes of 4 bits in words of 32, with a float16 scale and a zero point per group of inputs (AutoGPTQ, GPTQModel)."""
+
+    group: int = 128
+
+    def linear(self, build: Builder, name: str, weight: Shape, bias: bool) -> Module:
+        outputs, inputs = weight
+        groups = -(-inputs // self.group)
+        codes = build.parameter(name + ".qweight", (inputs // 8, outputs), dtypes.int32, count=prod(weight))
+        constants = [
+            build.buffer(name + ".qzeros", (groups, outputs // 8), dtypes.int32),
+            build.buffer(name + ".scales", (groups, outputs), dtypes.float16),
+            build.buffer(name + ".g_idx", (inputs,), dtypes.int32),
+        ]
+        if bias:
+            constants.append(build.parameter(name + ".bias", weight[:1], dtypes.float16))
+        return _LinearGptq(codes, constants, weight)
+
+
+class _LinearGptq:
+    def __init__(self, codes: Tensor, constants: list[Tensor], weight: Shape):
+        self.codes, self.constants, self.weight = codes, constants, weight
+
+    def unpack(self, dtype: dtypes.DType) -> Tensor:
+        return unpack_gptq(self.codes, self.weight)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return to(matmul_gptq(x, self.weight), dtypes.float16)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,5 +121,6 @@ STORAGE: dict[str, Quantization] = {
     "nf4-double": BitsAndBytes4Bit(nested=True),
     "fp4": BitsAndBytes4Bit(nested=False),
     "int8": BitsAndBytes8Bit(),
+    "gptq-int4": Gptq(),
 }
 """By the name in a job's `quantization`."""

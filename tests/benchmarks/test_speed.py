@@ -11,7 +11,7 @@ import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
 from estimator import catalogue, estimate, fit
-from estimator.specs.resolve import model_folder, published
+from estimator.specs.published import model_folder, published
 
 ESTIMATE_SECONDS = 0.005
 COLD_SECONDS = 0.5

@@ -14,11 +14,11 @@ from torch.profiler import record_function
 
 from estimator.job import Job
 from estimator.specs.spec import ModelSpec
+from estimator.verify.cuda import on_cuda
+from estimator.verify.live import rounded
+from estimator.verify.model import build, make_optimizer
+from estimator.verify.step import Counted, batch
 from tests.judge.allocations import Lap, laps, watching
-from tests.judge.cuda import on_cuda
-from tests.judge.live import rounded
-from tests.judge.model import build, make_optimizer
-from tests.judge.step import Counted
 
 PHASES = ("forward", "backward", "optimizer_step")
 NUMBER = 8
@@ -67,22 +67,21 @@ def _buckets(model: Any) -> list[int]:
 def _held(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
     """Parameters, buffers and optimizer states, without step counters that would lie in the host's memory."""
     counts_on_gpu = bool(optimizer.defaults.get("fused"))
-    states = [t for state in optimizer.state.values() for t in state.values() if t is not None]
-    states = [t for t in states if counts_on_gpu or t.ndim]
+    states = [t for state in optimizer.state.values() for name, t in state.items() if counts_on_gpu or name != "step"]
+    states = [t for t in states if t is not None]
     return [*model.parameters(), *model.buffers(), *states]
 
 
 def _play(job: Job, spec: ModelSpec, model: Any, optimizer: torch.optim.Optimizer) -> None:
-    training = job.training
-    for _ in range(training.gradient_accumulation_steps):
+    for _ in range(job.training.gradient_accumulation_steps):
         with record_function("forward"):
-            ids = torch.randint(0, spec.vocab_size, (training.micro_batch_size, training.sequence_length))
-            result = model(input_ids=ids, labels=ids, use_cache=False)
+            inputs = batch(job, spec, getattr(model, "module", model))
+            result = model(**inputs)
         loss = result.loss
         del result
         with record_function("backward"):
             loss.backward()
-            del loss, ids
+            del loss, inputs
     with record_function("optimizer_step"):
         optimizer.step()
     optimizer.zero_grad()

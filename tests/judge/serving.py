@@ -9,14 +9,14 @@ import torch
 import transformers
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from estimator.specs.spec import ModelSpec
-from tests.judge.cuda import on_cuda
-from tests.judge.live import Live
-from tests.judge.model import config, defaulting_to
-from tests.judge.step import no_packing
+from estimator.specs.spec import DecoderSpec
+from estimator.verify.cuda import on_cuda
+from estimator.verify.live import Live
+from estimator.verify.model import config, defaulting_to
+from estimator.verify.step import no_packing
 
 
-def fake_serving(spec: ModelSpec, sequences: int, tokens: int) -> dict[str, int]:
+def fake_serving(spec: DecoderSpec, sequences: int, tokens: int) -> dict[str, int]:
     """Bytes of the weights, and at the peaks of a prompt's pass (prefill) and of the next token's (decode), in bf16."""
     live = Live()
     with FakeTensorMode(allow_non_fake_inputs=True), no_packing(), on_cuda(), torch.no_grad():

@@ -1,0 +1,195 @@
+"""BERT and RoBERTa: learned positions and token types, attention in both directions, norms after each block, dropout.
+
+RoBERTa finds positions from the ids that are no padding, and has heads of its own.
+After transformers' modeling_bert.py and modeling_roberta.py (5.23).
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from estimator import dtypes
+from estimator.families.attention import Attention
+from estimator.families.build import Builder
+from estimator.families.encoders import (
+    Classification,
+    Intermediate,
+    MaskedLM,
+    PostNorm,
+    PostNormSpec,
+    Predictions,
+    refuse_quantization,
+)
+from estimator.families.heads import Head
+from estimator.specs.spec import Probability, Size
+from estimator.tape.pointwise import add, add_scalar, dropout, mul, tanh, to
+from estimator.tape.tensor import Tensor, alias, empty
+from estimator.tape.views import expand, reshape, select, transpose
+
+
+class BertSpec(PostNormSpec):
+    modelled = PostNormSpec.modelled | {
+        "add_cross_attention": (False,),
+        "chunk_size_feed_forward": (0,),
+        "position_embedding_type": ("absolute",),
+    }
+    learned_positions = True
+    positions_from_ids: ClassVar[bool] = False
+
+    type_vocab_size: Size = 2
+    classifier_dropout: Probability | None = None
+
+
+class RobertaSpec(BertSpec):
+    positions_from_ids = True
+
+    pad_token_id: int = 1
+
+    @property
+    def longest_sequence(self) -> int:
+        """Positions begin after the padding's."""
+        return self.max_position_embeddings - self.pad_token_id - 1
+
+
+SPECS = {"bert": BertSpec, "roberta": RobertaSpec}
+
+
+class Embeddings:
+    def __init__(self, spec: BertSpec, build: Builder):
+        self.positions_from_ids = spec.positions_from_ids
+        positions, size = spec.max_position_embeddings, spec.hidden_size
+        self.word = build.embedding("embeddings.word_embeddings", spec.vocab_size, size)
+        if not self.positions_from_ids:
+            self.position = build.embedding("embeddings.position_embeddings", positions, size)
+        self.token_type = build.embedding("embeddings.token_type_embeddings", spec.type_vocab_size, size)
+        self.norm = build.layer_norm("embeddings.LayerNorm", size)
+        if self.positions_from_ids:
+            self.position = build.embedding("embeddings.position_embeddings", positions, size)
+        self.dropout = spec.hidden_dropout_prob
+        self.position_ids, self.token_type_ids = (
+            build.buffer(name, (1, positions), dtypes.int64) for name in ("position_ids", "token_type_ids")
+        )
+
+    def __call__(self, ids: Tensor) -> Tensor:
+        positions = _positions(ids) if self.positions_from_ids else alias(self.position_ids, (1, ids.shape[1]))
+        types = expand(empty(ids.tape, positions.shape, dtypes.int64, "gather"), ids.shape)
+        embeds = self.word(ids)
+        token_types = self.token_type(types)
+        out = add(embeds, token_types)
+        places = self.position(positions)
+        out = add(out, places)
+        out = self.norm(out)
+        return dropout(out, self.dropout)
+
+
+def _positions(ids: Tensor) -> Tensor:
+    """How many tokens that are no padding come before (`create_position_ids_from_input_ids`)."""
+    compared = empty(ids.tape, ids.shape, dtypes.bool_, "ne")
+    mask = to(compared, dtypes.int32)
+    del compared
+    counted = mul(add_scalar(to(empty(ids.tape, ids.shape, dtypes.int64, "cumsum"), dtypes.int32)), mask)
+    return add_scalar(to(counted, dtypes.int64))
+
+
+class SelfAttention:
+    def __init__(self, spec: BertSpec, build: Builder):
+        size = spec.hidden_size
+        self.heads = spec.num_attention_heads
+        self.query = build.linear("attention.self.query", size, size, bias=True)
+        self.key = build.linear("attention.self.key", size, size, bias=True)
+        self.value = build.linear("attention.self.value", size, size, bias=True)
+        self.attend = Attention(build.attention, False, spec.attention_probs_dropout_prob, cast_back=False)
+
+    def __call__(self, hidden: Tensor) -> tuple[Tensor, Tensor | None]:
+        batch, tokens, size = hidden.shape
+        heads = (batch, tokens, self.heads, size // self.heads)
+        q = transpose(reshape(self.query(hidden), heads), 1, 2)
+        k = transpose(reshape(self.key(hidden), heads), 1, 2)
+        v = transpose(reshape(self.value(hidden), heads), 1, 2)
+        out, weights = self.attend(q, k, v, None)
+        return reshape(out, (batch, tokens, size)), weights
+
+
+class Layer:
+    def __init__(self, spec: BertSpec, build: Builder):
+        self.attention = SelfAttention(spec, build)
+        self.attention_output = PostNorm("attention.output", spec.hidden_size, spec, build)
+        self.intermediate = Intermediate(spec, build)
+        self.output = PostNorm("output", spec.intermediate_size, spec, build)
+
+    def __call__(self, hidden: Tensor) -> Tensor:
+        attended, _ = self._attend(hidden)
+        between = self.intermediate(attended)
+        return self.output(between, attended)
+
+    def _attend(self, hidden: Tensor) -> tuple[Tensor, Tensor | None]:
+        out, weights = self.attention(hidden)
+        out = self.attention_output(out, hidden)
+        return out, weights
+
+
+class Bert:
+    """The body of the model."""
+
+    def __init__(self, spec: BertSpec, build: Builder):
+        refuse_quantization(build, spec.model_type)
+        self.embeddings = Embeddings(spec, build)
+        self.layers = build.layers(spec.num_hidden_layers, lambda _: Layer(spec, build), "layer")
+
+    def forward(self, ids: Tensor) -> Tensor:
+        embedded = self.embeddings(ids)
+        hidden = embedded
+        for layer in self.layers:
+            hidden = layer(hidden)
+        return hidden
+
+
+def _masked_lm(spec: BertSpec, build: Builder) -> MaskedLM:
+    body = Bert(spec, build)
+    if spec.positions_from_ids:
+        return MaskedLM(body, Predictions(("lm_head.dense", "lm_head.layer_norm"), "gelu", spec, build))
+    names = "cls.predictions.transform.dense", "cls.predictions.transform.LayerNorm"
+    return MaskedLM(body, Predictions(names, spec.hidden_act, spec, build))
+
+
+class Classifier:
+    """BERT's classifier, behind the pooler of its body."""
+
+    def __init__(self, spec: BertSpec, build: Builder):
+        self.pooler = build.linear("pooler.dense", spec.hidden_size, spec.hidden_size, bias=True)
+        self.dropout = spec.hidden_dropout_prob if spec.classifier_dropout is None else spec.classifier_dropout
+        self.classifier = build.score(spec.hidden_size, bias=True, name="classifier")
+
+    def __call__(self, hidden: Tensor) -> Tensor:
+        pooled = self.pooler(select(hidden, 1))
+        pooled = tanh(pooled)
+        out = dropout(pooled, self.dropout)
+        return self.classifier(out)
+
+
+class RobertaClassifier:
+    """RoBERTa's classifier. PEFT trains a copy of both of its layers."""
+
+    def __init__(self, spec: BertSpec, build: Builder):
+        self.dense = build.score(spec.hidden_size, bias=True, name="classifier.dense", outputs=spec.hidden_size)
+        self.dropout = spec.hidden_dropout_prob if spec.classifier_dropout is None else spec.classifier_dropout
+        self.out_proj = build.score(spec.hidden_size, bias=True, name="classifier.out_proj")
+
+    def __call__(self, hidden: Tensor) -> Tensor:
+        out = select(hidden, 1)
+        out = dropout(out, self.dropout)
+        out = self.dense(out)
+        out = tanh(out)
+        out = dropout(out, self.dropout)
+        return self.out_proj(out)
+
+
+def _classification(spec: BertSpec, build: Builder) -> Classification:
+    body = Bert(spec, build)
+    return Classification(body, (RobertaClassifier if spec.positions_from_ids else Classifier)(spec, build))
+
+
+HEADS: dict[str, Head] = {
+    "masked-lm": _masked_lm,
+    "sequence-classification": _classification,
+}

@@ -1,0 +1,327 @@
+"""CLIP: a tower for images, a tower for texts, and a loss that asks which image belongs to which text.
+
+After transformers' modeling_clip.py (5.23). A batch is so many images and as many texts; the loss compares those of one GPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, model_validator
+
+from estimator import dtypes
+from estimator.dtypes import DType
+from estimator.families.attention import Attention, causal_mask
+from estimator.families.build import Builder
+from estimator.families.heads import Batch, Held
+from estimator.families.layers import Layers
+from estimator.families.modules import ACTIVATIONS, LayerNorm
+from estimator.families.vit import patches
+from estimator.specs.spec import Activation, Depth, ModelSpec, Probability, Size
+from estimator.tape.autocast import cast_all
+from estimator.tape.loss import cross_entropy
+from estimator.tape.matmul import mm
+from estimator.tape.pointwise import add, div, exp, mul, mul_scalar, pow_scalar
+from estimator.tape.reduction import mean, sum_dim
+from estimator.tape.tape import Tape
+from estimator.tape.tensor import Tensor, empty
+from estimator.tape.views import cat, contiguous, expand, index, narrow, reshape, select, transpose
+
+
+class TowerSpec(BaseModel):
+    """What a tower says in `text_config` or `vision_config`, with transformers' defaults. Other keys are passed over."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    hidden_size: Size = 512
+    intermediate_size: Size = 2048
+    num_hidden_layers: Depth = 12
+    num_attention_heads: Size = 8
+    hidden_act: Activation = "quick_gelu"
+    attention_dropout: Probability = 0.0
+
+    @model_validator(mode="after")
+    def _whole(self) -> TowerSpec:
+        if self.hidden_size % self.num_attention_heads:
+            raise ValueError(f"hidden_size {self.hidden_size} is not a multiple of {self.num_attention_heads} heads")
+        return self
+
+
+class TextSpec(TowerSpec):
+    vocab_size: Size = 49408
+    max_position_embeddings: Size = 77
+    eos_token_id: int | None = 49407
+
+
+class VisionSpec(TowerSpec):
+    hidden_size: Size = 768
+    intermediate_size: Size = 3072
+    num_attention_heads: Size = 12
+    num_channels: Size = 3
+    image_size: Size = 224
+    patch_size: Size = 32
+
+    @property
+    def tokens(self) -> int:
+        """Patches of an image, and one token for its class."""
+        return (self.image_size // self.patch_size) ** 2 + 1
+
+
+class CLIPSpec(ModelSpec):
+    """`hidden_size`, `num_hidden_layers` (of both towers) and `max_position_embeddings` (of texts) follow from the towers."""
+
+    learned_positions = True
+
+    text_config: TextSpec
+    vision_config: VisionSpec
+    projection_dim: Size = 512
+
+    @model_validator(mode="before")
+    @classmethod
+    def _towers(cls, given: Any) -> Any:
+        if not isinstance(given, Mapping):
+            return given
+        made = dict(given)
+        for part, kind in (("text_config", TextSpec), ("vision_config", VisionSpec)):
+            older = made.pop(part + "_dict", None)  # wins where an older config.json has both
+            if (said := older if older is not None else made.get(part)) is not None:
+                made[part] = kind.model_validate(said)
+        text, vision = made.get("text_config"), made.get("vision_config")
+        if isinstance(text, TextSpec) and isinstance(vision, VisionSpec):
+            made["hidden_size"] = text.hidden_size
+            made["num_hidden_layers"] = text.num_hidden_layers + vision.num_hidden_layers
+            made["max_position_embeddings"] = text.max_position_embeddings
+        return made
+
+    @classmethod
+    def keys(cls) -> set[str]:
+        return super().keys() | {"text_config_dict", "vision_config_dict"}
+
+    def config(self) -> dict[str, Any]:
+        return self.model_dump(exclude={"hidden_size", "num_hidden_layers", "max_position_embeddings"})
+
+    @property
+    def vocab_size(self) -> int:
+        return self.text_config.vocab_size
+
+    @property
+    def num_channels(self) -> int:
+        return self.vision_config.num_channels
+
+    @property
+    def image_size(self) -> int:
+        return self.vision_config.image_size
+
+
+SPECS = {"clip": CLIPSpec}
+
+
+class SelfAttention:
+    def __init__(self, spec: TowerSpec, build: Builder):
+        size = spec.hidden_size
+        self.head_dim = size // spec.num_attention_heads
+        self.k_proj = build.linear("self_attn.k_proj", size, size, True)
+        self.v_proj = build.linear("self_attn.v_proj", size, size, True)
+        self.q_proj = build.linear("self_attn.q_proj", size, size, True)
+        self.out_proj = build.linear("self_attn.out_proj", size, size, True)
+        self.attend = Attention(build.attention, dropout=spec.attention_dropout)
+
+    def __call__(self, hidden: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        batch, tokens, _ = hidden.shape
+        heads = (batch, tokens, -1, self.head_dim)
+        q = self.q_proj(hidden)
+        k = self.k_proj(hidden)
+        v = self.v_proj(hidden)
+        q = transpose(reshape(q, heads), 1, 2)
+        k = transpose(reshape(k, heads), 1, 2)
+        v = transpose(reshape(v, heads), 1, 2)
+        out, weights = self.attend(q, k, v, mask)
+        out = contiguous(reshape(out, (batch, tokens, -1)))
+        out = self.out_proj(out)
+        return out, weights
+
+
+class MLP:
+    def __init__(self, spec: TowerSpec, build: Builder):
+        self.activation = ACTIVATIONS[spec.hidden_act]
+        self.fc1 = build.linear("mlp.fc1", spec.hidden_size, spec.intermediate_size, True)
+        self.fc2 = build.linear("mlp.fc2", spec.intermediate_size, spec.hidden_size, True)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        out = self.fc1(x)
+        out = self.activation(out)
+        return self.fc2(out)
+
+
+class EncoderLayer:
+    def __init__(self, spec: TowerSpec, build: Builder):
+        self.self_attn = SelfAttention(spec, build)
+        self.layer_norm1 = build.layer_norm("layer_norm1", spec.hidden_size)
+        self.mlp = MLP(spec, build)
+        self.layer_norm2 = build.layer_norm("layer_norm2", spec.hidden_size)
+
+    def __call__(self, hidden: Tensor, mask: Tensor | None) -> Tensor:
+        residual = hidden
+        out = self.layer_norm1(hidden)
+        out, _ = self.self_attn(out, mask)
+        out = add(residual, out)
+        residual = out
+        out = self.layer_norm2(out)
+        out = self.mlp(out)
+        return add(residual, out)
+
+
+class TextModel:
+    def __init__(self, spec: TextSpec, build: Builder):
+        self.attention = build.attention
+        self.eos_token_id = spec.eos_token_id
+        self.token_embedding = build.embedding("text_model.token_embedding", spec.vocab_size, spec.hidden_size, first=True)
+        places = spec.max_position_embeddings
+        self.position_embedding = build.embedding("text_model.position_embedding", places, spec.hidden_size, first=False)
+        self.position_ids = build.buffer("text_model.position_ids", (1, places), dtypes.int64)
+        self.layers = build.layers(spec.num_hidden_layers, lambda _: EncoderLayer(spec, build), "text_model.layers")
+        self.final_layer_norm = build.layer_norm("text_model.final_layer_norm", spec.hidden_size)
+
+    def forward(self, ids: Tensor) -> tuple[Tensor, Tensor]:
+        """Last hidden states, and those of each text's last token."""
+        batch, tokens = ids.shape
+        hidden = self._embed(ids)
+        mask = causal_mask(ids.tape, batch, tokens, hidden.dtype, self.attention, None)
+        encoded = encode(self.layers, hidden, mask)
+        last = self.final_layer_norm(encoded)
+        rows = empty(ids.tape, (batch,), dtypes.int64, "arange")
+        return last, index(last, (rows, self._ends(ids)), (batch, last.shape[-1]))
+
+    def _embed(self, ids: Tensor) -> Tensor:
+        embeds = self.token_embedding(ids)
+        positions = self.position_embedding(narrow(self.position_ids, 1, ids.shape[1]))
+        return add(embeds, positions)
+
+    def _ends(self, ids: Tensor) -> Tensor:
+        """The place of each text's end: of its highest token where `eos_token_id` is 2, else of that token."""
+        found = empty(ids.tape, ids.shape, dtypes.int32, "_to_copy")
+        if self.eos_token_id != 2:
+            found = empty(ids.tape, ids.shape, dtypes.bool_, "eq")
+            found = empty(ids.tape, ids.shape, dtypes.int32, "_to_copy")
+        ends = empty(ids.tape, ids.shape[:1], dtypes.int64, "argmax")
+        del found
+        return ends
+
+
+class VisionModel:
+    def __init__(self, spec: VisionSpec, build: Builder, whole: bool):
+        """`whole`: in a model of both towers, which reads the class token; `patch_embedding` is one of its input embeddings."""
+        size, patch = spec.hidden_size, (spec.patch_size, spec.patch_size)
+        self.class_embedding = build.parameter("vision_model.class_embedding", (size,))
+        self.patch_embedding = build.convolution(
+            "vision_model.patch_embedding", spec.num_channels, size, patch, spec.patch_size, bias=False, first=whole
+        )
+        self.position_embedding = build.embedding("vision_model.position_embedding", spec.tokens, size, first=False)
+        self.position_ids = build.buffer("vision_model.position_ids", (1, spec.tokens), dtypes.int64)
+        self.pre_layrnorm = build.layer_norm("vision_model.pre_layrnorm", size)
+        self.layers = build.layers(spec.num_hidden_layers, lambda _: EncoderLayer(spec, build), "vision_model.layers")
+        trained = None if whole else False  # what no head reads gets no gradient
+        weights = [
+            build.parameter(f"vision_model.post_layernorm.{part}", (size,), trainable=trained) for part in ("weight", "bias")
+        ]
+        self.post_layernorm = LayerNorm(*weights)
+
+    def forward(self, pixels: Tensor) -> tuple[Tensor, Tensor]:
+        """Last hidden states, and those of each image's class token."""
+        hidden = self._embed(pixels)
+        hidden = self.pre_layrnorm(hidden)
+        last = encode(self.layers, hidden, None)
+        pooled = select(last, 1)
+        pooled = self.post_layernorm(pooled)
+        return last, pooled
+
+    def _embed(self, pixels: Tensor) -> Tensor:
+        embeds = patches(self.patch_embedding(pixels))
+        class_embeds = expand(self.class_embedding, (pixels.shape[0], 1, embeds.shape[-1]))
+        embeddings = cat((class_embeds, embeds), 1)
+        embeddings = add(embeddings, self.position_embedding(self.position_ids))
+        del embeds
+        return embeddings
+
+
+def encode(layers: Layers, embeds: Tensor, mask: Tensor | None) -> Tensor:
+    hidden = embeds
+    for layer in layers:
+        hidden = layer(hidden, mask)
+    return hidden
+
+
+def norm(x: Tensor) -> Tensor:
+    """Length of the vectors in the last dimension, out of plain operations (`_get_vector_norm`)."""
+    square = pow_scalar(x)
+    summed = sum_dim(square, -1, keepdim=True)
+    root = pow_scalar(summed)
+    del square
+    return root
+
+
+def contrastive_loss(logits: Tensor) -> Tensor:
+    return cross_entropy(logits, empty(logits.tape, logits.shape[:1], dtypes.int64, "arange"))
+
+
+class CLIP:
+    """Both towers (`CLIPModel`)."""
+
+    def __init__(self, spec: CLIPSpec, build: Builder):
+        self.vision = spec.vision_config
+        self.logit_scale = build.parameter("logit_scale", ())
+        self.text_model = TextModel(spec.text_config, build)
+        self.vision_model = VisionModel(spec.vision_config, build, whole=True)
+        self.visual_projection = build.linear("visual_projection", spec.vision_config.hidden_size, spec.projection_dim)
+        self.text_projection = build.linear("text_projection", spec.text_config.hidden_size, spec.projection_dim)
+
+    def inputs(self, tape: Tape, batch: Batch, dtype: DType) -> tuple[Tensor, ...]:
+        ids = empty(tape, (batch.sequences, batch.tokens), dtypes.int64, "input_ids")
+        return ids, images(tape, batch, self.vision, dtype)
+
+    def forward(self, *inputs: Tensor) -> tuple[Tensor, Held]:
+        ids, pixels = inputs
+        seen, image = self.vision_model.forward(pixels)
+        image_projected = self.visual_projection(image)
+        del image
+        read, text = self.text_model.forward(ids)
+        text_projected = self.text_projection(text)
+        del text
+        with ids.tape.losing():
+            image_embeds = div(image_projected, norm(image_projected))
+            text_embeds = div(text_projected, norm(text_projected))
+            logits = mm(*cast_all(text_embeds, transpose(image_embeds, 0, 1)))
+            logits = mul(logits, exp(self.logit_scale))
+            caption_loss = contrastive_loss(logits)
+            image_loss = contrastive_loss(transpose(logits, 0, 1))
+            loss = mul_scalar(add(caption_loss, image_loss))
+        return loss, (logits, text_embeds, image_embeds, read, text_projected, seen, image_projected)
+
+
+class ImageClassification:
+    """The vision tower with a linear layer on the mean of its patches (`CLIPForImageClassification`)."""
+
+    def __init__(self, spec: CLIPSpec, build: Builder):
+        self.vision = spec.vision_config
+        self.vision_model = VisionModel(spec.vision_config, build, whole=False)
+        self.classifier = build.linear("classifier", spec.vision_config.hidden_size, build.labels, True, quantized=False)
+
+    def inputs(self, tape: Tape, batch: Batch, dtype: DType) -> tuple[Tensor, ...]:
+        return images(tape, batch, self.vision, dtype), empty(tape, (batch.sequences,), dtypes.int64, "labels")
+
+    def forward(self, *inputs: Tensor) -> tuple[Tensor, Held]:
+        pixels, labels = inputs
+        outputs = self.vision_model.forward(pixels)
+        with pixels.tape.losing():
+            sequence = mean(narrow(outputs[0], 1, outputs[0].shape[1] - 1), 1)
+            logits = self.classifier(sequence)
+            loss = cross_entropy(logits, labels)
+        return loss, logits
+
+
+def images(tape: Tape, batch: Batch, spec: VisionSpec, dtype: DType) -> Tensor:
+    return empty(tape, (batch.sequences, spec.num_channels, spec.image_size, spec.image_size), dtype, "pixel_values")
+
+
+HEADS = {"contrastive": CLIP, "image-classification": ImageClassification}

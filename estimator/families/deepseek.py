@@ -1,0 +1,158 @@
+"""DeepSeek-V2 and -V3: latent attention, shared and routed experts, some dense layers first.
+
+After transformers' modeling_deepseek_v2.py and modeling_deepseek_v3.py (5.23).
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal, Self
+
+from pydantic import model_validator
+
+from estimator import dtypes
+from estimator.families.attention import causal_mask
+from estimator.families.build import Builder
+from estimator.families.experts import AUXILIARY, Experts, MoeSpec
+from estimator.families.heads import decoder_heads
+from estimator.families.latent import ComplexLatentAttention, LatentAttention, Rotary
+from estimator.families.llama import MLP
+from estimator.families.modules import rotary_table
+from estimator.families.routers import DeepseekV2Router, DeepseekV3Router
+from estimator.specs.spec import Size, called
+from estimator.tape.pointwise import add, add_scalar
+from estimator.tape.tensor import Tensor, empty
+from estimator.tape.views import reshape
+
+
+class _DeepseekSpec(MoeSpec):
+    """What both have in common. `head_dim` is the rotated part of a head."""
+
+    head_dim: Size = called("qk_rope_head_dim", 64)
+    num_experts: Size = called("n_routed_experts", 64)
+    moe_intermediate_size: Size
+    kv_lora_rank: Size = 512
+    q_lora_rank: Size | None = 1536
+    qk_nope_head_dim: Size = 128
+    v_head_dim: Size = 128
+    n_shared_experts: Size = 1
+    first_k_dense_replace: int = 0
+    attention_bias: bool = False
+    mlp_bias: bool = False
+
+    @classmethod
+    def follows(cls, hidden: int, heads: int) -> dict[str, int]:
+        return {"num_key_value_heads": heads}
+
+    @property
+    def expert_size(self) -> int:
+        return self.moe_intermediate_size
+
+    @property
+    def qk_head_dim(self) -> int:
+        """Size of a head of queries and keys."""
+        return self.qk_nope_head_dim + self.head_dim
+
+    @property
+    def biases(self) -> tuple[bool, bool, bool]:
+        """As Llama's; here only feed-forward layers ask."""
+        return self.attention_bias, self.attention_bias, self.mlp_bias
+
+    @model_validator(mode="after")
+    def _one_key_head_each(self) -> Self:
+        if self.num_key_value_heads != self.num_attention_heads:
+            raise ValueError(f"num_key_value_heads {self.num_key_value_heads} is not num_attention_heads: every head has keys")
+        for name, size in (("qk_nope_head_dim + qk_rope_head_dim", self.qk_head_dim), ("v_head_dim", self.v_head_dim)):
+            if size % 8 or self.head_dim % 2:
+                raise ValueError(f"{name} {size} is not a multiple of 8, as kernels of attention want")
+        return self
+
+
+class DeepseekV2Spec(_DeepseekSpec):
+    modelled = {**AUXILIARY, "moe_layer_freq": (1,), "scoring_func": ("softmax",)}
+
+    n_shared_experts: Size = 2
+    n_group: Size | None = None
+    topk_group: Size | None = None
+    topk_method: Literal["greedy", "group_limited_greedy"] = "greedy"
+
+
+class DeepseekV3Spec(_DeepseekSpec):
+    modelled = {**AUXILIARY, "moe_layer_freq": (1,), "scoring_func": ("sigmoid",), "topk_method": ("noaux_tc",)}
+
+    max_position_embeddings: Size | None = 4096
+    num_experts: Size = called("n_routed_experts", 256)
+    num_experts_per_tok: Size = 8
+    first_k_dense_replace: int = 3
+    n_group: Size = 8
+    topk_group: Size = 4
+    norm_topk_prob: bool = True
+    rope_interleave: bool = True
+
+
+SPECS = {"deepseek_v2": DeepseekV2Spec, "deepseek_v3": DeepseekV3Spec}
+
+
+class DeepseekMoe:
+    """Routed experts, and shared ones, which are one feed-forward layer, for every token."""
+
+    def __init__(self, spec: Any, build: Builder):
+        self.experts = Experts(spec, build)
+        router = DeepseekV2Router if isinstance(spec, DeepseekV2Spec) else DeepseekV3Router
+        self.gate = router(spec, build)
+        self.shared_experts = MLP(spec, build, "mlp.shared_experts", spec.moe_intermediate_size * spec.n_shared_experts)
+
+    def __call__(self, hidden: Tensor) -> Tensor:
+        logits, weights, chosen = self.gate(hidden)
+        out = reshape(hidden, (-1, hidden.shape[-1]))
+        out = reshape(self.experts(out, chosen, weights), hidden.shape)
+        out = add(out, self.shared_experts(hidden))
+        del logits
+        return out
+
+
+class DecoderLayer:
+    def __init__(self, spec: Any, build: Builder, sparse: bool):
+        self.self_attn = (ComplexLatentAttention if isinstance(spec, DeepseekV2Spec) else LatentAttention)(spec, build)
+        self.mlp = (DeepseekMoe if sparse else MLP)(spec, build)
+        self.input_layernorm = build.rms_norm("input_layernorm", spec.hidden_size)
+        self.post_attention_layernorm = build.rms_norm("post_attention_layernorm", spec.hidden_size)
+
+    def __call__(self, hidden: Tensor, mask: Tensor | None, positions: Tensor, *rotary: Tensor) -> Tensor:
+        residual = hidden
+        out = self.input_layernorm(hidden)
+        out, _ = self.self_attn(out, rotary, mask)
+        out = add(residual, out)
+        residual = out
+        out = self.post_attention_layernorm(out)
+        out = self.mlp(out)
+        return add(residual, out)
+
+
+class Deepseek:
+    """The body of the model."""
+
+    def __init__(self, spec: Any, build: Builder):
+        self.spec, self.attention = spec, build.attention
+        self.embed_tokens = build.embedding("embed_tokens", spec.vocab_size, spec.hidden_size)
+        kinds = [i >= spec.first_k_dense_replace for i in range(spec.num_hidden_layers)]
+        self.layers = build.layers(kinds, lambda sparse: DecoderLayer(spec, build, sparse))
+        self.norm = build.rms_norm("norm", spec.hidden_size)
+        self.buffers = [build.buffer(n, (spec.head_dim // 2,), dtypes.float32) for n in ("inv_freq", "original_inv_freq")]
+
+    def forward(self, ids: Tensor) -> Tensor:
+        tape, (batch, tokens) = ids.tape, ids.shape
+        embeds = self.embed_tokens(ids)
+        positions = add_scalar(empty(tape, (1, tokens), dtypes.int64, "arange"))
+        mask = causal_mask(tape, batch, tokens, embeds.dtype, self.attention, None)
+        hidden = embeds
+        rotary: Rotary
+        if isinstance(self.spec, DeepseekV2Spec):
+            rotary = (empty(tape, (1, tokens, self.spec.head_dim // 2), dtypes.complex64, "polar"),)
+        else:
+            rotary = rotary_table(tape, tokens, self.spec.head_dim, hidden.dtype)
+        for layer in self.layers:
+            hidden = layer(hidden, mask, positions, *rotary)
+        return self.norm(hidden)
+
+
+HEADS = decoder_heads(Deepseek)

@@ -1,0 +1,128 @@
+"""Mixtures of experts: routing each token to a few of many feed-forward layers.
+
+After transformers' integrations/moe.py (5.23), `grouped_mm_experts_forward`, the implementation that every mixture gets unless
+its config names another (`get_correct_experts_implementation`, modeling_utils.py). Which expert gets how many tokens is not known
+and does not matter: all of them together get `num_experts_per_tok` rows per token, sorted by expert.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Self
+
+from pydantic import model_validator
+
+from estimator import dtypes
+from estimator.families.build import Builder, Weight
+from estimator.families.modules import ACTIVATIONS
+from estimator.specs.spec import DecoderSpec, Size
+from estimator.tape.grouped import grouped_linear
+from estimator.tape.pointwise import add_, mul, to
+from estimator.tape.reduction import sum_dim
+from estimator.tape.selection import sort
+from estimator.tape.tensor import Tensor, empty
+from estimator.tape.views import index, reshape, split, unsqueeze
+
+AUXILIARY = {"output_router_logits": (False, None)}
+"""The loss that balances experts is computed only where the config asks for the routers' scores; none does by default."""
+
+
+class MoeSpec(DecoderSpec):
+    """What mixtures of experts have in common."""
+
+    num_experts: Size
+    num_experts_per_tok: Size
+
+    @property
+    def expert_size(self) -> int:
+        """Width of one expert."""
+        return self.intermediate_size
+
+    @model_validator(mode="after")
+    def _enough(self) -> Self:
+        if self.num_experts_per_tok > self.num_experts:
+            raise ValueError(f"num_experts_per_tok {self.num_experts_per_tok} is more than the {self.num_experts} experts")
+        return self
+
+
+@contextmanager
+def entered(*weights: Weight) -> Iterator[None]:
+    """A module runs: its adapters begin, from the outermost on, and end."""
+    for weight in weights:
+        weight.enter()
+    try:
+        yield
+    finally:
+        for weight in reversed(weights):
+            weight.leave()
+
+
+class Experts:
+    """The experts of a layer: their weights are 3-D parameters, [experts, 2 width, hidden] and [experts, hidden, width]."""
+
+    transposed = False
+
+    def __init__(self, spec: Any, build: Builder, name: str = "mlp.experts"):
+        experts, used = spec.num_experts, spec.num_experts_per_tok
+        hidden, width = spec.hidden_size, spec.expert_size
+        up, down = (experts, 2 * width, hidden), (experts, hidden, width)
+        if self.transposed:
+            up, down = (experts, hidden, 2 * width), (experts, width, hidden)
+        self.num_experts = experts
+        self.gate_up_proj = build.weight(name + ".gate_up_proj", up, used)
+        self.gate_up_bias = self.bias(build, name + ".gate_up_proj_bias", (experts, 2 * width), used)
+        self.down_proj = build.weight(name + ".down_proj", down, used)
+        self.down_bias = self.bias(build, name + ".down_proj_bias", (experts, hidden), used)
+        self.act = ACTIVATIONS[spec.hidden_act]
+
+    def bias(self, build: Builder, name: str, shape: tuple[int, int], used: int) -> Tensor | None:
+        """A bias for each expert; these have none."""
+        return None
+
+    def gate(self, gate_up: Tensor) -> Tensor:
+        """activation(gate) * up."""
+        half = gate_up.shape[-1] // 2
+        gate, up = split(gate_up, (half, half), 1)
+        return mul(self.act(gate), up)
+
+    def __call__(self, hidden: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
+        with entered(self.down_proj, self.gate_up_proj):
+            return self._forward(hidden, chosen, weights)
+
+    def _forward(self, hidden: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
+        tape, (tokens, size) = hidden.tape, hidden.shape
+        rows = tokens * chosen.shape[1]
+        sample_weights = reshape(weights, (-1,))
+        expert_ids = reshape(chosen, (-1,))
+        sorted_ids, order = sort(expert_ids)
+        selected = _taken(hidden, empty(tape, (rows,), dtypes.int64, "floor_divide"))
+        sorted_weights = _taken(sample_weights, order)
+        counted = empty(tape, (rows,), dtypes.int32, "_to_copy")
+        per_expert = empty(tape, (self.num_experts,), dtypes.int32, "histc")
+        offsets = empty(tape, (self.num_experts,), dtypes.int32, "cumsum")
+        weight = self.gate_up_proj()
+        bias = None if self.gate_up_bias is None else _taken(self.gate_up_bias, sorted_ids)
+        out = self._linear(selected, weight, offsets, bias)
+        out = self.gate(out)
+        weight = self.down_proj()
+        bias = None if self.down_bias is None else _taken(self.down_bias, sorted_ids)
+        out = self._linear(out, weight, offsets, bias)
+        weighted = mul(out, unsqueeze(sorted_weights, 1))
+        inverse = empty(tape, (rows,), dtypes.int64, "empty_like")
+        places = empty(tape, (rows,), dtypes.int64, "arange")
+        del places
+        weighted = _taken(weighted, inverse)
+        final = sum_dim(reshape(weighted, (tokens, -1, size)), 1)
+        result = to(final, hidden.dtype)
+        del counted, per_expert
+        return result
+
+    def _linear(self, x: Tensor, weight: Tensor, offsets: Tensor, bias: Tensor | None) -> Tensor:
+        out = grouped_linear(x, weight, offsets, self.transposed)
+        return out if bias is None else add_(out, bias)
+
+
+def _taken(x: Tensor, places: Tensor) -> Tensor:
+    """Rows of x, one per place."""
+    return index(x, (places,), (*places.shape, *x.shape[1:]))

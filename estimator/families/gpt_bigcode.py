@@ -1,0 +1,139 @@
+"""GPT-BigCode, of SantaCoder and StarCoder: GPT-2 with plain linear layers and one head of keys and values for all queries.
+
+After transformers' modeling_gpt_bigcode.py (5.23).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import model_validator
+
+from estimator import dtypes
+from estimator.families.attention import Attention, causal_mask
+from estimator.families.build import Builder
+from estimator.families.heads import decoder_heads
+from estimator.families.modules import ACTIVATIONS
+from estimator.specs.spec import Activation, Depth, FullHeadsSpec, Probability, Size, called
+from estimator.tape.pointwise import add, add_scalar, dropout
+from estimator.tape.tensor import Tensor, empty
+from estimator.tape.views import contiguous, reshape, split, transpose, unsqueeze
+
+
+class GPTBigCodeSpec(FullHeadsSpec):
+    modelled = {"add_cross_attention": (False,)}
+    learned_positions = cached = True
+
+    hidden_size: Size = called("n_embd")
+    num_hidden_layers: Depth = called("n_layer")
+    num_attention_heads: Size = called("n_head")
+    intermediate_size: Size = called("n_inner")
+    max_position_embeddings: Size = called("n_positions", 1024)
+    hidden_act: Activation = called("activation_function", "gelu_pytorch_tanh")
+    tie_word_embeddings: bool = True
+    multi_query: bool = True
+    attention_dropout: Probability = called("attn_pdrop", 0.1)
+    resid_pdrop: Probability = 0.1
+    embd_pdrop: Probability = 0.1
+
+    @property
+    def key_heads(self) -> int:
+        return 1 if self.multi_query else self.num_attention_heads
+
+    @model_validator(mode="before")
+    @classmethod
+    def _one_head_of_keys(cls, given: Any) -> Any:
+        multi_query = isinstance(given, Mapping) and given.get("multi_query", True)
+        return {**given, "num_key_value_heads": 1} if multi_query and given.get("num_key_value_heads") is None else given
+
+
+SPECS = {"gpt_bigcode": GPTBigCodeSpec}
+
+
+class SelfAttention:
+    def __init__(self, spec: GPTBigCodeSpec, build: Builder):
+        size = spec.hidden_size
+        self.spec = spec
+        self.c_attn = build.linear("attn.c_attn", size, size + 2 * spec.key_heads * spec.head_dim, bias=True)
+        self.c_proj = build.linear("attn.c_proj", size, size, bias=True)
+        self.dropout = spec.resid_pdrop if build.training else 0.0
+        self.cache = build.cache() if build.cache else None
+        self.attend = Attention(build.attention, dropout=spec.attention_dropout if build.training else 0.0)
+
+    def __call__(self, hidden: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        batch, tokens, width = hidden.shape
+        heads, size = self.spec.num_attention_heads, self.spec.head_dim
+        if self.spec.multi_query:
+            q, k, v = split(unsqueeze(self.c_attn(hidden), 1), (width, size, size), 3)
+            q = transpose(reshape(q, (batch, tokens, heads, size)), 1, 2)
+        else:
+            q, k, v = split(transpose(reshape(self.c_attn(hidden), (batch, tokens, heads, 3 * size)), 1, 2), (size,) * 3, 3)
+        if self.cache is not None:
+            k, v = self.cache.update(k, v)
+        out, weights = self.attend(q, k, v, mask)
+        out = contiguous(reshape(out, (batch, tokens, width)))
+        out = self.c_proj(out)
+        out = dropout(out, self.dropout)
+        return out, weights
+
+
+class MLP:
+    def __init__(self, spec: GPTBigCodeSpec, build: Builder):
+        self.c_fc = build.linear("mlp.c_fc", spec.hidden_size, spec.intermediate_size, bias=True)
+        self.c_proj = build.linear("mlp.c_proj", spec.intermediate_size, spec.hidden_size, bias=True)
+        self.act = ACTIVATIONS[spec.hidden_act]
+        self.dropout = spec.resid_pdrop if build.training else 0.0
+
+    def __call__(self, x: Tensor) -> Tensor:
+        out = self.c_fc(x)
+        out = self.act(out)
+        out = self.c_proj(out)
+        return dropout(out, self.dropout)
+
+
+class Block:
+    def __init__(self, spec: GPTBigCodeSpec, build: Builder):
+        self.ln_1 = build.layer_norm("ln_1", spec.hidden_size)
+        self.attn = SelfAttention(spec, build)
+        self.ln_2 = build.layer_norm("ln_2", spec.hidden_size)
+        self.mlp = MLP(spec, build)
+
+    def __call__(self, hidden: Tensor, mask: Tensor | None) -> Tensor:
+        residual = hidden
+        out = self.ln_1(hidden)
+        attended, _ = self.attn(out, mask)
+        out = add(attended, residual)
+        residual = out
+        out = self.ln_2(out)
+        fed = self.mlp(out)
+        return add(residual, fed)
+
+
+class GPTBigCode:
+    """The body of the model."""
+
+    def __init__(self, spec: GPTBigCodeSpec, build: Builder):
+        self.attention = build.attention
+        self.wte = build.embedding("wte", spec.vocab_size, spec.hidden_size)
+        self.wpe = build.embedding("wpe", spec.max_position_embeddings, spec.hidden_size)
+        self.dropout = spec.embd_pdrop if build.training else 0.0
+        self.h = build.layers(spec.num_hidden_layers, lambda _: Block(spec, build))
+        self.ln_f = build.layer_norm("ln_f", spec.hidden_size)
+        self.bias = build.buffer("bias", (spec.max_position_embeddings, spec.max_position_embeddings), dtypes.bool_)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        tape = ids.tape
+        batch, tokens = ids.shape
+        embeds = self.wte(ids)
+        positions = add_scalar(empty(tape, (1, tokens), dtypes.int64, "arange"))
+        mask = causal_mask(tape, batch, tokens, embeds.dtype, self.attention, None)
+        places = self.wpe(positions)
+        hidden = add(embeds, places)
+        hidden = dropout(hidden, self.dropout)
+        for block in self.h:
+            hidden = block(hidden, mask)
+        return self.ln_f(hidden)
+
+
+HEADS = decoder_heads(GPTBigCode)

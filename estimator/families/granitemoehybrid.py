@@ -1,0 +1,207 @@
+"""Granite 4: layers of Mamba-2 and of attention, each before a gated feed-forward layer; without experts.
+
+After transformers' modeling_granitemoehybrid.py (5.23); its Mamba layers are Mamba-2's, on the path in plain torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, Self
+
+from pydantic import model_validator
+
+from estimator import dtypes
+from estimator.dtypes import DType
+from estimator.families.attention import Attention, causal_mask
+from estimator.families.build import Builder
+from estimator.families.heads import Batch, Held
+from estimator.families.mamba2 import IN_TORCH, Mixer, MixerSizes
+from estimator.families.modules import ACTIVATIONS, rotary_table, rotate
+from estimator.specs.spec import DecoderSpec, Size
+from estimator.tape.pointwise import add, add_scalar, mul, mul_scalar
+from estimator.tape.tape import Tape
+from estimator.tape.tensor import Tensor, empty
+from estimator.tape.views import contiguous, reshape, split, transpose
+
+MAMBA, ATTENTION = KINDS = "linear_attention", "full_attention"
+OLDER = {"mamba": MAMBA, "attention": ATTENTION}
+"""Kinds of layers by the names in published files."""
+
+
+class GraniteMoeHybridSpec(DecoderSpec):
+    """`intermediate_size` is the experts', of which there are none; `shared_intermediate_size` is that of every layer."""
+
+    modelled = {"num_local_experts": (0,), "output_router_logits": (False, None)}
+
+    num_local_experts: Literal[0]
+    intermediate_size: Size = 11008
+    shared_intermediate_size: Size
+    layer_types: tuple[Literal["linear_attention", "full_attention"], ...]
+    mamba_n_heads: Size
+    mamba_d_head: Size
+    mamba_d_state: Size = 256
+    mamba_n_groups: Size = 1
+    mamba_d_conv: Size = 4
+    mamba_expand: Size = 2
+    mamba_chunk_size: Size = 256
+    mamba_conv_bias: bool = True
+    mamba_proj_bias: bool = False
+    attention_bias: bool = False
+    position_embedding_type: str | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _kinds(cls, given: Any) -> Any:
+        """Older names of the kinds of layers; a size of heads that follows."""
+        if not isinstance(given, Mapping):
+            return given
+        made = dict(given)
+        kinds = made.pop("layers_block_type", made.get("layer_types"))
+        if kinds is None and isinstance(layers := made.get("num_hidden_layers"), int):
+            kinds = [MAMBA] * layers
+        if isinstance(kinds, Sequence):
+            made["layer_types"] = [OLDER.get(kind, kind) if isinstance(kind, str) else kind for kind in kinds]
+        hidden, heads, expand = (made.get(name) for name in ("hidden_size", "mamba_n_heads", "mamba_expand"))
+        if made.get("mamba_d_head", "auto") == "auto" and isinstance(hidden, int) and isinstance(heads, int) and heads > 0:
+            made["mamba_d_head"] = (expand if isinstance(expand, int) else 2) * hidden // heads
+        return made
+
+    @model_validator(mode="after")
+    def _whole(self) -> Self:
+        if len(self.layer_types) != self.num_hidden_layers:
+            raise ValueError(f"layer_types names {len(self.layer_types)} layers, num_hidden_layers says {self.num_hidden_layers}")
+        if self.mamba_d_head * self.mamba_n_heads != self.mamba_expand * self.hidden_size:
+            raise ValueError("mamba_d_head x mamba_n_heads is not mamba_expand x hidden_size")
+        if self.mamba_n_heads % self.mamba_n_groups:
+            raise ValueError(f"mamba_n_heads {self.mamba_n_heads} is not a multiple of mamba_n_groups {self.mamba_n_groups}")
+        return self
+
+    def config(self) -> dict[str, Any]:
+        return super().config() | {"layer_types": [*self.layer_types]}
+
+    @property
+    def mixer(self) -> MixerSizes:
+        return MixerSizes(
+            self.hidden_size,
+            self.mamba_n_heads,
+            self.mamba_d_head,
+            self.mamba_d_state,
+            self.mamba_n_groups,
+            self.mamba_d_conv,
+            self.mamba_chunk_size,
+            self.mamba_proj_bias,
+            self.mamba_conv_bias,
+            self.hidden_act,
+        )
+
+
+SPECS = {"granitemoehybrid": GraniteMoeHybridSpec}
+
+
+Attended = tuple[Tensor, Tensor | None]
+
+
+class SelfAttention:
+    def __init__(self, spec: GraniteMoeHybridSpec, build: Builder):
+        size, bias = spec.head_dim, spec.attention_bias
+        queries, keys = spec.num_attention_heads * size, spec.num_key_value_heads * size
+        self.head_dim = size
+        self.q_proj = build.linear("self_attn.q_proj", spec.hidden_size, queries, bias)
+        self.k_proj = build.linear("self_attn.k_proj", spec.hidden_size, keys, bias)
+        self.v_proj = build.linear("self_attn.v_proj", spec.hidden_size, keys, bias)
+        self.o_proj = build.linear("self_attn.o_proj", queries, spec.hidden_size, bias)
+        self.attend = Attention(build.attention, dropout=spec.attention_dropout)
+
+    def __call__(self, hidden: Tensor, cos: Tensor | None, sin: Tensor | None, mask: Tensor | None) -> Attended:
+        batch, tokens, _ = hidden.shape
+        heads = (batch, tokens, -1, self.head_dim)
+        q = transpose(reshape(self.q_proj(hidden), heads), 1, 2)
+        k = transpose(reshape(self.k_proj(hidden), heads), 1, 2)
+        v = transpose(reshape(self.v_proj(hidden), heads), 1, 2)
+        if cos is not None and sin is not None:
+            q, k = rotate(q, k, cos, sin)
+        out, weights = self.attend(q, k, v, mask)
+        out = contiguous(reshape(out, (batch, tokens, -1)))
+        out = self.o_proj(out)
+        return out, weights
+
+
+class MLP:
+    def __init__(self, spec: GraniteMoeHybridSpec, build: Builder):
+        self.size = spec.shared_intermediate_size
+        self.activation = ACTIVATIONS[spec.hidden_act]
+        self.input_linear = build.linear("shared_mlp.input_linear", spec.hidden_size, 2 * self.size)
+        self.output_linear = build.linear("shared_mlp.output_linear", self.size, spec.hidden_size)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        gate, up = split(self.input_linear(x), (self.size, self.size), 2)
+        out = mul(self.activation(gate), up)
+        return self.output_linear(out)
+
+
+class DecoderLayer:
+    def __init__(self, spec: GraniteMoeHybridSpec, build: Builder, kind: str):
+        self.input_layernorm = build.rms_norm("input_layernorm", spec.hidden_size)
+        self.post_attention_layernorm = build.rms_norm("post_attention_layernorm", spec.hidden_size)
+        self.shared_mlp = MLP(spec, build)
+        self.mamba = Mixer(spec.mixer, build, "mamba") if kind == MAMBA else None
+        self.self_attn = SelfAttention(spec, build) if kind == ATTENTION else None
+
+    def __call__(self, hidden: Tensor, mask: Tensor | None, cos: Tensor | None, sin: Tensor | None) -> Tensor:
+        residual = hidden
+        out = self.input_layernorm(hidden)
+        if self.mamba is not None:
+            out = self.mamba(out)
+        elif self.self_attn is not None:
+            out, _ = self.self_attn(out, cos, sin, mask)
+        out = add(residual, mul_scalar(out))
+        residual = out
+        out = self.post_attention_layernorm(out)
+        out = self.shared_mlp(out)
+        return add(residual, mul_scalar(out))
+
+
+class CausalLM:
+    """The model with its output layer (`GraniteMoeHybridForCausalLM`), whose scores are divided by a number."""
+
+    def __init__(self, spec: GraniteMoeHybridSpec, build: Builder):
+        self.spec, self.attention = spec, build.attention
+        self.embed_tokens = build.embedding("embed_tokens", spec.vocab_size, spec.hidden_size)
+        self.layers = build.layers(spec.layer_types, lambda kind: DecoderLayer(spec, build, kind))
+        self.norm = build.rms_norm("norm", spec.hidden_size)
+        self.rotary = spec.position_embedding_type == "rope"
+        names = ("inv_freq", "original_inv_freq") if self.rotary else ()
+        self.buffers = [build.buffer(name, (spec.head_dim // 2,), dtypes.float32) for name in names]
+        self.loss = build.kernels.loss
+        self.lm_head = build.head(spec.hidden_size, spec.vocab_size, spec.tie_word_embeddings)
+
+    def inputs(self, tape: Tape, batch: Batch, dtype: DType) -> tuple[Tensor, ...]:
+        return (empty(tape, (batch.sequences, batch.tokens), dtypes.int64, "input_ids"),)
+
+    def forward(self, *inputs: Tensor) -> tuple[Tensor, Held]:
+        (ids,) = inputs
+        hidden = self._body(ids)
+        with ids.tape.losing():
+            logits = self.lm_head(hidden)
+            logits = mul_scalar(logits)
+            loss = self.loss(logits, ids)
+        return loss, logits
+
+    def _body(self, ids: Tensor) -> Tensor:
+        tape, spec = ids.tape, self.spec
+        batch, tokens = ids.shape
+        if MAMBA in spec.layer_types:
+            tape.remarks[IN_TORCH] = None
+        embeds = self.embed_tokens(ids)
+        embeds = mul_scalar(embeds)
+        positions = add_scalar(empty(tape, (tokens,), dtypes.int64, "arange"))
+        mask = causal_mask(tape, batch, tokens, embeds.dtype, self.attention, None)
+        hidden = embeds
+        cos, sin = rotary_table(tape, tokens, spec.head_dim, hidden.dtype) if self.rotary else (None, None)
+        for kind, layer in self.layers.by_kind():
+            hidden = layer(hidden, mask if kind == ATTENTION else None, cos, sin)
+        del positions
+        return self.norm(hidden)
+
+
+HEADS = {"causal-lm": CausalLM}

@@ -1,0 +1,126 @@
+"""What stands on a model's body: its output layer, its loss, and the batch that both are computed from.
+
+After transformers' `...For...` classes and loss/loss_utils.py (5.23).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from estimator import dtypes
+from estimator.dtypes import DType
+from estimator.families.build import Builder
+from estimator.specs.spec import DecoderSpec
+from estimator.tape.loss import cross_entropy
+from estimator.tape.pointwise import to
+from estimator.tape.tape import Tape
+from estimator.tape.tensor import Tensor, binary, empty
+from estimator.tape.views import index
+
+Held = Tensor | tuple[Tensor, ...]
+"""What the model's output holds beside the loss, until the caller lets it go."""
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """What one forward pass gets: sequences of so many tokens (for an encoder–decoder also on the other side), or images."""
+
+    sequences: int
+    tokens: int
+    target_tokens: int
+
+
+class Model(Protocol):
+    """A body with its head."""
+
+    def inputs(self, tape: Tape, batch: Batch, dtype: DType) -> tuple[Tensor, ...]:
+        """The tensors of a batch; what is not a number of something is in the model's type."""
+
+    def forward(self, *inputs: Tensor) -> tuple[Tensor, Held]:
+        """The loss, and what the output holds beside it."""
+
+
+Head = Callable[[Any, Builder], Model]
+
+
+class Body(Protocol):
+    """A decoder without its output layer."""
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """Last hidden states, [batch, tokens, hidden], of token ids [batch, tokens]."""
+
+
+class CausalLM:
+    """A decoder that predicts the next token."""
+
+    def __init__(self, body: Body, spec: DecoderSpec, build: Builder, bias: bool = False):
+        self.body = body
+        self.loss = build.kernels.loss
+        self.lm_head = build.head(spec.output_size, spec.vocab_size, spec.tie_word_embeddings, bias)
+
+    def inputs(self, tape: Tape, batch: Batch, dtype: DType) -> tuple[Tensor, ...]:
+        """Token ids, which are the labels too."""
+        return (empty(tape, (batch.sequences, batch.tokens), dtypes.int64, "input_ids"),)
+
+    def forward(self, *inputs: Tensor) -> tuple[Tensor, Held]:
+        (ids,) = inputs
+        hidden = self.body.forward(ids)
+        with ids.tape.losing():
+            if self.loss.fused is not None:
+                return self.loss.fused(hidden, self.lm_head.weight, ids), ()
+            logits = self.logits(hidden)
+            if self.loss.upcasts_first:
+                logits = to(logits, dtypes.float32)
+            return self.loss(logits, ids), logits
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Scores over the vocabulary."""
+        return self.lm_head(hidden)
+
+
+class SequenceClassification:
+    """A decoder that classifies a sequence by its last token (`GenericForSequenceClassification`)."""
+
+    def __init__(self, body: Body, spec: DecoderSpec, build: Builder):
+        self.body = body
+        self.score = build.score(spec.output_size)
+
+    def inputs(self, tape: Tape, batch: Batch, dtype: DType) -> tuple[Tensor, ...]:
+        ids = empty(tape, (batch.sequences, batch.tokens), dtypes.int64, "input_ids")
+        return ids, empty(tape, (batch.sequences,), dtypes.int64, "labels")
+
+    def forward(self, *inputs: Tensor) -> tuple[Tensor, Held]:
+        ids, labels = inputs
+        hidden = self.body.forward(ids)
+        with ids.tape.losing():
+            logits = self.score(hidden)
+            last, *held = _last_tokens(ids)
+            pooled = index(
+                logits, (empty(ids.tape, labels.shape, dtypes.int64, "arange"), last), (*labels.shape, logits.shape[-1])
+            )
+            loss = cross_entropy(pooled, labels)
+        del last, held
+        return loss, pooled
+
+
+def decoder_heads(body: Callable[[Any, Builder], Body]) -> dict[str, Head]:
+    """The heads of a decoder that has nothing special about its own."""
+    return {
+        "causal-lm": lambda spec, build: CausalLM(body(spec, build), spec, build),
+        "sequence-classification": lambda spec, build: SequenceClassification(body(spec, build), spec, build),
+    }
+
+
+def _last_tokens(ids: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The place of each sequence's last token that is no padding; and what it was found with, which forward holds to its end."""
+    tape = ids.tape
+    compared = empty(tape, ids.shape, dtypes.bool_, "ne")
+    mask = empty(tape, ids.shape, dtypes.int32, "_to_copy")
+    del compared
+    places = empty(tape, ids.shape[-1:], dtypes.int32, "arange")
+    product = binary("mul", places, mask)
+    last = empty(tape, ids.shape[:-1], dtypes.int64, "argmax")
+    del product
+    return last, mask, places

@@ -1,0 +1,71 @@
+"""Who wrote the kernels of a model: transformers' eager modules, or fused ones in their place.
+
+A model's definition stays one; the builder takes the variant of each module from here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+from estimator.families.losses import CausalLoss, fast_linear_loss, liger_loss
+from estimator.families.modules import ACTIVATIONS, Module, RMSNorm, rotate
+from estimator.tape import fused
+from estimator.tape.pointwise import mul
+from estimator.tape.tensor import Tensor
+
+Gated = Callable[[Tensor, Module, Module], Tensor]
+"""(x, gate projection, up projection) -> activation(gate(x)) * up(x)."""
+
+
+def eager_gated(activation: str) -> Gated:
+    """Two operations."""
+    act = ACTIVATIONS[activation]
+    return lambda x, gate, up: mul(act(gate(x)), up(x))
+
+
+def fused_gated(activation: str) -> Gated:
+    """One kernel, for SiLU; other activations stay as they are."""
+    if activation != "silu":
+        return eager_gated(activation)
+    return lambda x, gate, up: fused.silu_mul(gate(x), up(x))
+
+
+@dataclass(frozen=True, slots=True)
+class Kernels:
+    """The variants of one implementation."""
+
+    rms_norm: Callable[[Tensor], Module] = RMSNorm
+    rotate: Callable[[Tensor, Tensor, Tensor, Tensor], tuple[Tensor, Tensor]] = rotate
+    gated: Callable[[str], Gated] = eager_gated
+    loss: CausalLoss = field(default_factory=CausalLoss)
+    repeats_heads: bool = False
+    """Some models gave FlashAttention a copy of each key head per query head, before transformers 4.48."""
+
+
+EAGER = Kernels()
+
+
+def _fused_norm(weight_gradient: bool) -> Callable[[Tensor], Module]:
+    return lambda weight: lambda x: fused.rms_norm(x, weight, weight_gradient)
+
+
+_LOSSES = {"5": CausalLoss(), "4.48": CausalLoss(shifts_logits=True), "4.45": CausalLoss(shifts_logits=True, upcasts_first=True)}
+"""By release of transformers: 5, 4.46 to 4.49, and before."""
+_FUSED_LOSS = {"transformers": liger_loss, "fast-kernels": fast_linear_loss, "liger": liger_loss}
+
+
+def kernels(implementation: str, loss: str, release: str) -> Kernels:
+    """The kernels of an `implementation`, with its own loss (`eager`) or with linear layer and loss in one (`fused`)."""
+    usual = _LOSSES[release]
+    if implementation == "fast-kernels":
+        own = replace(usual, shifts_logits=True, entropy=fused.cross_entropy)
+        found = Kernels(_fused_norm(weight_gradient=False), fused.rotate, loss=own)
+    elif implementation == "liger":
+        found = Kernels(_fused_norm(weight_gradient=True), fused.rotate, fused_gated, usual)
+    else:
+        found = Kernels(loss=usual)
+    found = replace(found, repeats_heads=release == "4.45")
+    if loss == "fused":
+        return replace(found, loss=replace(found.loss, fused=_FUSED_LOSS[implementation]))
+    return found

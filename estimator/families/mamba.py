@@ -1,0 +1,159 @@
+"""Mamba: layers with a state that is carried from token to token.
+
+After transformers' modeling_mamba.py (5.23), without the packages mamba-ssm and causal-conv1d: the scan is a loop over the
+tokens, which keeps every state for backward. Their fused kernels need far less, and are not modelled. The tokens between the
+first and the last all do the same, and share a slot.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import model_validator
+
+from estimator import dtypes
+from estimator.errors import InvalidJob
+from estimator.families.build import Builder
+from estimator.families.mamba2 import CausalLM, causal_conv1d
+from estimator.families.modules import ACTIVATIONS
+from estimator.specs.spec import Activation, ModelSpec, Size
+from estimator.tape.autocast import cast_all
+from estimator.tape.autograd import attach, record
+from estimator.tape.matmul import matmul, mm
+from estimator.tape.pointwise import add, exp, mul, neg, silu, softplus, to
+from estimator.tape.tape import Slot
+from estimator.tape.tensor import Tensor, empty
+from estimator.tape.views import contiguous, expand, reshape, select, split, transpose, unsqueeze
+
+
+class MambaSpec(ModelSpec):
+    """Without `time_step_rank`, or with "auto", it is a sixteenth of the width, rounded up."""
+
+    has_attention = False
+    modelled = {"use_bias": (False,), "use_mambapy": (False,)}
+
+    vocab_size: Size
+    state_size: Size = 16
+    expand: Size = 2
+    conv_kernel: Size = 4
+    time_step_rank: Size
+    use_conv_bias: bool = True
+    hidden_act: Activation = "silu"
+    residual_in_fp32: bool = True
+    tie_word_embeddings: bool = True
+
+    @classmethod
+    def follows(cls, hidden: int, heads: int) -> dict[str, int]:
+        return {"time_step_rank": -(-hidden // 16)}
+
+    @model_validator(mode="before")
+    @classmethod
+    def _automatic(cls, given: Any) -> Any:
+        if isinstance(given, dict) and given.get("time_step_rank") == "auto":
+            return {name: value for name, value in given.items() if name != "time_step_rank"}
+        return given
+
+    def config(self) -> dict[str, Any]:
+        return self.model_dump(exclude={"max_position_embeddings"})
+
+
+SPECS = {"mamba": MambaSpec}
+
+
+class Mixer:
+    def __init__(self, spec: MambaSpec, build: Builder):
+        inner, states, rank = spec.expand * spec.hidden_size, spec.state_size, spec.time_step_rank
+        if build.adapter is not None and build.adapter.targets("mixer.dt_proj"):
+            raise InvalidJob(
+                "dt_proj's weight is used without its layer: an adapter on it would learn nothing", "training.adapter.targets"
+            )
+        self.inner, self.states, self.rank = inner, states, rank
+        self.unrolled = build.unrolled
+        self.activation = ACTIVATIONS[spec.hidden_act]
+        self.a_log = build.parameter("mixer.A_log", (inner, states))
+        self.d = build.parameter("mixer.D", (inner,))
+        self.conv_weight = build.parameter("mixer.conv1d.weight", (inner, 1, spec.conv_kernel))
+        self.conv_bias = build.parameter("mixer.conv1d.bias", (inner,)) if spec.use_conv_bias else None
+        self.in_proj = build.linear("mixer.in_proj", spec.hidden_size, 2 * inner)
+        self.x_proj = build.linear("mixer.x_proj", inner, rank + 2 * states)
+        self.dt_weight = build.parameter("mixer.dt_proj.weight", (inner, rank))
+        self.dt_bias = build.parameter("mixer.dt_proj.bias", (inner,))
+        self.out_proj = build.linear("mixer.out_proj", inner, spec.hidden_size)
+
+    def __call__(self, hidden: Tensor) -> Tensor:
+        projected = transpose(self.in_proj(hidden), 1, 2)
+        a = neg(exp(to(self.a_log, dtypes.float32)))
+        for_kernels = to(self.d, dtypes.float32), to(self.dt_bias, dtypes.float32)
+        del for_kernels
+        mixed, gate = split(projected, (self.inner, self.inner), 1)
+        kernel = self.conv_weight.shape[-1]
+        mixed = causal_conv1d(mixed, reshape(self.conv_weight, (-1, kernel)), self.conv_bias, self.activation)
+        mixed = transpose(mixed, 1, 2)
+        steps, b, c = split(self.x_proj(mixed), (self.rank, self.states, self.states), 2)
+        steps = _weighted(self.dt_weight, transpose(steps, 1, 2))
+        bias = to(self.dt_bias, dtypes.float32)
+        out = self._scan(transpose(mixed, 1, 2), steps, a, b, c, to(self.d, dtypes.float32), gate, bias)
+        out = self.out_proj(to(transpose(out, 1, 2), hidden.dtype))
+        del projected, mixed, gate, steps, a, b, c, bias
+        return out
+
+    def _scan(
+        self, hidden: Tensor, steps: Tensor, a: Tensor, b: Tensor, c: Tensor, d: Tensor, gate: Tensor, bias: Tensor
+    ) -> Tensor:
+        """`mamba_selective_scan`: [batch, channels, tokens] of the same."""
+        dt = add(steps, unsqueeze(to(bias, steps.dtype), 1))
+        dt = softplus(dt)
+        discrete_a = exp(mul(reshape(a, (1, self.inner, 1, self.states)), unsqueeze(dt, 3)))
+        discrete_b = mul(unsqueeze(dt, 3), to(unsqueeze(b, 1), dtypes.float32))
+        change = mul(discrete_b, to(unsqueeze(hidden, 3), dtypes.float32))
+        tape, (batch, _, tokens) = hidden.tape, hidden.shape
+        layer, slots = tape.slot, _slots(tokens, tape.slot, self.unrolled)
+        state = empty(tape, (batch, self.inner, self.states), hidden.dtype, "zeros")
+        reads: list[Tensor] = []
+        for slot in slots:
+            tape.enter(slot)
+            state = add(mul(select(discrete_a, 2), state), select(change, 2))
+            read = matmul(to(state, hidden.dtype), unsqueeze(select(c, 1), 2))
+            reads.append(select(read, 2))
+            del read
+        tape.enter(layer)
+        out = _stack(reads, tokens)
+        out = add(out, mul(hidden, reshape(d, (1, self.inner, 1))))
+        out = mul(out, silu(gate))
+        for slot in reversed(slots):
+            tape.enter(slot)
+            reads.pop()
+        tape.enter(layer)
+        del dt, discrete_a, discrete_b, state
+        return out
+
+
+def _stack(reads: list[Tensor], tokens: int) -> Tensor:
+    """What was read of all tokens, [batch, channels] each; one of `reads` stands for those between. The gradients are views."""
+    count = len(reads)
+    node = record("StackBackward", reads, (), lambda g: [select(g, 2) for _ in range(count)])
+    return attach(node, empty(reads[0].tape, (*reads[0].shape, tokens), reads[0].dtype, "stack"))
+
+
+def _slots(tokens: int, layer: Slot | None, unrolled: bool) -> list[Slot]:
+    """The first token, those between, the last."""
+    if unrolled or tokens < 3:
+        return [Slot(f"tokens[{i}]", 1, layer) for i in range(tokens)]
+    return [Slot("tokens[0]", 1, layer), Slot("tokens[1:-1]", tokens - 2, layer), Slot("tokens[-1]", 1, layer)]
+
+
+def _weighted(weight: Tensor, x: Tensor) -> Tensor:
+    """`weight @ x` for [batch, k, tokens]: one product over all tokens where the weight is trained, else one per sequence.
+
+    After aten/src/ATen/native/LinearAlgebra.cpp, `should_fold` and `_matmul_impl`.
+    """
+    batch, inner, tokens = x.shape
+    weight, x = cast_all(weight, x)
+    if not weight.requires_grad:
+        return matmul(expand(weight, (batch, *weight.shape)), x)
+    flat = reshape(transpose(x, 1, 2), (-1, inner))
+    product = reshape(mm(flat, transpose(weight, 0, 1)), (batch, tokens, weight.shape[0]))
+    return contiguous(transpose(product, 1, 2))
+
+
+HEADS = {"causal-lm": lambda spec, build: CausalLM(spec, build, lambda: Mixer(spec, build))}

@@ -1,0 +1,148 @@
+"""Decoders of the Llama kind with experts in place of feed-forward layers: Mixtral, Qwen2-MoE, Qwen3-MoE.
+
+After transformers' modeling_mixtral.py, modeling_qwen2_moe.py and modeling_qwen3_moe.py (5.23).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from estimator.dtypes import DType
+from estimator.families.attention import causal_mask
+from estimator.families.build import Builder
+from estimator.families.experts import AUXILIARY, Experts, MoeSpec
+from estimator.families.heads import decoder_heads
+from estimator.families.layers import Layers
+from estimator.families.llama import MLP, DecoderLayer, Llama, MistralSpec, Qwen2Spec, Qwen3Spec
+from estimator.families.modules import Module
+from estimator.families.routers import TopKRouter
+from estimator.specs.spec import Size, called
+from estimator.tape.pointwise import add, mul, sigmoid
+from estimator.tape.tape import Tape
+from estimator.tape.tensor import Tensor
+from estimator.tape.views import reshape
+
+
+class MixtralSpec(MistralSpec, MoeSpec):
+    modelled = {**AUXILIARY, "router_jitter_noise": (0.0, 0, None)}
+    tensor_parallel = cached = False
+
+    max_position_embeddings: Size | None = 131072
+    sliding_window: Size | None = None
+    num_experts: Size = called("num_local_experts", 8)
+    num_experts_per_tok: Size = 2
+
+
+class _QwenMoe(MoeSpec):
+    """Some layers may be dense: those listed, and all but each `decoder_sparse_step`-th."""
+
+    tensor_parallel = cached = False
+
+    max_position_embeddings: Size | None = 32768
+    moe_intermediate_size: Size
+    decoder_sparse_step: Size = 1
+    mlp_only_layers: list[int] | None = None
+    norm_topk_prob: bool = False
+
+    @property
+    def expert_size(self) -> int:
+        return self.moe_intermediate_size
+
+    def sparse(self) -> list[bool]:
+        """Whether each layer has experts."""
+        dense, step = self.mlp_only_layers or [], self.decoder_sparse_step
+        return [i not in dense and (i + 1) % step == 0 for i in range(self.num_hidden_layers)]
+
+
+class Qwen2MoeSpec(_QwenMoe, Qwen2Spec):
+    modelled = {**AUXILIARY, **Qwen2Spec.modelled}
+
+    num_experts: Size = 60
+    num_experts_per_tok: Size = 4
+    shared_expert_intermediate_size: Size
+    qkv_bias: bool = True
+
+    @property
+    def biases(self) -> tuple[bool, bool, bool]:
+        return self.qkv_bias, False, False
+
+
+class Qwen3MoeSpec(_QwenMoe, Qwen3Spec):
+    modelled = {**AUXILIARY, **Qwen3Spec.modelled}
+
+    num_experts: Size = called("num_local_experts", 128)
+    num_experts_per_tok: Size = 8
+
+
+SPECS = {"mixtral": MixtralSpec, "qwen2_moe": Qwen2MoeSpec, "qwen3_moe": Qwen3MoeSpec}
+
+
+class MixtralMoe:
+    def __init__(self, spec: MixtralSpec, build: Builder):
+        self.gate = TopKRouter(spec, build, normalized=True, float32=True)
+        self.experts = Experts(spec, build)
+
+    def __call__(self, hidden: Tensor) -> Tensor:
+        flat = reshape(hidden, (-1, hidden.shape[-1]))
+        logits, weights, chosen = self.gate(flat)
+        out = self.experts(flat, chosen, weights)
+        del logits
+        return reshape(out, hidden.shape)
+
+
+class Qwen3Moe(MixtralMoe):
+    def __init__(self, spec: Qwen3MoeSpec, build: Builder):
+        self.experts = Experts(spec, build)
+        self.gate = TopKRouter(spec, build, spec.norm_topk_prob)
+
+
+class Qwen2Moe:
+    """With an expert that every token passes, weighted by a gate of its own."""
+
+    def __init__(self, spec: Qwen2MoeSpec, build: Builder):
+        self.gate = TopKRouter(spec, build, spec.norm_topk_prob)
+        self.experts = Experts(spec, build)
+        self.shared_expert = MLP(spec, build, "mlp.shared_expert", spec.shared_expert_intermediate_size)
+        self.shared_expert_gate = build.linear("mlp.shared_expert_gate", spec.hidden_size, 1)
+
+    def __call__(self, hidden: Tensor) -> Tensor:
+        flat = reshape(hidden, (-1, hidden.shape[-1]))
+        shared = self.shared_expert(flat)
+        logits, weights, chosen = self.gate(flat)
+        out = self.experts(flat, chosen, weights)
+        shared = mul(sigmoid(self.shared_expert_gate(flat)), shared)
+        out = add(out, shared)
+        del logits
+        return reshape(out, hidden.shape)
+
+
+class Mixtral(Llama):
+    """The body of the model."""
+
+    def stack(self, spec: MixtralSpec, build: Builder) -> Layers:
+        return build.layers(spec.num_hidden_layers, lambda _: DecoderLayer(spec, build, MixtralMoe))
+
+
+class Qwen3(Llama):
+    """The body of the model."""
+
+    moe: Callable[[Any, Builder], Module] = Qwen3Moe
+
+    def stack(self, spec: Any, build: Builder) -> Layers:
+        return build.layers(spec.sparse(), lambda sparse: DecoderLayer(spec, build, self.moe if sparse else MLP))
+
+
+class Qwen2(Qwen3):
+    """The body of the model."""
+
+    moe = Qwen2Moe
+
+    def masks(self, tape: Tape, batch: int, tokens: int, dtype: DType) -> list[Tensor | None]:
+        """Beside the layers' mask the one for a sliding window, which is made, and held, though no layer has one."""
+        full = super().masks(tape, batch, tokens, dtype)
+        return [*full, causal_mask(tape, batch, tokens, dtype, self.attention, 0)]
+
+
+BODIES = {"mixtral": Mixtral, "qwen2_moe": Qwen2, "qwen3_moe": Qwen3}
+HEADS = decoder_heads(lambda spec, build: BODIES[spec.model_type](spec, build))

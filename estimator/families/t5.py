@@ -1,0 +1,221 @@
+"""T5, v1.1 and Flan: a relative bias in attention, norms that only scale, feed-forward layers with or without a gate.
+
+After transformers' modeling_t5.py (5.23).
+"""
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+from pydantic import Field, model_validator
+
+from estimator import dtypes
+from estimator.families.attention import causal_mask
+from estimator.families.build import Builder
+from estimator.families.encoders import refuse_quantization
+from estimator.families.heads import Head
+from estimator.families.modules import ACTIVATIONS, Embedding
+from estimator.families.relative import RelativeAttention, Sizes
+from estimator.families.seq2seq import ClassificationHead, Seq2SeqClassification, Seq2SeqLM
+from estimator.specs.spec import Depth, ModelSpec, Probability, Size, called
+from estimator.tape.pointwise import add, add_scalar, clamp_between, dropout, mean_last, mul, pow_scalar, rsqrt, to
+from estimator.tape.tensor import Tensor, empty
+
+
+class T5Spec(ModelSpec):
+    """`tie_word_embeddings` false is v1.1: an output layer of its own, and hidden states that are not scaled for it."""
+
+    modelled = {"is_encoder_decoder": (True,), "is_decoder": (False,)}
+    attentions = ("sdpa", "eager")
+
+    vocab_size: Size
+    hidden_size: Size = called("d_model")
+    head_dim: Size = called("d_kv", 64)
+    intermediate_size: Size = called("d_ff")
+    num_hidden_layers: Depth = called("num_layers")
+    num_decoder_layers: Depth | None = None
+    num_attention_heads: Size = called("num_heads")
+    relative_attention_num_buckets: Size = 32
+    dropout_rate: Probability = 0.1
+    classifier_dropout: Probability = 0.0
+    feed_forward_proj: str = Field("relu", pattern=r"^(gated-)?[a-z_]+$")
+    tie_word_embeddings: bool = True
+
+    @property
+    def depth(self) -> int:
+        return self.num_hidden_layers + (self.num_decoder_layers or self.num_hidden_layers)
+
+    @property
+    def gated(self) -> bool:
+        return self.feed_forward_proj.startswith("gated-")
+
+    @property
+    def activation(self) -> str:
+        """A gated gelu is GPT-2's."""
+        return "gelu_new" if self.feed_forward_proj == "gated-gelu" else self.feed_forward_proj.removeprefix("gated-")
+
+    @model_validator(mode="after")
+    def _known(self) -> Self:
+        if self.activation not in ACTIVATIONS:
+            raise ValueError(f"feed_forward_proj {self.feed_forward_proj!r} has none of the activations {', '.join(ACTIVATIONS)}")
+        return self
+
+
+SPECS = {"t5": T5Spec}
+
+
+class LayerNorm:
+    """Scales only (`T5LayerNorm`): in float32, and from there to the weight's type if that is half precision."""
+
+    def __init__(self, name: str, spec: T5Spec, build: Builder):
+        self.weight = build.parameter(name + ".weight", (spec.hidden_size,))
+
+    def __call__(self, x: Tensor) -> Tensor:
+        variance = mean_last(pow_scalar(to(x, dtypes.float32)))
+        out = mul(x, rsqrt(add_scalar(variance)))
+        if self.weight.dtype is not dtypes.float32:
+            out = to(out, self.weight.dtype)
+        return mul(self.weight, out)
+
+
+class Attention:
+    """A norm, attention, and the sum with what came in (`T5LayerSelfAttention`, `T5LayerCrossAttention`)."""
+
+    def __init__(self, name: str, causal: bool, biased: bool, spec: T5Spec, build: Builder):
+        sizes = Sizes(
+            spec.hidden_size, spec.num_attention_heads, spec.head_dim, spec.relative_attention_num_buckets, spec.dropout_rate
+        )
+        self.attention = RelativeAttention(name, causal, biased, sizes, build)
+        self.norm = LayerNorm("layer_norm", spec, build)
+        self.dropout = spec.dropout_rate
+
+    def __call__(
+        self, hidden: Tensor, mask: Tensor | None, bias: Tensor | None, other: Tensor | None = None
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        normed = self.norm(hidden)
+        out, bias, weights = self.attention(normed, normed if other is None else other, mask, bias)
+        out = add(hidden, dropout(out, self.dropout))
+        return out, bias, weights
+
+
+class FeedForward:
+    """A norm, two or three linear layers, and the sum (`T5LayerFF`). The last one is handed its weight's type."""
+
+    def __init__(self, spec: T5Spec, build: Builder):
+        name = "DenseReluDense."
+        first = ("wi_0", "wi_1") if spec.gated else ("wi",)
+        self.wi = [build.linear(name + wi, spec.hidden_size, spec.intermediate_size) for wi in first]
+        self.wo = build.linear(name + "wo", spec.intermediate_size, spec.hidden_size)
+        self.norm = LayerNorm("layer_norm", spec, build)
+        self.act, self.dropout = ACTIVATIONS[spec.activation], spec.dropout_rate
+
+    def __call__(self, hidden: Tensor) -> Tensor:
+        out = self.norm(hidden)
+        out = self._gated(out) if len(self.wi) == 2 else self._plain(out)
+        return add(hidden, dropout(out, self.dropout))
+
+    def _plain(self, x: Tensor) -> Tensor:
+        out = self.wi[0](x)
+        out = self.act(out)
+        out = dropout(out, self.dropout)
+        out = self._as_weight(out)
+        return self.wo(out)
+
+    def _gated(self, x: Tensor) -> Tensor:
+        gate = self.act(self.wi[0](x))
+        linear = self.wi[1](x)
+        out = mul(gate, linear)
+        out = dropout(out, self.dropout)
+        out = self._as_weight(out)
+        return self.wo(out)
+
+    def _as_weight(self, x: Tensor) -> Tensor:
+        inner: Any = getattr(self.wo, "base", self.wo)
+        return to(x, inner.weight.dtype)
+
+
+class Block:
+    """A layer of the encoder, or with cross-attention one of the decoder."""
+
+    def __init__(self, decodes: bool, first: bool, spec: T5Spec, build: Builder):
+        self.self_attention = Attention("SelfAttention", decodes, first, spec, build)
+        self.cross_attention = Attention("EncDecAttention", False, False, spec, build) if decodes else None
+        self.feed_forward = FeedForward(spec, build)
+
+    def __call__(
+        self, hidden: Tensor, mask: Tensor | None, bias: Tensor | None, encoded: Tensor | None, cross_bias: Tensor | None
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        out, bias, _ = self.self_attention(hidden, mask, bias)
+        out = _clamped(out)
+        if self.cross_attention is not None and encoded is not None:
+            out, cross_bias, _ = self.cross_attention(out, None, cross_bias, encoded)
+            out = _clamped(out)
+        out = self.feed_forward(out)
+        out = _clamped(out)
+        return out, bias, cross_bias
+
+
+def _clamped(x: Tensor) -> Tensor:
+    """Half precision is kept from infinity."""
+    if x.dtype is not dtypes.float16:
+        return x
+    size = empty(x.tape, x.shape, x.dtype, "abs")
+    infinite = empty(x.tape, x.shape, dtypes.bool_, "eq")
+    del size
+    most = empty(x.tape, (), dtypes.float32, "where")
+    del infinite
+    return clamp_between(x, empty(x.tape, (), dtypes.float32, "neg"), most)
+
+
+class Stack:
+    """Encoder or decoder."""
+
+    def __init__(self, decodes: bool, words: Embedding, spec: T5Spec, build: Builder):
+        name, layers = "encoder", spec.num_hidden_layers
+        if decodes:
+            name, layers = "decoder", spec.depth - layers
+        self.decodes, self.words, self.attention, self.dropout = decodes, words, build.attention, spec.dropout_rate
+        kinds = [True] + [False] * (layers - 1)
+        self.blocks = build.layers(kinds, lambda first: Block(decodes, first, spec, build), name, first=2, last=1)
+        self.norm = LayerNorm(name + ".final_layer_norm", spec, build)
+
+    def __call__(self, ids: Tensor, encoded: Tensor | None = None) -> Tensor:
+        embeds = self.words(ids)
+        batch, tokens = ids.shape
+        mask = causal_mask(ids.tape, batch, tokens, embeds.dtype, self.attention, None) if self.decodes else None
+        bias = cross_bias = None
+        hidden = dropout(embeds, self.dropout)
+        for block in self.blocks:
+            hidden, bias, cross_bias = block(hidden, mask, bias, encoded, cross_bias)
+        hidden = self.norm(hidden)
+        return dropout(hidden, self.dropout)
+
+
+class T5:
+    """The body of the model."""
+
+    def __init__(self, spec: T5Spec, build: Builder):
+        refuse_quantization(build, spec.model_type)
+        self.shared = build.embedding("shared", spec.vocab_size, spec.hidden_size)
+        self.encoder = Stack(False, self.shared, spec, build)
+        self.decoder = Stack(True, self.shared, spec, build)
+
+    def encode(self, ids: Tensor) -> Tensor:
+        return self.encoder(ids)
+
+    def decode(self, targets: Tensor, encoded: Tensor) -> Tensor:
+        return self.decoder(targets, encoded)
+
+
+def _language_model(spec: T5Spec, build: Builder) -> Seq2SeqLM:
+    body = T5(spec, build)
+    lm_head = build.head(spec.hidden_size, spec.vocab_size, spec.tie_word_embeddings)
+    return Seq2SeqLM(body, lm_head, encodes_first=True, scales=spec.tie_word_embeddings)
+
+
+HEADS: dict[str, Head] = {
+    "seq2seq-lm": _language_model,
+    "sequence-classification": lambda spec, build: Seq2SeqClassification(
+        T5(spec, build), ClassificationHead(spec.hidden_size, spec.classifier_dropout, build), keeps_targets=True
+    ),
+}

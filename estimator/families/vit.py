@@ -1,0 +1,180 @@
+"""ViT: patches of an image as tokens, a class token before them, layers that see all tokens.
+
+After transformers' modeling_vit.py (5.23).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import model_validator
+
+from estimator import dtypes
+from estimator.dtypes import DType
+from estimator.families.attention import Attention
+from estimator.families.build import Builder
+from estimator.families.heads import Batch, Held
+from estimator.families.modules import ACTIVATIONS
+from estimator.specs.spec import Activation, ModelSpec, Probability, Size
+from estimator.tape.loss import cross_entropy
+from estimator.tape.pointwise import add, dropout
+from estimator.tape.tape import Tape
+from estimator.tape.tensor import Tensor, empty
+from estimator.tape.views import cat, contiguous, expand, reshape, select, transpose
+
+
+class ViTSpec(ModelSpec):
+    """An image has `max_position_embeddings` tokens: its patches and one for its class."""
+
+    num_attention_heads: Size
+    intermediate_size: Size
+    head_dim: Size
+    image_size: Size = 224
+    patch_size: Size = 16
+    num_channels: Size = 3
+    hidden_act: Activation = "gelu"
+    qkv_bias: bool = True
+    hidden_dropout_prob: Probability = 0.0
+    attention_probs_dropout_prob: Probability = 0.0
+
+    @classmethod
+    def follows(cls, hidden: int, heads: int) -> dict[str, int]:
+        return {"head_dim": hidden // heads}
+
+    @model_validator(mode="before")
+    @classmethod
+    def _tokens(cls, given: Any) -> Any:
+        if not isinstance(given, Mapping):
+            return given
+        image, patch = given.get("image_size", 224), given.get("patch_size", 16)
+        if not (isinstance(image, int) and isinstance(patch, int) and patch > 0):
+            return given
+        if image < patch:
+            raise ValueError(f"patch_size {patch} is larger than image_size {image}")
+        return {**given, "max_position_embeddings": (image // patch) ** 2 + 1}
+
+    def config(self) -> dict[str, Any]:
+        return self.model_dump(by_alias=True, exclude={"max_position_embeddings"})
+
+
+SPECS = {"vit": ViTSpec}
+
+
+class SelfAttention:
+    def __init__(self, spec: ViTSpec, build: Builder):
+        self.head_dim = spec.head_dim
+        size = spec.num_attention_heads * spec.head_dim
+        self.q_proj = build.linear("attention.q_proj", spec.hidden_size, size, spec.qkv_bias)
+        self.k_proj = build.linear("attention.k_proj", spec.hidden_size, size, spec.qkv_bias)
+        self.v_proj = build.linear("attention.v_proj", spec.hidden_size, size, spec.qkv_bias)
+        self.o_proj = build.linear("attention.o_proj", size, spec.hidden_size, True)
+        self.attend = Attention(build.attention, dropout=spec.attention_probs_dropout_prob)
+
+    def __call__(self, hidden: Tensor) -> tuple[Tensor, Tensor | None]:
+        batch, tokens, _ = hidden.shape
+        heads = (batch, tokens, -1, self.head_dim)
+        q = transpose(reshape(self.q_proj(hidden), heads), 1, 2)
+        k = transpose(reshape(self.k_proj(hidden), heads), 1, 2)
+        v = transpose(reshape(self.v_proj(hidden), heads), 1, 2)
+        out, weights = self.attend(q, k, v, None)
+        out = contiguous(reshape(out, (batch, tokens, -1)))
+        out = self.o_proj(out)
+        return out, weights
+
+
+class MLP:
+    def __init__(self, spec: ViTSpec, build: Builder):
+        self.activation = ACTIVATIONS[spec.hidden_act]
+        self.fc1 = build.linear("mlp.fc1", spec.hidden_size, spec.intermediate_size, True)
+        self.fc2 = build.linear("mlp.fc2", spec.intermediate_size, spec.hidden_size, True)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        out = self.fc1(x)
+        out = self.activation(out)
+        return self.fc2(out)
+
+
+class Layer:
+    def __init__(self, spec: ViTSpec, build: Builder):
+        self.attention = SelfAttention(spec, build)
+        self.layernorm_before = build.layer_norm("layernorm_before", spec.hidden_size)
+        self.layernorm_after = build.layer_norm("layernorm_after", spec.hidden_size)
+        self.mlp = MLP(spec, build)
+        self.dropout = spec.hidden_dropout_prob
+
+    def __call__(self, hidden: Tensor) -> Tensor:
+        residual = hidden
+        out = self.layernorm_before(hidden)
+        out, _ = self.attention(out)
+        out = dropout(out, self.dropout)
+        out = add(out, residual)
+        residual = out
+        out = self.layernorm_after(out)
+        out = self.mlp(out)
+        out = dropout(out, self.dropout)
+        return add(out, residual)
+
+
+class Embeddings:
+    def __init__(self, spec: ViTSpec, build: Builder):
+        size, patch = spec.hidden_size, spec.patch_size
+        tokens = (spec.image_size // patch) ** 2 + 1
+        self.cls_token = build.parameter("cls_token", (1, 1, size))
+        self.position_embeddings = build.parameter("position_embeddings", (1, tokens, size))
+        self.projection = build.convolution("patch_embeddings.projection", spec.num_channels, size, (patch, patch), patch)
+        self.dropout = spec.hidden_dropout_prob
+
+    def __call__(self, pixels: Tensor) -> Tensor:
+        embeddings = patches(self.projection(pixels))
+        cls_tokens = expand(self.cls_token, (pixels.shape[0], *self.cls_token.shape[1:]))
+        embeddings = cat((cls_tokens, embeddings), 1)
+        embeddings = add(embeddings, self.position_embeddings)
+        return dropout(embeddings, self.dropout)
+
+
+def patches(x: Tensor) -> Tensor:
+    """[batch, channels, height, width] as [batch, patches, channels]."""
+    return transpose(reshape(x, (*x.shape[:2], -1)), 1, 2)
+
+
+class ViT:
+    """The body of the model."""
+
+    def __init__(self, spec: ViTSpec, build: Builder):
+        self.embeddings = Embeddings(spec, build)
+        self.layers = build.layers(spec.num_hidden_layers, lambda _: Layer(spec, build))
+        self.layernorm = build.layer_norm("layernorm", spec.hidden_size)
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        embedded = self.embeddings(pixels)
+        hidden = embedded
+        for layer in self.layers:
+            hidden = layer(hidden)
+        return self.layernorm(hidden)
+
+
+class ImageClassification:
+    """A linear layer on the class token (`ViTForImageClassification`). An adapter takes it for a linear layer like others."""
+
+    def __init__(self, spec: ViTSpec, build: Builder):
+        self.spec = spec
+        self.vit = ViT(spec, build)
+        self.classifier = build.linear("classifier", spec.hidden_size, build.labels, True, quantized=False)
+
+    def inputs(self, tape: Tape, batch: Batch, dtype: DType) -> tuple[Tensor, ...]:
+        size = self.spec.image_size
+        pixels = empty(tape, (batch.sequences, self.spec.num_channels, size, size), dtype, "pixel_values")
+        return pixels, empty(tape, (batch.sequences,), dtypes.int64, "labels")
+
+    def forward(self, *inputs: Tensor) -> tuple[Tensor, Held]:
+        pixels, labels = inputs
+        sequence = self.vit.forward(pixels)
+        with pixels.tape.losing():
+            pooled = select(sequence, 1)
+            logits = self.classifier(pooled)
+            loss = cross_entropy(logits, labels)
+        return loss, logits
+
+
+HEADS = {"image-classification": ImageClassification}

@@ -1,0 +1,58 @@
+"""Sums, means and running sums over one dimension."""
+
+from __future__ import annotations
+
+from estimator import dtypes
+from estimator.dtypes import DType
+from estimator.tape.autograd import attach, record
+from estimator.tape.layout import Shape
+from estimator.tape.pointwise import to
+from estimator.tape.tensor import Tensor, empty, unary
+from estimator.tape.views import contiguous, expand, unsqueeze
+
+
+def sum_dim(x: Tensor, dim: int, keepdim: bool = False) -> Tensor:
+    """`x.sum(dim, keepdim=keepdim)`. Saves nothing; the gradient is a view. Autocast asks for the sum in float32."""
+    shape, place = x.shape, dim % len(x.shape)
+    dtype = dtypes.float32 if x.tape.autocast and x.dtype.is_floating else x.dtype
+    node = record("SumBackward", (x,), (), lambda g: _spread(g, shape, place, keepdim))
+    return attach(node, empty(x.tape, _without(shape, place, keepdim), dtype, "sum"))
+
+
+def mean(x: Tensor, dim: int) -> Tensor:
+    """`x.mean(dim)`. Saves nothing."""
+    shape, place = x.shape, dim % len(x.shape)
+    node = record("MeanBackward", (x,), (), lambda g: unary("div", _spread(g, shape, place, False)))
+    return attach(node, empty(x.tape, _without(shape, place, False), x.dtype, "mean"))
+
+
+def cumsum(x: Tensor, dim: int) -> Tensor:
+    """Running sums. Saves nothing; its kernel works on a copy of what is not contiguous. Autocast asks for it in float32."""
+    dtype = dtypes.float32 if x.tape.autocast and x.dtype.is_floating else x.dtype
+    node = record("CumsumBackward", (x,), (), lambda g: _sums_from_behind(g, dim))
+    return attach(node, _running(x.detach(), dtype))
+
+
+def _sums_from_behind(g: Tensor, dim: int) -> Tensor:
+    if g.shape[dim] == 1:
+        return g
+    turned = unary("flip", g)
+    sums = _running(turned, g.dtype)
+    return unary("flip", sums)  # one C++ expression: its temporaries live to its end
+
+
+def _running(x: Tensor, dtype: DType) -> Tensor:
+    wide = to(x, dtype)
+    dense = contiguous(wide)
+    out = empty(x.tape, x.shape, dtype, "cumsum")
+    del wide, dense
+    return out
+
+
+def _without(shape: Shape, dim: int, keep: bool) -> Shape:
+    return (*shape[:dim], *((1,) if keep else ()), *shape[dim + 1 :])
+
+
+def _spread(g: Tensor, shape: Shape, dim: int, kept: bool) -> Tensor:
+    """A gradient handed to every element that was summed."""
+    return expand(g if kept else unsqueeze(g, dim), shape)

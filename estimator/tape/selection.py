@@ -1,0 +1,49 @@
+"""Operations that pick elements by their order or by an index: what routers of mixtures are made of.
+
+What is picked is data, how many is not. Gradients are zeros of the full shape, filled in place.
+"""
+
+from __future__ import annotations
+
+from estimator import dtypes
+from estimator.tape.autograd import attach, record
+from estimator.tape.layout import Shape
+from estimator.tape.tensor import Tensor, empty
+
+
+def topk(x: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """The largest k values of the last dimension, and their places. Saves the places."""
+    return _picked("topk", x, (*x.shape[:-1], k))
+
+
+def max_last(x: Tensor, keepdim: bool = False) -> tuple[Tensor, Tensor]:
+    """The largest value of the last dimension, and its place. Saves the place."""
+    return _picked("max", x, (*x.shape[:-1], 1) if keepdim else x.shape[:-1])
+
+
+def _picked(name: str, x: Tensor, shape: Shape) -> tuple[Tensor, Tensor]:
+    """aten/src/ATen/native/ReduceOps.cpp, `value_selecting_reduction_backward_symint`."""
+    before = x.shape
+    node = record(name, (x,), (), lambda g, _: empty(g.tape, before, g.dtype, "zeros"))
+    values = attach(node, empty(x.tape, shape, x.dtype, name))
+    places = empty(x.tape, shape, dtypes.int64, name)
+    if node is not None:
+        node.save((places,))
+    return values, places
+
+
+def sort(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Integers in order, and where each was."""
+    return empty(x.tape, x.shape, x.dtype, "sort"), empty(x.tape, x.shape, dtypes.int64, "sort")
+
+
+def gather(x: Tensor, index: Tensor) -> Tensor:
+    """The elements of each row at the places that `index` names. Saves both."""
+    node = record("GatherBackward", (x,), (x, index), lambda g, x, _: empty(g.tape, x.shape, g.dtype, "new_zeros"))
+    return attach(node, empty(x.tape, index.shape, x.dtype, "gather"))
+
+
+def masked_fill(x: Tensor, mask: Tensor) -> Tensor:
+    """x with a number where the mask is set: a contiguous copy. Saves the mask; the gradient is filled with zeros likewise."""
+    node = record("MaskedFillBackward", (x,), (mask,), lambda g, _: empty(g.tape, g.shape, g.dtype, "masked_fill"))
+    return attach(node, empty(x.tape, x.shape, x.dtype, "masked_fill"))

@@ -1,0 +1,103 @@
+"""LoRA over quantized layers in one autograd function, as Unsloth and fms-acceleration's "fast kernels" run it.
+
+fms-acceleration, plugins/fused-ops-and-kernels, fused_ops/unsloth_lora (bnb and gptq): `LoRA_QKV` for the query, key and value
+layers of an attention, `LoRA_W` for a layer by itself. Dropped inputs are saved instead of masks; the input's gradient is
+written over the input.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from estimator import dtypes
+from estimator.dtypes import DType
+from estimator.tape.autograd import Gradient, attach, record
+from estimator.tape.layout import Shape
+from estimator.tape.pointwise import to
+from estimator.tape.tensor import Tensor, empty, unary
+from estimator.tape.views import contiguous
+
+TOGETHER = ("q_proj", "k_proj", "v_proj")
+"""Layers that one function runs, if all of them are adapted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Adapted:
+    """A quantized layer of `shape` [out, in] with its adapter; `unpack` makes the weight in a type."""
+
+    shape: Shape
+    unpack: Callable[[DType], Tensor]
+    lora_a: Tensor
+    lora_b: Tensor
+
+
+@dataclass
+class Group:
+    """Adapted layers with the same input: the first that is called runs all of them, the others fetch their results."""
+
+    dropout: float
+    members: list[Adapted] = field(default_factory=list)
+    results: list[Tensor] = field(default_factory=list)
+
+    def layer(self, member: Adapted) -> Callable[[Tensor], Tensor]:
+        """The module of one of them. They are called in the order in which they were made."""
+        self.members.append(member)
+
+        def run(x: Tensor) -> Tensor:
+            if not self.results:
+                self.results = fused_lora(x, self.members, self.dropout)
+            return self.results.pop(0)
+
+        return run
+
+
+def fused_lora(x: Tensor, layers: list[Adapted], dropout: float) -> list[Tensor]:
+    """The results of adapted layers on x [batch, tokens, width]; those of several share one function."""
+    rows, alone = x.numel // x.shape[-1], len(layers) == 1
+
+    def backward(*given: Tensor) -> list[Gradient]:
+        gradients, x, dropped = given[: len(layers)], given[len(layers)], given[len(layers) + 1 :]
+        flat = [contiguous(g) for g in gradients]
+        results: list[Gradient] = []
+        for layer in layers:
+            results += [unary("mm", t) for t in (layer.lora_a, layer.lora_b)]
+        into = empty(x.tape, x.shape, x.dtype, "mm") if alone else x
+        for i, (layer, g, kept) in enumerate(zip(layers, flat, dropped, strict=True)):
+            weight = layer.unpack(x.dtype)
+            product = None if i == 0 else _product(g, x.shape)
+            x.tape.compute("mm", 2 * rows * layer.shape[0] * layer.shape[1])
+            del weight, product
+            used = unary("ne", kept, dtypes.bool_)
+            update = _product(g, x.shape)
+            masked = unary("mul", update)
+            del used, update, masked
+        return [into, *results]
+
+    inputs = [x, *(t for layer in layers for t in (layer.lora_a, layer.lora_b))]
+    outs, dropped = [], []
+    for layer in layers:
+        weight = layer.unpack(x.dtype)
+        out = empty(x.tape, (*x.shape[:-1], layer.shape[0]), x.dtype, "mm")
+        x.tape.compute("mm", 2 * rows * layer.shape[0] * layer.shape[1])
+        del weight
+        kept = x.detach()
+        if dropout:
+            kept = unary("native_dropout", x)
+            mask = unary("native_dropout", x, dtypes.bool_)
+            del mask
+        down = empty(x.tape, (rows, layer.lora_a.shape[0]), x.dtype, "mm")
+        up = to(layer.lora_b.detach(), x.dtype)
+        update = empty(x.tape, out.shape, x.dtype, "mm")
+        del down, up, update
+        outs.append(out)
+        dropped.append(kept)
+        del out, kept
+    node = record("FusedLora", inputs, (x, *dropped), backward, outputs=len(layers))
+    for i, out in enumerate(outs):
+        attach(node, out).output_nr = i
+    return outs
+
+
+def _product(g: Tensor, shape: Shape) -> Tensor:
+    return empty(g.tape, shape, g.dtype, "mm")

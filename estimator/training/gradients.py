@@ -1,0 +1,58 @@
+"""What happens to gradients between backward and the optimizer: clipping by their norm, and being kept."""
+
+from __future__ import annotations
+
+from itertools import groupby
+
+from estimator import dtypes
+from estimator.families.build import Parameter
+from estimator.tape.tape import GRADIENT, Tape
+from estimator.tape.tensor import empty, unary
+
+CHUNK = 65536
+"""Elements that one block of CUDA's `_foreach_norm` reduces (`kChunkSize`, aten/src/ATen/native/cuda/MultiTensorApply.cuh)."""
+
+
+def kept(tape: Tape, parameters: list[Parameter]) -> None:
+    """Gradients that `zero_grad(set_to_none=False)` left from the step before."""
+    with tape.counting(GRADIENT):
+        for p in parameters:
+            tape.enter(p.slot)
+            p.tensor.grad = empty(tape, p.tensor.shape, p.tensor.dtype, "zero_")
+    tape.enter(None)
+
+
+def clip(tape: Tape, parameters: list[Parameter]) -> None:
+    """`torch.nn.utils.clip_grad_norm_`: a norm for each gradient, then one of all; scaling is in place.
+
+    torch/nn/utils/clip_grad.py, and for the partial norms of each chunk aten/src/ATen/native/cuda/ForeachReduceOp.cu.
+    """
+    norms = []
+    for _, group in groupby(sorted(parameters, key=_dtype_name), key=_dtype_name):
+        members = list(group)
+        longest = -(-max(p.local.numel for p in members) // CHUNK)
+        partial = empty(tape, (longest * sum(_times(p) for p in members),), dtypes.float32, "_foreach_norm")
+        for p in members:
+            tape.enter(p.slot)
+            norms.append((p, empty(tape, (), p.local.dtype, "_foreach_norm")))
+        tape.enter(None)
+        del partial
+    stacked = empty(tape, (sum(_times(p) for p in parameters),), parameters[0].local.dtype, "stack")
+    total = empty(tape, (), stacked.dtype, "linalg_vector_norm")
+    del stacked
+    for p in reversed(parameters):
+        tape.enter(p.slot)
+        norms.pop()
+    tape.enter(None)
+    scale = unary("mul", unary("reciprocal", unary("add", total)))
+    clamped = unary("clamp", scale)
+    del scale, clamped, total
+
+
+def _times(parameter: Parameter) -> int:
+    """How many such parameters the model has."""
+    return parameter.slot.total if parameter.slot else 1
+
+
+def _dtype_name(parameter: Parameter) -> str:
+    return parameter.local.dtype.name

@@ -1,0 +1,118 @@
+"""What the tape predicts beside what torch counts: by phase, and the first operations that differ."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from difflib import SequenceMatcher
+
+from estimator.estimation import estimate
+from estimator.job import Job
+from estimator.parallel.topology import topology
+from estimator.specs.resolve import resolve
+from estimator.specs.spec import ModelSpec
+from estimator.tape.tape import Tape
+from estimator.training.plan import trace_training
+from estimator.verify.step import Log, fake_step
+
+CONTEXT = 2
+"""Events before a difference that are shown with it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """Where the two runs part: the events of each from a little before on, with the live bytes before the first of them."""
+
+    phase: str
+    predicted_bytes: int
+    counted_bytes: int
+    predicted: Log
+    counted: Log
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Both counts at the moments that an answer names, and the first differences, if there are any."""
+
+    job: Job
+    predicted: dict[str, int]
+    counted: dict[str, int]
+    differences: list[Difference]
+
+    @property
+    def error(self) -> float:
+        """The largest relative error."""
+        return max(abs(self.predicted[name] / counted - 1) for name, counted in self.counted.items())
+
+
+def verify(job: Job | dict[str, object] | str, most: int = 10) -> Comparison:
+    """Play a training job on the tape and its real model on fake tensors. `most`: differences to be found."""
+    answer = estimate(job)
+    settled = Job.model_validate(answer.job)
+    spec = resolve(settled.model).spec
+    predicted = {
+        "resident": answer.memory.resident_bytes,
+        "forward_end": answer.memory.forward_end_bytes,
+        **answer.memory.phases,
+    }
+    logs: dict[str, Log] = {}
+    counted = fake_step(settled, spec, logs)
+    differences: list[Difference] = []
+    if predicted != counted:
+        differences = list(_differences(_unrolled(settled, spec), logs, (predicted["resident"], counted["resident"])))
+    return Comparison(settled, predicted, counted, differences[:most])
+
+
+def _unrolled(job: Job, spec: ModelSpec) -> dict[str, Log]:
+    """The tape's events by phase, every layer by itself."""
+    tape = trace_training(job, spec, topology(job, spec), unrolled=True).tape
+    logs: dict[str, Log] = {}
+    stop = len(tape.events) if tape.stop is None else tape.stop
+    for phase, end in zip(tape.phases, [*(p.start for p in tape.phases[1:]), stop], strict=True):
+        logs.setdefault(phase.name, []).extend(_event(tape, e) for e in tape.events[phase.start : end])
+    return logs
+
+
+def _event(tape: Tape, event: int) -> tuple[int, str]:
+    size = tape.sizes[abs(event)]
+    return (size if event > 0 else -size), tape.operations[abs(event)]
+
+
+def _differences(predicted: dict[str, Log], counted: dict[str, Log], live: tuple[int, int]) -> Iterator[Difference]:
+    here, there = live
+    for phase in counted:
+        ours, theirs = ([e for e in log[phase] if e[0]] for log in (predicted, counted))
+        matcher = SequenceMatcher(None, [e[0] for e in ours], [e[0] for e in theirs], autojunk=False)
+        for tag, a, b, c, d in matcher.get_opcodes():
+            if tag != "equal":
+                before = max(0, a - CONTEXT), max(0, c - CONTEXT)
+                yield Difference(
+                    phase,
+                    here + _sum(ours[: before[0]]),
+                    there + _sum(theirs[: before[1]]),
+                    ours[before[0] : b],
+                    theirs[before[1] : d],
+                )
+        here, there = here + _sum(ours), there + _sum(theirs)
+
+
+def _sum(log: Sequence[tuple[int, str]]) -> int:
+    return sum(change for change, _ in log)
+
+
+def comparison_text(found: Comparison) -> str:
+    """The comparison as a terminal shows it."""
+    lines = [f"{'':16}{'predicted':>18}{'counted':>18}{'difference':>14}"]
+    for name, counted in found.counted.items():
+        predicted = found.predicted[name]
+        off = "equal" if predicted == counted else f"{predicted - counted:+,}"
+        share = "" if predicted == counted else f"  {predicted / counted - 1:+.3%}"
+        lines.append(f"{name.replace('_', ' '):16}{predicted:>18,}{counted:>18,}{off:>14}{share}")
+    for difference in found.differences:
+        lines.append(
+            f"\n{difference.phase}, at {difference.predicted_bytes:,} predicted and {difference.counted_bytes:,} counted:"
+        )
+        for name in ("predicted", "counted"):
+            events = getattr(difference, name)
+            lines.append(f"  {name:10}" + "  ".join(f"{operation} {change:+,}" for change, operation in events[:12]))
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,221 @@
+"""Live bytes, storage by storage, of whatever torch runs on fake tensors."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import accumulate
+from typing import Any
+
+import torch
+from torch._prims_common import is_non_overlapping_and_dense_or_false
+from torch.distributed.tensor import DTensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map_only
+
+from estimator.verify.cuda import workspaces
+
+aten = torch.ops.aten
+CHUNK = 65536
+"""Elements that one block of CUDA's `_foreach_norm` reduces (`kChunkSize`, MultiTensorApply.cuh)."""
+ALLOCATION_STEP = 512
+"""Bytes: CUDA's caching allocator rounds up to a multiple."""
+IN_PLACE: dict[Any, Any] = {
+    aten.index_put.default: aten.index_put_.default,
+    aten.logical_and.default: aten.logical_and_.default,
+    aten.scatter.src: aten.scatter_.src,
+    aten.scatter_add.default: aten.scatter_add_.default,
+}
+"""What formulas of gradients write in place, into zeros that they have just made, but not where a tensor is a subclass, as fake
+ones are: index_backward and clamp_backward (FunctionsManual.cpp), value_selecting_reduction_backward (ReduceOps.cpp),
+gather_backward (TensorAdvancedIndexing.cpp)."""
+
+DENSE = {
+    aten._softmax.default: 1,
+    aten._log_softmax.default: 1,
+    aten.cumsum.default: 1,
+    aten.native_layer_norm.default: 1,
+    aten.native_layer_norm_backward.default: 2,
+    aten.convolution.default: 1,
+    aten.convolution_backward.default: 2,
+}
+"""Operations that copy tensors that are not contiguous, within, and how many of their arguments they do this to.
+
+(aten/src/ATen/native: Convolution.cpp, cudnn/ConvShared.cpp, cuda/SoftMax.cu, cuda/ScanUtils.cuh, cuda/layer_norm_kernel.cu.)
+"""
+
+
+def rounded(nbytes: int) -> int:
+    """The bytes of one allocation on CUDA."""
+    return -(-nbytes // ALLOCATION_STEP) * ALLOCATION_STEP
+
+
+class Live(TorchDispatchMode):
+    """Counts the storages that are born while it is active, from birth to the last reference; views add nothing.
+
+    `log` has an entry per change: bytes (negative if freed) and the operation during which it happened.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bytes = 0
+        self.sizes: dict[int, int] = {}
+        self.host: set[int] = set()
+        self.log: list[tuple[int, str]] = []
+        self.operation = ""
+        self.in_backward = False
+
+    def track(self, tensor: torch.Tensor) -> None:
+        """Count a tensor's storage from now on; of a sharded tensor, the part that lies here."""
+        storage = (tensor._local_tensor if isinstance(tensor, DTensor) else tensor).untyped_storage()
+        if storage._cdata not in self.sizes:
+            self.measure(storage)
+
+    def measure(self, storage: torch.UntypedStorage) -> None:
+        """Count a storage with the bytes that it has now."""
+        if storage._cdata not in self.sizes:
+            self.sizes[storage._cdata] = 0
+            weakref.finalize(storage, self._freed, storage._cdata)
+        self._set(storage._cdata, rounded(storage.nbytes()))
+
+    def _leave_out(self, tensor: torch.Tensor) -> None:
+        """Never count a tensor: on a machine with a GPU it lies in the host's memory."""
+        storage = tensor.untyped_storage()
+        if storage._cdata not in self.sizes:
+            self.sizes[storage._cdata] = 0
+            self.host.add(storage._cdata)
+            weakref.finalize(storage, self._freed, storage._cdata)
+
+    def highest(self, since: int) -> int:
+        """The highest count from log entry `since` on, and just before it."""
+        changes = [change for change, _ in self.log[since:]]
+        return max(accumulate(changes, initial=self.bytes - sum(changes)))
+
+    def forget(self, tensor: torch.Tensor) -> None:
+        """Stop counting a tensor: on a machine with a GPU it lies in the host's memory."""
+        self._set(tensor.untyped_storage()._cdata, 0)
+
+    def _set(self, key: int, nbytes: int) -> None:
+        change, self.sizes[key] = nbytes - self.sizes[key], nbytes
+        if change:
+            self.bytes += change
+            self.log.append((change, self.operation))
+
+    def _freed(self, key: int) -> None:
+        self._set(key, 0)
+        del self.sizes[key]
+        self.host.discard(key)
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.operation = func.name()
+        partial = None
+        if self.in_backward and not torch.is_grad_enabled():
+            if func is aten.add.Tensor and _is_last_reference(args[0]):
+                func = aten.add_.Tensor
+            func = IN_PLACE.get(func, func)
+        if func is aten._grouped_mm.default:
+            product = _grouped_mm(*args)
+            self.track(product)
+            return product
+        if func is aten._foreach_norm.Scalar:
+            partial = _partial_norms(args[0])  # alive until this call ends
+            self.track(partial)
+        if func is aten._safe_softmax.default:
+            with self:
+                return _safe_softmax(*args)
+        if func is aten.index.Tensor and args[1][0] is not None and args[1][0].dtype == torch.bool:
+            args = (args[0], _one_of_each(args[1][0]))
+        held = workspaces(func, args)
+        for workspace in held:
+            self.track(workspace)
+        with self:
+            copies = [a.contiguous() for a in args[: DENSE.get(func, 0)] if not a.is_contiguous()]
+        self.operation = func.name()
+        result = _all_of(args[0]) if func is aten.nonzero.default else func(*args, **(kwargs or {}))
+        if func is aten.native_layer_norm.default:  # CUDA keeps the statistics of bf16 rows in float32
+            result = (result[0], *(t.float() for t in result[1:]))
+        if func is aten.convolution_backward.default:  # the gradient's copy is let go before the bias's gradient is made
+            tree_map_only(torch.Tensor, self.track, result[:2])
+            if not args[0].is_contiguous():
+                del copies[0]
+        hosted = func is aten.lift_fresh.default or self._of_host(args)
+        tree_map_only(torch.Tensor, self._leave_out if hosted else self.track, result)
+        return result
+
+    def _of_host(self, args: Any) -> bool:
+        """Whether an operation computes with Python's numbers alone, as tensors (`torch.tensor(3)`)."""
+        given = [a for a in args if isinstance(a, torch.Tensor)]
+        return bool(given) and all(t.dim() == 0 and t.untyped_storage()._cdata in self.host for t in given)
+
+
+def _is_last_reference(gradient: torch.Tensor) -> bool:
+    """Whether the engine, which adds gradients in backward, holds the only reference to this one.
+
+    Then it adds in place (torch/csrc/autograd/input_buffer.cpp, `can_accumulate_inplace`), but never while a dispatch mode
+    is active. The counts include those of this call.
+    """
+    if not is_non_overlapping_and_dense_or_false(gradient):
+        return False
+    storage, count = gradient.untyped_storage(), gradient._use_count  # type: ignore[attr-defined]
+    return count() == 4 and torch._C._storage_Use_Count(storage._cdata) == 2
+
+
+def _partial_norms(tensors: list[torch.Tensor]) -> torch.Tensor:
+    """What CUDA reduces each chunk of each tensor to (aten/src/ATen/native/cuda/ForeachReduceOp.cu)."""
+    longest = max(t.numel() for t in tensors)
+    return torch.zeros(len(tensors) * -(-longest // CHUNK))
+
+
+def _safe_softmax(x: torch.Tensor, dim: int, dtype: torch.dtype | None = None) -> torch.Tensor:
+    """What the fused name runs (aten/src/ATen/native/SoftMax.cpp), so that its temporaries are seen."""
+    out = torch.softmax(x, dim, dtype)
+    masked = torch.isneginf(x)
+    return out.masked_fill_(masked.all(dim, keepdim=True), 0.0)
+
+
+def _grouped_mm(a: torch.Tensor, b: torch.Tensor, offsets: torch.Tensor) -> torch.Tensor:
+    """The result of CUDA's kernel, which takes every floating-point type, while the one for fake tensors takes bfloat16 only.
+
+    Rows are padded to 16 bytes (aten/src/ATen/native/GroupedMMUtils.h, `create_grouped_gemm_output_tensor`).
+    """
+    columns, alignment = b.shape[-1], 16 // a.element_size()
+    for matrix in (a, b):
+        row = max(matrix.stride()[-2:])
+        if row % alignment:
+            raise ValueError(f"strides should be multiple of 16 bytes, got {row} elements")
+    padded = -(-columns // alignment) * alignment
+    if b.dim() == 3:
+        return a.new_empty_strided((len(a), columns), (padded, 1))
+    return a.new_empty_strided((len(offsets), len(a), columns), (len(a) * padded, padded, 1))
+
+
+def _all_of(mask: torch.Tensor) -> torch.Tensor:
+    """The places of what is not zero, where nothing is (labels of a batch: all are given)."""
+    return torch.empty((mask.shape[0], mask.dim()), dtype=torch.int64)
+
+
+def _one_of_each(mask: torch.Tensor) -> list[torch.Tensor]:
+    """A mask of [sequences, tokens] that picks one token of each, as the indices that it stands for.
+
+    Fake tensors have no numbers to count. (Classification by the last token is what picks so.)
+    """
+    return [torch.empty(mask.shape[0], dtype=torch.int64) for _ in mask.shape]
+
+
+@contextmanager
+def resizes_seen(live: Live) -> Iterator[None]:
+    """Let `live` see what FSDP2 frees and refills in place."""
+    plain = torch.UntypedStorage.resize_
+
+    def resize(storage: Any, nbytes: int) -> Any:
+        result = plain(storage, nbytes)
+        live.operation = "resize_"
+        live.measure(storage)
+        return result
+
+    torch.UntypedStorage.resize_ = resize  # type: ignore[method-assign, assignment]
+    try:
+        yield
+    finally:
+        torch.UntypedStorage.resize_ = plain  # type: ignore[method-assign]

@@ -1,0 +1,152 @@
+"""The accuracy page and its plot, made of what the judges said and of what was measured."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from statistics import median
+
+from estimator import Answer, estimate
+from estimator.units import MIB
+from tests.jobs import CASES, cases
+from tests.judged import records
+from tests.measured import CUBLAS_WORKSPACES, a100_runs
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One figure of one case."""
+
+    group: str
+    case: str
+    what: str
+    predicted: int
+    found: int
+
+    @property
+    def error(self) -> float:
+        return self.predicted / self.found - 1
+
+
+def steps(judge: str) -> Iterator[Row]:
+    """Per case the moment at which the prediction is worst, or the highest where all are equal."""
+    for path in sorted((CASES / judge).glob("*.yaml")):
+        for case in cases(f"{judge}/{path.stem}"):
+            verdict = records()[judge][case["name"]]
+            estimated, counted = verdict["estimated"], verdict["counted"]
+            worst = max(counted, key=lambda name: (abs(estimated[name] / counted[name] - 1), counted[name]))
+            yield Row(path.stem.replace("_", " "), case["name"], worst.replace("_", " "), estimated[worst], counted[worst])
+
+
+def gpu_runs() -> list[tuple[dict[str, object], Answer]]:
+    """Measured runs with their answers."""
+    return [(run, estimate(run["job"])) for run in a100_runs()]
+
+
+def allocated() -> Iterator[Row]:
+    """Peaks of allocated bytes."""
+    for run, answer in gpu_runs():
+        if not run["out_of_memory"]:
+            predicted = answer.memory.peak_bytes + CUBLAS_WORKSPACES
+            yield Row(
+                str(run["model"]), str(run["name"]), answer.memory.peak_phase, predicted, int(str(run["peak_allocated_bytes"]))
+            )
+
+
+def shown() -> Iterator[Row]:
+    """What nvidia-smi showed."""
+    for run, answer in gpu_runs():
+        if not run["out_of_memory"]:
+            found = int(str(run["nvidia_smi_mib"])) * MIB
+            yield Row(str(run["model"]), str(run["name"]), "nvidia-smi", answer.memory.total_bytes, found)
+
+
+def verdicts() -> Iterator[list[str]]:
+    """Fits or not, as it was and as it was said."""
+    for run, answer in gpu_runs():
+        was = "ran out" if run["out_of_memory"] else "ran"
+        said = "fits" if answer.fits else "does not fit"
+        right = "right" if (answer.fits is True) is not run["out_of_memory"] else "wrong"
+        yield [str(run["name"]), was, said, f"{answer.memory.total_bytes / MIB:,.0f}", right]
+
+
+def summary(rows: list[Row]) -> list[str]:
+    """Group, cases, equal ones, median and worst error."""
+    errors = [abs(row.error) for row in rows]
+    return [str(len(rows)), str(errors.count(0)), f"{median(errors):.3%}", f"{max(errors):.3%}"]
+
+
+def table(header: list[str], rows: list[list[str]]) -> str:
+    """A Markdown table."""
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"
+
+
+def details(rows: list[Row], found: str) -> str:
+    """Every case, folded away."""
+    body = table(
+        ["case", "moment", "predicted", found, "error"],
+        [[r.case, r.what, f"{r.predicted:,}", f"{r.found:,}", "equal" if r.error == 0 else f"{r.error:+.3%}"] for r in rows],
+    )
+    return f"<details><summary>every case</summary>\n\n{body}\n</details>\n"
+
+
+def by_group(rows: list[Row]) -> str:
+    """A line per group, and one for all."""
+    groups = {row.group: [r for r in rows if r.group == row.group] for row in rows}
+    lines = [[group, *summary(members)] for group, members in groups.items()]
+    return table(["", "cases", "equal", "median error", "worst error"], [*lines, ["**all**", *summary(rows)]])
+
+
+def page() -> dict[str, str]:
+    """The parts of the page that are made, by the name of their place in it."""
+    fake, real, peaks, smi = list(steps("fake_steps")), list(steps("real_steps")), list(allocated()), list(shown())
+    said = list(verdicts())
+    wrong = [line for line in said if line[-1] == "wrong"]
+    return {
+        "fake": by_group(fake) + "\n" + details(fake, "counted"),
+        "real": by_group(real) + "\n" + details(real, "counted"),
+        "allocated": by_group(peaks) + "\n" + details(peaks, "measured"),
+        "nvidia-smi": by_group(smi) + "\n" + details(smi, "measured"),
+        "verdicts": f"{len(said) - len(wrong)} of {len(said)} verdicts are right.\n\n"
+        + "<details><summary>every run</summary>\n\n"
+        + table(["run", "it", "we say", "MiB in all", ""], said)
+        + "\n</details>\n",
+    }
+
+
+def plot() -> str:
+    """Predicted against found, logarithmic both ways, as SVG."""
+    kinds = [
+        ("torch, fake tensors", "#4477aa", list(steps("fake_steps"))),
+        ("torch, real tensors", "#228833", list(steps("real_steps"))),
+        ("A100, allocated", "#ee6677", list(allocated())),
+        ("A100, nvidia-smi", "#ccbb44", list(shown())),
+    ]
+    low, high, side, edge = 20, 37.5, 480, 60
+
+    def at(value: float) -> float:
+        return (math.log2(value) - low) / (high - low) * side
+
+    marks = [(2**k, f"{2 ** (k - 30)} GiB" if k >= 30 else f"{2 ** (k - 20)} MiB") for k in range(20, 38, 3)]
+    parts = [f'<line x1="{edge}" y1="{edge + side}" x2="{edge + side}" y2="{edge}" stroke="#bbb"/>']
+    for value, label in marks:
+        x, y = edge + at(value), edge + side - at(value)
+        parts.append(f'<text x="{x:.0f}" y="{edge + side + 18}" text-anchor="middle">{label}</text>')
+        parts.append(f'<text x="{edge - 6}" y="{y + 4:.0f}" text-anchor="end">{label}</text>')
+        parts.append(f'<path d="M{x:.0f} {edge}V{edge + side}M{edge} {y:.0f}H{edge + side}" stroke="#eee"/>')
+    for i, (label, colour, rows) in enumerate(kinds):
+        points = [(edge + at(r.found), edge + side - at(r.predicted)) for r in rows]
+        parts += [f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="{colour}" fill-opacity="0.5"/>' for x, y in points]
+        parts.append(f'<circle cx="{edge + 14}" cy="{edge + 14 + 20 * i}" r="4" fill="{colour}"/>')
+        parts.append(f'<text x="{edge + 24}" y="{edge + 18 + 20 * i}">{label}</text>')
+    parts.append(f'<text x="{edge + side / 2}" y="{edge + side + 42}" text-anchor="middle">counted or measured</text>')
+    parts.append(f'<text x="14" y="{edge - 24}">predicted</text>')
+    size = side + 2 * edge
+    style = 'font-family="sans-serif" font-size="12"'
+    body = "\n".join(parts)
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {size} {size}" {style}>\n'
+        f'<rect width="{size}" height="{size}" fill="white"/>\n{body}\n</svg>\n'
+    )
