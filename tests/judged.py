@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import json
 import sys
-from functools import cache
+from concurrent.futures import ProcessPoolExecutor
+from functools import cache, partial
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -42,17 +44,16 @@ def records() -> dict[str, dict[str, Verdict]]:
 def main(parts: list[str]) -> None:
     """Ask about every case, or about those whose name has one of `parts` in it."""
     found = records() if FILE.exists() and parts else {}
-    new: dict[str, dict[str, Verdict]] = {}
-    for judge in JUDGES:
-        new[judge] = {}
-        for case in cases(judge):
-            name = case["name"]
-            asked = not parts or name not in found.get(judge, {}) or any(part in name for part in parts)
-            new[judge][name] = judged(judge, case) if asked else found[judge][name]
-    lines = [
-        f'"{judge}": {{\n' + ",\n".join(f"{json.dumps(name)}: {json.dumps(verdict)}" for name, verdict in said.items()) + "\n}"
-        for judge, said in new.items()
-    ]
+    lines = []
+    with ProcessPoolExecutor(mp_context=get_context("spawn")) as pool:
+        for judge in JUDGES:
+            all_of = {case["name"]: case for case in cases(judge)}
+            known = {name: said for name, said in found.get(judge, {}).items() if not any(part in name for part in parts)}
+            asked = [case for name, case in all_of.items() if name not in known]
+            answers = pool.map(partial(judged, judge), asked, chunksize=4)
+            known |= {case["name"]: said for case, said in zip(asked, answers, strict=True)}
+            rows = (f"{json.dumps(name)}: {json.dumps(known[name])}" for name in all_of)
+            lines.append(f'"{judge}": {{\n' + ",\n".join(rows) + "\n}")
     FILE.write_text("{" + ",\n".join(lines) + "}\n", encoding="utf-8")
 
 
