@@ -16,100 +16,86 @@ LARGE, LARGE_SEGMENT = 10 * MIB, 20 * MIB
 ROUNDING = 2 * MIB
 SPLIT = MIB
 """Bytes that must be left of a large block for it to be split (`should_split`)."""
-
-
-class Block:
-    """Part of a segment."""
-
-    __slots__ = ("after", "before", "free", "offset", "segment", "size")
-
-    def __init__(self, segment: Segment, offset: int, size: int):
-        self.segment, self.offset, self.size = segment, offset, size
-        self.before: Block | None = None
-        self.after: Block | None = None
-        self.free = False
-
-
-class Segment:
-    """What was taken from the driver at once."""
-
-    __slots__ = ("number", "size", "used")
-
-    def __init__(self, number: int, size: int):
-        self.number, self.size = number, size
-        self.used = 0
-        """Blocks of it that are not free."""
+ADDRESS = 50
+"""Bits of an address."""
 
 
 class CachingAllocator:
-    """Blocks of more than 1 MiB one by one; smaller ones, which pack well, as a sum.
+    """The pool of blocks above 1 MiB; a block is its address.
 
-    `reserved` is what was taken from the driver; `held`, of it, the segments in use: what cannot be given back.
+    `reserved` is what was taken from the driver; `highest` the most of it that was in segments in use: what cannot be given back.
     """
 
-    __slots__ = ("free", "held", "highest", "reserved", "segments", "small", "small_highest")
+    __slots__ = ("ends", "free", "held", "highest", "reserved", "segments", "sizes", "top")
 
     def __init__(self) -> None:
-        self.free: list[tuple[int, int, int, Block]] = []
-        """Free blocks, smallest first: size, segment, offset."""
-        self.segments = self.reserved = self.held = self.highest = self.small = self.small_highest = 0
+        self.free: list[int] = []
+        """Free blocks, smallest and lowest first: size and address in one number."""
+        self.sizes: dict[int, int] = {}
+        """Bytes of every block, by its address; of a free one negative."""
+        self.ends: dict[int, int] = {}
+        """Addresses of free blocks, by that of their end."""
+        self.segments: dict[int, int] = {}
+        """Bytes of every segment, by its address."""
+        self.reserved = self.held = self.highest = self.top = 0
 
-    def malloc(self, size: int) -> Block | None:
-        """A block for so many bytes; None for a small one."""
-        if size <= SMALL:
-            self.small += size
-            if self.small > self.small_highest:
-                self.small_highest = self.small
-            return None
-        free = self.free
-        at = bisect_left(free, (size,))
-        block = free.pop(at)[3] if at < len(free) else self._new(size)
-        rest = block.size - size
+    def malloc(self, size: int) -> int:
+        """A block for so many bytes, more than `SMALL`."""
+        free, sizes = self.free, self.sizes
+        at = bisect_left(free, size << ADDRESS)
+        if at < len(free):
+            key = free.pop(at)
+            has = key >> ADDRESS
+            address = key - (has << ADDRESS)
+            del self.ends[address + has]
+            if self.segments.get(address) == has:
+                self.held += has
+        else:
+            address, has = self._segment(size)
+            self.held += has
+        if self.held > self.highest:
+            self.highest = self.held
+        rest = has - size
         if rest > SPLIT:
-            after = Block(block.segment, block.offset + size, rest)
-            after.free, after.before, after.after = True, block, block.after
-            if block.after is not None:
-                block.after.before = after
-            block.after, block.size = after, size
-            insort(free, (rest, after.segment.number, after.offset, after))
-        block.free = False
-        segment = block.segment
-        segment.used += 1
-        if segment.used == 1:
-            self.held += segment.size
-            if self.held > self.highest:
-                self.highest = self.held
-        return block
+            after = address + size
+            sizes[after] = -rest
+            self.ends[after + rest] = after
+            insort(free, (rest << ADDRESS) + after)
+            has = size
+        sizes[address] = has
+        return address
 
-    def _new(self, size: int) -> Block:
+    def _segment(self, size: int) -> tuple[int, int]:
+        """Address and bytes of a new segment, which touches no other."""
         taken = LARGE_SEGMENT if size < LARGE else -(-size // ROUNDING) * ROUNDING
+        address = self.top
+        self.top += taken + 1
+        self.segments[address] = taken
         self.reserved += taken
-        self.segments += 1
-        return Block(Segment(self.segments, taken), 0, taken)
+        return address, taken
 
-    def release(self, block: Block) -> None:
+    def release(self, address: int) -> None:
         """Free a block, and merge it with free neighbours."""
-        segment, free = block.segment, self.free
-        segment.used -= 1
-        if not segment.used:
-            self.held -= segment.size
-        number = segment.number
-        before, after = block.before, block.after
-        if before is not None and before.free:
-            del free[bisect_left(free, (before.size, number, before.offset))]
-            before.size += block.size
-            before.after = after
-            if after is not None:
-                after.before = before
-            block = before
-        if after is not None and after.free:
-            del free[bisect_left(free, (after.size, number, after.offset))]
-            block.size += after.size
-            block.after = after.after
-            if after.after is not None:
-                after.after.before = block
-        block.free = True
-        insort(free, (block.size, number, block.offset, block))
+        free, sizes, ends = self.free, self.sizes, self.ends
+        size = sizes[address]
+        end = address + size
+        after = sizes.get(end, 0)
+        if after < 0:
+            del sizes[end], ends[end - after]
+            del free[bisect_left(free, (-after << ADDRESS) + end)]
+            size -= after
+        before = ends.pop(address, None)
+        if before is not None:
+            had = -sizes[before]
+            del sizes[address]
+            del free[bisect_left(free, (had << ADDRESS) + before)]
+            size += had
+            address = before
+        sizes[address] = -size
+        ends[address + size] = address
+        insort(free, (size << ADDRESS) + address)
+        if self.segments.get(address) == size:
+            self.held -= size
 
 
 class ExpandableAllocator(CachingAllocator):
@@ -118,43 +104,25 @@ class ExpandableAllocator(CachingAllocator):
     Free pages are unmapped when memory is short; what cannot be given back is counted here as the blocks in use.
     """
 
-    __slots__ = ("only", "tail")
+    __slots__ = ()
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.only = Segment(1, 0)
-        self.tail: Block | None = None
+    def malloc(self, size: int) -> int:
+        address = super().malloc(size)
+        self.held += self.sizes[address]
+        self.highest = max(self.highest, self.held)
+        return address
 
-    def malloc(self, size: int) -> Block | None:
-        block = super().malloc(size)
-        if block is not None:
-            self.tail = self.tail or block
-            while self.tail.after is not None:
-                self.tail = self.tail.after
-            self.held += block.size
-            self.highest = max(self.highest, self.held)
-        return block
+    def release(self, address: int) -> None:
+        self.held -= self.sizes[address]
+        super().release(address)
 
-    def release(self, block: Block) -> None:
-        self.held -= block.size
-        super().release(block)
-        tail = self.tail
-        while tail is not None and tail.before is not None and tail.before.after is not tail:
-            tail = tail.before  # it was merged into the block before it
-        self.tail = tail
-
-    def _new(self, size: int) -> Block:
-        tail = self.tail
-        if tail is not None and tail.free:
-            del self.free[bisect_left(self.free, (tail.size, 1, tail.offset))]
-            grown = -(-(size - tail.size) // LARGE_SEGMENT) * LARGE_SEGMENT
-            tail.size += grown
-            block = tail
-        else:
-            grown = -(-size // LARGE_SEGMENT) * LARGE_SEGMENT
-            block = Block(self.only, tail.offset + tail.size if tail else 0, grown)
-            if tail is not None:
-                tail.after, block.before = block, tail
-            self.tail = block
+    def _segment(self, size: int) -> tuple[int, int]:
+        tail = self.ends.pop(self.top, self.top)
+        had = self.top - tail
+        if had:
+            del self.free[bisect_left(self.free, (had << ADDRESS) + tail)]
+        grown = -(-(size - had) // LARGE_SEGMENT) * LARGE_SEGMENT
+        self.top += grown
         self.reserved += grown
-        return block
+        self.held -= had + grown
+        return tail, had + grown

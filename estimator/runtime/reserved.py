@@ -10,8 +10,8 @@ from collections import defaultdict
 from collections.abc import Hashable
 from dataclasses import dataclass
 
-from estimator.runtime.allocator import SMALL_SEGMENT, Block, CachingAllocator, ExpandableAllocator
-from estimator.tape.replay import Stretch, stretches
+from estimator.runtime.allocator import SMALL, SMALL_SEGMENT, CachingAllocator, ExpandableAllocator
+from estimator.tape.replay import Stretch, folded
 from estimator.tape.tape import OPTIMIZER_STATE, Slot, Tape
 
 STEPS = 2
@@ -41,7 +41,7 @@ def reserved(tape: Tape, workspace: int, expandable: bool = False) -> Reserved:
 
 def _play(tape: Tape, workspace: int, expandable: bool) -> Reserved:
     run = _Run(tape, expandable)
-    phases = stretches(tape)
+    phases = [(phase.name, fold.blocks) for phase, fold in zip(tape.phases, folded(tape), strict=True)]
     loading = [block for name, blocks in phases if name == "load" for block in blocks]
     run.play(loading, skipped=OPTIMIZER_STATE)
     run.born.clear()
@@ -59,8 +59,17 @@ def _play(tape: Tape, workspace: int, expandable: bool) -> Reserved:
                 run.born = born
             run.play(blocks)
         run.end_step()
-    small = -(-run.allocator.small_highest // SMALL_SEGMENT) * SMALL_SEGMENT
+    small = _small_segments(tape)
     return Reserved(run.allocator.reserved + small, run.allocator.highest + small)
+
+
+def _small_segments(tape: Tape) -> int:
+    """Bytes of the segments of small blocks, which pack well, so that their sum decides."""
+    most = live = 0
+    for phase in folded(tape, [size if size <= SMALL else 0 for size in tape.sizes]):
+        most = max(most, live + phase.top)
+        live += phase.net
+    return -(-most // SMALL_SEGMENT) * SMALL_SEGMENT
 
 
 class _Run:
@@ -69,42 +78,43 @@ class _Run:
     def __init__(self, tape: Tape, expandable: bool):
         self.tape = tape
         self.allocator = ExpandableAllocator() if expandable else CachingAllocator()
-        self.alive: defaultdict[int, list[Block | None]] = defaultdict(list)
+        self.alive: defaultdict[int, list[int]] = defaultdict(list)
         self.born: list[int] = []
         self.kept: defaultdict[Slot | None, list[int]] = defaultdict(list)
         """Storages that a slot's earlier stretches left alive."""
+        self.large: dict[Stretch, list[int]] = {}
+        """Events of a stretch that reach the pool of large blocks."""
         self.partners: dict[Stretch, dict[int, int]] = {}
 
     def play(self, blocks: list[Stretch], only: str | None = None, skipped: str | None = None) -> None:
         """Play blocks in a row: all that is allocated in them, or what is counted as `only`, or is not `skipped`."""
         for block in blocks:
+            if not block.blocks and block not in self.large:
+                sizes = self.tape.sizes
+                self.large[block] = [e for e in self.tape.events[block.start : block.stop] if sizes[abs(e)] > SMALL]
             for _ in range(block.repeat):
                 if block.blocks:
                     self.play(block.blocks, only, skipped)
-                else:
+                elif self.large[block]:
                     self._events(block, only, skipped)
 
     def _events(self, block: Stretch, only: str | None, skipped: str | None) -> None:
-        tape, alive, allocator = self.tape, self.alive, self.allocator
-        sizes, components = tape.sizes, tape.components
-        partners = self.partners.get(block, {})
+        alive, malloc, release = self.alive, self.allocator.malloc, self.allocator.release
+        sizes, components = self.tape.sizes, self.tape.components
+        all_of_it = only is None and skipped is None
+        partners = self.partners.get(block)
         freed: list[int] = []
-        for event in tape.events[block.start : block.stop]:
+        for event in self.large[block]:
             if event > 0:
-                if (only is None or components[event] == only) and components[event] != skipped:
-                    alive[event].append(allocator.malloc(sizes[event]))
+                if all_of_it or ((only is None or components[event] == only) and components[event] != skipped):
+                    alive[event].append(malloc(sizes[event]))
                     self.born.append(event)
                 continue
-            storage = -event
-            stack = alive.get(storage) or alive.get(partners.get(storage, 0))
+            stack = alive.get(-event) or (alive.get(partners.get(-event, 0)) if partners else None)
             if stack:
-                released = stack.pop()
-                if released is None:
-                    allocator.small -= sizes[storage]
-                else:
-                    allocator.release(released)
-                freed.append(storage)
-        if block.slot is not None and block.slot.total > 1 and block not in self.partners:
+                release(stack.pop())
+                freed.append(-event)
+        if partners is None and block.slot is not None and block.slot.total > 1:
             self.partners[block] = self._pairs(block, freed)
 
     def _pairs(self, block: Stretch, freed: list[int]) -> dict[int, int]:
@@ -113,7 +123,7 @@ class _Run:
         A layer's input is the output of the layer before it, and so are their gradients: of the same size and kind.
         """
         tape, alive = self.tape, self.alive
-        births = dict.fromkeys(e for e in tape.events[block.start : block.stop] if e > 0)
+        births = dict.fromkeys(e for e in self.large[block] if e > 0)
         kept = [e for e in births if alive[e]]
         earlier = self.kept[block.slot]
         partners = {}
@@ -132,8 +142,5 @@ class _Run:
         """What a step leaves behind is freed: the gradients."""
         for storage in self.born:
             for block in self.alive.pop(storage, ()):
-                if block is None:
-                    self.allocator.small -= self.tape.sizes[storage]
-                else:
-                    self.allocator.release(block)
+                self.allocator.release(block)
         self.born.clear()

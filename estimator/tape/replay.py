@@ -47,10 +47,10 @@ class Stretch:
         self.blocks: list[Stretch] = []
         self.net = self.top = self.crest = 0
 
-    def scan(self, tape: Tape) -> Stretch:
+    def scan(self, events: list[int], sizes: list[int]) -> Stretch:
         """Read the events of a block that holds no others."""
-        sizes, live, top, crest = tape.sizes, 0, 0, 0
-        for i, event in enumerate(tape.events[self.start : self.stop], 1):
+        live = top = crest = 0
+        for i, event in enumerate(events[self.start : self.stop], 1):
             if event > 0:
                 live += sizes[event]
                 if live > top:
@@ -71,7 +71,7 @@ class Stretch:
 
 def replay(tape: Tape) -> Replay:
     """Every phase of the run, in order, and its highest peak (the first of several)."""
-    blocks = [fold for _, fold in _folded(tape)]
+    blocks = folded(tape)
     phases, live = [], 0
     for phase, block in zip(tape.phases, blocks, strict=True):
         phases.append(PhaseBytes(phase.name, live, live + block.top, live + block.net))
@@ -82,17 +82,14 @@ def replay(tape: Tape) -> Replay:
     return Replay(phases, peak, _components(tape, ranges))
 
 
-def stretches(tape: Tape) -> list[tuple[str, list[Stretch]]]:
-    """The phases in order, each with its stretches of events."""
-    return [(name, block.blocks) for name, block in _folded(tape)]
-
-
-def _folded(tape: Tape) -> list[tuple[str, Stretch]]:
+def folded(tape: Tape, sizes: list[int] | None = None) -> list[Stretch]:
+    """Each phase as nested stretches of events; `sizes` to count of its storages, if not their own."""
     bounds = [phase.start for phase in tape.phases[1:]] + [len(tape.events) if tape.stop is None else tape.stop]
-    return [(phase.name, _fold(tape, phase.start, stop)) for phase, stop in zip(tape.phases, bounds, strict=True)]
+    counted = tape.sizes if sizes is None else sizes
+    return [_fold(tape, counted, phase.start, stop) for phase, stop in zip(tape.phases, bounds, strict=True)]
 
 
-def _fold(tape: Tape, start: int, stop: int) -> Stretch:
+def _fold(tape: Tape, sizes: list[int], start: int, stop: int) -> Stretch:
     """The events of a phase as nested blocks, one per stay in a slot."""
     root = Stretch(1)
     stays: list[tuple[Slot, Stretch]] = []
@@ -112,7 +109,7 @@ def _fold(tape: Tape, start: int, stop: int) -> Stretch:
         leave(same)  # leaving a slot, even for nothing, ends its stay
         stays += [(inner, Stretch(inner.repeat)) for inner in path[same:]]
         if begin != end:
-            (stays[-1][1] if stays else root).append(Stretch(1, begin, end, slot).scan(tape))
+            (stays[-1][1] if stays else root).append(Stretch(1, begin, end, slot).scan(tape.events, sizes))
     leave(0)
     return root
 

@@ -1,0 +1,108 @@
+"""The caching allocator's rules, one by one, and what holds in any run of it."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from estimator import estimate
+from estimator.runtime.allocator import MIB, CachingAllocator, ExpandableAllocator
+
+KINDS = [CachingAllocator, ExpandableAllocator]
+
+
+@pytest.mark.parametrize(
+    ("mebibytes", "reserved"),
+    [
+        ([1.5], 20),
+        ([9.9, 9.9], 20),  # both from one segment of 20 MiB
+        ([9.9, 9.9, 1.5], 40),  # what is left of it, 0.2 MiB, holds no more
+        ([10], 10),
+        ([10.5], 12),
+        ([100, 11], 112),
+    ],
+)
+def test_what_is_taken_from_the_driver(mebibytes: list[float], reserved: int) -> None:
+    pool = CachingAllocator()
+    for size in mebibytes:
+        pool.malloc(round(size * MIB))
+    assert pool.reserved == pool.held == pool.highest == reserved * MIB
+
+
+def test_the_smallest_block_that_holds_it_is_taken_and_split() -> None:
+    pool = CachingAllocator()
+    blocks = [pool.malloc(size * MIB) for size in (64, 40, 48)]
+    for block in blocks:
+        pool.release(block)
+    assert pool.held == 0
+    assert pool.malloc(30 * MIB) == blocks[1]
+    assert pool.malloc(10 * MIB) == blocks[1] + 30 * MIB
+    assert pool.malloc(47 * MIB + 512) == blocks[2], "less than 1 MiB would be left: the whole block is given"
+    assert pool.malloc(50 * MIB) == blocks[0]
+    assert pool.reserved == (64 + 40 + 48) * MIB
+
+
+def test_neighbours_merge_and_segments_do_not() -> None:
+    pool = CachingAllocator()
+    whole = pool.malloc(60 * MIB)
+    pool.release(whole)
+    parts = [pool.malloc(20 * MIB) for _ in range(3)]
+    for part in (parts[0], parts[2], parts[1]):
+        pool.release(part)
+    assert pool.malloc(60 * MIB) == whole
+    pool.malloc(60 * MIB)
+    assert pool.reserved == 120 * MIB
+
+
+def test_what_a_full_card_cannot_have_back() -> None:
+    pool = CachingAllocator()
+    first, second = pool.malloc(64 * MIB), pool.malloc(32 * MIB)
+    pool.release(first)
+    pool.malloc(80 * MIB)
+    assert (pool.reserved, pool.held, pool.highest) == (176 * MIB, 112 * MIB, 112 * MIB)
+    pool.release(second)
+    assert pool.held == 80 * MIB
+
+
+def test_an_expandable_segment_grows_at_its_end() -> None:
+    pool = ExpandableAllocator()
+    first = pool.malloc(64 * MIB)
+    last = pool.malloc(30 * MIB)
+    pool.release(last)
+    assert pool.malloc(90 * MIB) == last
+    assert pool.reserved == 160 * MIB
+    pool.release(first)
+    assert (pool.held, pool.highest) == (90 * MIB, 154 * MIB)
+
+
+@settings(max_examples=100, deadline=None, derandomize=True)
+@given(st.sampled_from(KINDS), st.lists(st.tuples(st.integers(MIB + 1, 90 * MIB), st.integers(0, 9)), max_size=60))
+def test_blocks_never_overlap_and_all_come_back(kind: type[CachingAllocator], asked: list[tuple[int, int]]) -> None:
+    """Each request frees, before it, one of the blocks in use, where the draw says so."""
+    pool, used = kind(), dict[int, int]()
+    for size, choice in asked:
+        size = -(-size // 512) * 512
+        if choice < len(used):
+            gone = list(used)[choice]
+            del used[gone]
+            pool.release(gone)
+        address = pool.malloc(size)
+        assert all(address + size <= other or other + length <= address for other, length in used.items())
+        used[address] = size
+        assert sum(used.values()) <= pool.held <= pool.highest <= pool.reserved
+    for address in used:
+        pool.release(address)
+    assert pool.held == 0
+    assert len(pool.free) == (len(pool.segments) if kind is CachingAllocator else bool(asked))
+    assert sum(-size for size in pool.sizes.values()) == pool.reserved
+
+
+@pytest.mark.parametrize("expandable", [False, True])
+@pytest.mark.parametrize("checkpointing", ["none", "full"])
+def test_reserved_bytes_of_a_step(expandable: bool, checkpointing: str) -> None:
+    training = {"activation_checkpointing": checkpointing, "expandable_segments": expandable, "precision": "bf16-true"}
+    memory = estimate({"model": "llama-3.2-1b", "training": training}).memory
+    assert memory.reserved_bytes is not None
+    assert memory.held_bytes is not None
+    assert memory.peak_bytes < memory.held_bytes <= memory.reserved_bytes
