@@ -27,7 +27,7 @@ def assumptions(job: Job, place: Topology, card: Capacity) -> list[str]:
 def _of_training(job: Job, place: Topology) -> list[str]:
     said = [
         "sequences are full: no padding, one document each; labels share the token ids' memory",
-        "torch 2.13 and transformers 5.23 on CUDA; recomputation without re-entrance",
+        f"torch 2.13 and {_RELEASES[job.training.transformers_release]} on CUDA; recomputation {_reentrance(job)} re-entrance",
     ]
     if job.training.quantization:
         said.append(
@@ -40,6 +40,13 @@ def _of_training(job: Job, place: Topology) -> list[str]:
         "ddp": [f"each of {place.data} GPUs holds the whole model, and gradient buckets as large as its gradients"],
         "none": [],
     }.get(place.strategy, [f"DeepSpeed 0.19 with its defaults over {place.data} GPUs; float32 master weights"])
+
+
+_RELEASES = {"5": "transformers 5.23", "4.48": "transformers 4.48", "4.45": "transformers 4.45"}
+
+
+def _reentrance(job: Job) -> str:
+    return "with" if job.training.reentrant_checkpointing else "without"
 
 
 def _of_serving(job: Job) -> list[str]:

@@ -16,10 +16,12 @@ from unittest import mock
 from estimator import Answer, Fit, Job, estimate, fit, listing
 from estimator.cli import COMMANDS, main
 from estimator.report import answer_text, headline_text
+from tests import accuracy, accuracy_plot
 from tests.jobs import cases
 
 ROOT = Path(__file__).parent.parent
 GENERATED = "<!-- generated: python -m tests.documents -->\n\n"
+MADE = re.compile(r"(?<=<!-- made: )([\w-]+)( -->\n).*?(?=<!-- end -->)", re.DOTALL)
 ASKED = re.compile(r"(?<=```console\n)\$ willitfit ([^\n]*)\n.*?(?=```)", re.DOTALL)
 
 
@@ -32,6 +34,10 @@ def documents() -> Iterator[tuple[Path, str]]:
     yield ROOT / "docs" / "catalogue.md", GENERATED + _catalogue()
     for name in ("README.md", "docs/jobs.md"):
         yield ROOT / name, ASKED.sub(_answered, (ROOT / name).read_text(encoding="utf-8"))
+    parts = accuracy.page()
+    accurate = ROOT / "docs" / "accuracy.md"
+    yield accurate, MADE.sub(lambda place: f"{place[1]}{place[2]}{parts[place[1]]}", accurate.read_text(encoding="utf-8"))
+    yield ROOT / "docs" / "accuracy.svg", accuracy_plot.plot()
     for case in cases("golden"):
         answer = estimate(case["job"])
         yield ROOT / "tests" / "golden" / f"{case['name']}.json", answer.to_json()
