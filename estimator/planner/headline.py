@@ -98,7 +98,7 @@ def _notes(context: int, sequence: int) -> list[str]:
         f"training: transformers on torch, 1 sequence of {sequence} tokens per GPU, sdpa, every layer recomputed, AdamW (fused)",
         f"LoRA: rank {LORA['rank']} on all linear layers, bf16; mixed: float32 weights, bf16 arithmetic; pure bf16: all in bf16",
         "on several GPUs: the simpler of DDP and FSDP2 that fits; serving splits each layer over a node's GPUs (tensor parallel)",
-        "per GPU: what nvidia-smi would show at the peak, cached blocks, CUDA context and libraries included; tight: fragmentation may decide",
+        "per GPU: what nvidia-smi would show, cached blocks, CUDA context and libraries included; tight: fragmentation decides",
         "not counted: workspaces inside kernels other than attention's, CUDA graphs",
     ]
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 
+from estimator.errors import NotModelled
 from estimator.estimation import estimate
 from estimator.job import Job
 from estimator.parallel.topology import topology
@@ -17,6 +18,8 @@ from estimator.verify.step import Log, fake_step
 
 CONTEXT = 2
 """Events before a difference that are shown with it."""
+WINDOW = 400
+"""Events of each run among which its end is looked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +52,7 @@ def verify(job: Job | dict[str, object] | str, most: int = 10) -> Comparison:
     """Play a training job on the tape and its real model on fake tensors. `most`: differences to be found."""
     answer = estimate(job)
     settled = Job.model_validate(answer.job)
+    _refuse_unplayable(settled)
     spec = resolve(settled.model).spec
     predicted = {
         "resident": answer.memory.resident_bytes,
@@ -61,6 +65,22 @@ def verify(job: Job | dict[str, object] | str, most: int = 10) -> Comparison:
     if predicted != counted:
         differences = list(_differences(_unrolled(settled, spec), logs, (predicted["resident"], counted["resident"])))
     return Comparison(settled, predicted, counted, differences[:most])
+
+
+def _refuse_unplayable(job: Job) -> None:
+    """Raise `NotModelled` for what the installed libraries do not run on tensors without data."""
+    training, strategy = job.training, job.parallelism.strategy
+    for unplayable, why, where in (
+        (job.task != "train", "training is what is verified", "task"),
+        (training.quantization, "bitsandbytes and AutoGPTQ have no kernels for tensors without data", "training.quantization"),
+        (training.implementation != "transformers", "fused kernels need a GPU", "training.implementation"),
+        (training.loss != "eager", "fused kernels need a GPU", "training.loss"),
+        (training.attention == "flash_attention_2", "FlashAttention-2 needs a GPU", "training.attention"),
+        (training.transformers_release != "5", "the installed release is 5", "training.transformers_release"),
+        (strategy not in ("none", "fsdp2"), "only one process and fsdp2 are played", "parallelism.strategy"),
+    ):
+        if unplayable:
+            raise NotModelled(f"verify cannot play this job's model: {why}", where)
 
 
 def _unrolled(job: Job, spec: ModelSpec) -> dict[str, Log]:
@@ -82,18 +102,29 @@ def _differences(predicted: dict[str, Log], counted: dict[str, Log], live: tuple
     here, there = live
     for phase in counted:
         ours, theirs = ([e for e in log[phase] if e[0]] for log in (predicted, counted))
-        matcher = SequenceMatcher(None, [e[0] for e in ours], [e[0] for e in theirs], autojunk=False)
-        for tag, a, b, c, d in matcher.get_opcodes():
-            if tag != "equal":
-                before = max(0, a - CONTEXT), max(0, c - CONTEXT)
-                yield Difference(
-                    phase,
-                    here + _sum(ours[: before[0]]),
-                    there + _sum(theirs[: before[1]]),
-                    ours[before[0] : b],
-                    theirs[before[1] : d],
-                )
+        for a, b, c, d in _unequal([e[0] for e in ours], [e[0] for e in theirs]):
+            before = max(0, a - CONTEXT), max(0, c - CONTEXT)
+            yield Difference(
+                phase,
+                here + _sum(ours[: before[0]]),
+                there + _sum(theirs[: before[1]]),
+                ours[before[0] : b],
+                theirs[before[1] : d],
+            )
         here, there = here + _sum(ours), there + _sum(theirs)
+
+
+def _unequal(ours: list[int], theirs: list[int]) -> Iterator[tuple[int, int, int, int]]:
+    """Where two sequences differ, one place after the other, as the bounds of each: a to b, and c to d."""
+    a = c = 0
+    while a < len(ours) or c < len(theirs):
+        if ours[a : a + 1] == theirs[c : c + 1]:
+            a, c = a + 1, c + 1
+            continue
+        matcher = SequenceMatcher(None, ours[a : a + WINDOW], theirs[c : c + WINDOW], autojunk=False)
+        _, _, more, _, less = matcher.get_opcodes()[0]
+        yield a, a + more, c, c + less
+        a, c = a + more, c + less
 
 
 def _sum(log: Sequence[tuple[int, str]]) -> int:
