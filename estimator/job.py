@@ -122,7 +122,7 @@ class Training(_Part):
         "5", description="how the loss is computed: as in transformers 5, in 4.46 to 4.49, or before"
     )
     adapter: Adapter | None = None
-    quantization: Literal["nf4", "nf4-double", "fp4", "int8", "gptq-int4"] | None = Field(
+    quantization: Literal["nf4", "nf4-double", "fp4", "int8", "gptq-int4", "gptq-int4-ungrouped"] | None = Field(
         None, description="storage of frozen weights"
     )
     upcast_unquantized: Literal["none", "norms", "all"] = Field(
