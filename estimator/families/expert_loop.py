@@ -20,7 +20,7 @@ from estimator.tape.tape import Slot
 from estimator.tape.tensor import Tensor, alias, empty
 from estimator.tape.views import index, reshape, unsqueeze
 
-EVEN = "each expert is assumed to get equally many tokens"
+EVEN = "each expert is taken to get equally many tokens; one that gets more holds more while it runs"
 
 
 class Expert:

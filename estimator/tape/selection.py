@@ -46,14 +46,14 @@ def gather(x: Tensor, index: Tensor) -> Tensor:
 def index_add_(x: Tensor, places: Tensor, source: Tensor) -> Tensor:
     """Adds each row of `source` to the row of x at its place, on the bytes of x, which the caller must not use any more.
 
-    Saves the places; the gradient of `source` is picked from the result's (derivatives.yaml, `index_add`).
+    Saves the places, and `source` for its shape; its gradient is picked from the result's (derivatives.yaml, `index_add`).
     """
     wanted = x.requires_grad
 
-    def backward(g: Tensor, places: Tensor) -> tuple[Gradient, Gradient]:
+    def backward(g: Tensor, places: Tensor, source: Tensor) -> tuple[Gradient, Gradient]:
         return (g if wanted else None), empty(g.tape, (*places.shape, *g.shape[1:]), g.dtype, "index_select")
 
-    node = record("IndexAddBackward", (x, source), (places,), backward)
+    node = record("IndexAddBackward", (x, source), (places, source), backward)
     return attach(node, Tensor(x.storage, x.shape, x.dtype, x.strides))
 
 
