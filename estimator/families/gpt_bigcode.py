@@ -18,6 +18,7 @@ from estimator.families.build import Builder
 from estimator.families.heads import CausalLM, decoder_heads
 from estimator.families.held import Held, PerLayer
 from estimator.families.layers import hidden_of
+from estimator.families.losses import CausalLoss
 from estimator.families.modules import ACTIVATIONS
 from estimator.specs.spec import Activation, Depth, FullHeadsSpec, Probability, Size, called
 from estimator.tape.pointwise import add, add_scalar, dropout
@@ -28,7 +29,8 @@ from estimator.tape.views import contiguous, reshape, split, transpose, unsqueez
 class GPTBigCodeSpec(FullHeadsSpec):
     modelled = {"add_cross_attention": (False,)}
     learned_positions = cached = True
-    implementations = ("transformers", "fast-kernels")
+    implementations = ("transformers", "fast-kernels")  # these know its cross-entropy, where it calls torch's by its name
+    joined_loss = False
 
     hidden_size: Size = called("n_embd")
     num_hidden_layers: Depth = called("n_layer")
@@ -165,7 +167,9 @@ class GPTBigCodeCausalLM(CausalLM):
     def __init__(self, spec: GPTBigCodeSpec, build: Builder):
         self.decoder = GPTBigCode(spec, build)
         super().__init__(self.decoder, spec, build)
-        if build.kernels.release != "5":
+        if build.kernels.release == "5":
+            self.loss = CausalLoss(fused=self.loss.fused)
+        else:
             self.loss = replace(self.loss, upcasts_first=False, widens=False)
 
     def forward(self, *inputs: Tensor) -> tuple[Tensor, Held]:

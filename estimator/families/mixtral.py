@@ -27,7 +27,7 @@ from estimator.tape.views import reshape
 
 class MixtralSpec(MistralSpec, MoeSpec):
     modelled = {**AUXILIARY, "router_jitter_noise": (0.0, 0, None)}
-    tensor_parallel = cached = False
+    tensor_parallel = cached = joined_loss = False
 
     max_position_embeddings: Size | None = 131072
     sliding_window: Size | None = None

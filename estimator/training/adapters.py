@@ -17,7 +17,7 @@ from estimator.job import Adapter
 from estimator.tape.pointwise import add, dropout, mul_scalar, to
 from estimator.tape.tensor import Tensor
 from estimator.tape.views import clone
-from estimator.training.fused_lora import TOGETHER, Adapted, Group
+from estimator.training.fused_lora import HAVE_KERNELS, TOGETHER, Adapted, Group
 from estimator.training.parameter_adapters import LoraExperts, LoraMatrix
 from estimator.training.quantization import Packed
 
@@ -57,7 +57,7 @@ class Lora:
     def adapt(self, build: Builder, name: str, module: Module, inputs: int, outputs: int) -> Module:
         down = build.parameter(name + ".lora_A.weight", (self.rank, inputs), self.dtype, trainable=True)
         up = build.parameter(name + ".lora_B.weight", (outputs, self.rank), self.dtype, trainable=True)
-        if self.fused and isinstance(module, Packed):
+        if self.fused and name.rpartition(".")[2] in HAVE_KERNELS and isinstance(module, Packed):
             return self._group(build, name).layer(Adapted((outputs, inputs), module.unpack, down, up))
         return _LoraLinear(module, Linear(down, None), Linear(up, None), self)
 
