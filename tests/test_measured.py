@@ -18,18 +18,23 @@ from tests.measured import CUBLAS_WORKSPACES, a100_runs
 RUNS = a100_runs()
 SUCCEEDED = [run for run in RUNS if not run["out_of_memory"]]
 CLOSE_TO_THE_CARD = 0.03
-PEAK, RESIDENT = 3e-4, 4 * MIB
+PEAK, RESIDENT = 1.2e-4, 4 * MIB
 """How near the estimate comes. What is resident differs by the batch, which the trainer still holds: up to 3 MiB."""
+SMALLER = {"powerlm": 2.8e-4, "santacoder": 2.2e-4}
+"""How near it comes to peaks of models of which 2 to 4 MiB that were not found are a larger part."""
 PEAKS = {
     "base mixtral qlora nf4 baseline-peft-bnb 4": (
         0.008,
-        "peaks while one expert runs, which had more than its share of the tokens: 286 MiB of its tensors",
+        "peaks while one expert runs; 286 MiB are what 1.5 times its share of the tokens would hold, which nobody measured",
     ),
     "base santacoder qlora nf4 accelerated-peft-bnb 4": (0.0025, "28 MiB that are left of blocks, as of what is resident"),
 }
 RESIDENTS = {
     "base santacoder qlora nf4 accelerated-peft-bnb 4": (29 * MIB, "28 MiB that are left of blocks"),
-    "granite powerlm qlora nf4 baseline-peft-bnb 8": (5 * MIB, "one MiB more than in the three others of this model"),
+    "granite powerlm qlora nf4 baseline-peft-bnb 8": (
+        5 * MIB,
+        "the batch, and 4 MiB that were not found; in the others of this model 2 MiB",
+    ),
 }
 """Runs whose estimate is further off, how far, and why."""
 
@@ -56,7 +61,7 @@ def test_a_llama_2_7b_block_saves_364_27_mib() -> None:
 @pytest.mark.parametrize("run", SUCCEEDED, ids=lambda run: run["name"])
 def test_the_allocated_bytes_of_a_measured_run(run: dict[str, Any]) -> None:
     memory = estimate(run["job"]).memory
-    peak, _why = PEAKS.get(run["name"], (PEAK, ""))
+    peak, _why = PEAKS.get(run["name"], (SMALLER.get(run["model"], PEAK), ""))
     resident, _why = RESIDENTS.get(run["name"], (RESIDENT, ""))
     assert memory.peak_bytes + CUBLAS_WORKSPACES == pytest.approx(run["peak_allocated_bytes"], rel=peak)
     assert memory.resident_bytes + CUBLAS_WORKSPACES == pytest.approx(run["end_allocated_bytes"], abs=resident)
