@@ -87,6 +87,8 @@ def _refuse_unmodelled(job: Job, spec: ModelSpec) -> None:
                 f"implementation {training.implementation} of {spec.model_type} is not modelled; {known} is",
                 "training.implementation",
             )
+        if training.loss == "fused" and training.implementation == "fast-kernels" and not spec.joined_loss:
+            raise NotModelled(f"fast-kernels have no fused loss for {spec.model_type}: write eager", "training.loss")
         if (training.loss == "fused" or training.transformers_release != "5") and training.head != "causal-lm":
             raise InvalidJob(f"loss and its release are those of a causal-lm, not of {training.head}", "training.loss")
         if training.autocast and training.precision == "32-true":

@@ -119,10 +119,10 @@ class Training(_Part):
     loss: Literal["eager", "chunked", "fused"] = "eager"
     implementation: Literal["transformers", "fast-kernels", "liger", "megatron", "torchtitan"] = "transformers"
     transformers_release: Literal["5", "4.48", "4.45"] = Field(
-        "5", description="how the loss is computed: as in transformers 5, in 4.46 to 4.49, or before"
+        "5", description="whose loss, and other operations that changed: those of transformers 5, of 4.46 to 4.49, or of before"
     )
     adapter: Adapter | None = None
-    quantization: Literal["nf4", "nf4-double", "fp4", "int8", "gptq-int4"] | None = Field(
+    quantization: Literal["nf4", "nf4-double", "fp4", "int8", "gptq-int4", "gptq-int4-ungrouped"] | None = Field(
         None, description="storage of frozen weights"
     )
     upcast_unquantized: Literal["none", "norms", "all"] = Field(

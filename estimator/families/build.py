@@ -118,7 +118,10 @@ class Cache(Protocol):
 
 
 class Quantization(Protocol):
-    """Stores the weights of linear layers in few bits."""
+    """Stores the weights of linear layers in few bits; `routers`: also those that choose a mixture's experts."""
+
+    @property
+    def routers(self) -> bool: ...
 
     def linear(self, build: Builder, name: str, weight: Shape, bias: bool) -> Module:
         """A frozen linear layer with weight [out, in]."""
@@ -171,6 +174,11 @@ class Builder:
         return self.cache is None
 
     @property
+    def each_alone(self) -> bool:
+        """Whether what is alike within a layer has slots of its own: ranks share a layer's parameters as one unit."""
+        return self.unrolled or type(self.sharding) is not Sharding
+
+    @property
     def recomputes(self) -> bool:
         """Whether some layers are recomputed in backward."""
         return bool(self.checkpointing.every or self.checkpointing.segment)
@@ -220,6 +228,10 @@ class Builder:
         else:
             module = kind(*self._weights(name, (outputs, inputs), outputs, bias))
         return self._adapted(name, module, inputs, outputs)
+
+    def router(self, name: str, inputs: int, outputs: int) -> Module:
+        """A mixture's router where it is a linear layer: what quantizes the experts may leave it as it is."""
+        return self.linear(name, inputs, outputs, quantized=self.quantization is not None and self.quantization.routers)
 
     def conv1d(self, name: str, inputs: int, outputs: int) -> Module:
         """transformers' `Conv1D`, or what the job puts in its place."""

@@ -14,7 +14,8 @@ from estimator import dtypes
 from estimator.dtypes import DType
 from estimator.errors import NotModelled
 from estimator.families.build import Builder
-from estimator.families.heads import Batch, Held
+from estimator.families.heads import Batch
+from estimator.families.held import Held
 from estimator.families.modules import ACTIVATIONS, Linear
 from estimator.specs.spec import Activation, ModelSpec, Probability, Size
 from estimator.tape.loss import cross_entropy

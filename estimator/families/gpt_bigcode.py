@@ -1,11 +1,13 @@
 """GPT-BigCode, of SantaCoder and StarCoder: GPT-2 with plain linear layers and one head of keys and values for all queries.
 
-After transformers' modeling_gpt_bigcode.py (5.23).
+After transformers' modeling_gpt_bigcode.py (5.23; and 4.48.1, of which 4.45 is the like). Up to then the model computed its loss
+itself, and kept the keys and values of every layer to its end, under checkpointing too, where other models turned that off.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from pydantic import model_validator
@@ -13,7 +15,10 @@ from pydantic import model_validator
 from estimator import dtypes
 from estimator.families.attention import Attention, causal_mask
 from estimator.families.build import Builder
-from estimator.families.heads import decoder_heads
+from estimator.families.heads import CausalLM, decoder_heads
+from estimator.families.held import Held, PerLayer
+from estimator.families.layers import hidden_of
+from estimator.families.losses import CausalLoss
 from estimator.families.modules import ACTIVATIONS
 from estimator.specs.spec import Activation, Depth, FullHeadsSpec, Probability, Size, called
 from estimator.tape.pointwise import add, add_scalar, dropout
@@ -24,6 +29,8 @@ from estimator.tape.views import contiguous, reshape, split, transpose, unsqueez
 class GPTBigCodeSpec(FullHeadsSpec):
     modelled = {"add_cross_attention": (False,)}
     learned_positions = cached = True
+    implementations = ("transformers", "fast-kernels")  # these know its cross-entropy, where it calls torch's by its name
+    joined_loss = False
 
     hidden_size: Size = called("n_embd")
     num_hidden_layers: Depth = called("n_layer")
@@ -58,24 +65,32 @@ class SelfAttention:
         self.c_attn = build.linear("attn.c_attn", size, size + 2 * spec.key_heads * spec.head_dim, bias=True)
         self.c_proj = build.linear("attn.c_proj", size, size, bias=True)
         self.dropout = spec.resid_pdrop if build.training else 0.0
+        self.returns_keys = build.training and build.kernels.release != "5"
         self.cache = build.cache() if build.cache else None
         self.attend = Attention(build.attention, dropout=spec.attention_dropout if build.training else 0.0)
 
     def __call__(self, hidden: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """Its result, and keys and values where it returns those."""
         batch, tokens, width = hidden.shape
         heads, size = self.spec.num_attention_heads, self.spec.head_dim
         if self.spec.multi_query:
-            q, k, v = split(unsqueeze(self.c_attn(hidden), 1), (width, size, size), 3)
+            q, *k_v = self._split(unsqueeze(self.c_attn(hidden), 1), width)
             q = transpose(reshape(q, (batch, tokens, heads, size)), 1, 2)
         else:
-            q, k, v = split(transpose(reshape(self.c_attn(hidden), (batch, tokens, heads, 3 * size)), 1, 2), (size,) * 3, 3)
+            q, *k_v = self._split(transpose(reshape(self.c_attn(hidden), (batch, tokens, heads, 3 * size)), 1, 2), size)
+        k, v = split(k_v[0], (size, size), 3) if self.returns_keys else k_v
         if self.cache is not None:
             k, v = self.cache.update(k, v)
-        out, weights = self.attend(q, k, v, mask)
+        out, _weights = self.attend(q, k, v, mask)
         out = contiguous(reshape(out, (batch, tokens, width)))
         out = self.c_proj(out)
         out = dropout(out, self.dropout)
-        return out, weights
+        return out, k_v[0] if self.returns_keys else None
+
+    def _split(self, joined: Tensor, width: int) -> list[Tensor]:
+        """Queries of so many numbers, keys and values; these are still one where they are returned."""
+        size = self.spec.head_dim
+        return split(joined, (width, 2 * size) if self.returns_keys else (width, size, size), 3)
 
 
 class MLP:
@@ -99,15 +114,16 @@ class Block:
         self.ln_2 = build.layer_norm("ln_2", spec.hidden_size)
         self.mlp = MLP(spec, build)
 
-    def __call__(self, hidden: Tensor, mask: Tensor | None) -> Tensor:
+    def __call__(self, hidden: Tensor, mask: Tensor | None) -> Tensor | tuple[Tensor, Tensor]:
         residual = hidden
         out = self.ln_1(hidden)
-        attended, _ = self.attn(out, mask)
+        attended, keys = self.attn(out, mask)
         out = add(attended, residual)
         residual = out
         out = self.ln_2(out)
         fed = self.mlp(out)
-        return add(residual, fed)
+        out = add(residual, fed)
+        return out if keys is None else (out, keys)
 
 
 class GPTBigCode:
@@ -115,6 +131,7 @@ class GPTBigCode:
 
     def __init__(self, spec: GPTBigCodeSpec, build: Builder):
         self.attention = build.attention
+        self.keys = PerLayer(build.tape)
         self.wte = build.embedding("wte", spec.vocab_size, spec.hidden_size)
         self.wpe = build.embedding("wpe", spec.max_position_embeddings, spec.hidden_size)
         self.dropout = spec.embd_pdrop if build.training else 0.0
@@ -132,8 +149,33 @@ class GPTBigCode:
         hidden = add(embeds, places)
         hidden = dropout(hidden, self.dropout)
         for block in self.h:
-            hidden = block(hidden, mask)
+            out = block(hidden, mask)
+            hidden = hidden_of(out)
+            if not isinstance(out, Tensor):
+                self.keys.append(out[1])
         return self.ln_f(hidden)
 
+    def returned(self) -> PerLayer:
+        """Keys and values of every layer, where layers return them. The caller holds them."""
+        keys, self.keys = self.keys, PerLayer(self.keys.tape)
+        return keys
 
-HEADS = decoder_heads(GPTBigCode)
+
+class GPTBigCodeCausalLM(CausalLM):
+    """Up to transformers 4.48.1 it computed its loss itself, in the logits' own type."""
+
+    def __init__(self, spec: GPTBigCodeSpec, build: Builder):
+        self.decoder = GPTBigCode(spec, build)
+        super().__init__(self.decoder, spec, build)
+        if build.kernels.release == "5":
+            self.loss = CausalLoss(fused=self.loss.fused)
+        else:
+            self.loss = replace(self.loss, upcasts_first=False, widens=False)
+
+    def forward(self, *inputs: Tensor) -> tuple[Tensor, Held]:
+        loss, held = super().forward(*inputs)
+        assert isinstance(held, Tensor)
+        return loss, (held, self.decoder.returned())
+
+
+HEADS = {**decoder_heads(GPTBigCode), "causal-lm": GPTBigCodeCausalLM}

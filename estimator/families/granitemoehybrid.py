@@ -14,7 +14,8 @@ from estimator import dtypes
 from estimator.dtypes import DType
 from estimator.families.attention import Attention, causal_mask
 from estimator.families.build import Builder
-from estimator.families.heads import Batch, Held
+from estimator.families.heads import Batch
+from estimator.families.held import Held
 from estimator.families.mamba2 import IN_TORCH, Mixer, MixerSizes
 from estimator.families.modules import ACTIVATIONS, rotary_table, rotate
 from estimator.specs.spec import DecoderSpec, Size

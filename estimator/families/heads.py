@@ -12,15 +12,13 @@ from typing import Any, Protocol
 from estimator import dtypes
 from estimator.dtypes import DType
 from estimator.families.build import Builder
+from estimator.families.held import Held
 from estimator.specs.spec import DecoderSpec
 from estimator.tape.loss import cross_entropy
 from estimator.tape.pointwise import to
 from estimator.tape.tape import Tape
 from estimator.tape.tensor import Tensor, binary, empty
 from estimator.tape.views import index
-
-Held = Tensor | tuple[Tensor, ...]
-"""What the model's output holds beside the loss, until the caller lets it go."""
 
 
 @dataclass(frozen=True, slots=True)

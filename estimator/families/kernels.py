@@ -39,8 +39,8 @@ class Kernels:
     rotate: Callable[[Tensor, Tensor, Tensor, Tensor], tuple[Tensor, Tensor]] = rotate
     gated: Callable[[str], Gated] = eager_gated
     loss: CausalLoss = field(default_factory=CausalLoss)
-    repeats_heads: bool = False
-    """Some models gave FlashAttention a copy of each key head per query head, before transformers 4.48."""
+    release: str = "5"
+    """The release of transformers whose modules they stand in."""
 
 
 EAGER = Kernels()
@@ -65,7 +65,7 @@ def kernels(implementation: str, loss: str, release: str) -> Kernels:
         found = Kernels(_fused_norm(weight_gradient=True), fused.rotate, fused_gated, usual)
     else:
         found = Kernels(loss=usual)
-    found = replace(found, repeats_heads=release == "4.45")
+    found = replace(found, release=release)
     if loss == "fused":
         return replace(found, loss=replace(found.loss, fused=_FUSED_LOSS[implementation]))
     return found

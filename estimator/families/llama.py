@@ -91,7 +91,7 @@ class SelfAttention:
         bias, output_bias, _ = spec.biases
         self.head_dim = size
         self.rotate = build.kernels.rotate
-        self.repeats = build.kernels.repeats_heads and spec.repeats_heads and build.attention == "flash_attention_2"
+        self.repeats = build.kernels.release == "4.45" and spec.repeats_heads and build.attention == "flash_attention_2"
         self.q_proj = build.linear("self_attn.q_proj", spec.hidden_size, queries, bias)
         self.k_proj = build.linear("self_attn.k_proj", spec.hidden_size, keys, bias)
         self.v_proj = build.linear("self_attn.v_proj", spec.hidden_size, keys, bias)

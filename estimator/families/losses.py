@@ -24,13 +24,15 @@ class CausalLoss:
 
     shifts_logits: bool = False
     upcasts_first: bool = False
+    widens: bool = True
+    """Whether it is computed in float32, whatever the logits' type."""
     entropy: Callable[[Tensor, Tensor], Tensor] = cross_entropy
     fused: Callable[[Tensor, Tensor, Tensor], Tensor] | None = None
     """Computes it from hidden states, the output layer's weight and labels, without ever having all logits."""
 
     def __call__(self, logits: Tensor, labels: Tensor) -> Tensor:
         vocabulary = logits.shape[-1]
-        wide = to(logits, dtypes.float32)
+        wide = to(logits, dtypes.float32) if self.widens else logits
         if not self.shifts_logits:
             _padded, shifted = _moved(labels)
             return self.entropy(reshape(wide, (-1, vocabulary)), reshape(shifted, (-1,)))

@@ -15,7 +15,8 @@ from estimator import dtypes
 from estimator.dtypes import DType
 from estimator.errors import InvalidJob
 from estimator.families.build import Builder
-from estimator.families.heads import Batch, Held
+from estimator.families.heads import Batch
+from estimator.families.held import Held
 from estimator.families.modules import ACTIVATIONS, RMSNorm
 from estimator.specs.spec import Activation, ModelSpec, Size
 from estimator.tape.convolution import convolution

@@ -11,6 +11,7 @@ from typing import Any
 from estimator.dtypes import DType
 from estimator.families.attention import causal_mask
 from estimator.families.build import Builder
+from estimator.families.expert_loop import ExpertLoop
 from estimator.families.experts import AUXILIARY, Experts, MoeSpec
 from estimator.families.heads import decoder_heads
 from estimator.families.layers import Layers
@@ -26,7 +27,7 @@ from estimator.tape.views import reshape
 
 class MixtralSpec(MistralSpec, MoeSpec):
     modelled = {**AUXILIARY, "router_jitter_noise": (0.0, 0, None)}
-    tensor_parallel = cached = False
+    tensor_parallel = cached = joined_loss = False
 
     max_position_embeddings: Size | None = 131072
     sliding_window: Size | None = None
@@ -121,7 +122,8 @@ class Mixtral(Llama):
     """The body of the model."""
 
     def stack(self, spec: MixtralSpec, build: Builder) -> Layers:
-        return build.layers(spec.num_hidden_layers, lambda _: DecoderLayer(spec, build, MixtralMoe))
+        experts: Callable[[Any, Builder], Module] = MixtralMoe if build.kernels.release == "5" else ExpertLoop
+        return build.layers(spec.num_hidden_layers, lambda _: DecoderLayer(spec, build, experts))
 
 
 class Qwen3(Llama):

@@ -11,7 +11,8 @@ from typing import Protocol
 from estimator import dtypes
 from estimator.dtypes import DType
 from estimator.families.build import Builder
-from estimator.families.heads import Batch, Held
+from estimator.families.heads import Batch
+from estimator.families.held import Held
 from estimator.tape.loss import cross_entropy
 from estimator.tape.pointwise import dropout, mul_scalar, tanh
 from estimator.tape.tape import Tape

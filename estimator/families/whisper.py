@@ -16,7 +16,8 @@ from estimator.dtypes import DType
 from estimator.errors import InvalidJob
 from estimator.families.attention import Attention, causal_mask
 from estimator.families.build import Builder
-from estimator.families.heads import Batch, Held
+from estimator.families.heads import Batch
+from estimator.families.held import Held
 from estimator.families.modules import ACTIVATIONS, Embedding, Linear
 from estimator.specs.spec import Activation, Depth, ModelSpec, Probability, Size, called
 from estimator.tape.loss import cross_entropy

@@ -27,6 +27,8 @@ class ModelSpec(BaseModel):
     """Settings of a config.json that change what is computed, and the values that this family has a model of."""
     implementations: ClassVar[tuple[str, ...]] = ("transformers",)
     """Whose kernels it can run with (`training.implementation`)."""
+    joined_loss: ClassVar[bool] = True
+    """Whether the fast kernels have one for its output layer and loss together."""
     has_attention: ClassVar[bool] = True
     """Whether any layer attends; else a job's choice of its implementation says nothing."""
     learned_positions: ClassVar[bool] = False

@@ -120,24 +120,29 @@ def backward(loss: Tensor) -> None:
         raise ValueError("nothing to differentiate: no parameter requires gradients")
     tape = loss.tape
     seed = empty(tape, loss.shape, loss.dtype, "ones_like")
-    run_backward(loss, seed)
+    run_backward((loss,), (seed,))
     tape.fresh = TEMPORARY
     while tape.backward_callbacks:
         tape.backward_callbacks.pop()()
 
 
-def run_backward(out: Tensor, gradient: Tensor) -> None:
-    """Run the graph that made `out` backwards from its gradient.
+def run_backward(outs: Sequence[Tensor], gradients: Sequence[Tensor]) -> None:
+    """Run the graph that made `outs` backwards from their gradients.
 
     Consumers are always younger than producers, so running the youngest node first is torch's order.
     """
-    root, tape = out.grad_fn, out.tape
-    assert root is not None
+    tape = outs[0].tape
     outside, grad_enabled = tape.slot, tape.grad_enabled
     tape.grad_enabled = False
-    root.gradients = dict.fromkeys(range(root.outputs))
-    root.gradients[out.output_nr] = gradient
-    nodes, uses = _reachable(root)
+    roots = []
+    for out, gradient in zip(outs, gradients, strict=True):
+        root = out.grad_fn
+        assert root is not None
+        if root.gradients is None:
+            root.gradients = dict.fromkeys(range(root.outputs))
+        root.gradients[out.output_nr] = gradient
+        roots.append(root)
+    nodes, uses = _reachable(roots)
     sums: dict[Tensor, Gradient] = {}
     while nodes:
         node = nodes.pop()
@@ -220,10 +225,10 @@ def _collect(leaf: Tensor, gradient: Tensor, alone: bool) -> None:
         leaf.on_grad()
 
 
-def _reachable(root: Node) -> tuple[list[Node], Counter[Tensor]]:
-    """Every node behind `root`, youngest last, and how often each leaf is used."""
-    seen = {root}
-    stack = [root]
+def _reachable(roots: Sequence[Node]) -> tuple[list[Node], Counter[Tensor]]:
+    """The roots and every node behind them, youngest last, and how often each leaf is used."""
+    seen = set(roots)
+    stack = [*seen]
     uses: Counter[Tensor] = Counter()
     while stack:
         for edge in stack.pop().edges:

@@ -8,12 +8,12 @@ re-entrance forward builds no graph; backward runs the segment again, whole, and
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any, Protocol
 from weakref import ref
 
 from estimator.tape.autocast import autocast
 from estimator.tape.autograd import Gradient, Packed, Saved, attach, keep, record, run_backward
-from estimator.tape.tensor import Tensor
+from estimator.tape.tensor import Tensor, empty
 
 
 class Hooks(Protocol):
@@ -115,14 +115,18 @@ def checkpoint(function: Callable[..., Tensor], *args: Tensor | None) -> Tensor:
         tape.saved_tensor_hooks = None
 
 
-def reentrant_checkpoint(function: Callable[..., Tensor], *args: Tensor | None) -> Tensor:
-    """The same by `CheckpointFunction`: its inputs are saved, and `function(*args)` runs without a graph."""
+def reentrant_checkpoint(function: Callable[..., Any], *args: Tensor | None) -> Any:
+    """The same by `CheckpointFunction`: its inputs are saved, and `function(*args)` runs without a graph.
+
+    Where it returns several tensors, those that nothing uses get a gradient of zeros.
+    """
     given = [t for t in args if t is not None]
     tape = given[0].tape
     dtype = tape.autocast.dtype if tape.autocast else None
 
-    def backward(g: Tensor, *saved: Tensor) -> list[Gradient]:
-        remaining = iter(saved)
+    def backward(*given: Gradient) -> list[Gradient]:
+        gradients = [empty(tape, *made[i], "zeros") if g is None else g for i, g in enumerate(given[: len(made)])]
+        remaining = iter([t for t in given[len(made) :] if t is not None])
         again = [next(remaining).detach() if there else None for there in given_at]
         inputs = [t for t in again if t is not None]
         for copy, want in zip(inputs, wanted, strict=True):
@@ -130,9 +134,9 @@ def reentrant_checkpoint(function: Callable[..., Tensor], *args: Tensor | None) 
         tape.grad_enabled = tape.recomputing = True
         fresh = tape.fresh
         with autocast(tape, dtype):
-            out = function(*again)
+            outs = _each(function(*again))
         tape.fresh, tape.recomputing = fresh, False
-        run_backward(out, g)
+        run_backward(outs, gradients)
         tape.grad_enabled = False
         return [t.grad for t in inputs]
 
@@ -144,4 +148,12 @@ def reentrant_checkpoint(function: Callable[..., Tensor], *args: Tensor | None) 
     tape.grad_enabled = False
     out = function(*args)
     tape.grad_enabled = True
-    return attach(node, out)
+    made = [(t.shape, t.dtype) for t in _each(out)]
+    node.outputs = len(made)
+    for i, t in enumerate(_each(out)):
+        attach(node, t).output_nr = i
+    return out
+
+
+def _each(out: Tensor | tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    return (out,) if isinstance(out, Tensor) else out

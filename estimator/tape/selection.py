@@ -6,7 +6,7 @@ What is picked is data, how many is not. Gradients are zeros of the full shape, 
 from __future__ import annotations
 
 from estimator import dtypes
-from estimator.tape.autograd import attach, record
+from estimator.tape.autograd import Gradient, attach, record
 from estimator.tape.layout import Shape
 from estimator.tape.tensor import Tensor, empty
 
@@ -41,6 +41,20 @@ def gather(x: Tensor, index: Tensor) -> Tensor:
     """The elements of each row at the places that `index` names. Saves both."""
     node = record("GatherBackward", (x,), (x, index), lambda g, x, _: empty(g.tape, x.shape, g.dtype, "new_zeros"))
     return attach(node, empty(x.tape, index.shape, x.dtype, "gather"))
+
+
+def index_add_(x: Tensor, places: Tensor, source: Tensor) -> Tensor:
+    """Adds each row of `source` to the row of x at its place, on the bytes of x, which the caller must not use any more.
+
+    Saves the places, and `source` for its shape; its gradient is picked from the result's (derivatives.yaml, `index_add`).
+    """
+    wanted = x.requires_grad
+
+    def backward(g: Tensor, places: Tensor, source: Tensor) -> tuple[Gradient, Gradient]:
+        return (g if wanted else None), empty(g.tape, (*places.shape, *g.shape[1:]), g.dtype, "index_select")
+
+    node = record("IndexAddBackward", (x, source), (places, source), backward)
+    return attach(node, Tensor(x.storage, x.shape, x.dtype, x.strides))
 
 
 def masked_fill(x: Tensor, mask: Tensor) -> Tensor:

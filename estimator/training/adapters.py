@@ -17,7 +17,7 @@ from estimator.job import Adapter
 from estimator.tape.pointwise import add, dropout, mul_scalar, to
 from estimator.tape.tensor import Tensor
 from estimator.tape.views import clone
-from estimator.training.fused_lora import TOGETHER, Adapted, Group
+from estimator.training.fused_lora import HAVE_KERNELS, TOGETHER, Adapted, Group
 from estimator.training.parameter_adapters import LoraExperts, LoraMatrix
 from estimator.training.quantization import Packed
 
@@ -57,7 +57,7 @@ class Lora:
     def adapt(self, build: Builder, name: str, module: Module, inputs: int, outputs: int) -> Module:
         down = build.parameter(name + ".lora_A.weight", (self.rank, inputs), self.dtype, trainable=True)
         up = build.parameter(name + ".lora_B.weight", (outputs, self.rank), self.dtype, trainable=True)
-        if self.fused and isinstance(module, Packed):
+        if self.fused and name.rpartition(".")[2] in HAVE_KERNELS and isinstance(module, Packed):
             return self._group(build, name).layer(Adapted((outputs, inputs), module.unpack, down, up))
         return _LoraLinear(module, Linear(down, None), Linear(up, None), self)
 
@@ -94,7 +94,7 @@ class _LoraLinear:
     def __call__(self, x: Tensor) -> Tensor:
         result = self.base(x)
         dtype, quantization = result.dtype, self.config.quantization
-        if quantization in (None, "gptq-int4"):
+        if quantization is None or quantization.startswith("gptq"):
             adapted = to(x, self.lora_a.weight.dtype)
             result = add(result, mul_scalar(self.lora_b(self.lora_a(dropout(adapted, self.config.dropout)))))
             return to(result, dtype)
@@ -107,10 +107,12 @@ class _LoraLinear:
         return add(result, update)
 
 
-def lora(asked: Adapter, model_type: str, quantization: str | None, fused: bool) -> Lora:
-    """The adapter that a job asks for. Raises `InvalidJob` for what PEFT refuses."""
+def lora(asked: Adapter, joined: Mapping[str, str], quantization: str | None, fused: bool) -> Lora:
+    """The adapter that a job asks for; `joined`: the parameters that hold what were linear layers, by their names.
+
+    Raises `InvalidJob` for what PEFT refuses.
+    """
     names = None if asked.targets == ALL_LINEAR else tuple(asked.targets)
-    joined = FUSED.get(model_type, {})
     named = [old for old in joined if names is None or any(name == old or name.endswith("." + old) for name in names)]
     layers: dict[str, int] = {}
     for old in named:

@@ -20,6 +20,8 @@ from estimator.tape.views import contiguous
 
 TOGETHER = ("q_proj", "k_proj", "v_proj")
 """Layers that one function runs, if all of them are adapted."""
+HAVE_KERNELS = (*TOGETHER, "o_proj", "gate_proj", "up_proj", "down_proj")
+"""Layers that have such a function; others, as those of GPT-BigCode and of Mixtral's experts, have none (models/*.py)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from estimator.parallel.zero import Zero12
 from estimator.parallel.zero3 import Zero3
 from estimator.specs.spec import ModelSpec
 from estimator.tape.tape import Tape
-from estimator.training.adapters import Lora, lora
+from estimator.training.adapters import FUSED, Lora, lora
 from estimator.training.optimizers import optimizer
 from estimator.training.quantization import STORAGE
 from estimator.training.recipes import Recipe, recipe
@@ -75,6 +75,7 @@ def trace_training(job: Job, spec: ModelSpec, topology: Topology, unrolled: bool
         precision.autocast or (precision.weights if training.autocast else None),
         clipped=training.gradient_clipping,
         keeps_gradients=not training.zero_grad_to_none,
+        widens=training.autocast and training.transformers_release != "5",
     )
     train(build, model, optimizer(training.optimizer, training.optimizer_implementation), step)
     return build
@@ -116,7 +117,8 @@ def _adapter(training: Training, spec: ModelSpec) -> Lora | None:
     asked = training.adapter
     if asked is None:
         return None
-    return lora(asked, spec.model_type, training.quantization, training.implementation == "fast-kernels")
+    parameters = FUSED.get(spec.model_type, {}) if training.transformers_release == "5" else {}
+    return lora(asked, parameters, training.quantization, training.implementation == "fast-kernels")
 
 
 def _sharding(job: Job, topology: Topology, precision: Recipe, tape: Tape) -> Sharding:

@@ -1,6 +1,7 @@
 """Frozen weights in few bits, as bitsandbytes stores them: exact bytes, and the linear layers that compute with them.
 
-Embeddings, norms and the output layer stay in the model's own type (transformers, `get_keys_to_not_convert`).
+Embeddings, norms and the output layer stay in the model's own type (transformers, `get_keys_to_not_convert`); GPTQ's Mixtral
+leaves its routers so, too (AutoGPTQ, modeling/mixtral.py).
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ class BitsAndBytes4Bit:
     """NF4 or FP4; `nested` is double quantization. Products run in the type of the model's other weights."""
 
     nested: bool
+    routers: bool = True
 
     def linear(self, build: Builder, name: str, weight: Shape, bias: bool) -> Module:
         count = prod(weight)
@@ -67,13 +69,17 @@ class _Linear4bit:
 
 @dataclass(frozen=True, slots=True)
 class Gptq:
-    """Codes of 4 bits in words of 32, with a float16 scale and a zero point per group of inputs (AutoGPTQ, GPTQModel)."""
+    """Codes of 4 bits in words of 32, with a float16 scale and a zero point per group of inputs (AutoGPTQ, GPTQModel).
 
-    group: int = 128
+    Without `group`, all inputs of an output are one (`group_size: -1`).
+    """
+
+    group: int | None = 128
+    routers: bool = False
 
     def linear(self, build: Builder, name: str, weight: Shape, bias: bool) -> Module:
         outputs, inputs = weight
-        groups = -(-inputs // self.group)
+        groups = 1 if self.group is None else -(-inputs // self.group)
         codes = build.parameter(name + ".qweight", (inputs // 8, outputs), dtypes.int32, count=prod(weight))
         constants = [
             build.buffer(name + ".qzeros", (groups, outputs // 8), dtypes.int32),
@@ -100,6 +106,8 @@ class _LinearGptq:
 class BitsAndBytes8Bit:
     """LLM.int8(): one byte per weight and a float32 scale per output."""
 
+    routers: bool = True
+
     def linear(self, build: Builder, name: str, weight: Shape, bias: bool) -> Module:
         codes = build.parameter(name + ".weight", weight, dtypes.int8)
         constants = [build.buffer(name + ".SCB", weight[:1], dtypes.float32)]
@@ -122,5 +130,6 @@ STORAGE: dict[str, Quantization] = {
     "fp4": BitsAndBytes4Bit(nested=False),
     "int8": BitsAndBytes8Bit(),
     "gptq-int4": Gptq(),
+    "gptq-int4-ungrouped": Gptq(group=None),
 }
 """By the name in a job's `quantization`."""

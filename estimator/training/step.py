@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from estimator.dtypes import DType
 from estimator.families.build import Builder
 from estimator.families.heads import Batch, Model
+from estimator.families.held import widened
 from estimator.tape import autograd
 from estimator.tape.autocast import autocast
 from estimator.training.gradients import clip, kept
@@ -22,6 +23,8 @@ class Step:
     autocast: DType | None = None
     clipped: bool = False
     keeps_gradients: bool = False
+    widens: bool = False
+    """Whether what the model returns is converted to float32."""
 
 
 def train(build: Builder, model: Model, optimizer: Optimizer, step: Step) -> None:
@@ -44,6 +47,9 @@ def train(build: Builder, model: Model, optimizer: Optimizer, step: Step) -> Non
         inputs = model.inputs(tape, step.batch, build.dtype)
         with autocast(tape, step.autocast):
             loss, held = run(*inputs)
+        if step.widens:
+            with tape.losing():
+                held = widened(held)
         tape.begin("backward")
         del held
         autograd.backward(loss)
