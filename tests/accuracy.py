@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from statistics import median
 
 from estimator import Answer, estimate
@@ -38,6 +39,7 @@ def steps(judge: str) -> Iterator[Row]:
             yield Row(path.stem.replace("_", " "), case["name"], worst.replace("_", " "), estimated[worst], counted[worst])
 
 
+@cache
 def gpu_runs() -> list[tuple[dict[str, object], Answer]]:
     """Measured runs with their answers."""
     return [(run, estimate(run["job"])) for run in a100_runs()]
