@@ -21,6 +21,7 @@ from estimator.estimation import estimate
 from estimator.hardware.accelerator import FOLDER
 from estimator.job import Job, Serving, Training
 from estimator.planner.headline import fit
+from estimator.report import shape_text
 from estimator.specs.published import model_folder
 from estimator.tape.tape import COMPONENTS
 from estimator.units import gib
@@ -82,7 +83,13 @@ ON_PAGE = {"model", "on", "task", *(field.name for field in TRAINING_FIELDS + SE
 def _environment() -> jinja2.Environment:
     folder = Path(__file__).parent / "templates"
     environment = jinja2.Environment(loader=jinja2.FileSystemLoader(folder), autoescape=True, undefined=jinja2.StrictUndefined)
-    environment.globals |= {"gib": gib, "tones": TONES, "software": SOFTWARE_VERSION, "data": DATA_VERSION}
+    environment.globals |= {
+        "gib": gib,
+        "shape_text": shape_text,
+        "tones": TONES,
+        "software": SOFTWARE_VERSION,
+        "data": DATA_VERSION,
+    }
     return environment
 
 

@@ -25,6 +25,55 @@ class KvCache(_Part):
     available_tokens: int | None
 
 
+class Place(_Part):
+    """What was running where a phase reaches its peak; all null where it allocates nothing above what it starts with."""
+
+    part: str | None
+    """A stack of layers; or what lies outside them: "before layers", "after layers", "head and loss", "optimizer"."""
+    layer: int | None
+    """Which layer of the stack, from 0."""
+    layers: int | None
+    """How many the stack has."""
+    operation: str | None
+    """The operation whose allocation makes the peak."""
+    recomputed: bool
+    """Whether backward was running again what forward had run."""
+
+    @property
+    def where(self) -> str:
+        """All of it in words."""
+        if self.operation is None:
+            return "nothing allocated"
+        place = self.part if self.layer is None else f"{self.part}[{self.layer}] of {self.layers}"
+        return f"{place}, at {self.operation}{', recomputed' if self.recomputed else ''}"
+
+
+class Tensors(_Part):
+    """Tensors that are alike."""
+
+    component: str
+    """As in `at_peak`."""
+    operation: str
+    """What made them; a parameter's name."""
+    part: str | None
+    """The stack whose layers made them; null: none of a layer."""
+    shape: list[int] | None
+    dtype: str | None
+    count: int
+    each_bytes: int
+    """Of one, rounded up as the allocator does."""
+    bytes: int
+
+
+class Peak(Place):
+    """Where the highest peak is, and the largest of what is alive there; with `rest_bytes` they sum to `peak_bytes`."""
+
+    phase: str
+    tensors: list[Tensors]
+    rest_count: int
+    rest_bytes: int
+
+
 class Memory(_Part):
     """Per GPU, of the rank that needs most."""
 
@@ -48,8 +97,11 @@ class Memory(_Part):
     """Alive when forward and loss have run."""
     phases: dict[str, int]
     """Peak of each phase."""
+    phase_peaks: dict[str, Place]
+    """Where each phase reaches its peak."""
     at_peak: dict[str, int]
     """What is alive at the peak; sums to `peak_bytes`."""
+    peak: Peak
     overhead: dict[str, int]
     """What lies between `peak_bytes` and `total_bytes`."""
     kv_cache: KvCache | None = None

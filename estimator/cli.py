@@ -71,6 +71,7 @@ def _command_parser() -> argparse.ArgumentParser:
     one = commands.add_parser("estimate", help="answer one job file in full", description="Answer one job in full.")
     one.add_argument("job", metavar="JOB.yaml", help="a job file; - reads standard input")
     one.add_argument("--json", action="store_true", help="print the answer as REST would send it")
+    one.add_argument("--explain", action="store_true", help="name the tensors that are alive at the peak")
     one.add_argument("--check", action="store_true", help="exit with 1 if the job does not fit")
     judged = commands.add_parser(
         "verify",
@@ -123,7 +124,7 @@ def _estimate(options: argparse.Namespace) -> int:
     else:
         from estimator.report import answer_text
 
-        sys.stdout.write(answer_text(answer))
+        sys.stdout.write(answer_text(answer, options.explain))
     return 1 if options.check and answer.fits is False else 0
 
 

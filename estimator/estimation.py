@@ -9,6 +9,7 @@ from typing import Any
 
 from estimator.advice import advice
 from estimator.answer import DEFAULT, Answer, KvCache, Memory, Parameters, Time, Versions
+from estimator.attribution import Attribution, attribution
 from estimator.errors import InvalidJob, NotModelled
 from estimator.families import parameters
 from estimator.families.build import Builder
@@ -48,10 +49,11 @@ def estimate(job: Job | Mapping[str, Any] | str | Path, allow_files: bool = True
     card = capacity(job.hardware)
     build = trace_training(job, model.spec, place) if job.task == "train" else trace_serving(job, model.spec, place)
     played = replay(build.tape)
+    why = attribution(build.tape, played)
     beside = overhead(card.compute_capability, place.communicators, job.task == "train")
     taken = _reserved(job, build, card)
-    cache = _kv_cache(job, model, place, played, beside, card)
-    memory = _memory(played, beside, taken, card, cache)
+    cache = _kv_cache(job, model, place, played.peak.peak_bytes - why.at_peak.get(KV_CACHE, 0), beside, card)
+    memory = _memory(played, why, beside, taken, card, cache)
     verdict = judge(job, memory)
     time = _time(job, build, played, place, card)
     return Answer(
@@ -132,7 +134,9 @@ def _reserved(job: Job, build: Builder, card: Capacity) -> Reserved | None:
     return reserved(build.tape, kept, job.task == "train" and job.training.expandable_segments)
 
 
-def _memory(played: Replay, beside: Overhead, taken: Reserved | None, card: Capacity, cache: KvCache | None) -> Memory:
+def _memory(
+    played: Replay, why: Attribution, beside: Overhead, taken: Reserved | None, card: Capacity, cache: KvCache | None
+) -> Memory:
     peak, parts = played.peak, dict(beside.parts)
     last = {phase.name: phase for phase in played.phases}
     steps = [phase for phase in played.phases if phase.name != "load"]
@@ -157,16 +161,17 @@ def _memory(played: Replay, beside: Overhead, taken: Reserved | None, card: Capa
         resident_bytes=steps[0].start_bytes,
         forward_end_bytes=forward.end_bytes,
         phases={name: max(p.peak_bytes for p in steps if p.name == name) for name in last if name != "load"},
-        at_peak={name: size for name, size in played.at_peak.items() if size},
+        phase_peaks=why.phase_peaks,
+        at_peak=why.at_peak,
+        peak=why.peak,
         overhead=parts,
         kv_cache=cache,
     )
 
 
-def _kv_cache(job: Job, model: Model, place: Topology, played: Replay, beside: Overhead, card: Capacity) -> KvCache | None:
+def _kv_cache(job: Job, model: Model, place: Topology, rest: int, beside: Overhead, card: Capacity) -> KvCache | None:
     if job.task != "serve" or not isinstance(model.spec, DecoderSpec):
         return None
-    rest = played.peak.peak_bytes - played.at_peak.get(KV_CACHE, 0)
     return kv_cache(job.serving, model.spec, place, rest, beside.total_bytes, card.memory_bytes)
 
 

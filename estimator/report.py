@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from estimator.answer import Answer, Fit, FitRow
+from estimator.answer import Answer, Fit, FitRow, Memory, Tensors
 from estimator.units import gib
 
 _COLUMNS = ("way", "spread", "verdict", "per GPU", "peak in", "headroom", "would fit with")
@@ -33,13 +33,17 @@ def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
     return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
 
 
-def answer_text(answer: Answer) -> str:
-    """One job's answer in full."""
+def answer_text(answer: Answer, explain: bool = False) -> str:
+    """One job's answer in full; `explain` also names what is alive at the peak, tensor by tensor."""
     memory = answer.memory
     lines = [f"{answer.verdict.upper()}: {answer.reason}", ""]
     lines += _block("Memory per GPU", _memory_rows(answer))
     largest = sorted(memory.at_peak.items(), key=lambda part: -part[1])
-    lines += _block(f"At the peak ({_spaced(memory.peak_phase)})", [(_spaced(name), gib(size)) for name, size in largest])
+    lines += _block(
+        f"At the peak ({_spaced(memory.peak_phase)}: {memory.peak.where})", [(_spaced(name), gib(size)) for name, size in largest]
+    )
+    if explain:
+        lines += _explained(memory)
     lines += _block("Beside it", [(_spaced(name), gib(size)) for name, size in memory.overhead.items()])
     count = answer.parameters
     lines += _block("Parameters", [("total", f"{count.total:,}"), ("trainable", f"{count.trainable:,}")])
@@ -64,6 +68,32 @@ def answer_text(answer: Answer) -> str:
         if items:
             lines += [title, *(f"  - {item}" for item in items), ""]
     return "\n".join(lines)
+
+
+def _explained(memory: Memory) -> list[str]:
+    """The tensors at the peak, and where each phase has its own."""
+    peak, rows = memory.peak, [("made by", "in", "counted as", "shape", "count", "each", "together")]
+    for kind in peak.tensors:
+        rows.append(
+            (
+                kind.operation,
+                kind.part or "",
+                _spaced(kind.component),
+                shape_text(kind),
+                f"{kind.count:,}",
+                gib(kind.each_bytes),
+                gib(kind.bytes),
+            )
+        )
+    if peak.rest_count:
+        rows.append(("the rest", "", "", "", f"{peak.rest_count:,}", "", gib(peak.rest_bytes)))
+    lines = ["Alive at the peak", *(f"  {line}" for line in aligned(rows)), ""]
+    return lines + _block("Where each phase peaks", [(_spaced(name), place.where) for name, place in memory.phase_peaks.items()])
+
+
+def shape_text(kind: Tensors) -> str:
+    """'bfloat16[1, 2048, 4096]', or nothing where it is not known."""
+    return "" if kind.shape is None else f"{kind.dtype}{kind.shape}"
 
 
 def _memory_rows(answer: Answer) -> list[tuple[str, str]]:

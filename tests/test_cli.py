@@ -8,6 +8,7 @@ import pytest
 
 from estimator import __version__
 from estimator.cli import main
+from tests.documents import ROOT
 
 
 def printed(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
@@ -50,6 +51,15 @@ def test_a_card_by_name_is_what_it_can_allocate_not_what_it_is_sold_with(capsys:
     sold = json.loads(printed(capsys, "llama-3-8b", "--on", "24GB", "--json"))
     assert named["capacity_bytes"] == pytest.approx(sold["capacity_bytes"], rel=0.002)
     assert named["capacity_bytes"] < 24 * 2**30
+
+
+def test_the_tensors_at_the_peak_are_named_where_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    example = str(ROOT / "docs" / "examples" / "qlora.yaml")
+    short, long = printed(capsys, "estimate", example), printed(capsys, "estimate", example, "--explain")
+    assert "Alive at the peak" not in short
+    table = long.partition("Alive at the peak\n")[2].partition("\n\n")[0]
+    assert "mlp.gate_proj.weight" in table
+    assert set(short.splitlines()) < set(long.splitlines())
 
 
 @pytest.mark.parametrize("what", ["models", "gpus"])

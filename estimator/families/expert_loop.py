@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from estimator import dtypes
 from estimator.families.build import Builder
 from estimator.families.experts import MoeSpec
-from estimator.families.layers import Edges, runs
 from estimator.tape.pointwise import div_, mul, softmax, to
 from estimator.tape.reduction import sum_dim
 from estimator.tape.selection import index_add_, topk
@@ -51,8 +50,9 @@ class ExpertLoop:
         build.tape.remarks[EVEN] = None
 
     def _slots(self, build: Builder, layer: Slot | None) -> list[Slot]:
-        count = self.spec.num_experts
-        return runs("experts", count, Edges(count) if build.each_alone else Edges(1, 1), layer)
+        last = self.spec.num_experts - 1
+        between = [1] * (last - 1) if build.each_alone else [last - 1] * (last > 1)
+        return [Slot("experts", repeat, layer) for repeat in (1, *between, *[1] * (last > 0))]
 
     def _expert(self, slot: Slot, build: Builder) -> Expert:
         build.tape.enter(slot)

@@ -17,7 +17,7 @@ from estimator.errors import NotModelled
 from estimator.tape.autograd import keep
 from estimator.tape.checkpoint import checkpoint, reentrant_checkpoint
 from estimator.tape.pointwise import to
-from estimator.tape.tape import Slot, Tape
+from estimator.tape.tape import Slot, Stack, Tape
 from estimator.tape.tensor import Tensor
 
 Layer = Callable[..., Any]
@@ -54,13 +54,15 @@ class Edges:
     frozen: int = 0
 
 
-def runs(label: str, count: int, edges: Edges, parent: Slot | None = None) -> list[Slot]:
+def runs(stack: Stack, count: int, edges: Edges, parent: Slot | None = None, start: int = 0, size: int = 1) -> list[Slot]:
     """`count` equal things in a row as slots: those at the edges one by one, the rest as one slot."""
-    return [slot for slot, _ in places(label, [None] * count, edges, parent)]
+    return [slot for slot, _ in places(stack, [None] * count, edges, parent, start, size)]
 
 
-def places(label: str, kinds: Sequence[Any], edges: Edges, parent: Slot | None = None) -> list[tuple[Slot, Any]]:
-    """Things in a row as slots with their kinds: what is alike in a row shares one.
+def places(
+    stack: Stack, kinds: Sequence[Any], edges: Edges, parent: Slot | None = None, begin: int = 0, size: int = 1
+) -> list[tuple[Slot, Any]]:
+    """Things in a row as slots with their kinds: what is alike in a row shares one. Each is `size` layers, from `begin` on.
 
     The layers at the edges stand alone, and so does the first of each kind: backward comes to it last, and lets go of what
     its kind has in common. Where kinds are several, it matters what comes before a layer, and under prefetching what comes
@@ -77,8 +79,7 @@ def places(label: str, kinds: Sequence[Any], edges: Edges, parent: Slot | None =
     def rows(start: int, stop: int, parent: Slot | None) -> list[tuple[Slot, Any]]:
         found = []
         for _, length in _rows(marks[start:stop]):
-            name = f"{label}[{start}]" if length == 1 else f"{label}[{start}:{start + length}]"
-            found.append((Slot(name, length, parent), kinds[start]))
+            found.append((slot_of(stack, begin + start * size, size, length, parent), kinds[start]))
             start += length
         return found
 
@@ -90,9 +91,16 @@ def places(label: str, kinds: Sequence[Any], edges: Edges, parent: Slot | None =
         if times > 1:
             start += apart
             end = start + times * period
-            group = Slot(f"{label}[{start}:{end}]", times)
+            group = slot_of(stack, begin + start * size, period * size, times)
             return [*rows(0, start, parent), *rows(start, start + period, group), *rows(end, count, parent)]
     return rows(0, count, parent)
+
+
+def slot_of(stack: Stack, start: int, size: int = 1, times: int = 1, parent: Slot | None = None) -> Slot:
+    """A slot of so many `times` `size` layers from layer `start` on."""
+    end = start + times * size
+    label = f"{stack.label}[{start}]" if end == start + 1 else f"{stack.label}[{start}:{end}]"
+    return Slot(label, times, parent, stack, start, size)
 
 
 FEW_ROWS = 3
@@ -135,7 +143,7 @@ class Layers:
         self.holding = holding
         self.make = make
         self.input_dtype = input_dtype
-        self.label = label
+        self.stack = Stack(label, len(kinds))
         self.recomputes = bool(checkpointing.every or checkpointing.segment)
         self.checkpoint = reentrant_checkpoint if checkpointing.reentrant else checkpoint
         uniform = len(set(kinds)) <= 1
@@ -151,7 +159,7 @@ class Layers:
         else:
             every = checkpointing.every
             pairs = [(kind, bool(every) and (before + i) % every == 0) for i, kind in enumerate(kinds)]
-            self.items = [self._layer(slot, kind, recompute) for slot, (kind, recompute) in places(label, pairs, edges)]
+            self.items = [self._layer(slot, kind, recompute) for slot, (kind, recompute) in places(self.stack, pairs, edges)]
         tape.enter(None)
 
     def __iter__(self) -> Iterator[Layer]:
@@ -175,25 +183,28 @@ class Layers:
     def _every(self, kinds: Sequence[Any], k: int, edges: Edges, ahead: int) -> Iterator[tuple[Slot, Any, Layer]]:
         """Groups of a recomputed layer and those up to the next; `ahead`: layers before the first that is recomputed."""
         ahead = min(ahead, len(kinds))
-        for slot in runs(self.label, ahead, edges if ahead == len(kinds) else Edges(edges.first)):
+        for slot in runs(self.stack, ahead, edges if ahead == len(kinds) else Edges(edges.first)):
             yield self._layer(slot, kinds[0], False)
         whole, rest = divmod(len(kinds) - ahead, k)
-        outer = runs("groups", whole, edges)
+        outer = runs(self.stack, whole, edges, None, ahead, k)
         if rest:
-            outer.append(Slot("groups[-1]"))
+            outer.append(slot_of(self.stack, len(kinds) - rest, rest))
         for group in outer:
             size = rest if rest and group is outer[-1] else k
-            yield self._layer(Slot(f"{self.label}[0]", 1, group), kinds[0], True)
-            for slot in runs(f"{self.label}[1:]", size - 1, Edges(int(self.holding), edges.last), group):
+            yield self._layer(slot_of(self.stack, group.start, parent=group), kinds[0], True)
+            for slot in runs(self.stack, size - 1, Edges(int(self.holding), edges.last), group, group.start + 1):
                 yield self._layer(slot, kinds[0], False)
 
     def _segments(self, kinds: Sequence[Any], size: int, edges: Edges) -> Iterator[tuple[Slot, Any, Layer]]:
         """Equal segments, after a shorter first one if the layers do not divide."""
         whole, rest = divmod(len(kinds), size)
-        outer = [Slot("segments[0]"), *runs("segments", whole, Edges(0, edges.last))] if rest else runs("segments", whole, edges)
+        outer = runs(self.stack, whole, Edges(0, edges.last) if rest else edges, None, rest, size)
+        if rest:
+            outer.insert(0, slot_of(self.stack, 0, rest))
         for group in outer:
             length = rest if rest and group is outer[0] else size
-            layers = [self._layer(slot, kinds[0], False) for slot in runs(self.label, length, Edges(1, 1), group)]
+            inside = runs(self.stack, length, Edges(1, 1), group, group.start)
+            layers = [self._layer(slot, kinds[0], False) for slot in inside]
             yield group, kinds[0], _handing_on(partial(self.checkpoint, _Segment(self.tape, layers)), self.holding)
 
 

@@ -58,7 +58,7 @@ class Fsdp2(Sharding):
         rows = -(-shape[0] // self.world)
         local = empty(tape, (rows, *shape[1:]), dtype, name)
         compute = (self.policy.parameters or dtype) if dtype.is_floating else dtype
-        full = Storage(tape, rows * self.world * prod(shape[1:]) * compute.itemsize, name, filled=False)
+        full = Storage(tape, rows * self.world * prod(shape[1:]) * compute.itemsize, name, (shape, compute), filled=False)
         return Tensor(full, shape, compute), local
 
     def unit(self, parameters: list[Parameter], layer: Layer) -> Layer:

@@ -48,7 +48,7 @@ class Zero3(Zero):
         self.shards.append(empty(tape, (part,), dtype, name))
         if numel > PERSISTENT:
             self.gathered.append((numel, tape.slot))
-        stays = Storage(tape, part * self.world * dtype.itemsize, name, filled=numel <= PERSISTENT)
+        stays = Storage(tape, part * self.world * dtype.itemsize, name, (shape, dtype), filled=numel <= PERSISTENT)
         return Tensor(stays, shape, dtype)
 
     def root(self, parameters: list[Parameter], model: Forward) -> Forward:

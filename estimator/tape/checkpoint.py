@@ -13,6 +13,7 @@ from weakref import ref
 
 from estimator.tape.autocast import autocast
 from estimator.tape.autograd import Gradient, Packed, Saved, attach, keep, record, run_backward
+from estimator.tape.tape import Recomputation
 from estimator.tape.tensor import Tensor, empty
 
 
@@ -48,6 +49,7 @@ class _Frame:
         self.placeholders: list[ref[_Placeholder]] = []
         self.recomputed: dict[int, Tensor] | None = None
         tape = next(t for t in args if t is not None).tape
+        self.slot = tape.slot
         self.autocast_dtype = tape.autocast.dtype if tape.autocast else None
         for t in args:
             if t is not None:
@@ -70,7 +72,7 @@ class _Frame:
 
     def _run_again(self, hooks: _Recomputation) -> None:
         tape = next(t for t in self.args if t is not None).tape
-        here, fresh, grad_enabled = tape.slot, tape.fresh, tape.grad_enabled
+        start, here, fresh, grad_enabled = len(tape.events), tape.slot, tape.fresh, tape.grad_enabled
         tape.saved_tensor_hooks, tape.grad_enabled, tape.recomputing = hooks, True, True
         try:
             with autocast(tape, self.autocast_dtype):
@@ -80,6 +82,7 @@ class _Frame:
         finally:
             tape.saved_tensor_hooks, tape.grad_enabled, tape.recomputing = None, grad_enabled, False
             tape.fresh = fresh
+            tape.recomputations.append(Recomputation(start, len(tape.events), self.slot))
             tape.enter(here)
 
 
@@ -132,10 +135,11 @@ def reentrant_checkpoint(function: Callable[..., Any], *args: Tensor | None) -> 
         for copy, want in zip(inputs, wanted, strict=True):
             copy.requires_grad = want
         tape.grad_enabled = tape.recomputing = True
-        fresh = tape.fresh
+        start, fresh = len(tape.events), tape.fresh
         with autocast(tape, dtype):
             outs = _each(function(*again))
         tape.fresh, tape.recomputing = fresh, False
+        tape.recomputations.append(Recomputation(start, len(tape.events), tape.slot))
         run_backward(outs, gradients)
         tape.grad_enabled = False
         return [t.grad for t in inputs]

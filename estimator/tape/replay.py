@@ -7,7 +7,6 @@ whichever starts higher: (n - 1) max(d, 0) + p.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -26,11 +25,16 @@ class PhaseBytes:
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """What a tape says: its phases in order, and the live bytes by component at the highest peak (they sum to it)."""
+    """What a tape says: its phases in order, each also as blocks; and how often each storage is alive at the highest peak.
+
+    A storage of a slot that stands for n layers is alive up to n times. It can be less than none: where a layer frees what the
+    layer before it made, the first frees something else, and the tape has that freed n times.
+    """
 
     phases: list[PhaseBytes]
+    blocks: list[Stretch]
     peak: PhaseBytes
-    at_peak: dict[str, int]
+    alive: list[int]
 
 
 class Stretch:
@@ -79,7 +83,7 @@ def replay(tape: Tape) -> Replay:
     peak = max(phases, key=lambda p: p.peak_bytes)
     at = phases.index(peak)
     ranges = [r for block in blocks[:at] for r in _whole(block, 1)] + list(_to_crest(blocks[at]))
-    return Replay(phases, peak, _components(tape, ranges))
+    return Replay(phases, blocks, peak, _alive(tape, ranges))
 
 
 def folded(tape: Tape, sizes: list[int] | None = None) -> list[Stretch]:
@@ -137,16 +141,16 @@ def _to_crest(block: Stretch) -> Iterator[tuple[int, int, int]]:
     yield from _to_crest(inner)
 
 
-def _components(tape: Tape, ranges: list[tuple[int, int, int]]) -> dict[str, int]:
-    total: Counter[str] = Counter()
-    sizes, components = tape.sizes, tape.components
+def _alive(tape: Tape, ranges: list[tuple[int, int, int]]) -> list[int]:
+    """How often each storage is alive after these ranges of events."""
+    alive = [0] * len(tape.sizes)
     for start, stop, times in ranges:
         for event in tape.events[start:stop]:
             if event > 0:
-                total[components[event]] += sizes[event] * times
+                alive[event] += times
             else:
-                total[components[-event]] -= sizes[-event] * times
-    return dict(total)
+                alive[-event] -= times
+    return alive
 
 
 @dataclass(frozen=True, slots=True)

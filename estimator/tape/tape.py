@@ -12,8 +12,13 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
+    from estimator.dtypes import DType
     from estimator.tape.autocast import Autocast
     from estimator.tape.checkpoint import Hooks
+    from estimator.tape.layout import Shape
+
+Form = tuple["Shape", "DType"]
+"""The shape and the type of the tensor that a storage was made for."""
 
 ALLOCATION_STEP = 512
 """Bytes; CUDA's caching allocator rounds every allocation up to a multiple (`kMinBlockSize`, CUDACachingAllocator.cpp)."""
@@ -31,17 +36,30 @@ PARAMETER, GRADIENT, OPTIMIZER_STATE, KV_CACHE, ACTIVATION, LOSS, COMMUNICATION,
 )
 
 
+class Stack(NamedTuple):
+    """So many layers in a row, as the model calls them."""
+
+    label: str
+    layers: int
+
+
 class Slot:
     """A place in the model that stands for `repeat` equal ones: the later layers, which all do the same.
 
     What is recorded in a slot is replayed `repeat` times. A slot may lie in another: layers in a checkpoint segment, tokens
-    of a scan in a layer.
+    of a scan in a layer. Of a `stack` it starts at layer `start`, and each of its passes is `step` layers further; what lies in
+    a layer is at that layer.
     """
 
-    __slots__ = ("label", "parent", "path", "repeat", "total")
+    __slots__ = ("label", "parent", "path", "repeat", "stack", "start", "step", "total")
 
-    def __init__(self, label: str, repeat: int = 1, parent: Slot | None = None):
+    def __init__(
+        self, label: str, repeat: int = 1, parent: Slot | None = None, stack: Stack | None = None, start: int = 0, step: int = 0
+    ):
         self.label, self.repeat, self.parent = label, repeat, parent
+        self.stack: Stack | None = parent.stack if stack is None and parent else stack
+        self.start: int = parent.start if stack is None and parent else start
+        self.step = step
         self.total: int = repeat * (parent.total if parent else 1)
         """How often it occurs in the model."""
         self.path: tuple[Slot, ...] = (*(parent.path if parent else ()), self)
@@ -65,6 +83,14 @@ class Phase(NamedTuple):
     name: str
 
 
+class Recomputation(NamedTuple):
+    """From event number `start` to `stop`, backward ran again what forward had run in this slot."""
+
+    start: int
+    stop: int
+    slot: Slot | None
+
+
 class Work(NamedTuple):
     """One operation's floating-point operations, in this phase and slot; `repeated` if forward had done them before."""
 
@@ -78,8 +104,9 @@ class Work(NamedTuple):
 class Tape:
     """Events of one run, and the state that torch keeps per thread: gradient mode, autocast, saved-tensor hooks.
 
-    `events` holds `+i` when storage `i` is born and `-i` when it dies; `sizes`, `components` and `operations` say how
-    large storage `i` is (rounded up as the allocator does), what it is counted as and which operation made it.
+    `events` holds `+i` when storage `i` is born and `-i` when it dies; `sizes`, `components`, `operations`, `slots` and `forms`
+    say how large storage `i` is (rounded up as the allocator does), what it is counted as, which operation made it and where,
+    and of which shape and type (None where that is not known).
     """
 
     def __init__(self) -> None:
@@ -87,8 +114,11 @@ class Tape:
         self.sizes: list[int] = [0]  # storage 0 is nothing: events need a sign
         self.components: list[str] = [TEMPORARY]
         self.operations: list[str] = [""]
+        self.slots: list[Slot | None] = [None]
+        self.forms: list[Form | None] = [None]
         self.phases: list[Phase] = []
         self.marks: list[Mark] = []
+        self.recomputations: list[Recomputation] = []
         self.work: list[Work] = []
         self.slot: Slot | None = None
         self.fresh = TEMPORARY
@@ -151,11 +181,12 @@ class Tape:
 class Storage:
     """Bytes on the device, from their birth to the last reference."""
 
-    __slots__ = ("index", "nbytes", "tape")
+    __slots__ = ("form", "index", "nbytes", "tape")
 
-    def __init__(self, tape: Tape, nbytes: int, operation: str, filled: bool = True):
+    def __init__(self, tape: Tape, nbytes: int, operation: str, form: Form | None = None, filled: bool = True):
         self.tape = tape
         self.nbytes = nbytes
+        self.form = form
         self.index = 0
         if filled:
             self.refill(operation)
@@ -178,6 +209,8 @@ class Storage:
             tape.sizes.append(-(-self.nbytes // ALLOCATION_STEP) * ALLOCATION_STEP)
             tape.components.append(tape.fresh)
             tape.operations.append(operation)
+            tape.slots.append(tape.slot)
+            tape.forms.append(self.form)
             tape.events.append(index)
 
     def count_as(self, component: str) -> None:

@@ -66,7 +66,7 @@ class Tensor:
 
 def empty(tape: Tape, shape: Shape, dtype: DType, operation: str = "empty", strides: Strides = None) -> Tensor:
     """A new tensor on a storage of its own."""
-    return Tensor(Storage(tape, prod(shape) * dtype.itemsize, operation), shape, dtype, strides)
+    return Tensor(Storage(tape, prod(shape) * dtype.itemsize, operation, (shape, dtype)), shape, dtype, strides)
 
 
 def alias(x: Tensor, shape: Shape, strides: Strides = None) -> Tensor:

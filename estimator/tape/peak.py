@@ -1,0 +1,123 @@
+"""Where a phase reaches its peak, and which tensors are alive there."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from itertools import pairwise
+from typing import NamedTuple
+
+from estimator.tape.replay import Stretch
+from estimator.tape.tape import LOSS, Form, Mark, Recomputation, Slot, Tape
+
+OPTIMIZER, HEAD, OUTSIDE = "optimizer", "head and loss", "outside the layers"
+BACKWARD = "backward"
+
+
+class Place(NamedTuple):
+    """What was running: a layer (from 0) of the `layers` of a stack, or a `part` outside of all; and its operation.
+
+    `recomputed` if backward was running again what forward had run. All is None where a phase allocates nothing above what it
+    starts with.
+    """
+
+    part: str | None
+    layer: int | None
+    layers: int | None
+    operation: str | None
+    recomputed: bool
+
+
+class Alike(NamedTuple):
+    """What tensors have in common that are counted together. `part` is their stack of layers, or None outside of all."""
+
+    component: str
+    operation: str
+    part: str | None
+    form: Form | None
+    each_bytes: int
+
+
+Kind = tuple[str, str, str | None, Form | None, int]
+"""The same as a plain tuple, which is faster to make."""
+
+
+def crest(tape: Tape, at: int, block: Stretch) -> Place:
+    """Where the phase number `at`, played in these blocks, reaches its peak."""
+    if not block.top:
+        return Place(None, None, None, None, False)
+    phase, stays, leaf = tape.phases[at].name, [], block
+    while leaf.blocks:
+        leaf = leaf.blocks[leaf.crest]
+        stays.append(leaf)
+    event = leaf.start + leaf.crest - 1
+    storage, slot = tape.events[event], leaf.slot
+    operation = tape.operations[storage]
+    again = next((r for r in tape.recomputations if r.start <= event < r.stop), None)
+    if slot is None or slot.stack is None:
+        part = OPTIMIZER if phase == "optimizer_step" else HEAD if tape.components[storage] == LOSS else _outside(tape, at, event)
+        return Place(part, None, None, operation, again is not None)
+    layer = slot.start
+    for inner, stay in zip(slot.path, stays, strict=False):
+        last = stay.net > 0
+        if phase == BACKWARD and (again is None or _contains(again, inner)):
+            last = not last
+        layer += inner.step * (inner.repeat - 1) * last
+    return Place(slot.stack.label, layer, slot.stack.layers, operation, again is not None)
+
+
+def _contains(again: Recomputation, slot: Slot) -> bool:
+    """Whether what runs again lies in this slot: its passes come from last to first. Those of slots inside it come in order."""
+    return again.slot is not None and slot in again.slot.path
+
+
+def _outside(tape: Tape, at: int, event: int) -> str:
+    """Where among the stacks an event outside of them is."""
+    start = tape.phases[at].start
+    stop = tape.phases[at + 1].start if at + 1 < len(tape.phases) else len(tape.events)
+    stacks = [(m.start, m.slot.stack.label) for m in tape.marks if m.slot and m.slot.stack and start <= m.start < stop]
+    if not stacks:
+        return OUTSIDE
+    follows = bisect_right(stacks, event, key=lambda stack: stack[0])
+    before, after = ("after", "before") if tape.phases[at].name == BACKWARD else ("before", "after")
+    return f"{after} {stacks[follows - 1][1]}" if follows else f"{before} {stacks[0][1]}"
+
+
+def tensors(tape: Tape, alive: list[int]) -> dict[Alike, int]:
+    """How many tensors of each kind are alive, given how often each storage is: the kinds' bytes sum to the live bytes."""
+    found: dict[Kind, int] = {}
+    for storage, times in enumerate(alive):
+        if times:
+            kind = _kind(tape, storage)
+            found[kind] = found.get(kind, 0) + times
+    if min(found.values(), default=0) < 0:
+        _settle(tape, alive, found)
+    return {Alike(*kind): count for kind, count in found.items() if count}
+
+
+def _kind(tape: Tape, storage: int) -> Kind:
+    slot = tape.slots[storage]
+    part = None if slot is None or slot.stack is None else slot.stack.label
+    return tape.components[storage], tape.operations[storage], part, tape.forms[storage], tape.sizes[storage]
+
+
+def _settle(tape: Tape, alive: list[int], found: dict[Kind, int]) -> None:
+    """Where the first pass of a slot frees what was made outside of it, later passes free what the pass before them made.
+
+    The tape has the first freed every time, more often than it was made. The second is as large, made in a slot that stands for
+    several layers, and freed outside of it.
+    """
+    handed_on: dict[Kind, int] = {}
+    for mark, after in pairwise([*tape.marks, Mark(len(tape.events) if tape.stop is None else tape.stop, None)]):
+        for event in tape.events[mark.start : after.start]:
+            born = tape.slots[-event] if event < 0 else None
+            if born is not None and born.total > 1 and born is not mark.slot and alive[-event] > 0:
+                kind = _kind(tape, -event)
+                handed_on[kind] = handed_on.get(kind, 0) + alive[-event]
+    for kind in [kind for kind, count in found.items() if count < 0]:
+        others = [k for k in handed_on if k[-1] == kind[-1] and found[k] > 0]
+        others.sort(key=lambda other: (other[0] != kind[0], other[3] != kind[3]))  # as alike in component and form as there are
+        for other in others:
+            moved = min(handed_on[other], found[other], -found[kind])
+            handed_on[other] -= moved
+            found[other] -= moved
+            found[kind] += moved
