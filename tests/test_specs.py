@@ -71,7 +71,7 @@ def test_any_size_has_a_shape(size: str) -> None:
 
 UNREADABLE: dict[str, tuple[Any, type[Exception], str]] = {
     "no model_type": ({"hidden_size": 64}, InvalidJob, "model_type"),
-    "another family": ({"model_type": "mamba", "hidden_size": 64}, NotModelled, "mamba"),
+    "another family": ({"model_type": "rwkv", "hidden_size": 64}, NotModelled, "rwkv"),
     "a list": ([1, 2], InvalidJob, "no JSON object"),
     "few fields": ({"model_type": "llama", "hidden_size": "wide"}, InvalidJob, "num_attention_heads"),
     "negative": ({**config(published("llama-7b").architecture, "sdpa").to_dict(), "num_hidden_layers": -3}, InvalidJob, "layers"),

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
+from unittest import mock
 
 import torch
 import transformers
 from torch._subclasses.fake_tensor import FakeTensorMode
+from transformers.cache_utils import DynamicSlidingWindowLayer
 
 from estimator.specs.spec import DecoderSpec
 from estimator.verify.cuda import on_cuda
@@ -19,7 +23,7 @@ from estimator.verify.step import no_packing
 def fake_serving(spec: DecoderSpec, sequences: int, tokens: int) -> dict[str, int]:
     """Bytes of the weights, and at the peaks of a prompt's pass (prefill) and of the next token's (decode), in bf16."""
     live = Live()
-    with FakeTensorMode(allow_non_fake_inputs=True), no_packing(), on_cuda(), torch.no_grad():
+    with FakeTensorMode(allow_non_fake_inputs=True), no_packing(), on_cuda(), windows_seen(live), torch.no_grad():
         with defaulting_to(torch.bfloat16):
             model: Any = transformers.AutoModelForCausalLM.from_config(config(spec, "sdpa"))
         model.eval()
@@ -40,3 +44,16 @@ def fake_serving(spec: DecoderSpec, sequences: int, tokens: int) -> dict[str, in
         del model, cache
     gc.collect()
     return counted
+
+
+@contextmanager
+def windows_seen(live: Live) -> Iterator[None]:
+    """Let `live` count the width of each layer's window, which the cache sends to the GPU."""
+    plain = DynamicSlidingWindowLayer.lazy_initialization
+
+    def send(layer: Any, *states: torch.Tensor) -> None:
+        plain(layer, *states)
+        live.measure(layer._sliding_window_tensor.untyped_storage())
+
+    with mock.patch.object(DynamicSlidingWindowLayer, "lazy_initialization", send):
+        yield
