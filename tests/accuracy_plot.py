@@ -15,12 +15,12 @@ def plot() -> str:
         ("A100, allocated", "#ee6677", list(allocated())),
         ("A100, nvidia-smi", "#ccbb44", list(shown())),
     ]
-    low, high, side, edge = 20, 37.5, 480, 60
+    low, high, side, edge = 20, 39, 480, 60
 
     def at(value: float) -> float:
         return (math.log2(value) - low) / (high - low) * side
 
-    marks = [(2**k, f"{2 ** (k - 30)} GiB" if k >= 30 else f"{2 ** (k - 20)} MiB") for k in range(20, 38, 3)]
+    marks = [(2**k, f"{2 ** (k - 30)} GiB" if k >= 30 else f"{2 ** (k - 20)} MiB") for k in range(20, 39, 3)]
     parts = [f'<line x1="{edge}" y1="{edge + side}" x2="{edge + side}" y2="{edge}" stroke="#bbb"/>']
     for value, label in marks:
         x, y = edge + at(value), edge + side - at(value)

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from statistics import median
 from typing import Any
+from unittest import mock
 
 import pytest
+import torch
 
 from estimator import Job, estimate
 from estimator.specs.resolve import resolve
 from estimator.units import GIB, MIB
 from estimator.verify.step import fake_step
-from tests.jobs import job_of
+from tests import gpu
+from tests.jobs import cases, job_of
 from tests.loading import left_of_blocks, santacoder
 from tests.measured import CUBLAS_WORKSPACES, a100_runs
 
@@ -99,3 +102,14 @@ def test_foreach_holds_the_steps_of_all_parameters_at_once() -> None:
     foreach_bytes, fused_bytes = estimate(job).memory.peak_bytes, estimate(fused).memory.phases["optimizer_step"]
     assert (foreach_bytes + CUBLAS_WORKSPACES) / GIB == pytest.approx(67.46, abs=0.005)
     assert (foreach_bytes - fused_bytes) / GIB == pytest.approx(13.5, abs=0.05)
+
+
+@pytest.mark.parametrize("case", cases("gpu"), ids=lambda case: case["name"])
+def test_what_is_to_be_measured_is_answered_and_fits(case: dict[str, Any]) -> None:
+    assert estimate({**job_of(case), "hardware": {"gpu": "a100-80gb"}}).fits
+
+
+def test_nothing_is_measured_without_a_gpu(capsys: pytest.CaptureFixture[str]) -> None:
+    with mock.patch.object(torch.cuda, "is_available", return_value=False):
+        assert gpu.main([]) == 2
+    assert "no CUDA device" in capsys.readouterr().err

@@ -206,14 +206,14 @@ def ranks(world: int) -> Iterator[DeviceMesh | None]:
         destroy_process_group()
 
 
-def autocast(job: Job) -> Any:
+def autocast(job: Job, device: str = "cpu") -> Any:
     """What the forward pass runs in."""
     training = job.training
     if training.autocast:
-        return torch.autocast("cpu", TRUE[training.precision])
+        return torch.autocast(device, TRUE[training.precision])
     if training.precision != "bf16-mixed" or job.parallelism.strategy == "fsdp2":
         return nullcontext()
-    return torch.autocast("cpu", torch.bfloat16)
+    return torch.autocast(device, torch.bfloat16)
 
 
 def make_optimizer(job: Job, model: nn.Module) -> torch.optim.Optimizer:
