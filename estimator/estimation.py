@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ from estimator.tape.tape import KV_CACHE
 from estimator.timing.step import decode_time, training_time
 from estimator.training.plan import precision_of, trace_training
 from estimator.units import MIB
-from estimator.verdict import judge
+from estimator.verdict import judge, offered
 from estimator.version import DATA_VERSION, SOFTWARE_VERSION
 
 
@@ -39,21 +40,52 @@ def estimate(job: Job | Mapping[str, Any] | str | Path, allow_files: bool = True
     `allow_files` False refuses models named by a path, as a service must. Raises `InvalidJob` for what cannot be read or
     does not fit together, `NotModelled` for what this version has no model of, and `UnknownName`.
     """
-    job = read_job(job)
-    model = resolve(job.model, allow_files)
-    given = job
-    job = settled(job, model.spec)
+    run = _run(job, allow_files)
+    return _answer(run)
+
+
+def fits(job: Job | Mapping[str, Any] | str | Path, allow_files: bool = True) -> bool | None:
+    """What `estimate` says of a job in `fits`, sooner where even the peak is too much."""
+    run = _run(job, allow_files)
+    limit = offered(run.card.memory_bytes, run.job)
+    if limit is not None and run.played.peak.peak_bytes + run.beside.total_bytes > limit:
+        return False
+    return _answer(run).fits
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """A job as it was given and as it was settled, on its model and its hardware, played."""
+
+    given: Job
+    job: Job
+    model: Model
+    place: Topology
+    card: Capacity
+    build: Builder
+    played: Replay
+    beside: Overhead
+
+
+def _run(job: Job | Mapping[str, Any] | str | Path, allow_files: bool) -> _Run:
+    given = read_job(job)
+    model = resolve(given.model, allow_files)
+    job = settled(given, model.spec)
     _refuse_unmodelled(job, model.spec)
     _check_lengths(job, model)
     place = topology(job, model.spec)
     card = capacity(job.hardware)
     build = trace_training(job, model.spec, place) if job.task == "train" else trace_serving(job, model.spec, place)
-    played = replay(build.tape)
-    why = attribution(build.tape, played)
     beside = overhead(card.compute_capability, place.communicators, job.task == "train")
+    return _Run(given, job, model, place, card, build, replay(build.tape), beside)
+
+
+def _answer(run: _Run) -> Answer:
+    job, model, place, card, build, played = run.job, run.model, run.place, run.card, run.build, run.played
+    why = attribution(build.tape, played)
     taken = _reserved(job, build, card)
-    cache = _kv_cache(job, model, place, played.peak.peak_bytes - why.at_peak.get(KV_CACHE, 0), beside, card)
-    memory = _memory(played, why, beside, taken, card, cache)
+    cache = _kv_cache(job, model, place, played.peak.peak_bytes - why.at_peak.get(KV_CACHE, 0), run.beside, card)
+    memory = _memory(played, why, run.beside, taken, card, cache)
     verdict = judge(job, memory)
     time = _time(job, build, played, place, card)
     return Answer(
@@ -69,7 +101,7 @@ def estimate(job: Job | Mapping[str, Any] | str | Path, allow_files: bool = True
             *model.assumptions,
             *card.assumptions,
             *assumptions(job, place, card),
-            *(DEFAULT + used for used in defaults_used(given, job)),
+            *(DEFAULT + used for used in defaults_used(run.given, job)),
         ],
         warnings=warnings(job, model.spec, place, card, build.tape),
         suggestions=[*verdict.suggestions, *(advice(job, memory) if verdict.fits is False else ())],

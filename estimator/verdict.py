@@ -20,9 +20,8 @@ class Verdict:
     suggestions: tuple[str, ...] = ()
 
 
-def offered(memory: Memory, job: Job) -> int | None:
+def offered(limit: int | None, job: Job) -> int | None:
     """Bytes of a GPU that the job may take: all of them, or the share that vLLM is told to; None if no GPU was given."""
-    limit = memory.capacity_bytes
     if limit is None or job.task != "serve" or job.serving.engine != "vllm":
         return limit
     return int(limit * job.serving.gpu_memory_utilization)
@@ -33,7 +32,7 @@ def judge(job: Job, memory: Memory) -> Verdict:
 
     When a card is full the caching allocator gives back what is wholly free, so that alone does not keep a job from running.
     """
-    limit = offered(memory, job)
+    limit = offered(memory.capacity_bytes, job)
     if limit is None:
         return Verdict(None, "unknown", "no hardware was given: name a gpu, or an amount of memory")
     share = "" if limit == memory.capacity_bytes else f" (vLLM's {job.serving.gpu_memory_utilization:.0%} share)"

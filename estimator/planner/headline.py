@@ -8,7 +8,7 @@ from typing import Any
 
 from estimator.answer import Answer, Fit, FitRow, Versions
 from estimator.errors import NotModelled, WillItFitError
-from estimator.estimation import estimate
+from estimator.estimation import estimate, fits
 from estimator.families import count
 from estimator.hardware.capacity import capacity
 from estimator.hardware.parse import parse_hardware
@@ -118,7 +118,7 @@ def _row(question: _Question, way: Way, hardware: Hardware) -> FitRow:
     if best is None:
         return _unknown(way, "no way to spread it over these GPUs")
     spread, answer = best
-    memory, limit = answer.memory, offered(answer.memory, read_job(answer.job))
+    memory, limit = answer.memory, offered(answer.memory.capacity_bytes, read_job(answer.job))
     return FitRow(
         way=way.label,
         spread=spread,
@@ -172,6 +172,6 @@ def smallest_change(question: _Question, way: Way, hardware: Hardware) -> str:
 
 def _fits(question: _Question, way: Way, hardware: Hardware) -> bool:
     try:
-        return any(question.ask(job).fits for _, job in _spreads(question, way, hardware))
+        return any(fits({"model": question.model, **job}, question.allow_files) for _, job in _spreads(question, way, hardware))
     except WillItFitError:
         return False
