@@ -21,8 +21,6 @@ from estimator.verify.step import Counted, batch
 from tests.judge.allocations import Lap, laps, watching
 
 PHASES = ("forward", "backward", "optimizer_step")
-NUMBER = 8
-"""Bytes of a number of Python's as torch's operations take it: with a GPU, too, it lies in the host's memory."""
 GENERATOR = 5056
 """Bytes of the CPU generator's state, which checkpointing keeps for each segment: in the host's memory, too."""
 
@@ -100,5 +98,5 @@ def _counted(resident: int, played: list[Lap]) -> Counted:
 
 
 def _on_gpu(sizes: list[int]) -> Iterator[int]:
-    """The changes that a GPU's memory would see, as CUDA's allocator rounds them."""
-    return (rounded(abs(size)) * (1 if size > 0 else -1) for size in sizes if abs(size) not in (NUMBER, GENERATOR))
+    """The changes as CUDA's allocator rounds them."""
+    return (rounded(abs(size)) * (1 if size > 0 else -1) for size in sizes if abs(size) != GENERATOR)
