@@ -9,7 +9,7 @@ from typing import Any
 from torch._C._profiler import _EventType
 from torch.profiler import ProfilerActivity, profile
 
-from tests.judge.host import LIFT, blocks
+from tests.judge.host import blocks
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +33,8 @@ def laps(watched: profile, names: Sequence[str]) -> list[Lap]:
     """Every run of a `record_function` of these names, in order."""
     profiler: Any = watched.profiler
     roots = profiler.kineto_results.experimental_event_tree()
-    events = sorted(_found(roots, names), key=lambda event: event.start_time_ns)
-    of_host = {id(event): block.of_host for event, block in blocks([e for e in events if e.name not in names])}
+    events = sorted(_all(roots), key=lambda event: event.start_time_ns)
+    block_of = blocks(events)
     found: list[Lap] = []
     between: list[int] = []
     end = 0
@@ -42,16 +42,15 @@ def laps(watched: profile, names: Sequence[str]) -> list[Lap]:
         if event.name in names:
             found.append(Lap(event.name, between, []))
             between, end = [], event.end_time_ns
-        elif not of_host.get(id(event), True):
+        elif event.tag == _EventType.Allocation and not block_of[id(event)].of_host:
             (found[-1].within if event.start_time_ns < end else between).append(event.extra_fields.alloc_size)
     return found
 
 
-def _found(events: list[Any], names: Sequence[str]) -> Iterator[Any]:
-    """Allocations, the named runs and `LIFT`, wherever they are nested."""
+def _all(events: list[Any]) -> Iterator[Any]:
+    """Events, wherever they are nested."""
     waiting = list(events)
     while waiting:
         event = waiting.pop()
         waiting.extend(event.children)
-        if event.tag == _EventType.Allocation or event.name in (*names, LIFT):
-            yield event
+        yield event

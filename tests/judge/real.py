@@ -19,6 +19,7 @@ from estimator.verify.live import rounded
 from estimator.verify.model import build, make_optimizer
 from estimator.verify.step import Counted, batch
 from tests.judge.allocations import Lap, laps, watching
+from tests.judge.dropout import fused_dropout
 
 PHASES = ("forward", "backward", "optimizer_step")
 GENERATOR = 5056
@@ -31,7 +32,7 @@ def real_step(job: Job, spec: ModelSpec) -> Counted:
     Half precision is left to the fake tensors: the CPU's matrix products copy such tensors, which CUDA's do not.
     """
     torch.manual_seed(0)
-    with on_cuda(), _alone() if job.parallelism.strategy == "ddp" else nullcontext():
+    with on_cuda(), fused_dropout(), _alone() if job.parallelism.strategy == "ddp" else nullcontext():
         model = build(job, spec)
         optimizer = make_optimizer(job, model)
         _play(job, spec, model, optimizer)
