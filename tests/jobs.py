@@ -23,6 +23,12 @@ def cases(name: str) -> list[dict[str, Any]]:
     return found
 
 
+def table(name: str) -> dict[str, Any]:
+    """A table that is a mapping."""
+    found: dict[str, Any] = yaml.safe_load((CASES / f"{name}.yaml").read_text(encoding="utf-8"))
+    return found
+
+
 def job_of(case: Mapping[str, Any]) -> dict[str, Any]:
     """The job of a case: its model with as many layers as the case says."""
     job = {key: value for key, value in case.items() if key in Job.model_fields}

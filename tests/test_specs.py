@@ -69,6 +69,15 @@ def test_any_size_has_a_shape(size: str) -> None:
     assert count(resolve(size).spec) == pytest.approx(wanted, rel=0.02)
 
 
+T5 = {"model_type": "t5", "d_model": 256, "d_ff": 512, "num_layers": 2, "num_heads": 4, "vocab_size": 100}
+
+
+def test_a_setting_may_have_both_of_its_names() -> None:
+    assert resolve({**T5, "hidden_size": 256, "num_hidden_layers": 2}).spec == resolve(T5).spec
+    with pytest.raises(InvalidJob, match="hidden_size 128 and d_model 256"):
+        resolve({**T5, "hidden_size": 128})
+
+
 UNREADABLE: dict[str, tuple[Any, type[Exception], str]] = {
     "no model_type": ({"hidden_size": 64}, InvalidJob, "model_type"),
     "another family": ({"model_type": "rwkv", "hidden_size": 64}, NotModelled, "rwkv"),

@@ -74,6 +74,10 @@ class WhisperSpec(ModelSpec):
         return self.model_dump(by_alias=True, exclude={"max_position_embeddings"})
 
     @property
+    def depth(self) -> int:
+        return self.num_hidden_layers + self.decoder_layers
+
+    @property
     def most_targets(self) -> int:
         return self.max_target_positions
 

@@ -70,6 +70,20 @@ class ModelSpec(BaseModel):
         aliases = {cls.model_fields[name].alias for name in missing}
         return {name: value for name, value in given.items() if name not in aliases} | missing
 
+    @model_validator(mode="before")
+    @classmethod
+    def _one_name(cls, given: Any) -> Any:
+        """Of two names for one setting, which must agree, one is read: some config.json have both (`attribute_map`)."""
+        if not isinstance(given, Mapping):
+            return given
+        aliases = {name: field.alias for name, field in cls.model_fields.items() if field.alias not in (None, name)}
+        twice = [(name, alias) for name, alias in aliases.items() if alias and name in given and alias in given]
+        for name, alias in twice:
+            if None not in (given[name], given[alias]) and given[name] != given[alias]:
+                raise ValueError(f"{name} {given[name]!r} and {alias} {given[alias]!r} are one setting, and differ")
+        spare = {alias if given[alias] is None else name for name, alias in twice}
+        return {name: value for name, value in given.items() if name not in spare}
+
     @property
     def most_targets(self) -> int | None:
         """Tokens that an encoder-decoder can write at most; None where nothing limits them."""

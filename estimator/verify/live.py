@@ -139,12 +139,15 @@ class Live(TorchDispatchMode):
             tree_map_only(torch.Tensor, self.track, result[:2])
             if not args[0].is_contiguous():
                 del copies[0]
-        hosted = func is aten.lift_fresh.default or self._of_host(args)
+        hosted = (func is aten.lift_fresh.default and not args[0].dim()) or self._of_host(args)
         tree_map_only(torch.Tensor, self._leave_out if hosted else self.track, result)
         return result
 
     def _of_host(self, args: Any) -> bool:
-        """Whether an operation computes with Python's numbers alone, as tensors (`torch.tensor(3)`)."""
+        """Whether an operation computes with Python's numbers alone, as tensors (`torch.tensor(3)`).
+
+        A list that indexes lies where the tensor lies that it indexes (python_variable_indexing.cpp, `sequenceToVariable`).
+        """
         given = [a for a in args if isinstance(a, torch.Tensor)]
         return bool(given) and all(t.dim() == 0 and t.untyped_storage()._cdata in self.host for t in given)
 

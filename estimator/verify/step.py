@@ -93,6 +93,8 @@ def batch(job: Job, spec: Any, model: Any) -> dict[str, Any]:
     made: dict[str, Any] = {}
     if model.main_input_name == "input_ids":
         made["input_ids"] = torch.randint(0, spec.vocab_size, (rows, tokens))
+        if training.head == "sequence-classification" and model.config.is_encoder_decoder:
+            _end(made["input_ids"], model.config.eos_token_id)
     elif model.main_input_name == "pixel_values":
         made["pixel_values"] = torch.rand(rows, spec.num_channels, spec.image_size, spec.image_size, dtype=model.dtype)
     else:
@@ -107,6 +109,12 @@ def batch(job: Job, spec: Any, model: Any) -> dict[str, Any]:
     else:
         made["labels"] = torch.randint(0, training.labels or 2, (rows,))
     return made
+
+
+def _end(ids: torch.Tensor, token: int) -> None:
+    """End each sequence, and only there, by this token, which is what an encoder–decoder classifies by."""
+    ids.masked_fill_(ids == token, 0)
+    ids[:, -1].fill_(token)
 
 
 def _forget_counters(optimizer: torch.optim.Optimizer, live: Live) -> None:

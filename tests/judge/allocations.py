@@ -9,10 +9,15 @@ from typing import Any
 from torch._C._profiler import _EventType
 from torch.profiler import ProfilerActivity, profile
 
+from tests.judge.host import blocks
+
 
 @dataclass(frozen=True, slots=True)
 class Lap:
-    """One run of a `record_function`: bytes born, negative if freed, since the lap before it, and within it."""
+    """One run of a `record_function`: bytes born, negative if freed, since the lap before it, and within it.
+
+    Without what would lie in the host's memory.
+    """
 
     name: str
     between: list[int]
@@ -21,33 +26,31 @@ class Lap:
 
 def watching() -> profile:
     """A profiler that sees every allocation. Of a block that was born before, it does not report the end."""
-    return profile(activities=[ProfilerActivity.CPU], profile_memory=True)
+    return profile(activities=[ProfilerActivity.CPU], profile_memory=True, record_shapes=True)
 
 
 def laps(watched: profile, names: Sequence[str]) -> list[Lap]:
     """Every run of a `record_function` of these names, in order."""
     profiler: Any = watched.profiler
     roots = profiler.kineto_results.experimental_event_tree()
-    events = sorted(_found(roots, names), key=lambda event: event.start_time_ns)
+    events = sorted(_all(roots), key=lambda event: event.start_time_ns)
+    block_of = blocks(events)
     found: list[Lap] = []
     between: list[int] = []
     end = 0
     for event in events:
-        if event.tag != _EventType.Allocation:
+        if event.name in names:
             found.append(Lap(event.name, between, []))
             between, end = [], event.end_time_ns
-        elif event.start_time_ns < end:
-            found[-1].within.append(event.extra_fields.alloc_size)
-        else:
-            between.append(event.extra_fields.alloc_size)
+        elif event.tag == _EventType.Allocation and not block_of[id(event)].of_host:
+            (found[-1].within if event.start_time_ns < end else between).append(event.extra_fields.alloc_size)
     return found
 
 
-def _found(events: list[Any], names: Sequence[str]) -> Iterator[Any]:
-    """Allocations and the named runs, wherever they are nested."""
+def _all(events: list[Any]) -> Iterator[Any]:
+    """Events, wherever they are nested."""
     waiting = list(events)
     while waiting:
         event = waiting.pop()
         waiting.extend(event.children)
-        if event.tag == _EventType.Allocation or event.name in names:
-            yield event
+        yield event

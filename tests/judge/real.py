@@ -19,10 +19,9 @@ from estimator.verify.live import rounded
 from estimator.verify.model import build, make_optimizer
 from estimator.verify.step import Counted, batch
 from tests.judge.allocations import Lap, laps, watching
+from tests.judge.dropout import fused_dropout
 
 PHASES = ("forward", "backward", "optimizer_step")
-NUMBER = 8
-"""Bytes of a number of Python's as torch's operations take it: with a GPU, too, it lies in the host's memory."""
 GENERATOR = 5056
 """Bytes of the CPU generator's state, which checkpointing keeps for each segment: in the host's memory, too."""
 
@@ -33,7 +32,7 @@ def real_step(job: Job, spec: ModelSpec) -> Counted:
     Half precision is left to the fake tensors: the CPU's matrix products copy such tensors, which CUDA's do not.
     """
     torch.manual_seed(0)
-    with on_cuda(), _alone() if job.parallelism.strategy == "ddp" else nullcontext():
+    with on_cuda(), fused_dropout(), _alone() if job.parallelism.strategy == "ddp" else nullcontext():
         model = build(job, spec)
         optimizer = make_optimizer(job, model)
         _play(job, spec, model, optimizer)
@@ -100,5 +99,5 @@ def _counted(resident: int, played: list[Lap]) -> Counted:
 
 
 def _on_gpu(sizes: list[int]) -> Iterator[int]:
-    """The changes that a GPU's memory would see, as CUDA's allocator rounds them."""
-    return (rounded(abs(size)) * (1 if size > 0 else -1) for size in sizes if abs(size) not in (NUMBER, GENERATOR))
+    """The changes as CUDA's allocator rounds them."""
+    return (rounded(abs(size)) * (1 if size > 0 else -1) for size in sizes if abs(size) != GENERATOR)
