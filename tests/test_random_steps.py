@@ -84,7 +84,7 @@ def jobs(draw: st.DrawFn) -> dict[str, Any]:
     return job
 
 
-@settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(max_examples=15, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(jobs())
 def test_a_random_step_allocates_what_torch_allocates(asked: dict[str, Any]) -> None:
     try:
