@@ -9,7 +9,7 @@ from statistics import median
 
 from estimator import Answer, estimate
 from estimator.units import MIB
-from tests.jobs import CASES, cases
+from tests.jobs import CASES, cases, counts, job_of
 from tests.judged import records
 from tests.measured import CUBLAS_WORKSPACES, a100_runs
 
@@ -29,14 +29,16 @@ class Row:
         return self.predicted / self.found - 1
 
 
-def steps(judge: str) -> Iterator[Row]:
+@cache
+def steps(judge: str) -> list[Row]:
     """Per case the moment at which the prediction is worst, or the highest where all are equal."""
+    rows = []
     for path in sorted((CASES / judge).glob("*.yaml")):
         for case in cases(f"{judge}/{path.stem}"):
-            verdict = records()[judge][case["name"]]
-            estimated, counted = verdict["estimated"], verdict["counted"]
+            estimated, counted = counts(estimate(job_of(case))), records()[judge][case["name"]]
             worst = max(counted, key=lambda name: (abs(estimated[name] / counted[name] - 1), counted[name]))
-            yield Row(path.stem.replace("_", " "), case["name"], worst.replace("_", " "), estimated[worst], counted[worst])
+            rows.append(Row(path.stem.replace("_", " "), case["name"], worst.replace("_", " "), estimated[worst], counted[worst]))
+    return rows
 
 
 @cache
@@ -102,7 +104,7 @@ def by_group(rows: list[Row]) -> str:
 
 def page() -> dict[str, str]:
     """The parts of the page that are made, by the name of their place in it."""
-    fake, real, peaks, smi = list(steps("fake_steps")), list(steps("real_steps")), list(allocated()), list(shown())
+    fake, real, peaks, smi = steps("fake_steps"), steps("real_steps"), list(allocated()), list(shown())
     said = list(verdicts())
     wrong = [line for line in said if line[-1] == "wrong"]
     return {

@@ -10,8 +10,8 @@ from tests.accuracy import allocated, shown, steps
 def plot() -> str:
     """Predicted against found, logarithmic both ways, as SVG."""
     kinds = [
-        ("torch, fake tensors", "#4477aa", list(steps("fake_steps"))),
-        ("torch, real tensors", "#228833", list(steps("real_steps"))),
+        ("torch, fake tensors", "#4477aa", steps("fake_steps")),
+        ("torch, real tensors", "#228833", steps("real_steps")),
         ("A100, allocated", "#ee6677", list(allocated())),
         ("A100, nvidia-smi", "#ccbb44", list(shown())),
     ]

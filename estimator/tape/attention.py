@@ -56,7 +56,7 @@ def _numbers(mask: Tensor, q: Tensor) -> Tensor:
     """A mask as numbers of q's type; of booleans they are made for each sequence (attention.cpp, `convert_boolean_attn_mask`)."""
     if mask.dtype is not dtypes.bool_:
         return mask
-    return empty(q.tape, (q.shape[0], *mask.shape[1:]), q.dtype, "where")
+    return _zero_or_less(q, (q.shape[0], *mask.shape[1:]))
 
 
 def _aligned(mask: Tensor, shape: Shape) -> Tensor:
@@ -195,8 +195,14 @@ def _lower_triangle(q: Tensor, tokens: int, length: int) -> Tensor:
     ones = empty(q.tape, (tokens, length), dtypes.bool_, "ones")
     lower = empty(q.tape, (tokens, length), dtypes.bool_, "tril")
     del ones
-    mask = empty(q.tape, (tokens, length), q.dtype, "where")
-    del lower
+    return _zero_or_less(q, lower.shape)
+
+
+def _zero_or_less(q: Tensor, shape: Shape) -> Tensor:
+    """What is added to scores instead of a mask of booleans: zero, or minus infinity, each of them a tensor (`where`)."""
+    numbers = [empty(q.tape, (), q.dtype, "scalar_tensor") for _ in range(2)]
+    mask = empty(q.tape, shape, q.dtype, "where")
+    del numbers
     return mask
 
 
@@ -205,8 +211,9 @@ def _safe_softmax(x: Tensor) -> Tensor:
     node = record("SafeSoftmaxBackward", (x,), (), lambda g, y: unary("_softmax_backward_data", g))
     out = unary("_softmax", x)
     masked = unary("isneginf", x, dtypes.bool_)
-    rows = empty(x.tape, (*x.shape[:-1], 1), dtypes.bool_, "all")  # those are set to zero in place
-    del masked, rows
+    rows = empty(x.tape, (*x.shape[:-1], 1), dtypes.bool_, "all")
+    zero = empty(x.tape, (), x.dtype, "scalar_tensor")  # those rows are set to it in place
+    del masked, rows, zero
     return attach(node, out, save=True)
 
 

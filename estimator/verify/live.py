@@ -174,7 +174,7 @@ def _safe_softmax(x: torch.Tensor, dim: int, dtype: torch.dtype | None = None) -
     """What the fused name runs (aten/src/ATen/native/SoftMax.cpp), so that its temporaries are seen."""
     out = torch.softmax(x, dim, dtype)
     masked = torch.isneginf(x)
-    return out.masked_fill_(masked.all(dim, keepdim=True), 0.0)
+    return torch.where(masked.all(dim, keepdim=True), torch.scalar_tensor(0.0, dtype=out.dtype), out, out=out)
 
 
 def _grouped_mm(a: torch.Tensor, b: torch.Tensor, offsets: torch.Tensor) -> torch.Tensor:

@@ -68,7 +68,8 @@ def _held(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> list[torc
     counts_on_gpu = bool(optimizer.defaults.get("fused"))
     states = [t for state in optimizer.state.values() for name, t in state.items() if counts_on_gpu or name != "step"]
     states = [t for t in states if t is not None]
-    return [*model.parameters(), *model.buffers(), *states]
+    plain = [t for module in model.modules() for t in vars(module).values() if isinstance(t, torch.Tensor)]
+    return [*model.parameters(), *model.buffers(), *plain, *states]
 
 
 def _play(job: Job, spec: ModelSpec, model: Any, optimizer: torch.optim.Optimizer) -> None:

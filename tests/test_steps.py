@@ -1,0 +1,42 @@
+"""torch as judge of whole training steps, to the byte: at full width on fake tensors, and of small models on real ones.
+
+Every estimate is held against what torch counted when it was last asked about all cases (`python -m tests.judged`). Here torch is
+asked anew about one case of each family, and about a part of the others.
+
+A case that is not equal says how far off it is (`within`, of each count) and `why`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from estimator import estimate
+from tests.jobs import cases, counts, job_of
+from tests.judged import JUDGES, counted, of_every_family, records
+
+WORST = 0.005
+SHARE = 4
+"""One case in so many is asked about anew."""
+ALL = [pytest.param(judge, case, id=f"{judge} {case['name']}") for judge in JUDGES for case in cases(judge)]
+ANEW = [pytest.param(judge, case, id=f"{judge} {case['name']}") for judge in JUDGES for case in of_every_family(judge, SHARE)]
+
+
+@pytest.mark.parametrize(("judge", "case"), ALL)
+def test_a_step_allocates_what_torch_allocates(judge: str, case: dict[str, Any]) -> None:
+    recorded = records()[judge].get(case["name"])
+    assert recorded, "run: python -m tests.judged"
+    estimated = counts(estimate(job_of(case)))
+    if "within" in case:
+        assert case["why"]
+        assert case["within"] <= WORST
+        error = max(abs(estimated[name] / recorded[name] - 1) for name in recorded)
+        assert case["within"] / 10 < error <= case["within"], (estimated, recorded)
+    else:
+        assert estimated == recorded
+
+
+@pytest.mark.parametrize(("judge", "case"), ANEW)
+def test_torch_allocates_what_it_did(judge: str, case: dict[str, Any]) -> None:
+    assert counted(judge, case) == records()[judge][case["name"]], "run: python -m tests.judged"
