@@ -134,7 +134,7 @@ class Bert:
     def __init__(self, spec: BertSpec, build: Builder):
         refuse_quantization(build, spec.model_type)
         self.embeddings = Embeddings(spec, build)
-        self.layers = build.layers(spec.num_hidden_layers, lambda _: Layer(spec, build), "layer")
+        self.layers = build.layers(spec.num_hidden_layers, lambda _: Layer(spec, build), "layer", last=1)
 
     def forward(self, ids: Tensor) -> Tensor:
         embedded = self.embeddings(ids)
