@@ -47,7 +47,7 @@ def resolve(model: str | Mapping[str, Any], allow_files: bool = True) -> Model:
         spec, assumption = generic(billions, text)
         return Model(text.upper(), spec, "a generic architecture of that size", (assumption,))
     if _MIXTURE.fullmatch(text):
-        raise NotModelled(f"{text!r} is a mixture of experts, which are not modelled yet", "model")
+        raise NotModelled(f"{text!r} is the size of a mixture of experts, which says too little; give its config.json", "model")
     if text.lower().endswith((".json", ".yaml", ".yml")):
         if not allow_files:
             raise InvalidJob("files cannot be named here; send the architecture itself", "model")
