@@ -10,7 +10,7 @@ from typing import Any
 
 from estimator.advice import advice
 from estimator.answer import DEFAULT, Answer, KvCache, Memory, Parameters, Time, Versions
-from estimator.attribution import Attribution, attribution
+from estimator.attribution import Attribution
 from estimator.errors import InvalidJob, NotModelled
 from estimator.families import parameters
 from estimator.families.build import Builder
@@ -18,17 +18,18 @@ from estimator.hardware.capacity import Capacity, capacity
 from estimator.job import Job, defaults_used, read_job
 from estimator.notes import assumptions, not_modelled, warnings
 from estimator.parallel.topology import Topology, topology
+from estimator.playing import Play, play
 from estimator.pricing.prices import cost, unpriced
 from estimator.runtime.overheads import Overhead, facts, overhead, workspace
-from estimator.runtime.reserved import Reserved, reserved
-from estimator.serving.plan import kv_cache, trace_serving
+from estimator.runtime.reserved import Reserved
+from estimator.serving.plan import kv_cache
 from estimator.settle import settled
 from estimator.specs.resolve import Model, resolve
 from estimator.specs.spec import DecoderSpec, ModelSpec
-from estimator.tape.replay import Replay, replay
+from estimator.tape.replay import Replay
 from estimator.tape.tape import KV_CACHE
 from estimator.timing.step import decode_time, training_time
-from estimator.training.plan import precision_of, trace_training
+from estimator.training.plan import precision_of
 from estimator.units import MIB
 from estimator.verdict import judge, offered
 from estimator.version import DATA_VERSION, SOFTWARE_VERSION
@@ -48,7 +49,7 @@ def fits(job: Job | Mapping[str, Any] | str | Path, allow_files: bool = True) ->
     """What `estimate` says of a job in `fits`, sooner where even the peak is too much."""
     run = _run(job, allow_files)
     limit = offered(run.card.memory_bytes, run.job)
-    if limit is not None and run.played.peak.peak_bytes + run.beside.total_bytes > limit:
+    if limit is not None and run.play.phases.peak.peak_bytes + run.beside.total_bytes > limit:
         return False
     return _answer(run).fits
 
@@ -62,8 +63,7 @@ class _Run:
     model: Model
     place: Topology
     card: Capacity
-    build: Builder
-    played: Replay
+    play: Play
     beside: Overhead
 
 
@@ -75,15 +75,14 @@ def _run(job: Job | Mapping[str, Any] | str | Path, allow_files: bool) -> _Run:
     _check_lengths(job, model)
     place = topology(job, model.spec)
     card = capacity(job.hardware)
-    build = trace_training(job, model.spec, place) if job.task == "train" else trace_serving(job, model.spec, place)
     beside = overhead(card.compute_capability, place.communicators, job.task == "train")
-    return _Run(given, job, model, place, card, build, replay(build.tape), beside)
+    return _Run(given, job, model, place, card, play(job, model.spec, place), beside)
 
 
 def _answer(run: _Run) -> Answer:
-    job, model, place, card, build, played = run.job, run.model, run.place, run.card, run.build, run.played
-    why = attribution(build.tape, played)
-    taken = _reserved(job, build, card)
+    job, model, place, card = run.job, run.model, run.place, run.card
+    build, played, why = run.play.build, run.play.phases, run.play.why
+    taken = _reserved(job, run.play, card)
     cache = _kv_cache(job, model, place, played.peak.peak_bytes - why.at_peak.get(KV_CACHE, 0), run.beside, card)
     memory = _memory(played, why, run.beside, taken, card, cache)
     verdict = judge(job, memory)
@@ -158,12 +157,12 @@ def _check_lengths(job: Job, model: Model) -> None:
             raise InvalidJob(f"{asked} tokens are more than the model's {limit} learned positions", where)
 
 
-def _reserved(job: Job, build: Builder, card: Capacity) -> Reserved | None:
+def _reserved(job: Job, played: Play, card: Capacity) -> Reserved | None:
     """What the caching allocator takes; None for vLLM, which takes its share of the card whatever it needs."""
     if job.task == "serve" and job.serving.engine == "vllm":
         return None
     kept = round(workspace(card.compute_capability).value * MIB)
-    return reserved(build.tape, kept, job.task == "train" and job.training.expandable_segments)
+    return played.reserved(kept, job.task == "train" and job.training.expandable_segments)
 
 
 def _memory(

@@ -7,7 +7,6 @@ makes its states; the second finds them there, and gradients gone.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Hashable
 from dataclasses import dataclass
 
 from estimator.runtime.allocator import SMALL, SMALL_SEGMENT, CachingAllocator, ExpandableAllocator
@@ -15,9 +14,6 @@ from estimator.tape.replay import Stretch, folded
 from estimator.tape.tape import OPTIMIZER_STATE, Slot, Tape
 
 STEPS = 2
-KEPT = 256
-"""Runs whose result is remembered: the same question comes again."""
-_known: dict[Hashable, Reserved] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,16 +26,6 @@ class Reserved:
 
 def reserved(tape: Tape, workspace: int, expandable: bool = False) -> Reserved:
     """Play a run into the allocator. `workspace`: bytes that cuBLAS keeps from the first product of a thread on."""
-    marks = tuple((mark.start, mark.slot and (mark.slot.label, mark.slot.repeat, mark.slot.total)) for mark in tape.marks)
-    question = (tuple(tape.events), tuple(tape.sizes), marks, tuple(tape.phases), workspace, expandable)
-    if question not in _known:
-        if len(_known) == KEPT:
-            _known.pop(next(iter(_known)))
-        _known[question] = _play(tape, workspace, expandable)
-    return _known[question]
-
-
-def _play(tape: Tape, workspace: int, expandable: bool) -> Reserved:
     run = _Run(tape, expandable)
     phases = [(phase.name, fold.blocks) for phase, fold in zip(tape.phases, folded(tape), strict=True)]
     loading = [block for name, blocks in phases if name == "load" for block in blocks]

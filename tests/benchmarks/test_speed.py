@@ -10,10 +10,14 @@ from typing import Any
 import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
-from estimator import catalogue, estimate, fit
+from estimator import Job, catalogue, estimate, fit, playing
+from estimator.parallel.topology import topology
+from estimator.playing import play
+from estimator.runtime.reserved import reserved
 from estimator.specs.published import model_folder, published
+from estimator.specs.resolve import resolve
 
-ESTIMATE_SECONDS = 0.005
+TRACE_SECONDS, ESTIMATE_SECONDS = 0.005, 0.003
 COLD_SECONDS = 0.5
 HEADLINE = [sys.executable, "-m", "estimator.cli", "llama-2-13b", "--on", "2x24GB"]
 
@@ -28,16 +32,41 @@ def job(model: Any, **training: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", catalogue.names(model_folder()))
+def test_a_trace(name: str, benchmark: BenchmarkFixture) -> None:
+    """What a question costs that was not asked before, without the allocator."""
+    asked = Job.model_validate(estimate(job(name)).job)
+    spec = resolve(name).spec
+    place = topology(asked, spec)
+    benchmark.pedantic(play, (asked, spec, place), setup=forget, rounds=40, warmup_rounds=2)
+    assert (median(benchmark) or 0) < TRACE_SECONDS
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama-3-8b", "llama-3.1-405b"])
+def test_the_allocator(name: str, benchmark: BenchmarkFixture) -> None:
+    """What the first answer to a question costs besides: every layer of two steps, played into the caching allocator."""
+    asked = Job.model_validate(estimate(job(name)).job)
+    spec = resolve(name).spec
+    benchmark.pedantic(reserved, (play(asked, spec, topology(asked, spec)).build.tape, 2**23), rounds=8)
+
+
+@pytest.mark.parametrize("name", catalogue.names(model_folder()))
 def test_one_job(name: str, benchmark: BenchmarkFixture) -> None:
     benchmark(estimate, job(name))
     assert (median(benchmark) or 0) < ESTIMATE_SECONDS
 
 
+def forget() -> None:
+    """Let the next question be a new one."""
+    playing._played.cache_clear()
+
+
 @pytest.mark.parametrize("layers", [8, 80])
 @pytest.mark.parametrize("checkpointing", ["none", "full", "sqrt"])
 def test_depth_costs_nothing(layers: int, checkpointing: str, benchmark: BenchmarkFixture) -> None:
-    spec = {**published("llama-3-70b").architecture.model_dump(), "num_hidden_layers": layers}
-    benchmark(estimate, job(spec, activation_checkpointing=checkpointing))
+    given = {**published("llama-3-70b").architecture.model_dump(), "num_hidden_layers": layers}
+    asked = Job.model_validate(estimate(job(given, activation_checkpointing=checkpointing)).job)
+    spec = resolve(given).spec
+    benchmark.pedantic(play, (asked, spec, topology(asked, spec)), setup=forget, rounds=40, warmup_rounds=2)
 
 
 def test_the_headline_question(benchmark: BenchmarkFixture) -> None:

@@ -1,0 +1,66 @@
+"""A job's model, played: its tape, what the tape says, and what the caching allocator takes for it.
+
+Nothing here depends on the GPU, so what was played is remembered: the same question comes again, of another card.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+from estimator.attribution import Attribution, attribution
+from estimator.families.build import Builder
+from estimator.job import Job, Parallelism
+from estimator.parallel.topology import Topology
+from estimator.runtime.reserved import Reserved, reserved
+from estimator.serving.plan import trace_serving
+from estimator.specs.spec import ModelSpec
+from estimator.tape.replay import Replay, replay
+from estimator.training.plan import trace_training
+
+KEPT = 64
+"""Plays that are remembered, the ones asked for last."""
+
+
+@dataclass(frozen=True, slots=True)
+class Play:
+    """What a run allocates and frees: the model's parts, the phases, and where the peak is."""
+
+    build: Builder
+    phases: Replay
+    why: Attribution
+    _reserved: dict[tuple[int, bool], Reserved] = field(default_factory=dict)
+
+    def reserved(self, workspace: int, expandable: bool) -> Reserved:
+        """What the caching allocator takes. `workspace`: bytes that cuBLAS keeps per thread that multiplies."""
+        asked = workspace, expandable
+        if asked not in self._reserved:
+            self._reserved[asked] = reserved(self.build.tape, workspace, expandable)
+        return self._reserved[asked]
+
+
+@dataclass(frozen=True, slots=True)
+class _Question:
+    """All that a play depends on, as text where it is no plain value."""
+
+    spec_text: str
+    part_text: str
+    parallelism: Parallelism
+    place: Topology
+    job: Job = field(compare=False)
+    spec: ModelSpec = field(compare=False)
+
+
+def play(job: Job, spec: ModelSpec, place: Topology) -> Play:
+    """Play a settled job. Raises `InvalidJob` and `NotModelled` for what the model or the framework does not have."""
+    part = job.training if job.task == "train" else job.serving
+    text = job.task + part.model_dump_json(exclude={"tokens", "hours"})
+    return _played(_Question(spec.model_dump_json(), text, job.parallelism, place, job, spec))
+
+
+@lru_cache(maxsize=KEPT)
+def _played(asked: _Question) -> Play:
+    trace = trace_training if asked.job.task == "train" else trace_serving
+    build = trace(asked.job, asked.spec, asked.place)
+    phases = replay(build.tape)
+    return Play(build, phases, attribution(build.tape, phases))
