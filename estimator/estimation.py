@@ -41,8 +41,7 @@ def estimate(job: Job | Mapping[str, Any] | str | Path, allow_files: bool = True
     `allow_files` False refuses models named by a path, as a service must. Raises `InvalidJob` for what cannot be read or
     does not fit together, `NotModelled` for what this version has no model of, and `UnknownName`.
     """
-    run = _run(job, allow_files)
-    return _answer(run)
+    return _answer(_run(job, allow_files))
 
 
 def fits(job: Job | Mapping[str, Any] | str | Path, allow_files: bool = True) -> bool | None:
