@@ -14,6 +14,7 @@ from estimator.attribution import Attribution
 from estimator.errors import InvalidJob, NotModelled
 from estimator.families import parameters
 from estimator.families.build import Builder
+from estimator.hardware.capability import gpu
 from estimator.hardware.capacity import Capacity, capacity
 from estimator.job import Job, defaults_used, read_job
 from estimator.notes import assumptions, not_modelled, warnings
@@ -75,7 +76,7 @@ def _run(job: Job | Mapping[str, Any] | str | Path, allow_files: bool) -> _Run:
     place = topology(job, model.spec)
     card = capacity(job.hardware)
     beside = overhead(card.compute_capability, place.communicators, job.task == "train")
-    return _Run(given, job, model, place, card, play(job, model.spec, place), beside)
+    return _Run(given, job, model, place, card, play(job, model.spec, place, gpu(job, card)), beside)
 
 
 def _answer(run: _Run) -> Answer:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from estimator.dtypes import DType
 from estimator.facts import MeasuredFact
+from estimator.hardware.capability import gpu
 from estimator.hardware.capacity import Capacity
 from estimator.job import Job
 from estimator.parallel.topology import Topology
@@ -16,7 +17,7 @@ from estimator.training.plan import precision_of
 
 def assumptions(job: Job, place: Topology, card: Capacity) -> list[str]:
     """What is taken for granted about the run; of its time only where the card has a name, and so a time."""
-    said = _of_training(job, place) if job.task == "train" else _of_serving(job)
+    said = [*(_of_training(job, place) if job.task == "train" else _of_serving(job)), *_of_sdpa(job, card)]
     if card.accelerator is None:
         return said
     if job.task == "train":
@@ -58,6 +59,17 @@ def _of_serving(job: Job) -> list[str]:
     return said
 
 
+def _of_sdpa(job: Job, card: Capacity) -> list[str]:
+    """How torch's attention is taken to choose its kernel, where the GPU's name does not settle it."""
+    if (job.training.attention if job.task == "train" else {"transformers": "sdpa"}.get(job.serving.engine)) != "sdpa":
+        return []
+    if gpu(job, card).prefers_cudnn:
+        return ["sdpa prefers cuDNN's attention, as with the cuDNN 9.20 that torch 2.13 brings"]
+    if not card.compute_capability:
+        return ["sdpa chooses its kernel as on a GPU of compute capability 8.0"]
+    return []
+
+
 def _share(what: str, fact: MeasuredFact, of: str) -> str:
     return f"time: {what} at {fact.value:.0%} of {of} ({fact.low:.0%} to {fact.high:.0%})"
 
@@ -89,9 +101,7 @@ def without_bf16(card: Capacity) -> list[str]:
     """What to know of a card whose arithmetic has no bf16."""
     if card.accelerator is None or card.accelerator.bf16:
         return []
-    return [
-        f"{card.accelerator.name} has no bf16 arithmetic: expect bf16 slow, or refused (as vLLM does); fp16 takes the same bytes"
-    ]
+    return [f"{card.accelerator.name} has no bf16 arithmetic: expect bf16 slow, or refused (as vLLM does), and write fp16"]
 
 
 def not_modelled(job: Job) -> list[str]:

@@ -1,6 +1,7 @@
 """A job's model, played: its tape, what the tape says, and what the caching allocator takes for it.
 
-Nothing here depends on the GPU, so what was played is remembered: the same question comes again, of another card.
+Of the GPU only its compute capability matters here, so what was played is remembered: the same question comes again, of
+another card.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from estimator.runtime.reserved import Reserved, reserved
 from estimator.serving.plan import trace_serving
 from estimator.specs.spec import ModelSpec
 from estimator.tape.replay import Replay, replay
+from estimator.tape.tape import Gpu
 from estimator.training.plan import trace_training
 
 KEPT = 64
@@ -47,20 +49,21 @@ class _Question:
     part_text: str
     parallelism: Parallelism
     place: Topology
+    gpu: Gpu
     job: Job = field(compare=False)
     spec: ModelSpec = field(compare=False)
 
 
-def play(job: Job, spec: ModelSpec, place: Topology) -> Play:
+def play(job: Job, spec: ModelSpec, place: Topology, gpu: Gpu) -> Play:
     """Play a settled job. Raises `InvalidJob` and `NotModelled` for what the model or the framework does not have."""
     part = job.training if job.task == "train" else job.serving
     text = job.task + part.model_dump_json(exclude={"tokens", "hours"})
-    return _played(_Question(spec.model_dump_json(), text, job.parallelism, place, job, spec))
+    return _played(_Question(spec.model_dump_json(), text, job.parallelism, place, gpu, job, spec))
 
 
 @lru_cache(maxsize=KEPT)
 def _played(asked: _Question) -> Play:
     trace = trace_training if asked.job.task == "train" else trace_serving
-    build = trace(asked.job, asked.spec, asked.place)
+    build = trace(asked.job, asked.spec, asked.place, asked.gpu)
     phases = replay(build.tape)
     return Play(build, phases, attribution(build.tape, phases))

@@ -22,7 +22,7 @@ def played(job: dict[str, Any], unrolled: bool = False) -> tuple[Tape, Replay]:
     read = Job.model_validate(job)
     spec = resolve(read.model).spec
     read = settled(read, spec)
-    tape = trace_training(read, spec, topology(read, spec), unrolled).tape
+    tape = trace_training(read, spec, topology(read, spec), unrolled=unrolled).tape
     return tape, replay(tape)
 
 

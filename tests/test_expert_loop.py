@@ -135,5 +135,5 @@ def test_what_shares_a_slot_is_what_would_be_played(model_type: str, checkpointi
     job = Job.model_validate({"model": {"model_type": model_type, **sizes}, "training": training})
     spec = resolve(job.model).spec
     job = settled(job, spec)
-    folded, long = (replay(trace_training(job, spec, topology(job, spec), unrolled).tape) for unrolled in (False, True))
+    folded, long = (replay(trace_training(job, spec, topology(job, spec), unrolled=unrolled).tape) for unrolled in (False, True))
     assert folded.phases == long.phases

@@ -8,18 +8,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from estimator import dtypes
-from estimator.tape.attention import efficient, flash, math, repeat_heads
+from estimator.tape.math_attention import repeat_heads
 from estimator.tape.matmul import matmul
 from estimator.tape.pointwise import add, dropout, mul_scalar, softmax, tanh, to, where
+from estimator.tape.sdpa import FLASH_HEAD_SIZE, scaled_dot_product_attention
 from estimator.tape.tape import Tape
 from estimator.tape.tensor import Tensor, empty
 from estimator.tape.views import contiguous, transpose
-
-FLASH_HEAD_SIZE = 256
-"""Largest head that CUDA's flash kernel takes (aten/src/ATen/native/transformers/cuda/sdp_utils.cpp)."""
-
-MATH = "sdpa falls to the math kernel for grouped key heads in float32 and holds every score; in bf16 it does not"
-MASKED = "the model needs an attention mask at this length, and a mask keeps sdpa from flash attention"
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +22,7 @@ class Attention:
     """How attention runs in a model: its implementation, whether its softmax is asked for in float32, and its dropout.
 
     `softcap`: the scores go through a tanh, and `sdpa` cannot run. `cast_back`: whether the softmax's result is cast to the
-    type of the values.
+    type of the values. `causal`: tokens look back only, also where no mask says so.
     """
 
     implementation: str
@@ -35,19 +30,20 @@ class Attention:
     dropout: float = 0.0
     softcap: bool = False
     cast_back: bool = True
+    causal: bool = True
 
     def __call__(
-        self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, bias: Tensor | None = None, causal: bool = False
+        self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, bias: Tensor | None = None
     ) -> tuple[Tensor, Tensor | None]:
         """The attention output, [batch, tokens, heads, size], and the weights where the implementation returns them.
 
-        `bias`: learned numbers for each head and pair of positions; they are `causal` where no mask says so.
+        `bias`: learned numbers for each head and pair of positions.
         """
         if self.implementation == "eager":
             return self._eager(q, k, v, mask, bias)
         if bias is not None:
-            mask = _position_bias(bias, causal)
-        return contiguous(transpose(sdpa(q, k, v, mask, self.dropout), 1, 2)), None
+            mask = _position_bias(bias, self.causal)
+        return contiguous(transpose(sdpa(q, k, v, mask, self.dropout, self.causal), 1, 2)), None
 
     def _eager(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, bias: Tensor | None) -> tuple[Tensor, Tensor]:
         keys, values = repeat_heads(q, k), repeat_heads(q, v)
@@ -72,25 +68,13 @@ class Attention:
         return (contiguous(out) if self.float32_softmax or not self.cast_back else out), weights
 
 
-def sdpa(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, dropout_p: float) -> Tensor:
-    """The kernel that torch 2.13 takes on CUDA.
-
-    Half precision without a mask runs in flash, which reads fewer key heads as they are. transformers asks for grouped
-    heads whenever there is no mask; then float32, which flash refuses, falls to the math kernel with all its scores,
-    since only flash and math take grouped heads (docstring of `scaled_dot_product_attention`). Flash refuses values whose heads
-    have another size (sdp_utils.cpp, `check_head_dim_size_flash`), and transformers then asks for no grouped heads.
-    """
-    if mask is None and q.shape[3] == v.shape[3] <= FLASH_HEAD_SIZE:
-        if q.dtype is not dtypes.float32 or q.tape.autocast is not None:
-            return flash(q, k, v)
-        if k.shape[1] != q.shape[1]:
-            q.tape.remarks[MATH] = None
-            return math(q, k, v, None, q.shape[2] > 1, dropout_p)
-    if mask is not None:
-        q.tape.remarks[MASKED] = None
-    k = repeat_heads(q, k)
-    v = repeat_heads(q, v)
-    return efficient(q, k, v, mask)
+def sdpa(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, dropout_p: float, causal: bool) -> Tensor:
+    """How transformers calls it on CUDA: it asks for grouped heads where there is no mask and flash takes the heads' size, and
+    copies key heads for all queries elsewhere (integrations/sdpa_attention.py, `use_gqa_in_sdpa`)."""
+    grouped = mask is None and k.shape[3] == v.shape[3] <= FLASH_HEAD_SIZE
+    if not grouped:
+        k, v = repeat_heads(q, k), repeat_heads(q, v)
+    return scaled_dot_product_attention(q, k, v, mask, dropout_p, causal and mask is None and q.shape[2] > 1, grouped)
 
 
 def _position_bias(bias: Tensor, causal: bool) -> Tensor:

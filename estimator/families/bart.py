@@ -64,14 +64,14 @@ SPECS = {"bart": BartSpec}
 class MultiHeadAttention:
     """Queries of one sequence over keys and values of the same or another."""
 
-    def __init__(self, name: str, heads: int, spec: BartSpec, build: Builder):
+    def __init__(self, name: str, heads: int, causal: bool, spec: BartSpec, build: Builder):
         size = spec.hidden_size
         self.heads = heads
         self.k_proj = build.linear(name + ".k_proj", size, size, bias=True)
         self.v_proj = build.linear(name + ".v_proj", size, size, bias=True)
         self.q_proj = build.linear(name + ".q_proj", size, size, bias=True)
         self.out_proj = build.linear(name + ".out_proj", size, size, bias=True)
-        self.attend = Attention(build.attention, False, spec.attention_dropout, cast_back=False)
+        self.attend = Attention(build.attention, False, spec.attention_dropout, cast_back=False, causal=causal)
 
     def __call__(self, hidden: Tensor, other: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor | None]:
         q = transpose(reshape(self.q_proj(hidden), self._by_head(hidden)), 1, 2)
@@ -97,9 +97,9 @@ class Layer:
         if decodes:
             heads, ffn = spec.decoder_attention_heads, spec.decoder_ffn_dim
         self.half = build.dtype is dtypes.float16 and not decodes
-        self.self_attn = MultiHeadAttention("self_attn", heads, spec, build)
+        self.self_attn = MultiHeadAttention("self_attn", heads, decodes, spec, build)
         self.self_attn_norm = build.layer_norm("self_attn_layer_norm", size)
-        self.encoder_attn = MultiHeadAttention("encoder_attn", heads, spec, build) if decodes else None
+        self.encoder_attn = MultiHeadAttention("encoder_attn", heads, False, spec, build) if decodes else None
         self.encoder_attn_norm = build.layer_norm("encoder_attn_layer_norm", size) if decodes else None
         self.fc1 = build.linear("fc1", size, ffn, bias=True)
         self.fc2 = build.linear("fc2", ffn, size, bias=True)

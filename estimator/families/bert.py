@@ -98,7 +98,7 @@ class SelfAttention:
         self.query = build.linear("attention.self.query", size, size, bias=True)
         self.key = build.linear("attention.self.key", size, size, bias=True)
         self.value = build.linear("attention.self.value", size, size, bias=True)
-        self.attend = Attention(build.attention, False, spec.attention_probs_dropout_prob, cast_back=False)
+        self.attend = Attention(build.attention, False, spec.attention_probs_dropout_prob, cast_back=False, causal=False)
 
     def __call__(self, hidden: Tensor) -> tuple[Tensor, Tensor | None]:
         batch, tokens, size = hidden.shape

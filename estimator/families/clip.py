@@ -126,7 +126,7 @@ class SelfAttention:
         self.v_proj = build.linear("self_attn.v_proj", size, size, True)
         self.q_proj = build.linear("self_attn.q_proj", size, size, True)
         self.out_proj = build.linear("self_attn.out_proj", size, size, True)
-        self.attend = Attention(build.attention, dropout=spec.attention_dropout)
+        self.attend = Attention(build.attention, dropout=spec.attention_dropout, causal=isinstance(spec, TextSpec))
 
     def __call__(self, hidden: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor | None]:
         batch, tokens, _ = hidden.shape

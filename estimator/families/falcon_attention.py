@@ -9,19 +9,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from estimator import dtypes
-from estimator.families.attention import sdpa
 from estimator.families.build import Builder
 from estimator.families.modules import rotate
-from estimator.tape.attention import math
 from estimator.tape.matmul import matmul, times_transposed
 from estimator.tape.pointwise import add, dropout, mul_scalar_, softmax, to
+from estimator.tape.sdpa import scaled_dot_product_attention
 from estimator.tape.tensor import Tensor, empty
 from estimator.tape.views import expand, index, narrow, reshape, select, transpose
 
 if TYPE_CHECKING:
     from estimator.families.falcon import FalconSpec
-
-ONE_KEY_HEAD = "sdpa runs Falcon's single key head in the math kernel, which holds every score in float32"
 
 
 class FalconLinear:
@@ -59,7 +56,8 @@ class FalconAttention:
         weights: Tensor | None = None
         steps: list[Tensor] = []
         if mask is None or not self.eager:
-            out = self._sdpa(q, k, v, mask, self.dropout if alibi is not None else 0.0)
+            dropped = self.dropout if alibi is not None else 0.0
+            out = scaled_dot_product_attention(q, k, v, mask, dropped, causal=mask is None and tokens > 1)
         elif alibi is None:
             weights = mul_scalar_(matmul(q, transpose(k, 2, 3)))
             weights = softmax(add(weights, mask), hidden.dtype)
@@ -96,12 +94,6 @@ class FalconAttention:
             return narrow(parts, 2, self.heads), _picked(parts, 2), _picked(parts, 2)
         parts = reshape(fused, (batch, tokens, self.heads, 3, self.head_dim))
         return select(parts, 3), select(parts, 3), select(parts, 3)
-
-    def _sdpa(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, dropout_p: float) -> Tensor:
-        if mask is not None and k.shape[1] != q.shape[1]:
-            q.tape.remarks[ONE_KEY_HEAD] = None
-            return math(q, k, v, mask, False, dropout_p, grouped=False)
-        return sdpa(q, k, v, mask, dropout_p)
 
 
 def _picked(x: Tensor, dim: int) -> Tensor:

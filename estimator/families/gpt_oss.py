@@ -18,7 +18,7 @@ from estimator.families.layers import Layers
 from estimator.families.llama import Llama, LlamaSpec, SelfAttention
 from estimator.families.modules import Module, rotary_table
 from estimator.specs.spec import Size, called
-from estimator.tape.attention import repeat_heads
+from estimator.tape.math_attention import repeat_heads
 from estimator.tape.matmul import linear, matmul
 from estimator.tape.pointwise import (
     add,

@@ -16,8 +16,8 @@ from estimator.families.heads import decoder_heads
 from estimator.families.layers import Layers
 from estimator.families.modules import Module, rotary_table
 from estimator.specs.spec import DecoderSpec, RotaryDecoderSpec, Size
-from estimator.tape.attention import repeat_heads
 from estimator.tape.layout import Shape
+from estimator.tape.math_attention import repeat_heads
 from estimator.tape.pointwise import add, add_scalar
 from estimator.tape.tape import Tape
 from estimator.tape.tensor import Tensor, empty

@@ -69,7 +69,7 @@ class SelfAttention:
         self.Wqkv = build.linear("attn.Wqkv", size, 3 * size, spec.attention_bias)
         self.Wo = build.linear("attn.Wo", size, size, spec.attention_bias)
         self.dropout = spec.attention_dropout
-        self.attend = Attention(build.attention, dropout=spec.attention_dropout)
+        self.attend = Attention(build.attention, dropout=spec.attention_dropout, causal=False)
 
     def __call__(self, hidden: Tensor, cos: Tensor, sin: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor | None]:
         batch, tokens, size = hidden.shape

@@ -42,7 +42,7 @@ class RelativeAttention:
         self.o = build.linear(name + ".o", inner, sizes.hidden)
         table = name + ".relative_attention_bias"
         self.relative_bias = build.embedding(table, sizes.buckets, sizes.heads) if biased else None
-        self.attend = Attention(build.attention, False, sizes.dropout, cast_back=False)
+        self.attend = Attention(build.attention, False, sizes.dropout, cast_back=False, causal=causal)
 
     def __call__(
         self, hidden: Tensor, other: Tensor, mask: Tensor | None, bias: Tensor | None
@@ -55,7 +55,7 @@ class RelativeAttention:
         v = transpose(reshape(self.v(other), (batch, length, *heads)), 1, 2)
         if bias is None:
             bias = self._bias(hidden.tape, tokens, length, q.dtype)
-        out, weights = self.attend(q, k, v, mask, bias, self.causal)
+        out, weights = self.attend(q, k, v, mask, bias)
         out = reshape(out, (batch, tokens, -1))
         out = self.o(out)
         return out, bias, weights

@@ -70,7 +70,7 @@ class SelfAttention:
         self.k_proj = build.linear("attention.k_proj", spec.hidden_size, size, spec.qkv_bias)
         self.v_proj = build.linear("attention.v_proj", spec.hidden_size, size, spec.qkv_bias)
         self.o_proj = build.linear("attention.o_proj", size, spec.hidden_size, True)
-        self.attend = Attention(build.attention, dropout=spec.attention_probs_dropout_prob)
+        self.attend = Attention(build.attention, dropout=spec.attention_probs_dropout_prob, causal=False)
 
     def __call__(self, hidden: Tensor) -> tuple[Tensor, Tensor | None]:
         batch, tokens, _ = hidden.shape

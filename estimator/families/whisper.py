@@ -86,7 +86,7 @@ SPECS = {"whisper": WhisperSpec}
 
 
 class WhisperAttention:
-    def __init__(self, spec: WhisperSpec, build: Builder, name: str, heads: int):
+    def __init__(self, spec: WhisperSpec, build: Builder, name: str, heads: int, causal: bool = False):
         size = spec.hidden_size
         self.heads, self.head_dim = heads, size // heads
         self.dropout = spec.attention_dropout
@@ -95,7 +95,7 @@ class WhisperAttention:
         self.q_proj = build.linear(name + ".q_proj", size, size, True)
         self.out_proj = build.linear(name + ".out_proj", size, size, True)
         self.eager = build.attention == "eager"
-        self.attend = Attention(build.attention, dropout=spec.attention_dropout)
+        self.attend = Attention(build.attention, dropout=spec.attention_dropout, causal=causal)
 
     def __call__(self, hidden: Tensor, source: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor | None]:
         """Queries of `hidden`, keys and values of `source`."""
@@ -156,7 +156,7 @@ class DecoderLayer:
     def __init__(self, spec: WhisperSpec, build: Builder):
         self.dropout, self.activation_dropout = spec.dropout, spec.activation_dropout
         self.activation = ACTIVATIONS[spec.activation_function]
-        self.self_attn = WhisperAttention(spec, build, "self_attn", spec.decoder_attention_heads)
+        self.self_attn = WhisperAttention(spec, build, "self_attn", spec.decoder_attention_heads, causal=True)
         self.self_attn_layer_norm = build.layer_norm("self_attn_layer_norm", spec.hidden_size)
         self.encoder_attn = WhisperAttention(spec, build, "encoder_attn", spec.decoder_attention_heads)
         self.encoder_attn_layer_norm = build.layer_norm("encoder_attn_layer_norm", spec.hidden_size)

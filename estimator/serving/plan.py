@@ -16,7 +16,7 @@ from estimator.parallel.topology import Topology, tensor_shard
 from estimator.serving.cache import DynamicCache, PagedCache, SlidingCache, bytes_per_token, page_aligned
 from estimator.serving.step import Requests, serve
 from estimator.specs.spec import DecoderSpec, ModelSpec
-from estimator.tape.tape import Tape
+from estimator.tape.tape import AMPERE, Gpu, Tape
 from estimator.training.quantization import STORAGE
 
 CHUNK = 2048
@@ -28,7 +28,7 @@ def compute_type(serving: Serving) -> DType:
     return dtypes.bfloat16 if serving.weights in STORAGE else dtypes.BY_NAME[serving.weights]
 
 
-def trace_serving(job: Job, spec: ModelSpec, topology: Topology) -> Builder:
+def trace_serving(job: Job, spec: ModelSpec, topology: Topology, gpu: Gpu = AMPERE) -> Builder:
     """Play prefill and decoding on a new tape, for one rank."""
     asked = job.serving
     vllm = asked.engine == "vllm"
@@ -45,7 +45,7 @@ def trace_serving(job: Job, spec: ModelSpec, topology: Topology) -> Builder:
         raise InvalidJob(
             f"transformers keeps its cache in the model's type; write {asked.weights}, or engine vllm", "serving.kv_cache"
         )
-    tape = Tape()
+    tape = Tape(gpu)
     tape.begin("load")
     tokens, window = page_aligned(asked.context) * asked.concurrency, spec.window
     own = DynamicCache if window is None else partial(SlidingCache, window)

@@ -36,6 +36,16 @@ PARAMETER, GRADIENT, OPTIMIZER_STATE, KV_CACHE, ACTIVATION, LOSS, COMMUNICATION,
 )
 
 
+class Gpu(NamedTuple):
+    """What torch's choice of kernels depends on: NVIDIA's compute capability, and whether torch prefers cuDNN's attention."""
+
+    capability: tuple[int, int] = (8, 0)
+    prefers_cudnn: bool = False
+
+
+AMPERE = Gpu()
+
+
 class Stack(NamedTuple):
     """So many layers in a row, as the model calls them."""
 
@@ -109,7 +119,8 @@ class Tape:
     and of which shape and type (None where that is not known).
     """
 
-    def __init__(self) -> None:
+    def __init__(self, gpu: Gpu = AMPERE) -> None:
+        self.gpu = gpu
         self.events: list[int] = []
         self.sizes: list[int] = [0]  # storage 0 is nothing: events need a sign
         self.components: list[str] = [TEMPORARY]

@@ -18,7 +18,7 @@ from estimator.parallel.topology import Topology
 from estimator.parallel.zero import Zero12
 from estimator.parallel.zero3 import Zero3
 from estimator.specs.spec import ModelSpec
-from estimator.tape.tape import Tape
+from estimator.tape.tape import AMPERE, Gpu, Tape
 from estimator.training.adapters import FUSED, Lora, lora
 from estimator.training.optimizers import optimizer
 from estimator.training.quantization import STORAGE
@@ -26,7 +26,7 @@ from estimator.training.recipes import Recipe, recipe
 from estimator.training.step import Step, train
 
 
-def trace_training(job: Job, spec: ModelSpec, topology: Topology, unrolled: bool = False) -> Builder:
+def trace_training(job: Job, spec: ModelSpec, topology: Topology, gpu: Gpu = AMPERE, unrolled: bool = False) -> Builder:
     """Play one step of a job on a new tape; the builder has the tape and the parameters. `unrolled`: each layer by itself."""
     training = job.training
     if training.attention not in spec.attentions:
@@ -44,7 +44,7 @@ def trace_training(job: Job, spec: ModelSpec, topology: Topology, unrolled: bool
             "segments of several layers are not modelled under fsdp2 yet; use full or {every: k}",
             "training.activation_checkpointing",
         )
-    tape = Tape()
+    tape = Tape(gpu)
     tape.begin("load")
     build = Builder(
         tape,

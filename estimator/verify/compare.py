@@ -8,6 +8,8 @@ from difflib import SequenceMatcher
 
 from estimator.errors import NotModelled
 from estimator.estimation import estimate
+from estimator.hardware.capability import gpu
+from estimator.hardware.capacity import capacity
 from estimator.job import Job
 from estimator.parallel.topology import topology
 from estimator.specs.resolve import resolve
@@ -85,7 +87,8 @@ def _refuse_unplayable(job: Job) -> None:
 
 def _unrolled(job: Job, spec: ModelSpec) -> dict[str, Log]:
     """The tape's events by phase, every layer by itself."""
-    tape = trace_training(job, spec, topology(job, spec), unrolled=True).tape
+    card = gpu(job, capacity(job.hardware))
+    tape = trace_training(job, spec, topology(job, spec), card, unrolled=True).tape
     logs: dict[str, Log] = {}
     stop = len(tape.events) if tape.stop is None else tape.stop
     for phase, end in zip(tape.phases, [*(p.start for p in tape.phases[1:]), stop], strict=True):

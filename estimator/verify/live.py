@@ -14,7 +14,8 @@ from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
 
-from estimator.verify.cuda import workspaces
+from estimator.tape.tape import AMPERE, Gpu
+from estimator.verify.attention import workspaces
 
 aten = torch.ops.aten
 CHUNK = 65536
@@ -57,8 +58,9 @@ class Live(TorchDispatchMode):
     `log` has an entry per change: bytes (negative if freed) and the operation during which it happened.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, gpu: Gpu = AMPERE) -> None:
         super().__init__()
+        self.gpu = gpu
         self.bytes = 0
         self.sizes: dict[int, int] = {}
         self.host: set[int] = set()
@@ -126,13 +128,16 @@ class Live(TorchDispatchMode):
                 return _safe_softmax(*args)
         if func is aten.index.Tensor and args[1][0] is not None and args[1][0].dtype == torch.bool:
             args = (args[0], _one_of_each(args[1][0]))
-        held = workspaces(func, args)
+        held = workspaces(self.gpu.capability, func, args)
         for workspace in held:
             self.track(workspace)
         with self:
             copies = [a.contiguous() for a in args[: DENSE.get(func, 0)] if not a.is_contiguous()]
         self.operation = func.name()
         result = _all_of(args[0]) if func is aten.nonzero.default else func(*args, **(kwargs or {}))
+        if func is aten._scaled_dot_product_efficient_attention.default:  # its random numbers' state (attention.cu)
+            for tensor in result[2:]:
+                self._leave_out(tensor)
         if func is aten.native_layer_norm.default:  # CUDA keeps the statistics of bf16 rows in float32
             result = (result[0], *(t.float() for t in result[1:]))
         if func is aten.convolution_backward.default:  # the gradient's copy is let go before the bias's gradient is made

@@ -13,6 +13,8 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from transformers import PreTrainedModel, masking_utils
 
+from estimator.hardware.capability import gpu
+from estimator.hardware.capacity import capacity
 from estimator.job import Job
 from estimator.specs.spec import ModelSpec
 from estimator.verify.cuda import on_cuda
@@ -29,8 +31,9 @@ def fake_step(job: Job, spec: ModelSpec, logs: dict[str, Log] | None = None) -> 
 
     Counts the second step: by then the optimizer has its states. `logs` gets the changes of each phase.
     """
-    live = Live()
-    with ranks(job.parallelism.data or 1) as mesh, FakeTensorMode(allow_non_fake_inputs=True), no_packing(), on_cuda():
+    card = gpu(job, capacity(job.hardware))
+    live = Live(card)
+    with ranks(job.parallelism.data or 1) as mesh, FakeTensorMode(allow_non_fake_inputs=True), no_packing(), on_cuda(card):
         with mock.patch.object(PreTrainedModel, "initialize_weights"):  # fake tensors have no numbers to set
             model = build(job, spec, mesh)
         for tensor in [*model.parameters(), *model.buffers()]:

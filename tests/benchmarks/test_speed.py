@@ -16,6 +16,7 @@ from estimator.playing import play
 from estimator.runtime.reserved import reserved
 from estimator.specs.published import model_folder, published
 from estimator.specs.resolve import resolve
+from estimator.tape.tape import AMPERE
 
 TRACE_SECONDS, ESTIMATE_SECONDS = 0.005, 0.003
 COLD_SECONDS = 0.5
@@ -46,7 +47,7 @@ def test_the_allocator(name: str, benchmark: BenchmarkFixture) -> None:
     """What the first answer to a question costs besides: every layer of two steps, played into the caching allocator."""
     asked = Job.model_validate(estimate(job(name)).job)
     spec = resolve(name).spec
-    benchmark.pedantic(reserved, (play(asked, spec, topology(asked, spec)).build.tape, 2**23), rounds=8)
+    benchmark.pedantic(reserved, (play(asked, spec, topology(asked, spec), AMPERE).build.tape, 2**23), rounds=8)
 
 
 @pytest.mark.parametrize("name", catalogue.names(model_folder()))

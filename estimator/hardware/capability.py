@@ -1,0 +1,25 @@
+"""What of a job's GPU, and of the libraries on it, torch's choice of kernels depends on."""
+
+from __future__ import annotations
+
+from estimator.hardware.capacity import Capacity
+from estimator.job import Job
+from estimator.tape.tape import Gpu
+
+CUDNN_PREFERRED = (9, 10)
+"""Major compute capabilities on which torch prefers cuDNN's attention, if cuDNN is newer than 9.15 (sdp_utils.cpp,
+`check_prefer_cudnn_attention`): torch 2.13 brings 9.20 (nvidia-cudnn-cu13), those before 2.11 brought older ones."""
+
+
+def gpu(job: Job, card: Capacity) -> Gpu:
+    """The GPU of a job; one whose compute capability is not known is taken for 8.0. The releases 4 of transformers ran on
+    torch of their time."""
+    capability = _parsed(card.compute_capability) or Gpu().capability
+    recent = job.task != "train" or job.training.transformers_release == "5"
+    return Gpu(capability, recent and capability[0] in CUDNN_PREFERRED)
+
+
+def _parsed(text: str | None) -> tuple[int, int] | None:
+    """NVIDIA's two numbers, from 8.6; None for AMD's names."""
+    major, _, minor = (text or "").partition(".")
+    return (int(major), int(minor)) if major.isdigit() and minor.isdigit() else None
