@@ -19,7 +19,7 @@ def models() -> list[dict[str, Any]]:
             "parameters": int(model.parameters.value),
             "architecture": model.architecture.model_type,
             "layers": model.architecture.num_hidden_layers,
-            "context": model.architecture.max_position_embeddings,
+            "context": model.context or model.architecture.longest_sequence,
             "released": model.released,
             "licence": model.licence,
             "aliases": model.aliases,

@@ -34,7 +34,9 @@ class PublishedModel(BaseModel):
     """The hub id first, then how people say it."""
     architecture: Annotated[SerializeAsAny[ModelSpec], BeforeValidator(_of_its_family)]
     parameters: Fact
-    """The published count, tied weights once, buffers apart."""
+    """The published count, tied weights once, buffers apart; the source says so where it is only counted."""
+    context: int | None = None
+    """Tokens that it was trained for, where that is not its architecture's `max_position_embeddings`."""
     dtype: Literal["float32", "float16", "bfloat16"]
     """What the published weights are stored in."""
     licence: str
