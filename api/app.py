@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from math import inf
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -19,6 +20,7 @@ from estimator import listing
 from estimator.answer import Answer, Fit
 from estimator.errors import InvalidJob
 from estimator.estimation import estimate
+from estimator.inspection import Card, inspect_model
 from estimator.planner.headline import fit
 from estimator.version import SOFTWARE_VERSION
 
@@ -70,9 +72,15 @@ def _job(body: bytes) -> Any:
 
 
 @app.get("/v1/models", responses=documentation.answers(None))
-def get_models() -> list[dict[str, Any]]:
-    """Published models that can be named, smallest first."""
-    return listing.models()
+def get_models(search: str = "", min: float = 0, max: float | None = None) -> list[dict[str, Any]]:
+    """Known models of `min` to `max` parameters whose names have the words of `search` in them, smallest first."""
+    return listing.models(search, min, inf if max is None else max)
+
+
+@app.get("/v1/models/{name:path}", response_class=Response, responses=documentation.answers(Card))
+def get_model(name: str) -> Response:
+    """What one model is made of: its parameters by module and by layer, in bytes, and what a token adds to its cache."""
+    return _json(inspect_model(name, allow_files=False).model_dump_json(indent=2))
 
 
 @app.get("/v1/gpus", responses=documentation.answers(None))

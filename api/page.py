@@ -22,7 +22,7 @@ from estimator.hardware.accelerator import FOLDER
 from estimator.job import Job, Serving, Training
 from estimator.planner.headline import fit
 from estimator.report import shape_text
-from estimator.specs.published import model_folder
+from estimator.specs.published import folders
 from estimator.tape.tape import COMPONENTS
 from estimator.units import gib
 from estimator.version import DATA_VERSION, SOFTWARE_VERSION
@@ -120,7 +120,7 @@ def render(items: Items) -> tuple[int, str]:
         "back": "/?" + urlencode([(name, asked.get(name, "")) for name in ("model", "on")]),
         "forms": (("train", "One training job in full", TRAINING_FIELDS), ("serve", "One serving job in full", SERVING_FIELDS)),
         "carried": {name: value for name, value in asked.items() if name not in ON_PAGE},
-        "models": catalogue.names(model_folder()),
+        "models": catalogue.names(*folders()),
         "gpus": catalogue.names(FOLDER),
     }
     return status, _environment().get_template("page.html").render(context)

@@ -16,8 +16,10 @@ if TYPE_CHECKING:
     from estimator.answer import Answer, Fit
     from estimator.errors import InvalidJob, NotModelled, UnknownName, WillItFitError
     from estimator.estimation import estimate
+    from estimator.inspection import inspect_model
     from estimator.job import Job
     from estimator.planner.headline import fit
+    from estimator.specs.module import architecture_of, count_module
 
 __version__ = version.SOFTWARE_VERSION
 
@@ -29,11 +31,28 @@ _EXPORTS = {
     "NotModelled": "errors",
     "UnknownName": "errors",
     "WillItFitError": "errors",
+    "architecture_of": "specs.module",
+    "count_module": "specs.module",
     "estimate": "estimation",
     "fit": "planner.headline",
+    "inspect_model": "inspection",
 }
 
-__all__ = ["Answer", "Fit", "InvalidJob", "Job", "NotModelled", "UnknownName", "WillItFitError", "__version__", "estimate", "fit"]
+__all__ = [
+    "Answer",
+    "Fit",
+    "InvalidJob",
+    "Job",
+    "NotModelled",
+    "UnknownName",
+    "WillItFitError",
+    "__version__",
+    "architecture_of",
+    "count_module",
+    "estimate",
+    "fit",
+    "inspect_model",
+]
 
 
 def __getattr__(name: str) -> Any:

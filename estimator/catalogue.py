@@ -16,6 +16,9 @@ from typing import Any
 
 from estimator.errors import InvalidJob, UnknownName
 
+Folders = tuple[Path, ...]
+"""Where things are described; what is in two of them counts as it is in the first."""
+
 LONGEST = 80
 """Characters of a name that are compared, and repeated in an error."""
 _ALIASES = re.compile(r"^aliases:\s*\[(.*?)\]", re.MULTILINE | re.DOTALL)
@@ -32,38 +35,55 @@ def folder(package: str) -> Path:
 
 
 @cache
-def _index(directory: Path) -> dict[str, str]:
-    """Folded name or alias to canonical name, for every file of a folder."""
+def _index(directory: Path) -> dict[str, Path]:
+    """Folded name or alias to file, for every file of a folder."""
     index = {}
     for path in sorted(directory.glob("*.yaml")):
-        index[folded(path.stem)] = path.stem
-        match = _ALIASES.search(path.read_text(encoding="utf-8"))
+        index[folded(path.stem)] = path
+        match = _ALIASES.search(path.read_text(encoding="utf-8", errors="replace"))
         for alias in match.group(1).split(",") if match else ():
-            index.setdefault(folded(alias.strip().strip("'\"")), path.stem)
+            index.setdefault(folded(alias.strip().strip("'\"")), path)
     return index
 
 
-def names(directory: Path) -> list[str]:
-    """Canonical names of everything in a folder."""
-    return sorted(path.stem for path in directory.glob("*.yaml"))
+def paths(folders: Folders) -> list[Path]:
+    """Every file, by its canonical name; of several with one name that of the first folder."""
+    found: dict[str, Path] = {}
+    for directory in folders:
+        for path in directory.glob("*.yaml"):
+            found.setdefault(path.stem, path)
+    return [found[name] for name in sorted(found)]
 
 
-def known(directory: Path, name: str) -> str | None:
-    """The canonical name behind a name or alias, if there is one."""
-    if "/" not in name and os.path.isfile(directory / f"{name}.yaml"):
-        return name
-    return _index(directory).get(folded(name))
+def names(*folders: Path) -> list[str]:
+    """Canonical names of everything."""
+    return [path.stem for path in paths(folders)]
 
 
-def find(directory: Path, name: str, kind: str) -> str:
-    """The canonical name behind a name or alias; `UnknownName` if there is none, with the nearest."""
-    found = known(directory, name)
+def known(folders: Folders, name: str) -> Path | None:
+    """The file behind a name or alias, if there is one."""
+    for directory in folders:
+        if "/" not in name and os.path.isfile(path := directory / f"{name}.yaml"):
+            return path
+    return next((index[folded(name)] for index in map(_index, folders) if folded(name) in index), None)
+
+
+def find(folders: Folders, name: str, kind: str) -> Path:
+    """The file behind a name or alias; `UnknownName` if there is none, with the nearest."""
+    found = known(folders, name)
     if found is None:
-        index, shown = _index(directory), name if len(name) <= LONGEST else f"{name[:LONGEST]}…"
-        near = dict.fromkeys(index[match] for match in get_close_matches(folded(name[:LONGEST]), index, n=5, cutoff=0.6))
-        hint = f" Did you mean {' or '.join(list(near)[:3])}?" if near else f" `willitfit {kind}s` lists them."
+        shown = name if len(name) <= LONGEST else f"{name[:LONGEST]}…"
+        near = nearest(folders, name)
+        hint = f" Did you mean {' or '.join(near)}?" if near else f" `willitfit {kind}s` lists them."
         raise UnknownName(f"no {kind} is called {shown!r}.{hint}")
     return found
+
+
+def nearest(folders: Folders, name: str) -> list[str]:
+    """Up to three canonical names that a name may have been meant for."""
+    index = {alias: path.stem for directory in reversed(folders) for alias, path in _index(directory).items()}
+    near = get_close_matches(folded(name[:LONGEST]), index, n=5, cutoff=0.6)
+    return list(dict.fromkeys(index[match] for match in near))[:3]
 
 
 def read_text(path: Path) -> str:

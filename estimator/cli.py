@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -22,10 +23,12 @@ Says, before a GPU is rented and without one, whether a transformer fits, why, a
   willitfit MODEL --on HARDWARE     the headline question, for every usual way of using the model
   willitfit estimate JOB.yaml       one job in full
   willitfit verify JOB.yaml         the same beside what torch counts
-  willitfit models | gpus           what is known
+  willitfit models [WORDS]          which models are known; `models show MODEL`: what one is made of
+  willitfit gpus                    which accelerators are known
   willitfit serve                   the same as REST and a web page
 """
-MODEL_HELP = "name or alias (llama-2-13b), size (13B), or path to a config.json or spec"
+MODEL_HELP = "name or alias (llama-2-13b), size (13B, 8x7B), hub id, or path to a config.json or spec"
+SPECS_HELP = "folder of your own specs, which add to the shipped ones and override them (also: WILLITFIT_SPECS)"
 HARDWARE_HELP = "2x24GB, rtx-4090, 8xH100, '2 nodes of 8xA100-80GB'"
 CLOSE = 0.005
 """Relative error up to which `verify --check` is content."""
@@ -39,10 +42,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         if not arguments:
             _headline_parser().print_help(sys.stderr)
             return 2
-        if arguments[0] in COMMANDS:
-            options = _command_parser().parse_args(arguments)
-            return _RUN[options.command](options)
-        return _headline(_headline_parser().parse_args(arguments))
+        command = arguments[0] in COMMANDS
+        options = (_command_parser() if command else _headline_parser()).parse_args(arguments)
+        if options.specs:
+            os.environ["WILLITFIT_SPECS"] = options.specs
+        return _RUN[options.command](options) if command else _headline(options)
     except WillItFitError as error:
         print(f"willitfit: {error} [{error.slug}]", file=sys.stderr)
         return error.exit_code
@@ -59,6 +63,7 @@ def _headline_parser() -> argparse.ArgumentParser:
     parser.add_argument("--on", metavar="HARDWARE", required=True, help=HARDWARE_HELP)
     parser.add_argument("--json", action="store_true", help="print the answers as JSON")
     parser.add_argument("--check", action="store_true", help="exit with 1 if no way of using the model fits")
+    parser.add_argument("--specs", metavar="DIR", help=SPECS_HELP)
     parser.add_argument("--version", action="version", version=f"willitfit {_version()}")
     return parser
 
@@ -81,13 +86,36 @@ def _command_parser() -> argparse.ArgumentParser:
     judged.add_argument("job", metavar="JOB.yaml", help="a job file; - reads standard input")
     judged.add_argument("--json", action="store_true", help="print both counts as JSON")
     judged.add_argument("--check", action="store_true", help="exit with 1 if the two counts are more than 0.5 %% apart")
-    for name, what in (("models", "published models that are known"), ("gpus", "accelerators that are known")):
-        listing = commands.add_parser(name, help=what, description=f"List the {what}.")
-        listing.add_argument("--json", action="store_true", help="print them as JSON")
+    models = commands.add_parser(
+        "models",
+        help="models that are known, or what one is made of",
+        description="List the known models whose names have the words in them, smallest first; or, after `show`, count one model's "
+        "parameters by module, by layer and in bytes.",
+    )
+    models.add_argument(
+        "words", metavar="WORDS", nargs="*", help=f"parts of a name, however written; or: show MODEL, a {MODEL_HELP}"
+    )
+    models.add_argument("--min", metavar="SIZE", type=_size, default=0, help="no smaller ones: 1B, 350M")
+    models.add_argument("--max", metavar="SIZE", type=_size, default=float("inf"), help="no larger ones")
+    models.add_argument("--json", action="store_true", help="print them as JSON")
+    gpus = commands.add_parser("gpus", help="accelerators that are known", description="List the accelerators that are known.")
+    gpus.add_argument("--json", action="store_true", help="print them as JSON")
+    gpus.set_defaults(specs=None)
+    for takes_models in (one, judged, models):
+        takes_models.add_argument("--specs", metavar="DIR", help=SPECS_HELP)
     serve = commands.add_parser("serve", help="start the REST service and the web page", description="Start the service.")
     serve.add_argument("--host", default="127.0.0.1", help="address to listen on (127.0.0.1)")
+    serve.add_argument("--specs", metavar="DIR", help=SPECS_HELP)
     serve.add_argument("--port", type=_port, default=8000, help="port to listen on (8000)")
     return parser
+
+
+def _size(text: str) -> float:
+    number, unit = text[:-1], text[-1:].lower()
+    try:
+        return float(number) * {"k": 1e3, "m": 1e6, "b": 1e9, "t": 1e12}[unit]
+    except (KeyError, ValueError):
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of parameters; write 350M or 7B") from None
 
 
 def _port(text: str) -> int:
@@ -149,9 +177,28 @@ def _verify(options: argparse.Namespace) -> int:
 
 
 def _models(options: argparse.Namespace) -> int:
+    if options.words[:1] == ["show"]:
+        return _show(" ".join(options.words[1:]), options.json)
     from estimator.listing import models
+    from estimator.specs.published import every
 
-    return _list(models(), options.json)
+    rows = models(" ".join(options.words), options.min, options.max)
+    for error in every()[1]:
+        print(f"willitfit: left out: {error}", file=sys.stderr)
+    return _list(rows, options.json)
+
+
+def _show(name: str, as_json: bool) -> int:
+    from estimator.inspection import inspect_model
+
+    card = inspect_model(name)
+    if as_json:
+        print(card.model_dump_json(indent=2))
+    else:
+        from estimator.report_model import card_text
+
+        sys.stdout.write(card_text(card))
+    return 0
 
 
 def _gpus(options: argparse.Namespace) -> int:
@@ -166,7 +213,7 @@ def _list(rows: list[dict[str, object]], as_json: bool) -> int:
         return 0
     from estimator.report import aligned
 
-    header = [name.replace("_", " ") for name in rows[0]]
+    header = [name.replace("_", " ") for name in rows[0]] if rows else ["none of that size"]
     print("\n".join(aligned([header, *([_cell(value) for value in row.values()] for row in rows)])))
     return 0
 

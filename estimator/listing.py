@@ -1,34 +1,52 @@
-"""What is known: the shipped models and accelerators, as rows."""
+"""What is known: models and accelerators, as rows."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from estimator import catalogue
+from estimator.errors import UnknownName
+from estimator.families import count
 from estimator.hardware.accelerator import FOLDER, accelerator
 from estimator.pricing.prices import prices_of
-from estimator.specs.published import model_folder, published
+from estimator.specs.published import PublishedModel, every, folders
+
+Rows = list[dict[str, Any]]
 
 
-def models() -> list[dict[str, Any]]:
-    """Every published model, smallest first."""
-    found = [published(name) for name in catalogue.names(model_folder())]
-    return [
-        {
-            "name": model.name,
-            "parameters": int(model.parameters.value),
-            "architecture": model.architecture.model_type,
-            "layers": model.architecture.num_hidden_layers,
-            "context": model.context or model.architecture.longest_sequence,
-            "released": model.released,
-            "licence": model.licence,
-            "aliases": model.aliases,
-        }
-        for model in sorted(found, key=lambda m: m.parameters.value)
-    ]
+def models(search: str = "", least: float = 0, most: float = float("inf")) -> Rows:
+    """The known models of `least` to `most` parameters whose name has every word of `search`, smallest first; files that
+    describe none are left out. `UnknownName` if no name has the words."""
+    named = [model for model in every()[0] if _named(model, search)]
+    if search and not named:
+        near = catalogue.nearest(folders(), search)
+        hint = f" Did you mean {' or '.join(near)}?" if near else " `willitfit models` lists them all."
+        raise UnknownName(f"no model's name has {search[: catalogue.LONGEST]!r} in it.{hint}")
+    rows = [_row(model) for model in named]
+    return sorted((row for row in rows if least <= row["parameters"] <= most), key=lambda row: row["parameters"])
 
 
-def gpus() -> list[dict[str, Any]]:
+def _named(model: PublishedModel, search: str) -> bool:
+    """Whether one of its names has all words in it, however they are written; or all of them as one."""
+    names = [catalogue.folded(name) for name in (model.name, *model.aliases)]
+    words = [catalogue.folded(word) for word in search.split()]
+    return any(all(word in name for word in words) or catalogue.folded(search) in name for name in names)
+
+
+def _row(model: PublishedModel) -> dict[str, Any]:
+    return {
+        "name": model.name,
+        "parameters": int(model.parameters.value) if model.parameters else count(model.architecture),
+        "architecture": model.architecture.model_type,
+        "layers": model.architecture.num_hidden_layers,
+        "context": model.context or model.architecture.longest_sequence,
+        "released": model.released,
+        "licence": model.licence,
+        "aliases": model.aliases,
+    }
+
+
+def gpus() -> Rows:
     """Every accelerator, smallest memory first."""
     found = [accelerator(name) for name in catalogue.names(FOLDER)]
     return [

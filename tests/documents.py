@@ -16,6 +16,7 @@ from unittest import mock
 from estimator import Answer, Fit, Job, estimate, fit, listing
 from estimator.cli import COMMANDS, main
 from estimator.report import answer_text, headline_text
+from estimator.specs.schema import model_schema
 from tests import accuracy, accuracy_plot
 from tests.jobs import cases
 
@@ -30,6 +31,7 @@ def documents() -> Iterator[tuple[Path, str]]:
     for model in (Job, Answer, Fit):
         schema = {"$schema": "https://json-schema.org/draft/2020-12/schema", **model.model_json_schema()}
         yield ROOT / "docs" / "schema" / f"{model.__name__.lower()}.json", json.dumps(schema, indent=2) + "\n"
+    yield ROOT / "docs" / "schema" / "model.json", json.dumps(model_schema(), indent=2) + "\n"
     yield ROOT / "docs" / "cli.md", GENERATED + _command_line()
     yield ROOT / "docs" / "catalogue.md", GENERATED + _catalogue()
     for name in ("README.md", "docs/jobs.md"):

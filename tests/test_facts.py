@@ -38,7 +38,7 @@ def facts() -> Iterator[tuple[str, Fact]]:
         yield f"{name}.framebuffer", card.framebuffer
         yield f"{name}.memory_bandwidth", card.memory_bandwidth
         yield from ((f"{name}.peak.{kind}", fact) for kind, fact in card.peak.items())
-    yield from ((f"{name}.parameters", published(name).parameters) for name in catalogue.names(model_folder()))
+    yield from ((f"{name}.parameters", fact) for name in catalogue.names(model_folder()) if (fact := published(name).parameters))
     yield from ((f"overheads.{name}", fact) for name, fact in overheads.facts().items())
     yield from ((f"efficiency.{name}", fact) for name, fact in efficiencies().items())
 

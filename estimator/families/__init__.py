@@ -92,8 +92,13 @@ def count(spec: ModelSpec) -> int:
     return sum(p.total for p in parameters(spec))
 
 
-def parameters(spec: ModelSpec) -> list[Parameter]:
-    """The parameters of a model with its usual head, tied weights once."""
+def built(spec: ModelSpec) -> Builder:
+    """A model with its usual head in bfloat16, built and not run: the builder has its parameters and buffers."""
     build = Builder(Tape(), bfloat16)
     build_model(spec, build, next(iter(heads(spec.model_type))))
-    return build.parameters
+    return build
+
+
+def parameters(spec: ModelSpec) -> list[Parameter]:
+    """The parameters of a model with its usual head, tied weights once."""
+    return built(spec).parameters

@@ -46,6 +46,8 @@ class Parameter:
     slot: Slot | None
     count: int
     active: int
+    tokens: bool = False
+    """Whether it is the input embedding of tokens."""
 
     @property
     def trainable(self) -> bool:
@@ -60,6 +62,20 @@ class Parameter:
     def total(self) -> int:
         """Its count in all layers."""
         return self.count * self.times
+
+
+@dataclass(frozen=True, slots=True)
+class Buffer:
+    """Numbers that live with the model but are no parameters of it, where they are made."""
+
+    count: int
+    dtype: DType
+    slot: Slot | None
+
+    @property
+    def times(self) -> int:
+        """In how many layers they occur."""
+        return self.slot.total if self.slot else 1
 
 
 class Weight:
@@ -160,6 +176,7 @@ class Builder:
     cache: Callable[[], Cache] | None = None
     unrolled: bool = False
     parameters: list[Parameter] = field(default_factory=list)
+    buffers: list[Buffer] = field(default_factory=list)
     linears: list[str] = field(default_factory=list)
     """Names of the linear layers that an adapter can be put on."""
 
@@ -191,6 +208,7 @@ class Builder:
         trainable: bool | None = None,
         count: int | None = None,
         active: int | None = None,
+        tokens: bool = False,
     ) -> Tensor:
         """A new parameter; frozen where an adapter is trained instead, unless `trainable` says otherwise."""
         if trainable is None:
@@ -200,7 +218,7 @@ class Builder:
             tensor, local = self.sharding.parameter(self.tape, shape, dtype, name)
         tensor.requires_grad = trainable
         count = tensor.numel if count is None else count
-        parameter = Parameter(name, tensor, local, self.tape.slot, count, count if active is None else active)
+        parameter = Parameter(name, tensor, local, self.tape.slot, count, count if active is None else active, tokens)
         self.parameters.append(parameter)
         self._unit.append(parameter)
         return tensor
@@ -215,6 +233,7 @@ class Builder:
 
     def buffer(self, name: str, shape: Shape, dtype: DType) -> Tensor:
         """Bytes that live with the model but are no parameters of it: rotary frequencies, quantization constants."""
+        self.buffers.append(Buffer(prod(shape), dtype, self.tape.slot))
         with self.tape.counting(PARAMETER):
             return empty(self.tape, shape, dtype, name)
 
@@ -284,7 +303,7 @@ class Builder:
         transformers makes the input embedding's output require gradients under checkpointing.
         """
         first = not self.parameters if first is None else first
-        return Embedding(self.parameter(name + ".weight", (rows, size)), first and self.recomputes, scale)
+        return Embedding(self.parameter(name + ".weight", (rows, size), tokens=first), first and self.recomputes, scale)
 
     def gated(self, activation: str) -> Gated:
         """The middle of a gated feed-forward layer."""

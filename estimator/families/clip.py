@@ -72,6 +72,8 @@ class VisionSpec(TowerSpec):
 class CLIPSpec(ModelSpec):
     """`hidden_size`, `num_hidden_layers` (of both towers) and `max_position_embeddings` (of texts) follow from the towers."""
 
+    made = frozenset({"hidden_size", "num_hidden_layers"})
+
     learned_positions = True
 
     text_config: TextSpec

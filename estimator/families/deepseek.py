@@ -53,6 +53,12 @@ class _DeepseekSpec(MoeSpec):
         return self.qk_nope_head_dim + self.head_dim
 
     @property
+    def cached_per_token(self) -> int | None:
+        """A latent and the rotated part of a key, which all heads share, in every layer: what engines keep (vLLM). transformers
+        keeps every head's keys and values."""
+        return self.num_hidden_layers * (self.kv_lora_rank + self.head_dim)
+
+    @property
     def biases(self) -> tuple[bool, bool, bool]:
         """As Llama's; here only feed-forward layers ask."""
         return self.attention_bias, self.attention_bias, self.mlp_bias

@@ -34,6 +34,8 @@ class GraniteMoeHybridSpec(DecoderSpec):
 
     modelled = {"num_local_experts": (0,), "output_router_logits": (False, None)}
 
+    made = frozenset({"layer_types", "mamba_d_head"})
+
     num_local_experts: Literal[0]
     intermediate_size: Size = 11008
     shared_intermediate_size: Size
@@ -49,6 +51,11 @@ class GraniteMoeHybridSpec(DecoderSpec):
     mamba_proj_bias: bool = False
     attention_bias: bool = False
     position_embedding_type: str | None = None
+
+    @property
+    def cached_per_token(self) -> int | None:
+        """Of its layers of attention alone: the others keep a state, however many tokens there are."""
+        return 2 * self.layer_types.count(ATTENTION) * self.num_key_value_heads * self.head_dim
 
     @model_validator(mode="before")
     @classmethod

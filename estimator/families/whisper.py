@@ -214,7 +214,7 @@ class Decoder:
     def __init__(self, spec: WhisperSpec, build: Builder):
         self.attention = build.attention
         self.dropout = spec.dropout
-        self.weight = build.parameter("decoder.embed_tokens.weight", (spec.vocab_size, spec.hidden_size))
+        self.weight = build.parameter("decoder.embed_tokens.weight", (spec.vocab_size, spec.hidden_size), tokens=True)
         self.embed_tokens = Embedding(self.weight)
         self.embed_positions = build.parameter("decoder.embed_positions.weight", (spec.max_target_positions, spec.hidden_size))
         # backward makes the gradient of the encoder's output in the last layer, the others add to it

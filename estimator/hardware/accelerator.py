@@ -45,8 +45,7 @@ class Accelerator(BaseModel):
 @cache
 def accelerator(name: str) -> Accelerator:
     """The accelerator of a name or alias; `UnknownName` if there is none."""
-    canonical = catalogue.find(FOLDER, name, "gpu")
-    path = FOLDER / f"{canonical}.yaml"
+    path = catalogue.find((FOLDER,), name, "gpu")
     try:
         return Accelerator.model_validate(catalogue.load_yaml(path))
     except ValidationError as error:

@@ -15,8 +15,8 @@ from estimator.specs.spec import ModelSpec
 from estimator.validation import explain
 
 
-def read_config(path: Path) -> ModelSpec:
-    """The spec of a config.json on disk; `InvalidJob` says what is wrong with a file that is not one."""
+def read_config(path: Path) -> dict[str, Any]:
+    """A config.json on disk; `InvalidJob` says what is wrong with a file that is not one."""
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -29,7 +29,28 @@ def read_config(path: Path) -> ModelSpec:
         raise InvalidJob("is nested too deeply for a config.json", str(path)) from None
     if not isinstance(config, dict):
         raise InvalidJob("holds no JSON object; give a model's config.json", str(path))
-    return from_mapping(config, str(path))
+    return config
+
+
+def quantized_as(given: Mapping[str, Any]) -> tuple[str, ...]:
+    """What to say of a config.json whose checkpoint is quantized: the architecture is read, the bytes are those of a job's types."""
+    asked = given.get("quantization_config")
+    if not isinstance(asked, Mapping):
+        return ()
+    method = str(asked.get("quant_method", "some method"))
+    bits = asked.get("bits") or (4 if asked.get("load_in_4bit") else 8 if asked.get("load_in_8bit") else None)
+    group = asked.get("group_size")
+    said = " ".join(
+        [
+            method,
+            *([f"{bits} bits"] if bits else []),
+            *([f"in groups of {group}"] if isinstance(group, int) and group > 0 else []),
+        ]
+    )
+    return (
+        f"its config.json says that the checkpoint is quantized ({said}); weights are counted in the job's types: "
+        "name it in training.quantization or serving.weights",
+    )
 
 
 def from_mapping(given: Mapping[str, Any], where: str) -> ModelSpec:

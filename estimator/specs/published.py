@@ -1,7 +1,9 @@
-"""The shipped specs: one file of model_specs/ per published checkpoint."""
+"""Models that are known by name: one file each, of the shipped folder and of the user's own."""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -9,11 +11,15 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, SerializeAsAny, ValidationError
 
 from estimator import catalogue
-from estimator.errors import InvalidJob
+from estimator.errors import InvalidJob, WillItFitError
 from estimator.facts import Fact
 from estimator.families import FAMILIES, spec_class
+from estimator.specs.huggingface import from_mapping
 from estimator.specs.spec import ModelSpec
 from estimator.validation import explain
+
+VARIABLE = "WILLITFIT_SPECS"
+"""The environment variable that names the user's folders of specs, as PATH names several."""
 
 
 def _of_its_family(given: Any) -> Any:
@@ -25,25 +31,26 @@ def _of_its_family(given: Any) -> Any:
 
 
 class PublishedModel(BaseModel):
-    """One file of model_specs/: a published checkpoint."""
+    """One file: a published checkpoint, or a user's own model, of which only the architecture must be said."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     name: str
-    aliases: list[str]
+    """The file's name, without its suffix."""
+    aliases: list[str] = []
     """The hub id first, then how people say it."""
     architecture: Annotated[SerializeAsAny[ModelSpec], BeforeValidator(_of_its_family)]
-    parameters: Fact
+    parameters: Fact | None = None
     """The published count, tied weights once, buffers apart; the source says so where it is only counted."""
     context: int | None = None
     """Tokens that it was trained for, where that is not its architecture's `max_position_embeddings`."""
-    dtype: Literal["float32", "float16", "bfloat16"]
+    dtype: Literal["float32", "float16", "bfloat16"] | None = None
     """What the published weights are stored in."""
-    licence: str
-    released: str
-    source: str
+    licence: str | None = None
+    released: str | None = None
+    source: str = "the user's own file"
     """Where the architecture was read."""
-    as_of: str
+    as_of: str | None = None
 
 
 def model_folder() -> Path:
@@ -51,11 +58,43 @@ def model_folder() -> Path:
     return catalogue.folder("model_specs")
 
 
-@cache
+def folders() -> catalogue.Folders:
+    """The user's folders, in which a model may override a shipped one, and the shipped one."""
+    own = [Path(name).expanduser() for name in os.environ.get(VARIABLE, "").split(os.pathsep) if name]
+    for path in own:
+        if not path.is_dir():
+            raise InvalidJob(f"names {str(path)!r}, which is no folder; name one with a YAML file per model", VARIABLE)
+    return (*own, model_folder())
+
+
 def published(name: str) -> PublishedModel:
-    """The shipped spec of a canonical name."""
-    path = model_folder() / f"{name}.yaml"
+    """The model of a canonical name."""
+    return read(catalogue.find(folders(), name, "model"))
+
+
+def every() -> tuple[list[PublishedModel], list[WillItFitError]]:
+    """All models by name, and what is wrong with the files that are none."""
+    found, broken = [], []
+    for path in catalogue.paths(folders()):
+        try:
+            found.append(read(path))
+        except WillItFitError as error:
+            broken.append(error)
+    return found, broken
+
+
+@cache
+def read(path: Path) -> PublishedModel:
+    """The model that a file describes; `InvalidJob` or `NotModelled` say what is wrong with one that describes none."""
+    content = catalogue.load_yaml(path)
+    if not isinstance(content, Mapping):
+        raise InvalidJob("holds no mapping; a spec has an architecture, which names a model_type and its sizes", str(path))
+    if "architecture" not in content:
+        content = {"architecture": from_mapping(content, str(path))}
+    content = {"name": path.stem, **content}
+    if content["name"] != path.stem:
+        raise InvalidJob(f"is called {content['name']!r} within; name the file so, or leave the name out", str(path))
     try:
-        return PublishedModel.model_validate(catalogue.load_yaml(path))
+        return PublishedModel.model_validate(content)
     except ValidationError as error:
         raise InvalidJob(explain(error, PublishedModel), str(path)) from None

@@ -1,4 +1,4 @@
-"""What a caller means by "model": a name, a size, a file, or the architecture itself."""
+"""What a caller means by "model": a name, a size, a file, a hub id, or the architecture itself."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ from pathlib import Path
 from typing import Any
 
 from estimator import catalogue
-from estimator.errors import InvalidJob, NotModelled
-from estimator.specs.generic import generic
-from estimator.specs.huggingface import from_mapping, read_config
-from estimator.specs.published import model_folder, published
+from estimator.errors import InvalidJob, UnknownName
+from estimator.specs.generic import generic, generic_mixture
+from estimator.specs.huggingface import from_mapping, quantized_as, read_config
+from estimator.specs.published import PublishedModel, folders, read
 from estimator.specs.spec import ModelSpec
 
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([bm])", re.IGNORECASE)
-_MIXTURE = re.compile(r"\d+\s*x\s*\d+(?:\.\d+)?\s*b", re.IGNORECASE)
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([bm])(?:[\s-]*dense)?", re.IGNORECASE)
+_MIXTURE = re.compile(r"(\d+)\s*x\s*(\d+(?:\.\d+)?)\s*b(?:[\s-]*moe)?", re.IGNORECASE)
+_HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,47 +29,72 @@ class Model:
     spec: ModelSpec
     source: str
     assumptions: tuple[str, ...] = ()
+    published: PublishedModel | None = None
+    """The file that describes it, of a model that is known by name."""
 
 
 def resolve(model: str | Mapping[str, Any], allow_files: bool = True) -> Model:
-    """The model behind a name or alias, a bare size ("13B"), a config.json or spec file, or an inline mapping.
+    """The model behind a name or alias, a bare size ("13B", "8x7B"), a config.json or spec file, a hub id, or an inline mapping.
 
-    Files are read only where `allow_files`: a service must not open what a stranger names.
+    Files and the hub are read only where `allow_files`: a service must not open what a stranger names.
     Raises `UnknownName`, `InvalidJob` or `NotModelled`.
     """
     if isinstance(model, Mapping):
-        return Model("inline model", _from_mapping(model, "model"), "the job")
+        return Model("inline model", _from_mapping(model, "model"), "the job", quantized_as(model))
     text = model.strip()
     if not text:
         raise InvalidJob("is empty: name a model, a size such as 13B, or a config.json", "model")
-    size = _SIZE.fullmatch(text)
-    if size:
-        billions = float(size[1]) * (1 if size[2].lower() == "b" else 1e-3)
-        spec, assumption = generic(billions, text)
+    size, mixture = _SIZE.fullmatch(text), _MIXTURE.fullmatch(text)
+    if size or mixture:
+        spec, assumption = _of_size(size, mixture, text)
         return Model(text.upper(), spec, "a generic architecture of that size", (assumption,))
-    if _MIXTURE.fullmatch(text):
-        raise NotModelled(f"{text!r} is the size of a mixture of experts, which says too little; give its config.json", "model")
     if text.lower().endswith((".json", ".yaml", ".yml")):
         if not allow_files:
             raise InvalidJob("files cannot be named here; send the architecture itself", "model")
         return _from_file(Path(text))
-    if allow_files and os.path.isdir(text) and not catalogue.known(model_folder(), text):
-        return _from_file(Path(text) / "config.json")
-    name = catalogue.find(model_folder(), text, "model")
-    found = published(name)
-    return Model(name, found.architecture, found.source)
+    found = catalogue.known(folders(), text)
+    if found is None and allow_files:
+        if os.path.isdir(text):
+            return _from_file(Path(text) / "config.json")
+        if _HUB_ID.fullmatch(text):
+            return _from_hub(text)
+    path = found or catalogue.find(folders(), text, "model")
+    known = read(path)
+    return Model(path.stem, known.architecture, known.source, published=known)
+
+
+def _of_size(size: re.Match[str] | None, mixture: re.Match[str] | None, text: str) -> tuple[ModelSpec, str]:
+    if mixture:
+        return generic_mixture(int(mixture[1]), float(mixture[2]), text)
+    assert size
+    return generic(float(size[1]) * (1 if size[2].lower() == "b" else 1e-3), text)
 
 
 def _from_file(path: Path) -> Model:
     if not os.path.exists(path):
         raise InvalidJob("there is no such file", str(path))
     if path.suffix == ".json":
-        return Model(path.parent.resolve().name, read_config(path), str(path))
+        config = read_config(path)
+        return Model(path.parent.resolve().name, from_mapping(config, str(path)), str(path), quantized_as(config))
     content = catalogue.load_yaml(path)
     if not isinstance(content, Mapping):
         raise InvalidJob("holds no mapping; a spec names a model_type and its sizes", str(path))
     inner = content.get("architecture", content)
     return Model(str(content.get("name", path.stem)), _from_mapping(inner, str(path)), str(path))
+
+
+def _from_hub(name: str) -> Model:
+    """A model of the hub, by its config.json there or in the hub's cache."""
+    from estimator.specs.hub import Unreachable, fetched
+
+    try:
+        path = fetched(name)
+    except Unreachable as why:
+        near = catalogue.nearest(folders(), name)
+        hint = f" Did you mean {' or '.join(near)}?" if near else ""
+        raise UnknownName(f"no model is called {name!r} here, and {why}.{hint}") from None
+    config = read_config(path)
+    return Model(name, from_mapping(config, name), f"config.json of {name} on the Hugging Face hub", quantized_as(config))
 
 
 def _from_mapping(given: Any, where: str) -> ModelSpec:

@@ -25,6 +25,8 @@ class ModelSpec(BaseModel):
 
     modelled: ClassVar[Mapping[str, tuple[Any, ...]]] = {}
     """Settings of a config.json that change what is computed, and the values that this family has a model of."""
+    made: ClassVar[frozenset[str]] = frozenset()
+    """Fields that a validator makes of others where they are left out."""
     implementations: ClassVar[tuple[str, ...]] = ("transformers",)
     """Whose kernels it can run with (`training.implementation`)."""
     joined_loss: ClassVar[bool] = True
@@ -85,6 +87,11 @@ class ModelSpec(BaseModel):
         return {name: value for name, value in given.items() if name not in spare}
 
     @property
+    def cached_per_token(self) -> int | None:
+        """Numbers that one token adds to the cache of keys and values; None where there is no such cache."""
+        return None
+
+    @property
     def most_targets(self) -> int | None:
         """Tokens that an encoder-decoder can write at most; None where nothing limits them."""
         return None
@@ -121,6 +128,11 @@ class DecoderSpec(ModelSpec):
     def window(self) -> int | None:
         """Tokens that attention looks back in every layer; None: all."""
         return None
+
+    @property
+    def cached_per_token(self) -> int | None:
+        """Keys and values in every layer, as long as no sliding window is full: 2 x layers x key heads x head size."""
+        return 2 * self.num_hidden_layers * self.num_key_value_heads * self.head_dim
 
     @property
     def output_size(self) -> int:

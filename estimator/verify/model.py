@@ -67,17 +67,24 @@ def build(job: Job, spec: ModelSpec, mesh: DeviceMesh | None = None) -> Any:
     """The model, ready to be trained as the job says."""
     training = job.training
     assert training.head is not None
-    with defaulting_to(TRUE.get(training.precision, torch.float32)):
-        model: Any = AUTO[training.head].from_config(config(spec, training.attention, training.labels or 2))
-    _keep_in_float32(model)
-    if spec.config().get("tie_word_embeddings") is False:
-        _untie(model)
+    dtype = TRUE.get(training.precision, torch.float32)
+    model = plain(spec, training.head, dtype, training.attention, training.labels or 2)
     if training.adapter:
         model = _adapted(model, training)
     model.train()
     if mesh is not None:
         _shard(model, job, mesh)
     _checkpoint(model, training)
+    return model
+
+
+def plain(spec: ModelSpec, head: str, dtype: torch.dtype, attention: str, labels: int = 2) -> Any:
+    """The model with a head, as it is loaded."""
+    with defaulting_to(dtype):
+        model: Any = AUTO[head].from_config(config(spec, attention, labels))
+    _keep_in_float32(model)
+    if spec.config().get("tie_word_embeddings") is False:
+        _untie(model)
     return model
 
 

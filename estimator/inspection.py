@@ -1,0 +1,132 @@
+"""What a model is made of: its parameters by module and by layer, in every type, and what a token adds to its cache."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import ceil
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict
+
+from estimator.families import built
+from estimator.families.build import Parameter
+from estimator.specs.published import PublishedModel
+from estimator.specs.resolve import resolve
+from estimator.specs.spec import ModelSpec
+
+BITS = {"float32": 32, "bfloat16": 16, "float16": 16, "float8": 8, "int8": 8, "int4": 4}
+"""Of one number, without the scales that a quantization adds."""
+CACHE_TYPES = {"bfloat16": 2, "float8": 1}
+"""Bytes of one number of the cache."""
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Group(_Part):
+    """Modules or layers that are alike: how many, and what each holds, and uses for one token."""
+
+    name: str
+    times: int
+    parameters: int
+    active: int
+
+
+class Counts(_Part):
+    """A model's numbers, tied weights once. `buffers` live with it and are no parameters. Bytes are of all parameters."""
+
+    total: int
+    active: int
+    """What one token uses: of a mixture's experts only those that it is sent to."""
+    embedding: int
+    """The input embedding of tokens, which may be the output layer's weight, too."""
+    buffers: int
+    modules: list[Group]
+    layers: list[Group]
+    bytes: dict[str, int]
+    """By the type that all are stored in, without the scales of a quantization."""
+    as_built_bytes: int
+    """As transformers holds them when asked for bfloat16: some it keeps in float32."""
+    buffer_bytes: int
+    kv_bytes_per_token: dict[str, int] | None
+    """What one token adds to the cache of keys and values, by the cache's type; None where there is no such cache."""
+
+
+class Card(_Part):
+    """One model: where it is from, and its counts."""
+
+    name: str
+    architecture: str
+    source: str
+    published: PublishedModel | None
+    assumptions: list[str]
+    context: int | None
+    """Tokens that it was made for."""
+    counts: Counts
+
+
+def inspect_model(name: str | Mapping[str, Any], allow_files: bool = True) -> Card:
+    """A model counted, however it is named: see `resolve`. Raises `UnknownName`, `InvalidJob` or `NotModelled`."""
+    model = resolve(name, allow_files)
+    context = (model.published and model.published.context) or model.spec.longest_sequence
+    return Card(
+        name=model.name,
+        architecture=model.spec.model_type,
+        source=model.source,
+        published=model.published,
+        assumptions=list(model.assumptions),
+        context=context,
+        counts=counts(model.spec),
+    )
+
+
+def counts(spec: ModelSpec) -> Counts:
+    """The counts of a model with its usual head."""
+    build = built(spec)
+    total = sum(p.total for p in build.parameters)
+    cached = spec.cached_per_token
+    return Counts(
+        total=total,
+        active=sum(p.active * p.times for p in build.parameters),
+        embedding=sum(p.total for p in build.parameters if p.tokens),
+        buffers=sum(b.count * b.times for b in build.buffers),
+        modules=_modules(build.parameters),
+        layers=_layers(build.parameters),
+        bytes={name: ceil(total * bits / 8) for name, bits in BITS.items()},
+        as_built_bytes=sum(p.total * p.tensor.dtype.itemsize for p in build.parameters),
+        buffer_bytes=sum(b.count * b.times * b.dtype.itemsize for b in build.buffers),
+        kv_bytes_per_token=None if cached is None else {name: cached * size for name, size in CACHE_TYPES.items()},
+    )
+
+
+def _layers(parameters: list[Parameter]) -> list[Group]:
+    """Each stack's layers, those together that hold as much."""
+    slots: dict[int, list[Parameter]] = {}
+    for p in parameters:
+        if p.slot:
+            slots.setdefault(id(p.slot), []).append(p)
+    found: dict[tuple[str, int, int], int] = {}
+    for held in slots.values():
+        key = (_stack(held[0]), sum(p.count for p in held), sum(p.active for p in held))
+        found[key] = found.get(key, 0) + held[0].times
+    return [Group(name=name, times=times, parameters=count, active=active) for (name, count, active), times in found.items()]
+
+
+def _modules(parameters: list[Parameter]) -> list[Group]:
+    """The model's modules by their names; of layers' modules, those of one name together that hold as much."""
+    each: dict[tuple[str, int], list[Parameter]] = {}
+    for p in parameters:
+        name = f"{_stack(p)}.{p.name.split('.')[0]}" if p.slot else p.name.removesuffix(".weight").removesuffix(".bias")
+        each.setdefault((name, id(p.slot)), []).append(p)
+    found: dict[tuple[str, int, int], int] = {}
+    for (name, _), held in each.items():
+        key = name, sum(p.count for p in held), sum(p.active for p in held)
+        found[key] = found.get(key, 0) + held[0].times
+    return [Group(name=name, times=times, parameters=count, active=active) for (name, count, active), times in found.items()]
+
+
+def _stack(parameter: Parameter) -> str:
+    """The name of the stack of layers that a parameter is in."""
+    stack = parameter.slot.stack if parameter.slot else None
+    return stack.label if stack else ""

@@ -1,0 +1,40 @@
+"""The JSON Schema of a file of model_specs/: what a model may say, with the keys of its own family."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from estimator.families import FAMILIES, spec_class
+from estimator.specs.published import PublishedModel
+
+PLACE = "#/$defs/{model}"
+
+
+def model_schema() -> dict[str, Any]:
+    """Of one file; the architecture is one of the families', by its `model_type`."""
+    schema = PublishedModel.model_json_schema(ref_template=PLACE)
+    shared: dict[str, Any] = schema["$defs"]
+    del shared["ModelSpec"]
+    families = []
+    for model_type in FAMILIES:
+        own = _family(model_type)
+        shared |= own.pop("$defs", {})
+        shared[f"architecture of {model_type}"] = own
+        families.append({"$ref": PLACE.format(model=f"architecture of {model_type}")})
+    told = schema["properties"]["architecture"].get("description", "The model's sizes, under the names of its config.json.")
+    schema["properties"]["architecture"] = {"oneOf": families, "description": told}
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
+
+
+def _family(model_type: str) -> dict[str, Any]:
+    """Of one architecture: a field goes by either of its two names, and what follows from other fields may be left out."""
+    family = spec_class(model_type)
+    schema = family.model_json_schema(by_alias=False, ref_template=PLACE)
+    properties: dict[str, Any] = schema["properties"]
+    properties["model_type"] = {"const": model_type}
+    aliases = {name: field.alias for name, field in family.model_fields.items() if field.alias not in (None, name)}
+    properties |= {alias: properties[name] for name, alias in aliases.items() if alias}
+    needed = set(schema["required"]) - family.follows(1024, 8).keys() - family.made
+    schema["required"] = sorted(needed - aliases.keys())
+    either = [{"anyOf": [{"required": [name]}, {"required": [alias]}]} for name, alias in aliases.items() if name in needed]
+    return schema | ({"allOf": either} if either else {})
