@@ -89,7 +89,7 @@ def _command_parser() -> argparse.ArgumentParser:
     models = commands.add_parser(
         "models",
         help="models that are known, or what one is made of",
-        description="List the known models whose names have the words in them, smallest first; or, after `show`, count one model's "
+        description="List the known models whose names have the words in them, smallest first; after `show`, count one model's "
         "parameters by module, by layer and in bytes.",
     )
     models.add_argument(

@@ -30,7 +30,7 @@ def _named(model: PublishedModel, search: str) -> bool:
     """Whether one of its names has all words in it, however they are written; or all of them as one."""
     names = [catalogue.folded(name) for name in (model.name, *model.aliases)]
     words = [catalogue.folded(word) for word in search.split()]
-    return any(all(word in name for word in words) or catalogue.folded(search) in name for name in names)
+    return not search or (all(words) and any(all(word in name for word in words) or "".join(words) in name for name in names))
 
 
 def _row(model: PublishedModel) -> dict[str, Any]:

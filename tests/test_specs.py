@@ -18,9 +18,11 @@ from estimator.specs.resolve import resolve
 from estimator.verify.model import config, plain
 
 MODELS = catalogue.names(model_folder())
-SCHEMA = Draft202012Validator(json.loads((Path(__file__).parent.parent / "docs" / "schema" / "model.json").read_text(encoding="utf-8")))
-PICTURES = ("vit", "clip")
-"""Whose input embedding is of pictures, or of pictures and text."""
+SCHEMA = Draft202012Validator(
+    json.loads((Path(__file__).parent.parent / "docs" / "schema" / "model.json").read_text(encoding="utf-8"))
+)
+PICTURES = ("vit",)
+"""Whose input embedding is of no tokens."""
 
 
 def test_there_are_enough() -> None:
@@ -37,8 +39,8 @@ def test_a_spec_counts_as_torch_does_and_as_published(name: str) -> None:
     assert found.total == sum(p.numel() for p in real.parameters()) == model.parameters.value
     assert found.as_built_bytes == sum(p.numel() * p.element_size() for p in real.parameters())
     assert found.buffer_bytes == sum(b.numel() * b.element_size() for b in real.buffers())
-    table = getattr(real.get_input_embeddings(), "weight", None)
-    assert found.embedding == (table.numel() if spec.model_type not in PICTURES else 0)
+    tokens = real.text_model.embeddings.token_embedding if spec.model_type == "clip" else real.get_input_embeddings()
+    assert found.embedding == (0 if spec.model_type in PICTURES else tokens.weight.numel())
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -80,11 +82,10 @@ def test_no_two_models_share_a_name() -> None:
 @pytest.mark.parametrize("model_type", FAMILIES)
 def test_a_config_json_is_read_as_its_model(model_type: str, tmp_path: Path) -> None:
     spec = next(m.architecture for m in map(published, MODELS) if m.architecture.model_type == model_type)
-    config(spec, spec.attentions[0]).save_pretrained(tmp_path)
+    written = config(spec, spec.attentions[0]).to_dict() | spec.config()  # T5's class forgets that its embedding is not tied
+    (tmp_path / "config.json").write_text(json.dumps(written, default=str), encoding="utf-8")
     for path in (tmp_path, tmp_path / "config.json"):
-        read = resolve(str(path)).spec
-        assert count(read) == count(spec)
-        assert read.config().keys() == spec.config().keys()
+        assert counts(resolve(str(path)).spec) == counts(spec)
 
 
 @pytest.mark.parametrize(("size", "like"), [("6.7B", "llama-2-7b"), ("13B", "llama-2-13b"), ("70b", "llama-2-70b")])

@@ -33,7 +33,7 @@ def read_config(path: Path) -> dict[str, Any]:
 
 
 def quantized_as(given: Mapping[str, Any]) -> tuple[str, ...]:
-    """What to say of a config.json whose checkpoint is quantized: the architecture is read, the bytes are those of a job's types."""
+    """What to say of a config.json whose checkpoint is quantized: weights are counted in a job's types, whatever it says."""
     asked = given.get("quantization_config")
     if not isinstance(asked, Mapping):
         return ()
