@@ -114,7 +114,7 @@ COMMANDS: list[tuple[list[str], int, str]] = [
     (["llama-2-13b", "--on", "9999999x24GB"], 2, "between 1 and"),
     (["-7B", "--on", "24GB"], 2, "usage"),
     (["0B", "--on", "24GB"], 2, "0.02B to 2000B"),
-    (["8x7B", "--on", "24GB"], 2, "mixture of experts"),
+    (["1x7B", "--on", "24GB"], 2, "1 experts"),
     (["", "--on", "24GB"], 2, "name a model"),
     (["llama-2-13b"], 2, "--on"),
     (["estimate"], 2, "JOB.yaml"),
