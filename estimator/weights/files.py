@@ -72,13 +72,17 @@ def _no_number(text: str) -> NoReturn:
 def json_object(data: bytes, path: Path, what: str) -> dict[str, Any]:
     """The object that a JSON text is; `what` names the text in errors ("its header").
 
-    Refused are other values, names that come twice, numbers that JSON does not have, and more brackets and commas than
-    `MOST_VALUES`, before anything is built of them.
+    Refused are other values, names that come twice, numbers and letters that JSON does not have, and more brackets and commas
+    than `MOST_VALUES`, before anything is built of them.
     """
     if data.count(b",") + data.count(b"{") + data.count(b"[") > MOST_VALUES:
         raise InvalidJob(f"{what} has more than {MOST_VALUES:,} brackets and commas, as no published checkpoint has", str(path))
     try:
         found = json.loads(data.decode("utf-8"), object_pairs_hook=_unique, parse_constant=_no_number)
+        if b"\\u" in data:
+            json.dumps(found, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        raise InvalidJob(f"{what} has half a surrogate pair, which is no text", str(path)) from None
     except UnicodeDecodeError as error:
         raise InvalidJob(f"{what} is not text in UTF-8 (byte {error.start:,} of it)", str(path)) from None
     except json.JSONDecodeError as error:

@@ -58,8 +58,6 @@ def _tensor(name: str, entry: Any, path: Path) -> Tensor:
     def refused(why: str) -> InvalidJob:
         return InvalidJob(f"tensor {shown(name)} {why}", str(path))
 
-    if not name.isascii() and not _encodable(name):
-        raise refused("has a name that is not text in UTF-8")
     if not isinstance(entry, Mapping):
         raise refused("is not described by a JSON object")
     dtype, shape, offsets = entry.get("dtype"), entry.get("shape"), entry.get("data_offsets")
@@ -84,11 +82,6 @@ def _tensor(name: str, entry: Any, path: Path) -> Tensor:
         wanted = f"{elements:,} elements of {dtype} are {nbytes:,} bytes"
         raise refused(f"has data_offsets {offsets[0]:,} to {offsets[1]:,}, {offsets[1] - offsets[0]:,} bytes, but {wanted}")
     return Tensor(name, dtype, tuple(shape), elements, nbytes, path.name, offsets[0])
-
-
-def _encodable(name: str) -> bool:
-    """Whether a text has no halves of surrogate pairs, which JSON can escape but UTF-8 cannot hold."""
-    return not any("\ud800" <= letter <= "\udfff" for letter in name)
 
 
 def _sizes(given: Any) -> TypeGuard[list[int]]:
