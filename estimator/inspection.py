@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from math import ceil
+from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
+from estimator.errors import InvalidJob, NotModelled
 from estimator.families import built
 from estimator.families.build import Parameter
 from estimator.specs.published import PublishedModel
@@ -53,22 +56,52 @@ class Counts(_Part):
     """What one token adds to the cache of keys and values, by the cache's type; None where there is no such cache."""
 
 
+class Stored(_Part):
+    """What files of weights hold: tied weights as often as they are stored, quantized ones as they are packed."""
+
+    format: str
+    files: list[str]
+    missing: list[str]
+    """Files that belong to it and are not there: then nothing is counted but what an index says."""
+    tensors: int
+    numbers: int | None
+    bytes: int | None
+    bytes_by_dtype: dict[str, int] | None
+
+
 class Card(_Part):
-    """One model: where it is from, and its counts."""
+    """One model: where it is from, its counts, and what the files that were named hold. `architecture` and `counts` are None
+    where the files do not say what they belong to, or it is not modelled; `assumptions` say why."""
 
     name: str
-    architecture: str
+    architecture: str | None
     source: str
     published: PublishedModel | None
     assumptions: list[str]
     context: int | None
     """Tokens that it was made for."""
-    counts: Counts
+    counts: Counts | None
+    stored: Stored | None = None
 
 
 def inspect_model(name: str | Mapping[str, Any], allow_files: bool = True) -> Card:
     """A model counted, however it is named: see `resolve`. Raises `UnknownName`, `InvalidJob` or `NotModelled`."""
-    model = resolve(name, allow_files)
+    stored = _stored(name) if isinstance(name, str) and allow_files else None
+    try:
+        model = resolve(name, allow_files)
+    except (InvalidJob, NotModelled) as error:
+        if stored is None:
+            raise
+        return Card(
+            name=str(name),
+            architecture=None,
+            source="the header of its weights",
+            published=None,
+            assumptions=[str(error)],
+            context=None,
+            counts=None,
+            stored=stored,
+        )
     context = (model.published and model.published.context) or model.spec.longest_sequence
     return Card(
         name=model.name,
@@ -78,6 +111,26 @@ def inspect_model(name: str | Mapping[str, Any], allow_files: bool = True) -> Ca
         assumptions=list(model.assumptions),
         context=context,
         counts=counts(model.spec),
+        stored=stored,
+    )
+
+
+def _stored(name: str) -> Stored | None:
+    """What the weights hold that a path names, or that lie in the folder that it names; None if it names none."""
+    weights = name.lower().endswith((".safetensors", ".gguf", ".index.json"))
+    if not weights and not any(Path(name).glob(pattern) for pattern in ("*.safetensors", "*.gguf") if os.path.isdir(name)):
+        return None
+    from estimator.weights import read_checkpoint
+
+    found = read_checkpoint(name)
+    return Stored(
+        format=found.format,
+        files=list(found.files),
+        missing=list(found.missing),
+        tensors=len(found.tensors),
+        numbers=found.parameters,
+        bytes=found.total_bytes,
+        bytes_by_dtype=found.bytes_by_dtype,
     )
 
 

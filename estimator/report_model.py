@@ -4,24 +4,50 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from estimator.inspection import Card, Group
+from estimator.inspection import Card, Counts, Group, Stored
 from estimator.report import aligned
 from estimator.units import gib
 
 
 def card_text(card: Card) -> str:
     """What a model is made of."""
-    counts, published = card.counts, card.published
-    lines = [f"{card.name}: {counts.total:,} parameters, {card.architecture}", ""]
-    facts = [("source", card.source), ("context", f"{card.context:,} tokens" if card.context else "not limited")]
-    if published:
+    title = f"{card.counts.total:,} parameters, {card.architecture}" if card.counts else "weights of an unknown architecture"
+    lines = [f"{card.name}: {title}", "", *_table(_facts(card))]
+    if card.stored:
+        lines += ["In the files", *_table(_files(card.stored))]
+    if card.counts:
+        lines += _counts(card.counts)
+    if card.assumptions:
+        lines += ["Assumptions" if card.counts else "Why no more", *(f"  - {note}" for note in card.assumptions), ""]
+    return "\n".join(lines)
+
+
+def _facts(card: Card) -> list[tuple[str, str]]:
+    rows = [("source", card.source)]
+    if card.counts:
+        rows.append(("context", f"{card.context:,} tokens" if card.context else "not limited"))
+    if published := card.published:
         told = {"released": published.released, "licence": published.licence, "stored in": published.dtype}
-        facts += [(name, text) for name, text in told.items() if text]
+        rows += [(name, text) for name, text in told.items() if text]
         if published.parameters:
-            facts.append(("published count", f"{int(published.parameters.value):,} ({published.parameters.source})"))
+            rows.append(("published count", f"{int(published.parameters.value):,} ({published.parameters.source})"))
         if published.aliases:
-            facts.append(("also called", ", ".join(published.aliases)))
-    lines += _table(facts)
+            rows.append(("also called", ", ".join(published.aliases)))
+    return rows
+
+
+def _files(stored: Stored) -> list[tuple[str, str]]:
+    rows = [("files", f"{len(stored.files)}, {stored.format}"), ("tensors", f"{stored.tensors:,}")]
+    if stored.missing:
+        rows.append(("missing", ", ".join(stored.missing)))
+    if stored.numbers is not None:
+        rows.append(("numbers", f"{stored.numbers:,}"))
+    if stored.bytes is not None:
+        rows.append(("bytes", f"{stored.bytes:,} ({gib(stored.bytes)})"))
+    return rows + [(f"of {name}", f"{size:,}") for name, size in (stored.bytes_by_dtype or {}).items()]
+
+
+def _counts(counts: Counts) -> list[str]:
     rows = [("total", f"{counts.total:,}")]
     if counts.active != counts.total:
         rows.append(("active for one token", f"{counts.active:,}"))
@@ -29,7 +55,7 @@ def card_text(card: Card) -> str:
         ("token embedding", f"{counts.embedding:,}"),
         ("buffers, apart", f"{counts.buffers:,} ({counts.buffer_bytes:,} bytes)"),
     ]
-    lines += ["Parameters, tied weights once", *_table(rows)]
+    lines = ["Parameters, tied weights once", *_table(rows)]
     for title, groups in (("By layer", counts.layers), ("By module", counts.modules)):
         lines += [title, *_groups(groups)]
     sizes = [(name, f"{size:,} bytes ({gib(size)})") for name, size in counts.bytes.items()]
@@ -41,9 +67,7 @@ def card_text(card: Card) -> str:
             "A token in the KV cache",
             *_table((name, f"{size:,} bytes") for name, size in counts.kv_bytes_per_token.items()),
         ]
-    if card.assumptions:
-        lines += ["Assumptions", *(f"  - {note}" for note in card.assumptions), ""]
-    return "\n".join(lines)
+    return lines
 
 
 def _groups(groups: Iterable[Group]) -> list[str]:

@@ -14,6 +14,7 @@ from torch import nn
 from estimator import InvalidJob, NotModelled, UnknownName, architecture_of, count_module, estimate, inspect_model, listing
 from estimator.cli import main
 from estimator.families import count
+from estimator.inspection import Counts
 from estimator.specs import hub
 from estimator.specs.generic import generic_mixture
 from estimator.specs.published import VARIABLE, every
@@ -27,6 +28,12 @@ SMALL: dict[str, Any] = {
     "num_attention_heads": 4,
     "vocab_size": 100,
 }
+
+
+def counted(name: str | dict[str, Any]) -> Counts:
+    counts = inspect_model(name).counts
+    assert counts
+    return counts
 
 
 def found(search: str, **sizes: float) -> list[str]:
@@ -55,13 +62,13 @@ def test_a_search_without_a_hit_names_the_nearest() -> None:
 
 def test_the_parts_of_a_model_are_the_model() -> None:
     for name in ("llama-3-8b", "deepseek-v3", "whisper-tiny", "granite-4.0-h-1b", "clip-vit-base-patch32"):
-        counts = inspect_model(name).counts
+        counts = counted(name)
         assert sum(group.times * group.parameters for group in counts.modules) == counts.total
         assert sum(group.times * group.active for group in counts.modules) == counts.active
         outside = [g for g in counts.modules if not any(g.name.startswith(layers.name + ".") for layers in counts.layers)]
         layers = sum(group.times * group.parameters for group in counts.layers)
         assert layers + sum(group.times * group.parameters for group in outside) == counts.total
-    assert [g.times for g in inspect_model("deepseek-v3").counts.layers] == [3, 58]
+    assert [g.times for g in counted("deepseek-v3").layers] == [3, 58]
 
 
 @pytest.mark.parametrize(
@@ -69,7 +76,7 @@ def test_the_parts_of_a_model_are_the_model() -> None:
     [("llama-3-8b", 2 * 32 * 8 * 128), ("deepseek-v3", 61 * (512 + 64)), ("bert-base-uncased", None), ("mamba-130m", None)],
 )
 def test_a_token_in_the_cache(name: str, numbers: int | None) -> None:
-    cached = inspect_model(name).counts.kv_bytes_per_token
+    cached = counted(name).kv_bytes_per_token
     assert cached == (numbers and {"bfloat16": 2 * numbers, "float8": numbers})
 
 
@@ -193,11 +200,45 @@ def test_a_module_in_memory_is_counted(device: str) -> None:
     with torch.device(device):
         model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
     model.lm_head.weight.requires_grad_(False)
-    counted, spec = count_module(model), resolve(architecture_of(model)).spec
-    assert counted.total == count(spec)
-    assert counted.total - counted.trainable == 100 * 64
-    assert counted.bytes == counted.bytes_by_dtype["bfloat16"] == 2 * counted.total
-    assert counted.buffers == inspect_model(architecture_of(model)).counts.buffers
+    held, spec = count_module(model), resolve(architecture_of(model)).spec
+    assert held.total == count(spec)
+    assert held.total - held.trainable == 100 * 64
+    assert held.bytes == held.bytes_by_dtype["bfloat16"] == 2 * held.total
+    assert held.buffers == counted(architecture_of(model)).buffers
+
+
+def saved(folder: Path, **changes: Any) -> Path:
+    """A small model's folder: config.json, changed, and weights in shards with an index."""
+    config = transformers.AutoConfig.for_model(**SMALL)
+    transformers.AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16).save_pretrained(folder, max_shard_size="50KB")
+    path = folder / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text(encoding="utf-8")), **changes}), encoding="utf-8")
+    return folder
+
+
+def test_a_folder_with_weights_is_counted_both_ways(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = saved(tmp_path)
+    for name in (folder, folder / "model.safetensors.index.json"):
+        card = inspect_model(str(name))
+        assert card.stored
+        assert card.counts
+        assert card.stored.numbers == card.counts.total == count(resolve(SMALL).spec)
+        assert card.stored.bytes == 2 * card.counts.total
+    assert main(["models", "show", str(folder)]) == 0
+    assert "In the files" in capsys.readouterr().out
+
+
+def test_an_unknown_architecture_is_counted_by_its_weights(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder, total = saved(tmp_path, model_type="rwkv7"), f"{count(resolve(SMALL).spec):,}"
+    with pytest.raises(NotModelled, match=f"rwkv7.*known are llama.*CONTRIBUTING.*hold {total} numbers"):
+        estimate({"model": str(folder)})
+    assert main(["models", "show", str(folder)]) == 0
+    text = capsys.readouterr().out
+    assert total in text
+    assert "Why no more" in text
+    (folder / "config.json").unlink()
+    with pytest.raises(InvalidJob, match=r"put its config.json beside it. .*" + total):
+        resolve(str(folder / "model.safetensors.index.json"))
 
 
 def test_what_is_no_module_is_refused() -> None:

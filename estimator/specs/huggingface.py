@@ -63,7 +63,11 @@ def from_mapping(given: Mapping[str, Any], where: str) -> ModelSpec:
         raise InvalidJob(f"has no model_type; a model's config.json names one of {', '.join(FAMILIES)}", where)
     if not isinstance(kind, str) or kind not in FAMILIES:
         near = did_you_mean(str(kind), FAMILIES)
-        raise NotModelled(f"model_type {kind!r} is not modelled yet; known are {', '.join(FAMILIES)}.{near}", where)
+        raise NotModelled(
+            f"model_type {kind!r} is not modelled yet; known are {', '.join(FAMILIES)}.{near} "
+            "CONTRIBUTING.md says how to add a family; a model of the same operations can be given under a known model_type.",
+            where,
+        )
     family = spec_class(kind)
     for name, values in family.modelled.items():
         if name in given and given[name] not in values:

@@ -1,4 +1,4 @@
-"""What a caller means by "model": a name, a size, a file, a hub id, or the architecture itself."""
+"""What a caller means by "model": a name, a size, a file, weights, a hub id, or the architecture itself."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from estimator import catalogue
-from estimator.errors import InvalidJob, UnknownName
+from estimator.errors import InvalidJob, NotModelled, UnknownName
+from estimator.families import FAMILIES
 from estimator.specs.generic import generic, generic_mixture
 from estimator.specs.huggingface import from_mapping, quantized_as, read_config
 from estimator.specs.published import PublishedModel, folders, read
@@ -18,6 +19,7 @@ from estimator.specs.spec import ModelSpec
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([bm])(?:[\s-]*dense)?", re.IGNORECASE)
 _MIXTURE = re.compile(r"(\d+)\s*x\s*(\d+(?:\.\d+)?)\s*b(?:[\s-]*moe)?", re.IGNORECASE)
+_FILES = (".json", ".yaml", ".yml", ".safetensors", ".gguf")
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 
 
@@ -34,7 +36,8 @@ class Model:
 
 
 def resolve(model: str | Mapping[str, Any], allow_files: bool = True) -> Model:
-    """The model behind a name or alias, a bare size ("13B", "8x7B"), a config.json or spec file, a hub id, or an inline mapping.
+    """The model behind a name or alias, a bare size ("13B", "8x7B"), a config.json or spec file, weights, a hub id, or an inline
+    mapping.
 
     Files and the hub are read only where `allow_files`: a service must not open what a stranger names.
     Raises `UnknownName`, `InvalidJob` or `NotModelled`.
@@ -48,14 +51,14 @@ def resolve(model: str | Mapping[str, Any], allow_files: bool = True) -> Model:
     if size or mixture:
         spec, assumption = _of_size(size, mixture, text)
         return Model(text.upper(), spec, "a generic architecture of that size", (assumption,))
-    if text.lower().endswith((".json", ".yaml", ".yml")):
+    if text.lower().endswith(_FILES):
         if not allow_files:
             raise InvalidJob("files cannot be named here; send the architecture itself", "model")
         return _from_file(Path(text))
     found = catalogue.known(folders(), text)
     if found is None and allow_files:
         if os.path.isdir(text):
-            return _from_file(Path(text) / "config.json")
+            return _from_folder(Path(text))
         if _HUB_ID.fullmatch(text):
             return _from_hub(text)
     path = found or catalogue.find(folders(), text, "model")
@@ -73,14 +76,65 @@ def _of_size(size: re.Match[str] | None, mixture: re.Match[str] | None, text: st
 def _from_file(path: Path) -> Model:
     if not os.path.exists(path):
         raise InvalidJob("there is no such file", str(path))
+    if path.suffix in (".safetensors", ".gguf") or path.name.endswith(".index.json"):
+        return _from_weights(path)
     if path.suffix == ".json":
-        config = read_config(path)
-        return Model(path.parent.resolve().name, from_mapping(config, str(path)), str(path), quantized_as(config))
+        return _from_config(path)
     content = catalogue.load_yaml(path)
     if not isinstance(content, Mapping):
         raise InvalidJob("holds no mapping; a spec names a model_type and its sizes", str(path))
     inner = content.get("architecture", content)
     return Model(str(content.get("name", path.stem)), _from_mapping(inner, str(path)), str(path))
+
+
+def _from_folder(path: Path) -> Model:
+    """A folder's config.json, or, without one, its weights."""
+    config = path / "config.json"
+    if config.exists() or not any(path.glob("*.gguf")):
+        return _from_file(config)
+    return _from_weights(path)
+
+
+def _from_config(path: Path) -> Model:
+    """A config.json; where it is of no known family, the error says what the weights beside it hold."""
+    config = read_config(path)
+    try:
+        spec = from_mapping(config, str(path))
+    except NotModelled as error:
+        if config.get("model_type") in FAMILIES:
+            raise
+        raise NotModelled(f"{error.message}{_held_beside(path)}", str(path)) from None
+    return Model(path.parent.resolve().name, spec, str(path), quantized_as(config))
+
+
+def _from_weights(path: Path) -> Model:
+    """The architecture that a GGUF file says, or the config.json beside a safetensors file."""
+    from estimator.weights import architecture, read_checkpoint
+
+    checkpoint = read_checkpoint(path)
+    config = path.parent / "config.json"
+    if checkpoint.format == "safetensors":
+        if config.exists():
+            return _from_config(config)
+        raise InvalidJob(f"has tensors but no architecture: put its config.json beside it. {checkpoint.summary}", str(path))
+    mapping = architecture(checkpoint)
+    if mapping is None:
+        kind = checkpoint.metadata.get("general.architecture")
+        raise NotModelled(
+            f"its architecture, {kind!r}, is not modelled, or it does not say enough. {checkpoint.summary}", str(path)
+        )
+    said = f"{checkpoint.summary} Answers are for the types of the job, not of the file"
+    return Model(path.name.removesuffix(".gguf"), from_mapping(mapping, str(path)), f"the header of {path}", (said,))
+
+
+def _held_beside(path: Path) -> str:
+    """What the weights in the folder of a config.json hold, as a sentence, if there are any that can be read."""
+    from estimator.weights import read_checkpoint
+
+    try:
+        return f" {read_checkpoint(path.parent).summary}"
+    except InvalidJob:
+        return ""
 
 
 def _from_hub(name: str) -> Model:

@@ -57,6 +57,15 @@ class Checkpoint:
         return self.declared_bytes if self.missing else sum(tensor.nbytes for tensor in self.tensors)
 
     @property
+    def summary(self) -> str:
+        """What it holds, as a sentence."""
+        if self.parameters is None:
+            declared = "" if self.declared_bytes is None else f"; its index says {self.declared_bytes:,} bytes"
+            return f"Its weights cannot be counted without {', '.join(self.missing[:3])}{declared}."
+        types = ", ".join(self.bytes_by_dtype or ())
+        return f"Its weights hold {self.parameters:,} numbers in {self.total_bytes:,} bytes ({types})."
+
+    @property
     def bytes_by_dtype(self) -> dict[str, int] | None:
         """Bytes of the tensors of each type, most first; None where files are missing."""
         if self.missing:
