@@ -105,8 +105,8 @@ def _command_parser() -> argparse.ArgumentParser:
         takes_models.add_argument("--specs", metavar="DIR", help=SPECS_HELP)
     serve = commands.add_parser("serve", help="start the REST service and the web page", description="Start the service.")
     serve.add_argument("--host", default="127.0.0.1", help="address to listen on (127.0.0.1)")
-    serve.add_argument("--specs", metavar="DIR", help=SPECS_HELP)
     serve.add_argument("--port", type=_port, default=8000, help="port to listen on (8000)")
+    serve.add_argument("--specs", metavar="DIR", help=SPECS_HELP)
     return parser
 
 

@@ -15,7 +15,7 @@ from pydantic import TypeAdapter
 
 from api.app import app
 from api.query import job_mapping, job_query
-from estimator import Answer, Fit, Job, estimate, listing
+from estimator import Answer, Fit, Job, estimate, inspect_model, listing
 
 client = TestClient(app)
 PAGES = {
@@ -85,6 +85,31 @@ def test_listings(what: str) -> None:
     rows = TypeAdapter(list[dict[str, Any]]).validate_json(client.get(f"/v1/{what}").text)
     assert rows == getattr(listing, what)()
     assert len(rows) >= 15
+
+
+def test_models_are_searched_and_counted() -> None:
+    rows = client.get("/v1/models", params={"search": "Llama 3 8B", "min": 7e9, "max": 9e9}).json()
+    assert "llama-3-8b" in {row["name"] for row in rows}
+    for name in ("llama-3-8b", "meta-llama/Meta-Llama-3-8B", "13B"):
+        answer = client.get(f"/v1/models/{name}")
+        assert answer.text == inspect_model(name).model_dump_json(indent=2)
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "said"),
+    [
+        ("/v1/models?search=lamma-2-7b", 404, "Did you mean"),
+        ("/v1/models?min=many", 422, "min"),
+        ("/v1/models/lamma-2-7b", 404, "Did you mean"),
+        ("/v1/models/config.json", 422, "files cannot be named here"),
+        ("/v1/models/weights.gguf", 422, "files cannot be named here"),
+        ("/v1/models/some/model", 404, "some/model"),
+    ],
+)
+def test_a_model_that_is_none_is_a_problem(path: str, status: int, said: str) -> None:
+    answer = client.get(path)
+    assert (answer.status_code, answer.headers["content-type"]) == (status, "application/problem+json")
+    assert said in answer.text
 
 
 @pytest.mark.parametrize("name", PAGES)
