@@ -59,6 +59,20 @@ FAMILIES = {
     "mamba": "mamba",
     "mamba2": "mamba2",
     "granitemoehybrid": "granitemoehybrid",
+    "siglip": "siglip",
+    "siglip_text_model": "siglip",
+    "siglip_vision_model": "siglip",
+    "idefics3_vision": "siglip",
+    "smolvlm_vision": "siglip",
+    "clip_vision_model": "clip_vision",
+    "pixtral": "pixtral",
+    "gemma3": "gemma3",
+    "paligemma": "gemma3",
+    "llava": "llava",
+    "llava_next": "llava",
+    "mistral3": "llava",
+    "idefics3": "idefics3",
+    "smolvlm": "idefics3",
 }
 """The file of each `model_type`. It has `SPECS`, by model type, and `HEADS`, by the name in a job; the first is the usual one."""
 

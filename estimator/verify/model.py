@@ -43,6 +43,8 @@ AUTO = {
     "sequence-classification": transformers.AutoModelForSequenceClassification,
     "image-classification": transformers.AutoModelForImageClassification,
     "contrastive": transformers.AutoModel,
+    "features": transformers.AutoModel,
+    "image-text-to-text": transformers.AutoModelForImageTextToText,
 }
 """transformers' class for each head of a job."""
 
