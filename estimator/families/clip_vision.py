@@ -8,11 +8,11 @@ from __future__ import annotations
 from estimator.families import clip
 from estimator.families.build import Builder
 from estimator.families.counted import counted
-from estimator.families.towers import Side, TowerSpec
+from estimator.families.towers import Side, SquareTowerSpec
 from estimator.specs.spec import Activation, Depth, Size
 
 
-class CLIPVisionSpec(TowerSpec):
+class CLIPVisionSpec(SquareTowerSpec):
     hidden_size: Size = 768
     intermediate_size: Size = 3072
     num_hidden_layers: Depth = 12

@@ -8,11 +8,11 @@ from __future__ import annotations
 from estimator import dtypes
 from estimator.families.build import Builder
 from estimator.families.counted import counted, stack
-from estimator.families.towers import Side, TowerSpec
+from estimator.families.towers import Side, SquareTowerSpec
 from estimator.specs.spec import Depth, Size
 
 
-class PixtralVisionSpec(TowerSpec):
+class PixtralVisionSpec(SquareTowerSpec):
     hidden_size: Size = 1024
     intermediate_size: Size = 4096
     num_hidden_layers: Depth = 24

@@ -5,18 +5,21 @@ After transformers' modeling_siglip.py, modeling_idefics3.py and modeling_smolvl
 
 from __future__ import annotations
 
-from pydantic import SerializeAsAny
+from collections.abc import Callable
+from typing import Any, Self
+
+from pydantic import SerializeAsAny, model_validator
 
 from estimator import dtypes
 from estimator.families import clip
 from estimator.families.build import Builder
 from estimator.families.counted import counted
 from estimator.families.parts import ComposedSpec, build_part
-from estimator.families.towers import Side, TowerSpec
+from estimator.families.towers import Side, SquareTowerSpec
 from estimator.specs.spec import Activation, Depth, ModelSpec, Size
 
 
-class SiglipVisionSpec(TowerSpec):
+class SiglipVisionSpec(SquareTowerSpec):
     hidden_size: Size = 768
     intermediate_size: Size = 3072
     num_hidden_layers: Depth = 12
@@ -25,7 +28,7 @@ class SiglipVisionSpec(TowerSpec):
     vision_use_head: bool = True
 
 
-class Idefics3VisionSpec(TowerSpec):
+class Idefics3VisionSpec(SquareTowerSpec):
     """Without the head, and with the places of patches counted for images of any shape."""
 
     hidden_size: Size = 1152
@@ -50,6 +53,12 @@ class SiglipTextSpec(ModelSpec):
     hidden_act: Activation = "gelu_pytorch_tanh"
     vocab_size: Size = 32000
     projection_size: Size | None = None
+
+    @model_validator(mode="after")
+    def _whole(self) -> Self:
+        if self.hidden_size % self.num_attention_heads:
+            raise ValueError(f"hidden_size {self.hidden_size} is not a multiple of {self.num_attention_heads} heads")
+        return self
 
 
 class SiglipSpec(ComposedSpec):
@@ -88,7 +97,7 @@ def text_model(spec: SiglipTextSpec, build: Builder) -> None:
     build.linear("text_model.head", spec.hidden_size, spec.projection_size or spec.hidden_size, True)
 
 
-def vision_model(spec: TowerSpec, build: Builder) -> None:
+def vision_model(spec: SquareTowerSpec, build: Builder) -> None:
     size, patch = spec.hidden_size, (spec.patch_size, spec.patch_size)
     build.convolution("vision_model.patch_embedding", spec.num_channels, size, patch, spec.patch_size)
     build.embedding("vision_model.position_embedding", spec.patches, size, first=False)
@@ -117,5 +126,5 @@ def _pooling_head(spec: SiglipVisionSpec, build: Builder) -> None:
     build.linear(name + ".mlp.fc2", spec.intermediate_size, size, True)
 
 
-BODIES = {"siglip": siglip, "siglip_text_model": text_model}
+BODIES: dict[str, Callable[[Any, Builder], None]] = {"siglip": siglip, "siglip_text_model": text_model}
 HEADS = {"features": counted(lambda spec, build: BODIES.get(spec.model_type, vision_model)(spec, build))}

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
-from pydantic import BeforeValidator
+from pydantic import BeforeValidator, model_validator
 
-from estimator.specs.spec import Activation, ModelSpec, Probability, Size
+from estimator.specs.spec import Activation, ModelSpec, Size
 
 
 def _of_a_square(given: Any) -> Any:
@@ -21,22 +21,42 @@ Side = Annotated[Size, BeforeValidator(_of_a_square)]
 
 
 class TowerSpec(ModelSpec):
-    """Sizes of an encoder of images. What a configuration leaves out has transformers' defaults."""
+    """An encoder of images. What a configuration leaves out has transformers' defaults."""
 
     runs = False
 
     num_attention_heads: Size
-    intermediate_size: Size
     num_channels: Size = 3
-    image_size: Side = 224
     patch_size: Side = 16
     hidden_act: Activation = "gelu"
-    attention_dropout: Probability = 0.0
+
+    @property
+    def width(self) -> int:
+        """Of the layers."""
+        return self.hidden_size
+
+    @model_validator(mode="after")
+    def _whole(self) -> Self:
+        if self.width % self.num_attention_heads:
+            raise ValueError(f"a width of {self.width} is not a multiple of {self.num_attention_heads} heads")
+        return self
+
+    def config(self) -> dict[str, Any]:
+        return self.model_dump(mode="json", by_alias=True, exclude={"max_position_embeddings"})
+
+
+class SquareTowerSpec(TowerSpec):
+    """Of images that are squares of one size."""
+
+    image_size: Side = 224
+
+    @model_validator(mode="after")
+    def _patches(self) -> Self:
+        if self.image_size < self.patch_size:
+            raise ValueError(f"patch_size {self.patch_size} is larger than image_size {self.image_size}")
+        return self
 
     @property
     def patches(self) -> int:
         """Of one image."""
         return (self.image_size // self.patch_size) ** 2
-
-    def config(self) -> dict[str, Any]:
-        return self.model_dump(mode="json", by_alias=True, exclude={"max_position_embeddings"})
