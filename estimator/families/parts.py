@@ -84,10 +84,8 @@ class MultimodalSpec(ComposedSpec):
         return self.language_model
 
     @property
-    def refusal(self) -> str:
-        if not self.alone.runs:
-            return super().refusal
-        return f"{super().refusal}; for its language model alone, give as model {_inline(self.alone)}"
+    def instead(self) -> str:
+        return f"for its language model alone, give as model {_inline(self.alone)}" if self.alone.runs else ""
 
 
 _DERIVED = {"hidden_size", "num_hidden_layers", "max_position_embeddings"}

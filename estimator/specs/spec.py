@@ -52,7 +52,12 @@ class ModelSpec(BaseModel):
     @property
     def refusal(self) -> str:
         """What to say to a job that would run it, where it does not."""
-        return f"the forward pass of {self.model_type} models is not modelled yet: their parameters are counted, no more"
+        return f"the forward pass of {self.model_type} models is not modelled yet, only their parameters are"
+
+    @property
+    def instead(self) -> str:
+        """What to ask instead; nothing where there is nothing near."""
+        return ""
 
     @property
     def longest_sequence(self) -> int | None:

@@ -20,6 +20,7 @@ from estimator.tape.tape import AMPERE
 
 TRACE_SECONDS, ESTIMATE_SECONDS = 0.005, 0.003
 COLD_SECONDS = 0.5
+RUNNING = [name for name in catalogue.names(model_folder()) if published(name).architecture.runs]
 HEADLINE = [sys.executable, "-m", "estimator.cli", "llama-2-13b", "--on", "2x24GB"]
 
 
@@ -32,7 +33,7 @@ def job(model: Any, **training: Any) -> dict[str, Any]:
     return {"model": model, "hardware": {"gpu": "h200"}, "training": training}
 
 
-@pytest.mark.parametrize("name", catalogue.names(model_folder()))
+@pytest.mark.parametrize("name", RUNNING)
 def test_a_trace(name: str, benchmark: BenchmarkFixture) -> None:
     """What a question costs that was not asked before, without the allocator."""
     asked = Job.model_validate(estimate(job(name)).job)
@@ -50,7 +51,7 @@ def test_the_allocator(name: str, benchmark: BenchmarkFixture) -> None:
     benchmark.pedantic(reserved, (play(asked, spec, topology(asked, spec), AMPERE).build.tape, 2**23), rounds=8)
 
 
-@pytest.mark.parametrize("name", catalogue.names(model_folder()))
+@pytest.mark.parametrize("name", RUNNING)
 def test_one_job(name: str, benchmark: BenchmarkFixture) -> None:
     benchmark(estimate, job(name))
     assert (median(benchmark) or 0) < ESTIMATE_SECONDS
