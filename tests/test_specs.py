@@ -8,13 +8,12 @@ from typing import Any
 
 import pytest
 import torch
-import transformers
 
 from estimator import InvalidJob, NotModelled, UnknownName, catalogue
-from estimator.families import count
+from estimator.families import count, heads
 from estimator.specs.published import model_folder, published
 from estimator.specs.resolve import resolve
-from estimator.verify.model import config
+from estimator.verify.model import AUTO, config
 
 MODELS = catalogue.names(model_folder())
 
@@ -27,7 +26,8 @@ def test_there_are_enough() -> None:
 def test_parameters_are_the_published_ones(name: str) -> None:
     model = published(name)
     with torch.device("meta"):
-        real = transformers.AutoModelForCausalLM.from_config(config(model.architecture, model.architecture.attentions[0]))
+        kind = AUTO[next(iter(heads(model.architecture.model_type)))]
+        real = kind.from_config(config(model.architecture, "eager"))
     assert count(model.architecture) == model.parameters.value == sum(p.numel() for p in real.parameters())
 
 

@@ -20,6 +20,7 @@ class Gemma3Spec(MultimodalSpec):
 
 class PaliGemmaSpec(MultimodalSpec):
     kinds = {"text_config": "gemma", "vision_config": "siglip_vision_model"}
+    unread = ("use_bidirectional_attention",)
 
     projection_dim: Size = 2048
     tie_word_embeddings: bool = True

@@ -33,6 +33,8 @@ class ComposedSpec(ModelSpec):
     """The model type of each part where its configuration names none."""
     fixed: ClassVar[tuple[str, ...]] = ()
     """Parts that are of that type whatever their configuration names."""
+    unread: ClassVar[tuple[str, ...]] = ()
+    """Settings of a part that change what it computes and none of its parameters."""
     text_class: ClassVar[type[ModelSpec]] = ModelSpec
     """What the part for texts must be."""
 
@@ -47,7 +49,8 @@ class ComposedSpec(ModelSpec):
         made = dict(given)
         for name, wanted in (("text_config", cls.text_class), ("vision_config", TowerSpec)):
             if isinstance(made.get(name), Mapping):
-                made[name] = part(made[name], name, cls.kinds[name], name in cls.fixed, wanted)
+                said = {key: value for key, value in made[name].items() if key not in cls.unread}
+                made[name] = part(said, name, cls.kinds[name], name in cls.fixed, wanted)
         text, vision = made.get("text_config"), made.get("vision_config")
         if isinstance(text, ModelSpec) and isinstance(vision, TowerSpec):
             made["hidden_size"] = text.hidden_size
