@@ -25,7 +25,7 @@ from estimator.tape.tensor import Tensor
 from estimator.verify.model import AUTO, config, defaulting_to
 from tests.jobs import cases
 
-CASES = {case["name"]: case["model"] for case in cases("multimodal")}
+CASES: dict[str, Any] = {case["name"]: case["model"] for case in cases("multimodal")}
 COMPOSED = [kind for kind in FAMILIES if "vision_config" in spec_class(kind).model_fields and not spec_class(kind).runs]
 ANY = {kind: next(model for model in CASES.values() if model["model_type"] == kind) for kind in COMPOSED}
 
@@ -73,7 +73,7 @@ def test_its_spec_is_read_again_as_itself(name: str, tmp_path: Path) -> None:
     assert count(resolve(str(tmp_path)).spec) == count(spec)
 
 
-SPARSE = {
+SPARSE: dict[str, dict[str, Any]] = {
     "gemma-3-4b": {
         "model_type": "gemma3",
         "text_config": {"model_type": "gemma3_text", "hidden_size": 2560, "intermediate_size": 10240, "num_hidden_layers": 34},
