@@ -110,6 +110,8 @@ def _answer(run: _Run) -> Answer:
 
 
 def _refuse_unmodelled(job: Job, spec: ModelSpec) -> None:
+    if not spec.runs:
+        raise NotModelled("; ".join(filter(None, (spec.refusal, spec.instead))), "model")
     if job.task == "train":
         training = job.training
         if training.loss == "chunked":

@@ -11,7 +11,7 @@ import torch
 from jsonschema import Draft202012Validator
 
 from estimator import InvalidJob, NotModelled, UnknownName, catalogue
-from estimator.families import FAMILIES, count, heads
+from estimator.families import FAMILIES, count, heads, spec_class
 from estimator.inspection import counts
 from estimator.specs.published import PublishedModel, model_folder, published
 from estimator.specs.resolve import resolve
@@ -21,6 +21,7 @@ MODELS = catalogue.names(model_folder())
 SCHEMA = Draft202012Validator(
     json.loads((Path(__file__).parent.parent / "docs" / "schema" / "model.json").read_text(encoding="utf-8"))
 )
+FIRST = {spec.model_type: spec for spec in (published(name).architecture for name in reversed(MODELS))}
 PICTURES = ("vit",)
 """Whose input embedding is of no tokens."""
 
@@ -34,7 +35,7 @@ def test_a_spec_counts_as_torch_does_and_as_published(name: str) -> None:
     model = published(name)
     spec, found = model.architecture, counts(model.architecture)
     with torch.device("meta"):
-        real = plain(spec, next(iter(heads(spec.model_type))), torch.bfloat16, spec.attentions[0])
+        real = plain(spec, next(iter(heads(spec.model_type))), torch.bfloat16, "eager")
     assert model.parameters
     assert found.total == sum(p.numel() for p in real.parameters()) == model.parameters.value
     assert found.as_built_bytes == sum(p.numel() * p.element_size() for p in real.parameters())
@@ -54,9 +55,9 @@ def test_a_shipped_file_says_everything(name: str) -> None:
     assert said.source != PublishedModel.model_fields["source"].default
 
 
-@pytest.mark.parametrize("model_type", FAMILIES)
+@pytest.mark.parametrize("model_type", [t for t in FAMILIES if spec_class(t).runs])
 def test_every_family_has_a_published_model(model_type: str) -> None:
-    assert model_type in {published(name).architecture.model_type for name in MODELS}
+    assert model_type in FIRST
 
 
 def test_no_two_models_are_one() -> None:
@@ -80,9 +81,9 @@ def test_no_two_models_share_a_name() -> None:
             assert owners.setdefault(alias, name) == name, alias
 
 
-@pytest.mark.parametrize("model_type", FAMILIES)
+@pytest.mark.parametrize("model_type", FIRST)
 def test_a_config_json_is_read_as_its_model(model_type: str, tmp_path: Path) -> None:
-    spec = next(m.architecture for m in map(published, MODELS) if m.architecture.model_type == model_type)
+    spec = FIRST[model_type]
     written = config(spec, spec.attentions[0]).to_dict() | spec.config()  # T5's class forgets that its embedding is not tied
     (tmp_path / "config.json").write_text(json.dumps(written, default=str), encoding="utf-8")
     for path in (tmp_path, tmp_path / "config.json"):

@@ -51,7 +51,13 @@ def fit(model: str | dict[str, Any], hardware: str | Hardware, allow_files: bool
         parameters=count(found.spec),
         capacity_bytes=card.memory_bytes,
         rows=[_row(question, way, machine) for way in ways(context, sequence)],
-        assumptions=[*found.assumptions, *card.assumptions, *without_bf16(card), *_notes(context, sequence)],
+        assumptions=[
+            *found.assumptions,
+            *filter(None, [found.spec.instead]),
+            *card.assumptions,
+            *without_bf16(card),
+            *_notes(context, sequence),
+        ],
         versions=Versions(software=SOFTWARE_VERSION, data=DATA_VERSION),
     )
 
@@ -104,6 +110,8 @@ def _notes(context: int, sequence: int) -> list[str]:
 
 
 def _row(question: _Question, way: Way, hardware: Hardware) -> FitRow:
+    if not question.found.spec.runs:
+        return _unknown(way, question.found.spec.refusal)
     best: tuple[str, Answer] | None = None
     try:
         for spread, job in _spreads(question, way, hardware):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from pydantic import SerializeAsAny
+
 from estimator.families import FAMILIES, spec_class
 from estimator.specs.published import PublishedModel
 
@@ -32,6 +34,9 @@ def _family(model_type: str) -> dict[str, Any]:
     schema = family.model_json_schema(by_alias=False, ref_template=PLACE)
     properties: dict[str, Any] = schema["properties"]
     properties["model_type"] = {"const": model_type}
+    for name, field in family.model_fields.items():
+        if any(isinstance(note, SerializeAsAny) for note in field.metadata):  # type: ignore[misc]  # a part, which is of a family of its own
+            properties[name] = {"type": "object", "properties": {"model_type": {"type": "string"}}}
     aliases = {name: field.alias for name, field in family.model_fields.items() if field.alias not in (None, name)}
     properties |= {alias: properties[name] for name, alias in aliases.items() if alias}
     needed = set(schema["required"]) - family.follows(1024, 8).keys() - family.made

@@ -37,6 +37,8 @@ class ModelSpec(BaseModel):
     """Whether there are no positions beyond `longest_sequence`."""
     attentions: ClassVar[tuple[str, ...]] = ("sdpa", "eager", "flash_attention_2")
     """How transformers runs its attention, the way that it takes unasked first."""
+    runs: ClassVar[bool] = True
+    """Whether its forward pass is modelled; else only its parameters are."""
 
     model_type: str
     hidden_size: Size
@@ -48,6 +50,16 @@ class ModelSpec(BaseModel):
     def depth(self) -> int:
         """Layers of all stacks."""
         return self.num_hidden_layers
+
+    @property
+    def refusal(self) -> str:
+        """What to say to a job that would run it, where it does not."""
+        return f"the forward pass of {self.model_type} models is not modelled yet, only their parameters are"
+
+    @property
+    def instead(self) -> str:
+        """What to ask instead; nothing where there is nothing near."""
+        return ""
 
     @property
     def longest_sequence(self) -> int | None:

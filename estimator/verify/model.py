@@ -43,6 +43,8 @@ AUTO = {
     "sequence-classification": transformers.AutoModelForSequenceClassification,
     "image-classification": transformers.AutoModelForImageClassification,
     "contrastive": transformers.AutoModel,
+    "features": transformers.AutoModel,
+    "image-text-to-text": transformers.AutoModelForImageTextToText,
 }
 """transformers' class for each head of a job."""
 
@@ -53,13 +55,14 @@ def config(spec: ModelSpec, attention: str, labels: int = 2) -> Any:
     made: Any = transformers.AutoConfig.for_model(fields.pop("model_type"), **fields, num_labels=labels)
     made._attn_implementation = attention if spec.has_attention else "eager"
     made.pad_token_id = getattr(made, "pad_token_id", None) or 0
-    for name in ("pad_token_id", "decoder_start_token_id"):
-        if (getattr(made, name, None) or 0) >= getattr(made, "vocab_size", math.inf):
-            setattr(made, name, 0)  # a small model's vocabulary has not the usual ones
+    parts = made, *(getattr(made, name) for name in made.sub_configs)
+    for part in parts:
+        part.use_cache = False
+        for name in ("pad_token_id", "decoder_start_token_id"):
+            if (getattr(part, name, None) or 0) >= getattr(part, "vocab_size", math.inf):
+                setattr(part, name, 0)  # a small model's vocabulary has not the usual ones
     if getattr(made, "is_encoder_decoder", False) and getattr(made, "decoder_start_token_id", None) is None:
         made.decoder_start_token_id = made.pad_token_id
-    for part in (made, *(getattr(made, name) for name in made.sub_configs)):
-        part.use_cache = False
     return made
 
 

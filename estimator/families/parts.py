@@ -1,0 +1,139 @@
+"""Models that are made of other models: a config.json in which each part has a configuration of its own.
+
+A part is read as its own family reads it, and its parameters are that family's. After transformers' configuration_utils.py
+(5.23): what a part's configuration leaves out has its class's defaults.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any, ClassVar
+
+from pydantic import SerializeAsAny, model_validator
+
+from estimator import catalogue
+from estimator.errors import NotModelled
+from estimator.families import FAMILIES, build_model, heads, spec_class
+from estimator.families.build import Builder
+from estimator.families.counted import counted
+from estimator.families.heads import Head
+from estimator.families.towers import TowerSpec
+from estimator.specs.huggingface import from_mapping
+from estimator.specs.spec import DecoderSpec, ModelSpec
+
+
+class ComposedSpec(ModelSpec):
+    """A model of texts and images. `hidden_size`, `num_hidden_layers` and `max_position_embeddings` follow from its parts."""
+
+    runs = False
+    made = frozenset({"hidden_size", "num_hidden_layers"})
+    kinds: ClassVar[Mapping[str, str]]
+    """The model type of each part where its configuration names none."""
+    fixed: ClassVar[tuple[str, ...]] = ()
+    """Parts that are of that type whatever their configuration names."""
+    unread: ClassVar[tuple[str, ...]] = ()
+    """Settings of a part that change what it computes and none of its parameters."""
+    text_class: ClassVar[type[ModelSpec]] = ModelSpec
+    """What the part for texts must be."""
+
+    text_config: SerializeAsAny[ModelSpec]
+    vision_config: SerializeAsAny[TowerSpec]
+
+    @model_validator(mode="before")
+    @classmethod
+    def _parts(cls, given: Any) -> Any:
+        if not isinstance(given, Mapping):
+            return given
+        made = dict(given)
+        for name, wanted in (("text_config", cls.text_class), ("vision_config", TowerSpec)):
+            if isinstance(made.get(name), Mapping):
+                said = {key: value for key, value in made[name].items() if key not in cls.unread}
+                made[name] = part(said, name, cls.kinds[name], name in cls.fixed, wanted)
+        text, vision = made.get("text_config"), made.get("vision_config")
+        if isinstance(text, ModelSpec) and isinstance(vision, TowerSpec):
+            made["hidden_size"] = text.hidden_size
+            made["num_hidden_layers"] = text.depth + vision.depth
+            made["max_position_embeddings"] = text.max_position_embeddings
+        return made
+
+    def config(self) -> dict[str, Any]:
+        own = self.model_dump(mode="json", by_alias=True, exclude=_DERIVED | {"text_config", "vision_config"})
+        return own | {"text_config": self.text_config.config(), "vision_config": self.vision_config.config()}
+
+
+class MultimodalSpec(ComposedSpec):
+    """A language model that sees images through a tower."""
+
+    text_class = DecoderSpec
+
+    text_config: SerializeAsAny[DecoderSpec]
+    tie_word_embeddings: bool = False
+
+    @property
+    def cached_per_token(self) -> int | None:
+        """The language model's."""
+        return self.text_config.cached_per_token
+
+    @property
+    def tied(self) -> bool:
+        """Whether the language model's output layer is its input embedding."""
+        return self.tie_word_embeddings
+
+    @property
+    def language_model(self) -> DecoderSpec:
+        """The language model as it is in this one."""
+        return self.text_config.model_copy(update={"tie_word_embeddings": self.tied})
+
+    @property
+    def alone(self) -> ModelSpec:
+        """What to ask instead of this model: its language model."""
+        return self.language_model
+
+    @property
+    def instead(self) -> str:
+        return f"for its language model alone, give as model {_inline(self.alone)}" if self.alone.runs else ""
+
+
+_DERIVED = {"hidden_size", "num_hidden_layers", "max_position_embeddings"}
+
+
+def part(given: Mapping[str, Any], where: str, kind: str, fixed: bool, wanted: type[ModelSpec]) -> ModelSpec:
+    """The spec of a part: of type `kind` where it names no other, or whatever it names if that is `fixed`."""
+    named = kind if fixed else given.get("model_type") or kind
+    left_out: Mapping[str, Any] = {}
+    if isinstance(named, str) and named in FAMILIES:
+        if not issubclass(spec_class(named), wanted):
+            raise NotModelled(f"a part of type {named!r} is not modelled yet", where)
+        left_out = _defaults().get(named, {})
+    return from_mapping({**left_out, **given, "model_type": named}, where)
+
+
+def multimodal(declare: Callable[[Any, Builder], object]) -> dict[str, Head]:
+    """The heads of a language model with a tower. `declare` makes what is between them."""
+
+    def whole(spec: MultimodalSpec, build: Builder) -> None:
+        build_model(spec.language_model, build, "causal-lm")
+        build_part(spec.vision_config, build)
+        declare(spec, build)
+
+    return {"image-text-to-text": counted(whole)}
+
+
+def build_part(spec: ModelSpec, build: Builder) -> None:
+    """The parameters of a part, with its family's usual head."""
+    build_model(spec, build, next(iter(heads(spec.model_type))))
+
+
+@cache
+def _defaults() -> dict[str, dict[str, Any]]:
+    """What a part's configuration may leave out, by its model type."""
+    found: dict[str, dict[str, Any]] = catalogue.load_yaml(Path(__file__).parent / "parts.yaml")
+    return found
+
+
+def _inline(spec: ModelSpec) -> str:
+    """A spec as one writes it into a job, without what goes without saying."""
+    return json.dumps(spec.model_dump(mode="json", by_alias=True, exclude_defaults=True))

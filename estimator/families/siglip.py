@@ -1,0 +1,130 @@
+"""SigLIP, its two towers, and those made after its vision tower: CLIP's layers, and a head that attends to an image's patches.
+
+After transformers' modeling_siglip.py, modeling_idefics3.py and modeling_smolvlm.py (5.23).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Self
+
+from pydantic import SerializeAsAny, model_validator
+
+from estimator import dtypes
+from estimator.families import clip
+from estimator.families.build import Builder
+from estimator.families.counted import counted
+from estimator.families.parts import ComposedSpec, build_part
+from estimator.families.towers import Side, SquareTowerSpec
+from estimator.specs.spec import Activation, Depth, ModelSpec, Size
+
+
+class SiglipVisionSpec(SquareTowerSpec):
+    hidden_size: Size = 768
+    intermediate_size: Size = 3072
+    num_hidden_layers: Depth = 12
+    num_attention_heads: Size = 12
+    hidden_act: Activation = "gelu_pytorch_tanh"
+    vision_use_head: bool = True
+
+
+class Idefics3VisionSpec(SquareTowerSpec):
+    """Without the head, and with the places of patches counted for images of any shape."""
+
+    hidden_size: Size = 1152
+    intermediate_size: Size = 3072
+    num_hidden_layers: Depth = 12
+    num_attention_heads: Size = 16
+    patch_size: Side = 32
+    hidden_act: Activation = "gelu_pytorch_tanh"
+
+
+class SiglipTextSpec(ModelSpec):
+    """Without `projection_size` what it gives is as wide as the model."""
+
+    runs = False
+    learned_positions = True
+
+    hidden_size: Size = 768
+    intermediate_size: Size = 3072
+    num_hidden_layers: Depth = 12
+    num_attention_heads: Size = 12
+    max_position_embeddings: Size = 64
+    hidden_act: Activation = "gelu_pytorch_tanh"
+    vocab_size: Size = 32000
+    projection_size: Size | None = None
+
+    @model_validator(mode="after")
+    def _whole(self) -> Self:
+        if self.hidden_size % self.num_attention_heads:
+            raise ValueError(f"hidden_size {self.hidden_size} is not a multiple of {self.num_attention_heads} heads")
+        return self
+
+
+class SiglipSpec(ComposedSpec):
+    learned_positions = True
+    kinds = {"text_config": "siglip_text_model", "vision_config": "siglip_vision_model"}
+    fixed = ("text_config", "vision_config")
+    text_class = SiglipTextSpec
+
+    text_config: SerializeAsAny[SiglipTextSpec]
+
+
+SPECS: dict[str, type[ModelSpec]] = {
+    "siglip": SiglipSpec,
+    "siglip_text_model": SiglipTextSpec,
+    "siglip_vision_model": SiglipVisionSpec,
+    "idefics3_vision": Idefics3VisionSpec,
+    "smolvlm_vision": Idefics3VisionSpec,
+}
+
+
+def siglip(spec: SiglipSpec, build: Builder) -> None:
+    """Both towers (`SiglipModel`)."""
+    build_part(spec.text_config, build)
+    build_part(spec.vision_config, build)
+    build.parameter("logit_scale", (1,))
+    build.parameter("logit_bias", (1,))
+
+
+def text_model(spec: SiglipTextSpec, build: Builder) -> None:
+    places = spec.max_position_embeddings
+    build.embedding("text_model.token_embedding", spec.vocab_size, spec.hidden_size, first=True)
+    build.embedding("text_model.position_embedding", places, spec.hidden_size, first=False)
+    build.buffer("text_model.position_ids", (1, places), dtypes.int64)
+    _encoder(spec, build, "text_model.layers")
+    build.layer_norm("text_model.final_layer_norm", spec.hidden_size)
+    build.linear("text_model.head", spec.hidden_size, spec.projection_size or spec.hidden_size, True)
+
+
+def vision_model(spec: SquareTowerSpec, build: Builder) -> None:
+    size, patch = spec.hidden_size, (spec.patch_size, spec.patch_size)
+    build.convolution("vision_model.patch_embedding", spec.num_channels, size, patch, spec.patch_size)
+    build.embedding("vision_model.position_embedding", spec.patches, size, first=False)
+    _encoder(spec, build, "vision_model.layers")
+    build.layer_norm("vision_model.post_layernorm", size)
+    if isinstance(spec, SiglipVisionSpec):
+        build.buffer("vision_model.position_ids", (1, spec.patches), dtypes.int64)
+        if spec.vision_use_head:
+            _pooling_head(spec, build)
+
+
+def _encoder(spec: ModelSpec, build: Builder, label: str) -> None:
+    own = clip.TowerSpec.model_validate(spec.model_dump())
+    build.layers(own.num_hidden_layers, lambda _: clip.EncoderLayer(own, build), label)
+
+
+def _pooling_head(spec: SiglipVisionSpec, build: Builder) -> None:
+    """A learned query that attends to all patches (`SiglipMultiheadAttentionPoolingHead`)."""
+    size, name = spec.hidden_size, "vision_model.head"
+    build.parameter(name + ".probe", (1, 1, size))
+    build.parameter(name + ".attention.in_proj_weight", (3 * size, size))
+    build.parameter(name + ".attention.in_proj_bias", (3 * size,))
+    build.linear(name + ".attention.out_proj", size, size, True)
+    build.layer_norm(name + ".layernorm", size)
+    build.linear(name + ".mlp.fc1", size, spec.intermediate_size, True)
+    build.linear(name + ".mlp.fc2", spec.intermediate_size, size, True)
+
+
+BODIES: dict[str, Callable[[Any, Builder], None]] = {"siglip": siglip, "siglip_text_model": text_model}
+HEADS = {"features": counted(lambda spec, build: BODIES.get(spec.model_type, vision_model)(spec, build))}

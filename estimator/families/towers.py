@@ -1,0 +1,62 @@
+"""Vision towers: encoders of images that other models read. Each is a family of its own."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Self
+
+from pydantic import BeforeValidator, model_validator
+
+from estimator.specs.spec import Activation, ModelSpec, Size
+
+
+def _of_a_square(given: Any) -> Any:
+    """[448, 448] as 448."""
+    if isinstance(given, list | tuple) and len(given) == 2 and given[0] == given[1]:
+        return given[0]
+    return given
+
+
+Side = Annotated[Size, BeforeValidator(_of_a_square)]
+"""Height and width of a square, in pixels; some configurations say both."""
+
+
+class TowerSpec(ModelSpec):
+    """An encoder of images. What a configuration leaves out has transformers' defaults."""
+
+    runs = False
+
+    num_attention_heads: Size
+    num_channels: Size = 3
+    patch_size: Side = 16
+    hidden_act: Activation = "gelu"
+
+    @property
+    def width(self) -> int:
+        """Of the layers."""
+        return self.hidden_size
+
+    @model_validator(mode="after")
+    def _whole(self) -> Self:
+        if self.width % self.num_attention_heads:
+            raise ValueError(f"a width of {self.width} is not a multiple of {self.num_attention_heads} heads")
+        return self
+
+    def config(self) -> dict[str, Any]:
+        return self.model_dump(mode="json", by_alias=True, exclude={"max_position_embeddings"})
+
+
+class SquareTowerSpec(TowerSpec):
+    """Of images that are squares of one size."""
+
+    image_size: Side = 224
+
+    @model_validator(mode="after")
+    def _patches(self) -> Self:
+        if self.image_size < self.patch_size:
+            raise ValueError(f"patch_size {self.patch_size} is larger than image_size {self.image_size}")
+        return self
+
+    @property
+    def patches(self) -> int:
+        """Of one image."""
+        return (self.image_size // self.patch_size) ** 2

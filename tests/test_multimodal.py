@@ -1,0 +1,167 @@
+"""Models of several parts: their parameters and buffers as transformers builds them, and what is said of what is not modelled."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+
+from estimator import InvalidJob, NotModelled, estimate, fit
+from estimator.dtypes import DType, bfloat16
+from estimator.families import FAMILIES, build_model, count, heads, parameters, spec_class
+from estimator.families.build import Builder
+from estimator.specs.published import published
+from estimator.specs.resolve import resolve
+from estimator.specs.spec import ModelSpec
+from estimator.tape.layout import Shape
+from estimator.tape.tape import Tape
+from estimator.tape.tensor import Tensor
+from estimator.verify.model import AUTO, config, defaulting_to
+from tests.jobs import cases
+
+CASES: dict[str, Any] = {case["name"]: case["model"] for case in cases("multimodal")}
+COMPOSED = [kind for kind in FAMILIES if "vision_config" in spec_class(kind).model_fields and not spec_class(kind).runs]
+ANY = {kind: next(model for model in CASES.values() if model["model_type"] == kind) for kind in COMPOSED}
+
+
+class Noting(Builder):
+    """A builder that keeps what each buffer is."""
+
+    def buffer(self, name: str, shape: Shape, dtype: DType) -> Tensor:
+        self.noted = [*getattr(self, "noted", []), super().buffer(name, shape, dtype)]
+        return self.noted[-1]
+
+
+def real(spec: ModelSpec, made: Any) -> Any:
+    """transformers' model of a configuration, in bfloat16."""
+    with torch.device("meta"), defaulting_to(torch.bfloat16):
+        return AUTO[next(iter(heads(spec.model_type)))].from_config(made)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_it_has_the_parameters_and_buffers_that_transformers_makes(name: str) -> None:
+    given = CASES[name]
+    spec = resolve(given).spec
+    build = Noting(Tape(), bfloat16)
+    build_model(spec, build, next(iter(heads(spec.model_type))))
+    own = transformers.AutoConfig.for_model(**copy.deepcopy(given))
+    for made in (own, config(spec, "eager")):
+        model = real(spec, made)
+        assert count(spec) == sum(p.numel() for p in model.parameters())
+        size = sum(p.total * p.tensor.dtype.itemsize for p in parameters(spec))
+        assert size == sum(p.numel() * p.itemsize for p in model.parameters())
+        buffers = Counter((tuple(b.shape), str(b.dtype).removeprefix("torch.")) for b in model.buffers())
+        assert Counter((b.shape, b.dtype.name) for b in getattr(build, "noted", [])) == buffers
+
+
+@pytest.mark.parametrize("kind", COMPOSED)
+def test_every_kind_has_two_cases(kind: str) -> None:
+    assert sum(model["model_type"] == kind for model in CASES.values()) >= 2
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_its_spec_is_read_again_as_itself(name: str, tmp_path: Path) -> None:
+    spec = resolve(CASES[name]).spec
+    assert resolve(spec.model_dump(mode="json")).spec == spec
+    config(spec, "eager").save_pretrained(tmp_path)
+    assert count(resolve(str(tmp_path)).spec) == count(spec)
+
+
+SPARSE: dict[str, dict[str, Any]] = {
+    "gemma-3-4b": {
+        "model_type": "gemma3",
+        "text_config": {"model_type": "gemma3_text", "hidden_size": 2560, "intermediate_size": 10240, "num_hidden_layers": 34},
+        "vision_config": {
+            "model_type": "siglip_vision_model",
+            "hidden_size": 1152,
+            "image_size": 896,
+            "intermediate_size": 4304,
+            "num_attention_heads": 16,
+            "num_hidden_layers": 27,
+            "patch_size": 14,
+            "vision_use_head": False,
+        },
+    },
+    "llava-1.5-7b": {
+        "model_type": "llava",
+        "text_config": {"model_type": "llama", "max_position_embeddings": 4096, "vocab_size": 32064},
+        "vision_config": {
+            "model_type": "clip_vision_model",
+            "hidden_size": 1024,
+            "image_size": 336,
+            "intermediate_size": 4096,
+            "num_attention_heads": 16,
+            "num_hidden_layers": 24,
+            "patch_size": 14,
+            "projection_dim": 768,
+            "vocab_size": 32000,
+        },
+        "vision_feature_layer": -2,
+    },
+    "llama-3.2-11b-vision": {"model_type": "mllama", "text_config": {}, "vision_config": {}},
+}
+"""Configurations as they were published: what is usual is left out."""
+
+
+@pytest.mark.parametrize("name", SPARSE)
+def test_a_published_configuration_may_leave_out_what_is_usual(name: str) -> None:
+    assert count(resolve(SPARSE[name]).spec) == count(published(name).architecture)
+
+
+@pytest.mark.parametrize("kind", COMPOSED)
+@pytest.mark.parametrize("task", ["train", "serve"])
+def test_it_is_not_run(kind: str, task: str) -> None:
+    with pytest.raises(NotModelled, match=f"forward pass of {kind} models is not modelled") as refused:
+        estimate({"model": ANY[kind], "task": task, "hardware": {"gpu": "h100"}})
+    assert refused.value.where == "model"
+
+
+@pytest.mark.parametrize("name", [name for name in CASES if resolve(CASES[name]).spec.instead])
+def test_what_it_names_instead_is_answered(name: str) -> None:
+    said = resolve(CASES[name]).spec.instead
+    alone = json.loads(said[said.index("{") :])
+    answer = estimate({"model": alone, "hardware": {"gpu": "h100"}, "training": {"sequence_length": 64}})
+    assert answer.parameters.total == count(resolve(alone).spec) < count(resolve(CASES[name]).spec)
+
+
+def test_the_headline_answer_counts_it() -> None:
+    found = fit("gemma-3-4b", "h100")
+    assert found.parameters == count(published("gemma-3-4b").architecture)
+    assert {row.verdict for row in found.rows} == {"unknown"}
+    assert any("gemma3_text" in said for said in found.assumptions)
+
+
+def test_a_head_by_itself_has_no_forward_pass() -> None:
+    spec = resolve(ANY["llava"]).spec
+    model = build_model(spec, Builder(Tape(), bfloat16), "image-text-to-text")
+    with pytest.raises(NotModelled, match="llava"):
+        model.forward()
+
+
+LLAVA = ANY["llava"]
+REFUSED: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
+    "a language model that is unknown": ({"text_config": {"model_type": "rwkv"}}, NotModelled, "text_config: model_type 'rwkv'"),
+    "a language model that is none": ({"text_config": {"model_type": "t5"}}, NotModelled, "text_config: .* type 't5'"),
+    "a model within itself": ({"text_config": LLAVA}, NotModelled, "text_config: .* type 'llava'"),
+    "a tower that is unknown": ({"vision_config": {"model_type": "resnet"}}, NotModelled, "vision_config: model_type 'resnet'"),
+    "a tower that is none": ({"vision_config": {"model_type": "vit"}}, NotModelled, "vision_config: .* type 'vit'"),
+    "no tower": ({"vision_config": None}, InvalidJob, "vision_config"),
+    "a tower of text": ({"vision_config": "clip"}, InvalidJob, "vision_config"),
+    "a type of no kind": ({"text_config": {"model_type": ["llama"]}}, NotModelled, "text_config"),
+    "heads that do not divide": ({"vision_config": {"hidden_size": 50}}, InvalidJob, "50 is not a multiple of 12 heads"),
+    "patches larger than images": ({"vision_config": {"image_size": 8}}, InvalidJob, "larger than image_size 8"),
+    "a size of a part": ({"vision_config": {"image_size": [56, 28]}}, InvalidJob, "image_size"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_parts_that_are_none_are_refused(name: str) -> None:
+    changed, kind, said = REFUSED[name]
+    with pytest.raises(kind, match=said):
+        resolve({**LLAVA, **changed})
