@@ -17,8 +17,8 @@ BOOL, STRING, ARRAY = 7, 8, 9
 FEWEST_BYTES = {kind: struct.calcsize(letter) for kind, letter in NUMBERS.items()} | {BOOL: 1, STRING: 8, ARRAY: 12}
 """Bytes that a value of each type has at least: a string its length, an array its type and its length."""
 MOST_VALUES = 2**22
-"""Values that all arrays may have together; this bounds memory and time. Gemma 3's 262,144 tokens, their scores and types, and its
-merges are 1.3 million."""
+"""Values that all arrays may have together; this bounds memory and time. Gemma 3's 262,144 tokens, with their scores, types
+and merges, are 1.3 million."""
 DEEPEST = 8
 """How deep arrays may be in each other; no published file has any in another."""
 ARRAY_VALUES = 64

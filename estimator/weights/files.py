@@ -17,7 +17,7 @@ MOST_HEADER_BYTES = 100_000_000
 """The longest header that is read: safetensors' own limit (MAX_HEADER_SIZE in its tensor.rs), kept for every file here."""
 MOST_MARKS = 2**21
 """Brackets and commas that a JSON text may have: 260,000 tensors of one file, or two million of an index. As Python keeps some
-ten times the bytes of a short value, this bounds memory and time. The index of DeepSeek-V3 has 92,000 tensors."""
+ten times the bytes of a short value, this bounds memory and time. DeepSeek-V3's index has some 92,000 tensors."""
 MOST_ELEMENTS = 2**63
 """No tensor has as many elements: sizes are signed 64-bit numbers everywhere."""
 

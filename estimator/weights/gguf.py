@@ -22,7 +22,7 @@ ALIGNMENT = 32
 """Bytes to a multiple of which every tensor is moved, unless `general.alignment` says otherwise."""
 MOST_DIMENSIONS = 4
 MOST_ENTRIES = 2**16
-"""Tensors, or entries of metadata, that a file may have. DeepSeek-V3's has 1,100 tensors, as experts are stored together."""
+"""Tensors, or entries of metadata, that a file may have. DeepSeek-V3's has some 1,100 tensors, as experts are stored together."""
 SMALLEST_PAIR, SMALLEST_TENSOR = 8 + 1 + 4 + 1, 8 + 4 + 4 + 8
 """Bytes that an entry of the metadata, or a tensor's description, has at least."""
 
