@@ -1,4 +1,4 @@
-"""How fast headers of weight files are read, and with how much memory: run with --benchmark-enable, and with -s for the memory."""
+"""How fast headers of weight files are read, and with how much memory: run with --benchmark-enable, and -s for the memory."""
 
 from __future__ import annotations
 
