@@ -24,7 +24,7 @@ def test_the_table_of_types_is_the_packages() -> None:
 
 
 def small(path: Path, **split: Any) -> Path:
-    """A small Qwen3 with a tensor of every type that a file can have, as the package writes it."""
+    """A small Qwen3 with tensors of many types, as the package writes it."""
     writer = gguf.GGUFWriter(path, "qwen3", **split)
     writer.add_context_length(64)
     writer.add_embedding_length(256)
@@ -39,7 +39,12 @@ def small(path: Path, **split: Any) -> Path:
     writer.add_token_scores([0.0, -0.5, 1.0])
     writer.add_array("some.flags", [True, False])
     writer.add_custom_alignment(64)
-    rows = {"attn_q": (256, 256), "attn_k": (128, 256), "attn_v": (128, 256), "attn_output": (256, 256)}
+    rows: dict[str, tuple[int, ...]] = {
+        "attn_q": (256, 256),
+        "attn_k": (128, 256),
+        "attn_v": (128, 256),
+        "attn_output": (256, 256),
+    }
     rows |= {"ffn_gate": (512, 256), "ffn_up": (512, 256), "ffn_down": (256, 512), "attn_norm": (256,), "ffn_norm": (256,)}
     rows |= {"attn_q_norm": (64,), "attn_k_norm": (64,)}
     shapes = {f"blk.{layer}.{name}.weight": shape for layer in range(LAYERS) for name, shape in rows.items()}
