@@ -23,8 +23,9 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from estimator import catalogue
 from estimator.errors import InvalidJob
 from estimator.weights import Checkpoint, architecture, read_checkpoint
+from estimator.weights.cursor import MOST_VALUES
 from estimator.weights.dtypes import FILE, ggml_removed, ggml_types, safetensors_bits
-from estimator.weights.files import MOST_HEADER_BYTES, MOST_VALUES
+from estimator.weights.files import MOST_HEADER_BYTES, MOST_MARKS
 from estimator.weights.safetensors import read_safetensors
 from tests import fuzz_weights
 from tests.weights import (
@@ -246,7 +247,7 @@ BAD_SAFETENSORS: dict[str, tuple[bytes, str]] = {
     "not a number": (safetensors_bytes(b'{"a": NaN}'), "has NaN, which is not JSON"),
     "a number of many digits": (safetensors_bytes(b'{"a": %s}' % (b"9" * 5000)), "thousands of digits"),
     "deep": (safetensors_bytes(b'{"a":' * 100_000), "nested too deeply"),
-    "brackets without end": (safetensors_bytes(b"{" + b"[" * (MOST_VALUES + 1)), "brackets and commas"),
+    "brackets without end": (safetensors_bytes(b"{" + b"[" * (MOST_MARKS + 1)), "brackets and commas"),
     "a name twice": (safetensors_bytes(b'{"a": 1, "b": 2, "a": 3}'), "has 'a' twice"),
     "a key of an entry twice": (safetensors_bytes(b'{"a": {"dtype": "F32", "dtype": "F32"}}'), "has 'dtype' twice"),
     "half a pair in a name": (safetensors_bytes(b'{"\\ud800": 1}'), "its header has half a surrogate pair"),
@@ -411,6 +412,8 @@ BAD_GGUF: dict[str, tuple[bytes, str]] = {
     "version 4": (gguf(version=4), "is GGUF version 4; versions 2 and 3 are read"),
     "big-endian": (gguf(version=0x03000000), "is big-endian GGUF, which is not read"),
     "too many tensors": (gguf(count=(2**62, 0)), "claims 4,611,686,018,427,387,904 tensors, more than its 88 bytes can hold"),
+    "more tensors than any": (gguf(tensors=bytes(2**21), count=(2**16 + 1, 0)), "claims 65,537 tensors; at most 65,536 are read"),
+    "arrays of nothing without end": (pair(ARRAY, struct.pack("<IQ", ARRAY, 2**17) + bytes(12 * 2**17)), "arrays of more than"),
     "too many pairs": (gguf(count=(0, 2**64 - 1)), "claims 18,446,744,073,709,551,615 entries of metadata"),
     "a cut key": (gguf(text("key"), count=(0, 1))[:38], "ends at byte 38"),
     "an endless key": (gguf(struct.pack("<Q", 2**63), count=(0, 1)), "within a key of the metadata"),
@@ -623,7 +626,7 @@ def test_only_the_header_is_read(name: str, tmp_path: Path) -> None:
 
 CLAIMS = {
     "a header of 100 MB": safetensors_bytes(b"{", length=MOST_HEADER_BYTES),
-    "commas": safetensors_bytes(b"{" + b"," * MOST_VALUES, length=MOST_VALUES + 1),
+    "commas": safetensors_bytes(b"{" + b"," * MOST_MARKS),
     "a string of 4 GiB": pair(STRING, struct.pack("<Q", 2**32)),
     "an array of 4 GiB": pair(ARRAY, struct.pack("<IQ", UINT8, 2**32)),
     "tensors without end": gguf(count=(2**28, 0)),

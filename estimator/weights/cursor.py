@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from estimator.errors import InvalidJob
-from estimator.weights.files import MOST_HEADER_BYTES, MOST_VALUES
+from estimator.weights.files import MOST_HEADER_BYTES
 
 FIRST_BYTES = 2**20
 """How much is read at once, to begin with."""
@@ -16,8 +16,13 @@ NUMBERS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 10: "Q", 11: 
 BOOL, STRING, ARRAY = 7, 8, 9
 FEWEST_BYTES = {kind: struct.calcsize(letter) for kind, letter in NUMBERS.items()} | {BOOL: 1, STRING: 8, ARRAY: 12}
 """Bytes that a value of each type has at least: a string its length, an array its type and its length."""
+MOST_VALUES = 2**22
+"""Values that all arrays may have together; this bounds memory and time. Gemma 3's 262,144 tokens, with their scores, types
+and merges, are 1.3 million."""
 DEEPEST = 8
-"""Arrays in arrays that are read; no published file has two."""
+"""How deep arrays may be in each other; no published file has any in another."""
+ARRAY_VALUES = 64
+"""How many values an array in an array counts for, as reading one costs as much."""
 _LENGTH = struct.Struct("<Q")
 
 
@@ -97,7 +102,7 @@ class Cursor:
         if count * FEWEST_BYTES.get(kind, 0) > self.left:
             message = f"the metadata's {key} has {count:,} values, more than the file can hold (byte {self.at - 8:,})"
             raise self.refused(f"{message}; download it again")
-        self.values += count
+        self.values += count * (ARRAY_VALUES if kind == ARRAY else 1)
         if self.values > MOST_VALUES:
             raise self.refused(f"its metadata has arrays of more than {MOST_VALUES:,} values; no published file has ({key})")
         return self._values(kind, count, key, depth)
@@ -106,12 +111,32 @@ class Cursor:
         if kind in NUMBERS:
             return self.numbers(NUMBERS[kind], count, key)
         if kind == STRING:
-            return tuple([self.text(key) for _ in range(count)])
+            return self._texts(count, key)
         if kind == BOOL:
             return self._booleans(count, key)
         if kind == ARRAY:
             return tuple([self._array(key, depth + 1) for _ in range(count)])
         raise self.refused(f"the metadata's {key} is of the unknown type {kind} (byte {self.at:,}); known are 0 to 12")
+
+    def _texts(self, count: int, key: str) -> tuple[str, ...]:
+        """The next strings. Vocabularies have hundreds of thousands: those that lie in `data` are taken without a call each."""
+        found: list[str] = []
+        unpacked = _LENGTH.unpack_from
+        while len(found) < count:
+            data, at, have = self.data, self.at, len(self.data)
+            try:
+                for _ in range(count - len(found)):
+                    end = at + 8 + unpacked(data, at)[0]
+                    if end > have:
+                        break
+                    found.append(data[at + 8 : end].decode())
+                    at = end
+            except (struct.error, UnicodeDecodeError):
+                pass  # `text` reads on, or says what is wrong
+            self.at = at
+            if len(found) < count:
+                found.append(self.text(key))
+        return tuple(found)
 
     def _booleans(self, count: int, key: str) -> tuple[bool, ...]:
         found = self.take(count, key)

@@ -15,9 +15,9 @@ from estimator.errors import InvalidJob
 
 MOST_HEADER_BYTES = 100_000_000
 """The longest header that is read: safetensors' own limit (MAX_HEADER_SIZE in its tensor.rs), kept for every file here."""
-MOST_VALUES = 2**22
-"""Values that a header may have in lists: tokens of a vocabulary, brackets and commas of JSON. As Python keeps some ten
-times the bytes of a short value, this bounds the memory. Gemma 3's 262,144 tokens, scores, types and merges are 1.3 million."""
+MOST_MARKS = 2**21
+"""Brackets and commas that a JSON text may have: 260,000 tensors of one file, or two million of an index. As Python keeps some
+ten times the bytes of a short value, this bounds memory and time. DeepSeek-V3's index has some 92,000 tensors."""
 MOST_ELEMENTS = 2**63
 """No tensor has as many elements: sizes are signed 64-bit numbers everywhere."""
 
@@ -73,10 +73,10 @@ def json_object(data: bytes, path: Path, what: str) -> dict[str, Any]:
     """The object that a JSON text is; `what` names the text in errors ("its header").
 
     Refused are other values, names that come twice, numbers and letters that JSON does not have, and more brackets and commas
-    than `MOST_VALUES`, before anything is built of them.
+    than `MOST_MARKS`, before anything is built of them.
     """
-    if data.count(b",") + data.count(b"{") + data.count(b"[") > MOST_VALUES:
-        raise InvalidJob(f"{what} has more than {MOST_VALUES:,} brackets and commas, as no published checkpoint has", str(path))
+    if data.count(b",") + data.count(b"{") + data.count(b"[") > MOST_MARKS:
+        raise InvalidJob(f"{what} has more than {MOST_MARKS:,} brackets and commas, as no published checkpoint has", str(path))
     try:
         found = json.loads(data.decode("utf-8"), object_pairs_hook=_unique, parse_constant=_no_number)
         if b"\\u" in data:

@@ -6,14 +6,13 @@ After the format's description and its reader (ggml-org/ggml docs/gguf.md; llama
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from estimator.weights.checkpoint import Checkpoint, Tensor
 from estimator.weights.cursor import Cursor
 from estimator.weights.dtypes import ggml_removed, ggml_types
-from estimator.weights.files import MOST_ELEMENTS, MOST_VALUES, opened, shown
+from estimator.weights.files import MOST_ELEMENTS, opened, shown
 
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)
@@ -22,7 +21,8 @@ OLDER = (b"lmgg", b"fmgg", b"tjgg", b"algg")
 ALIGNMENT = 32
 """Bytes to a multiple of which every tensor is moved, unless `general.alignment` says otherwise."""
 MOST_DIMENSIONS = 4
-MOST_ENTRIES = MOST_VALUES // 4
+MOST_ENTRIES = 2**16
+"""Tensors, or entries of metadata, that a file may have. DeepSeek-V3's has some 1,100 tensors, as experts are stored together."""
 SMALLEST_PAIR, SMALLEST_TENSOR = 8 + 1 + 4 + 1, 8 + 4 + 4 + 8
 """Bytes that an entry of the metadata, or a tensor's description, has at least."""
 
@@ -44,13 +44,8 @@ def read_part(path: Path) -> Checkpoint:
         alignment = metadata.get("general.alignment", ALIGNMENT)
         if type(alignment) is not int or alignment <= 0 or alignment & (alignment - 1):
             raise cursor.refused(f"general.alignment is {shown(str(alignment))}; it is a power of two")
-        tensors: dict[str, Tensor] = {}
-        for _ in range(tensor_count):
-            tensor = _tensor(cursor, path.name)
-            if tensor.name in tensors:
-                raise cursor.refused(f"there are two tensors {shown(tensor.name)}")
-            tensors[tensor.name] = tensor
-        placed = _in_place(list(tensors.values()), _padded(cursor.at, alignment), alignment, cursor)
+        described = [_described(cursor) for _ in range(tensor_count)]
+        placed = _in_place(described, _padded(cursor.at, alignment), alignment, cursor)
     return Checkpoint(str(path), "gguf", placed, metadata, (path.name,))
 
 
@@ -79,8 +74,8 @@ def _bounded(cursor: Cursor, count: int, smallest: int, what: str) -> None:
         raise cursor.refused(f"claims {count:,} {what}; at most {MOST_ENTRIES:,} are read, and no published file has as many")
 
 
-def _tensor(cursor: Cursor, file: str) -> Tensor:
-    """One tensor's description; its offset is still counted from where the tensors' bytes begin."""
+def _described(cursor: Cursor) -> tuple[int, int, str, str, tuple[int, ...], int]:
+    """A tensor's offset from where the tensors' bytes begin, its bytes, name, type, shape and elements."""
     name = cursor.text("a tensor's name")
     dimensions = cursor.number("I")
     if dimensions > MOST_DIMENSIONS:
@@ -103,27 +98,32 @@ def _tensor(cursor: Cursor, file: str) -> Tensor:
         stored = f"{block.name} stores {block.elements} at a time"
         raise cursor.refused(f"tensor {shown(name)} has rows of {row:,} elements, but {stored}")
     nbytes = elements // block.elements * block.nbytes
-    return Tensor(name, block.name, tuple(reversed(sizes)), elements, nbytes, file, offset)
+    return offset, nbytes, name, block.name, sizes[::-1], elements
 
 
-def _in_place(tensors: list[Tensor], start: int, alignment: int, cursor: Cursor) -> tuple[Tensor, ...]:
+def _in_place(
+    described: list[tuple[int, int, str, str, tuple[int, ...], int]], start: int, alignment: int, cursor: Cursor
+) -> tuple[Tensor, ...]:
     """The tensors in the order of their bytes, each of which follows the one before at the next multiple of the alignment.
 
     What comes after the last tensor is not looked at, as in ggml.
     """
-    end, before, placed = 0, "", []
-    for tensor in sorted(tensors, key=lambda tensor: (tensor.offset, tensor.nbytes)):
+    end, before, file = 0, "", cursor.path.name
+    placed: dict[str, Tensor] = {}
+    for offset, nbytes, name, dtype, shape, elements in sorted(described):
+        if name in placed:
+            raise cursor.refused(f"there are two tensors {shown(name)}")
         expected = _padded(end, alignment)
-        if tensor.offset != expected:
-            where = f"at byte {tensor.offset:,} of the data, not at {expected:,}"
-            after = f"where {shown(before)} ends" if before else "where the data begin"
-            raise cursor.refused(f"tensor {shown(tensor.name)} begins {where}, {after}, aligned to {alignment:,}")
-        end, before = tensor.offset + tensor.nbytes, tensor.name
-        placed.append(replace(tensor, offset=start + tensor.offset))
+        if offset != expected:
+            where = f"at byte {offset:,} of the data, not at {expected:,}"
+            after = f"where {shown(before)} ends" if placed else "where the data begin"
+            raise cursor.refused(f"tensor {shown(name)} begins {where}, {after}, aligned to {alignment:,}")
+        end, before = offset + nbytes, name
+        placed[name] = Tensor(name, dtype, shape, elements, nbytes, file, start + offset)
     if placed and start + end > cursor.size:
         message = f"is truncated: its tensors end at byte {start + end:,}, the file at {cursor.size:,}"
         raise cursor.refused(f"{message}; download it again")
-    return tuple(placed)
+    return tuple(placed.values())
 
 
 def _padded(nbytes: int, alignment: int) -> int:
