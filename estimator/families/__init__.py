@@ -54,6 +54,7 @@ FAMILIES = {
     "modernbert": "modernbert",
     "deberta-v2": "deberta_v2",
     "vit": "vit",
+    "dinov2": "dinov2",
     "clip": "clip",
     "whisper": "whisper",
     "mamba": "mamba",
@@ -90,7 +91,6 @@ FAMILIES = {
     "llama4": "llama4",
     "llama4_text": "llama4_text",
     "llama4_vision_model": "llama4_vision",
-    "dinov2": "dinov2",
 }
 """The file of each `model_type`. It has `SPECS`, by model type, and `HEADS`, by the name in a job; the first is the usual one."""
 

@@ -1,17 +1,34 @@
-"""DINOv2: ViT with a factor for what each block adds.
+"""DINOv2: ViT with a factor for what each block adds, and its feed-forward layers gated in the largest.
 
-After transformers' modeling_dinov2.py (5.23).
+After transformers' modeling_dinov2.py (5.23). Images are of the size that the model has positions for.
 """
 
 from __future__ import annotations
 
+from estimator import dtypes
+from estimator.dtypes import DType
+from estimator.families import vit
+from estimator.families.attention import Attention
 from estimator.families.build import Builder
-from estimator.families.counted import counted, stack
+from estimator.families.heads import Batch
+from estimator.families.held import Held
+from estimator.families.modules import ACTIVATIONS
 from estimator.families.towers import Side, SquareTowerSpec
-from estimator.specs.spec import Depth, Size
+from estimator.specs.spec import Depth, Probability, Size
+from estimator.tape.loss import cross_entropy
+from estimator.tape.pointwise import add, mul
+from estimator.tape.reduction import mean
+from estimator.tape.tape import Tape
+from estimator.tape.tensor import Tensor, empty
+from estimator.tape.views import cat, narrow, select
 
 
 class Dinov2Spec(SquareTowerSpec):
+    """`mlp_ratio`: how much wider the feed-forward layers are; gated ones are two thirds of that, rounded up to 8."""
+
+    runs = True
+    modelled = {"drop_path_rate": (0,)}
+
     hidden_size: Size = 768
     num_hidden_layers: Depth = 12
     num_attention_heads: Size = 12
@@ -20,41 +37,112 @@ class Dinov2Spec(SquareTowerSpec):
     qkv_bias: bool = True
     use_swiglu_ffn: bool = False
     use_mask_token: bool = True
+    hidden_dropout_prob: Probability = 0.0
+    attention_probs_dropout_prob: Probability = 0.0
+
+    @property
+    def longest_sequence(self) -> int:
+        """An image's patches, and one token for its class."""
+        return self.patches + 1
+
+    @property
+    def intermediate_size(self) -> int:
+        """Width of the feed-forward layers."""
+        width = self.hidden_size * self.mlp_ratio
+        return -(-(2 * width // 3) // 8) * 8 if self.use_swiglu_ffn else width
+
+    @property
+    def vit(self) -> vit.ViTSpec:
+        """The ViT of its sizes."""
+        common = {name: getattr(self, name) for name in vit.ViTSpec.model_fields if hasattr(self, name)}
+        return vit.ViTSpec.model_validate(common)
 
 
 SPECS = {"dinov2": Dinov2Spec}
 
 
-def body(spec: Dinov2Spec, build: Builder) -> None:
-    """The model without a head, as it is published (`Dinov2Model`)."""
-    size, patch = spec.hidden_size, (spec.patch_size, spec.patch_size)
-    build.parameter("embeddings.cls_token", (1, 1, size))
-    if spec.use_mask_token:
-        build.parameter("embeddings.mask_token", (1, size))
-    build.parameter("embeddings.position_embeddings", (1, spec.patches + 1, size))
-    build.convolution("embeddings.patch_embeddings.projection", spec.num_channels, size, patch, spec.patch_size)
-    stack(build, spec.num_hidden_layers, lambda _: _layer(spec, build))
-    build.layer_norm("layernorm", size)
+class SelfAttention(vit.SelfAttention):
+    """Its softmax is asked for in no type of its own."""
+
+    def __init__(self, spec: vit.ViTSpec, build: Builder):
+        super().__init__(spec, build)
+        self.attend = Attention(build.attention, False, spec.attention_probs_dropout_prob, cast_back=False, causal=False)
 
 
-def _layer(spec: Dinov2Spec, build: Builder) -> None:
-    size = spec.hidden_size
-    width = size * spec.mlp_ratio
-    build.layer_norm("norm1", size)
-    for name in ("q_proj", "k_proj", "v_proj"):
-        build.linear("attention." + name, size, size, spec.qkv_bias)
-    build.linear("attention.o_proj", size, size, True)
-    build.parameter("layer_scale1.lambda1", (size,))
-    build.layer_norm("norm2", size)
-    if spec.use_swiglu_ffn:
-        width = (int(width * 2 / 3) + 7) // 8 * 8
-        build.linear("mlp.gate_proj", size, width, True)
-        build.linear("mlp.up_proj", size, width, True)
-        build.linear("mlp.down_proj", width, size, True)
-    else:
-        build.linear("mlp.fc1", size, width, True)
-        build.linear("mlp.fc2", width, size, True)
-    build.parameter("layer_scale2.lambda1", (size,))
+class GatedMLP:
+    def __init__(self, spec: Dinov2Spec, build: Builder):
+        self.activation = ACTIVATIONS["silu"]
+        self.gate_proj = build.linear("mlp.gate_proj", spec.hidden_size, spec.intermediate_size, True)
+        self.up_proj = build.linear("mlp.up_proj", spec.hidden_size, spec.intermediate_size, True)
+        self.down_proj = build.linear("mlp.down_proj", spec.intermediate_size, spec.hidden_size, True)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return self.down_proj(mul(self.activation(self.gate_proj(x)), self.up_proj(x)))
 
 
-HEADS = {"features": counted(body)}
+class Layer:
+    def __init__(self, spec: Dinov2Spec, build: Builder):
+        self.norm1 = build.layer_norm("norm1", spec.hidden_size)
+        self.attention = SelfAttention(spec.vit, build)
+        self.layer_scale1 = build.parameter("layer_scale1.lambda1", (spec.hidden_size,))
+        self.norm2 = build.layer_norm("norm2", spec.hidden_size)
+        self.mlp = GatedMLP(spec, build) if spec.use_swiglu_ffn else vit.MLP(spec.vit, build)
+        self.layer_scale2 = build.parameter("layer_scale2.lambda1", (spec.hidden_size,))
+
+    def __call__(self, hidden: Tensor) -> Tensor:
+        residual = hidden
+        out = self.norm1(hidden)
+        out, _ = self.attention(out)
+        out = mul(out, self.layer_scale1)
+        out = add(out, residual)
+        residual = out
+        out = self.norm2(out)
+        out = self.mlp(out)
+        out = mul(out, self.layer_scale2)
+        return add(out, residual)
+
+
+class Dinov2:
+    """The body of the model. No head reads the token of masked patches, which gets no gradient."""
+
+    def __init__(self, spec: Dinov2Spec, build: Builder):
+        self.embeddings = vit.Embeddings(spec.vit, build)
+        if spec.use_mask_token:
+            build.parameter("mask_token", (1, spec.hidden_size), trainable=False)
+        self.layers = build.layers(spec.num_hidden_layers, lambda _: Layer(spec, build))
+        self.layernorm = build.layer_norm("layernorm", spec.hidden_size)
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        embedded = self.embeddings(pixels)
+        hidden = embedded
+        for layer in self.layers:
+            hidden = layer(hidden)
+        return self.layernorm(hidden)
+
+
+class ImageClassification:
+    """A linear layer on the class token beside the mean of the patches (`Dinov2ForImageClassification`)."""
+
+    def __init__(self, spec: Dinov2Spec, build: Builder):
+        self.spec = spec
+        self.dinov2 = Dinov2(spec, build)
+        self.classifier = build.linear("classifier", 2 * spec.hidden_size, build.labels, True, quantized=False)
+
+    def inputs(self, tape: Tape, batch: Batch, dtype: DType) -> tuple[Tensor, ...]:
+        size = self.spec.image_size
+        pixels = empty(tape, (batch.sequences, self.spec.num_channels, size, size), dtype, "pixel_values")
+        return pixels, empty(tape, (batch.sequences,), dtypes.int64, "labels")
+
+    def forward(self, *inputs: Tensor) -> tuple[Tensor, Held]:
+        pixels, labels = inputs
+        sequence = self.dinov2.forward(pixels)
+        with pixels.tape.losing():
+            cls_token = select(sequence, 1)
+            patches = narrow(sequence, 1, sequence.shape[1] - 1)
+            joined = cat((cls_token, mean(patches, 1)), 1)
+            logits = self.classifier(joined)
+            loss = cross_entropy(logits, labels)
+        return loss, logits
+
+
+HEADS = {"image-classification": ImageClassification}
