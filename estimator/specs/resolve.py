@@ -50,7 +50,7 @@ def resolve(model: str | Mapping[str, Any], allow_files: bool = True) -> Model:
     size, mixture = _SIZE.fullmatch(text), _MIXTURE.fullmatch(text)
     if size or mixture:
         spec, assumption = _of_size(size, mixture, text)
-        return Model(text.upper(), spec, "a generic architecture of that size", (assumption,))
+        return Model(size[1] + size[2].upper() if size else text, spec, "a generic architecture of that size", (assumption,))
     if text.lower().endswith(_FILES):
         if not allow_files:
             raise InvalidJob("files cannot be named here; send the architecture itself", "model")
