@@ -123,7 +123,10 @@ class Embeddings:
         tokens = (spec.image_size // patch) ** 2 + 1
         self.cls_token = build.parameter("cls_token", (1, 1, size))
         self.position_embeddings = build.parameter("position_embeddings", (1, tokens, size))
-        self.projection = build.convolution("patch_embeddings.projection", spec.num_channels, size, (patch, patch), patch)
+        # where layers are recomputed in segments, what is to be recomputed needs an input that requires gradients
+        self.projection = build.convolution(
+            "patch_embeddings.projection", spec.num_channels, size, (patch, patch), patch, first=bool(build.checkpointing.segment)
+        )
         self.dropout = spec.hidden_dropout_prob
 
     def __call__(self, pixels: Tensor) -> Tensor:
