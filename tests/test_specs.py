@@ -22,7 +22,7 @@ SCHEMA = Draft202012Validator(
     json.loads((Path(__file__).parent.parent / "docs" / "schema" / "model.json").read_text(encoding="utf-8"))
 )
 FIRST = {spec.model_type: spec for spec in (published(name).architecture for name in reversed(MODELS))}
-PICTURES = ("vit",)
+PICTURES = ("vit", "dinov2")
 """Whose input embedding is of no tokens."""
 
 
