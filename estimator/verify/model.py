@@ -137,6 +137,7 @@ def _adapted(model: Any, training: Training) -> Any:
     copying = mock.patch.object(FakeTensor, "__deepcopy__", _copied)
     with defaulting_to(TYPES[asked.dtype]), staying, copying, warnings.catch_warnings():
         warnings.filterwarnings("ignore", "The following (rank|alpha)_pattern keys")  # of parameters, which it looks for no more
+        warnings.filterwarnings("ignore", "target_parameters=.* no parameter was matched")  # a mixture may have dense layers only
         return peft.get_peft_model(model, settings, autocast_adapter_dtype=False)
 
 
