@@ -1,11 +1,12 @@
-"""BERT and RoBERTa: learned positions and token types, attention in both directions, norms after each block, dropout.
+"""BERT, RoBERTa, XLM-RoBERTa: learned positions and token types, attention in both directions, norms after each block, dropout.
 
-RoBERTa finds positions from the ids that are no padding, and has heads of its own.
-After transformers' modeling_bert.py and modeling_roberta.py (5.23).
+RoBERTa finds positions from the ids that are no padding, and has heads of its own; XLM-RoBERTa makes them before its body.
+After transformers' modeling_bert.py, modeling_roberta.py and modeling_xlm_roberta.py (5.23).
 """
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import ClassVar
 
 from estimator import dtypes
@@ -35,6 +36,8 @@ class BertSpec(PostNormSpec):
     }
     learned_positions = True
     positions_from_ids: ClassVar[bool] = False
+    head_first: ClassVar[bool] = False
+    """Whether the head's parameters come before the body's."""
 
     type_vocab_size: Size = 2
     classifier_dropout: Probability | None = None
@@ -51,7 +54,11 @@ class RobertaSpec(BertSpec):
         return self.max_position_embeddings - self.pad_token_id - 1
 
 
-SPECS = {"bert": BertSpec, "roberta": RobertaSpec}
+class XLMRobertaSpec(RobertaSpec):
+    head_first = True
+
+
+SPECS = {"bert": BertSpec, "roberta": RobertaSpec, "xlm-roberta": XLMRobertaSpec}
 
 
 class Embeddings:
@@ -147,7 +154,8 @@ class Bert:
 def _masked_lm(spec: BertSpec, build: Builder) -> MaskedLM:
     body = Bert(spec, build)
     if spec.positions_from_ids:
-        return MaskedLM(body, Predictions(("lm_head.dense", "lm_head.layer_norm"), "gelu", spec, build))
+        with build.ahead() if spec.head_first else nullcontext():
+            return MaskedLM(body, Predictions(("lm_head.dense", "lm_head.layer_norm"), "gelu", spec, build))
     names = "cls.predictions.transform.dense", "cls.predictions.transform.LayerNorm"
     return MaskedLM(body, Predictions(names, spec.hidden_act, spec, build))
 
@@ -186,7 +194,8 @@ class RobertaClassifier:
 
 def _classification(spec: BertSpec, build: Builder) -> Classification:
     body = Bert(spec, build)
-    return Classification(body, (RobertaClassifier if spec.positions_from_ids else Classifier)(spec, build))
+    with build.ahead() if spec.head_first else nullcontext():
+        return Classification(body, (RobertaClassifier if spec.positions_from_ids else Classifier)(spec, build))
 
 
 HEADS: dict[str, Head] = {
