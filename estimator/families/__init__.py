@@ -30,6 +30,7 @@ FAMILIES = {
     "cohere2": "cohere",
     "phi": "phi",
     "phi3": "phi3",
+    "glm4": "glm4",
     "stablelm": "stablelm",
     "falcon": "falcon",
     "starcoder2": "starcoder2",
