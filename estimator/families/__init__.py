@@ -52,6 +52,7 @@ FAMILIES = {
     "bert": "bert",
     "roberta": "bert",
     "xlm-roberta": "bert",
+    "distilbert": "distilbert",
     "bart": "bart",
     "t5": "t5",
     "modernbert": "modernbert",
