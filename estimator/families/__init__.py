@@ -53,6 +53,7 @@ FAMILIES = {
     "roberta": "bert",
     "xlm-roberta": "bert",
     "distilbert": "distilbert",
+    "electra": "electra",
     "bart": "bart",
     "t5": "t5",
     "modernbert": "modernbert",

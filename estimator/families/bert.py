@@ -22,6 +22,7 @@ from estimator.families.encoders import (
     refuse_quantization,
 )
 from estimator.families.heads import Head
+from estimator.families.modules import Module
 from estimator.specs.spec import Probability, Size
 from estimator.tape.pointwise import add, add_scalar, dropout, mul, tanh, to
 from estimator.tape.tensor import Tensor, alias, empty
@@ -62,9 +63,9 @@ SPECS = {"bert": BertSpec, "roberta": RobertaSpec, "xlm-roberta": XLMRobertaSpec
 
 
 class Embeddings:
-    def __init__(self, spec: BertSpec, build: Builder):
+    def __init__(self, spec: BertSpec, build: Builder, size: int):
         self.positions_from_ids = spec.positions_from_ids
-        positions, size = spec.max_position_embeddings, spec.hidden_size
+        positions = spec.max_position_embeddings
         self.word = build.embedding("embeddings.word_embeddings", spec.vocab_size, size)
         if not self.positions_from_ids:
             self.position = build.embedding("embeddings.position_embeddings", positions, size)
@@ -140,7 +141,7 @@ class Bert:
 
     def __init__(self, spec: BertSpec, build: Builder):
         refuse_quantization(build, spec.model_type)
-        self.embeddings = Embeddings(spec, build)
+        self.embeddings = Embeddings(spec, build, spec.hidden_size)
         self.layers = build.layers(spec.num_hidden_layers, lambda _: Layer(spec, build), "layer", last=1)
 
     def forward(self, ids: Tensor) -> Tensor:
@@ -178,7 +179,8 @@ class Classifier:
 class RobertaClassifier:
     """RoBERTa's classifier. PEFT trains a copy of both of its layers."""
 
-    def __init__(self, spec: BertSpec, build: Builder):
+    def __init__(self, spec: BertSpec, build: Builder, act: Module = tanh):
+        self.act = act
         self.dense = build.score(spec.hidden_size, bias=True, name="classifier.dense", outputs=spec.hidden_size)
         self.dropout = spec.hidden_dropout_prob if spec.classifier_dropout is None else spec.classifier_dropout
         self.out_proj = build.score(spec.hidden_size, bias=True, name="classifier.out_proj")
@@ -187,7 +189,7 @@ class RobertaClassifier:
         out = select(hidden, 1)
         out = dropout(out, self.dropout)
         out = self.dense(out)
-        out = tanh(out)
+        out = self.act(out)
         out = dropout(out, self.dropout)
         return self.out_proj(out)
 
