@@ -90,6 +90,11 @@ def test_a_config_json_is_read_as_its_model(model_type: str, tmp_path: Path) -> 
         assert counts(resolve(str(path)).spec) == counts(spec)
 
 
+def test_a_type_of_anothers_classes_is_read_as_that() -> None:
+    spec = published("kimi-k2").architecture
+    assert resolve({**spec.config(), "model_type": "kimi_k2"}).spec == spec
+
+
 @pytest.mark.parametrize(("size", "like"), [("6.7B", "llama-2-7b"), ("13B", "llama-2-13b"), ("70b", "llama-2-70b")])
 def test_a_bare_size_is_a_usual_shape(size: str, like: str) -> None:
     model, usual = resolve(size), published(like).architecture

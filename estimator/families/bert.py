@@ -1,11 +1,12 @@
-"""BERT and RoBERTa: learned positions and token types, attention in both directions, norms after each block, dropout.
+"""BERT, RoBERTa, XLM-RoBERTa: learned positions and token types, attention in both directions, norms after each block, dropout.
 
-RoBERTa finds positions from the ids that are no padding, and has heads of its own.
-After transformers' modeling_bert.py and modeling_roberta.py (5.23).
+RoBERTa finds positions from the ids that are no padding, and has heads of its own; XLM-RoBERTa makes them before its body.
+After transformers' modeling_bert.py, modeling_roberta.py and modeling_xlm_roberta.py (5.23).
 """
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import ClassVar
 
 from estimator import dtypes
@@ -21,6 +22,7 @@ from estimator.families.encoders import (
     refuse_quantization,
 )
 from estimator.families.heads import Head
+from estimator.families.modules import Module
 from estimator.specs.spec import Probability, Size
 from estimator.tape.pointwise import add, add_scalar, dropout, mul, tanh, to
 from estimator.tape.tensor import Tensor, alias, empty
@@ -35,6 +37,8 @@ class BertSpec(PostNormSpec):
     }
     learned_positions = True
     positions_from_ids: ClassVar[bool] = False
+    head_first: ClassVar[bool] = False
+    """Whether the head's parameters come before the body's."""
 
     type_vocab_size: Size = 2
     classifier_dropout: Probability | None = None
@@ -51,13 +55,17 @@ class RobertaSpec(BertSpec):
         return self.max_position_embeddings - self.pad_token_id - 1
 
 
-SPECS = {"bert": BertSpec, "roberta": RobertaSpec}
+class XLMRobertaSpec(RobertaSpec):
+    head_first = True
+
+
+SPECS = {"bert": BertSpec, "roberta": RobertaSpec, "xlm-roberta": XLMRobertaSpec}
 
 
 class Embeddings:
-    def __init__(self, spec: BertSpec, build: Builder):
+    def __init__(self, spec: BertSpec, build: Builder, size: int):
         self.positions_from_ids = spec.positions_from_ids
-        positions, size = spec.max_position_embeddings, spec.hidden_size
+        positions = spec.max_position_embeddings
         self.word = build.embedding("embeddings.word_embeddings", spec.vocab_size, size)
         if not self.positions_from_ids:
             self.position = build.embedding("embeddings.position_embeddings", positions, size)
@@ -133,7 +141,7 @@ class Bert:
 
     def __init__(self, spec: BertSpec, build: Builder):
         refuse_quantization(build, spec.model_type)
-        self.embeddings = Embeddings(spec, build)
+        self.embeddings = Embeddings(spec, build, spec.hidden_size)
         self.layers = build.layers(spec.num_hidden_layers, lambda _: Layer(spec, build), "layer", last=1)
 
     def forward(self, ids: Tensor) -> Tensor:
@@ -147,7 +155,8 @@ class Bert:
 def _masked_lm(spec: BertSpec, build: Builder) -> MaskedLM:
     body = Bert(spec, build)
     if spec.positions_from_ids:
-        return MaskedLM(body, Predictions(("lm_head.dense", "lm_head.layer_norm"), "gelu", spec, build))
+        with build.ahead() if spec.head_first else nullcontext():
+            return MaskedLM(body, Predictions(("lm_head.dense", "lm_head.layer_norm"), "gelu", spec, build))
     names = "cls.predictions.transform.dense", "cls.predictions.transform.LayerNorm"
     return MaskedLM(body, Predictions(names, spec.hidden_act, spec, build))
 
@@ -170,7 +179,8 @@ class Classifier:
 class RobertaClassifier:
     """RoBERTa's classifier. PEFT trains a copy of both of its layers."""
 
-    def __init__(self, spec: BertSpec, build: Builder):
+    def __init__(self, spec: BertSpec, build: Builder, act: Module = tanh):
+        self.act = act
         self.dense = build.score(spec.hidden_size, bias=True, name="classifier.dense", outputs=spec.hidden_size)
         self.dropout = spec.hidden_dropout_prob if spec.classifier_dropout is None else spec.classifier_dropout
         self.out_proj = build.score(spec.hidden_size, bias=True, name="classifier.out_proj")
@@ -179,14 +189,15 @@ class RobertaClassifier:
         out = select(hidden, 1)
         out = dropout(out, self.dropout)
         out = self.dense(out)
-        out = tanh(out)
+        out = self.act(out)
         out = dropout(out, self.dropout)
         return self.out_proj(out)
 
 
 def _classification(spec: BertSpec, build: Builder) -> Classification:
     body = Bert(spec, build)
-    return Classification(body, (RobertaClassifier if spec.positions_from_ids else Classifier)(spec, build))
+    with build.ahead() if spec.head_first else nullcontext():
+        return Classification(body, (RobertaClassifier if spec.positions_from_ids else Classifier)(spec, build))
 
 
 HEADS: dict[str, Head] = {

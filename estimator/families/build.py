@@ -6,7 +6,8 @@ quantized weights, one with an adapter, parameters that are sharded.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any, Protocol, TypeVar
@@ -350,6 +351,14 @@ class Builder:
                 "training.activation_checkpointing",
             )
         return Layers(self.tape, each, self.checkpointing, edges, build, label, self.sharding.input_dtype, holding, before)
+
+    @contextmanager
+    def ahead(self) -> Iterator[None]:
+        """What is made within stands before all that was made until then: some models make their head before their body."""
+        lists = [(made, len(made)) for made in (self.parameters, self._outside)]
+        yield
+        for made, before in lists:
+            made[:] = made[before:] + made[:before]
 
     def root(self, model: Forward) -> Forward:
         """The finished model's forward pass as the job runs it."""

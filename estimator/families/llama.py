@@ -40,7 +40,7 @@ class _Spec(RotaryDecoderSpec):
 
 
 class LlamaSpec(_Spec):
-    implementations = ("transformers", "fast-kernels", "liger")
+    implementations: ClassVar[tuple[str, ...]] = ("transformers", "fast-kernels", "liger")
 
     attention_bias: bool = False
     mlp_bias: bool = False

@@ -14,7 +14,7 @@ from estimator.families.build import Builder
 from estimator.families.heads import decoder_heads
 from estimator.families.modules import ACTIVATIONS, rotary_table, rotated
 from estimator.families.rotary import PartialRotarySpec, frequencies
-from estimator.specs.spec import Probability, Size
+from estimator.specs.spec import DecoderSpec, Probability, Size
 from estimator.tape.pointwise import add, add_scalar, dropout, mul
 from estimator.tape.tensor import Tensor, empty
 from estimator.tape.views import cat, narrow, reshape, split, transpose, unsqueeze
@@ -51,8 +51,10 @@ class Phi3Spec(PartialRotarySpec):
 SPECS = {"phi3": Phi3Spec}
 
 
-class Phi3MLP:
-    def __init__(self, spec: Phi3Spec, build: Builder):
+class FusedMLP:
+    """Gate and input from one layer (`Phi3MLP`, `Glm4MLP`)."""
+
+    def __init__(self, spec: DecoderSpec, build: Builder):
         self.gate_up_proj = build.linear("mlp.gate_up_proj", spec.hidden_size, 2 * spec.intermediate_size)
         self.down_proj = build.linear("mlp.down_proj", spec.intermediate_size, spec.hidden_size)
         self.act = ACTIVATIONS[spec.hidden_act]
@@ -109,7 +111,7 @@ class Phi3Attention:
 class Phi3DecoderLayer:
     def __init__(self, spec: Phi3Spec, build: Builder):
         self.self_attn = Phi3Attention(spec, build)
-        self.mlp = Phi3MLP(spec, build)
+        self.mlp = FusedMLP(spec, build)
         self.input_layernorm = build.rms_norm("input_layernorm", spec.hidden_size)
         self.post_attention_layernorm = build.rms_norm("post_attention_layernorm", spec.hidden_size)
         self.dropout = spec.resid_pdrop if build.training else 0.0

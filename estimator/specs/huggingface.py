@@ -14,6 +14,9 @@ from estimator.families import FAMILIES, spec_class
 from estimator.specs.spec import ModelSpec
 from estimator.validation import explain
 
+SAME = {"kimi_k2": "deepseek_v3"}
+"""Types that transformers has no classes for, each with the one whose classes its checkpoints are of."""
+
 
 def read_config(path: Path) -> dict[str, Any]:
     """A config.json on disk; `InvalidJob` says what is wrong with a file that is not one."""
@@ -59,6 +62,9 @@ def from_mapping(given: Mapping[str, Any], where: str) -> ModelSpec:
     What is a spec already, and no more, keeps to the spec's own rules.
     """
     kind = given.get("model_type")
+    if isinstance(kind, str) and kind in SAME:
+        kind = SAME[kind]
+        given = {**given, "model_type": kind}
     if kind is None:
         raise InvalidJob(f"has no model_type; a model's config.json names one of {', '.join(FAMILIES)}", where)
     if not isinstance(kind, str) or kind not in FAMILIES:
