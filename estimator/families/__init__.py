@@ -57,6 +57,7 @@ FAMILIES = {
     "electra": "electra",
     "bart": "bart",
     "t5": "t5",
+    "mt5": "t5",
     "modernbert": "modernbert",
     "deberta-v2": "deberta_v2",
     "vit": "vit",
