@@ -38,6 +38,7 @@ FAMILIES = {
     "gpt_neox": "gpt_neox",
     "gpt_bigcode": "gpt_bigcode",
     "gptj": "gptj",
+    "codegen": "codegen",
     "gpt_neo": "gpt_neo",
     "opt": "opt",
     "bloom": "bloom",
