@@ -5,7 +5,8 @@ After transformers' modeling_gptj.py (5.23).
 
 from __future__ import annotations
 
-from typing import Self
+from collections.abc import Callable
+from typing import Any, Self
 
 from pydantic import model_validator
 
@@ -45,6 +46,9 @@ class GPTJSpec(FullHeadsSpec):
 
 SPECS = {"gptj": GPTJSpec}
 
+Attend = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
+"""Hidden states, mask and positions in, what they attend to and the weights out."""
+
 
 class SelfAttention:
     def __init__(self, spec: GPTJSpec, build: Builder):
@@ -73,8 +77,8 @@ class SelfAttention:
         rest = size // self.heads - turned
         k_rot, k_pass = narrow(k, 3, turned), narrow(k, 3, rest)
         q_rot, q_pass = narrow(q, 3, turned), narrow(q, 3, rest)
-        k_rot = _rotate(k_rot, sin, cos)
-        q_rot = _rotate(q_rot, sin, cos)
+        k_rot = rotate_pairs(k_rot, sin, cos)
+        q_rot = rotate_pairs(q_rot, sin, cos)
         k = cat((k_rot, k_pass), 3)
         q = cat((q_rot, q_pass), 3)
         k = transpose(k, 1, 2)
@@ -97,7 +101,7 @@ class SelfAttention:
         return matmul(weights, v), weights
 
 
-def _rotate(x: Tensor, sin: Tensor, cos: Tensor) -> Tensor:
+def rotate_pairs(x: Tensor, sin: Tensor, cos: Tensor) -> Tensor:
     """Turn neighbouring pairs; each number of the table is repeated for both of a pair."""
     _, tokens, half = sin.shape
     s = empty(sin.tape, (1, tokens, 1, 2 * half), sin.dtype, "repeat_interleave")
@@ -126,9 +130,11 @@ class MLP:
 
 
 class Block:
+    attention: Callable[[Any, Builder], Attend] = SelfAttention
+
     def __init__(self, spec: GPTJSpec, build: Builder):
         self.ln_1 = build.layer_norm("ln_1", spec.hidden_size)
-        self.attn = SelfAttention(spec, build)
+        self.attn = type(self).attention(spec, build)
         self.mlp = MLP(spec, build)
 
     def __call__(self, hidden: Tensor, mask: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
@@ -141,10 +147,12 @@ class Block:
 class GPTJ:
     """The body of the model."""
 
+    block = Block
+
     def __init__(self, spec: GPTJSpec, build: Builder):
         self.wte = build.embedding("wte", spec.vocab_size, spec.hidden_size)
         self.dropout = spec.embd_pdrop if build.training else 0.0
-        self.h = build.layers(spec.num_hidden_layers, lambda _: Block(spec, build), holding=True)
+        self.h = build.layers(spec.num_hidden_layers, lambda _: self.block(spec, build), holding=True)
         self.ln_f = build.layer_norm("ln_f", spec.hidden_size)
 
     def forward(self, ids: Tensor) -> Tensor:

@@ -1,6 +1,6 @@
-"""T5, v1.1 and Flan: a relative bias in attention, norms that only scale, feed-forward layers with or without a gate.
+"""T5, v1.1, Flan and mT5: a relative bias in attention, norms that only scale, feed-forward layers with or without a gate.
 
-After transformers' modeling_t5.py (5.23).
+After transformers' modeling_t5.py and modeling_mt5.py (5.23).
 """
 
 from __future__ import annotations
@@ -46,6 +46,11 @@ class T5Spec(ModelSpec):
         return self.num_hidden_layers + (self.num_decoder_layers or self.num_hidden_layers)
 
     @property
+    def scales(self) -> bool:
+        """Whether hidden states are scaled for the output layer."""
+        return self.tie_word_embeddings
+
+    @property
     def gated(self) -> bool:
         return self.feed_forward_proj.startswith("gated-")
 
@@ -61,7 +66,18 @@ class T5Spec(ModelSpec):
         return self
 
 
-SPECS = {"t5": T5Spec}
+class MT5Spec(T5Spec):
+    """T5 v1.1 in many languages: a gate, an output layer of its own, and nothing that is scaled for it."""
+
+    feed_forward_proj: str = Field("gated-gelu", pattern=r"^(gated-)?[a-z_]+$")
+    tie_word_embeddings: bool = False
+
+    @property
+    def scales(self) -> bool:
+        return False
+
+
+SPECS = {"t5": T5Spec, "mt5": MT5Spec}
 
 
 class LayerNorm:
@@ -210,7 +226,7 @@ class T5:
 def _language_model(spec: T5Spec, build: Builder) -> Seq2SeqLM:
     body = T5(spec, build)
     lm_head = build.head(spec.hidden_size, spec.vocab_size, spec.tie_word_embeddings)
-    return Seq2SeqLM(body, lm_head, encodes_first=True, scales=spec.tie_word_embeddings)
+    return Seq2SeqLM(body, lm_head, encodes_first=True, scales=spec.scales)
 
 
 HEADS: dict[str, Head] = {

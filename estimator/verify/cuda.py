@@ -104,7 +104,7 @@ def einsum(equation: str, *operands: Tensor) -> Tensor:
     return _einsum(equation, *operands)
 
 
-def softmax(x: Tensor, dim: int, dtype: torch.dtype | None = None) -> Tensor:
+def softmax(x: Tensor, dim: int, _stacklevel: int = 3, dtype: torch.dtype | None = None) -> Tensor:
     """Softmax in one kernel where float16 comes in and float32 is asked for (SoftMax.cpp, host_softmax)."""
     if dtype is None and torch.is_autocast_enabled("cpu"):
         dtype = torch.float32
