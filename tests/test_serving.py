@@ -31,6 +31,8 @@ CASES: list[tuple[str | dict[str, Any], int, int]] = [
     ({"model_type": "stablelm", **WIDTHS, "num_key_value_heads": 8, "qk_layernorm": True, "use_parallel_residual": True}, 1, 512),
     ({"model_type": "starcoder2", **WIDTHS, "num_key_value_heads": 2, "sliding_window": 4096}, 2, 512),
     ({"model_type": "nemotron", **WIDTHS, "num_key_value_heads": 8}, 2, 1024),
+    ({"model_type": "smollm3", **WIDTHS, "num_hidden_layers": 5, "num_key_value_heads": 4}, 2, 600),
+    ({"model_type": "glm4", **WIDTHS, "num_key_value_heads": 2}, 2, 700),
 ]
 
 
