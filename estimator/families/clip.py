@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, model_validator
 
 from estimator import dtypes
 from estimator.dtypes import DType
+from estimator.errors import NotModelled
 from estimator.families.attention import Attention, causal_mask
 from estimator.families.build import Builder
 from estimator.families.heads import Batch
@@ -306,6 +307,11 @@ class ImageClassification:
     """The vision tower with a linear layer on the mean of its patches (`CLIPForImageClassification`)."""
 
     def __init__(self, spec: CLIPSpec, build: Builder):
+        if build.checkpointing.segment:
+            raise NotModelled(
+                "segments of layers in CLIP's tower are not modelled yet; use full or {every: k}",
+                "training.activation_checkpointing",
+            )
         self.vision = spec.vision_config
         self.vision_model = VisionModel(spec.vision_config, build, whole=False)
         self.classifier = build.linear("classifier", spec.vision_config.hidden_size, build.labels, True, quantized=False)
