@@ -1,0 +1,94 @@
+"""A job: the question. One contract for Python, the command line, REST and the page.
+
+Every field has a default that a practitioner would call sane, and every default that was used comes back in the answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, Field, ValidationError
+
+from estimator.errors import InvalidJob
+from estimator.job.adapter import Adapter
+from estimator.job.hardware import Hardware, Offload, Parallelism
+from estimator.job.part import Part
+from estimator.job.serving import Serving
+from estimator.job.training import CheckpointForm, Training
+from estimator.validation import explain
+
+__all__ = [
+    "Adapter",
+    "CheckpointForm",
+    "Hardware",
+    "Job",
+    "Offload",
+    "Parallelism",
+    "Serving",
+    "Training",
+    "defaults_used",
+    "job_from_text",
+    "read_job",
+]
+
+
+class Job(Part):
+    """The whole question."""
+
+    model: str | dict[str, Any] = Field(
+        description="name or alias, size such as 13B, path to a config.json or spec, or an inline architecture"
+    )
+    task: Literal["train", "serve"] = "train"
+    hardware: Hardware = Hardware()
+    training: Training = Training()
+    parallelism: Parallelism = Parallelism()
+    offload: Offload = Offload()
+    serving: Serving = Serving()
+
+
+def read_job(job: Job | Mapping[str, Any] | str | Path) -> Job:
+    """A job from a `Job`, a mapping, or the path of a YAML file. Raises `InvalidJob`."""
+    if isinstance(job, Job):
+        return job
+    if isinstance(job, Mapping):
+        return _validated(job, "")
+    from estimator.catalogue import read_text
+
+    return job_from_text(read_text(Path(job)), str(job))
+
+
+def job_from_text(text: str, where: str) -> Job:
+    """A job from YAML or JSON text. Raises `InvalidJob`."""
+    from estimator.catalogue import parse_yaml
+
+    content = parse_yaml(text, where)
+    if not isinstance(content, Mapping):
+        raise InvalidJob("holds no mapping; a job begins with 'model:'", where)
+    return _validated(content, where)
+
+
+def _validated(content: Mapping[str, Any], where: str) -> Job:
+    try:
+        return Job.model_validate(dict(content))
+    except ValidationError as error:
+        raise InvalidJob(explain(error, Job), where) from None
+
+
+def defaults_used(given: Job, settled: Job) -> list[str]:
+    """'training.optimizer = adamw' for every field that was not given, with the value that it got.
+
+    Those of the other task are left out.
+    """
+    other = "serving." if settled.task == "train" else "training."
+    return [used for used in _defaults(given, settled, "") if not used.startswith(other)]
+
+
+def _defaults(given: BaseModel, settled: BaseModel, prefix: str) -> Iterator[str]:
+    for name in type(given).model_fields:
+        before, value = getattr(given, name), getattr(settled, name)
+        if isinstance(before, BaseModel):
+            yield from _defaults(before, value, f"{prefix}{name}.")
+        elif name not in given.model_fields_set and value is not None:
+            yield f"{prefix}{name} = {str(value).lower() if isinstance(value, bool) else value}"

@@ -1,0 +1,49 @@
+"""What a job runs on, and how it is spread over it."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from estimator.job.part import Count, Part, Place
+from estimator.units import GB, parse_bytes
+
+
+class Hardware(Part):
+    """What it runs on. Without a GPU or an amount of memory the answer has bytes, but no verdict."""
+
+    gpu: str | None = Field(None, description="catalogue name or alias of the accelerator")
+    memory: str | None = Field(None, description="memory of an unnamed card, as it is sold: 24GB")
+    gpus: Count = Field(1, description="GPUs in a node")
+    nodes: Count = Field(1, description="nodes")
+
+    @model_validator(mode="after")
+    def _one_kind(self) -> Hardware:
+        if self.gpu and self.memory:
+            raise ValueError("gpu and memory exclude each other: name the card, or say how large it is")
+        if self.memory and not GB <= parse_bytes(self.memory) <= 2**44:
+            raise ValueError(f"memory {self.memory} is not what a card has: write 1GB to 16TB")
+        return self
+
+
+class Parallelism(Part):
+    """How it is spread over GPUs. Degrees multiply to the number of GPUs; `data` fills what the others leave."""
+
+    strategy: Literal["none", "ddp", "zero1", "zero2", "zero3", "fsdp1", "fsdp2", "hsdp"] | None = None
+    data: Count | None = None
+    tensor: Count = 1
+    pipeline: Count = 1
+    context: Count = 1
+    expert: Count = 1
+    reshard_after_forward: bool = True
+    gradient_as_bucket_view: bool = False
+
+
+class Offload(Part):
+    """What lives outside the GPU."""
+
+    optimizer: Place = "none"
+    parameters: Place = "none"
+    gradients: Place = "none"
+    activations: Place = "none"

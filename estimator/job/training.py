@@ -1,0 +1,85 @@
+"""How a model is trained."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from estimator.job.adapter import Adapter
+from estimator.job.part import Bytes, Count, Length, Part, Tokens
+
+Head = Literal[
+    "causal-lm",
+    "masked-lm",
+    "seq2seq-lm",
+    "speech-seq2seq-lm",
+    "sequence-classification",
+    "image-classification",
+    "contrastive",
+]
+
+
+class CheckpointForm(Part):
+    """Checkpointing that needs a number: one of these."""
+
+    every: Annotated[int, Field(ge=1, le=2**20)] | None = Field(
+        None, description="recompute each k-th layer; the others keep what they saved"
+    )
+    segments: Annotated[int, Field(ge=1, le=2**20)] | None = Field(
+        None, description="split the layers in so many segments, each recomputed as a whole"
+    )
+    budget: Bytes | None = Field(None, description="bytes that activations may take")
+
+    @model_validator(mode="after")
+    def _just_one(self) -> CheckpointForm:
+        if sum(v is not None for v in (self.every, self.segments, self.budget)) != 1:
+            raise ValueError("give exactly one of every, segments and budget")
+        return self
+
+
+class Training(Part):
+    """How it is trained."""
+
+    precision: Literal[
+        "32-true",
+        "bf16-true",
+        "16-true",
+        "bf16-mixed",
+        "16-mixed",
+        "deepspeed-bf16",
+        "deepspeed-fp16",
+        "megatron-bf16",
+        "megatron-fp16",
+    ] = "bf16-mixed"
+    optimizer: Literal["adamw", "adam", "sgd", "sgd-momentum"] = "adamw"
+    optimizer_implementation: Literal["foreach", "fused", "forloop"] = "fused"
+    micro_batch_size: Count = Field(1, description="sequences per GPU and forward pass")
+    sequence_length: Length = Field(2048, description="tokens")
+    target_length: Length | None = Field(
+        None, description="tokens on the decoder's side of an encoder-decoder; without it, as many as sequence_length"
+    )
+    head: Head | None = Field(None, description="output layer and loss; without it, the model's usual one")
+    labels: Annotated[int, Field(ge=2, le=2**20)] | None = Field(None, description="classes of a classification; without it, 2")
+    gradient_accumulation_steps: Count = 1
+    activation_checkpointing: Literal["none", "full", "sqrt", "selective"] | CheckpointForm = "full"
+    reentrant_checkpointing: bool = Field(False, description="torch's older checkpointing (use_reentrant=True)")
+    autocast: bool = Field(False, description="torch.autocast over weights that are in half precision already")
+    gradient_clipping: bool = Field(False, description="clip gradients by their norm (torch.nn.utils.clip_grad_norm_)")
+    expandable_segments: bool = Field(False, description="PYTORCH_ALLOC_CONF=expandable_segments:True")
+    zero_grad_to_none: bool = Field(True, description="free gradients between steps (optimizer.zero_grad(set_to_none=True))")
+    attention: Literal["eager", "sdpa", "flash_attention_2"] = "sdpa"
+    loss: Literal["eager", "chunked", "fused"] = "eager"
+    implementation: Literal["transformers", "fast-kernels", "liger", "megatron", "torchtitan"] = "transformers"
+    transformers_release: Literal["5", "4.48", "4.45"] = Field(
+        "5", description="whose loss, and other operations that changed: those of transformers 5, of 4.46 to 4.49, or of before"
+    )
+    adapter: Adapter | None = None
+    quantization: Literal["nf4", "nf4-double", "fp4", "int8", "gptq-int4", "gptq-int4-ungrouped"] | None = Field(
+        None, description="storage of frozen weights"
+    )
+    upcast_unquantized: Literal["none", "norms", "all"] = Field(
+        "none",
+        description="in float32 beside quantized weights: norms (TRL), all (peft.prepare_model_for_kbit_training)",
+    )
+    tokens: Tokens | None = Field(None, description="tokens that the whole run processes")
