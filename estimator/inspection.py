@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from math import ceil
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ConfigDict
 
@@ -14,8 +14,11 @@ from estimator.errors import InvalidJob, NotModelled
 from estimator.families import built
 from estimator.families.build import Parameter
 from estimator.specs.published import PublishedModel
-from estimator.specs.resolve import resolve
+from estimator.specs.resolve import WEIGHTS, has_weights, resolve
 from estimator.specs.spec import ModelSpec
+
+if TYPE_CHECKING:
+    from estimator.weights import Checkpoint
 
 BITS = {"float32": 32, "bfloat16": 16, "float16": 16, "float8": 8, "int8": 8, "int4": 4}
 """Of one number, without the scales that a quantization adds."""
@@ -86,10 +89,12 @@ class Card(_Part):
 
 def inspect_model(name: str | Mapping[str, Any], allow_files: bool = True) -> Card:
     """A model counted, however it is named: see `resolve`. Raises `UnknownName`, `InvalidJob` or `NotModelled`."""
-    stored = _stored(name) if isinstance(name, str) and allow_files else None
+    stored = None
     try:
         model = resolve(name, allow_files)
     except (InvalidJob, NotModelled) as error:
+        if isinstance(name, str) and allow_files:
+            stored = _stored(name)
         if stored is None:
             raise
         return Card(
@@ -102,6 +107,8 @@ def inspect_model(name: str | Mapping[str, Any], allow_files: bool = True) -> Ca
             counts=None,
             stored=stored,
         )
+    if isinstance(name, str) and allow_files:
+        stored = _held(model.checkpoint) if model.checkpoint else _stored(name)
     context = (model.published and model.published.context) or model.spec.longest_sequence
     return Card(
         name=model.name,
@@ -117,12 +124,14 @@ def inspect_model(name: str | Mapping[str, Any], allow_files: bool = True) -> Ca
 
 def _stored(name: str) -> Stored | None:
     """What the weights hold that a path names, or that lie in the folder that it names; None if it names none."""
-    weights = name.lower().endswith((".safetensors", ".gguf", ".index.json"))
-    if not weights and not any(Path(name).glob(pattern) for pattern in ("*.safetensors", "*.gguf") if os.path.isdir(name)):
+    if not (has_weights(Path(name)) if os.path.isdir(name) else name.lower().endswith(WEIGHTS)):
         return None
     from estimator.weights import read_checkpoint
 
-    found = read_checkpoint(name)
+    return _held(read_checkpoint(name))
+
+
+def _held(found: Checkpoint) -> Stored:
     return Stored(
         format=found.format,
         files=list(found.files),

@@ -5,13 +5,24 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
 import transformers
 from torch import nn
 
-from estimator import InvalidJob, NotModelled, UnknownName, architecture_of, count_module, estimate, inspect_model, listing
+from estimator import (
+    InvalidJob,
+    NotModelled,
+    UnknownName,
+    architecture_of,
+    count_module,
+    estimate,
+    inspect_model,
+    listing,
+    weights,
+)
 from estimator.cli import main
 from estimator.families import count
 from estimator.inspection import Counts
@@ -237,8 +248,20 @@ def test_an_unknown_architecture_is_counted_by_its_weights(tmp_path: Path, capsy
     assert total in text
     assert "Why no more" in text
     (folder / "config.json").unlink()
-    with pytest.raises(InvalidJob, match=r"put its config.json beside it. .*" + total):
-        resolve(str(folder / "model.safetensors.index.json"))
+    for name in (folder, folder / "model.safetensors.index.json"):
+        with pytest.raises(InvalidJob, match=r"put its config.json beside it. .*" + total):
+            resolve(str(name))
+
+
+def test_headers_are_read_once_and_their_names_in_either_case(tmp_path: Path) -> None:
+    folder = saved(tmp_path, model_type="llama")
+    index = (folder / "model.safetensors.index.json").rename(folder / "MODEL.SAFETENSORS.INDEX.JSON")
+    with mock.patch.object(weights, "read_checkpoint", wraps=weights.read_checkpoint) as reading:
+        card = inspect_model(str(index))
+    assert reading.call_count == 1
+    assert card.stored
+    assert card.counts
+    assert card.stored.numbers == card.counts.total
 
 
 def test_what_is_no_module_is_refused() -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from estimator import catalogue
 from estimator.errors import InvalidJob, NotModelled, UnknownName
@@ -17,9 +17,14 @@ from estimator.specs.huggingface import from_mapping, quantized_as, read_config
 from estimator.specs.published import PublishedModel, folders, read
 from estimator.specs.spec import ModelSpec
 
+if TYPE_CHECKING:
+    from estimator.weights import Checkpoint
+
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([bm])(?:[\s-]*dense)?", re.IGNORECASE)
 _MIXTURE = re.compile(r"(\d+)\s*x\s*(\d+(?:\.\d+)?)\s*b(?:[\s-]*moe)?", re.IGNORECASE)
-_FILES = (".json", ".yaml", ".yml", ".safetensors", ".gguf")
+WEIGHTS = (".safetensors", ".gguf", ".index.json")
+"""How the names of weights end, in letters of either case; an index of shards is the last of them."""
+_FILES = (".json", ".yaml", ".yml", *WEIGHTS)
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 
 
@@ -33,6 +38,8 @@ class Model:
     assumptions: tuple[str, ...] = ()
     published: PublishedModel | None = None
     """The file that describes it, of a model that is known by name."""
+    checkpoint: Checkpoint | None = None
+    """What the header of its weights says, of a model that is named by them."""
 
 
 def resolve(model: str | Mapping[str, Any], allow_files: bool = True) -> Model:
@@ -76,9 +83,9 @@ def _of_size(size: re.Match[str] | None, mixture: re.Match[str] | None, text: st
 def _from_file(path: Path) -> Model:
     if not os.path.exists(path):
         raise InvalidJob("there is no such file", str(path))
-    if path.suffix in (".safetensors", ".gguf") or path.name.endswith(".index.json"):
+    if path.name.lower().endswith(WEIGHTS):
         return _from_weights(path)
-    if path.suffix == ".json":
+    if path.suffix.lower() == ".json":
         return _from_config(path)
     content = catalogue.load_yaml(path)
     if not isinstance(content, Mapping):
@@ -90,9 +97,12 @@ def _from_file(path: Path) -> Model:
 def _from_folder(path: Path) -> Model:
     """A folder's config.json, or, without one, its weights."""
     config = path / "config.json"
-    if config.exists() or not any(path.glob("*.gguf")):
-        return _from_file(config)
-    return _from_weights(path)
+    return _from_weights(path) if has_weights(path) and not config.exists() else _from_file(config)
+
+
+def has_weights(folder: Path) -> bool:
+    """Whether there are weights in a folder that can be read."""
+    return any(name.lower().endswith((*WEIGHTS[:2], ".safetensors.index.json")) for name in os.listdir(folder))
 
 
 def _from_config(path: Path) -> Model:
@@ -112,10 +122,10 @@ def _from_weights(path: Path) -> Model:
     from estimator.weights import architecture, read_checkpoint
 
     checkpoint = read_checkpoint(path)
-    config = path.parent / "config.json"
+    config = Path(checkpoint.path).parent / "config.json"
     if checkpoint.format == "safetensors":
         if config.exists():
-            return _from_config(config)
+            return replace(_from_config(config), checkpoint=checkpoint)
         raise InvalidJob(f"has tensors but no architecture: put its config.json beside it. {checkpoint.summary}", str(path))
     mapping = architecture(checkpoint)
     if mapping is None:
@@ -124,7 +134,12 @@ def _from_weights(path: Path) -> Model:
             f"its architecture, {kind!r}, is not modelled, or it does not say enough. {checkpoint.summary}", str(path)
         )
     said = f"{checkpoint.summary} Answers are for the types of the job, not of the file"
-    return Model(path.name.removesuffix(".gguf"), from_mapping(mapping, str(path)), f"the header of {path}", (said,))
+    name, spec = _without(path.name, ".gguf"), from_mapping(mapping, str(path))
+    return Model(name, spec, f"the header of {path}", (said,), checkpoint=checkpoint)
+
+
+def _without(name: str, suffix: str) -> str:
+    return name[: -len(suffix)] if name.lower().endswith(suffix) else name
 
 
 def _held_beside(path: Path) -> str:

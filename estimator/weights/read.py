@@ -32,13 +32,13 @@ def read_checkpoint(path: Path | str) -> Checkpoint:
             raise InvalidJob("there is no such file", str(path))
     except (OSError, ValueError) as error:
         raise unreadable(error, path) from None
-    if path.suffix == ".json":
+    if path.suffix.lower() == ".json":
         return read_index(path)
     with opened(path) as (file, _):
         begin = file.read(PREFIX_BYTES + 1)
-    if begin.startswith(MAGIC) or path.suffix == ".gguf":
+    if begin.startswith(MAGIC) or path.suffix.lower() == ".gguf":
         return read_gguf(path)
-    if path.suffix == ".safetensors" or _like_safetensors(begin):
+    if path.suffix.lower() == ".safetensors" or _like_safetensors(begin):
         return read_safetensors(path)
     if begin.startswith(PICKLES):
         raise InvalidJob("looks like a file of torch.save, which is not read; save the model as safetensors", str(path))
@@ -53,10 +53,10 @@ def _like_safetensors(begin: bytes) -> bool:
 def _only(folder: Path) -> Path:
     """The one checkpoint of a folder: an index, or a single file of either format, or the parts of one split file."""
     names = sorted(os.listdir(folder))
-    tensors = [name for name in names if name.endswith(".safetensors")]
-    indices = [name for name in names if name.endswith(INDEX_SUFFIX)]
+    tensors = [name for name in names if name.lower().endswith(".safetensors")]
+    indices = [name for name in names if name.lower().endswith(INDEX_SUFFIX)]
     split = {(part["stem"], part["count"]): name for name in reversed(names) if (part := PART.fullmatch(name))}
-    ggufs = [name for name in names if name.endswith(".gguf") and not PART.fullmatch(name)] + sorted(split.values())
+    ggufs = [name for name in names if name.lower().endswith(".gguf") and not PART.fullmatch(name)] + sorted(split.values())
     found = (indices or tensors) + ggufs
     if len(found) == 1:
         return folder / found[0]
