@@ -37,6 +37,9 @@ def _of_training(job: Job, place: Topology) -> list[str]:
     if job.training.adapter:
         said.append("LoRA as peft 0.21 applies it")
     return said + {
+        "fsdp1": [
+            f"each layer is a flat parameter over {place.data} GPUs (use_orig_params); gradients are reduced in every micro-step"
+        ],
         "fsdp2": [f"each layer is a group of fully_shard over {place.data} GPUs; gradients are reduced in every micro-step"],
         "ddp": [f"each of {place.data} GPUs holds the whole model, and gradient buckets as large as its gradients"],
         "none": [],

@@ -19,9 +19,24 @@ CUBLAS_WORKSPACES = 2 * (8 * MIB + 128 * 1024)
 @cache
 def a100_runs() -> list[dict[str, Any]]:
     """One record per run on one A100-80GB, with its `job`."""
-    table = yaml.safe_load((DATA / "fms_acceleration.yaml").read_text(encoding="utf-8"))
-    runs: list[dict[str, Any]] = table["runs"]
+    return _with_jobs(_read("fms_acceleration")["runs"])
+
+
+@cache
+def fsdp1_runs() -> list[dict[str, Any]]:
+    """One record per run on several of them under FSDP1, with its `job`."""
+    return _with_jobs(_read("fms_fsdp1")["runs"])
+
+
+def _with_jobs(runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    table = _read("fms_acceleration")
     for run in runs:
-        model = table["models"].get(run["model"], run["model"])
-        run["job"] = {"model": model, "hardware": table["hardware"], "training": run["training"]}
+        hardware = {**table["hardware"], "gpus": run.get("gpus", 1)}
+        job = {"model": table["models"].get(run["model"], run["model"]), "hardware": hardware, "training": run["training"]}
+        run["job"] = {**job, "parallelism": run["parallelism"]} if "parallelism" in run else job
     return runs
+
+
+def _read(name: str) -> dict[str, Any]:
+    found: dict[str, Any] = yaml.safe_load((DATA / f"{name}.yaml").read_text(encoding="utf-8"))
+    return found

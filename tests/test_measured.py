@@ -16,7 +16,7 @@ from estimator.verify.step import fake_step
 from tests import gpu
 from tests.jobs import cases, job_of
 from tests.loading import left_of_blocks, santacoder
-from tests.measured import CUBLAS_WORKSPACES, a100_runs
+from tests.measured import CUBLAS_WORKSPACES, a100_runs, fsdp1_runs
 
 RUNS = a100_runs()
 SUCCEEDED = [run for run in RUNS if not run["out_of_memory"]]
@@ -68,6 +68,19 @@ def test_the_allocated_bytes_of_a_measured_run(run: dict[str, Any]) -> None:
     resident, _why = RESIDENTS.get(run["name"], (RESIDENT, ""))
     assert memory.peak_bytes + CUBLAS_WORKSPACES == pytest.approx(run["peak_allocated_bytes"], rel=peak)
     assert memory.resident_bytes + CUBLAS_WORKSPACES == pytest.approx(run["end_allocated_bytes"], abs=resident)
+
+
+@pytest.mark.parametrize("run", fsdp1_runs(), ids=lambda run: run["name"])
+def test_a_measured_run_under_fsdp1(run: dict[str, Any]) -> None:
+    """Within 4 MB of the peak; where activations of a small model make the peak, 1.3 %. It ran where we say that it fits, unless that is close."""
+    answer = estimate(run["job"])
+    assert answer.memory.capacity_bytes
+    if abs(answer.memory.total_bytes / answer.memory.capacity_bytes - 1) > CLOSE_TO_THE_CARD:
+        assert answer.fits is not run["out_of_memory"]
+    if run["out_of_memory"]:
+        return
+    error = {"santacoder": 0.013, "powerlm": 0.0032}.get(run["model"], 3e-5)
+    assert answer.memory.peak_bytes + CUBLAS_WORKSPACES == pytest.approx(run["peak_allocated_bytes"], rel=error)
 
 
 def test_what_loading_leaves_of_blocks() -> None:

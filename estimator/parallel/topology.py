@@ -38,10 +38,12 @@ def topology(job: Job, spec: ModelSpec) -> Topology:
         raise InvalidJob(
             f"data {data} x tensor {asked.tensor} are {data * asked.tensor} GPUs, but the hardware has {gpus}", "parallelism"
         )
-    if strategy in ("fsdp1", "hsdp"):
-        raise NotModelled(f"{strategy} is not modelled yet; fsdp2, ddp, zero1, zero2 and zero3 are", "parallelism.strategy")
+    if strategy == "hsdp":
+        raise NotModelled("hsdp is not modelled yet; fsdp1, fsdp2, ddp, zero1, zero2 and zero3 are", "parallelism.strategy")
     if strategy == "none" and data > 1 and job.task == "train":
-        raise InvalidJob(f"{data} data-parallel GPUs need a strategy: ddp, zero1, zero2, zero3 or fsdp2", "parallelism.strategy")
+        raise InvalidJob(
+            f"{data} data-parallel GPUs need a strategy: ddp, zero1, zero2, zero3, fsdp1 or fsdp2", "parallelism.strategy"
+        )
     return Topology(gpus, data, asked.tensor, strategy)
 
 

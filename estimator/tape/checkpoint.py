@@ -121,17 +121,20 @@ def checkpoint(function: Callable[..., Tensor], *args: Tensor | None) -> Tensor:
 def reentrant_checkpoint(function: Callable[..., Any], *args: Tensor | None) -> Any:
     """The same by `CheckpointFunction`: its inputs are saved, and `function(*args)` runs without a graph.
 
-    Where it returns several tensors, those that nothing uses get a gradient of zeros.
+    Where it returns several tensors, those that nothing uses get a gradient of zeros. What all layers share is a keyword's value,
+    part of the function: it lives as long as the graph (transformers, `GradientCheckpointingLayer.__call__`).
     """
-    given = [t for t in args if t is not None]
+    given_at = [t is not None and (i == 0 or t.requires_grad) for i, t in enumerate(args)]
+    keywords = [None if there else t for there, t in zip(given_at, args, strict=True)]
+    given = [t for there, t in zip(given_at, args, strict=True) if there and t is not None]
     tape = given[0].tape
     dtype = tape.autocast.dtype if tape.autocast else None
 
     def backward(*given: Gradient) -> list[Gradient]:
         gradients = [empty(tape, *made[i], "zeros") if g is None else g for i, g in enumerate(given[: len(made)])]
         remaining = iter([t for t in given[len(made) :] if t is not None])
-        again = [next(remaining).detach() if there else None for there in given_at]
-        inputs = [t for t in again if t is not None]
+        again = [next(remaining).detach() if there else t for there, t in zip(given_at, keywords, strict=True)]
+        inputs = [t for there, t in zip(given_at, again, strict=True) if there and t is not None]
         for copy, want in zip(inputs, wanted, strict=True):
             copy.requires_grad = want
         tape.grad_enabled = tape.recomputing = True
@@ -145,7 +148,6 @@ def reentrant_checkpoint(function: Callable[..., Any], *args: Tensor | None) -> 
         return [t.grad for t in inputs]
 
     wanted = [t.requires_grad for t in given]
-    given_at = [t is not None for t in args]
     node = record("CheckpointFunction", given, tuple(given), backward)
     if node is None:
         return function(*args)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import groupby
 
 from estimator import dtypes
 from estimator.families.build import Parameter
 from estimator.tape.tape import GRADIENT, Tape
 from estimator.tape.tensor import empty, unary
+
+Clip = Callable[[Tape, list[Parameter]], None]
 
 CHUNK = 65536
 """Elements that one block of CUDA's `_foreach_norm` reduces (`kChunkSize`, aten/src/ATen/native/cuda/MultiTensorApply.cuh)."""
@@ -47,6 +50,32 @@ def clip(tape: Tape, parameters: list[Parameter]) -> None:
     scale = unary("mul", unary("reciprocal", unary("add", total)))
     clamped = unary("clamp", scale)
     del scale, clamped, total
+
+
+def clip_sharded(tape: Tape, parameters: list[Parameter]) -> None:
+    """`FullyShardedDataParallel.clip_grad_norm_`: a norm in float32 for each part of a gradient, then one of all.
+
+    torch/distributed/fsdp/fully_sharded_data_parallel.py, `_get_grad_norm`.
+    """
+    norms = []
+    for p in parameters:
+        tape.enter(p.slot)
+        norms.append(empty(tape, (), dtypes.float32, "linalg_vector_norm"))
+    tape.enter(None)
+    stacked = empty(tape, (sum(_times(p) for p in parameters),), dtypes.float32, "stack")
+    for p in reversed(parameters):
+        tape.enter(p.slot)
+        norms.pop()
+    tape.enter(None)
+    local = empty(tape, (), dtypes.float32, "linalg_vector_norm")
+    del stacked
+    total = unary("pow", local)
+    total = unary("pow", total)
+    scale = unary("mul", unary("reciprocal", unary("add", total)))
+    clamped = unary("clamp", scale)
+    del scale
+    cast = unary("_to_copy", clamped, parameters[0].local.dtype)
+    del cast, clamped, total, local
 
 
 def _times(parameter: Parameter) -> int:

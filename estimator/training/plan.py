@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from estimator import dtypes
+from estimator.dtypes import BY_NAME
 from estimator.errors import InvalidJob, NotModelled
 from estimator.families import build_model
 from estimator.families.build import Builder, Sharding
@@ -13,6 +14,7 @@ from estimator.families.kernels import kernels
 from estimator.families.layers import Checkpointing
 from estimator.job import CheckpointForm, Job, Training
 from estimator.parallel.ddp import Ddp
+from estimator.parallel.fsdp1 import Fsdp1
 from estimator.parallel.fsdp2 import Fsdp2, Policy
 from estimator.parallel.topology import Topology
 from estimator.parallel.zero import Zero12
@@ -20,10 +22,18 @@ from estimator.parallel.zero3 import Zero3
 from estimator.specs.spec import ModelSpec
 from estimator.tape.tape import AMPERE, Gpu, Tape
 from estimator.training.adapters import FUSED, Lora, lora
+from estimator.training.gradients import Clip, clip, clip_sharded
 from estimator.training.optimizers import optimizer
 from estimator.training.quantization import STORAGE
 from estimator.training.recipes import Recipe, recipe
 from estimator.training.step import Step, train
+
+PLAIN = {
+    "reentrant_checkpointing": ("none", "ddp", "fsdp1"),
+    "gradient_clipping": ("none", "ddp", "fsdp1"),
+    "zero_grad_to_none": ("none", "ddp"),
+}
+"""Under which strategies what is not modelled everywhere is."""
 
 
 def trace_training(job: Job, spec: ModelSpec, topology: Topology, gpu: Gpu = AMPERE, unrolled: bool = False) -> Builder:
@@ -37,11 +47,11 @@ def trace_training(job: Job, spec: ModelSpec, topology: Topology, gpu: Gpu = AMP
     precision = precision_of(job, topology)
     recomputed = checkpointing(training, spec.depth)
     for name, value in (("reentrant_checkpointing", True), ("gradient_clipping", True), ("zero_grad_to_none", False)):
-        if getattr(training, name) == value and topology.strategy not in ("none", "ddp"):
+        if getattr(training, name) == value and topology.strategy not in PLAIN[name]:
             raise NotModelled(f"{name}: {str(value).lower()} is not modelled under {topology.strategy} yet", f"training.{name}")
-    if recomputed.segment and topology.strategy == "fsdp2":
+    if recomputed.segment and topology.strategy in ("fsdp1", "fsdp2"):
         raise NotModelled(
-            "segments of several layers are not modelled under fsdp2 yet; use full or {every: k}",
+            f"segments of several layers are not modelled under {topology.strategy} yet; use full or {{every: k}}",
             "training.activation_checkpointing",
         )
     tape = Tape(gpu)
@@ -72,8 +82,8 @@ def trace_training(job: Job, spec: ModelSpec, topology: Topology, gpu: Gpu = AMP
     step = Step(
         batch,
         training.gradient_accumulation_steps,
-        precision.autocast or (precision.weights if training.autocast else None),
-        clipped=training.gradient_clipping,
+        precision.autocast or (precision.compute if training.autocast else None),
+        clip=_clipping(training, topology.strategy),
         keeps_gradients=not training.zero_grad_to_none,
         widens=training.autocast and training.transformers_release != "5",
     )
@@ -113,6 +123,12 @@ def checkpointing(training: Training, layers: int) -> Checkpointing:
     raise NotModelled("only none, full, sqrt, {every: k} and {segments: n} are modelled yet", "training.activation_checkpointing")
 
 
+def _clipping(training: Training, strategy: str) -> Clip | None:
+    if not training.gradient_clipping:
+        return None
+    return clip_sharded if strategy == "fsdp1" else clip
+
+
 def _adapter(training: Training, spec: ModelSpec) -> Lora | None:
     asked = training.adapter
     if asked is None:
@@ -123,10 +139,20 @@ def _adapter(training: Training, spec: ModelSpec) -> Lora | None:
 
 def _sharding(job: Job, topology: Topology, precision: Recipe, tape: Tape) -> Sharding:
     world, strategy = topology.data, topology.strategy
+    asked = job.parallelism.reduce_dtype
+    policy = Policy(precision.gathered, BY_NAME[asked] if asked else precision.reduced)
     if strategy == "ddp":
         return Ddp(tape, job.parallelism.gradient_as_bucket_view)
+    if strategy != "fsdp1" and not job.parallelism.backward_prefetch:
+        raise InvalidJob("leave it out: only fsdp1 can do without prefetching", "parallelism.backward_prefetch")
+    if strategy == "fsdp1":
+        if not job.parallelism.reshard_after_forward:
+            raise NotModelled("fsdp1 without resharding is not modelled yet; use fsdp2", "parallelism.reshard_after_forward")
+        if job.training.adapter or job.training.quantization:
+            raise NotModelled("adapters are not modelled under fsdp1 yet; use fsdp2", "parallelism.strategy")
+        return Fsdp1(tape, world, policy, job.parallelism.backward_prefetch)
     if strategy == "fsdp2":
-        return Fsdp2(tape, world, Policy(precision.gathered, precision.reduced), job.parallelism.reshard_after_forward)
+        return Fsdp2(tape, world, policy, job.parallelism.reshard_after_forward)
     if strategy == "zero3":
         training = job.training
         return Zero3(

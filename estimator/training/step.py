@@ -10,7 +10,7 @@ from estimator.families.heads import Batch, Model
 from estimator.families.held import widened
 from estimator.tape import autograd
 from estimator.tape.autocast import autocast
-from estimator.training.gradients import clip, kept
+from estimator.training.gradients import Clip, kept
 from estimator.training.optimizers import Optimizer
 
 
@@ -21,7 +21,7 @@ class Step:
     batch: Batch
     micro_steps: int = 1
     autocast: DType | None = None
-    clipped: bool = False
+    clip: Clip | None = None
     keeps_gradients: bool = False
     widens: bool = False
     """Whether what the model returns is converted to float32."""
@@ -33,10 +33,9 @@ def train(build: Builder, model: Model, optimizer: Optimizer, step: Step) -> Non
     The first micro-step creates the gradients; all later ones add to them and are alike, so two stand for any number.
     """
     tape = build.tape
-
-    trained = [p for p in build.parameters if p.trainable]
-    states = optimizer.states(tape, trained)
     run = build.root(model.forward)
+    trained = [p for p in build.parameters if p.trainable and p.local.numel]
+    states = optimizer.states(tape, trained)
     if step.keeps_gradients:
         kept(tape, trained)
     repeats = min(step.micro_steps, 2)
@@ -55,8 +54,8 @@ def train(build: Builder, model: Model, optimizer: Optimizer, step: Step) -> Non
         autograd.backward(loss)
         del loss, inputs
     tape.begin("optimizer_step")
-    if step.clipped:
-        clip(tape, trained)
+    if step.clip is not None:
+        step.clip(tape, trained)
     build.sharding.step(lambda: optimizer.step(tape, trained))
     tape.finish()
     del states

@@ -79,7 +79,7 @@ def _refuse_unplayable(job: Job) -> None:
         (training.loss != "eager", "fused kernels need a GPU", "training.loss"),
         (training.attention == "flash_attention_2", "FlashAttention-2 needs a GPU", "training.attention"),
         (training.transformers_release != "5", "the installed release is 5", "training.transformers_release"),
-        (strategy not in ("none", "fsdp2"), "only one process and fsdp2 are played", "parallelism.strategy"),
+        (strategy not in ("none", "fsdp1", "fsdp2"), "only one process, fsdp1 and fsdp2 are played", "parallelism.strategy"),
     ):
         if unplayable:
             raise NotModelled(f"verify cannot play this job's model: {why}", where)

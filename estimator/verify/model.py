@@ -17,7 +17,14 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.distributed import destroy_process_group, init_process_group
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import (
+    BackwardPrefetch,
+    FullyShardedDataParallel,
+    MixedPrecision,
+    MixedPrecisionPolicy,
+    fully_shard,
+)
+from torch.distributed.fsdp.wrap import ModuleWrapPolicy
 from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils.checkpoint import checkpoint
 from transformers.modeling_layers import GradientCheckpointingLayer
@@ -75,7 +82,9 @@ def build(job: Job, spec: ModelSpec, mesh: DeviceMesh | None = None) -> Any:
     if training.adapter:
         model = _adapted(model, training)
     model.train()
-    if mesh is not None:
+    if job.parallelism.strategy == "fsdp1":
+        model = _flattened(model, job)
+    elif mesh is not None:
         _shard(model, job, mesh)
     _checkpoint(model, training)
     return model
@@ -197,11 +206,30 @@ def _segment(stack: nn.ModuleList, size: int, reentrant: bool) -> None:
 
 
 def _shard(model: Any, job: Job, mesh: DeviceMesh) -> None:
-    policy = MixedPrecisionPolicy(torch.bfloat16, torch.float32) if job.training.precision == "bf16-mixed" else None
+    policy = MixedPrecisionPolicy(torch.bfloat16, _reduced(job)) if job.training.precision == "bf16-mixed" else None
     settings: dict[str, Any] = {"mesh": mesh} if policy is None else {"mesh": mesh, "mp_policy": policy}
     for layer in (layer for stack in stacks(model) for layer in stack):
         fully_shard(layer, reshard_after_forward=job.parallelism.reshard_after_forward, **settings)
     fully_shard(model, **settings)
+
+
+def _reduced(job: Job) -> torch.dtype:
+    """What a mixed-precision policy reduces gradients in."""
+    return TYPES[job.parallelism.reduce_dtype or "fp32"]
+
+
+def _flattened(model: Any, job: Job) -> Any:
+    """The model in FSDP1, each layer a unit, as Accelerate wraps it."""
+    layers = {type(layer) for stack in stacks(model) for layer in stack}
+    mixed = MixedPrecision(torch.bfloat16, _reduced(job)) if job.training.precision == "bf16-mixed" else None
+    return FullyShardedDataParallel(
+        model,
+        auto_wrap_policy=ModuleWrapPolicy(layers),
+        mixed_precision=mixed,
+        backward_prefetch=BackwardPrefetch.BACKWARD_PRE if job.parallelism.backward_prefetch else None,
+        use_orig_params=True,
+        device_id=torch.device("cpu"),
+    )
 
 
 @contextmanager
@@ -221,8 +249,8 @@ def autocast(job: Job, device: str = "cpu") -> Any:
     """What the forward pass runs in."""
     training = job.training
     if training.autocast:
-        return torch.autocast(device, TRUE[training.precision])
-    if training.precision != "bf16-mixed" or job.parallelism.strategy == "fsdp2":
+        return torch.autocast(device, TRUE.get(training.precision, torch.bfloat16))
+    if training.precision != "bf16-mixed" or job.parallelism.strategy in ("fsdp1", "fsdp2"):
         return nullcontext()
     return torch.autocast(device, torch.bfloat16)
 

@@ -11,6 +11,7 @@ from unittest import mock
 import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.distributed.fsdp import FullyShardedDataParallel
 from transformers import PreTrainedModel, masking_utils
 
 from estimator.hardware.capability import gpu
@@ -81,7 +82,10 @@ def play(job: Job, spec: ModelSpec, model: nn.Module, optimizer: torch.optim.Opt
         del loss, inputs
         at = lap("backward", at)
     if training.gradient_clipping:
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0, foreach=True)
+        if isinstance(model, FullyShardedDataParallel):
+            model.clip_grad_norm_(1.0)
+        else:
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0, foreach=True)
     optimizer.step()
     lap("optimizer_step", at)
     optimizer.zero_grad(set_to_none=training.zero_grad_to_none)
