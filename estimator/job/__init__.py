@@ -12,7 +12,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, Field, ValidationError
 
 from estimator.errors import InvalidJob
-from estimator.job.adapter import Adapter
+from estimator.job.adapter import Adapter, Dora, Lora, Vera
 from estimator.job.hardware import Hardware, Offload, Parallelism
 from estimator.job.part import Part
 from estimator.job.serving import Serving
@@ -22,12 +22,15 @@ from estimator.validation import explain
 __all__ = [
     "Adapter",
     "CheckpointForm",
+    "Dora",
     "Hardware",
     "Job",
+    "Lora",
     "Offload",
     "Parallelism",
     "Serving",
     "Training",
+    "Vera",
     "defaults_used",
     "job_from_text",
     "read_job",

@@ -1,25 +1,74 @@
-"""Adapters: small trainable parts beside a frozen model."""
+"""Adapters: small trainable parts beside a frozen model. Each method is a class with the keys that it has; `type` says which."""
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Final, Literal
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Discriminator, Field, Tag
 
 from estimator.job.part import Part
 
+Rank = Annotated[int, Field(ge=1, le=65536)]
+Dropout = Annotated[float, Field(ge=0, lt=1)]
+Type = Literal["bf16", "fp16", "fp32"]
 
-class Adapter(Part):
+
+def _some(targets: str | list[str]) -> str | list[str]:
+    if not targets:
+        raise ValueError("is empty: name at least one layer, or write all-linear")
+    return targets
+
+
+ALL_LINEAR: Final = "all-linear"
+Targets = Annotated[
+    Literal["all-linear"] | list[str],
+    Field(description="names of the adapted layers, or all-linear"),
+    AfterValidator(_some),
+]
+
+
+class LowRank(Part):
+    """A method that puts matrices of a low rank beside linear layers, those that `targets` names."""
+
+    type: str
+    rank: Rank = 16
+    targets: Targets = ALL_LINEAR
+    dtype: Type = "bf16"
+    dropout: Dropout = 0.0
+
+
+class Lora(LowRank):
     """LoRA: small trainable matrices beside frozen linear layers."""
 
     type: Literal["lora"] = "lora"
-    rank: Annotated[int, Field(ge=1, le=65536)] = 16
-    targets: Literal["all-linear"] | list[str] = Field("all-linear", description="names of the adapted layers, or all-linear")
-    dtype: Literal["bf16", "fp16", "fp32"] = "bf16"
-    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
 
-    @model_validator(mode="after")
-    def _some_targets(self) -> Adapter:
-        if not self.targets:
-            raise ValueError("targets is empty: name at least one layer, or write all-linear")
-        return self
+
+class Dora(LowRank):
+    """DoRA: LoRA whose sum with the frozen weight is scaled to a trained length for each output."""
+
+    type: Literal["dora"]
+
+
+class Vera(LowRank):
+    """VeRA: two frozen random matrices that all layers share, and two trained vectors for each layer."""
+
+    type: Literal["vera"]
+    rank: Rank = 256
+
+
+def _type(given: Any) -> str:
+    """The method that a mapping names, as `branch` writes it; lora, where it names none."""
+    name = given.get("type", "lora") if isinstance(given, dict) else getattr(given, "type", "lora")
+    return branch(name)
+
+
+def branch(method: object) -> str:
+    """What pydantic calls a method in the place of an error, which `estimator.validation` leaves out of what it says."""
+    return f"type[{method}]"
+
+
+Adapter = Annotated[
+    Annotated[Lora, Tag(branch("lora"))] | Annotated[Dora, Tag(branch("dora"))] | Annotated[Vera, Tag(branch("vera"))],
+    Discriminator(_type),
+]
+"""One method."""

@@ -13,7 +13,7 @@ from estimator.dtypes import BY_NAME, DType
 from estimator.errors import InvalidJob
 from estimator.families.build import Builder, Weight
 from estimator.families.modules import Linear, Module
-from estimator.job import Adapter
+from estimator.job import Lora as Asked
 from estimator.tape.pointwise import add, dropout, mul_scalar, to
 from estimator.tape.tensor import Tensor
 from estimator.tape.views import clone
@@ -107,7 +107,7 @@ class _LoraLinear:
         return add(result, update)
 
 
-def lora(asked: Adapter, joined: Mapping[str, str], quantization: str | None, fused: bool) -> Lora:
+def lora(asked: Asked, joined: Mapping[str, str], quantization: str | None, fused: bool) -> Lora:
     """The adapter that a job asks for; `joined`: the parameters that hold what were linear layers, by their names.
 
     Raises `InvalidJob` for what PEFT refuses.

@@ -12,6 +12,7 @@ from estimator.families.heads import Batch
 from estimator.families.kernels import kernels
 from estimator.families.layers import Checkpointing
 from estimator.job import CheckpointForm, Job, Training
+from estimator.job import Lora as Asked
 from estimator.parallel.ddp import Ddp
 from estimator.parallel.fsdp2 import Fsdp2, Policy
 from estimator.parallel.topology import Topology
@@ -117,6 +118,8 @@ def _adapter(training: Training, spec: ModelSpec) -> Lora | None:
     asked = training.adapter
     if asked is None:
         return None
+    if not isinstance(asked, Asked):
+        raise NotModelled(f"{asked.type} is not modelled yet; lora is", "training.adapter.type")
     parameters = FUSED.get(spec.model_type, {}) if training.transformers_release == "5" else {}
     return lora(asked, parameters, training.quantization, training.implementation == "fast-kernels")
 
