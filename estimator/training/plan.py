@@ -12,7 +12,6 @@ from estimator.families.heads import Batch
 from estimator.families.kernels import kernels
 from estimator.families.layers import Checkpointing
 from estimator.job import CheckpointForm, Job, Training
-from estimator.job import Lora as Asked
 from estimator.parallel.ddp import Ddp
 from estimator.parallel.fsdp2 import Fsdp2, Policy
 from estimator.parallel.topology import Topology
@@ -20,7 +19,7 @@ from estimator.parallel.zero import Zero12
 from estimator.parallel.zero3 import Zero3
 from estimator.specs.spec import ModelSpec
 from estimator.tape.tape import AMPERE, Gpu, Tape
-from estimator.training.adapters import FUSED, Lora, lora
+from estimator.training.adapters import adapter, check_applied
 from estimator.training.optimizers import optimizer
 from estimator.training.quantization import STORAGE
 from estimator.training.recipes import Recipe, recipe
@@ -58,17 +57,13 @@ def trace_training(job: Job, spec: ModelSpec, topology: Topology, gpu: Gpu = AMP
         checkpointing=recomputed,
         sharding=_sharding(job, topology, precision, tape),
         quantization=STORAGE[training.quantization] if training.quantization else None,
-        adapter=_adapter(training, spec),
+        adapter=adapter(training, spec),
         unrolled=unrolled,
     )
     assert training.head is not None
     model = build_model(spec, build, training.head)
-    if training.adapter and not any(p.trainable for p in build.parameters):
-        known = ", ".join(dict.fromkeys(name.rpartition(".")[2] for name in build.linears))
-        raise InvalidJob(
-            f"no linear layer is called {' or '.join(training.adapter.targets)}; this model has {known}",
-            "training.adapter.targets",
-        )
+    if training.adapter:
+        check_applied(training.adapter, build)
     batch = Batch(training.micro_batch_size, training.sequence_length, training.target_length or training.sequence_length)
     step = Step(
         batch,
@@ -112,16 +107,6 @@ def checkpointing(training: Training, layers: int) -> Checkpointing:
             )
         return Checkpointing(segment=math.ceil(layers / asked.segments), reentrant=reentrant)
     raise NotModelled("only none, full, sqrt, {every: k} and {segments: n} are modelled yet", "training.activation_checkpointing")
-
-
-def _adapter(training: Training, spec: ModelSpec) -> Lora | None:
-    asked = training.adapter
-    if asked is None:
-        return None
-    if not isinstance(asked, Asked):
-        raise NotModelled(f"{asked.type} is not modelled yet; lora is", "training.adapter.type")
-    parameters = FUSED.get(spec.model_type, {}) if training.transformers_release == "5" else {}
-    return lora(asked, parameters, training.quantization, training.implementation == "fast-kernels")
 
 
 def _sharding(job: Job, topology: Topology, precision: Recipe, tape: Tape) -> Sharding:
