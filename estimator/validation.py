@@ -20,7 +20,7 @@ def explain(error: ValidationError, model: type[BaseModel] | None = None) -> str
     for item in error.errors(include_url=False):
         place = tuple(part for part in item["loc"] if not _is_branch(part))
         given.setdefault(place, item.get("input"))
-        kind = _kind(item, model, place)
+        kind = _kind(item, model)
         if kind:
             wanted.setdefault(place, []).append(kind)
         else:
@@ -36,20 +36,23 @@ def _is_branch(part: str | int) -> bool:
     return isinstance(part, str) and (part == "str" or "[" in part)
 
 
-def _kind(item: Any, model: type[BaseModel] | None, place: tuple[Any, ...]) -> str:
+def _kind(item: Any, model: type[BaseModel] | None) -> str:
     """What a value should have been, if it was of another kind altogether."""
     if item["type"] == "literal_error":
         return str(item["ctx"]["expected"])
     if item["type"] == "model_type":
-        return f"a mapping with keys {', '.join(_keys(model, place))}"
+        return f"a mapping with keys {', '.join(_keys(model, item['loc']))}"
     return WANTED.get(item["type"], "")
 
 
 def _finding(item: Any, model: type[BaseModel] | None, place: tuple[Any, ...]) -> str:
     if item["type"] == "extra_forbidden":
-        known = _keys(model, place[:-1])
+        known = _keys(model, item["loc"][:-1])
         near = did_you_mean(str(place[-1]), known) or (f" Known keys are {', '.join(known)}." if known else "")
         return f"unknown key {_path(place)!r}.{near}"
+    if item["type"] == "union_tag_invalid":
+        known = item["ctx"]["expected_tags"].replace("type[", "").replace("]", "")
+        return f"{_path((*place, 'type'))}: write {known.replace(', ', ' or ')}{_shown(item['input']['type'])}"
     message = (
         item["msg"].removeprefix("Value error, ").replace("Input should be", "should be").replace("Field required", "is missing")
     )
@@ -79,10 +82,21 @@ def _keys(model: type[BaseModel] | None, path: tuple[Any, ...]) -> list[str]:
 
 
 def _model_at(model: type[BaseModel] | None, path: tuple[Any, ...]) -> type[BaseModel] | None:
+    """The model of the mapping at a place, which may name the branch of a union by the model's `type`."""
+    among = [] if model is None else [model]
     for part in path:
-        field = model.model_fields.get(part) if model is not None else None
-        model = next(iter(_models(field.annotation)), None) if field is not None else None
-    return model
+        if _is_branch(part):
+            among = [m for m in among if part == f"type[{_type(m)}]"] or among
+        else:
+            field = among[0].model_fields.get(part) if among else None
+            among = [] if field is None else _models(field.annotation)
+    return among[0] if among else None
+
+
+def _type(model: type[BaseModel]) -> str:
+    """The `type` that a mapping must have to be this model, if it must have one."""
+    field = model.model_fields.get("type")
+    return "" if field is None else str(field.annotation.__args__[0])  # type: ignore[union-attr]
 
 
 def _models(annotation: Any) -> list[type[BaseModel]]:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
-from typing import Any
+from typing import Any, NamedTuple
 
 from estimator.dtypes import DType
 from estimator.errors import NotModelled
@@ -27,6 +27,13 @@ Layer = Callable[..., Any]
 def hidden_of(out: Tensor | tuple[Tensor, ...]) -> Tensor:
     """The hidden states that a layer returned."""
     return out if isinstance(out, Tensor) else out[0]
+
+
+class Adapted(NamedTuple):
+    """A kind of layer, and whether an adapter is put on this one."""
+
+    kind: Any
+    adapted: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +177,7 @@ class Layers:
         """Each layer with its kind."""
         for slot, kind, layer in self.items:
             self.tape.enter(slot)
-            yield kind, layer
+            yield (kind.kind if isinstance(kind, Adapted) else kind), layer
         self.tape.enter(None)
 
     def _layer(self, slot: Slot, kind: Any, recompute: bool) -> tuple[Slot, Any, Layer]:

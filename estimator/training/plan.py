@@ -21,7 +21,7 @@ from estimator.parallel.zero import Zero12
 from estimator.parallel.zero3 import Zero3
 from estimator.specs.spec import ModelSpec
 from estimator.tape.tape import AMPERE, Gpu, Tape
-from estimator.training.adapters import FUSED, Lora, lora
+from estimator.training.adapters import adapter, check_applied
 from estimator.training.gradients import Clip, clip, clip_sharded
 from estimator.training.optimizers import optimizer
 from estimator.training.quantization import STORAGE
@@ -67,17 +67,13 @@ def trace_training(job: Job, spec: ModelSpec, topology: Topology, gpu: Gpu = AMP
         checkpointing=recomputed,
         sharding=_sharding(job, topology, precision, tape),
         quantization=STORAGE[training.quantization] if training.quantization else None,
-        adapter=_adapter(training, spec),
+        adapter=adapter(training, spec),
         unrolled=unrolled,
     )
     assert training.head is not None
     model = build_model(spec, build, training.head)
-    if training.adapter and not any(p.trainable for p in build.parameters):
-        known = ", ".join(dict.fromkeys(name.rpartition(".")[2] for name in build.linears))
-        raise InvalidJob(
-            f"no linear layer is called {' or '.join(training.adapter.targets)}; this model has {known}",
-            "training.adapter.targets",
-        )
+    if training.adapter:
+        check_applied(training.adapter, build)
     batch = Batch(training.micro_batch_size, training.sequence_length, training.target_length or training.sequence_length)
     step = Step(
         batch,
@@ -127,14 +123,6 @@ def _clipping(training: Training, strategy: str) -> Clip | None:
     if not training.gradient_clipping:
         return None
     return clip_sharded if strategy == "fsdp1" else clip
-
-
-def _adapter(training: Training, spec: ModelSpec) -> Lora | None:
-    asked = training.adapter
-    if asked is None:
-        return None
-    parameters = FUSED.get(spec.model_type, {}) if training.transformers_release == "5" else {}
-    return lora(asked, parameters, training.quantization, training.implementation == "fast-kernels")
 
 
 def _sharding(job: Job, topology: Topology, precision: Recipe, tape: Tape) -> Sharding:
