@@ -36,12 +36,19 @@ def _of_training(job: Job, place: Topology) -> list[str]:
         )
     if job.training.adapter:
         said.append("LoRA as peft 0.21 applies it")
+    if job.training.trainable != "all":
+        said.append(FROZEN)
     return said + {
         "fsdp2": [f"each layer is a group of fully_shard over {place.data} GPUs; gradients are reduced in every micro-step"],
         "ddp": [f"each of {place.data} GPUs holds the whole model, and gradient buckets as large as its gradients"],
         "none": [],
     }.get(place.strategy, [f"DeepSpeed 0.19 with its defaults over {place.data} GPUs; float32 master weights"])
 
+
+FROZEN = (
+    "what is frozen has no gradients and no optimizer states; but backward runs through all that comes after the first trained "
+    "parameter, and activations are kept there"
+)
 
 _RELEASES = {"5": "transformers 5.23", "4.48": "transformers 4.48", "4.45": "transformers 4.45"}
 

@@ -15,7 +15,7 @@ from typing import Any, Protocol, TypeVar
 from estimator.dtypes import DType
 from estimator.errors import NotModelled
 from estimator.families.kernels import EAGER, Gated, Kernels
-from estimator.families.layers import Checkpointing, Edges, Layer, Layers
+from estimator.families.layers import WHOLLY, Checkpointing, Edges, Layer, Layers, Part
 from estimator.families.modules import Conv1D, Convolution, Embedding, LayerNorm, Linear, Module
 from estimator.tape.layout import Shape
 from estimator.tape.tape import PARAMETER, Slot, Tape
@@ -144,6 +144,19 @@ class Quantization(Protocol):
         """A frozen linear layer with weight [out, in]."""
 
 
+class Trained(Protocol):
+    """Which of the model's own parameters are trained, where not all are."""
+
+    @property
+    def layers(self) -> frozenset[int] | None: ...
+
+    def chosen(self, layer: int) -> bool:
+        """Whether something of a layer is trained."""
+
+    def trains(self, name: str, chosen: bool | None) -> bool:
+        """Whether a parameter is trained, in a layer that is `chosen` or not, or (None) outside the layers."""
+
+
 class Adapter(Protocol):
     """Adds trainable parameters to linear layers, and to some weights outside them."""
 
@@ -174,6 +187,7 @@ class Builder:
     sharding: Sharding = field(default_factory=Sharding)
     quantization: Quantization | None = None
     adapter: Adapter | None = None
+    trained: Trained | None = None
     cache: Callable[[], Cache] | None = None
     unrolled: bool = False
     parameters: list[Parameter] = field(default_factory=list)
@@ -185,6 +199,7 @@ class Builder:
         self._outside: list[Parameter] = []
         self._unit = self._outside
         self._stacked = 0
+        self._chosen: bool | None = None
 
     @property
     def training(self) -> bool:
@@ -211,9 +226,10 @@ class Builder:
         active: int | None = None,
         tokens: bool = False,
     ) -> Tensor:
-        """A new parameter; frozen where an adapter is trained instead, unless `trainable` says otherwise."""
+        """A new parameter; frozen where an adapter or other parameters are trained instead, unless `trainable` says otherwise."""
         if trainable is None:
             trainable = self.training and self.adapter is None and self.quantization is None
+            trainable = trainable and (self.trained is None or self.trained.trains(name, self._chosen))
         dtype = dtype or (self.norms if self.norms and "norm" in name else self.dtype)
         with self.tape.counting(PARAMETER):
             tensor, local = self.sharding.parameter(self.tape, shape, dtype, name)
@@ -295,8 +311,9 @@ class Builder:
             self.parameter(name + ".original.weight", (outputs, inputs))
             if bias:
                 self.parameter(name + ".original.bias", (outputs,))
-        weight = self.parameter(name + ".weight", (outputs, inputs), trainable=self.training)
-        return Linear(weight, self.parameter(name + ".bias", (outputs,), trainable=self.training) if bias else None)
+        trainable = None if self.adapter is None else self.training
+        weight = self.parameter(name + ".weight", (outputs, inputs), trainable=trainable)
+        return Linear(weight, self.parameter(name + ".bias", (outputs,), trainable=trainable) if bias else None)
 
     def embedding(self, name: str, rows: int, size: int, scale: Tensor | None = None, first: bool | None = None) -> Embedding:
         """`torch.nn.Embedding`, times `scale`; the `first`, or first made, is the input embedding.
@@ -332,11 +349,11 @@ class Builder:
         wants a gradient, the first in backward, which is the last layer, makes that, and the others add to it.
         """
 
-        def build(kind: Kind) -> Layer:
+        def build(kind: Kind, part: Part) -> Layer:
             unit: list[Parameter] = []
-            self._unit = unit
+            self._unit, self._chosen = unit, part.chosen
             layer = make(kind)
-            self._unit = self._outside
+            self._unit, self._chosen = self._outside, None
             return self.sharding.unit(unit, layer)
 
         each: Sequence[Any] = [None] * kinds if isinstance(kinds, int) else kinds
@@ -350,7 +367,30 @@ class Builder:
                 "segments of layers in a model of several stacks are not modelled; use full or {every: k}",
                 "training.activation_checkpointing",
             )
-        return Layers(self.tape, each, self.checkpointing, edges, build, label, self.sharding.input_dtype, holding, before)
+        if before and self.trained is not None and self.trained.layers is not None:
+            raise NotModelled(
+                "which layers of a model of several stacks are trained is not modelled; use all, bias or names",
+                "training.trainable",
+            )
+        parts = self._parts(len(each))
+        return Layers(
+            self.tape,
+            list(zip(each, parts, strict=True)),
+            self.checkpointing,
+            edges,
+            build,
+            label,
+            self.sharding.input_dtype,
+            holding,
+            before,
+        )
+
+    def _parts(self, layers: int) -> list[Part]:
+        """What of each layer is trained, where not all is."""
+        if self.trained is None:
+            return [WHOLLY] * layers
+        chosen = [self.trained.chosen(i) for i in range(layers)]
+        return [Part(chosen[i], any(chosen[:i]) or bool(self.checkpointing.segment)) for i in range(layers)]
 
     @contextmanager
     def ahead(self) -> Iterator[None]:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
-from typing import Any
+from typing import Any, NamedTuple
 
 from estimator.dtypes import DType
 from estimator.errors import NotModelled
@@ -40,6 +40,20 @@ class Checkpointing:
     every: int = 0
     segment: int = 0
     reentrant: bool = False
+
+
+class Part(NamedTuple):
+    """Whether something of a layer is trained, and whether something is `before` it in its stack.
+
+    (The first layer of which something is trained may get an input without gradients.)
+    """
+
+    chosen: bool
+    before: bool
+
+
+WHOLLY = Part(True, True)
+"""The model is trained as a whole."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +147,7 @@ class Layers:
         kinds: Sequence[Any],
         checkpointing: Checkpointing,
         edges: Edges,
-        make: Callable[[Any], Layer],
+        make: Callable[[Any, Part], Layer],
         label: str = "layers",
         input_dtype: DType | None = None,
         holding: bool = False,
@@ -168,14 +182,14 @@ class Layers:
 
     def by_kind(self) -> Iterator[tuple[Any, Layer]]:
         """Each layer with its kind."""
-        for slot, kind, layer in self.items:
+        for slot, (kind, _), layer in self.items:
             self.tape.enter(slot)
             yield kind, layer
         self.tape.enter(None)
 
     def _layer(self, slot: Slot, kind: Any, recompute: bool) -> tuple[Slot, Any, Layer]:
         self.tape.enter(slot)
-        layer = self.make(kind)
+        layer = self.make(*kind)
         layer = partial(self.checkpoint, layer) if recompute else layer
         layer = layer if self.input_dtype is None else _casting(layer, self.input_dtype)
         return slot, kind, _handing_on(layer, self.holding) if self.recomputes else layer

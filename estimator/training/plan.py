@@ -22,6 +22,7 @@ from estimator.specs.spec import ModelSpec
 from estimator.tape.tape import AMPERE, Gpu, Tape
 from estimator.training.adapters import FUSED, Lora, lora
 from estimator.training.optimizers import optimizer
+from estimator.training.partial import Part, check, part
 from estimator.training.quantization import STORAGE
 from estimator.training.recipes import Recipe, recipe
 from estimator.training.step import Step, train
@@ -59,6 +60,7 @@ def trace_training(job: Job, spec: ModelSpec, topology: Topology, gpu: Gpu = AMP
         sharding=_sharding(job, topology, precision, tape),
         quantization=STORAGE[training.quantization] if training.quantization else None,
         adapter=_adapter(training, spec),
+        trained=part(training, spec),
         unrolled=unrolled,
     )
     assert training.head is not None
@@ -69,6 +71,8 @@ def trace_training(job: Job, spec: ModelSpec, topology: Topology, gpu: Gpu = AMP
             f"no linear layer is called {' or '.join(training.adapter.targets)}; this model has {known}",
             "training.adapter.targets",
         )
+    if isinstance(build.trained, Part):
+        check(build, build.trained)
     batch = Batch(training.micro_batch_size, training.sequence_length, training.target_length or training.sequence_length)
     step = Step(
         batch,

@@ -23,6 +23,7 @@ from torch.utils.checkpoint import checkpoint
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from estimator.job import CheckpointForm, Job, Training
+from estimator.job.trainable import Trainable, numbers
 from estimator.specs.spec import ModelSpec
 
 PEFT = {
@@ -74,6 +75,7 @@ def build(job: Job, spec: ModelSpec, mesh: DeviceMesh | None = None) -> Any:
     model = plain(spec, training.head, dtype, training.attention, training.labels or 2)
     if training.adapter:
         model = _adapted(model, training)
+    freeze(model, training)
     model.train()
     if mesh is not None:
         _shard(model, job, mesh)
@@ -139,6 +141,23 @@ def _adapted(model: Any, training: Training) -> Any:
         warnings.filterwarnings("ignore", "The following (rank|alpha)_pattern keys")  # of parameters, which it looks for no more
         warnings.filterwarnings("ignore", "target_parameters=.* no parameter was matched")  # a mixture may have dense layers only
         return peft.get_peft_model(model, settings, autocast_adapter_dtype=False)
+
+
+def freeze(model: nn.Module, training: Training) -> None:
+    """Leave to be trained what the job says, by the names that transformers gives."""
+    if training.trainable == "all":
+        return
+    asked = training.trainable if isinstance(training.trainable, Trainable) else Trainable(names=[training.trainable])
+    by_layer = asked.layers is not None or asked.last is not None
+    layer_of = {id(p): (i, len(stack)) for stack in stacks(model) for i, layer in enumerate(stack) for p in layer.parameters()}
+    for name, parameter in model.named_parameters():
+        named = any(f".{part}." in f".{name}." for part in asked.names or ())
+        if id(parameter) in layer_of:
+            number, count = layer_of[id(parameter)]
+            chosen = number in numbers(asked.layers) if asked.layers else number >= count - asked.last if asked.last else True
+            parameter.requires_grad_(named and chosen if asked.names else by_layer and chosen)
+        else:
+            parameter.requires_grad_(asked.outside or (named and not by_layer))
 
 
 def _copied(parameter: torch.Tensor, memo: dict[int, Any]) -> torch.Tensor:
