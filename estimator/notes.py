@@ -7,6 +7,7 @@ from estimator.facts import MeasuredFact
 from estimator.hardware.capability import gpu
 from estimator.hardware.capacity import Capacity
 from estimator.job import Job
+from estimator.job.adapter import PromptLearning
 from estimator.parallel.topology import Topology
 from estimator.serving.plan import CHUNK, compute_type
 from estimator.specs.spec import ModelSpec
@@ -34,7 +35,10 @@ def _of_training(job: Job, place: Topology) -> list[str]:
         said.append(
             "4-bit and 8-bit layers as bitsandbytes 0.50 runs them; embeddings, norms and the output layer are as they were"
         )
-    if job.training.adapter:
+    if isinstance(job.training.adapter, PromptLearning):
+        virtual = job.training.adapter.virtual_tokens
+        said.append(f"{job.training.adapter.type} as peft 0.21 does it: {virtual} virtual tokens beside those of sequence_length")
+    elif job.training.adapter:
         said.append("LoRA as peft 0.21 applies it")
     if job.training.trainable != "all":
         said.append(FROZEN)

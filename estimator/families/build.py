@@ -200,6 +200,8 @@ class Builder:
         self._unit = self._outside
         self._stacked = 0
         self._chosen: bool | None = None
+        self.words: Embedding | None = None
+        """The input embedding, once it is made."""
 
     @property
     def training(self) -> bool:
@@ -321,7 +323,9 @@ class Builder:
         transformers makes the input embedding's output require gradients under checkpointing.
         """
         first = not self.parameters if first is None else first
-        return Embedding(self.parameter(name + ".weight", (rows, size), tokens=first), first and self.recomputes, scale)
+        embedding = Embedding(self.parameter(name + ".weight", (rows, size), tokens=first), first and self.recomputes, scale)
+        self.words = embedding if first else self.words
+        return embedding
 
     def gated(self, activation: str) -> Gated:
         """The middle of a gated feed-forward layer."""

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import AfterValidator, Discriminator, Field, Tag
 
-from estimator.job.part import Part
+from estimator.job.part import Count, Part
 
 Rank = Annotated[int, Field(ge=1, le=65536)]
 Dropout = Annotated[float, Field(ge=0, lt=1)]
@@ -56,6 +56,28 @@ class Vera(LowRank):
     rank: Rank = 256
 
 
+class PromptLearning(Part):
+    """A method that trains vectors which every sequence begins with, in each layer or before the first."""
+
+    type: str
+    virtual_tokens: Annotated[int, Field(ge=1, le=2**16)] = Field(20, description="how many vectors, each like a token's")
+    dtype: Type = "fp32"
+
+
+class PromptTuning(PromptLearning):
+    """Prompt tuning: vectors before the embeddings of the sequence."""
+
+    type: Literal["prompt-tuning"]
+
+
+class PTuning(PromptLearning):
+    """P-tuning: the same, made by a small network from vectors of its own."""
+
+    type: Literal["p-tuning"]
+    encoder: Literal["mlp", "lstm"] = "mlp"
+    hidden: Count | None = Field(None, description="width of the network; without it, the model's")
+
+
 def _type(given: Any) -> str:
     """The method that a mapping names, as `branch` writes it; lora, where it names none."""
     name = given.get("type", "lora") if isinstance(given, dict) else getattr(given, "type", "lora")
@@ -68,7 +90,9 @@ def branch(method: object) -> str:
 
 
 Adapter = Annotated[
-    Annotated[Lora, Tag(branch("lora"))] | Annotated[Dora, Tag(branch("dora"))] | Annotated[Vera, Tag(branch("vera"))],
+    Annotated[Lora, Tag(branch("lora"))] | Annotated[Dora, Tag(branch("dora"))] | Annotated[Vera, Tag(branch("vera"))]
+    | Annotated[PromptTuning, Tag(branch("prompt-tuning"))]
+    | Annotated[PTuning, Tag(branch("p-tuning"))],
     Discriminator(_type),
 ]
 """One method."""

@@ -13,6 +13,7 @@ from estimator.families.kernels import kernels
 from estimator.families.layers import Checkpointing
 from estimator.job import CheckpointForm, Job, Training
 from estimator.job import Lora as Asked
+from estimator.job.adapter import PromptLearning
 from estimator.parallel.ddp import Ddp
 from estimator.parallel.fsdp2 import Fsdp2, Policy
 from estimator.parallel.topology import Topology
@@ -20,6 +21,7 @@ from estimator.parallel.zero import Zero12
 from estimator.parallel.zero3 import Zero3
 from estimator.specs.spec import ModelSpec
 from estimator.tape.tape import AMPERE, Gpu, Tape
+from estimator.training import prompts
 from estimator.training.adapters import FUSED, Lora, lora
 from estimator.training.optimizers import optimizer
 from estimator.training.partial import Part, check, part
@@ -65,6 +67,8 @@ def trace_training(job: Job, spec: ModelSpec, topology: Topology, gpu: Gpu = AMP
     )
     assert training.head is not None
     model = build_model(spec, build, training.head)
+    if isinstance(training.adapter, PromptLearning):
+        model = prompts.prompted(training.adapter, model, build, spec)
     if training.adapter and not any(p.trainable for p in build.parameters):
         known = ", ".join(dict.fromkeys(name.rpartition(".")[2] for name in build.linears))
         raise InvalidJob(
@@ -118,10 +122,13 @@ def checkpointing(training: Training, layers: int) -> Checkpointing:
     raise NotModelled("only none, full, sqrt, {every: k} and {segments: n} are modelled yet", "training.activation_checkpointing")
 
 
-def _adapter(training: Training, spec: ModelSpec) -> Lora | None:
+def _adapter(training: Training, spec: ModelSpec) -> Lora | prompts.Frozen | None:
     asked = training.adapter
     if asked is None:
         return None
+    if isinstance(asked, PromptLearning):
+        prompts.refuse(asked, training, spec)
+        return prompts.Frozen()
     if not isinstance(asked, Asked):
         raise NotModelled(f"{asked.type} is not modelled yet; lora is", "training.adapter.type")
     parameters = FUSED.get(spec.model_type, {}) if training.transformers_release == "5" else {}

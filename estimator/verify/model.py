@@ -23,8 +23,10 @@ from torch.utils.checkpoint import checkpoint
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from estimator.job import CheckpointForm, Job, Training
+from estimator.job.adapter import PromptLearning
 from estimator.job.trainable import Trainable, numbers
 from estimator.specs.spec import ModelSpec
+from estimator.verify.prompts import prompted
 
 PEFT = {
     "causal-lm": "CAUSAL_LM",
@@ -73,7 +75,9 @@ def build(job: Job, spec: ModelSpec, mesh: DeviceMesh | None = None) -> Any:
     assert training.head is not None
     dtype = TRUE.get(training.precision, torch.float32)
     model = plain(spec, training.head, dtype, training.attention, training.labels or 2)
-    if training.adapter:
+    if isinstance(training.adapter, PromptLearning):
+        model = prompted(model, training.adapter)
+    elif training.adapter:
         model = _adapted(model, training)
     freeze(model, training)
     model.train()
