@@ -12,10 +12,12 @@ from hypothesis import strategies as st
 from estimator import Job, WillItFitError, estimate
 from estimator.errors import InvalidJob
 from estimator.families import heads
+from estimator.job.adapter import PromptLearning
 from estimator.specs.published import published
 from estimator.specs.resolve import resolve
 from estimator.tape.peak import tensors
 from estimator.verify.model import freeze, plain
+from estimator.verify.prompts import prompted
 from tests.tapes import peaks, played, unrolled
 from tests.test_tape import SMALL
 
@@ -49,6 +51,39 @@ def jobs(draw: st.DrawFn) -> dict[str, Any]:
             "trainable": draw(st.sampled_from(PARTS)),
         },
     }
+
+
+@pytest.mark.parametrize("strategy", ["none", "ddp", "fsdp2"])
+@pytest.mark.parametrize("checkpointing", ["none", "full", {"every": 3}, "sqrt"])
+@pytest.mark.parametrize(
+    "adapter",
+    [
+        {"type": "prompt-tuning", "virtual_tokens": 9},
+        {"type": "p-tuning", "hidden": 64},
+        {"type": "prefix-tuning"},
+        {"type": "prefix-tuning", "projection": True, "dtype": "bf16"},
+    ],
+)
+def test_layers_behind_prompts_are_those_that_would_be_played(adapter: dict[str, Any], checkpointing: Any, strategy: str) -> None:
+    if adapter["type"] == "prefix-tuning" and checkpointing != "none":
+        return
+    job = {
+        "model": {**SMALL, "num_hidden_layers": 8},
+        "hardware": {"gpus": 1 if strategy == "none" else 2},
+        "parallelism": {"strategy": strategy},
+        "training": {
+            "sequence_length": 300,
+            "gradient_accumulation_steps": 2,
+            "activation_checkpointing": checkpointing,
+            "adapter": adapter,
+        },
+    }
+    if checkpointing == "sqrt" and strategy == "fsdp2":
+        return
+    (tape, folded), (long_tape, long) = played(job), unrolled(job)
+    assert folded.phases == long.phases
+    assert peaks(tape, folded) == peaks(long_tape, long)
+    assert tensors(tape, folded.alive) == tensors(long_tape, long.alive)
 
 
 @settings(max_examples=150, deadline=None, derandomize=True)
@@ -86,3 +121,38 @@ def test_as_many_are_trained_as_torch_trains(model: str, part: Any) -> None:
     freeze(real, read.training)
     assert counted.trainable == sum(p.numel() for p in real.parameters() if p.requires_grad)
     assert counted.total == sum(p.numel() for p in real.parameters())
+
+
+@pytest.mark.parametrize("model", ["llama-3.2-1b", "gpt2", "pythia-160m", "qwen3-8b", "mixtral-8x7b"])
+@pytest.mark.parametrize(
+    "adapter",
+    [
+        {"type": "prompt-tuning", "virtual_tokens": 9},
+        {"type": "p-tuning"},
+        {"type": "p-tuning", "hidden": 100, "virtual_tokens": 50},
+        {"type": "prefix-tuning"},
+        {"type": "prefix-tuning", "projection": True},
+        {"type": "prefix-tuning", "projection": True, "hidden": 77, "virtual_tokens": 3},
+    ],
+)
+def test_as_many_are_trained_as_peft_trains(model: str, adapter: dict[str, Any]) -> None:
+    spec = {**published(model).architecture.model_dump(), "num_hidden_layers": 3}
+    job = {"model": spec, "training": {"adapter": adapter, "sequence_length": 64}}
+    counted = estimate(job).parameters
+    built = resolve(spec).spec
+    with torch.device("meta"):
+        asked = Job.model_validate(job).training.adapter
+        assert isinstance(asked, PromptLearning)
+        real = prompted(plain(built, "causal-lm", torch.float32, "eager"), asked)
+    assert (counted.trainable, counted.total) == real.get_nb_trainable_parameters()
+
+
+def test_a_prefix_is_not_recomputed_unless_that_is_asked() -> None:
+    answer = estimate({"model": "gpt2", "training": {"adapter": {"type": "prefix-tuning"}}})
+    assert answer.job["training"]["activation_checkpointing"] == "none"
+
+
+@pytest.mark.parametrize("method", ["prompt-tuning", "p-tuning", "prefix-tuning"])
+def test_learned_positions_are_for_virtual_tokens_too(method: str) -> None:
+    answer = estimate({"model": "gpt2", "training": {"adapter": {"type": method, "virtual_tokens": 24}}})
+    assert answer.job["training"]["sequence_length"] == 1000

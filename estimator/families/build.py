@@ -205,8 +205,8 @@ class Builder:
 
     @property
     def training(self) -> bool:
-        """Whether the model is built to be trained: a served one has a cache instead."""
-        return self.cache is None
+        """Whether the model is built to be trained: a served one has a cache instead, in which no prefix is trained."""
+        return self.cache is None or self.tape.prefix > 0
 
     @property
     def each_alone(self) -> bool:

@@ -78,6 +78,14 @@ class PTuning(PromptLearning):
     hidden: Count | None = Field(None, description="width of the network; without it, the model's")
 
 
+class PrefixTuning(PromptLearning):
+    """Prefix tuning: keys and values that the tokens of every layer look back on."""
+
+    type: Literal["prefix-tuning"]
+    projection: bool = Field(False, description="they are made by a small network from vectors of its own")
+    hidden: Count | None = Field(None, description="width of the network; without it, that of a layer's keys")
+
+
 def _type(given: Any) -> str:
     """The method that a mapping names, as `branch` writes it; lora, where it names none."""
     name = given.get("type", "lora") if isinstance(given, dict) else getattr(given, "type", "lora")
@@ -90,9 +98,12 @@ def branch(method: object) -> str:
 
 
 Adapter = Annotated[
-    Annotated[Lora, Tag(branch("lora"))] | Annotated[Dora, Tag(branch("dora"))] | Annotated[Vera, Tag(branch("vera"))]
+    Annotated[Lora, Tag(branch("lora"))]
+    | Annotated[Dora, Tag(branch("dora"))]
+    | Annotated[Vera, Tag(branch("vera"))]
     | Annotated[PromptTuning, Tag(branch("prompt-tuning"))]
-    | Annotated[PTuning, Tag(branch("p-tuning"))],
+    | Annotated[PTuning, Tag(branch("p-tuning"))]
+    | Annotated[PrefixTuning, Tag(branch("prefix-tuning"))],
     Discriminator(_type),
 ]
 """One method."""

@@ -13,7 +13,7 @@ from estimator.families.kernels import kernels
 from estimator.families.layers import Checkpointing
 from estimator.job import CheckpointForm, Job, Training
 from estimator.job import Lora as Asked
-from estimator.job.adapter import PromptLearning
+from estimator.job.adapter import LowRank, PrefixTuning, PromptLearning
 from estimator.parallel.ddp import Ddp
 from estimator.parallel.fsdp2 import Fsdp2, Policy
 from estimator.parallel.topology import Topology
@@ -25,6 +25,7 @@ from estimator.training import prompts
 from estimator.training.adapters import FUSED, Lora, lora
 from estimator.training.optimizers import optimizer
 from estimator.training.partial import Part, check, part
+from estimator.training.prefix import LayerPrefix, layer_prefixes, prefixed
 from estimator.training.quantization import STORAGE
 from estimator.training.recipes import Recipe, recipe
 from estimator.training.step import Step, train
@@ -50,6 +51,9 @@ def trace_training(job: Job, spec: ModelSpec, topology: Topology, gpu: Gpu = AMP
         )
     tape = Tape(gpu)
     tape.begin("load")
+    prefixes: list[LayerPrefix] = []
+    if isinstance(training.adapter, PrefixTuning):
+        tape.prefix = training.adapter.virtual_tokens
     build = Builder(
         tape,
         dtypes.float32 if training.upcast_unquantized == "all" else precision.weights,
@@ -61,15 +65,18 @@ def trace_training(job: Job, spec: ModelSpec, topology: Topology, gpu: Gpu = AMP
         checkpointing=recomputed,
         sharding=_sharding(job, topology, precision, tape),
         quantization=STORAGE[training.quantization] if training.quantization else None,
-        adapter=_adapter(training, spec),
+        adapter=_adapter(training, spec, topology),
+        cache=layer_prefixes(tape, prefixes) if tape.prefix else None,
         trained=part(training, spec),
         unrolled=unrolled,
     )
     assert training.head is not None
     model = build_model(spec, build, training.head)
-    if isinstance(training.adapter, PromptLearning):
+    if isinstance(training.adapter, PrefixTuning):
+        model = prefixed(training.adapter, model, build, prefixes, spec)
+    elif isinstance(training.adapter, PromptLearning):
         model = prompts.prompted(training.adapter, model, build, spec)
-    if training.adapter and not any(p.trainable for p in build.parameters):
+    if isinstance(training.adapter, LowRank) and not any(p.trainable for p in build.parameters):
         known = ", ".join(dict.fromkeys(name.rpartition(".")[2] for name in build.linears))
         raise InvalidJob(
             f"no linear layer is called {' or '.join(training.adapter.targets)}; this model has {known}",
@@ -122,12 +129,12 @@ def checkpointing(training: Training, layers: int) -> Checkpointing:
     raise NotModelled("only none, full, sqrt, {every: k} and {segments: n} are modelled yet", "training.activation_checkpointing")
 
 
-def _adapter(training: Training, spec: ModelSpec) -> Lora | prompts.Frozen | None:
+def _adapter(training: Training, spec: ModelSpec, topology: Topology) -> Lora | prompts.Frozen | None:
     asked = training.adapter
     if asked is None:
         return None
     if isinstance(asked, PromptLearning):
-        prompts.refuse(asked, training, spec)
+        prompts.refuse(asked, training, spec, topology.strategy)
         return prompts.Frozen()
     if not isinstance(asked, Asked):
         raise NotModelled(f"{asked.type} is not modelled yet; lora is", "training.adapter.type")

@@ -1,7 +1,7 @@
 """Prompt tuning and p-tuning as PEFT does them: trained vectors before the sequence's own embeddings, all else frozen.
 
-peft 0.21, peft_model.py (`PeftModelForCausalLM.forward`, `get_prompt`), tuners/prompt_tuning and tuners/p_tuning. The sequence becomes
-as many tokens longer, for attention and for the loss.
+peft 0.21, peft_model.py (`PeftModelForCausalLM.forward`, `get_prompt`), tuners/prompt_tuning and tuners/p_tuning. The sequence
+becomes as many tokens longer, for attention and for the loss.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from estimator.families.build import Builder, Weight
 from estimator.families.heads import Batch, Model
 from estimator.families.held import Held
 from estimator.families.modules import Embedding, Linear, Module
-from estimator.job.adapter import PromptLearning, PTuning
+from estimator.job.adapter import PrefixTuning, PromptLearning, PTuning
 from estimator.job.training import Training
 from estimator.specs.spec import DecoderSpec, ModelSpec
 from estimator.tape.loss import embedding
@@ -23,6 +23,7 @@ from estimator.tape.pointwise import relu, to
 from estimator.tape.tape import Tape
 from estimator.tape.tensor import Tensor, empty
 from estimator.tape.views import cat, narrow, repeat_first
+from estimator.training import prefix
 
 MODELLED = {"llama", "mistral", "qwen2", "qwen3", "gpt2", "gpt_neox", "mixtral"}
 """Model types whose forward pass takes embeddings in the place of token ids, as it is modelled here."""
@@ -42,14 +43,18 @@ class Frozen:
         return Weight(tensor)
 
 
-def refuse(asked: PromptLearning, training: Training, spec: ModelSpec) -> None:
+def refuse(asked: PromptLearning, training: Training, spec: ModelSpec, strategy: str) -> None:
     """Raise for what goes not together with trained prompts, or is not modelled."""
+    if strategy.startswith("zero"):
+        raise NotModelled(f"{asked.type} is not modelled under {strategy} yet; fsdp2 and ddp are", WHERE)
     if training.head != "causal-lm":
         raise NotModelled(f"{asked.type} is modelled for the head causal-lm only yet", WHERE)
     if spec.model_type not in MODELLED:
         raise NotModelled(f"{asked.type} of {spec.model_type} is not modelled yet; of {', '.join(sorted(MODELLED))} it is", WHERE)
     if training.implementation != "transformers" or training.transformers_release != "5":
         raise NotModelled(f"{asked.type} is modelled with transformers 5 and its own modules only yet", WHERE)
+    if isinstance(asked, PrefixTuning):
+        prefix.refuse(asked, training)
     if isinstance(asked, PTuning) and asked.encoder == "lstm":
         raise NotModelled("p-tuning through an LSTM is not modelled: cuDNN does not say what it keeps; write mlp", WHERE)
     if training.quantization:

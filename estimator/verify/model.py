@@ -23,7 +23,7 @@ from torch.utils.checkpoint import checkpoint
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from estimator.job import CheckpointForm, Job, Training
-from estimator.job.adapter import PromptLearning
+from estimator.job.adapter import LowRank, PromptLearning
 from estimator.job.trainable import Trainable, numbers
 from estimator.specs.spec import ModelSpec
 from estimator.verify.prompts import prompted
@@ -77,8 +77,8 @@ def build(job: Job, spec: ModelSpec, mesh: DeviceMesh | None = None) -> Any:
     model = plain(spec, training.head, dtype, training.attention, training.labels or 2)
     if isinstance(training.adapter, PromptLearning):
         model = prompted(model, training.adapter)
-    elif training.adapter:
-        model = _adapted(model, training)
+    elif isinstance(training.adapter, LowRank):
+        model = _adapted(model, training, training.adapter)
     freeze(model, training)
     model.train()
     if mesh is not None:
@@ -126,9 +126,7 @@ def defaulting_to(dtype: torch.dtype) -> Iterator[None]:
         torch.set_default_dtype(before)
 
 
-def _adapted(model: Any, training: Training) -> Any:
-    asked = training.adapter
-    assert asked is not None
+def _adapted(model: Any, training: Training, asked: LowRank) -> Any:
     settings = peft.LoraConfig(
         r=asked.rank,
         target_modules=asked.targets,

@@ -9,13 +9,13 @@ import peft
 import torch
 from torch import nn
 
-from estimator.job.adapter import PromptLearning, PTuning
+from estimator.job.adapter import PrefixTuning, PromptLearning, PTuning
 
 TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 
 
 class Hosted:
-    """The numbers of virtual tokens, which lie in the host's memory: on a machine with a GPU they are copied to it in each pass."""
+    """The numbers of virtual tokens, which lie in the host's memory: they are copied to the GPU in each pass."""
 
     def __init__(self, *shape: int):
         self.shape = shape
@@ -32,6 +32,7 @@ class Hosted:
 
 def prompted(model: Any, asked: PromptLearning) -> Any:
     """`model` with the prompts that a job asks for."""
+    made: Any
     before = torch.get_default_dtype()
     torch.set_default_dtype(TYPES[asked.dtype])
     staying = mock.patch.object(nn.Module, "to", lambda self, *args, **kwargs: self)  # on fake tensors a move replaces parameters
@@ -47,5 +48,8 @@ def prompted(model: Any, asked: PromptLearning) -> Any:
 def _config(asked: PromptLearning) -> peft.PeftConfig:
     usual: dict[str, Any] = {"num_virtual_tokens": asked.virtual_tokens, "task_type": "CAUSAL_LM"}
     if isinstance(asked, PTuning):
-        return peft.PromptEncoderConfig(**usual, encoder_hidden_size=asked.hidden)
+        return peft.PromptEncoderConfig(**usual | {"encoder_hidden_size": asked.hidden})
+    if isinstance(asked, PrefixTuning):
+        width = {"encoder_hidden_size": asked.hidden}
+        return peft.PrefixTuningConfig(**usual | width, prefix_projection=asked.projection)
     return peft.PromptTuningConfig(**usual)
