@@ -30,6 +30,7 @@ from estimator.specs.spec import DecoderSpec, ModelSpec
 from estimator.tape.replay import Replay
 from estimator.tape.tape import KV_CACHE
 from estimator.timing.step import decode_time, training_time
+from estimator.training import partial
 from estimator.training.plan import precision_of
 from estimator.units import MIB
 from estimator.verdict import judge, offered
@@ -132,6 +133,7 @@ def _refuse_unmodelled(job: Job, spec: ModelSpec) -> None:
             raise InvalidJob("nothing is quantized: leave it out, or name a quantization", "training.upcast_unquantized")
         if training.quantization and not training.adapter:
             raise InvalidJob("quantized weights are frozen: add an adapter, or nothing is left to train", "training.adapter")
+        partial.refuse(job)
         if training.attention == "flash_attention_2" and training.precision == "32-true":
             raise InvalidJob("flash_attention_2 runs in half precision only; write sdpa, or bf16-mixed", "training.attention")
         if (

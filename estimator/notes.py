@@ -7,6 +7,7 @@ from estimator.facts import MeasuredFact
 from estimator.hardware.capability import gpu
 from estimator.hardware.capacity import Capacity
 from estimator.job import Job
+from estimator.job.adapter import PromptLearning
 from estimator.parallel.topology import Topology
 from estimator.serving.plan import CHUNK, compute_type
 from estimator.specs.spec import ModelSpec
@@ -34,8 +35,13 @@ def _of_training(job: Job, place: Topology) -> list[str]:
         said.append(
             "4-bit and 8-bit layers as bitsandbytes 0.50 runs them; embeddings, norms and the output layer are as they were"
         )
-    if job.training.adapter:
+    if isinstance(job.training.adapter, PromptLearning):
+        virtual = job.training.adapter.virtual_tokens
+        said.append(f"{job.training.adapter.type} as peft 0.21 does it: {virtual} virtual tokens beside those of sequence_length")
+    elif job.training.adapter:
         said.append("LoRA as peft 0.21 applies it")
+    if job.training.trainable != "all":
+        said.append(FROZEN)
     return said + {
         "fsdp1": [
             f"each layer is a flat parameter over {place.data} GPUs (use_orig_params); gradients are reduced in every micro-step"
@@ -45,6 +51,11 @@ def _of_training(job: Job, place: Topology) -> list[str]:
         "none": [],
     }.get(place.strategy, [f"DeepSpeed 0.19 with its defaults over {place.data} GPUs; float32 master weights"])
 
+
+FROZEN = (
+    "what is frozen has no gradients and no optimizer states; but backward runs through all that comes after the first trained "
+    "parameter, and activations are kept there"
+)
 
 _RELEASES = {"5": "transformers 5.23", "4.48": "transformers 4.48", "4.45": "transformers 4.45"}
 

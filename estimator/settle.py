@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from estimator.families import heads
 from estimator.job import Job
+from estimator.job.adapter import PrefixTuning, PromptLearning
 from estimator.specs.spec import ModelSpec
 
 
@@ -14,6 +15,8 @@ def settled(job: Job, spec: ModelSpec) -> Job:
     Only where none were given. Raises `InvalidJob` for an implementation of attention that the model does not have.
     """
     most = spec.longest_sequence
+    if most and job.task == "train" and isinstance(job.training.adapter, PromptLearning):
+        most = max(1, most - job.training.adapter.virtual_tokens)
     training, serving, parallelism = job.training, job.serving, job.parallelism
     if "optimizer_implementation" not in training.model_fields_set and training.optimizer.startswith("sgd"):
         training = training.model_copy(update={"optimizer_implementation": "foreach"})
@@ -23,6 +26,8 @@ def settled(job: Job, spec: ModelSpec) -> Job:
         training = training.model_copy(update={"loss": "fused"})
     if "attention" not in training.model_fields_set and training.attention not in spec.attentions:
         training = training.model_copy(update={"attention": spec.attentions[0]})
+    if "activation_checkpointing" not in training.model_fields_set and isinstance(training.adapter, PrefixTuning):
+        training = training.model_copy(update={"activation_checkpointing": "none"})
     if training.target_length is None and spec.most_targets:
         training = training.model_copy(update={"target_length": min(training.sequence_length, spec.most_targets)})
     if training.head is None:

@@ -15,7 +15,7 @@ from typing import Any, Protocol, TypeVar
 from estimator.dtypes import DType
 from estimator.errors import InvalidJob, NotModelled
 from estimator.families.kernels import EAGER, Gated, Kernels
-from estimator.families.layers import Adapted, Checkpointing, Edges, Layer, Layers
+from estimator.families.layers import Checkpointing, Edges, Layer, Layers, Part
 from estimator.families.modules import (
     AdaptedEmbedding,
     AdaptedLinear,
@@ -154,6 +154,19 @@ class Quantization(Protocol):
         """A frozen linear layer with weight [out, in]."""
 
 
+class Trained(Protocol):
+    """Which of the model's own parameters are trained, where not all are."""
+
+    @property
+    def layers(self) -> frozenset[int] | None: ...
+
+    def chosen(self, layer: int) -> bool:
+        """Whether something of a layer is trained."""
+
+    def trains(self, name: str, chosen: bool | None) -> bool:
+        """Whether a parameter is trained, in a layer that is `chosen` or not, or (None) outside the layers."""
+
+
 class Adapter(Protocol):
     """Adds trainable parameters to linear layers, and to some modules and weights outside them."""
 
@@ -203,6 +216,7 @@ class Builder:
     sharding: Sharding = field(default_factory=Sharding)
     quantization: Quantization | None = None
     adapter: Adapter | None = None
+    trained: Trained | None = None
     cache: Callable[[], Cache] | None = None
     unrolled: bool = False
     parameters: list[Parameter] = field(default_factory=list)
@@ -219,11 +233,14 @@ class Builder:
         self._outside: list[Parameter] = []
         self._unit = self._outside
         self._stacked = 0
+        self._chosen: bool | None = None
+        self.words: Embedding | None = None
+        """The input embedding, once it is made."""
 
     @property
     def training(self) -> bool:
-        """Whether the model is built to be trained: a served one has a cache instead."""
-        return self.cache is None
+        """Whether the model is built to be trained: a served one has a cache instead, in which no prefix is trained."""
+        return self.cache is None or self.tape.prefix > 0
 
     @property
     def each_alone(self) -> bool:
@@ -245,9 +262,10 @@ class Builder:
         active: int | None = None,
         tokens: bool = False,
     ) -> Tensor:
-        """A new parameter; frozen where an adapter is trained instead, unless `trainable` says otherwise."""
+        """A new parameter; frozen where an adapter or other parameters are trained instead, unless `trainable` says otherwise."""
         if trainable is None:
             trainable = self.training and (self._trains(name) if self.adapter else self.quantization is None)
+            trainable = trainable and (self.trained is None or self.trained.trains(name, self._chosen))
         dtype = dtype or (self.norms if self.norms and "norm" in name else self.dtype)
         with self.tape.counting(PARAMETER):
             tensor, local = self.sharding.parameter(self.tape, shape, dtype, name)
@@ -344,7 +362,9 @@ class Builder:
             self.parameter(name + ".original.weight", (outputs, inputs), trainable=False)
             if bias:
                 self.parameter(name + ".original.bias", (outputs,), trainable=False)
-        return Linear(*self._copied(name, (outputs, inputs), outputs, bias))
+            return Linear(*self._copied(name, (outputs, inputs), outputs, bias))
+        weight = self.parameter(name + ".weight", (outputs, inputs))
+        return Linear(weight, self.parameter(name + ".bias", (outputs,)) if bias else None)
 
     def embedding(self, name: str, rows: int, size: int, scale: Tensor | None = None, first: bool | None = None) -> Embedding:
         """`torch.nn.Embedding`, times `scale`; the `first`, or first made, is the input embedding.
@@ -354,6 +374,7 @@ class Builder:
         first = not self.parameters if first is None else first
         asks = first and self.recomputes
         embedding = Embedding(self.parameter(name + ".weight", (rows, size), tokens=first), asks, scale)
+        self.words = embedding if first else self.words
         if self.saves(name):
             return SavedEmbedding(embedding, self._copied(name, (rows, size), size, False)[0])
         if self.adapter is None or not self.adapter.outside(name):
@@ -399,18 +420,16 @@ class Builder:
         wants a gradient, the first in backward, which is the last layer, makes that, and the others add to it.
         """
 
-        def build(kind: Any) -> Layer:
+        def build(part: Part) -> Layer:
             unit: list[Parameter] = []
-            self._unit = unit
-            outside, self._adapting = self._adapting, kind.adapted if isinstance(kind, Adapted) else self._adapting
-            layer = make(kind.kind if isinstance(kind, Adapted) else kind)
-            self._unit, self._adapting = self._outside, outside
+            outside, self._adapting = self._adapting, part.adapted
+            self._unit, self._chosen = unit, part.chosen
+            layer = make(part.kind)
+            self._unit, self._chosen, self._adapting = self._outside, None, outside
             return self.sharding.unit(unit, layer)
 
         each: Sequence[Any] = [None] * kinds if isinstance(kinds, int) else kinds
         chosen = self.adapter.layers if self.adapter else None
-        if chosen is not None:
-            each = [Adapted(kind, i in chosen) for i, kind in enumerate(each)]
         edges = Edges(len(each)) if self.unrolled else self.sharding.edges
         edges = replace(edges, first=max(edges.first, first), last=max(edges.last, last))
         if (self.adapter or self.quantization) and not self.recomputes:
@@ -422,7 +441,23 @@ class Builder:
                 "segments of layers in a model of several stacks are not modelled; use full or {every: k}",
                 "training.activation_checkpointing",
             )
-        return Layers(self.tape, each, self.checkpointing, edges, build, label, self.sharding.input_dtype, holding, before)
+        if before and self.trained is not None and self.trained.layers is not None:
+            raise NotModelled(
+                "which layers of a model of several stacks are trained is not modelled; use all, bias or names",
+                "training.trainable",
+            )
+        parts = self._parts(each)
+        return Layers(self.tape, parts, self.checkpointing, edges, build, label, self.sharding.input_dtype, holding, before)
+
+    def _parts(self, kinds: Sequence[Any]) -> list[Part]:
+        """The layers of a stack, and what of each is trained."""
+        adapted = self.adapter.layers if self.adapter else None
+        chosen = [self.trained is None or self.trained.chosen(i) for i in range(len(kinds))]
+        segments = bool(self.checkpointing.segment)
+        return [
+            Part(kind, adapted is None or i in adapted, chosen[i], self.trained is None or segments or any(chosen[:i]))
+            for i, kind in enumerate(kinds)
+        ]
 
     @contextmanager
     def ahead(self) -> Iterator[None]:

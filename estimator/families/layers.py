@@ -29,11 +29,16 @@ def hidden_of(out: Tensor | tuple[Tensor, ...]) -> Tensor:
     return out if isinstance(out, Tensor) else out[0]
 
 
-class Adapted(NamedTuple):
-    """A kind of layer, and whether an adapter is put on this one."""
+class Part(NamedTuple):
+    """One layer: its kind, whether an adapter is put on it, whether something of it is trained, and something `before` it.
+
+    (The first layer of which something is trained may get an input without gradients.)
+    """
 
     kind: Any
     adapted: bool
+    chosen: bool
+    before: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,10 +142,10 @@ class Layers:
     def __init__(
         self,
         tape: Tape,
-        kinds: Sequence[Any],
+        kinds: Sequence[Part],
         checkpointing: Checkpointing,
         edges: Edges,
-        make: Callable[[Any], Layer],
+        make: Callable[[Part], Layer],
         label: str = "layers",
         input_dtype: DType | None = None,
         holding: bool = False,
@@ -175,9 +180,9 @@ class Layers:
 
     def by_kind(self) -> Iterator[tuple[Any, Layer]]:
         """Each layer with its kind."""
-        for slot, kind, layer in self.items:
+        for slot, part, layer in self.items:
             self.tape.enter(slot)
-            yield (kind.kind if isinstance(kind, Adapted) else kind), layer
+            yield part.kind, layer
         self.tape.enter(None)
 
     def _layer(self, slot: Slot, kind: Any, recompute: bool) -> tuple[Slot, Any, Layer]:

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import AfterValidator, Discriminator, Field, Tag
 
-from estimator.job.part import Part
+from estimator.job.part import Count, Part
 
 Rank = Annotated[int, Field(ge=1, le=65536)]
 Dropout = Annotated[float, Field(ge=0, lt=1)]
@@ -119,6 +119,36 @@ class Ia3(Part):
     modules_to_save: list[str] = Field([], description="names of modules of which a copy is trained as a whole")
 
 
+class PromptLearning(Part):
+    """A method that trains vectors which every sequence begins with, in each layer or before the first."""
+
+    type: str
+    virtual_tokens: Annotated[int, Field(ge=1, le=2**16)] = Field(20, description="how many vectors, each like a token's")
+    dtype: Type = "fp32"
+
+
+class PromptTuning(PromptLearning):
+    """Prompt tuning: vectors before the embeddings of the sequence."""
+
+    type: Literal["prompt-tuning"]
+
+
+class PTuning(PromptLearning):
+    """P-tuning: the same, made by a small network from vectors of its own."""
+
+    type: Literal["p-tuning"]
+    encoder: Literal["mlp", "lstm"] = "mlp"
+    hidden: Count | None = Field(None, description="width of the network; without it, the model's")
+
+
+class PrefixTuning(PromptLearning):
+    """Prefix tuning: keys and values that the tokens of every layer look back on."""
+
+    type: Literal["prefix-tuning"]
+    projection: bool = Field(False, description="they are made by a small network from vectors of its own")
+    hidden: Count | None = Field(None, description="width of the network; without it, that of a layer's keys")
+
+
 def _type(given: Any) -> str:
     """The method that a mapping names, as `branch` writes it; lora, where it names none."""
     name = given.get("type", "lora") if isinstance(given, dict) else getattr(given, "type", "lora")
@@ -130,6 +160,8 @@ def branch(method: object) -> str:
     return f"type[{method}]"
 
 
+OnWeights = Lora | Dora | AdaLora | Vera | Ia3 | LoHa | LoKr
+"""A method that changes what layers compute with their weights."""
 Adapter = Annotated[
     Annotated[Lora, Tag(branch("lora"))]
     | Annotated[Dora, Tag(branch("dora"))]
@@ -137,7 +169,10 @@ Adapter = Annotated[
     | Annotated[Vera, Tag(branch("vera"))]
     | Annotated[Ia3, Tag(branch("ia3"))]
     | Annotated[LoHa, Tag(branch("loha"))]
-    | Annotated[LoKr, Tag(branch("lokr"))],
+    | Annotated[LoKr, Tag(branch("lokr"))]
+    | Annotated[PromptTuning, Tag(branch("prompt-tuning"))]
+    | Annotated[PTuning, Tag(branch("p-tuning"))]
+    | Annotated[PrefixTuning, Tag(branch("prefix-tuning"))],
     Discriminator(_type),
 ]
 """One method."""

@@ -8,6 +8,7 @@ from pydantic import Field, model_validator
 
 from estimator.job.adapter import Adapter
 from estimator.job.part import Bytes, Count, Length, Part, Tokens
+from estimator.job.trainable import Trained
 
 Head = Literal[
     "causal-lm",
@@ -75,6 +76,7 @@ class Training(Part):
         "5", description="whose loss, and other operations that changed: those of transformers 5, of 4.46 to 4.49, or of before"
     )
     adapter: Adapter | None = None
+    trainable: Trained = Field("all", description="which of the model's own parameters are trained; the others are frozen")
     quantization: Literal["nf4", "nf4-double", "fp4", "int8", "gptq-int4", "gptq-int4-ungrouped"] | None = Field(
         None, description="storage of frozen weights"
     )

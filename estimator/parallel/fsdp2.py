@@ -95,10 +95,13 @@ class Fsdp2(Sharding):
         return [to(t, dtype) if dtype and t is not None and t.dtype.is_floating else t for t in inputs]
 
     def finish(self) -> None:
-        """After backward: reduce the groups whose input needed no gradient, the root's among them."""
-        for group in reversed(self.groups):
+        """After backward: reduce the groups whose input needed no gradient, the root's first, and let go of what was gathered for
+        one that backward did not come to (`_root_post_backward_final_callback`)."""
+        *layers, root = self.groups
+        for group in (root, *layers):
             self.tape.enter(group.slot)
             group.after_backward()
+            group.pending = None
         self.tape.enter(None)
         self.reducing = None
         self.forward_order.clear()

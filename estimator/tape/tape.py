@@ -140,6 +140,8 @@ class Tape:
         self.autocast: Autocast | None = None
         self.saved_tensor_hooks: Hooks | None = None
         self.recomputing = False
+        self.prefix = 0
+        """Keys that every attention layer has before those of the tokens."""
         self.remarks: dict[str, None] = {}
         """What a caller should know of how operations ran."""
         self.backward_callbacks: list[Callable[[], None]] = []

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from estimator.dtypes import BY_NAME
 from estimator.errors import InvalidJob, NotModelled
 from estimator.families.build import Builder
-from estimator.job import Adapter, Training
-from estimator.job.adapter import ALL_LINEAR
+from estimator.job import Training
+from estimator.job.adapter import ALL_LINEAR, OnWeights
 from estimator.specs.spec import ModelSpec
 from estimator.training.adalora import AdaLora
 from estimator.training.dora import Dora
@@ -33,11 +33,8 @@ like which: transformers' `_MODEL_TO_CONVERSION_PATTERN`, in which qwen2_moe is 
 TARGETS = "training.adapter.targets"
 
 
-def adapter(training: Training, spec: ModelSpec) -> Method | None:
+def adapter(asked: OnWeights, training: Training, spec: ModelSpec) -> Method:
     """The method that a job trains with. Raises `InvalidJob` for what PEFT refuses, `NotModelled` for what is not known."""
-    asked = training.adapter
-    if asked is None:
-        return None
     joined = FUSED.get(spec.model_type, {}) if training.transformers_release == "5" else {}
     layers = _parameters(asked, joined)
     chosen = _targets(asked, frozenset(old for old in joined if joined[old] in layers))
@@ -71,7 +68,7 @@ def adapter(training: Training, spec: ModelSpec) -> Method | None:
     return (LoHa if asked.type == "loha" else LoKr)(*common, asked.rank)
 
 
-def _targets(asked: Adapter, hidden: frozenset[str]) -> Targets:
+def _targets(asked: OnWeights, hidden: frozenset[str]) -> Targets:
     names = None if asked.targets == ALL_LINEAR else _names(asked.targets)
     layers: list[int] | None = getattr(asked, "layers", None)
     if layers is not None and isinstance(asked.targets, str):
@@ -90,7 +87,7 @@ def _names(asked: str | list[str]) -> Names:
     return asked if isinstance(asked, str) else tuple(asked)
 
 
-def _parameters(asked: Adapter, joined: Mapping[str, str]) -> dict[str, int]:
+def _parameters(asked: OnWeights, joined: Mapping[str, str]) -> dict[str, int]:
     """The parameters that are adapted themselves, each with how many of its layers are named; all of them, or none."""
     if not joined:
         return {}
@@ -108,7 +105,7 @@ def _parameters(asked: Adapter, joined: Mapping[str, str]) -> dict[str, int]:
     return counts
 
 
-def check_applied(asked: Adapter, build: Builder) -> None:
+def check_applied(asked: OnWeights, build: Builder) -> None:
     """Raise `InvalidJob` where an adapter found nothing, `NotModelled` where PEFT would find more than the tape has."""
     if not build.adapted:
         known = ", ".join(dict.fromkeys(name.rpartition(".")[2] for name in build.linears))

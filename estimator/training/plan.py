@@ -13,6 +13,7 @@ from estimator.families.heads import Batch
 from estimator.families.kernels import kernels
 from estimator.families.layers import Checkpointing
 from estimator.job import CheckpointForm, Job, Training
+from estimator.job.adapter import PrefixTuning, PromptLearning
 from estimator.parallel.ddp import Ddp
 from estimator.parallel.fsdp1 import Fsdp1
 from estimator.parallel.fsdp2 import Fsdp2, Policy
@@ -21,9 +22,13 @@ from estimator.parallel.zero import Zero12
 from estimator.parallel.zero3 import Zero3
 from estimator.specs.spec import ModelSpec
 from estimator.tape.tape import AMPERE, Gpu, Tape
+from estimator.training import prompts
 from estimator.training.adapters import adapter, check_applied
 from estimator.training.gradients import Clip, clip, clip_sharded
+from estimator.training.methods import Method
 from estimator.training.optimizers import optimizer
+from estimator.training.partial import Part, check, part
+from estimator.training.prefix import LayerPrefix, layer_prefixes, prefixed
 from estimator.training.quantization import STORAGE
 from estimator.training.recipes import Recipe, recipe
 from estimator.training.step import Step, train
@@ -56,6 +61,9 @@ def trace_training(job: Job, spec: ModelSpec, topology: Topology, gpu: Gpu = AMP
         )
     tape = Tape(gpu)
     tape.begin("load")
+    prefixes: list[LayerPrefix] = []
+    if isinstance(training.adapter, PrefixTuning):
+        tape.prefix = training.adapter.virtual_tokens
     build = Builder(
         tape,
         dtypes.float32 if training.upcast_unquantized == "all" else precision.weights,
@@ -67,13 +75,21 @@ def trace_training(job: Job, spec: ModelSpec, topology: Topology, gpu: Gpu = AMP
         checkpointing=recomputed,
         sharding=_sharding(job, topology, precision, tape),
         quantization=STORAGE[training.quantization] if training.quantization else None,
-        adapter=adapter(training, spec),
+        adapter=_adapter(training, spec, topology),
+        cache=layer_prefixes(tape, prefixes) if tape.prefix else None,
+        trained=part(training, spec),
         unrolled=unrolled,
     )
     assert training.head is not None
     model = build_model(spec, build, training.head)
-    if training.adapter:
+    if isinstance(training.adapter, PrefixTuning):
+        model = prefixed(training.adapter, model, build, prefixes, spec)
+    elif isinstance(training.adapter, PromptLearning):
+        model = prompts.prompted(training.adapter, model, build, spec)
+    elif training.adapter:
         check_applied(training.adapter, build)
+    if isinstance(build.trained, Part):
+        check(build, build.trained)
     batch = Batch(training.micro_batch_size, training.sequence_length, training.target_length or training.sequence_length)
     step = Step(
         batch,
@@ -123,6 +139,13 @@ def _clipping(training: Training, strategy: str) -> Clip | None:
     if not training.gradient_clipping:
         return None
     return clip_sharded if strategy == "fsdp1" else clip
+
+
+def _adapter(training: Training, spec: ModelSpec, topology: Topology) -> Method | None:
+    if isinstance(training.adapter, PromptLearning):
+        prompts.refuse(training.adapter, training, spec, topology.strategy)
+        return prompts.frozen(training.adapter)
+    return adapter(training.adapter, training, spec) if training.adapter else None
 
 
 def _sharding(job: Job, topology: Topology, precision: Recipe, tape: Tape) -> Sharding:

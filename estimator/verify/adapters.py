@@ -14,7 +14,8 @@ from peft.tuners.tuners_utils import BaseTunerLayer
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
 
-from estimator.job import AdaLora, Adapter, Dora, Ia3, LoHa, Lora, Vera
+from estimator.job import AdaLora, Dora, Ia3, LoHa, Lora, Vera
+from estimator.job.adapter import OnWeights
 from estimator.job.training import Head
 
 TASKS = {
@@ -26,7 +27,7 @@ TASKS = {
 TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 
 
-def adapted(model: Any, asked: Adapter, head: Head | None) -> Any:
+def adapted(model: Any, asked: OnWeights, head: Head | None) -> Any:
     """The model with the adapter, whose parameters have the type that is asked for."""
     settings = _config(asked, TASKS.get(head or ""), model.config.model_type == "gpt2")
     with _in_type(TYPES[asked.dtype]), _on_fake_tensors(), warnings.catch_warnings():
@@ -38,7 +39,7 @@ def adapted(model: Any, asked: Adapter, head: Head | None) -> Any:
     return made
 
 
-def _config(asked: Adapter, task: str | None, transposed: bool) -> peft.PeftConfig:
+def _config(asked: OnWeights, task: str | None, transposed: bool) -> peft.PeftConfig:
     common: dict[str, Any] = {
         "target_modules": asked.targets,
         "modules_to_save": asked.modules_to_save or None,

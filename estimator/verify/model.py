@@ -26,8 +26,11 @@ from torch.utils.checkpoint import checkpoint
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from estimator.job import CheckpointForm, Job, Training
+from estimator.job.adapter import PromptLearning
+from estimator.job.trainable import Trainable, numbers
 from estimator.specs.spec import ModelSpec
-from estimator.verify.adapters import adapted
+from estimator.verify.adapters import TYPES, adapted
+from estimator.verify.prompts import prompted
 
 TRUE = {"32-true": torch.float32, "bf16-true": torch.bfloat16, "16-true": torch.float16}
 
@@ -69,8 +72,11 @@ def build(job: Job, spec: ModelSpec, mesh: DeviceMesh | None = None) -> Any:
     assert training.head is not None
     dtype = TRUE.get(training.precision, torch.float32)
     model = plain(spec, training.head, dtype, training.attention, training.labels or 2)
-    if training.adapter:
+    if isinstance(training.adapter, PromptLearning):
+        model = prompted(model, training.adapter)
+    elif training.adapter:
         model = adapted(model, training.adapter, training.head)
+    freeze(model, training)
     model.train()
     if job.parallelism.strategy == "fsdp1":
         model = _flattened(model, job)
@@ -117,6 +123,23 @@ def defaulting_to(dtype: torch.dtype) -> Iterator[None]:
         yield
     finally:
         torch.set_default_dtype(before)
+
+
+def freeze(model: nn.Module, training: Training) -> None:
+    """Leave to be trained what the job says, by the names that transformers gives."""
+    if training.trainable == "all":
+        return
+    asked = training.trainable if isinstance(training.trainable, Trainable) else Trainable(names=[training.trainable])
+    by_layer = asked.layers is not None or asked.last is not None
+    layer_of = {id(p): (i, len(stack)) for stack in stacks(model) for i, layer in enumerate(stack) for p in layer.parameters()}
+    for name, parameter in model.named_parameters():
+        named = any(f".{part}." in f".{name}." for part in asked.names or ())
+        if id(parameter) in layer_of:
+            number, count = layer_of[id(parameter)]
+            chosen = number in numbers(asked.layers) if asked.layers else number >= count - asked.last if asked.last else True
+            parameter.requires_grad_(named and chosen if asked.names else by_layer and chosen)
+        else:
+            parameter.requires_grad_(asked.outside or (named and not by_layer))
 
 
 def stacks(model: nn.Module) -> list[nn.ModuleList]:

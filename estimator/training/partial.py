@@ -1,0 +1,92 @@
+"""Which of a model's own parameters are trained: the others are frozen, `requires_grad_(False)`.
+
+Nothing else is said here. Where backward stops, and what a frozen module does not keep, follows from autograd's own rules.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from estimator.errors import InvalidJob, NotModelled
+from estimator.families.build import Builder
+from estimator.job import Job, Training
+from estimator.job.trainable import Trainable, numbers
+from estimator.specs.spec import ModelSpec
+
+WHERE = "training.trainable"
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """`layers`: those of which something is trained, or None for each. `names`: what of them, or None for all; without `layers`
+    also of what lies outside the layers. `outside`: whether all of that is trained."""
+
+    layers: frozenset[int] | None
+    names: tuple[str, ...] | None
+    outside: bool
+
+    def chosen(self, layer: int) -> bool:
+        """Whether something of a layer is trained."""
+        return layer in self.layers if self.layers is not None else self.names is not None
+
+    def trains(self, name: str, chosen: bool | None) -> bool:
+        """Whether the parameter of that name is trained, in a layer that is `chosen` or not, or (None) outside the layers."""
+        if chosen is None:
+            return self.outside or (self.layers is None and self.names is not None and self._named(name))
+        return chosen and (self.names is None or self._named(name))
+
+    def _named(self, name: str) -> bool:
+        return any(names(part, name) for part in self.names or ())
+
+
+def names(part: str, name: str) -> bool:
+    """Whether a part of a name, from dot to dot, occurs in it."""
+    return f".{part}." in f".{name}."
+
+
+def part(training: Training, spec: ModelSpec) -> Part | None:
+    """What a job trains of its model; None for all of it. Raises `InvalidJob` for layers that the model does not have."""
+    asked = training.trainable
+    if asked == "all":
+        return None
+    if not isinstance(asked, Trainable):
+        return Part(None, (asked,), outside=False)
+    layers = _layers(asked, spec.depth)
+    if layers is not None and not layers <= {*range(spec.depth)}:
+        has = f"the model has {spec.depth} layers, 0 to {spec.depth - 1}"
+        raise InvalidJob(f"{has}: no layers {asked.layers}" if asked.layers else f"{has}: not {asked.last}", WHERE)
+    return Part(layers, tuple(asked.names) if asked.names else None, asked.outside)
+
+
+def _layers(asked: Trainable, depth: int) -> frozenset[int] | None:
+    """The layers that are named, where some are."""
+    if asked.layers is not None:
+        return frozenset(numbers(asked.layers))
+    return None if asked.last is None else frozenset(range(depth - asked.last, depth))
+
+
+def refuse(job: Job) -> None:
+    """Raise for what goes not together with training a part."""
+    training, strategy = job.training, job.parallelism.strategy or "none"
+    if training.trainable == "all":
+        return
+    if training.adapter:
+        raise InvalidJob("an adapter freezes the model's own parameters: leave trainable out, or the adapter", WHERE)
+    if strategy.startswith("zero"):
+        raise NotModelled(f"training a part of the model is not modelled under {strategy} yet; fsdp2 and ddp are", WHERE)
+    if training.implementation != "transformers":
+        raise NotModelled(f"frozen parts are not modelled with {training.implementation} yet; transformers is", WHERE)
+
+
+def check(build: Builder, trained: Part) -> None:
+    """Raise `InvalidJob` where a part of a name occurs in none, or nothing is left to train."""
+    for name in trained.names or ():
+        if not any(names(name, p.name) for p in build.parameters):
+            raise InvalidJob(f"no parameter has {name} in its name, from dot to dot; this model has {_known(build)}", WHERE)
+    if not any(p.trainable for p in build.parameters):
+        raise InvalidJob("no parameter of those layers has such a name: nothing would be trained", WHERE)
+
+
+def _known(build: Builder) -> str:
+    """Names without what most end with."""
+    return ", ".join(dict.fromkeys(p.name.removesuffix(".weight").removesuffix(".bias") for p in build.parameters))
