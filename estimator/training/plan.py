@@ -57,13 +57,13 @@ def trace_training(job: Job, spec: ModelSpec, topology: Topology, gpu: Gpu = AMP
         checkpointing=recomputed,
         sharding=_sharding(job, topology, precision, tape),
         quantization=STORAGE[training.quantization] if training.quantization else None,
-        adapter=adapter(training, spec),
+        adapter=adapter(training, spec, topology.strategy),
         unrolled=unrolled,
     )
     assert training.head is not None
     model = build_model(spec, build, training.head)
     if training.adapter:
-        check_applied(training.adapter, build)
+        check_applied(training.adapter, build, spec)
     batch = Batch(training.micro_batch_size, training.sequence_length, training.target_length or training.sequence_length)
     step = Step(
         batch,
