@@ -17,7 +17,7 @@ from estimator.families.build import Builder
 from estimator.hardware.capability import gpu
 from estimator.hardware.capacity import Capacity, capacity
 from estimator.job import Job, defaults_used, read_job
-from estimator.notes import assumptions, not_modelled, warnings
+from estimator.notes import assumptions, not_modelled, warnings, what_stays
 from estimator.parallel.topology import Topology, topology
 from estimator.playing import Play, play
 from estimator.pricing.prices import cost, unpriced
@@ -103,7 +103,7 @@ def _answer(run: _Run) -> Answer:
             *assumptions(job, place, card),
             *(DEFAULT + used for used in defaults_used(run.given, job)),
         ],
-        warnings=warnings(job, model.spec, place, card, build.tape),
+        warnings=[*warnings(job, model.spec, place, card, build.tape), *what_stays(job, memory)],
         suggestions=[*verdict.suggestions, *(advice(job, memory) if verdict.fits is False else ())],
         not_modelled=not_modelled(job),
         versions=Versions(software=SOFTWARE_VERSION, data=DATA_VERSION),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from estimator.answer import Memory
 from estimator.dtypes import DType
 from estimator.facts import MeasuredFact
 from estimator.hardware.capability import gpu
@@ -11,9 +12,10 @@ from estimator.job.adapter import PromptLearning
 from estimator.parallel.topology import Topology
 from estimator.serving.plan import CHUNK, compute_type
 from estimator.specs.spec import ModelSpec
-from estimator.tape.tape import Tape
+from estimator.tape.tape import ACTIVATION, LOSS, Tape
 from estimator.timing.step import efficiencies
 from estimator.training.plan import precision_of
+from estimator.units import gib
 
 
 def assumptions(job: Job, place: Topology, card: Capacity) -> list[str]:
@@ -39,7 +41,7 @@ def _of_training(job: Job, place: Topology) -> list[str]:
         virtual = job.training.adapter.virtual_tokens
         said.append(f"{job.training.adapter.type} as peft 0.21 does it: {virtual} virtual tokens beside those of sequence_length")
     elif job.training.adapter:
-        said.append("LoRA as peft 0.21 applies it")
+        said.append(f"{_METHODS[job.training.adapter.type]} as peft 0.21 applies it")
     if job.training.trainable != "all":
         said.append(FROZEN)
     return said + {
@@ -57,6 +59,15 @@ FROZEN = (
     "parameter, and activations are kept there"
 )
 
+_METHODS = {
+    "lora": "LoRA",
+    "dora": "DoRA",
+    "adalora": "AdaLoRA",
+    "vera": "VeRA",
+    "ia3": "IA³",
+    "loha": "LoHa",
+    "lokr": "LoKr",
+}
 _RELEASES = {"5": "transformers 5.23", "4.48": "transformers 4.48", "4.45": "transformers 4.45"}
 
 
@@ -82,6 +93,15 @@ def _of_sdpa(job: Job, card: Capacity) -> list[str]:
     if not card.compute_capability:
         return ["sdpa chooses its kernel as on a GPU of compute capability 8.0"]
     return []
+
+
+def what_stays(job: Job, memory: Memory) -> list[str]:
+    """What an adapter does not make smaller, where that is the larger part of the peak."""
+    kept = sum(memory.at_peak.get(part, 0) for part in (ACTIVATION, LOSS))
+    if job.task != "train" or not job.training.adapter or 2 * kept <= memory.peak_bytes:
+        return []
+    share = kept / memory.peak_bytes
+    return [f"an adapter leaves activations and logits as they are: {share:.0%} of the peak, {gib(kept)}"]
 
 
 def _share(what: str, fact: MeasuredFact, of: str) -> str:

@@ -75,3 +75,30 @@ def test_as_many_parameters_are_trained_as_peft_trains(model: str, method: str) 
 
 def test_what_rank_32_trains_of_llama_3() -> None:
     assert estimate(job("llama-3-8b", {"rank": 32})).parameters.trainable == 83_886_080
+
+
+@pytest.mark.parametrize("checkpointing", ["none", "full"])
+def test_the_answer_says_what_an_adapter_does_not_make_smaller(checkpointing: str) -> None:
+    """Where layers keep their activations these are most of the peak; where they are recomputed, the weights are."""
+    training = {"precision": "bf16-true", "micro_batch_size": 2, "adapter": {}, "activation_checkpointing": checkpointing}
+    answer = estimate({"model": "llama-3-8b", "training": training})
+    said = [line for line in answer.warnings if "an adapter leaves activations" in line]
+    parts = answer.memory.at_peak
+    share = (parts["activations"] + parts["logits_and_loss"]) / answer.memory.peak_bytes
+    assert bool(said) == (share > 0.5) == (checkpointing == "none")
+    assert not said or f"{share:.0%} of the peak" in said[0]
+
+
+@pytest.mark.parametrize("quantization", ["nf4", "int8"])
+def test_dora_with_dropout_keeps_unpacked_weights(quantization: str) -> None:
+    """Their products with dropped inputs are part of the graph: `DoraLinearLayer.forward` multiplies once more."""
+
+    def saved(**method: Any) -> int:
+        training = {"precision": "bf16-true", "activation_checkpointing": "none", "sequence_length": 128}
+        adapter = {"rank": 8, "targets": ["down_proj"], "dtype": "bf16", **method}
+        answer = estimate({"model": "llama-3-8b", "training": {**training, "quantization": quantization, "adapter": adapter}})
+        return answer.memory.forward_end_bytes - answer.memory.resident_bytes
+
+    unpacked = 31 * 4096 * 14336 * 2  # the first layer's input wants no gradient
+    assert unpacked <= saved(type="dora", dropout=0.1) - saved(dropout=0.1) < 1.1 * unpacked
+    assert saved(type="dora") - saved() < 0.1 * unpacked

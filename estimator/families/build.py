@@ -227,12 +227,15 @@ class Builder:
     """Names of what an adapter was put on."""
     saved: list[str] = field(default_factory=list)
     """Names of the modules of which a copy is trained."""
+    embeddings: list[str] = field(default_factory=list)
+    """Names of the tables that are looked up."""
+    stacks: list[int] = field(default_factory=list)
+    """How many layers each stack has."""
 
     def __post_init__(self) -> None:
         self._adapting = self.adapter is None or self.adapter.layers is None
         self._outside: list[Parameter] = []
         self._unit = self._outside
-        self._stacked = 0
         self._chosen: bool | None = None
         self.words: Embedding | None = None
         """The input embedding, once it is made."""
@@ -371,6 +374,7 @@ class Builder:
 
         transformers makes the input embedding's output require gradients under checkpointing.
         """
+        self.embeddings.append(name)
         first = not self.parameters if first is None else first
         asks = first and self.recomputes
         embedding = Embedding(self.parameter(name + ".weight", (rows, size), tokens=first), asks, scale)
@@ -429,13 +433,14 @@ class Builder:
             return self.sharding.unit(unit, layer)
 
         each: Sequence[Any] = [None] * kinds if isinstance(kinds, int) else kinds
+        self.stacks.append(len(each))
         chosen = self.adapter.layers if self.adapter else None
         edges = Edges(len(each)) if self.unrolled else self.sharding.edges
         edges = replace(edges, first=max(edges.first, first), last=max(edges.last, last))
         if (self.adapter or self.quantization) and not self.recomputes:
             frozen = 1 if chosen is None else min(chosen) + 1
             edges = replace(edges, frozen=frozen, first=max(edges.first, frozen))
-        before, self._stacked = self._stacked, self._stacked + len(each)
+        before = sum(self.stacks[:-1])
         if before and self.checkpointing.segment:
             raise NotModelled(
                 "segments of layers in a model of several stacks are not modelled; use full or {every: k}",

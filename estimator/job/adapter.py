@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import AfterValidator, Discriminator, Field, Tag
+from pydantic import AfterValidator, Discriminator, Field, Tag, model_validator
 
 from estimator.job.part import Count, Part
 
 Rank = Annotated[int, Field(ge=1, le=65536)]
 Dropout = Annotated[float, Field(ge=0, lt=1)]
 Type = Literal["bf16", "fp16", "fp32"]
-Layer = Annotated[int, Field(ge=0, lt=2**20)]
+Chosen = Annotated[list[Annotated[int, Field(ge=0, lt=2**20)]], Field(min_length=1)]
 Alpha = Annotated[float, Field(gt=0, le=2**20)]
 Init = Literal["gaussian", "pissa", "olora", "loftq", "eva", "corda", "orthogonal"]
 
@@ -48,7 +48,7 @@ class LowRank(Part):
     targets: Targets = ALL_LINEAR
     dtype: Type = "bf16"
     dropout: Dropout = 0.0
-    layers: list[Layer] | None = Field(None, description="numbers of the adapted layers, from 0 on; without it, all")
+    layers: Chosen | None = Field(None, description="numbers of the adapted layers, from 0 on; without it, all")
     modules_to_save: list[str] = Field([], description="names of modules of which a copy is trained as a whole")
 
 
@@ -90,7 +90,7 @@ class LoHa(Part):
     targets: Targets = ALL_LINEAR
     dtype: Type = "bf16"
     exclude: Pattern | list[str] | None = Field(None, description="names of layers that are not adapted, or a pattern")
-    layers: list[Layer] | None = Field(None, description="numbers of the adapted layers, from 0 on; without it, all")
+    layers: Chosen | None = Field(None, description="numbers of the adapted layers, from 0 on; without it, all")
     modules_to_save: list[str] = Field([], description="names of modules of which a copy is trained as a whole")
 
 
@@ -117,6 +117,13 @@ class Ia3(Part):
     dtype: Type = "bf16"
     exclude: Pattern | list[str] | None = Field(None, description="names of layers that are not adapted, or a pattern")
     modules_to_save: list[str] = Field([], description="names of modules of which a copy is trained as a whole")
+
+    @model_validator(mode="after")
+    def _among_the_targets(self) -> Self:
+        strange = [] if isinstance(self.targets, str) else [name for name in self.feedforward if name not in self.targets]
+        if strange:
+            raise ValueError(f"feedforward {', '.join(strange)} is not among the targets")
+        return self
 
 
 class PromptLearning(Part):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from estimator import job
 from estimator.dtypes import BY_NAME
 from estimator.errors import InvalidJob, NotModelled
 from estimator.families.build import Builder
@@ -32,9 +33,16 @@ like which: transformers' `_MODEL_TO_CONVERSION_PATTERN`, in which qwen2_moe is 
 
 TARGETS = "training.adapter.targets"
 
+SHARED = {"vera": ("none",), "adalora": ("none", "ddp")}
+"""Strategies under which a method is known, where that is not under every one but DeepSpeed's: VeRA's matrices are buffers, which
+DDP sends around; and AdaLoRA's loss reads parameters that FSDP2 has scattered again."""
 
-def adapter(asked: OnWeights, training: Training, spec: ModelSpec) -> Method:
+
+def adapter(asked: OnWeights, training: Training, spec: ModelSpec, strategy: str) -> Method:
     """The method that a job trains with. Raises `InvalidJob` for what PEFT refuses, `NotModelled` for what is not known."""
+    if strategy not in SHARED.get(asked.type, ("none", "ddp", "fsdp2")) and asked.type != "lora":
+        raise NotModelled(f"{asked.type} under {strategy} is not modelled yet; lora is", "parallelism.strategy")
+    _check_init(asked, training.quantization)
     joined = FUSED.get(spec.model_type, {}) if training.transformers_release == "5" else {}
     layers = _parameters(asked, joined)
     chosen = _targets(asked, frozenset(old for old in joined if joined[old] in layers))
@@ -66,6 +74,18 @@ def adapter(asked: OnWeights, training: Training, spec: ModelSpec) -> Method:
     if asked.type == "ia3":
         return Ia3(*common, tuple(asked.feedforward))
     return (LoHa if asked.type == "loha" else LoKr)(*common, asked.rank)
+
+
+def _check_init(asked: OnWeights, quantization: str | None) -> None:
+    """What PEFT's ways to begin ask for (tuners/lora/layer.py, `pissa_init`, `corda_init`, `olora_init`, `orthogonal_init`)."""
+    if not isinstance(asked, job.Lora) or asked.init is None:
+        return
+    where = "training.adapter.init"
+    whole = asked.init in ("pissa", "corda") or (asked.init == "olora" and (quantization or "").startswith("gptq"))
+    if quantization and whole:
+        raise InvalidJob(f"{asked.init} begins with weights that are not quantized: leave out quantization, or init", where)
+    if asked.init == "orthogonal" and asked.rank % 2:
+        raise InvalidJob(f"orthogonal asks for an even rank, and {asked.rank} is odd", where)
 
 
 def _targets(asked: OnWeights, hidden: frozenset[str]) -> Targets:
@@ -105,12 +125,20 @@ def _parameters(asked: OnWeights, joined: Mapping[str, str]) -> dict[str, int]:
     return counts
 
 
-def check_applied(asked: OnWeights, build: Builder) -> None:
+def check_applied(asked: OnWeights, build: Builder, spec: ModelSpec) -> None:
     """Raise `InvalidJob` where an adapter found nothing, `NotModelled` where PEFT would find more than the tape has."""
+    layers: list[int] | None = getattr(asked, "layers", None)
+    deepest = max(build.stacks, default=0)
+    if layers is not None and max(layers, default=-1) >= deepest:
+        raise InvalidJob(f"there is no layer {max(layers)}: the model has {deepest}, from 0 on", "training.adapter.layers")
     if not build.adapted:
         known = ", ".join(dict.fromkeys(name.rpartition(".")[2] for name in build.linears))
         wanted = asked.targets if isinstance(asked.targets, str) else " or ".join(asked.targets)
         raise InvalidJob(f"no linear layer is called {wanted}; this model has {known}", TARGETS)
+    both = "is_encoder_decoder" in spec.modelled
+    for name in (*build.saved, *build.adapted) if both else ():
+        if name in build.embeddings:
+            raise NotModelled(f"adapters on {name}, which encoder and decoder share, are not modelled yet", TARGETS)
     above = {part for name in build.linears for part in name.split(".")[:-1]}
     for target in asked.targets if isinstance(asked.targets, list) else ():
         if any(part.isdigit() for part in target.split(".")):

@@ -87,7 +87,7 @@ def trace_training(job: Job, spec: ModelSpec, topology: Topology, gpu: Gpu = AMP
     elif isinstance(training.adapter, PromptLearning):
         model = prompts.prompted(training.adapter, model, build, spec)
     elif training.adapter:
-        check_applied(training.adapter, build)
+        check_applied(training.adapter, build, spec)
     if isinstance(build.trained, Part):
         check(build, build.trained)
     batch = Batch(training.micro_batch_size, training.sequence_length, training.target_length or training.sequence_length)
@@ -145,7 +145,7 @@ def _adapter(training: Training, spec: ModelSpec, topology: Topology) -> Method 
     if isinstance(training.adapter, PromptLearning):
         prompts.refuse(training.adapter, training, spec, topology.strategy)
         return prompts.frozen(training.adapter)
-    return adapter(training.adapter, training, spec) if training.adapter else None
+    return adapter(training.adapter, training, spec, topology.strategy) if training.adapter else None
 
 
 def _sharding(job: Job, topology: Topology, precision: Recipe, tape: Tape) -> Sharding:

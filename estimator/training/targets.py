@@ -10,15 +10,8 @@ from estimator.errors import NotModelled
 Names = tuple[str, ...] | str
 """Names of modules, or the ends of their paths; or a pattern that fits the whole path."""
 
-PATHS = (
-    "model.layers.0.",
-    "transformer.h.13.",
-    "gpt_neox.layers.5.",
-    "model.decoder.layers.7.",
-    "encoder.block.2.layer.1.",
-    "roberta.encoder.layer.11.",
-    "model.language_model.layers.21.",
-)
+STACKS = ("model.layers.", "transformer.h.", "gpt_neox.layers.", "model.decoder.layers.", "roberta.encoder.layer.")
+PATHS = tuple(f"{stack}{number}." for stack in STACKS for number in (0, 2, 9, 13, 27))
 """Paths that a layer may have in a model. The tape knows a module's path within its layer only, so that a pattern must not
 depend on what stands before it."""
 
