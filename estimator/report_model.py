@@ -8,6 +8,23 @@ from estimator.inspection import Card, Counts, Group, Stored
 from estimator.report import aligned
 from estimator.units import gib
 
+GGUF_SHOWN = (
+    "Q8_0",
+    "Q6_K",
+    "Q5_K_M",
+    "Q5_K_S",
+    "Q4_K_M",
+    "Q4_K_S",
+    "Q4_0",
+    "IQ4_XS",
+    "Q3_K_L",
+    "Q3_K_M",
+    "Q3_K_S",
+    "IQ3_XXS",
+    "Q2_K",
+    "IQ2_XXS",
+)
+
 
 def card_text(card: Card) -> str:
     """What a model is made of."""
@@ -62,12 +79,22 @@ def _counts(counts: Counts) -> list[str]:
     if counts.as_built_bytes != counts.bytes["bfloat16"]:
         sizes.append(("as transformers holds it in bfloat16", f"{counts.as_built_bytes:,} bytes: some of it stays in float32"))
     lines += ["In bytes, without the scales of a quantization", *_table(sizes)]
+    if counts.gguf_bytes:
+        lines += _gguf(counts.gguf_bytes, counts.gguf_header_bytes, counts.total)
     if counts.kv_bytes_per_token:
         lines += [
             "A token in the KV cache",
             *_table((name, f"{size:,} bytes") for name, size in counts.kv_bytes_per_token.items()),
         ]
     return lines
+
+
+def _gguf(sizes: dict[str, int], header: int | None, parameters: int) -> list[str]:
+    """The kinds of files that are published most; `--json` has them all."""
+    rows = [("", "bytes", "", "bits per weight")]
+    rows += [(kind, f"{sizes[kind]:,}", gib(sizes[kind]), f"{8 * sizes[kind] / parameters:.4f}") for kind in GGUF_SHOWN]
+    rest = "" if header is None else f", {header:,} bytes more with the tokenizer"
+    return [f"As GGUF, all tensors{rest}", *(f"  {line}" for line in aligned(rows)), ""]
 
 
 def _groups(groups: Iterable[Group]) -> list[str]:
