@@ -130,6 +130,8 @@ def _refuse_unmodelled(job: Job, spec: ModelSpec) -> None:
             raise InvalidJob("autocast over float32 weights is a mixed precision: write bf16-mixed", "training.autocast")
         if training.upcast_unquantized != "none" and not training.quantization:
             raise InvalidJob("nothing is quantized: leave it out, or name a quantization", "training.upcast_unquantized")
+        if (training.unquantized or training.quantization_group) and not training.quantization:
+            raise InvalidJob("nothing is quantized: leave it out, or name a quantization", "training.quantization")
         if training.quantization and not training.adapter:
             raise InvalidJob("quantized weights are frozen: add an adapter, or nothing is left to train", "training.adapter")
         if training.attention == "flash_attention_2" and training.precision == "32-true":

@@ -79,8 +79,13 @@ def _counts(counts: Counts) -> list[str]:
     if counts.as_built_bytes != counts.bytes["bfloat16"]:
         sizes.append(("as transformers holds it in bfloat16", f"{counts.as_built_bytes:,} bytes: some of it stays in float32"))
     lines += ["In bytes, without the scales of a quantization", *_table(sizes)]
+    if counts.stored_bytes:
+        lines += ["In few bits, scales and all; embeddings, output layer and norms in half precision"]
+        lines += _sizes(counts.stored_bytes, tuple(counts.stored_bytes), counts.total)
     if counts.gguf_bytes:
-        lines += _gguf(counts.gguf_bytes, counts.gguf_header_bytes, counts.total)
+        header = counts.gguf_header_bytes
+        rest = "" if header is None else f"; a file has {header:,} bytes more"
+        lines += [f"As GGUF, all tensors{rest}", *_sizes(counts.gguf_bytes, GGUF_SHOWN, counts.total)]
     if counts.kv_bytes_per_token:
         lines += [
             "A token in the KV cache",
@@ -89,12 +94,10 @@ def _counts(counts: Counts) -> list[str]:
     return lines
 
 
-def _gguf(sizes: dict[str, int], header: int | None, parameters: int) -> list[str]:
-    """The kinds of files that are published most; `--json` has them all."""
+def _sizes(sizes: dict[str, int], shown: tuple[str, ...], parameters: int) -> list[str]:
     rows = [("", "bytes", "", "bits per weight")]
-    rows += [(kind, f"{sizes[kind]:,}", gib(sizes[kind]), f"{8 * sizes[kind] / parameters:.4f}") for kind in GGUF_SHOWN]
-    rest = "" if header is None else f", {header:,} bytes more with the tokenizer"
-    return [f"As GGUF, all tensors{rest}", *(f"  {line}" for line in aligned(rows)), ""]
+    rows += [(name, f"{sizes[name]:,}", gib(sizes[name]), f"{8 * sizes[name] / parameters:.4f}") for name in shown]
+    return [*(f"  {line}" for line in aligned(rows)), ""]
 
 
 def _groups(groups: Iterable[Group]) -> list[str]:

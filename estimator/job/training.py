@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from estimator.job.adapter import Adapter
-from estimator.job.part import Bytes, Count, Length, Part, Tokens
+from estimator.job.part import Bytes, Count, Length, Part, Storage, Tokens
 
 Head = Literal[
     "causal-lm",
@@ -75,8 +75,12 @@ class Training(Part):
         "5", description="whose loss, and other operations that changed: those of transformers 5, of 4.46 to 4.49, or of before"
     )
     adapter: Adapter | None = None
-    quantization: Literal["nf4", "nf4-double", "fp4", "int8", "gptq-int4", "gptq-int4-ungrouped"] | None = Field(
-        None, description="storage of frozen weights"
+    quantization: Storage | None = Field(None, description="storage of frozen weights")
+    quantization_group: Count | None = Field(
+        None, description="quantized weights that share a scale (bitsandbytes' blocksize); without it, as many as is usual"
+    )
+    unquantized: list[str] | None = Field(
+        None, description="parts of the names of linear layers that are not quantized (llm_int8_skip_modules)"
     )
     upcast_unquantized: Literal["none", "norms", "all"] = Field(
         "none",

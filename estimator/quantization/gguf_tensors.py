@@ -14,6 +14,7 @@ from estimator.dtypes import bfloat16
 from estimator.errors import NotModelled
 from estimator.families import build_model, heads
 from estimator.families.build import Builder, Parameter
+from estimator.quantization.stored import INPUT_FIRST
 from estimator.specs.spec import ModelSpec
 from estimator.tape.tape import Tape
 
@@ -85,8 +86,6 @@ NAMES: dict[str, str] = {
 """By the end of the name that transformers has. Norms are found by their single dimension, and by `_norm`."""
 ALWAYS_FLOAT32 = ("position_embd", "ffn_gate_inp", "ffn_gate_inp_shexp", "ssm_conv1d", "ssm_a", "ssm_d")
 """Matrices that the conversion leaves in float32 (conversion/base.py, `prepare_tensors`), and quantization, too."""
-INPUT_FIRST = {"gpt2": ("c_attn", "c_proj", "c_fc"), "gpt_oss": ("experts",)}
-"""Weights that transformers has as [.., in, out], by model type; a part of their name."""
 
 
 @dataclass(frozen=True, slots=True)

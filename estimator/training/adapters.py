@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from estimator.dtypes import BY_NAME, DType
 from estimator.errors import InvalidJob
 from estimator.families.build import Builder, Weight
-from estimator.families.modules import Linear, Module
+from estimator.families.modules import Conv1D, Linear, Module
 from estimator.job import Adapter
 from estimator.tape.pointwise import add, dropout, mul_scalar, to
 from estimator.tape.tensor import Tensor
@@ -59,7 +59,8 @@ class Lora:
         up = build.parameter(name + ".lora_B.weight", (outputs, self.rank), self.dtype, trainable=True)
         if self.fused and name.rpartition(".")[2] in HAVE_KERNELS and isinstance(module, Packed):
             return self._group(build, name).layer(Adapted((outputs, inputs), module.unpack, down, up))
-        return _LoraLinear(module, Linear(down, None), Linear(up, None), self)
+        quantization = None if isinstance(module, (Linear, Conv1D)) else self.quantization
+        return _LoraLinear(module, Linear(down, None), Linear(up, None), self.dropout, quantization)
 
     def _group(self, build: Builder, name: str) -> Group:
         path, _, layer = name.rpartition(".")
@@ -85,25 +86,25 @@ class _LoraLinear:
     """base(x) + scale * B(A(dropout(x))).
 
     PEFT casts x to the adapter's type first, but over bitsandbytes' layers only without autocast; over 4-bit layers it
-    copies the base result (peft/tuners/lora: layer.py, bnb.py, gptq.py).
+    copies the base result (peft/tuners/lora: layer.py, bnb.py, gptq.py, hqq.py).
     """
 
-    def __init__(self, base: Module, lora_a: Linear, lora_b: Linear, config: Lora):
-        self.base, self.lora_a, self.lora_b, self.config = base, lora_a, lora_b, config
+    def __init__(self, base: Module, lora_a: Linear, lora_b: Linear, dropped: float, quantization: str | None):
+        self.base, self.lora_a, self.lora_b, self.dropped, self.quantization = base, lora_a, lora_b, dropped, quantization
 
     def __call__(self, x: Tensor) -> Tensor:
         result = self.base(x)
-        dtype, quantization = result.dtype, self.config.quantization
-        if quantization is None or quantization.startswith("gptq"):
+        dtype, quantization = result.dtype, self.quantization
+        if quantization is None or quantization.startswith(("gptq", "hqq")):
             adapted = to(x, self.lora_a.weight.dtype)
-            result = add(result, mul_scalar(self.lora_b(self.lora_a(dropout(adapted, self.config.dropout)))))
+            result = add(result, mul_scalar(self.lora_b(self.lora_a(dropout(adapted, self.dropped)))))
             return to(result, dtype)
         if quantization != "int8":
             result = clone(result)
         if x.tape.autocast:
-            return add(result, mul_scalar(self.lora_b(self.lora_a(dropout(x, self.config.dropout)))))
+            return add(result, mul_scalar(self.lora_b(self.lora_a(dropout(x, self.dropped)))))
         adapted = to(x, self.lora_a.weight.dtype)
-        update = to(mul_scalar(self.lora_b(self.lora_a(dropout(adapted, self.config.dropout)))), dtype)
+        update = to(mul_scalar(self.lora_b(self.lora_a(dropout(adapted, self.dropped)))), dtype)
         return add(result, update)
 
 

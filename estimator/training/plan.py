@@ -7,7 +7,7 @@ import math
 from estimator import dtypes
 from estimator.errors import InvalidJob, NotModelled
 from estimator.families import build_model
-from estimator.families.build import Builder, Sharding
+from estimator.families.build import Builder, Quantization, Sharding
 from estimator.families.heads import Batch
 from estimator.families.kernels import kernels
 from estimator.families.layers import Checkpointing
@@ -19,9 +19,9 @@ from estimator.parallel.zero import Zero12
 from estimator.parallel.zero3 import Zero3
 from estimator.specs.spec import ModelSpec
 from estimator.tape.tape import AMPERE, Gpu, Tape
-from estimator.training.adapters import FUSED, Lora, lora
+from estimator.training.adapters import ALL_LINEAR, FUSED, Lora, lora
 from estimator.training.optimizers import optimizer
-from estimator.training.quantization import STORAGE
+from estimator.training.quantization import storage
 from estimator.training.recipes import Recipe, recipe
 from estimator.training.step import Step, train
 
@@ -56,7 +56,8 @@ def trace_training(job: Job, spec: ModelSpec, topology: Topology, gpu: Gpu = AMP
         labels=training.labels or 2,
         checkpointing=recomputed,
         sharding=_sharding(job, topology, precision, tape),
-        quantization=STORAGE[training.quantization] if training.quantization else None,
+        quantization=_quantization(training),
+        whole=tuple(training.unquantized or ()),
         adapter=_adapter(training, spec),
         unrolled=unrolled,
     )
@@ -111,6 +112,21 @@ def checkpointing(training: Training, layers: int) -> Checkpointing:
             )
         return Checkpointing(segment=math.ceil(layers / asked.segments), reentrant=reentrant)
     raise NotModelled("only none, full, sqrt, {every: k} and {segments: n} are modelled yet", "training.activation_checkpointing")
+
+
+def _quantization(training: Training) -> Quantization | None:
+    if training.quantization is None:
+        return None
+    if training.quantization.startswith("hqq") and training.precision != "bf16-true":
+        raise NotModelled(
+            "HQQ beside weights in float32, or autocast, is not modelled yet; write precision bf16-true", "training.quantization"
+        )
+    if training.quantization.startswith("hqq") and training.adapter and training.adapter.targets == ALL_LINEAR:
+        raise InvalidJob(
+            "PEFT's all-linear finds none of HQQ's layers, which are no torch.nn.Linear: name them, such as [q_proj, v_proj]",
+            "training.adapter.targets",
+        )
+    return storage(training.quantization, training.quantization_group, "training.quantization_group")
 
 
 def _adapter(training: Training, spec: ModelSpec) -> Lora | None:
