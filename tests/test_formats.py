@@ -18,6 +18,7 @@ from estimator import InvalidJob, Job, NotModelled, estimate
 from estimator.job.part import Storage
 from estimator.quantization.formats import FORMATS, parts
 from estimator.quantization.stored import stored_bytes
+from estimator.specs.huggingface import quantized_as
 from estimator.specs.published import published
 from estimator.specs.resolve import resolve
 from tests.jobs import counts
@@ -111,6 +112,8 @@ def test_layers_that_stay_whole() -> None:
     saved = 2 * gate - gate // 2 - 4 * gate // 64 - 512
     assert resident(unquantized=["gate_proj"]) - resident() == 3 * saved
     assert resident(unquantized=["mlp"]) - resident() == 3 * 3 * saved
+    with_unquantized = resident(unquantized=["gate"])
+    assert with_unquantized == resident(), "a part of a name is no part of a path"
     assert resident(quantization_group=256) < resident(quantization_group=128) < resident()
 
 
@@ -148,3 +151,38 @@ def test_training_that_is_not_modelled_is_refused(name: str) -> None:
 def test_serving_that_cannot_be_is_refused(serving: dict[str, Any], says: str) -> None:
     with pytest.raises((InvalidJob, NotModelled), match=says):
         estimate({"model": MODEL, "task": "serve", "serving": {"context": 256, **serving}})
+
+
+@pytest.mark.parametrize(
+    ("config", "says"),
+    [
+        ({"quant_method": "gptq", "bits": 4, "group_size": 128}, "name gptq-int4 in"),
+        ({"quant_method": "gptq", "bits": 4, "group_size": -1}, "name gptq-int4-ungrouped in"),
+        ({"quant_method": "awq", "bits": 4, "group_size": 64}, "name awq-int4, in groups of 64 in"),
+        ({"quant_method": "fp8", "weight_block_size": [128, 128]}, "name fp8-block in"),
+        ({"quant_method": "fbgemm_fp8", "modules_to_not_convert": ["self_attn"]}, "name fp8-row, but for self_attn in"),
+        ({"quant_method": "mxfp4"}, "name mxfp4 in"),
+        ({"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_quant_type": "nf4"}, "name nf4 in"),
+        ({"load_in_4bit": True, "bnb_4bit_quant_type": "nf4", "bnb_4bit_use_double_quant": True}, "name nf4-double in"),
+        ({"load_in_8bit": True}, "name int8 in"),
+        ({"quant_method": "modelopt", "quant_algo": "NVFP4"}, "name nvfp4 in"),
+        ({"quant_method": "compressed-tensors", "format": "float-quantized"}, "name fp8-row in"),
+        ({"quant_method": "hqq", "nbits": 3}, "name hqq-int3 in"),
+        ({"quant_method": "eetq"}, "name eetq-int8 in"),
+        ({"quant_method": "vptq"}, "no format here has its name"),
+    ],
+)
+def test_a_config_names_the_format_to_ask_for(config: dict[str, Any], says: str) -> None:
+    (said,) = quantized_as({"quantization_config": config})
+    assert says in said
+
+
+def test_four_bit_layers_compute_in_the_type_that_is_asked_for() -> None:
+    training = {"precision": "bf16-true", "quantization": "nf4", "adapter": {"rank": 4}, "sequence_length": 16}
+    plain, same, wide = (
+        estimate({"model": MODEL, "training": {**training, **more}}).memory
+        for more in ({}, {"quantization_compute": "bf16"}, {"quantization_compute": "fp32"})
+    )
+    assert plain == same
+    assert wide.resident_bytes == plain.resident_bytes
+    assert wide.peak_bytes > plain.peak_bytes

@@ -79,6 +79,9 @@ class Training(Part):
     quantization_group: Count | None = Field(
         None, description="quantized weights that share a scale (bitsandbytes' blocksize); without it, as many as is usual"
     )
+    quantization_compute: Literal["bf16", "fp16", "fp32"] | None = Field(
+        None, description="what 4-bit layers compute in (bnb_4bit_compute_dtype); without it, the type of the other weights"
+    )
     unquantized: list[str] | None = Field(
         None, description="parts of the names of linear layers that are not quantized (llm_int8_skip_modules)"
     )

@@ -27,7 +27,7 @@ CHUNK = 2048
 
 def compute_type(serving: Serving) -> DType:
     """What a served model computes in, and what of it is not quantized is stored in."""
-    return dtypes.BY_NAME.get(serving.weights, dtypes.bfloat16)
+    return dtypes.bfloat16 if serving.weights in FORMATS else dtypes.BY_NAME[serving.weights]
 
 
 def trace_serving(job: Job, spec: ModelSpec, topology: Topology, gpu: Gpu = AMPERE) -> Builder:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from estimator import dtypes
+from estimator.dtypes import BY_NAME
 from estimator.errors import InvalidJob, NotModelled
 from estimator.families import build_model
 from estimator.families.build import Builder, Quantization, Sharding
@@ -21,7 +22,7 @@ from estimator.specs.spec import ModelSpec
 from estimator.tape.tape import AMPERE, Gpu, Tape
 from estimator.training.adapters import ALL_LINEAR, FUSED, Lora, lora
 from estimator.training.optimizers import optimizer
-from estimator.training.quantization import storage
+from estimator.training.quantization import Hqq, storage
 from estimator.training.recipes import Recipe, recipe
 from estimator.training.step import Step, train
 
@@ -49,14 +50,14 @@ def trace_training(job: Job, spec: ModelSpec, topology: Topology, gpu: Gpu = AMP
     build = Builder(
         tape,
         dtypes.float32 if training.upcast_unquantized == "all" else precision.weights,
-        compute=precision.weights,
+        compute=BY_NAME[training.quantization_compute] if training.quantization_compute else precision.weights,
         norms=None if training.upcast_unquantized == "none" else dtypes.float32,
         attention=training.attention,
         kernels=kernels(training.implementation, training.loss, training.transformers_release),
         labels=training.labels or 2,
         checkpointing=recomputed,
         sharding=_sharding(job, topology, precision, tape),
-        quantization=_quantization(training),
+        quantization=_quantization(training, topology),
         whole=tuple(training.unquantized or ()),
         adapter=_adapter(training, spec),
         unrolled=unrolled,
@@ -114,19 +115,22 @@ def checkpointing(training: Training, layers: int) -> Checkpointing:
     raise NotModelled("only none, full, sqrt, {every: k} and {segments: n} are modelled yet", "training.activation_checkpointing")
 
 
-def _quantization(training: Training) -> Quantization | None:
+def _quantization(training: Training, topology: Topology) -> Quantization | None:
     if training.quantization is None:
         return None
-    if training.quantization.startswith("hqq") and training.precision != "bf16-true":
+    found = storage(training.quantization, training.quantization_group, "training.quantization_group")
+    if isinstance(found, Hqq) and (training.precision != "bf16-true" or training.autocast):
         raise NotModelled(
             "HQQ beside weights in float32, or autocast, is not modelled yet; write precision bf16-true", "training.quantization"
         )
-    if training.quantization.startswith("hqq") and training.adapter and training.adapter.targets == ALL_LINEAR:
+    if isinstance(found, Hqq) and topology.strategy not in ("none", "ddp"):
+        raise NotModelled(f"HQQ under {topology.strategy} is not modelled yet; write nf4, or ddp", "training.quantization")
+    if isinstance(found, Hqq) and training.adapter and training.adapter.targets == ALL_LINEAR:
         raise InvalidJob(
             "PEFT's all-linear finds none of HQQ's layers, which are no torch.nn.Linear: name them, such as [q_proj, v_proj]",
             "training.adapter.targets",
         )
-    return storage(training.quantization, training.quantization_group, "training.quantization_group")
+    return found
 
 
 def _adapter(training: Training, spec: ModelSpec) -> Lora | None:
