@@ -143,6 +143,8 @@ def test_training_that_is_not_modelled_is_refused(name: str) -> None:
         ({"weights": "mxfp4"}, "mixture's experts"),
         ({"weights": "hqq-int4"}, "vLLM loads no weights"),
         ({"weights": "awq-int4", "engine": "transformers"}, "awq-int4 in transformers"),
+        ({"weights": "gptq-int4", "engine": "transformers"}, "gptq-int4 in transformers"),
+        ({"weights": "hqq-int3", "engine": "transformers"}, "hqq-int3 in transformers"),
         ({"weights": "bf16", "unquantized": ["q_proj"]}, "nothing is quantized"),
         ({"weights": "fp8-block", "weights_group": 64}, "no group to choose"),
         ({"weights": "awq-int4", "weights_group": 100}, "power of two"),
@@ -186,3 +188,16 @@ def test_four_bit_layers_compute_in_the_type_that_is_asked_for() -> None:
     assert plain == same
     assert wide.resident_bytes == plain.resident_bytes
     assert wide.peak_bytes > plain.peak_bytes
+
+
+def test_the_document_has_the_programs_figures() -> None:
+    text = (Path(__file__).parents[1] / "docs" / "techniques" / "quantization.md").read_text(encoding="utf-8")
+    spec = published("llama-3-8b").architecture
+    for name, known in FORMATS.items():
+        if known.linears and name not in ("gptq-int4-ungrouped", "torchao-int4-tiles"):
+            assert f"{stored_bytes(spec, name):,}" in text, name
+    adapter = {"rank": 16, "targets": ["q_proj", "v_proj"]}
+    for name in ("nf4", "nf4-double", "hqq-int4"):
+        training = {"precision": "bf16-true", "quantization": name, "adapter": adapter}
+        memory = estimate({"model": "llama-3-8b", "training": training}).memory
+        assert f"{memory.resident_bytes:,} | {memory.peak_bytes:,}" in text, name

@@ -76,10 +76,10 @@ def _quantization(serving: Serving) -> Quantization | None:
     if not FORMATS[name].linears:
         raise InvalidJob(f"{name} stores a mixture's experts, and these models have none: write nvfp4 or fp8", "serving.weights")
     transformers = serving.engine == "transformers"
-    if name in BITSANDBYTES or (transformers and name in TRAINED):
+    if name in BITSANDBYTES or (transformers and name in TRAINED and name.startswith("hqq")):
         return storage(name, group, "serving.weights_group")
     if transformers:
-        raise NotModelled(f"{name} in transformers is not modelled yet; bitsandbytes, GPTQ and HQQ are", "serving.weights")
+        raise NotModelled(f"{name} in transformers is not modelled yet; bitsandbytes and HQQ are", "serving.weights")
     if name.startswith(("hqq", "eetq")):
         raise InvalidJob(f"vLLM loads no weights in {name}; write engine transformers, or gptq-int4", "serving.weights")
     return Packed(name, group)
