@@ -12,12 +12,12 @@ from pydantic import BaseModel, ConfigDict
 
 from estimator.errors import InvalidJob, NotModelled
 from estimator.families import built
-from estimator.families.build import Parameter
+from estimator.families.build import Builder, Parameter
 from estimator.quantization.formats import FORMATS
 from estimator.quantization.gguf_kinds import MIXTURES
 from estimator.quantization.gguf_size import header_bytes, tensor_bytes
 from estimator.quantization.gguf_tensors import FAMILIES
-from estimator.quantization.stored import stored_bytes
+from estimator.quantization.stored import built_bytes
 from estimator.specs.published import PublishedModel
 from estimator.specs.resolve import resolve
 from estimator.specs.spec import ModelSpec
@@ -160,17 +160,17 @@ def counts(spec: ModelSpec) -> Counts:
         bytes={name: ceil(total * bits / 8) for name, bits in BITS.items()},
         as_built_bytes=sum(p.total * p.tensor.dtype.itemsize for p in build.parameters),
         buffer_bytes=sum(b.count * b.times * b.dtype.itemsize for b in build.buffers),
-        stored_bytes=_stored_bytes(spec) if spec.runs else {},
+        stored_bytes=_stored_bytes(spec, build) if spec.runs else {},
         gguf_bytes=tensor_bytes(spec, MIXTURES) if described else None,
         gguf_header_bytes=header_bytes(spec) if described else None,
         kv_bytes_per_token=None if cached is None else {name: cached * size for name, size in CACHE_TYPES.items()},
     )
 
 
-def _stored_bytes(spec: ModelSpec) -> dict[str, int]:
+def _stored_bytes(spec: ModelSpec, build: Builder) -> dict[str, int]:
     """In every format that a model has weights for: MXFP4 stores experts only."""
     formats = [name for name, known in FORMATS.items() if known.linears or hasattr(spec, "num_experts")]
-    return {name: stored_bytes(spec, name) for name in formats}
+    return {name: built_bytes(spec, build, name) for name in formats}
 
 
 def _layers(parameters: list[Parameter]) -> list[Group]:
