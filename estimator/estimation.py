@@ -131,6 +131,12 @@ def _refuse_unmodelled(job: Job, spec: ModelSpec) -> None:
             raise InvalidJob("autocast over float32 weights is a mixed precision: write bf16-mixed", "training.autocast")
         if training.upcast_unquantized != "none" and not training.quantization:
             raise InvalidJob("nothing is quantized: leave it out, or name a quantization", "training.upcast_unquantized")
+        if (training.unquantized or training.quantization_group) and not training.quantization:
+            raise InvalidJob("nothing is quantized: leave it out, or name a quantization", "training.quantization")
+        if training.quantization_compute and training.quantization not in ("nf4", "nf4-double", "fp4"):
+            raise InvalidJob(
+                "only bitsandbytes' 4-bit layers have a type of their own to compute in", "training.quantization_compute"
+            )
         if training.quantization and not training.adapter:
             raise InvalidJob("quantized weights are frozen: add an adapter, or nothing is left to train", "training.adapter")
         partial.refuse(job)

@@ -12,7 +12,12 @@ from pydantic import BaseModel, ConfigDict
 
 from estimator.errors import InvalidJob, NotModelled
 from estimator.families import built
-from estimator.families.build import Parameter
+from estimator.families.build import Builder, Parameter
+from estimator.quantization.formats import FORMATS
+from estimator.quantization.gguf_kinds import MIXTURES
+from estimator.quantization.gguf_size import header_bytes, tensor_bytes
+from estimator.quantization.gguf_tensors import FAMILIES
+from estimator.quantization.stored import built_bytes
 from estimator.specs.published import PublishedModel
 from estimator.specs.resolve import WEIGHTS, has_weights, resolve
 from estimator.specs.spec import ModelSpec
@@ -55,6 +60,12 @@ class Counts(_Part):
     as_built_bytes: int
     """As transformers holds them when asked for bfloat16: some it keeps in float32."""
     buffer_bytes: int
+    stored_bytes: dict[str, int] = {}
+    """Of a checkpoint in each format of few bits, scales and all; embeddings, output layer and norms in half precision."""
+    gguf_bytes: dict[str, int] | None = None
+    """Of all tensors in llama.cpp's file, by its kind (Q4_K_M); None where the family's files are not described."""
+    gguf_header_bytes: int | None = None
+    """What such a file has besides, nearly all of it the tokenizer; None where that is not known."""
     kv_bytes_per_token: dict[str, int] | None
     """What one token adds to the cache of keys and values, by the cache's type; None where there is no such cache."""
 
@@ -147,7 +158,7 @@ def counts(spec: ModelSpec) -> Counts:
     """The counts of a model with its usual head."""
     build = built(spec)
     total = sum(p.total for p in build.parameters)
-    cached = spec.cached_per_token
+    cached, described = spec.cached_per_token, spec.model_type in FAMILIES
     return Counts(
         total=total,
         active=sum(p.active * p.times for p in build.parameters),
@@ -158,8 +169,17 @@ def counts(spec: ModelSpec) -> Counts:
         bytes={name: ceil(total * bits / 8) for name, bits in BITS.items()},
         as_built_bytes=sum(p.total * p.tensor.dtype.itemsize for p in build.parameters),
         buffer_bytes=sum(b.count * b.times * b.dtype.itemsize for b in build.buffers),
+        stored_bytes=_stored_bytes(spec, build) if spec.runs else {},
+        gguf_bytes=tensor_bytes(spec, MIXTURES) if described else None,
+        gguf_header_bytes=header_bytes(spec) if described else None,
         kv_bytes_per_token=None if cached is None else {name: cached * size for name, size in CACHE_TYPES.items()},
     )
+
+
+def _stored_bytes(spec: ModelSpec, build: Builder) -> dict[str, int]:
+    """In every format that a model has weights for: MXFP4 stores experts only."""
+    formats = [name for name, known in FORMATS.items() if known.linears or hasattr(spec, "num_experts")]
+    return {name: built_bytes(spec, build, name) for name in formats}
 
 
 def _layers(parameters: list[Parameter]) -> list[Group]:

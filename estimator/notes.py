@@ -10,6 +10,7 @@ from estimator.hardware.capacity import Capacity
 from estimator.job import Job
 from estimator.job.adapter import PromptLearning
 from estimator.parallel.topology import Topology
+from estimator.quantization.formats import FORMATS
 from estimator.serving.plan import CHUNK, compute_type
 from estimator.specs.spec import ModelSpec
 from estimator.tape.tape import ACTIVATION, LOSS, Tape
@@ -34,9 +35,7 @@ def _of_training(job: Job, place: Topology) -> list[str]:
         f"torch 2.13 and {_RELEASES[job.training.transformers_release]} on CUDA; recomputation {_reentrance(job)} re-entrance",
     ]
     if job.training.quantization:
-        said.append(
-            "4-bit and 8-bit layers as bitsandbytes 0.50 runs them; embeddings, norms and the output layer are as they were"
-        )
+        said.append(_quantized(job.training.quantization) + "; embeddings, norms and the output layer are as they were")
     if isinstance(job.training.adapter, PromptLearning):
         virtual = job.training.adapter.virtual_tokens
         said.append(f"{job.training.adapter.type} as peft 0.21 does it: {virtual} virtual tokens beside those of sequence_length")
@@ -52,6 +51,15 @@ def _of_training(job: Job, place: Topology) -> list[str]:
         "ddp": [f"each of {place.data} GPUs holds the whole model, and gradient buckets as large as its gradients"],
         "none": [],
     }.get(place.strategy, [f"DeepSpeed 0.19 with its defaults over {place.data} GPUs; float32 master weights"])
+
+
+def _quantized(name: str) -> str:
+    """Which library's layers quantized weights are in."""
+    if name.startswith("gptq"):
+        return "GPTQ layers as GPTQModel's Triton kernel runs them"
+    if name.startswith("hqq"):
+        return "HQQ layers as hqq 0.2.8's own backend runs them"
+    return "4-bit and 8-bit layers as bitsandbytes 0.50 runs them"
 
 
 FROZEN = (
@@ -77,6 +85,10 @@ def _reentrance(job: Job) -> str:
 
 def _of_serving(job: Job) -> list[str]:
     said = [f"{job.serving.concurrency} sequence(s) of {job.serving.context} tokens, prompt and answer together"]
+    if job.serving.weights in FORMATS:
+        said.append(
+            f"weights in {job.serving.weights} as a checkpoint stores them; embeddings, norms and the output layer in bf16"
+        )
     if job.serving.engine == "vllm":
         said.append(
             f"activations of transformers' eager modules in passes of {CHUNK} prompt tokens: vLLM's fused kernels need less"

@@ -8,6 +8,23 @@ from estimator.inspection import Card, Counts, Group, Stored
 from estimator.report import aligned
 from estimator.units import gib
 
+GGUF_SHOWN = (
+    "Q8_0",
+    "Q6_K",
+    "Q5_K_M",
+    "Q5_K_S",
+    "Q4_K_M",
+    "Q4_K_S",
+    "Q4_0",
+    "IQ4_XS",
+    "Q3_K_L",
+    "Q3_K_M",
+    "Q3_K_S",
+    "IQ3_XXS",
+    "Q2_K",
+    "IQ2_XXS",
+)
+
 
 def card_text(card: Card) -> str:
     """What a model is made of."""
@@ -62,12 +79,25 @@ def _counts(counts: Counts) -> list[str]:
     if counts.as_built_bytes != counts.bytes["bfloat16"]:
         sizes.append(("as transformers holds it in bfloat16", f"{counts.as_built_bytes:,} bytes: some of it stays in float32"))
     lines += ["In bytes, without the scales of a quantization", *_table(sizes)]
+    if counts.stored_bytes:
+        lines += ["In few bits, scales and all; embeddings, output layer and norms in half precision"]
+        lines += _sizes(counts.stored_bytes, tuple(counts.stored_bytes), counts.total)
+    if counts.gguf_bytes:
+        header = counts.gguf_header_bytes
+        rest = "" if header is None else f"; a file has {header:,} bytes more"
+        lines += [f"As GGUF, all tensors{rest}", *_sizes(counts.gguf_bytes, GGUF_SHOWN, counts.total)]
     if counts.kv_bytes_per_token:
         lines += [
             "A token in the KV cache",
             *_table((name, f"{size:,} bytes") for name, size in counts.kv_bytes_per_token.items()),
         ]
     return lines
+
+
+def _sizes(sizes: dict[str, int], shown: tuple[str, ...], parameters: int) -> list[str]:
+    rows = [("", "bytes", "", "bits per weight")]
+    rows += [(name, f"{sizes[name]:,}", gib(sizes[name]), f"{8 * sizes[name] / parameters:.4f}") for name in shown]
+    return [*(f"  {line}" for line in aligned(rows)), ""]
 
 
 def _groups(groups: Iterable[Group]) -> list[str]:

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from math import prod
 
+from estimator.quantization.layouts import BLOCK, SCALES_PER_BLOCK
 from estimator.runtime.allocator import SMALL, CachingAllocator
-from estimator.training.quantization import BLOCK, SCALES_PER_BLOCK
 
 
 class Counting:

@@ -89,6 +89,11 @@ class Buffer:
         return self.slot.total if self.slot else 1
 
 
+def within(name: str, paths: tuple[str, ...]) -> bool:
+    """Whether one of the paths is a part of a layer's own: q_proj and self_attn are of self_attn.q_proj."""
+    return any(f".{path}." in f".{name}." for path in paths)
+
+
 class Weight:
     """A parameter that a module of its own kind uses, no linear layer: an adapter changes it while the module runs."""
 
@@ -215,6 +220,8 @@ class Builder:
     checkpointing: Checkpointing = field(default_factory=Checkpointing)
     sharding: Sharding = field(default_factory=Sharding)
     quantization: Quantization | None = None
+    whole: tuple[str, ...] = ()
+    """Parts of the names of linear layers that stay as they are beside quantized ones."""
     adapter: Adapter | None = None
     trained: Trained | None = None
     cache: Callable[[], Cache] | None = None
@@ -303,7 +310,7 @@ class Builder:
         self, name: str, inputs: int, outputs: int, bias: bool = False, kind: LinearKind = Linear, quantized: bool = True
     ) -> Module:
         """`torch.nn.Linear` or a subclass of it, or what the job puts in its place, in few bits if `quantized`."""
-        if self.quantization is not None and quantized:
+        if self.quantization is not None and quantized and not within(name, self.whole):
             module = self.quantization.linear(self, name, (outputs, inputs), bias)
         else:
             module = kind(*self._weights(name, (outputs, inputs), outputs, bias, self._adapts(name)))
@@ -315,7 +322,7 @@ class Builder:
 
     def conv1d(self, name: str, inputs: int, outputs: int) -> Module:
         """transformers' `Conv1D`, or what the job puts in its place."""
-        if self.quantization is not None:
+        if self.quantization is not None and not within(name, self.whole):
             module = self.quantization.linear(self, name, (outputs, inputs), bias=True)
         else:
             module = Conv1D(*self._weights(name, (inputs, outputs), outputs, True, self._adapts(name)))

@@ -6,14 +6,16 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from estimator.job.part import Length, Part
+from estimator.job.part import Count, Length, Part, Storage
 
 
 class Serving(Part):
     """How it is served."""
 
     engine: Literal["vllm", "transformers"] = "vllm"
-    weights: Literal["bf16", "fp16", "fp32", "int8", "nf4", "nf4-double", "fp4"] = "bf16"
+    weights: Literal["bf16", "fp16", "fp32"] | Storage = "bf16"
+    weights_group: Count | None = Field(None, description="quantized weights that share a scale; without it, as many as is usual")
+    unquantized: list[str] | None = Field(None, description="parts of the names of linear layers that are not quantized")
     kv_cache: Literal["bf16", "fp16", "fp32"] = "bf16"
     context: Length = Field(4096, description="tokens per sequence, prompt and answer together")
     concurrency: Annotated[int, Field(ge=1, le=2**20)] = Field(1, description="sequences at the same time")

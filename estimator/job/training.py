@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from estimator.job.adapter import Adapter
-from estimator.job.part import Bytes, Count, Length, Part, Tokens
+from estimator.job.part import Bytes, Count, Length, Part, Storage, Tokens
 from estimator.job.trainable import Trained
 
 Head = Literal[
@@ -77,8 +77,15 @@ class Training(Part):
     )
     adapter: Adapter | None = None
     trainable: Trained = Field("all", description="which of the model's own parameters are trained; the others are frozen")
-    quantization: Literal["nf4", "nf4-double", "fp4", "int8", "gptq-int4", "gptq-int4-ungrouped"] | None = Field(
-        None, description="storage of frozen weights"
+    quantization: Storage | None = Field(None, description="storage of frozen weights")
+    quantization_group: Count | None = Field(
+        None, description="quantized weights that share a scale (bitsandbytes' blocksize); without it, as many as is usual"
+    )
+    quantization_compute: Literal["bf16", "fp16", "fp32"] | None = Field(
+        None, description="what 4-bit layers compute in (bnb_4bit_compute_dtype); without it, the type of the other weights"
+    )
+    unquantized: list[str] | None = Field(
+        None, description="parts of the names of linear layers that are not quantized (llm_int8_skip_modules)"
     )
     upcast_unquantized: Literal["none", "norms", "all"] = Field(
         "none",

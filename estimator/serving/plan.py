@@ -9,15 +9,17 @@ from estimator.answer import KvCache
 from estimator.dtypes import DType
 from estimator.errors import InvalidJob, NotModelled
 from estimator.families import build_model
-from estimator.families.build import Builder
+from estimator.families.build import Builder, Quantization
 from estimator.families.heads import CausalLM
 from estimator.job import Job, Serving
 from estimator.parallel.topology import Topology, tensor_shard
+from estimator.quantization.formats import FORMATS, check_group
+from estimator.quantization.packed import Packed
 from estimator.serving.cache import DynamicCache, PagedCache, SlidingCache, bytes_per_token, page_aligned
 from estimator.serving.step import Requests, serve
 from estimator.specs.spec import DecoderSpec, ModelSpec
 from estimator.tape.tape import AMPERE, Gpu, Tape
-from estimator.training.quantization import STORAGE
+from estimator.training.quantization import BITSANDBYTES, TRAINED, storage
 
 CHUNK = 2048
 """Tokens of prompts that vLLM takes in one pass (`max_num_batched_tokens`, default of the offline engine's V1 scheduler)."""
@@ -25,7 +27,7 @@ CHUNK = 2048
 
 def compute_type(serving: Serving) -> DType:
     """What a served model computes in, and what of it is not quantized is stored in."""
-    return dtypes.bfloat16 if serving.weights in STORAGE else dtypes.BY_NAME[serving.weights]
+    return dtypes.bfloat16 if serving.weights in FORMATS else dtypes.BY_NAME[serving.weights]
 
 
 def trace_serving(job: Job, spec: ModelSpec, topology: Topology, gpu: Gpu = AMPERE) -> Builder:
@@ -53,13 +55,34 @@ def trace_serving(job: Job, spec: ModelSpec, topology: Topology, gpu: Gpu = AMPE
         tape,
         plain,
         attention="flash_attention_2" if vllm else "sdpa",
-        quantization=STORAGE.get(asked.weights),
+        quantization=_quantization(asked),
+        whole=tuple(asked.unquantized or ()),
         cache=(lambda: PagedCache(tape, tokens, shard.num_key_value_heads, shard.head_dim, cached)) if vllm else own,
     )
     model = build_model(shard, build, "causal-lm")
     assert isinstance(model, CausalLM)
     serve(build, model, Requests(asked.concurrency, asked.context, CHUNK if vllm else None))
     return build
+
+
+def _quantization(serving: Serving) -> Quantization | None:
+    """How the weights are stored: as bitsandbytes and HQQ unpack them, or as a server's kernels read them."""
+    name, group = serving.weights, serving.weights_group
+    if name not in FORMATS:
+        if group or serving.unquantized:
+            raise InvalidJob(f"nothing is quantized in {name}: leave groups and exceptions out", "serving.weights_group")
+        return None
+    check_group(name, group, "serving.weights_group")
+    if not FORMATS[name].linears:
+        raise InvalidJob(f"{name} stores a mixture's experts, and these models have none: write nvfp4 or fp8", "serving.weights")
+    transformers = serving.engine == "transformers"
+    if name in BITSANDBYTES or (transformers and name in TRAINED and name.startswith("hqq")):
+        return storage(name, group, "serving.weights_group")
+    if transformers:
+        raise NotModelled(f"{name} in transformers is not modelled yet; bitsandbytes and HQQ are", "serving.weights")
+    if name.startswith(("hqq", "eetq")):
+        raise InvalidJob(f"vLLM loads no weights in {name}; write engine transformers, or gptq-int4", "serving.weights")
+    return Packed(name, group)
 
 
 def kv_cache(

@@ -11,6 +11,7 @@ from pydantic import ValidationError
 
 from estimator.errors import InvalidJob, NotModelled, did_you_mean
 from estimator.families import FAMILIES, spec_class
+from estimator.quantization.config import named
 from estimator.specs.spec import ModelSpec
 from estimator.validation import explain
 
@@ -50,10 +51,14 @@ def quantized_as(given: Mapping[str, Any]) -> tuple[str, ...]:
             *([f"in groups of {group}"] if isinstance(group, int) and group > 0 else []),
         ]
     )
-    return (
-        f"its config.json says that the checkpoint is quantized ({said}); weights are counted in the job's types: "
-        "name it in training.quantization or serving.weights",
-    )
+    known = named(asked)
+    if known is None:
+        advice = "no format here has its name"
+    else:
+        chosen = "" if known.group is None else f", in groups of {known.group}"
+        kept = "" if not known.whole else f", but for {', '.join(known.whole)}"
+        advice = f"to count it, name {known.name}{chosen}{kept} in training.quantization or serving.weights"
+    return (f"its config.json says that the checkpoint is quantized ({said}); weights are counted in the job's types: {advice}",)
 
 
 def from_mapping(given: Mapping[str, Any], where: str) -> ModelSpec:

@@ -1,4 +1,4 @@
-"""Products with frozen weights that bitsandbytes stores in 4 or 8 bits (bitsandbytes 0.50, CUDA).
+"""Products with frozen weights in few bits: bitsandbytes 0.50, GPTQModel and HQQ on CUDA.
 
 The weight itself is never trained, so only the gradient of the input is computed.
 """
@@ -6,6 +6,7 @@ The weight itself is never trained, so only the gradient of the input is compute
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 
 from estimator import dtypes
 from estimator.dtypes import DType
@@ -76,6 +77,48 @@ def matmul_gptq(x: Tensor, weight: Shape) -> Tensor:
 def unpack_gptq(like: Tensor, weight: Shape) -> Tensor:
     """The weight in float16 on the tape of `like`: a new tensor [in, out]."""
     return empty(like.tape, weight[::-1], dtypes.float16, "dequant248")
+
+
+@dataclass(frozen=True, slots=True)
+class HqqWeight:
+    """A weight of `shape` [out, in] in bytes of `codes`, one, two, four or eight to a byte."""
+
+    codes: Tensor
+    shape: Shape
+
+
+def matmul_hqq(x: Tensor, weight: HqqWeight) -> Tensor:
+    """x W^T with W unpacked for the product, and again for the gradient; keeps x, though no gradient needs it.
+
+    hqq 0.2.8, core/quantize.py, `HQQMatmulNoCacheMul`.
+    """
+    outputs, inputs = weight.shape
+
+    def backward(g: Tensor, *_: Tensor) -> Tensor:
+        full = _unpack_hqq(weight, g.dtype)
+        return _multiply(g, full, inputs)
+
+    node = record("HQQMatmul", (x,), (x,), backward)
+    full = _unpack_hqq(weight, x.dtype)
+    return attach(node, _multiply(x, full, outputs))
+
+
+def _unpack_hqq(weight: HqqWeight, dtype: DType) -> Tensor:
+    """Codes as numbers, less their zero points, times their scales: three tensors (`Quantizer.dequantize`; core/bitpack.py)."""
+    codes = weight.codes
+    per = prod(weight.shape) // codes.numel
+    if per == 1:
+        numbers = unary("_to_copy", codes, dtype)
+    else:
+        numbers = empty(codes.tape, weight.shape, dtype, "empty")
+        for i in range(per):
+            masked = unary("bitwise_and", codes)
+            shifted = unary("rshift", masked) if i < per - 1 else masked
+            del masked, shifted
+    centred = unary("sub", numbers)
+    scaled = unary("mul", centred)
+    del centred, numbers
+    return scaled
 
 
 def matmul_8bit(x: Tensor, codes: Tensor) -> Tensor:

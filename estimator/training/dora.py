@@ -43,10 +43,11 @@ class _DoraLinear:
     def __init__(self, base: Module, lora_a: Linear, lora_b: Linear, magnitude: Tensor, config: Dora):
         self.base, self.lora_a, self.lora_b, self.magnitude, self.config = base, lora_a, lora_b, magnitude, config
         self.bias = base.bias if isinstance(base, Dequantizes) else dense(base).bias
+        self.quantization = config.quantization if isinstance(base, Dequantizes) else None
 
     def __call__(self, x: Tensor) -> Tensor:
         result = self.base(x)
-        dtype, quantization = result.dtype, self.config.quantization
+        dtype, quantization = result.dtype, self.quantization
         if quantization is not None and quantization != "int8":
             result = clone(result)
         if quantization is not None and x.tape.autocast:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from estimator.families.build import Builder, Weight
-from estimator.families.modules import Embedding, Linear, Module
+from estimator.families.modules import Conv1D, Embedding, Linear, Module
 from estimator.tape import loss
 from estimator.tape.matmul import times_transposed
 from estimator.tape.pointwise import add, dropout, mul, mul_scalar, to
@@ -66,16 +66,17 @@ class LoraLinear:
     """base(x) + scale * B(A(dropout(x))).
 
     PEFT casts x to the adapter's type first, but over bitsandbytes' layers only without autocast; over 4-bit layers it
-    copies the base result (peft/tuners/lora: layer.py, bnb.py, gptq.py).
+    copies the base result (peft/tuners/lora: layer.py, bnb.py, gptq.py, hqq.py).
     """
 
     def __init__(self, base: Module, lora_a: Linear, lora_b: Linear, config: Lora):
         self.base, self.lora_a, self.lora_b, self.config = base, lora_a, lora_b, config
+        self.quantization = None if isinstance(base, (Linear, Conv1D)) else config.quantization
 
     def __call__(self, x: Tensor) -> Tensor:
         result = self.base(x)
-        dtype, quantization = result.dtype, self.config.quantization
-        if quantization is None or quantization.startswith("gptq"):
+        dtype, quantization = result.dtype, self.quantization
+        if quantization is None or quantization.startswith(("gptq", "hqq")):
             adapted = to(x, self.lora_a.weight.dtype)
             result = add(result, mul_scalar(self.lora_b(self.lora_a(dropout(adapted, self.config.dropout)))))
             return to(result, dtype)

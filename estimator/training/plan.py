@@ -8,12 +8,12 @@ from estimator import dtypes
 from estimator.dtypes import BY_NAME
 from estimator.errors import InvalidJob, NotModelled
 from estimator.families import build_model
-from estimator.families.build import Builder, Sharding
+from estimator.families.build import Builder, Quantization, Sharding
 from estimator.families.heads import Batch
 from estimator.families.kernels import kernels
 from estimator.families.layers import Checkpointing
 from estimator.job import CheckpointForm, Job, Training
-from estimator.job.adapter import PrefixTuning, PromptLearning
+from estimator.job.adapter import ALL_LINEAR, PrefixTuning, PromptLearning
 from estimator.parallel.ddp import Ddp
 from estimator.parallel.fsdp1 import Fsdp1
 from estimator.parallel.fsdp2 import Fsdp2, Policy
@@ -29,7 +29,7 @@ from estimator.training.methods import Method
 from estimator.training.optimizers import optimizer
 from estimator.training.partial import Part, check, part
 from estimator.training.prefix import LayerPrefix, layer_prefixes, prefixed
-from estimator.training.quantization import STORAGE
+from estimator.training.quantization import Hqq, storage
 from estimator.training.recipes import Recipe, recipe
 from estimator.training.step import Step, train
 
@@ -67,14 +67,15 @@ def trace_training(job: Job, spec: ModelSpec, topology: Topology, gpu: Gpu = AMP
     build = Builder(
         tape,
         dtypes.float32 if training.upcast_unquantized == "all" else precision.weights,
-        compute=precision.weights,
+        compute=BY_NAME[training.quantization_compute] if training.quantization_compute else precision.weights,
         norms=None if training.upcast_unquantized == "none" else dtypes.float32,
         attention=training.attention,
         kernels=kernels(training.implementation, training.loss, training.transformers_release),
         labels=training.labels or 2,
         checkpointing=recomputed,
         sharding=_sharding(job, topology, precision, tape),
-        quantization=STORAGE[training.quantization] if training.quantization else None,
+        quantization=_quantization(training, topology),
+        whole=tuple(training.unquantized or ()),
         adapter=_adapter(training, spec, topology),
         cache=layer_prefixes(tape, prefixes) if tape.prefix else None,
         trained=part(training, spec),
@@ -133,6 +134,24 @@ def checkpointing(training: Training, layers: int) -> Checkpointing:
             )
         return Checkpointing(segment=math.ceil(layers / asked.segments), reentrant=reentrant)
     raise NotModelled("only none, full, sqrt, {every: k} and {segments: n} are modelled yet", "training.activation_checkpointing")
+
+
+def _quantization(training: Training, topology: Topology) -> Quantization | None:
+    if training.quantization is None:
+        return None
+    found = storage(training.quantization, training.quantization_group, "training.quantization_group")
+    if isinstance(found, Hqq) and (training.precision != "bf16-true" or training.autocast):
+        raise NotModelled(
+            "HQQ beside weights in float32, or autocast, is not modelled yet; write precision bf16-true", "training.quantization"
+        )
+    if isinstance(found, Hqq) and topology.strategy not in ("none", "ddp"):
+        raise NotModelled(f"HQQ under {topology.strategy} is not modelled yet; write nf4, or ddp", "training.quantization")
+    if isinstance(found, Hqq) and getattr(training.adapter, "targets", None) == ALL_LINEAR:
+        raise InvalidJob(
+            "PEFT's all-linear finds none of HQQ's layers, which are no torch.nn.Linear: name them, such as [q_proj, v_proj]",
+            "training.adapter.targets",
+        )
+    return found
 
 
 def _clipping(training: Training, strategy: str) -> Clip | None:

@@ -1,4 +1,4 @@
-"""Frozen weights in few bits, as bitsandbytes stores them: exact bytes, and the linear layers that compute with them.
+"""Linear layers that compute with frozen weights in few bits, as bitsandbytes, GPTQModel and HQQ do. Stored as formats.py says.
 
 Embeddings, norms and the output layer stay in the model's own type (transformers, `get_keys_to_not_convert`); GPTQ's Mixtral
 leaves its routers so, too (AutoGPTQ, modeling/mixtral.py).
@@ -11,17 +11,22 @@ from math import prod
 from typing import Protocol, runtime_checkable
 
 from estimator import dtypes
+from estimator.errors import NotModelled
 from estimator.families.build import Builder, Quantization
 from estimator.families.modules import Module
+from estimator.quantization.formats import check_group, parts
+from estimator.quantization.layouts import Part
 from estimator.tape.layout import Shape
 from estimator.tape.pointwise import to
-from estimator.tape.quantized import FourBit, matmul_4bit, matmul_8bit, matmul_gptq, unpack_gptq
+from estimator.tape.quantized import FourBit, HqqWeight, matmul_4bit, matmul_8bit, matmul_gptq, matmul_hqq, unpack_gptq
 from estimator.tape.tensor import Tensor, unary
 
-BLOCK = 64
-"""Weights per scale in 4-bit storage (`quantize_4bit`, default block size)."""
-SCALES_PER_BLOCK = 256
-"""Scales per second-level scale in double quantization (`quantize_4bit`, `compress_statistics`)."""
+
+def _held(build: Builder, name: str, weight: Shape, stored: list[Part]) -> tuple[Tensor, list[Tensor]]:
+    """The codes of a weight, a parameter that counts as what it stands for, and what is held beside them."""
+    codes, *others = stored
+    packed = build.parameter(f"{name}.{codes.name}", codes.shape, codes.dtype, count=prod(weight))
+    return packed, [build.buffer(f"{name}.{part.name}", part.shape, part.dtype) for part in others]
 
 
 @runtime_checkable
@@ -44,25 +49,18 @@ class Dequantizes(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class BitsAndBytes4Bit:
-    """NF4 or FP4; `nested` is double quantization. Products run in the type of the model's other weights."""
+    """NF4 or FP4, by its format's name. Products run in the type of the model's other weights."""
 
-    nested: bool
+    name: str
+    block: int | None = None
     routers: bool = True
 
     def linear(self, build: Builder, name: str, weight: Shape, bias: bool) -> Module:
-        count = prod(weight)
-        blocks = -(-count // BLOCK)
-        packed = build.parameter(name + ".weight", (-(-count // 2), 1), dtypes.uint8, count=count)
-        scales = build.buffer(name + ".absmax", (blocks,), dtypes.uint8 if self.nested else dtypes.float32)
-        constants = [build.buffer(name + ".code", (16,), dtypes.float32)]
-        if self.nested:
-            constants += [
-                build.buffer(name + ".nested_absmax", (-(-blocks // SCALES_PER_BLOCK),), dtypes.float32),
-                build.buffer(name + ".nested_code", (256,), dtypes.float32),
-                build.buffer(name + ".offset", (), dtypes.float32),
-            ]
+        packed, constants = _held(build, name, weight, parts(self.name, weight, self.block))
+        scales, *constants = constants
         added = build.parameter(name + ".bias", weight[:1]) if bias else None
-        return _Linear4bit(FourBit(packed, weight, scales, self.nested), constants, added, build.compute or build.dtype)
+        nested = scales.dtype is dtypes.uint8
+        return _Linear4bit(FourBit(packed, weight, scales, nested), constants, added, build.compute or build.dtype)
 
 
 class _Linear4bit:
@@ -81,23 +79,14 @@ class _Linear4bit:
 
 @dataclass(frozen=True, slots=True)
 class Gptq:
-    """Codes of 4 bits in words of 32, with a float16 scale and a zero point per group of inputs (AutoGPTQ, GPTQModel).
+    """Codes of few bits in words of 32, with a float16 scale and a zero point per group of inputs (AutoGPTQ, GPTQModel)."""
 
-    Without `group`, all inputs of an output are one (`group_size: -1`).
-    """
-
-    group: int | None = 128
+    name: str
+    group: int | None = None
     routers: bool = False
 
     def linear(self, build: Builder, name: str, weight: Shape, bias: bool) -> Module:
-        outputs, inputs = weight
-        groups = 1 if self.group is None else -(-inputs // self.group)
-        codes = build.parameter(name + ".qweight", (inputs // 8, outputs), dtypes.int32, count=prod(weight))
-        constants = [
-            build.buffer(name + ".qzeros", (groups, outputs // 8), dtypes.int32),
-            build.buffer(name + ".scales", (groups, outputs), dtypes.float16),
-            build.buffer(name + ".g_idx", (inputs,), dtypes.int32),
-        ]
+        codes, constants = _held(build, name, weight, parts(self.name, weight, self.group))
         if bias:
             constants.append(build.parameter(name + ".bias", weight[:1], dtypes.float16))
         return _LinearGptq(codes, constants, weight)
@@ -139,12 +128,47 @@ class _Linear8bit:
         return matmul_8bit(x, self.codes)
 
 
-STORAGE: dict[str, Quantization] = {
-    "nf4": BitsAndBytes4Bit(nested=False),
-    "nf4-double": BitsAndBytes4Bit(nested=True),
-    "fp4": BitsAndBytes4Bit(nested=False),
-    "int8": BitsAndBytes8Bit(),
-    "gptq-int4": Gptq(),
-    "gptq-int4-ungrouped": Gptq(group=None),
-}
-"""By the name in a job's `quantization`."""
+@dataclass(frozen=True, slots=True)
+class Hqq:
+    """HQQ's own backend, which unpacks the weight by operations of torch: `HQQBackend.PYTORCH`, its default."""
+
+    name: str
+    group: int | None = None
+    routers: bool = True
+
+    def linear(self, build: Builder, name: str, weight: Shape, bias: bool) -> Module:
+        codes, constants = _held(build, name, weight, parts(self.name, weight, self.group))
+        if bias:
+            constants.append(build.parameter(name + ".bias", weight[:1]))
+        return _LinearHqq(HqqWeight(codes, weight), constants)
+
+
+class _LinearHqq:
+    def __init__(self, weight: HqqWeight, constants: list[Tensor]):
+        self.weight, self.constants = weight, constants
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return matmul_hqq(x, self.weight)
+
+
+BITSANDBYTES = ("nf4", "nf4-double", "fp4", "int8")
+TRAINED = (
+    *BITSANDBYTES,
+    *("gptq-int8", "gptq-int4", "gptq-int4-ungrouped", "gptq-int2", "hqq-int8", "hqq-int4", "hqq-int2", "hqq-int1"),
+)
+"""Formats beside which an adapter's training is modelled. GPTQ's Triton kernel has no three bits."""
+
+
+def storage(name: str, group: int | None, where: str) -> Quantization:
+    """Linear layers in a format, unpacked as its library does. `where`: the field to blame for a group that cannot be."""
+    check_group(name, group, where)
+    if name not in TRAINED:
+        raise NotModelled(
+            f"training beside weights in {name} is not modelled yet; {', '.join(TRAINED)} are. Its bytes: willitfit models show",
+            "training.quantization",
+        )
+    if name == "int8":
+        return BitsAndBytes8Bit()
+    if name in BITSANDBYTES:
+        return BitsAndBytes4Bit(name, group)
+    return Hqq(name, group) if name.startswith("hqq") else Gptq(name, group)

@@ -1,0 +1,51 @@
+"""What a whole model's weights take in a format, as its checkpoint has them: codes, scales, and what stays as it is."""
+
+from __future__ import annotations
+
+from math import prod
+
+from estimator.families import built
+from estimator.families.build import Builder, Parameter, within
+from estimator.quantization.formats import FORMATS, Format, parts
+from estimator.specs.spec import ModelSpec
+
+INPUT_FIRST = {"gpt2": ("c_attn", "c_proj", "c_fc"), "gpt_oss": ("experts",)}
+"""Weights that transformers has as [.., in, out], by model type; a part of their name."""
+WHOLE = 2
+"""Bytes of a number that is not quantized: checkpoints have them in half precision."""
+ROUTERS = ("gate", "router", "shared_expert_gate")
+
+
+def stored_bytes(spec: ModelSpec, name: str, group: int | None = None, whole: tuple[str, ...] = ()) -> int:
+    """Bytes of a checkpoint in a format. `whole`: parts of the names of layers that are not quantized."""
+    return built_bytes(spec, built(spec), name, group, whole)
+
+
+def built_bytes(spec: ModelSpec, build: Builder, name: str, group: int | None = None, whole: tuple[str, ...] = ()) -> int:
+    """The same of a model that is built already."""
+    linears, known = set(build.linears), FORMATS[name]
+    total = 0
+    for p in build.parameters:
+        shapes = [] if within(p.name, whole) else _weights(spec, p, linears, known)
+        each = sum(count * sum(part.nbytes for part in parts(name, shape, group)) for shape, count in shapes)
+        total += (each or WHOLE * p.count) * p.times
+    return total
+
+
+def _weights(spec: ModelSpec, p: Parameter, linears: set[str], known: Format) -> list[tuple[tuple[int, int], int]]:
+    """The weights [out, in] that lie in one parameter and how many of each, if the format stores it in few bits.
+
+    Of an expert gate and up are two.
+    """
+    shape = p.tensor.shape
+    path = p.name.removesuffix(".weight")
+    turned = any(part in path for part in INPUT_FIRST.get(spec.model_type, ()))
+    inputs, outputs = (shape[-2:] if turned else shape[-1:-3:-1]) if len(shape) > 1 else (0, 0)
+    if "experts" in path and len(shape) == 3 and "shared_experts" not in path:
+        joined = 2 if path.endswith("gate_up_proj") else 1
+        return [((outputs // joined, inputs), shape[0] * joined)] if known.experts else []
+    router = path.rpartition(".")[2] in ROUTERS
+    if len(shape) != 2 or path not in linears or not known.linears or (router and not known.routers):
+        return []
+    assert prod(shape) == outputs * inputs
+    return [((outputs, inputs), 1)]
