@@ -17,6 +17,7 @@ from estimator.errors import NotModelled
 from estimator.families.kernels import EAGER, Gated, Kernels
 from estimator.families.layers import Checkpointing, Edges, Layer, Layers
 from estimator.families.modules import Conv1D, Convolution, Embedding, LayerNorm, Linear, Module
+from estimator.families.recomputed import recomputing
 from estimator.tape.layout import Shape
 from estimator.tape.tape import PARAMETER, Slot, Tape
 from estimator.tape.tensor import Tensor, empty
@@ -199,7 +200,7 @@ class Builder:
     @property
     def recomputes(self) -> bool:
         """Whether some layers are recomputed in backward."""
-        return bool(self.checkpointing.every or self.checkpointing.segment)
+        return self.checkpointing.recomputes
 
     def parameter(
         self,
@@ -336,6 +337,8 @@ class Builder:
             unit: list[Parameter] = []
             self._unit = unit
             layer = make(kind)
+            if self.checkpointing.modules:
+                layer = recomputing(layer, self.checkpointing.modules)
             self._unit = self._outside
             return self.sharding.unit(unit, layer)
 

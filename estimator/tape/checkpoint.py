@@ -13,6 +13,7 @@ from weakref import ref
 
 from estimator.tape.autocast import autocast
 from estimator.tape.autograd import Gradient, Packed, Saved, attach, keep, record, run_backward
+from estimator.tape.selective import Cached, Caching, Policy, Store
 from estimator.tape.tape import Recomputation
 from estimator.tape.tensor import Tensor, empty
 
@@ -48,6 +49,8 @@ class _Frame:
         self.args = args
         self.placeholders: list[ref[_Placeholder]] = []
         self.recomputed: dict[int, Tensor] | None = None
+        self.store: Store = {}
+        """What selective checkpointing has put aside."""
         tape = next(t for t in args if t is not None).tape
         self.slot = tape.slot
         self.autocast_dtype = tape.autocast.dtype if tape.autocast else None
@@ -74,6 +77,7 @@ class _Frame:
         tape = next(t for t in self.args if t is not None).tape
         start, here, fresh, grad_enabled = len(tape.events), tape.slot, tape.fresh, tape.grad_enabled
         tape.saved_tensor_hooks, tape.grad_enabled, tape.recomputing = hooks, True, True
+        tape.selection = Cached(self.store) if self.store else None
         try:
             with autocast(tape, self.autocast_dtype):
                 self.function(*self.args)
@@ -81,6 +85,7 @@ class _Frame:
             pass
         finally:
             tape.saved_tensor_hooks, tape.grad_enabled, tape.recomputing = None, grad_enabled, False
+            tape.selection = None
             tape.fresh = fresh
             tape.recomputations.append(Recomputation(start, len(tape.events), self.slot))
             tape.enter(here)
@@ -106,16 +111,18 @@ class _Recomputation:
         return tensors
 
 
-def checkpoint(function: Callable[..., Tensor], *args: Tensor | None) -> Tensor:
-    """Run `function(*args)` so that its activations are recomputed in backward."""
+def checkpoint(function: Callable[..., Any], *args: Tensor | None, policy: Policy | None = None) -> Any:
+    """Run `function(*args)` so that its activations are recomputed in backward, but for the results that `policy` keeps."""
     tape = next(t for t in args if t is not None).tape
     if not tape.grad_enabled or tape.saved_tensor_hooks is not None:
         return function(*args)
-    tape.saved_tensor_hooks = _Frame(function, args)
+    tape.saved_tensor_hooks = frame = _Frame(function, args)
+    tape.selection = None if policy is None else Caching(policy, frame.store)
+    del frame
     try:
         return function(*args)
     finally:
-        tape.saved_tensor_hooks = None
+        tape.saved_tensor_hooks = tape.selection = None
 
 
 def reentrant_checkpoint(function: Callable[..., Any], *args: Tensor | None) -> Any:

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import math
-
 from estimator import dtypes
 from estimator.errors import InvalidJob, NotModelled
 from estimator.families import build_model
 from estimator.families.build import Builder, Sharding
 from estimator.families.heads import Batch
 from estimator.families.kernels import kernels
-from estimator.families.layers import Checkpointing
-from estimator.job import CheckpointForm, Job, Training
+from estimator.job import Job, Training
 from estimator.parallel.ddp import Ddp
 from estimator.parallel.fsdp2 import Fsdp2, Policy
 from estimator.parallel.topology import Topology
@@ -23,6 +20,7 @@ from estimator.training.adapters import FUSED, Lora, lora
 from estimator.training.optimizers import optimizer
 from estimator.training.quantization import STORAGE
 from estimator.training.recipes import Recipe, recipe
+from estimator.training.recomputation import checkpointing
 from estimator.training.step import Step, train
 
 
@@ -35,7 +33,7 @@ def trace_training(job: Job, spec: ModelSpec, topology: Topology, gpu: Gpu = AMP
             "training.attention",
         )
     precision = precision_of(job, topology)
-    recomputed = checkpointing(training, spec.depth)
+    recomputed = checkpointing(training, spec.depth, topology.strategy)
     for name, value in (("reentrant_checkpointing", True), ("gradient_clipping", True), ("zero_grad_to_none", False)):
         if getattr(training, name) == value and topology.strategy not in ("none", "ddp"):
             raise NotModelled(f"{name}: {str(value).lower()} is not modelled under {topology.strategy} yet", f"training.{name}")
@@ -90,27 +88,6 @@ def precision_of(job: Job, topology: Topology) -> Recipe:
             "training.precision",
         )
     return found
-
-
-def checkpointing(training: Training, layers: int) -> Checkpointing:
-    """Which layers are recomputed: `sqrt` is as many segments as the root of the number of layers."""
-    asked, reentrant = training.activation_checkpointing, training.reentrant_checkpointing
-    if asked == "none":
-        return Checkpointing()
-    if asked == "full":
-        return Checkpointing(every=1, reentrant=reentrant)
-    if asked == "sqrt":
-        return Checkpointing(segment=math.ceil(layers / max(1, round(math.sqrt(layers)))), reentrant=reentrant)
-    if isinstance(asked, CheckpointForm) and asked.every:
-        return Checkpointing(every=min(asked.every, layers), reentrant=reentrant)
-    if isinstance(asked, CheckpointForm) and asked.segments:
-        if asked.segments > layers:
-            raise InvalidJob(
-                f"{asked.segments} segments are more than the model's {layers} layers",
-                "training.activation_checkpointing.segments",
-            )
-        return Checkpointing(segment=math.ceil(layers / asked.segments), reentrant=reentrant)
-    raise NotModelled("only none, full, sqrt, {every: k} and {segments: n} are modelled yet", "training.activation_checkpointing")
 
 
 def _adapter(training: Training, spec: ModelSpec) -> Lora | None:

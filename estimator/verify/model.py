@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 import warnings
 from collections.abc import Iterator
@@ -19,11 +18,10 @@ from torch.distributed import destroy_process_group, init_process_group
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.testing._internal.distributed.fake_pg import FakeStore
-from torch.utils.checkpoint import checkpoint
-from transformers.modeling_layers import GradientCheckpointingLayer
 
-from estimator.job import CheckpointForm, Job, Training
+from estimator.job import Job, Training
 from estimator.specs.spec import ModelSpec
+from estimator.verify.recomputation import recompute, stacks
 
 PEFT = {
     "causal-lm": "CAUSAL_LM",
@@ -77,7 +75,7 @@ def build(job: Job, spec: ModelSpec, mesh: DeviceMesh | None = None) -> Any:
     model.train()
     if mesh is not None:
         _shard(model, job, mesh)
-    _checkpoint(model, training)
+    recompute(model, training)
     return model
 
 
@@ -146,54 +144,6 @@ def _copied(parameter: torch.Tensor, memo: dict[int, Any]) -> torch.Tensor:
     copy = nn.Parameter(parameter.detach().clone(), parameter.requires_grad)
     memo[id(parameter)] = copy
     return copy
-
-
-def stacks(model: nn.Module) -> list[nn.ModuleList]:
-    """The stacks of layers: what is checkpointed and sharded layer by layer."""
-    lists = [m for m in model.modules() if isinstance(m, nn.ModuleList)]
-    return [m for m in lists if len(m) and all(isinstance(layer, GradientCheckpointingLayer) for layer in m)]
-
-
-def _checkpoint(model: Any, training: Training) -> None:
-    asked = training.activation_checkpointing
-    without = {"use_reentrant": training.reentrant_checkpointing}
-    if asked == "full":
-        model.activation_checkpointing_enable(without)
-    elif isinstance(asked, CheckpointForm) and asked.every:
-        model.activation_checkpointing_enable(without, every_n_layers=asked.every)
-    elif asked != "none":
-        (stack,) = stacks(model)
-        count = round(math.sqrt(len(stack))) if asked == "sqrt" else asked.segments  # type: ignore[union-attr]
-        _segment(stack, math.ceil(len(stack) / max(1, count or 1)), training.reentrant_checkpointing)
-        model.get_input_embeddings().register_forward_hook(lambda module, args, out: out.requires_grad_(True))
-
-
-class Segment(nn.Module):
-    """Layers in a row, recomputed as one."""
-
-    def __init__(self, members: list[nn.Module], reentrant: bool):
-        super().__init__()
-        self.reentrant = reentrant
-        self.members = nn.ModuleList(members)
-        self.attention_type = "full_attention"
-
-    def forward(self, hidden: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-        def run(hidden: torch.Tensor) -> Any:
-            out: Any = hidden
-            for member in self.members:
-                out = member(out[0] if isinstance(out, tuple) else out, *args, **kwargs)
-            return out
-
-        return checkpoint(run, hidden, use_reentrant=self.reentrant)
-
-
-def _segment(stack: nn.ModuleList, size: int, reentrant: bool) -> None:
-    """Replace the layers of a stack by segments of `size`, a shorter one first."""
-    members, rest = list(stack), len(stack) % size
-    cuts = [0, *range(rest or size, len(members) + 1, size)]
-    while len(stack):
-        del stack[0]
-    stack.extend(Segment(members[a:b], reentrant) for a, b in itertools.pairwise(cuts))
 
 
 def _shard(model: Any, job: Job, mesh: DeviceMesh) -> None:

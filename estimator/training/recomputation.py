@@ -1,0 +1,70 @@
+"""Which layers, modules and operations of a model a job recomputes in backward."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from estimator.errors import InvalidJob, NotModelled
+from estimator.families.layers import FULL, Checkpointing
+from estimator.job import CheckpointForm, Training
+
+FIELD = "training.activation_checkpointing"
+WAYS = (FULL, "attention", "torchtitan", "products")
+"""Ways of recomputing a layer, those that keep least first: in backward the first layers come last, when the others' tensors are
+gone, so that what a layer makes again meets the fewest others there."""
+SELECTIVE = "torchtitan"
+"""The operations that `selective` stands for."""
+
+
+def checkpointing(training: Training, layers: int, strategy: str = "none") -> Checkpointing:
+    """What a model of so many layers recomputes: `sqrt` is as many segments as the root of their number."""
+    asked, reentrant = training.activation_checkpointing, training.reentrant_checkpointing
+    if asked == "none":
+        return Checkpointing()
+    if asked == "full":
+        return Checkpointing(every=1, reentrant=reentrant)
+    if asked == "sqrt":
+        return Checkpointing(segment=math.ceil(layers / root(layers)), reentrant=reentrant)
+    if asked == "selective":
+        asked = CheckpointForm(operations=SELECTIVE)
+    if asked.every:
+        return Checkpointing(every=min(asked.every, layers), reentrant=reentrant)
+    if asked.segments:
+        _at_most(layers, asked.segments, "segments")
+        return Checkpointing(segment=math.ceil(layers / asked.segments), reentrant=reentrant)
+    if asked.layers:
+        _at_most(layers, asked.layers, "layers")
+        return Checkpointing(first=((FULL, asked.layers),), reentrant=reentrant)
+    _refuse_beside(training, strategy)
+    if asked.modules:
+        return Checkpointing(modules=tuple(dict.fromkeys(asked.modules)))
+    if asked.operations:
+        return Checkpointing(first=((asked.operations, layers),))
+    assert asked.mix is not None, "a budget is solved before"
+    _at_most(layers, sum(asked.mix.values()), "mix")
+    counts: Mapping[str, int] = dict(asked.mix.items())
+    return Checkpointing(first=tuple((way, counts[way]) for way in WAYS if counts.get(way)))
+
+
+def root(layers: int) -> int:
+    """How many segments `sqrt` makes."""
+    return max(1, round(math.sqrt(layers)))
+
+
+def _at_most(layers: int, asked: int, what: str) -> None:
+    if asked > layers:
+        many = f"{asked} layers" if what == "mix" else f"{asked} {what}"
+        raise InvalidJob(f"{many} are more than the model's {layers}{' layers' if what == 'segments' else ''}", f"{FIELD}.{what}")
+
+
+def _refuse_beside(training: Training, strategy: str) -> None:
+    """What parts of a layer are not recomputed beside."""
+    if training.reentrant_checkpointing:
+        raise InvalidJob(
+            "torch recomputes parts of a layer without re-entrance only: leave it out", "training.reentrant_checkpointing"
+        )
+    if training.quantization or training.implementation != "transformers":
+        raise NotModelled("recomputing parts of quantized or fused layers is not modelled yet; use full or {layers: m}", FIELD)
+    if strategy == "zero3":
+        raise NotModelled("recomputing parts of layers is not modelled under zero3 yet; use full or {layers: m}", FIELD)
