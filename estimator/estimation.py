@@ -21,6 +21,7 @@ from estimator.notes import assumptions, not_modelled, warnings
 from estimator.parallel.topology import Topology, topology
 from estimator.playing import Play, play
 from estimator.pricing.prices import cost, unpriced
+from estimator.recomputing import best_segments, recomputation, solution_given, solved
 from estimator.runtime.overheads import Overhead, facts, overhead, workspace
 from estimator.runtime.reserved import Reserved
 from estimator.serving.plan import kv_cache
@@ -65,6 +66,8 @@ class _Run:
     card: Capacity
     play: Play
     beside: Overhead
+    chosen: list[str]
+    """What is said of a choice that was made."""
 
 
 def _run(job: Job | Mapping[str, Any] | str | Path, allow_files: bool) -> _Run:
@@ -76,7 +79,9 @@ def _run(job: Job | Mapping[str, Any] | str | Path, allow_files: bool) -> _Run:
     place = topology(job, model.spec)
     card = capacity(job.hardware)
     beside = overhead(card.compute_capability, place.communicators, job.task == "train")
-    return _Run(given, job, model, place, card, play(job, model.spec, place, gpu(job, card)), beside)
+    job, chosen = solved(job, model.spec, place, gpu(job, card))
+    given = solution_given(given, job) if chosen else given
+    return _Run(given, job, model, place, card, play(job, model.spec, place, gpu(job, card)), beside, chosen)
 
 
 def _answer(run: _Run) -> Answer:
@@ -94,11 +99,14 @@ def _answer(run: _Run) -> Answer:
         memory=memory,
         parameters=_parameters(build, model, place),
         time=time,
+        recomputation=recomputation(job, model.spec, place, gpu(job, card), run.play),
         cost=_cost(job, time, place, card),
         job=job.model_dump(mode="json"),
         assumptions=[
             *model.assumptions,
             *card.assumptions,
+            *run.chosen,
+            *best_segments(job, model.spec, place, gpu(job, card)),
             *assumptions(job, place, card),
             *(DEFAULT + used for used in defaults_used(run.given, job)),
         ],

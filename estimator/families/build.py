@@ -186,6 +186,8 @@ class Builder:
         self._outside: list[Parameter] = []
         self._unit = self._outside
         self._stacked = 0
+        self.alike = True
+        """Whether the model's layers are one stack and all do the same."""
 
     @property
     def training(self) -> bool:
@@ -348,6 +350,7 @@ class Builder:
         if (self.adapter or self.quantization) and not self.recomputes:
             edges = replace(edges, frozen=1)
         before, self._stacked = self._stacked, self._stacked + len(each)
+        self.alike = not before and len(set(each)) == 1
         if before and self.checkpointing.segment:
             raise NotModelled(
                 "segments of layers in a model of several stacks are not modelled; use full or {every: k}",

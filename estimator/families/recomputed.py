@@ -24,16 +24,18 @@ FIELD = "training.activation_checkpointing.modules"
 def recomputing(layer: Any, names: tuple[str, ...]) -> Callable[..., Any]:
     """The layer with its modules of these names recomputed. Raises `InvalidJob` for a name that it has not."""
     shared: list[Tensor | None] = []
-    found = {called: (owner, name) for owner, name, called in _modules(layer)}
+    found: dict[str, list[tuple[Any, str]]] = {}
+    for owner, name, called in _modules(layer):
+        found.setdefault(called, []).append((owner, name))
     missing = [name for name in names if name not in found]
     if missing:
         raise InvalidJob(f"a layer of this model has no {' or '.join(missing)}; it has {', '.join(sorted(found))}", FIELD)
     if CORE_ATTENTION in names and any(name in names for name in ATTENTIONS):
         raise InvalidJob("core_attention is a part of attention, which is recomputed as a whole: name one of them", FIELD)
     for called in names:
-        owner, name = found[called]
-        module = getattr(owner, name)
-        setattr(owner, name, partial(checkpoint, module) if called == "mlp" else _Sharing(module, shared))
+        for owner, name in found[called]:
+            module = getattr(owner, name)
+            setattr(owner, name, partial(checkpoint, module) if called == "mlp" else _Sharing(module, shared))
 
     def run(hidden: Tensor, *others: Tensor | None) -> Any:
         shared[:] = others
@@ -46,12 +48,12 @@ def recomputing(layer: Any, names: tuple[str, ...]) -> Callable[..., Any]:
 
 def _modules(layer: Any) -> Iterator[tuple[Any, str, str]]:
     """What of a layer can be recomputed: whose attribute it is, by what name, and what it is called."""
-    for name in MODULES:
-        module = vars(layer).get(name)
-        if callable(module):
+    for name, module in vars(layer).items():
+        in_parts = name == "attention" and hasattr(layer, "attention_output")  # BERT's attention is these two
+        if name in MODULES and callable(module) and not in_parts:
             yield layer, name, name
-            if isinstance(getattr(module, "attend", None), Attention):
-                yield module, "attend", CORE_ATTENTION
+        if isinstance(getattr(module, "attend", None), Attention):
+            yield module, "attend", CORE_ATTENTION
 
 
 class _Sharing:

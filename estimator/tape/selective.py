@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
+from estimator.errors import InvalidJob
 from estimator.tape.autograd import keep
 from estimator.tape.tensor import Tensor
 
@@ -75,6 +76,15 @@ class Caching:
             self.store[operation, number] = tuple([t.detach() for t in tensors])
         return out
 
+    def changes(self, x: Tensor) -> None:
+        """An operation is about to write over `x`. Raises `InvalidJob` where that is kept, as torch does (`_VersionWrapper`)."""
+        if any(t.storage is x.storage for tensors in self.store.values() for t in tensors):
+            raise InvalidJob(
+                "torch refuses to keep what this model then divides in place, the weights of the chosen experts: write "
+                "{operations: products}, or full",
+                "training.activation_checkpointing",
+            )
+
 
 class Cached:
     """The second run: takes from `store` what is there, and computes the rest."""
@@ -82,6 +92,9 @@ class Cached:
     def __init__(self, store: Store):
         self.store = store
         self.runs: Counter[str] = Counter()
+
+    def changes(self, x: Tensor) -> None:
+        """What was kept is not written over, or the first run had been refused."""
 
     def result(self, operation: str, make: Callable[[], Made]) -> Made:
         kept = self.store.pop((operation, self.runs[operation]), None)

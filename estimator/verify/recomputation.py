@@ -45,14 +45,15 @@ def recompute(model: Any, training: Training) -> None:
         return
     form = CheckpointForm(operations=SELECTIVE) if asked == "selective" else asked
     if isinstance(form, CheckpointForm) and form.modules:
+        model.activation_checkpointing_enable({"use_reentrant": False})
         for layer in _layers(model):
+            layer.gradient_checkpointing = False
             _recompute_modules(layer, form.modules)
-        _with_gradients(model)
     elif form == "sqrt" or (isinstance(form, CheckpointForm) and form.segments):
         (stack,) = stacks(model)
         count = root(len(stack)) if isinstance(form, str) else form.segments
         _segment(stack, math.ceil(len(stack) / max(1, count or 1)), reentrant)
-        _with_gradients(model)
+        model.get_input_embeddings().register_forward_hook(lambda module, args, out: out.requires_grad_(True))
     else:
         every = form.every if isinstance(form, CheckpointForm) and form.every else 1
         model.activation_checkpointing_enable({"use_reentrant": reentrant}, every_n_layers=every)
@@ -68,11 +69,6 @@ def stacks(model: nn.Module) -> list[nn.ModuleList]:
 
 def _layers(model: nn.Module) -> list[Any]:
     return [layer for stack in stacks(model) for layer in stack]
-
-
-def _with_gradients(model: Any) -> None:
-    """What transformers does to the input embedding under checkpointing (`enable_input_require_grads`)."""
-    model.get_input_embeddings().register_forward_hook(lambda module, args, out: out.requires_grad_(True))
 
 
 def _in_ways(layers: list[Any], form: CheckpointForm) -> None:
