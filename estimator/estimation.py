@@ -28,6 +28,7 @@ from estimator.serving.plan import kv_cache
 from estimator.settle import settled
 from estimator.specs.resolve import Model, resolve
 from estimator.specs.spec import DecoderSpec, ModelSpec
+from estimator.tape.offload import host_bytes
 from estimator.tape.replay import Replay
 from estimator.tape.tape import KV_CACHE
 from estimator.timing.step import decode_time, training_time
@@ -89,7 +90,9 @@ def _answer(run: _Run) -> Answer:
     build, played, why = run.play.build, run.play.phases, run.play.why
     taken = _reserved(job, run.play, card)
     cache = _kv_cache(job, model, place, played.peak.peak_bytes - why.at_peak.get(KV_CACHE, 0), run.beside, card)
-    memory = _memory(played, why, run.beside, taken, card, cache)
+    offloaded = host_bytes(build.tape)
+    on_host = {"activations": offloaded} if offloaded else {}
+    memory = _memory(played, why, run.beside, taken, card, cache, on_host)
     verdict = judge(job, memory)
     time = _time(job, build, played, place, card)
     return Answer(
@@ -151,7 +154,7 @@ def _refuse_unmodelled(job: Job, spec: ModelSpec) -> None:
                 "torch has no fused SGD for parameters that fsdp2 shards; write foreach", "training.optimizer_implementation"
             )
     for name, where in job.offload:
-        if where != "none":
+        if where != "none" and (name != "activations" or job.task != "train"):
             raise NotModelled(f"offload to {where} is not modelled yet", f"offload.{name}")
 
 
@@ -176,7 +179,13 @@ def _reserved(job: Job, played: Play, card: Capacity) -> Reserved | None:
 
 
 def _memory(
-    played: Replay, why: Attribution, beside: Overhead, taken: Reserved | None, card: Capacity, cache: KvCache | None
+    played: Replay,
+    why: Attribution,
+    beside: Overhead,
+    taken: Reserved | None,
+    card: Capacity,
+    cache: KvCache | None,
+    on_host: dict[str, int],
 ) -> Memory:
     peak, parts = played.peak, dict(beside.parts)
     last = {phase.name: phase for phase in played.phases}
@@ -207,6 +216,7 @@ def _memory(
         peak=why.peak,
         overhead=parts,
         kv_cache=cache,
+        host_bytes=on_host,
     )
 
 

@@ -41,6 +41,7 @@ class Checkpointing:
     `every` k: each k-th layer by itself, from the first on (0: none). `segment` s: runs of s consecutive layers, each as
     one, whose inputs alone are kept (0: no such runs). `first`: the first layers, so many in each way, one way after the other;
     a way is `FULL` or the name of what is kept. `modules`: these of each layer. `reentrant`: by torch's older implementation.
+    `offloads`: what is kept of a layer's inputs lies in the host's memory.
     """
 
     every: int = 0
@@ -48,6 +49,7 @@ class Checkpointing:
     first: tuple[tuple[str, int], ...] = ()
     modules: tuple[str, ...] = ()
     reentrant: bool = False
+    offloads: bool = False
 
     @property
     def recomputes(self) -> bool:
@@ -69,8 +71,8 @@ class Checkpointing:
         if way is None:
             return layer
         if way == FULL:
-            return partial(reentrant_checkpoint if self.reentrant else checkpoint, layer)
-        return partial(checkpoint, layer, policy=POLICIES[way])
+            return partial(reentrant_checkpoint, layer) if self.reentrant else partial(checkpoint, layer, offloads=self.offloads)
+        return partial(checkpoint, layer, policy=POLICIES[way], offloads=self.offloads)
 
 
 @dataclass(frozen=True, slots=True)

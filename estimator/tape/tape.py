@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from estimator.tape.autocast import Autocast
     from estimator.tape.checkpoint import Hooks
     from estimator.tape.layout import Shape
+    from estimator.tape.offload import Copy
     from estimator.tape.selective import Cached, Caching
 
 Form = tuple["Shape", "DType"]
@@ -142,6 +143,8 @@ class Tape:
         self.saved_tensor_hooks: Hooks | None = None
         self.selection: Caching | Cached | None = None
         """What selective checkpointing does with the results of operations."""
+        self.copies: list[Copy] = []
+        """What was saved in the host's memory."""
         self.recomputing = False
         self.remarks: dict[str, None] = {}
         """What a caller should know of how operations ran."""

@@ -20,7 +20,7 @@ from estimator.training.adapters import FUSED, Lora, lora
 from estimator.training.optimizers import optimizer
 from estimator.training.quantization import STORAGE
 from estimator.training.recipes import Recipe, recipe
-from estimator.training.recomputation import checkpointing
+from estimator.training.recomputation import checkpointing, offloading
 from estimator.training.step import Step, train
 
 
@@ -34,6 +34,8 @@ def trace_training(job: Job, spec: ModelSpec, topology: Topology, gpu: Gpu = AMP
         )
     precision = precision_of(job, topology)
     recomputed = checkpointing(training, spec.depth, topology.strategy)
+    if job.offload.activations != "none":
+        recomputed = offloading(recomputed, job, topology)
     for name, value in (("reentrant_checkpointing", True), ("gradient_clipping", True), ("zero_grad_to_none", False)):
         if getattr(training, name) == value and topology.strategy not in ("none", "ddp"):
             raise NotModelled(f"{name}: {str(value).lower()} is not modelled under {topology.strategy} yet", f"training.{name}")
@@ -74,6 +76,7 @@ def trace_training(job: Job, spec: ModelSpec, topology: Topology, gpu: Gpu = AMP
         clipped=training.gradient_clipping,
         keeps_gradients=not training.zero_grad_to_none,
         widens=training.autocast and training.transformers_release != "5",
+        offloads=job.offload.activations != "none" and not recomputed.recomputes,
     )
     train(build, model, optimizer(training.optimizer, training.optimizer_implementation), step)
     return build

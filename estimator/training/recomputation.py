@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 
 from estimator.errors import InvalidJob, NotModelled
 from estimator.families.layers import FULL, Checkpointing
-from estimator.job import CheckpointForm, Training
+from estimator.job import CheckpointForm, Job, Training
+from estimator.parallel.topology import Topology
 
 FIELD = "training.activation_checkpointing"
 WAYS = (FULL, "attention", "torchtitan", "products")
@@ -45,6 +47,28 @@ def checkpointing(training: Training, layers: int, strategy: str = "none") -> Ch
     _at_most(layers, sum(asked.mix.values()), "mix")
     counts: Mapping[str, int] = dict(asked.mix.items())
     return Checkpointing(first=tuple((way, counts[way]) for way in WAYS if counts.get(way)))
+
+
+def offloading(recomputed: Checkpointing, job: Job, place: Topology) -> Checkpointing:
+    """The same with what is kept in the host's memory.
+
+    That is the inputs of checkpoints (transformers' `activation_checkpointing_enable(offload=True)`), or without checkpointing
+    all that forward saves (torch's `save_on_cpu` around it).
+    """
+    where = "offload.activations"
+    if job.offload.activations != "cpu":
+        raise NotModelled("activations are offloaded to the host's memory only: write cpu", where)
+    if recomputed.segment or recomputed.modules or recomputed.reentrant:
+        raise NotModelled(
+            "offloading the inputs of segments or of modules, or with re-entrance, is not modelled yet; use none, full or "
+            "{layers: m}",
+            where,
+        )
+    if place.strategy not in ("none", "ddp"):
+        raise NotModelled(f"activations are not offloaded under {place.strategy} yet", where)
+    if job.training.quantization or job.training.implementation != "transformers":
+        raise NotModelled("offloading the activations of quantized or fused layers is not modelled yet", where)
+    return replace(recomputed, offloads=True)
 
 
 def root(layers: int) -> int:

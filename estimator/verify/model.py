@@ -75,7 +75,7 @@ def build(job: Job, spec: ModelSpec, mesh: DeviceMesh | None = None) -> Any:
     model.train()
     if mesh is not None:
         _shard(model, job, mesh)
-    recompute(model, training)
+    recompute(model, training, job.offload.activations != "none")
     return model
 
 

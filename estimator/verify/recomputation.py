@@ -38,8 +38,8 @@ TORCHTITAN = PRODUCTS | {
 """torchtitan 0.3's distributed/activation_checkpoint.py, `_get_default_save_ops`, without collectives."""
 
 
-def recompute(model: Any, training: Training) -> None:
-    """Let a model recompute in backward what the job says."""
+def recompute(model: Any, training: Training, offloads: bool = False) -> None:
+    """Let a model recompute in backward what the job says; `offloads`: with its checkpoints' inputs in the host's memory."""
     asked, reentrant = training.activation_checkpointing, training.reentrant_checkpointing
     if asked == "none":
         return
@@ -56,7 +56,7 @@ def recompute(model: Any, training: Training) -> None:
         model.get_input_embeddings().register_forward_hook(lambda module, args, out: out.requires_grad_(True))
     else:
         every = form.every if isinstance(form, CheckpointForm) and form.every else 1
-        model.activation_checkpointing_enable({"use_reentrant": reentrant}, every_n_layers=every)
+        model.activation_checkpointing_enable({"use_reentrant": reentrant}, every_n_layers=every, offload=offloads)
         if isinstance(form, CheckpointForm) and not form.every:
             _in_ways(_layers(model), form)
 
@@ -78,7 +78,7 @@ def _in_ways(layers: list[Any], form: CheckpointForm) -> None:
     for layer, way in itertools.zip_longest(layers, ways):
         layer.gradient_checkpointing = way is not None
         if way not in (None, "full"):
-            layer._gradient_checkpointing_func = partial(checkpoint, use_reentrant=False, context_fn=partial(_contexts, way))
+            layer._gradient_checkpointing_func = partial(layer._gradient_checkpointing_func, context_fn=partial(_contexts, way))
 
 
 def _contexts(way: str) -> Any:
