@@ -9,6 +9,7 @@ import pytest
 
 from estimator import Answer, InvalidJob, NotModelled, estimate
 from estimator.answer import Recomputation
+from estimator.tape.offload import host_bytes, pinned
 from estimator.tape.peak import tensors
 from estimator.tape.replay import flops
 from estimator.training.budget import activations
@@ -171,3 +172,31 @@ def test_parts_of_layers_under_zero3_are_refused() -> None:
         estimate(asked)
     within = job({"budget": "20MiB"}, precision="bf16-mixed") | {"hardware": {"gpus": 2}, "parallelism": {"strategy": "zero3"}}
     assert estimate(within).job["training"]["activation_checkpointing"]["layers"]
+
+
+@pytest.mark.parametrize("how", ["none", "full", "selective", {"layers": 2}], ids=str)
+@pytest.mark.parametrize("precision", ["bf16-true", "bf16-mixed"])
+def test_what_is_on_the_host_is_replayed_as_it_would_be_played(how: Any, precision: str) -> None:
+    asked = job(how, depth=9, precision=precision) | {"offload": {"activations": "cpu"}}
+    tape, folded = played(asked)
+    long_tape, long = unrolled(asked)
+    assert folded.phases == long.phases
+    assert host_bytes(tape) == host_bytes(long_tape) > 0
+
+
+def test_checkpoints_on_the_host_are_the_layers_inputs() -> None:
+    here, there = (estimate(job("full") | {"offload": {"activations": where}}).memory for where in ("none", "cpu"))
+    each = 512 * 512 * 2  # tokens x hidden size in half precision
+    assert there.host_bytes == {"activations": DEPTH * each}
+    assert here.host_bytes == {}
+    assert here.forward_end_bytes - there.forward_end_bytes == DEPTH * each
+
+
+def test_weights_that_are_saved_go_to_the_host_too() -> None:
+    """Without checkpointing each saved tensor is copied by itself, and each copy is rounded up to a power of two."""
+    answer = estimate(job("none") | {"offload": {"activations": "cpu"}})
+    plain = estimate(job("none"))
+    kept = plain.memory.forward_end_bytes - plain.memory.resident_bytes
+    assert answer.memory.host_bytes["activations"] > kept
+    assert answer.memory.forward_end_bytes < plain.memory.forward_end_bytes
+    assert [pinned(n) for n in (0, 1, 512, 513, 3 << 20)] == [0, 1, 512, 1024, 4 << 20]

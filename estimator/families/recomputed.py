@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
+from estimator.dtypes import int64
 from estimator.errors import InvalidJob
 from estimator.families.attention import Attention
 from estimator.tape.checkpoint import checkpoint
@@ -35,7 +36,7 @@ def recomputing(layer: Any, names: tuple[str, ...]) -> Callable[..., Any]:
     for called in names:
         for owner, name in found[called]:
             module = getattr(owner, name)
-            setattr(owner, name, partial(checkpoint, module) if called == "mlp" else _Sharing(module, shared))
+            setattr(owner, name, partial(checkpoint, module) if called == "mlp" else _Sharing(module, shared, called))
 
     def run(hidden: Tensor, *others: Tensor | None) -> Any:
         shared[:] = others
@@ -52,18 +53,22 @@ def _modules(layer: Any) -> Iterator[tuple[Any, str, str]]:
         in_parts = name == "attention" and hasattr(layer, "attention_output")  # BERT's attention is these two
         if name in MODULES and callable(module) and not in_parts:
             yield layer, name, name
-        if isinstance(getattr(module, "attend", None), Attention):
+        if isinstance(getattr(module, "attend", None), Attention) and not hasattr(module, "sinks"):  # GPT-OSS has its own core
             yield module, "attend", CORE_ATTENTION
 
 
 class _Sharing:
-    """Attention, which is called with all that its layer is called with: what it does not read its checkpoint holds, too."""
+    """Attention, which is called with all that its layer is called with: what it does not read its checkpoint holds, too.
 
-    def __init__(self, module: Callable[..., Any], shared: list[Tensor | None]):
-        self.module, self.shared = module, shared
+    Of that, what it hands on to its core are the tokens' positions.
+    """
+
+    def __init__(self, module: Callable[..., Any], shared: list[Tensor | None], called: str):
+        self.module, self.shared, self.is_core = module, shared, called == CORE_ATTENTION
 
     def __call__(self, *args: Tensor | None) -> Any:
-        return checkpoint(_First(self.module, len(args)), *args, *self.shared)
+        given = [t for t in self.shared if not self.is_core or (t is not None and t.dtype is int64)]
+        return checkpoint(_First(self.module, len(args)), *args, *given)
 
 
 class _First:

@@ -35,7 +35,7 @@ def trace_training(job: Job, spec: ModelSpec, topology: Topology, gpu: Gpu = AMP
     precision = precision_of(job, topology)
     recomputed = checkpointing(training, spec.depth, topology.strategy)
     if job.offload.activations != "none":
-        recomputed = offloading(recomputed, job, topology)
+        recomputed = offloading(recomputed, job, topology, spec.model_type)
     for name, value in (("reentrant_checkpointing", True), ("gradient_clipping", True), ("zero_grad_to_none", False)):
         if getattr(training, name) == value and topology.strategy not in ("none", "ddp"):
             raise NotModelled(f"{name}: {str(value).lower()} is not modelled under {topology.strategy} yet", f"training.{name}")

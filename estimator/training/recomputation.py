@@ -19,6 +19,10 @@ SELECTIVE = "torchtitan"
 """The operations that `selective` stands for."""
 
 
+BY_POSITION = ("t5", "mt5")
+"""Models whose layers get more than hidden states by position, all of which an offloaded checkpoint takes to the host."""
+
+
 def checkpointing(training: Training, layers: int, strategy: str = "none") -> Checkpointing:
     """What a model of so many layers recomputes: `sqrt` is as many segments as the root of their number."""
     asked, reentrant = training.activation_checkpointing, training.reentrant_checkpointing
@@ -49,7 +53,7 @@ def checkpointing(training: Training, layers: int, strategy: str = "none") -> Ch
     return Checkpointing(first=tuple((way, counts[way]) for way in WAYS if counts.get(way)))
 
 
-def offloading(recomputed: Checkpointing, job: Job, place: Topology) -> Checkpointing:
+def offloading(recomputed: Checkpointing, job: Job, place: Topology, model_type: str) -> Checkpointing:
     """The same with what is kept in the host's memory.
 
     That is the inputs of checkpoints (transformers' `activation_checkpointing_enable(offload=True)`), or without checkpointing
@@ -63,6 +67,10 @@ def offloading(recomputed: Checkpointing, job: Job, place: Topology) -> Checkpoi
             "offloading the inputs of segments or of modules, or with re-entrance, is not modelled yet; use none, full or "
             "{layers: m}",
             where,
+        )
+    if recomputed.recomputes and model_type in BY_POSITION:
+        raise NotModelled(
+            f"offloading the inputs of {model_type}'s layers, of which several are given by position, is not modelled yet", where
         )
     if place.strategy not in ("none", "ddp"):
         raise NotModelled(f"activations are not offloaded under {place.strategy} yet", where)
