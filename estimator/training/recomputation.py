@@ -19,7 +19,7 @@ SELECTIVE = "torchtitan"
 """The operations that `selective` stands for."""
 
 
-BY_POSITION = ("t5", "mt5")
+BY_POSITION = ("t5", "mt5", "deberta-v2")
 """Models whose layers get more than hidden states by position, all of which an offloaded checkpoint takes to the host."""
 
 
