@@ -127,6 +127,17 @@ class Time(_Part):
     range_seconds: tuple[float, float]
 
 
+class Recomputation(_Part):
+    """What activation checkpointing costs and saves, per GPU."""
+
+    flops: int
+    """Operations of an optimizer step that repeat what forward did."""
+    share: float
+    """Of the operations that a step has without them."""
+    saved_bytes: int
+    """By how much the peak is lower than without."""
+
+
 class Cost(_Part):
     gpu_hours: float | None
     range_gpu_hours: tuple[float, float] | None
@@ -190,6 +201,8 @@ class Answer(_Part):
     memory: Memory
     parameters: Parameters
     time: Time | None
+    recomputation: Recomputation | None = None
+    """None: nothing is recomputed."""
     cost: Cost | None
     job: dict[str, Any]
     """The job with every default filled in."""

@@ -21,12 +21,14 @@ from estimator.notes import assumptions, not_modelled, warnings, what_stays
 from estimator.parallel.topology import Topology, topology
 from estimator.playing import Play, play
 from estimator.pricing.prices import cost, unpriced
+from estimator.recomputing import best_segments, recomputation, solution_given, solved
 from estimator.runtime.overheads import Overhead, facts, overhead, workspace
 from estimator.runtime.reserved import Reserved
 from estimator.serving.plan import kv_cache
 from estimator.settle import settled
 from estimator.specs.resolve import Model, resolve
 from estimator.specs.spec import DecoderSpec, ModelSpec
+from estimator.tape.offload import host_bytes
 from estimator.tape.replay import Replay
 from estimator.tape.tape import KV_CACHE
 from estimator.timing.step import decode_time, training_time
@@ -66,6 +68,8 @@ class _Run:
     card: Capacity
     play: Play
     beside: Overhead
+    chosen: list[str]
+    """What is said of a choice that was made."""
 
 
 def _run(job: Job | Mapping[str, Any] | str | Path, allow_files: bool) -> _Run:
@@ -77,7 +81,9 @@ def _run(job: Job | Mapping[str, Any] | str | Path, allow_files: bool) -> _Run:
     place = topology(job, model.spec)
     card = capacity(job.hardware)
     beside = overhead(card.compute_capability, place.communicators, job.task == "train")
-    return _Run(given, job, model, place, card, play(job, model.spec, place, gpu(job, card)), beside)
+    job, chosen = solved(job, model.spec, place, gpu(job, card))
+    given = solution_given(given, job) if chosen else given
+    return _Run(given, job, model, place, card, play(job, model.spec, place, gpu(job, card)), beside, chosen)
 
 
 def _answer(run: _Run) -> Answer:
@@ -85,7 +91,9 @@ def _answer(run: _Run) -> Answer:
     build, played, why = run.play.build, run.play.phases, run.play.why
     taken = _reserved(job, run.play, card)
     cache = _kv_cache(job, model, place, played.peak.peak_bytes - why.at_peak.get(KV_CACHE, 0), run.beside, card)
-    memory = _memory(played, why, run.beside, taken, card, cache)
+    offloaded = host_bytes(build.tape)
+    on_host = {"activations": offloaded} if offloaded else {}
+    memory = _memory(played, why, run.beside, taken, card, cache, on_host)
     verdict = judge(job, memory)
     time = _time(job, build, played, place, card)
     return Answer(
@@ -95,11 +103,14 @@ def _answer(run: _Run) -> Answer:
         memory=memory,
         parameters=_parameters(build, model, place),
         time=time,
+        recomputation=recomputation(job, model.spec, place, gpu(job, card), run.play),
         cost=_cost(job, time, place, card),
         job=job.model_dump(mode="json"),
         assumptions=[
             *model.assumptions,
             *card.assumptions,
+            *run.chosen,
+            *best_segments(job, model.spec, place, gpu(job, card)),
             *assumptions(job, place, card),
             *(DEFAULT + used for used in defaults_used(run.given, job)),
         ],
@@ -151,7 +162,7 @@ def _refuse_unmodelled(job: Job, spec: ModelSpec) -> None:
                 "torch has no fused SGD for parameters that fsdp2 shards; write foreach", "training.optimizer_implementation"
             )
     for name, where in job.offload:
-        if where != "none":
+        if where != "none" and (name != "activations" or job.task != "train"):
             raise NotModelled(f"offload to {where} is not modelled yet", f"offload.{name}")
 
 
@@ -176,7 +187,13 @@ def _reserved(job: Job, played: Play, card: Capacity) -> Reserved | None:
 
 
 def _memory(
-    played: Replay, why: Attribution, beside: Overhead, taken: Reserved | None, card: Capacity, cache: KvCache | None
+    played: Replay,
+    why: Attribution,
+    beside: Overhead,
+    taken: Reserved | None,
+    card: Capacity,
+    cache: KvCache | None,
+    on_host: dict[str, int],
 ) -> Memory:
     peak, parts = played.peak, dict(beside.parts)
     last = {phase.name: phase for phase in played.phases}
@@ -207,6 +224,7 @@ def _memory(
         peak=why.peak,
         overhead=parts,
         kv_cache=cache,
+        host_bytes=on_host,
     )
 
 

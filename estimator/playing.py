@@ -11,7 +11,7 @@ from functools import lru_cache
 
 from estimator.attribution import Attribution, attribution
 from estimator.families.build import Builder
-from estimator.job import Job, Parallelism
+from estimator.job import Job, Offload, Parallelism
 from estimator.parallel.topology import Topology
 from estimator.runtime.reserved import Reserved, reserved
 from estimator.serving.plan import trace_serving
@@ -48,6 +48,7 @@ class _Question:
     spec_text: str
     part_text: str
     parallelism: Parallelism
+    offload: Offload
     place: Topology
     gpu: Gpu
     job: Job = field(compare=False)
@@ -58,7 +59,7 @@ def play(job: Job, spec: ModelSpec, place: Topology, gpu: Gpu) -> Play:
     """Play a settled job. Raises `InvalidJob` and `NotModelled` for what the model or the framework does not have."""
     part = job.training if job.task == "train" else job.serving
     text = job.task + part.model_dump_json(exclude={"tokens", "hours"})
-    return _played(_Question(spec.model_dump_json(), text, job.parallelism, place, gpu, job, spec))
+    return _played(_Question(spec.model_dump_json(), text, job.parallelism, job.offload, place, gpu, job, spec))
 
 
 @lru_cache(maxsize=KEPT)

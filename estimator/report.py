@@ -57,6 +57,9 @@ def answer_text(answer: Answer, explain: bool = False) -> str:
                 ("bound by", answer.time.bottleneck),
             ],
         )
+    if again := answer.recomputation:
+        rows = [("FLOPs per step", f"{again.flops:.3g}, {again.share:.1%} more"), ("lowers the peak by", gib(again.saved_bytes))]
+        lines += _block("Recomputed", rows)
     if answer.cost:
         lines += _block("Cost", _cost_rows(answer))
     for title, items in (

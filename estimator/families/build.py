@@ -27,6 +27,7 @@ from estimator.families.modules import (
     Module,
     SavedEmbedding,
 )
+from estimator.families.recomputed import recomputing
 from estimator.tape.layout import Shape
 from estimator.tape.tape import PARAMETER, Slot, Tape
 from estimator.tape.tensor import Tensor, empty
@@ -246,6 +247,8 @@ class Builder:
         self._chosen: bool | None = None
         self.words: Embedding | None = None
         """The input embedding, once it is made."""
+        self.alike = True
+        """Whether the model's layers are one stack and all do the same."""
 
     @property
     def training(self) -> bool:
@@ -260,7 +263,7 @@ class Builder:
     @property
     def recomputes(self) -> bool:
         """Whether some layers are recomputed in backward."""
-        return bool(self.checkpointing.every or self.checkpointing.segment)
+        return self.checkpointing.recomputes
 
     def parameter(
         self,
@@ -436,6 +439,8 @@ class Builder:
             outside, self._adapting = self._adapting, part.adapted
             self._unit, self._chosen = unit, part.chosen
             layer = make(part.kind)
+            if self.checkpointing.modules:
+                layer = recomputing(layer, self.checkpointing.modules)
             self._unit, self._chosen, self._adapting = self._outside, None, outside
             return self.sharding.unit(unit, layer)
 
@@ -459,6 +464,7 @@ class Builder:
                 "training.trainable",
             )
         parts = self._parts(each)
+        self.alike = not before and len(set(parts)) == 1
         return Layers(self.tape, parts, self.checkpointing, edges, build, label, self.sharding.input_dtype, holding, before)
 
     def _parts(self, kinds: Sequence[Any]) -> list[Part]:

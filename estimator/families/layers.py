@@ -17,11 +17,16 @@ from estimator.errors import NotModelled
 from estimator.tape.autograd import keep
 from estimator.tape.checkpoint import checkpoint, reentrant_checkpoint
 from estimator.tape.pointwise import to
+from estimator.tape.selective import POLICIES
 from estimator.tape.tape import Slot, Stack, Tape
 from estimator.tape.tensor import Tensor
 
 Layer = Callable[..., Any]
 """Hidden states in, hidden states out; beside them, what the next layer takes or the caller holds."""
+
+
+FULL = "full"
+"""The way of recomputing a layer in which nothing but its inputs is kept."""
 
 
 def hidden_of(out: Tensor | tuple[Tensor, ...]) -> Tensor:
@@ -46,12 +51,40 @@ class Checkpointing:
     """Which layers are recomputed in backward.
 
     `every` k: each k-th layer by itself, from the first on (0: none). `segment` s: runs of s consecutive layers, each as
-    one, whose inputs alone are kept (0: no such runs). `reentrant`: by torch's older implementation.
+    one, whose inputs alone are kept (0: no such runs). `first`: the first layers, so many in each way, one way after the other;
+    a way is `FULL` or the name of what is kept. `modules`: these of each layer. `reentrant`: by torch's older implementation.
+    `offloads`: what is kept of a layer's inputs lies in the host's memory.
     """
 
     every: int = 0
     segment: int = 0
+    first: tuple[tuple[str, int], ...] = ()
+    modules: tuple[str, ...] = ()
     reentrant: bool = False
+    offloads: bool = False
+
+    @property
+    def recomputes(self) -> bool:
+        """Whether anything is recomputed in backward."""
+        return bool(self.every or self.segment or self.modules or any(count for _, count in self.first))
+
+    def way(self, layer: int) -> str | None:
+        """How a layer is recomputed by itself, if it is."""
+        if self.every:
+            return FULL if layer % self.every == 0 else None
+        for way, count in self.first:
+            if layer < count:
+                return way
+            layer -= count
+        return None
+
+    def apply(self, layer: Layer, way: str | None) -> Layer:
+        """The layer, recomputed in that way."""
+        if way is None:
+            return layer
+        if way == FULL:
+            return partial(reentrant_checkpoint, layer) if self.reentrant else partial(checkpoint, layer, offloads=self.offloads)
+        return partial(checkpoint, layer, policy=POLICIES[way], offloads=self.offloads)
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,8 +189,7 @@ class Layers:
         self.make = make
         self.input_dtype = input_dtype
         self.stack = Stack(label, len(kinds))
-        self.recomputes = bool(checkpointing.every or checkpointing.segment)
-        self.checkpoint = reentrant_checkpoint if checkpointing.reentrant else checkpoint
+        self.checkpointing = checkpointing
         uniform = len(set(kinds)) <= 1
         if checkpointing.segment:
             if not uniform:
@@ -169,9 +201,8 @@ class Layers:
         elif checkpointing.every > 1 and uniform:
             self.items = list(self._every(kinds, checkpointing.every, edges, -before % checkpointing.every))
         else:
-            every = checkpointing.every
-            pairs = [(kind, bool(every) and (before + i) % every == 0) for i, kind in enumerate(kinds)]
-            self.items = [self._layer(slot, kind, recompute) for slot, (kind, recompute) in places(self.stack, pairs, edges)]
+            pairs = [(kind, checkpointing.way(before + i)) for i, kind in enumerate(kinds)]
+            self.items = [self._layer(slot, kind, way) for slot, (kind, way) in places(self.stack, pairs, edges)]
         tape.enter(None)
 
     def __iter__(self) -> Iterator[Layer]:
@@ -185,27 +216,26 @@ class Layers:
             yield part.kind, layer
         self.tape.enter(None)
 
-    def _layer(self, slot: Slot, kind: Any, recompute: bool) -> tuple[Slot, Any, Layer]:
+    def _layer(self, slot: Slot, kind: Any, way: str | None) -> tuple[Slot, Any, Layer]:
         self.tape.enter(slot)
-        layer = self.make(kind)
-        layer = partial(self.checkpoint, layer) if recompute else layer
+        layer = self.checkpointing.apply(self.make(kind), way)
         layer = layer if self.input_dtype is None else _casting(layer, self.input_dtype)
-        return slot, kind, _handing_on(layer, self.holding) if self.recomputes else layer
+        return slot, kind, _handing_on(layer, self.holding) if self.checkpointing.recomputes else layer
 
     def _every(self, kinds: Sequence[Any], k: int, edges: Edges, ahead: int) -> Iterator[tuple[Slot, Any, Layer]]:
         """Groups of a recomputed layer and those up to the next; `ahead`: layers before the first that is recomputed."""
         ahead = min(ahead, len(kinds))
         for slot in runs(self.stack, ahead, edges if ahead == len(kinds) else Edges(edges.first)):
-            yield self._layer(slot, kinds[0], False)
+            yield self._layer(slot, kinds[0], None)
         whole, rest = divmod(len(kinds) - ahead, k)
         outer = runs(self.stack, whole, edges, None, ahead, k)
         if rest:
             outer.append(slot_of(self.stack, len(kinds) - rest, rest))
         for group in outer:
             size = rest if rest and group is outer[-1] else k
-            yield self._layer(slot_of(self.stack, group.start, parent=group), kinds[0], True)
+            yield self._layer(slot_of(self.stack, group.start, parent=group), kinds[0], FULL)
             for slot in runs(self.stack, size - 1, Edges(int(self.holding), edges.last), group, group.start + 1):
-                yield self._layer(slot, kinds[0], False)
+                yield self._layer(slot, kinds[0], None)
 
     def _segments(self, kinds: Sequence[Any], size: int, edges: Edges) -> Iterator[tuple[Slot, Any, Layer]]:
         """Equal segments, after a shorter first one if the layers do not divide."""
@@ -216,8 +246,8 @@ class Layers:
         for group in outer:
             length = rest if rest and group is outer[0] else size
             inside = runs(self.stack, length, Edges(1, 1), group, group.start)
-            layers = [self._layer(slot, kinds[0], False) for slot in inside]
-            yield group, kinds[0], _handing_on(partial(self.checkpoint, _Segment(self.tape, layers)), self.holding)
+            layers = [self._layer(slot, kinds[0], None) for slot in inside]
+            yield group, kinds[0], _handing_on(self.checkpointing.apply(_Segment(self.tape, layers), FULL), self.holding)
 
 
 def _handing_on(layer: Layer, holding: bool) -> Layer:

@@ -21,8 +21,11 @@ Head = Literal[
 ]
 
 
+Operations = Literal["torchtitan", "products", "attention"]
+
+
 class CheckpointForm(Part):
-    """Checkpointing that needs a number: one of these."""
+    """Checkpointing that needs more than a word: one of these."""
 
     every: Annotated[int, Field(ge=1, le=2**20)] | None = Field(
         None, description="recompute each k-th layer; the others keep what they saved"
@@ -30,12 +33,28 @@ class CheckpointForm(Part):
     segments: Annotated[int, Field(ge=1, le=2**20)] | None = Field(
         None, description="split the layers in so many segments, each recomputed as a whole"
     )
-    budget: Bytes | None = Field(None, description="bytes that activations may take")
+    layers: Annotated[int, Field(ge=1, le=2**20)] | None = Field(None, description="recompute the first so many layers")
+    operations: Operations | None = Field(
+        None,
+        description="recompute each layer, but keep the results of: every second matrix product and attention (torchtitan), all "
+        "products and attention (products), or attention alone (attention)",
+    )
+    modules: Annotated[list[str], Field(min_length=1, max_length=8)] | None = Field(
+        None,
+        description="recompute these modules of each layer: mlp, self_attn, ... as transformers calls them, or core_attention",
+    )
+    mix: dict[Literal["full"] | Operations, Annotated[int, Field(ge=0, le=2**20)]] | None = Field(
+        None, description="recompute the first layers, so many in each way, in this order: full, attention, torchtitan, products"
+    )
+    budget: Bytes | None = Field(
+        None, description="bytes that activations may take at any moment on a GPU: the least is recomputed that meets it"
+    )
 
     @model_validator(mode="after")
     def _just_one(self) -> CheckpointForm:
-        if sum(v is not None for v in (self.every, self.segments, self.budget)) != 1:
-            raise ValueError("give exactly one of every, segments and budget")
+        given = [name for name in type(self).model_fields if getattr(self, name) is not None]
+        if len(given) != 1:
+            raise ValueError("give exactly one of every, segments, layers, operations, modules, mix and budget")
         return self
 
 

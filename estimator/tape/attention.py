@@ -15,6 +15,7 @@ from estimator.tape.autograd import Gradient, attach, record
 from estimator.tape.layout import Shape, normalized
 from estimator.tape.math_attention import numbers
 from estimator.tape.pointwise import to
+from estimator.tape.selective import made
 from estimator.tape.tensor import Tensor, alias, empty, unary
 from estimator.tape.tiles import workspace_numbers
 from estimator.tape.views import contiguous, expand, narrow, pad_last, transpose
@@ -177,14 +178,17 @@ def _fused(kernel: Kernel, inputs: tuple[Tensor, ...], lse: Shape | None, random
         del held
         return gradients
 
+    def make() -> tuple[Tensor, ...]:
+        tape.compute("attention", scores + weighted)
+        out = new(name, q) if v.shape[3] == size else _of_size(name, q, v.shape[3], kernel.by_token)
+        statistics = [] if lse is None else [empty(tape, lse, dtypes.float32, name)]
+        accumulated = empty(tape, out.shape, dtypes.float32, name) if sums else None
+        del accumulated
+        return out, *statistics, *[empty(tape, shape, dtypes.int64, name) for shape in random]
+
     node = record(name, inputs, inputs, backward)
-    tape.compute("attention", scores + weighted)
-    out = new(name, q) if v.shape[3] == size else _of_size(name, q, v.shape[3], kernel.by_token)
-    statistics = [] if lse is None else [empty(tape, lse, dtypes.float32, name)]
-    accumulated = empty(tape, out.shape, dtypes.float32, name) if sums else None
-    del accumulated
+    out, *statistics = made(tape, name, make)
     out = attach(node, out, save=True)
-    statistics += [empty(tape, shape, dtypes.int64, name) for shape in random]
     if node is not None:
         node.save(tuple(statistics))
     return out

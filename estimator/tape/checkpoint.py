@@ -13,6 +13,8 @@ from weakref import ref
 
 from estimator.tape.autocast import autocast
 from estimator.tape.autograd import Gradient, Packed, Saved, attach, keep, record, run_backward
+from estimator.tape.offload import OnHost
+from estimator.tape.selective import Cached, Caching, Policy, Store
 from estimator.tape.tape import Recomputation
 from estimator.tape.tensor import Tensor, empty
 
@@ -41,18 +43,23 @@ class _Placeholder:
 
 
 class _Frame:
-    """One run of a segment: its function and inputs, alive as long as a placeholder of it is."""
+    """One run of a segment: its function and inputs, alive as long as a placeholder of it is. `offloads`: the first input, which
+    transformers' layers are called with by position, goes to the host meanwhile (`save_inputs` under `save_on_cpu`)."""
 
-    def __init__(self, function: Callable[..., Tensor], args: tuple[Tensor | None, ...]):
+    def __init__(self, function: Callable[..., Tensor], args: tuple[Tensor | None, ...], offloads: bool = False):
         self.function = function
-        self.args = args
+        self.args: tuple[Tensor | OnHost | None, ...] = args
         self.placeholders: list[ref[_Placeholder]] = []
         self.recomputed: dict[int, Tensor] | None = None
+        self.store: Store = {}
+        """What selective checkpointing has put aside."""
         tape = next(t for t in args if t is not None).tape
-        self.slot = tape.slot
+        self.tape, self.slot = tape, tape.slot
         self.autocast_dtype = tape.autocast.dtype if tape.autocast else None
-        for t in args:
-            if t is not None:
+        if offloads and args[0] is not None:
+            self.args = (OnHost(args[0]), *args[1:])
+        for t in self.args:
+            if isinstance(t, Tensor):
                 keep(t)
 
     def pack(self, tensors: Saved) -> tuple[Packed | None, ...]:
@@ -71,16 +78,19 @@ class _Frame:
         return self.recomputed.pop(index)
 
     def _run_again(self, hooks: _Recomputation) -> None:
-        tape = next(t for t in self.args if t is not None).tape
+        tape = self.tape
         start, here, fresh, grad_enabled = len(tape.events), tape.slot, tape.fresh, tape.grad_enabled
         tape.saved_tensor_hooks, tape.grad_enabled, tape.recomputing = hooks, True, True
+        tape.selection = Cached(self.store) if self.store else None
+        args = [t.unpack() if isinstance(t, OnHost) else t for t in self.args]
         try:
             with autocast(tape, self.autocast_dtype):
-                self.function(*self.args)
+                self.function(*args)
         except _AllRecomputed:
             pass
         finally:
             tape.saved_tensor_hooks, tape.grad_enabled, tape.recomputing = None, grad_enabled, False
+            tape.selection = None
             tape.fresh = fresh
             tape.recomputations.append(Recomputation(start, len(tape.events), self.slot))
             tape.enter(here)
@@ -106,16 +116,21 @@ class _Recomputation:
         return tensors
 
 
-def checkpoint(function: Callable[..., Tensor], *args: Tensor | None) -> Tensor:
-    """Run `function(*args)` so that its activations are recomputed in backward."""
+def checkpoint(function: Callable[..., Any], *args: Tensor | None, policy: Policy | None = None, offloads: bool = False) -> Any:
+    """Run `function(*args)` so that its activations are recomputed in backward, but for the results that `policy` keeps.
+
+    `offloads`: its first argument is kept in the host's memory.
+    """
     tape = next(t for t in args if t is not None).tape
     if not tape.grad_enabled or tape.saved_tensor_hooks is not None:
         return function(*args)
-    tape.saved_tensor_hooks = _Frame(function, args)
+    tape.saved_tensor_hooks = frame = _Frame(function, args, offloads)
+    tape.selection = None if policy is None else Caching(policy, frame.store)
+    del frame
     try:
         return function(*args)
     finally:
-        tape.saved_tensor_hooks = None
+        tape.saved_tensor_hooks = tape.selection = None
 
 
 def reentrant_checkpoint(function: Callable[..., Any], *args: Tensor | None) -> Any:

@@ -11,6 +11,7 @@ from math import prod
 
 from estimator.tape.autocast import cast_all
 from estimator.tape.autograd import Gradient, attach, record
+from estimator.tape.selective import made
 from estimator.tape.tensor import Tensor, empty
 from estimator.tape.views import contiguous
 
@@ -42,8 +43,12 @@ def convolution(x: Tensor, weight: Tensor, bias: Tensor | None, stride: int = 1,
         return gradients
 
     node = record("ConvolutionBackward", inputs, (source, kernel), backward)
-    x.tape.compute("convolution", flops)
-    dense = contiguous(source.detach())
-    out = empty(x.tape, shape, source.dtype, "convolution")
-    del dense
-    return attach(node, out)
+
+    def make() -> Tensor:
+        x.tape.compute("convolution", flops)
+        dense = contiguous(source.detach())
+        out = empty(x.tape, shape, source.dtype, "convolution")
+        del dense
+        return out
+
+    return attach(node, made(x.tape, "convolution", make))

@@ -37,12 +37,12 @@ def _log_softmax(x: Tensor) -> Tensor:
 
 
 def _nll_loss(logp: Tensor, target: Tensor) -> Tensor:
-    """Saves the log-probabilities, the targets and their total weight. Autocast runs it in float32."""
-    if logp.tape.autocast:
-        logp = to(logp, dtypes.float32)
-    node = record("NllLossBackward", (logp,), (logp, target), lambda g, logp, *_: unary("nll_loss_backward", logp))
-    out = attach(node, empty(logp.tape, (), logp.dtype, "nll_loss_forward"))
-    weight = empty(logp.tape, (), logp.dtype, "nll_loss_forward")
+    """Saves the log-probabilities, the targets and their total weight. Autocast runs it in float32; what it casts is an argument
+    of its caller's, and held to the end."""
+    wide = to(logp, dtypes.float32) if logp.tape.autocast else logp
+    node = record("NllLossBackward", (wide,), (wide, target), lambda g, logp, *_: unary("nll_loss_backward", logp))
+    out = attach(node, empty(wide.tape, (), wide.dtype, "nll_loss_forward"))
+    weight = empty(wide.tape, (), wide.dtype, "nll_loss_forward")
     if node is not None:
         node.save((weight,))
     return out

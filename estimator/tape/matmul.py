@@ -11,6 +11,7 @@ from math import prod
 from estimator.tape.autocast import cast_all
 from estimator.tape.autograd import Gradient, attach, record
 from estimator.tape.layout import Shape
+from estimator.tape.selective import made
 from estimator.tape.tensor import Tensor, alias, empty, unary
 from estimator.tape.views import expand, reshape
 
@@ -84,8 +85,12 @@ def addmm(bias: Tensor, a: Tensor, b: Tensor) -> Tensor:
 
 def _product(a: Tensor, b: Tensor, operation: str) -> Tensor:
     (m, k), n = a.shape, b.shape[1]
-    a.tape.compute("mm", 2 * m * k * n)
-    return empty(a.tape, (m, n), a.dtype, operation)
+
+    def make() -> Tensor:
+        a.tape.compute("mm", 2 * m * k * n)
+        return empty(a.tape, (m, n), a.dtype, operation)
+
+    return made(a.tape, operation, make)
 
 
 def matmul(a: Tensor, b: Tensor) -> Tensor:
@@ -135,5 +140,8 @@ def baddbmm(bias: Tensor, a: Tensor, b: Tensor) -> Tensor:
 
 
 def _batched(like: Tensor, shape: Shape, inner: int, operation: str = "bmm") -> Tensor:
-    like.tape.compute("bmm", 2 * prod(shape) * inner)
-    return empty(like.tape, shape, like.dtype, operation)
+    def make() -> Tensor:
+        like.tape.compute("bmm", 2 * prod(shape) * inner)
+        return empty(like.tape, shape, like.dtype, operation)
+
+    return made(like.tape, operation, make)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from estimator import dtypes
 from estimator.tape.autograd import Gradient, attach, record
 from estimator.tape.layout import Shape
+from estimator.tape.selective import made
 from estimator.tape.tensor import Tensor, empty
 
 
@@ -25,8 +26,8 @@ def _picked(name: str, x: Tensor, shape: Shape) -> tuple[Tensor, Tensor]:
     """aten/src/ATen/native/ReduceOps.cpp, `value_selecting_reduction_backward_symint`."""
     before = x.shape
     node = record(name, (x,), (), lambda g, _: empty(g.tape, before, g.dtype, "zeros"))
-    values = attach(node, empty(x.tape, shape, x.dtype, name))
-    places = empty(x.tape, shape, dtypes.int64, name)
+    values, places = made(x.tape, name, lambda: (empty(x.tape, shape, x.dtype, name), empty(x.tape, shape, dtypes.int64, name)))
+    values = attach(node, values)
     if node is not None:
         node.save((places,))
     return values, places

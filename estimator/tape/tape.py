@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from estimator.tape.autocast import Autocast
     from estimator.tape.checkpoint import Hooks
     from estimator.tape.layout import Shape
+    from estimator.tape.offload import Copy
+    from estimator.tape.selective import Cached, Caching
 
 Form = tuple["Shape", "DType"]
 """The shape and the type of the tensor that a storage was made for."""
@@ -139,6 +141,10 @@ class Tape:
         self.grad_enabled = False
         self.autocast: Autocast | None = None
         self.saved_tensor_hooks: Hooks | None = None
+        self.selection: Caching | Cached | None = None
+        """What selective checkpointing does with the results of operations."""
+        self.copies: list[Copy] = []
+        """What was saved in the host's memory."""
         self.recomputing = False
         self.prefix = 0
         """Keys that every attention layer has before those of the tokens."""

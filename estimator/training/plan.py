@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 from estimator import dtypes
 from estimator.dtypes import BY_NAME
 from estimator.errors import InvalidJob, NotModelled
@@ -11,8 +9,7 @@ from estimator.families import build_model
 from estimator.families.build import Builder, Quantization, Sharding
 from estimator.families.heads import Batch
 from estimator.families.kernels import kernels
-from estimator.families.layers import Checkpointing
-from estimator.job import CheckpointForm, Job, Training
+from estimator.job import Job, Training
 from estimator.job.adapter import ALL_LINEAR, PrefixTuning, PromptLearning
 from estimator.parallel.ddp import Ddp
 from estimator.parallel.fsdp1 import Fsdp1
@@ -31,6 +28,7 @@ from estimator.training.partial import Part, check, part
 from estimator.training.prefix import LayerPrefix, layer_prefixes, prefixed
 from estimator.training.quantization import Hqq, storage
 from estimator.training.recipes import Recipe, recipe
+from estimator.training.recomputation import checkpointing, offloading
 from estimator.training.step import Step, train
 
 PLAIN = {
@@ -50,7 +48,9 @@ def trace_training(job: Job, spec: ModelSpec, topology: Topology, gpu: Gpu = AMP
             "training.attention",
         )
     precision = precision_of(job, topology)
-    recomputed = checkpointing(training, spec.depth)
+    recomputed = checkpointing(training, spec.depth, topology.strategy)
+    if job.offload.activations != "none":
+        recomputed = offloading(recomputed, job, topology, spec.model_type)
     for name, value in (("reentrant_checkpointing", True), ("gradient_clipping", True), ("zero_grad_to_none", False)):
         if getattr(training, name) == value and topology.strategy not in PLAIN[name]:
             raise NotModelled(f"{name}: {str(value).lower()} is not modelled under {topology.strategy} yet", f"training.{name}")
@@ -99,6 +99,7 @@ def trace_training(job: Job, spec: ModelSpec, topology: Topology, gpu: Gpu = AMP
         clip=_clipping(training, topology.strategy),
         keeps_gradients=not training.zero_grad_to_none,
         widens=training.autocast and training.transformers_release != "5",
+        offloads=job.offload.activations != "none" and not recomputed.recomputes,
     )
     train(build, model, optimizer(training.optimizer, training.optimizer_implementation), step)
     return build
@@ -113,27 +114,6 @@ def precision_of(job: Job, topology: Topology) -> Recipe:
             "training.precision",
         )
     return found
-
-
-def checkpointing(training: Training, layers: int) -> Checkpointing:
-    """Which layers are recomputed: `sqrt` is as many segments as the root of the number of layers."""
-    asked, reentrant = training.activation_checkpointing, training.reentrant_checkpointing
-    if asked == "none":
-        return Checkpointing()
-    if asked == "full":
-        return Checkpointing(every=1, reentrant=reentrant)
-    if asked == "sqrt":
-        return Checkpointing(segment=math.ceil(layers / max(1, round(math.sqrt(layers)))), reentrant=reentrant)
-    if isinstance(asked, CheckpointForm) and asked.every:
-        return Checkpointing(every=min(asked.every, layers), reentrant=reentrant)
-    if isinstance(asked, CheckpointForm) and asked.segments:
-        if asked.segments > layers:
-            raise InvalidJob(
-                f"{asked.segments} segments are more than the model's {layers} layers",
-                "training.activation_checkpointing.segments",
-            )
-        return Checkpointing(segment=math.ceil(layers / asked.segments), reentrant=reentrant)
-    raise NotModelled("only none, full, sqrt, {every: k} and {segments: n} are modelled yet", "training.activation_checkpointing")
 
 
 def _quantization(training: Training, topology: Topology) -> Quantization | None:

@@ -10,6 +10,7 @@ from estimator.families.heads import Batch, Model
 from estimator.families.held import widened
 from estimator.tape import autograd
 from estimator.tape.autocast import autocast
+from estimator.tape.offload import Offload
 from estimator.training.gradients import Clip, kept
 from estimator.training.optimizers import Optimizer
 
@@ -25,6 +26,8 @@ class Step:
     keeps_gradients: bool = False
     widens: bool = False
     """Whether what the model returns is converted to float32."""
+    offloads: bool = False
+    """Whether all that forward saves goes to the host's memory."""
 
 
 def train(build: Builder, model: Model, optimizer: Optimizer, step: Step) -> None:
@@ -44,8 +47,10 @@ def train(build: Builder, model: Model, optimizer: Optimizer, step: Step) -> Non
         tape.grad_enabled = True
         tape.begin("forward")
         inputs = model.inputs(tape, step.batch, build.dtype)
+        tape.saved_tensor_hooks = Offload() if step.offloads else None
         with autocast(tape, step.autocast):
             loss, held = run(*inputs)
+        tape.saved_tensor_hooks = None
         if step.widens:
             with tape.losing():
                 held = widened(held)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
@@ -22,15 +21,14 @@ from torch.distributed.fsdp import (
 )
 from torch.distributed.fsdp.wrap import ModuleWrapPolicy
 from torch.testing._internal.distributed.fake_pg import FakeStore
-from torch.utils.checkpoint import checkpoint
-from transformers.modeling_layers import GradientCheckpointingLayer
 
-from estimator.job import CheckpointForm, Job, Training
+from estimator.job import Job, Training
 from estimator.job.adapter import PromptLearning
 from estimator.job.trainable import Trainable, numbers
 from estimator.specs.spec import ModelSpec
 from estimator.verify.adapters import TYPES, adapted
 from estimator.verify.prompts import prompted
+from estimator.verify.recomputation import recompute, stacks
 
 TRUE = {"32-true": torch.float32, "bf16-true": torch.bfloat16, "16-true": torch.float16}
 
@@ -82,7 +80,7 @@ def build(job: Job, spec: ModelSpec, mesh: DeviceMesh | None = None) -> Any:
         model = _flattened(model, job)
     elif mesh is not None:
         _shard(model, job, mesh)
-    _checkpoint(model, training)
+    recompute(model, training, job.offload.activations != "none")
     return model
 
 
@@ -140,54 +138,6 @@ def freeze(model: nn.Module, training: Training) -> None:
             parameter.requires_grad_(named and chosen if asked.names else by_layer and chosen)
         else:
             parameter.requires_grad_(asked.outside or (named and not by_layer))
-
-
-def stacks(model: nn.Module) -> list[nn.ModuleList]:
-    """The stacks of layers: what is checkpointed and sharded layer by layer."""
-    lists = [m for m in model.modules() if isinstance(m, nn.ModuleList)]
-    return [m for m in lists if len(m) and all(isinstance(layer, GradientCheckpointingLayer) for layer in m)]
-
-
-def _checkpoint(model: Any, training: Training) -> None:
-    asked = training.activation_checkpointing
-    without = {"use_reentrant": training.reentrant_checkpointing}
-    if asked == "full":
-        model.activation_checkpointing_enable(without)
-    elif isinstance(asked, CheckpointForm) and asked.every:
-        model.activation_checkpointing_enable(without, every_n_layers=asked.every)
-    elif asked != "none":
-        (stack,) = stacks(model)
-        count = round(math.sqrt(len(stack))) if asked == "sqrt" else asked.segments  # type: ignore[union-attr]
-        _segment(stack, math.ceil(len(stack) / max(1, count or 1)), training.reentrant_checkpointing)
-        model.get_input_embeddings().register_forward_hook(lambda module, args, out: out.requires_grad_(True))
-
-
-class Segment(nn.Module):
-    """Layers in a row, recomputed as one."""
-
-    def __init__(self, members: list[nn.Module], reentrant: bool):
-        super().__init__()
-        self.reentrant = reentrant
-        self.members = nn.ModuleList(members)
-        self.attention_type = "full_attention"
-
-    def forward(self, hidden: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-        def run(hidden: torch.Tensor) -> Any:
-            out: Any = hidden
-            for member in self.members:
-                out = member(out[0] if isinstance(out, tuple) else out, *args, **kwargs)
-            return out
-
-        return checkpoint(run, hidden, use_reentrant=self.reentrant)
-
-
-def _segment(stack: nn.ModuleList, size: int, reentrant: bool) -> None:
-    """Replace the layers of a stack by segments of `size`, a shorter one first."""
-    members, rest = list(stack), len(stack) % size
-    cuts = [0, *range(rest or size, len(members) + 1, size)]
-    while len(stack):
-        del stack[0]
-    stack.extend(Segment(members[a:b], reentrant) for a, b in itertools.pairwise(cuts))
 
 
 def _shard(model: Any, job: Job, mesh: DeviceMesh) -> None:

@@ -21,6 +21,7 @@ from estimator.specs.spec import ModelSpec
 from estimator.verify.cuda import on_cuda
 from estimator.verify.live import Live, resizes_seen
 from estimator.verify.model import autocast, build, make_optimizer, ranks
+from estimator.verify.offload import forward_offloaded, on_host
 
 Counted = dict[str, int]
 Log = list[tuple[int, str]]
@@ -34,7 +35,13 @@ def fake_step(job: Job, spec: ModelSpec, logs: dict[str, Log] | None = None) -> 
     """
     card = gpu(job, capacity(job.hardware))
     live = Live(card)
-    with ranks(job.parallelism.data or 1) as mesh, FakeTensorMode(allow_non_fake_inputs=True), no_packing(), on_cuda(card):
+    with (
+        ranks(job.parallelism.data or 1) as mesh,
+        FakeTensorMode(allow_non_fake_inputs=True),
+        no_packing(),
+        on_cuda(card),
+        on_host(),
+    ):
         with mock.patch.object(PreTrainedModel, "initialize_weights"):  # fake tensors have no numbers to set
             model = build(job, spec, mesh)
         for tensor in [*model.parameters(), *model.buffers()]:
@@ -70,7 +77,7 @@ def play(job: Job, spec: ModelSpec, model: nn.Module, optimizer: torch.optim.Opt
     at = len(live.log)
     for _ in range(training.gradient_accumulation_steps):
         inputs = batch(job, spec, model)
-        with autocast(job):
+        with autocast(job), forward_offloaded(job):
             result = model(**inputs)
         loss = result.loss
         counted["forward_end"] = live.bytes

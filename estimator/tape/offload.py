@@ -1,0 +1,61 @@
+"""What is saved for backward, kept in the host's memory: `torch.autograd.graph.save_on_cpu(pin_memory=True)`.
+
+Each tensor that a node saves is copied on its own, views as wide as they look, and weights like any other tensor; unpacking makes
+a new tensor on the GPU, contiguous, for as long as the node's backward runs (torch/autograd/graph.py).
+"""
+
+from __future__ import annotations
+
+from math import prod
+from typing import NamedTuple
+
+from estimator.tape.autograd import Packed, Saved
+from estimator.tape.tape import Slot, Tape
+from estimator.tape.tensor import Tensor, empty
+
+
+class Copy(NamedTuple):
+    """A tensor copied to the host: in which forward pass, the bytes that hold it there, and the slot that it was saved in."""
+
+    micro_step: int
+    host_bytes: int
+    slot: Slot | None
+
+
+class OnHost:
+    """A tensor in the host's memory."""
+
+    __slots__ = ("like", "node", "tape", "wanted")
+
+    def __init__(self, t: Tensor):
+        tape = t.tape
+        self.tape, self.like = tape, (t.shape, t.dtype)
+        self.wanted, self.node = t.requires_grad, (t.grad_fn, t.output_nr)
+        forwards = sum(phase.name == "forward" for phase in tape.phases)
+        tape.copies.append(Copy(forwards, pinned(prod(t.shape) * t.dtype.itemsize), tape.slot))
+
+    def unpack(self) -> Tensor:
+        t = empty(self.tape, *self.like, "_to_copy")
+        t.requires_grad = self.wanted
+        t.grad_fn, t.output_nr = self.node
+        return t
+
+
+class Offload:
+    """The hooks of `save_on_cpu`."""
+
+    def pack(self, tensors: Saved) -> tuple[Packed | None, ...]:
+        return tuple([None if t is None else OnHost(t) for t in tensors])
+
+
+def pinned(nbytes: int) -> int:
+    """Bytes of pinned memory for so many: the next power of two (ATen/core/CachingHostAllocator.h, `allocate`)."""
+    return 1 << (nbytes - 1).bit_length() if nbytes else 0
+
+
+def host_bytes(tape: Tape) -> int:
+    """Pinned bytes of the host that hold what one forward pass saves. Backward only gives back."""
+    by_step: dict[int, int] = {}
+    for copy in tape.copies:
+        by_step[copy.micro_step] = by_step.get(copy.micro_step, 0) + copy.host_bytes * (copy.slot.total if copy.slot else 1)
+    return max(by_step.values(), default=0)

@@ -1,0 +1,102 @@
+"""Which layers, modules and operations of a model a job recomputes in backward."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+
+from estimator.errors import InvalidJob, NotModelled
+from estimator.families.layers import FULL, Checkpointing
+from estimator.job import CheckpointForm, Job, Training
+from estimator.parallel.topology import Topology
+
+FIELD = "training.activation_checkpointing"
+WAYS = (FULL, "attention", "torchtitan", "products")
+"""Ways of recomputing a layer, those that keep least first: in backward the first layers come last, when the others' tensors are
+gone, so that what a layer makes again meets the fewest others there."""
+SELECTIVE = "torchtitan"
+"""The operations that `selective` stands for."""
+
+
+BY_POSITION = ("t5", "mt5", "deberta-v2")
+"""Models whose layers get more than hidden states by position, all of which an offloaded checkpoint takes to the host."""
+
+
+def checkpointing(training: Training, layers: int, strategy: str = "none") -> Checkpointing:
+    """What a model of so many layers recomputes: `sqrt` is as many segments as the root of their number."""
+    asked, reentrant = training.activation_checkpointing, training.reentrant_checkpointing
+    if asked == "none":
+        return Checkpointing()
+    if asked == "full":
+        return Checkpointing(every=1, reentrant=reentrant)
+    if asked == "sqrt":
+        return Checkpointing(segment=math.ceil(layers / root(layers)), reentrant=reentrant)
+    if asked == "selective":
+        asked = CheckpointForm(operations=SELECTIVE)
+    if asked.every:
+        return Checkpointing(every=min(asked.every, layers), reentrant=reentrant)
+    if asked.segments:
+        _at_most(layers, asked.segments, "segments")
+        return Checkpointing(segment=math.ceil(layers / asked.segments), reentrant=reentrant)
+    if asked.layers:
+        _at_most(layers, asked.layers, "layers")
+        return Checkpointing(first=((FULL, asked.layers),), reentrant=reentrant)
+    _refuse_beside(training, strategy)
+    if asked.modules:
+        return Checkpointing(modules=tuple(dict.fromkeys(asked.modules)))
+    if asked.operations:
+        return Checkpointing(first=((asked.operations, layers),))
+    assert asked.mix is not None, "a budget is solved before"
+    _at_most(layers, sum(asked.mix.values()), "mix")
+    counts: Mapping[str, int] = dict(asked.mix.items())
+    return Checkpointing(first=tuple((way, counts[way]) for way in WAYS if counts.get(way)))
+
+
+def offloading(recomputed: Checkpointing, job: Job, place: Topology, model_type: str) -> Checkpointing:
+    """The same with what is kept in the host's memory.
+
+    That is the inputs of checkpoints (transformers' `activation_checkpointing_enable(offload=True)`), or without checkpointing
+    all that forward saves (torch's `save_on_cpu` around it).
+    """
+    where = "offload.activations"
+    if job.offload.activations != "cpu":
+        raise NotModelled("activations are offloaded to the host's memory only: write cpu", where)
+    if recomputed.segment or recomputed.modules or recomputed.reentrant:
+        raise NotModelled(
+            "offloading the inputs of segments or of modules, or with re-entrance, is not modelled yet; use none, full or "
+            "{layers: m}",
+            where,
+        )
+    if recomputed.recomputes and model_type in BY_POSITION:
+        raise NotModelled(
+            f"offloading the inputs of {model_type}'s layers, of which several are given by position, is not modelled yet", where
+        )
+    if place.strategy not in ("none", "ddp"):
+        raise NotModelled(f"activations are not offloaded under {place.strategy} yet", where)
+    if job.training.quantization or job.training.implementation != "transformers":
+        raise NotModelled("offloading the activations of quantized or fused layers is not modelled yet", where)
+    return replace(recomputed, offloads=True)
+
+
+def root(layers: int) -> int:
+    """How many segments `sqrt` makes."""
+    return max(1, round(math.sqrt(layers)))
+
+
+def _at_most(layers: int, asked: int, what: str) -> None:
+    if asked > layers:
+        many = f"{asked} layers" if what == "mix" else f"{asked} {what}"
+        raise InvalidJob(f"{many} are more than the model's {layers}{' layers' if what == 'segments' else ''}", f"{FIELD}.{what}")
+
+
+def _refuse_beside(training: Training, strategy: str) -> None:
+    """What parts of a layer are not recomputed beside."""
+    if training.reentrant_checkpointing:
+        raise InvalidJob(
+            "torch recomputes parts of a layer without re-entrance only: leave it out", "training.reentrant_checkpointing"
+        )
+    if training.quantization or training.implementation != "transformers":
+        raise NotModelled("recomputing parts of quantized or fused layers is not modelled yet; use full or {layers: m}", FIELD)
+    if strategy in ("zero3", "fsdp1"):
+        raise NotModelled(f"recomputing parts of layers is not modelled under {strategy} yet; use full or {{layers: m}}", FIELD)
