@@ -4,19 +4,22 @@ from __future__ import annotations
 
 from estimator.families import heads
 from estimator.job import Job
+from estimator.job.optimizer import IMPLEMENTATIONS, RANKS
 from estimator.specs.spec import ModelSpec
 
 
 def settled(job: Job, spec: ModelSpec) -> Job:
-    """The job with torch's implementation of its optimizer, lengths that the model has positions for, its way of attention, and
+    """The job with the usual implementation of its optimizer, lengths that the model has positions for, its way of attention, and
     a strategy.
 
     Only where none were given. Raises `InvalidJob` for an implementation of attention that the model does not have.
     """
     most = spec.longest_sequence
     training, serving, parallelism = job.training, job.serving, job.parallelism
-    if "optimizer_implementation" not in training.model_fields_set and training.optimizer.startswith("sgd"):
-        training = training.model_copy(update={"optimizer_implementation": "foreach"})
+    if "optimizer_implementation" not in training.model_fields_set:
+        training = training.model_copy(update={"optimizer_implementation": IMPLEMENTATIONS[training.optimizer][0]})
+    if training.optimizer_rank is None and training.optimizer in RANKS:
+        training = training.model_copy(update={"optimizer_rank": RANKS[training.optimizer]})
     if "sequence_length" not in training.model_fields_set and most and training.sequence_length > most:
         training = training.model_copy(update={"sequence_length": most})
     if "loss" not in training.model_fields_set and training.implementation == "liger":

@@ -178,6 +178,8 @@ class Builder:
     unrolled: bool = False
     parameters: list[Parameter] = field(default_factory=list)
     buffers: list[Buffer] = field(default_factory=list)
+    embeddings: list[str] = field(default_factory=list)
+    """Names of the embeddings."""
     linears: list[str] = field(default_factory=list)
     """Names of the linear layers that an adapter can be put on."""
 
@@ -304,6 +306,7 @@ class Builder:
         transformers makes the input embedding's output require gradients under checkpointing.
         """
         first = not self.parameters if first is None else first
+        self.embeddings.append(name)
         return Embedding(self.parameter(name + ".weight", (rows, size), tokens=first), first and self.recomputes, scale)
 
     def gated(self, activation: str) -> Gated:

@@ -76,8 +76,10 @@ def trace_training(job: Job, spec: ModelSpec, topology: Topology, gpu: Gpu = AMP
         clipped=training.gradient_clipping,
         keeps_gradients=not training.zero_grad_to_none,
         widens=training.autocast and training.transformers_release != "5",
+        in_backward=training.optimizer_in_backward,
     )
-    train(build, model, optimizer(training.optimizer, training.optimizer_implementation), step)
+    weights = (frozenset(f"{name}.weight" for name in names) for names in (build.linears, build.embeddings))
+    train(build, model, optimizer(training, *weights), step)
     return build
 
 
@@ -130,7 +132,7 @@ def _sharding(job: Job, topology: Topology, precision: Recipe, tape: Tape) -> Sh
     if strategy == "zero3":
         training = job.training
         return Zero3(
-            tape, world, foreach=training.optimizer.startswith("adam") and training.optimizer_implementation == "foreach"
+            tape, world, foreach=training.optimizer in ("adamw", "adam") and training.optimizer_implementation == "foreach"
         )
     if strategy in ("zero1", "zero2"):
         return Zero12(tape, world, int(strategy[-1]))

@@ -11,7 +11,7 @@ from estimator.families.held import widened
 from estimator.tape import autograd
 from estimator.tape.autocast import autocast
 from estimator.training.gradients import clip, kept
-from estimator.training.optimizers import Optimizer
+from estimator.training.optimizers import Optimizer, step_in_backward
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +25,8 @@ class Step:
     keeps_gradients: bool = False
     widens: bool = False
     """Whether what the model returns is converted to float32."""
+    in_backward: bool = False
+    """Whether the optimizer steps for each parameter within backward."""
 
 
 def train(build: Builder, model: Model, optimizer: Optimizer, step: Step) -> None:
@@ -35,7 +37,9 @@ def train(build: Builder, model: Model, optimizer: Optimizer, step: Step) -> Non
     tape = build.tape
 
     trained = [p for p in build.parameters if p.trainable]
-    states = optimizer.states(tape, trained)
+    states = optimizer.states(tape, trained, alone=step.in_backward)
+    if step.in_backward:
+        step_in_backward(tape, optimizer, trained)
     run = build.root(model.forward)
     if step.keeps_gradients:
         kept(tape, trained)
@@ -57,6 +61,7 @@ def train(build: Builder, model: Model, optimizer: Optimizer, step: Step) -> Non
     tape.begin("optimizer_step")
     if step.clipped:
         clip(tape, trained)
-    build.sharding.step(lambda: optimizer.step(tape, trained))
+    if not step.in_backward:
+        build.sharding.step(lambda: optimizer.step(tape, trained))
     tape.finish()
     del states
