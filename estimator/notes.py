@@ -34,6 +34,8 @@ def _of_training(job: Job, place: Topology) -> list[str]:
         said.append(
             "4-bit and 8-bit layers as bitsandbytes 0.50 runs them; embeddings, norms and the output layer are as they were"
         )
+    if job.training.optimizer_implementation in _LIBRARIES:
+        said.append(f"{job.training.optimizer} as {_LIBRARIES[job.training.optimizer_implementation]} has it")
     if job.training.adapter:
         said.append("LoRA as peft 0.21 applies it")
     return said + {
@@ -44,6 +46,17 @@ def _of_training(job: Job, place: Topology) -> list[str]:
 
 
 _RELEASES = {"5": "transformers 5.23", "4.48": "transformers 4.48", "4.45": "transformers 4.45"}
+
+_LIBRARIES = {
+    "transformers": "transformers 5.23",
+    "bitsandbytes": "bitsandbytes 0.50",
+    "torchao": "torchao 0.18",
+    "lion-pytorch": "lion-pytorch 0.2",
+    "galore-torch": "galore-torch 1.0",
+    "apollo-torch": "apollo-torch 1.0",
+    "pytorch-optimizer": "pytorch-optimizer 4.1",
+}
+"""Whose optimizers are not torch's."""
 
 
 def _reentrance(job: Job) -> str:

@@ -16,7 +16,7 @@ def settled(job: Job, spec: ModelSpec) -> Job:
     """
     most = spec.longest_sequence
     training, serving, parallelism = job.training, job.serving, job.parallelism
-    if "optimizer_implementation" not in training.model_fields_set:
+    if training.optimizer_implementation is None:
         training = training.model_copy(update={"optimizer_implementation": IMPLEMENTATIONS[training.optimizer][0]})
     if training.optimizer_rank is None and training.optimizer in RANKS:
         training = training.model_copy(update={"optimizer_rank": RANKS[training.optimizer]})

@@ -55,8 +55,8 @@ class Training(Part):
         "megatron-fp16",
     ] = "bf16-mixed"
     optimizer: Optimizer = Field("adamw", description="which optimizer; names of transformers' Trainer are understood, too")
-    optimizer_implementation: Implementation = Field(
-        "fused", description="whose optimizer: one of torch's three kinds, or a library; without it, the optimizer's usual one"
+    optimizer_implementation: Implementation | None = Field(
+        None, description="one of torch's three kinds, or a library; without it, the usual one: fused for adamw and adam"
     )
     optimizer_rank: Count | None = Field(
         None, description="rank to which GaLore and APOLLO project gradients; without it, 128, 256, and 1 for apollo-mini"

@@ -105,6 +105,7 @@ def _hook(parameter: nn.Parameter, optimizers: Optimizers, hooked: Callable[[], 
 def _made(training: Training, parameters: list[nn.Parameter], model: nn.Module) -> list[torch.optim.Optimizer]:
     """The optimizers of some of a model's parameters."""
     name, by = training.optimizer, training.optimizer_implementation
+    assert by is not None
     known = {id(p) for p in layers_matrices(model)}
     matrices, rest = [p for p in parameters if id(p) in known], [p for p in parameters if id(p) not in known]
     if name == "muon":

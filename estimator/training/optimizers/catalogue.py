@@ -44,6 +44,7 @@ OTHERS: dict[str, Callable[[frozenset[str], int], Optimizer]] = {
 def optimizer(training: Training, matrices: frozenset[str], embeddings: frozenset[str]) -> Optimizer:
     """The optimizer of a settled job. `matrices`, `embeddings`: weights of the layers' linear layers, and of embeddings."""
     name, by = training.optimizer, training.optimizer_implementation
+    assert by is not None
     if by == "bitsandbytes":
         return bitsandbytes(name, embeddings if training.optimizer_wide_embeddings else frozenset())
     if by == "torchao":
