@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cache
 from html import escape
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 from urllib.parse import urlencode
 
 import jinja2
@@ -20,6 +20,7 @@ from estimator.errors import InvalidJob, NotModelled, UnknownName, WillItFitErro
 from estimator.estimation import estimate
 from estimator.hardware.accelerator import FOLDER
 from estimator.job import Job, Serving, Training
+from estimator.job.optimizer import Implementation
 from estimator.planner.headline import fit
 from estimator.report import shape_text
 from estimator.specs.published import folders
@@ -57,7 +58,7 @@ TRAINING_FIELDS = (
     Field("training.quantization", "Frozen weights", ("", "nf4", "nf4-double", "fp4", "int8")),
     Field("training.adapter.rank", "LoRA rank", placeholder="none"),
     Field("training.optimizer", "Optimizer", _choices(Training, "optimizer")),
-    Field("training.optimizer_implementation", "Implementation", ("fused", "foreach", "forloop")),
+    Field("training.optimizer_implementation", "Implementation", ("", *get_args(Implementation))),
     Field("training.micro_batch_size", "Sequences per GPU", placeholder="1"),
     Field("training.sequence_length", "Tokens per sequence", placeholder="2048"),
     Field("training.gradient_accumulation_steps", "Accumulation steps", placeholder="1"),

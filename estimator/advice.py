@@ -8,6 +8,8 @@ from estimator.job import Job
 PARTS = 2
 """How many of the largest parts are spoken of."""
 
+_NARROW = "training.optimizer adamw-8bit, whose states take two bytes per parameter"
+
 
 def advice(job: Job, memory: Memory) -> list[str]:
     """A sentence for each of the largest parts at the peak, the largest first; whether it is enough, another question says."""
@@ -35,7 +37,9 @@ def _of_training(part: str, job: Job) -> str:
             return f"training.quantization nf4 stores frozen weights in about a quarter of the bytes; or {more}"
         return more
     if part in ("gradients", "optimizer_states"):
-        return more if training.adapter else f"training.adapter, which trains a small part of the weights; or {more}"
+        narrower = part == "optimizer_states" and training.optimizer in ("adamw", "adam")
+        smaller = _NARROW + "; or " if narrower and job.parallelism.strategy in ("none", "ddp") else ""
+        return more if training.adapter else f"training.adapter, which trains a small part of the weights; or {smaller}{more}"
     if part == "activations" and training.activation_checkpointing != "full":
         return f"training.activation_checkpointing full, which recomputes them; or {fewer}"
     if part == "communication_buffers" and job.parallelism.strategy == "ddp" and not job.parallelism.gradient_as_bucket_view:

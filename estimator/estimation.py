@@ -33,6 +33,7 @@ from estimator.tape.replay import Replay
 from estimator.tape.tape import KV_CACHE
 from estimator.timing.step import decode_time, training_time
 from estimator.training import partial
+from estimator.training.optimizers.refusals import check_optimizer
 from estimator.training.plan import precision_of
 from estimator.units import MIB
 from estimator.verdict import judge, offered
@@ -153,14 +154,7 @@ def _refuse_unmodelled(job: Job, spec: ModelSpec) -> None:
         partial.refuse(job)
         if training.attention == "flash_attention_2" and training.precision == "32-true":
             raise InvalidJob("flash_attention_2 runs in half precision only; write sdpa, or bf16-mixed", "training.attention")
-        if (
-            training.optimizer.startswith("sgd")
-            and training.optimizer_implementation == "fused"
-            and job.parallelism.strategy == "fsdp2"
-        ):
-            raise InvalidJob(
-                "torch has no fused SGD for parameters that fsdp2 shards; write foreach", "training.optimizer_implementation"
-            )
+        check_optimizer(job)
     for name, where in job.offload:
         if where != "none" and (name != "activations" or job.task != "train"):
             raise NotModelled(f"offload to {where} is not modelled yet", f"offload.{name}")

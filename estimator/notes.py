@@ -36,6 +36,8 @@ def _of_training(job: Job, place: Topology) -> list[str]:
     ]
     if job.training.quantization:
         said.append(_quantized(job.training.quantization) + "; embeddings, norms and the output layer are as they were")
+    if job.training.optimizer_implementation in _LIBRARIES:
+        said.append(f"{job.training.optimizer} as {_LIBRARIES[job.training.optimizer_implementation]} has it")
     if isinstance(job.training.adapter, PromptLearning):
         virtual = job.training.adapter.virtual_tokens
         said.append(f"{job.training.adapter.type} as peft 0.21 does it: {virtual} virtual tokens beside those of sequence_length")
@@ -77,6 +79,17 @@ _METHODS = {
     "lokr": "LoKr",
 }
 _RELEASES = {"5": "transformers 5.23", "4.48": "transformers 4.48", "4.45": "transformers 4.45"}
+
+_LIBRARIES = {
+    "transformers": "transformers 5.23",
+    "bitsandbytes": "bitsandbytes 0.50",
+    "torchao": "torchao 0.18",
+    "lion-pytorch": "lion-pytorch 0.2",
+    "galore-torch": "galore-torch 1.0",
+    "apollo-torch": "apollo-torch 1.0",
+    "pytorch-optimizer": "pytorch-optimizer 4.1",
+}
+"""Whose optimizers are not torch's."""
 
 
 def _reentrance(job: Job) -> str:

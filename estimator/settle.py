@@ -5,11 +5,12 @@ from __future__ import annotations
 from estimator.families import heads
 from estimator.job import Job
 from estimator.job.adapter import PrefixTuning, PromptLearning
+from estimator.job.optimizer import IMPLEMENTATIONS, RANKS
 from estimator.specs.spec import ModelSpec
 
 
 def settled(job: Job, spec: ModelSpec) -> Job:
-    """The job with torch's implementation of its optimizer, lengths that the model has positions for, its way of attention, and
+    """The job with the usual implementation of its optimizer, lengths that the model has positions for, its way of attention, and
     a strategy.
 
     Only where none were given. Raises `InvalidJob` for an implementation of attention that the model does not have.
@@ -18,8 +19,10 @@ def settled(job: Job, spec: ModelSpec) -> Job:
     if most and job.task == "train" and isinstance(job.training.adapter, PromptLearning):
         most = max(1, most - job.training.adapter.virtual_tokens)
     training, serving, parallelism = job.training, job.serving, job.parallelism
-    if "optimizer_implementation" not in training.model_fields_set and training.optimizer.startswith("sgd"):
-        training = training.model_copy(update={"optimizer_implementation": "foreach"})
+    if training.optimizer_implementation is None:
+        training = training.model_copy(update={"optimizer_implementation": IMPLEMENTATIONS[training.optimizer][0]})
+    if training.optimizer_rank is None and training.optimizer in RANKS:
+        training = training.model_copy(update={"optimizer_rank": RANKS[training.optimizer]})
     if "sequence_length" not in training.model_fields_set and most and training.sequence_length > most:
         training = training.model_copy(update={"sequence_length": most})
     if "loss" not in training.model_fields_set and training.implementation == "liger":

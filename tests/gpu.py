@@ -21,7 +21,8 @@ from estimator import Job, estimate
 from estimator.specs.resolve import resolve
 from estimator.specs.spec import DecoderSpec, ModelSpec
 from estimator.units import MIB
-from estimator.verify.model import autocast, build, config, defaulting_to, make_optimizer
+from estimator.verify.model import autocast, build, config, defaulting_to
+from estimator.verify.optimizers import make_optimizer
 from estimator.verify.step import batch
 from tests.jobs import cases, job_of
 

@@ -29,6 +29,11 @@ CASES: list[tuple[dict[str, Any], str, dict[str, Any]]] = [
         "optimizer_implementation fused",
         {"training": {"optimizer_implementation": "fused"}},
     ),
+    (
+        {**FULL, "training": {"precision": "32-true"}},
+        "training.optimizer adamw-8bit",
+        {"training": {"precision": "32-true", "optimizer": "adamw-8bit"}},
+    ),
     ({**SERVED, "serving": {"context": 200_000}}, "shorter serving.context", {"serving": {"context": 4096}}),
     ({**SERVED, "serving": {"concurrency": 512}}, "serving.concurrency", {"serving": {"concurrency": 4}}),
     ({**SERVED, "model": "llama-2-70b"}, "serving.weights int8", {"serving": {"weights": "int8"}}),

@@ -217,6 +217,7 @@ class Decoder:
         self.weight = build.parameter("decoder.embed_tokens.weight", (spec.vocab_size, spec.hidden_size), tokens=True)
         self.embed_tokens = Embedding(self.weight)
         self.embed_positions = build.parameter("decoder.embed_positions.weight", (spec.max_target_positions, spec.hidden_size))
+        build.embeddings += ["decoder.embed_tokens", "decoder.embed_positions"]
         # backward makes the gradient of the encoder's output in the last layer, the others add to it
         self.layers = build.layers(spec.decoder_layers, lambda _: DecoderLayer(spec, build), "decoder.layers", last=1)
         self.layer_norm = build.layer_norm("decoder.layer_norm", spec.hidden_size)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
 from estimator.job.adapter import Adapter
+from estimator.job.optimizer import ALIASES, Implementation, Optimizer
 from estimator.job.part import Bytes, Count, Length, Part, Storage, Tokens
 from estimator.job.trainable import Trained
 
@@ -72,8 +74,19 @@ class Training(Part):
         "megatron-bf16",
         "megatron-fp16",
     ] = "bf16-mixed"
-    optimizer: Literal["adamw", "adam", "sgd", "sgd-momentum"] = "adamw"
-    optimizer_implementation: Literal["foreach", "fused", "forloop"] = "fused"
+    optimizer: Optimizer = Field("adamw", description="which optimizer; names of transformers' Trainer are understood, too")
+    optimizer_implementation: Implementation | None = Field(
+        None, description="one of torch's three kinds, or a library; without it, the usual one: fused for adamw and adam"
+    )
+    optimizer_rank: Count | None = Field(
+        None, description="rank to which GaLore and APOLLO project gradients; without it, 128, 256, and 1 for apollo-mini"
+    )
+    optimizer_wide_embeddings: bool = Field(
+        False, description="embeddings keep 32-bit states beside bitsandbytes' 8-bit ones, as transformers' Trainer has it"
+    )
+    optimizer_in_backward: bool = Field(
+        False, description="step for each parameter as soon as its gradient is there, and free that (a hook on the parameter)"
+    )
     micro_batch_size: Count = Field(1, description="sequences per GPU and forward pass")
     sequence_length: Length = Field(2048, description="tokens")
     target_length: Length | None = Field(
@@ -111,3 +124,11 @@ class Training(Part):
         description="in float32 beside quantized weights: norms (TRL), all (peft.prepare_model_for_kbit_training)",
     )
     tokens: Tokens | None = Field(None, description="tokens that the whole run processes")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _trainer_names(cls, given: Any) -> Any:
+        """What transformers' Trainer calls an optimizer, as fields."""
+        if isinstance(given, Mapping) and isinstance(name := given.get("optimizer"), str) and name in ALIASES:
+            return {**ALIASES[name], **{key: value for key, value in given.items() if key != "optimizer"}}
+        return given

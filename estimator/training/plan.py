@@ -100,8 +100,10 @@ def trace_training(job: Job, spec: ModelSpec, topology: Topology, gpu: Gpu = AMP
         keeps_gradients=not training.zero_grad_to_none,
         widens=training.autocast and training.transformers_release != "5",
         offloads=job.offload.activations != "none" and not recomputed.recomputes,
+        in_backward=training.optimizer_in_backward,
     )
-    train(build, model, optimizer(training.optimizer, training.optimizer_implementation), step)
+    weights = (frozenset(f"{name}.weight" for name in names) for names in (build.linears, build.embeddings))
+    train(build, model, optimizer(training, *weights), step)
     return build
 
 
@@ -166,7 +168,7 @@ def _sharding(job: Job, topology: Topology, precision: Recipe, tape: Tape) -> Sh
     if strategy == "zero3":
         training = job.training
         return Zero3(
-            tape, world, foreach=training.optimizer.startswith("adam") and training.optimizer_implementation == "foreach"
+            tape, world, foreach=training.optimizer in ("adamw", "adam") and training.optimizer_implementation == "foreach"
         )
     if strategy in ("zero1", "zero2"):
         return Zero12(tape, world, int(strategy[-1]))

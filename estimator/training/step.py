@@ -12,7 +12,7 @@ from estimator.tape import autograd
 from estimator.tape.autocast import autocast
 from estimator.tape.offload import Offload
 from estimator.training.gradients import Clip, kept
-from estimator.training.optimizers import Optimizer
+from estimator.training.optimizers import Optimizer, step_in_backward
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +28,8 @@ class Step:
     """Whether what the model returns is converted to float32."""
     offloads: bool = False
     """Whether all that forward saves goes to the host's memory."""
+    in_backward: bool = False
+    """Whether the optimizer steps for each parameter within backward."""
 
 
 def train(build: Builder, model: Model, optimizer: Optimizer, step: Step) -> None:
@@ -38,7 +40,9 @@ def train(build: Builder, model: Model, optimizer: Optimizer, step: Step) -> Non
     tape = build.tape
     run = build.root(model.forward)
     trained = [p for p in build.parameters if p.trainable and p.local.numel]
-    states = optimizer.states(tape, trained)
+    states = optimizer.states(tape, trained, alone=step.in_backward)
+    if step.in_backward:
+        step_in_backward(tape, optimizer, trained)
     if step.keeps_gradients:
         kept(tape, trained)
     repeats = min(step.micro_steps, 2)
@@ -61,6 +65,7 @@ def train(build: Builder, model: Model, optimizer: Optimizer, step: Step) -> Non
     tape.begin("optimizer_step")
     if step.clip is not None:
         step.clip(tape, trained)
-    build.sharding.step(lambda: optimizer.step(tape, trained))
+    if not step.in_backward:
+        build.sharding.step(lambda: optimizer.step(tape, trained))
     tape.finish()
     del states

@@ -75,6 +75,11 @@ def _refuse_unplayable(job: Job) -> None:
     for unplayable, why, where in (
         (job.task != "train", "training is what is verified", "task"),
         (training.quantization, "bitsandbytes and AutoGPTQ have no kernels for tensors without data", "training.quantization"),
+        (
+            training.optimizer_implementation in ("bitsandbytes", "torchao"),
+            f"optimizers of {training.optimizer_implementation} step on a GPU only",
+            "training.optimizer_implementation",
+        ),
         (training.implementation != "transformers", "fused kernels need a GPU", "training.implementation"),
         (training.loss != "eager", "fused kernels need a GPU", "training.loss"),
         (training.attention == "flash_attention_2", "FlashAttention-2 needs a GPU", "training.attention"),

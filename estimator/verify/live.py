@@ -68,6 +68,15 @@ class Live(TorchDispatchMode):
         self.operation = ""
         self.in_backward = False
 
+    @contextmanager
+    def outside_backward(self) -> Iterator[None]:
+        """What runs within backward without being part of it: hooks."""
+        before, self.in_backward = self.in_backward, False
+        try:
+            yield
+        finally:
+            self.in_backward = before
+
     def track(self, tensor: torch.Tensor) -> None:
         """Count a tensor's storage from now on; of a sharded tensor, the part that lies here."""
         storage = (tensor._local_tensor if isinstance(tensor, DTensor) else tensor).untyped_storage()

@@ -188,13 +188,3 @@ def autocast(job: Job, device: str = "cpu") -> Any:
     if training.precision != "bf16-mixed" or job.parallelism.strategy in ("fsdp1", "fsdp2"):
         return nullcontext()
     return torch.autocast(device, torch.bfloat16)
-
-
-def make_optimizer(job: Job, model: nn.Module) -> torch.optim.Optimizer:
-    """torch's optimizer of that name and implementation, over what is trained."""
-    trained = [p for p in model.parameters() if p.requires_grad]
-    name, implementation = job.training.optimizer, job.training.optimizer_implementation
-    flags: dict[str, Any] = {"foreach": implementation == "foreach", "fused": implementation == "fused"}
-    if name in ("adamw", "adam"):
-        return (torch.optim.AdamW if name == "adamw" else torch.optim.Adam)(trained, lr=1e-4, **flags)
-    return torch.optim.SGD(trained, lr=1e-4, momentum=0.9 if name == "sgd-momentum" else 0.0, **flags)

@@ -10,7 +10,7 @@ from unittest import mock
 
 import torch
 from torch import nn
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensor, FakeTensorMode
 from torch.distributed.fsdp import FullyShardedDataParallel
 from transformers import PreTrainedModel, masking_utils
 
@@ -20,8 +20,9 @@ from estimator.job import Job
 from estimator.specs.spec import ModelSpec
 from estimator.verify.cuda import on_cuda
 from estimator.verify.live import Live, resizes_seen
-from estimator.verify.model import autocast, build, make_optimizer, ranks
+from estimator.verify.model import autocast, build, ranks
 from estimator.verify.offload import forward_offloaded, on_host
+from estimator.verify.optimizers import Optimizers, make_optimizer
 
 Counted = dict[str, int]
 Log = list[tuple[int, str]]
@@ -46,11 +47,13 @@ def fake_step(job: Job, spec: ModelSpec, logs: dict[str, Log] | None = None) -> 
             model = build(job, spec, mesh)
         for tensor in [*model.parameters(), *model.buffers()]:
             live.track(tensor.data)
-        optimizer = make_optimizer(job, model)
+        optimizer = make_optimizer(job, model, live.outside_backward)
+        for state in optimizer.states():  # AdaGrad has them from the start
+            for tensor in filter(torch.is_tensor, state.values()):
+                live.track(tensor)
         with usual_numbers(), resizes_seen(live), live:
             play(job, spec, model, optimizer, live)
-            if job.training.optimizer_implementation != "fused":
-                _forget_counters(optimizer, live)
+            settle_states(job, optimizer, live)
             counted = play(job, spec, model, optimizer, live, logs)
         del model, optimizer
     gc.collect()
@@ -62,7 +65,7 @@ def untouched(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
     return tensor
 
 
-def play(job: Job, spec: ModelSpec, model: nn.Module, optimizer: torch.optim.Optimizer, live: Live, logs: Any = None) -> Counted:
+def play(job: Job, spec: ModelSpec, model: nn.Module, optimizer: Optimizers, live: Live, logs: Any = None) -> Counted:
     """One step, with `live` counting."""
     training = job.training
     counted = {"resident": live.bytes, "forward_end": 0, "forward": 0, "backward": 0, "optimizer_step": 0}
@@ -131,11 +134,18 @@ def _end(ids: torch.Tensor, token: int) -> None:
     ids[:, -1].fill_(token)
 
 
-def _forget_counters(optimizer: torch.optim.Optimizer, live: Live) -> None:
-    """Only a fused optimizer counts its steps on the GPU (torch/optim/adam.py, `_init_group`)."""
-    for state in optimizer.state.values():
-        if "step" in state:
-            live.forget(state["step"])
+def settle_states(job: Job, optimizer: Optimizers, live: Live) -> None:
+    """Leave out what lies in the host's memory, and let steps pass where the first ones do less.
+
+    Only a fused optimizer counts its steps on the GPU (torch/optim/adam.py, `_init_group`); RAdam rectifies from the sixth on
+    (torch/optim/radam.py, `rho_t > 5`).
+    """
+    for state in optimizer.states():
+        if isinstance(state.get("step"), torch.Tensor):
+            if job.training.optimizer == "radam":
+                state["step"] += 10
+            if job.training.optimizer_implementation != "fused":
+                live.forget(state["step"])
 
 
 @contextmanager
@@ -163,14 +173,22 @@ def no_packing() -> Iterator[None]:
 def usual_numbers() -> Iterator[None]:
     """Answers to what models ask about numbers, which fake tensors do not have.
 
-    Half-precision activations are all finite; as many tokens end each sequence.
+    Half-precision activations are all finite; as many tokens end each sequence; norms that Adafactor reads are one.
     """
+    plain_item = FakeTensor.item
+
+    def item(tensor: torch.Tensor) -> Any:
+        try:
+            return plain_item(tensor)
+        except DataDependentOutputException:
+            return 1.0
 
     def alike(counts: torch.Tensor) -> torch.Tensor:
         return counts[:1]
 
     with (
         mock.patch.object(FakeTensor, "__bool__", create=True, return_value=True),
+        mock.patch.object(FakeTensor, "item", item, create=True),
         mock.patch.object(torch, "unique_consecutive", alike),
     ):
         yield

@@ -16,7 +16,8 @@ from estimator.job import Job
 from estimator.specs.spec import ModelSpec
 from estimator.verify.cuda import on_cuda
 from estimator.verify.live import rounded
-from estimator.verify.model import build, make_optimizer
+from estimator.verify.model import build
+from estimator.verify.optimizers import Optimizers, make_optimizer
 from estimator.verify.step import Counted, batch
 from tests.judge.allocations import Lap, laps, watching
 from tests.judge.dropout import fused_dropout
@@ -63,16 +64,16 @@ def _buckets(model: Any) -> list[int]:
     return [int(size) for size in model._get_ddp_logging_data()["bucket_sizes"].split(",")]
 
 
-def _held(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+def _held(model: torch.nn.Module, optimizer: Optimizers) -> list[torch.Tensor]:
     """Parameters, buffers and optimizer states, without step counters that would lie in the host's memory."""
-    counts_on_gpu = bool(optimizer.defaults.get("fused"))
-    states = [t for state in optimizer.state.values() for name, t in state.items() if counts_on_gpu or name != "step"]
+    counts_on_gpu = bool(optimizer.members[0].defaults.get("fused"))
+    states = [t for state in optimizer.states() for name, t in state.items() if counts_on_gpu or name != "step"]
     states = [t for t in states if t is not None]
     plain = [t for module in model.modules() for t in vars(module).values() if isinstance(t, torch.Tensor)]
     return [*model.parameters(), *model.buffers(), *plain, *states]
 
 
-def _play(job: Job, spec: ModelSpec, model: Any, optimizer: torch.optim.Optimizer) -> None:
+def _play(job: Job, spec: ModelSpec, model: Any, optimizer: Optimizers) -> None:
     for _ in range(job.training.gradient_accumulation_steps):
         with record_function("forward"):
             inputs = batch(job, spec, getattr(model, "module", model))

@@ -1,0 +1,85 @@
+"""Adam and what is close to it in torch.optim: two moments, and a step whose temporaries depend on the implementation."""
+
+from __future__ import annotations
+
+from estimator.families.build import Parameter
+from estimator.tape.tape import Slot, Tape
+from estimator.tape.tensor import Tensor
+from estimator.training.optimizers.base import Lists, Step, by_type, in_place, like, multi_tensor, neighbours
+
+
+def _adam(tape: Tape, parameters: list[Parameter]) -> None:
+    """One parameter at a time: a root and its quotient, the quotient kept until the next parameter's is there.
+
+    torch/optim/adam.py, `_single_tensor_adam`: `denom = (exp_avg_sq.sqrt() / bias_correction2_sqrt).add_(eps)`.
+    """
+    denominator = None
+    for parameter in neighbours(parameters):
+        root = like(tape, parameter, "sqrt")
+        quotient = like(tape, parameter, "div")
+        del root
+        denominator = quotient
+        del quotient
+    del denominator
+
+
+def _adamax_foreach(tape: Tape, parameters: list[Parameter]) -> None:
+    """The gradients' absolute values; the name of the list is rebound before the next type's are made.
+
+    torch/optim/adamax.py, `_multi_tensor_adamax`: `grouped_grads = torch._foreach_abs(grouped_grads)`.
+    """
+    lists = Lists(tape)
+    held: list[tuple[Slot | None, Tensor]] = []
+    for group in by_type(parameters):
+        lists.free(held)
+        held = lists.new("_foreach_abs", group)
+    lists.free(held)
+
+
+def _adamax(tape: Tape, parameters: list[Parameter]) -> None:
+    """torch/optim/adamax.py, `_single_tensor_adamax`: `grad.abs().add_(eps)`, an argument that is gone after its call."""
+    for parameter in neighbours(parameters):
+        norm = like(tape, parameter, "abs")
+        del norm
+
+
+def _nadam(tape: Tape, parameters: list[Parameter]) -> None:
+    """torch/optim/nadam.py, `_single_tensor_nadam`: `denom = exp_avg_sq.div(bias_correction2).sqrt()`, kept for a round."""
+    denominator = None
+    for parameter in neighbours(parameters):
+        quotient = like(tape, parameter, "div")
+        root = like(tape, parameter, "sqrt")
+        del quotient
+        denominator = root
+        del root
+    del denominator
+
+
+def _radam(tape: Tape, parameters: list[Parameter]) -> None:
+    """torch/optim/radam.py, `_single_tensor_radam`, from the sixth step on, when it rectifies (`rho_t > 5`)."""
+    corrected = None
+    for parameter in neighbours(parameters):
+        corrected = like(tape, parameter, "div")
+        scaled = like(tape, parameter, "mul")
+        root = like(tape, parameter, "sqrt")
+        inverse = like(tape, parameter, "reciprocal")
+        rate = like(tape, parameter, "mul")
+        del inverse, root
+        update = like(tape, parameter, "mul")
+        del scaled, rate
+        rectified = like(tape, parameter, "mul")
+        del update, rectified
+    del corrected
+
+
+_ROOTS = multi_tensor("_foreach_sqrt")
+"""Roots of all second moments of a type at once: one more set of parameters, held until those of the next type are there.
+
+torch/optim/adam.py, `_multi_tensor_adam`: `exp_avg_sq_sqrt = torch._foreach_sqrt(device_exp_avg_sqs)`; nadam.py does the
+same, and radam.py in its `buffer`.
+"""
+
+ADAM: dict[str, Step] = {"foreach": _ROOTS, "fused": in_place, "forloop": _adam}
+ADAMAX: dict[str, Step] = {"foreach": _adamax_foreach, "forloop": _adamax}
+NADAM: dict[str, Step] = {"foreach": _ROOTS, "forloop": _nadam}
+RADAM: dict[str, Step] = {"foreach": _ROOTS, "forloop": _radam}

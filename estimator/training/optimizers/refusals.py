@@ -1,0 +1,75 @@
+"""Which optimizers go with the rest of a job: refused is what does not exist, and what is not known."""
+
+from __future__ import annotations
+
+from estimator.errors import InvalidJob, NotModelled
+from estimator.job import Job, Training
+from estimator.job.optimizer import IMPLEMENTATIONS, RANKS
+from estimator.training.optimizers.blocks import WITHOUT_BF16
+
+MATRICES = ("muon", "galore-adamw", "apollo", "apollo-mini", "shampoo", "soap")
+"""Optimizers that treat a matrix as one, and the layers' matrices apart from the rest."""
+DEEPSPEED = ("adamw", "adam", "sgd", "sgd-momentum")
+"""What is modelled on DeepSpeed's flat float32 partitions."""
+SHARDED = ("adamw", "adam", "sgd", "sgd-momentum", "adagrad", "adadelta", "adamax", "nadam", "radam", "rmsprop")
+"""What torch steps on fully_shard's parts of parameters element by element."""
+
+TORCH = ("foreach", "fused", "forloop")
+"""torch's own implementations."""
+
+
+def check_optimizer(job: Job) -> None:
+    """Raise `InvalidJob` for an optimizer that cannot be, and `NotModelled` for one that is not known, of a settled job."""
+    training = job.training
+    name, by = training.optimizer, training.optimizer_implementation
+    known = IMPLEMENTATIONS[name]
+    if by not in known:
+        raise InvalidJob(
+            f"there is no {by} implementation of {name}; write {' or '.join(known)}", "training.optimizer_implementation"
+        )
+    if training.optimizer_rank is not None and name not in RANKS:
+        raise InvalidJob(f"{name} projects nothing: a rank is for {', '.join(RANKS)}", "training.optimizer_rank")
+    if training.optimizer_wide_embeddings and not (by == "bitsandbytes" and name.endswith("-8bit")):
+        raise InvalidJob(f"{name} ({by}) has no 8-bit states of bitsandbytes: leave it out", "training.optimizer_wide_embeddings")
+    if by == "bitsandbytes" and name.removesuffix("-8bit") in WITHOUT_BF16 and training.precision == "bf16-true":
+        raise InvalidJob(
+            f"bitsandbytes has no kernel for bf16 gradients of {name}: write adamw-8bit, or another precision",
+            "training.optimizer",
+        )
+    if name in MATRICES and training.adapter:
+        raise NotModelled(f"{name} of an adapter's matrices is not modelled yet; use adamw", "training.optimizer")
+    _check_strategy(job)
+    if training.optimizer_in_backward:
+        _check_in_backward(training, job.parallelism.strategy or "none")
+
+
+def _check_strategy(job: Job) -> None:
+    name, by, strategy = job.training.optimizer, job.training.optimizer_implementation, job.parallelism.strategy or "none"
+    if strategy.startswith("zero") and (name not in DEEPSPEED or by == "bitsandbytes"):
+        raise NotModelled(f"{name} ({by}) under {strategy} is not modelled yet; use adamw, or fsdp2", "training.optimizer")
+    if strategy == "fsdp1" and (name not in SHARDED or by not in TORCH):
+        raise NotModelled(f"{name} ({by}) under fsdp1 is not modelled yet; use adamw", "training.optimizer")
+    if strategy != "fsdp2":
+        return
+    if name.startswith("sgd") and by == "fused":
+        raise InvalidJob(
+            "torch has no fused SGD for parameters that fsdp2 shards; write foreach", "training.optimizer_implementation"
+        )
+    if by == "torchao":
+        return
+    if name not in SHARDED or by == "bitsandbytes":
+        raise NotModelled(
+            f"{name} ({by}) under fsdp2 is not modelled yet; use adamw, or adamw-8bit of torchao", "training.optimizer"
+        )
+
+
+def _check_in_backward(training: Training, strategy: str) -> None:
+    where = "training.optimizer_in_backward"
+    if training.gradient_accumulation_steps > 1:
+        raise InvalidJob("a step within backward leaves no gradients to accumulate: write gradient_accumulation_steps: 1", where)
+    if training.gradient_clipping:
+        raise InvalidJob("a step within backward knows no norm of all gradients: leave gradient_clipping out", where)
+    if not training.zero_grad_to_none:
+        raise InvalidJob("a step within backward frees each gradient: leave zero_grad_to_none out", where)
+    if strategy != "none":
+        raise NotModelled(f"a step within backward is not modelled under {strategy} yet; use strategy none", where)
