@@ -23,6 +23,7 @@ from estimator.training.adapters import FUSED, Lora, lora
 from estimator.training.optimizers import optimizer
 from estimator.training.quantization import STORAGE
 from estimator.training.recipes import Recipe, recipe
+from estimator.training.scaling import scaler
 from estimator.training.step import Step, train
 
 
@@ -72,10 +73,11 @@ def trace_training(job: Job, spec: ModelSpec, topology: Topology, gpu: Gpu = AMP
     step = Step(
         batch,
         training.gradient_accumulation_steps,
-        precision.autocast or (precision.weights if training.autocast else None),
+        precision.compute if precision.autocast or training.autocast else None,
         clipped=training.gradient_clipping,
         keeps_gradients=not training.zero_grad_to_none,
         widens=training.autocast and training.transformers_release != "5",
+        scaler=scaler(training, precision, build.parameters),
     )
     train(build, model, optimizer(training.optimizer, training.optimizer_implementation), step)
     return build

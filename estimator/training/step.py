@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from estimator.dtypes import DType
@@ -10,8 +11,10 @@ from estimator.families.heads import Batch, Model
 from estimator.families.held import widened
 from estimator.tape import autograd
 from estimator.tape.autocast import autocast
+from estimator.tape.tape import Tape
 from estimator.training.gradients import clip, kept
 from estimator.training.optimizers import Optimizer
+from estimator.training.scaling import Scaler, Unscaled
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +28,7 @@ class Step:
     keeps_gradients: bool = False
     widens: bool = False
     """Whether what the model returns is converted to float32."""
+    scaler: Callable[[Tape], Scaler] = Unscaled
 
 
 def train(build: Builder, model: Model, optimizer: Optimizer, step: Step) -> None:
@@ -37,6 +41,7 @@ def train(build: Builder, model: Model, optimizer: Optimizer, step: Step) -> Non
     trained = [p for p in build.parameters if p.trainable]
     states = optimizer.states(tape, trained)
     run = build.root(model.forward)
+    scaler = step.scaler(tape)
     if step.keeps_gradients:
         kept(tape, trained)
     repeats = min(step.micro_steps, 2)
@@ -52,11 +57,13 @@ def train(build: Builder, model: Model, optimizer: Optimizer, step: Step) -> Non
                 held = widened(held)
         tape.begin("backward")
         del held
-        autograd.backward(loss)
+        autograd.backward(scaler.scale(loss))
         del loss, inputs
     tape.begin("optimizer_step")
     if step.clipped:
+        scaler.unscale()
         clip(tape, trained)
-    build.sharding.step(lambda: optimizer.step(tape, trained))
+    build.sharding.step(lambda: scaler.step(lambda: optimizer.step(tape, trained)))
+    scaler.update()
     tape.finish()
     del states

@@ -33,6 +33,7 @@ PEFT = {
 """PEFT's `task_type` for each head that has one."""
 TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 TRUE = {"32-true": torch.float32, "bf16-true": torch.bfloat16, "16-true": torch.float16}
+MIXED = {"bf16-mixed": torch.bfloat16, "16-mixed": torch.float16}
 
 
 AUTO = {
@@ -197,7 +198,8 @@ def _segment(stack: nn.ModuleList, size: int, reentrant: bool) -> None:
 
 
 def _shard(model: Any, job: Job, mesh: DeviceMesh) -> None:
-    policy = MixedPrecisionPolicy(torch.bfloat16, torch.float32) if job.training.precision == "bf16-mixed" else None
+    half = MIXED.get(job.training.precision)
+    policy = MixedPrecisionPolicy(half, torch.float32) if half else None
     settings: dict[str, Any] = {"mesh": mesh} if policy is None else {"mesh": mesh, "mp_policy": policy}
     for layer in (layer for stack in stacks(model) for layer in stack):
         fully_shard(layer, reshard_after_forward=job.parallelism.reshard_after_forward, **settings)
@@ -220,11 +222,15 @@ def ranks(world: int) -> Iterator[DeviceMesh | None]:
 def autocast(job: Job, device: str = "cpu") -> Any:
     """What the forward pass runs in."""
     training = job.training
-    if training.autocast:
-        return torch.autocast(device, TRUE[training.precision])
-    if training.precision != "bf16-mixed" or job.parallelism.strategy == "fsdp2":
-        return nullcontext()
-    return torch.autocast(device, torch.bfloat16)
+    half = MIXED.get(training.precision)
+    if training.autocast or (half is not None and job.parallelism.strategy != "fsdp2"):
+        return torch.autocast(device, half or TRUE[training.precision])
+    return nullcontext()
+
+
+def make_scaler(job: Job) -> torch.amp.GradScaler:
+    """torch's scaler of the loss, which does nothing but where float16 is mixed with float32."""
+    return torch.amp.GradScaler("cpu", enabled=job.training.precision == "16-mixed")
 
 
 def make_optimizer(job: Job, model: nn.Module) -> torch.optim.Optimizer:

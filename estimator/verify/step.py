@@ -19,7 +19,7 @@ from estimator.job import Job
 from estimator.specs.spec import ModelSpec
 from estimator.verify.cuda import on_cuda
 from estimator.verify.live import Live, resizes_seen
-from estimator.verify.model import autocast, build, make_optimizer, ranks
+from estimator.verify.model import autocast, build, make_optimizer, make_scaler, ranks
 
 Counted = dict[str, int]
 Log = list[tuple[int, str]]
@@ -38,13 +38,13 @@ def fake_step(job: Job, spec: ModelSpec, logs: dict[str, Log] | None = None) -> 
             model = build(job, spec, mesh)
         for tensor in [*model.parameters(), *model.buffers()]:
             live.track(tensor.data)
-        optimizer = make_optimizer(job, model)
+        optimizer, scaler = make_optimizer(job, model), make_scaler(job)
         with usual_numbers(), resizes_seen(live), live:
-            play(job, spec, model, optimizer, live)
+            play(job, spec, model, optimizer, scaler, live)
             if job.training.optimizer_implementation != "fused":
                 _forget_counters(optimizer, live)
-            counted = play(job, spec, model, optimizer, live, logs)
-        del model, optimizer
+            counted = play(job, spec, model, optimizer, scaler, live, logs)
+        del model, optimizer, scaler
     gc.collect()
     return counted
 
@@ -54,7 +54,15 @@ def untouched(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
     return tensor
 
 
-def play(job: Job, spec: ModelSpec, model: nn.Module, optimizer: torch.optim.Optimizer, live: Live, logs: Any = None) -> Counted:
+def play(
+    job: Job,
+    spec: ModelSpec,
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    scaler: torch.amp.GradScaler,
+    live: Live,
+    logs: Any = None,
+) -> Counted:
     """One step, with `live` counting."""
     training = job.training
     counted = {"resident": live.bytes, "forward_end": 0, "forward": 0, "backward": 0, "optimizer_step": 0}
@@ -76,13 +84,15 @@ def play(job: Job, spec: ModelSpec, model: nn.Module, optimizer: torch.optim.Opt
         at = lap("forward", at)
         del result
         live.in_backward = True
-        loss.backward()
+        scaler.scale(loss).backward()
         live.in_backward = False
         del loss, inputs
         at = lap("backward", at)
     if training.gradient_clipping:
+        scaler.unscale_(optimizer)
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0, foreach=True)
-    optimizer.step()
+    scaler.step(optimizer)
+    scaler.update()
     lap("optimizer_step", at)
     optimizer.zero_grad(set_to_none=training.zero_grad_to_none)
     return counted
@@ -152,8 +162,11 @@ def no_packing() -> Iterator[None]:
 def usual_numbers() -> Iterator[None]:
     """Answers to what models ask about numbers, which fake tensors do not have.
 
-    Half-precision activations are all finite; as many tokens end each sequence.
+    Half-precision activations are all finite, and so are gradients; as many tokens end each sequence.
     """
+
+    def step(scaler: Any, optimizer: Any, state: Any, *args: Any) -> None:
+        optimizer.step(*args)
 
     def alike(counts: torch.Tensor) -> torch.Tensor:
         return counts[:1]
@@ -161,5 +174,6 @@ def usual_numbers() -> Iterator[None]:
     with (
         mock.patch.object(FakeTensor, "__bool__", create=True, return_value=True),
         mock.patch.object(torch, "unique_consecutive", alike),
+        mock.patch.object(torch.amp.GradScaler, "_maybe_opt_step", step),
     ):
         yield
