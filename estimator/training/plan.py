@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from estimator import dtypes
 from estimator.errors import InvalidJob, NotModelled
@@ -14,6 +15,7 @@ from estimator.families.layers import Checkpointing
 from estimator.job import CheckpointForm, Job, Training
 from estimator.parallel.ddp import Ddp
 from estimator.parallel.fsdp2 import Fsdp2, Policy
+from estimator.parallel.megatron import MainParameters
 from estimator.parallel.topology import Topology
 from estimator.parallel.zero import Zero12
 from estimator.parallel.zero3 import Zero3
@@ -40,6 +42,8 @@ def trace_training(job: Job, spec: ModelSpec, topology: Topology, gpu: Gpu = AMP
     for name, value in (("reentrant_checkpointing", True), ("gradient_clipping", True), ("zero_grad_to_none", False)):
         if getattr(training, name) == value and topology.strategy not in ("none", "ddp"):
             raise NotModelled(f"{name}: {str(value).lower()} is not modelled under {topology.strategy} yet", f"training.{name}")
+        if getattr(training, name) == value and precision.summed and name != "reentrant_checkpointing":
+            raise NotModelled(f"{name}: {str(value).lower()} is not modelled with {training.precision} yet", f"training.{name}")
     if recomputed.segment and topology.strategy == "fsdp2":
         raise NotModelled(
             "segments of several layers are not modelled under fsdp2 yet; use full or {every: k}",
@@ -79,7 +83,10 @@ def trace_training(job: Job, spec: ModelSpec, topology: Topology, gpu: Gpu = AMP
         widens=training.autocast and training.transformers_release != "5",
         scaler=scaler(training, precision, build.parameters),
     )
-    train(build, model, optimizer(training.optimizer, training.optimizer_implementation), step)
+    chosen = optimizer(training.optimizer, training.optimizer_implementation)
+    if precision.summed:
+        chosen = replace(chosen, counter=False)  # Apex's and Transformer Engine's FusedAdam count steps on the host
+    train(build, model, chosen, step)
     return build
 
 
@@ -125,6 +132,10 @@ def _adapter(training: Training, spec: ModelSpec) -> Lora | None:
 
 def _sharding(job: Job, topology: Topology, precision: Recipe, tape: Tape) -> Sharding:
     world, strategy = topology.data, topology.strategy
+    if precision.summed:
+        if job.parallelism.gradient_as_bucket_view:
+            raise InvalidJob("Megatron's gradients are its buffer already: leave it out", "parallelism.gradient_as_bucket_view")
+        return MainParameters(tape, precision.summed)
     if strategy == "ddp":
         return Ddp(tape, job.parallelism.gradient_as_bucket_view)
     if strategy == "fsdp2":

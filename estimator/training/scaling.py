@@ -102,8 +102,36 @@ class GradScaler:
         self.found = None
 
 
+class MegatronScaler:
+    """Megatron's (optimizer/grad_scaler.py): a scale of one for bf16; for float16 its bound and its factors lie on the GPU, too."""
+
+    def __init__(self, tape: Tape, unscales: bool):
+        self.unscales = unscales
+        with tape.counting(OPTIMIZER_STATE):
+            self.factor = empty(tape, (1,), dtypes.float32, "scale")
+            names = ("min_scale", "growth_factor", "backoff_factor", "found_inf", "overflow_buf") if unscales else ()
+            self.beside = [empty(tape, (1,), dtypes.float32, name) for name in names]
+
+    def scale(self, loss: Tensor) -> Tensor:
+        with self.factor.tape.losing():
+            return mul(self.factor, loss)
+
+    def unscale(self) -> None:
+        """It is the step that does it."""
+
+    def step(self, optimize: Callable[[], None]) -> None:
+        if self.unscales:
+            unary("to", unary("reciprocal", unary("to", self.factor, dtypes.float64)), dtypes.float32)
+        optimize()
+
+    def update(self) -> None:
+        """The scale stays."""
+
+
 def scaler(training: Training, precision: Recipe, parameters: Iterable[Parameter]) -> Callable[[Tape], Scaler]:
     """The scaler of a job. Raises `InvalidJob` for gradients that none of torch's kernels unscales (AmpKernels.cu in 2.13)."""
+    if precision.summed:
+        return partial(MegatronScaler, unscales=precision.weights is dtypes.float16)
     if not precision.scaled:
         return Unscaled
     fused = training.optimizer_implementation == "fused"

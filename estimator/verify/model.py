@@ -24,6 +24,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 
 from estimator.job import CheckpointForm, Job, Training
 from estimator.specs.spec import ModelSpec
+from estimator.verify.megatron import MegatronStep
 
 PEFT = {
     "causal-lm": "CAUSAL_LM",
@@ -32,7 +33,13 @@ PEFT = {
 }
 """PEFT's `task_type` for each head that has one."""
 TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
-TRUE = {"32-true": torch.float32, "bf16-true": torch.bfloat16, "16-true": torch.float16}
+TRUE = {
+    "32-true": torch.float32,
+    "bf16-true": torch.bfloat16,
+    "16-true": torch.float16,
+    "megatron-bf16": torch.bfloat16,
+    "megatron-fp16": torch.float16,
+}
 MIXED = {"bf16-mixed": torch.bfloat16, "16-mixed": torch.float16}
 
 
@@ -228,8 +235,10 @@ def autocast(job: Job, device: str = "cpu") -> Any:
     return nullcontext()
 
 
-def make_scaler(job: Job) -> torch.amp.GradScaler:
-    """torch's scaler of the loss, which does nothing but where float16 is mixed with float32."""
+def make_scaler(job: Job, model: nn.Module, optimizer: torch.optim.Optimizer) -> Any:
+    """torch's scaler of the loss, which does nothing but where float16 is mixed with float32; or Megatron's part in the step."""
+    if job.training.precision.startswith("megatron"):
+        return MegatronStep(model, optimizer)
     return torch.amp.GradScaler("cpu", enabled=job.training.precision == "16-mixed")
 
 

@@ -38,10 +38,11 @@ def fake_step(job: Job, spec: ModelSpec, logs: dict[str, Log] | None = None) -> 
             model = build(job, spec, mesh)
         for tensor in [*model.parameters(), *model.buffers()]:
             live.track(tensor.data)
-        optimizer, scaler = make_optimizer(job, model), make_scaler(job)
+        optimizer = make_optimizer(job, model)
         with usual_numbers(), resizes_seen(live), live:
+            scaler = make_scaler(job, model, optimizer)
             play(job, spec, model, optimizer, scaler, live)
-            if job.training.optimizer_implementation != "fused":
+            if job.training.optimizer_implementation != "fused" or job.training.precision.startswith("megatron"):
                 _forget_counters(optimizer, live)
             counted = play(job, spec, model, optimizer, scaler, live, logs)
         del model, optimizer, scaler
@@ -59,7 +60,7 @@ def play(
     spec: ModelSpec,
     model: nn.Module,
     optimizer: torch.optim.Optimizer,
-    scaler: torch.amp.GradScaler,
+    scaler: Any,
     live: Live,
     logs: Any = None,
 ) -> Counted:
@@ -131,7 +132,7 @@ def _end(ids: torch.Tensor, token: int) -> None:
 
 
 def _forget_counters(optimizer: torch.optim.Optimizer, live: Live) -> None:
-    """Only a fused optimizer counts its steps on the GPU (torch/optim/adam.py, `_init_group`)."""
+    """Only a fused optimizer of torch's counts its steps on the GPU (torch/optim/adam.py, `_init_group`)."""
     for state in optimizer.state.values():
         if "step" in state:
             live.forget(state["step"])
