@@ -226,7 +226,10 @@ def _time(job: Job, build: Builder, played: Replay, place: Topology, card: Capac
     training = job.training
     steps = training.gradient_accumulation_steps
     tokens = training.micro_batch_size * training.sequence_length * steps
-    return training_time(build.tape, card.accelerator, precision_of(job, place).compute.name, steps, tokens, place.data)
+    compute = precision_of(job, place).compute.name
+    if training.tf32 and "tf32" in card.accelerator.peak:
+        compute = "tf32"
+    return training_time(build.tape, card.accelerator, compute, steps, tokens, place.data)
 
 
 def _cost(job: Job, time: Time | None, place: Topology, card: Capacity) -> Any:

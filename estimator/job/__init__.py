@@ -13,6 +13,7 @@ from pydantic import BaseModel, Field, ValidationError
 
 from estimator.errors import InvalidJob
 from estimator.job.adapter import Adapter
+from estimator.job.dtypes import Dtypes
 from estimator.job.hardware import Hardware, Offload, Parallelism
 from estimator.job.part import Part
 from estimator.job.serving import Serving
@@ -22,6 +23,7 @@ from estimator.validation import explain
 __all__ = [
     "Adapter",
     "CheckpointForm",
+    "Dtypes",
     "Hardware",
     "Job",
     "Offload",

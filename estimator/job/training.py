@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from estimator.job.adapter import Adapter
+from estimator.job.dtypes import Dtypes
 from estimator.job.part import Bytes, Count, Length, Part, Tokens
 
 Head = Literal[
@@ -52,6 +53,10 @@ class Training(Part):
         "megatron-bf16",
         "megatron-fp16",
     ] = "bf16-mixed"
+    dtypes: Dtypes | None = Field(None, description="parts of the precision that are otherwise than its recipe has them")
+    tf32: bool = Field(
+        False, description="float32 matrix products in TF32 (torch.backends.cuda.matmul.allow_tf32): time, no bytes"
+    )
     optimizer: Literal["adamw", "adam", "sgd", "sgd-momentum"] = "adamw"
     optimizer_implementation: Literal["foreach", "fused", "forloop"] = "fused"
     micro_batch_size: Count = Field(1, description="sequences per GPU and forward pass")

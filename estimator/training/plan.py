@@ -23,6 +23,7 @@ from estimator.specs.spec import ModelSpec
 from estimator.tape.tape import AMPERE, Gpu, Tape
 from estimator.training.adapters import FUSED, Lora, lora
 from estimator.training.optimizers import optimizer
+from estimator.training.overrides import overridden
 from estimator.training.quantization import STORAGE
 from estimator.training.recipes import Recipe, recipe
 from estimator.training.scaling import scaler
@@ -98,6 +99,9 @@ def precision_of(job: Job, topology: Topology) -> Recipe:
             f"{job.training.precision} under {topology.strategy} is not modelled yet; use bf16-mixed, or 32-true",
             "training.precision",
         )
+    found = overridden(found, job.training.dtypes, job.training.precision, topology.strategy)
+    if job.training.tf32 and found.compute is not dtypes.float32:
+        raise InvalidJob(f"matrix products run in {found.compute.name}; leave it out, or write 32-true", "training.tf32")
     return found
 
 

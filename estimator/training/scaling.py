@@ -103,7 +103,7 @@ class GradScaler:
 
 
 class MegatronScaler:
-    """Megatron's (optimizer/grad_scaler.py): a scale of one for bf16; for float16 its bound and its factors lie on the GPU, too."""
+    """Megatron's (optimizer/grad_scaler.py): a scale of one for bf16; for float16 its bound and its factors are tensors, too."""
 
     def __init__(self, tape: Tape, unscales: bool):
         self.unscales = unscales
@@ -138,6 +138,7 @@ def scaler(training: Training, precision: Recipe, parameters: Iterable[Parameter
     halves = {p.local.dtype.name for p in parameters if p.trainable} - {"float32"}
     if halves and (halves != {"float16"} or not fused or training.gradient_clipping):
         raise InvalidJob(
-            f"GradScaler does not unscale gradients in {' or '.join(sorted(halves))}; write dtype: fp32", "training.adapter.dtype"
+            f"GradScaler does not unscale gradients in {' or '.join(sorted(halves))}; write dtype: fp32",
+            "training.adapter.dtype" if training.adapter else "training.dtypes.weights",
         )
     return partial(GradScaler, fused=fused)

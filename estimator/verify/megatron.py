@@ -13,16 +13,19 @@ from torch import Tensor, nn
 
 
 class MegatronStep:
-    """`DistributedDataParallel`'s buffer, `Float16OptimizerWithFloat16Params` and the loss scale, called as a `GradScaler` is."""
+    """`DistributedDataParallel`'s buffer, `Float16OptimizerWithFloat16Params` and the loss scale, called as a `GradScaler` is.
 
-    def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer):
+    `wide`: the buffer is float32 (`grad_reduce_in_fp32`).
+    """
+
+    def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer, wide: bool):
         trained = [p for p in model.parameters() if p.requires_grad]
         self.half = any(p.dtype is torch.float16 for p in trained)
         self.buffers = {}
         for dtype in {p.dtype for p in trained}:
             members = [p for p in trained if p.dtype is dtype]
             count = sum(p.numel() for p in members)
-            self.buffers[dtype] = torch.zeros(count, dtype=dtype if self.half else torch.float32)
+            self.buffers[dtype] = torch.zeros(count, dtype=torch.float32 if wide else dtype)
             parts = self.buffers[dtype].split([p.numel() for p in members])
             for p, part in zip(members, parts, strict=True):
                 p.main_grad = part.view(p.shape)  # type: ignore[attr-defined]

@@ -78,7 +78,8 @@ def build(job: Job, spec: ModelSpec, mesh: DeviceMesh | None = None) -> Any:
     """The model, ready to be trained as the job says."""
     training = job.training
     assert training.head is not None
-    dtype = TRUE.get(training.precision, torch.float32)
+    asked = training.dtypes.weights if training.dtypes else None
+    dtype = TYPES[asked] if asked else TRUE.get(training.precision, torch.float32)
     model = plain(spec, training.head, dtype, training.attention, training.labels or 2)
     if training.adapter:
         model = _adapted(model, training)
@@ -206,7 +207,8 @@ def _segment(stack: nn.ModuleList, size: int, reentrant: bool) -> None:
 
 def _shard(model: Any, job: Job, mesh: DeviceMesh) -> None:
     half = MIXED.get(job.training.precision)
-    policy = MixedPrecisionPolicy(half, torch.float32) if half else None
+    asked = job.training.dtypes.gradients if job.training.dtypes else None
+    policy = MixedPrecisionPolicy(half, TYPES[asked or "fp32"]) if half else None
     settings: dict[str, Any] = {"mesh": mesh} if policy is None else {"mesh": mesh, "mp_policy": policy}
     for layer in (layer for stack in stacks(model) for layer in stack):
         fully_shard(layer, reshard_after_forward=job.parallelism.reshard_after_forward, **settings)
@@ -238,7 +240,9 @@ def autocast(job: Job, device: str = "cpu") -> Any:
 def make_scaler(job: Job, model: nn.Module, optimizer: torch.optim.Optimizer) -> Any:
     """torch's scaler of the loss, which does nothing but where float16 is mixed with float32; or Megatron's part in the step."""
     if job.training.precision.startswith("megatron"):
-        return MegatronStep(model, optimizer)
+        asked = job.training.dtypes.gradients if job.training.dtypes else None
+        wide = asked == "fp32" if asked else job.training.precision == "megatron-bf16"
+        return MegatronStep(model, optimizer, wide)
     return torch.amp.GradScaler("cpu", enabled=job.training.precision == "16-mixed")
 
 
