@@ -40,7 +40,10 @@ def _of_training(job: Job, place: Topology) -> list[str]:
     if recipe.scaled:
         said.append("torch.amp.GradScaler scales the loss; a step that it skips allocates no more")
     if recipe.summed:
-        return [*said, "gradients and float32 copies of weights as Megatron-Core 0.16 keeps them, modules as transformers runs them"]
+        return [
+            *said,
+            "gradients and float32 copies of weights as Megatron-Core 0.16 keeps them, modules as transformers runs them",
+        ]
     return said + {
         "fsdp2": [f"each layer is a group of fully_shard over {place.data} GPUs; gradients are reduced in every micro-step"],
         "ddp": [f"each of {place.data} GPUs holds the whole model, and gradient buckets as large as its gradients"],

@@ -76,7 +76,7 @@ def _refuse_unplayable(job: Job) -> None:
         (job.task != "train", "training is what is verified", "task"),
         (training.quantization, "bitsandbytes and AutoGPTQ have no kernels for tensors without data", "training.quantization"),
         (training.implementation != "transformers", "fused kernels need a GPU", "training.implementation"),
-        (training.loss != "eager", "fused kernels need a GPU", "training.loss"),
+        (training.loss == "fused", "fused kernels need a GPU", "training.loss"),
         (training.attention == "flash_attention_2", "FlashAttention-2 needs a GPU", "training.attention"),
         (training.transformers_release != "5", "the installed release is 5", "training.transformers_release"),
         (strategy not in ("none", "fsdp2"), "only one process and fsdp2 are played", "parallelism.strategy"),

@@ -24,6 +24,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 
 from estimator.job import CheckpointForm, Job, Training
 from estimator.specs.spec import ModelSpec
+from estimator.verify.chunked import in_chunks
 from estimator.verify.megatron import MegatronStep
 
 PEFT = {
@@ -81,6 +82,8 @@ def build(job: Job, spec: ModelSpec, mesh: DeviceMesh | None = None) -> Any:
     asked = training.dtypes.weights if training.dtypes else None
     dtype = TYPES[asked] if asked else TRUE.get(training.precision, torch.float32)
     model = plain(spec, training.head, dtype, training.attention, training.labels or 2)
+    if training.loss == "chunked":
+        in_chunks(model)
     if training.adapter:
         model = _adapted(model, training)
     model.train()
