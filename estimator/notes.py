@@ -27,7 +27,7 @@ def assumptions(job: Job, place: Topology, card: Capacity) -> list[str]:
 
 def _of_training(job: Job, place: Topology) -> list[str]:
     said = [
-        "sequences are full: no padding, one document each; labels share the token ids' memory",
+        _SEQUENCES[job.training.attention_mask] + "; labels share the token ids' memory",
         f"torch 2.13 and {_RELEASES[job.training.transformers_release]} on CUDA; recomputation {_reentrance(job)} re-entrance",
     ]
     if job.training.quantization:
@@ -49,6 +49,12 @@ def _of_training(job: Job, place: Topology) -> list[str]:
         "ddp": [f"each of {place.data} GPUs holds the whole model, and gradient buckets as large as its gradients"],
         "none": [],
     }.get(place.strategy, [f"DeepSpeed 0.19 with its defaults over {place.data} GPUs; float32 master weights"])
+
+
+_SEQUENCES = {
+    "none": "sequences are full: no padding, one document each",
+    "padding": "sequences are padded: shorter ones are as long as the longest, and a mask says where they end",
+}
 
 
 _RELEASES = {"5": "transformers 5.23", "4.48": "transformers 4.48", "4.45": "transformers 4.45"}

@@ -88,13 +88,15 @@ def _position_bias(bias: Tensor, causal: bool) -> Tensor:
 def causal_mask(
     tape: Tape, batch: int, tokens: int, dtype: dtypes.DType, implementation: str, window: int | None
 ) -> Tensor | None:
-    """The mask that transformers builds for a batch without padding; [batch or 1, 1, tokens, tokens], or None.
+    """The mask that transformers builds; [batch or 1, 1, tokens, tokens], or None.
 
     `eager` adds numbers of the model's type; `sdpa` needs a mask, of booleans, only where the sequence outgrows the
-    sliding `window`.
+    sliding `window`, or where the batch is padded: then it is a mask of each sequence (masking_utils.py, `sdpa_mask`).
     """
     if implementation == "eager":
         return empty(tape, (batch, 1, tokens, tokens), dtype, "where")
+    if implementation == "sdpa" and tape.padded:
+        return empty(tape, (batch, 1, tokens, tokens), dtypes.bool_, "bitwise_and")
     if implementation == "sdpa" and window is not None and tokens >= window:
         return empty(tape, (1, 1, tokens, tokens), dtypes.bool_, "bitwise_and")
     return None

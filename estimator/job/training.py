@@ -74,6 +74,10 @@ class Training(Part):
     expandable_segments: bool = Field(False, description="PYTORCH_ALLOC_CONF=expandable_segments:True")
     zero_grad_to_none: bool = Field(True, description="free gradients between steps (optimizer.zero_grad(set_to_none=True))")
     attention: Literal["eager", "sdpa", "flash_attention_2"] = "sdpa"
+    attention_mask: Literal["none", "padding", "packed"] = Field(
+        "none",
+        description="whether sequences are padded, so that the batch has a mask of its own, or documents are packed in one",
+    )
     loss: Literal["eager", "chunked", "fused"] = "eager"
     implementation: Literal["transformers", "fast-kernels", "liger", "megatron", "torchtitan"] = "transformers"
     transformers_release: Literal["5", "4.48", "4.45"] = Field(

@@ -140,6 +140,8 @@ class Tape:
         self.autocast: Autocast | None = None
         self.saved_tensor_hooks: Hooks | None = None
         self.recomputing = False
+        self.padded = False
+        """Whether the batch has a mask of its own, by which sequences end early."""
         self.remarks: dict[str, None] = {}
         """What a caller should know of how operations ran."""
         self.backward_callbacks: list[Callable[[], None]] = []

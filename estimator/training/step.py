@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from estimator import dtypes
 from estimator.dtypes import DType
 from estimator.families.build import Builder
 from estimator.families.heads import Batch, Model
@@ -12,6 +13,7 @@ from estimator.families.held import widened
 from estimator.tape import autograd
 from estimator.tape.autocast import autocast
 from estimator.tape.tape import Tape
+from estimator.tape.tensor import Tensor, empty
 from estimator.training.gradients import clip, kept
 from estimator.training.optimizers import Optimizer
 from estimator.training.scaling import Scaler, Unscaled
@@ -50,6 +52,7 @@ def train(build: Builder, model: Model, optimizer: Optimizer, step: Step) -> Non
         tape.grad_enabled = True
         tape.begin("forward")
         inputs = model.inputs(tape, step.batch, build.dtype)
+        given = _attention_mask(tape, step.batch)
         with autocast(tape, step.autocast):
             loss, held = run(*inputs)
         if step.widens:
@@ -58,7 +61,7 @@ def train(build: Builder, model: Model, optimizer: Optimizer, step: Step) -> Non
         tape.begin("backward")
         del held
         autograd.backward(scaler.scale(loss))
-        del loss, inputs
+        del loss, inputs, given
     tape.begin("optimizer_step")
     if step.clipped:
         scaler.unscale()
@@ -67,3 +70,8 @@ def train(build: Builder, model: Model, optimizer: Optimizer, step: Step) -> Non
     scaler.update()
     tape.finish()
     del states
+
+
+def _attention_mask(tape: Tape, batch: Batch) -> Tensor | None:
+    """What a tokenizer gives beside the ids of a padded batch, [sequences, tokens]."""
+    return empty(tape, (batch.sequences, batch.tokens), dtypes.int64, "attention_mask") if tape.padded else None

@@ -32,8 +32,8 @@ def fake_step(job: Job, spec: ModelSpec, logs: dict[str, Log] | None = None) -> 
     Counts the second step: by then the optimizer has its states. `logs` gets the changes of each phase.
     """
     card = gpu(job, capacity(job.hardware))
-    live = Live(card)
-    with ranks(job.parallelism.data or 1) as mesh, FakeTensorMode(allow_non_fake_inputs=True), no_packing(), on_cuda(card):
+    live, padded = Live(card), job.training.attention_mask == "padding"
+    with ranks(job.parallelism.data or 1) as mesh, FakeTensorMode(allow_non_fake_inputs=True), no_packing(padded), on_cuda(card):
         with mock.patch.object(PreTrainedModel, "initialize_weights"):  # fake tensors have no numbers to set
             model = build(job, spec, mesh)
         for tensor in [*model.parameters(), *model.buffers()]:
@@ -113,6 +113,8 @@ def batch(job: Job, spec: Any, model: Any) -> dict[str, Any]:
         made["pixel_values"] = torch.rand(rows, spec.num_channels, spec.image_size, spec.image_size, dtype=model.dtype)
     else:
         made["input_features"] = torch.rand(rows, spec.num_mel_bins, 2 * spec.max_source_positions, dtype=model.dtype)
+    if training.attention_mask == "padding":
+        made["attention_mask"] = torch.ones((rows, tokens), dtype=torch.int64)
     if training.head in ("causal-lm", "masked-lm"):
         made["labels"] = made["input_ids"]
     elif training.head in ("seq2seq-lm", "speech-seq2seq-lm"):
@@ -139,8 +141,8 @@ def _forget_counters(optimizer: torch.optim.Optimizer, live: Live) -> None:
 
 
 @contextmanager
-def no_packing() -> Iterator[None]:
-    """Batches hold one document each, without padding.
+def no_packing(padded: bool = False) -> Iterator[None]:
+    """Batches hold one document each, and are `padded` or not.
 
     On fake tensors transformers cannot see that, and would build a mask to be safe.
     """
@@ -153,7 +155,7 @@ def no_packing() -> Iterator[None]:
 
     def full(mask: torch.Tensor) -> bool:
         del mask
-        return True
+        return not padded
 
     with mock.patch.multiple(masking_utils, find_packed_sequence_indices=unpacked, is_tracing=traced, fast_all=full):
         yield
