@@ -54,6 +54,7 @@ def _of_training(job: Job, place: Topology) -> list[str]:
 _SEQUENCES = {
     "none": "sequences are full: no padding, one document each",
     "padding": "sequences are padded: shorter ones are as long as the longest, and a mask says where they end",
+    "packed": "documents are packed in one full sequence, and a mask keeps them apart",
 }
 
 

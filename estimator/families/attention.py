@@ -91,11 +91,11 @@ def causal_mask(
     """The mask that transformers builds; [batch or 1, 1, tokens, tokens], or None.
 
     `eager` adds numbers of the model's type; `sdpa` needs a mask, of booleans, only where the sequence outgrows the
-    sliding `window`, or where the batch is padded: then it is a mask of each sequence (masking_utils.py, `sdpa_mask`).
+    sliding `window`, or where the batch is padded or packed: then it is a mask of each sequence (masking_utils.py, `sdpa_mask`).
     """
     if implementation == "eager":
         return empty(tape, (batch, 1, tokens, tokens), dtype, "where")
-    if implementation == "sdpa" and tape.padded:
+    if implementation == "sdpa" and tape.batch_mask != "none":
         return empty(tape, (batch, 1, tokens, tokens), dtypes.bool_, "bitwise_and")
     if implementation == "sdpa" and window is not None and tokens >= window:
         return empty(tape, (1, 1, tokens, tokens), dtypes.bool_, "bitwise_and")

@@ -140,8 +140,8 @@ class Tape:
         self.autocast: Autocast | None = None
         self.saved_tensor_hooks: Hooks | None = None
         self.recomputing = False
-        self.padded = False
-        """Whether the batch has a mask of its own, by which sequences end early."""
+        self.batch_mask = "none"
+        """Whether sequences end early (`padding`), or hold several documents (`packed`): then the batch has a mask of its own."""
         self.remarks: dict[str, None] = {}
         """What a caller should know of how operations ran."""
         self.backward_callbacks: list[Callable[[], None]] = []

@@ -24,7 +24,7 @@ from estimator.tape.tape import AMPERE, Gpu, Tape
 from estimator.training.adapters import FUSED, Lora, lora
 from estimator.training.optimizers import optimizer
 from estimator.training.overrides import overridden
-from estimator.training.padding import is_padded
+from estimator.training.padding import batch_mask
 from estimator.training.quantization import STORAGE
 from estimator.training.recipes import Recipe, recipe
 from estimator.training.scaling import scaler
@@ -52,7 +52,7 @@ def trace_training(job: Job, spec: ModelSpec, topology: Topology, gpu: Gpu = AMP
             "training.activation_checkpointing",
         )
     tape = Tape(gpu)
-    tape.padded = is_padded(training, spec)
+    tape.batch_mask = batch_mask(training, spec)
     tape.begin("load")
     build = Builder(
         tape,

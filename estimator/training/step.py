@@ -52,7 +52,7 @@ def train(build: Builder, model: Model, optimizer: Optimizer, step: Step) -> Non
         tape.grad_enabled = True
         tape.begin("forward")
         inputs = model.inputs(tape, step.batch, build.dtype)
-        given = _attention_mask(tape, step.batch)
+        given = _beside_ids(tape, step.batch)
         with autocast(tape, step.autocast):
             loss, held = run(*inputs)
         if step.widens:
@@ -72,6 +72,8 @@ def train(build: Builder, model: Model, optimizer: Optimizer, step: Step) -> Non
     del states
 
 
-def _attention_mask(tape: Tape, batch: Batch) -> Tensor | None:
-    """What a tokenizer gives beside the ids of a padded batch, [sequences, tokens]."""
-    return empty(tape, (batch.sequences, batch.tokens), dtypes.int64, "attention_mask") if tape.padded else None
+def _beside_ids(tape: Tape, batch: Batch) -> Tensor | None:
+    """What a batch has beside its ids, [sequences, tokens]: a mask if it is padded, positions if documents are packed in it."""
+    if tape.batch_mask == "none":
+        return None
+    return empty(tape, (batch.sequences, batch.tokens), dtypes.int64, tape.batch_mask)

@@ -32,8 +32,8 @@ def fake_step(job: Job, spec: ModelSpec, logs: dict[str, Log] | None = None) -> 
     Counts the second step: by then the optimizer has its states. `logs` gets the changes of each phase.
     """
     card = gpu(job, capacity(job.hardware))
-    live, padded = Live(card), job.training.attention_mask == "padding"
-    with ranks(job.parallelism.data or 1) as mesh, FakeTensorMode(allow_non_fake_inputs=True), no_packing(padded), on_cuda(card):
+    live, kind = Live(card), job.training.attention_mask
+    with ranks(job.parallelism.data or 1) as mesh, FakeTensorMode(allow_non_fake_inputs=True), documents(kind), on_cuda(card):
         with mock.patch.object(PreTrainedModel, "initialize_weights"):  # fake tensors have no numbers to set
             model = build(job, spec, mesh)
         for tensor in [*model.parameters(), *model.buffers()]:
@@ -115,6 +115,8 @@ def batch(job: Job, spec: Any, model: Any) -> dict[str, Any]:
         made["input_features"] = torch.rand(rows, spec.num_mel_bins, 2 * spec.max_source_positions, dtype=model.dtype)
     if training.attention_mask == "padding":
         made["attention_mask"] = torch.ones((rows, tokens), dtype=torch.int64)
+    if training.attention_mask == "packed":
+        made["position_ids"] = torch.randint(0, tokens, (rows, tokens))
     if training.head in ("causal-lm", "masked-lm"):
         made["labels"] = made["input_ids"]
     elif training.head in ("seq2seq-lm", "speech-seq2seq-lm"):
@@ -141,23 +143,26 @@ def _forget_counters(optimizer: torch.optim.Optimizer, live: Live) -> None:
 
 
 @contextmanager
-def no_packing(padded: bool = False) -> Iterator[None]:
-    """Batches hold one document each, and are `padded` or not.
+def documents(kind: str = "none") -> Iterator[None]:
+    """Batches hold one document in each sequence, without padding; or with `padding`, or several, `packed`.
 
     On fake tensors transformers cannot see that, and would build a mask to be safe.
     """
 
-    def unpacked(position_ids: Any) -> None:
-        return None
+    def packed(position_ids: torch.Tensor) -> torch.Tensor | None:
+        if kind != "packed":
+            return None
+        steps = torch.diff(position_ids, prepend=position_ids[:, :1] - 1, dim=-1)
+        return (steps != 1).cumsum(-1)
 
     def traced(tensor: Any = None) -> bool:
         return False
 
     def full(mask: torch.Tensor) -> bool:
         del mask
-        return not padded
+        return kind != "padding"
 
-    with mock.patch.multiple(masking_utils, find_packed_sequence_indices=unpacked, is_tracing=traced, fast_all=full):
+    with mock.patch.multiple(masking_utils, find_packed_sequence_indices=packed, is_tracing=traced, fast_all=full):
         yield
 
 
