@@ -35,10 +35,14 @@ float8_e4m3fn = DType("float8_e4m3fn", 1, 2, 0)
 float16 = DType("float16", 2, 2, 1)
 bfloat16 = DType("bfloat16", 2, 2, 1)
 float32 = DType("float32", 4, 2, 2)
+float64 = DType("float64", 8, 2, 3)
 complex64 = DType("complex64", 8, 3, 0)
 
 BY_NAME = {
-    **{dtype.name: dtype for dtype in (bool_, uint8, int8, int32, int64, float8_e4m3fn, float16, bfloat16, float32, complex64)},
+    **{
+        dtype.name: dtype
+        for dtype in (bool_, uint8, int8, int32, int64, float8_e4m3fn, float16, bfloat16, float32, float64, complex64)
+    },
     "fp32": float32,
     "bf16": bfloat16,
     "fp16": float16,

@@ -127,8 +127,6 @@ def _refuse_unmodelled(job: Job, spec: ModelSpec) -> None:
         raise NotModelled("; ".join(filter(None, (spec.refusal, spec.instead))), "model")
     if job.task == "train":
         training = job.training
-        if training.loss == "chunked":
-            raise NotModelled("loss chunked is not modelled yet; eager and fused are", "training.loss")
         if training.implementation not in spec.implementations:
             known = " and ".join(spec.implementations)
             raise NotModelled(
@@ -137,7 +135,11 @@ def _refuse_unmodelled(job: Job, spec: ModelSpec) -> None:
             )
         if training.loss == "fused" and training.implementation == "fast-kernels" and not spec.joined_loss:
             raise NotModelled(f"fast-kernels have no fused loss for {spec.model_type}: write eager", "training.loss")
-        if (training.loss == "fused" or training.transformers_release != "5") and training.head != "causal-lm":
+        if training.loss == "chunked" and (training.implementation, training.transformers_release) != ("transformers", "5"):
+            raise NotModelled(
+                "loss chunked is modelled with the modules of transformers 5; write eager or fused", "training.loss"
+            )
+        if (training.loss != "eager" or training.transformers_release != "5") and training.head != "causal-lm":
             raise InvalidJob(f"loss and its release are those of a causal-lm, not of {training.head}", "training.loss")
         if training.autocast and training.precision == "32-true":
             raise InvalidJob("autocast over float32 weights is a mixed precision: write bf16-mixed", "training.autocast")
@@ -246,7 +248,10 @@ def _time(job: Job, build: Builder, played: Replay, place: Topology, card: Capac
     training = job.training
     steps = training.gradient_accumulation_steps
     tokens = training.micro_batch_size * training.sequence_length * steps
-    return training_time(build.tape, card.accelerator, precision_of(job, place).compute.name, steps, tokens, place.data)
+    compute = precision_of(job, place).compute.name
+    if training.tf32 and "tf32" in card.accelerator.peak:
+        compute = "tf32"
+    return training_time(build.tape, card.accelerator, compute, steps, tokens, place.data)
 
 
 def _cost(job: Job, time: Time | None, place: Topology, card: Capacity) -> Any:

@@ -31,7 +31,7 @@ def assumptions(job: Job, place: Topology, card: Capacity) -> list[str]:
 
 def _of_training(job: Job, place: Topology) -> list[str]:
     said = [
-        "sequences are full: no padding, one document each; labels share the token ids' memory",
+        _SEQUENCES[job.training.attention_mask] + "; labels share the token ids' memory",
         f"torch 2.13 and {_RELEASES[job.training.transformers_release]} on CUDA; recomputation {_reentrance(job)} re-entrance",
     ]
     if job.training.quantization:
@@ -45,6 +45,14 @@ def _of_training(job: Job, place: Topology) -> list[str]:
         said.append(f"{_METHODS[job.training.adapter.type]} as peft 0.21 applies it")
     if job.training.trainable != "all":
         said.append(FROZEN)
+    recipe = precision_of(job, place)
+    if recipe.scaled:
+        said.append("torch.amp.GradScaler scales the loss; a step that it skips allocates no more")
+    if recipe.summed:
+        return [
+            *said,
+            "gradients and float32 copies of weights as Megatron-Core 0.16 keeps them, modules as transformers runs them",
+        ]
     return said + {
         "fsdp1": [
             f"each layer is a flat parameter over {place.data} GPUs (use_orig_params); gradients are reduced in every micro-step"
@@ -78,6 +86,13 @@ _METHODS = {
     "loha": "LoHa",
     "lokr": "LoKr",
 }
+_SEQUENCES = {
+    "none": "sequences are full: no padding, one document each",
+    "padding": "sequences are padded: shorter ones are as long as the longest, and a mask says where they end",
+    "packed": "documents are packed in one full sequence, and a mask keeps them apart",
+}
+
+
 _RELEASES = {"5": "transformers 5.23", "4.48": "transformers 4.48", "4.45": "transformers 4.45"}
 
 _LIBRARIES = {

@@ -40,11 +40,29 @@ LEDGER = [
     ("zero3", 8, "optimizer_step", 2 / 8 + 12 / 8 + 2 / 8, GB + (4 + 4) * GB),  # a sub-group's gradients and temporaries
     ("fsdp2", 8, "resident", 12 / 8, 0),
 ]
+MIXED = [
+    # precision, strategy, GPUs, moment, bytes per parameter
+    ("16-mixed", "zero2", 8, "resident", 2 + 12 / 8),
+    ("deepspeed-fp16", "zero2", 8, "optimizer_step", 2 + 12 / 8 + 8 / 8),
+    ("deepspeed-fp16", "zero1", 8, "backward", 2 + 12 / 8 + 2 + 2 / 8),
+    ("16-mixed", "ddp", 2, "resident", 4 + 8 + 4),
+    ("16-mixed", "none", 1, "optimizer_step", 4 + 8 + 4 + 4),  # and the roots of second moments
+    ("megatron-bf16", "ddp", 2, "resident", 2 + 4 + 4 + 8),  # weights, gradients, their float32 copies, two states
+    ("megatron-bf16", "none", 1, "optimizer_step", 18 + 4),
+    ("megatron-fp16", "none", 1, "resident", 2 + 2 + 4 + 8),
+    ("megatron-fp16", "none", 1, "optimizer_step", 16 + 4 + 4),  # float32 copies of the gradients
+]
 
 
 @pytest.mark.parametrize(("strategy", "gpus", "moment", "per_parameter", "beside"), LEDGER)
 def test_the_ledger(strategy: str, gpus: int, moment: str, per_parameter: float, beside: int) -> None:
     assert counts(answer(strategy, gpus))[moment] == pytest.approx(per_parameter * P + beside, rel=1e-4)
+
+
+@pytest.mark.parametrize(("precision", "strategy", "gpus", "moment", "per_parameter"), MIXED)
+def test_the_ledger_of_precisions(precision: str, strategy: str, gpus: int, moment: str, per_parameter: float) -> None:
+    found = counts(answer(strategy, gpus, precision=precision))
+    assert found[moment] == pytest.approx(per_parameter * P, rel=1e-4)
 
 
 @pytest.mark.parametrize("view", [False, True])

@@ -88,14 +88,17 @@ def _position_bias(bias: Tensor, causal: bool) -> Tensor:
 def causal_mask(
     tape: Tape, batch: int, tokens: int, dtype: dtypes.DType, implementation: str, window: int | None
 ) -> Tensor | None:
-    """The mask that transformers builds for a batch without padding; [batch or 1, 1, tokens, keys], or None.
+    """The mask that transformers builds; [batch or 1, 1, tokens, keys], or None.
 
-    `eager` adds numbers of the model's type; `sdpa` needs a mask, of booleans, only where the sequence outgrows the
-    sliding `window`, or keys begin before it.
+    `eager` adds numbers of the model's type; `sdpa` needs a mask, of booleans, only where the sequence outgrows the sliding
+    `window`, where keys begin before it, or where the batch is padded or packed: then it is a mask of each sequence
+    (masking_utils.py, `sdpa_mask`).
     """
     keys = tape.prefix + tokens
     if implementation == "eager":
         return empty(tape, (batch, 1, tokens, keys), dtype, "where")
+    if implementation == "sdpa" and tape.batch_mask != "none":
+        return empty(tape, (batch, 1, tokens, keys), dtypes.bool_, "bitwise_and")
     if implementation == "sdpa" and (tape.prefix or (window is not None and tokens >= window)):
         return empty(tape, (1, 1, tokens, keys), dtypes.bool_, "bitwise_and")
     return None

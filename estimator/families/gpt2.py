@@ -9,14 +9,13 @@ from typing import Self
 
 from pydantic import model_validator
 
-from estimator import dtypes
 from estimator.families.attention import Attention, causal_mask
 from estimator.families.build import Builder
 from estimator.families.heads import decoder_heads
-from estimator.families.modules import ACTIVATIONS
+from estimator.families.modules import ACTIVATIONS, token_positions
 from estimator.specs.spec import Activation, DecoderSpec, Depth, Probability, Size, called
-from estimator.tape.pointwise import add, add_scalar, dropout
-from estimator.tape.tensor import Tensor, empty
+from estimator.tape.pointwise import add, dropout
+from estimator.tape.tensor import Tensor
 from estimator.tape.views import contiguous, reshape, split, transpose
 
 
@@ -121,7 +120,7 @@ class GPT2:
         tape = ids.tape
         batch, tokens = ids.shape
         embeds = self.wte(ids)
-        positions = add_scalar(empty(tape, (1, tokens), dtypes.int64, "arange"))
+        positions = token_positions(tape, tokens)
         places = self.wpe(positions)
         hidden = add(embeds, places)
         mask = causal_mask(tape, batch, tokens, embeds.dtype, self.attention, None)

@@ -14,10 +14,10 @@ from estimator import dtypes
 from estimator.families.attention import Attention, causal_mask
 from estimator.families.build import Builder
 from estimator.families.heads import decoder_heads
-from estimator.families.modules import ACTIVATIONS, rotary_table, rotate_part
+from estimator.families.modules import ACTIVATIONS, rotary_table, rotate_part, token_positions
 from estimator.specs.spec import Activation, FullHeadsSpec, Probability
-from estimator.tape.pointwise import add, add_scalar, dropout
-from estimator.tape.tensor import Tensor, empty
+from estimator.tape.pointwise import add, dropout
+from estimator.tape.tensor import Tensor
 from estimator.tape.views import contiguous, reshape, split, transpose
 
 
@@ -135,7 +135,7 @@ class GPTNeoX:
         tape = ids.tape
         batch, tokens = ids.shape
         embeds = self.embed_in(ids)
-        positions = add_scalar(empty(tape, (1, tokens), dtypes.int64, "arange"))
+        positions = token_positions(tape, tokens)
         mask = causal_mask(tape, batch, tokens, embeds.dtype, self.attention, None)
         hidden = dropout(embeds, self.dropout)
         cos, sin = rotary_table(tape, tokens, self.spec.rotated, hidden.dtype)

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 from estimator import dtypes
 from estimator.dtypes import DType
 from estimator.families.build import Builder
+from estimator.families.chunked import chunked_loss, chunks
 from estimator.families.held import Held
 from estimator.specs.spec import DecoderSpec
 from estimator.tape.loss import cross_entropy
@@ -64,6 +65,12 @@ class CausalLM:
 
     def forward(self, *inputs: Tensor) -> tuple[Tensor, Held]:
         (ids,) = inputs
+        if self.loss.in_chunks:
+            parts = chunks(self.body.forward(ids))
+            with ids.tape.losing():
+                logits_of_parts = [self.lm_head(part) for part in parts]
+                del parts
+                return chunked_loss(logits_of_parts, ids), ()
         hidden = self.body.forward(ids)
         with ids.tape.losing():
             if self.loss.fused is not None:
@@ -76,6 +83,11 @@ class CausalLM:
     def logits(self, hidden: Tensor) -> Tensor:
         """Scores over the vocabulary."""
         return self.lm_head(hidden)
+
+
+def takes_chunks(model: Model) -> bool:
+    """Whether the loss can be computed in chunks: the model's logits are its output layer's, and its loss is that of all."""
+    return isinstance(model, CausalLM) and type(model).logits is CausalLM.logits and type(model).forward is CausalLM.forward
 
 
 class SequenceClassification:

@@ -66,6 +66,8 @@ def kernels(implementation: str, loss: str, release: str) -> Kernels:
     else:
         found = Kernels(loss=usual)
     found = replace(found, release=release)
+    if loss == "chunked":
+        return replace(found, loss=replace(found.loss, in_chunks=True))
     if loss == "fused":
         return replace(found, loss=replace(found.loss, fused=_FUSED_LOSS[implementation]))
     return found

@@ -14,13 +14,13 @@ from estimator.families.attention import Attention, causal_mask
 from estimator.families.build import Builder
 from estimator.families.heads import decoder_heads
 from estimator.families.layers import Layers
-from estimator.families.modules import Module, rotary_table
+from estimator.families.modules import Module, rotary_table, token_positions
 from estimator.specs.spec import DecoderSpec, RotaryDecoderSpec, Size
 from estimator.tape.layout import Shape
 from estimator.tape.math_attention import repeat_heads
-from estimator.tape.pointwise import add, add_scalar
+from estimator.tape.pointwise import add
 from estimator.tape.tape import Tape
-from estimator.tape.tensor import Tensor, empty
+from estimator.tape.tensor import Tensor
 from estimator.tape.views import reshape, transpose
 
 
@@ -183,7 +183,7 @@ class Llama:
         tape, spec = ids.tape, self.spec
         batch, tokens = ids.shape
         embeds = self.embed(ids)
-        positions = add_scalar(empty(tape, (1, tokens), dtypes.int64, "arange"))
+        positions = token_positions(tape, tokens)
         mask, *_held = self.masks(tape, batch, tokens, embeds.dtype)
         hidden = embeds
         cos, sin = rotary_table(tape, tokens, spec.head_dim, hidden.dtype)

@@ -26,6 +26,8 @@ class CausalLoss:
     upcasts_first: bool = False
     widens: bool = True
     """Whether it is computed in float32, whatever the logits' type."""
+    in_chunks: bool = False
+    """Whether it is computed in chunks of tokens, and so are the logits."""
     entropy: Callable[[Tensor, Tensor], Tensor] = cross_entropy
     fused: Callable[[Tensor, Tensor, Tensor], Tensor] | None = None
     """Computes it from hidden states, the output layer's weight and labels, without ever having all logits."""

@@ -29,7 +29,7 @@ from estimator.tape.pointwise import (
     tanh,
     to,
 )
-from estimator.tape.tape import Tape
+from estimator.tape.tape import Storage, Tape
 from estimator.tape.tensor import Tensor, empty
 from estimator.tape.views import cat, narrow, unsqueeze
 
@@ -180,6 +180,13 @@ ACTIVATIONS: dict[str, Module] = {
     "relu2": relu_squared,
 }
 """By the name in a model's `hidden_act`."""
+
+
+def token_positions(tape: Tape, tokens: int) -> Tensor:
+    """The positions of tokens, [1, tokens]: counted up, or those that come with packed documents, which the batch holds."""
+    if tape.batch_mask == "packed":
+        return Tensor(Storage(tape, 0, "position_ids", filled=False), (1, tokens), dtypes.int64)
+    return add_scalar(empty(tape, (1, tokens), dtypes.int64, "arange"))
 
 
 def rotary_table(tape: Tape, tokens: int, size: int, dtype: dtypes.DType) -> tuple[Tensor, Tensor]:

@@ -13,6 +13,7 @@ from pydantic import BaseModel, Field, ValidationError
 
 from estimator.errors import InvalidJob
 from estimator.job.adapter import AdaLora, Adapter, Dora, Ia3, LoHa, LoKr, Lora, Vera
+from estimator.job.dtypes import Dtypes
 from estimator.job.hardware import Hardware, Offload, Parallelism
 from estimator.job.part import Part
 from estimator.job.serving import Serving
@@ -24,6 +25,7 @@ __all__ = [
     "Adapter",
     "CheckpointForm",
     "Dora",
+    "Dtypes",
     "Hardware",
     "Ia3",
     "Job",

@@ -41,9 +41,6 @@ class Parallelism(Part):
         True,
         description="whether FSDP1 gathers the next layer's parameters before it runs a layer's backward pass (BACKWARD_PRE)",
     )
-    reduce_dtype: Literal["fp32", "bf16", "fp16"] | None = Field(
-        None, description="what FSDP reduces gradients in; without it fp32 in mixed precision (Accelerate's FSDP1: bf16)"
-    )
     gradient_as_bucket_view: bool = False
 
 

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, model_validator
 
 from estimator.job.adapter import Adapter
+from estimator.job.dtypes import Dtypes
 from estimator.job.optimizer import ALIASES, Implementation, Optimizer
 from estimator.job.part import Bytes, Count, Length, Part, Storage, Tokens
 from estimator.job.trainable import Trained
@@ -74,6 +75,10 @@ class Training(Part):
         "megatron-bf16",
         "megatron-fp16",
     ] = "bf16-mixed"
+    dtypes: Dtypes | None = Field(None, description="parts of the precision that are otherwise than its recipe has them")
+    tf32: bool = Field(
+        False, description="float32 matrix products in TF32 (torch.backends.cuda.matmul.allow_tf32): time, no bytes"
+    )
     optimizer: Optimizer = Field("adamw", description="which optimizer; names of transformers' Trainer are understood, too")
     optimizer_implementation: Implementation | None = Field(
         None, description="one of torch's three kinds, or a library; without it, the usual one: fused for adamw and adam"
@@ -102,6 +107,10 @@ class Training(Part):
     expandable_segments: bool = Field(False, description="PYTORCH_ALLOC_CONF=expandable_segments:True")
     zero_grad_to_none: bool = Field(True, description="free gradients between steps (optimizer.zero_grad(set_to_none=True))")
     attention: Literal["eager", "sdpa", "flash_attention_2"] = "sdpa"
+    attention_mask: Literal["none", "padding", "packed"] = Field(
+        "none",
+        description="whether sequences are padded, so that the batch has a mask of its own, or documents are packed in one",
+    )
     loss: Literal["eager", "chunked", "fused"] = "eager"
     implementation: Literal["transformers", "fast-kernels", "liger", "megatron", "torchtitan"] = "transformers"
     transformers_release: Literal["5", "4.48", "4.45"] = Field(

@@ -148,6 +148,8 @@ class Tape:
         self.recomputing = False
         self.prefix = 0
         """Keys that every attention layer has before those of the tokens."""
+        self.batch_mask = "none"
+        """Whether sequences end early (`padding`), or hold several documents (`packed`): then the batch has a mask of its own."""
         self.remarks: dict[str, None] = {}
         """What a caller should know of how operations ran."""
         self.backward_callbacks: list[Callable[[], None]] = []

@@ -16,7 +16,7 @@ from estimator.tape.replay import flops
 from estimator.tape.tape import Tape
 
 FILE = Path(__file__).parent / "efficiency.yaml"
-PEAK = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
+PEAK = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32", "tf32": "tf32"}
 
 
 @cache

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from estimator import dtypes
 from estimator.dtypes import BY_NAME
 from estimator.errors import InvalidJob, NotModelled
 from estimator.families import build_model
 from estimator.families.build import Builder, Quantization, Sharding
-from estimator.families.heads import Batch
+from estimator.families.heads import Batch, takes_chunks
 from estimator.families.kernels import kernels
 from estimator.job import Job, Training
 from estimator.job.adapter import ALL_LINEAR, PrefixTuning, PromptLearning
 from estimator.parallel.ddp import Ddp
 from estimator.parallel.fsdp1 import Fsdp1
 from estimator.parallel.fsdp2 import Fsdp2, Policy
+from estimator.parallel.megatron import MainParameters
 from estimator.parallel.topology import Topology
 from estimator.parallel.zero import Zero12
 from estimator.parallel.zero3 import Zero3
@@ -24,11 +27,15 @@ from estimator.training.adapters import adapter, check_applied
 from estimator.training.gradients import Clip, clip, clip_sharded
 from estimator.training.methods import Method
 from estimator.training.optimizers import optimizer
+from estimator.training.optimizers.base import alike
+from estimator.training.overrides import overridden
+from estimator.training.padding import batch_mask
 from estimator.training.partial import Part, check, part
 from estimator.training.prefix import LayerPrefix, layer_prefixes, prefixed
 from estimator.training.quantization import Hqq, storage
 from estimator.training.recipes import Recipe, recipe
 from estimator.training.recomputation import checkpointing, offloading
+from estimator.training.scaling import scaler
 from estimator.training.step import Step, train
 
 PLAIN = {
@@ -54,12 +61,15 @@ def trace_training(job: Job, spec: ModelSpec, topology: Topology, gpu: Gpu = AMP
     for name, value in (("reentrant_checkpointing", True), ("gradient_clipping", True), ("zero_grad_to_none", False)):
         if getattr(training, name) == value and topology.strategy not in PLAIN[name]:
             raise NotModelled(f"{name}: {str(value).lower()} is not modelled under {topology.strategy} yet", f"training.{name}")
+        if getattr(training, name) == value and precision.summed and name != "reentrant_checkpointing":
+            raise NotModelled(f"{name}: {str(value).lower()} is not modelled with {training.precision} yet", f"training.{name}")
     if recomputed.segment and topology.strategy in ("fsdp1", "fsdp2"):
         raise NotModelled(
             f"segments of several layers are not modelled under {topology.strategy} yet; use full or {{every: k}}",
             "training.activation_checkpointing",
         )
     tape = Tape(gpu)
+    tape.batch_mask = batch_mask(training, spec)
     tape.begin("load")
     prefixes: list[LayerPrefix] = []
     if isinstance(training.adapter, PrefixTuning):
@@ -83,6 +93,8 @@ def trace_training(job: Job, spec: ModelSpec, topology: Topology, gpu: Gpu = AMP
     )
     assert training.head is not None
     model = build_model(spec, build, training.head)
+    if training.loss == "chunked" and not takes_chunks(model):
+        raise NotModelled(f"loss chunked is not modelled for {spec.model_type} yet; write eager", "training.loss")
     if isinstance(training.adapter, PrefixTuning):
         model = prefixed(training.adapter, model, build, prefixes, spec)
     elif isinstance(training.adapter, PromptLearning):
@@ -95,15 +107,19 @@ def trace_training(job: Job, spec: ModelSpec, topology: Topology, gpu: Gpu = AMP
     step = Step(
         batch,
         training.gradient_accumulation_steps,
-        precision.autocast or (precision.compute if training.autocast else None),
+        precision.compute if precision.autocast or training.autocast else None,
         clip=_clipping(training, topology.strategy),
         keeps_gradients=not training.zero_grad_to_none,
         widens=training.autocast and training.transformers_release != "5",
         offloads=job.offload.activations != "none" and not recomputed.recomputes,
         in_backward=training.optimizer_in_backward,
+        scaler=scaler(training, precision, build.parameters),
     )
     weights = (frozenset(f"{name}.weight" for name in names) for names in (build.linears, build.embeddings))
-    train(build, model, optimizer(training, *weights), step)
+    chosen = optimizer(training, *weights)
+    if precision.summed and training.optimizer in ("adamw", "adam"):
+        chosen = replace(chosen, kept=alike(2))  # Apex's and Transformer Engine's FusedAdam count steps on the host
+    train(build, model, chosen, step)
     return build
 
 
@@ -115,6 +131,9 @@ def precision_of(job: Job, topology: Topology) -> Recipe:
             f"{job.training.precision} under {topology.strategy} is not modelled yet; use bf16-mixed, or 32-true",
             "training.precision",
         )
+    found = overridden(found, job.training.dtypes, job.training.precision, topology.strategy)
+    if job.training.tf32 and found.compute is not dtypes.float32:
+        raise InvalidJob(f"matrix products run in {found.compute.name}; leave it out, or write 32-true", "training.tf32")
     return found
 
 
@@ -151,8 +170,11 @@ def _adapter(training: Training, spec: ModelSpec, topology: Topology) -> Method 
 
 def _sharding(job: Job, topology: Topology, precision: Recipe, tape: Tape) -> Sharding:
     world, strategy = topology.data, topology.strategy
-    asked = job.parallelism.reduce_dtype
-    policy = Policy(precision.gathered, BY_NAME[asked] if asked else precision.reduced)
+    policy = Policy(precision.gathered, precision.reduced)
+    if precision.summed:
+        if job.parallelism.gradient_as_bucket_view:
+            raise InvalidJob("Megatron's gradients are its buffer already: leave it out", "parallelism.gradient_as_bucket_view")
+        return MainParameters(tape, precision.summed)
     if strategy == "ddp":
         return Ddp(tape, job.parallelism.gradient_as_bucket_view)
     if strategy != "fsdp1" and not job.parallelism.backward_prefetch:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
+from estimator import dtypes
 from estimator.dtypes import DType
 from estimator.families.build import Builder
 from estimator.families.heads import Batch, Model
@@ -11,8 +13,11 @@ from estimator.families.held import widened
 from estimator.tape import autograd
 from estimator.tape.autocast import autocast
 from estimator.tape.offload import Offload
+from estimator.tape.tape import Tape
+from estimator.tape.tensor import Tensor, empty
 from estimator.training.gradients import Clip, kept
 from estimator.training.optimizers import Optimizer, step_in_backward
+from estimator.training.scaling import Scaler, Unscaled
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +35,7 @@ class Step:
     """Whether all that forward saves goes to the host's memory."""
     in_backward: bool = False
     """Whether the optimizer steps for each parameter within backward."""
+    scaler: Callable[[Tape], Scaler] = Unscaled
 
 
 def train(build: Builder, model: Model, optimizer: Optimizer, step: Step) -> None:
@@ -43,6 +49,7 @@ def train(build: Builder, model: Model, optimizer: Optimizer, step: Step) -> Non
     states = optimizer.states(tape, trained, alone=step.in_backward)
     if step.in_backward:
         step_in_backward(tape, optimizer, trained)
+    scaler = step.scaler(tape)
     if step.keeps_gradients:
         kept(tape, trained)
     repeats = min(step.micro_steps, 2)
@@ -51,6 +58,7 @@ def train(build: Builder, model: Model, optimizer: Optimizer, step: Step) -> Non
         tape.grad_enabled = True
         tape.begin("forward")
         inputs = model.inputs(tape, step.batch, build.dtype)
+        given = _beside_ids(tape, step.batch)
         tape.saved_tensor_hooks = Offload() if step.offloads else None
         with autocast(tape, step.autocast):
             loss, held = run(*inputs)
@@ -60,12 +68,21 @@ def train(build: Builder, model: Model, optimizer: Optimizer, step: Step) -> Non
                 held = widened(held)
         tape.begin("backward")
         del held
-        autograd.backward(loss)
-        del loss, inputs
+        autograd.backward(scaler.scale(loss))
+        del loss, inputs, given
     tape.begin("optimizer_step")
     if step.clip is not None:
+        scaler.unscale()
         step.clip(tape, trained)
     if not step.in_backward:
-        build.sharding.step(lambda: optimizer.step(tape, trained))
+        build.sharding.step(lambda: scaler.step(lambda: optimizer.step(tape, trained)))
+    scaler.update()
     tape.finish()
     del states
+
+
+def _beside_ids(tape: Tape, batch: Batch) -> Tensor | None:
+    """What a batch has beside its ids, [sequences, tokens]: a mask if it is padded, positions if documents are packed in it."""
+    if tape.batch_mask == "none":
+        return None
+    return empty(tape, (batch.sequences, batch.tokens), dtypes.int64, tape.batch_mask)

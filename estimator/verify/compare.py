@@ -81,7 +81,7 @@ def _refuse_unplayable(job: Job) -> None:
             "training.optimizer_implementation",
         ),
         (training.implementation != "transformers", "fused kernels need a GPU", "training.implementation"),
-        (training.loss != "eager", "fused kernels need a GPU", "training.loss"),
+        (training.loss == "fused", "fused kernels need a GPU", "training.loss"),
         (training.attention == "flash_attention_2", "FlashAttention-2 needs a GPU", "training.attention"),
         (training.transformers_release != "5", "the installed release is 5", "training.transformers_release"),
         (strategy not in ("none", "fsdp1", "fsdp2"), "only one process, fsdp1 and fsdp2 are played", "parallelism.strategy"),

@@ -27,10 +27,19 @@ from estimator.job.adapter import PromptLearning
 from estimator.job.trainable import Trainable, numbers
 from estimator.specs.spec import ModelSpec
 from estimator.verify.adapters import TYPES, adapted
+from estimator.verify.chunked import in_chunks
+from estimator.verify.megatron import MegatronStep
 from estimator.verify.prompts import prompted
 from estimator.verify.recomputation import recompute, stacks
 
-TRUE = {"32-true": torch.float32, "bf16-true": torch.bfloat16, "16-true": torch.float16}
+TRUE = {
+    "32-true": torch.float32,
+    "bf16-true": torch.bfloat16,
+    "16-true": torch.float16,
+    "megatron-bf16": torch.bfloat16,
+    "megatron-fp16": torch.float16,
+}
+MIXED = {"bf16-mixed": torch.bfloat16, "16-mixed": torch.float16}
 
 
 AUTO = {
@@ -68,8 +77,11 @@ def build(job: Job, spec: ModelSpec, mesh: DeviceMesh | None = None) -> Any:
     """The model, ready to be trained as the job says."""
     training = job.training
     assert training.head is not None
-    dtype = TRUE.get(training.precision, torch.float32)
+    asked = training.dtypes.weights if training.dtypes else None
+    dtype = TYPES[asked] if asked else TRUE.get(training.precision, torch.float32)
     model = plain(spec, training.head, dtype, training.attention, training.labels or 2)
+    if training.loss == "chunked":
+        in_chunks(model)
     if isinstance(training.adapter, PromptLearning):
         model = prompted(model, training.adapter)
     elif training.adapter:
@@ -141,7 +153,8 @@ def freeze(model: nn.Module, training: Training) -> None:
 
 
 def _shard(model: Any, job: Job, mesh: DeviceMesh) -> None:
-    policy = MixedPrecisionPolicy(torch.bfloat16, _reduced(job)) if job.training.precision == "bf16-mixed" else None
+    half = MIXED.get(job.training.precision)
+    policy = MixedPrecisionPolicy(half, _reduced(job)) if half else None
     settings: dict[str, Any] = {"mesh": mesh} if policy is None else {"mesh": mesh, "mp_policy": policy}
     for layer in (layer for stack in stacks(model) for layer in stack):
         fully_shard(layer, reshard_after_forward=job.parallelism.reshard_after_forward, **settings)
@@ -150,13 +163,15 @@ def _shard(model: Any, job: Job, mesh: DeviceMesh) -> None:
 
 def _reduced(job: Job) -> torch.dtype:
     """What a mixed-precision policy reduces gradients in."""
-    return TYPES[job.parallelism.reduce_dtype or "fp32"]
+    asked = job.training.dtypes.gradients if job.training.dtypes else None
+    return TYPES[asked or "fp32"]
 
 
 def _flattened(model: Any, job: Job) -> Any:
     """The model in FSDP1, each layer a unit, as Accelerate wraps it."""
     layers = {type(layer) for stack in stacks(model) for layer in stack}
-    mixed = MixedPrecision(torch.bfloat16, _reduced(job)) if job.training.precision == "bf16-mixed" else None
+    half = MIXED.get(job.training.precision)
+    mixed = MixedPrecision(half, _reduced(job)) if half else None
     return FullyShardedDataParallel(
         model,
         auto_wrap_policy=ModuleWrapPolicy(layers),
@@ -183,8 +198,16 @@ def ranks(world: int) -> Iterator[DeviceMesh | None]:
 def autocast(job: Job, device: str = "cpu") -> Any:
     """What the forward pass runs in."""
     training = job.training
-    if training.autocast:
-        return torch.autocast(device, TRUE.get(training.precision, torch.bfloat16))
-    if training.precision != "bf16-mixed" or job.parallelism.strategy in ("fsdp1", "fsdp2"):
-        return nullcontext()
-    return torch.autocast(device, torch.bfloat16)
+    half = MIXED.get(training.precision)
+    if training.autocast or (half is not None and job.parallelism.strategy not in ("fsdp1", "fsdp2")):
+        return torch.autocast(device, half or TRUE[training.precision])
+    return nullcontext()
+
+
+def make_scaler(job: Job, model: nn.Module, optimizer: torch.optim.Optimizer) -> Any:
+    """torch's scaler of the loss, which does nothing but where float16 is mixed with float32; or Megatron's part in the step."""
+    if job.training.precision.startswith("megatron"):
+        asked = job.training.dtypes.gradients if job.training.dtypes else None
+        wide = asked == "fp32" if asked else job.training.precision == "megatron-bf16"
+        return MegatronStep(model, optimizer, wide)
+    return torch.amp.GradScaler("cpu", enabled=job.training.precision == "16-mixed")

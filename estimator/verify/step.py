@@ -20,7 +20,7 @@ from estimator.job import Job
 from estimator.specs.spec import ModelSpec
 from estimator.verify.cuda import on_cuda
 from estimator.verify.live import Live, resizes_seen
-from estimator.verify.model import autocast, build, ranks
+from estimator.verify.model import autocast, build, make_scaler, ranks
 from estimator.verify.offload import forward_offloaded, on_host
 from estimator.verify.optimizers import Optimizers, make_optimizer
 
@@ -39,7 +39,7 @@ def fake_step(job: Job, spec: ModelSpec, logs: dict[str, Log] | None = None) -> 
     with (
         ranks(job.parallelism.data or 1) as mesh,
         FakeTensorMode(allow_non_fake_inputs=True),
-        no_packing(),
+        documents(job.training.attention_mask),
         on_cuda(card),
         on_host(),
     ):
@@ -52,10 +52,11 @@ def fake_step(job: Job, spec: ModelSpec, logs: dict[str, Log] | None = None) -> 
             for tensor in filter(torch.is_tensor, state.values()):
                 live.track(tensor)
         with usual_numbers(), resizes_seen(live), live:
-            play(job, spec, model, optimizer, live)
+            scaler = make_scaler(job, model, optimizer.members[0])
+            play(job, spec, model, optimizer, scaler, live)
             settle_states(job, optimizer, live)
-            counted = play(job, spec, model, optimizer, live, logs)
-        del model, optimizer
+            counted = play(job, spec, model, optimizer, scaler, live, logs)
+        del model, optimizer, scaler
     gc.collect()
     return counted
 
@@ -65,7 +66,15 @@ def untouched(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
     return tensor
 
 
-def play(job: Job, spec: ModelSpec, model: nn.Module, optimizer: Optimizers, live: Live, logs: Any = None) -> Counted:
+def play(
+    job: Job,
+    spec: ModelSpec,
+    model: nn.Module,
+    optimizer: Optimizers,
+    scaler: Any,
+    live: Live,
+    logs: Any = None,
+) -> Counted:
     """One step, with `live` counting."""
     training = job.training
     counted = {"resident": live.bytes, "forward_end": 0, "forward": 0, "backward": 0, "optimizer_step": 0}
@@ -87,7 +96,7 @@ def play(job: Job, spec: ModelSpec, model: nn.Module, optimizer: Optimizers, liv
         at = lap("forward", at)
         del result
         live.in_backward = True
-        loss.backward()
+        scaler.scale(loss).backward()
         live.in_backward = False
         del loss, inputs
         at = lap("backward", at)
@@ -95,8 +104,10 @@ def play(job: Job, spec: ModelSpec, model: nn.Module, optimizer: Optimizers, liv
         if isinstance(model, FullyShardedDataParallel):
             model.clip_grad_norm_(1.0)
         else:
+            scaler.unscale_(optimizer.members[0])
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0, foreach=True)
-    optimizer.step()
+    scaler.step(optimizer.members[0] if scaler.is_enabled() else optimizer)
+    scaler.update()
     lap("optimizer_step", at)
     optimizer.zero_grad(set_to_none=training.zero_grad_to_none)
     return counted
@@ -116,6 +127,10 @@ def batch(job: Job, spec: Any, model: Any) -> dict[str, Any]:
         made["pixel_values"] = torch.rand(rows, spec.num_channels, spec.image_size, spec.image_size, dtype=model.dtype)
     else:
         made["input_features"] = torch.rand(rows, spec.num_mel_bins, 2 * spec.max_source_positions, dtype=model.dtype)
+    if training.attention_mask == "padding":
+        made["attention_mask"] = torch.ones((rows, tokens), dtype=torch.int64)
+    if training.attention_mask == "packed":
+        made["position_ids"] = torch.randint(0, tokens, (rows, tokens))
     if training.head in ("causal-lm", "masked-lm"):
         made["labels"] = made["input_ids"]
     elif training.head in ("seq2seq-lm", "speech-seq2seq-lm"):
@@ -137,35 +152,39 @@ def _end(ids: torch.Tensor, token: int) -> None:
 def settle_states(job: Job, optimizer: Optimizers, live: Live) -> None:
     """Leave out what lies in the host's memory, and let steps pass where the first ones do less.
 
-    Only a fused optimizer counts its steps on the GPU (torch/optim/adam.py, `_init_group`); RAdam rectifies from the sixth on
-    (torch/optim/radam.py, `rho_t > 5`).
+    Only a fused optimizer of torch's counts its steps on the GPU (torch/optim/adam.py, `_init_group`); RAdam rectifies from the
+    sixth on (torch/optim/radam.py, `rho_t > 5`).
     """
+    on_host = job.training.optimizer_implementation != "fused" or job.training.precision.startswith("megatron")
     for state in optimizer.states():
         if isinstance(state.get("step"), torch.Tensor):
             if job.training.optimizer == "radam":
                 state["step"] += 10
-            if job.training.optimizer_implementation != "fused":
+            if on_host:
                 live.forget(state["step"])
 
 
 @contextmanager
-def no_packing() -> Iterator[None]:
-    """Batches hold one document each, without padding.
+def documents(kind: str = "none") -> Iterator[None]:
+    """Batches hold one document in each sequence, without padding; or with `padding`, or several, `packed`.
 
     On fake tensors transformers cannot see that, and would build a mask to be safe.
     """
 
-    def unpacked(position_ids: Any) -> None:
-        return None
+    def packed(position_ids: torch.Tensor) -> torch.Tensor | None:
+        if kind != "packed":
+            return None
+        steps = torch.diff(position_ids, prepend=position_ids[:, :1] - 1, dim=-1)
+        return (steps != 1).cumsum(-1)
 
     def traced(tensor: Any = None) -> bool:
         return False
 
     def full(mask: torch.Tensor) -> bool:
         del mask
-        return True
+        return kind != "padding"
 
-    with mock.patch.multiple(masking_utils, find_packed_sequence_indices=unpacked, is_tracing=traced, fast_all=full):
+    with mock.patch.multiple(masking_utils, find_packed_sequence_indices=packed, is_tracing=traced, fast_all=full):
         yield
 
 
@@ -173,7 +192,8 @@ def no_packing() -> Iterator[None]:
 def usual_numbers() -> Iterator[None]:
     """Answers to what models ask about numbers, which fake tensors do not have.
 
-    Half-precision activations are all finite; as many tokens end each sequence; norms that Adafactor reads are one.
+    Half-precision activations are all finite, and so are gradients; as many tokens end each sequence; norms that Adafactor reads
+    are one.
     """
     plain_item = FakeTensor.item
 
@@ -183,6 +203,9 @@ def usual_numbers() -> Iterator[None]:
         except DataDependentOutputException:
             return 1.0
 
+    def step(scaler: Any, optimizer: Any, state: Any, *args: Any) -> None:
+        optimizer.step(*args)
+
     def alike(counts: torch.Tensor) -> torch.Tensor:
         return counts[:1]
 
@@ -190,5 +213,6 @@ def usual_numbers() -> Iterator[None]:
         mock.patch.object(FakeTensor, "__bool__", create=True, return_value=True),
         mock.patch.object(FakeTensor, "item", item, create=True),
         mock.patch.object(torch, "unique_consecutive", alike),
+        mock.patch.object(torch.amp.GradScaler, "_maybe_opt_step", step),
     ):
         yield

@@ -34,22 +34,26 @@ MODEL = {
 }
 TOKENS = 16
 BUCKET, PREFETCH, PERSISTENT = 2_500_000, 250_000, 1_000
+SCALE = 8
+"""A loss scale at which no gradient of so small a model overflows: a step that is skipped would say nothing."""
 PHASES = ("forward", "backward", "optimizer_step")
 
 
-def main(stage: int, micro_steps: int) -> None:
-    """Train on this process, which torchrun started; the first rank prints the record."""
+def main(stage: int, micro_steps: int, half: str = "bf16") -> None:
+    """Train on this process, which torchrun started, in a half precision; the first rank prints the record."""
     os.environ["DS_ACCELERATOR"] = "cpu"
     import deepspeed  # type: ignore[import-untyped, import-not-found, unused-ignore]
 
+    type(deepspeed.get_accelerator()).is_fp16_supported = lambda accelerator: True  # torch can, where the CPU cannot
     deepspeed.init_distributed("gloo")
     config = transformers.LlamaConfig(**{k: v for k, v in MODEL.items() if k != "model_type"})  # type: ignore[arg-type]
     config._attn_implementation = "eager"
-    model = transformers.LlamaForCausalLM(config).bfloat16()
+    model = transformers.LlamaForCausalLM(config)
+    model = model.half() if half == "fp16" else model.bfloat16()
     settings = {
         "train_micro_batch_size_per_gpu": 1,
         "gradient_accumulation_steps": micro_steps,
-        "bf16": {"enabled": True},
+        half: {"enabled": True, **({"loss_scale": SCALE} if half == "fp16" else {})},
         "zero_optimization": {
             "stage": stage,
             "reduce_bucket_size": BUCKET,
@@ -70,7 +74,7 @@ def main(stage: int, micro_steps: int) -> None:
     if int(os.environ["RANK"]) == 0:
         played = laps(watched, PHASES)
         peaks = _peaks(resident, played[-len(played) // 3 :])  # of the third step
-        asked = {"stage": stage, "ranks": int(os.environ["WORLD_SIZE"]), "micro_steps": micro_steps}
+        asked = {"stage": stage, "ranks": int(os.environ["WORLD_SIZE"]), "micro_steps": micro_steps, "half": half}
         print("- " + json.dumps({**asked, "resident": resident, **peaks}).replace('"', ""), flush=True)
 
 
@@ -107,4 +111,4 @@ def _peaks(resident: int, played: list[Lap]) -> dict[str, int]:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]))
+    main(int(sys.argv[1]), int(sys.argv[2]), *sys.argv[3:])

@@ -17,13 +17,13 @@ from estimator.specs.spec import DecoderSpec
 from estimator.verify.cuda import on_cuda
 from estimator.verify.live import Live
 from estimator.verify.model import config, defaulting_to
-from estimator.verify.step import no_packing
+from estimator.verify.step import documents
 
 
 def fake_serving(spec: DecoderSpec, sequences: int, tokens: int) -> dict[str, int]:
     """Bytes of the weights, and at the peaks of a prompt's pass (prefill) and of the next token's (decode), in bf16."""
     live = Live()
-    with FakeTensorMode(allow_non_fake_inputs=True), no_packing(), on_cuda(), windows_seen(live), torch.no_grad():
+    with FakeTensorMode(allow_non_fake_inputs=True), documents(), on_cuda(), windows_seen(live), torch.no_grad():
         with defaulting_to(torch.bfloat16):
             model: Any = transformers.AutoModelForCausalLM.from_config(config(spec, "sdpa"))
         model.eval()

@@ -38,6 +38,10 @@ def check_optimizer(job: Job) -> None:
         )
     if name in MATRICES and training.adapter:
         raise NotModelled(f"{name} of an adapter's matrices is not modelled yet; use adamw", "training.optimizer")
+    if name in MATRICES and training.precision == "16-mixed":
+        raise NotModelled(f"{name} with a scaled loss is not modelled yet; write bf16-mixed", "training.optimizer")
+    if training.precision.startswith("megatron") and name not in ("adamw", "adam", "sgd", "sgd-momentum"):
+        raise NotModelled(f"{name} with {training.precision} is not modelled yet; write adamw or sgd", "training.optimizer")
     _check_strategy(job)
     if training.optimizer_in_backward:
         _check_in_backward(training, job.parallelism.strategy or "none")
@@ -71,5 +75,7 @@ def _check_in_backward(training: Training, strategy: str) -> None:
         raise InvalidJob("a step within backward knows no norm of all gradients: leave gradient_clipping out", where)
     if not training.zero_grad_to_none:
         raise InvalidJob("a step within backward frees each gradient: leave zero_grad_to_none out", where)
+    if training.precision == "16-mixed" or training.precision.startswith("megatron"):
+        raise InvalidJob(f"{training.precision} steps once all gradients are there: write bf16-mixed, or bf16-true", where)
     if strategy != "none":
         raise NotModelled(f"a step within backward is not modelled under {strategy} yet; use strategy none", where)

@@ -1,0 +1,47 @@
+"""Parts of a precision recipe that a job asks for otherwise: what the frameworks let one choose, and nothing else.
+
+FSDP's policy has the type that gradients are reduced in, and shards are of whatever type the model was loaded in
+(torch/distributed/fsdp/_fully_shard/_fsdp_api.py, `MixedPrecisionPolicy`); Megatron's buffer of gradients is float32 or of the
+weights' type (`--accumulate-allreduce-grads-in-fp32`, `--grad-reduce-in-bf16`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from estimator import dtypes
+from estimator.dtypes import BY_NAME, DType
+from estimator.errors import InvalidJob
+from estimator.job import Dtypes
+from estimator.training.recipes import Recipe
+
+
+def parts(recipe: Recipe, strategy: str) -> dict[str, DType | None]:
+    """The types of what is kept for each trained parameter; None where there is no such thing."""
+    copied = recipe.summed is not None or (strategy.startswith("zero") and recipe.weights is not dtypes.float32)
+    return {
+        "weights": recipe.weights,
+        "gradients": recipe.summed or recipe.reduced or recipe.weights,
+        "master_weights": dtypes.float32 if copied else None,
+        "optimizer_states": dtypes.float32 if copied else recipe.weights,
+    }
+
+
+def overridden(recipe: Recipe, asked: Dtypes | None, precision: str, strategy: str) -> Recipe:
+    """The recipe with the parts that were asked for. Raises `InvalidJob` for what no framework has."""
+    if asked is None:
+        return recipe
+    wanted = {name: BY_NAME[value] for name, value in asked if value is not None}
+    changed = recipe
+    if recipe.gathered and strategy in ("fsdp1", "fsdp2"):
+        changed = replace(recipe, weights=wanted.get("weights", recipe.weights), reduced=wanted.get("gradients", recipe.reduced))
+    elif recipe.summed and wanted.get("gradients") in (dtypes.float32, recipe.weights):
+        changed = replace(recipe, summed=wanted["gradients"])
+    for name, has in parts(changed, strategy).items():
+        if name in wanted and wanted[name] is not has:
+            known = f"are {has.name}" if has else "do not exist"
+            raise InvalidJob(
+                f"the {name.replace('_', ' ')} of {precision} under {strategy} {known}; leave it out, or name another precision",
+                f"training.dtypes.{name}",
+            )
+    return changed

@@ -1,0 +1,26 @@
+"""Batches that are padded or packed: which jobs get a mask of their own, and which are refused."""
+
+from __future__ import annotations
+
+from estimator.errors import InvalidJob, NotModelled
+from estimator.job import Training
+from estimator.specs.spec import ModelSpec
+
+MASKED = frozenset({"llama", "mistral", "qwen2", "qwen3", "gpt2", "gpt_neox", "mixtral", "qwen3_moe"})
+"""Model types whose masks of such batches are judged."""
+
+
+def batch_mask(training: Training, spec: ModelSpec) -> str:
+    """The kind of mask that the batch has of its own. Raises `InvalidJob` and `NotModelled`."""
+    asked, where = training.attention_mask, "training.attention_mask"
+    if asked == "none":
+        return asked
+    if training.head != "causal-lm" or spec.model_type not in MASKED:
+        raise NotModelled(f"{asked} is not modelled for the {training.head} of {spec.model_type} yet; write none", where)
+    if training.attention not in ("eager", "sdpa"):
+        raise NotModelled(f"{training.attention} of sequences of several lengths is not modelled yet; write none", where)
+    if training.loss == "chunked":
+        raise InvalidJob("torchtune's loss in chunks goes with full sequences; write none, or another loss", where)
+    if asked == "packed" and training.micro_batch_size > 1:
+        raise InvalidJob("documents are packed in one sequence; write micro_batch_size: 1, and its whole length", where)
+    return asked
