@@ -21,6 +21,7 @@ from estimator.quantization.stored import stored_bytes
 from estimator.specs.huggingface import quantized_as
 from estimator.specs.published import published
 from estimator.specs.resolve import resolve
+from estimator.specs.spec import DecoderSpec
 from tests.jobs import counts
 from tests.test_quantized import MODEL
 
@@ -37,6 +38,19 @@ HQQ: list[dict[str, Any]] = yaml.safe_load((Path(__file__).parent / "data" / "hq
 
 def bytes_of(module: torch.nn.Module) -> int:
     return sum(tensor.nbytes for name, tensor in module.state_dict().items() if name != "bias")
+
+
+def test_generation_with_hqq_allocates_what_hqq_allocates() -> None:
+    spec = resolve("llama-3-8b").spec.model_copy(update={"num_hidden_layers": 4})
+    serving = {"engine": "transformers", "weights": "hqq-int4", "context": 512, "concurrency": 2}
+    memory = estimate({"model": spec.model_dump(), "task": "serve", "serving": serving}).memory
+    counted = {"resident": 2592154624, "prefill": 3024442368, "decode": 2961411072}
+    assert {"resident": memory.resident_bytes, **memory.phases} == counted
+    if importlib.util.find_spec("hqq"):
+        from tests.judge.hqq import hqq_serving
+
+        assert isinstance(spec, DecoderSpec)
+        assert hqq_serving(spec, 2, 512, 4) == counted
 
 
 @pytest.mark.parametrize("name", TRANSFORMERS)

@@ -1,4 +1,4 @@
-"""A training step of LoRA beside HQQ's own linear layers, on fake tensors."""
+"""A training step of LoRA, and generation, beside HQQ's own linear layers, on fake tensors."""
 
 from __future__ import annotations
 
@@ -6,13 +6,15 @@ from typing import Any
 from unittest import mock
 
 import torch
+import transformers
 from hqq.core.quantize import BaseQuantizeConfig, HQQLinear, Quantizer  # type: ignore[import-not-found]
 from torch import nn
 
 from estimator.job import Job
-from estimator.specs.spec import ModelSpec
+from estimator.specs.spec import DecoderSpec, ModelSpec
 from estimator.verify import model as usual
 from estimator.verify.step import Counted, fake_step
+from tests.judge.serving import fake_serving
 
 PER_BYTE = {8: 1, 4: 2, 2: 4, 1: 8}
 
@@ -24,17 +26,33 @@ def hqq_step(job: Job, spec: ModelSpec) -> Counted:
     plain = usual.plain
 
     def quantized(*args: Any) -> Any:
-        made = plain(*args)
-        output = made.get_output_embeddings()
-        for path, layer in list(made.named_modules()):
-            if isinstance(layer, nn.Linear) and layer is not output:
-                made.set_submodule(path, linear(layer, bits, group))
+        made = replaced(plain(*args), bits, group)
         for parameter in made.parameters():
             parameter.requires_grad = False
         return made
 
     with mock.patch.object(usual, "plain", quantized):
         return fake_step(job, spec)
+
+
+def hqq_serving(spec: DecoderSpec, sequences: int, tokens: int, bits: int) -> Counted:
+    """What `fake_serving` counts, likewise."""
+    plain = transformers.AutoModelForCausalLM.from_config
+
+    def quantized(config: Any) -> Any:
+        return replaced(plain(config), bits, 64)
+
+    with mock.patch.object(transformers.AutoModelForCausalLM, "from_config", quantized):
+        return fake_serving(spec, sequences, tokens)
+
+
+def replaced(model: Any, bits: int, group: int) -> Any:
+    """The model with HQQ's layers in the place of all of torch's but the output layer."""
+    output = model.get_output_embeddings()
+    for path, layer in list(model.named_modules()):
+        if isinstance(layer, nn.Linear) and layer is not output:
+            model.set_submodule(path, linear(layer, bits, group))
+    return model
 
 
 def linear(layer: nn.Linear, bits: int, group: int) -> HQQLinear:
