@@ -6,8 +6,10 @@ from estimator.errors import InvalidJob, NotModelled
 from estimator.job import Training
 from estimator.specs.spec import ModelSpec
 
-MASKED = frozenset({"llama", "mistral", "qwen2", "qwen3", "gpt2", "gpt_neox", "mixtral", "qwen3_moe"})
-"""Model types whose masks of such batches are judged."""
+PACKED = frozenset({"llama", "mistral", "qwen2", "qwen3", "gpt2", "gpt_neox", "mixtral", "qwen3_moe"})
+"""Model types whose masks and positions of packed documents are modelled."""
+PADDED = PACKED | {"bloom", "codegen", "cohere", "falcon", "gemma"}
+"""Model types whose masks of padded batches are."""
 
 
 def batch_mask(training: Training, spec: ModelSpec) -> str:
@@ -15,7 +17,7 @@ def batch_mask(training: Training, spec: ModelSpec) -> str:
     asked, where = training.attention_mask, "training.attention_mask"
     if asked == "none":
         return asked
-    if training.head != "causal-lm" or spec.model_type not in MASKED:
+    if training.head != "causal-lm" or spec.model_type not in (PACKED if asked == "packed" else PADDED):
         raise NotModelled(f"{asked} is not modelled for the {training.head} of {spec.model_type} yet; write none", where)
     if training.attention not in ("eager", "sdpa"):
         raise NotModelled(f"{training.attention} of sequences of several lengths is not modelled yet; write none", where)
