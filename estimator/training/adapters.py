@@ -45,6 +45,9 @@ def adapter(training: Training, spec: ModelSpec, strategy: str) -> Method | None
         return None
     if strategy not in SHARED.get(asked.type, ("none", "ddp", "fsdp2")) and asked.type != "lora":
         raise NotModelled(f"{asked.type} under {strategy} is not modelled yet; lora is", "parallelism.strategy")
+    more = [key for key in ("bias", "layers", "modules_to_save") if getattr(asked, key, None) not in (None, "none", [])]
+    if strategy.startswith("zero") and more:
+        raise NotModelled(f"lora's {' and '.join(more)} under {strategy} are not modelled yet", "parallelism.strategy")
     _check_init(asked, training.quantization)
     joined = FUSED.get(spec.model_type, {}) if training.transformers_release == "5" else {}
     layers = _parameters(asked, joined)
@@ -140,7 +143,7 @@ def check_applied(asked: Adapter, build: Builder, spec: ModelSpec) -> None:
         raise InvalidJob(f"no linear layer is called {wanted}; this model has {known}", TARGETS)
     both = "is_encoder_decoder" in spec.modelled
     for name in (*build.saved, *build.adapted) if both else ():
-        if name in build.embeddings:
+        if name in build.embeddings:  # whose modules PEFT changes in one of the two places only
             raise NotModelled(f"adapters on {name}, which encoder and decoder share, are not modelled yet", TARGETS)
     above = {part for name in build.linears for part in name.split(".")[:-1]}
     for target in asked.targets if isinstance(asked.targets, list) else ():
