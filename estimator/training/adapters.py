@@ -131,7 +131,7 @@ def _parameters(asked: Adapter, joined: Mapping[str, str]) -> dict[str, int]:
     return counts
 
 
-def check_applied(asked: Adapter, build: Builder, spec: ModelSpec) -> None:
+def check_applied(asked: Adapter, build: Builder, spec: ModelSpec, strategy: str) -> None:
     """Raise `InvalidJob` where an adapter found nothing, `NotModelled` where PEFT would find more than the tape has."""
     layers: list[int] | None = getattr(asked, "layers", None)
     deepest = max(build.stacks, default=0)
@@ -145,6 +145,8 @@ def check_applied(asked: Adapter, build: Builder, spec: ModelSpec) -> None:
     for name in (*build.saved, *build.adapted) if both else ():
         if name in build.embeddings:  # whose modules PEFT changes in one of the two places only
             raise NotModelled(f"adapters on {name}, which encoder and decoder share, are not modelled yet", TARGETS)
+    if strategy.startswith("zero") and any(name in build.embeddings for name in build.adapted):
+        raise NotModelled(f"lora on embeddings under {strategy} is not modelled yet", TARGETS)
     above = {part for name in build.linears for part in name.split(".")[:-1]}
     for target in asked.targets if isinstance(asked.targets, list) else ():
         if any(part.isdigit() for part in target.split(".")):

@@ -63,7 +63,7 @@ def trace_training(job: Job, spec: ModelSpec, topology: Topology, gpu: Gpu = AMP
     assert training.head is not None
     model = build_model(spec, build, training.head)
     if training.adapter:
-        check_applied(training.adapter, build, spec)
+        check_applied(training.adapter, build, spec, topology.strategy)
     batch = Batch(training.micro_batch_size, training.sequence_length, training.target_length or training.sequence_length)
     step = Step(
         batch,

@@ -22,6 +22,7 @@ from estimator.job import CheckpointForm, Job, Training
 from estimator.specs.spec import ModelSpec
 from estimator.verify.adapters import adapted
 
+TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 TRUE = {"32-true": torch.float32, "bf16-true": torch.bfloat16, "16-true": torch.float16}
 
 
@@ -63,7 +64,8 @@ def build(job: Job, spec: ModelSpec, mesh: DeviceMesh | None = None) -> Any:
     dtype = TRUE.get(training.precision, torch.float32)
     model = plain(spec, training.head, dtype, training.attention, training.labels or 2)
     if training.adapter:
-        model = adapted(model, training.adapter, training.head)
+        with defaulting_to(TYPES[training.adapter.dtype]):
+            model = adapted(model, training.adapter, training.head)
     model.train()
     if mesh is not None:
         _shard(model, job, mesh)
