@@ -12,7 +12,9 @@ from estimator.errors import InvalidJob
 from estimator.hardware.parse import parse_hardware
 from estimator.job import Job
 
-LISTS = ("training.adapter.targets",)
+LISTS = tuple(f"training.adapter.{name}" for name in ("targets", "exclude", "feedforward", "layers", "modules_to_save"))
+"""Fields whose value is several, with commas between; but what has a character that no name has is a pattern."""
+PATTERN = frozenset("*|()[]^$+?\\")
 
 
 def job_mapping(items: Iterable[tuple[str, str]]) -> dict[str, Any]:
@@ -33,7 +35,7 @@ def job_mapping(items: Iterable[tuple[str, str]]) -> dict[str, Any]:
                 raise InvalidJob(f"{name} does not go with {step}={part}", name)
         if isinstance(part.get(last), dict):
             raise InvalidJob(f"{name}={text} does not go with {name}.…", name)
-        part[last] = text.split(",") if name in LISTS and text != "all-linear" else text
+        part[last] = text.split(",") if name in LISTS and text != "all-linear" and not PATTERN & {*text} else text
     return job
 
 

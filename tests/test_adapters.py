@@ -8,11 +8,13 @@ from typing import Any
 import pytest
 import torch
 
-from estimator import Job, estimate
+from estimator import Job, NotModelled, estimate
 from estimator.job.adapter import OnWeights
 from estimator.specs.resolve import resolve
+from estimator.tape.peak import tensors
 from estimator.verify.adapters import adapted
 from estimator.verify.model import plain
+from tests.tapes import peaks, played, unrolled
 
 MODELS: dict[str, Any] = {
     "llama-3-8b": {},
@@ -102,3 +104,47 @@ def test_dora_with_dropout_keeps_unpacked_weights(quantization: str) -> None:
     unpacked = 31 * 4096 * 14336 * 2  # the first layer's input wants no gradient
     assert unpacked <= saved(type="dora", dropout=0.1) - saved(dropout=0.1) < 1.1 * unpacked
     assert saved(type="dora") - saved() < 0.1 * unpacked
+
+
+SMALL = {
+    "model_type": "llama",
+    "hidden_size": 512,
+    "intermediate_size": 1408,
+    "num_hidden_layers": 9,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+    "vocab_size": 4000,
+}
+FOLDED: list[dict[str, Any]] = [
+    {"type": "dora", "dropout": 0.1},
+    {"type": "adalora", "targets": ["q_proj", "up_proj"]},
+    {"type": "vera", "rank": 8, "dtype": "fp32"},
+    {"type": "ia3", "targets": ["k_proj", "down_proj"], "feedforward": ["down_proj"]},
+    {"type": "loha"},
+    {"type": "lokr", "rank": 2, "layers": [1, 5], "targets": ["v_proj", "o_proj"]},
+    {"type": "lora", "layers": [0, 1, 2, 6], "targets": ["q_proj", "down_proj"], "dropout": 0.1},
+    {"type": "lora", "layers": [3, 4, 5, 8], "targets": ["q_proj"]},
+    {"type": "lora", "targets": ["embed_tokens", "lm_head", "v_proj"], "modules_to_save": ["norm"]},
+]
+
+
+@pytest.mark.parametrize("checkpointing", ["none", "full", {"every": 2}, "sqrt"])
+@pytest.mark.parametrize("strategy", ["none", "fsdp2", "ddp"])
+@pytest.mark.parametrize("adapter", FOLDED, ids=lambda adapter: f"{adapter['type']} {adapter.get('layers', '')}")
+def test_layers_that_are_replayed_are_those_that_would_be_played(adapter: Any, strategy: str, checkpointing: Any) -> None:
+    training = {"precision": "bf16-mixed", "sequence_length": 128, "gradient_accumulation_steps": 2, "adapter": adapter}
+    job = {
+        "model": SMALL,
+        "hardware": {"gpus": 1 if strategy == "none" else 2},
+        "parallelism": {"strategy": strategy},
+        "training": {**training, "activation_checkpointing": checkpointing},
+    }
+    try:
+        estimate(job)
+    except NotModelled:
+        return
+    tape, folded = played(job)
+    long_tape, long = unrolled(job)
+    assert folded.phases == long.phases
+    assert peaks(tape, folded) == peaks(long_tape, long)
+    assert tensors(tape, folded.alive) == tensors(long_tape, long.alive)

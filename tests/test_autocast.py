@@ -51,6 +51,8 @@ OPERATIONS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
     "rsqrt": (lambda x, w, b, q: torch.rsqrt(x), lambda x, w, b, q: pointwise.rsqrt(x)),
     "softmax": (lambda x, w, b, q: F.softmax(x, -1), lambda x, w, b, q: pointwise.softmax(x, None)),
     "sum": (lambda x, w, b, q: x.sum(-1), lambda x, w, b, q: reduction.sum_dim(x, -1)),
+    "norm": (lambda x, w, b, q: torch.norm(x, p="fro"), lambda x, w, b, q: reduction.vector_norm(x)),
+    "linalg.norm": (lambda x, w, b, q: torch.linalg.norm(x, dim=1), lambda x, w, b, q: reduction.vector_norm(x, 1)),
     "sigmoid": (lambda x, w, b, q: torch.sigmoid(x), lambda x, w, b, q: pointwise.sigmoid(x)),
     "topk": (lambda x, w, b, q: torch.topk(x, 2)[0], lambda x, w, b, q: selection.topk(x, 2)[0]),
     "silu": (lambda x, w, b, q: F.silu(x), lambda x, w, b, q: pointwise.silu(x)),

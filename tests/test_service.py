@@ -160,6 +160,8 @@ def test_an_address_holds_the_whole_question() -> None:
     jobs: list[dict[str, Any]] = [
         {"model": "gpt2"},
         {"model": "gpt2", "training": {"adapter": {"targets": ["c_attn", "c_proj"]}, "activation_checkpointing": {"every": 2}}},
+        {"model": "gpt2", "training": {"adapter": {"targets": ".*c_(attn|fc)", "exclude": ["c_fc"], "modules_to_save": ["wte"]}}},
+        {"model": "gpt2", "training": {"adapter": {"type": "dora", "targets": ["c_attn"], "layers": [0, 3], "bias": "all"}}},
         {"model": "llama-3-8b", "task": "serve", "hardware": {"gpu": "h100"}, "serving": {"weights": "int8", "hours": 1.5}},
         {"model": "llama-3-8b", "hardware": {"gpus": 4}, "parallelism": {"reshard_after_forward": False}},
     ]

@@ -372,6 +372,7 @@ class Builder:
         """
         outputs = self.labels if outputs is None else outputs
         if self.adapter is not None:
+            self.saved.append(name)
             self.parameter(name + ".original.weight", (outputs, inputs), trainable=False)
             if bias:
                 self.parameter(name + ".original.bias", (outputs,), trainable=False)

@@ -42,6 +42,9 @@ def adapter(asked: OnWeights, training: Training, spec: ModelSpec, strategy: str
     """The method that a job trains with. Raises `InvalidJob` for what PEFT refuses, `NotModelled` for what is not known."""
     if strategy not in SHARED.get(asked.type, ("none", "ddp", "fsdp2")) and asked.type != "lora":
         raise NotModelled(f"{asked.type} under {strategy} is not modelled yet; lora is", "parallelism.strategy")
+    more = [key for key in ("bias", "layers", "modules_to_save") if getattr(asked, key, None) not in (None, "none", [])]
+    if strategy.startswith("zero") and more:
+        raise NotModelled(f"lora's {' and '.join(more)} under {strategy} are not modelled yet", "parallelism.strategy")
     _check_init(asked, training.quantization)
     joined = FUSED.get(spec.model_type, {}) if training.transformers_release == "5" else {}
     layers = _parameters(asked, joined)
@@ -125,7 +128,7 @@ def _parameters(asked: OnWeights, joined: Mapping[str, str]) -> dict[str, int]:
     return counts
 
 
-def check_applied(asked: OnWeights, build: Builder, spec: ModelSpec) -> None:
+def check_applied(asked: OnWeights, build: Builder, spec: ModelSpec, strategy: str) -> None:
     """Raise `InvalidJob` where an adapter found nothing, `NotModelled` where PEFT would find more than the tape has."""
     layers: list[int] | None = getattr(asked, "layers", None)
     deepest = max(build.stacks, default=0)
@@ -137,8 +140,10 @@ def check_applied(asked: OnWeights, build: Builder, spec: ModelSpec) -> None:
         raise InvalidJob(f"no linear layer is called {wanted}; this model has {known}", TARGETS)
     both = "is_encoder_decoder" in spec.modelled
     for name in (*build.saved, *build.adapted) if both else ():
-        if name in build.embeddings:
+        if name in build.embeddings:  # whose modules PEFT changes in one of the two places only
             raise NotModelled(f"adapters on {name}, which encoder and decoder share, are not modelled yet", TARGETS)
+    if strategy.startswith("zero") and any(name in build.embeddings for name in build.adapted):
+        raise NotModelled(f"lora on embeddings under {strategy} is not modelled yet", TARGETS)
     above = {part for name in build.linears for part in name.split(".")[:-1]}
     for target in asked.targets if isinstance(asked.targets, list) else ():
         if any(part.isdigit() for part in target.split(".")):

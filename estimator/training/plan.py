@@ -100,7 +100,7 @@ def trace_training(job: Job, spec: ModelSpec, topology: Topology, gpu: Gpu = AMP
     elif isinstance(training.adapter, PromptLearning):
         model = prompts.prompted(training.adapter, model, build, spec)
     elif training.adapter:
-        check_applied(training.adapter, build, spec)
+        check_applied(training.adapter, build, spec, topology.strategy)
     if isinstance(build.trained, Part):
         check(build, build.trained)
     batch = Batch(training.micro_batch_size, training.sequence_length, training.target_length or training.sequence_length)

@@ -10,6 +10,7 @@ from unittest import mock
 
 import peft
 import torch
+from peft.tuners.lora import LoraLayer
 from peft.tuners.tuners_utils import BaseTunerLayer
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
@@ -24,18 +25,17 @@ TASKS = {
     "sequence-classification": "SEQ_CLS",
 }
 """PEFT's `task_type` for each head that has one."""
-TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 
 
 def adapted(model: Any, asked: OnWeights, head: Head | None) -> Any:
-    """The model with the adapter, whose parameters have the type that is asked for."""
+    """The model with the adapter, whose parameters have torch's default type."""
     settings = _config(asked, TASKS.get(head or ""), model.config.model_type == "gpt2")
-    with _in_type(TYPES[asked.dtype]), _on_fake_tensors(), warnings.catch_warnings():
+    with _on_fake_tensors(), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "The following (rank|alpha)_pattern keys")  # of parameters, which it looks for no more
         warnings.filterwarnings("ignore", "target_parameters=.* no parameter was matched")  # a mixture may have dense layers only
         warnings.filterwarnings("ignore", "Model has `tie_word_embeddings=True`")
         made = peft.get_peft_model(model, settings, autocast_adapter_dtype=False)
-    _cast_magnitudes(made, TYPES[asked.dtype])
+    _cast_magnitudes(made, torch.get_default_dtype())
     return made
 
 
@@ -64,16 +64,6 @@ def _config(asked: OnWeights, task: str | None, transposed: bool) -> peft.PeftCo
 
 
 @contextmanager
-def _in_type(dtype: torch.dtype) -> Iterator[None]:
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(dtype)
-    try:
-        yield
-    finally:
-        torch.set_default_dtype(before)
-
-
-@contextmanager
 def _on_fake_tensors() -> Iterator[None]:
     """PEFT moves new parameters to the base layer's device and type, which would replace fake ones; and copies modules."""
     with (
@@ -94,5 +84,7 @@ def _copied(parameter: torch.Tensor, memo: dict[int, Any]) -> torch.Tensor:
 def _cast_magnitudes(model: nn.Module, dtype: torch.dtype) -> None:
     """DoRA's lengths are made of the wider of two types, and cast with the rest (`cast_adapter_dtype`)."""
     for module in model.modules():
-        for layer in getattr(module, "lora_magnitude_vector", {}).values() if hasattr(module, "lora_magnitude_vector") else ():
-            layer.weight = nn.Parameter(layer.weight.detach().to(dtype))
+        if isinstance(module, LoraLayer):
+            lengths: Any = module.lora_magnitude_vector
+            for layer in lengths.values():
+                layer.weight = nn.Parameter(layer.weight.detach().to(dtype))

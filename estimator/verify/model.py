@@ -26,12 +26,13 @@ from estimator.job import Job, Training
 from estimator.job.adapter import PromptLearning
 from estimator.job.trainable import Trainable, numbers
 from estimator.specs.spec import ModelSpec
-from estimator.verify.adapters import TYPES, adapted
+from estimator.verify.adapters import adapted
 from estimator.verify.chunked import in_chunks
 from estimator.verify.megatron import MegatronStep
 from estimator.verify.prompts import prompted
 from estimator.verify.recomputation import recompute, stacks
 
+TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 TRUE = {
     "32-true": torch.float32,
     "bf16-true": torch.bfloat16,
@@ -85,7 +86,8 @@ def build(job: Job, spec: ModelSpec, mesh: DeviceMesh | None = None) -> Any:
     if isinstance(training.adapter, PromptLearning):
         model = prompted(model, training.adapter)
     elif training.adapter:
-        model = adapted(model, training.adapter, training.head)
+        with defaulting_to(TYPES[training.adapter.dtype]):
+            model = adapted(model, training.adapter, training.head)
     freeze(model, training)
     model.train()
     if job.parallelism.strategy == "fsdp1":
