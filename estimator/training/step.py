@@ -46,7 +46,8 @@ def train(build: Builder, model: Model, optimizer: Optimizer, step: Step) -> Non
     tape = build.tape
     run = build.root(model.forward)
     trained = [p for p in build.parameters if p.trainable and p.local.numel]
-    states = optimizer.states(tape, trained, alone=step.in_backward)
+    remembers = build.trained is not None and build.trained.remembers
+    states = optimizer.states(tape, build.parameters if remembers else trained, alone=step.in_backward)
     if step.in_backward:
         step_in_backward(tape, optimizer, trained)
     scaler = step.scaler(tape)

@@ -20,7 +20,7 @@ from estimator.job import Job
 from estimator.specs.spec import ModelSpec
 from estimator.verify.cuda import on_cuda
 from estimator.verify.live import Live, resizes_seen
-from estimator.verify.model import autocast, build, make_scaler, ranks
+from estimator.verify.model import autocast, build, freeze, make_scaler, ranks
 from estimator.verify.offload import forward_offloaded, on_host
 from estimator.verify.optimizers import Optimizers, make_optimizer
 
@@ -55,6 +55,7 @@ def fake_step(job: Job, spec: ModelSpec, logs: dict[str, Log] | None = None) -> 
             scaler = make_scaler(job, model, optimizer.members[0])
             play(job, spec, model, optimizer, scaler, live)
             settle_states(job, optimizer, live)
+            freeze(model, job.training)
             counted = play(job, spec, model, optimizer, scaler, live, logs)
         del model, optimizer, scaler
     gc.collect()
