@@ -13,10 +13,20 @@ from math import prod
 from typing import Any, Protocol, TypeVar
 
 from estimator.dtypes import DType
-from estimator.errors import NotModelled
+from estimator.errors import InvalidJob, NotModelled
 from estimator.families.kernels import EAGER, Gated, Kernels
-from estimator.families.layers import WHOLLY, Checkpointing, Edges, Layer, Layers, Part
-from estimator.families.modules import Conv1D, Convolution, Embedding, LayerNorm, Linear, Module
+from estimator.families.layers import Apart, Checkpointing, Edges, Layer, Layers
+from estimator.families.modules import (
+    AdaptedEmbedding,
+    AdaptedLinear,
+    Conv1D,
+    Convolution,
+    Embedding,
+    LayerNorm,
+    Linear,
+    Module,
+    SavedEmbedding,
+)
 from estimator.tape.layout import Shape
 from estimator.tape.tape import PARAMETER, Slot, Tape
 from estimator.tape.tensor import Tensor, empty
@@ -158,16 +168,35 @@ class Trained(Protocol):
 
 
 class Adapter(Protocol):
-    """Adds trainable parameters to linear layers, and to some weights outside them."""
+    """Adds trainable parameters to linear layers, and to some modules and weights outside them."""
+
+    @property
+    def layers(self) -> frozenset[int] | None:
+        """Numbers of the layers that are adapted; None: all."""
 
     def targets(self, name: str) -> bool:
         """Whether the layer of that name is adapted."""
 
+    def outside(self, name: str) -> bool:
+        """Whether an embedding or the output layer of that name is adapted."""
+
+    def saves(self, name: str) -> bool:
+        """Whether a copy of the module of that name is trained as a whole (PEFT's `modules_to_save`)."""
+
+    def trains(self, name: str, adapted: bool) -> bool:
+        """Whether the bias of that name is trained, of a layer that is `adapted` or not."""
+
     def adapt(self, build: Builder, name: str, module: Module, inputs: int, outputs: int) -> Module:
         """The adapted layer."""
 
+    def embed(self, build: Builder, name: str, module: Embedding, rows: int, size: int) -> Module:
+        """The adapted embedding."""
+
     def weight(self, build: Builder, name: str, tensor: Tensor, used: int) -> Weight:
         """The weight of that name, adapted if it is to be; see `Builder.weight`."""
+
+    def root(self, build: Builder, model: Forward) -> Forward:
+        """The finished model's forward pass."""
 
 
 @dataclass
@@ -194,8 +223,13 @@ class Builder:
     buffers: list[Buffer] = field(default_factory=list)
     linears: list[str] = field(default_factory=list)
     """Names of the linear layers that an adapter can be put on."""
+    adapted: list[str] = field(default_factory=list)
+    """Names of what an adapter was put on."""
+    saved: list[str] = field(default_factory=list)
+    """Names of the modules of which a copy is trained."""
 
     def __post_init__(self) -> None:
+        self._adapting = self.adapter is None or self.adapter.layers is None
         self._outside: list[Parameter] = []
         self._unit = self._outside
         self._stacked = 0
@@ -230,7 +264,7 @@ class Builder:
     ) -> Tensor:
         """A new parameter; frozen where an adapter or other parameters are trained instead, unless `trainable` says otherwise."""
         if trainable is None:
-            trainable = self.training and self.adapter is None and self.quantization is None
+            trainable = self.training and (self._trains(name) if self.adapter else self.quantization is None)
             trainable = trainable and (self.trained is None or self.trained.trains(name, self._chosen))
         dtype = dtype or (self.norms if self.norms and "norm" in name else self.dtype)
         with self.tape.counting(PARAMETER):
@@ -242,13 +276,19 @@ class Builder:
         self._unit.append(parameter)
         return tensor
 
+    def _trains(self, name: str) -> bool:
+        """Whether an adapter leaves a parameter of the model trainable: some train all biases, too."""
+        return self.adapter is not None and name.rpartition(".")[2] == "bias" and self.adapter.trains(name, False)
+
     def weight(self, name: str, shape: Shape, used: int | None = None) -> Weight:
         """A weight outside a linear layer, [out, in], or one per expert, [experts, .., ..], of which a token uses `used`."""
         experts = 1 if used is None else shape[0]
         if used is not None and self.quantization is not None:
             self.tape.remarks[WHOLE] = None
         tensor = self.parameter(name, shape, active=prod(shape) // experts * (used or 1))
-        return Weight(tensor) if self.adapter is None else self.adapter.weight(self, name, tensor, used or 1)
+        return (
+            Weight(tensor) if self.adapter is None or not self._adapting else self.adapter.weight(self, name, tensor, used or 1)
+        )
 
     def buffer(self, name: str, shape: Shape, dtype: DType) -> Tensor:
         """Bytes that live with the model but are no parameters of it: rotary frequencies, quantization constants."""
@@ -260,11 +300,10 @@ class Builder:
         self, name: str, inputs: int, outputs: int, bias: bool = False, kind: LinearKind = Linear, quantized: bool = True
     ) -> Module:
         """`torch.nn.Linear` or a subclass of it, or what the job puts in its place, in few bits if `quantized`."""
-        self.linears.append(name)
         if self.quantization is not None and quantized:
             module = self.quantization.linear(self, name, (outputs, inputs), bias)
         else:
-            module = kind(*self._weights(name, (outputs, inputs), outputs, bias))
+            module = kind(*self._weights(name, (outputs, inputs), outputs, bias, self._adapts(name)))
         return self._adapted(name, module, inputs, outputs)
 
     def router(self, name: str, inputs: int, outputs: int) -> Module:
@@ -273,11 +312,10 @@ class Builder:
 
     def conv1d(self, name: str, inputs: int, outputs: int) -> Module:
         """transformers' `Conv1D`, or what the job puts in its place."""
-        self.linears.append(name)
         if self.quantization is not None:
             module = self.quantization.linear(self, name, (outputs, inputs), bias=True)
         else:
-            module = Conv1D(*self._weights(name, (inputs, outputs), outputs, True))
+            module = Conv1D(*self._weights(name, (inputs, outputs), outputs, True, self._adapts(name)))
         return self._adapted(name, module, inputs, outputs)
 
     def convolution(
@@ -295,13 +333,24 @@ class Builder:
 
         `first`: it is the model's input embedding, of which the same holds as of `embedding`.
         """
+        if self.adapter is not None and self.adapter.outside(name):
+            raise NotModelled(f"adapters on the convolution {name} are not modelled yet", "training.adapter.targets")
         weights = self._weights(name, (outputs, inputs, *kernel), outputs, bias)
         return Convolution(*weights, stride, padding, first and self.recomputes)
 
     def head(self, inputs: int, outputs: int, tied: bool, bias: bool = False, name: str = "lm_head") -> Linear:
         """The output layer, never quantized or adapted; its weight may be `tied` to the input embedding."""
         weight = self.parameters[0].tensor if tied else self.parameter(name + ".weight", (outputs, inputs))
-        return Linear(weight, self.parameter(name + ".bias", (outputs,)) if bias else None)
+        adapts = self.adapter is not None and self.adapter.outside(name)
+        head = Linear(weight, self._bias(name, outputs, adapts) if bias else None)
+        if self.saves(name):
+            return Linear(*self._copied(name, (outputs, inputs), outputs, bias))
+        if self.adapter is None or not adapts:
+            return head
+        if self.kernels.loss.fused is not None:
+            raise InvalidJob(f"a fused loss uses the weight of {name} without its adapter: write eager", "training.loss")
+        self.adapted.append(name)
+        return AdaptedLinear(head, self.adapter.adapt(self, name, head, inputs, outputs))
 
     def score(self, inputs: int, bias: bool = False, name: str = "score", outputs: int | None = None) -> Module:
         """A layer of a classification's head, to its labels unless `outputs` says otherwise.
@@ -310,12 +359,10 @@ class Builder:
         """
         outputs = self.labels if outputs is None else outputs
         if self.adapter is not None:
-            self.parameter(name + ".original.weight", (outputs, inputs))
+            self.parameter(name + ".original.weight", (outputs, inputs), trainable=False)
             if bias:
-                self.parameter(name + ".original.bias", (outputs,))
-        trainable = None if self.adapter is None else self.training
-        weight = self.parameter(name + ".weight", (outputs, inputs), trainable=trainable)
-        return Linear(weight, self.parameter(name + ".bias", (outputs,), trainable=trainable) if bias else None)
+                self.parameter(name + ".original.bias", (outputs,), trainable=False)
+        return Linear(*(self._weights if self.adapter is None else self._copied)(name, (outputs, inputs), outputs, bias))
 
     def embedding(self, name: str, rows: int, size: int, scale: Tensor | None = None, first: bool | None = None) -> Embedding:
         """`torch.nn.Embedding`, times `scale`; the `first`, or first made, is the input embedding.
@@ -323,19 +370,37 @@ class Builder:
         transformers makes the input embedding's output require gradients under checkpointing.
         """
         first = not self.parameters if first is None else first
-        embedding = Embedding(self.parameter(name + ".weight", (rows, size), tokens=first), first and self.recomputes, scale)
+        asks = first and self.recomputes
+        embedding = Embedding(self.parameter(name + ".weight", (rows, size), tokens=first), asks, scale)
         self.words = embedding if first else self.words
-        return embedding
+        if self.saves(name):
+            return SavedEmbedding(embedding, self._copied(name, (rows, size), size, False)[0])
+        if self.adapter is None or not self.adapter.outside(name):
+            return embedding
+        self.adapted.append(name)
+        return AdaptedEmbedding(embedding, self.adapter.embed(self, name, Embedding(embedding.weight, False, scale), rows, size))
 
     def gated(self, activation: str) -> Gated:
         """The middle of a gated feed-forward layer."""
         return self.kernels.gated(activation)
 
     def rms_norm(self, name: str, size: int) -> Module:
-        return self.kernels.rms_norm(self.parameter(name + ".weight", (size,)))
+        return self.kernels.rms_norm(self._weights(name, (size,), size, False)[0])
 
     def layer_norm(self, name: str, size: int, bias: bool = True, weight: bool = True) -> Module:
         return LayerNorm(*(self._weights(name, (size,), size, bias) if weight else (None, None)))
+
+    def saves(self, name: str) -> bool:
+        """Whether PEFT trains a copy of a module, and keeps the frozen original."""
+        if self.adapter is None or not self.adapter.saves(name):
+            return False
+        self.saved.append(name)
+        return True
+
+    def _copied(self, name: str, shape: Shape, outputs: int, bias: bool) -> tuple[Tensor, Tensor | None]:
+        """Weight and bias of a module that is trained as a whole."""
+        weight = self.parameter(name + ".weight", shape, trainable=self.training)
+        return weight, self.parameter(name + ".bias", (outputs,), trainable=self.training) if bias else None
 
     def layers(
         self,
@@ -353,18 +418,21 @@ class Builder:
         wants a gradient, the first in backward, which is the last layer, makes that, and the others add to it.
         """
 
-        def build(kind: Kind, part: Part) -> Layer:
+        def build(apart: Apart) -> Layer:
             unit: list[Parameter] = []
-            self._unit, self._chosen = unit, part.chosen
-            layer = make(kind)
-            self._unit, self._chosen = self._outside, None
+            outside, self._adapting = self._adapting, apart.adapted
+            self._unit, self._chosen = unit, apart.chosen
+            layer = make(apart.kind)
+            self._unit, self._chosen, self._adapting = self._outside, None, outside
             return self.sharding.unit(unit, layer)
 
         each: Sequence[Any] = [None] * kinds if isinstance(kinds, int) else kinds
+        adapted = self.adapter.layers if self.adapter else None
         edges = Edges(len(each)) if self.unrolled else self.sharding.edges
         edges = replace(edges, first=max(edges.first, first), last=max(edges.last, last))
         if (self.adapter or self.quantization) and not self.recomputes:
-            edges = replace(edges, frozen=1)
+            frozen = 1 if adapted is None else min(adapted) + 1
+            edges = replace(edges, frozen=frozen, first=max(edges.first, frozen))
         before, self._stacked = self._stacked, self._stacked + len(each)
         if before and self.checkpointing.segment:
             raise NotModelled(
@@ -376,25 +444,12 @@ class Builder:
                 "which layers of a model of several stacks are trained is not modelled; use all, bias or names",
                 "training.trainable",
             )
-        parts = self._parts(len(each))
-        return Layers(
-            self.tape,
-            list(zip(each, parts, strict=True)),
-            self.checkpointing,
-            edges,
-            build,
-            label,
-            self.sharding.input_dtype,
-            holding,
-            before,
-        )
-
-    def _parts(self, layers: int) -> list[Part]:
-        """What of each layer is trained, where not all is."""
-        if self.trained is None:
-            return [WHOLLY] * layers
-        chosen = [self.trained.chosen(i) for i in range(layers)]
-        return [Part(chosen[i], any(chosen[:i]) or bool(self.checkpointing.segment)) for i in range(layers)]
+        chosen = [self.trained is None or self.trained.chosen(i) for i in range(len(each))]
+        whole = self.trained is None or self.checkpointing.segment > 0
+        aparts = [
+            Apart(kind, adapted is None or i in adapted, chosen[i], whole or any(chosen[:i])) for i, kind in enumerate(each)
+        ]
+        return Layers(self.tape, aparts, self.checkpointing, edges, build, label, self.sharding.input_dtype, holding, before)
 
     @contextmanager
     def ahead(self) -> Iterator[None]:
@@ -406,13 +461,25 @@ class Builder:
 
     def root(self, model: Forward) -> Forward:
         """The finished model's forward pass as the job runs it."""
-        return self.sharding.root(self._outside, model)
+        return self.sharding.root(self._outside, model if self.adapter is None else self.adapter.root(self, model))
 
-    def _weights(self, name: str, shape: Shape, outputs: int, bias: bool) -> tuple[Tensor, Tensor | None]:
+    def _weights(self, name: str, shape: Shape, outputs: int, bias: bool, adapted: bool = False) -> tuple[Tensor, Tensor | None]:
+        """Weight and bias of a module, of which an adapter may train the latter, or a copy of both."""
         weight = self.parameter(name + ".weight", shape)
-        return weight, self.parameter(name + ".bias", (outputs,)) if bias else None
+        own = weight, self._bias(name, outputs, adapted) if bias else None
+        return self._copied(name, shape, outputs, bias) if self.saves(name) else own
+
+    def _bias(self, name: str, outputs: int, adapted: bool) -> Tensor:
+        """The bias of a module; some adapters train it, but never that of which they train a copy."""
+        frozen = self.adapter is not None and (self.adapter.saves(name) or not self.adapter.trains(name + ".bias", adapted))
+        return self.parameter(name + ".bias", (outputs,), trainable=self.training and not frozen if self.adapter else None)
+
+    def _adapts(self, name: str) -> bool:
+        return self.adapter is not None and self._adapting and self.adapter.targets(name)
 
     def _adapted(self, name: str, module: Module, inputs: int, outputs: int) -> Module:
-        if self.adapter is None or not self.adapter.targets(name):
+        self.linears.append(name)
+        if self.adapter is None or not self._adapts(name):
             return module
+        self.adapted.append(name)
         return self.adapter.adapt(self, name, module, inputs, outputs)

@@ -29,6 +29,19 @@ def hidden_of(out: Tensor | tuple[Tensor, ...]) -> Tensor:
     return out if isinstance(out, Tensor) else out[0]
 
 
+class Apart(NamedTuple):
+    """A kind of layer, and what tells this one from others of its kind.
+
+    Whether an adapter is put on it; whether something of it is trained; and whether something is `before` it in its stack. (The
+    first layer of which something is trained may get an input without gradients.)
+    """
+
+    kind: Any
+    adapted: bool
+    chosen: bool
+    before: bool
+
+
 @dataclass(frozen=True, slots=True)
 class Checkpointing:
     """Which layers are recomputed in backward.
@@ -40,20 +53,6 @@ class Checkpointing:
     every: int = 0
     segment: int = 0
     reentrant: bool = False
-
-
-class Part(NamedTuple):
-    """Whether something of a layer is trained, and whether something is `before` it in its stack.
-
-    (The first layer of which something is trained may get an input without gradients.)
-    """
-
-    chosen: bool
-    before: bool
-
-
-WHOLLY = Part(True, True)
-"""The model is trained as a whole."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,10 +143,10 @@ class Layers:
     def __init__(
         self,
         tape: Tape,
-        kinds: Sequence[Any],
+        kinds: Sequence[Apart],
         checkpointing: Checkpointing,
         edges: Edges,
-        make: Callable[[Any, Part], Layer],
+        make: Callable[[Apart], Layer],
         label: str = "layers",
         input_dtype: DType | None = None,
         holding: bool = False,
@@ -182,14 +181,14 @@ class Layers:
 
     def by_kind(self) -> Iterator[tuple[Any, Layer]]:
         """Each layer with its kind."""
-        for slot, (kind, _), layer in self.items:
+        for slot, kind, layer in self.items:
             self.tape.enter(slot)
-            yield kind, layer
+            yield kind.kind, layer
         self.tape.enter(None)
 
     def _layer(self, slot: Slot, kind: Any, recompute: bool) -> tuple[Slot, Any, Layer]:
         self.tape.enter(slot)
-        layer = self.make(*kind)
+        layer = self.make(kind)
         layer = partial(self.checkpoint, layer) if recompute else layer
         layer = layer if self.input_dtype is None else _casting(layer, self.input_dtype)
         return slot, kind, _handing_on(layer, self.holding) if self.recomputes else layer

@@ -46,6 +46,17 @@ class Linear:
         return linear(x, self.weight, self.bias)
 
 
+class AdaptedLinear(Linear):
+    """One with an adapter, which `run`s it."""
+
+    def __init__(self, own: Linear, run: Module):
+        super().__init__(own.weight, own.bias)
+        self.run = run
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return self.run(x)
+
+
 class Conv1D:
     """transformers' `Conv1D`, a linear layer with its weight the other way round: [in, out]."""
 
@@ -90,6 +101,28 @@ class Embedding:
         if self.require_grad and out.tape.grad_enabled:
             out.requires_grad = True
         return out
+
+
+class SavedEmbedding(Embedding):
+    """One of which a `copy` is trained instead; what is tied to its weight stays so."""
+
+    def __init__(self, own: Embedding, copy: Tensor):
+        super().__init__(own.weight)
+        self.copy = Embedding(copy, own.require_grad, own.scale)
+
+    def __call__(self, ids: Tensor) -> Tensor:
+        return self.copy(ids)
+
+
+class AdaptedEmbedding(Embedding):
+    """One with an adapter, which `run`s it."""
+
+    def __init__(self, own: Embedding, run: Module):
+        super().__init__(own.weight, own.require_grad, own.scale)
+        self.run = run
+
+    def __call__(self, ids: Tensor) -> Tensor:
+        return self.run(ids)
 
 
 class RMSNorm:

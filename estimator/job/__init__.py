@@ -12,7 +12,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, Field, ValidationError
 
 from estimator.errors import InvalidJob
-from estimator.job.adapter import Adapter, Dora, Lora, Vera
+from estimator.job.adapter import AdaLora, Adapter, Dora, Ia3, LoHa, LoKr, Lora, Vera
 from estimator.job.hardware import Hardware, Offload, Parallelism
 from estimator.job.part import Part
 from estimator.job.serving import Serving
@@ -20,11 +20,15 @@ from estimator.job.training import CheckpointForm, Training
 from estimator.validation import explain
 
 __all__ = [
+    "AdaLora",
     "Adapter",
     "CheckpointForm",
     "Dora",
     "Hardware",
+    "Ia3",
     "Job",
+    "LoHa",
+    "LoKr",
     "Lora",
     "Offload",
     "Parallelism",

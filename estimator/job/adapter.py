@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import AfterValidator, Discriminator, Field, Tag
@@ -11,6 +12,9 @@ from estimator.job.part import Count, Part
 Rank = Annotated[int, Field(ge=1, le=65536)]
 Dropout = Annotated[float, Field(ge=0, lt=1)]
 Type = Literal["bf16", "fp16", "fp32"]
+Layer = Annotated[int, Field(ge=0, lt=2**20)]
+Alpha = Annotated[float, Field(gt=0, le=2**20)]
+Init = Literal["gaussian", "pissa", "olora", "loftq", "eva", "corda", "orthogonal"]
 
 
 def _some(targets: str | list[str]) -> str | list[str]:
@@ -19,34 +23,81 @@ def _some(targets: str | list[str]) -> str | list[str]:
     return targets
 
 
+def _pattern(given: str) -> str:
+    try:
+        re.compile(given)
+    except re.error as error:
+        raise ValueError(f"is no regular expression: {error}") from None
+    return given
+
+
 ALL_LINEAR: Final = "all-linear"
+Pattern = Annotated[str, AfterValidator(_pattern)]
 Targets = Annotated[
-    Literal["all-linear"] | list[str],
-    Field(description="names of the adapted layers, or all-linear"),
+    Pattern | list[str],
+    Field(description="names of the adapted layers, a pattern that fits their whole names, or all-linear"),
     AfterValidator(_some),
 ]
 
 
 class LowRank(Part):
-    """A method that puts matrices of a low rank beside linear layers, those that `targets` names."""
+    """A method that puts matrices of a low rank beside linear layers."""
 
     type: str
     rank: Rank = 16
     targets: Targets = ALL_LINEAR
     dtype: Type = "bf16"
     dropout: Dropout = 0.0
+    layers: list[Layer] | None = Field(None, description="numbers of the adapted layers, from 0 on; without it, all")
+    modules_to_save: list[str] = Field([], description="names of modules of which a copy is trained as a whole")
 
 
 class Lora(LowRank):
     """LoRA: small trainable matrices beside frozen linear layers."""
 
     type: Literal["lora"] = "lora"
+    exclude: Pattern | list[str] | None = Field(None, description="names of layers that are not adapted, or a pattern")
+    bias: Literal["none", "all", "lora_only"] = Field("none", description="which of the model's own biases are trained, too")
+    alpha: Alpha | None = Field(None, description="what the update is multiplied by, times the rank; no byte depends on it")
+    rslora: bool = Field(False, description="divide alpha by the rank's root instead; no byte depends on it")
+    init: Init | None = Field(None, description="how the matrices begin; no byte of a step depends on it")
 
 
 class Dora(LowRank):
     """DoRA: LoRA whose sum with the frozen weight is scaled to a trained length for each output."""
 
     type: Literal["dora"]
+    exclude: Pattern | list[str] | None = Field(None, description="names of layers that are not adapted, or a pattern")
+    bias: Literal["none", "all", "lora_only"] = Field("none", description="which of the model's own biases are trained, too")
+    alpha: Alpha | None = Field(None, description="what the update is multiplied by, times the rank; no byte depends on it")
+    rslora: bool = Field(False, description="divide alpha by the rank's root instead; no byte depends on it")
+
+
+class AdaLora(LowRank):
+    """AdaLoRA: matrices whose product has trained singular values; `rank` is the one to begin with (PEFT's `init_r`)."""
+
+    type: Literal["adalora"]
+    rank: Rank = 12
+    exclude: Pattern | list[str] | None = Field(None, description="names of layers that are not adapted, or a pattern")
+    bias: Literal["none", "all", "lora_only"] = Field("none", description="which of the model's own biases are trained, too")
+
+
+class LoHa(Part):
+    """LoHa: a second weight for each layer, the product, number by number, of two matrices of a low rank."""
+
+    type: Literal["loha"]
+    rank: Rank = 8
+    targets: Targets = ALL_LINEAR
+    dtype: Type = "bf16"
+    exclude: Pattern | list[str] | None = Field(None, description="names of layers that are not adapted, or a pattern")
+    layers: list[Layer] | None = Field(None, description="numbers of the adapted layers, from 0 on; without it, all")
+    modules_to_save: list[str] = Field([], description="names of modules of which a copy is trained as a whole")
+
+
+class LoKr(LoHa):
+    """LoKr: a second weight for each layer, the Kronecker product of a small matrix and one of a low rank."""
+
+    type: Literal["lokr"]  # type: ignore[assignment]
 
 
 class Vera(LowRank):
@@ -54,6 +105,22 @@ class Vera(LowRank):
 
     type: Literal["vera"]
     rank: Rank = 256
+    bias: Literal["none", "all", "vera_only"] = Field("none", description="which of the model's own biases are trained, too")
+
+
+class Ia3(Part):
+    """IA³: a trained vector that the output of a layer is multiplied by, or the input of a feed-forward layer."""
+
+    type: Literal["ia3"]
+    targets: Targets = ALL_LINEAR
+    feedforward: list[str] = Field([], description="those of the targets whose input is multiplied instead")
+    dtype: Type = "bf16"
+    exclude: Pattern | list[str] | None = Field(None, description="names of layers that are not adapted, or a pattern")
+    modules_to_save: list[str] = Field([], description="names of modules of which a copy is trained as a whole")
+
+
+LayerAdapter = Lora | Dora | AdaLora | Vera | Ia3 | LoHa | LoKr
+"""A method that changes layers of the model."""
 
 
 class PromptLearning(Part):
@@ -100,7 +167,11 @@ def branch(method: object) -> str:
 Adapter = Annotated[
     Annotated[Lora, Tag(branch("lora"))]
     | Annotated[Dora, Tag(branch("dora"))]
+    | Annotated[AdaLora, Tag(branch("adalora"))]
     | Annotated[Vera, Tag(branch("vera"))]
+    | Annotated[Ia3, Tag(branch("ia3"))]
+    | Annotated[LoHa, Tag(branch("loha"))]
+    | Annotated[LoKr, Tag(branch("lokr"))]
     | Annotated[PromptTuning, Tag(branch("prompt-tuning"))]
     | Annotated[PTuning, Tag(branch("p-tuning"))]
     | Annotated[PrefixTuning, Tag(branch("prefix-tuning"))],

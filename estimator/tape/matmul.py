@@ -23,7 +23,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """
     x, weight, *biases = cast_all(x, weight, *([] if bias is None else [bias]))
     frozen = not weight.requires_grad
-    weight = _transposed(weight)
+    weight = transposed(weight)
     if frozen and x.strides is not None and not biases and not _folds(x):
         return matmul(x, expand(weight, (*x.shape[:-2], *weight.shape)))
     flat = x if len(x.shape) == 2 else reshape(x, (-1, x.shape[-1]))
@@ -33,7 +33,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
 def times_transposed(x: Tensor, weight: Tensor) -> Tensor:
     """`x @ weight.T`. Autocast keeps no cast of a view of a weight, so that each use casts it anew."""
-    x, weight = cast_all(x, _transposed(weight))
+    x, weight = cast_all(x, transposed(weight))
     return reshape(mm(reshape(x, (-1, x.shape[-1])), weight), (*x.shape[:-1], weight.shape[1]))
 
 
@@ -50,7 +50,7 @@ def conv1d(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     return reshape(out, (*x.shape[:-1], weight.shape[1]))
 
 
-def _transposed(weight: Tensor) -> Tensor:
+def transposed(weight: Tensor) -> Tensor:
     """weight.t(). A product's gradient for its second operand comes in that operand's layout, so this one stays a view."""
     node = record("TBackward", (weight,), (), lambda g: alias(g, g.shape[::-1]))
     return attach(node, alias(weight, weight.shape[::-1]))

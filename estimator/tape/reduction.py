@@ -7,7 +7,7 @@ from estimator.dtypes import DType
 from estimator.tape.autograd import attach, record
 from estimator.tape.layout import Shape
 from estimator.tape.pointwise import to
-from estimator.tape.tensor import Tensor, empty, unary
+from estimator.tape.tensor import Tensor, alias, binary, empty, unary
 from estimator.tape.views import contiguous, expand, unsqueeze
 
 
@@ -24,6 +24,26 @@ def mean(x: Tensor, dim: int) -> Tensor:
     shape, place = x.shape, dim % len(x.shape)
     node = record("MeanBackward", (x,), (), lambda g: unary("div", _spread(g, shape, place, False)))
     return attach(node, empty(x.tape, _without(shape, place, False), x.dtype, "mean"))
+
+
+def vector_norm(x: Tensor, dim: int | None = None) -> Tensor:
+    """The Euclidean length over one dimension, or over all. Saves x and its result; autocast asks for it in float32.
+
+    Backward: FunctionsManual.cpp, `norm_backward`, one expression whose temporaries live to its end.
+    """
+    dtype = dtypes.float32 if x.tape.autocast else x.dtype
+    shape = () if dim is None else _without(x.shape, dim % len(x.shape), keep=False)
+
+    def backward(g: Tensor, x: Tensor, length: Tensor) -> Tensor:
+        spread = alias(length, (1,) * len(x.shape)) if dim is None else unsqueeze(length, dim)
+        unit = binary("div", x, spread)
+        zero = unary("eq", spread, dtypes.bool_)
+        result = binary("mul", g if dim is None else unsqueeze(g, dim), unit, unit.dtype)
+        del zero
+        return result
+
+    node = record("LinalgVectorNormBackward", (x,), (x,), backward)
+    return attach(node, empty(x.tape, shape, dtype, "linalg_vector_norm"), save=True)
 
 
 def cumsum(x: Tensor, dim: int) -> Tensor:

@@ -1,4 +1,4 @@
-"""LoRA as PEFT applies it: two small trainable matrices beside a frozen linear layer (peft 0.21, tuners/lora).
+"""The adapter that a job asks for, as PEFT applies it (peft 0.21).
 
 Experts are no linear layers, but one parameter for all of them. For some models PEFT adapts that, too, since each expert had
 linear layers once: where the targets name those, or all (utils/transformers_weight_conversion.py, `_convert_peft_config_moe`).
@@ -7,21 +7,21 @@ linear layers once: where the targets name those, or all (utils/transformers_wei
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 
-from estimator.dtypes import BY_NAME, DType
-from estimator.errors import InvalidJob
-from estimator.families.build import Builder, Weight
-from estimator.families.modules import Linear, Module
-from estimator.job import Lora as Asked
-from estimator.tape.pointwise import add, dropout, mul_scalar, to
-from estimator.tape.tensor import Tensor
-from estimator.tape.views import clone
-from estimator.training.fused_lora import HAVE_KERNELS, TOGETHER, Adapted, Group
-from estimator.training.parameter_adapters import LoraExperts, LoraMatrix
-from estimator.training.quantization import Packed
-
-ALL_LINEAR = "all-linear"
+from estimator.dtypes import BY_NAME
+from estimator.errors import InvalidJob, NotModelled
+from estimator.families.build import Builder
+from estimator.job import Training
+from estimator.job.adapter import ALL_LINEAR, LayerAdapter
+from estimator.specs.spec import ModelSpec
+from estimator.training.adalora import AdaLora
+from estimator.training.dora import Dora
+from estimator.training.ia3 import Ia3
+from estimator.training.lora import Lora
+from estimator.training.lycoris import LoHa, LoKr
+from estimator.training.methods import Method
+from estimator.training.targets import Names, Targets, matches
+from estimator.training.vera import Vera
 
 QWEN = {"gate": "gate.weight", "gate_proj": "gate_up_proj", "up_proj": "gate_up_proj", "down_proj": "down_proj"}
 MIXTRAL = {"gate": "gate.weight", "w1": "gate_up_proj", "w3": "gate_up_proj", "w2": "down_proj"}
@@ -30,100 +30,96 @@ FUSED = {"mixtral": MIXTRAL, "qwen3_moe": QWEN, "olmoe": QWEN, "deepseek_v2": QW
 like which: transformers' `_MODEL_TO_CONVERSION_PATTERN`, in which qwen2_moe is like none.)"""
 
 
-@dataclass(frozen=True, slots=True)
-class Lora:
-    """`names`: the ends of the adapted layers' names, or None for all linear layers but the output layer; never the `excluded`.
-
-    `parameters`: the ends of the names of parameters that are adapted themselves, with how many layers each was made from.
-    """
-
-    rank: int
-    names: tuple[str, ...] | None
-    dtype: DType
-    dropout: float
-    quantization: str | None = None
-    fused: bool = False
-    excluded: frozenset[str] = frozenset()
-    parameters: Mapping[str, int] = field(default_factory=dict)
-    groups: dict[str, Group] = field(default_factory=dict)
-    """Fused layers that share an input, by the path of the module that they are in."""
-
-    def targets(self, name: str) -> bool:
-        """PEFT's rule: a target names a module, or the end of its path from a dot on."""
-        if name.rpartition(".")[2] in self.excluded:
-            return False
-        return self.names is None or any(name == end or name.endswith("." + end) for end in self.names)
-
-    def adapt(self, build: Builder, name: str, module: Module, inputs: int, outputs: int) -> Module:
-        down = build.parameter(name + ".lora_A.weight", (self.rank, inputs), self.dtype, trainable=True)
-        up = build.parameter(name + ".lora_B.weight", (outputs, self.rank), self.dtype, trainable=True)
-        if self.fused and name.rpartition(".")[2] in HAVE_KERNELS and isinstance(module, Packed):
-            return self._group(build, name).layer(Adapted((outputs, inputs), module.unpack, down, up))
-        return _LoraLinear(module, Linear(down, None), Linear(up, None), self)
-
-    def _group(self, build: Builder, name: str) -> Group:
-        path, _, layer = name.rpartition(".")
-        if layer not in TOGETHER or not all(self.targets(f"{path}.{other}") for other in TOGETHER):
-            return Group(self.dropout)
-        if layer == TOGETHER[0]:
-            self.groups[path] = Group(self.dropout)
-        return self.groups[path]
-
-    def weight(self, build: Builder, name: str, tensor: Tensor, used: int) -> Weight:
-        layers = next((count for end, count in self.parameters.items() if name.endswith("." + end)), 0)
-        if not layers:
-            return Weight(tensor)
-        *experts, outputs, inputs = tensor.shape
-        rank = self.rank * layers * (experts[0] if experts else 1)
-        active = self.rank * layers * used
-        shapes = {".lora_A.weight": ((rank, inputs), active * inputs), ".lora_B.weight": ((outputs, rank), active * outputs)}
-        down, up = (build.parameter(name + end, s, self.dtype, trainable=True, active=a) for end, (s, a) in shapes.items())
-        return LoraExperts(tensor, down, up) if experts else LoraMatrix(tensor, down, up)
+TARGETS = "training.adapter.targets"
 
 
-class _LoraLinear:
-    """base(x) + scale * B(A(dropout(x))).
+def adapter(asked: LayerAdapter, training: Training, spec: ModelSpec) -> Method:
+    """The method that a job trains with. Raises `InvalidJob` for what PEFT refuses, `NotModelled` for what is not known."""
+    joined = FUSED.get(spec.model_type, {}) if training.transformers_release == "5" else {}
+    layers = _parameters(asked, joined)
+    chosen = _targets(asked, frozenset(old for old in joined if joined[old] in layers))
+    bias = getattr(asked, "bias", "none")
+    bias = "only" if bias.endswith("only") else bias
+    if bias != "none" and training.quantization:
+        raise NotModelled("trained biases of quantized layers are not modelled yet; write none", "training.adapter.bias")
+    common = chosen, BY_NAME[asked.dtype], training.quantization, bias
+    fused = training.implementation == "fast-kernels"
+    if asked.type != "lora" and (fused or layers):
+        what = "fast-kernels" if fused else f"the parameters that hold {', '.join(layers)}"
+        where = "training.implementation" if fused else TARGETS
+        raise InvalidJob(f"{asked.type} has no form for {what}: write lora, or other", where)
+    if asked.type == "lora":
+        if layers and asked.dropout:
+            raise InvalidJob(
+                f"LoRA on the parameters that hold {', '.join(chosen.hidden)} has no dropout: write 0, or other targets",
+                "training.adapter.dropout",
+            )
+        return Lora(*common, asked.rank, asked.dropout, fused, layers)
+    if training.quantization and (asked.type != "dora" or training.quantization.startswith("gptq")):
+        raise NotModelled(f"{asked.type} over {training.quantization} is not modelled yet; lora is", "training.adapter.type")
+    if asked.type == "dora":
+        return Dora(*common, asked.rank, asked.dropout)
+    if asked.type == "adalora":
+        return AdaLora(*common, asked.rank, asked.dropout)
+    if asked.type == "vera":
+        return Vera(*common, asked.rank, asked.dropout)
+    if asked.type == "ia3":
+        return Ia3(*common, tuple(asked.feedforward))
+    return (LoHa if asked.type == "loha" else LoKr)(*common, asked.rank)
 
-    PEFT casts x to the adapter's type first, but over bitsandbytes' layers only without autocast; over 4-bit layers it
-    copies the base result (peft/tuners/lora: layer.py, bnb.py, gptq.py).
-    """
 
-    def __init__(self, base: Module, lora_a: Linear, lora_b: Linear, config: Lora):
-        self.base, self.lora_a, self.lora_b, self.config = base, lora_a, lora_b, config
-
-    def __call__(self, x: Tensor) -> Tensor:
-        result = self.base(x)
-        dtype, quantization = result.dtype, self.config.quantization
-        if quantization is None or quantization.startswith("gptq"):
-            adapted = to(x, self.lora_a.weight.dtype)
-            result = add(result, mul_scalar(self.lora_b(self.lora_a(dropout(adapted, self.config.dropout)))))
-            return to(result, dtype)
-        if quantization != "int8":
-            result = clone(result)
-        if x.tape.autocast:
-            return add(result, mul_scalar(self.lora_b(self.lora_a(dropout(x, self.config.dropout)))))
-        adapted = to(x, self.lora_a.weight.dtype)
-        update = to(mul_scalar(self.lora_b(self.lora_a(dropout(adapted, self.config.dropout)))), dtype)
-        return add(result, update)
+def _targets(asked: LayerAdapter, hidden: frozenset[str]) -> Targets:
+    names = None if asked.targets == ALL_LINEAR else _names(asked.targets)
+    layers: list[int] | None = getattr(asked, "layers", None)
+    if layers is not None and isinstance(asked.targets, str):
+        raise InvalidJob("PEFT chooses layers by number only where targets are a list of names", "training.adapter.layers")
+    excluded: str | list[str] | None = getattr(asked, "exclude", None)
+    return Targets(
+        names,
+        () if excluded is None else _names(excluded),
+        hidden,
+        tuple(asked.modules_to_save),
+        None if layers is None else frozenset(layers),
+    )
 
 
-def lora(asked: Asked, joined: Mapping[str, str], quantization: str | None, fused: bool) -> Lora:
-    """The adapter that a job asks for; `joined`: the parameters that hold what were linear layers, by their names.
+def _names(asked: str | list[str]) -> Names:
+    return asked if isinstance(asked, str) else tuple(asked)
 
-    Raises `InvalidJob` for what PEFT refuses.
-    """
-    names = None if asked.targets == ALL_LINEAR else tuple(asked.targets)
-    named = [old for old in joined if names is None or any(name == old or name.endswith("." + old) for name in names)]
-    layers: dict[str, int] = {}
+
+def _parameters(asked: LayerAdapter, joined: Mapping[str, str]) -> dict[str, int]:
+    """The parameters that are adapted themselves, each with how many of its layers are named; all of them, or none."""
+    if not joined:
+        return {}
+    if getattr(asked, "exclude", None) is not None or (isinstance(asked.targets, str) and asked.targets != ALL_LINEAR):
+        raise NotModelled("patterns and exclusions are not modelled for mixtures of experts yet; list the targets", TARGETS)
+    if getattr(asked, "layers", None) is not None:
+        raise NotModelled("chosen layers are not modelled for mixtures of experts yet", "training.adapter.layers")
+    named = [old for old in joined if asked.targets == ALL_LINEAR or matches(tuple(asked.targets), old)]
+    counts: dict[str, int] = {}
     for old in named:
-        layers[joined[old]] = layers.get(joined[old], 0) + 1
+        counts[joined[old]] = counts.get(joined[old], 0) + 1
     for old in joined:
-        if old not in named and joined[old] in layers:
-            where = "training.adapter.targets"
-            raise InvalidJob(f"{old} lies in one parameter with another target: name both, or neither", where)
-    if layers and asked.dropout:
-        raise InvalidJob(
-            f"LoRA on the parameters that hold {', '.join(named)} has no dropout: write 0, or other targets",
-            "training.adapter.dropout",
-        )
-    return Lora(asked.rank, names, BY_NAME[asked.dtype], asked.dropout, quantization, fused, frozenset(named), layers)
+        if old not in named and joined[old] in counts:
+            raise InvalidJob(f"{old} lies in one parameter with another target: name both, or neither", TARGETS)
+    return counts
+
+
+def check_applied(asked: LayerAdapter, build: Builder) -> None:
+    """Raise `InvalidJob` where an adapter found nothing, `NotModelled` where PEFT would find more than the tape has."""
+    if not build.adapted:
+        known = ", ".join(dict.fromkeys(name.rpartition(".")[2] for name in build.linears))
+        wanted = asked.targets if isinstance(asked.targets, str) else " or ".join(asked.targets)
+        raise InvalidJob(f"no linear layer is called {wanted}; this model has {known}", TARGETS)
+    above = {part for name in build.linears for part in name.split(".")[:-1]}
+    for target in asked.targets if isinstance(asked.targets, list) else ():
+        if any(part.isdigit() for part in target.split(".")):
+            raise NotModelled(f"{target} names a layer by its number: write that under layers", TARGETS)
+        if target in above:
+            raise InvalidJob(f"{target} is no linear layer, but holds several: name those", TARGETS)
+    for saved in asked.modules_to_save:
+        if not any(name.endswith(saved) for name in build.saved) or any(part.endswith(saved) for part in above):
+            raise NotModelled(
+                f"a trained copy of {saved} is not modelled yet; embeddings, norms, linear and output layers are",
+                "training.adapter.modules_to_save",
+            )

@@ -7,13 +7,12 @@ import math
 from estimator import dtypes
 from estimator.errors import InvalidJob, NotModelled
 from estimator.families import build_model
-from estimator.families.build import Builder, Sharding
+from estimator.families.build import Adapter, Builder, Sharding
 from estimator.families.heads import Batch
 from estimator.families.kernels import kernels
 from estimator.families.layers import Checkpointing
 from estimator.job import CheckpointForm, Job, Training
-from estimator.job import Lora as Asked
-from estimator.job.adapter import LowRank, PrefixTuning, PromptLearning
+from estimator.job.adapter import PrefixTuning, PromptLearning
 from estimator.parallel.ddp import Ddp
 from estimator.parallel.fsdp2 import Fsdp2, Policy
 from estimator.parallel.topology import Topology
@@ -22,7 +21,7 @@ from estimator.parallel.zero3 import Zero3
 from estimator.specs.spec import ModelSpec
 from estimator.tape.tape import AMPERE, Gpu, Tape
 from estimator.training import prompts
-from estimator.training.adapters import FUSED, Lora, lora
+from estimator.training.adapters import adapter, check_applied
 from estimator.training.optimizers import optimizer
 from estimator.training.partial import Part, check, part
 from estimator.training.prefix import LayerPrefix, layer_prefixes, prefixed
@@ -76,12 +75,8 @@ def trace_training(job: Job, spec: ModelSpec, topology: Topology, gpu: Gpu = AMP
         model = prefixed(training.adapter, model, build, prefixes, spec)
     elif isinstance(training.adapter, PromptLearning):
         model = prompts.prompted(training.adapter, model, build, spec)
-    if isinstance(training.adapter, LowRank) and not any(p.trainable for p in build.parameters):
-        known = ", ".join(dict.fromkeys(name.rpartition(".")[2] for name in build.linears))
-        raise InvalidJob(
-            f"no linear layer is called {' or '.join(training.adapter.targets)}; this model has {known}",
-            "training.adapter.targets",
-        )
+    elif training.adapter:
+        check_applied(training.adapter, build)
     if isinstance(build.trained, Part):
         check(build, build.trained)
     batch = Batch(training.micro_batch_size, training.sequence_length, training.target_length or training.sequence_length)
@@ -129,17 +124,12 @@ def checkpointing(training: Training, layers: int) -> Checkpointing:
     raise NotModelled("only none, full, sqrt, {every: k} and {segments: n} are modelled yet", "training.activation_checkpointing")
 
 
-def _adapter(training: Training, spec: ModelSpec, topology: Topology) -> Lora | prompts.Frozen | None:
+def _adapter(training: Training, spec: ModelSpec, topology: Topology) -> Adapter | None:
     asked = training.adapter
-    if asked is None:
-        return None
     if isinstance(asked, PromptLearning):
         prompts.refuse(asked, training, spec, topology.strategy)
         return prompts.Frozen()
-    if not isinstance(asked, Asked):
-        raise NotModelled(f"{asked.type} is not modelled yet; lora is", "training.adapter.type")
-    parameters = FUSED.get(spec.model_type, {}) if training.transformers_release == "5" else {}
-    return lora(asked, parameters, training.quantization, training.implementation == "fast-kernels")
+    return None if asked is None else adapter(asked, training, spec)
 
 
 def _sharding(job: Job, topology: Topology, precision: Recipe, tape: Tape) -> Sharding:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from estimator import dtypes
 from estimator.dtypes import BY_NAME, DType
 from estimator.errors import InvalidJob, NotModelled
-from estimator.families.build import Builder, Weight
+from estimator.families.build import Builder, Forward, Weight
 from estimator.families.heads import Batch, Model
 from estimator.families.held import Held
 from estimator.families.modules import Embedding, Linear, Module
@@ -33,14 +33,31 @@ WHERE = "training.adapter"
 class Frozen:
     """The adapter that leaves every layer as it is: what is trained lies outside of the model."""
 
+    layers = None
+
     def targets(self, name: str) -> bool:
+        return False
+
+    def outside(self, name: str) -> bool:
+        return False
+
+    def saves(self, name: str) -> bool:
+        return False
+
+    def trains(self, name: str, adapted: bool) -> bool:
         return False
 
     def adapt(self, build: Builder, name: str, module: Module, inputs: int, outputs: int) -> Module:
         return module
 
+    def embed(self, build: Builder, name: str, module: Embedding, rows: int, size: int) -> Module:
+        return module
+
     def weight(self, build: Builder, name: str, tensor: Tensor, used: int) -> Weight:
         return Weight(tensor)
+
+    def root(self, build: Builder, model: Forward) -> Forward:
+        return model
 
 
 def refuse(asked: PromptLearning, training: Training, spec: ModelSpec, strategy: str) -> None:

@@ -16,7 +16,7 @@ from estimator.families.modules import Module
 from estimator.tape.layout import Shape
 from estimator.tape.pointwise import to
 from estimator.tape.quantized import FourBit, matmul_4bit, matmul_8bit, matmul_gptq, unpack_gptq
-from estimator.tape.tensor import Tensor
+from estimator.tape.tensor import Tensor, unary
 
 BLOCK = 64
 """Weights per scale in 4-bit storage (`quantize_4bit`, default block size)."""
@@ -30,6 +30,16 @@ class Packed(Protocol):
 
     def unpack(self, dtype: dtypes.DType) -> Tensor:
         """The weight in a type: a new tensor."""
+
+
+@runtime_checkable
+class Dequantizes(Protocol):
+    """A linear layer of bitsandbytes'."""
+
+    bias: Tensor | None
+
+    def dequantized(self) -> Tensor:
+        """The weight as PEFT asks for it (utils/integrations.py, `dequantize_bnb_weight`): a new tensor [out, in]."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,14 +61,16 @@ class BitsAndBytes4Bit:
                 build.buffer(name + ".nested_code", (256,), dtypes.float32),
                 build.buffer(name + ".offset", (), dtypes.float32),
             ]
-        if bias:
-            constants.append(build.parameter(name + ".bias", weight[:1]))
-        return _Linear4bit(FourBit(packed, weight, scales, self.nested), constants, build.compute or build.dtype)
+        added = build.parameter(name + ".bias", weight[:1]) if bias else None
+        return _Linear4bit(FourBit(packed, weight, scales, self.nested), constants, added, build.compute or build.dtype)
 
 
 class _Linear4bit:
-    def __init__(self, weight: FourBit, constants: list[Tensor], dtype: dtypes.DType):
-        self.weight, self.constants, self.dtype = weight, constants, dtype
+    def __init__(self, weight: FourBit, constants: list[Tensor], bias: Tensor | None, dtype: dtypes.DType):
+        self.weight, self.constants, self.bias, self.dtype = weight, constants, bias, dtype
+
+    def dequantized(self) -> Tensor:
+        return self.weight.unpack(self.dtype)
 
     def unpack(self, dtype: dtypes.DType) -> Tensor:
         return self.weight.unpack(dtype)
@@ -111,14 +123,17 @@ class BitsAndBytes8Bit:
     def linear(self, build: Builder, name: str, weight: Shape, bias: bool) -> Module:
         codes = build.parameter(name + ".weight", weight, dtypes.int8)
         constants = [build.buffer(name + ".SCB", weight[:1], dtypes.float32)]
-        if bias:
-            constants.append(build.parameter(name + ".bias", weight[:1]))
-        return _Linear8bit(codes, constants)
+        return _Linear8bit(codes, constants, build.parameter(name + ".bias", weight[:1]) if bias else None)
 
 
 class _Linear8bit:
-    def __init__(self, codes: Tensor, constants: list[Tensor]):
-        self.codes, self.constants = codes, constants
+    def __init__(self, codes: Tensor, constants: list[Tensor], bias: Tensor | None):
+        self.codes, self.constants, self.bias = codes, constants, bias
+
+    def dequantized(self) -> Tensor:
+        """Codes times scales, then times a number (`int8_vectorwise_dequant`)."""
+        scaled = unary("mul", self.codes, dtypes.float32)
+        return unary("mul", scaled)
 
     def __call__(self, x: Tensor) -> Tensor:
         return matmul_8bit(x, self.codes)

@@ -29,9 +29,9 @@ def on_cuda(gpu: Gpu = AMPERE) -> Iterator[None]:
 
     CUDA's autocast runs some operations in float32 that the CPU's leaves alone (autocast_mode.h, AT_FORALL_FP32 and
     AT_FORALL_FP32_SET_OPT_DTYPE): of those that the tested models call, `pow`, which `square` calls, `rsqrt`, `exp`, `softplus`,
-    `layer_norm`, `softmax` and `sum`. Of `cross_entropy` it runs less in float32 than the CPU's does. The CPU's casts what `cat`
-    joins to the widest type, which CUDA's leaves to the kernel. tests/test_autocast.py asks CUDA's dispatch itself. Whether
-    autocast is on at all, Python code asks of CUDA's.
+    `layer_norm`, `softmax`, `sum` and vectors' norms. Of `cross_entropy` it runs less in float32 than the CPU's does. The CPU's
+    casts what `cat` joins to the widest type, which CUDA's leaves to the kernel. tests/test_autocast.py asks CUDA's dispatch
+    itself. Whether autocast is on at all, Python code asks of CUDA's.
     """
     instead: dict[str, Any] = {
         "scaled_dot_product_attention": partial(scaled_dot_product_attention, gpu),
@@ -52,6 +52,9 @@ def on_cuda(gpu: Gpu = AMPERE) -> Iterator[None]:
             is_autocast_enabled=is_autocast_enabled,
         ),
         mock.patch.object(torch.Tensor, "sum", sum_in_float32),
+        mock.patch.multiple(
+            torch.linalg, norm=length_in_float32(torch.linalg.norm), vector_norm=length_in_float32(torch.linalg.vector_norm)
+        ),
         mock.patch.object(lora.Linear, "get_delta_weight", delta_weight),
     ):
         yield
@@ -70,6 +73,18 @@ def in_float32(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
             args = tuple(a.float() if isinstance(a, Tensor) else a for a in args)
             settings = {name: a.float() if isinstance(a, Tensor) else a for name, a in settings.items()}
         return function(*args, **settings)
+
+    return run
+
+
+def length_in_float32(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """A norm whose result is float32 under autocast; its kernel reads the narrower type itself (ReduceOpsUtils.h)."""
+
+    def run(x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        if not torch.is_autocast_enabled("cpu") or kwargs.get("dtype") is not None:
+            return function(x, *args, **kwargs)
+        with torch.autocast("cpu", enabled=False):
+            return function(x, *args, **{**kwargs, "dtype": torch.float32})
 
     return run
 

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import itertools
 import math
-import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any
-from unittest import mock
 
-import peft
 import torch
 import transformers
 from torch import nn
-from torch._subclasses.fake_tensor import FakeTensor
 from torch.distributed import destroy_process_group, init_process_group
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
@@ -23,18 +19,12 @@ from torch.utils.checkpoint import checkpoint
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from estimator.job import CheckpointForm, Job, Training
-from estimator.job.adapter import LowRank, PromptLearning
+from estimator.job.adapter import PromptLearning
 from estimator.job.trainable import Trainable, numbers
 from estimator.specs.spec import ModelSpec
+from estimator.verify.adapters import adapted
 from estimator.verify.prompts import prompted
 
-PEFT = {
-    "causal-lm": "CAUSAL_LM",
-    "seq2seq-lm": "SEQ_2_SEQ_LM",
-    "sequence-classification": "SEQ_CLS",
-}
-"""PEFT's `task_type` for each head that has one."""
-TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 TRUE = {"32-true": torch.float32, "bf16-true": torch.bfloat16, "16-true": torch.float16}
 
 
@@ -77,8 +67,8 @@ def build(job: Job, spec: ModelSpec, mesh: DeviceMesh | None = None) -> Any:
     model = plain(spec, training.head, dtype, training.attention, training.labels or 2)
     if isinstance(training.adapter, PromptLearning):
         model = prompted(model, training.adapter)
-    elif isinstance(training.adapter, LowRank):
-        model = _adapted(model, training, training.adapter)
+    elif training.adapter:
+        model = adapted(model, training.adapter, training.head)
     freeze(model, training)
     model.train()
     if mesh is not None:
@@ -126,25 +116,6 @@ def defaulting_to(dtype: torch.dtype) -> Iterator[None]:
         torch.set_default_dtype(before)
 
 
-def _adapted(model: Any, training: Training, asked: LowRank) -> Any:
-    settings = peft.LoraConfig(
-        r=asked.rank,
-        target_modules=asked.targets,
-        lora_dropout=asked.dropout,
-        lora_alpha=2 * asked.rank,
-        task_type=PEFT.get(training.head or ""),
-        fan_in_fan_out=model.config.model_type == "gpt2",
-    )
-    # peft moves new matrices to the base layer's device and type; on fake tensors the move would replace the parameters;
-    # and it copies the output layer of a classification
-    staying = mock.patch.object(nn.Module, "to", lambda self, *args, **kwargs: self)
-    copying = mock.patch.object(FakeTensor, "__deepcopy__", _copied)
-    with defaulting_to(TYPES[asked.dtype]), staying, copying, warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "The following (rank|alpha)_pattern keys")  # of parameters, which it looks for no more
-        warnings.filterwarnings("ignore", "target_parameters=.* no parameter was matched")  # a mixture may have dense layers only
-        return peft.get_peft_model(model, settings, autocast_adapter_dtype=False)
-
-
 def freeze(model: nn.Module, training: Training) -> None:
     """Leave to be trained what the job says, by the names that transformers gives."""
     if training.trainable == "all":
@@ -160,13 +131,6 @@ def freeze(model: nn.Module, training: Training) -> None:
             parameter.requires_grad_(named and chosen if asked.names else by_layer and chosen)
         else:
             parameter.requires_grad_(asked.outside or (named and not by_layer))
-
-
-def _copied(parameter: torch.Tensor, memo: dict[int, Any]) -> torch.Tensor:
-    """As `nn.Parameter` copies itself. A fake parameter is none: torch would copy the bytes that it does not have."""
-    copy = nn.Parameter(parameter.detach().clone(), parameter.requires_grad)
-    memo[id(parameter)] = copy
-    return copy
 
 
 def stacks(model: nn.Module) -> list[nn.ModuleList]:

@@ -1,0 +1,98 @@
+"""The adapter of a job as its users would put it on a model: PEFT's config of its method, and `get_peft_model`."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+from unittest import mock
+
+import peft
+import torch
+from peft.tuners.tuners_utils import BaseTunerLayer
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensor
+
+from estimator.job import AdaLora, Dora, Ia3, LoHa, Lora, Vera
+from estimator.job.adapter import LayerAdapter
+from estimator.job.training import Head
+
+TASKS = {
+    "causal-lm": "CAUSAL_LM",
+    "seq2seq-lm": "SEQ_2_SEQ_LM",
+    "sequence-classification": "SEQ_CLS",
+}
+"""PEFT's `task_type` for each head that has one."""
+TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
+
+
+def adapted(model: Any, asked: LayerAdapter, head: Head | None) -> Any:
+    """The model with the adapter, whose parameters have the type that is asked for."""
+    settings = _config(asked, TASKS.get(head or ""), model.config.model_type == "gpt2")
+    with _in_type(TYPES[asked.dtype]), _on_fake_tensors(), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "The following (rank|alpha)_pattern keys")  # of parameters, which it looks for no more
+        warnings.filterwarnings("ignore", "target_parameters=.* no parameter was matched")  # a mixture may have dense layers only
+        warnings.filterwarnings("ignore", "Model has `tie_word_embeddings=True`")
+        made = peft.get_peft_model(model, settings, autocast_adapter_dtype=False)
+    _cast_magnitudes(made, TYPES[asked.dtype])
+    return made
+
+
+def _config(asked: LayerAdapter, task: str | None, transposed: bool) -> peft.PeftConfig:
+    common: dict[str, Any] = {
+        "target_modules": asked.targets,
+        "modules_to_save": asked.modules_to_save or None,
+        "task_type": task,
+        "fan_in_fan_out": transposed,
+    }
+    if isinstance(asked, Ia3):
+        return peft.IA3Config(**common, exclude_modules=asked.exclude, feedforward_modules=asked.feedforward)
+    common["layers_to_transform"] = asked.layers
+    if isinstance(asked, LoHa):
+        del common["fan_in_fan_out"]
+        kind = peft.LoHaConfig if asked.type == "loha" else peft.LoKrConfig
+        return kind(**common, exclude_modules=asked.exclude, r=asked.rank)
+    common["bias"] = asked.bias
+    if isinstance(asked, Vera):
+        return peft.VeraConfig(**common, r=asked.rank, vera_dropout=asked.dropout)
+    common |= {"exclude_modules": asked.exclude, "lora_dropout": asked.dropout, "lora_alpha": 2 * asked.rank}
+    if isinstance(asked, AdaLora):
+        return peft.AdaLoraConfig(**common, init_r=asked.rank, target_r=1, total_step=1000)
+    assert isinstance(asked, Lora | Dora)
+    return peft.LoraConfig(**common, r=asked.rank, use_rslora=asked.rslora, use_dora=isinstance(asked, Dora))
+
+
+@contextmanager
+def _in_type(dtype: torch.dtype) -> Iterator[None]:
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+@contextmanager
+def _on_fake_tensors() -> Iterator[None]:
+    """PEFT moves new parameters to the base layer's device and type, which would replace fake ones; and copies modules."""
+    with (
+        mock.patch.object(BaseTunerLayer, "_move_adapter_to_device_of_base_layer"),
+        mock.patch.object(nn.Module, "to", lambda self, *args, **kwargs: self),
+        mock.patch.object(FakeTensor, "__deepcopy__", _copied),
+    ):
+        yield
+
+
+def _copied(parameter: torch.Tensor, memo: dict[int, Any]) -> torch.Tensor:
+    """As `nn.Parameter` copies itself. A fake parameter is none: torch would copy the bytes that it does not have."""
+    copy = nn.Parameter(parameter.detach().clone(), parameter.requires_grad)
+    memo[id(parameter)] = copy
+    return copy
+
+
+def _cast_magnitudes(model: nn.Module, dtype: torch.dtype) -> None:
+    """DoRA's lengths are made of the wider of two types, and cast with the rest (`cast_adapter_dtype`)."""
+    for module in model.modules():
+        for layer in getattr(module, "lora_magnitude_vector", {}).values() if hasattr(module, "lora_magnitude_vector") else ():
+            layer.weight = nn.Parameter(layer.weight.detach().to(dtype))
