@@ -77,7 +77,9 @@ def _run(job: Job | Mapping[str, Any] | str | Path, allow_files: bool) -> _Run:
     place = topology(job, model.spec)
     card = capacity(job.hardware)
     beside = overhead(card.compute_capability, place.communicators, job.task == "train")
-    return _Run(given, job, model, place, card, play(job, model.spec, place, gpu(job, card)), beside)
+    plays = [(each, play(each, model.spec, place, gpu(each, card))) for each in partial.variants(job, model.spec)]
+    worst, played = max(plays, key=lambda one: one[1].phases.peak.peak_bytes)
+    return _Run(given, worst, model, place, card, played, beside)
 
 
 def _answer(run: _Run) -> Answer:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import combinations
 from typing import Any
 
 import pytest
@@ -156,3 +157,24 @@ def test_a_prefix_is_not_recomputed_unless_that_is_asked() -> None:
 def test_learned_positions_are_for_virtual_tokens_too(method: str) -> None:
     answer = estimate({"model": "gpt2", "training": {"adapter": {"type": method, "virtual_tokens": 24}}})
     assert answer.job["training"]["sequence_length"] == 1000
+
+
+@pytest.mark.parametrize("checkpointing", ["none", "full"])
+@pytest.mark.parametrize("states", ["kept", "dropped"])
+def test_no_layers_that_lisa_draws_are_worse_than_the_worst(checkpointing: str, states: str) -> None:
+    def peak(part: dict[str, Any]) -> int:
+        training = {"sequence_length": 512, "activation_checkpointing": checkpointing, "trainable": {**part, "states": states}}
+        return estimate({"model": {**SMALL, "num_hidden_layers": 6}, "training": training}).memory.peak_bytes
+
+    drawn = [peak({"lisa": 2, "layers": f"{a}, {b}"}) for a, b in combinations(range(6), 2)]
+    assert peak({"lisa": 2}) == max(drawn)
+
+
+def test_lisa_that_drops_states_holds_those_of_few_layers() -> None:
+    def resident(states: str) -> int:
+        training = {"precision": "32-true", "sequence_length": 128, "trainable": {"lisa": 2, "states": states}}
+        return estimate({"model": {**SMALL, "num_hidden_layers": 6}, "training": training}).memory.resident_bytes
+
+    layer = 2 * 512 * (512 + 256 + 1) + 3 * 512 * 1408
+    counters = 4 * 9 * 512  # of a fused Adam, one for each of a layer's parameters
+    assert resident("kept") - resident("dropped") == 4 * layer * 2 * 4 + counters

@@ -160,6 +160,10 @@ class Trained(Protocol):
     @property
     def layers(self) -> frozenset[int] | None: ...
 
+    @property
+    def remembers(self) -> bool:
+        """Whether the optimizer has states of all parameters."""
+
     def chosen(self, layer: int) -> bool:
         """Whether something of a layer is trained."""
 

@@ -40,12 +40,29 @@ class Trainable(Part):
     )
     outside: bool = Field(False, description="also all that lies outside the layers: embeddings, last norm, output layer")
 
+    lisa: Count | None = Field(
+        None, description="LISA: so many layers at a time, others every few steps, and all outside; the worst layers unless given"
+    )
+    states: Literal["kept", "dropped"] = Field(
+        "kept", description="with lisa: what becomes of the optimizer's states of layers that are frozen again"
+    )
+
+    @model_validator(mode="after")
+    def _alone(self) -> Trainable:
+        if self.lisa is None and self.states == "dropped":
+            raise ValueError("states are dropped only where lisa freezes layers again")
+        if self.lisa is not None and (
+            self.last is not None or self.names or (self.layers and len(numbers(self.layers)) != self.lisa)
+        ):
+            raise ValueError(f"lisa trains {self.lisa} layers and all outside: give just these layers, or none")
+        return self
+
     @model_validator(mode="after")
     def _some(self) -> Trainable:
         if self.layers is not None and self.last is not None:
             raise ValueError("layers and last both say which layers: give one of them")
-        if not (self.layers or self.last or self.names or self.outside):
-            raise ValueError("nothing is trained: give layers, last, names or outside")
+        if not (self.layers or self.last or self.names or self.outside or self.lisa):
+            raise ValueError("nothing is trained: give layers, last, names, outside or lisa")
         return self
 
 

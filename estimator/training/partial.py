@@ -24,6 +24,8 @@ class Part:
     layers: frozenset[int] | None
     names: tuple[str, ...] | None
     outside: bool
+    remembers: bool = False
+    """Whether the optimizer has states of all parameters: those that are frozen now were trained before."""
 
     def chosen(self, layer: int) -> bool:
         """Whether something of a layer is trained."""
@@ -55,7 +57,9 @@ def part(training: Training, spec: ModelSpec) -> Part | None:
     if layers is not None and not layers <= {*range(spec.depth)}:
         has = f"the model has {spec.depth} layers, 0 to {spec.depth - 1}"
         raise InvalidJob(f"{has}: no layers {asked.layers}" if asked.layers else f"{has}: not {asked.last}", WHERE)
-    return Part(layers, tuple(asked.names) if asked.names else None, asked.outside)
+    rotates = asked.lisa is not None
+    names = tuple(asked.names) if asked.names else None
+    return Part(layers, names, asked.outside or rotates, rotates and asked.states == "kept")
 
 
 def _layers(asked: Trainable, depth: int) -> frozenset[int] | None:
@@ -65,6 +69,23 @@ def _layers(asked: Trainable, depth: int) -> frozenset[int] | None:
     return None if asked.last is None else frozenset(range(depth - asked.last, depth))
 
 
+def variants(job: Job, spec: ModelSpec) -> list[Job]:
+    """The job with those layers trained of which one choice is the worst, where LISA draws them at random.
+
+    At any moment of backward so many layers are done, and so many of the trained ones among them. Each adds its gradients, and
+    takes off what it had kept beyond what a frozen layer keeps: live bytes are linear in that number, and so highest where it
+    is the greatest or the least that there can be. The last layers give the one, the first the other.
+    """
+    asked, depth = job.training.trainable, spec.depth
+    if not isinstance(asked, Trainable) or asked.lisa is None or asked.layers is not None:
+        return [job]
+    if asked.lisa > depth:
+        raise InvalidJob(f"the model has {depth} layers: not {asked.lisa}", WHERE)
+    ends = f"{depth - asked.lisa}-{depth - 1}", f"0-{asked.lisa - 1}"
+    parts = [asked.model_copy(update={"layers": layers, "outside": True}) for layers in ends]
+    return [job.model_copy(update={"training": job.training.model_copy(update={"trainable": part})}) for part in parts]
+
+
 def refuse(job: Job) -> None:
     """Raise for what goes not together with training a part."""
     training, strategy = job.training, job.parallelism.strategy or "none"
@@ -72,6 +93,8 @@ def refuse(job: Job) -> None:
         return
     if training.adapter:
         raise InvalidJob("an adapter freezes the model's own parameters: leave trainable out, or the adapter", WHERE)
+    if isinstance(training.trainable, Trainable) and training.trainable.lisa and strategy != "none":
+        raise NotModelled(f"layers that are trained in turn are not modelled under {strategy} yet", WHERE)
     if strategy.startswith("zero"):
         raise NotModelled(f"training a part of the model is not modelled under {strategy} yet; fsdp2 and ddp are", WHERE)
     if training.implementation != "transformers":

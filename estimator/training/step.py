@@ -35,7 +35,8 @@ def train(build: Builder, model: Model, optimizer: Optimizer, step: Step) -> Non
     tape = build.tape
 
     trained = [p for p in build.parameters if p.trainable]
-    states = optimizer.states(tape, trained)
+    remembers = build.trained is not None and build.trained.remembers
+    states = optimizer.states(tape, build.parameters if remembers else trained)
     run = build.root(model.forward)
     if step.keeps_gradients:
         kept(tape, trained)

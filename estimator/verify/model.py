@@ -69,7 +69,8 @@ def build(job: Job, spec: ModelSpec, mesh: DeviceMesh | None = None) -> Any:
         model = prompted(model, training.adapter)
     elif training.adapter:
         model = adapted(model, training.adapter, training.head)
-    freeze(model, training)
+    if not remembers(training):
+        freeze(model, training)
     model.train()
     if mesh is not None:
         _shard(model, job, mesh)
@@ -116,6 +117,12 @@ def defaulting_to(dtype: torch.dtype) -> Iterator[None]:
         torch.set_default_dtype(before)
 
 
+def remembers(training: Training) -> bool:
+    """Whether the optimizer keeps states of what is frozen now, having been trained before."""
+    asked = training.trainable
+    return isinstance(asked, Trainable) and asked.lisa is not None and asked.states == "kept"
+
+
 def freeze(model: nn.Module, training: Training) -> None:
     """Leave to be trained what the job says, by the names that transformers gives."""
     if training.trainable == "all":
@@ -130,7 +137,7 @@ def freeze(model: nn.Module, training: Training) -> None:
             chosen = number in numbers(asked.layers) if asked.layers else number >= count - asked.last if asked.last else True
             parameter.requires_grad_(named and chosen if asked.names else by_layer and chosen)
         else:
-            parameter.requires_grad_(asked.outside or (named and not by_layer))
+            parameter.requires_grad_(asked.outside or asked.lisa is not None or (named and not by_layer))
 
 
 def stacks(model: nn.Module) -> list[nn.ModuleList]:

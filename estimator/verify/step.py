@@ -19,7 +19,7 @@ from estimator.job import Job
 from estimator.specs.spec import ModelSpec
 from estimator.verify.cuda import on_cuda
 from estimator.verify.live import Live, resizes_seen
-from estimator.verify.model import autocast, build, make_optimizer, ranks
+from estimator.verify.model import autocast, build, freeze, make_optimizer, ranks
 
 Counted = dict[str, int]
 Log = list[tuple[int, str]]
@@ -43,6 +43,7 @@ def fake_step(job: Job, spec: ModelSpec, logs: dict[str, Log] | None = None) -> 
             play(job, spec, model, optimizer, live)
             if job.training.optimizer_implementation != "fused":
                 _forget_counters(optimizer, live)
+            freeze(model, job.training)
             counted = play(job, spec, model, optimizer, live, logs)
         del model, optimizer
     gc.collect()
