@@ -16,6 +16,7 @@ from estimator.families import parameters
 from estimator.families.build import Builder
 from estimator.hardware.capability import gpu
 from estimator.hardware.capacity import Capacity, capacity
+from estimator.host.memory import check_host, host_memory, host_settled
 from estimator.job import Job, defaults_used, read_job
 from estimator.notes import assumptions, not_modelled, warnings
 from estimator.parallel.topology import Topology, topology
@@ -30,9 +31,10 @@ from estimator.specs.spec import DecoderSpec, ModelSpec
 from estimator.tape.replay import Replay
 from estimator.tape.tape import KV_CACHE
 from estimator.timing.step import decode_time, training_time
+from estimator.training.offload import check_offload
 from estimator.training.plan import precision_of
 from estimator.units import MIB
-from estimator.verdict import judge, offered
+from estimator.verdict import judge, judge_host, offered
 from estimator.version import DATA_VERSION, SOFTWARE_VERSION
 
 
@@ -70,7 +72,8 @@ class _Run:
 def _run(job: Job | Mapping[str, Any] | str | Path, allow_files: bool) -> _Run:
     given = read_job(job)
     model = resolve(given.model, allow_files)
-    job = settled(given, model.spec)
+    job = host_settled(settled(given, model.spec))
+    check_host(job)
     _refuse_unmodelled(job, model.spec)
     _check_lengths(job, model)
     place = topology(job, model.spec)
@@ -85,13 +88,17 @@ def _answer(run: _Run) -> Answer:
     taken = _reserved(job, run.play, card)
     cache = _kv_cache(job, model, place, played.peak.peak_bytes - why.at_peak.get(KV_CACHE, 0), run.beside, card)
     memory = _memory(played, why, run.beside, taken, card, cache)
-    verdict = judge(job, memory)
+    host = host_memory(job, run.play)
+    if host is not None:
+        memory = memory.model_copy(update={"host_bytes": host.phases})
+    verdict = judge_host(judge(job, memory), host)
     time = _time(job, build, played, place, card)
     return Answer(
         fits=verdict.fits,
         verdict=verdict.verdict,
         reason=verdict.reason,
         memory=memory,
+        host=host,
         parameters=_parameters(build, model, place),
         time=time,
         cost=_cost(job, time, place, card),
@@ -103,7 +110,7 @@ def _answer(run: _Run) -> Answer:
             *(DEFAULT + used for used in defaults_used(run.given, job)),
         ],
         warnings=warnings(job, model.spec, place, card, build.tape),
-        suggestions=[*verdict.suggestions, *(advice(job, memory) if verdict.fits is False else ())],
+        suggestions=[*verdict.suggestions, *(advice(job, memory) if verdict.fits is False and not verdict.host else ())],
         not_modelled=not_modelled(job),
         versions=Versions(software=SOFTWARE_VERSION, data=DATA_VERSION),
     )
@@ -142,9 +149,9 @@ def _refuse_unmodelled(job: Job, spec: ModelSpec) -> None:
             raise InvalidJob(
                 "torch has no fused SGD for parameters that fsdp2 shards; write foreach", "training.optimizer_implementation"
             )
-    for name, where in job.offload:
-        if where != "none":
-            raise NotModelled(f"offload to {where} is not modelled yet", f"offload.{name}")
+    if job.offload.activations != "none":
+        raise NotModelled(f"offload to {job.offload.activations} is not modelled yet", "offload.activations")
+    check_offload(job)
 
 
 def _check_lengths(job: Job, model: Model) -> None:

@@ -11,7 +11,7 @@ from functools import lru_cache
 
 from estimator.attribution import Attribution, attribution
 from estimator.families.build import Builder
-from estimator.job import Job, Parallelism
+from estimator.job import Job, Offload, Parallelism
 from estimator.parallel.topology import Topology
 from estimator.runtime.reserved import Reserved, reserved
 from estimator.serving.plan import trace_serving
@@ -31,6 +31,8 @@ class Play:
     build: Builder
     phases: Replay
     why: Attribution
+    host: Replay | None
+    """Of the host's memory, where the job offloads to it."""
     _reserved: dict[tuple[int, bool], Reserved] = field(default_factory=dict)
 
     def reserved(self, workspace: int, expandable: bool) -> Reserved:
@@ -48,6 +50,7 @@ class _Question:
     spec_text: str
     part_text: str
     parallelism: Parallelism
+    offload: Offload
     place: Topology
     gpu: Gpu
     job: Job = field(compare=False)
@@ -58,12 +61,12 @@ def play(job: Job, spec: ModelSpec, place: Topology, gpu: Gpu) -> Play:
     """Play a settled job. Raises `InvalidJob` and `NotModelled` for what the model or the framework does not have."""
     part = job.training if job.task == "train" else job.serving
     text = job.task + part.model_dump_json(exclude={"tokens", "hours"})
-    return _played(_Question(spec.model_dump_json(), text, job.parallelism, place, gpu, job, spec))
+    return _played(_Question(spec.model_dump_json(), text, job.parallelism, job.offload, place, gpu, job, spec))
 
 
 @lru_cache(maxsize=KEPT)
 def _played(asked: _Question) -> Play:
     trace = trace_training if asked.job.task == "train" else trace_serving
     build = trace(asked.job, asked.spec, asked.place, asked.gpu)
-    phases = replay(build.tape)
-    return Play(build, phases, attribution(build.tape, phases))
+    phases, beside = replay(build.tape), build.tape.host
+    return Play(build, phases, attribution(build.tape, phases), None if beside is None else replay(beside))

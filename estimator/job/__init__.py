@@ -14,6 +14,7 @@ from pydantic import BaseModel, Field, ValidationError
 from estimator.errors import InvalidJob
 from estimator.job.adapter import Adapter
 from estimator.job.hardware import Hardware, Offload, Parallelism
+from estimator.job.host import Host
 from estimator.job.part import Part
 from estimator.job.serving import Serving
 from estimator.job.training import CheckpointForm, Training
@@ -23,6 +24,7 @@ __all__ = [
     "Adapter",
     "CheckpointForm",
     "Hardware",
+    "Host",
     "Job",
     "Offload",
     "Parallelism",
@@ -45,6 +47,7 @@ class Job(Part):
     training: Training = Training()
     parallelism: Parallelism = Parallelism()
     offload: Offload = Offload()
+    host: Host = Host()
     serving: Serving = Serving()
 
 

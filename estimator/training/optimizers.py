@@ -28,18 +28,17 @@ class Optimizer:
     step: Step
 
     def states(self, tape: Tape, parameters: Iterable[Parameter]) -> list[State]:
-        """Allocate what the optimizer keeps between steps."""
-        before, tape.fresh = tape.fresh, OPTIMIZER_STATE
+        """Allocate what the optimizer keeps between steps, where the parameters lie that it updates."""
         states = []
-        for parameter in parameters:
-            tape.enter(parameter.slot)
-            local = parameter.local
-            state = [empty(tape, local.shape, local.dtype, self.name) for _ in range(self.moments)]
-            if self.counter:
-                state.append(empty(tape, (), dtypes.float32, self.name))
-            states.append(state)
-        tape.enter(None)
-        tape.fresh = before
+        with tape.counting(OPTIMIZER_STATE):
+            for parameter in parameters:
+                tape.enter(parameter.slot)
+                local = parameter.local
+                state = [empty(local.tape, local.shape, local.dtype, self.name) for _ in range(self.moments)]
+                if self.counter:
+                    state.append(empty(local.tape, (), dtypes.float32, self.name))
+                states.append(state)
+            tape.enter(None)
         return states
 
 
@@ -58,7 +57,8 @@ def _adam_foreach(tape: Tape, parameters: list[Parameter]) -> None:
         roots = []
         for parameter in group:
             tape.enter(parameter.slot)
-            roots.append((parameter.slot, empty(tape, parameter.local.shape, parameter.local.dtype, "_foreach_sqrt")))
+            local = parameter.local
+            roots.append((parameter.slot, empty(local.tape, local.shape, local.dtype, "_foreach_sqrt")))
         tape.enter(None)  # the layers' next round begins
         _release(tape, held)
         held = roots
@@ -79,8 +79,9 @@ def _adam_forloop(tape: Tape, parameters: list[Parameter]) -> None:
     """
     denominator = None
     for parameter in _neighbours(parameters):
-        root = empty(tape, parameter.local.shape, parameter.local.dtype, "sqrt")
-        quotient = empty(tape, parameter.local.shape, parameter.local.dtype, "div")
+        local = parameter.local
+        root = empty(local.tape, local.shape, local.dtype, "sqrt")
+        quotient = empty(local.tape, local.shape, local.dtype, "div")
         del root
         denominator = quotient
         del quotient
@@ -109,7 +110,7 @@ IMPLEMENTATIONS = tuple(_ADAM)
 def optimizer(name: str, implementation: str) -> Optimizer:
     """The optimizer of that name (one of `NAMES`) in one of torch's `IMPLEMENTATIONS`.
 
-    A fused Adam counts its steps on the GPU, one number per parameter; the others do so on the host.
+    A fused Adam counts its steps where the parameter lies, one number for each; the others do so on the host.
     """
     if name in ("adamw", "adam"):
         return Optimizer(name, 2, implementation == "fused", _ADAM[implementation])

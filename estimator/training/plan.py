@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from estimator import dtypes
 from estimator.errors import InvalidJob, NotModelled
@@ -14,13 +15,18 @@ from estimator.families.layers import Checkpointing
 from estimator.job import CheckpointForm, Job, Training
 from estimator.parallel.ddp import Ddp
 from estimator.parallel.fsdp2 import Fsdp2, Policy
+from estimator.parallel.optimizer_offload import OffloadedOptimizer
 from estimator.parallel.topology import Topology
 from estimator.parallel.zero import Zero12
 from estimator.parallel.zero3 import Zero3
+from estimator.parallel.zero3_offload import OffloadedZero3
+from estimator.parallel.zero_offload import OffloadedZero12
 from estimator.specs.spec import ModelSpec
+from estimator.tape.host import with_host
 from estimator.tape.tape import AMPERE, Gpu, Tape
 from estimator.training.adapters import FUSED, Lora, lora
-from estimator.training.optimizers import optimizer
+from estimator.training.offload import offloads
+from estimator.training.optimizers import Optimizer, optimizer
 from estimator.training.quantization import STORAGE
 from estimator.training.recipes import Recipe, recipe
 from estimator.training.step import Step, train
@@ -44,7 +50,7 @@ def trace_training(job: Job, spec: ModelSpec, topology: Topology, gpu: Gpu = AMP
             "segments of several layers are not modelled under fsdp2 yet; use full or {every: k}",
             "training.activation_checkpointing",
         )
-    tape = Tape(gpu)
+    tape = with_host(Tape(gpu)) if offloads(job) else Tape(gpu)
     tape.begin("load")
     build = Builder(
         tape,
@@ -77,7 +83,7 @@ def trace_training(job: Job, spec: ModelSpec, topology: Topology, gpu: Gpu = AMP
         keeps_gradients=not training.zero_grad_to_none,
         widens=training.autocast and training.transformers_release != "5",
     )
-    train(build, model, optimizer(training.optimizer, training.optimizer_implementation), step)
+    train(build, model, _optimizer(job), step)
     return build
 
 
@@ -127,6 +133,8 @@ def _sharding(job: Job, topology: Topology, precision: Recipe, tape: Tape) -> Sh
         return Ddp(tape, job.parallelism.gradient_as_bucket_view)
     if strategy == "fsdp2":
         return Fsdp2(tape, world, Policy(precision.gathered, precision.reduced), job.parallelism.reshard_after_forward)
+    if strategy.startswith("zero") and tape.host is not None:
+        return _offloaded(job, world, tape, tape.host)
     if strategy == "zero3":
         training = job.training
         return Zero3(
@@ -134,4 +142,22 @@ def _sharding(job: Job, topology: Topology, precision: Recipe, tape: Tape) -> Sh
         )
     if strategy in ("zero1", "zero2"):
         return Zero12(tape, world, int(strategy[-1]))
+    if tape.host is not None:
+        return OffloadedOptimizer(tape, tape.host, frees=job.offload.gradients == "cpu")
     return Sharding()
+
+
+def _offloaded(job: Job, world: int, tape: Tape, host: Tape) -> Sharding:
+    if job.parallelism.strategy == "zero3":
+        return OffloadedZero3(tape, host, world, job.offload)
+    stage, steps = int((job.parallelism.strategy or "")[-1]), job.training.gradient_accumulation_steps
+    return OffloadedZero12(tape, host, world, stage, accumulated=steps > 1)
+
+
+def _optimizer(job: Job) -> Optimizer:
+    """The optimizer of a job. DeepSpeed's on the host counts its steps in Python; on NVMe, its states are in files."""
+    training = job.training
+    if (job.parallelism.strategy or "").startswith("zero") and offloads(job):
+        found = optimizer(training.optimizer, "foreach")
+        return replace(found, moments=0) if job.offload.optimizer == "nvme" else found
+    return optimizer(training.optimizer, training.optimizer_implementation)

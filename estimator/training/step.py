@@ -35,6 +35,7 @@ def train(build: Builder, model: Model, optimizer: Optimizer, step: Step) -> Non
     tape = build.tape
 
     trained = [p for p in build.parameters if p.trainable]
+    build.sharding.prepare(trained)
     states = optimizer.states(tape, trained)
     run = build.root(model.forward)
     if step.keeps_gradients:

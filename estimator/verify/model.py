@@ -17,7 +17,7 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.distributed import destroy_process_group, init_process_group
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, fully_shard
 from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils.checkpoint import checkpoint
 from transformers.modeling_layers import GradientCheckpointingLayer
@@ -199,6 +199,8 @@ def _segment(stack: nn.ModuleList, size: int, reentrant: bool) -> None:
 def _shard(model: Any, job: Job, mesh: DeviceMesh) -> None:
     policy = MixedPrecisionPolicy(torch.bfloat16, torch.float32) if job.training.precision == "bf16-mixed" else None
     settings: dict[str, Any] = {"mesh": mesh} if policy is None else {"mesh": mesh, "mp_policy": policy}
+    if job.offload.parameters == "cpu":
+        settings["offload_policy"] = CPUOffloadPolicy()
     for layer in (layer for stack in stacks(model) for layer in stack):
         fully_shard(layer, reshard_after_forward=job.parallelism.reshard_after_forward, **settings)
     fully_shard(model, **settings)

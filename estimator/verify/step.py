@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 from unittest import mock
 
@@ -20,6 +20,7 @@ from estimator.specs.spec import ModelSpec
 from estimator.verify.cuda import on_cuda
 from estimator.verify.live import Live, resizes_seen
 from estimator.verify.model import autocast, build, make_optimizer, ranks
+from estimator.verify.offload import host_seen
 
 Counted = dict[str, int]
 Log = list[tuple[int, str]]
@@ -33,7 +34,9 @@ def fake_step(job: Job, spec: ModelSpec, logs: dict[str, Log] | None = None) -> 
     """
     card = gpu(job, capacity(job.hardware))
     live = Live(card)
-    with ranks(job.parallelism.data or 1) as mesh, FakeTensorMode(allow_non_fake_inputs=True), no_packing(), on_cuda(card):
+    hosted = host_seen(live) if job.offload.parameters == "cpu" else nullcontext()
+    fakes = FakeTensorMode(allow_non_fake_inputs=True)
+    with ranks(job.parallelism.data or 1) as mesh, fakes, no_packing(), on_cuda(card), hosted:
         with mock.patch.object(PreTrainedModel, "initialize_weights"):  # fake tensors have no numbers to set
             model = build(job, spec, mesh)
         for tensor in [*model.parameters(), *model.buffers()]:
@@ -41,8 +44,9 @@ def fake_step(job: Job, spec: ModelSpec, logs: dict[str, Log] | None = None) -> 
         optimizer = make_optimizer(job, model)
         with usual_numbers(), resizes_seen(live), live:
             play(job, spec, model, optimizer, live)
-            if job.training.optimizer_implementation != "fused":
-                _forget_counters(optimizer, live)
+            fused = job.training.optimizer_implementation == "fused"
+            if live.offloaded or not fused:
+                _forget_counters(optimizer, live, fused)
             counted = play(job, spec, model, optimizer, live, logs)
         del model, optimizer
     gc.collect()
@@ -58,10 +62,15 @@ def play(job: Job, spec: ModelSpec, model: nn.Module, optimizer: torch.optim.Opt
     """One step, with `live` counting."""
     training = job.training
     counted = {"resident": live.bytes, "forward_end": 0, "forward": 0, "backward": 0, "optimizer_step": 0}
+    if live.offloaded:
+        counted |= {"host_resident": live.host_bytes, "host": 0}
+    host_from = len(live.host_log)
 
     def lap(phase: str, start: int) -> int:
         """The highest count since log entry `start`; the next lap's start."""
         counted[phase] = max(counted[phase], live.highest(start))
+        if live.offloaded:
+            counted["host"] = max(counted["host"], live.highest_on_host(host_from))
         if logs is not None:
             logs.setdefault(phase, []).extend(live.log[start:])
         return len(live.log)
@@ -120,11 +129,11 @@ def _end(ids: torch.Tensor, token: int) -> None:
     ids[:, -1].fill_(token)
 
 
-def _forget_counters(optimizer: torch.optim.Optimizer, live: Live) -> None:
-    """Only a fused optimizer counts its steps on the GPU (torch/optim/adam.py, `_init_group`)."""
+def _forget_counters(optimizer: torch.optim.Optimizer, live: Live, fused: bool) -> None:
+    """Only a fused optimizer counts its steps where its parameters are (torch/optim/adam.py, `_init_group`)."""
     for state in optimizer.state.values():
         if "step" in state:
-            live.forget(state["step"])
+            live.forget(state["step"], offloaded=fused)
 
 
 @contextmanager

@@ -4,6 +4,9 @@
     for ranks in 1 2; do for stage in 1 2 3; do for steps in 1 3; do
       torchrun --nproc-per-node $ranks -m tests.judge.deepspeed_run $stage $steps; done; done; done
 
+With a third argument, cpu or all, it offloads the optimizer, or parameters too (DeepSpeed 0.19.8); a fourth gives sub-groups
+so many elements. The host is then the machine that plays the GPU, too: both are counted together.
+
 Each run prints one record for tests/data/deepspeed.yaml. The model is 200 times smaller than one of 8B, and so are the buckets
 than DeepSpeed's defaults: the constants below.
 """
@@ -34,10 +37,11 @@ MODEL = {
 }
 TOKENS = 16
 BUCKET, PREFETCH, PERSISTENT = 2_500_000, 250_000, 1_000
+OFFLOADED = {"none": [], "cpu": ["optimizer"], "all": ["optimizer", "param"]}
 PHASES = ("forward", "backward", "optimizer_step")
 
 
-def main(stage: int, micro_steps: int) -> None:
+def main(stage: int, micro_steps: int, offload: str = "none", sub_group: int = 10**9) -> None:
     """Train on this process, which torchrun started; the first rank prints the record."""
     os.environ["DS_ACCELERATOR"] = "cpu"
     import deepspeed  # type: ignore[import-untyped, import-not-found, unused-ignore]
@@ -57,10 +61,14 @@ def main(stage: int, micro_steps: int) -> None:
             "overlap_comm": False,
             "stage3_prefetch_bucket_size": PREFETCH,
             "stage3_param_persistence_threshold": PERSISTENT,
+            "sub_group_size": sub_group,
+            **{f"offload_{part}": {"device": "cpu"} for part in OFFLOADED[offload]},
         },
         "zero_allow_untested_optimizer": True,
+        "zero_force_ds_cpu_optimizer": False,
     }
-    optimizer = torch.optim.AdamW(model.parameters(), foreach=True)
+    fused = {"foreach": True} if offload == "none" else {"fused": True}  # in place, as DeepSpeedCPUAdam, which must be compiled
+    optimizer = torch.optim.AdamW(model.parameters(), **fused)
     with watching() as watched:  # from the beginning: every block must be seen being born
         engine = deepspeed.initialize(model=model, optimizer=optimizer, config=settings)[0]
         for _ in range(2):
@@ -71,6 +79,8 @@ def main(stage: int, micro_steps: int) -> None:
         played = laps(watched, PHASES)
         peaks = _peaks(resident, played[-len(played) // 3 :])  # of the third step
         asked = {"stage": stage, "ranks": int(os.environ["WORLD_SIZE"]), "micro_steps": micro_steps}
+        if offload != "none":
+            asked |= {"offload": offload, "sub_group": sub_group}
         print("- " + json.dumps({**asked, "resident": resident, **peaks}).replace('"', ""), flush=True)
 
 
@@ -107,4 +117,4 @@ def _peaks(resident: int, played: list[Lap]) -> dict[str, int]:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]))
+    main(int(sys.argv[1]), int(sys.argv[2]), *sys.argv[3:4], *map(int, sys.argv[4:5]))
