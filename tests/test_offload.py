@@ -1,4 +1,4 @@
-"""What is offloaded: torchao's optimizer to the byte, DeepSpeed's parts by arithmetic that anyone can repeat, and what is refused.
+"""What is offloaded: torchao's optimizer to the byte, and DeepSpeed's parts by arithmetic that anyone can repeat.
 
 FSDP2's offloading is judged with all other steps (test_steps.py).
 """
@@ -56,7 +56,7 @@ LEDGER = [
 
 @pytest.mark.parametrize(("strategy", "gpus", "offload", "gpu", "host"), LEDGER)
 def test_the_ledger_of_deepspeed(strategy: str, gpus: int, offload: dict[str, str], gpu: int, host: tuple[int, ...]) -> None:
-    """Of 1.004e9 elements per rank: float32 and its gradient 2^32 each when pinned, half precision 2^31; Adam's states as they are."""
+    """Of 1.004e9 elements per rank: float32 and its gradient 2^32 each when pinned, half precision 2^31; Adam's states as are."""
     found = answer(strategy, gpus, offload)
     assert found.memory.resident_bytes == pytest.approx(gpu, rel=2e-3)
     assert found.host is not None

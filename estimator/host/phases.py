@@ -56,8 +56,9 @@ def phases(job: Job, build: Builder, kept: Offloaded, process: int, worker: int)
     running = {**always, "data_loader": ranks * _data_loader(job, worker)}
     train = running | {name: ranks * size for name, size in kept.components}
     found = {"load": load, "train": train}
-    if host.save != "none":
-        found["save"] = {**running, "offloaded": ranks * kept.resident_bytes, "saved": _gathered(job, model, adapter)}
+    if host.save != "none":  # fsdp2's pinned gradients are freed by then, but torch keeps the blocks
+        held = kept.peak_bytes if job.parallelism.strategy == "fsdp2" else kept.resident_bytes
+        found["save"] = {**running, "offloaded": ranks * held, "saved": _gathered(job, model, adapter)}
     if host.merge:
         widest = max(t.nbytes // t.dtype.itemsize for t in model if len(t.shape) > 1)
         found["merge"] = {"processes": process, "loaded_weights": 2 * sum(_numel(t) for t in model), "merged_layer": 8 * widest}

@@ -84,7 +84,7 @@ def defaults_used(given: Job, settled: Job) -> list[str]:
 
     Those of the other task are left out.
     """
-    other = "serving." if settled.task == "train" else "training."
+    other = ("serving.",) if settled.task == "train" else ("training.", "host.")
     return [used for used in _defaults(given, settled, "") if not used.startswith(other)]
 
 

@@ -41,7 +41,7 @@ OFFLOADED = {"none": [], "cpu": ["optimizer"], "all": ["optimizer", "param"]}
 PHASES = ("forward", "backward", "optimizer_step")
 
 
-def main(stage: int, micro_steps: int, offload: str = "none", sub_group: int = 10**9) -> None:
+def main(stage: int, micro_steps: int, offload: str = "none", sub_group: str = "1000000000") -> None:
     """Train on this process, which torchrun started; the first rank prints the record."""
     os.environ["DS_ACCELERATOR"] = "cpu"
     import deepspeed  # type: ignore[import-untyped, import-not-found, unused-ignore]
@@ -61,14 +61,14 @@ def main(stage: int, micro_steps: int, offload: str = "none", sub_group: int = 1
             "overlap_comm": False,
             "stage3_prefetch_bucket_size": PREFETCH,
             "stage3_param_persistence_threshold": PERSISTENT,
-            "sub_group_size": sub_group,
+            "sub_group_size": int(sub_group),
             **{f"offload_{part}": {"device": "cpu"} for part in OFFLOADED[offload]},
         },
         "zero_allow_untested_optimizer": True,
         "zero_force_ds_cpu_optimizer": False,
     }
-    fused = {"foreach": True} if offload == "none" else {"fused": True}  # in place, as DeepSpeedCPUAdam, which must be compiled
-    optimizer = torch.optim.AdamW(model.parameters(), **fused)
+    fused = offload != "none"  # in place, as DeepSpeedCPUAdam, which must be compiled
+    optimizer = torch.optim.AdamW(model.parameters(), foreach=not fused, fused=fused)
     with watching() as watched:  # from the beginning: every block must be seen being born
         engine = deepspeed.initialize(model=model, optimizer=optimizer, config=settings)[0]
         for _ in range(2):
@@ -78,9 +78,9 @@ def main(stage: int, micro_steps: int, offload: str = "none", sub_group: int = 1
     if int(os.environ["RANK"]) == 0:
         played = laps(watched, PHASES)
         peaks = _peaks(resident, played[-len(played) // 3 :])  # of the third step
-        asked = {"stage": stage, "ranks": int(os.environ["WORLD_SIZE"]), "micro_steps": micro_steps}
+        asked: dict[str, Any] = {"stage": stage, "ranks": int(os.environ["WORLD_SIZE"]), "micro_steps": micro_steps}
         if offload != "none":
-            asked |= {"offload": offload, "sub_group": sub_group}
+            asked |= {"offload": offload, "sub_group": int(sub_group)}
         print("- " + json.dumps({**asked, "resident": resident, **peaks}).replace('"', ""), flush=True)
 
 
@@ -117,4 +117,5 @@ def _peaks(resident: int, played: list[Lap]) -> dict[str, int]:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]), *sys.argv[3:4], *map(int, sys.argv[4:5]))
+    stage, steps, *more = sys.argv[1:]
+    main(int(stage), int(steps), *more)
