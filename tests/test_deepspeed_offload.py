@@ -21,7 +21,7 @@ from tests.judge import deepspeed_run as run
 
 RECORDS = yaml.safe_load((Path(__file__).parent / "data" / "deepspeed_offload.yaml").read_text(encoding="utf-8"))
 ABOVE = {"resident": 0.001, "forward": 0.01, "backward": 0.035, "optimizer_step": 0.001}
-"""Share by which the estimate may exceed the record: what is gathered, and the copy of the bucket, are taken to be always there."""
+"""Share by which the estimate may exceed the record: what is gathered, and the copy of the bucket, are taken as always there."""
 BELOW = 0.001
 
 

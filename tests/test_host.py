@@ -50,7 +50,7 @@ def test_a_model_and_its_adapter_are_as_large_as_their_files(tmp_path: Path) -> 
     model.save_pretrained(tmp_path)
     assert model_bytes(saved(model.state_dict())) == (tmp_path / "model.safetensors").stat().st_size
     adapted = peft.get_peft_model(model, peft.LoraConfig(r=4, target_modules="all-linear"), autocast_adapter_dtype=False)
-    adapted.save_pretrained(tmp_path)
+    adapted.save_pretrained(str(tmp_path))
     written = (tmp_path / "adapter_model.safetensors").stat().st_size
     assert model_bytes(saved(peft.get_peft_model_state_dict(adapted))) == written
     job = {"model": {"model_type": "llama", **SMALL}, "training": {"precision": "bf16-true", "adapter": {"rank": 4}}}

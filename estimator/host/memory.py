@@ -13,6 +13,7 @@ from estimator.facts import MeasuredFact
 from estimator.host import weights
 from estimator.host.disk import model_bytes
 from estimator.host.phases import Parts, offloaded, phases
+from estimator.job import Host as Asked
 from estimator.job import Job
 from estimator.parallel.zero3_offload import OffloadedZero3, nvme_bytes
 from estimator.playing import Play
@@ -31,7 +32,7 @@ def check_host(job: Job) -> None:
     """Raise `InvalidJob` for what does not fit together, and `NotModelled`. Of a settled job."""
     host, training = job.host, job.training
     if job.task == "serve":
-        if host.model_fields_set:
+        if host != Asked():
             raise NotModelled("the host's memory while serving is not modelled yet; leave it out", "host")
         return
     if training.adapter is None:
