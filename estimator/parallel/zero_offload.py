@@ -28,7 +28,7 @@ def nowhere(host: Tape, shape: Shape) -> Tensor:
 
 
 class OffloadedZero12(Zero12):
-    """`accumulated`: whether gradients of several micro-steps are added, for which the host keeps them in half precision, too."""
+    """`accumulated`: whether gradients of several micro-steps are added: in stage 2 on the host, in half precision."""
 
     def __init__(self, tape: Tape, host: Tape, world: int, stage: int, accumulated: bool):
         super().__init__(tape, world, stage)
@@ -57,7 +57,7 @@ class OffloadedZero12(Zero12):
             size = largest if component == COMMUNICATION else self.partition
             self.held.append(self._pinned(size, dtype, name, component))
         self.held.append(self.flat(largest, self.dtype, "temp_grad_buffer_for_gpu_offload", COMMUNICATION))
-        if self.accumulated:
+        if self.accumulated and self.stage == 2:
             self._hold_accumulated()
 
     def _pinned(self, elements: int, dtype: DType, name: str, component: str) -> Tensor:
@@ -102,11 +102,22 @@ class OffloadedZero12(Zero12):
         if self.stage == 1:
             self.reduce_bucket()
             self._send(max(p.tensor.numel for p in self.trained))
-            for p in self.trained:
-                self.tape.enter(p.slot)
-                p.tensor.grad = None
-            self.tape.enter(None)
+            if self.accumulated:
+                return
+            self._clear()
         self.bucket = self.large = None
 
+    def _clear(self) -> None:
+        for p in self.trained:
+            self.tape.enter(p.slot)
+            p.tensor.grad = None
+        self.tape.enter(None)
+
     def step(self, optimize: Callable[[], None]) -> None:
-        """DeepSpeedCPUAdam updates in place, on the host."""
+        """DeepSpeedCPUAdam updates in place, on the host.
+
+        Until then stage 1's accumulated gradients and the bucket live: seen in a run, not yet found in the source.
+        """
+        if self.stage == 1:
+            self._clear()
+            self.bucket = None
