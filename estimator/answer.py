@@ -106,6 +106,31 @@ class Memory(_Part):
     """What lies between `peak_bytes` and `total_bytes`."""
     kv_cache: KvCache | None = None
     host_bytes: dict[str, int] = {}
+    """Peak of each phase in a node's own memory; `host` of the answer says more."""
+
+
+class Host(_Part):
+    """A node's own memory and its disk, of a training job. Files that are mapped are left out: the system drops them for room."""
+
+    capacity_bytes: int | None
+    """What the job says that a node has."""
+    phases: dict[str, int]
+    """Peak of each phase."""
+    peak_bytes: int
+    peak_phase: str
+    """load | train | save | merge."""
+    range_bytes: tuple[int, int]
+    """Within which `peak_bytes` lies, given the spread of what was measured."""
+    at_peak: dict[str, int]
+    """What is alive at the peak; sums to `peak_bytes`."""
+    rank_resident_bytes: int
+    """What one rank's training keeps there between steps, because the job offloads it."""
+    rank_peak_bytes: int
+    """The highest of that in a step."""
+    disk_bytes: dict[str, int]
+    """Of the whole job: what is saved, by what it is; and `nvme`, the files of one node's offloaded states."""
+    scheduler: str
+    """What to ask a scheduler for, per node: Slurm's --mem, whose G is GiB."""
 
 
 class Parameters(_Part):
@@ -199,6 +224,7 @@ class Answer(_Part):
     verdict: Literal["fits", "tight", "does not fit", "unknown"]
     reason: str
     memory: Memory
+    host: Host | None
     parameters: Parameters
     time: Time | None
     recomputation: Recomputation | None = None

@@ -16,6 +16,7 @@ from estimator.families import parameters
 from estimator.families.build import Builder
 from estimator.hardware.capability import gpu
 from estimator.hardware.capacity import Capacity, capacity
+from estimator.host.memory import check_host, host_memory, host_settled
 from estimator.job import Job, defaults_used, read_job
 from estimator.notes import assumptions, not_modelled, warnings, what_stays
 from estimator.parallel.topology import Topology, topology
@@ -28,15 +29,15 @@ from estimator.serving.plan import kv_cache
 from estimator.settle import settled
 from estimator.specs.resolve import Model, resolve
 from estimator.specs.spec import DecoderSpec, ModelSpec
-from estimator.tape.offload import host_bytes
 from estimator.tape.replay import Replay
 from estimator.tape.tape import KV_CACHE
 from estimator.timing.step import decode_time, training_time
 from estimator.training import partial
+from estimator.training.offload import check_offload
 from estimator.training.optimizers.refusals import check_optimizer
 from estimator.training.plan import precision_of
 from estimator.units import MIB
-from estimator.verdict import judge, offered
+from estimator.verdict import judge, judge_host, offered
 from estimator.version import DATA_VERSION, SOFTWARE_VERSION
 
 
@@ -76,8 +77,9 @@ class _Run:
 def _run(job: Job | Mapping[str, Any] | str | Path, allow_files: bool) -> _Run:
     given = read_job(job)
     model = resolve(given.model, allow_files)
-    job = settled(given, model.spec)
+    job = host_settled(settled(given, model.spec))
     _refuse_unmodelled(job, model.spec)
+    check_host(job)
     _check_lengths(job, model)
     place = topology(job, model.spec)
     card = capacity(job.hardware)
@@ -94,16 +96,18 @@ def _answer(run: _Run) -> Answer:
     build, played, why = run.play.build, run.play.phases, run.play.why
     taken = _reserved(job, run.play, card)
     cache = _kv_cache(job, model, place, played.peak.peak_bytes - why.at_peak.get(KV_CACHE, 0), run.beside, card)
-    offloaded = host_bytes(build.tape)
-    on_host = {"activations": offloaded} if offloaded else {}
-    memory = _memory(played, why, run.beside, taken, card, cache, on_host)
-    verdict = judge(job, memory)
+    memory = _memory(played, why, run.beside, taken, card, cache)
+    host = host_memory(job, run.play)
+    if host is not None:
+        memory = memory.model_copy(update={"host_bytes": host.phases})
+    verdict = judge_host(judge(job, memory), host)
     time = _time(job, build, played, place, card)
     return Answer(
         fits=verdict.fits,
         verdict=verdict.verdict,
         reason=verdict.reason,
         memory=memory,
+        host=host,
         parameters=_parameters(build, model, place),
         time=time,
         recomputation=recomputation(job, model.spec, place, gpu(job, card), run.play),
@@ -118,7 +122,7 @@ def _answer(run: _Run) -> Answer:
             *(DEFAULT + used for used in defaults_used(run.given, job)),
         ],
         warnings=[*warnings(job, model.spec, place, card, build.tape), *what_stays(job, memory)],
-        suggestions=[*verdict.suggestions, *(advice(job, memory) if verdict.fits is False else ())],
+        suggestions=[*verdict.suggestions, *(advice(job, memory) if verdict.fits is False and not verdict.host else ())],
         not_modelled=not_modelled(job),
         versions=Versions(software=SOFTWARE_VERSION, data=DATA_VERSION),
     )
@@ -159,9 +163,7 @@ def _refuse_unmodelled(job: Job, spec: ModelSpec) -> None:
         if training.attention == "flash_attention_2" and training.precision == "32-true":
             raise InvalidJob("flash_attention_2 runs in half precision only; write sdpa, or bf16-mixed", "training.attention")
         check_optimizer(job)
-    for name, where in job.offload:
-        if where != "none" and (name != "activations" or job.task != "train"):
-            raise NotModelled(f"offload to {where} is not modelled yet", f"offload.{name}")
+    check_offload(job)
 
 
 def _check_lengths(job: Job, model: Model) -> None:
@@ -191,7 +193,6 @@ def _memory(
     taken: Reserved | None,
     card: Capacity,
     cache: KvCache | None,
-    on_host: dict[str, int],
 ) -> Memory:
     peak, parts = played.peak, dict(beside.parts)
     last = {phase.name: phase for phase in played.phases}
@@ -222,7 +223,6 @@ def _memory(
         peak=why.peak,
         overhead=parts,
         kv_cache=cache,
-        host_bytes=on_host,
     )
 
 

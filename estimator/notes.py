@@ -180,11 +180,8 @@ def without_bf16(card: Capacity) -> list[str]:
 
 def not_modelled(job: Job) -> list[str]:
     """What the bytes leave out."""
-    left = [
-        "workspaces inside kernels other than attention's",
-        "the host's memory",
-        "loading the checkpoint",
-    ]
+    left = ["workspaces inside kernels other than attention's"]
     if job.task == "train":
-        return [*left, "evaluation and checkpoint saving"]
+        return [*left, "what loading and saving take of the GPU", "evaluation"]
+    left += ["the host's memory", "loading the checkpoint"]
     return [*left, "CUDA graphs", "sampling beyond one set of logits"] if job.serving.engine == "vllm" else left

@@ -31,6 +31,8 @@ class Play:
     build: Builder
     phases: Replay
     why: Attribution
+    host: Replay | None
+    """Of the host's memory, where the job offloads to it."""
     _reserved: dict[tuple[int, bool], Reserved] = field(default_factory=dict)
 
     def reserved(self, workspace: int, expandable: bool) -> Reserved:
@@ -66,5 +68,5 @@ def play(job: Job, spec: ModelSpec, place: Topology, gpu: Gpu) -> Play:
 def _played(asked: _Question) -> Play:
     trace = trace_training if asked.job.task == "train" else trace_serving
     build = trace(asked.job, asked.spec, asked.place, asked.gpu)
-    phases = replay(build.tape)
-    return Play(build, phases, attribution(build.tape, phases))
+    phases, beside = replay(build.tape), build.tape.host
+    return Play(build, phases, attribution(build.tape, phases), None if beside is None else replay(beside))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from estimator.answer import Answer, Fit, FitRow, Memory, Tensors
+from estimator.answer import Answer, Fit, FitRow, Host, Memory, Tensors
 from estimator.units import gib
 
 _COLUMNS = ("way", "spread", "verdict", "per GPU", "peak in", "headroom", "would fit with")
@@ -45,6 +45,8 @@ def answer_text(answer: Answer, explain: bool = False) -> str:
     if explain:
         lines += _explained(memory)
     lines += _block("Beside it", [(_spaced(name), gib(size)) for name, size in memory.overhead.items()])
+    if answer.host:
+        lines += _block("Memory of a node's host", _host_rows(answer.host))
     count = answer.parameters
     lines += _block("Parameters", [("total", f"{count.total:,}"), ("trainable", f"{count.trainable:,}")])
     if answer.time:
@@ -112,6 +114,14 @@ def _memory_rows(answer: Answer) -> list[tuple[str, str]]:
         if cache.available_bytes is not None:
             rows.append(("KV cache available", f"{gib(cache.available_bytes)} ({cache.available_tokens:,} tokens)"))
     return rows
+
+
+def _host_rows(host: Host) -> list[tuple[str, str]]:
+    rows = [(f"{phase} peak", gib(size)) for phase, size in host.phases.items()]
+    rows.append(("range", " to ".join(gib(b) for b in host.range_bytes)))
+    rows += [(f"at the peak, {_spaced(name)}", gib(size)) for name, size in host.at_peak.items()]
+    rows += [(f"on disk, {_spaced(name)}", gib(size)) for name, size in host.disk_bytes.items()]
+    return [*rows, ("for a scheduler", host.scheduler)]
 
 
 def _cost_rows(answer: Answer) -> list[tuple[str, str]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from estimator.answer import Memory
+from estimator.answer import Host, Memory
 from estimator.job import Job
 from estimator.units import gib
 
@@ -18,6 +18,8 @@ class Verdict:
     verdict: Literal["fits", "tight", "does not fit", "unknown"]
     reason: str
     suggestions: tuple[str, ...] = ()
+    host: bool = False
+    """Whether it is the host's memory that is too small."""
 
 
 def offered(limit: int | None, job: Job) -> int | None:
@@ -46,3 +48,16 @@ def judge(job: Job, memory: Memory) -> Verdict:
     hint = "set PYTORCH_ALLOC_CONF=expandable_segments:True to keep fragmentation low"
     asked = job.task == "train" and not job.training.expandable_segments
     return Verdict(True, "tight", f"{reason}, which cached blocks and the context may take", (hint,) if asked else ())
+
+
+def judge_host(found: Verdict, host: Host | None) -> Verdict:
+    """The verdict on the GPU, unless the job says what memory a node has and that is too small."""
+    if host is None or host.capacity_bytes is None or found.fits is False:
+        return found
+    needed = f"a node needs {gib(host.peak_bytes)} of its own memory ({host.peak_phase})"
+    spare = host.capacity_bytes - host.peak_bytes
+    if spare < 0:
+        return Verdict(False, "does not fit", f"{needed}, {gib(-spare)} more than its {gib(host.capacity_bytes)}", host=True)
+    if host.range_bytes[1] > host.capacity_bytes and found.verdict == "fits":
+        return Verdict(True, "tight", f"{found.reason}; {needed} of {gib(host.capacity_bytes)}, and its processes may take more")
+    return found

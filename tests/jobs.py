@@ -41,5 +41,8 @@ def job_of(case: Mapping[str, Any]) -> dict[str, Any]:
 
 def counts(answer: Answer) -> dict[str, int]:
     """The moments of a training step that torch can be asked about."""
-    memory = answer.memory
-    return {"resident": memory.resident_bytes, "forward_end": memory.forward_end_bytes, **memory.phases}
+    memory, host = answer.memory, answer.host
+    found = {"resident": memory.resident_bytes, "forward_end": memory.forward_end_bytes, **memory.phases}
+    if host is not None and host.rank_peak_bytes:
+        found |= {"host_resident": host.rank_resident_bytes, "host": host.rank_peak_bytes}
+    return found

@@ -135,6 +135,9 @@ class Sharding:
         """The whole model, with what must happen to the parameters outside its layers."""
         return model
 
+    def prepare(self, trained: list[Parameter]) -> None:
+        """The optimizer is made, for these parameters."""
+
     def micro_step(self, last: bool) -> None:
         """A micro-step begins; `last` if the optimizer runs after it."""
 

@@ -15,6 +15,7 @@ from estimator.errors import InvalidJob
 from estimator.job.adapter import AdaLora, Adapter, Dora, Ia3, LoHa, LoKr, Lora, Vera
 from estimator.job.dtypes import Dtypes
 from estimator.job.hardware import Hardware, Offload, Parallelism
+from estimator.job.host import Host
 from estimator.job.part import Part
 from estimator.job.serving import Serving
 from estimator.job.training import CheckpointForm, Training
@@ -27,6 +28,7 @@ __all__ = [
     "Dora",
     "Dtypes",
     "Hardware",
+    "Host",
     "Ia3",
     "Job",
     "LoHa",
@@ -54,6 +56,7 @@ class Job(Part):
     training: Training = Training()
     parallelism: Parallelism = Parallelism()
     offload: Offload = Offload()
+    host: Host = Host()
     serving: Serving = Serving()
 
 
@@ -90,7 +93,7 @@ def defaults_used(given: Job, settled: Job) -> list[str]:
 
     Those of the other task are left out.
     """
-    other = "serving." if settled.task == "train" else "training."
+    other = ("serving.",) if settled.task == "train" else ("training.", "host.")
     return [used for used in _defaults(given, settled, "") if not used.startswith(other)]
 
 

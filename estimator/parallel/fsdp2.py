@@ -1,8 +1,11 @@
 """FSDP2 (`fully_shard`): every parameter split by rows over the ranks, gathered layer by layer.
 
 Each layer is a group of its own; what lies outside the layers is the root group, which stays gathered from forward to
-backward. After torch/distributed/fsdp/_fully_shard (2.13): `_fsdp_param_group.py` for the order of things,
-`_fsdp_collectives.py` for the buffers, `_fsdp_state.py` for the hooks.
+backward. With `CPUOffloadPolicy` the shards, their gradients and the optimizer live in the host's memory: a shard
+comes for each gathering, a gradient goes when it is reduced.
+
+After torch/distributed/fsdp/_fully_shard (2.13): `_fsdp_param_group.py` for the order of things, `_fsdp_collectives.py` for the
+buffers, `_fsdp_param.py` for shards that are offloaded, `_fsdp_state.py` for the hooks.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ from estimator.errors import InvalidJob
 from estimator.families.build import Forward, Parameter, Sharding
 from estimator.families.layers import Edges, Layer, hidden_of
 from estimator.tape.autograd import attach, record
+from estimator.tape.host import pinned
 from estimator.tape.layout import Shape
 from estimator.tape.pointwise import to
 from estimator.tape.tape import COMMUNICATION, GRADIENT, Storage, Tape
@@ -56,7 +60,8 @@ class Fsdp2(Sharding):
         if not shape:
             raise InvalidJob(f"fully_shard refuses parameters without dimensions ({name}); use ddp", "parallelism.strategy")
         rows = -(-shape[0] // self.world)
-        local = empty(tape, (rows, *shape[1:]), dtype, name)
+        part = (rows, *shape[1:])
+        local = empty(tape, part, dtype, name) if tape.host is None else pinned(tape.host, part, dtype, name)
         compute = (self.policy.parameters or dtype) if dtype.is_floating else dtype
         full = Storage(tape, rows * self.world * prod(shape[1:]) * compute.itemsize, name, (shape, compute), filled=False)
         return Tensor(full, shape, compute), local
@@ -129,14 +134,19 @@ class _Group:
         count = sum(p.local.numel for p in self.parameters)
         dtypes = {p.tensor.dtype for p in self.parameters}
         with tape.counting(COMMUNICATION):
-            casts = [p for p in self.parameters if p.local.dtype is not p.tensor.dtype]
-            flat = empty(tape, (sum(p.local.numel for p in casts),), first.tensor.dtype, "all_gather_input") if casts else None
+            inputs = self._flattened() if tape.host is None else [_arrived(tape, p) for p in self.parameters]
             if len(dtypes) == 1:
                 self.pending = empty(tape, (count * self.shared.world,), first.tensor.dtype, "all_gather_output")
             else:  # types differ: gathered as bytes
                 nbytes = sum(p.tensor.storage.nbytes for p in self.parameters)
                 self.pending = Tensor(Storage(tape, nbytes, "all_gather_output"), (nbytes,), first.tensor.dtype)
-        del flat
+        del inputs
+
+    def _flattened(self) -> list[Tensor]:
+        """A flat copy of the shards that must be cast."""
+        casts = [p for p in self.parameters if p.local.dtype is not p.tensor.dtype]
+        count, dtype = sum(p.local.numel for p in casts), self.parameters[0].tensor.dtype
+        return [empty(self.shared.tape, (count,), dtype, "all_gather_input")] if casts else []
 
     def copy_out(self, in_forward: bool) -> None:
         """Wait for the all-gather and copy its buffer to the parameters."""
@@ -219,7 +229,23 @@ class _Group:
             output = empty(tape, (count,), dtype, "reduce_scatter_output")
             if owners[0].local.dtype is not dtype:
                 output = empty(tape, (count,), owners[0].local.dtype, "_to_copy")
-        for p in owners:
-            if p.local.grad is None:
-                p.local.grad = alias(output, p.local.shape)
+            for p in owners:
+                if tape.host is not None:
+                    _send(p, tape.host, dtype=owners[0].local.dtype)
+                elif p.local.grad is None:
+                    p.local.grad = alias(output, p.local.shape)
         del last
+
+
+def _arrived(tape: Tape, p: Parameter) -> Tensor:
+    """A shard copied from the host, and cast (`FSDPParam.all_gather_inputs`)."""
+    arrived = empty(tape, p.local.shape, p.local.dtype, "_to_copy")
+    return arrived if p.local.dtype is p.tensor.dtype else empty(tape, p.local.shape, p.tensor.dtype, "_to_copy")
+
+
+def _send(p: Parameter, host: Tape, dtype: DType) -> None:
+    """Copy a reduced gradient to the host (`foreach_reduce`): to pinned memory, to stay, or to be added to what is there."""
+    if p.local.grad is None:
+        p.local.grad = pinned(host, p.local.shape, dtype, "_to_copy")
+    else:
+        empty(host, p.local.shape, dtype, "_to_copy")

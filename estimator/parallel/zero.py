@@ -40,7 +40,8 @@ class Zero(Sharding):
     def parameter(self, tape: Tape, shape: Shape, dtype: DType, name: str) -> tuple[Tensor, Tensor]:
         tensor = self.whole(tape, shape, dtype, name)
         part = (-(-tensor.numel // self.world),)
-        return tensor, Tensor(Storage(tape, 0, name, filled=False), part, dtypes.float32)
+        home = tape.host or tape  # what is offloaded is the optimizer, at least
+        return tensor, Tensor(Storage(home, 0, name, filled=False), part, dtypes.float32)
 
     def whole(self, tape: Tape, shape: Shape, dtype: DType, name: str) -> Tensor:
         """What the model computes with."""
@@ -55,9 +56,13 @@ class Zero(Sharding):
         with self.tape.counting(PARAMETER):
             for p in parameters:
                 if p.trainable:
-                    p.local = empty(self.tape, p.local.shape, dtypes.float32, "master")
+                    p.local = self.master(p.local.shape)
                     p.tensor.on_grad = partial(self.reduce, p.tensor)
                     self.trained.append(p)
+
+    def master(self, shape: Shape) -> Tensor:
+        """This rank's part of a parameter's float32 copy."""
+        return empty(self.tape, shape, dtypes.float32, "master")
 
     def micro_step(self, last: bool) -> None:
         self.last = last

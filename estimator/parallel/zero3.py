@@ -45,18 +45,30 @@ class Zero3(Zero):
             return empty(tape, shape, dtype, name)
         numel = prod(shape)
         part = -(-numel // self.world)
-        self.shards.append(empty(tape, (part,), dtype, name))
+        self.keep(part, dtype, name)
         if numel > PERSISTENT:
             self.gathered.append((numel, tape.slot))
         stays = Storage(tape, part * self.world * dtype.itemsize, name, (shape, dtype), filled=numel <= PERSISTENT)
         return Tensor(stays, shape, dtype)
 
+    def keep(self, part: int, dtype: DType, name: str) -> None:
+        """This rank's part of a parameter."""
+        self.shards.append(empty(self.tape, (part,), dtype, name))
+
+    def hold(self) -> None:
+        """What is there from the beginning: this rank's part of the gradients."""
+        self.gradients = self.flat(self.partition, self.dtype, "grad_partitions", GRADIENT)
+
+    def arriving(self, elements: int) -> int:
+        """Elements of the buffers that so many come in."""
+        return elements
+
     def root(self, parameters: list[Parameter], model: Forward) -> Forward:
         self.adopt(parameters)
         self.open_bucket()
-        self.gradients = self.flat(self.partition, self.dtype, "grad_partitions", GRADIENT)
+        self.hold()
         total = sum(numel * (slot.total if slot else 1) for numel, slot in self.gathered)
-        arriving = PREFETCH + max((numel for numel, _ in self.gathered), default=0)
+        arriving = self.arriving(PREFETCH + max((numel for numel, _ in self.gathered), default=0))
 
         def run(*batch: Tensor) -> tuple[Tensor, Any]:
             if total:  # what comes is gathered in one buffer, and copied out of it

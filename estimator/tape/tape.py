@@ -121,8 +121,12 @@ class Tape:
     and of which shape and type (None where that is not known).
     """
 
-    def __init__(self, gpu: Gpu = AMPERE) -> None:
+    def __init__(self, gpu: Gpu = AMPERE, step: int = ALLOCATION_STEP) -> None:
         self.gpu = gpu
+        self.step = step
+        """Bytes that every allocation is rounded up to a multiple of."""
+        self.host: Tape | None = None
+        """What this rank keeps in the host's memory (tape/host.py): it goes through the same phases and slots."""
         self.events: list[int] = []
         self.sizes: list[int] = [0]  # storage 0 is nothing: events need a sign
         self.components: list[str] = [TEMPORARY]
@@ -163,19 +167,27 @@ class Tape:
         self.slot = None
         self.phases.append(Phase(len(self.events), phase))
         self.marks.append(Mark(len(self.events), None))
+        if self.host is not None:
+            self.host.begin(phase)
 
     def finish(self) -> None:
         """The run is over."""
         self.stop = len(self.events)
+        if self.host is not None:
+            self.host.finish()
 
     @contextmanager
     def counting(self, component: str) -> Iterator[None]:
-        """Count what is born meanwhile as `component`."""
-        before, self.fresh = self.fresh, component
+        """Count what is born meanwhile as `component`, here and on the host."""
+        tapes = [tape for tape in (self, self.host) if tape is not None]
+        before = [tape.fresh for tape in tapes]
+        for tape in tapes:
+            tape.fresh = component
         try:
             yield
         finally:
-            self.fresh = before
+            for tape, component in zip(tapes, before, strict=True):
+                tape.fresh = component
 
     @contextmanager
     def losing(self) -> Iterator[None]:
@@ -192,6 +204,8 @@ class Tape:
         if slot is not left:
             self.slot = slot
             self.marks.append(Mark(len(self.events), slot))
+            if self.host is not None:
+                self.host.enter(slot)
         return left
 
     def compute(self, operation: str, flops: int) -> None:
@@ -227,7 +241,7 @@ class Storage:
         if not self.index:
             tape = self.tape
             self.index = index = len(tape.sizes)
-            tape.sizes.append(-(-self.nbytes // ALLOCATION_STEP) * ALLOCATION_STEP)
+            tape.sizes.append(-(-self.nbytes // tape.step) * tape.step)
             tape.components.append(tape.fresh)
             tape.operations.append(operation)
             tape.slots.append(tape.slot)

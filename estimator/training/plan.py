@@ -17,16 +17,21 @@ from estimator.parallel.ddp import Ddp
 from estimator.parallel.fsdp1 import Fsdp1
 from estimator.parallel.fsdp2 import Fsdp2, Policy
 from estimator.parallel.megatron import MainParameters
+from estimator.parallel.optimizer_offload import OffloadedOptimizer
 from estimator.parallel.topology import Topology
 from estimator.parallel.zero import Zero12
 from estimator.parallel.zero3 import Zero3
+from estimator.parallel.zero3_offload import OffloadedZero3
+from estimator.parallel.zero_offload import OffloadedZero12
 from estimator.specs.spec import ModelSpec
+from estimator.tape.host import with_host
 from estimator.tape.tape import AMPERE, Gpu, Tape
 from estimator.training import prompts
 from estimator.training.adapters import adapter, check_applied
 from estimator.training.gradients import Clip, clip, clip_sharded
 from estimator.training.methods import Method
-from estimator.training.optimizers import optimizer
+from estimator.training.offload import offloads
+from estimator.training.optimizers import Optimizer, optimizer
 from estimator.training.optimizers.base import alike
 from estimator.training.overrides import overridden
 from estimator.training.padding import batch_mask
@@ -68,7 +73,7 @@ def trace_training(job: Job, spec: ModelSpec, topology: Topology, gpu: Gpu = AMP
             f"segments of several layers are not modelled under {topology.strategy} yet; use full or {{every: k}}",
             "training.activation_checkpointing",
         )
-    tape = Tape(gpu)
+    tape = with_host(Tape(gpu)) if offloads(job) else Tape(gpu)
     tape.batch_mask = batch_mask(training, spec)
     tape.begin("load")
     prefixes: list[LayerPrefix] = []
@@ -115,11 +120,7 @@ def trace_training(job: Job, spec: ModelSpec, topology: Topology, gpu: Gpu = AMP
         in_backward=training.optimizer_in_backward,
         scaler=scaler(training, precision, build.parameters),
     )
-    weights = (frozenset(f"{name}.weight" for name in names) for names in (build.linears, build.embeddings))
-    chosen = optimizer(training, *weights)
-    if precision.summed and training.optimizer in ("adamw", "adam"):
-        chosen = replace(chosen, kept=alike(2))  # Apex's and Transformer Engine's FusedAdam count steps on the host
-    train(build, model, chosen, step)
+    train(build, model, _optimizer(job, precision, build), step)
     return build
 
 
@@ -187,6 +188,8 @@ def _sharding(job: Job, topology: Topology, precision: Recipe, tape: Tape) -> Sh
         return Fsdp1(tape, world, policy, job.parallelism.backward_prefetch)
     if strategy == "fsdp2":
         return Fsdp2(tape, world, policy, job.parallelism.reshard_after_forward)
+    if strategy.startswith("zero") and tape.host is not None:
+        return _offloaded(job, world, tape, tape.host)
     if strategy == "zero3":
         training = job.training
         return Zero3(
@@ -194,4 +197,26 @@ def _sharding(job: Job, topology: Topology, precision: Recipe, tape: Tape) -> Sh
         )
     if strategy in ("zero1", "zero2"):
         return Zero12(tape, world, int(strategy[-1]))
+    if tape.host is not None:
+        return OffloadedOptimizer(tape, tape.host, frees=job.offload.gradients == "cpu")
     return Sharding()
+
+
+def _offloaded(job: Job, world: int, tape: Tape, host: Tape) -> Sharding:
+    if job.parallelism.strategy == "zero3":
+        return OffloadedZero3(tape, host, world, job.offload)
+    stage, steps = int((job.parallelism.strategy or "")[-1]), job.training.gradient_accumulation_steps
+    return OffloadedZero12(tape, host, world, stage, accumulated=steps > 1)
+
+
+def _optimizer(job: Job, precision: Recipe, build: Builder) -> Optimizer:
+    """The optimizer of a job. DeepSpeed's on the host counts its steps in Python; on NVMe, its states are in files."""
+    training = job.training
+    weights = (frozenset(f"{name}.weight" for name in names) for names in (build.linears, build.embeddings))
+    if (job.parallelism.strategy or "").startswith("zero") and offloads(job):
+        found = optimizer(training.model_copy(update={"optimizer_implementation": "foreach"}), *weights)
+        return replace(found, kept=alike(0)) if job.offload.optimizer == "nvme" else found
+    found = optimizer(training, *weights)
+    if precision.summed and training.optimizer in ("adamw", "adam"):
+        return replace(found, kept=alike(2))  # Apex's and Transformer Engine's FusedAdam count steps on the host
+    return found

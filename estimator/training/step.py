@@ -46,6 +46,7 @@ def train(build: Builder, model: Model, optimizer: Optimizer, step: Step) -> Non
     tape = build.tape
     run = build.root(model.forward)
     trained = [p for p in build.parameters if p.trainable and p.local.numel]
+    build.sharding.prepare(trained)
     remembers = build.trained is not None and build.trained.remembers
     states = optimizer.states(tape, build.parameters if remembers else trained, alone=step.in_backward)
     if step.in_backward:

@@ -15,6 +15,7 @@ from estimator.parallel.topology import topology
 from estimator.specs.resolve import resolve
 from estimator.specs.spec import ModelSpec
 from estimator.tape.tape import Tape
+from estimator.training.offload import offloads
 from estimator.training.plan import trace_training
 from estimator.verify.step import Log, fake_step
 
@@ -61,6 +62,8 @@ def verify(job: Job | dict[str, object] | str, most: int = 10) -> Comparison:
         "forward_end": answer.memory.forward_end_bytes,
         **answer.memory.phases,
     }
+    if answer.host is not None and answer.host.rank_peak_bytes:
+        predicted |= {"host_resident": answer.host.rank_resident_bytes, "host": answer.host.rank_peak_bytes}
     logs: dict[str, Log] = {}
     counted = fake_step(settled, spec, logs)
     differences: list[Difference] = []
@@ -84,6 +87,7 @@ def _refuse_unplayable(job: Job) -> None:
         (training.loss == "fused", "fused kernels need a GPU", "training.loss"),
         (training.attention == "flash_attention_2", "FlashAttention-2 needs a GPU", "training.attention"),
         (training.transformers_release != "5", "the installed release is 5", "training.transformers_release"),
+        (strategy == "none" and offloads(job), "torchao's optimizer needs a GPU", "offload"),
         (strategy not in ("none", "fsdp1", "fsdp2"), "only one process, fsdp1 and fsdp2 are played", "parallelism.strategy"),
     ):
         if unplayable:

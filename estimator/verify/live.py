@@ -12,7 +12,7 @@ import torch
 from torch._prims_common import is_non_overlapping_and_dense_or_false
 from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_map_only
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 from estimator.tape.tape import AMPERE, Gpu
 from estimator.verify.attention import workspaces
@@ -64,6 +64,12 @@ class Live(TorchDispatchMode):
         self.bytes = 0
         self.sizes: dict[int, int] = {}
         self.host: set[int] = set()
+        self.offloaded: dict[int, int] = {}
+        """Bytes of each storage that lies in the host's memory because the job says so."""
+        self.entered = True
+        """Whether what is made is counted."""
+        self.host_bytes = 0
+        self.host_log: list[int] = []
         self.log: list[tuple[int, str]] = []
         self.operation = ""
         self.in_backward = False
@@ -78,8 +84,8 @@ class Live(TorchDispatchMode):
             self.in_backward = before
 
     def track(self, tensor: torch.Tensor) -> None:
-        """Count a tensor's storage from now on; of a sharded tensor, the part that lies here."""
-        storage = (tensor._local_tensor if isinstance(tensor, DTensor) else tensor).untyped_storage()
+        """Count a tensor's storage from now on."""
+        storage = _local(tensor).untyped_storage()
         if storage._cdata not in self.sizes:
             self.measure(storage)
 
@@ -98,14 +104,50 @@ class Live(TorchDispatchMode):
             self.host.add(storage._cdata)
             weakref.finalize(storage, self._freed, storage._cdata)
 
+    def empty_on_host(self, like: torch.Tensor, pinned: bool) -> torch.Tensor:
+        """A new tensor in the host's memory."""
+        before, self.entered = self.entered, False  # what is made here is nobody's on the GPU
+        try:
+            made = torch.empty(like.shape, dtype=like.dtype)
+        finally:
+            self.entered = before
+        self._put_on_host(made, pinned)
+        return made
+
+    def _put_on_host(self, tensor: torch.Tensor, pinned: bool = False) -> None:
+        """Count a new tensor as one of the host's memory; pinned memory comes in powers of two (CachingHostAllocator.h)."""
+        tensor = _local(tensor)
+        storage = tensor.untyped_storage()
+        if storage._cdata not in self.offloaded:
+            if storage._cdata not in self.sizes:
+                self._leave_out(tensor)
+            nbytes = storage.nbytes()
+            self.offloaded[storage._cdata] = 1 << (nbytes - 1).bit_length() if pinned else -(-nbytes // 64) * 64
+            self._host_changes(self.offloaded[storage._cdata])
+
+    def lies_on_host(self, tensor: torch.Tensor) -> bool:
+        """Whether the job put it there."""
+        return _local(tensor).untyped_storage()._cdata in self.offloaded
+
+    def _host_changes(self, nbytes: int) -> None:
+        self.host_bytes += nbytes
+        self.host_log.append(nbytes)
+
+    def highest_on_host(self, since: int) -> int:
+        """As `highest`, of the host's memory."""
+        changes = self.host_log[since:]
+        return max(accumulate(changes, initial=self.host_bytes - sum(changes)))
+
     def highest(self, since: int) -> int:
         """The highest count from log entry `since` on, and just before it."""
         changes = [change for change, _ in self.log[since:]]
         return max(accumulate(changes, initial=self.bytes - sum(changes)))
 
-    def forget(self, tensor: torch.Tensor) -> None:
-        """Stop counting a tensor: on a machine with a GPU it lies in the host's memory."""
+    def forget(self, tensor: torch.Tensor, offloaded: bool = False) -> None:
+        """Stop counting a tensor: on a machine with a GPU it lies in the host's memory, which is counted if the job says so."""
         self._set(tensor.untyped_storage()._cdata, 0)
+        if offloaded:
+            self._put_on_host(tensor)
 
     def _set(self, key: int, nbytes: int) -> None:
         change, self.sizes[key] = nbytes - self.sizes[key], nbytes
@@ -117,8 +159,12 @@ class Live(TorchDispatchMode):
         self._set(key, 0)
         del self.sizes[key]
         self.host.discard(key)
+        if key in self.offloaded:
+            self._host_changes(-self.offloaded.pop(key))
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if not self.entered:
+            return func(*args, **(kwargs or {}))
         self.operation = func.name()
         partial = None
         if self.in_backward and not torch.is_grad_enabled():
@@ -154,8 +200,16 @@ class Live(TorchDispatchMode):
             if not args[0].is_contiguous():
                 del copies[0]
         hosted = (func is aten.lift_fresh.default and not args[0].dim()) or self._of_host(args)
-        tree_map_only(torch.Tensor, self._leave_out if hosted else self.track, result)
+        keep = self._leave_out if hosted else self.track
+        if self.offloaded and self._computes_on_host(args):
+            keep = self._put_on_host
+        tree_map_only(torch.Tensor, keep, result)
         return result
+
+    def _computes_on_host(self, args: Any) -> bool:
+        """Whether an operation runs on the CPU: its tensors lie there."""
+        given = [a for a in tree_leaves(args) if isinstance(a, torch.Tensor) and a.dim()]
+        return bool(given) and all(map(self.lies_on_host, given))
 
     def _of_host(self, args: Any) -> bool:
         """Whether an operation computes with Python's numbers alone, as tensors (`torch.tensor(3)`).
@@ -164,6 +218,11 @@ class Live(TorchDispatchMode):
         """
         given = [a for a in args if isinstance(a, torch.Tensor)]
         return bool(given) and all(t.dim() == 0 and t.untyped_storage()._cdata in self.host for t in given)
+
+
+def _local(tensor: torch.Tensor) -> torch.Tensor:
+    """Of a sharded tensor, the part that lies here."""
+    return tensor._local_tensor if isinstance(tensor, DTensor) else tensor
 
 
 def _is_last_reference(gradient: torch.Tensor) -> bool:

@@ -14,6 +14,7 @@ from torch.distributed import destroy_process_group, init_process_group
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import (
     BackwardPrefetch,
+    CPUOffloadPolicy,
     FullyShardedDataParallel,
     MixedPrecision,
     MixedPrecisionPolicy,
@@ -165,6 +166,8 @@ def _shard(model: Any, job: Job, mesh: DeviceMesh) -> None:
     half = MIXED.get(job.training.precision)
     policy = MixedPrecisionPolicy(half, _reduced(job)) if half else None
     settings: dict[str, Any] = {"mesh": mesh} if policy is None else {"mesh": mesh, "mp_policy": policy}
+    if job.offload.parameters == "cpu":
+        settings["offload_policy"] = CPUOffloadPolicy()
     for layer in (layer for stack in stacks(model) for layer in stack):
         fully_shard(layer, reshard_after_forward=job.parallelism.reshard_after_forward, **settings)
     fully_shard(model, **settings)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 from unittest import mock
 
@@ -19,6 +19,7 @@ from estimator.hardware.capacity import capacity
 from estimator.job import Job
 from estimator.specs.spec import ModelSpec
 from estimator.verify.cuda import on_cuda
+from estimator.verify.host import host_seen
 from estimator.verify.live import Live, resizes_seen
 from estimator.verify.model import autocast, build, freeze, make_scaler, ranks
 from estimator.verify.offload import forward_offloaded, on_host
@@ -42,6 +43,7 @@ def fake_step(job: Job, spec: ModelSpec, logs: dict[str, Log] | None = None) -> 
         documents(job.training.attention_mask),
         on_cuda(card),
         on_host(),
+        host_seen(live) if job.offload.parameters == "cpu" else nullcontext(),
     ):
         with mock.patch.object(PreTrainedModel, "initialize_weights"):  # fake tensors have no numbers to set
             model = build(job, spec, mesh)
@@ -79,10 +81,15 @@ def play(
     """One step, with `live` counting."""
     training = job.training
     counted = {"resident": live.bytes, "forward_end": 0, "forward": 0, "backward": 0, "optimizer_step": 0}
+    if live.offloaded:
+        counted |= {"host_resident": live.host_bytes, "host": 0}
+    host_from = len(live.host_log)
 
     def lap(phase: str, start: int) -> int:
         """The highest count since log entry `start`; the next lap's start."""
         counted[phase] = max(counted[phase], live.highest(start))
+        if live.offloaded:
+            counted["host"] = max(counted["host"], live.highest_on_host(host_from))
         if logs is not None:
             logs.setdefault(phase, []).extend(live.log[start:])
         return len(live.log)
@@ -153,16 +160,16 @@ def _end(ids: torch.Tensor, token: int) -> None:
 def settle_states(job: Job, optimizer: Optimizers, live: Live) -> None:
     """Leave out what lies in the host's memory, and let steps pass where the first ones do less.
 
-    Only a fused optimizer of torch's counts its steps on the GPU (torch/optim/adam.py, `_init_group`); RAdam rectifies from the
-    sixth on (torch/optim/radam.py, `rho_t > 5`).
+    Only a fused optimizer of torch's counts its steps where its parameters are (torch/optim/adam.py, `_init_group`); RAdam
+    rectifies from the sixth on (torch/optim/radam.py, `rho_t > 5`).
     """
-    on_host = job.training.optimizer_implementation != "fused" or job.training.precision.startswith("megatron")
+    fused = job.training.optimizer_implementation == "fused" and not job.training.precision.startswith("megatron")
     for state in optimizer.states():
         if isinstance(state.get("step"), torch.Tensor):
             if job.training.optimizer == "radam":
                 state["step"] += 10
-            if on_host:
-                live.forget(state["step"])
+            if live.offloaded or not fused:
+                live.forget(state["step"], offloaded=fused)
 
 
 @contextmanager

@@ -4,6 +4,9 @@
     for ranks in 1 2; do for stage in 1 2 3; do for steps in 1 3; do
       torchrun --nproc-per-node $ranks -m tests.judge.deepspeed_run $stage $steps; done; done; done
 
+With a third argument, cpu or all, it offloads the optimizer, or parameters too (DeepSpeed 0.19.8); a fourth gives sub-groups
+so many elements. The host is then the machine that plays the GPU, too: both are counted together.
+
 Each run prints one record for tests/data/deepspeed.yaml. The model is 200 times smaller than one of 8B, and so are the buckets
 than DeepSpeed's defaults: the constants below.
 """
@@ -36,10 +39,11 @@ TOKENS = 16
 BUCKET, PREFETCH, PERSISTENT = 2_500_000, 250_000, 1_000
 SCALE = 8
 """A loss scale at which no gradient of so small a model overflows: a step that is skipped would say nothing."""
+OFFLOADED = {"none": [], "cpu": ["optimizer"], "all": ["optimizer", "param"]}
 PHASES = ("forward", "backward", "optimizer_step")
 
 
-def main(stage: int, micro_steps: int, half: str = "bf16") -> None:
+def main(stage: int, micro_steps: int, half: str = "bf16", offload: str = "none", sub_group: str = "1000000000") -> None:
     """Train on this process, which torchrun started, in a half precision; the first rank prints the record."""
     os.environ["DS_ACCELERATOR"] = "cpu"
     import deepspeed  # type: ignore[import-untyped, import-not-found, unused-ignore]
@@ -61,10 +65,14 @@ def main(stage: int, micro_steps: int, half: str = "bf16") -> None:
             "overlap_comm": False,
             "stage3_prefetch_bucket_size": PREFETCH,
             "stage3_param_persistence_threshold": PERSISTENT,
+            "sub_group_size": int(sub_group),
+            **{f"offload_{part}": {"device": "cpu"} for part in OFFLOADED[offload]},
         },
         "zero_allow_untested_optimizer": True,
+        "zero_force_ds_cpu_optimizer": False,
     }
-    optimizer = torch.optim.AdamW(model.parameters(), foreach=True)
+    fused = offload != "none"  # in place, as DeepSpeedCPUAdam, which must be compiled
+    optimizer = torch.optim.AdamW(model.parameters(), foreach=not fused, fused=fused)
     with watching() as watched:  # from the beginning: every block must be seen being born
         engine = deepspeed.initialize(model=model, optimizer=optimizer, config=settings)[0]
         for _ in range(2):
@@ -74,7 +82,9 @@ def main(stage: int, micro_steps: int, half: str = "bf16") -> None:
     if int(os.environ["RANK"]) == 0:
         played = laps(watched, PHASES)
         peaks = _peaks(resident, played[-len(played) // 3 :])  # of the third step
-        asked = {"stage": stage, "ranks": int(os.environ["WORLD_SIZE"]), "micro_steps": micro_steps, "half": half}
+        asked: dict[str, Any] = {"stage": stage, "ranks": int(os.environ["WORLD_SIZE"]), "micro_steps": micro_steps, "half": half}
+        if offload != "none":
+            asked |= {"offload": offload, "sub_group": int(sub_group)}
         print("- " + json.dumps({**asked, "resident": resident, **peaks}).replace('"', ""), flush=True)
 
 
@@ -111,4 +121,5 @@ def _peaks(resident: int, played: list[Lap]) -> dict[str, int]:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]), *sys.argv[3:])
+    stage, steps, *more = sys.argv[1:]
+    main(int(stage), int(steps), *more)

@@ -99,12 +99,12 @@ def _forloop(tape: Tape, parameters: list[Parameter]) -> None:
         if len(shape) > 1:
             row_mean = empty(tape, rows(shape), dtype, "norm")
             col_mean = empty(tape, columns(shape), dtype, "norm")
-            estimate = like(tape, p, "matmul")
+            estimate = like(p, "matmul")
             mean = empty(tape, _means(shape), dtype, "mean")
             del mean
         else:
-            squared = like(tape, p, "mul")
-            estimate = like(tape, p, "clone")
+            squared = like(p, "mul")
+            estimate = like(p, "clone")
         update = estimate
         norm = empty(tape, (), dtype, "norm")
         del norm
@@ -121,13 +121,13 @@ def _transformers(tape: Tape, parameters: list[Parameter]) -> None:
         shape, half = p.local.shape, p.local.dtype.itemsize == 2
         grad = None  # first the gradient itself has this name, then its copy
         if half:
-            grad = like(tape, p, "_to_copy", dtypes.float32)
+            grad = like(p, "_to_copy", dtypes.float32)
         weight = None
         if half:
-            weight = like(tape, p, "_to_copy", dtypes.float32)
+            weight = like(p, "_to_copy", dtypes.float32)
         _root_mean_square(tape)  # replaces the one that is kept
-        squared = like(tape, p, "pow", dtypes.float32)
-        shifted = like(tape, p, "add", dtypes.float32)
+        squared = like(p, "pow", dtypes.float32)
+        shifted = like(p, "add", dtypes.float32)
         del squared
         update = shifted
         del shifted
@@ -137,11 +137,11 @@ def _transformers(tape: Tape, parameters: list[Parameter]) -> None:
                 del mean
             estimate = _approximate(tape, shape)
         else:
-            estimate = like(tape, p, "rsqrt", dtypes.float32)
+            estimate = like(p, "rsqrt", dtypes.float32)
         update = estimate
         del estimate
         _clip(tape)
-        negative = like(tape, p, "neg", dtypes.float32)
+        negative = like(p, "neg", dtypes.float32)
         del negative
     del grad, weight, update
 

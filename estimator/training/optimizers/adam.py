@@ -15,8 +15,8 @@ def _adam(tape: Tape, parameters: list[Parameter]) -> None:
     """
     denominator = None
     for parameter in neighbours(parameters):
-        root = like(tape, parameter, "sqrt")
-        quotient = like(tape, parameter, "div")
+        root = like(parameter, "sqrt")
+        quotient = like(parameter, "div")
         del root
         denominator = quotient
         del quotient
@@ -39,7 +39,7 @@ def _adamax_foreach(tape: Tape, parameters: list[Parameter]) -> None:
 def _adamax(tape: Tape, parameters: list[Parameter]) -> None:
     """torch/optim/adamax.py, `_single_tensor_adamax`: `grad.abs().add_(eps)`, an argument that is gone after its call."""
     for parameter in neighbours(parameters):
-        norm = like(tape, parameter, "abs")
+        norm = like(parameter, "abs")
         del norm
 
 
@@ -47,8 +47,8 @@ def _nadam(tape: Tape, parameters: list[Parameter]) -> None:
     """torch/optim/nadam.py, `_single_tensor_nadam`: `denom = exp_avg_sq.div(bias_correction2).sqrt()`, kept for a round."""
     denominator = None
     for parameter in neighbours(parameters):
-        quotient = like(tape, parameter, "div")
-        root = like(tape, parameter, "sqrt")
+        quotient = like(parameter, "div")
+        root = like(parameter, "sqrt")
         del quotient
         denominator = root
         del root
@@ -59,15 +59,15 @@ def _radam(tape: Tape, parameters: list[Parameter]) -> None:
     """torch/optim/radam.py, `_single_tensor_radam`, from the sixth step on, when it rectifies (`rho_t > 5`)."""
     corrected = None
     for parameter in neighbours(parameters):
-        corrected = like(tape, parameter, "div")
-        scaled = like(tape, parameter, "mul")
-        root = like(tape, parameter, "sqrt")
-        inverse = like(tape, parameter, "reciprocal")
-        rate = like(tape, parameter, "mul")
+        corrected = like(parameter, "div")
+        scaled = like(parameter, "mul")
+        root = like(parameter, "sqrt")
+        inverse = like(parameter, "reciprocal")
+        rate = like(parameter, "mul")
         del inverse, root
-        update = like(tape, parameter, "mul")
+        update = like(parameter, "mul")
         del scaled, rate
-        rectified = like(tape, parameter, "mul")
+        rectified = like(parameter, "mul")
         del update, rectified
     del corrected
 

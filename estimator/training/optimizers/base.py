@@ -37,7 +37,7 @@ class Optimizer:
     """What a caller should know of it."""
 
     def states(self, tape: Tape, parameters: Iterable[Parameter], alone: bool = False) -> list[State]:
-        """Allocate what is kept between steps. `alone`: each parameter has an optimizer object of its own."""
+        """Allocate what is kept between steps, where the parameters lie. `alone`: each has an optimizer object of its own."""
         every = list(parameters)
         tape.remarks |= dict.fromkeys(self._remarks(every))
         with tape.counting(OPTIMIZER_STATE):
@@ -45,7 +45,7 @@ class Optimizer:
             for parameter in every:
                 tape.enter(parameter.slot)
                 own = self.shared([parameter]) if alone else []
-                states.append(self._allocate(tape, [*own, *self.kept(parameter)]))
+                states.append(self._allocate(parameter.local.tape, [*own, *self.kept(parameter)]))
             tape.enter(None)
         return states
 
@@ -76,9 +76,9 @@ def in_place(tape: Tape, parameters: list[Parameter]) -> None:
     """Everything is updated in place: fused kernels, and SGD in every implementation."""
 
 
-def like(tape: Tape, parameter: Parameter, operation: str, dtype: DType | None = None) -> Tensor:
+def like(parameter: Parameter, operation: str, dtype: DType | None = None) -> Tensor:
     """A temporary of a parameter's size, and of its type unless another is given."""
-    return empty(tape, parameter.local.shape, dtype or parameter.local.dtype, operation)
+    return empty(parameter.local.tape, parameter.local.shape, dtype or parameter.local.dtype, operation)
 
 
 def by_type(parameters: list[Parameter]) -> Iterator[list[Parameter]]:

@@ -67,7 +67,7 @@ def bitsandbytes(name: str, wide: frozenset[str]) -> Optimizer:
 def _lamb(tape: Tape, parameters: list[Parameter]) -> None:
     """`optimizer_update_32bit` takes the norm of the weights in float32 (bitsandbytes/functional.py)."""
     for p in neighbours(parameters):
-        copy = None if p.local.dtype is dtypes.float32 else like(tape, p, "_to_copy", dtypes.float32)
+        copy = None if p.local.dtype is dtypes.float32 else like(p, "_to_copy", dtypes.float32)
         norm = empty(tape, (), dtypes.float32, "norm")
         del copy, norm
 

@@ -10,6 +10,6 @@ from estimator.training.optimizers.base import like, neighbours
 def step(tape: Tape, parameters: list[Parameter]) -> None:
     """lion_pytorch/lion_pytorch.py, `update_fn`: `exp_avg.clone().mul_(beta1).add(grad, alpha=1 - beta1).sgn_()`."""
     for p in neighbours(parameters):
-        copy = like(tape, p, "clone")
-        update = like(tape, p, "add")
+        copy = like(p, "clone")
+        update = like(p, "add")
         del copy, update

@@ -16,7 +16,7 @@ def step(tape: Tape, parameters: list[Parameter]) -> None:
     """torch/optim/_muon.py, `_single_tensor_muon`: `update` is held until the next parameter's is there."""
     update: Tensor | None = None
     for p in neighbours(parameters):
-        update = like(tape, p, "lerp")
+        update = like(p, "lerp")
         update = _orthogonal(tape, p, update)
     del update
 
@@ -25,7 +25,7 @@ def _orthogonal(tape: Tape, p: Parameter, gradient: Tensor) -> Tensor:
     """`_zeropower_via_newtonschulz`, in bfloat16 on the shorter side; its argument lives as long as it runs."""
     rows, columns = p.local.shape
     short = min(rows, columns)
-    ortho = gradient if gradient.dtype is dtypes.bfloat16 else like(tape, p, "_to_copy", dtypes.bfloat16)
+    ortho = gradient if gradient.dtype is dtypes.bfloat16 else like(p, "_to_copy", dtypes.bfloat16)
     norm = empty(tape, (), dtypes.bfloat16, "norm")
     least = empty(tape, (), dtypes.bfloat16, "clamp")
     del norm, least
@@ -33,6 +33,6 @@ def _orthogonal(tape: Tape, p: Parameter, gradient: Tensor) -> Tensor:
     for _ in range(ROUNDS):
         gram = empty(tape, (short, short), dtypes.bfloat16, "matmul")
         polynomial = empty(tape, (short, short), dtypes.bfloat16, "addmm")
-        ortho = like(tape, p, "addmm", dtypes.bfloat16)
+        ortho = like(p, "addmm", dtypes.bfloat16)
     del gram, polynomial
     return ortho

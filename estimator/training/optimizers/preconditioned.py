@@ -35,10 +35,10 @@ def shampoo() -> Optimizer:
             grad = None
             for number, side in enumerate(shape):
                 if number:
-                    grad = like(tape, p, "contiguous")
+                    grad = like(p, "contiguous")
                 turned = grad  # `grad_t` is a view of it
                 _inverse_root(tape, side, dtype is not dtypes.float32)
-                grad = like(tape, p, "matmul")
+                grad = like(p, "matmul")
         del grad, turned
 
     return Optimizer(
@@ -74,11 +74,11 @@ def soap() -> Optimizer:
         denominator = moment = normed = None
         for p in neighbours(parameters):
             projected = _project(tape, p, None)
-            square = like(tape, p, "square")
+            square = like(p, "square")
             del square
-            denominator = like(tape, p, "sqrt")
+            denominator = like(p, "sqrt")
             moment = _project(tape, p, None)
-            normed = _project(tape, p, like(tape, p, "div"))
+            normed = _project(tape, p, like(p, "div"))
             _outer_products(tape, p)
         del projected, denominator, moment, normed
 
@@ -91,7 +91,7 @@ def _project(tape: Tape, p: Parameter, out: Tensor | None) -> Tensor | None:
     """`project`: one product for each side that has a basis; what is given lives until the first is there."""
     for side in p.local.shape if len(p.local.shape) > 1 else ():
         if side <= WIDEST:
-            out = like(tape, p, "tensordot")
+            out = like(p, "tensordot")
     return out
 
 

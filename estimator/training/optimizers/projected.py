@@ -73,8 +73,8 @@ def galore(matrices: frozenset[str], rank: int) -> Optimizer:
 
 def _project_back(tape: Tape, p: Parameter) -> Tensor:
     """`full_rank_grad * self.scale`."""
-    full = like(tape, p, "matmul")
-    scaled = like(tape, p, "mul")
+    full = like(p, "matmul")
+    scaled = like(p, "mul")
     del full
     return scaled
 
@@ -105,12 +105,12 @@ def apollo(matrices: frozenset[str], rank: int, by_channel: bool) -> Optimizer:
             normed = empty(tape, moment, dtype, "div")
             if is_projected(p, matrices):
                 factor = _factor(tape, p, by_channel)
-                scaled = like(tape, p, "mul")
+                scaled = like(p, "mul")
                 norm = empty(tape, (), dtype, "norm")
                 shifted = empty(tape, (), dtype, "add")
                 ratio = empty(tape, (), dtype, "div")
                 del shifted, ratio
-                limited = like(tape, p, "div")
+                limited = like(p, "div")
                 scaled = limited
                 del limited
                 fresh = empty(tape, (), dtype, "div")  # takes the place of the norm that is kept

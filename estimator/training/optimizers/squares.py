@@ -14,7 +14,7 @@ def _root(tape: Tape, parameters: list[Parameter]) -> None:
     """
     root = None
     for parameter in neighbours(parameters):
-        root = like(tape, parameter, "sqrt")
+        root = like(parameter, "sqrt")
     del root
 
 
@@ -22,8 +22,8 @@ def _adadelta(tape: Tape, parameters: list[Parameter]) -> None:
     """torch/optim/adadelta.py, `_single_tensor_adadelta`: `std` and `delta`."""
     std = delta = None
     for parameter in neighbours(parameters):
-        std = like(tape, parameter, "add")
-        delta = like(tape, parameter, "add")
+        std = like(parameter, "add")
+        delta = like(parameter, "add")
     del std, delta
 
 

@@ -1,0 +1,113 @@
+"""The answer about a node's own memory and its disk."""
+
+from __future__ import annotations
+
+import math
+from functools import cache
+from pathlib import Path
+
+from estimator import catalogue
+from estimator.answer import Host
+from estimator.errors import InvalidJob, NotModelled
+from estimator.facts import MeasuredFact
+from estimator.host import weights
+from estimator.host.disk import model_bytes
+from estimator.host.phases import Parts, offloaded, phases
+from estimator.job import Host as Asked
+from estimator.job import Job
+from estimator.parallel.zero3_offload import OffloadedZero3, nvme_bytes
+from estimator.playing import Play
+from estimator.units import GIB, MIB
+
+FILE = Path(__file__).parent / "facts.yaml"
+
+
+@cache
+def facts() -> dict[str, MeasuredFact]:
+    """The measured constants, by name."""
+    return {name: MeasuredFact.model_validate(fact) for name, fact in catalogue.load_yaml(FILE).items()}
+
+
+def check_host(job: Job) -> None:
+    """Raise `InvalidJob` for what does not fit together, and `NotModelled`. Of a settled job."""
+    host, training = job.host, job.training
+    if job.task == "serve":
+        if host != Asked():
+            raise NotModelled("the host's memory while serving is not modelled yet; leave it out", "host")
+        return
+    if training.adapter is None:
+        for asked, where in ((host.save == "adapter", "save"), (host.merge, "merge")):
+            if asked:
+                raise InvalidJob("there is no adapter; leave it out, or add training.adapter", f"host.{where}")
+    if training.quantization and host.save not in ("adapter", "none"):
+        raise NotModelled("saving quantized weights is not modelled yet; write adapter", "host.save")
+    if training.quantization and host.merge:
+        raise NotModelled("merging into quantized weights is not modelled yet; leave it out", "host.merge")
+
+
+def host_settled(job: Job) -> Job:
+    """The job with how it loads and what it saves, where it does not say so."""
+    if job.task == "serve":
+        return job
+    strategy, host = job.parallelism.strategy, job.host
+    loading = "device" if job.training.quantization else "first" if strategy in ("fsdp2", "zero3") else "each"
+    save = "adapter" if job.training.adapter else "model"
+    return job.model_copy(
+        update={"host": host.model_copy(update={"loading": host.loading or loading, "save": host.save or save})}
+    )
+
+
+def host_memory(job: Job, played: Play) -> Host | None:
+    """What a training job takes of each node; None while serving."""
+    if job.task == "serve":
+        return None
+    build = played.build
+    kept = offloaded(build.tape.host, played.host)
+    process, worker = facts()["python_process"], facts()["data_loader_worker"]
+
+    def taken(process_mib: float, worker_mib: float) -> dict[str, Parts]:
+        return phases(job, build, kept, round(process_mib * MIB), round(worker_mib * MIB))
+
+    expected = taken(process.value, worker.value)
+    low, high = (
+        max(sum(parts.values()) for parts in found.values())
+        for found in (taken(process.low, worker.low), taken(process.high, worker.high))
+    )
+    peak = max(expected, key=lambda phase: sum(expected[phase].values()))
+    return Host(
+        capacity_bytes=job.host.memory,
+        phases={phase: sum(parts.values()) for phase, parts in expected.items()},
+        peak_bytes=sum(expected[peak].values()),
+        peak_phase=peak,
+        range_bytes=(low, high),
+        at_peak=expected[peak],
+        rank_resident_bytes=kept.resident_bytes,
+        rank_peak_bytes=kept.peak_bytes,
+        disk_bytes=_disk(job, played),
+        scheduler=f"--mem={math.ceil(high / GIB)}G",
+    )
+
+
+def _disk(job: Job, played: Play) -> dict[str, int]:
+    """What is saved once, of the whole job; and the files of a node's states on NVMe.
+
+    An optimizer's file holds its states, DeepSpeed's also the float32 weights; what containers add, some hundred bytes per
+    tensor, is left out, and so are the states of optimizers other than Adam and SGD.
+    """
+    build, found = played.build, {}
+    model, adapter = weights.base(build), weights.adapter(build)
+    if job.host.save in ("model", "checkpoint", "sharded"):
+        found["model"] = model_bytes(model)
+    if job.training.adapter and job.host.save != "none":
+        found["adapter"] = model_bytes(adapter)
+    if job.host.save in ("checkpoint", "sharded"):
+        zero = (job.parallelism.strategy or "").startswith("zero")
+        states = {"adamw": 2, "adam": 2, "sgd-momentum": 1, "sgd": 0}.get(job.training.optimizer)
+        each = 4 * (states + 1) if zero and states is not None else None
+        if states is not None:
+            found["optimizer"] = sum(
+                (t.nbytes // t.dtype.itemsize) * each if each else states * t.nbytes for t in adapter or model
+            )
+    if isinstance(build.sharding, OffloadedZero3) and (files := nvme_bytes(build.sharding)):
+        found["nvme"] = job.hardware.gpus * files
+    return found

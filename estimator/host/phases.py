@@ -1,0 +1,110 @@
+"""What a training job takes of one node's own memory in each phase, by what it is.
+
+Not counted: files that are mapped (weights that need no conversion), which the operating system drops when it needs the room.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from estimator.families.build import Builder
+from estimator.host import weights
+from estimator.host.disk import SHARD, shards
+from estimator.job import Job
+from estimator.tape.host import pinned_bytes
+from estimator.tape.offload import host_bytes
+from estimator.tape.replay import Replay
+from estimator.tape.tape import COMPONENTS, Tape
+
+IDS = 3
+"""Numbers of 8 bytes per token in a batch: its id, its mask, its label."""
+
+Parts = dict[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Offloaded:
+    """What one rank keeps in the host's memory for its tensors: while it is set up, between steps, at most in a step."""
+
+    setting_up_bytes: int = 0
+    resident_bytes: int = 0
+    peak_bytes: int = 0
+    components: tuple[tuple[str, int], ...] = ()
+    """At the peak of a step."""
+
+
+def offloaded(tape: Tape | None, played: Replay | None) -> Offloaded:
+    """Read off the host's tape."""
+    if tape is None or played is None:
+        return Offloaded()
+    steps = [phase for phase in played.phases if phase.name != "load"]
+    load = max(phase.peak_bytes for phase in played.phases if phase.name == "load")
+    peak = max(phase.peak_bytes for phase in steps)
+    parts = dict.fromkeys(COMPONENTS, 0)
+    for i, count in enumerate(played.alive):
+        parts[tape.components[i]] += count * tape.sizes[i]
+    rest = peak - sum(parts.values())  # what is alive at the highest moment of all, which may be while it is set up
+    known = tuple((name, size) for name, size in parts.items() if size) if not rest else (("offloaded", peak),)
+    return Offloaded(load, steps[0].start_bytes, peak, known)
+
+
+def phases(job: Job, build: Builder, kept: Offloaded, process: int, worker: int) -> dict[str, Parts]:
+    """By phase and part, bytes per node. `process` and `worker`: what a rank and a worker of its data loader take."""
+    ranks, host = job.hardware.gpus, job.host
+    model, adapter = weights.base(build), weights.adapter(build)
+    always = {"processes": ranks * process}
+    load = {**always, "loaded_weights": _loaded(job, model), "offloaded": ranks * kept.setting_up_bytes}
+    running = {**always, "data_loader": ranks * _data_loader(job, worker)}
+    train = running | {name: ranks * size for name, size in kept.components}
+    train["activations"] = train.get("activations", 0) + ranks * host_bytes(build.tape)
+    found = {"load": load, "train": train}
+    if host.save != "none":  # fsdp2's pinned gradients are freed by then, but torch keeps the blocks
+        held = kept.peak_bytes if job.parallelism.strategy == "fsdp2" else kept.resident_bytes
+        found["save"] = {**running, "offloaded": ranks * held, "saved": _gathered(job, model, adapter)}
+    if host.merge:
+        widest = max(t.nbytes // t.dtype.itemsize for t in model if len(t.shape) > 1)
+        found["merge"] = {"processes": process, "loaded_weights": 2 * sum(_numel(t) for t in model), "merged_layer": 8 * widest}
+    return {phase: {name: size for name, size in parts.items() if size} for phase, parts in found.items()}
+
+
+def _numel(t: weights.Saved) -> int:
+    return t.nbytes // t.dtype.itemsize
+
+
+def _loaded(job: Job, model: list[weights.Saved]) -> int:
+    """Copies of the weights before they are on the GPUs.
+
+    transformers 5 keeps weights mapped that need no conversion; of another type than the file's bfloat16 they are a copy
+    (core_model_loading.py, `_materialize_copy`). Releases before it make the model first, in memory (modeling_utils.py,
+    `from_pretrained`).
+    """
+    copies = {"each": job.hardware.gpus, "first": 1, "device": 0}[job.host.loading or "each"]
+    if weights.half(model) and job.training.transformers_release == "5":
+        return 0
+    return copies * weights.nbytes(model)
+
+
+def _data_loader(job: Job, worker: int) -> int:
+    """Of one rank: its workers, and the batches that are ready, of which one is in pinned memory."""
+    host, training = job.host, job.training
+    batch = IDS * 8 * training.micro_batch_size * training.sequence_length
+    ready = host.data_loader_workers * host.prefetch_factor
+    return host.data_loader_workers * worker + ready * batch + host.pin_memory * pinned_bytes(batch)
+
+
+def _gathered(job: Job, model: list[weights.Saved], adapter: list[weights.Saved]) -> int:
+    """What the first rank has in memory of what it saves.
+
+    The tensors of a file go to the host together (safetensors/torch.py, `_flatten_as_ptr`); sharded models are gathered there
+    whole (transformers, `gather_full_state_dict`; DeepSpeed, `_zero3_consolidated_16bit_state_dict`), as is fsdp2's optimizer.
+    Parts are saved tensor by tensor (torch.save, torch.distributed.checkpoint).
+    """
+    strategy = job.parallelism.strategy
+    if job.host.save == "adapter":
+        return weights.nbytes(adapter)
+    if job.host.save == "sharded":
+        return job.hardware.gpus * max(t.nbytes for t in model) // max(1, job.parallelism.data or 1)
+    if strategy in ("fsdp2", "zero3"):
+        optimizer = 8 * sum(map(_numel, adapter or model)) if job.host.save == "checkpoint" and strategy == "fsdp2" else 0
+        return weights.nbytes(model) + optimizer
+    return max(map(weights.nbytes, shards(model, SHARD)))

@@ -1,0 +1,54 @@
+"""A model's parameters as they are loaded and saved: whole, in the type that they are trained in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import prod
+
+from estimator import dtypes
+from estimator.dtypes import DType
+from estimator.families.build import Builder, Parameter
+from estimator.parallel.zero import Zero
+from estimator.tape.layout import Shape
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """A tensor of a checkpoint."""
+
+    name: str
+    dtype: DType
+    shape: Shape
+
+    @property
+    def nbytes(self) -> int:
+        return prod(self.shape) * self.dtype.itemsize
+
+
+def base(build: Builder) -> list[Saved]:
+    """The model itself, without an adapter."""
+    return [*_saved(build, [p for p in build.parameters if build.adapter is None or not p.trainable])]
+
+
+def adapter(build: Builder) -> list[Saved]:
+    """What an adapter trains."""
+    return [*_saved(build, [p for p in build.parameters if build.adapter is not None and p.trainable])]
+
+
+def _saved(build: Builder, parameters: list[Parameter]) -> Iterator[Saved]:
+    """Each layer's by itself; the name of its stack and its number stand in for what the model's own classes call it."""
+    for p in parameters:
+        dtype = p.tensor.dtype if isinstance(build.sharding, Zero) else p.local.dtype
+        for i in range(p.times):
+            yield Saved(p.name if p.slot is None else f"model.layers.{i}.{p.name}", dtype, p.tensor.shape)
+
+
+def nbytes(tensors: list[Saved]) -> int:
+    """All together."""
+    return sum(t.nbytes for t in tensors)
+
+
+def half(tensors: list[Saved]) -> bool:
+    """Whether they are of the type that checkpoints are published in, so that loading need not convert them."""
+    return all(t.dtype is dtypes.bfloat16 for t in tensors)

@@ -1,0 +1,139 @@
+"""A node's own memory by phase, and the sizes of checkpoints: against files that were really written."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import peft
+import pytest
+import safetensors.torch
+import torch
+import transformers
+
+from estimator import Answer, estimate
+from estimator.dtypes import BY_NAME
+from estimator.host.disk import model_bytes, safetensors_bytes, shards
+from estimator.host.weights import Saved
+from estimator.units import GIB
+
+SMALL = {
+    "hidden_size": 64,
+    "intermediate_size": 176,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "vocab_size": 500,
+}
+
+
+def saved(tensors: dict[str, torch.Tensor]) -> list[Saved]:
+    return [Saved(name, BY_NAME[str(t.dtype).removeprefix("torch.")], tuple(t.shape)) for name, t in tensors.items()]
+
+
+@pytest.mark.parametrize("metadata", [None, {"format": "pt"}])
+def test_a_safetensors_file_is_as_large_as_its_header_and_tensors(tmp_path: Path, metadata: dict[str, str] | None) -> None:
+    tensors = {
+        "b.weight": torch.zeros(3, 5, dtype=torch.bfloat16),
+        "a": torch.zeros((), dtype=torch.float32),
+        "größe": torch.zeros(7, dtype=torch.uint8),
+        'with "quotes"': torch.zeros(2, 2, 2, dtype=torch.float16),
+        "ids": torch.zeros(9, dtype=torch.int64),
+    }
+    file = tmp_path / "a.safetensors"
+    safetensors.torch.save_file(tensors, file, metadata)
+    assert safetensors_bytes(saved(tensors), metadata) == file.stat().st_size
+
+
+def test_a_model_and_its_adapter_are_as_large_as_their_files(tmp_path: Path) -> None:
+    model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**SMALL)).bfloat16()  # type: ignore[arg-type]
+    model.save_pretrained(tmp_path)
+    assert model_bytes(saved(model.state_dict())) == (tmp_path / "model.safetensors").stat().st_size
+    adapted = peft.get_peft_model(model, peft.LoraConfig(r=4, target_modules="all-linear"), autocast_adapter_dtype=False)
+    adapted.save_pretrained(str(tmp_path))
+    written = (tmp_path / "adapter_model.safetensors").stat().st_size
+    assert model_bytes(saved(peft.get_peft_model_state_dict(adapted))) == written
+    job = {"model": {"model_type": "llama", **SMALL}, "training": {"precision": "bf16-true", "adapter": {"rank": 4}}}
+    host = estimate(job).host
+    assert host is not None
+    assert abs(host.disk_bytes["adapter"] - written) <= 64 * 2 * 7 * 3  # only the names differ
+
+
+def test_shards_are_filled_in_order(tmp_path: Path) -> None:
+    model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**SMALL)).bfloat16()  # type: ignore[arg-type]
+    model.save_pretrained(tmp_path, max_shard_size=40_000)
+    files = shards(saved(model.state_dict()), 40_000)
+    written = sorted(file.stat().st_size for file in tmp_path.glob("*.safetensors"))
+    assert sorted(safetensors_bytes(file, {"format": "pt"}) for file in files) == written
+
+
+def answer(**job: Any) -> Answer:
+    return estimate({"model": "llama-3.2-1b", "hardware": {"gpu": "h200", "gpus": 4}, **job})
+
+
+def phase(name: str, **job: Any) -> int:
+    return answer(**job).memory.host_bytes[name]
+
+
+PARAMETERS = 1_235_814_400
+
+
+@pytest.mark.parametrize(
+    ("host", "copies"), [({"loading": "each"}, 4), ({"loading": "first"}, 1), ({"loading": "device"}, 0), ({}, 4)]
+)
+def test_weights_of_another_type_are_copied_by_each_that_loads_them(host: dict[str, Any], copies: int) -> None:
+    """float32 weights, as autocast wants them, from a file of bfloat16; weights of its own type stay mapped."""
+    mixed, half = (phase("load", parallelism={"strategy": "ddp"}, training={"precision": p}, host=host) for p in PRECISIONS)
+    assert mixed - half == copies * 4 * PARAMETERS
+
+
+PRECISIONS = ("bf16-mixed", "bf16-true")
+
+
+def test_older_releases_make_the_model_in_memory() -> None:
+    old = {"precision": "bf16-true", "transformers_release": "4.48"}
+    new = {"precision": "bf16-true"}
+    grown = [phase("load", parallelism={"strategy": "ddp"}, training=training) for training in (new, old)]
+    assert grown[1] - grown[0] == 4 * 2 * PARAMETERS
+
+
+def test_sharded_models_are_gathered_to_be_saved() -> None:
+    plain, model, checkpoint = (phase("save" if s != "none" else "train", host={"save": s}) for s in SAVES)
+    assert model - plain == pytest.approx(4 * PARAMETERS, rel=1e-3)
+    assert checkpoint - model == 8 * PARAMETERS
+
+
+SAVES = ("none", "model", "checkpoint")
+
+
+def test_workers_and_their_batches_are_counted() -> None:
+    none, some = (phase("train", host={"data_loader_workers": n}) for n in (0, 6))
+    batch = 3 * 8 * 2048
+    assert some - none == 4 * 6 * (60 * 2**20 + 2 * batch)
+
+
+def test_merging_takes_the_model_in_half_precision_and_one_layer() -> None:
+    found = answer(training={"adapter": {}}, host={"merge": True}).host
+    assert found is not None
+    assert found.phases["merge"] - found.phases["load"] // 4 < 2 * PARAMETERS + 8 * 128256 * 2048
+
+
+def test_a_host_that_is_too_small_does_not_fit() -> None:
+    small, large = (answer(host={"memory": memory}) for memory in ("10GB", "2TB"))
+    assert (small.fits, large.fits) == (False, True)
+    assert "of its own memory" in small.reason
+    assert not small.suggestions
+
+
+def test_the_scheduler_is_asked_for_the_high_end() -> None:
+    host = answer().host
+    assert host is not None
+    assert sum(host.at_peak.values()) == host.peak_bytes == max(host.phases.values())
+    asked = int(host.scheduler.removeprefix("--mem=").removesuffix("G"))
+    assert (asked - 1) * GIB < host.range_bytes[1] <= asked * GIB
+
+
+def test_serving_has_no_answer_about_the_host() -> None:
+    found = estimate({"model": "llama-3.2-1b", "task": "serve"})
+    assert found.host is None
+    assert "the host's memory" in found.not_modelled
