@@ -18,7 +18,7 @@ from estimator.families.kernels import EAGER, Gated, Kernels
 from estimator.families.layers import Checkpointing, Edges, Layer, Layers
 from estimator.families.modules import Conv1D, Convolution, Embedding, LayerNorm, Linear, Module
 from estimator.tape.layout import Shape
-from estimator.tape.tape import PARAMETER, Slot, Tape
+from estimator.tape.tape import OTHER_MODEL, PARAMETER, Slot, Tape
 from estimator.tape.tensor import Tensor, empty
 
 Forward = Callable[..., tuple[Tensor, Any]]
@@ -176,6 +176,8 @@ class Builder:
     adapter: Adapter | None = None
     cache: Callable[[], Cache] | None = None
     unrolled: bool = False
+    beside: str = ""
+    """What the model is to the one that is trained, where it is another: it is in evaluation mode."""
     parameters: list[Parameter] = field(default_factory=list)
     buffers: list[Buffer] = field(default_factory=list)
     linears: list[str] = field(default_factory=list)
@@ -189,7 +191,7 @@ class Builder:
     @property
     def training(self) -> bool:
         """Whether the model is built to be trained: a served one has a cache instead."""
-        return self.cache is None
+        return self.cache is None and not self.beside
 
     @property
     def each_alone(self) -> bool:
@@ -213,9 +215,9 @@ class Builder:
     ) -> Tensor:
         """A new parameter; frozen where an adapter is trained instead, unless `trainable` says otherwise."""
         if trainable is None:
-            trainable = self.training and self.adapter is None and self.quantization is None
+            trainable = self.cache is None and self.adapter is None and self.quantization is None
         dtype = dtype or (self.norms if self.norms and "norm" in name else self.dtype)
-        with self.tape.counting(PARAMETER):
+        with self.tape.counting(OTHER_MODEL if self.beside else PARAMETER):
             tensor, local = self.sharding.parameter(self.tape, shape, dtype, name)
         tensor.requires_grad = trainable
         count = tensor.numel if count is None else count
@@ -235,7 +237,7 @@ class Builder:
     def buffer(self, name: str, shape: Shape, dtype: DType) -> Tensor:
         """Bytes that live with the model but are no parameters of it: rotary frequencies, quantization constants."""
         self.buffers.append(Buffer(prod(shape), dtype, self.tape.slot))
-        with self.tape.counting(PARAMETER):
+        with self.tape.counting(OTHER_MODEL if self.beside else PARAMETER):
             return empty(self.tape, shape, dtype, name)
 
     def linear(
@@ -350,6 +352,7 @@ class Builder:
                 "segments of layers in a model of several stacks are not modelled; use full or {every: k}",
                 "training.activation_checkpointing",
             )
+        label = f"{self.beside} {label}" if self.beside else label
         return Layers(self.tape, each, self.checkpointing, edges, build, label, self.sharding.input_dtype, holding, before)
 
     @contextmanager

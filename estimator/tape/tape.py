@@ -24,7 +24,7 @@ ALLOCATION_STEP = 512
 """Bytes; CUDA's caching allocator rounds every allocation up to a multiple (`kMinBlockSize`, CUDACachingAllocator.cpp)."""
 
 # What a storage is counted as at the peak.
-PARAMETER, GRADIENT, OPTIMIZER_STATE, KV_CACHE, ACTIVATION, LOSS, COMMUNICATION, TEMPORARY = COMPONENTS = (
+PARAMETER, GRADIENT, OPTIMIZER_STATE, KV_CACHE, ACTIVATION, LOSS, COMMUNICATION, OTHER_MODEL, TEMPORARY = COMPONENTS = (
     "parameters",
     "gradients",
     "optimizer_states",
@@ -32,6 +32,7 @@ PARAMETER, GRADIENT, OPTIMIZER_STATE, KV_CACHE, ACTIVATION, LOSS, COMMUNICATION,
     "activations",
     "logits_and_loss",
     "communication_buffers",
+    "other_models",
     "temporaries",
 )
 
@@ -140,6 +141,8 @@ class Tape:
         self.autocast: Autocast | None = None
         self.saved_tensor_hooks: Hooks | None = None
         self.recomputing = False
+        self.adapted = True
+        """Whether adapters are part of the layers that they are on."""
         self.remarks: dict[str, None] = {}
         """What a caller should know of how operations ran."""
         self.backward_callbacks: list[Callable[[], None]] = []

@@ -93,6 +93,8 @@ class _LoraLinear:
 
     def __call__(self, x: Tensor) -> Tensor:
         result = self.base(x)
+        if not x.tape.adapted:
+            return result
         dtype, quantization = result.dtype, self.config.quantization
         if quantization is None or quantization.startswith("gptq"):
             adapted = to(x, self.lora_a.weight.dtype)

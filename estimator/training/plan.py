@@ -20,6 +20,9 @@ from estimator.parallel.zero3 import Zero3
 from estimator.specs.spec import ModelSpec
 from estimator.tape.tape import AMPERE, Gpu, Tape
 from estimator.training.adapters import FUSED, Lora, lora
+from estimator.training.objectives import objective
+from estimator.training.objectives.dropout import without_dropout
+from estimator.training.objectives.refusals import refuse
 from estimator.training.optimizers import optimizer
 from estimator.training.quantization import STORAGE
 from estimator.training.recipes import Recipe, recipe
@@ -28,6 +31,8 @@ from estimator.training.step import Step, train
 
 def trace_training(job: Job, spec: ModelSpec, topology: Topology, gpu: Gpu = AMPERE, unrolled: bool = False) -> Builder:
     """Play one step of a job on a new tape; the builder has the tape and the parameters. `unrolled`: each layer by itself."""
+    refuse(job, spec)
+    job, spec = without_dropout(job, spec)
     training = job.training
     if training.attention not in spec.attentions:
         raise InvalidJob(
@@ -68,11 +73,13 @@ def trace_training(job: Job, spec: ModelSpec, topology: Topology, gpu: Gpu = AMP
             f"no linear layer is called {' or '.join(training.adapter.targets)}; this model has {known}",
             "training.adapter.targets",
         )
+    autocast = precision.autocast or (precision.weights if training.autocast else None)
+    model = objective(job, spec, build, model, autocast)
     batch = Batch(training.micro_batch_size, training.sequence_length, training.target_length or training.sequence_length)
     step = Step(
         batch,
         training.gradient_accumulation_steps,
-        precision.autocast or (precision.weights if training.autocast else None),
+        None if training.objective else autocast,
         clipped=training.gradient_clipping,
         keeps_gradients=not training.zero_grad_to_none,
         widens=training.autocast and training.transformers_release != "5",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 from unittest import mock
 
@@ -17,6 +17,7 @@ from estimator.hardware.capability import gpu
 from estimator.hardware.capacity import capacity
 from estimator.job import Job
 from estimator.specs.spec import ModelSpec
+from estimator.verify import objectives
 from estimator.verify.cuda import on_cuda
 from estimator.verify.live import Live, resizes_seen
 from estimator.verify.model import autocast, build, make_optimizer, ranks
@@ -36,15 +37,16 @@ def fake_step(job: Job, spec: ModelSpec, logs: dict[str, Log] | None = None) -> 
     with ranks(job.parallelism.data or 1) as mesh, FakeTensorMode(allow_non_fake_inputs=True), no_packing(), on_cuda(card):
         with mock.patch.object(PreTrainedModel, "initialize_weights"):  # fake tensors have no numbers to set
             model = build(job, spec, mesh)
-        for tensor in [*model.parameters(), *model.buffers()]:
+            called = objectives.Trainer(job, spec, model) if job.training.objective else model
+        for tensor in [*called.parameters(), *called.buffers()]:
             live.track(tensor.data)
         optimizer = make_optimizer(job, model)
-        with usual_numbers(), resizes_seen(live), live:
-            play(job, spec, model, optimizer, live)
+        with usual_numbers(), resizes_seen(live), objectives.kernels(job, live), live:
+            play(job, spec, called, optimizer, live)
             if job.training.optimizer_implementation != "fused":
                 _forget_counters(optimizer, live)
-            counted = play(job, spec, model, optimizer, live, logs)
-        del model, optimizer
+            counted = play(job, spec, called, optimizer, live, logs)
+        del model, called, optimizer
     gc.collect()
     return counted
 
@@ -54,7 +56,7 @@ def untouched(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
     return tensor
 
 
-def play(job: Job, spec: ModelSpec, model: nn.Module, optimizer: torch.optim.Optimizer, live: Live, logs: Any = None) -> Counted:
+def play(job: Job, spec: Any, model: nn.Module, optimizer: torch.optim.Optimizer, live: Live, logs: Any = None) -> Counted:
     """One step, with `live` counting."""
     training = job.training
     counted = {"resident": live.bytes, "forward_end": 0, "forward": 0, "backward": 0, "optimizer_step": 0}
@@ -68,8 +70,8 @@ def play(job: Job, spec: ModelSpec, model: nn.Module, optimizer: torch.optim.Opt
 
     at = len(live.log)
     for _ in range(training.gradient_accumulation_steps):
-        inputs = batch(job, spec, model)
-        with autocast(job):
+        inputs = model.batch(spec.vocab_size) if isinstance(model, objectives.Trainer) else batch(job, spec, model)
+        with nullcontext() if isinstance(model, objectives.Trainer) else autocast(job):
             result = model(**inputs)
         loss = result.loss
         counted["forward_end"] = live.bytes

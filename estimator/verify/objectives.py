@@ -1,0 +1,143 @@
+"""TRL's own losses over several models, on fake tensors: what a job's objective runs in place of the model's loss.
+
+Needs `trl` (1.16) beside the extra `torch`; its trainers' methods are called on a stand-in that has the settings they read.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from types import MethodType, SimpleNamespace
+from typing import Any
+from unittest import mock
+
+import torch
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensor
+
+from estimator.errors import NotModelled
+from estimator.job import Job
+from estimator.specs.spec import ModelSpec
+from estimator.verify.live import Live
+from estimator.verify.model import TRUE, autocast, plain
+
+
+class Trainer(nn.Module):
+    """A model to be trained, the models beside it, and the loss of all of them; called with a batch, as a model is."""
+
+    def __init__(self, job: Job, spec: ModelSpec, model: Any):
+        if find_spec("trl") is None:
+            raise NotModelled("verify plays this objective with TRL's own code: pip install trl==1.16.0", "training.objective")
+        from trl.trainer.dpo_trainer import DPOTrainer
+        from trl.trainer.utils import add_fused_lm_head, disable_dropout_in_model
+
+        super().__init__()
+        asked = job.training.objective
+        assert asked is not None
+        self.job, self.asked, self.model = job, asked, model
+        self.reference = None
+        disable_dropout_in_model(model)
+        outputs = ("log_probs", "entropy", "mean_logits", "is_top1")
+        base = model.get_base_model() if hasattr(model, "get_base_model") else model
+        add_fused_lm_head(base, outputs=outputs)
+        in_autocast(job, model)
+        if asked.reference == "model":
+            training = job.training
+            dtype = TRUE.get(training.precision, torch.float32)
+            self.reference = plain(spec, "causal-lm", dtype, training.attention).eval()
+            add_fused_lm_head(self.reference)
+            in_autocast(job, self.reference)
+        self.stand_in = SimpleNamespace(
+            model=model,
+            ref_model=self.reference,
+            accelerator=_Accelerator(),
+            args=SimpleNamespace(gradient_checkpointing_kwargs={"use_reentrant": job.training.reentrant_checkpointing}),
+            aux_loss_enabled=False,
+            ld_alpha=None,
+            precompute_ref_logps=asked.reference == "precomputed",
+            f_divergence_type="reverse_kl",
+            loss_types=["sigmoid"],
+            loss_weights=[1.0],
+            beta=0.1,
+            use_weighting=False,
+            label_smoothing=0.0,
+            _metrics={"train": defaultdict(list)},
+            _total_train_tokens=0,
+            _tp_size=1,
+        )
+        self.compute: Any = DPOTrainer._compute_loss
+
+    def batch(self, vocabulary: int) -> dict[str, Any]:
+        training, asked = self.job.training, self.asked
+        rows, tokens = 2 * training.micro_batch_size, training.sequence_length
+        made = {"input_ids": torch.randint(0, vocabulary, (rows, tokens))}
+        made |= {name: torch.ones(rows, tokens, dtype=torch.int64) for name in ("attention_mask", "completion_mask")}
+        if asked.reference == "precomputed":
+            made |= {f"ref_{kind}_logps": torch.rand(rows // 2) for kind in ("chosen", "rejected")}
+        return made
+
+    def forward(self, **inputs: Any) -> Any:
+        return SimpleNamespace(loss=self.compute(self.stand_in, self.model, inputs, False))
+
+
+class _Accelerator:
+    """One process's."""
+
+    device = torch.device("cpu")
+
+    def gather(self, x: torch.Tensor) -> torch.Tensor:
+        return x
+
+    gather_for_metrics = gather
+
+    def unwrap_model(self, model: Any) -> Any:
+        return model
+
+    def autocast(self) -> Any:
+        return contextlib.nullcontext()
+
+
+def in_autocast(job: Job, model: Any) -> None:
+    """Run the model's forward pass, and nothing else, in autocast, as accelerate prepares it."""
+    forward = model.forward
+
+    def cast(self: Any, *args: Any, **kwargs: Any) -> Any:
+        with autocast(job):
+            return forward(*args, **kwargs)
+
+    model.forward = MethodType(cast, model)
+
+
+@contextmanager
+def kernels(job: Job, live: Live) -> Iterator[None]:
+    """TRL's kernels as on a GPU, where they allocate nothing; and how many tokens of each sequence are scored."""
+    asked = job.training.objective
+    if asked is None:
+        yield
+        return
+    from trl.kernels import chunked_logprob
+
+    live.picked = job.training.sequence_length - max(1, asked.prompt_length)
+    with (
+        mock.patch.object(chunked_logprob, "_use_triton", return_value=True),
+        mock.patch("trl.trainer.utils._use_triton", return_value=True),
+        mock.patch.object(chunked_logprob, "triton", SimpleNamespace(cdiv=lambda a, b: -(-a // b)), create=True),
+        mock.patch.multiple(chunked_logprob, _forward_kernel=_Kernel(), _backward_kernel=_Kernel()),
+        mock.patch.object(chunked_logprob, "_addmm_fp32", _Kernel.launch),
+        mock.patch.object(FakeTensor, "item", create=True, return_value=1.0),
+    ):
+        yield
+
+
+class _Kernel:
+    """One that was launched on a grid."""
+
+    def __getitem__(self, grid: Any) -> Callable[..., None]:
+        return self.launch
+
+    @staticmethod
+    def launch(*args: Any, **settings: Any) -> None:
+        """It writes where it is told to."""
