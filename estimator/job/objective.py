@@ -8,7 +8,7 @@ from pydantic import BeforeValidator, Field
 
 from estimator.job.part import Part
 
-Kind = Literal["dpo"]
+Kind = Literal["dpo", "reward"]
 
 
 class Objective(Part):

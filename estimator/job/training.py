@@ -61,7 +61,9 @@ class Training(Part):
         None, description="tokens on the decoder's side of an encoder-decoder; without it, as many as sequence_length"
     )
     head: Head | None = Field(None, description="output layer and loss; without it, the model's usual one")
-    labels: Annotated[int, Field(ge=2, le=2**20)] | None = Field(None, description="classes of a classification; without it, 2")
+    labels: Annotated[int, Field(ge=1, le=2**20)] | None = Field(
+        None, description="classes of a classification; without it, 2, and of a reward model 1"
+    )
     gradient_accumulation_steps: Count = 1
     activation_checkpointing: Literal["none", "full", "sqrt", "selective"] | CheckpointForm = "full"
     reentrant_checkpointing: bool = Field(False, description="torch's older checkpointing (use_reentrant=True)")

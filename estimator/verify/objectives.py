@@ -1,4 +1,4 @@
-"""TRL's own losses over several models, on fake tensors: what a job's objective runs in place of the model's loss.
+"""TRL's own losses over several models or answers, on fake tensors: what an objective runs in place of the model's loss.
 
 Needs `trl` (1.16) beside the extra `torch`; its trainers' methods are called on a stand-in that has the settings they read.
 """
@@ -15,14 +15,19 @@ from typing import Any
 from unittest import mock
 
 import torch
+from accelerate.utils import convert_to_fp32
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
 
 from estimator.errors import NotModelled
 from estimator.job import Job
+from estimator.job.objective import Objective
 from estimator.specs.spec import ModelSpec
 from estimator.verify.live import Live
 from estimator.verify.model import TRUE, autocast, plain
+
+METRICS = {"dpo": ("log_probs", "entropy", "mean_logits", "is_top1")}
+"""What each trainer asks of the model's scores, for its loss and its log."""
 
 
 class Trainer(nn.Module):
@@ -31,56 +36,66 @@ class Trainer(nn.Module):
     def __init__(self, job: Job, spec: ModelSpec, model: Any):
         if find_spec("trl") is None:
             raise NotModelled("verify plays this objective with TRL's own code: pip install trl==1.16.0", "training.objective")
-        from trl.trainer.dpo_trainer import DPOTrainer
         from trl.trainer.utils import add_fused_lm_head, disable_dropout_in_model
 
         super().__init__()
         asked = job.training.objective
         assert asked is not None
-        self.job, self.asked, self.model = job, asked, model
-        self.reference = None
+        self.job, self.asked, self.model, self.reference = job, asked, model, None
         disable_dropout_in_model(model)
-        outputs = ("log_probs", "entropy", "mean_logits", "is_top1")
-        base = model.get_base_model() if hasattr(model, "get_base_model") else model
-        add_fused_lm_head(base, outputs=outputs)
-        in_autocast(job, model)
+        if asked.type in METRICS:
+            add_fused_lm_head(model.get_base_model() if job.training.adapter else model, outputs=METRICS[asked.type])
+        _prepare(job, model)
         if asked.reference == "model":
-            training = job.training
-            dtype = TRUE.get(training.precision, torch.float32)
-            self.reference = plain(spec, "causal-lm", dtype, training.attention).eval()
+            dtype = TRUE.get(job.training.precision, torch.float32)
+            self.reference = plain(spec, "causal-lm", dtype, job.training.attention).eval()
             add_fused_lm_head(self.reference)
-            in_autocast(job, self.reference)
-        self.stand_in = SimpleNamespace(
-            model=model,
-            ref_model=self.reference,
-            accelerator=_Accelerator(),
-            args=SimpleNamespace(gradient_checkpointing_kwargs={"use_reentrant": job.training.reentrant_checkpointing}),
-            aux_loss_enabled=False,
-            ld_alpha=None,
-            precompute_ref_logps=asked.reference == "precomputed",
-            f_divergence_type="reverse_kl",
-            loss_types=["sigmoid"],
-            loss_weights=[1.0],
-            beta=0.1,
-            use_weighting=False,
-            label_smoothing=0.0,
-            _metrics={"train": defaultdict(list)},
-            _total_train_tokens=0,
-            _tp_size=1,
-        )
-        self.compute: Any = DPOTrainer._compute_loss
+            _prepare(job, self.reference)
+        self.stand_in = _stand_in(job, asked, model, self.reference)
 
     def batch(self, vocabulary: int) -> dict[str, Any]:
+        """Sequences without padding, and which of their tokens are scored."""
         training, asked = self.job.training, self.asked
         rows, tokens = 2 * training.micro_batch_size, training.sequence_length
         made = {"input_ids": torch.randint(0, vocabulary, (rows, tokens))}
-        made |= {name: torch.ones(rows, tokens, dtype=torch.int64) for name in ("attention_mask", "completion_mask")}
+        made["attention_mask"] = torch.ones(rows, tokens, dtype=torch.int64)
+        if asked.type == "dpo":
+            made["completion_mask"] = torch.ones(rows, tokens, dtype=torch.int64)
         if asked.reference == "precomputed":
             made |= {f"ref_{kind}_logps": torch.rand(rows // 2) for kind in ("chosen", "rejected")}
         return made
 
     def forward(self, **inputs: Any) -> Any:
-        return SimpleNamespace(loss=self.compute(self.stand_in, self.model, inputs, False))
+        return SimpleNamespace(loss=_losses()[self.asked.type](self.stand_in, self.model, inputs, False))
+
+
+def _losses() -> dict[str, Callable[..., Any]]:
+    from trl.trainer.dpo_trainer import DPOTrainer
+    from trl.trainer.reward_trainer import RewardTrainer
+
+    return {"dpo": DPOTrainer._compute_loss, "reward": RewardTrainer.compute_loss}
+
+
+def _stand_in(job: Job, asked: Objective, model: Any, reference: Any) -> SimpleNamespace:
+    """The settings that a trainer's loss reads, at their defaults."""
+    again = {"use_reentrant": job.training.reentrant_checkpointing}
+    return SimpleNamespace(
+        model=model,
+        ref_model=reference,
+        accelerator=_Accelerator(),
+        args=SimpleNamespace(gradient_checkpointing_kwargs=again, center_rewards_coefficient=None),
+        aux_loss_enabled=False,
+        ld_alpha=None,
+        precompute_ref_logps=asked.reference == "precomputed",
+        f_divergence_type="reverse_kl",
+        loss_types=["sigmoid"],
+        loss_weights=[1.0],
+        beta=0.1,
+        use_weighting=False,
+        _metrics={"train": defaultdict(list)},
+        _total_train_tokens=0,
+        _tp_size=1,
+    )
 
 
 class _Accelerator:
@@ -100,13 +115,14 @@ class _Accelerator:
         return contextlib.nullcontext()
 
 
-def in_autocast(job: Job, model: Any) -> None:
-    """Run the model's forward pass, and nothing else, in autocast, as accelerate prepares it."""
-    forward = model.forward
+def _prepare(job: Job, model: Any) -> None:
+    """Run the model's forward pass, and nothing else, in autocast, and widen what it returns, as accelerate prepares it."""
+    forward, mixed = model.forward, job.training.precision == "bf16-mixed"
 
     def cast(self: Any, *args: Any, **kwargs: Any) -> Any:
         with autocast(job):
-            return forward(*args, **kwargs)
+            made = forward(*args, **kwargs)
+        return convert_to_fp32(made) if mixed else made
 
     model.forward = MethodType(cast, model)
 
@@ -120,7 +136,8 @@ def kernels(job: Job, live: Live) -> Iterator[None]:
         return
     from trl.kernels import chunked_logprob
 
-    live.picked = job.training.sequence_length - max(1, asked.prompt_length)
+    if asked.type != "reward":
+        live.picked = job.training.sequence_length - max(1, asked.prompt_length)
     with (
         mock.patch.object(chunked_logprob, "_use_triton", return_value=True),
         mock.patch("trl.trainer.utils._use_triton", return_value=True),

@@ -9,12 +9,13 @@ from estimator.dtypes import DType
 from estimator.errors import NotModelled
 from estimator.families import build_model
 from estimator.families.build import Builder
-from estimator.families.heads import CausalLM, Model
+from estimator.families.heads import CausalLM, Model, SequenceClassification
 from estimator.job import Job
 from estimator.job.objective import Objective
 from estimator.specs.spec import ModelSpec
 from estimator.training.objectives.preference import Dpo
 from estimator.training.objectives.reference import Reference
+from estimator.training.objectives.reward import Reward
 from estimator.training.objectives.scores import Scorer
 
 
@@ -23,6 +24,8 @@ def objective(job: Job, spec: ModelSpec, build: Builder, model: Model, autocast:
     asked = job.training.objective
     if asked is None:
         return model
+    if asked.type == "reward" and isinstance(model, SequenceClassification):
+        return Reward(model, autocast)
     if not isinstance(model, CausalLM):
         raise NotModelled(f"{asked.type} of {spec.model_type} models is not modelled yet", "training.objective")
     policy = Scorer(model, autocast, metrics=True)

@@ -16,7 +16,7 @@ from estimator.tape.pointwise import add_scalar, mul_scalar, neg, sub
 from estimator.tape.reduction import mean
 from estimator.tape.tape import Tape
 from estimator.tape.tensor import Tensor, empty
-from estimator.tape.views import split
+from estimator.tape.views import halves
 from estimator.training.objectives.reference import Reference
 from estimator.training.objectives.scores import Scorer, labels_of
 
@@ -44,17 +44,12 @@ class Dpo:
             labels = labels_of(ids)
         scores = self.policy(ids, labels, self.prompt)
         with ids.tape.losing():
-            chosen, rejected = _halves(scores.of_sequences())
+            chosen, rejected = halves(scores.of_sequences())
             if not given:
                 beside = self.reference(ids, labels, self.prompt)
-                given = _halves(beside.of_sequences())
+                given = halves(beside.of_sequences())
             chosen_ratio = sub(chosen, given[0])
             rejected_ratio = sub(rejected, given[1])
             delta = sub(chosen_ratio, rejected_ratio)
             losses = neg(log_sigmoid(mul_scalar(delta)))
             return add_scalar(mul_scalar(mean(losses, 0))), ()
-
-
-def _halves(x: Tensor) -> list[Tensor]:
-    half = x.shape[0] // 2
-    return split(x, (half, half), 0)

@@ -13,17 +13,24 @@ def refuse(job: Job, spec: ModelSpec) -> None:
     """Raise `InvalidJob` or `NotModelled` for a settled training job whose objective does not fit the rest of it."""
     training, asked = job.training, job.training.objective
     if asked is None:
+        if training.labels == 1:
+            raise NotModelled("one label is a regression, whose loss is not modelled yet; two or more are", "training.labels")
         return
     name, strategy = asked.type, job.parallelism.strategy
     if strategy not in ("none", "ddp"):
         raise NotModelled(f"{name} under {strategy} is not modelled yet; one GPU and ddp are", WHERE)
-    if training.head != "causal-lm":
-        raise InvalidJob(f"{name} trains a causal-lm, not {training.head}", "training.head")
+    head = "sequence-classification" if name == "reward" else "causal-lm"
+    if training.head != head:
+        raise InvalidJob(f"{name} trains a {head}, not a {training.head}", "training.head")
+    if name == "reward" and training.labels != 1:
+        raise InvalidJob(f"a reward model has 1 label, not {training.labels}", "training.labels")
+    if name == "reward" and (asked.reference or asked.prompt_length):
+        raise InvalidJob("a reward model is trained on whole answers, without a reference: leave both out", WHERE)
     if training.implementation != "transformers" or training.loss != "eager" or training.transformers_release != "5":
         raise NotModelled(
             f"{name} is modelled with TRL's own loss over transformers 5: write implementation transformers and loss eager", WHERE
         )
-    if training.activation_checkpointing not in ("none", "full"):
+    if asked.reference and training.activation_checkpointing not in ("none", "full"):
         raise NotModelled(
             f"{name} switches checkpointing off and on again, in full: write none or full", "training.activation_checkpointing"
         )
