@@ -112,5 +112,5 @@ def not_modelled(job: Job) -> list[str]:
         "loading the checkpoint",
     ]
     if job.task == "train":
-        return [*left, "evaluation and checkpoint saving"]
+        return [*left, "checkpoint saving" if job.training.evaluation else "evaluation and checkpoint saving"]
     return [*left, "CUDA graphs", "sampling beyond one set of logits"] if job.serving.engine == "vllm" else left

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from estimator.job.adapter import Adapter
+from estimator.job.evaluation import Evaluation
 from estimator.job.objective import OneObjective
 from estimator.job.part import Bytes, Count, Length, Part, Tokens
 
@@ -86,6 +87,7 @@ class Training(Part):
         description="in float32 beside quantized weights: norms (TRL), all (peft.prepare_model_for_kbit_training)",
     )
     tokens: Tokens | None = Field(None, description="tokens that the whole run processes")
+    evaluation: Evaluation | None = Field(None, description="evaluation between steps; without it, none is counted")
     objective: OneObjective = Field(
         None, description="a loss over several models or answers, by its name or in full; without it (or sft), the head's own"
     )

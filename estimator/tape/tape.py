@@ -141,6 +141,8 @@ class Tape:
         self.autocast: Autocast | None = None
         self.saved_tensor_hooks: Hooks | None = None
         self.recomputing = False
+        self.evaluating = False
+        """Whether models are in evaluation mode: they drop nothing out."""
         self.adapted = True
         """Whether adapters are part of the layers that they are on."""
         self.remarks: dict[str, None] = {}

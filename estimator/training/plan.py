@@ -20,6 +20,7 @@ from estimator.parallel.zero3 import Zero3
 from estimator.specs.spec import ModelSpec
 from estimator.tape.tape import AMPERE, Gpu, Tape
 from estimator.training.adapters import FUSED, Lora, lora
+from estimator.training.evaluation import evaluation
 from estimator.training.objectives import objective
 from estimator.training.objectives.dropout import without_dropout
 from estimator.training.objectives.refusals import refuse
@@ -83,6 +84,7 @@ def trace_training(job: Job, spec: ModelSpec, topology: Topology, gpu: Gpu = AMP
         clipped=training.gradient_clipping,
         keeps_gradients=not training.zero_grad_to_none,
         widens=training.autocast and training.transformers_release != "5",
+        between=evaluation(job, build, model, autocast),
     )
     train(build, model, optimizer(training.optimizer, training.optimizer_implementation), step)
     return build

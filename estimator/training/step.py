@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from estimator.dtypes import DType
@@ -25,6 +26,8 @@ class Step:
     keeps_gradients: bool = False
     widens: bool = False
     """Whether what the model returns is converted to float32."""
+    between: Callable[[], None] | None = None
+    """What runs between steps, as evaluation does."""
 
 
 def train(build: Builder, model: Model, optimizer: Optimizer, step: Step) -> None:
@@ -39,6 +42,8 @@ def train(build: Builder, model: Model, optimizer: Optimizer, step: Step) -> Non
     run = build.root(model.forward)
     if step.keeps_gradients:
         kept(tape, trained)
+    if step.between is not None:
+        step.between()
     repeats = min(step.micro_steps, 2)
     for i in range(repeats):
         build.sharding.micro_step(last=i + 1 == repeats)
