@@ -17,7 +17,9 @@ def settled(job: Job, spec: ModelSpec) -> Job:
     training, serving, parallelism = job.training, job.serving, job.parallelism
     if "optimizer_implementation" not in training.model_fields_set and training.optimizer.startswith("sgd"):
         training = training.model_copy(update={"optimizer_implementation": "foreach"})
-    if "sequence_length" not in training.model_fields_set and most and training.sequence_length > most:
+    if training.lengths:
+        training = training.model_copy(update={"sequence_length": training.longest})
+    elif "sequence_length" not in training.model_fields_set and most and training.sequence_length > most:
         training = training.model_copy(update={"sequence_length": most})
     if "loss" not in training.model_fields_set and training.implementation == "liger":
         training = training.model_copy(update={"loss": "fused"})

@@ -58,8 +58,9 @@ def evaluate(build: Builder, model: Model, asked: Evaluation, batch: Batch, cast
         if count == 1:
             gathered = latest[:]
         else:
-            for i in range(len(latest)):
-                gathered[i] = cat((gathered[i], latest[i]), 0)
+            with tape.losing():
+                for i in range(len(latest)):
+                    gathered[i] = cat((gathered[i], latest[i]), 0)
     del latest, gathered, inputs
     tape.evaluating, tape.grad_enabled = False, before
 
