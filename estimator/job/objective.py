@@ -8,7 +8,7 @@ from pydantic import BeforeValidator, Field
 
 from estimator.job.part import Part
 
-Kind = Literal["dpo", "reward"]
+Kind = Literal["dpo", "reward", "grpo"]
 
 
 class Objective(Part):
@@ -21,11 +21,16 @@ class Objective(Part):
     reference: Literal["model", "adapter", "precomputed"] | None = Field(
         None,
         description="where the reference's scores come from: a second model, the model without its adapter, or computed before "
-        "training; without it, adapter where there is one, else model",
+        "training; without it, of dpo adapter where there is one, else model, and of grpo none (beta 0)",
     )
     prompt_length: Annotated[int, Field(ge=0, le=2**24)] = Field(
         0, description="of sequence_length, tokens of the prompt, which are not scored"
     )
+
+    @property
+    def pairs(self) -> bool:
+        """Whether a batch is of pairs."""
+        return self.type in ("dpo", "reward")
 
 
 def _named(given: Any) -> Any:

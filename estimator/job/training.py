@@ -119,4 +119,4 @@ class Training(Part):
     def tokens_per_pass(self) -> float:
         """Tokens of one forward pass on average, both answers of a pair counted."""
         mean = sum(bucket.tokens * bucket.share for bucket in self.lengths) if self.lengths else self.sequence_length
-        return self.micro_batch_size * mean * (2 if self.objective else 1)
+        return self.micro_batch_size * mean * (2 if self.objective and self.objective.pairs else 1)

@@ -7,6 +7,7 @@ and turn it into its gradient in place; gradients are added up in float32.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from estimator import dtypes
 from estimator.dtypes import DType
@@ -22,6 +23,10 @@ WORDS = 32768
 """Words of the vocabulary in a tile (`_CHUNKED_LOGPROB_CHUNK_SIZE`, trl/trainer/utils.py)."""
 
 
+Metrics = tuple[Literal["entropy", "mean_logits", "is_top1"], ...]
+"""What is read off the tiles beside log-probabilities; an entropy comes first, and has a gradient."""
+
+
 @dataclass(frozen=True, slots=True)
 class Head:
     """An output layer: weight [vocabulary, width] and bias, and what its products run in."""
@@ -31,19 +36,20 @@ class Head:
     compute: DType
 
 
-def log_probs(hidden: Tensor, head: Head, targets: Tensor, metrics: bool) -> tuple[Tensor, ...]:
-    """Log-probabilities [tokens] in float32; with `metrics` also entropies, mean logits and whether a target is the likeliest.
+def log_probs(hidden: Tensor, head: Head, targets: Tensor, metrics: Metrics = ()) -> tuple[Tensor, ...]:
+    """Log-probabilities [tokens] in float32, then the `metrics` in their order.
 
     `hidden` [tokens, width], `targets` [tokens]. Saves its arguments, the sums and the entropies.
     """
     tape, tokens = hidden.tape, hidden.shape[0]
+    differentiable = "entropy" in metrics
     wants = hidden.requires_grad, head.weight.requires_grad, head.bias is not None and head.bias.requires_grad
     arguments = [hidden, head.weight, *(() if head.bias is None else (head.bias,))]
 
     def backward(*given: Gradient) -> tuple[Gradient, ...]:
-        return _backward(given[2] if metrics else given[1], head, wants)
+        return _backward(given[2] if differentiable else given[1], head, wants)
 
-    node = record("ChunkedLogProb", arguments, (), backward, outputs=2 if metrics else 1)
+    node = record("ChunkedLogProb", arguments, (), backward, outputs=2 if differentiable else 1)
     sums = [empty(tape, (tokens,), dtypes.float32, "zeros") for _ in range(7)]
     tile = _tile(tape, tokens, head.compute)
     for start in range(0, tokens, TOKENS):
@@ -55,14 +61,16 @@ def log_probs(hidden: Tensor, head: Head, targets: Tensor, metrics: bool) -> tup
     log_z = binary("add", sums[0], unary("log", sums[1]))
     out = unary("sub", log_z)
     results = [attach(node, out)]
-    if metrics:
-        entropy = binary("sub", log_z, unary("div", log_z))
-        mean = unary("div", log_z)
-        likeliest = binary("bitwise_and", unary("ge", mean, dtypes.bool_), unary("gt", mean, dtypes.bool_))
-        results += [attach(node, entropy), mean, likeliest]
-        entropy.output_nr = 1 if node is not None else 0
+    for name in metrics:
+        if name == "entropy":
+            results.append(attach(node, binary("sub", log_z, unary("div", log_z))))
+            results[-1].output_nr = 1 if node is not None else 0
+        elif name == "mean_logits":
+            results.append(unary("div", log_z))
+        else:
+            results.append(binary("bitwise_and", unary("ge", log_z, dtypes.bool_), unary("gt", log_z, dtypes.bool_)))
     if node is not None:
-        last = results[1].detach() if metrics else log_z
+        last = results[1].detach() if differentiable else log_z
         node.save((hidden, *(t.detach() for t in arguments[1:]), targets, log_z, last))
     del sums, tile, rows
     return tuple(results)

@@ -6,9 +6,11 @@ Needs `trl` (1.16) beside the extra `torch`; its trainers' methods are called on
 from __future__ import annotations
 
 import contextlib
+import inspect
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from importlib.util import find_spec
 from types import MethodType, SimpleNamespace
 from typing import Any
@@ -26,7 +28,7 @@ from estimator.specs.spec import ModelSpec
 from estimator.verify.live import Live
 from estimator.verify.model import TRUE, autocast, plain
 
-METRICS = {"dpo": ("log_probs", "entropy", "mean_logits", "is_top1")}
+METRICS = {"dpo": ("log_probs", "entropy", "mean_logits", "is_top1"), "grpo": ("log_probs", "entropy")}
 """What each trainer asks of the model's scores, for its loss and its log."""
 
 
@@ -52,10 +54,17 @@ class Trainer(nn.Module):
             add_fused_lm_head(self.reference)
             _prepare(job, self.reference)
         self.stand_in = _stand_in(job, asked, model, self.reference)
+        self.waiting: list[dict[str, Any]] = []
+        self.taken = 0
 
     def batch(self, vocabulary: int) -> dict[str, Any]:
         """Sequences without padding, and which of their tokens are scored."""
         training, asked = self.job.training, self.asked
+        if asked.type == "grpo":
+            if self.taken % training.gradient_accumulation_steps == 0:
+                self.waiting = _answers(self.job, vocabulary)
+            self.taken += 1
+            return self.waiting[(self.taken - 1) % training.gradient_accumulation_steps]
         rows, tokens = 2 * training.micro_batch_size, training.sequence_length
         made = {"input_ids": torch.randint(0, vocabulary, (rows, tokens))}
         made["attention_mask"] = torch.ones(rows, tokens, dtype=torch.int64)
@@ -66,31 +75,62 @@ class Trainer(nn.Module):
         return made
 
     def forward(self, **inputs: Any) -> Any:
-        return SimpleNamespace(loss=_losses()[self.asked.type](self.stand_in, self.model, inputs, False))
+        return SimpleNamespace(loss=_losses()[self.asked.type](self.stand_in, self.model, inputs))
+
+
+def _answers(job: Job, vocabulary: int) -> list[dict[str, Any]]:
+    """The answers of a step, as each micro-step gets its part of them."""
+    from trl.trainer.utils import split_tensor_dict
+
+    training, asked = job.training, job.training.objective
+    assert asked is not None
+    rows = training.gradient_accumulation_steps * training.micro_batch_size
+    prompt, answer = (rows, asked.prompt_length), (rows, training.sequence_length - asked.prompt_length)
+    made: dict[str, Any] = {}
+    for name, shape in (("prompt", prompt), ("completion", answer)):
+        made |= {f"{name}_ids": torch.randint(0, vocabulary, shape), f"{name}_mask": torch.ones(shape, dtype=torch.int64)}
+    made |= {"advantages": torch.rand(rows), "num_items_in_batch": torch.empty((), dtype=torch.int64)}
+    made |= {"old_per_token_logps": torch.rand(answer), "importance_sampling_ratio": torch.rand(rows, 1)}
+    made["sampling_per_token_logps"] = torch.rand(answer)
+    if asked.reference:
+        made["ref_per_token_logps"] = torch.rand(answer)
+    return split_tensor_dict(made, training.gradient_accumulation_steps)
 
 
 def _losses() -> dict[str, Callable[..., Any]]:
     from trl.trainer.dpo_trainer import DPOTrainer
+    from trl.trainer.grpo_trainer import GRPOTrainer
     from trl.trainer.reward_trainer import RewardTrainer
 
-    return {"dpo": DPOTrainer._compute_loss, "reward": RewardTrainer.compute_loss}
+    return {
+        "dpo": lambda *args: DPOTrainer._compute_loss(*args, return_outputs=False),
+        "reward": RewardTrainer.compute_loss,
+        "grpo": GRPOTrainer._compute_loss,
+    }
 
 
 def _stand_in(job: Job, asked: Objective, model: Any, reference: Any) -> SimpleNamespace:
     """The settings that a trainer's loss reads, at their defaults."""
-    again = {"use_reentrant": job.training.reentrant_checkpointing}
+    again, steps = {"use_reentrant": job.training.reentrant_checkpointing}, job.training.gradient_accumulation_steps
     return SimpleNamespace(
+        **_of_grpo(asked, steps),
         model=model,
         ref_model=reference,
         accelerator=_Accelerator(),
-        args=SimpleNamespace(gradient_checkpointing_kwargs=again, center_rewards_coefficient=None),
+        args=SimpleNamespace(
+            gradient_checkpointing_kwargs=again,
+            center_rewards_coefficient=None,
+            delta=None,
+            steps_per_generation=steps,
+            use_bias_correction_kl=False,
+        ),
         aux_loss_enabled=False,
         ld_alpha=None,
         precompute_ref_logps=asked.reference == "precomputed",
         f_divergence_type="reverse_kl",
         loss_types=["sigmoid"],
         loss_weights=[1.0],
-        beta=0.1,
+        beta=0.1 if asked.reference else 0.0,
         use_weighting=False,
         _metrics={"train": defaultdict(list)},
         _total_train_tokens=0,
@@ -98,10 +138,38 @@ def _stand_in(job: Job, asked: Objective, model: Any, reference: Any) -> SimpleN
     )
 
 
+def _of_grpo(asked: Objective, steps: int) -> dict[str, Any]:
+    """Those that only GRPO's loss reads."""
+    if asked.type != "grpo":
+        return {}
+    from trl.trainer.grpo_trainer import GRPOTrainer
+
+    settings: dict[str, Any] = {
+        "top_entropy_quantile": 1.0,
+        "off_policy_mask_threshold": None,
+        "importance_sampling_level": "token",
+        "loss_type": "dapo",
+        "epsilon_low": 0.2,
+        "epsilon_high": 0.2,
+        "use_vllm": True,
+        "vllm_importance_sampling_correction": True,
+        "_entropy_bonus_enabled": False,
+        "current_gradient_accumulation_steps": steps,
+    }
+
+    scorer = inspect.unwrap(GRPOTrainer._get_per_token_logps_and_entropies)
+    scored = partial(scorer, SimpleNamespace(accelerator=_Accelerator()))
+    return settings | {"_get_per_token_logps_and_entropies": scored}
+
+
 class _Accelerator:
     """One process's."""
 
     device = torch.device("cpu")
+    num_processes = 1
+
+    def reduce(self, x: torch.Tensor, reduction: str) -> torch.Tensor:
+        return x
 
     def gather(self, x: torch.Tensor) -> torch.Tensor:
         return x

@@ -9,10 +9,11 @@ from estimator.dtypes import DType
 from estimator.errors import NotModelled
 from estimator.families import build_model
 from estimator.families.build import Builder
-from estimator.families.heads import CausalLM, Model, SequenceClassification
+from estimator.families.heads import Batch, CausalLM, Model, SequenceClassification
 from estimator.job import Job
 from estimator.job.objective import Objective
 from estimator.specs.spec import ModelSpec
+from estimator.training.objectives.group import Grpo
 from estimator.training.objectives.preference import Dpo
 from estimator.training.objectives.reference import Reference
 from estimator.training.objectives.reward import Reward
@@ -28,7 +29,13 @@ def objective(job: Job, spec: ModelSpec, build: Builder, model: Model, autocast:
         return Reward(model, autocast)
     if not isinstance(model, CausalLM):
         raise NotModelled(f"{asked.type} of {spec.model_type} models is not modelled yet", "training.objective")
-    policy = Scorer(model, autocast, metrics=True)
+    if asked.type == "grpo":
+        beside = _reference(asked, spec, build, model, autocast) if asked.reference else None
+        steps = job.training.gradient_accumulation_steps
+        answers = Grpo(Scorer(model, autocast, ("entropy",)), beside, asked.prompt_length, steps)
+        answers.gather(build.tape, Batch(job.training.micro_batch_size, job.training.sequence_length, 0))
+        return answers
+    policy = Scorer(model, autocast, ("entropy", "mean_logits", "is_top1"))
     return Dpo(policy, _reference(asked, spec, build, model, autocast), asked.prompt_length)
 
 

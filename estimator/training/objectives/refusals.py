@@ -30,7 +30,7 @@ def refuse(job: Job, spec: ModelSpec) -> None:
         raise NotModelled(
             f"{name} is modelled with TRL's own loss over transformers 5: write implementation transformers and loss eager", WHERE
         )
-    if asked.reference and training.activation_checkpointing not in ("none", "full"):
+    if name != "reward" and training.activation_checkpointing not in ("none", "full"):
         raise NotModelled(
             f"{name} switches checkpointing off and on again, in full: write none or full", "training.activation_checkpointing"
         )
@@ -41,6 +41,12 @@ def refuse(job: Job, spec: ModelSpec) -> None:
             f"a prompt of {asked.prompt_length} tokens leaves none of {training.sequence_length} for the answer",
             f"{WHERE}.prompt_length",
         )
+    if name == "grpo" and not asked.prompt_length:
+        raise InvalidJob("answers need a prompt: write how many tokens of sequence_length it has", f"{WHERE}.prompt_length")
+    if name == "grpo" and asked.reference == "precomputed":
+        raise InvalidJob("answers that are not there yet cannot be scored before: write model, or adapter", f"{WHERE}.reference")
+    if name == "grpo" and asked.reference == "model" and training.adapter:
+        raise InvalidJob("beside an adapter TRL's reference is the model without it: write adapter", f"{WHERE}.reference")
     if asked.reference == "adapter" and not training.adapter:
         raise InvalidJob(
             "without an adapter the model is no reference of its own: write model, or precomputed", f"{WHERE}.reference"

@@ -1,5 +1,5 @@
 """What a causal language model makes of given tokens, without ever having all logits (TRL 1.16, trl/trainer/utils.py,
-`add_fused_lm_head`): per token its log-probability, and with `metrics` three numbers more that are only logged."""
+`add_fused_lm_head`): per token its log-probability, and `metrics` for the log."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from estimator.dtypes import DType
 from estimator.families.heads import CausalLM
 from estimator.tape.autocast import autocast
 from estimator.tape.autograd import attach, record
-from estimator.tape.logprobs import Head, log_probs, masked_scatter
+from estimator.tape.layout import normalized
+from estimator.tape.logprobs import Head, Metrics, log_probs, masked_scatter
 from estimator.tape.pointwise import div, neg
 from estimator.tape.tensor import Tensor, alias, empty, unary
-from estimator.tape.views import index, narrow
+from estimator.tape.views import cat, index, narrow
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +23,7 @@ class Scorer:
 
     model: CausalLM
     autocast: DType | None
-    metrics: bool = False
+    metrics: Metrics = ()
 
     def __call__(self, ids: Tensor, labels: Tensor, prompt: int) -> Scores:
         """Of `ids` [sequences, tokens] all but the first `prompt` tokens, and never the very first, are scored."""
@@ -57,9 +58,14 @@ class Scores:
     mask: Tensor
     loss: Tensor
 
+    def of_answers(self, tokens: int) -> list[Tensor]:
+        """Log-probabilities and entropies of the last so many tokens, each [sequences, tokens], copied."""
+        parts = [last(each, tokens) for each in (self.log_probs, self.metrics[0])]
+        return [cat((part,), 0) for part in parts]
+
     def of_sequences(self) -> Tensor:
         """The log-probabilities of whole sequences, [sequences]: a sum over the last so many tokens, which are all."""
-        return _summed(_last(self.log_probs))
+        return _summed(last(self.log_probs, self.log_probs.shape[1]))
 
 
 def labels_of(ids: Tensor) -> Tensor:
@@ -83,11 +89,12 @@ def total_of(x: Tensor) -> Tensor:
     return attach(node, empty(x.tape, (), x.dtype, "sum"))
 
 
-def _last(x: Tensor) -> Tensor:
-    """`x[:, -n:]` where n is all: a view, which Python's indexing takes for a part, since it begins at -n."""
+def last(x: Tensor, count: int) -> Tensor:
+    """`x[:, -count:]`: a view, which Python's indexing takes for a part though it be all, since it begins at -count."""
     shape = x.shape
     node = record("SliceBackward", (x,), (), lambda g: empty(g.tape, shape, g.dtype, "slice_backward"))
-    return attach(node, alias(x, shape))
+    part = shape[0], count
+    return attach(node, alias(x, part, normalized(part, x.element_strides())))
 
 
 def _summed(x: Tensor) -> Tensor:
