@@ -18,6 +18,7 @@ from estimator.hardware.capability import gpu
 from estimator.hardware.capacity import Capacity, capacity
 from estimator.host.memory import check_host, host_memory, host_settled
 from estimator.job import Job, defaults_used, read_job
+from estimator.job.training import Bucket
 from estimator.notes import assumptions, not_modelled, warnings, what_stays
 from estimator.parallel.topology import Topology, topology
 from estimator.playing import Play, play
@@ -31,7 +32,7 @@ from estimator.specs.resolve import Model, resolve
 from estimator.specs.spec import DecoderSpec, ModelSpec
 from estimator.tape.replay import Replay
 from estimator.tape.tape import KV_CACHE
-from estimator.timing.step import decode_time, training_time
+from estimator.timing.step import average_time, decode_time, training_time
 from estimator.training import partial
 from estimator.training.offload import check_offload
 from estimator.training.optimizers.refusals import check_optimizer
@@ -101,7 +102,7 @@ def _answer(run: _Run) -> Answer:
     if host is not None:
         memory = memory.model_copy(update={"host_bytes": host.phases})
     verdict = judge_host(judge(job, memory), host)
-    time = _time(job, build, played, place, card)
+    time = _time(job, model.spec, build, played, place, card)
     return Answer(
         fits=verdict.fits,
         verdict=verdict.verdict,
@@ -242,18 +243,28 @@ def _parameters(build: Builder, model: Model, place: Topology) -> Parameters:
     )
 
 
-def _time(job: Job, build: Builder, played: Replay, place: Topology, card: Capacity) -> Time | None:
+def _time(job: Job, spec: ModelSpec, build: Builder, played: Replay, place: Topology, card: Capacity) -> Time | None:
     if card.accelerator is None:
         return None
     if job.task == "serve":
         return decode_time(played.phases[-1].end_bytes, job.serving.concurrency, card.accelerator)
-    training = job.training
+    training, compute = job.training, precision_of(job, place).compute.name
     steps = training.gradient_accumulation_steps
-    tokens = training.micro_batch_size * training.sequence_length * steps
-    compute = precision_of(job, place).compute.name
     if training.tf32 and "tf32" in card.accelerator.peak:
         compute = "tf32"
-    return training_time(build.tape, card.accelerator, compute, steps, tokens, place.data)
+    times = []
+    for bucket in training.lengths or [Bucket(tokens=training.sequence_length, share=1)]:
+        one = _of_length(job, bucket.tokens)
+        tape = build.tape if bucket.tokens == training.sequence_length else play(one, spec, place, gpu(job, card)).build.tape
+        tokens = round(one.training.tokens_per_pass * steps)
+        times.append((bucket.share, training_time(tape, card.accelerator, compute, steps, tokens, place.data)))
+    return average_time(times)
+
+
+def _of_length(job: Job, tokens: int) -> Job:
+    """The job with all batches of one length."""
+    changes = {"sequence_length": tokens, "lengths": None}
+    return job.model_copy(update={"training": job.training.model_copy(update=changes)})
 
 
 def _cost(job: Job, time: Time | None, place: Topology, card: Capacity) -> Any:
@@ -265,9 +276,7 @@ def _cost(job: Job, time: Time | None, place: Topology, card: Capacity) -> Any:
         return None
     if time is None:
         return unpriced("without the card's name neither its speed nor its price is known")
-    per_step = (
-        job.training.micro_batch_size * job.training.sequence_length * job.training.gradient_accumulation_steps * place.data
-    )
+    per_step = job.training.tokens_per_pass * job.training.gradient_accumulation_steps * place.data
     steps = math.ceil(job.training.tokens / per_step)
     expected, low, high = (steps * s * place.gpus / 3600 for s in (time.step_seconds, *time.range_seconds))
     return cost(expected, low, high, name)

@@ -23,7 +23,9 @@ def settled(job: Job, spec: ModelSpec) -> Job:
         training = training.model_copy(update={"optimizer_implementation": IMPLEMENTATIONS[training.optimizer][0]})
     if training.optimizer_rank is None and training.optimizer in RANKS:
         training = training.model_copy(update={"optimizer_rank": RANKS[training.optimizer]})
-    if "sequence_length" not in training.model_fields_set and most and training.sequence_length > most:
+    if training.lengths:
+        training = training.model_copy(update={"sequence_length": training.longest})
+    elif "sequence_length" not in training.model_fields_set and most and training.sequence_length > most:
         training = training.model_copy(update={"sequence_length": most})
     if "loss" not in training.model_fields_set and training.implementation == "liger":
         training = training.model_copy(update={"loss": "fused"})
@@ -33,10 +35,16 @@ def settled(job: Job, spec: ModelSpec) -> Job:
         training = training.model_copy(update={"activation_checkpointing": "none"})
     if training.target_length is None and spec.most_targets:
         training = training.model_copy(update={"target_length": min(training.sequence_length, spec.most_targets)})
+    if training.objective and training.objective.type == "reward":
+        scored = {"head": training.head or "sequence-classification", "labels": training.labels or 1}
+        training = training.model_copy(update=scored)
     if training.head is None:
         training = training.model_copy(update={"head": next(iter(heads(spec.model_type)))})
     if training.labels is None and training.head and training.head.endswith("classification"):
         training = training.model_copy(update={"labels": 2})
+    if training.objective and training.objective.reference is None and training.objective.type == "dpo":
+        reference = training.objective.model_copy(update={"reference": "adapter" if training.adapter else "model"})
+        training = training.model_copy(update={"objective": reference})
     if "context" not in serving.model_fields_set and most and serving.context > most:
         serving = serving.model_copy(update={"context": most})
     if parallelism.data is None:

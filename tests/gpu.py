@@ -21,9 +21,9 @@ from estimator import Job, estimate
 from estimator.specs.resolve import resolve
 from estimator.specs.spec import DecoderSpec, ModelSpec
 from estimator.units import MIB
+from estimator.verify.batch import batch
 from estimator.verify.model import autocast, build, config, defaulting_to
 from estimator.verify.optimizers import make_optimizer
-from estimator.verify.step import batch
 from tests.jobs import cases, job_of
 
 STEPS = 3

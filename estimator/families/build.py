@@ -29,7 +29,7 @@ from estimator.families.modules import (
 )
 from estimator.families.recomputed import recomputing
 from estimator.tape.layout import Shape
-from estimator.tape.tape import PARAMETER, Slot, Tape
+from estimator.tape.tape import OTHER_MODEL, PARAMETER, Slot, Tape
 from estimator.tape.tensor import Tensor, empty
 
 Forward = Callable[..., tuple[Tensor, Any]]
@@ -234,6 +234,8 @@ class Builder:
     trained: Trained | None = None
     cache: Callable[[], Cache] | None = None
     unrolled: bool = False
+    beside: str = ""
+    """What the model is to the one that is trained, where it is another: it is in evaluation mode."""
     parameters: list[Parameter] = field(default_factory=list)
     buffers: list[Buffer] = field(default_factory=list)
     linears: list[str] = field(default_factory=list)
@@ -260,6 +262,11 @@ class Builder:
     @property
     def training(self) -> bool:
         """Whether the model is built to be trained: a served one has a cache instead, in which no prefix is trained."""
+        return self._held and not self.beside
+
+    @property
+    def _held(self) -> bool:
+        """Whether it is held as a model that is trained, if it is not: nobody freezes one that is only asked."""
         return self.cache is None or self.tape.prefix > 0
 
     @property
@@ -284,10 +291,10 @@ class Builder:
     ) -> Tensor:
         """A new parameter; frozen where an adapter or other parameters are trained instead, unless `trainable` says otherwise."""
         if trainable is None:
-            trainable = self.training and (self._trains(name) if self.adapter else self.quantization is None)
+            trainable = self._held and (self._trains(name) if self.adapter else self.quantization is None)
             trainable = trainable and (self.trained is None or self.trained.trains(name, self._chosen))
         dtype = dtype or (self.norms if self.norms and "norm" in name else self.dtype)
-        with self.tape.counting(PARAMETER):
+        with self.tape.counting(OTHER_MODEL if self.beside else PARAMETER):
             tensor, local = self.sharding.parameter(self.tape, shape, dtype, name)
         tensor.requires_grad = trainable
         count = tensor.numel if count is None else count
@@ -313,7 +320,7 @@ class Builder:
     def buffer(self, name: str, shape: Shape, dtype: DType) -> Tensor:
         """Bytes that live with the model but are no parameters of it: rotary frequencies, quantization constants."""
         self.buffers.append(Buffer(prod(shape), dtype, self.tape.slot))
-        with self.tape.counting(PARAMETER):
+        with self.tape.counting(OTHER_MODEL if self.beside else PARAMETER):
             return empty(self.tape, shape, dtype, name)
 
     def linear(
@@ -473,6 +480,7 @@ class Builder:
             )
         parts = self._parts(each)
         self.alike = not before and len(set(parts)) == 1
+        label = f"{self.beside} {label}" if self.beside else label
         return Layers(self.tape, parts, self.checkpointing, edges, build, label, self.sharding.input_dtype, holding, before)
 
     def _parts(self, kinds: Sequence[Any]) -> list[Part]:

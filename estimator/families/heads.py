@@ -103,16 +103,21 @@ class SequenceClassification:
 
     def forward(self, *inputs: Tensor) -> tuple[Tensor, Held]:
         ids, labels = inputs
+        pooled, *held = self.pooled(ids)
+        with ids.tape.losing():
+            loss = cross_entropy(pooled, labels)
+        del held
+        return loss, pooled
+
+    def pooled(self, ids: Tensor) -> tuple[Tensor, ...]:
+        """Scores of each sequence, [sequences, labels]; beside them what forward holds to its end."""
         hidden = self.body.forward(ids)
         with ids.tape.losing():
             logits = self.score(hidden)
             last, *held = _last_tokens(ids)
-            pooled = index(
-                logits, (empty(ids.tape, labels.shape, dtypes.int64, "arange"), last), (*labels.shape, logits.shape[-1])
-            )
-            loss = cross_entropy(pooled, labels)
-        del last, held
-        return loss, pooled
+            each = empty(ids.tape, last.shape, dtypes.int64, "arange")
+            pooled = index(logits, (each, last), (*last.shape, logits.shape[-1]))
+        return pooled, hidden, logits, last, *held
 
 
 def decoder_heads(body: Callable[[Any, Builder], Body]) -> dict[str, Head]:

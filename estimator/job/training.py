@@ -9,6 +9,8 @@ from pydantic import Field, model_validator
 
 from estimator.job.adapter import Adapter
 from estimator.job.dtypes import Dtypes
+from estimator.job.evaluation import Evaluation
+from estimator.job.objective import OneObjective
 from estimator.job.optimizer import ALIASES, Implementation, Optimizer
 from estimator.job.part import Bytes, Count, Length, Part, Storage, Tokens
 from estimator.job.trainable import Trained
@@ -61,6 +63,13 @@ class CheckpointForm(Part):
         return self
 
 
+class Bucket(Part):
+    """Batches of one length."""
+
+    tokens: Length = Field(description="of each sequence of such a batch, padding included")
+    share: Annotated[float, Field(gt=0, le=1)] = Field(description="of all batches; the shares sum to 1")
+
+
 class Training(Part):
     """How it is trained."""
 
@@ -98,7 +107,9 @@ class Training(Part):
         None, description="tokens on the decoder's side of an encoder-decoder; without it, as many as sequence_length"
     )
     head: Head | None = Field(None, description="output layer and loss; without it, the model's usual one")
-    labels: Annotated[int, Field(ge=2, le=2**20)] | None = Field(None, description="classes of a classification; without it, 2")
+    labels: Annotated[int, Field(ge=1, le=2**20)] | None = Field(
+        None, description="classes of a classification; without it, 2, and of a reward model 1"
+    )
     gradient_accumulation_steps: Count = 1
     activation_checkpointing: Literal["none", "full", "sqrt", "selective"] | CheckpointForm = "full"
     reentrant_checkpointing: bool = Field(False, description="torch's older checkpointing (use_reentrant=True)")
@@ -133,6 +144,13 @@ class Training(Part):
         description="in float32 beside quantized weights: norms (TRL), all (peft.prepare_model_for_kbit_training)",
     )
     tokens: Tokens | None = Field(None, description="tokens that the whole run processes")
+    lengths: Annotated[list[Bucket], Field(min_length=1, max_length=64)] | None = Field(
+        None, description="batches of several lengths: memory is that of the longest, which is sequence_length, time that of all"
+    )
+    evaluation: Evaluation | None = Field(None, description="evaluation between steps; without it, none is counted")
+    objective: OneObjective = Field(
+        None, description="a loss over several models or answers, by its name or in full; without it (or sft), the head's own"
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -141,3 +159,22 @@ class Training(Part):
         if isinstance(given, Mapping) and isinstance(name := given.get("optimizer"), str) and name in ALIASES:
             return {**ALIASES[name], **{key: value for key, value in given.items() if key != "optimizer"}}
         return given
+
+    @model_validator(mode="after")
+    def _whole(self) -> Training:
+        if self.lengths and abs(sum(bucket.share for bucket in self.lengths) - 1) > 0.001:
+            raise ValueError("the shares of lengths do not sum to 1")
+        if self.lengths and "sequence_length" in self.model_fields_set and self.sequence_length != self.longest:
+            raise ValueError(f"the longest of lengths is {self.longest}: leave sequence_length {self.sequence_length} out")
+        return self
+
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest sequences."""
+        return max(bucket.tokens for bucket in self.lengths) if self.lengths else self.sequence_length
+
+    @property
+    def tokens_per_pass(self) -> float:
+        """Tokens of one forward pass on average, both answers of a pair counted."""
+        mean = sum(bucket.tokens * bucket.share for bucket in self.lengths) if self.lengths else self.sequence_length
+        return self.micro_batch_size * mean * (2 if self.objective and self.objective.pairs else 1)

@@ -14,6 +14,8 @@ from estimator.tape.replay import Stretch, folded
 from estimator.tape.tape import OPTIMIZER_STATE, Slot, Tape
 
 STEPS = 2
+BETWEEN = ("evaluate", "generate", "score")
+"""Phases that run in the thread in which forward runs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +38,9 @@ def reserved(tape: Tape, workspace: int, expandable: bool = False) -> Reserved:
         for name, blocks in phases:
             if name == "load":
                 continue
-            if name != "optimizer_step" and name not in threads:
-                threads.add(name)
+            thread = "forward" if name in BETWEEN else name
+            if thread != "optimizer_step" and thread not in threads:
+                threads.add(thread)
                 run.allocator.malloc(workspace)
             if name == "optimizer_step" and not step:
                 born, run.born = run.born, []

@@ -242,7 +242,7 @@ def gelu(x: Tensor) -> Tensor:
 
 def dropout(x: Tensor, p: float) -> Tensor:
     """CUDA's fused dropout in training mode: saves a mask of one byte per element. `p` 0 does nothing."""
-    if not p:
+    if not p or x.tape.evaluating:
         return x
     node = record("NativeDropoutBackward", (x,), (), lambda g, mask: binary("native_dropout_backward", g, mask, g.dtype))
     out = attach(node, unary("native_dropout", x))

@@ -29,6 +29,7 @@ def scaled_dot_product_attention(
 ) -> Tensor:
     """Attention in the kernel that torch chooses. `grouped`: fewer key heads are shared (`enable_gqa`)."""
     tape = q.tape
+    dropout_p = 0.0 if tape.evaluating else dropout_p
     dtype = q.dtype if tape.autocast is None else tape.autocast.dtype
     shared = k.shape[1] != q.shape[1]
     if grouped or not shared:

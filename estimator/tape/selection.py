@@ -9,7 +9,7 @@ from estimator import dtypes
 from estimator.tape.autograd import Gradient, attach, record
 from estimator.tape.layout import Shape
 from estimator.tape.selective import made
-from estimator.tape.tensor import Tensor, empty
+from estimator.tape.tensor import Tensor, binary, empty, unary
 
 
 def topk(x: Tensor, k: int) -> tuple[Tensor, Tensor]:
@@ -31,6 +31,26 @@ def _picked(name: str, x: Tensor, shape: Shape) -> tuple[Tensor, Tensor]:
     if node is not None:
         node.save((places,))
     return values, places
+
+
+def minimum(a: Tensor, b: Tensor) -> Tensor:
+    """The lesser of two, element by element. Saves both; where they are equal each gets half of the gradient.
+
+    derivatives.yaml, `minimum`: `at::where(self == other, grad / 2, grad).masked_fill_(self > other, 0)`, and so the other's.
+    """
+    return attach(record("MinimumBackward", (a, b), (a, b), _minimum_backward), binary("minimum", a, b))
+
+
+def _minimum_backward(g: Tensor, a: Tensor, b: Tensor) -> tuple[Gradient, Gradient]:
+    def one() -> Tensor:
+        equal, half = binary("eq", a, b, dtypes.bool_), unary("div", g)
+        shared = binary("where", equal, half, g.dtype)
+        greater = binary("gt", a, b, dtypes.bool_)
+        del equal, half, greater
+        return shared
+
+    other = one()
+    return one(), other
 
 
 def sort(x: Tensor) -> tuple[Tensor, Tensor]:

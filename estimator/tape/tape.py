@@ -26,7 +26,7 @@ ALLOCATION_STEP = 512
 """Bytes; CUDA's caching allocator rounds every allocation up to a multiple (`kMinBlockSize`, CUDACachingAllocator.cpp)."""
 
 # What a storage is counted as at the peak.
-PARAMETER, GRADIENT, OPTIMIZER_STATE, KV_CACHE, ACTIVATION, LOSS, COMMUNICATION, TEMPORARY = COMPONENTS = (
+PARAMETER, GRADIENT, OPTIMIZER_STATE, KV_CACHE, ACTIVATION, LOSS, COMMUNICATION, OTHER_MODEL, TEMPORARY = COMPONENTS = (
     "parameters",
     "gradients",
     "optimizer_states",
@@ -34,6 +34,7 @@ PARAMETER, GRADIENT, OPTIMIZER_STATE, KV_CACHE, ACTIVATION, LOSS, COMMUNICATION,
     "activations",
     "logits_and_loss",
     "communication_buffers",
+    "other_models",
     "temporaries",
 )
 
@@ -154,6 +155,10 @@ class Tape:
         """Keys that every attention layer has before those of the tokens."""
         self.batch_mask = "none"
         """Whether sequences end early (`padding`), or hold several documents (`packed`): then the batch has a mask of its own."""
+        self.evaluating = False
+        """Whether models are in evaluation mode: they drop nothing out."""
+        self.adapted = True
+        """Whether adapters are part of the layers that they are on."""
         self.remarks: dict[str, None] = {}
         """What a caller should know of how operations ran."""
         self.backward_callbacks: list[Callable[[], None]] = []

@@ -182,6 +182,12 @@ def split(x: Tensor, sizes: Sequence[int], dim: int) -> list[Tensor]:
     return outs
 
 
+def halves(x: Tensor) -> list[Tensor]:
+    """The first and the last half of the first dimension (`x.chunk(2)`)."""
+    half = x.shape[0] // 2
+    return split(x, (half, half), 0)
+
+
 def cat(parts: Sequence[Tensor], dim: int) -> Tensor:
     """Join tensors in a new one, of the widest of their types; their gradients are views of its gradient."""
     shape = list(parts[0].shape)

@@ -5,6 +5,7 @@ Communication, memory traffic and launch overheads are inside that share, not mo
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
@@ -43,6 +44,26 @@ def training_time(tape: Tape, card: Accelerator, compute: str, micro_steps: int,
         mfu=useful / (seconds * peak.value * 1e12),
         bottleneck="compute (assumed)",
         range_seconds=(seconds * share.value / share.high, seconds * share.value / share.low),
+    )
+
+
+def average_time(times: Sequence[tuple[float, Time | None]]) -> Time | None:
+    """The time of an average step, given each kind's share of the steps; None if that of one kind is not known."""
+    known = [(share, time) for share, time in times if time is not None]
+    if len(known) < len(times) or len(known) == 1:
+        return known[0][1] if len(known) == len(times) else None
+    seconds = sum(share * time.step_seconds for share, time in known)
+    low, high = (sum(share * time.range_seconds[i] for share, time in known) for i in (0, 1))
+    tokens = sum(share * time.step_seconds * time.tokens_per_second for share, time in known)
+    each = sum(share * time.step_seconds * time.tokens_per_second_per_gpu for share, time in known)
+    return Time(
+        step_seconds=seconds,
+        tokens_per_second=tokens / seconds,
+        tokens_per_second_per_gpu=each / seconds,
+        flops_per_step=round(sum(share * time.flops_per_step for share, time in known)),
+        mfu=sum(share * time.step_seconds * time.mfu for share, time in known) / seconds,
+        bottleneck=known[0][1].bottleneck,
+        range_seconds=(low, high),
     )
 
 

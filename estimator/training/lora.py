@@ -75,6 +75,8 @@ class LoraLinear:
 
     def __call__(self, x: Tensor) -> Tensor:
         result = self.base(x)
+        if not x.tape.adapted:
+            return result
         dtype, quantization = result.dtype, self.quantization
         if quantization is None or quantization.startswith(("gptq", "hqq")):
             adapted = to(x, self.lora_a.weight.dtype)

@@ -28,8 +28,12 @@ from estimator.tape.host import with_host
 from estimator.tape.tape import AMPERE, Gpu, Tape
 from estimator.training import prompts
 from estimator.training.adapters import adapter, check_applied
+from estimator.training.evaluation import evaluation
 from estimator.training.gradients import Clip, clip, clip_sharded
 from estimator.training.methods import Method
+from estimator.training.objectives import objective
+from estimator.training.objectives.dropout import without_dropout
+from estimator.training.objectives.refusals import refuse
 from estimator.training.offload import offloads
 from estimator.training.optimizers import Optimizer, optimizer
 from estimator.training.optimizers.base import alike
@@ -53,6 +57,8 @@ PLAIN = {
 
 def trace_training(job: Job, spec: ModelSpec, topology: Topology, gpu: Gpu = AMPERE, unrolled: bool = False) -> Builder:
     """Play one step of a job on a new tape; the builder has the tape and the parameters. `unrolled`: each layer by itself."""
+    refuse(job, spec)
+    job, spec = without_dropout(job, spec)
     training = job.training
     if training.attention not in spec.attentions:
         raise InvalidJob(
@@ -108,17 +114,20 @@ def trace_training(job: Job, spec: ModelSpec, topology: Topology, gpu: Gpu = AMP
         check_applied(training.adapter, build, spec, topology.strategy)
     if isinstance(build.trained, Part):
         check(build, build.trained)
+    autocast = precision.compute if precision.autocast or training.autocast else None
+    model = objective(job, spec, build, model, autocast)
     batch = Batch(training.micro_batch_size, training.sequence_length, training.target_length or training.sequence_length)
     step = Step(
         batch,
         training.gradient_accumulation_steps,
-        precision.compute if precision.autocast or training.autocast else None,
+        None if training.objective else autocast,
         clip=_clipping(training, topology.strategy),
         keeps_gradients=not training.zero_grad_to_none,
         widens=training.autocast and training.transformers_release != "5",
         offloads=job.offload.activations != "none" and not recomputed.recomputes,
         in_backward=training.optimizer_in_backward,
         scaler=scaler(training, precision, build.parameters),
+        between=evaluation(job, build, model, autocast),
     )
     train(build, model, _optimizer(job, precision, build), step)
     return build

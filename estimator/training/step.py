@@ -36,6 +36,8 @@ class Step:
     in_backward: bool = False
     """Whether the optimizer steps for each parameter within backward."""
     scaler: Callable[[Tape], Scaler] = Unscaled
+    between: Callable[[], None] | None = None
+    """What runs between steps, as evaluation does."""
 
 
 def train(build: Builder, model: Model, optimizer: Optimizer, step: Step) -> None:
@@ -54,6 +56,8 @@ def train(build: Builder, model: Model, optimizer: Optimizer, step: Step) -> Non
     scaler = step.scaler(tape)
     if step.keeps_gradients:
         kept(tape, trained)
+    if step.between is not None:
+        step.between()
     repeats = min(step.micro_steps, 2)
     for i in range(repeats):
         build.sharding.micro_step(last=i + 1 == repeats)

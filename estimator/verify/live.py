@@ -73,6 +73,8 @@ class Live(TorchDispatchMode):
         self.log: list[tuple[int, str]] = []
         self.operation = ""
         self.in_backward = False
+        self.picked = 1
+        """How many places of each row a mask of [sequences, tokens] picks, of which fake tensors have no numbers to count."""
 
     @contextmanager
     def outside_backward(self) -> Iterator[None]:
@@ -182,7 +184,9 @@ class Live(TorchDispatchMode):
             with self:
                 return _safe_softmax(*args)
         if func is aten.index.Tensor and args[1][0] is not None and args[1][0].dtype == torch.bool:
-            args = (args[0], _one_of_each(args[1][0]))
+            args = (args[0], self._picks(args[1][0]))
+        if func is aten.masked_select.default:
+            func, args = aten.index.Tensor, (args[0], self._picks(args[1]))
         held = workspaces(self.gpu.capability, func, args)
         for workspace in held:
             self.track(workspace)
@@ -193,6 +197,8 @@ class Live(TorchDispatchMode):
         if func is aten._scaled_dot_product_efficient_attention.default:  # its random numbers' state (attention.cu)
             for tensor in result[2:]:
                 self._leave_out(tensor)
+        if func is aten.log_sigmoid_forward.default:  # CUDA's kernel needs no buffer (Activation.cpp)
+            result = (result[0], result[1].new_empty(0))
         if func is aten.native_layer_norm.default:  # CUDA keeps the statistics of bf16 rows in float32
             result = (result[0], *(t.float() for t in result[1:]))
         if func is aten.convolution_backward.default:  # the gradient's copy is let go before the bias's gradient is made
@@ -210,6 +216,10 @@ class Live(TorchDispatchMode):
         """Whether an operation runs on the CPU: its tensors lie there."""
         given = [a for a in tree_leaves(args) if isinstance(a, torch.Tensor) and a.dim()]
         return bool(given) and all(map(self.lies_on_host, given))
+
+    def _picks(self, mask: torch.Tensor) -> list[torch.Tensor]:
+        """A mask as the indices that it stands for: classification by the last token picks one of each sequence."""
+        return [torch.empty(mask.shape[0] * self.picked, dtype=torch.int64) for _ in mask.shape]
 
     def _of_host(self, args: Any) -> bool:
         """Whether an operation computes with Python's numbers alone, as tensors (`torch.tensor(3)`).
@@ -269,14 +279,6 @@ def _grouped_mm(a: torch.Tensor, b: torch.Tensor, offsets: torch.Tensor) -> torc
 def _all_of(mask: torch.Tensor) -> torch.Tensor:
     """The places of what is not zero, where nothing is (labels of a batch: all are given)."""
     return torch.empty((mask.shape[0], mask.dim()), dtype=torch.int64)
-
-
-def _one_of_each(mask: torch.Tensor) -> list[torch.Tensor]:
-    """A mask of [sequences, tokens] that picks one token of each, as the indices that it stands for.
-
-    Fake tensors have no numbers to count. (Classification by the last token is what picks so.)
-    """
-    return [torch.empty(mask.shape[0], dtype=torch.int64) for _ in mask.shape]
 
 
 @contextmanager

@@ -18,7 +18,10 @@ from estimator.hardware.capability import gpu
 from estimator.hardware.capacity import capacity
 from estimator.job import Job
 from estimator.specs.spec import ModelSpec
+from estimator.verify import objectives
+from estimator.verify.batch import batch
 from estimator.verify.cuda import on_cuda
+from estimator.verify.evaluation import evaluate
 from estimator.verify.host import host_seen
 from estimator.verify.live import Live, resizes_seen
 from estimator.verify.model import autocast, build, freeze, make_scaler, ranks
@@ -47,19 +50,21 @@ def fake_step(job: Job, spec: ModelSpec, logs: dict[str, Log] | None = None) -> 
     ):
         with mock.patch.object(PreTrainedModel, "initialize_weights"):  # fake tensors have no numbers to set
             model = build(job, spec, mesh)
-        for tensor in [*model.parameters(), *model.buffers()]:
+            called = objectives.Trainer(job, spec, model) if job.training.objective else model
+        for tensor in [*called.parameters(), *called.buffers()]:
             live.track(tensor.data)
         optimizer = make_optimizer(job, model, live.outside_backward)
         for state in optimizer.states():  # AdaGrad has them from the start
             for tensor in filter(torch.is_tensor, state.values()):
                 live.track(tensor)
-        with usual_numbers(), resizes_seen(live), live:
+        with usual_numbers(), resizes_seen(live), objectives.kernels(job, live), live:
             scaler = make_scaler(job, model, optimizer.members[0])
-            play(job, spec, model, optimizer, scaler, live)
+            play(job, spec, called, optimizer, scaler, live)
             settle_states(job, optimizer, live)
             freeze(model, job.training)
-            counted = play(job, spec, model, optimizer, scaler, live, logs)
-        del model, optimizer, scaler
+            evaluated = evaluate(job, spec, called, live, logs) if job.training.evaluation else {}
+            counted = play(job, spec, called, optimizer, scaler, live, logs) | evaluated
+        del model, called, optimizer, scaler
     gc.collect()
     return counted
 
@@ -71,7 +76,7 @@ def untouched(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
 
 def play(
     job: Job,
-    spec: ModelSpec,
+    spec: Any,
     model: nn.Module,
     optimizer: Optimizers,
     scaler: Any,
@@ -96,8 +101,8 @@ def play(
 
     at = len(live.log)
     for _ in range(training.gradient_accumulation_steps):
-        inputs = batch(job, spec, model)
-        with autocast(job), forward_offloaded(job):
+        inputs = model.batch(spec.vocab_size) if isinstance(model, objectives.Trainer) else batch(job, spec, model)
+        with nullcontext() if isinstance(model, objectives.Trainer) else autocast(job), forward_offloaded(job):
             result = model(**inputs)
         loss = result.loss
         counted["forward_end"] = live.bytes
@@ -119,42 +124,6 @@ def play(
     lap("optimizer_step", at)
     optimizer.zero_grad(set_to_none=training.zero_grad_to_none)
     return counted
-
-
-def batch(job: Job, spec: Any, model: Any) -> dict[str, Any]:
-    """What the model is called with: a batch of its main input, and labels."""
-    training = job.training
-    rows, tokens = training.micro_batch_size, training.sequence_length
-    targets = (rows, training.target_length or tokens)
-    made: dict[str, Any] = {}
-    if model.main_input_name == "input_ids":
-        made["input_ids"] = torch.randint(0, spec.vocab_size, (rows, tokens))
-        if training.head == "sequence-classification" and model.config.is_encoder_decoder:
-            _end(made["input_ids"], model.config.eos_token_id)
-    elif model.main_input_name == "pixel_values":
-        made["pixel_values"] = torch.rand(rows, spec.num_channels, spec.image_size, spec.image_size, dtype=model.dtype)
-    else:
-        made["input_features"] = torch.rand(rows, spec.num_mel_bins, 2 * spec.max_source_positions, dtype=model.dtype)
-    if training.attention_mask == "padding":
-        made["attention_mask"] = torch.ones((rows, tokens), dtype=torch.int64)
-    if training.attention_mask == "packed":
-        made["position_ids"] = torch.randint(0, tokens, (rows, tokens))
-    if training.head in ("causal-lm", "masked-lm"):
-        made["labels"] = made["input_ids"]
-    elif training.head in ("seq2seq-lm", "speech-seq2seq-lm"):
-        made["labels"] = torch.randint(0, spec.vocab_size, targets)
-    elif training.head == "contrastive":
-        shape = (rows, spec.num_channels, spec.image_size, spec.image_size)
-        made |= {"pixel_values": torch.rand(shape, dtype=model.dtype), "return_loss": True}
-    else:
-        made["labels"] = torch.randint(0, training.labels or 2, (rows,))
-    return made
-
-
-def _end(ids: torch.Tensor, token: int) -> None:
-    """End each sequence, and only there, by this token, which is what an encoder–decoder classifies by."""
-    ids.masked_fill_(ids == token, 0)
-    ids[:, -1].fill_(token)
 
 
 def settle_states(job: Job, optimizer: Optimizers, live: Live) -> None:

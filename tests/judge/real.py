@@ -14,11 +14,12 @@ from torch.profiler import record_function
 
 from estimator.job import Job
 from estimator.specs.spec import ModelSpec
+from estimator.verify.batch import batch
 from estimator.verify.cuda import on_cuda
 from estimator.verify.live import rounded
 from estimator.verify.model import build
 from estimator.verify.optimizers import Optimizers, make_optimizer
-from estimator.verify.step import Counted, batch
+from estimator.verify.step import Counted
 from tests.judge.allocations import Lap, laps, watching
 from tests.judge.dropout import fused_dropout
 

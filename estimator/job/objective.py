@@ -1,0 +1,45 @@
+"""What a model is trained for, where that takes more than its own loss: other models beside it, pairs, generation."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field
+
+from estimator.job.part import Part
+
+Kind = Literal["dpo", "reward", "grpo"]
+
+
+class Objective(Part):
+    """A loss over several models or several answers, as TRL 1.16 trains it.
+
+    `micro_batch_size` counts what its trainer counts: pairs, or sequences where there are no pairs.
+    """
+
+    type: Kind = Field(description="which trainer")
+    reference: Literal["model", "adapter", "precomputed"] | None = Field(
+        None,
+        description="where the reference's scores come from: a second model, the model without its adapter, or computed before "
+        "training; without it, of dpo adapter where there is one, else model, and of grpo none (beta 0)",
+    )
+    prompt_length: Annotated[int, Field(ge=0, le=2**24)] = Field(
+        0, description="of sequence_length, tokens of the prompt, which are not scored"
+    )
+
+    @property
+    def pairs(self) -> bool:
+        """Whether a batch is of pairs."""
+        return self.type in ("dpo", "reward")
+
+
+def _named(given: Any) -> Any:
+    """An objective by its name alone; `sft` is none."""
+    if isinstance(given, str):
+        return None if given == "sft" else {"type": given}
+    return given
+
+
+OneObjective = Annotated[
+    Objective | None, BeforeValidator(_named, json_schema_input_type=Objective | Literal["sft"] | Kind | None)
+]

@@ -1,0 +1,98 @@
+"""Evaluation between two steps: a forward pass without gradients, and what of earlier batches is still on the GPU.
+
+After transformers' trainer.py (5.23), `evaluation_loop` and `prediction_step`, and trainer_pt_utils.py, `EvalLoopContainer`:
+each batch's tensors are joined with those before in a new tensor, until all move to the host. The count of tokens is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from estimator.dtypes import DType
+from estimator.errors import NotModelled
+from estimator.families.build import Builder
+from estimator.families.heads import Batch, Model
+from estimator.families.held import widened
+from estimator.job import Job, Lora
+from estimator.job.evaluation import Evaluation
+from estimator.tape.autocast import autocast
+from estimator.tape.tape import Tape
+from estimator.tape.tensor import Tensor, empty
+from estimator.tape.views import cat
+
+PHASE = "evaluate"
+
+
+def evaluation(job: Job, build: Builder, model: Model, cast: DType | None) -> Callable[[], None] | None:
+    """What a job runs between its steps; None if it does not evaluate."""
+    training, asked = job.training, job.training.evaluation
+    if asked is None:
+        return None
+    strategy = job.parallelism.strategy
+    if strategy not in ("none", "ddp"):
+        raise NotModelled(f"evaluation under {strategy} is not modelled yet; one GPU and ddp are", "training.evaluation")
+    if training.objective:
+        raise NotModelled(f"evaluation of {training.objective.type} is not modelled yet", "training.evaluation")
+    beside = (
+        (
+            training.adapter and not isinstance(training.adapter, Lora),
+            f"an adapter of type {training.adapter and training.adapter.type}",
+        ),
+        (training.attention_mask != "none", f"attention_mask {training.attention_mask}"),
+        (training.loss == "chunked", "loss chunked"),
+        (any(where != "none" for _, where in job.offload), "offloading"),
+    )
+    for unknown, what in beside:
+        if unknown:
+            raise NotModelled(f"evaluation with {what} is not modelled yet; leave one out", "training.evaluation")
+    if asked.keeps == "logits" and training.head in ("seq2seq-lm", "speech-seq2seq-lm", "contrastive"):
+        raise NotModelled(f"logits of a {training.head} are not modelled yet, its loss is", "training.evaluation.keeps")
+    tokens = asked.sequence_length or training.sequence_length
+    batch = Batch(asked.micro_batch_size, tokens, training.target_length or tokens)
+    return partial(evaluate, build, model, asked, batch, cast)
+
+
+def evaluate(build: Builder, model: Model, asked: Evaluation, batch: Batch, cast: DType | None) -> None:
+    """Play the first batch, and the last of those that are gathered, which needs most."""
+    tape = build.tape
+    tape.begin(PHASE)
+    tape.evaluating, before = True, tape.grad_enabled
+    tape.grad_enabled = False
+    latest: list[Tensor] = []
+    gathered: list[Tensor] = []
+    for count in {1: None, asked.batches: None}:
+        if count > 2:
+            gathered = [_of_batches(t, count - 1) for t in gathered]
+        inputs = model.inputs(tape, batch, build.dtype)
+        latest = _predicted(tape, model, inputs, cast, asked)
+        latest[0] = empty(tape, (batch.sequences,), latest[0].dtype, "repeat")
+        if count == 1:
+            gathered = latest[:]
+        else:
+            with tape.losing():
+                for i in range(len(latest)):
+                    gathered[i] = cat((gathered[i], latest[i]), 0)
+    del latest, gathered, inputs
+    tape.evaluating, tape.grad_enabled = False, before
+
+
+def _of_batches(t: Tensor, count: int) -> Tensor:
+    """What so many batches like the first have been joined to."""
+    with t.tape.losing():
+        return empty(t.tape, (count * t.shape[0], *t.shape[1:]), t.dtype, "cat")
+
+
+def _predicted(tape: Tape, model: Model, inputs: tuple[Tensor, ...], cast: DType | None, asked: Evaluation) -> list[Tensor]:
+    """A batch's loss, and the logits and labels if they are asked for. Accelerate widens what a model in autocast returns."""
+    with autocast(tape, cast):
+        loss, held = model.forward(*inputs)
+    with tape.losing():
+        if cast is not None:
+            held = widened(held)
+        loss = empty(tape, (), loss.dtype, "mean")
+    if asked.keeps == "loss":
+        return [loss]
+    if not isinstance(held, Tensor):
+        raise NotModelled("logits of models that return more beside them are not modelled yet", "training.evaluation.keeps")
+    return [loss, held, inputs[-1]]

@@ -1,0 +1,50 @@
+"""Training for more than a model's own loss: other models beside it, answers in pairs, log-probabilities of answers.
+
+Each objective is a model to the step: it has a batch's inputs, and a forward pass that ends in a loss.
+"""
+
+from __future__ import annotations
+
+from estimator.dtypes import DType
+from estimator.errors import NotModelled
+from estimator.families import build_model
+from estimator.families.build import Builder
+from estimator.families.heads import Batch, CausalLM, Model, SequenceClassification
+from estimator.job import Job
+from estimator.job.objective import Objective
+from estimator.specs.spec import ModelSpec
+from estimator.training.objectives.group import Grpo
+from estimator.training.objectives.preference import Dpo
+from estimator.training.objectives.reference import Reference
+from estimator.training.objectives.reward import Reward
+from estimator.training.objectives.scores import Scorer
+
+
+def objective(job: Job, spec: ModelSpec, build: Builder, model: Model, autocast: DType | None) -> Model:
+    """What a step of the job runs in place of `model`."""
+    asked = job.training.objective
+    if asked is None:
+        return model
+    if asked.type == "reward" and isinstance(model, SequenceClassification):
+        return Reward(model, autocast)
+    if not isinstance(model, CausalLM):
+        raise NotModelled(f"{asked.type} of {spec.model_type} models is not modelled yet", "training.objective")
+    if asked.type == "grpo":
+        beside = _reference(asked, spec, build, model, autocast) if asked.reference else None
+        steps = job.training.gradient_accumulation_steps
+        answers = Grpo(Scorer(model, autocast, ("entropy",)), beside, asked.prompt_length, steps)
+        answers.gather(build.tape, Batch(job.training.micro_batch_size, job.training.sequence_length, 0))
+        return answers
+    policy = Scorer(model, autocast, ("entropy", "mean_logits", "is_top1"))
+    return Dpo(policy, _reference(asked, spec, build, model, autocast), asked.prompt_length)
+
+
+def _reference(asked: Objective, spec: ModelSpec, build: Builder, model: CausalLM, autocast: DType | None) -> Reference:
+    if asked.reference == "precomputed":
+        return Reference(None)
+    if asked.reference == "adapter":
+        return Reference(Scorer(model, autocast), without_adapter=True)
+    other = Builder(build.tape, build.dtype, attention=build.attention, unrolled=build.unrolled, beside="reference")
+    frozen = build_model(spec, other, "causal-lm")
+    assert isinstance(frozen, CausalLM)
+    return Reference(Scorer(frozen, autocast))

@@ -1,0 +1,27 @@
+"""Dropout, which TRL switches off in the models that it trains (trl/trainer/utils.py, `disable_dropout_in_model`)."""
+
+from __future__ import annotations
+
+from estimator.job import Job
+from estimator.specs.spec import ModelSpec
+
+EVERYWHERE = ("resid_pdrop", "embd_pdrop", "resid_dropout", "embed_dropout")
+"""A spec's dropouts that are modules wherever there are any. What a model applies by a function stays."""
+OF = {
+    "gpt_neox": ("hidden_dropout",),
+    "stablelm": ("hidden_dropout",),
+    **dict.fromkeys(("gpt2", "gpt_neo", "gptj", "codegen", "bloom", "falcon"), ("attention_dropout",)),
+}
+"""Those that are modules in models of one type."""
+
+
+def without_dropout(job: Job, spec: ModelSpec) -> tuple[Job, ModelSpec]:
+    """The job and its model as an objective trains them; the same if it has none."""
+    if job.training.objective is None:
+        return job, spec
+    switched = {*EVERYWHERE, *OF.get(spec.model_type, ())} & set(type(spec).model_fields)
+    spec = spec.model_copy(update=dict.fromkeys(switched, 0.0))
+    if job.training.adapter:
+        adapter = job.training.adapter.model_copy(update={"dropout": 0.0})
+        job = job.model_copy(update={"training": job.training.model_copy(update={"adapter": adapter})})
+    return job, spec

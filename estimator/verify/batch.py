@@ -1,0 +1,45 @@
+"""What a model is called with: a batch of its main input, and labels."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from estimator.job import Job
+
+
+def batch(job: Job, spec: Any, model: Any) -> dict[str, Any]:
+    """What the model is called with: a batch of its main input, and labels."""
+    training = job.training
+    rows, tokens = training.micro_batch_size, training.sequence_length
+    targets = (rows, training.target_length or tokens)
+    made: dict[str, Any] = {}
+    if model.main_input_name == "input_ids":
+        made["input_ids"] = torch.randint(0, spec.vocab_size, (rows, tokens))
+        if training.head == "sequence-classification" and model.config.is_encoder_decoder:
+            _end(made["input_ids"], model.config.eos_token_id)
+    elif model.main_input_name == "pixel_values":
+        made["pixel_values"] = torch.rand(rows, spec.num_channels, spec.image_size, spec.image_size, dtype=model.dtype)
+    else:
+        made["input_features"] = torch.rand(rows, spec.num_mel_bins, 2 * spec.max_source_positions, dtype=model.dtype)
+    if training.attention_mask == "padding":
+        made["attention_mask"] = torch.ones((rows, tokens), dtype=torch.int64)
+    if training.attention_mask == "packed":
+        made["position_ids"] = torch.randint(0, tokens, (rows, tokens))
+    if training.head in ("causal-lm", "masked-lm"):
+        made["labels"] = made["input_ids"]
+    elif training.head in ("seq2seq-lm", "speech-seq2seq-lm"):
+        made["labels"] = torch.randint(0, spec.vocab_size, targets)
+    elif training.head == "contrastive":
+        shape = (rows, spec.num_channels, spec.image_size, spec.image_size)
+        made |= {"pixel_values": torch.rand(shape, dtype=model.dtype), "return_loss": True}
+    else:
+        made["labels"] = torch.randint(0, training.labels or 2, (rows,))
+    return made
+
+
+def _end(ids: torch.Tensor, token: int) -> None:
+    """End each sequence, and only there, by this token, which is what an encoder–decoder classifies by."""
+    ids.masked_fill_(ids == token, 0)
+    ids[:, -1].fill_(token)

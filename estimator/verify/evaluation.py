@@ -1,0 +1,56 @@
+"""Evaluation on fake tensors, with the containers of transformers' Trainer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from accelerate.utils import convert_to_fp32
+from torch import nn
+from transformers.trainer_pt_utils import EvalLoopContainer, nested_detach
+
+from estimator.job import Job
+from estimator.job.evaluation import Evaluation
+from estimator.verify.batch import batch
+from estimator.verify.live import Live
+from estimator.verify.model import autocast
+
+
+def evaluate(job: Job, spec: Any, model: nn.Module, live: Live, logs: Any = None) -> dict[str, int]:
+    """The peak of an evaluation, batch after batch, until the tensors would move to the host (trainer.py, `evaluation_loop`)."""
+    asked = job.training.evaluation
+    assert asked is not None
+    length = asked.sequence_length or job.training.sequence_length
+    sizes = {"micro_batch_size": asked.micro_batch_size, "sequence_length": length}
+    shaped = job.model_copy(update={"training": job.training.model_copy(update=sizes)})
+    containers = [EvalLoopContainer(True, padding_index=-100) for _ in range(3)]
+    start = len(live.log)
+    model.eval()
+    for _ in range(asked.batches):
+        inputs = batch(shaped, spec, model)
+        losses, logits, labels = predicted(job, model, inputs, asked)
+        losses = losses.repeat(asked.micro_batch_size)
+        for container, found in zip(containers, (losses, logits, labels), strict=True):
+            if found is not None:
+                container.add(found)
+        del found
+    model.train()
+    if logs is not None:
+        logs["evaluate"] = live.log[start:]
+    return {"evaluate": live.highest(start)}
+
+
+def predicted(job: Job, model: nn.Module, inputs: Any, asked: Evaluation) -> tuple[torch.Tensor, Any, Any]:
+    """`prediction_step` of a model that accelerate has prepared."""
+    labels = nested_detach(inputs["labels"])
+    with torch.no_grad():
+        with autocast(job):
+            outputs = model(**inputs)
+        if job.training.precision == "bf16-mixed":
+            outputs = convert_to_fp32(outputs)
+        loss = outputs["loss"].detach().mean()
+        logits = tuple(value for name, value in outputs.items() if name != "loss")
+    if asked.keeps == "loss":
+        return loss, None, None
+    logits = nested_detach(logits)
+    return loss, logits[0] if len(logits) == 1 else logits, labels

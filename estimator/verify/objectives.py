@@ -1,0 +1,228 @@
+"""TRL's own losses over several models or answers, on fake tensors: what an objective runs in place of the model's loss.
+
+Needs `trl` (1.16) beside the extra `torch`; its trainers' methods are called on a stand-in that has the settings they read.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from importlib.util import find_spec
+from types import MethodType, SimpleNamespace
+from typing import Any
+from unittest import mock
+
+import torch
+from accelerate.utils import convert_to_fp32
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensor
+
+from estimator.errors import NotModelled
+from estimator.job import Job
+from estimator.job.objective import Objective
+from estimator.specs.spec import ModelSpec
+from estimator.verify.live import Live
+from estimator.verify.model import TRUE, autocast, plain
+
+METRICS = {"dpo": ("log_probs", "entropy", "mean_logits", "is_top1"), "grpo": ("log_probs", "entropy")}
+"""What each trainer asks of the model's scores, for its loss and its log."""
+
+
+class Trainer(nn.Module):
+    """A model to be trained, the models beside it, and the loss of all of them; called with a batch, as a model is."""
+
+    def __init__(self, job: Job, spec: ModelSpec, model: Any):
+        if find_spec("trl") is None:
+            raise NotModelled("verify plays this objective with TRL's own code: pip install trl==1.16.0", "training.objective")
+        from trl.trainer.utils import add_fused_lm_head, disable_dropout_in_model
+
+        super().__init__()
+        asked = job.training.objective
+        assert asked is not None
+        self.job, self.asked, self.model, self.reference = job, asked, model, None
+        disable_dropout_in_model(model)
+        if asked.type in METRICS:
+            add_fused_lm_head(model.get_base_model() if job.training.adapter else model, outputs=METRICS[asked.type])
+        _prepare(job, model)
+        if asked.reference == "model":
+            dtype = TRUE.get(job.training.precision, torch.float32)
+            self.reference = plain(spec, "causal-lm", dtype, job.training.attention).eval()
+            add_fused_lm_head(self.reference)
+            _prepare(job, self.reference)
+        self.stand_in = _stand_in(job, asked, model, self.reference)
+        self.waiting: list[dict[str, Any]] = []
+        self.taken = 0
+
+    def batch(self, vocabulary: int) -> dict[str, Any]:
+        """Sequences without padding, and which of their tokens are scored."""
+        training, asked = self.job.training, self.asked
+        if asked.type == "grpo":
+            if self.taken % training.gradient_accumulation_steps == 0:
+                self.waiting = _answers(self.job, vocabulary)
+            self.taken += 1
+            return self.waiting[(self.taken - 1) % training.gradient_accumulation_steps]
+        rows, tokens = 2 * training.micro_batch_size, training.sequence_length
+        made = {"input_ids": torch.randint(0, vocabulary, (rows, tokens))}
+        made["attention_mask"] = torch.ones(rows, tokens, dtype=torch.int64)
+        if asked.type == "dpo":
+            made["completion_mask"] = torch.ones(rows, tokens, dtype=torch.int64)
+        if asked.reference == "precomputed":
+            made |= {f"ref_{kind}_logps": torch.rand(rows // 2) for kind in ("chosen", "rejected")}
+        return made
+
+    def forward(self, **inputs: Any) -> Any:
+        return SimpleNamespace(loss=_losses()[self.asked.type](self.stand_in, self.model, inputs))
+
+
+def _answers(job: Job, vocabulary: int) -> list[dict[str, Any]]:
+    """The answers of a step, as each micro-step gets its part of them."""
+    from trl.trainer.utils import split_tensor_dict
+
+    training, asked = job.training, job.training.objective
+    assert asked is not None
+    rows = training.gradient_accumulation_steps * training.micro_batch_size
+    prompt, answer = (rows, asked.prompt_length), (rows, training.sequence_length - asked.prompt_length)
+    made: dict[str, Any] = {}
+    for name, shape in (("prompt", prompt), ("completion", answer)):
+        made |= {f"{name}_ids": torch.randint(0, vocabulary, shape), f"{name}_mask": torch.ones(shape, dtype=torch.int64)}
+    made |= {"advantages": torch.rand(rows), "num_items_in_batch": torch.empty((), dtype=torch.int64)}
+    made |= {"old_per_token_logps": torch.rand(answer), "importance_sampling_ratio": torch.rand(rows, 1)}
+    made["sampling_per_token_logps"] = torch.rand(answer)
+    if asked.reference:
+        made["ref_per_token_logps"] = torch.rand(answer)
+    return split_tensor_dict(made, training.gradient_accumulation_steps)
+
+
+def _losses() -> dict[str, Callable[..., Any]]:
+    from trl.trainer.dpo_trainer import DPOTrainer
+    from trl.trainer.grpo_trainer import GRPOTrainer
+    from trl.trainer.reward_trainer import RewardTrainer
+
+    return {
+        "dpo": lambda *args: DPOTrainer._compute_loss(*args, return_outputs=False),
+        "reward": RewardTrainer.compute_loss,
+        "grpo": GRPOTrainer._compute_loss,
+    }
+
+
+def _stand_in(job: Job, asked: Objective, model: Any, reference: Any) -> SimpleNamespace:
+    """The settings that a trainer's loss reads, at their defaults."""
+    again, steps = {"use_reentrant": job.training.reentrant_checkpointing}, job.training.gradient_accumulation_steps
+    return SimpleNamespace(
+        **_of_grpo(asked, steps),
+        model=model,
+        ref_model=reference,
+        accelerator=_Accelerator(),
+        args=SimpleNamespace(
+            gradient_checkpointing_kwargs=again,
+            center_rewards_coefficient=None,
+            delta=None,
+            steps_per_generation=steps,
+            use_bias_correction_kl=False,
+        ),
+        aux_loss_enabled=False,
+        ld_alpha=None,
+        precompute_ref_logps=asked.reference == "precomputed",
+        f_divergence_type="reverse_kl",
+        loss_types=["sigmoid"],
+        loss_weights=[1.0],
+        beta=0.1 if asked.reference else 0.0,
+        use_weighting=False,
+        _metrics={"train": defaultdict(list)},
+        _total_train_tokens=0,
+        _tp_size=1,
+    )
+
+
+def _of_grpo(asked: Objective, steps: int) -> dict[str, Any]:
+    """Those that only GRPO's loss reads."""
+    if asked.type != "grpo":
+        return {}
+    from trl.trainer.grpo_trainer import GRPOTrainer
+
+    settings: dict[str, Any] = {
+        "top_entropy_quantile": 1.0,
+        "off_policy_mask_threshold": None,
+        "importance_sampling_level": "token",
+        "loss_type": "dapo",
+        "epsilon_low": 0.2,
+        "epsilon_high": 0.2,
+        "use_vllm": True,
+        "vllm_importance_sampling_correction": True,
+        "_entropy_bonus_enabled": False,
+        "current_gradient_accumulation_steps": steps,
+    }
+
+    scorer = inspect.unwrap(GRPOTrainer._get_per_token_logps_and_entropies)
+    scored = partial(scorer, SimpleNamespace(accelerator=_Accelerator()))
+    return settings | {"_get_per_token_logps_and_entropies": scored}
+
+
+class _Accelerator:
+    """One process's."""
+
+    device = torch.device("cpu")
+    num_processes = 1
+
+    def reduce(self, x: torch.Tensor, reduction: str) -> torch.Tensor:
+        return x
+
+    def gather(self, x: torch.Tensor) -> torch.Tensor:
+        return x
+
+    gather_for_metrics = gather
+
+    def unwrap_model(self, model: Any) -> Any:
+        return model
+
+    def autocast(self) -> Any:
+        return contextlib.nullcontext()
+
+
+def _prepare(job: Job, model: Any) -> None:
+    """Run the model's forward pass, and nothing else, in autocast, and widen what it returns, as accelerate prepares it."""
+    forward, mixed = model.forward, job.training.precision == "bf16-mixed"
+
+    def cast(self: Any, *args: Any, **kwargs: Any) -> Any:
+        with autocast(job):
+            made = forward(*args, **kwargs)
+        return convert_to_fp32(made) if mixed else made
+
+    model.forward = MethodType(cast, model)
+
+
+@contextmanager
+def kernels(job: Job, live: Live) -> Iterator[None]:
+    """TRL's kernels as on a GPU, where they allocate nothing; and how many tokens of each sequence are scored."""
+    asked = job.training.objective
+    if asked is None:
+        yield
+        return
+    from trl.kernels import chunked_logprob
+
+    if asked.type != "reward":
+        live.picked = job.training.sequence_length - max(1, asked.prompt_length)
+    with (
+        mock.patch.object(chunked_logprob, "_use_triton", return_value=True),
+        mock.patch("trl.trainer.utils._use_triton", return_value=True),
+        mock.patch.object(chunked_logprob, "triton", SimpleNamespace(cdiv=lambda a, b: -(-a // b)), create=True),
+        mock.patch.multiple(chunked_logprob, _forward_kernel=_Kernel(), _backward_kernel=_Kernel()),
+        mock.patch.object(chunked_logprob, "_addmm_fp32", _Kernel.launch),
+        mock.patch.object(FakeTensor, "item", create=True, return_value=1.0),
+    ):
+        yield
+
+
+class _Kernel:
+    """One that was launched on a grid."""
+
+    def __getitem__(self, grid: Any) -> Callable[..., None]:
+        return self.launch
+
+    @staticmethod
+    def launch(*args: Any, **settings: Any) -> None:
+        """It writes where it is told to."""

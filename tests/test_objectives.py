@@ -1,0 +1,65 @@
+"""Objectives over several models or answers, and evaluation between steps: what each adds, and what it leaves out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from estimator import estimate
+from estimator.answer import Memory
+from estimator.families import count
+from estimator.specs.resolve import resolve
+
+MODEL = "qwen2.5-0.5b"
+
+
+def _memory(gpus: int = 1, **training: Any) -> Memory:
+    job: dict[str, Any] = {"model": MODEL, "training": {"sequence_length": 512, "micro_batch_size": 2, **training}}
+    if gpus > 1:
+        job |= {"hardware": {"gpus": gpus}, "parallelism": {"strategy": "ddp"}}
+    return estimate(job).memory
+
+
+def _dpo(**asked: Any) -> dict[str, Any]:
+    return {"type": "dpo", "prompt_length": 128, **asked}
+
+
+def test_a_reference_is_one_more_model() -> None:
+    beside, without = _memory(objective=_dpo()), _memory(objective=_dpo(reference="precomputed"))
+    parameters = 4 * count(resolve(MODEL).spec)
+    assert parameters <= beside.resident_bytes - without.resident_bytes < 1.001 * parameters  # each rounded up
+    assert beside.at_peak["other_models"] == beside.resident_bytes - without.resident_bytes
+    assert "other_models" not in without.at_peak
+
+
+def test_an_adapter_needs_no_other_model() -> None:
+    adapter = {"rank": 8}
+    alone = _memory(adapter=adapter)
+    assert _memory(adapter=adapter, objective=_dpo()).resident_bytes == alone.resident_bytes
+    assert _memory(adapter=adapter, objective=_dpo(reference="model")).resident_bytes > alone.resident_bytes
+
+
+def test_ddp_averages_the_gradients_of_the_trained_model_alone() -> None:
+    beside, without = (_memory(gpus, objective=_dpo()).resident_bytes for gpus in (2, 1))
+    plain = _memory(2).resident_bytes - _memory().resident_bytes
+    assert beside - without == plain
+
+
+@pytest.mark.parametrize("prompt", [0, 1, 128, 511])
+def test_a_longer_prompt_never_needs_more(prompt: int) -> None:
+    assert _memory(objective=_dpo(prompt_length=prompt)).peak_bytes <= _memory(objective="dpo").peak_bytes
+
+
+def test_evaluation_changes_nothing_of_the_step() -> None:
+    plain, evaluated = _memory(), _memory(evaluation={})
+    assert {name: evaluated.phases[name] for name in plain.phases} == plain.phases
+    assert evaluated.resident_bytes == plain.resident_bytes
+
+
+def test_what_is_gathered_grows_with_its_batches() -> None:
+    peaks = [_memory(evaluation={"keeps": "logits", "batches": n}).phases["evaluate"] for n in (2, 3, 4, 8, 9)]
+    assert peaks == sorted(peaks)
+    logits = 8 * 512 * 151_936 * 4
+    assert peaks[-1] - peaks[-2] == pytest.approx(2 * logits, rel=0.001)
+    assert _memory(evaluation={"batches": 100}).phases["evaluate"] == pytest.approx(_memory(evaluation={}).phases["evaluate"])
