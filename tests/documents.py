@@ -17,7 +17,7 @@ from estimator import Answer, Fit, Job, estimate, fit, listing
 from estimator.cli import COMMANDS, main
 from estimator.report import answer_text, headline_text
 from estimator.specs.schema import model_schema
-from tests import accuracy, accuracy_plot
+from tests import accuracy, accuracy_plot, techniques
 from tests.jobs import cases
 
 ROOT = Path(__file__).parent.parent
@@ -36,9 +36,8 @@ def documents() -> Iterator[tuple[Path, str]]:
     yield ROOT / "docs" / "catalogue.md", GENERATED + _catalogue()
     for name in ("README.md", "docs/jobs.md"):
         yield ROOT / name, ASKED.sub(_answered, (ROOT / name).read_text(encoding="utf-8"))
-    parts = accuracy.page()
-    accurate = ROOT / "docs" / "accuracy.md"
-    yield accurate, MADE.sub(lambda place: f"{place[1]}{place[2]}{parts[place[1]]}", accurate.read_text(encoding="utf-8"))
+    yield _with_parts("accuracy", accuracy.page())
+    yield _with_parts("techniques", techniques.page())
     yield ROOT / "docs" / "accuracy.svg", accuracy_plot.plot()
     for case in cases("golden"):
         answer = estimate(case["job"])
@@ -47,6 +46,12 @@ def documents() -> Iterator[tuple[Path, str]]:
     headline = fit("llama-2-13b", "2x24GB")
     yield ROOT / "tests" / "golden" / "headline.json", headline.to_json()
     yield ROOT / "tests" / "golden" / "headline.txt", headline_text(headline)
+
+
+def _with_parts(name: str, parts: dict[str, str]) -> tuple[Path, str]:
+    """A page of which some parts are made."""
+    path = ROOT / "docs" / f"{name}.md"
+    return path, MADE.sub(lambda place: f"{place[1]}{place[2]}{parts[place[1]]}", path.read_text(encoding="utf-8"))
 
 
 def _printed(arguments: list[str]) -> str:

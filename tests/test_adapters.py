@@ -75,6 +75,35 @@ def test_as_many_parameters_are_trained_as_peft_trains(model: str, method: str) 
     assert answer.parameters.total == sum(p.numel() for p in made.parameters())
 
 
+PUBLISHED = [
+    ({"rank": 32, "targets": ["q_proj", "v_proj"]}, 9_175_040),
+    ({"rank": 64, "targets": ["q_proj", "v_proj"], "rslora": True}, 18_350_080),
+    ({"rank": 10, "targets": ["up_proj", "gate_proj", "down_proj"]}, 9_461_760),
+    ({"type": "dora", "rank": 32, "targets": ["q_proj", "v_proj"]}, 9_289_728),
+    ({"type": "loha", "rank": 32, "targets": ["q_proj", "v_proj"]}, 18_350_080),
+    ({"type": "vera", "rank": 256, "targets": ["q_proj", "v_proj"]}, 129_024),
+    ({"type": "ia3", "targets": ["k_proj", "v_proj", "down_proj"], "feedforward": ["down_proj"]}, 286_720),
+    ({"type": "prompt-tuning", "virtual_tokens": 200}, 614_400),
+    ({"type": "prefix-tuning", "virtual_tokens": 200}, 11_468_800),
+    ({"type": "prefix-tuning", "virtual_tokens": 50}, 2_867_200),
+    ({"type": "p-tuning", "virtual_tokens": 20}, 28_382_208),
+]
+"""What PEFT's own comparison printed for Llama-3.2-3B (method_comparison/MetaMathQA/results, commit 5d602fdbff04)."""
+
+
+@pytest.mark.parametrize(("adapter", "trained"), PUBLISHED, ids=lambda value: str(value))
+def test_as_many_are_trained_as_was_published(adapter: dict[str, Any], trained: int) -> None:
+    training = {"precision": "bf16-true", "activation_checkpointing": "none", "sequence_length": 64, "adapter": adapter}
+    assert estimate({"model": "llama-3.2-3b", "training": training}).parameters.trainable == trained
+
+
+def test_targets_that_peft_passes_over_are_named() -> None:
+    asked = job("gpt2", {"targets": ["c_attn", "q_proj"]})
+    assert any("no layer is called q_proj here" in warning for warning in estimate(asked).warnings)
+    asked = job("mixtral-8x7b", {"targets": ["q_proj", "w1", "w3"]})
+    assert not any("no layer is called" in warning for warning in estimate(asked).warnings)
+
+
 def test_what_rank_32_trains_of_llama_3() -> None:
     assert estimate(job("llama-3-8b", {"rank": 32})).parameters.trainable == 83_886_080
 

@@ -138,6 +138,11 @@ def check_applied(asked: OnWeights, build: Builder, spec: ModelSpec, strategy: s
         known = ", ".join(dict.fromkeys(name.rpartition(".")[2] for name in build.linears))
         wanted = asked.targets if isinstance(asked.targets, str) else " or ".join(asked.targets)
         raise InvalidJob(f"no linear layer is called {wanted}; this model has {known}", TARGETS)
+    joined = FUSED.get(spec.model_type, {})
+    given = asked.targets if isinstance(asked.targets, list) else []
+    passed_over = [t for t in given if t not in joined and not any(matches((t,), name) for name in build.adapted)]
+    if passed_over:
+        build.tape.remarks[f"no layer is called {' or '.join(passed_over)} here: PEFT passes over that without a word"] = None
     both = "is_encoder_decoder" in spec.modelled
     for name in (*build.saved, *build.adapted) if both else ():
         if name in build.embeddings:  # whose modules PEFT changes in one of the two places only
