@@ -26,7 +26,12 @@ class Row:
 
     @property
     def error(self) -> float:
-        return self.predicted / self.found - 1
+        return relative(self.predicted, self.found)
+
+
+def relative(predicted: int, found: int) -> float:
+    """The relative error; of what should be nothing (a step on the host) the only right amount is nothing."""
+    return predicted / found - 1 if found else float(predicted)
 
 
 @cache
@@ -36,7 +41,7 @@ def steps(judge: str) -> list[Row]:
     for path in sorted((CASES / judge).glob("*.yaml")):
         for case in cases(f"{judge}/{path.stem}"):
             estimated, counted = counts(estimate(job_of(case))), records()[judge][case["name"]]
-            worst = max(counted, key=lambda name: (abs(estimated[name] / counted[name] - 1), counted[name]))
+            worst = max(counted, key=lambda name: (abs(relative(estimated[name], counted[name])), counted[name]))
             rows.append(Row(path.stem.replace("_", " "), case["name"], worst.replace("_", " "), estimated[worst], counted[worst]))
     return rows
 

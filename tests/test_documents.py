@@ -17,7 +17,7 @@ from tests.documents import ROOT, documents
 from tests.jobs import cases
 from tests.measured import a100_runs
 
-DOCS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), ROOT / "tests" / "benchmarks" / "README.md"])
+DOCS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), ROOT / "tests" / "benchmarks" / "README.md"])
 GENERATED = list(documents())
 
 

@@ -9,7 +9,8 @@ import pytest
 from estimator import estimate, playing
 from tests.jobs import cases
 
-JOB: dict[str, Any] = {"model": "gpt2", "hardware": {"gpu": "h100"}, "training": {"sequence_length": 256}}
+TRAINING: dict[str, Any] = {"sequence_length": 256, "activation_checkpointing": "none"}
+JOB: dict[str, Any] = {"model": "gpt2", "hardware": {"gpu": "h100"}, "training": TRAINING}
 
 
 def misses(job: dict[str, Any]) -> int:
@@ -31,15 +32,20 @@ def test_what_does_not_matter_to_a_run_plays_nothing_anew() -> None:
     playing._played.cache_clear()
     assert misses(JOB) == 1
     assert misses({**JOB, "hardware": {"gpu": "h200"}}) == 0
-    assert misses({**JOB, "training": {**JOB["training"], "tokens": 1_000_000}}) == 0
+    assert misses({**JOB, "training": {**TRAINING, "tokens": 1_000_000}}) == 0
+
+
+def test_what_recomputation_saves_takes_one_play_more() -> None:
+    playing._played.cache_clear()
+    assert misses({**JOB, "training": {**TRAINING, "activation_checkpointing": "full"}}) == 2
 
 
 @pytest.mark.parametrize(
     "change",
     [
         {"model": "gpt2-medium"},
-        {"training": {"sequence_length": 257}},
-        {"training": {**JOB["training"], "expandable_segments": True}},
+        {"training": {**TRAINING, "sequence_length": 257}},
+        {"training": {**TRAINING, "expandable_segments": True}},
         {"task": "serve"},
         {"hardware": {"gpu": "a100-80gb"}},
         {"hardware": {"gpu": "h100", "gpus": 2}, "parallelism": {"strategy": "ddp"}},

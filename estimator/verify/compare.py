@@ -48,7 +48,7 @@ class Comparison:
     @property
     def error(self) -> float:
         """The largest relative error."""
-        return max(abs(self.predicted[name] / counted - 1) for name, counted in self.counted.items())
+        return max(abs(self.predicted[name] - counted) / max(1, counted) for name, counted in self.counted.items())
 
 
 def verify(job: Job | dict[str, object] | str, most: int = 10) -> Comparison:
@@ -149,7 +149,7 @@ def comparison_text(found: Comparison) -> str:
     for name, counted in found.counted.items():
         predicted = found.predicted[name]
         off = "equal" if predicted == counted else f"{predicted - counted:+,}"
-        share = "" if predicted == counted else f"  {predicted / counted - 1:+.3%}"
+        share = "" if predicted == counted or not counted else f"  {predicted / counted - 1:+.3%}"
         lines.append(f"{name.replace('_', ' '):16}{predicted:>18,}{counted:>18,}{off:>14}{share}")
     for difference in found.differences:
         lines.append(

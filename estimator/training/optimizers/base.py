@@ -113,11 +113,11 @@ class Lists:
         shape: Callable[[Shape], Shape] = lambda shape: shape,
         dtype: DType | None = None,
     ) -> list[tuple[Slot | None, Tensor]]:
-        """One tensor of each parameter's type and `shape`."""
+        """One tensor of each parameter's type and `shape`, where the parameter lies."""
         held = []
         for p in parameters:
             self.tape.enter(p.slot or self.outside)
-            held.append((self.tape.slot, empty(self.tape, shape(p.local.shape), dtype or p.local.dtype, operation)))
+            held.append((self.tape.slot, empty(p.local.tape, shape(p.local.shape), dtype or p.local.dtype, operation)))
         self.tape.enter(self.outside)  # the layers' next round begins
         return held
 
