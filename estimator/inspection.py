@@ -12,7 +12,8 @@ from pydantic import BaseModel, ConfigDict
 
 from estimator.errors import InvalidJob, NotModelled
 from estimator.families import built
-from estimator.families.build import Builder, Parameter
+from estimator.families.build import Builder
+from estimator.families.parameter import Parameter
 from estimator.quantization.formats import FORMATS
 from estimator.quantization.gguf_kinds import MIXTURES
 from estimator.quantization.gguf_size import header_bytes, tensor_bytes

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from difflib import get_close_matches
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
@@ -39,10 +41,21 @@ def _is_branch(part: str | int) -> bool:
 def _kind(item: Any, model: type[BaseModel] | None) -> str:
     """What a value should have been, if it was of another kind altogether."""
     if item["type"] == "literal_error":
-        return str(item["ctx"]["expected"])
+        return _one_of(str(item["ctx"]["expected"]), item.get("input"))
     if item["type"] == "model_type":
         return f"a mapping with keys {', '.join(_keys(model, item['loc']))}"
     return WANTED.get(item["type"], "")
+
+
+FEW = 12
+"""Values of which all are named."""
+
+
+def _one_of(expected: str, given: Any) -> str:
+    """The values that there are; of many the nearest to what was given, if any is near."""
+    values = re.findall("'([^']*)'", expected)
+    near = get_close_matches(str(given), values, n=4, cutoff=0.5) if len(values) > FEW else []
+    return f"{' or '.join(map(repr, near))}, or another of {len(values)}" if near else expected
 
 
 def _finding(item: Any, model: type[BaseModel] | None, place: tuple[Any, ...]) -> str:

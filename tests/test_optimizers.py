@@ -11,7 +11,7 @@ import pytest
 
 from estimator import Job, estimate
 from estimator.dtypes import BY_NAME
-from estimator.families.build import Parameter
+from estimator.families.parameter import Parameter
 from estimator.job.optimizer import ALIASES, IMPLEMENTATIONS
 from estimator.tape.peak import tensors
 from estimator.tape.replay import replay

@@ -7,8 +7,9 @@ from typing import Any
 
 from estimator.dtypes import bfloat16
 from estimator.errors import InvalidJob
-from estimator.families.build import Builder, Parameter
+from estimator.families.build import Builder
 from estimator.families.heads import Head, Model
+from estimator.families.parameter import Parameter
 from estimator.specs.spec import ModelSpec
 from estimator.tape.tape import Tape
 

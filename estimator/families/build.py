@@ -10,10 +10,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from math import prod
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from estimator.dtypes import DType
 from estimator.errors import InvalidJob, NotModelled
+from estimator.families.changes import Adapter, Cache, Quantization, Trained
 from estimator.families.kernels import EAGER, Gated, Kernels
 from estimator.families.layers import Checkpointing, Edges, Layer, Layers, Part
 from estimator.families.modules import (
@@ -27,13 +28,12 @@ from estimator.families.modules import (
     Module,
     SavedEmbedding,
 )
+from estimator.families.parameter import Buffer, Parameter, Weight
 from estimator.families.recomputed import recomputing
+from estimator.families.sharding import Forward, Sharding
 from estimator.tape.layout import Shape
-from estimator.tape.tape import OTHER_MODEL, PARAMETER, Slot, Tape
+from estimator.tape.tape import OTHER_MODEL, PARAMETER, Tape
 from estimator.tape.tensor import Tensor, empty
-
-Forward = Callable[..., tuple[Tensor, Any]]
-"""A batch in; out come the loss, and what the model's output holds beside it."""
 
 LinearKind = Callable[[Tensor, Tensor | None], Module]
 """A linear layer of a weight [out, in] and a bias."""
@@ -43,173 +43,9 @@ Kind = TypeVar("Kind")
 WHOLE = "bitsandbytes stores linear layers in few bits, and experts' weights are none: they stay as they are"
 
 
-@dataclass(slots=True)
-class Parameter:
-    """One parameter of the model.
-
-    `tensor` is what the model computes with; `local` what this rank keeps and optimises: the same, or a shard of it.
-    `count` is what a person counts: packed 4-bit weights hold two to a byte. `active` is how much of it one token uses: all,
-    but of a mixture's experts only those that it is sent to.
-    """
-
-    name: str
-    tensor: Tensor
-    local: Tensor
-    slot: Slot | None
-    count: int
-    active: int
-    tokens: bool = False
-    """Whether it is the input embedding of tokens."""
-
-    @property
-    def trainable(self) -> bool:
-        return self.tensor.requires_grad
-
-    @property
-    def times(self) -> int:
-        """In how many layers it occurs."""
-        return self.slot.total if self.slot else 1
-
-    @property
-    def total(self) -> int:
-        """Its count in all layers."""
-        return self.count * self.times
-
-
-@dataclass(frozen=True, slots=True)
-class Buffer:
-    """Numbers that live with the model but are no parameters of it, where they are made."""
-
-    count: int
-    dtype: DType
-    slot: Slot | None
-
-    @property
-    def times(self) -> int:
-        """In how many layers they occur."""
-        return self.slot.total if self.slot else 1
-
-
 def within(name: str, paths: tuple[str, ...]) -> bool:
     """Whether one of the paths is a part of a layer's own: q_proj and self_attn are of self_attn.q_proj."""
     return any(f".{path}." in f".{name}." for path in paths)
-
-
-class Weight:
-    """A parameter that a module of its own kind uses, no linear layer: an adapter changes it while the module runs."""
-
-    def __init__(self, tensor: Tensor):
-        self.tensor = tensor
-
-    def __call__(self) -> Tensor:
-        """What the module computes with."""
-        return self.tensor
-
-    def enter(self) -> None:
-        """The module begins."""
-
-    def leave(self) -> None:
-        """The module has ended."""
-
-
-class Sharding:
-    """How data-parallel ranks share a model's parameters, gradients and optimizer states; here: not at all.
-
-    What shares more overrides the moments at which it acts.
-    """
-
-    edges = Edges()
-    input_dtype: DType | None = None
-    """What the numbers that a layer is called with are cast to."""
-
-    def parameter(self, tape: Tape, shape: Shape, dtype: DType, name: str) -> tuple[Tensor, Tensor]:
-        """A new parameter: what the model computes with, and what this rank keeps of it."""
-        tensor = empty(tape, shape, dtype, name)
-        return tensor, tensor
-
-    def unit(self, parameters: list[Parameter], layer: Layer) -> Layer:
-        """A layer, with what must happen to its parameters before and after it runs."""
-        return layer
-
-    def root(self, parameters: list[Parameter], model: Forward) -> Forward:
-        """The whole model, with what must happen to the parameters outside its layers."""
-        return model
-
-    def prepare(self, trained: list[Parameter]) -> None:
-        """The optimizer is made, for these parameters."""
-
-    def micro_step(self, last: bool) -> None:
-        """A micro-step begins; `last` if the optimizer runs after it."""
-
-    def step(self, optimize: Callable[[], None]) -> None:
-        """The optimizer's step, with what must happen before and after it."""
-        optimize()
-
-
-class Cache(Protocol):
-    """What one attention layer remembers of the tokens before."""
-
-    def update(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """Add new keys and values; those of all tokens."""
-
-
-class Quantization(Protocol):
-    """Stores the weights of linear layers in few bits; `routers`: also those that choose a mixture's experts."""
-
-    @property
-    def routers(self) -> bool: ...
-
-    def linear(self, build: Builder, name: str, weight: Shape, bias: bool) -> Module:
-        """A frozen linear layer with weight [out, in]."""
-
-
-class Trained(Protocol):
-    """Which of the model's own parameters are trained, where not all are."""
-
-    @property
-    def layers(self) -> frozenset[int] | None: ...
-
-    @property
-    def remembers(self) -> bool:
-        """Whether the optimizer has states of all parameters."""
-
-    def chosen(self, layer: int) -> bool:
-        """Whether something of a layer is trained."""
-
-    def trains(self, name: str, chosen: bool | None) -> bool:
-        """Whether a parameter is trained, in a layer that is `chosen` or not, or (None) outside the layers."""
-
-
-class Adapter(Protocol):
-    """Adds trainable parameters to linear layers, and to some modules and weights outside them."""
-
-    @property
-    def layers(self) -> frozenset[int] | None:
-        """Numbers of the layers that are adapted; None: all."""
-
-    def targets(self, name: str) -> bool:
-        """Whether the layer of that name is adapted."""
-
-    def outside(self, name: str) -> bool:
-        """Whether an embedding or the output layer of that name is adapted."""
-
-    def saves(self, name: str) -> bool:
-        """Whether a copy of the module of that name is trained as a whole (PEFT's `modules_to_save`)."""
-
-    def trains(self, name: str, adapted: bool) -> bool:
-        """Whether the bias of that name is trained, of a layer that is `adapted` or not."""
-
-    def adapt(self, build: Builder, name: str, module: Module, inputs: int, outputs: int) -> Module:
-        """The adapted layer."""
-
-    def embed(self, build: Builder, name: str, module: Embedding, rows: int, size: int) -> Module:
-        """The adapted embedding."""
-
-    def weight(self, build: Builder, name: str, tensor: Tensor, used: int) -> Weight:
-        """The weight of that name, adapted if it is to be; see `Builder.weight`."""
-
-    def root(self, build: Builder, model: Forward) -> Forward:
-        """The finished model's forward pass."""
 
 
 @dataclass

@@ -8,7 +8,8 @@ from math import prod
 
 from estimator import dtypes
 from estimator.dtypes import DType
-from estimator.families.build import Builder, Parameter
+from estimator.families.build import Builder
+from estimator.families.parameter import Parameter
 from estimator.parallel.zero import Zero
 from estimator.tape.layout import Shape
 

@@ -6,8 +6,9 @@ The buckets hold a copy of every gradient. With `gradient_as_bucket_view` the gr
 
 from __future__ import annotations
 
-from estimator.families.build import Forward, Parameter, Sharding
 from estimator.families.layers import Layer
+from estimator.families.parameter import Parameter
+from estimator.families.sharding import Forward, Sharding
 from estimator.tape.tape import COMMUNICATION, GRADIENT, Tape
 from estimator.tape.tensor import Tensor, empty
 

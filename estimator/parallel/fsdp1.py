@@ -14,8 +14,9 @@ from __future__ import annotations
 from typing import Any
 
 from estimator.dtypes import DType
-from estimator.families.build import Forward, Parameter, Sharding
 from estimator.families.layers import Edges, Layer, hidden_of
+from estimator.families.parameter import Parameter
+from estimator.families.sharding import Forward, Sharding
 from estimator.parallel.fsdp2 import Policy
 from estimator.tape.autograd import attach, record
 from estimator.tape.layout import Shape

@@ -16,8 +16,9 @@ from typing import Any
 
 from estimator.dtypes import DType
 from estimator.errors import InvalidJob
-from estimator.families.build import Forward, Parameter, Sharding
 from estimator.families.layers import Edges, Layer, hidden_of
+from estimator.families.parameter import Parameter
+from estimator.families.sharding import Forward, Sharding
 from estimator.tape.autograd import attach, record
 from estimator.tape.host import pinned
 from estimator.tape.layout import Shape

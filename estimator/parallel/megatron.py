@@ -14,9 +14,10 @@ from functools import partial
 
 from estimator import dtypes
 from estimator.dtypes import DType
-from estimator.families.build import Forward, Parameter, Sharding
 from estimator.families.held import PerLayer
 from estimator.families.layers import Layer
+from estimator.families.parameter import Parameter
+from estimator.families.sharding import Forward, Sharding
 from estimator.tape.layout import Shape
 from estimator.tape.tape import GRADIENT, PARAMETER, Storage, Tape
 from estimator.tape.tensor import Tensor, empty

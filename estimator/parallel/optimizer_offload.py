@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from functools import partial
 
-from estimator.families.build import Parameter, Sharding
+from estimator.families.parameter import Parameter
+from estimator.families.sharding import Sharding
 from estimator.tape.host import pinned
 from estimator.tape.tape import GRADIENT, PARAMETER, Tape
 from estimator.tape.tensor import Tensor

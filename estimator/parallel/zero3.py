@@ -11,7 +11,8 @@ from typing import Any
 
 from estimator import dtypes
 from estimator.dtypes import DType
-from estimator.families.build import Forward, Parameter
+from estimator.families.parameter import Parameter
+from estimator.families.sharding import Forward
 from estimator.parallel.zero import BUCKET, Zero
 from estimator.tape.layout import Shape
 from estimator.tape.tape import COMMUNICATION, GRADIENT, Slot, Storage, Tape

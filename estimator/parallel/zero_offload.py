@@ -11,7 +11,8 @@ from collections.abc import Callable
 
 from estimator import dtypes
 from estimator.dtypes import DType
-from estimator.families.build import Forward, Parameter
+from estimator.families.parameter import Parameter
+from estimator.families.sharding import Forward
 from estimator.parallel.zero import BUCKET, Zero12
 from estimator.tape.host import pinned, pinned_bytes
 from estimator.tape.layout import Shape

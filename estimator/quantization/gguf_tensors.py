@@ -13,7 +13,8 @@ from math import prod
 from estimator.dtypes import bfloat16
 from estimator.errors import NotModelled
 from estimator.families import build_model, heads
-from estimator.families.build import Builder, Parameter
+from estimator.families.build import Builder
+from estimator.families.parameter import Parameter
 from estimator.quantization.stored import INPUT_FIRST
 from estimator.specs.spec import ModelSpec
 from estimator.tape.tape import Tape

@@ -5,7 +5,8 @@ from __future__ import annotations
 from math import prod
 
 from estimator.families import built
-from estimator.families.build import Builder, Parameter, within
+from estimator.families.build import Builder, within
+from estimator.families.parameter import Parameter
 from estimator.quantization.formats import FORMATS, Format, parts
 from estimator.specs.spec import ModelSpec
 

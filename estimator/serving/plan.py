@@ -9,7 +9,8 @@ from estimator.answer import KvCache
 from estimator.dtypes import DType
 from estimator.errors import InvalidJob, NotModelled
 from estimator.families import build_model
-from estimator.families.build import Builder, Quantization
+from estimator.families.build import Builder
+from estimator.families.changes import Quantization
 from estimator.families.heads import CausalLM
 from estimator.job import Job, Serving
 from estimator.parallel.topology import Topology, tensor_shard

@@ -9,8 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from estimator.families.build import Builder, Forward
+from estimator.families.build import Builder
 from estimator.families.modules import Module
+from estimator.families.sharding import Forward
 from estimator.tape.autocast import cast_all
 from estimator.tape.matmul import mm, times_transposed, transposed
 from estimator.tape.pointwise import add_, add_scalar, div, div_scalar, dropout, mul, mul_scalar, sub, to

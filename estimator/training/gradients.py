@@ -6,7 +6,7 @@ from collections.abc import Callable
 from itertools import groupby
 
 from estimator import dtypes
-from estimator.families.build import Parameter
+from estimator.families.parameter import Parameter
 from estimator.tape.tape import GRADIENT, Tape
 from estimator.tape.tensor import empty, unary
 

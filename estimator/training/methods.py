@@ -8,8 +8,10 @@ from typing import Protocol, cast, runtime_checkable
 
 from estimator.dtypes import DType
 from estimator.errors import InvalidJob, NotModelled
-from estimator.families.build import Builder, Forward, Weight
+from estimator.families.build import Builder
 from estimator.families.modules import Embedding, Module
+from estimator.families.parameter import Weight
+from estimator.families.sharding import Forward
 from estimator.tape.tensor import Tensor
 from estimator.training.targets import Targets
 

@@ -6,7 +6,7 @@ it is first used, and keeps it until the module has run (torch/nn/utils/parametr
 
 from __future__ import annotations
 
-from estimator.families.build import Weight
+from estimator.families.parameter import Weight
 from estimator.tape.autocast import cast, paused
 from estimator.tape.matmul import baddbmm, mm
 from estimator.tape.pointwise import add, mul_scalar, to

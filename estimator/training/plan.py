@@ -8,9 +8,11 @@ from estimator import dtypes
 from estimator.dtypes import BY_NAME
 from estimator.errors import InvalidJob, NotModelled
 from estimator.families import build_model
-from estimator.families.build import Builder, Quantization, Sharding
+from estimator.families.build import Builder
+from estimator.families.changes import Quantization
 from estimator.families.heads import Batch, takes_chunks
 from estimator.families.kernels import kernels
+from estimator.families.sharding import Sharding
 from estimator.job import Job, Training
 from estimator.job.adapter import ALL_LINEAR, PrefixTuning, PromptLearning
 from estimator.parallel.ddp import Ddp

@@ -12,7 +12,8 @@ from typing import Protocol, runtime_checkable
 
 from estimator import dtypes
 from estimator.errors import NotModelled
-from estimator.families.build import Builder, Quantization
+from estimator.families.build import Builder
+from estimator.families.changes import Quantization
 from estimator.families.modules import Module
 from estimator.quantization.formats import check_group, parts
 from estimator.quantization.layouts import Part

@@ -13,7 +13,7 @@ from typing import Protocol
 
 from estimator import dtypes
 from estimator.errors import InvalidJob
-from estimator.families.build import Parameter
+from estimator.families.parameter import Parameter
 from estimator.job import Training
 from estimator.tape.pointwise import mul
 from estimator.tape.tape import OPTIMIZER_STATE, Tape

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from estimator.families.build import Builder, Forward
+from estimator.families.build import Builder
 from estimator.families.modules import Module
+from estimator.families.sharding import Forward
 from estimator.tape.matmul import linear
 from estimator.tape.pointwise import add, dropout, mul, to
 from estimator.tape.tensor import Tensor

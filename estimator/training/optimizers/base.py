@@ -11,7 +11,7 @@ from itertools import groupby
 
 from estimator import dtypes
 from estimator.dtypes import DType
-from estimator.families.build import Parameter
+from estimator.families.parameter import Parameter
 from estimator.tape.layout import Shape
 from estimator.tape.tape import OPTIMIZER_STATE, Form, Slot, Tape
 from estimator.tape.tensor import Tensor, empty

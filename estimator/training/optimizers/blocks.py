@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from estimator import dtypes
-from estimator.families.build import Parameter
+from estimator.families.parameter import Parameter
 from estimator.tape.tape import Form, Tape
 from estimator.tape.tensor import empty
 from estimator.training.optimizers.base import Optimizer, in_place, like, neighbours

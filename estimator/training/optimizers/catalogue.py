@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from estimator.families.build import Parameter
+from estimator.families.parameter import Parameter
 from estimator.job import Training
 from estimator.tape.tape import Form, Tape
 from estimator.training.optimizers import adafactor, lion, muon

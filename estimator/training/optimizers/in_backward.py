@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 
-from estimator.families.build import Parameter
+from estimator.families.parameter import Parameter
 from estimator.tape.tape import TEMPORARY, Tape
 from estimator.training.optimizers.base import Optimizer
 

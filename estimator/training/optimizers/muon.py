@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from estimator import dtypes
-from estimator.families.build import Parameter
+from estimator.families.parameter import Parameter
 from estimator.tape.tape import Tape
 from estimator.tape.tensor import Tensor, empty
 from estimator.training.optimizers.base import like, neighbours

@@ -6,7 +6,7 @@ Workspaces inside the decompositions of cuSOLVER are not counted.
 from __future__ import annotations
 
 from estimator import dtypes
-from estimator.families.build import Parameter
+from estimator.families.parameter import Parameter
 from estimator.tape.layout import Shape
 from estimator.tape.tape import Form, Tape
 from estimator.tape.tensor import Tensor, empty

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from estimator import dtypes
-from estimator.families.build import Parameter
+from estimator.families.parameter import Parameter
 from estimator.tape.layout import Shape
 from estimator.tape.tape import Form, Tape
 from estimator.tape.tensor import Tensor, empty

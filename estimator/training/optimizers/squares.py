@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from estimator.families.build import Parameter
+from estimator.families.parameter import Parameter
 from estimator.tape.tape import Tape
 from estimator.training.optimizers.base import Step, in_place, like, multi_tensor, neighbours
 

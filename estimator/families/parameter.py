@@ -1,0 +1,73 @@
+"""What a model holds: its parameters, and numbers that are none."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from estimator.dtypes import DType
+from estimator.tape.tape import Slot
+from estimator.tape.tensor import Tensor
+
+
+@dataclass(slots=True)
+class Parameter:
+    """One parameter of the model.
+
+    `tensor` is what the model computes with; `local` what this rank keeps and optimises: the same, or a shard of it.
+    `count` is what a person counts: packed 4-bit weights hold two to a byte. `active` is how much of it one token uses: all,
+    but of a mixture's experts only those that it is sent to.
+    """
+
+    name: str
+    tensor: Tensor
+    local: Tensor
+    slot: Slot | None
+    count: int
+    active: int
+    tokens: bool = False
+    """Whether it is the input embedding of tokens."""
+
+    @property
+    def trainable(self) -> bool:
+        return self.tensor.requires_grad
+
+    @property
+    def times(self) -> int:
+        """In how many layers it occurs."""
+        return self.slot.total if self.slot else 1
+
+    @property
+    def total(self) -> int:
+        """Its count in all layers."""
+        return self.count * self.times
+
+
+@dataclass(frozen=True, slots=True)
+class Buffer:
+    """Numbers that live with the model but are no parameters of it, where they are made."""
+
+    count: int
+    dtype: DType
+    slot: Slot | None
+
+    @property
+    def times(self) -> int:
+        """In how many layers they occur."""
+        return self.slot.total if self.slot else 1
+
+
+class Weight:
+    """A parameter that a module of its own kind uses, no linear layer: an adapter changes it while the module runs."""
+
+    def __init__(self, tensor: Tensor):
+        self.tensor = tensor
+
+    def __call__(self) -> Tensor:
+        """What the module computes with."""
+        return self.tensor
+
+    def enter(self) -> None:
+        """The module begins."""
+
+    def leave(self) -> None:
+        """The module has ended."""

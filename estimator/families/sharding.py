@@ -1,0 +1,50 @@
+"""How data-parallel ranks share a model: the moments at which a strategy acts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from estimator.dtypes import DType
+from estimator.families.layers import Edges, Layer
+from estimator.families.parameter import Parameter
+from estimator.tape.layout import Shape
+from estimator.tape.tape import Tape
+from estimator.tape.tensor import Tensor, empty
+
+Forward = Callable[..., tuple[Tensor, Any]]
+"""A batch in; out come the loss, and what the model's output holds beside it."""
+
+
+class Sharding:
+    """How data-parallel ranks share a model's parameters, gradients and optimizer states; here: not at all.
+
+    What shares more overrides the moments at which it acts.
+    """
+
+    edges = Edges()
+    input_dtype: DType | None = None
+    """What the numbers that a layer is called with are cast to."""
+
+    def parameter(self, tape: Tape, shape: Shape, dtype: DType, name: str) -> tuple[Tensor, Tensor]:
+        """A new parameter: what the model computes with, and what this rank keeps of it."""
+        tensor = empty(tape, shape, dtype, name)
+        return tensor, tensor
+
+    def unit(self, parameters: list[Parameter], layer: Layer) -> Layer:
+        """A layer, with what must happen to its parameters before and after it runs."""
+        return layer
+
+    def root(self, parameters: list[Parameter], model: Forward) -> Forward:
+        """The whole model, with what must happen to the parameters outside its layers."""
+        return model
+
+    def prepare(self, trained: list[Parameter]) -> None:
+        """The optimizer is made, for these parameters."""
+
+    def micro_step(self, last: bool) -> None:
+        """A micro-step begins; `last` if the optimizer runs after it."""
+
+    def step(self, optimize: Callable[[], None]) -> None:
+        """The optimizer's step, with what must happen before and after it."""
+        optimize()
