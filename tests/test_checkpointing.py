@@ -9,7 +9,8 @@ import pytest
 
 from estimator import Answer, InvalidJob, NotModelled, estimate
 from estimator.answer import Recomputation
-from estimator.tape.offload import host_bytes, pinned
+from estimator.tape.host import pinned_bytes
+from estimator.tape.offload import host_bytes
 from estimator.tape.peak import tensors
 from estimator.tape.replay import flops
 from estimator.training.budget import activations
@@ -198,4 +199,4 @@ def test_weights_that_are_saved_go_to_the_host_too() -> None:
     kept = plain.memory.forward_end_bytes - plain.memory.resident_bytes
     assert answer.memory.host_bytes["train"] - plain.memory.host_bytes["train"] > kept
     assert answer.memory.forward_end_bytes < plain.memory.forward_end_bytes
-    assert [pinned(n) for n in (0, 1, 512, 513, 3 << 20)] == [0, 1, 512, 1024, 4 << 20]
+    assert [pinned_bytes(n) for n in (0, 1, 512, 513, 3 << 20)] == [0, 1, 512, 1024, 4 << 20]

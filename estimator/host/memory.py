@@ -105,9 +105,7 @@ def _disk(job: Job, played: Play) -> dict[str, int]:
         states = {"adamw": 2, "adam": 2, "sgd-momentum": 1, "sgd": 0}.get(job.training.optimizer)
         each = 4 * (states + 1) if zero and states is not None else None
         if states is not None:
-            found["optimizer"] = sum(
-                (t.nbytes // t.dtype.itemsize) * each if each else states * t.nbytes for t in adapter or model
-            )
+            found["optimizer"] = sum(t.numel * each if each else states * t.nbytes for t in adapter or model)
     if isinstance(build.sharding, OffloadedZero3) and (files := nvme_bytes(build.sharding)):
         found["nvme"] = job.hardware.gpus * files
     return found

@@ -62,13 +62,9 @@ def phases(job: Job, build: Builder, kept: Offloaded, process: int, worker: int)
         held = kept.peak_bytes if job.parallelism.strategy == "fsdp2" else kept.resident_bytes
         found["save"] = {**running, "offloaded": ranks * held, "saved": _gathered(job, model, adapter)}
     if host.merge:
-        widest = max(t.nbytes // t.dtype.itemsize for t in model if len(t.shape) > 1)
-        found["merge"] = {"processes": process, "loaded_weights": 2 * sum(_numel(t) for t in model), "merged_layer": 8 * widest}
+        widest = max(t.numel for t in model if len(t.shape) > 1)
+        found["merge"] = {"processes": process, "loaded_weights": 2 * sum(t.numel for t in model), "merged_layer": 8 * widest}
     return {phase: {name: size for name, size in parts.items() if size} for phase, parts in found.items()}
-
-
-def _numel(t: weights.Saved) -> int:
-    return t.nbytes // t.dtype.itemsize
 
 
 def _loaded(job: Job, model: list[weights.Saved]) -> int:
@@ -105,6 +101,6 @@ def _gathered(job: Job, model: list[weights.Saved], adapter: list[weights.Saved]
     if job.host.save == "sharded":
         return job.hardware.gpus * max(t.nbytes for t in model) // max(1, job.parallelism.data or 1)
     if strategy in ("fsdp2", "zero3"):
-        optimizer = 8 * sum(map(_numel, adapter or model)) if job.host.save == "checkpoint" and strategy == "fsdp2" else 0
+        optimizer = 8 * sum(t.numel for t in adapter or model) if job.host.save == "checkpoint" and strategy == "fsdp2" else 0
         return weights.nbytes(model) + optimizer
     return max(map(weights.nbytes, shards(model, SHARD)))

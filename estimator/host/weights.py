@@ -23,8 +23,12 @@ class Saved:
     shape: Shape
 
     @property
+    def numel(self) -> int:
+        return prod(self.shape)
+
+    @property
     def nbytes(self) -> int:
-        return prod(self.shape) * self.dtype.itemsize
+        return self.numel * self.dtype.itemsize
 
 
 def base(build: Builder) -> list[Saved]:

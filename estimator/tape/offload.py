@@ -10,6 +10,7 @@ from math import prod
 from typing import NamedTuple
 
 from estimator.tape.autograd import Packed, Saved
+from estimator.tape.host import pinned_bytes
 from estimator.tape.tape import Slot, Tape
 from estimator.tape.tensor import Tensor, empty
 
@@ -32,7 +33,7 @@ class OnHost:
         self.tape, self.like = tape, (t.shape, t.dtype)
         self.wanted, self.node = t.requires_grad, (t.grad_fn, t.output_nr)
         forwards = sum(phase.name == "forward" for phase in tape.phases)
-        tape.copies.append(Copy(forwards, pinned(prod(t.shape) * t.dtype.itemsize), tape.slot))
+        tape.copies.append(Copy(forwards, pinned_bytes(prod(t.shape) * t.dtype.itemsize), tape.slot))
 
     def unpack(self) -> Tensor:
         t = empty(self.tape, *self.like, "_to_copy")
@@ -46,11 +47,6 @@ class Offload:
 
     def pack(self, tensors: Saved) -> tuple[Packed | None, ...]:
         return tuple([None if t is None else OnHost(t) for t in tensors])
-
-
-def pinned(nbytes: int) -> int:
-    """Bytes of pinned memory for so many: the next power of two (ATen/core/CachingHostAllocator.h, `allocate`)."""
-    return 1 << (nbytes - 1).bit_length() if nbytes else 0
 
 
 def host_bytes(tape: Tape) -> int:
