@@ -6,10 +6,10 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from estimator.advice import advice
-from estimator.answer import DEFAULT, Answer, KvCache, Memory, Parameters, Time, Versions
+from estimator.answer import DEFAULT, Answer, Host, KvCache, Memory, Parameters, Time, Versions
 from estimator.attribution import Attribution
 from estimator.errors import InvalidJob, NotModelled
 from estimator.families import parameters
@@ -38,7 +38,7 @@ from estimator.training.offload import check_offload
 from estimator.training.optimizers.refusals import check_optimizer
 from estimator.training.plan import precision_of
 from estimator.units import MIB
-from estimator.verdict import judge, judge_host, offered
+from estimator.verdict import Verdict, judge, judge_host, offered
 from estimator.version import DATA_VERSION, SOFTWARE_VERSION
 
 
@@ -57,7 +57,7 @@ def fits(job: Job | Mapping[str, Any] | str | Path, allow_files: bool = True) ->
     limit = offered(run.card.memory_bytes, run.job)
     if limit is not None and run.play.phases.peak.peak_bytes + run.beside.total_bytes > limit:
         return False
-    return _answer(run).fits
+    return _judged(run).verdict.fits
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,16 +92,30 @@ def _run(job: Job | Mapping[str, Any] | str | Path, allow_files: bool) -> _Run:
     return _Run(given, worst, model, place, card, played, beside, chosen)
 
 
-def _answer(run: _Run) -> Answer:
+class _Judged(NamedTuple):
+    """What a run takes, and whether it fits."""
+
+    memory: Memory
+    host: Host | None
+    verdict: Verdict
+
+
+def _judged(run: _Run) -> _Judged:
     job, model, place, card = run.job, run.model, run.place, run.card
-    build, played, why = run.play.build, run.play.phases, run.play.why
+    played, why = run.play.phases, run.play.why
     taken = _reserved(job, run.play, card)
     cache = _kv_cache(job, model, place, played.peak.peak_bytes - why.at_peak.get(KV_CACHE, 0), run.beside, card)
     memory = _memory(played, why, run.beside, taken, card, cache)
     host = host_memory(job, run.play)
     if host is not None:
         memory = memory.model_copy(update={"host_bytes": host.phases})
-    verdict = judge_host(judge(job, memory), host)
+    return _Judged(memory, host, judge_host(judge(job, memory), host))
+
+
+def _answer(run: _Run) -> Answer:
+    job, model, place, card = run.job, run.model, run.place, run.card
+    build, played = run.play.build, run.play.phases
+    memory, host, verdict = _judged(run)
     time = _time(job, model.spec, build, played, place, card)
     return Answer(
         fits=verdict.fits,
