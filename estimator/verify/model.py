@@ -84,11 +84,12 @@ def build(job: Job, spec: ModelSpec, mesh: DeviceMesh | None = None) -> Any:
     model = plain(spec, training.head, dtype, training.attention, training.labels or 2)
     if training.loss == "chunked":
         in_chunks(model)
-    if isinstance(training.adapter, PromptLearning):
-        model = prompted(model, training.adapter)
-    elif training.adapter:
-        with defaulting_to(TYPES[training.adapter.dtype]):
-            model = adapted(model, training.adapter, training.head)
+    if adapter := training.adapter:
+        with defaulting_to(TYPES[adapter.dtype]):
+            if isinstance(adapter, PromptLearning):
+                model = prompted(model, adapter)
+            else:
+                model = adapted(model, adapter, training.head)
     if not remembers(training):
         freeze(model, training)
     model.train()

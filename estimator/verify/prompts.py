@@ -11,8 +11,6 @@ from torch import nn
 
 from estimator.job.adapter import PrefixTuning, PromptLearning, PTuning
 
-TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
-
 
 class Hosted:
     """The numbers of virtual tokens, which lie in the host's memory: they are copied to the GPU in each pass."""
@@ -31,16 +29,11 @@ class Hosted:
 
 
 def prompted(model: Any, asked: PromptLearning) -> Any:
-    """`model` with the prompts that a job asks for."""
+    """`model` with the prompts that a job asks for, of torch's default type."""
     made: Any
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(TYPES[asked.dtype])
     staying = mock.patch.object(nn.Module, "to", lambda self, *args, **kwargs: self)  # on fake tensors a move replaces parameters
-    try:
-        with staying:
-            made = peft.get_peft_model(model, _config(asked), autocast_adapter_dtype=False)
-    finally:
-        torch.set_default_dtype(before)
+    with staying:
+        made = peft.get_peft_model(model, _config(asked), autocast_adapter_dtype=False)
     made.prompt_tokens = {name: Hosted(len(numbers)) for name, numbers in made.prompt_tokens.items()}
     return made
 

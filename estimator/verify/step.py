@@ -24,7 +24,7 @@ from estimator.verify.cuda import on_cuda
 from estimator.verify.evaluation import evaluate
 from estimator.verify.host import host_seen
 from estimator.verify.live import Live, resizes_seen
-from estimator.verify.model import autocast, build, freeze, make_scaler, ranks
+from estimator.verify.model import autocast, build, freeze, make_scaler, ranks, remembers
 from estimator.verify.offload import forward_offloaded, on_host
 from estimator.verify.optimizers import Optimizers, make_optimizer
 
@@ -61,7 +61,8 @@ def fake_step(job: Job, spec: ModelSpec, logs: dict[str, Log] | None = None) -> 
             scaler = make_scaler(job, model, optimizer.members[0])
             play(job, spec, called, optimizer, scaler, live)
             settle_states(job, optimizer, live)
-            freeze(model, job.training)
+            if remembers(job.training):
+                freeze(model, job.training)
             evaluated = evaluate(job, spec, called, live, logs) if job.training.evaluation else {}
             counted = play(job, spec, called, optimizer, scaler, live, logs) | evaluated
         del model, called, optimizer, scaler
