@@ -152,6 +152,37 @@ class Time(_Part):
     range_seconds: tuple[float, float]
 
 
+class Rank(_Part):
+    """A pipeline stage's GPUs, which hold the same."""
+
+    stage: int
+    gpus: int
+    layers: tuple[int, int] | None
+    """The first and the last of the model's; None: it has none."""
+    embedding: bool
+    output: bool
+    """Whether it has the input embedding, and the output layer and the loss."""
+    micro_batches: int
+    """Those whose activations it holds at once."""
+    peak_bytes: int
+    peak_phase: str
+    resident_bytes: int
+
+
+class Traffic(_Part):
+    """What a GPU takes part in to exchange, per optimizer step."""
+
+    operation: str
+    """all_gather | reduce_scatter | all_reduce | all_to_all | receive."""
+    group: str
+    """Whose ranks exchange: data, tensor, context, expert, expert_tensor, expert_data or pipeline."""
+    ranks: int
+    phase: str
+    count: int
+    bytes: int
+    """Of all together: the whole tensors, which an all-gather makes and a reduce-scatter starts from."""
+
+
 class Recomputation(_Part):
     """What activation checkpointing costs and saves, per GPU."""
 
@@ -227,6 +258,10 @@ class Answer(_Part):
     host: Host | None
     parameters: Parameters
     time: Time | None
+    communication: list[Traffic] = []
+    """Of the rank that needs most."""
+    ranks: list[Rank] = []
+    """Of a pipeline: the stages that differ, those that were compared to find the one that needs most; or all, where asked."""
     recomputation: Recomputation | None = None
     """None: nothing is recomputed."""
     cost: Cost | None

@@ -77,6 +77,7 @@ def _command_parser() -> argparse.ArgumentParser:
     one.add_argument("job", metavar="JOB.yaml", help="a job file; - reads standard input")
     one.add_argument("--json", action="store_true", help="print the answer as REST would send it")
     one.add_argument("--explain", action="store_true", help="name the tensors that are alive at the peak")
+    one.add_argument("--ranks", action="store_true", help="list every stage of a pipeline, and what ranks exchange")
     one.add_argument("--check", action="store_true", help="exit with 1 if the job does not fit")
     judged = commands.add_parser(
         "verify",
@@ -146,13 +147,13 @@ def _headline(options: argparse.Namespace) -> int:
 def _estimate(options: argparse.Namespace) -> int:
     from estimator.estimation import estimate
 
-    answer = estimate(_job(options.job))
+    answer = estimate(_job(options.job), every_rank=options.ranks)
     if options.json:
         sys.stdout.write(answer.to_json())
     else:
         from estimator.report import answer_text
 
-        sys.stdout.write(answer_text(answer, options.explain))
+        sys.stdout.write(answer_text(answer, options.explain, options.ranks))
     return 1 if options.check and answer.fits is False else 0
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from estimator.advice import advice
-from estimator.answer import DEFAULT, Answer, Host, KvCache, Memory, Parameters, Time, Versions
+from estimator.answer import DEFAULT, Answer, Host, KvCache, Memory, Parameters, Rank, Time, Versions
 from estimator.attribution import Attribution
 from estimator.errors import InvalidJob, NotModelled
 from estimator.families import parameters
@@ -20,6 +20,7 @@ from estimator.host.memory import check_host, host_memory, host_settled
 from estimator.job import Job, defaults_used, read_job
 from estimator.job.training import Bucket
 from estimator.notes import assumptions, not_modelled, warnings, what_stays
+from estimator.parallel.ranks import described, ranks, traffic
 from estimator.parallel.topology import Topology, topology
 from estimator.playing import Play, play
 from estimator.pricing.prices import cost, unpriced
@@ -42,13 +43,14 @@ from estimator.verdict import Verdict, judge, judge_host, offered
 from estimator.version import DATA_VERSION, SOFTWARE_VERSION
 
 
-def estimate(job: Job | Mapping[str, Any] | str | Path, allow_files: bool = True) -> Answer:
+def estimate(job: Job | Mapping[str, Any] | str | Path, allow_files: bool = True, every_rank: bool = False) -> Answer:
     """The answer to a job: a `Job`, a mapping, or the path of a YAML file.
 
-    `allow_files` False refuses models named by a path, as a service must. Raises `InvalidJob` for what cannot be read or
-    does not fit together, `NotModelled` for what this version has no model of, and `UnknownName`.
+    `allow_files` False refuses models named by a path, as a service must. `every_rank`: all stages of a pipeline are described,
+    not only those one of which needs most. Raises `InvalidJob` for what cannot be read or does not fit together, `NotModelled`
+    for what this version has no model of, and `UnknownName`.
     """
-    return _answer(_run(job, allow_files))
+    return _answer(_run(job, allow_files, every_rank))
 
 
 def fits(job: Job | Mapping[str, Any] | str | Path, allow_files: bool = True) -> bool | None:
@@ -73,9 +75,11 @@ class _Run:
     beside: Overhead
     chosen: list[str]
     """What is said of a choice that was made."""
+    ranks: list[Rank]
+    """The stages of a pipeline that were compared."""
 
 
-def _run(job: Job | Mapping[str, Any] | str | Path, allow_files: bool) -> _Run:
+def _run(job: Job | Mapping[str, Any] | str | Path, allow_files: bool, every_rank: bool = False) -> _Run:
     given = read_job(job)
     model = resolve(given.model, allow_files)
     job = host_settled(settled(given, model.spec))
@@ -87,9 +91,14 @@ def _run(job: Job | Mapping[str, Any] | str | Path, allow_files: bool) -> _Run:
     beside = overhead(card.compute_capability, place.communicators, job.task == "train")
     job, chosen = solved(job, model.spec, place, gpu(job, card))
     given = solution_given(given, job) if chosen else given
-    plays = [(each, play(each, model.spec, place, gpu(each, card))) for each in partial.variants(job, model.spec)]
-    worst, played = max(plays, key=lambda one: one[1].phases.peak.peak_bytes)
-    return _Run(given, worst, model, place, card, played, beside, chosen)
+    plays = [
+        (each, rank, play(each, model.spec, rank, gpu(each, card)))
+        for each in partial.variants(job, model.spec)
+        for rank in ranks(each, model.spec, place, every_rank)
+    ]
+    worst, place, played = max(plays, key=lambda one: one[2].phases.peak.peak_bytes)
+    each_rank = [described(each, model.spec, rank, one) for each, rank, one in plays if each is worst and rank.pipeline > 1]
+    return _Run(given, worst, model, place, card, played, beside, chosen, each_rank)
 
 
 class _Judged(NamedTuple):
@@ -106,7 +115,7 @@ def _judged(run: _Run) -> _Judged:
     taken = _reserved(job, run.play, card)
     cache = _kv_cache(job, model, place, played.peak.peak_bytes - why.at_peak.get(KV_CACHE, 0), run.beside, card)
     memory = _memory(played, why, run.beside, taken, card, cache)
-    host = host_memory(job, run.play)
+    host = None if job.training.implementation == "megatron" else host_memory(job, run.play)
     if host is not None:
         memory = memory.model_copy(update={"host_bytes": host.phases})
     return _Judged(memory, host, judge_host(judge(job, memory), host))
@@ -125,6 +134,8 @@ def _answer(run: _Run) -> Answer:
         host=host,
         parameters=_parameters(build, model, place),
         time=time,
+        communication=traffic(build.tape, job.training.gradient_accumulation_steps),
+        ranks=run.ranks,
         recomputation=recomputation(job, model.spec, place, gpu(job, card), run.play),
         cost=_cost(job, time, place, card),
         job=job.model_dump(mode="json"),
@@ -148,7 +159,7 @@ def _refuse_unmodelled(job: Job, spec: ModelSpec) -> None:
         raise NotModelled("; ".join(filter(None, (spec.refusal, spec.instead))), "model")
     if job.task == "train":
         training = job.training
-        if training.implementation not in spec.implementations:
+        if training.implementation not in (*spec.implementations, "megatron"):
             known = " and ".join(spec.implementations)
             raise NotModelled(
                 f"implementation {training.implementation} of {spec.model_type} is not modelled; {known} is",
@@ -249,10 +260,10 @@ def _kv_cache(job: Job, model: Model, place: Topology, rest: int, beside: Overhe
 
 def _parameters(build: Builder, model: Model, place: Topology) -> Parameters:
     """Of the whole model, adapters included; a tensor-parallel rank holds a part."""
-    whole = build.parameters if place.tensor == 1 else parameters(model.spec)
+    whole = build.parameters if place.gpus == place.data else parameters(model.spec)
     return Parameters(
         total=sum(p.total for p in whole),
-        trainable=sum(p.total for p in build.parameters if p.trainable),
+        trainable=sum(p.total for p in (build.parameters if place.gpus == place.data else whole) if p.trainable),
         active=sum(p.active * p.times for p in whole),
     )
 

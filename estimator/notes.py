@@ -30,6 +30,8 @@ def assumptions(job: Job, place: Topology, card: Capacity) -> list[str]:
 
 
 def _of_training(job: Job, place: Topology) -> list[str]:
+    if job.training.implementation == "megatron":
+        return _of_megatron(job, place)
     said = [
         _SEQUENCES[job.training.attention_mask] + "; labels share the token ids' memory",
         f"torch 2.13 and {_RELEASES[job.training.transformers_release]} on CUDA; recomputation {_reentrance(job)} re-entrance",
@@ -67,6 +69,22 @@ def _of_training(job: Job, place: Topology) -> list[str]:
         "ddp": [f"each of {place.data} GPUs holds the whole model, and gradient buckets as large as its gradients"],
         "none": [],
     }.get(place.strategy, [f"DeepSpeed 0.19 with its defaults over {place.data} GPUs; float32 master weights"])
+
+
+def _of_megatron(job: Job, place: Topology) -> list[str]:
+    said = [
+        "Megatron-Core 0.15 on Transformer Engine 2.11: fused norms, rotary embedding and SwiGLU, gradients added to one buffer",
+        "weights and gradients begin on the GPU; rows of the vocabulary are padded to 128 per tensor-parallel rank",
+    ]
+    if place.strategy == "zero1":
+        said.append(f"its distributed optimizer: float32 weights and states in {place.data * place.context} parts")
+    if place.pipeline > 1:
+        said.append("pipeline 1F1B: a stage holds as many micro-batches as there are stages from it on")
+    if place.context > 1:
+        said.append("context parallelism by all-to-all (--cp-comm-type a2a)")
+    if place.expert > 1:
+        said.append("experts by all-to-all, with grouped products and fused permutation; the loss that balances them is counted")
+    return said
 
 
 def _quantized(name: str) -> str:
@@ -132,6 +150,8 @@ def _of_serving(job: Job) -> list[str]:
 
 def _of_sdpa(job: Job, card: Capacity) -> list[str]:
     """How torch's attention is taken to choose its kernel, where the GPU's name does not settle it."""
+    if job.task == "train" and job.training.implementation == "megatron":
+        return []
     if (job.training.attention if job.task == "train" else {"transformers": "sdpa"}.get(job.serving.engine)) != "sdpa":
         return []
     if gpu(job, card).prefers_cudnn:
@@ -187,6 +207,8 @@ def without_bf16(card: Capacity) -> list[str]:
 def not_modelled(job: Job) -> list[str]:
     """What the bytes leave out."""
     left = ["workspaces inside kernels other than attention's"]
+    if job.task == "train" and job.training.implementation == "megatron":
+        left.append("the host's memory")
     if job.task == "train":
         left.append("what loading and saving take of the GPU")
         return left if job.training.evaluation else [*left, "evaluation"]

@@ -33,8 +33,9 @@ def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
     return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
 
 
-def answer_text(answer: Answer, explain: bool = False) -> str:
-    """One job's answer in full; `explain` also names what is alive at the peak, tensor by tensor."""
+def answer_text(answer: Answer, explain: bool = False, ranks: bool = False) -> str:
+    """One job's answer in full; `explain` also names what is alive at the peak, tensor by tensor, `ranks` each stage of a
+    pipeline and what ranks exchange."""
     memory = answer.memory
     lines = [f"{answer.verdict.upper()}: {answer.reason}", ""]
     lines += _block("Memory per GPU", _memory_rows(answer))
@@ -44,6 +45,8 @@ def answer_text(answer: Answer, explain: bool = False) -> str:
     )
     if explain:
         lines += _explained(memory)
+    if ranks:
+        lines += _ranks(answer)
     lines += _block("Beside it", [(_spaced(name), gib(size)) for name, size in memory.overhead.items()])
     if answer.host:
         lines += _block("Memory of a node's host", _host_rows(answer.host))
@@ -94,6 +97,25 @@ def _explained(memory: Memory) -> list[str]:
         rows.append(("the rest", "", "", "", f"{peak.rest_count:,}", "", gib(peak.rest_bytes)))
     lines = ["Alive at the peak", *(f"  {line}" for line in aligned(rows)), ""]
     return lines + _block("Where each phase peaks", [(_spaced(name), place.where) for name, place in memory.phase_peaks.items()])
+
+
+def _ranks(answer: Answer) -> list[str]:
+    """Each stage's memory, and what the ranks of the one that needs most exchange in a step."""
+    rows = [("stage", "GPUs", "layers", "holds", "micro-batches", "resident", "peak", "peak in")]
+    for rank in answer.ranks:
+        holds = " and ".join([*["embedding"] * rank.embedding, *["output"] * rank.output])
+        layers = f"{rank.layers[0]} to {rank.layers[1]}" if rank.layers else "none"
+        peak = gib(rank.resident_bytes), gib(rank.peak_bytes), _spaced(rank.peak_phase)
+        rows.append((str(rank.stage), f"{rank.gpus:,}", layers, holds, str(rank.micro_batches), *peak))
+    lines = ["Ranks", *(f"  {line}" for line in aligned(rows)), ""] if answer.ranks else []
+    if not answer.communication:
+        return lines
+    sent = [("operation", "among", "ranks", "phase", "times", "bytes in all")]
+    for one in answer.communication:
+        sent.append(
+            (_spaced(one.operation), _spaced(one.group), f"{one.ranks:,}", _spaced(one.phase), f"{one.count:,}", gib(one.bytes))
+        )
+    return [*lines, "Exchanged per step", *(f"  {line}" for line in aligned(sent)), ""]
 
 
 def shape_text(kind: Tensors) -> str:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from estimator.families import heads
-from estimator.job import Job
+from estimator.job import Job, Training
 from estimator.job.adapter import PrefixTuning, PromptLearning
 from estimator.job.optimizer import IMPLEMENTATIONS, RANKS
 from estimator.specs.spec import ModelSpec
@@ -19,6 +21,8 @@ def settled(job: Job, spec: ModelSpec) -> Job:
     if most and job.task == "train" and isinstance(job.training.adapter, PromptLearning):
         most = max(1, most - job.training.adapter.virtual_tokens)
     training, serving, parallelism = job.training, job.serving, job.parallelism
+    if training.implementation == "megatron":
+        training = _of_megatron(training, parallelism.pipeline)
     if training.optimizer_implementation is None:
         training = training.model_copy(update={"optimizer_implementation": IMPLEMENTATIONS[training.optimizer][0]})
     if training.optimizer_rank is None and training.optimizer in RANKS:
@@ -51,6 +55,19 @@ def settled(job: Job, spec: ModelSpec) -> Job:
         ranks = parallelism.tensor * parallelism.pipeline * parallelism.context
         parallelism = parallelism.model_copy(update={"data": max(1, job.hardware.gpus * job.hardware.nodes // ranks)})
     if parallelism.strategy is None:
-        several = job.task == "train" and parallelism.data is not None and parallelism.data > 1
-        parallelism = parallelism.model_copy(update={"strategy": "fsdp2" if several else "none"})
+        several = job.task == "train" and (parallelism.data or 1) * parallelism.context > 1
+        usual = "zero1" if training.implementation == "megatron" else "fsdp2"
+        parallelism = parallelism.model_copy(update={"strategy": usual if several else "none"})
+    if parallelism.sequence is None and training.implementation == "megatron" and job.task == "train":
+        parallelism = parallelism.model_copy(update={"sequence": parallelism.tensor > 1})
     return job.model_copy(update={"training": training, "serving": serving, "parallelism": parallelism})
+
+
+def _of_megatron(training: Training, stages: int) -> Training:
+    """Its own precision, and micro-batches that fill a pipeline."""
+    changes: dict[str, Any] = {}
+    if "precision" not in training.model_fields_set:
+        changes["precision"] = "megatron-bf16"
+    if "gradient_accumulation_steps" not in training.model_fields_set and stages > 1:
+        changes["gradient_accumulation_steps"] = stages
+    return training.model_copy(update=changes)

@@ -11,7 +11,7 @@ from estimator import Answer, estimate
 from estimator.units import MIB
 from tests.jobs import CASES, cases, counts, job_of
 from tests.judged import records
-from tests.measured import CUBLAS_WORKSPACES, a100_runs
+from tests.measured import CUBLAS_WORKSPACES, a100_runs, megatron_runs, stages
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +62,16 @@ def allocated() -> Iterator[Row]:
             )
 
 
+def megatron() -> Iterator[Row]:
+    """Peaks of allocated bytes of each pipeline stage, cuBLAS's workspaces of torch's own products included."""
+    for run in megatron_runs():
+        ranks, output = stages(run["job"]), len(run["stages"]) - 1
+        for number, (played, found) in enumerate(zip(ranks, run["stages"], strict=True)):
+            predicted = played.phases.peak.peak_bytes + CUBLAS_WORKSPACES * (number == output)
+            moment = f"{played.phases.peak.name}, stage {number}"
+            yield Row(str(run["model"]), str(run["name"]), moment, predicted, round(found["allocated_mib"] * MIB))
+
+
 def shown() -> Iterator[Row]:
     """What nvidia-smi showed."""
     for run, answer in gpu_runs():
@@ -110,12 +120,13 @@ def by_group(rows: list[Row]) -> str:
 def page() -> dict[str, str]:
     """The parts of the page that are made, by the name of their place in it."""
     fake, real, peaks, smi = steps("fake_steps"), steps("real_steps"), list(allocated()), list(shown())
-    said = list(verdicts())
+    said, spread = list(verdicts()), list(megatron())
     wrong = [line for line in said if line[-1] == "wrong"]
     return {
         "fake": by_group(fake) + "\n" + details(fake, "counted"),
         "real": by_group(real) + "\n" + details(real, "counted"),
         "allocated": by_group(peaks) + "\n" + details(peaks, "measured"),
+        "megatron": by_group(spread) + "\n" + details(spread, "measured"),
         "nvidia-smi": by_group(smi) + "\n" + details(smi, "measured"),
         "verdicts": f"{len(said) - len(wrong)} of {len(said)} verdicts are right.\n\n"
         + "<details><summary>every run</summary>\n\n"

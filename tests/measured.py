@@ -8,8 +8,14 @@ from typing import Any
 
 import yaml
 
+from estimator.estimation import _run
+from estimator.job import read_job
+from estimator.parallel.ranks import ranks
+from estimator.playing import Play, play
+from estimator.tape.tape import Gpu
 from estimator.units import MIB
 
+B200 = Gpu((10, 0), True)
 DATA = Path(__file__).parent / "data"
 CUBLAS_WORKSPACES = 2 * (8 * MIB + 128 * 1024)
 """Allocated through torch's allocator where the record's version allocates them: one for each of two streams
@@ -28,6 +34,13 @@ def fsdp1_runs() -> list[dict[str, Any]]:
     return _with_jobs(_read("fms_fsdp1")["runs"])
 
 
+def stages(job: dict[str, Any]) -> list[Play]:
+    """Every pipeline stage of a job, played on a B200."""
+    run = _run(read_job(job), True)
+    places = ranks(run.job, run.model.spec, run.place, every=True)
+    return [play(run.job, run.model.spec, place, B200) for place in places]
+
+
 def _with_jobs(runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
     table = _read("fms_acceleration")
     for run in runs:
@@ -40,3 +53,15 @@ def _with_jobs(runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def _read(name: str) -> dict[str, Any]:
     found: dict[str, Any] = yaml.safe_load((DATA / f"{name}.yaml").read_text(encoding="utf-8"))
     return found
+
+
+def megatron_runs() -> list[dict[str, Any]]:
+    """One record per way of spreading a model over eight B200, with its `job` and `name`."""
+    table = _read("megatron_b200")
+    for run in table["runs"]:
+        training = {**table["training"], "sequence_length": run["sequence_length"]}
+        run["name"] = " ".join([run["model"], *(f"{name} {degree}" for name, degree in run["parallelism"].items())])
+        model, hardware = table["models"][run["model"]], {"gpu": "b200", "gpus": 8}
+        run["job"] = {"model": model, "hardware": hardware, "training": training}
+        run["job"]["parallelism"] = {"strategy": table["strategy"], **run["parallelism"]}
+    return list(table["runs"])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
@@ -35,7 +35,17 @@ class Parallelism(Part):
     tensor: Count = 1
     pipeline: Count = 1
     context: Count = 1
-    expert: Count = 1
+    expert: Count = Field(1, description="ranks over which experts are spread; they are among those of data, context and tensor")
+    expert_tensor: Count | None = Field(
+        None, description="ranks that share each expert; without it, as many as tensor, as Megatron-Core has it"
+    )
+    sequence: bool | None = Field(
+        None,
+        description="sequence parallelism among tensor-parallel ranks (--sequence-parallel); without it, where there are any",
+    )
+    pipeline_layers: Annotated[tuple[Annotated[int, Field(ge=0, le=2**16)], ...], Field(max_length=2**12)] | None = Field(
+        None, description="layers of each pipeline stage; without it, as many on each"
+    )
     reshard_after_forward: bool = True
     backward_prefetch: bool = Field(
         True,

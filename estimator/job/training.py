@@ -124,6 +124,13 @@ class Training(Part):
     )
     loss: Literal["eager", "chunked", "fused"] = "eager"
     implementation: Literal["transformers", "fast-kernels", "liger", "megatron", "torchtitan"] = "transformers"
+    expert_capacity_factor: Annotated[float, Field(gt=0, le=64)] | None = Field(
+        None,
+        description="rows that each expert takes, relative to its share, and is padded to; without it, no token is dropped",
+    )
+    expert_imbalance: Annotated[float, Field(ge=1, le=1024)] = Field(
+        1.0, description="rows of the fullest rank's experts relative to the mean, where there is no capacity factor"
+    )
     transformers_release: Literal["5", "4.48", "4.45"] = Field(
         "5", description="whose loss, and other operations that changed: those of transformers 5, of 4.46 to 4.49, or of before"
     )

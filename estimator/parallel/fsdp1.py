@@ -133,6 +133,7 @@ class _Unit:
             cast = empty(tape, self.shard.shape, dtype, "_mp_shard") if dtype is not self.shard.dtype else None
         with tape.counting(PARAMETER):
             self.full.storage.refill("all_gather")
+        tape.communicate("all_gather", "data", self.shared.world, self.full.nbytes)
         del cast
 
     def before_forward(self) -> None:
@@ -194,6 +195,7 @@ class _Unit:
         with tape.counting(COMMUNICATION):
             if (dtype := self.shared.policy.reduction or gradient.dtype) is not gradient.dtype:
                 reduced = empty(tape, gradient.shape, dtype, "_to_copy")
+        tape.communicate("reduce_scatter", "data", self.shared.world, reduced.nbytes)
         with tape.counting(GRADIENT):
             part = empty(tape, self.shard.shape, reduced.dtype, "reduce_scatter")
             if reduced.dtype is not self.shard.dtype:

@@ -141,6 +141,7 @@ class _Group:
             else:  # types differ: gathered as bytes
                 nbytes = sum(p.tensor.storage.nbytes for p in self.parameters)
                 self.pending = Tensor(Storage(tape, nbytes, "all_gather_output"), (nbytes,), first.tensor.dtype)
+        tape.communicate("all_gather", "data", self.shared.world, self.pending.storage.nbytes)
         del inputs
 
     def _flattened(self) -> list[Tensor]:
@@ -224,6 +225,7 @@ class _Group:
         count = sum(p.local.numel for p in owners)
         with tape.counting(COMMUNICATION):
             shared.reducing = empty(tape, (count * shared.world,), dtype, "reduce_scatter_input")
+        tape.communicate("reduce_scatter", "data", shared.world, shared.reducing.nbytes)
         last = gradients[-1] if shared.world > 1 else None  # a loop variable of `foreach_reduce` holds it to the end
         gradients.clear()
         with tape.counting(GRADIENT):

@@ -1,16 +1,18 @@
-"""Megatron-Core's mixed precision, on one GPU and under its data parallelism without a distributed optimizer.
+"""Megatron-Core's mixed precision and its data parallelism, with and without a distributed optimizer.
 
 The model computes in half precision. Gradients are added up in one buffer as large as the model, float32 or of the weights'
-type, and the optimizer works on float32 copies of the weights. After Megatron-Core 0.16: distributed/param_and_grad_buffer.py
-(`_ParamAndGradBuffer`), distributed/distributed_data_parallel.py (`_make_backward_post_hook`), and optimizer/optimizer.py
-(`Float16OptimizerWithFloat16Params`).
+type, and the optimizer works on float32 copies of the weights, of which a distributed one has this rank's part. After
+Megatron-Core 0.16: distributed/param_and_grad_buffer.py (`_ParamAndGradBuffer`), distributed/distributed_data_parallel.py
+(`_make_backward_post_hook`), optimizer/optimizer.py (`Float16OptimizerWithFloat16Params`) and optimizer/distrib_optimizer.py.
 """
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
+from math import prod
 
 from estimator import dtypes
 from estimator.dtypes import DType
@@ -18,28 +20,41 @@ from estimator.families.held import PerLayer
 from estimator.families.layers import Layer
 from estimator.families.parameter import Parameter
 from estimator.families.sharding import Forward, Sharding
+from estimator.tape.collectives import Group
 from estimator.tape.layout import Shape
 from estimator.tape.tape import GRADIENT, PARAMETER, Storage, Tape
-from estimator.tape.tensor import Tensor, empty
+from estimator.tape.tensor import Tensor, alias, empty
+
+PARAMETER_STEP = 64
+"""Elements; in the buffers of a distributed optimizer each parameter starts at a multiple (`_pad_start_of_param_if_needed`)."""
+BUFFER_STEP = 128
+"""Elements; each buffer is a multiple of this, and of the ranks that share it (`_pad_end_of_bucket_if_needed`)."""
+
+Ranks = Callable[[str], Group]
+"""The ranks that hold the same parameter, by its name."""
 
 
 class MainParameters(Sharding):
-    """`gradients`: the type of the buffer (`grad_reduce_in_fp32`); reductions over ranks are in place."""
+    """`gradients`: the type of the buffer (`grad_reduce_in_fp32`); `ranks` reduce it in place.
 
-    def __init__(self, tape: Tape, gradients: DType):
+    `distributed`: each rank keeps and updates its part of the float32 copies, and gathers the others' weights after the step.
+    """
+
+    def __init__(self, tape: Tape, gradients: DType, ranks: Ranks, distributed: bool):
         self.tape = tape
         self.gradients = gradients
+        self.ranks, self.distributed = ranks, distributed
         self.trained: list[Parameter] = []
         self.buffers: list[Tensor] = []
 
     def parameter(self, tape: Tape, shape: Shape, dtype: DType, name: str) -> tuple[Tensor, Tensor]:
         """The optimizer works on float32, whose bytes come when it is known whether the parameter is trained."""
         tensor = empty(tape, shape, dtype, name)
+        part = (-(-tensor.numel // self.ranks(name).size),) if self.distributed else shape
         if dtype is dtypes.float32:
-            return tensor, tensor
-        return tensor, Tensor(
-            Storage(tape, 4 * tensor.numel, "main_param", (shape, dtypes.float32), filled=False), shape, dtypes.float32
-        )
+            return tensor, tensor if part == shape else alias(tensor, part)
+        form = part, dtypes.float32
+        return tensor, Tensor(Storage(tape, 4 * prod(part), "main_param", form, filled=False), *form)
 
     def unit(self, parameters: list[Parameter], layer: Layer) -> Layer:
         self._adopt(parameters)
@@ -47,11 +62,15 @@ class MainParameters(Sharding):
 
     def root(self, parameters: list[Parameter], model: Forward) -> Forward:
         self._adopt(parameters)
-        elements: Counter[tuple[DType, DType]] = Counter()
+        elements: Counter[tuple[DType, DType, Group]] = Counter()
+        step = PARAMETER_STEP if self.distributed else 1
         for p in self.trained:
-            elements[p.tensor.dtype, self._summed(p)] += p.tensor.numel * p.times
+            elements[p.tensor.dtype, self._summed(p), self.ranks(p.name)] += _padded(p.tensor.numel, step) * p.times
         with self.tape.counting(GRADIENT):
-            self.buffers += [empty(self.tape, (count,), dtype, "grad_data") for (_, dtype), count in elements.items()]
+            for (_, dtype, group), count in elements.items():
+                whole = _padded(count, math.lcm(group.size, BUFFER_STEP)) if self.distributed else count
+                self.buffers.append(empty(self.tape, (whole,), dtype, "grad_data"))
+        self.groups = list(elements)
         return model
 
     def _adopt(self, parameters: list[Parameter]) -> None:
@@ -69,15 +88,29 @@ class MainParameters(Sharding):
 
     def step(self, optimize: Callable[[], None]) -> None:
         """`main_grad.float()`: the buffer itself, or a float32 copy of each gradient, kept until the next step begins."""
+        self._exchange("reduce_scatter" if self.distributed else "all_reduce", gathered=False)
         copies = PerLayer(self.tape)
         with self.tape.counting(GRADIENT):
             for p in self.trained:
                 if self._summed(p) is not dtypes.float32:
                     self.tape.enter(p.slot)
-                    copies.append(empty(self.tape, p.tensor.shape, dtypes.float32, "_to_copy"))
+                    copies.append(empty(self.tape, p.local.shape, dtypes.float32, "_to_copy"))
         self.tape.enter(None)
         optimize()
+        if self.distributed:
+            self._exchange("all_gather", gathered=True)
         del copies
+
+    def _exchange(self, operation: str, gathered: bool) -> None:
+        """What ranks exchange of each buffer: gradients, or the weights `gathered` after the step."""
+        for (weights, _, group), buffer in zip(self.groups, self.buffers, strict=True):
+            if group.size > 1:
+                nbytes = buffer.numel * (weights if gathered else buffer.dtype).itemsize
+                self.tape.communicate(operation, group.name, group.size, nbytes)
+
+
+def _padded(count: int, step: int) -> int:
+    return -(-count // step) * step
 
 
 def _added(leaf: Tensor) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from estimator.errors import InvalidJob, NotModelled
@@ -11,40 +12,76 @@ from estimator.specs.spec import DecoderSpec, ModelSpec
 
 @dataclass(frozen=True, slots=True)
 class Topology:
-    """`data` and `tensor` multiply to all GPUs; `strategy` says what data-parallel ranks share."""
+    """Degrees that multiply to all GPUs, and what data-parallel ranks share (`strategy`).
+
+    Experts are spread over `expert` of the ranks of data, context and tensor, and each over `expert_tensor`. `stage`: whose
+    memory is asked, of the pipeline's.
+    """
 
     gpus: int
     data: int
     tensor: int
     strategy: str
+    pipeline: int = 1
+    context: int = 1
+    expert: int = 1
+    expert_tensor: int = 1
+    stage: int = 0
+
+    @property
+    def expert_data(self) -> int:
+        """Ranks that hold the same experts."""
+        return self.data * self.context * self.tensor // (self.expert * self.expert_tensor)
 
     @property
     def communicators(self) -> int:
         """NCCL communicators that each GPU takes part in."""
-        return (self.data > 1) + (self.tensor > 1)
+        degrees = (self.data * self.context, self.tensor, self.pipeline, self.context, self.expert)
+        found = sum(degree > 1 for degree in degrees)
+        return found + (self.expert > 1 and self.expert_data > 1) + (self.strategy == "zero1" and found > 1)
 
 
 def topology(job: Job, spec: ModelSpec) -> Topology:
     """The topology of a settled job. Raises `InvalidJob` for degrees that do not fit each other, and `NotModelled`."""
     asked, gpus = job.parallelism, job.hardware.gpus * job.hardware.nodes
-    _check_heads(asked.tensor, spec)
-    for name in ("pipeline", "context", "expert"):
-        if getattr(asked, name) > 1:
-            raise NotModelled(f"{name} parallelism is not modelled yet", f"parallelism.{name}")
-    if job.task == "train" and asked.tensor > 1:
-        raise NotModelled("tensor parallelism is modelled for serving only yet", "parallelism.tensor")
+    megatron = job.task == "train" and job.training.implementation == "megatron"
+    if not megatron:
+        _refuse(job, spec)
     data, strategy = asked.data or 1, asked.strategy or "none"
-    if data * asked.tensor != gpus:
-        raise InvalidJob(
-            f"data {data} x tensor {asked.tensor} are {data * asked.tensor} GPUs, but the hardware has {gpus}", "parallelism"
-        )
+    degrees = {"data": data, "tensor": asked.tensor, "pipeline": asked.pipeline, "context": asked.context}
+    if math.prod(degrees.values()) != gpus:
+        said = " x ".join(f"{name} {degree}" for name, degree in degrees.items() if name in ("data", "tensor") or degree > 1)
+        raise InvalidJob(f"{said} are {math.prod(degrees.values())} GPUs, but the hardware has {gpus}", "parallelism")
     if strategy == "hsdp":
         raise NotModelled("hsdp is not modelled yet; fsdp1, fsdp2, ddp, zero1, zero2 and zero3 are", "parallelism.strategy")
     if strategy == "none" and data > 1 and job.task == "train":
+        known = "ddp or zero1" if megatron else "ddp, zero1, zero2, zero3, fsdp1 or fsdp2"
+        raise InvalidJob(f"{data} data-parallel GPUs need a strategy: {known}", "parallelism.strategy")
+    inner = asked.expert_tensor or asked.tensor
+    if (ranks := data * asked.context * asked.tensor) % (asked.expert * inner):
         raise InvalidJob(
-            f"{data} data-parallel GPUs need a strategy: ddp, zero1, zero2, zero3, fsdp1 or fsdp2", "parallelism.strategy"
+            f"experts over {asked.expert} x {inner} ranks do not fit the {ranks} of data, context and tensor",
+            "parallelism.expert",
         )
-    return Topology(gpus, data, asked.tensor, strategy)
+    return Topology(gpus, data, asked.tensor, strategy, asked.pipeline, asked.context, asked.expert, inner)
+
+
+def _refuse(job: Job, spec: ModelSpec) -> None:
+    """What only Megatron-Core's modules can be spread over."""
+    _check_heads(job.parallelism.tensor, spec)
+    for name in ("pipeline", "context", "expert"):
+        if getattr(job.parallelism, name) > 1:
+            raise NotModelled(
+                f"{name} parallelism is modelled for training with implementation: megatron only", f"parallelism.{name}"
+            )
+    if job.task == "train" and job.parallelism.tensor > 1:
+        raise NotModelled(
+            "tensor parallelism is modelled for serving, and for training with implementation: megatron only",
+            "parallelism.tensor",
+        )
+    for field in ("expert_tensor", "sequence", "pipeline_layers"):
+        if getattr(job.parallelism, field) is not None:
+            raise InvalidJob("only implementation: megatron has it: leave it out", f"parallelism.{field}")
 
 
 def tensor_degrees(spec: ModelSpec) -> list[int]:

@@ -86,6 +86,12 @@ class Zero(Sharding):
         with self.tape.counting(component):
             return empty(self.tape, (elements,), dtype, operation)
 
+    def exchange(self, operation: str) -> None:
+        """All ranks exchange what is trained: its gradients, or the parameters."""
+        elements = sum(p.tensor.numel * p.times for p in self.trained)
+        if self.world > 1:
+            self.tape.communicate(operation, "data", self.world, elements * self.dtype.itemsize)
+
     def open_bucket(self) -> None:
         if self.bucket is None:
             self.bucket = self.flat(BUCKET, self.dtype, "ipg_bucket", COMMUNICATION)
@@ -134,6 +140,8 @@ class Zero12(Zero):
 
     def finish(self) -> None:
         """After backward the bucket goes: in stage 1 after the last micro-step's, and then it averages what it kept."""
+        if self.stage == 2:
+            self.exchange("reduce_scatter")
         if self.stage == 1 and not self.last:
             return
         self.bucket = self.large = None
@@ -154,5 +162,8 @@ class Zero12(Zero):
         gradients = self.flat(self.partition, dtypes.float32, "_to_copy", GRADIENT)
         del flattened
         self.averaged = None
+        if self.stage == 1:
+            self.exchange("reduce_scatter")
         optimize()
+        self.exchange("all_gather")
         del gradients

@@ -74,6 +74,7 @@ class Zero3(Zero):
         def run(*batch: Tensor) -> tuple[Tensor, Any]:
             if total:  # what comes is gathered in one buffer, and copied out of it
                 self.live = self.flat(min(total, LIVE) + min(total, arriving), self.dtype, "all_gather", COMMUNICATION)
+            self.gather(total)
             out = model(*batch)
             self.tape.backward_callbacks.append(self.finish)
             return out
@@ -85,9 +86,16 @@ class Zero3(Zero):
         copy = self.flat(BUCKET, self.dtype, "cat", COMMUNICATION)
         del copy
 
+    def gather(self, elements: int) -> None:
+        """All that is not always there is gathered, once in forward and once in backward."""
+        if elements:
+            self.tape.communicate("all_gather", "data", self.world, elements * self.dtype.itemsize)
+
     def finish(self) -> None:
         """After backward nothing is needed again."""
         self.live = None
+        self.gather(sum(numel * (slot.total if slot else 1) for numel, slot in self.gathered))
+        self.exchange("reduce_scatter")
 
     def step(self, optimize: Callable[[], None]) -> None:
         size = min(self.partition, SUB_GROUP)

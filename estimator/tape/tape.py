@@ -114,6 +114,17 @@ class Work(NamedTuple):
     repeated: bool
 
 
+class Traffic(NamedTuple):
+    """One exchange among the ranks of a group, of so many bytes (tape/collectives.py), in this phase and slot."""
+
+    operation: str
+    group: str
+    ranks: int
+    nbytes: int
+    phase: str
+    slot: Slot | None
+
+
 class Tape:
     """Events of one run, and the state that torch keeps per thread: gradient mode, autocast, saved-tensor hooks.
 
@@ -138,7 +149,12 @@ class Tape:
         self.marks: list[Mark] = []
         self.recomputations: list[Recomputation] = []
         self.work: list[Work] = []
+        self.traffic: list[Traffic] = []
         self.slot: Slot | None = None
+        self.outer: Slot | None = None
+        """A slot that all others lie in, for a while."""
+        self.nested: dict[Slot, Slot] = {}
+        """Slots, as they lie in the outer one."""
         self.fresh = TEMPORARY
         """What a new storage is counted as."""
         self.kept = ACTIVATION
@@ -206,6 +222,8 @@ class Tape:
     def enter(self, slot: Slot | None) -> Slot | None:
         """Go to a slot; gives the one that was left, to return to."""
         left = self.slot
+        if self.outer is not None:
+            slot = self._inside(slot)
         if slot is not left:
             self.slot = slot
             self.marks.append(Mark(len(self.events), slot))
@@ -213,9 +231,41 @@ class Tape:
                 self.host.enter(slot)
         return left
 
+    @contextmanager
+    def within(self, outer: Slot) -> Iterator[None]:
+        """Run something in a slot of its own, with all slots that it goes to: a micro-batch that stands for several.
+
+        Its work counts nothing: that is counted of one micro-batch outside.
+        """
+        self.outer, left = outer, self.slot
+        self.enter(left)
+        yield
+        self.outer = None
+        self.nested.clear()
+        self.enter(left)
+
+    def _inside(self, slot: Slot | None) -> Slot:
+        """A slot as it lies in the outer one."""
+        outer = self.outer
+        assert outer is not None
+        if slot is None or slot.path[0] is outer:
+            return slot or outer
+        if slot not in self.nested:
+            parent = self._inside(slot.parent)
+            self.nested[slot] = Slot(slot.label, slot.repeat, parent, slot.stack, slot.start, slot.step)
+        return self.nested[slot]
+
     def compute(self, operation: str, flops: int) -> None:
         """Record an operation's floating-point operations."""
+        if self.outer is not None:
+            return
         self.work.append(Work(operation, flops, self.phases[-1].name, self.slot, self.recomputing))
+
+    def communicate(self, operation: str, group: str, ranks: int, nbytes: int) -> None:
+        """Record what the ranks of a group exchange."""
+        if self.outer is not None:
+            return
+        self.traffic.append(Traffic(operation, group, ranks, nbytes, self.phases[-1].name, self.slot))
 
 
 class Storage:

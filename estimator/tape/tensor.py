@@ -52,6 +52,11 @@ class Tensor:
     def numel(self) -> int:
         return prod(self.shape)
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of its elements."""
+        return self.numel * self.dtype.itemsize
+
     def detach(self) -> Tensor:
         """The same bytes, outside the graph."""
         return Tensor(self.storage, self.shape, self.dtype, self.strides)

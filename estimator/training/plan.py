@@ -15,6 +15,8 @@ from estimator.families.kernels import kernels
 from estimator.families.sharding import Sharding
 from estimator.job import Job, Training
 from estimator.job.adapter import ALL_LINEAR, PrefixTuning, PromptLearning
+from estimator.megatron.plan import check as check_megatron
+from estimator.megatron.plan import trace_megatron
 from estimator.parallel.ddp import Ddp
 from estimator.parallel.fsdp1 import Fsdp1
 from estimator.parallel.fsdp2 import Fsdp2, Policy
@@ -26,6 +28,7 @@ from estimator.parallel.zero3 import Zero3
 from estimator.parallel.zero3_offload import OffloadedZero3
 from estimator.parallel.zero_offload import OffloadedZero12
 from estimator.specs.spec import ModelSpec
+from estimator.tape.collectives import Group
 from estimator.tape.host import with_host
 from estimator.tape.tape import AMPERE, Gpu, Tape
 from estimator.training import prompts
@@ -59,6 +62,9 @@ PLAIN = {
 
 def trace_training(job: Job, spec: ModelSpec, topology: Topology, gpu: Gpu = AMPERE, unrolled: bool = False) -> Builder:
     """Play one step of a job on a new tape; the builder has the tape and the parameters. `unrolled`: each layer by itself."""
+    if job.training.implementation == "megatron":
+        check_megatron(job, spec, topology)
+        return trace_megatron(job, spec, topology, precision_of(job, topology), gpu, unrolled)
     refuse(job, spec)
     job, spec = without_dropout(job, spec)
     training = job.training
@@ -186,9 +192,9 @@ def _sharding(job: Job, topology: Topology, precision: Recipe, tape: Tape) -> Sh
     if precision.summed:
         if job.parallelism.gradient_as_bucket_view:
             raise InvalidJob("Megatron's gradients are its buffer already: leave it out", "parallelism.gradient_as_bucket_view")
-        return MainParameters(tape, precision.summed)
+        return MainParameters(tape, precision.summed, lambda _: Group("data", world), strategy == "zero1")
     if strategy == "ddp":
-        return Ddp(tape, job.parallelism.gradient_as_bucket_view)
+        return Ddp(tape, world, job.parallelism.gradient_as_bucket_view)
     if strategy != "fsdp1" and not job.parallelism.backward_prefetch:
         raise InvalidJob("leave it out: only fsdp1 can do without prefetching", "parallelism.backward_prefetch")
     if strategy == "fsdp1":

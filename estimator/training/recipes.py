@@ -60,7 +60,7 @@ def recipe(precision: str, strategy: str) -> Recipe | None:
     if precision in DEEPSPEED:
         return Recipe(DEEPSPEED[precision]) if zero else None
     if precision in MEGATRON:
-        return MEGATRON[precision] if strategy in ("none", "ddp") else None
+        return MEGATRON[precision] if strategy in ("none", "ddp", "zero1") else None
     if precision not in MIXED:
         return None
     half = MIXED[precision]

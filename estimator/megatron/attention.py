@@ -1,0 +1,121 @@
+"""Self-attention as Megatron-Core runs it on Transformer Engine's kernels.
+
+Hidden states are [tokens, sequences, width], heads [tokens, sequences, heads, size]. After core/transformer/attention.py,
+and transformer_engine/pytorch/attention (release 2.11): cuDNN's fused attention from Hopper on, FlashAttention-2 before
+(`get_attention_backend`).
+"""
+
+from __future__ import annotations
+
+from estimator.families.build import Builder
+from estimator.megatron.config import Config
+from estimator.megatron.linear import Norm, NormLinear, RowLinear, Split
+from estimator.tape.attention import cudnn, flash
+from estimator.tape.autograd import Gradient, attach, record
+from estimator.tape.collectives import Group, all_to_all
+from estimator.tape.layout import Shape
+from estimator.tape.tensor import Tensor, empty, unary
+from estimator.tape.views import contiguous, permute, reshape, split, transpose
+
+HOPPER = (9, 0)
+
+
+class SelfAttention:
+    """Heads and their groups are split over tensor-parallel ranks; queries, keys and values are one product, grouped."""
+
+    def __init__(self, config: Config, build: Builder, ranks: Split, context: Group):
+        tensor, size = ranks.group.size, config.head_dim
+        self.groups, self.shared = config.groups // tensor, config.heads // config.groups
+        self.size, self.context = size, context
+        outputs = self.groups * (self.shared + 2) * size
+        gain = Norm(build.parameter("input_layernorm.weight", (config.hidden,)), None)
+        weight = build.parameter("self_attention.linear_qkv.weight", (outputs, config.hidden))
+        bias = build.parameter("self_attention.linear_qkv.bias", (outputs,)) if config.qkv_bias else None
+        self.linear_qkv = NormLinear(gain, weight, bias, ranks)
+        self.norms = [
+            Norm(build.parameter(f"self_attention.{name}_layernorm.weight", (size,)), None) for name in "qk" if config.qk_norm
+        ]
+        inputs = self.groups * self.shared * size
+        self.linear_proj = RowLinear(build.parameter("self_attention.linear_proj.weight", (config.hidden, inputs)), None, ranks)
+
+    def __call__(self, hidden: Tensor, frequencies: Tensor) -> Tensor:
+        q, k, v = self.heads(hidden)
+        q = rotate(q, frequencies)
+        k = rotate(k, frequencies)
+        out = attend(q, k, v, self.context)
+        return self.linear_proj(reshape(out, (*out.shape[:2], -1)))
+
+    def heads(self, hidden: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys and values; the last two are views of the product, and so are queries of a single group."""
+        mixed = self.linear_qkv(hidden)
+        tokens, sequences, _ = mixed.shape
+        grouped = reshape(mixed, (tokens, sequences, self.groups, (self.shared + 2) * self.size))
+        q, k, v = split(grouped, (self.shared * self.size, self.size, self.size), 3)
+        q = reshape(q, (tokens, sequences, self.groups * self.shared, self.size))
+        if self.norms:
+            q_norm, k_norm = self.norms
+            q = q_norm(contiguous(q))
+            k = k_norm(contiguous(k))
+        return q, k, v
+
+
+def rotate(x: Tensor, frequencies: Tensor) -> Tensor:
+    """Transformer Engine's rotary embedding (`FusedRoPEFunc`): a new tensor each way, and only the frequencies saved."""
+
+    def backward(g: Tensor, _: Tensor) -> Tensor:
+        return empty(g.tape, g.shape, g.dtype, "fused_rope")
+
+    node = record("FusedRoPE", (x,), (frequencies,), backward)
+    return attach(node, empty(x.tape, x.shape, x.dtype, "fused_rope"))
+
+
+def attend(q: Tensor, k: Tensor, v: Tensor, context: Group) -> Tensor:
+    """Attention over the tokens of all context-parallel ranks, each of which then has part of the heads (`cp_comm_type` a2a)."""
+    q, k, v = contiguous(q), contiguous(k), contiguous(v)  # they lie in one tensor in no way that `get_qkv_layout` knows
+    if context.size == 1:
+        return _kernel(q, k, v)
+    q, k, v = _exchanged([q, k, v], context, True)
+    out = _kernel(q, k, v)
+    return _exchanged([out], context, False)[0]
+
+
+def _kernel(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """[tokens, sequences, heads, size] of queries and of what comes out."""
+    if q.tape.gpu.capability >= HOPPER:
+        queries, keys, values = (permute(t, (1, 2, 0, 3)) for t in (q, k, v))
+        return permute(cudnn(queries, keys, values, None), (2, 0, 1, 3))
+    queries, keys, values = (transpose(contiguous(transpose(t, 0, 1)), 1, 2) for t in (q, k, v))
+    return contiguous(transpose(transpose(flash(queries, keys, values), 1, 2), 0, 1))
+
+
+def _exchanged(tensors: list[Tensor], context: Group, before: bool) -> list[Tensor]:
+    """Tokens of this rank and all heads become all tokens and a part of the heads, and back after attention.
+
+    `flash_attn_a2a_communicate` of context_parallel.py: a copy in the order in which parts are sent, what arrives, and that put
+    in order.
+    """
+    shapes = [_other(t.shape, context.size, before) for t in tensors]
+    back = [t.shape for t in tensors]
+
+    def move(given: list[Tensor], to: list[Shape]) -> list[Tensor]:
+        sent, ordered = [], []
+        for t, shape in zip(given, to, strict=True):
+            sent.append(unary("contiguous", t))
+            arrived = all_to_all(sent[-1], context, shape)
+            ordered.append(unary("index_select", arrived))
+        return ordered
+
+    def backward(*gradients: Gradient) -> list[Gradient]:
+        given = [g for g in gradients if g is not None]
+        return [*move(given, back)]
+
+    node = record("AllToAll", tensors, (), backward, outputs=len(tensors))
+    outs = [attach(node, t) for t in move(tensors, shapes)]
+    for i, out in enumerate(outs):
+        out.output_nr = i
+    return outs
+
+
+def _other(shape: Shape, ranks: int, before: bool) -> Shape:
+    tokens, sequences, heads, size = shape
+    return (tokens * ranks, sequences, heads // ranks, size) if before else (tokens // ranks, sequences, heads * ranks, size)

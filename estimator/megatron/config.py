@@ -1,0 +1,116 @@
+"""What Megatron-Core needs to know of a model, read from a published spec (its `TransformerConfig`)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from estimator.errors import NotModelled
+from estimator.families.experts import MoeSpec
+from estimator.specs.spec import DecoderSpec, ModelSpec
+
+VOCABULARY_STEP = 128
+"""Rows of the embedding are padded to a multiple of this times the tensor-parallel ranks (`make_vocab_size_divisible_by`)."""
+DENSE = ("llama", "mistral", "qwen2", "qwen3")
+MIXTURES = ("mixtral", "qwen2_moe", "qwen3_moe")
+LATENT = ("deepseek_v2", "deepseek_v3")
+
+
+@dataclass(frozen=True, slots=True)
+class Latent:
+    """DeepSeek's attention: ranks of queries (None: no such product) and of keys and values, and the parts of a head."""
+
+    queries: int | None
+    keys: int
+    plain: int
+    rotary: int
+    value: int
+
+
+@dataclass(frozen=True, slots=True)
+class Mixture:
+    """Experts of a layer, how many a token is sent to, the width of each, and that of those which every token passes."""
+
+    experts: int
+    per_token: int
+    width: int
+    shared: int
+    shared_gate: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """A decoder with RMSNorm, rotary positions and gated feed-forward layers. `sparse`: whether each layer is a mixture."""
+
+    hidden: int
+    heads: int
+    groups: int
+    head_dim: int
+    width: int
+    vocabulary: int
+    tied: bool
+    sparse: tuple[bool, ...]
+    qkv_bias: bool = False
+    qk_norm: bool = False
+    mixture: Mixture | None = None
+    latent: Latent | None = None
+
+    def rows(self, tensor: int) -> int:
+        """Rows of the embedding of each of so many ranks."""
+        step = VOCABULARY_STEP * tensor
+        return -(-self.vocabulary // step) * step // tensor
+
+
+def config(spec: ModelSpec) -> Config:
+    """The config of a spec. Raises `NotModelled` for architectures that are not Megatron's, or not modelled."""
+    known = (*DENSE, *MIXTURES, *LATENT)
+    if not isinstance(spec, DecoderSpec) or spec.model_type not in known:
+        raise NotModelled(
+            f"{spec.model_type} models are not modelled as Megatron-Core builds them; {', '.join(known)} are",
+            "training.implementation",
+        )
+    if spec.hidden_act != "silu":
+        raise NotModelled(f"gated layers with {spec.hidden_act} are not modelled as Megatron-Core has them", "model")
+    shape: Any = spec
+    qkv, output, feed_forward = shape.biases
+    if output or feed_forward:
+        raise NotModelled("biases beside those of queries, keys and values are not modelled for Megatron-Core", "model")
+    return Config(
+        hidden=spec.hidden_size,
+        heads=spec.num_attention_heads,
+        groups=spec.num_key_value_heads,
+        head_dim=spec.head_dim,
+        width=spec.intermediate_size,
+        vocabulary=spec.vocab_size,
+        tied=spec.tie_word_embeddings,
+        sparse=_sparse(shape),
+        qkv_bias=qkv,
+        qk_norm=getattr(spec, "qk_norm", False),
+        mixture=_mixture(shape) if isinstance(spec, MoeSpec) else None,
+        latent=_latent(shape),
+    )
+
+
+def _sparse(spec: Any) -> tuple[bool, ...]:
+    """Whether each layer is a mixture of experts."""
+    layers = range(spec.num_hidden_layers)
+    if spec.model_type in LATENT:
+        return tuple(i >= spec.first_k_dense_replace for i in layers)
+    if spec.model_type in ("qwen2_moe", "qwen3_moe"):
+        return tuple(spec.sparse())
+    return tuple(spec.model_type in MIXTURES for _ in layers)
+
+
+def _mixture(spec: Any) -> Mixture:
+    shared = 0
+    if spec.model_type in LATENT:
+        shared = spec.n_shared_experts * spec.moe_intermediate_size
+    elif spec.model_type == "qwen2_moe":
+        shared = spec.shared_expert_intermediate_size
+    return Mixture(spec.num_experts, spec.num_experts_per_tok, spec.expert_size, shared, spec.model_type == "qwen2_moe")
+
+
+def _latent(spec: Any) -> Latent | None:
+    if spec.model_type not in LATENT:
+        return None
+    return Latent(spec.q_lora_rank, spec.kv_lora_rank, spec.qk_nope_head_dim, spec.head_dim, spec.v_head_dim)

@@ -1,0 +1,171 @@
+"""Transformer Engine's linear layers, and Megatron-Core's own for the output, in half precision.
+
+Hidden states are [tokens, sequences, width]; with sequence parallelism a rank holds its part of the tokens, and gathers the
+others' where a product needs all. A weight's gradient is added to its `main_grad` by the product itself
+(`gradient_accumulation_fusion`): autograd gets a dummy, one per shape, that lives on (`get_dummy_wgrad`).
+
+After transformer_engine/pytorch/module/layernorm_linear.py and linear.py of release 2.11, and Megatron-Core 0.15's
+core/tensor_parallel/layers.py.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+from estimator import dtypes
+from estimator.tape.autograd import Gradient, attach, record
+from estimator.tape.collectives import Group, all_gather, all_reduce, reduce_scatter
+from estimator.tape.layout import Shape
+from estimator.tape.tensor import Tensor, empty, unary
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """How tensor-parallel ranks share a layer; `sequence`: between layers each holds a part of the tokens."""
+
+    group: Group
+    sequence: bool
+
+    def gathered(self, x: Tensor) -> Tensor:
+        """All tokens."""
+        return all_gather(x, self.group) if self.sequence else x
+
+    def reduced(self, x: Tensor) -> Tensor:
+        """The sum over ranks, of this rank's tokens."""
+        return reduce_scatter(x, self.group) if self.sequence else all_reduce(x, self.group)
+
+
+def norm(x: Tensor, weight: Tensor, bias: Tensor | None) -> tuple[Tensor, list[Tensor]]:
+    """RMSNorm, or with a bias LayerNorm: the result, and what it keeps per row."""
+    rows = (prod(x.shape[:-1]),)
+    out = unary("norm", x)
+    return out, [empty(x.tape, rows, dtypes.float32, "norm") for _ in range(1 if bias is None else 2)]
+
+
+class Norm:
+    """A norm by itself (`TENorm`). Saves its input and what it keeps per row."""
+
+    def __init__(self, weight: Tensor, bias: Tensor | None):
+        self.weight, self.bias = weight, bias
+
+    def __call__(self, x: Tensor) -> Tensor:
+        parameters = [t for t in (self.weight, self.bias) if t is not None]
+
+        def backward(g: Tensor, x: Tensor, *_: Tensor) -> list[Gradient]:
+            return [unary("norm_backward", t) for t in (x, *parameters)]
+
+        node = record("TENorm", (x, *parameters), (x,), backward)
+        out, kept = norm(x, self.weight, self.bias)
+        if node is not None:
+            node.save(tuple(kept))
+        return attach(node, out)
+
+
+class NormLinear:
+    """A norm and a linear layer whose outputs ranks share (`TELayerNormColumnParallelLinear`).
+
+    Saves the input and the normalised input, of this rank's tokens; backward gathers the latter again.
+    """
+
+    def __init__(self, gain: Norm, weight: Tensor, bias: Tensor | None, split: Split):
+        self.gain, self.weight, self.bias, self.split = gain, weight, bias, split
+
+    def __call__(self, x: Tensor) -> Tensor:
+        weight, split, gain = self.weight, self.split, self.gain
+        parameters = [t for t in (gain.weight, gain.bias, self.bias) if t is not None]
+
+        def backward(g: Tensor, x: Tensor, normed: Tensor, *_: Tensor) -> list[Gradient]:
+            total = split.gathered(normed)
+            whole = _product(g, (*total.shape[:-1], weight.shape[1]), weight.shape[0])
+            partly = split.reduced(whole)
+            _accumulated(weight, g)
+            normed.storage.release()
+            total.storage.release()
+            return [unary("norm_backward", partly), None, *[unary("norm_backward", t) for t in parameters]]
+
+        normed, kept = norm(x, gain.weight, gain.bias)
+        node = record("LayerNormLinear", (x, weight, *parameters), (x, normed, *kept), backward)
+        total = split.gathered(normed)
+        return attach(node, _product(total, (*total.shape[:-1], weight.shape[0]), weight.shape[1]))
+
+
+class ColumnLinear:
+    """A linear layer whose outputs ranks share, without a norm (`TEColumnParallelLinear`). Saves its input."""
+
+    def __init__(self, weight: Tensor, bias: Tensor | None, split: Split):
+        self.weight, self.bias, self.split = weight, bias, split
+
+    def __call__(self, x: Tensor) -> Tensor:
+        weight, split = self.weight, self.split
+        biases = [] if self.bias is None else [self.bias]
+
+        def backward(g: Tensor, x: Tensor) -> list[Gradient]:
+            total = split.gathered(x)
+            whole = _product(g, (*total.shape[:-1], weight.shape[1]), weight.shape[0])
+            gradient = split.reduced(whole)
+            _accumulated(weight, g)
+            return [gradient, None, *[unary("sum", t) for t in biases]]
+
+        node = record("Linear", (x, weight, *biases), (x,), backward)
+        total = split.gathered(x)
+        return attach(node, _product(total, (*total.shape[:-1], weight.shape[0]), weight.shape[1]))
+
+
+class RowLinear:
+    """A linear layer whose inputs ranks share (`TERowParallelLinear`). Saves its input."""
+
+    def __init__(self, weight: Tensor, bias: Tensor | None, split: Split):
+        self.weight, self.bias, self.split = weight, bias, split
+
+    def __call__(self, x: Tensor) -> Tensor:
+        weight, split = self.weight, self.split
+
+        def backward(g: Tensor, x: Tensor) -> list[Gradient]:
+            total = split.gathered(g)
+            gradient = _product(total, x.shape, weight.shape[0])
+            _accumulated(weight, total)
+            return [gradient, None]
+
+        node = record("Linear", (x, weight), (x,), backward)
+        whole = _product(x, (*x.shape[:-1], weight.shape[0]), weight.shape[1])
+        return attach(node, split.reduced(whole))
+
+
+class OutputLayer:
+    """Megatron-Core's own column-parallel layer, for logits: all tokens are gathered in one buffer that lives on.
+
+    core/tensor_parallel/layers.py, `LinearWithGradAccumulationAndAsyncCommunication` and `get_global_memory_buffer`.
+    """
+
+    def __init__(self, weight: Tensor, split: Split):
+        self.weight, self.split = weight, split
+
+    def __call__(self, x: Tensor) -> Tensor:
+        weight, split = self.weight, self.split
+        whole = (x.shape[0] * split.group.size if split.sequence else x.shape[0], *x.shape[1:])
+
+        def gather(like: Tensor) -> None:
+            if split.sequence:
+                like.tape.communicate("all_gather", split.group.name, split.group.size, prod(whole) * like.dtype.itemsize)
+
+        def backward(g: Tensor, x: Tensor) -> tuple[Gradient, Gradient]:
+            gather(x)
+            gradient = _product(g, whole, weight.shape[0])
+            _accumulated(weight, g)
+            return split.reduced(gradient), None
+
+        node = record("OutputLayer", (x, weight), (x,), backward)
+        gather(x)
+        return attach(node, _product(x, (*whole[:-1], weight.shape[0]), weight.shape[1]))
+
+
+def _product(x: Tensor, shape: Shape, inner: int) -> Tensor:
+    """A matrix product of this shape, over so many numbers."""
+    x.tape.compute("mm", 2 * prod(shape) * inner)
+    return empty(x.tape, shape, x.dtype, "gemm")
+
+
+def _accumulated(weight: Tensor, gradient: Tensor) -> None:
+    """A weight's gradient, added to its `main_grad` by the product."""
+    weight.tape.compute("mm", 2 * prod(gradient.shape[:-1]) * weight.numel)

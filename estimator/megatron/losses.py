@@ -1,0 +1,56 @@
+"""Cross-entropy over a vocabulary that tensor-parallel ranks share. Logits are [tokens, sequences, rows of the vocabulary].
+
+`vocab_parallel` is Megatron-Core's own (core/tensor_parallel/cross_entropy.py), `fused` Transformer Engine's kernel
+(`--cross-entropy-loss-fusion --cross-entropy-fusion-impl te`; pytorch/triton/cross_entropy.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from estimator import dtypes
+from estimator.tape.autograd import attach, record
+from estimator.tape.collectives import Group, all_reduce
+from estimator.tape.pointwise import add_scalar
+from estimator.tape.tensor import Tensor, empty, unary
+
+Loss = Callable[[Tensor, Tensor, Group], Tensor]
+"""(logits, labels, tensor-parallel ranks) -> the loss of each token, [tokens, sequences] in float32."""
+
+
+def vocab_parallel(logits: Tensor, labels: Tensor, ranks: Group) -> Tensor:
+    """Works in float32, in place on a copy of the logits, which becomes the softmax and in backward the gradient.
+
+    Saves the softmax, and of the labels which are another rank's and their place among this one's.
+    """
+    tape = logits.tape
+    node = record("VocabParallelCrossEntropy", (logits,), (), lambda g, softmax, *_: softmax)
+    softmax = unary("_to_copy", logits, dtypes.float32)
+    largest = all_reduce(empty(tape, labels.shape, dtypes.float32, "max"), ranks)
+    mask = empty(tape, labels.shape, dtypes.bool_, "or")
+    masked = add_scalar(unary("clone", labels))
+    predicted = all_reduce(empty(tape, labels.shape, dtypes.float32, "index"), ranks)
+    total = all_reduce(empty(tape, labels.shape, dtypes.float32, "sum"), ranks)
+    out = empty(tape, labels.shape, dtypes.float32, "sub")
+    if node is not None:
+        node.save((softmax, mask, masked))
+    del largest, predicted, total
+    return attach(node, out)
+
+
+def fused(logits: Tensor, labels: Tensor, ranks: Group) -> Tensor:
+    """Writes the gradient over the logits in forward, and saves them; beside them per token three numbers of every rank."""
+    tape, (tokens, sequences) = logits.tape, labels.shape
+    node = record("FusedCrossEntropy", (logits,), (logits,), lambda g, logits: logits)
+    losses = empty(tape, (tokens, sequences), dtypes.float32, "cross_entropy")
+    own = empty(tape, (3 * tokens * sequences,), dtypes.float32, "cross_entropy")
+    if ranks.size > 1:
+        every = empty(tape, (3 * tokens * sequences * ranks.size,), dtypes.float32, "all_gather")
+        tape.communicate("all_gather", ranks.name, ranks.size, every.nbytes)
+        del every
+    del own
+    return attach(node, losses)
+
+
+LOSSES: dict[str, Loss] = {"eager": vocab_parallel, "fused": fused}
+"""By a job's `loss`."""

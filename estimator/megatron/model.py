@@ -1,0 +1,180 @@
+"""One pipeline stage of a model as Megatron-Core builds it: its layers, and the embedding and the output layer where they are.
+
+After core/models/gpt/gpt_model.py, core/models/common and core/tensor_parallel of Megatron-Core 0.15. Hidden states are [tokens,
+sequences, width], of this rank's tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from estimator import dtypes
+from estimator.families.build import Builder
+from estimator.families.heads import Batch
+from estimator.megatron.attention import HOPPER, SelfAttention
+from estimator.megatron.config import Config
+from estimator.megatron.experts import Dispatch, MoeLayer
+from estimator.megatron.latent import LatentAttention
+from estimator.megatron.layer import Mlp, TransformerLayer
+from estimator.megatron.linear import Norm, OutputLayer, Split
+from estimator.megatron.losses import Loss
+from estimator.tape.autograd import Gradient, attach, record
+from estimator.tape.collectives import Group, all_gather, reduce_scatter
+from estimator.tape.loss import embedding
+from estimator.tape.pointwise import add_scalar, mul
+from estimator.tape.tape import COMMUNICATION
+from estimator.tape.tensor import Tensor, empty, unary
+from estimator.tape.views import clone, contiguous, reshape, transpose
+from estimator.units import MIB
+
+WORKSPACE, WORKSPACE_HOPPER = 4 * MIB, 32 * MIB + 1024
+"""Bytes that Transformer Engine gives cuBLAS for its products (cpp_extensions/gemm.py, `get_cublas_workspace_size_bytes`)."""
+GROUPED_STREAMS = 4
+"""Streams in which experts' products run, each with a workspace of its own (`tex.get_num_cublas_streams`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a rank's part of a model is: which layers of the whole it has, and whether the first and the last stage's parts."""
+
+    layers: range
+    first: bool
+    last: bool
+    tensor: Split
+    context: Group
+    dispatch: Dispatch
+
+
+class Embedding:
+    """Rows of the table are split over ranks: tokens of others are masked, and the sum over ranks is all tokens'."""
+
+    def __init__(self, config: Config, build: Builder, ranks: Split):
+        self.ranks = ranks
+        rows = config.rows(ranks.group.size)
+        self.weight = build.parameter("embedding.word_embeddings.weight", (rows, config.hidden), tokens=True)
+
+    def __call__(self, ids: Tensor) -> Tensor:
+        ranks = self.ranks
+        if ranks.group.size == 1:
+            return contiguous(transpose(embedding(self.weight, ids), 0, 1))
+        mask = empty(ids.tape, ids.shape, dtypes.bool_, "or")
+        masked = add_scalar(unary("clone", ids))
+        rows = _masked(embedding(self.weight, masked), mask)
+        by_token = contiguous(transpose(rows, 0, 1))
+        del rows
+        if not ranks.sequence:
+            return _summed(by_token, ranks.group)
+        return clone(_scattered(by_token, ranks.group))
+
+
+def _masked(x: Tensor, mask: Tensor) -> Tensor:
+    """`x[mask] = 0` in place; backward zeroes a copy of the gradient."""
+    node = record("IndexPutBackward", (x,), (mask,), lambda g, _: unary("index_put", g))
+    return attach(node, x.detach())
+
+
+def _scattered(x: Tensor, group: Group) -> Tensor:
+    """The sum over ranks, of this rank's tokens (`reduce_scatter_to_sequence_parallel_region`)."""
+    node = record("ReduceScatter", (x,), (), lambda g: all_gather(g, group))
+    return attach(node, reduce_scatter(x, group))
+
+
+def _summed(x: Tensor, group: Group) -> Tensor:
+    """The sum over ranks, in place (`reduce_from_tensor_model_parallel_region`)."""
+    x.tape.communicate("all_reduce", group.name, group.size, x.nbytes)
+    return attach(record("AllReduce", (x,), (), lambda g: g), x.detach())
+
+
+class Stage:
+    """The part of a model that one rank has."""
+
+    def __init__(self, config: Config, build: Builder, place: Place, batch: Batch, loss: Loss):
+        self.config, self.place, self.batch = config, place, batch
+        self.dtype, self.tape, self.loss = build.dtype, build.tape, loss
+        self.embedding = Embedding(config, build, place.tensor) if place.first else None
+        kinds = [config.sparse[i] for i in place.layers]
+        edge = 0 if place.last else 1  # the gradient that the last layer gets is the schedule's, and outlives it
+        self.layers = build.layers(kinds, lambda sparse: self.layer(config, build, sparse), last=edge)
+        if place.last:
+            self.norm = Norm(build.parameter("decoder.final_layernorm.weight", (config.hidden,)), None)
+            self.output_layer = OutputLayer(self.output_weight(build), place.tensor)
+        self.held = self._lasting()
+
+    def layer(self, config: Config, build: Builder, sparse: bool) -> TransformerLayer:
+        """A layer of its kind."""
+        place = self.place
+        latent, mixture = config.latent, config.mixture
+        attention = (
+            SelfAttention(config, build, place.tensor, place.context)
+            if latent is None
+            else LatentAttention(config, latent, build, place.tensor, place.context)
+        )
+        if not sparse or mixture is None:
+            return TransformerLayer(attention, Mlp(config, build, place.tensor))
+        return TransformerLayer(attention, MoeLayer(config, mixture, build, place.tensor, place.dispatch))
+
+    def output_weight(self, build: Builder) -> Tensor:
+        """The embedding's, if it is tied and here; else one of its own."""
+        if self.config.tied and self.embedding is not None:
+            return self.embedding.weight
+        return build.parameter("output_layer.weight", (self.config.rows(self.place.tensor.group.size), self.config.hidden))
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of a sequence that are this rank's in attention's context."""
+        return self.batch.tokens // self.place.context.size
+
+    def hidden(self, operation: str) -> Tensor:
+        """New hidden states, as they pass from stage to stage."""
+        tokens = self.tokens // self.place.tensor.group.size if self.place.tensor.sequence else self.tokens
+        return empty(self.tape, (tokens, self.batch.sequences, self.config.hidden), self.dtype, operation)
+
+    def _lasting(self) -> list[Tensor]:
+        """What is made once and kept: rotary frequencies, cuBLAS's workspaces, and the buffer where the head gathers tokens."""
+        tokens, tape = self.tokens, self.tape
+        config, hopper = self.config, tape.gpu.capability >= HOPPER
+        held = [empty(tape, (tokens, 1, 1, config.head_dim), dtypes.float32, "rotary_pos_emb")]
+        grouped = config.mixture is not None and any(config.sparse[i] for i in self.place.layers)
+        for _ in range(1 + (GROUPED_STREAMS if grouped else 0)):
+            held.append(empty(tape, (WORKSPACE_HOPPER if hopper else WORKSPACE,), dtypes.uint8, "cublas_workspace"))
+        if self.place.last and self.place.tensor.sequence:
+            with tape.counting(COMMUNICATION):
+                held.append(empty(tape, (tokens, self.batch.sequences, self.config.hidden), self.dtype, "global_memory_buffer"))
+        return held
+
+    def inputs(self) -> Sequence[Tensor]:
+        """Token ids, labels, positions and the loss's mask, on the stages that need them."""
+        if not (self.place.first or self.place.last):
+            return ()
+        types = [dtypes.int64, dtypes.int64, dtypes.int64, dtypes.float32]
+        return [empty(self.tape, (self.batch.sequences, self.tokens), dtype, "batch") for dtype in types]
+
+    def forward(self, received: Tensor | None, *given: Tensor) -> tuple[Tensor, None]:
+        """The loss on the last stage, hidden states on the others; from the batch on the first, else from what was received."""
+        hidden = self.embedding(given[0]) if self.embedding is not None else received
+        assert hidden is not None
+        for layer in self.layers:
+            hidden = layer(hidden, self.held[0])
+        if not self.place.last:
+            return hidden, None
+        _, labels, _, mask = given
+        with self.tape.losing():
+            losses = self._losses(self.norm(hidden), contiguous(transpose(labels, 0, 1)))
+            weighted = mul(reshape(losses, (-1,)), reshape(mask, (-1,)))  # `loss_func` of pretrain_gpt.py
+            return _sum(weighted), None
+
+    def _losses(self, hidden: Tensor, labels: Tensor) -> Tensor:
+        """The loss of each token, [sequences, tokens]."""
+        logits = self.output_layer(hidden)
+        losses = self.loss(logits, labels, self.place.tensor.group)
+        return contiguous(transpose(losses, 0, 1))
+
+
+def _sum(x: Tensor) -> Tensor:
+    shape = x.shape
+
+    def backward(g: Tensor) -> Gradient:
+        return Tensor(g.storage, shape, g.dtype, (0,))
+
+    return attach(record("SumBackward", (x,), (), backward), empty(x.tape, (), x.dtype, "sum"))
