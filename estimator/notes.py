@@ -65,7 +65,10 @@ def _of_training(job: Job, place: Topology) -> list[str]:
         "fsdp1": [
             f"each layer is a flat parameter over {place.data} GPUs (use_orig_params); gradients are reduced in every micro-step"
         ],
-        "fsdp2": [f"each layer is a group of fully_shard over {place.data} GPUs; gradients are reduced in every micro-step"],
+        "fsdp2": [
+            f"each layer is a group of fully_shard over {place.data // (job.parallelism.replicas or 1)} GPUs; gradients are "
+            + ("reduced in every micro-step" if job.parallelism.gradient_sync else "whole until the last micro-step")
+        ],
         "ddp": [f"each of {place.data} GPUs holds the whole model, and gradient buckets as large as its gradients"],
         "none": [],
     }.get(place.strategy, [f"DeepSpeed 0.19 with its defaults over {place.data} GPUs; float32 master weights"])

@@ -25,6 +25,8 @@ class Sharding:
     edges = Edges()
     input_dtype: DType | None = None
     """What the numbers that a layer is called with are cast to."""
+    rounds = 2
+    """Micro-steps that differ: the first, and those after it."""
 
     def parameter(self, tape: Tape, shape: Shape, dtype: DType, name: str) -> tuple[Tensor, Tensor]:
         """A new parameter: what the model computes with, and what this rank keeps of it."""

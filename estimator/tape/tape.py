@@ -25,6 +25,9 @@ Form = tuple["Shape", "DType"]
 ALLOCATION_STEP = 512
 """Bytes; CUDA's caching allocator rounds every allocation up to a multiple (`kMinBlockSize`, CUDACachingAllocator.cpp)."""
 
+ONCE = "optimizer_step"
+"""The phase that counts what is exchanged once per step, wherever it is."""
+
 # What a storage is counted as at the peak.
 PARAMETER, GRADIENT, OPTIMIZER_STATE, KV_CACHE, ACTIVATION, LOSS, COMMUNICATION, OTHER_MODEL, TEMPORARY = COMPONENTS = (
     "parameters",
@@ -261,11 +264,10 @@ class Tape:
             return
         self.work.append(Work(operation, flops, self.phases[-1].name, self.slot, self.recomputing))
 
-    def communicate(self, operation: str, group: str, ranks: int, nbytes: int) -> None:
-        """Record what the ranks of a group exchange."""
-        if self.outer is not None:
-            return
-        self.traffic.append(Traffic(operation, group, ranks, nbytes, self.phases[-1].name, self.slot))
+    def communicate(self, operation: str, group: str, ranks: int, nbytes: int, phase: str | None = None) -> None:
+        """Record what the ranks of a group exchange: now, or in a `phase` that it counts in."""
+        if self.outer is None:
+            self.traffic.append(Traffic(operation, group, ranks, nbytes, phase or self.phases[-1].name, self.slot))
 
 
 class Storage:

@@ -204,7 +204,9 @@ def _sharding(job: Job, topology: Topology, precision: Recipe, tape: Tape) -> Sh
             raise NotModelled("adapters are not modelled under fsdp1 yet; use fsdp2", "parallelism.strategy")
         return Fsdp1(tape, world, policy, job.parallelism.backward_prefetch)
     if strategy == "fsdp2":
-        return Fsdp2(tape, world, policy, job.parallelism.reshard_after_forward)
+        replicas = job.parallelism.replicas or 1
+        asked = job.parallelism
+        return Fsdp2(tape, world // replicas, policy, asked.reshard_after_forward, replicas, asked.gradient_sync)
     if strategy.startswith("zero") and tape.host is not None:
         return _offloaded(job, world, tape, tape.host)
     if strategy == "zero3":

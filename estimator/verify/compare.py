@@ -88,7 +88,11 @@ def _refuse_unplayable(job: Job) -> None:
         (training.attention == "flash_attention_2", "FlashAttention-2 needs a GPU", "training.attention"),
         (training.transformers_release != "5", "the installed release is 5", "training.transformers_release"),
         (strategy == "none" and offloads(job), "torchao's optimizer needs a GPU", "offload"),
-        (strategy not in ("none", "fsdp1", "fsdp2"), "only one process, fsdp1 and fsdp2 are played", "parallelism.strategy"),
+        (
+            strategy not in ("none", "fsdp1", "fsdp2", "hsdp"),
+            "only one process and FSDP are played",
+            "parallelism.strategy",
+        ),
     ):
         if unplayable:
             raise NotModelled(f"verify cannot play this job's model: {why}", where)

@@ -196,14 +196,16 @@ def _flattened(model: Any, job: Job) -> Any:
 
 
 @contextmanager
-def ranks(world: int) -> Iterator[DeviceMesh | None]:
-    """A process group of which only this rank exists: its collectives allocate, and say nothing."""
+def ranks(world: int, replicas: int | None = None) -> Iterator[DeviceMesh | None]:
+    """A process group of which only this rank exists: its collectives allocate, and say nothing. With `replicas` its ranks are so
+    many groups."""
     if world == 1:
         yield None
         return
     init_process_group("fake", store=FakeStore(), rank=0, world_size=world)
     try:
-        yield init_device_mesh("cpu", (world,))
+        shape = (replicas, world // replicas) if replicas else (world,)
+        yield init_device_mesh("cpu", shape, mesh_dim_names=("replicate", "shard")[2 - len(shape) :])
     finally:
         destroy_process_group()
 
@@ -212,7 +214,7 @@ def autocast(job: Job, device: str = "cpu") -> Any:
     """What the forward pass runs in."""
     training = job.training
     half = MIXED.get(training.precision)
-    if training.autocast or (half is not None and job.parallelism.strategy not in ("fsdp1", "fsdp2")):
+    if training.autocast or (half is not None and job.parallelism.strategy not in ("fsdp1", "fsdp2", "hsdp")):
         return torch.autocast(device, half or TRUE[training.precision])
     return nullcontext()
 

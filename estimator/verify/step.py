@@ -9,7 +9,6 @@ from typing import Any
 from unittest import mock
 
 import torch
-from torch import nn
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensor, FakeTensorMode
 from torch.distributed.fsdp import FullyShardedDataParallel
 from transformers import PreTrainedModel, masking_utils
@@ -41,7 +40,7 @@ def fake_step(job: Job, spec: ModelSpec, logs: dict[str, Log] | None = None) -> 
     card = gpu(job, capacity(job.hardware))
     live = Live(card)
     with (
-        ranks(job.parallelism.data or 1) as mesh,
+        ranks(job.parallelism.data or 1, job.parallelism.replicas) as mesh,
         FakeTensorMode(allow_non_fake_inputs=True),
         documents(job.training.attention_mask),
         on_cuda(card),
@@ -78,7 +77,7 @@ def untouched(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
 def play(
     job: Job,
     spec: Any,
-    model: nn.Module,
+    model: Any,
     optimizer: Optimizers,
     scaler: Any,
     live: Live,
@@ -101,7 +100,9 @@ def play(
         return len(live.log)
 
     at = len(live.log)
-    for _ in range(training.gradient_accumulation_steps):
+    for micro_step in range(steps := training.gradient_accumulation_steps):
+        if not job.parallelism.gradient_sync:
+            model.set_requires_gradient_sync(micro_step + 1 == steps)
         inputs = model.batch(spec.vocab_size) if isinstance(model, objectives.Trainer) else batch(job, spec, model)
         with nullcontext() if isinstance(model, objectives.Trainer) else autocast(job), forward_offloaded(job):
             result = model(**inputs)
