@@ -166,7 +166,7 @@ def _refuse_unmodelled(job: Job, spec: ModelSpec) -> None:
             raise InvalidJob("autocast over float32 weights is a mixed precision: write bf16-mixed", "training.autocast")
         if training.upcast_unquantized != "none" and not training.quantization:
             raise InvalidJob("nothing is quantized: leave it out, or name a quantization", "training.upcast_unquantized")
-        if (training.unquantized or training.quantization_group) and not training.quantization:
+        if ((training.unquantized and not training.float8) or training.quantization_group) and not training.quantization:
             raise InvalidJob("nothing is quantized: leave it out, or name a quantization", "training.quantization")
         if training.quantization_compute and training.quantization not in ("nf4", "nf4-double", "fp4"):
             raise InvalidJob(
@@ -175,8 +175,6 @@ def _refuse_unmodelled(job: Job, spec: ModelSpec) -> None:
         if training.quantization and not training.adapter:
             raise InvalidJob("quantized weights are frozen: add an adapter, or nothing is left to train", "training.adapter")
         partial.refuse(job)
-        if training.attention == "flash_attention_2" and training.precision == "32-true":
-            raise InvalidJob("flash_attention_2 runs in half precision only; write sdpa, or bf16-mixed", "training.attention")
         check_optimizer(job)
     check_offload(job)
 

@@ -36,6 +36,10 @@ def _of_training(job: Job, place: Topology) -> list[str]:
     ]
     if job.training.quantization:
         said.append(_quantized(job.training.quantization) + "; embeddings, norms and the output layer are as they were")
+    if job.training.float8:
+        said.append(
+            "linear modules of the layers in fp8 as torchao 0.18 runs them without torch.compile, which makes fewer temporaries"
+        )
     if job.training.optimizer_implementation in _LIBRARIES:
         said.append(f"{job.training.optimizer} as {_LIBRARIES[job.training.optimizer_implementation]} has it")
     if isinstance(job.training.adapter, PromptLearning):

@@ -70,6 +70,7 @@ def test_the_first_operations_that_differ(file: str, capsys: pytest.CaptureFixtu
         ({"training": {"implementation": "liger"}}, "training.implementation"),
         ({"training": {"loss": "fused"}}, "training.loss"),
         ({"training": {"attention": "flash_attention_2"}}, "training.attention"),
+        ({"training": {"attention": "flash_attention_3"}, "hardware": {"gpu": "h100"}}, "training.attention"),
         ({"training": {"transformers_release": "4.45"}}, "training.transformers_release"),
         ({"parallelism": {"strategy": "zero2"}, "hardware": {"gpus": 2}}, "parallelism.strategy"),
     ],

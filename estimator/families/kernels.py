@@ -9,13 +9,16 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from estimator.families.losses import CausalLoss, fast_linear_loss, liger_loss
-from estimator.families.modules import ACTIVATIONS, Module, RMSNorm, rotate
+from estimator.families.modules import ACTIVATIONS, Float8Linear, Module, RMSNorm, rotate
 from estimator.tape import fused
+from estimator.tape.float8 import ALIGNMENT, SCALINGS
 from estimator.tape.pointwise import mul
 from estimator.tape.tensor import Tensor
 
 Gated = Callable[[Tensor, Module, Module], Tensor]
 """(x, gate projection, up projection) -> activation(gate(x)) * up(x)."""
+LinearKind = Callable[[Tensor, Tensor | None], Module]
+"""A linear layer of a weight [out, in] and a bias."""
 
 
 def eager_gated(activation: str) -> Gated:
@@ -41,6 +44,8 @@ class Kernels:
     loss: CausalLoss = field(default_factory=CausalLoss)
     release: str = "5"
     """The release of transformers whose modules they stand in."""
+    linear: Callable[[LinearKind, int, int], LinearKind] = lambda kind, inputs, outputs: kind
+    """What stands in a linear layer's place."""
 
 
 EAGER = Kernels()
@@ -53,6 +58,18 @@ def _fused_norm(weight_gradient: bool) -> Callable[[Tensor], Module]:
 _LOSSES = {"5": CausalLoss(), "4.48": CausalLoss(shifts_logits=True), "4.45": CausalLoss(shifts_logits=True, upcasts_first=True)}
 """By release of transformers: 5, 4.46 to 4.49, and before."""
 _FUSED_LOSS = {"transformers": liger_loss, "fast-kernels": fast_linear_loss, "liger": liger_loss}
+
+
+def in_float8(found: Kernels, recipe: str) -> Kernels:
+    """With linear layers of torchao's, where both sizes are such as its products take; others stay as they are."""
+    scaling = SCALINGS[recipe]
+
+    def linear(kind: LinearKind, inputs: int, outputs: int) -> LinearKind:
+        if inputs % ALIGNMENT or outputs % ALIGNMENT:
+            return kind
+        return lambda weight, bias: Float8Linear(weight, bias, scaling)
+
+    return replace(found, linear=linear)
 
 
 def kernels(implementation: str, loss: str, release: str) -> Kernels:

@@ -11,7 +11,7 @@ from estimator.families import build_model
 from estimator.families.build import Builder
 from estimator.families.changes import Quantization
 from estimator.families.heads import Batch, takes_chunks
-from estimator.families.kernels import kernels
+from estimator.families.kernels import Kernels, in_float8, kernels
 from estimator.families.sharding import Sharding
 from estimator.job import Job, Training
 from estimator.job.adapter import ALL_LINEAR, PrefixTuning, PromptLearning
@@ -30,7 +30,9 @@ from estimator.tape.host import with_host
 from estimator.tape.tape import AMPERE, Gpu, Tape
 from estimator.training import prompts
 from estimator.training.adapters import adapter, check_applied
+from estimator.training.attention import check_attention
 from estimator.training.evaluation import evaluation
+from estimator.training.float8 import check_float8
 from estimator.training.gradients import Clip, clip, clip_sharded
 from estimator.training.methods import Method
 from estimator.training.objectives import objective
@@ -62,11 +64,8 @@ def trace_training(job: Job, spec: ModelSpec, topology: Topology, gpu: Gpu = AMP
     refuse(job, spec)
     job, spec = without_dropout(job, spec)
     training = job.training
-    if training.attention not in spec.attentions:
-        raise InvalidJob(
-            f"transformers does not run {spec.model_type} in {training.attention}; write {' or '.join(spec.attentions)}",
-            "training.attention",
-        )
+    check_attention(job, spec, gpu)
+    check_float8(job, spec, gpu)
     precision = precision_of(job, topology)
     recomputed = checkpointing(training, spec.depth, topology.strategy)
     if job.offload.activations != "none":
@@ -93,7 +92,7 @@ def trace_training(job: Job, spec: ModelSpec, topology: Topology, gpu: Gpu = AMP
         compute=BY_NAME[training.quantization_compute] if training.quantization_compute else precision.weights,
         norms=None if training.upcast_unquantized == "none" else dtypes.float32,
         attention=training.attention,
-        kernels=kernels(training.implementation, training.loss, training.transformers_release),
+        kernels=_kernels(training),
         labels=training.labels or 2,
         checkpointing=recomputed,
         sharding=_sharding(job, topology, precision, tape),
@@ -165,6 +164,11 @@ def _quantization(training: Training, topology: Topology) -> Quantization | None
             "training.adapter.targets",
         )
     return found
+
+
+def _kernels(training: Training) -> Kernels:
+    found = kernels(training.implementation, training.loss, training.transformers_release)
+    return in_float8(found, training.float8) if training.float8 else found
 
 
 def _clipping(training: Training, strategy: str) -> Clip | None:

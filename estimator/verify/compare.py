@@ -85,7 +85,7 @@ def _refuse_unplayable(job: Job) -> None:
         ),
         (training.implementation != "transformers", "fused kernels need a GPU", "training.implementation"),
         (training.loss == "fused", "fused kernels need a GPU", "training.loss"),
-        (training.attention == "flash_attention_2", "FlashAttention-2 needs a GPU", "training.attention"),
+        (training.attention.startswith("flash"), "FlashAttention needs a GPU", "training.attention"),
         (training.transformers_release != "5", "the installed release is 5", "training.transformers_release"),
         (strategy == "none" and offloads(job), "torchao's optimizer needs a GPU", "offload"),
         (strategy not in ("none", "fsdp1", "fsdp2"), "only one process, fsdp1 and fsdp2 are played", "parallelism.strategy"),

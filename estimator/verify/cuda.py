@@ -50,6 +50,7 @@ def on_cuda(gpu: Gpu = AMPERE) -> Iterator[None]:
             cat=uncast(torch.cat),
             einsum=einsum,
             is_autocast_enabled=is_autocast_enabled,
+            get_autocast_gpu_dtype=partial(torch.get_autocast_dtype, "cpu"),
         ),
         mock.patch.object(torch.Tensor, "sum", sum_in_float32),
         mock.patch.multiple(

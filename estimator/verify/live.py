@@ -46,6 +46,9 @@ DENSE = {
 (aten/src/ATen/native: Convolution.cpp, cudnn/ConvShared.cpp, cuda/SoftMax.cu, cuda/ScanUtils.cuh, cuda/layer_norm_kernel.cu.)
 """
 
+WRAPPERS = ("Float8TrainingTensor",)
+"""Tensors of torchao's that are others, of which each has a storage."""
+
 
 def rounded(nbytes: int) -> int:
     """The bytes of one allocation on CUDA."""
@@ -167,6 +170,8 @@ class Live(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if not self.entered:
             return func(*args, **(kwargs or {}))
+        if any(kind.__name__ in WRAPPERS for kind in types):
+            return NotImplemented  # the wrapper runs it on what it wraps, which comes here again
         self.operation = func.name()
         partial = None
         if self.in_backward and not torch.is_grad_enabled():

@@ -82,6 +82,10 @@ def build(job: Job, spec: ModelSpec, mesh: DeviceMesh | None = None) -> Any:
     asked = training.dtypes.weights if training.dtypes else None
     dtype = TYPES[asked] if asked else TRUE.get(training.precision, torch.float32)
     model = plain(spec, training.head, dtype, training.attention, training.labels or 2)
+    if training.float8:
+        from estimator.verify.float8 import convert  # torchao is not among what verifying needs otherwise
+
+        convert(model, training)
     if training.loss == "chunked":
         in_chunks(model)
     if adapter := training.adapter:
