@@ -156,9 +156,10 @@ def _refuse_unmodelled(job: Job, spec: ModelSpec) -> None:
             )
         if training.loss == "fused" and training.implementation == "fast-kernels" and not spec.joined_loss:
             raise NotModelled(f"fast-kernels have no fused loss for {spec.model_type}: write eager", "training.loss")
-        if training.loss == "chunked" and (training.implementation, training.transformers_release) != ("transformers", "5"):
+        plain = (training.implementation, training.transformers_release) == ("transformers", "5")
+        if training.loss in ("chunked", "cut") and not plain:
             raise NotModelled(
-                "loss chunked is modelled with the modules of transformers 5; write eager or fused", "training.loss"
+                f"loss {training.loss} is modelled with the modules of transformers 5; write eager or fused", "training.loss"
             )
         if (training.loss != "eager" or training.transformers_release != "5") and training.head != "causal-lm":
             raise InvalidJob(f"loss and its release are those of a causal-lm, not of {training.head}", "training.loss")

@@ -69,6 +69,7 @@ def test_the_first_operations_that_differ(file: str, capsys: pytest.CaptureFixtu
         ({"training": {"quantization": "nf4", "adapter": {}}}, "training.quantization"),
         ({"training": {"implementation": "liger"}}, "training.implementation"),
         ({"training": {"loss": "fused"}}, "training.loss"),
+        ({"training": {"loss": "cut"}}, "training.loss"),
         ({"training": {"attention": "flash_attention_2"}}, "training.attention"),
         ({"training": {"attention": "flash_attention_3"}, "hardware": {"gpu": "h100"}}, "training.attention"),
         ({"training": {"transformers_release": "4.45"}}, "training.transformers_release"),

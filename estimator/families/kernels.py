@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from estimator.families.losses import CausalLoss, fast_linear_loss, liger_loss
 from estimator.families.modules import ACTIVATIONS, Float8Linear, Module, RMSNorm, rotate
 from estimator.tape import fused
+from estimator.tape.cut import cut_cross_entropy
 from estimator.tape.float8 import ALIGNMENT, SCALINGS
 from estimator.tape.pointwise import mul
 from estimator.tape.tensor import Tensor
@@ -73,7 +74,8 @@ def in_float8(found: Kernels, recipe: str) -> Kernels:
 
 
 def kernels(implementation: str, loss: str, release: str) -> Kernels:
-    """The kernels of an `implementation`, with its own loss (`eager`) or with linear layer and loss in one (`fused`)."""
+    """The kernels of an `implementation`, with its own loss (`eager`) or with linear layer and loss in one (`fused`, and Apple's
+    `cut`)."""
     usual = _LOSSES[release]
     if implementation == "fast-kernels":
         own = replace(usual, shifts_logits=True, entropy=fused.cross_entropy)
@@ -85,6 +87,8 @@ def kernels(implementation: str, loss: str, release: str) -> Kernels:
     found = replace(found, release=release)
     if loss == "chunked":
         return replace(found, loss=replace(found.loss, in_chunks=True))
+    if loss == "cut":
+        return replace(found, loss=replace(found.loss, fused=cut_cross_entropy))
     if loss == "fused":
         return replace(found, loss=replace(found.loss, fused=_FUSED_LOSS[implementation]))
     return found

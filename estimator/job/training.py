@@ -125,7 +125,7 @@ class Training(Part):
         "none",
         description="whether sequences are padded, so that the batch has a mask of its own, or documents are packed in one",
     )
-    loss: Literal["eager", "chunked", "fused"] = "eager"
+    loss: Literal["eager", "chunked", "fused", "cut"] = "eager"
     implementation: Literal["transformers", "fast-kernels", "liger", "megatron", "torchtitan"] = "transformers"
     transformers_release: Literal["5", "4.48", "4.45"] = Field(
         "5", description="whose loss, and other operations that changed: those of transformers 5, of 4.46 to 4.49, or of before"

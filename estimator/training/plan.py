@@ -105,8 +105,10 @@ def trace_training(job: Job, spec: ModelSpec, topology: Topology, gpu: Gpu = AMP
     )
     assert training.head is not None
     model = build_model(spec, build, training.head)
-    if training.loss == "chunked" and not takes_chunks(model):
-        raise NotModelled(f"loss chunked is not modelled for {spec.model_type} yet; write eager", "training.loss")
+    if training.loss in ("chunked", "cut") and not takes_chunks(model, biased=training.loss == "chunked"):
+        raise NotModelled(f"loss {training.loss} is not modelled for {spec.model_type} yet; write eager", "training.loss")
+    if training.loss == "cut" and gpu.capability < AMPERE.capability:
+        raise InvalidJob("cut cross-entropy needs an Ampere GPU or newer; write chunked", "training.loss")
     if isinstance(training.adapter, PrefixTuning):
         model = prefixed(training.adapter, model, build, prefixes, spec)
     elif isinstance(training.adapter, PromptLearning):

@@ -84,7 +84,7 @@ def _refuse_unplayable(job: Job) -> None:
             "training.optimizer_implementation",
         ),
         (training.implementation != "transformers", "fused kernels need a GPU", "training.implementation"),
-        (training.loss == "fused", "fused kernels need a GPU", "training.loss"),
+        (training.loss in ("fused", "cut"), "fused kernels need a GPU", "training.loss"),
         (training.attention.startswith("flash"), "FlashAttention needs a GPU", "training.attention"),
         (training.transformers_release != "5", "the installed release is 5", "training.transformers_release"),
         (strategy == "none" and offloads(job), "torchao's optimizer needs a GPU", "offload"),
