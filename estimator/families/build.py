@@ -37,7 +37,7 @@ from estimator.tape.tensor import Tensor, empty
 
 Kind = TypeVar("Kind")
 
-WHOLE = "bitsandbytes stores linear layers in few bits, and experts' weights are none: they stay as they are"
+WHOLE = "linear layers are stored in few bits, and experts' weights are none: they stay as they are"
 
 
 def within(name: str, paths: tuple[str, ...]) -> bool:

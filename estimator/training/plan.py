@@ -32,7 +32,7 @@ from estimator.training import prompts
 from estimator.training.adapters import adapter, check_applied
 from estimator.training.attention import check_attention
 from estimator.training.evaluation import evaluation
-from estimator.training.float8 import check_float8
+from estimator.training.float8 import ADA, check_float8
 from estimator.training.gradients import Clip, clip, clip_sharded
 from estimator.training.methods import Method
 from estimator.training.objectives import objective
@@ -45,7 +45,7 @@ from estimator.training.overrides import overridden
 from estimator.training.padding import batch_mask
 from estimator.training.partial import Part, check, part
 from estimator.training.prefix import LayerPrefix, layer_prefixes, prefixed
-from estimator.training.quantization import Hqq, storage
+from estimator.training.quantization import OTHER_PRODUCTS, Fp8, Hqq, Torchao, storage
 from estimator.training.recipes import Recipe, recipe
 from estimator.training.recomputation import checkpointing, offloading
 from estimator.training.scaling import scaler
@@ -96,7 +96,7 @@ def trace_training(job: Job, spec: ModelSpec, topology: Topology, gpu: Gpu = AMP
         labels=training.labels or 2,
         checkpointing=recomputed,
         sharding=_sharding(job, topology, precision, tape),
-        quantization=_quantization(training, topology),
+        quantization=_quantization(training, spec, topology, gpu),
         whole=tuple(training.unquantized or ()),
         adapter=_adapter(training, spec, topology),
         cache=layer_prefixes(tape, prefixes) if tape.prefix else None,
@@ -150,16 +150,32 @@ def precision_of(job: Job, topology: Topology) -> Recipe:
     return found
 
 
-def _quantization(training: Training, topology: Topology) -> Quantization | None:
+def _quantization(training: Training, spec: ModelSpec, topology: Topology, gpu: Gpu) -> Quantization | None:
     if training.quantization is None:
         return None
     found = storage(training.quantization, training.quantization_group, "training.quantization_group")
-    if isinstance(found, Hqq) and (training.precision != "bf16-true" or training.autocast):
-        raise NotModelled(
-            "HQQ beside weights in float32, or autocast, is not modelled yet; write precision bf16-true", "training.quantization"
+    if isinstance(found, Fp8) and gpu.capability < ADA:
+        raise InvalidJob(
+            "fp8 needs compute capability 8.9 or more: name such a hardware.gpu; on others transformers makes bf16 of it",
+            "training.quantization",
         )
-    if isinstance(found, Hqq) and topology.strategy not in ("none", "ddp"):
-        raise NotModelled(f"HQQ under {topology.strategy} is not modelled yet; write nf4, or ddp", "training.quantization")
+    if isinstance(found, Fp8) and any("expert" in field for field in type(spec).model_fields):
+        raise NotModelled("experts in fp8 are not modelled in training yet", "training.quantization")
+    if isinstance(found, Torchao | Fp8) and spec.model_type in OTHER_PRODUCTS:
+        raise InvalidJob(
+            f"{training.quantization} is for torch.nn.Linear, and {spec.model_type} multiplies otherwise; write nf4",
+            "training.quantization",
+        )
+    if isinstance(found, Hqq | Torchao | Fp8):
+        name, where = training.quantization, "training.quantization"
+        if training.precision != "bf16-true" or training.autocast:
+            raise NotModelled(f"{name} beside float32, or autocast, is not modelled yet; write precision bf16-true", where)
+        if topology.strategy not in ("none", "ddp"):
+            raise NotModelled(f"{name} under {topology.strategy} is not modelled yet; write nf4, or ddp", where)
+    if isinstance(found, Torchao | Fp8) and training.upcast_unquantized != "none":
+        raise NotModelled(
+            f"wider norms beside {training.quantization} are not modelled yet; write none", "training.upcast_unquantized"
+        )
     if isinstance(found, Hqq) and getattr(training.adapter, "targets", None) == ALL_LINEAR:
         raise InvalidJob(
             "PEFT's all-linear finds none of HQQ's layers, which are no torch.nn.Linear: name them, such as [q_proj, v_proj]",

@@ -77,7 +77,11 @@ def _refuse_unplayable(job: Job) -> None:
     training, strategy = job.training, job.parallelism.strategy
     for unplayable, why, where in (
         (job.task != "train", "training is what is verified", "task"),
-        (training.quantization, "bitsandbytes and AutoGPTQ have no kernels for tensors without data", "training.quantization"),
+        (
+            training.quantization not in (None, "torchao-int8", "torchao-fp8", "fp8", "fp8-block"),
+            "bitsandbytes, GPTQModel and HQQ have no kernels for tensors without data",
+            "training.quantization",
+        ),
         (
             training.optimizer_implementation in ("bitsandbytes", "torchao"),
             f"optimizers of {training.optimizer_implementation} step on a GPU only",

@@ -46,7 +46,7 @@ DENSE = {
 (aten/src/ATen/native: Convolution.cpp, cudnn/ConvShared.cpp, cuda/SoftMax.cu, cuda/ScanUtils.cuh, cuda/layer_norm_kernel.cu.)
 """
 
-WRAPPERS = ("Float8TrainingTensor",)
+WRAPPERS = ("Float8TrainingTensor", "Float8Tensor", "Int8Tensor")
 """Tensors of torchao's that are others, of which each has a storage."""
 
 
@@ -90,6 +90,11 @@ class Live(TorchDispatchMode):
 
     def track(self, tensor: torch.Tensor) -> None:
         """Count a tensor's storage from now on."""
+        if type(tensor).__name__ in WRAPPERS:
+            names: list[str] = tensor.__tensor_flatten__()[0]  # type: ignore[attr-defined]
+            for name in names:
+                self.track(getattr(tensor, name))
+            return
         storage = _local(tensor).untyped_storage()
         if storage._cdata not in self.sizes:
             self.measure(storage)
