@@ -82,6 +82,12 @@ def test_what_cannot_be_played_is_refused(change: dict[str, object], where: str)
     assert refused.value.where == where
 
 
+def test_without_torchao_it_says_so() -> None:
+    job = {**JOB, "hardware": {"gpu": "h100"}, "training": {"float8": "tensorwise"}}
+    with mock.patch.object(compare, "find_spec", return_value=None), pytest.raises(NotModelled, match="pip install torchao"):
+        compare.verify(job)
+
+
 def test_without_torch_it_says_what_to_install(file: str, capsys: pytest.CaptureFixture[str]) -> None:
     with mock.patch.dict("sys.modules", {"estimator.verify.compare": None}):
         assert main(["verify", file]) == 2

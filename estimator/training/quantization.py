@@ -214,7 +214,7 @@ TRAINED = (
 )
 """Formats beside which an adapter's training is modelled. GPTQ's Triton kernel has no three bits."""
 OTHER_PRODUCTS = ("gpt2", "falcon", "mamba")
-"""Models whose layers torchao's tensors and transformers' fp8 do not stand in for: a Conv1D, products with a weight that is read."""
+"""Models with linear layers that are no torch.nn.Linear (Conv1D), or whose weights they multiply themselves."""
 INFERENCE = {
     "fp8-row": "FBGEMM's fp8 layers",
     "mxfp4": "MXFP4's experts",
