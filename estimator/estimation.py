@@ -167,9 +167,10 @@ def _refuse_unmodelled(job: Job, spec: ModelSpec) -> None:
             )
         if training.loss == "fused" and training.implementation == "fast-kernels" and not spec.joined_loss:
             raise NotModelled(f"fast-kernels have no fused loss for {spec.model_type}: write eager", "training.loss")
-        if training.loss == "chunked" and (training.implementation, training.transformers_release) != ("transformers", "5"):
+        plain = (training.implementation, training.transformers_release) == ("transformers", "5")
+        if training.loss in ("chunked", "cut") and not plain:
             raise NotModelled(
-                "loss chunked is modelled with the modules of transformers 5; write eager or fused", "training.loss"
+                f"loss {training.loss} is modelled with the modules of transformers 5; write eager or fused", "training.loss"
             )
         if (training.loss != "eager" or training.transformers_release != "5") and training.head != "causal-lm":
             raise InvalidJob(f"loss and its release are those of a causal-lm, not of {training.head}", "training.loss")
@@ -177,7 +178,7 @@ def _refuse_unmodelled(job: Job, spec: ModelSpec) -> None:
             raise InvalidJob("autocast over float32 weights is a mixed precision: write bf16-mixed", "training.autocast")
         if training.upcast_unquantized != "none" and not training.quantization:
             raise InvalidJob("nothing is quantized: leave it out, or name a quantization", "training.upcast_unquantized")
-        if (training.unquantized or training.quantization_group) and not training.quantization:
+        if ((training.unquantized and not training.float8) or training.quantization_group) and not training.quantization:
             raise InvalidJob("nothing is quantized: leave it out, or name a quantization", "training.quantization")
         if training.quantization_compute and training.quantization not in ("nf4", "nf4-double", "fp4"):
             raise InvalidJob(
@@ -186,8 +187,6 @@ def _refuse_unmodelled(job: Job, spec: ModelSpec) -> None:
         if training.quantization and not training.adapter:
             raise InvalidJob("quantized weights are frozen: add an adapter, or nothing is left to train", "training.adapter")
         partial.refuse(job)
-        if training.attention == "flash_attention_2" and training.precision == "32-true":
-            raise InvalidJob("flash_attention_2 runs in half precision only; write sdpa, or bf16-mixed", "training.attention")
         check_optimizer(job)
     check_offload(job)
 

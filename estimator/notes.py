@@ -38,6 +38,10 @@ def _of_training(job: Job, place: Topology) -> list[str]:
     ]
     if job.training.quantization:
         said.append(_quantized(job.training.quantization) + "; embeddings, norms and the output layer are as they were")
+    if job.training.float8:
+        said.append(
+            "linear modules of the layers in fp8 as torchao 0.18 runs them without torch.compile, which makes fewer temporaries"
+        )
     if job.training.optimizer_implementation in _LIBRARIES:
         said.append(f"{job.training.optimizer} as {_LIBRARIES[job.training.optimizer_implementation]} has it")
     if isinstance(job.training.adapter, PromptLearning):
@@ -96,6 +100,10 @@ def _quantized(name: str) -> str:
         return "GPTQ layers as GPTQModel's Triton kernel runs them"
     if name.startswith("hqq"):
         return "HQQ layers as hqq 0.2.8's own backend runs them"
+    if name.startswith("torchao"):
+        return "layers in eight bits as torchao 0.18 runs them, by operations of torch"
+    if name.startswith("fp8"):
+        return "fp8 layers as transformers 5.23 runs them with its Triton kernel (DeepGEMM's casts of the input come on top)"
     return "4-bit and 8-bit layers as bitsandbytes 0.50 runs them"
 
 

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from estimator.dtypes import DType
 from estimator.errors import InvalidJob, NotModelled
 from estimator.families.changes import Adapter, Cache, Quantization, Trained
-from estimator.families.kernels import EAGER, Gated, Kernels
+from estimator.families.kernels import EAGER, Gated, Kernels, LinearKind
 from estimator.families.layers import Checkpointing, Edges, Layer, Layers, Part
 from estimator.families.modules import (
     AdaptedEmbedding,
@@ -35,12 +35,9 @@ from estimator.tape.layout import Shape
 from estimator.tape.tape import OTHER_MODEL, PARAMETER, Tape
 from estimator.tape.tensor import Tensor, empty
 
-LinearKind = Callable[[Tensor, Tensor | None], Module]
-"""A linear layer of a weight [out, in] and a bias."""
-
 Kind = TypeVar("Kind")
 
-WHOLE = "bitsandbytes stores linear layers in few bits, and experts' weights are none: they stay as they are"
+WHOLE = "linear layers are stored in few bits, and experts' weights are none: they stay as they are"
 
 
 def within(name: str, paths: tuple[str, ...]) -> bool:
@@ -166,6 +163,7 @@ class Builder:
         if self.quantization is not None and quantized and not within(name, self.whole):
             module = self.quantization.linear(self, name, (outputs, inputs), bias)
         else:
+            kind = kind if within(name, self.whole) else self.kernels.linear(kind, inputs, outputs)
             module = kind(*self._weights(name, (outputs, inputs), outputs, bias, self._adapts(name)))
         return self._adapted(name, module, inputs, outputs)
 

@@ -12,7 +12,8 @@ from estimator import dtypes
 from estimator.tape import loss
 from estimator.tape import normalization as norms
 from estimator.tape.convolution import convolution
-from estimator.tape.matmul import conv1d, linear
+from estimator.tape.float8 import Scaling, scaled_linear
+from estimator.tape.matmul import conv1d, linear, transposed
 from estimator.tape.pointwise import (
     add,
     add_scalar,
@@ -44,6 +45,19 @@ class Linear:
 
     def __call__(self, x: Tensor) -> Tensor:
         return linear(x, self.weight, self.bias)
+
+
+class Float8Linear(Linear):
+    """torchao's (float8/float8_linear.py): its products are in fp8, its bias is added afterwards."""
+
+    def __init__(self, weight: Tensor, bias: Tensor | None, scaling: Scaling):
+        super().__init__(weight, bias)
+        self.scaling = scaling
+
+    def __call__(self, x: Tensor) -> Tensor:
+        context = x.tape.autocast
+        out = scaled_linear(x if context is None else to(x, context.dtype), transposed(self.weight), self.scaling)
+        return out if self.bias is None else add(out, to(self.bias, out.dtype))
 
 
 class AdaptedLinear(Linear):

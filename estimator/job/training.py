@@ -85,6 +85,9 @@ class Training(Part):
         "megatron-fp16",
     ] = "bf16-mixed"
     dtypes: Dtypes | None = Field(None, description="parts of the precision that are otherwise than its recipe has them")
+    float8: Literal["tensorwise", "rowwise", "rowwise_with_gw_hp"] | None = Field(
+        None, description="products of the layers' linear modules in fp8: torchao's recipe (convert_to_float8_training)"
+    )
     tf32: bool = Field(
         False, description="float32 matrix products in TF32 (torch.backends.cuda.matmul.allow_tf32): time, no bytes"
     )
@@ -117,12 +120,12 @@ class Training(Part):
     gradient_clipping: bool = Field(False, description="clip gradients by their norm (torch.nn.utils.clip_grad_norm_)")
     expandable_segments: bool = Field(False, description="PYTORCH_ALLOC_CONF=expandable_segments:True")
     zero_grad_to_none: bool = Field(True, description="free gradients between steps (optimizer.zero_grad(set_to_none=True))")
-    attention: Literal["eager", "sdpa", "flash_attention_2"] = "sdpa"
+    attention: Literal["eager", "sdpa", "flash_attention_2", "flash_attention_3"] = "sdpa"
     attention_mask: Literal["none", "padding", "packed"] = Field(
         "none",
         description="whether sequences are padded, so that the batch has a mask of its own, or documents are packed in one",
     )
-    loss: Literal["eager", "chunked", "fused"] = "eager"
+    loss: Literal["eager", "chunked", "fused", "cut"] = "eager"
     implementation: Literal["transformers", "fast-kernels", "liger", "megatron", "torchtitan"] = "transformers"
     expert_capacity_factor: Annotated[float, Field(gt=0, le=64)] | None = Field(
         None,
@@ -144,7 +147,8 @@ class Training(Part):
         None, description="what 4-bit layers compute in (bnb_4bit_compute_dtype); without it, the type of the other weights"
     )
     unquantized: list[str] | None = Field(
-        None, description="parts of the names of linear layers that are not quantized (llm_int8_skip_modules)"
+        None,
+        description="parts of the names of linear layers that are not quantized (llm_int8_skip_modules), or not in float8",
     )
     upcast_unquantized: Literal["none", "norms", "all"] = Field(
         "none",

@@ -66,7 +66,7 @@ def adapter(asked: OnWeights, training: Training, spec: ModelSpec, strategy: str
                 "training.adapter.dropout",
             )
         return Lora(*common, asked.rank, asked.dropout, fused, layers)
-    if training.quantization and (asked.type != "dora" or training.quantization.startswith(("gptq", "hqq"))):
+    if training.quantization and (asked.type != "dora" or training.quantization.startswith(("gptq", "hqq", "torchao", "fp8"))):
         raise NotModelled(f"{asked.type} over {training.quantization} is not modelled yet; lora is", "training.adapter.type")
     if asked.type == "dora":
         return Dora(*common, asked.rank, asked.dropout)

@@ -67,7 +67,7 @@ class LoraLinear:
     """base(x) + scale * B(A(dropout(x))).
 
     PEFT casts x to the adapter's type first, but over bitsandbytes' layers only without autocast; over 4-bit layers it
-    copies the base result (peft/tuners/lora: layer.py, bnb.py, gptq.py, hqq.py).
+    copies the base result (peft/tuners/lora: layer.py, bnb.py, gptq.py, hqq.py, torchao.py).
     """
 
     def __init__(self, base: Module, lora_a: Linear, lora_b: Linear, config: Lora):
@@ -79,7 +79,7 @@ class LoraLinear:
         if not x.tape.adapted:
             return result
         dtype, quantization = result.dtype, self.quantization
-        if quantization is None or quantization.startswith(("gptq", "hqq")):
+        if quantization is None or quantization.startswith(("gptq", "hqq", "torchao", "fp8")):
             adapted = to(x, self.lora_a.weight.dtype)
             result = add(result, mul_scalar(self.lora_b(self.lora_a(dropout(adapted, self.config.dropout)))))
             return to(result, dtype)

@@ -11,7 +11,7 @@ from estimator.families import build_model
 from estimator.families.build import Builder
 from estimator.families.changes import Quantization
 from estimator.families.heads import Batch, takes_chunks
-from estimator.families.kernels import kernels
+from estimator.families.kernels import Kernels, in_float8, kernels
 from estimator.families.sharding import Sharding
 from estimator.job import Job, Training
 from estimator.job.adapter import ALL_LINEAR, PrefixTuning, PromptLearning
@@ -33,7 +33,9 @@ from estimator.tape.host import with_host
 from estimator.tape.tape import AMPERE, Gpu, Tape
 from estimator.training import prompts
 from estimator.training.adapters import adapter, check_applied
+from estimator.training.attention import check_attention
 from estimator.training.evaluation import evaluation
+from estimator.training.float8 import ADA, check_float8
 from estimator.training.gradients import Clip, clip, clip_sharded
 from estimator.training.methods import Method
 from estimator.training.objectives import objective
@@ -46,7 +48,7 @@ from estimator.training.overrides import overridden
 from estimator.training.padding import batch_mask
 from estimator.training.partial import Part, check, part
 from estimator.training.prefix import LayerPrefix, layer_prefixes, prefixed
-from estimator.training.quantization import Hqq, storage
+from estimator.training.quantization import OTHER_PRODUCTS, Fp8, Hqq, Torchao, storage
 from estimator.training.recipes import Recipe, recipe
 from estimator.training.recomputation import checkpointing, offloading
 from estimator.training.scaling import scaler
@@ -68,11 +70,8 @@ def trace_training(job: Job, spec: ModelSpec, topology: Topology, gpu: Gpu = AMP
     refuse(job, spec)
     job, spec = without_dropout(job, spec)
     training = job.training
-    if training.attention not in spec.attentions:
-        raise InvalidJob(
-            f"transformers does not run {spec.model_type} in {training.attention}; write {' or '.join(spec.attentions)}",
-            "training.attention",
-        )
+    check_attention(job, spec, gpu)
+    check_float8(job, spec, gpu)
     precision = precision_of(job, topology)
     recomputed = checkpointing(training, spec.depth, topology.strategy)
     if job.offload.activations != "none":
@@ -99,11 +98,11 @@ def trace_training(job: Job, spec: ModelSpec, topology: Topology, gpu: Gpu = AMP
         compute=BY_NAME[training.quantization_compute] if training.quantization_compute else precision.weights,
         norms=None if training.upcast_unquantized == "none" else dtypes.float32,
         attention=training.attention,
-        kernels=kernels(training.implementation, training.loss, training.transformers_release),
+        kernels=_kernels(training),
         labels=training.labels or 2,
         checkpointing=recomputed,
         sharding=_sharding(job, topology, precision, tape),
-        quantization=_quantization(training, topology),
+        quantization=_quantization(training, spec, topology, gpu),
         whole=tuple(training.unquantized or ()),
         adapter=_adapter(training, spec, topology),
         cache=layer_prefixes(tape, prefixes) if tape.prefix else None,
@@ -112,8 +111,10 @@ def trace_training(job: Job, spec: ModelSpec, topology: Topology, gpu: Gpu = AMP
     )
     assert training.head is not None
     model = build_model(spec, build, training.head)
-    if training.loss == "chunked" and not takes_chunks(model):
-        raise NotModelled(f"loss chunked is not modelled for {spec.model_type} yet; write eager", "training.loss")
+    if training.loss in ("chunked", "cut") and not takes_chunks(model, biased=training.loss == "chunked"):
+        raise NotModelled(f"loss {training.loss} is not modelled for {spec.model_type} yet; write eager", "training.loss")
+    if training.loss == "cut" and gpu.capability < AMPERE.capability:
+        raise InvalidJob("cut cross-entropy needs an Ampere GPU or newer; write chunked", "training.loss")
     if isinstance(training.adapter, PrefixTuning):
         model = prefixed(training.adapter, model, build, prefixes, spec)
     elif isinstance(training.adapter, PromptLearning):
@@ -155,22 +156,43 @@ def precision_of(job: Job, topology: Topology) -> Recipe:
     return found
 
 
-def _quantization(training: Training, topology: Topology) -> Quantization | None:
+def _quantization(training: Training, spec: ModelSpec, topology: Topology, gpu: Gpu) -> Quantization | None:
     if training.quantization is None:
         return None
     found = storage(training.quantization, training.quantization_group, "training.quantization_group")
-    if isinstance(found, Hqq) and (training.precision != "bf16-true" or training.autocast):
-        raise NotModelled(
-            "HQQ beside weights in float32, or autocast, is not modelled yet; write precision bf16-true", "training.quantization"
+    if isinstance(found, Fp8) and gpu.capability < ADA:
+        raise InvalidJob(
+            "fp8 needs compute capability 8.9 or more: name such a hardware.gpu; on others transformers makes bf16 of it",
+            "training.quantization",
         )
-    if isinstance(found, Hqq) and topology.strategy not in ("none", "ddp"):
-        raise NotModelled(f"HQQ under {topology.strategy} is not modelled yet; write nf4, or ddp", "training.quantization")
+    if isinstance(found, Fp8) and any("expert" in field for field in type(spec).model_fields):
+        raise NotModelled("experts in fp8 are not modelled in training yet", "training.quantization")
+    if isinstance(found, Torchao | Fp8) and spec.model_type in OTHER_PRODUCTS:
+        raise InvalidJob(
+            f"{training.quantization} is for torch.nn.Linear, and {spec.model_type} multiplies otherwise; write nf4",
+            "training.quantization",
+        )
+    if isinstance(found, Hqq | Torchao | Fp8):
+        name, where = training.quantization, "training.quantization"
+        if training.precision != "bf16-true" or training.autocast:
+            raise NotModelled(f"{name} beside float32, or autocast, is not modelled yet; write precision bf16-true", where)
+        if topology.strategy not in ("none", "ddp"):
+            raise NotModelled(f"{name} under {topology.strategy} is not modelled yet; write nf4, or ddp", where)
+    if isinstance(found, Torchao | Fp8) and training.upcast_unquantized != "none":
+        raise NotModelled(
+            f"wider norms beside {training.quantization} are not modelled yet; write none", "training.upcast_unquantized"
+        )
     if isinstance(found, Hqq) and getattr(training.adapter, "targets", None) == ALL_LINEAR:
         raise InvalidJob(
             "PEFT's all-linear finds none of HQQ's layers, which are no torch.nn.Linear: name them, such as [q_proj, v_proj]",
             "training.adapter.targets",
         )
     return found
+
+
+def _kernels(training: Training) -> Kernels:
+    found = kernels(training.implementation, training.loss, training.transformers_release)
+    return in_float8(found, training.float8) if training.float8 else found
 
 
 def _clipping(training: Training, strategy: str) -> Clip | None:

@@ -34,6 +34,7 @@ def adapted(model: Any, asked: OnWeights, head: Head | None) -> Any:
         warnings.filterwarnings("ignore", "The following (rank|alpha)_pattern keys")  # of parameters, which it looks for no more
         warnings.filterwarnings("ignore", "target_parameters=.* no parameter was matched")  # a mixture may have dense layers only
         warnings.filterwarnings("ignore", "Model has `tie_word_embeddings=True`")
+        warnings.filterwarnings("ignore", "TorchaoLoraLinear was instantiated without")  # which says that it cannot be merged
         made = peft.get_peft_model(model, settings, autocast_adapter_dtype=False)
     _cast_magnitudes(made, torch.get_default_dtype())
     return made

@@ -46,6 +46,9 @@ DENSE = {
 (aten/src/ATen/native: Convolution.cpp, cudnn/ConvShared.cpp, cuda/SoftMax.cu, cuda/ScanUtils.cuh, cuda/layer_norm_kernel.cu.)
 """
 
+WRAPPERS = ("Float8TrainingTensor", "Float8Tensor", "Int8Tensor")
+"""Tensors of torchao's that are others, of which each has a storage."""
+
 
 def rounded(nbytes: int) -> int:
     """The bytes of one allocation on CUDA."""
@@ -87,6 +90,11 @@ class Live(TorchDispatchMode):
 
     def track(self, tensor: torch.Tensor) -> None:
         """Count a tensor's storage from now on."""
+        if type(tensor).__name__ in WRAPPERS:
+            names: list[str] = tensor.__tensor_flatten__()[0]  # type: ignore[attr-defined]
+            for name in names:
+                self.track(getattr(tensor, name))
+            return
         storage = _local(tensor).untyped_storage()
         if storage._cdata not in self.sizes:
             self.measure(storage)
@@ -167,6 +175,8 @@ class Live(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if not self.entered:
             return func(*args, **(kwargs or {}))
+        if any(kind.__name__ in WRAPPERS for kind in types):
+            return NotImplemented  # the wrapper runs it on what it wraps, which comes here again
         self.operation = func.name()
         partial = None
         if self.in_backward and not torch.is_grad_enabled():

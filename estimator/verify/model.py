@@ -27,6 +27,7 @@ from estimator.job import Job, Training
 from estimator.job.adapter import PromptLearning
 from estimator.job.trainable import Trainable, numbers
 from estimator.specs.spec import ModelSpec
+from estimator.verify import fp8
 from estimator.verify.adapters import adapted
 from estimator.verify.chunked import in_chunks
 from estimator.verify.megatron import MegatronStep
@@ -82,6 +83,12 @@ def build(job: Job, spec: ModelSpec, mesh: DeviceMesh | None = None) -> Any:
     asked = training.dtypes.weights if training.dtypes else None
     dtype = TYPES[asked] if asked else TRUE.get(training.precision, torch.float32)
     model = plain(spec, training.head, dtype, training.attention, training.labels or 2)
+    if training.quantization in ("fp8", "fp8-block"):
+        fp8.replace(model, training)
+    elif training.float8 or training.quantization:
+        from estimator.verify import torchao  # which is not among what verifying needs otherwise
+
+        (torchao.convert if training.float8 else torchao.quantize)(model, training)
     if training.loss == "chunked":
         in_chunks(model)
     if adapter := training.adapter:
