@@ -8,6 +8,7 @@ from typing import Any
 
 import yaml
 
+from estimator import Answer
 from estimator.units import MIB
 
 DATA = Path(__file__).parent / "data"
@@ -26,6 +27,14 @@ def a100_runs() -> list[dict[str, Any]]:
 def fsdp1_runs() -> list[dict[str, Any]]:
     """One record per run on several of them under FSDP1, with its `job`."""
     return _with_jobs(_read("fms_fsdp1")["runs"])
+
+
+def as_measured(run: dict[str, Any], nbytes: int, answer: Answer) -> int:
+    """Predicted bytes as the tables' figures have them: with cuBLAS's workspaces, and without what was allocated between the
+    stages that they add up (benchmark.py), as adapters in float32 were that fused kernels keep out of FSDP."""
+    training = run["training"]
+    between = "gpus" in run and training.get("quantization") and training.get("implementation") == "fast-kernels"
+    return nbytes + CUBLAS_WORKSPACES - (4 * answer.parameters.trainable if between else 0)
 
 
 def _with_jobs(runs: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -9,12 +9,11 @@ from estimator.dtypes import BY_NAME
 from estimator.errors import InvalidJob, NotModelled
 from estimator.families import build_model
 from estimator.families.build import Builder
-from estimator.families.changes import Quantization
 from estimator.families.heads import Batch, takes_chunks
 from estimator.families.kernels import kernels
 from estimator.families.sharding import Sharding
 from estimator.job import Job, Training
-from estimator.job.adapter import ALL_LINEAR, PrefixTuning, PromptLearning
+from estimator.job.adapter import PrefixTuning, PromptLearning
 from estimator.parallel.ddp import Ddp
 from estimator.parallel.fsdp1 import Fsdp1
 from estimator.parallel.fsdp2 import Fsdp2, Policy
@@ -29,8 +28,9 @@ from estimator.specs.spec import ModelSpec
 from estimator.tape.host import with_host
 from estimator.tape.tape import AMPERE, Gpu, Tape
 from estimator.training import prompts
-from estimator.training.adapters import adapter, check_applied
+from estimator.training.adapters import adapter, check_applied, check_gathered
 from estimator.training.evaluation import evaluation
+from estimator.training.fused_lora import ignores_adapters
 from estimator.training.gradients import Clip, clip, clip_sharded
 from estimator.training.methods import Method
 from estimator.training.objectives import objective
@@ -43,7 +43,7 @@ from estimator.training.overrides import overridden
 from estimator.training.padding import batch_mask
 from estimator.training.partial import Part, check, part
 from estimator.training.prefix import LayerPrefix, layer_prefixes, prefixed
-from estimator.training.quantization import Hqq, storage
+from estimator.training.quantization import quantization
 from estimator.training.recipes import Recipe, recipe
 from estimator.training.recomputation import checkpointing, offloading
 from estimator.training.scaling import scaler
@@ -97,7 +97,7 @@ def trace_training(job: Job, spec: ModelSpec, topology: Topology, gpu: Gpu = AMP
         labels=training.labels or 2,
         checkpointing=recomputed,
         sharding=_sharding(job, topology, precision, tape),
-        quantization=_quantization(training, topology),
+        quantization=quantization(training, topology.strategy, precision.weights, precision.gathered),
         whole=tuple(training.unquantized or ()),
         adapter=_adapter(training, spec, topology),
         cache=layer_prefixes(tape, prefixes) if tape.prefix else None,
@@ -149,24 +149,6 @@ def precision_of(job: Job, topology: Topology) -> Recipe:
     return found
 
 
-def _quantization(training: Training, topology: Topology) -> Quantization | None:
-    if training.quantization is None:
-        return None
-    found = storage(training.quantization, training.quantization_group, "training.quantization_group")
-    if isinstance(found, Hqq) and (training.precision != "bf16-true" or training.autocast):
-        raise NotModelled(
-            "HQQ beside weights in float32, or autocast, is not modelled yet; write precision bf16-true", "training.quantization"
-        )
-    if isinstance(found, Hqq) and topology.strategy not in ("none", "ddp"):
-        raise NotModelled(f"HQQ under {topology.strategy} is not modelled yet; write nf4, or ddp", "training.quantization")
-    if isinstance(found, Hqq) and getattr(training.adapter, "targets", None) == ALL_LINEAR:
-        raise InvalidJob(
-            "PEFT's all-linear finds none of HQQ's layers, which are no torch.nn.Linear: name them, such as [q_proj, v_proj]",
-            "training.adapter.targets",
-        )
-    return found
-
-
 def _clipping(training: Training, strategy: str) -> Clip | None:
     if not training.gradient_clipping:
         return None
@@ -194,9 +176,15 @@ def _sharding(job: Job, topology: Topology, precision: Recipe, tape: Tape) -> Sh
     if strategy == "fsdp1":
         if not job.parallelism.reshard_after_forward:
             raise NotModelled("fsdp1 without resharding is not modelled yet; use fsdp2", "parallelism.reshard_after_forward")
-        if job.training.adapter or job.training.quantization:
-            raise NotModelled("adapters are not modelled under fsdp1 yet; use fsdp2", "parallelism.strategy")
-        return Fsdp1(tape, world, policy, job.parallelism.backward_prefetch)
+        check_gathered(job.training, policy.parameters)
+        return Fsdp1(
+            tape,
+            world,
+            policy,
+            job.parallelism.backward_prefetch,
+            ignores=ignores_adapters(job.training),
+            around=job.training.transformers_release != "5",
+        )
     if strategy == "fsdp2":
         return Fsdp2(tape, world, policy, job.parallelism.reshard_after_forward)
     if strategy.startswith("zero") and tape.host is not None:

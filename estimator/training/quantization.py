@@ -11,10 +11,12 @@ from math import prod
 from typing import Protocol, runtime_checkable
 
 from estimator import dtypes
-from estimator.errors import NotModelled
+from estimator.errors import InvalidJob, NotModelled
 from estimator.families.build import Builder
 from estimator.families.changes import Quantization
 from estimator.families.modules import Module
+from estimator.job import Training
+from estimator.job.adapter import ALL_LINEAR
 from estimator.quantization.formats import check_group, parts
 from estimator.quantization.layouts import Part
 from estimator.tape.layout import Shape
@@ -22,12 +24,25 @@ from estimator.tape.pointwise import to
 from estimator.tape.quantized import FourBit, HqqWeight, matmul_4bit, matmul_8bit, matmul_gptq, matmul_hqq, unpack_gptq
 from estimator.tape.tensor import Tensor, unary
 
+FIELD = "training.quantization"
 
-def _held(build: Builder, name: str, weight: Shape, stored: list[Part]) -> tuple[Tensor, list[Tensor]]:
-    """The codes of a weight, a parameter that counts as what it stands for, and what is held beside them."""
+
+def _held(build: Builder, name: str, weight: Shape, stored: list[Part], words: int = 1) -> tuple[Tensor, list[Tensor]]:
+    """The codes of a weight, a parameter that counts as what it stands for, and what is held beside them.
+
+    Where parameters are flattened, the first `words` of what is stored are such, in the type of the model's other weights:
+    bitsandbytes' `quant_storage`; fms-acceleration's `build_patch_to_view_tensor_to_parameter_for_fsdp_gptq`.
+    """
     codes, *others = stored
-    packed = build.parameter(f"{name}.{codes.name}", codes.shape, codes.dtype, count=prod(weight))
-    return packed, [build.buffer(f"{name}.{part.name}", part.shape, part.dtype) for part in others]
+    if not build.sharding.flattens:
+        packed = build.parameter(f"{name}.{codes.name}", codes.shape, codes.dtype, count=prod(weight))
+        return packed, [build.buffer(f"{name}.{part.name}", part.shape, part.dtype) for part in others]
+    viewed = [(part.name, (part.nbytes // build.dtype.itemsize,)) for part in stored[:words]]
+    packed, *flat = [
+        build.parameter(f"{name}.{part}", shape, build.dtype, count=0 if i else prod(weight))
+        for i, (part, shape) in enumerate(viewed)
+    ]
+    return packed, flat + [build.buffer(f"{name}.{part.name}", part.shape, part.dtype) for part in stored[words:]]
 
 
 @runtime_checkable
@@ -87,7 +102,7 @@ class Gptq:
     routers: bool = False
 
     def linear(self, build: Builder, name: str, weight: Shape, bias: bool) -> Module:
-        codes, constants = _held(build, name, weight, parts(self.name, weight, self.group))
+        codes, constants = _held(build, name, weight, parts(self.name, weight, self.group), words=2)
         if bias:
             constants.append(build.parameter(name + ".bias", weight[:1], dtypes.float16))
         return _LinearGptq(codes, constants, weight)
@@ -152,6 +167,40 @@ class _LinearHqq:
         return matmul_hqq(x, self.weight)
 
 
+def quantization(training: Training, strategy: str, weights: dtypes.DType, gathered: dtypes.DType | None) -> Quantization | None:
+    """What a job stores frozen weights as, beside `weights`; `gathered`: what FSDP gathers those in, where it casts them."""
+    if training.quantization is None:
+        return None
+    found = storage(training.quantization, training.quantization_group, "training.quantization_group")
+    if isinstance(found, Hqq):
+        _refuse_hqq(training, strategy)
+    if strategy == "fsdp1" and isinstance(found, BitsAndBytes8Bit):
+        raise InvalidJob(
+            "fsdp1 flattens a layer's parameters into one tensor of one type, but bitsandbytes' 8-bit weights are int8 whatever "
+            "the others are: write nf4, which can be stored as any type, or fsdp2",
+            FIELD,
+        )
+    if strategy == "fsdp1" and gathered not in (None, weights):
+        raise InvalidJob(
+            f"fsdp1 would cast packed weights from {weights.name} to {gathered.name} as if they were numbers: load the others in "
+            "that type, too (dtypes: weights), or write bf16-true",
+            "training.precision",
+        )
+    return found
+
+
+def _refuse_hqq(training: Training, strategy: str) -> None:
+    if training.precision != "bf16-true" or training.autocast:
+        raise NotModelled("HQQ beside weights in float32, or autocast, is not modelled yet; write precision bf16-true", FIELD)
+    if strategy not in ("none", "ddp"):
+        raise NotModelled(f"HQQ under {strategy} is not modelled yet; write nf4, or ddp", FIELD)
+    if getattr(training.adapter, "targets", None) == ALL_LINEAR:
+        raise InvalidJob(
+            "PEFT's all-linear finds none of HQQ's layers, which are no torch.nn.Linear: name them, such as [q_proj, v_proj]",
+            "training.adapter.targets",
+        )
+
+
 BITSANDBYTES = ("nf4", "nf4-double", "fp4", "int8")
 TRAINED = (
     *BITSANDBYTES,
@@ -166,7 +215,7 @@ def storage(name: str, group: int | None, where: str) -> Quantization:
     if name not in TRAINED:
         raise NotModelled(
             f"training beside weights in {name} is not modelled yet; {', '.join(TRAINED)} are. Its bytes: willitfit models show",
-            "training.quantization",
+            FIELD,
         )
     if name == "int8":
         return BitsAndBytes8Bit()
