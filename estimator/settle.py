@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from estimator.families import heads
-from estimator.job import Job
+from estimator.job import Host, Job
 from estimator.job.adapter import PrefixTuning, PromptLearning
 from estimator.job.optimizer import IMPLEMENTATIONS, RANKS
 from estimator.specs.spec import ModelSpec
@@ -53,4 +53,14 @@ def settled(job: Job, spec: ModelSpec) -> Job:
     if parallelism.strategy is None:
         several = job.task == "train" and parallelism.data is not None and parallelism.data > 1
         parallelism = parallelism.model_copy(update={"strategy": "fsdp2" if several else "none"})
-    return job.model_copy(update={"training": training, "serving": serving, "parallelism": parallelism})
+    job = job.model_copy(update={"training": training, "serving": serving, "parallelism": parallelism})
+    return job if job.task == "serve" else job.model_copy(update={"host": _host(job)})
+
+
+def _host(job: Job) -> Host:
+    """How a job loads and what it saves. Of sharded models the first rank of a node loads (`cpu_ram_efficient_loading`, which
+    `accelerate launch` turns on for FSDP); quantized weights go to their GPU."""
+    sharded = job.parallelism.strategy in ("fsdp1", "fsdp2", "zero3")
+    loading = "device" if job.training.quantization else "first" if sharded else "each"
+    save = "adapter" if job.training.adapter else "model"
+    return job.host.model_copy(update={"loading": job.host.loading or loading, "save": job.host.save or save})
