@@ -104,6 +104,8 @@ def trace_training(job: Job, spec: ModelSpec, topology: Topology, gpu: Gpu = AMP
         trained=part(training, spec),
         unrolled=unrolled,
     )
+    if topology.strategy == "fsdp1":
+        check_gathered(training, precision.gathered)
     assert training.head is not None
     model = build_model(spec, build, training.head)
     if training.loss == "chunked" and not takes_chunks(model):
@@ -176,7 +178,6 @@ def _sharding(job: Job, topology: Topology, precision: Recipe, tape: Tape) -> Sh
     if strategy == "fsdp1":
         if not job.parallelism.reshard_after_forward:
             raise NotModelled("fsdp1 without resharding is not modelled yet; use fsdp2", "parallelism.reshard_after_forward")
-        check_gathered(job.training, policy.parameters)
         return Fsdp1(
             tape,
             world,
