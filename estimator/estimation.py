@@ -16,7 +16,7 @@ from estimator.families import parameters
 from estimator.families.build import Builder
 from estimator.hardware.capability import gpu
 from estimator.hardware.capacity import Capacity, capacity
-from estimator.host.memory import check_host, host_memory, host_settled
+from estimator.host.memory import check_host, host_memory
 from estimator.job import Job, defaults_used, read_job
 from estimator.job.training import Bucket
 from estimator.notes import assumptions, not_modelled, warnings, what_stays
@@ -82,7 +82,7 @@ class _Run:
 def _run(job: Job | Mapping[str, Any] | str | Path, allow_files: bool, every_rank: bool = False) -> _Run:
     given = read_job(job)
     model = resolve(given.model, allow_files)
-    job = host_settled(settled(given, model.spec))
+    job = settled(given, model.spec)
     _refuse_unmodelled(job, model.spec)
     check_host(job)
     _check_lengths(job, model)

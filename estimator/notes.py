@@ -7,7 +7,7 @@ from estimator.dtypes import DType
 from estimator.facts import MeasuredFact
 from estimator.hardware.capability import gpu
 from estimator.hardware.capacity import Capacity
-from estimator.job import Job
+from estimator.job import Job, Training
 from estimator.job.adapter import PromptLearning
 from estimator.parallel.topology import Topology
 from estimator.quantization.formats import FORMATS
@@ -15,6 +15,7 @@ from estimator.serving.plan import CHUNK, compute_type
 from estimator.specs.spec import ModelSpec
 from estimator.tape.tape import ACTIVATION, LOSS, Tape
 from estimator.timing.step import efficiencies
+from estimator.training.fused_lora import ignores_adapters
 from estimator.training.plan import precision_of
 from estimator.units import gib
 
@@ -67,7 +68,8 @@ def _of_training(job: Job, place: Topology) -> list[str]:
         ]
     return said + {
         "fsdp1": [
-            f"each layer is a flat parameter over {place.data} GPUs (use_orig_params); gradients are reduced in every micro-step"
+            f"each layer is a flat parameter over {place.data} GPUs (use_orig_params); gradients are reduced in every micro-step",
+            *_beside_flat(job.training),
         ],
         "fsdp2": [
             f"each layer is a group of fully_shard over {place.data // (job.parallelism.replicas or 1)} GPUs; gradients are "
@@ -91,6 +93,18 @@ def _of_megatron(job: Job, place: Topology) -> list[str]:
         said.append("context parallelism by all-to-all (--cp-comm-type a2a)")
     if place.expert > 1:
         said.append("experts by all-to-all, with grouped products and fused permutation; the loss that balances them is counted")
+    return said
+
+
+def _beside_flat(training: Training) -> list[str]:
+    """What fsdp1 does with adapters and packed weights."""
+    said = []
+    if training.adapter:
+        whole = ignores_adapters(training)
+        own = "each linear layer of the adapter is a flat parameter of its own, as PEFT's fsdp_auto_wrap_policy has it"
+        said.append("adapters are whole on every GPU: fused kernels cannot have them sharded" if whole else own)
+    if training.quantization:
+        said.append("packed weights are stored in the type of the others (bnb_4bit_quant_storage); their scales lie on every GPU")
     return said
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from estimator.families import heads
-from estimator.job import Job, Training
+from estimator.job import Host, Job, Training
 from estimator.job.adapter import PrefixTuning, PromptLearning
 from estimator.job.optimizer import IMPLEMENTATIONS, RANKS
 from estimator.specs.spec import ModelSpec
@@ -62,7 +62,17 @@ def settled(job: Job, spec: ModelSpec) -> Job:
         parallelism = parallelism.model_copy(update={"replicas": job.hardware.nodes})
     if parallelism.sequence is None and training.implementation == "megatron" and job.task == "train":
         parallelism = parallelism.model_copy(update={"sequence": parallelism.tensor > 1})
-    return job.model_copy(update={"training": training, "serving": serving, "parallelism": parallelism})
+    job = job.model_copy(update={"training": training, "serving": serving, "parallelism": parallelism})
+    return job if job.task == "serve" else job.model_copy(update={"host": _host(job)})
+
+
+def _host(job: Job) -> Host:
+    """How a job loads and what it saves. Of sharded models the first rank of a node loads (`cpu_ram_efficient_loading`, which
+    `accelerate launch` turns on for FSDP); quantized weights go to their GPU."""
+    sharded = job.parallelism.strategy in ("fsdp1", "fsdp2", "hsdp", "zero3")
+    loading = "device" if job.training.quantization else "first" if sharded else "each"
+    save = "adapter" if job.training.adapter else "model"
+    return job.host.model_copy(update={"loading": job.host.loading or loading, "save": job.host.save or save})
 
 
 def _of_megatron(training: Training, stages: int) -> Training:

@@ -16,11 +16,9 @@ from estimator.families import heads
 from estimator.job.adapter import PromptLearning
 from estimator.specs.published import published
 from estimator.specs.resolve import resolve
-from estimator.tape.peak import tensors
 from estimator.verify.model import freeze, plain
 from estimator.verify.prompts import prompted
-from tests.tapes import peaks, played, unrolled
-from tests.test_tape import SMALL
+from tests.tapes import SMALL, assert_folded_as_unrolled
 
 PARTS = [
     "bias",
@@ -81,10 +79,7 @@ def test_layers_behind_prompts_are_those_that_would_be_played(adapter: dict[str,
     }
     if checkpointing == "sqrt" and strategy == "fsdp2":
         return
-    (tape, folded), (long_tape, long) = played(job), unrolled(job)
-    assert folded.phases == long.phases
-    assert peaks(tape, folded) == peaks(long_tape, long)
-    assert tensors(tape, folded.alive) == tensors(long_tape, long.alive)
+    assert_folded_as_unrolled(job)
 
 
 @settings(max_examples=150, deadline=None, derandomize=True)
@@ -94,10 +89,7 @@ def test_layers_that_are_replayed_are_those_that_would_be_played(job: dict[str, 
         estimate(job)
     except WillItFitError:
         return
-    (tape, folded), (long_tape, long) = played(job), unrolled(job)
-    assert folded.phases == long.phases
-    assert peaks(tape, folded) == peaks(long_tape, long)
-    assert tensors(tape, folded.alive) == tensors(long_tape, long.alive)
+    assert_folded_as_unrolled(job)
 
 
 @pytest.mark.parametrize(

@@ -136,6 +136,11 @@ class Builder:
         self._unit.append(parameter)
         return tensor
 
+    def trained_linear(self, name: str, shape: Shape, dtype: DType) -> Linear:
+        """A linear layer [out, in] without bias, trained beside a frozen one."""
+        module = Linear(self.parameter(name + ".weight", shape, dtype, trainable=True), None)
+        return self.sharding.leaf(module, self._unit)
+
     def _trains(self, name: str) -> bool:
         """Whether an adapter leaves a parameter of the model trainable: some train all biases, too."""
         return self.adapter is not None and name.rpartition(".")[2] == "bias" and self.adapter.trains(name, False)
@@ -224,7 +229,7 @@ class Builder:
             self.parameter(name + ".original.weight", (outputs, inputs), trainable=False)
             if bias:
                 self.parameter(name + ".original.bias", (outputs,), trainable=False)
-            return Linear(*self._copied(name, (outputs, inputs), outputs, bias))
+            return self.sharding.leaf(Linear(*self._copied(name, (outputs, inputs), outputs, bias)), self._unit, adapts=False)
         weight = self.parameter(name + ".weight", (outputs, inputs))
         return Linear(weight, self.parameter(name + ".bias", (outputs,)) if bias else None)
 

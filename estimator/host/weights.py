@@ -44,9 +44,14 @@ def adapter(build: Builder) -> list[Saved]:
 def _saved(build: Builder, parameters: list[Parameter]) -> Iterator[Saved]:
     """Each layer's by itself; the name of its stack and its number stand in for what the model's own classes call it."""
     for p in parameters:
-        dtype = p.tensor.dtype if isinstance(build.sharding, Zero) else p.local.dtype
+        dtype = saved_dtype(build, p)
         for i in range(p.times):
             yield Saved(p.name if p.slot is None else f"model.layers.{i}.{p.name}", dtype, p.tensor.shape)
+
+
+def saved_dtype(build: Builder, parameter: Parameter) -> DType:
+    """The type that a parameter is saved in."""
+    return parameter.tensor.dtype if isinstance(build.sharding, Zero) else parameter.local.dtype
 
 
 def nbytes(tensors: list[Saved]) -> int:

@@ -77,7 +77,7 @@ IMPLEMENTATIONS: dict[str, tuple[Implementation, ...]] = {
     "adafactor": ("transformers", "forloop", "foreach"),
     "muon": ("fused", "foreach", "forloop"),
     "lion": ("bitsandbytes", "lion-pytorch"),
-    "lamb": ("bitsandbytes",),
+    "lamb": _BITS,
     "ademamix": _BITS,
     "adamw-8bit": ("bitsandbytes", "torchao"),
     "adam-8bit": ("bitsandbytes", "torchao"),

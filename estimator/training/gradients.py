@@ -7,6 +7,7 @@ from itertools import groupby
 
 from estimator import dtypes
 from estimator.families.parameter import Parameter
+from estimator.tape.pointwise import to
 from estimator.tape.tape import GRADIENT, Tape
 from estimator.tape.tensor import empty, unary
 
@@ -74,7 +75,7 @@ def clip_sharded(tape: Tape, parameters: list[Parameter]) -> None:
     scale = unary("mul", unary("reciprocal", unary("add", total)))
     clamped = unary("clamp", scale)
     del scale
-    cast = unary("_to_copy", clamped, parameters[0].local.dtype)
+    cast = to(clamped, parameters[0].local.dtype)
     del cast, clamped, total, local
 
 

@@ -9,12 +9,11 @@ from estimator.dtypes import BY_NAME
 from estimator.errors import InvalidJob, NotModelled
 from estimator.families import build_model
 from estimator.families.build import Builder
-from estimator.families.changes import Quantization
 from estimator.families.heads import Batch, takes_chunks
 from estimator.families.kernels import Kernels, in_float8, kernels
 from estimator.families.sharding import Sharding
 from estimator.job import Job, Training
-from estimator.job.adapter import ALL_LINEAR, PrefixTuning, PromptLearning
+from estimator.job.adapter import PrefixTuning, PromptLearning
 from estimator.megatron.plan import check as check_megatron
 from estimator.megatron.plan import trace_megatron
 from estimator.parallel.ddp import Ddp
@@ -32,10 +31,11 @@ from estimator.tape.collectives import Group
 from estimator.tape.host import with_host
 from estimator.tape.tape import AMPERE, Gpu, Tape
 from estimator.training import prompts
-from estimator.training.adapters import adapter, check_applied
+from estimator.training.adapters import adapter, check_applied, check_gathered
 from estimator.training.attention import check_attention
 from estimator.training.evaluation import evaluation
-from estimator.training.float8 import ADA, check_float8
+from estimator.training.float8 import check_float8
+from estimator.training.fused_lora import ignores_adapters
 from estimator.training.gradients import Clip, clip, clip_sharded
 from estimator.training.methods import Method
 from estimator.training.objectives import objective
@@ -48,11 +48,11 @@ from estimator.training.overrides import overridden
 from estimator.training.padding import batch_mask
 from estimator.training.partial import Part, check, part
 from estimator.training.prefix import LayerPrefix, layer_prefixes, prefixed
-from estimator.training.quantization import OTHER_PRODUCTS, Fp8, Hqq, Torchao, storage
 from estimator.training.recipes import Recipe, recipe
 from estimator.training.recomputation import checkpointing, offloading
 from estimator.training.scaling import scaler
 from estimator.training.step import Step, train
+from estimator.training.stored import quantization
 
 PLAIN = {
     "reentrant_checkpointing": ("none", "ddp", "fsdp1"),
@@ -102,13 +102,15 @@ def trace_training(job: Job, spec: ModelSpec, topology: Topology, gpu: Gpu = AMP
         labels=training.labels or 2,
         checkpointing=recomputed,
         sharding=_sharding(job, topology, precision, tape),
-        quantization=_quantization(training, spec, topology, gpu),
+        quantization=quantization(training, spec, topology.strategy, gpu, precision),
         whole=tuple(training.unquantized or ()),
         adapter=_adapter(training, spec, topology),
         cache=layer_prefixes(tape, prefixes) if tape.prefix else None,
         trained=part(training, spec),
         unrolled=unrolled,
     )
+    if topology.strategy == "fsdp1":
+        check_gathered(training, precision.gathered)
     assert training.head is not None
     model = build_model(spec, build, training.head)
     if training.loss in ("chunked", "cut") and not takes_chunks(model, biased=training.loss == "chunked"):
@@ -156,40 +158,6 @@ def precision_of(job: Job, topology: Topology) -> Recipe:
     return found
 
 
-def _quantization(training: Training, spec: ModelSpec, topology: Topology, gpu: Gpu) -> Quantization | None:
-    if training.quantization is None:
-        return None
-    found = storage(training.quantization, training.quantization_group, "training.quantization_group")
-    if isinstance(found, Fp8) and gpu.capability < ADA:
-        raise InvalidJob(
-            "fp8 needs compute capability 8.9 or more: name such a hardware.gpu; on others transformers makes bf16 of it",
-            "training.quantization",
-        )
-    if isinstance(found, Fp8) and any("expert" in field for field in type(spec).model_fields):
-        raise NotModelled("experts in fp8 are not modelled in training yet", "training.quantization")
-    if isinstance(found, Torchao | Fp8) and spec.model_type in OTHER_PRODUCTS:
-        raise InvalidJob(
-            f"{training.quantization} is for torch.nn.Linear, and {spec.model_type} multiplies otherwise; write nf4",
-            "training.quantization",
-        )
-    if isinstance(found, Hqq | Torchao | Fp8):
-        name, where = training.quantization, "training.quantization"
-        if training.precision != "bf16-true" or training.autocast:
-            raise NotModelled(f"{name} beside float32, or autocast, is not modelled yet; write precision bf16-true", where)
-        if topology.strategy not in ("none", "ddp"):
-            raise NotModelled(f"{name} under {topology.strategy} is not modelled yet; write nf4, or ddp", where)
-    if isinstance(found, Torchao | Fp8) and training.upcast_unquantized != "none":
-        raise NotModelled(
-            f"wider norms beside {training.quantization} are not modelled yet; write none", "training.upcast_unquantized"
-        )
-    if isinstance(found, Hqq) and getattr(training.adapter, "targets", None) == ALL_LINEAR:
-        raise InvalidJob(
-            "PEFT's all-linear finds none of HQQ's layers, which are no torch.nn.Linear: name them, such as [q_proj, v_proj]",
-            "training.adapter.targets",
-        )
-    return found
-
-
 def _kernels(training: Training) -> Kernels:
     found = kernels(training.implementation, training.loss, training.transformers_release)
     return in_float8(found, training.float8) if training.float8 else found
@@ -222,9 +190,14 @@ def _sharding(job: Job, topology: Topology, precision: Recipe, tape: Tape) -> Sh
     if strategy == "fsdp1":
         if not job.parallelism.reshard_after_forward:
             raise NotModelled("fsdp1 without resharding is not modelled yet; use fsdp2", "parallelism.reshard_after_forward")
-        if job.training.adapter or job.training.quantization:
-            raise NotModelled("adapters are not modelled under fsdp1 yet; use fsdp2", "parallelism.strategy")
-        return Fsdp1(tape, world, policy, job.parallelism.backward_prefetch)
+        return Fsdp1(
+            tape,
+            world,
+            policy,
+            job.parallelism.backward_prefetch,
+            ignores=ignores_adapters(job.training),
+            around=job.training.transformers_release != "5",
+        )
     if strategy == "fsdp2":
         replicas = job.parallelism.replicas or 1
         asked = job.parallelism

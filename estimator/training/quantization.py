@@ -34,12 +34,25 @@ from estimator.tape.quantized import (
 from estimator.tape.tensor import Tensor, unary
 from estimator.tape.torchao import matmul_float8, matmul_int8
 
+FIELD = "training.quantization"
 
-def _held(build: Builder, name: str, weight: Shape, stored: list[Part]) -> tuple[Tensor, list[Tensor]]:
-    """The codes of a weight, a parameter that counts as what it stands for, and what is held beside them."""
+
+def _held(build: Builder, name: str, weight: Shape, stored: list[Part], words: int = 1) -> tuple[Tensor, list[Tensor]]:
+    """The codes of a weight, a parameter that counts as what it stands for, and what is held beside them.
+
+    Where parameters are flattened, the first `words` of what is stored are such, in the type of the model's other weights:
+    bitsandbytes' `quant_storage`; fms-acceleration's `build_patch_to_view_tensor_to_parameter_for_fsdp_gptq`.
+    """
     codes, *others = stored
-    packed = build.parameter(f"{name}.{codes.name}", codes.shape, codes.dtype, count=prod(weight))
-    return packed, [build.buffer(f"{name}.{part.name}", part.shape, part.dtype) for part in others]
+    if not build.sharding.flattens:
+        packed = build.parameter(f"{name}.{codes.name}", codes.shape, codes.dtype, count=prod(weight))
+        return packed, [build.buffer(f"{name}.{part.name}", part.shape, part.dtype) for part in others]
+    viewed = [(part.name, (part.nbytes // build.dtype.itemsize,)) for part in stored[:words]]
+    packed, *flat = [
+        build.parameter(f"{name}.{part}", shape, build.dtype, count=0 if i else prod(weight))
+        for i, (part, shape) in enumerate(viewed)
+    ]
+    return packed, flat + [build.buffer(f"{name}.{part.name}", part.shape, part.dtype) for part in stored[words:]]
 
 
 @runtime_checkable
@@ -99,7 +112,7 @@ class Gptq:
     routers: bool = False
 
     def linear(self, build: Builder, name: str, weight: Shape, bias: bool) -> Module:
-        codes, constants = _held(build, name, weight, parts(self.name, weight, self.group))
+        codes, constants = _held(build, name, weight, parts(self.name, weight, self.group), words=2)
         if bias:
             constants.append(build.parameter(name + ".bias", weight[:1], dtypes.float16))
         return _LinearGptq(codes, constants, weight)
@@ -234,7 +247,7 @@ def storage(name: str, group: int | None, where: str) -> Quantization:
     if name not in TRAINED:
         raise NotModelled(
             f"training beside weights in {name} is not modelled yet; {', '.join(TRAINED)} are. Its bytes: willitfit models show",
-            "training.quantization",
+            FIELD,
         )
     if name == "int8":
         return BitsAndBytes8Bit()

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any
+from unittest import mock
 
 import torch
 import transformers
+from peft.utils.other import fsdp_auto_wrap_policy
 from torch import nn
 from torch.distributed import destroy_process_group, init_process_group
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
@@ -188,13 +191,17 @@ def _reduced(job: Job) -> torch.dtype:
 
 
 def _flattened(model: Any, job: Job) -> Any:
-    """The model in FSDP1, each layer a unit, as Accelerate wraps it."""
+    """The model in FSDP1 as Accelerate wraps it: each layer a unit, and by PEFT's policy each linear layer of an adapter."""
     layers = {type(layer) for stack in stacks(model) for layer in stack}
+    policy: Any = ModuleWrapPolicy(layers)
+    if job.training.adapter:
+        with mock.patch.dict(os.environ, FSDP_TRANSFORMER_CLS_TO_WRAP=",".join(layer.__name__ for layer in layers)):
+            policy = fsdp_auto_wrap_policy(model)
     half = MIXED.get(job.training.precision)
     mixed = MixedPrecision(half, _reduced(job)) if half else None
     return FullyShardedDataParallel(
         model,
-        auto_wrap_policy=ModuleWrapPolicy(layers),
+        auto_wrap_policy=policy,
         mixed_precision=mixed,
         backward_prefetch=BackwardPrefetch.BACKWARD_PRE if job.parallelism.backward_prefetch else None,
         use_orig_params=True,

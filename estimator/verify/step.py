@@ -116,10 +116,10 @@ def play(
         del loss, inputs
         at = lap("backward", at)
     if training.gradient_clipping:
+        scaler.unscale_(optimizer.members[0])
         if isinstance(model, FullyShardedDataParallel):
             model.clip_grad_norm_(1.0)
         else:
-            scaler.unscale_(optimizer.members[0])
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0, foreach=True)
     scaler.step(optimizer.members[0] if scaler.is_enabled() else optimizer)
     scaler.update()
@@ -172,7 +172,7 @@ def usual_numbers() -> Iterator[None]:
     """Answers to what models ask about numbers, which fake tensors do not have.
 
     Half-precision activations are all finite, and so are gradients; as many tokens end each sequence; norms that Adafactor reads
-    are one.
+    are one. Tensors lie apart unless they share a storage, which FSDP1 asks.
     """
     plain_item = FakeTensor.item
 
@@ -181,6 +181,9 @@ def usual_numbers() -> Iterator[None]:
             return plain_item(tensor)
         except DataDependentOutputException:
             return 1.0
+
+    def address(tensor: torch.Tensor) -> int:
+        return tensor.untyped_storage()._cdata + tensor.storage_offset() * tensor.element_size()
 
     def step(scaler: Any, optimizer: Any, state: Any, *args: Any) -> None:
         optimizer.step(*args)
@@ -191,6 +194,7 @@ def usual_numbers() -> Iterator[None]:
     with (
         mock.patch.object(FakeTensor, "__bool__", create=True, return_value=True),
         mock.patch.object(FakeTensor, "item", item, create=True),
+        mock.patch.object(FakeTensor, "data_ptr", address, create=True),
         mock.patch.object(torch, "unique_consecutive", alike),
         mock.patch.object(torch.amp.GradScaler, "_maybe_opt_step", step),
     ):
