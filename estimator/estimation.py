@@ -24,6 +24,7 @@ from estimator.parallel.topology import Topology, topology
 from estimator.playing import Play, play
 from estimator.pricing.prices import cost, unpriced
 from estimator.recomputing import best_segments, recomputation, solution_given, solved
+from estimator.runtime.engine import with_engine
 from estimator.runtime.overheads import Overhead, facts, overhead, workspace
 from estimator.runtime.reserved import Reserved
 from estimator.serving.plan import kv_cache
@@ -89,6 +90,7 @@ def _run(job: Job | Mapping[str, Any] | str | Path, allow_files: bool) -> _Run:
     given = solution_given(given, job) if chosen else given
     plays = [(each, play(each, model.spec, place, gpu(each, card))) for each in partial.variants(job, model.spec)]
     worst, played = max(plays, key=lambda one: one[1].phases.peak.peak_bytes)
+    beside = with_engine(beside, worst, model.spec, card, played.phases)
     return _Run(given, worst, model, place, card, played, beside, chosen)
 
 

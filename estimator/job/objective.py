@@ -11,6 +11,25 @@ from estimator.job.part import Part
 Kind = Literal["dpo", "reward", "grpo"]
 
 
+class Generation(Part):
+    """What writes the answers that a model is trained on, on the GPU that it is trained on (TRL's `use_vllm`, `vllm_mode`)."""
+
+    engine: Literal["transformers", "vllm"] = Field(
+        description="transformers: the trained model's own `generate`; vllm: an engine with its own weights beside it (colocate)"
+    )
+    gpu_memory_utilization: Annotated[float, Field(gt=0, lt=1)] = Field(
+        0.3, description="of vllm: its share of the GPU's memory (vllm_gpu_memory_utilization)"
+    )
+    sleep: bool = Field(False, description="of vllm: it gives its share back while the model is trained (vllm_enable_sleep_mode)")
+
+
+def _engine(given: Any) -> Any:
+    """An engine by its name alone; `server` is none here."""
+    if isinstance(given, str):
+        return None if given == "server" else {"engine": given}
+    return given
+
+
 class Objective(Part):
     """A loss over several models or several answers, as TRL 1.16 trains it.
 
@@ -26,6 +45,11 @@ class Objective(Part):
     prompt_length: Annotated[int, Field(ge=0, le=2**24)] = Field(
         0, description="of sequence_length, tokens of the prompt, which are not scored"
     )
+
+    generation: Annotated[
+        Generation | None,
+        BeforeValidator(_engine, json_schema_input_type=Generation | Literal["server", "transformers", "vllm"] | None),
+    ] = Field(None, description="of grpo, what writes the answers; without it, or as `server`, vLLM on other GPUs")
 
     @property
     def pairs(self) -> bool:

@@ -12,12 +12,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from importlib.util import find_spec
-from types import MethodType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
 import torch
-from accelerate.utils import convert_to_fp32
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
 
@@ -26,7 +25,7 @@ from estimator.job import Job
 from estimator.job.objective import Objective
 from estimator.specs.spec import ModelSpec
 from estimator.verify.live import Live
-from estimator.verify.model import TRUE, autocast, plain
+from estimator.verify.model import TRUE, plain, prepare
 
 METRICS = {"dpo": ("log_probs", "entropy", "mean_logits", "is_top1"), "grpo": ("log_probs", "entropy")}
 """What each trainer asks of the model's scores, for its loss and its log."""
@@ -47,12 +46,12 @@ class Trainer(nn.Module):
         disable_dropout_in_model(model)
         if asked.type in METRICS:
             add_fused_lm_head(model.get_base_model() if job.training.adapter else model, outputs=METRICS[asked.type])
-        _prepare(job, model)
+        prepare(job, model)
         if asked.reference == "model":
             dtype = TRUE.get(job.training.precision, torch.float32)
             self.reference = plain(spec, "causal-lm", dtype, job.training.attention).eval()
             add_fused_lm_head(self.reference)
-            _prepare(job, self.reference)
+            prepare(job, self.reference)
         self.stand_in = _stand_in(job, asked, model, self.reference)
         self.waiting: list[dict[str, Any]] = []
         self.taken = 0
@@ -78,6 +77,11 @@ class Trainer(nn.Module):
         return SimpleNamespace(loss=_losses()[self.asked.type](self.stand_in, self.model, inputs))
 
 
+def writes(asked: Objective) -> bool:
+    """Whether the trained model itself writes what it is trained on."""
+    return asked.generation is not None and asked.generation.engine == "transformers"
+
+
 def _answers(job: Job, vocabulary: int) -> list[dict[str, Any]]:
     """The answers of a step, as each micro-step gets its part of them."""
     from trl.trainer.utils import split_tensor_dict
@@ -90,8 +94,9 @@ def _answers(job: Job, vocabulary: int) -> list[dict[str, Any]]:
     for name, shape in (("prompt", prompt), ("completion", answer)):
         made |= {f"{name}_ids": torch.randint(0, vocabulary, shape), f"{name}_mask": torch.ones(shape, dtype=torch.int64)}
     made |= {"advantages": torch.rand(rows), "num_items_in_batch": torch.empty((), dtype=torch.int64)}
-    made |= {"old_per_token_logps": torch.rand(answer), "importance_sampling_ratio": torch.rand(rows, 1)}
-    made["sampling_per_token_logps"] = torch.rand(answer)
+    if not writes(asked):
+        made |= {"old_per_token_logps": torch.rand(answer), "importance_sampling_ratio": torch.rand(rows, 1)}
+        made["sampling_per_token_logps"] = torch.rand(answer)
     if asked.reference:
         made["ref_per_token_logps"] = torch.rand(answer)
     return split_tensor_dict(made, training.gradient_accumulation_steps)
@@ -151,7 +156,7 @@ def _of_grpo(asked: Objective, steps: int) -> dict[str, Any]:
         "loss_type": "dapo",
         "epsilon_low": 0.2,
         "epsilon_high": 0.2,
-        "use_vllm": True,
+        "use_vllm": not writes(asked),
         "vllm_importance_sampling_correction": True,
         "_entropy_bonus_enabled": False,
         "current_gradient_accumulation_steps": steps,
@@ -181,18 +186,6 @@ class _Accelerator:
 
     def autocast(self) -> Any:
         return contextlib.nullcontext()
-
-
-def _prepare(job: Job, model: Any) -> None:
-    """Run the model's forward pass, and nothing else, in autocast, and widen what it returns, as accelerate prepares it."""
-    forward, mixed = model.forward, job.training.precision == "bf16-mixed"
-
-    def cast(self: Any, *args: Any, **kwargs: Any) -> Any:
-        with autocast(job):
-            made = forward(*args, **kwargs)
-        return convert_to_fp32(made) if mixed else made
-
-    model.forward = MethodType(cast, model)
 
 
 @contextmanager

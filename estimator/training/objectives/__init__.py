@@ -32,7 +32,8 @@ def objective(job: Job, spec: ModelSpec, build: Builder, model: Model, autocast:
     if asked.type == "grpo":
         beside = _reference(asked, spec, build, model, autocast) if asked.reference else None
         steps = job.training.gradient_accumulation_steps
-        answers = Grpo(Scorer(model, autocast, ("entropy",)), beside, asked.prompt_length, steps)
+        engine = asked.generation is None or asked.generation.engine != "transformers"
+        answers = Grpo(Scorer(model, autocast, ("entropy",)), beside, asked.prompt_length, steps, engine)
         answers.gather(build.tape, Batch(job.training.micro_batch_size, job.training.sequence_length, 0))
         return answers
     policy = Scorer(model, autocast, ("entropy", "mean_logits", "is_top1"))

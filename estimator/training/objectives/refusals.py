@@ -42,6 +42,8 @@ def refuse(job: Job, spec: ModelSpec) -> None:
             f"a prompt of {asked.prompt_length} tokens leaves none of {training.sequence_length} for the answer",
             f"{WHERE}.prompt_length",
         )
+    if name != "grpo" and asked.generation:
+        raise InvalidJob(f"{name} is trained on answers that are there already: leave it out", f"{WHERE}.generation")
     if name == "grpo" and not asked.prompt_length:
         raise InvalidJob("answers need a prompt: write how many tokens of sequence_length it has", f"{WHERE}.prompt_length")
     if name == "grpo" and asked.reference == "precomputed":
