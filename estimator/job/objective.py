@@ -8,7 +8,7 @@ from pydantic import BeforeValidator, Field
 
 from estimator.job.part import Part
 
-Kind = Literal["dpo", "reward", "grpo"]
+Kind = Literal["dpo", "reward", "grpo", "kto"]
 
 
 class Generation(Part):
@@ -40,7 +40,7 @@ class Objective(Part):
     reference: Literal["model", "adapter", "precomputed"] | None = Field(
         None,
         description="where the reference's scores come from: a second model, the model without its adapter, or computed before "
-        "training; without it, of dpo adapter where there is one, else model, and of grpo none (beta 0)",
+        "training; without it, of dpo and kto adapter where there is one, else model, and of grpo none (beta 0)",
     )
     prompt_length: Annotated[int, Field(ge=0, le=2**24)] = Field(
         0, description="of sequence_length, tokens of the prompt, which are not scored"

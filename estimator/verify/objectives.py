@@ -27,7 +27,11 @@ from estimator.specs.spec import ModelSpec
 from estimator.verify.live import Live
 from estimator.verify.model import TRUE, plain, prepare
 
-METRICS = {"dpo": ("log_probs", "entropy", "mean_logits", "is_top1"), "grpo": ("log_probs", "entropy")}
+METRICS = {
+    "dpo": ("log_probs", "entropy", "mean_logits", "is_top1"),
+    "grpo": ("log_probs", "entropy"),
+    "kto": ("log_probs", "entropy", "mean_logits"),
+}
 """What each trainer asks of the model's scores, for its loss and its log."""
 
 
@@ -64,7 +68,9 @@ class Trainer(nn.Module):
                 self.waiting = _answers(self.job, vocabulary)
             self.taken += 1
             return self.waiting[(self.taken - 1) % training.gradient_accumulation_steps]
-        rows, tokens = 2 * training.micro_batch_size, training.sequence_length
+        rows, tokens = training.micro_batch_size * (2 if asked.pairs else 1), training.sequence_length
+        if asked.type == "kto":
+            return _mismatched(vocabulary, rows, tokens, precomputed=asked.reference == "precomputed")
         made = {"input_ids": torch.randint(0, vocabulary, (rows, tokens))}
         made["attention_mask"] = torch.ones(rows, tokens, dtype=torch.int64)
         if asked.type == "dpo":
@@ -75,6 +81,18 @@ class Trainer(nn.Module):
 
     def forward(self, **inputs: Any) -> Any:
         return SimpleNamespace(loss=_losses()[self.asked.type](self.stand_in, self.model, inputs))
+
+
+def _mismatched(vocabulary: int, rows: int, tokens: int, precomputed: bool) -> dict[str, Any]:
+    """Answers, each good or bad, and as many that belong to other prompts."""
+    made: dict[str, Any] = {}
+    for kind in ("", "KL_"):
+        made[kind + "input_ids"] = torch.randint(0, vocabulary, (rows, tokens))
+        made |= {kind + mask: torch.ones(rows, tokens, dtype=torch.int64) for mask in ("attention_mask", "completion_mask")}
+    made["label"] = torch.ones(rows, dtype=torch.bool)
+    if precomputed:
+        made |= {"ref_logps": torch.rand(rows), "ref_KL_logps": torch.rand(rows)}
+    return made
 
 
 def writes(asked: Objective) -> bool:
@@ -105,10 +123,12 @@ def _answers(job: Job, vocabulary: int) -> list[dict[str, Any]]:
 def _losses() -> dict[str, Callable[..., Any]]:
     from trl.trainer.dpo_trainer import DPOTrainer
     from trl.trainer.grpo_trainer import GRPOTrainer
+    from trl.trainer.kto_trainer import KTOTrainer
     from trl.trainer.reward_trainer import RewardTrainer
 
     return {
         "dpo": lambda *args: DPOTrainer._compute_loss(*args, return_outputs=False),
+        "kto": lambda *args: KTOTrainer._compute_loss(*args, return_outputs=False),
         "reward": RewardTrainer.compute_loss,
         "grpo": GRPOTrainer._compute_loss,
     }
@@ -117,7 +137,7 @@ def _losses() -> dict[str, Callable[..., Any]]:
 def _stand_in(job: Job, asked: Objective, model: Any, reference: Any) -> SimpleNamespace:
     """The settings that a trainer's loss reads, at their defaults."""
     again, steps = {"use_reentrant": job.training.reentrant_checkpointing}, job.training.gradient_accumulation_steps
-    return SimpleNamespace(
+    stand_in = SimpleNamespace(
         **_of_grpo(asked, steps),
         model=model,
         ref_model=reference,
@@ -141,6 +161,13 @@ def _stand_in(job: Job, asked: Objective, model: Any, reference: Any) -> SimpleN
         _total_train_tokens=0,
         _tp_size=1,
     )
+    if asked.type == "kto":
+        from trl.trainer.kto_trainer import KTOTrainer
+
+        stand_in.loss_type, stand_in.calculate_KL = "kto", True
+        stand_in.desirable_weight = stand_in.undesirable_weight = 1.0
+        stand_in._compute_kl_logps = partial(KTOTrainer._compute_kl_logps, stand_in)
+    return stand_in
 
 
 def _of_grpo(asked: Objective, steps: int) -> dict[str, Any]:
