@@ -8,7 +8,7 @@ from pydantic import BeforeValidator, Field
 
 from estimator.job.part import Part
 
-Kind = Literal["dpo", "reward", "grpo", "kto"]
+Kind = Literal["dpo", "reward", "grpo", "kto", "orpo"]
 
 
 class Generation(Part):
@@ -54,7 +54,7 @@ class Objective(Part):
     @property
     def pairs(self) -> bool:
         """Whether a batch is of pairs."""
-        return self.type in ("dpo", "reward")
+        return self.type in ("dpo", "reward", "orpo")
 
 
 def _named(given: Any) -> Any:

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
+from functools import cache, partial
+from importlib import import_module
 from importlib.util import find_spec
 from types import SimpleNamespace
 from typing import Any
@@ -69,6 +71,8 @@ class Trainer(nn.Module):
             self.taken += 1
             return self.waiting[(self.taken - 1) % training.gradient_accumulation_steps]
         rows, tokens = training.micro_batch_size * (2 if asked.pairs else 1), training.sequence_length
+        if asked.type == "orpo":
+            return _both(vocabulary, training.micro_batch_size, tokens, asked.prompt_length)
         if asked.type == "kto":
             return _mismatched(vocabulary, rows, tokens, precomputed=asked.reference == "precomputed")
         made = {"input_ids": torch.randint(0, vocabulary, (rows, tokens))}
@@ -93,6 +97,16 @@ def _mismatched(vocabulary: int, rows: int, tokens: int, precomputed: bool) -> d
     if precomputed:
         made |= {"ref_logps": torch.rand(rows), "ref_KL_logps": torch.rand(rows)}
     return made
+
+
+def _both(vocabulary: int, pairs: int, tokens: int, prompt: int) -> dict[str, Any]:
+    """Pairs whose halves are yet to be joined, and their prompts."""
+    made: dict[str, Any] = {}
+    for kind in ("chosen", "rejected"):
+        made |= {
+            f"{kind}_{name}": torch.randint(0, vocabulary, (pairs, tokens)) for name in ("input_ids", "attention_mask", "labels")
+        }
+    return made | {f"prompt_{name}": torch.ones(pairs, prompt, dtype=torch.int64) for name in ("input_ids", "attention_mask")}
 
 
 def writes(asked: Objective) -> bool:
@@ -126,9 +140,15 @@ def _losses() -> dict[str, Callable[..., Any]]:
     from trl.trainer.kto_trainer import KTOTrainer
     from trl.trainer.reward_trainer import RewardTrainer
 
+    def orpo(stand_in: Any, model: Any, inputs: Any) -> Any:
+        from trl.experimental.orpo.orpo_trainer import ORPOTrainer
+
+        return ORPOTrainer.get_batch_loss_metrics(stand_in, model, inputs)[0]
+
     return {
         "dpo": lambda *args: DPOTrainer._compute_loss(*args, return_outputs=False),
         "kto": lambda *args: KTOTrainer._compute_loss(*args, return_outputs=False),
+        "orpo": orpo,
         "reward": RewardTrainer.compute_loss,
         "grpo": GRPOTrainer._compute_loss,
     }
@@ -167,6 +187,13 @@ def _stand_in(job: Job, asked: Objective, model: Any, reference: Any) -> SimpleN
         stand_in.loss_type, stand_in.calculate_KL = "kto", True
         stand_in.desirable_weight = stand_in.undesirable_weight = 1.0
         stand_in._compute_kl_logps = partial(KTOTrainer._compute_kl_logps, stand_in)
+    if asked.type == "orpo":
+        from trl.experimental.orpo.orpo_trainer import ORPOTrainer
+
+        stand_in.is_encoder_decoder, stand_in.padding_value, stand_in.beta = False, 0, 0.1
+        for name in ("concatenated_forward", "odds_ratio_loss"):
+            setattr(stand_in, name, partial(getattr(ORPOTrainer, name), stand_in))
+        stand_in.concatenated_inputs, stand_in.get_batch_logps = ORPOTrainer.concatenated_inputs, ORPOTrainer.get_batch_logps
     return stand_in
 
 
@@ -223,18 +250,37 @@ def kernels(job: Job, live: Live) -> Iterator[None]:
         yield
         return
     from trl.kernels import chunked_logprob
+    from trl.trainer import utils
 
     if asked.type != "reward":
         live.picked = job.training.sequence_length - max(1, asked.prompt_length)
     with (
         mock.patch.object(chunked_logprob, "_use_triton", return_value=True),
-        mock.patch("trl.trainer.utils._use_triton", return_value=True),
+        mock.patch.object(utils, "_use_triton", return_value=True),
+        mock.patch.object(utils, "is_triton_available", return_value=True),
+        mock.patch.object(utils, "_supports_trl_loss_kernel", _supported),
+        mock.patch.object(utils, "_fused_logprob_entropy", _log_probs_and_entropy(), create=True),
         mock.patch.object(chunked_logprob, "triton", SimpleNamespace(cdiv=lambda a, b: -(-a // b)), create=True),
         mock.patch.multiple(chunked_logprob, _forward_kernel=_Kernel(), _backward_kernel=_Kernel()),
         mock.patch.object(chunked_logprob, "_addmm_fp32", _Kernel.launch),
         mock.patch.object(FakeTensor, "item", create=True, return_value=1.0),
     ):
         yield
+
+
+def _supported(*tensors: Any) -> bool:
+    """Whether a kernel takes these tensors. (A mock would keep them.)"""
+    return True
+
+
+@cache
+def _log_probs_and_entropy() -> Callable[..., Any]:
+    """A module's function that is imported with Triton, of which a stand-in compiles nothing."""
+    language = SimpleNamespace(constexpr=None)
+    triton = SimpleNamespace(jit=lambda function: _Kernel(), language=language, cdiv=lambda a, b: -(-a // b))
+    with mock.patch.dict(sys.modules, {"triton": triton, "triton.language": language}):
+        found: Callable[..., Any] = import_module("trl.kernels.logprob_entropy").selective_log_softmax_and_entropy
+    return found
 
 
 class _Kernel:

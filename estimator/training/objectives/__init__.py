@@ -15,6 +15,7 @@ from estimator.job.objective import Objective
 from estimator.specs.spec import ModelSpec
 from estimator.training.objectives.group import Grpo
 from estimator.training.objectives.kto import Kto
+from estimator.training.objectives.orpo import Orpo
 from estimator.training.objectives.preference import Dpo
 from estimator.training.objectives.reference import Reference
 from estimator.training.objectives.reward import Reward
@@ -37,6 +38,8 @@ def objective(job: Job, spec: ModelSpec, build: Builder, model: Model, autocast:
         answers = Grpo(Scorer(model, autocast, ("entropy",)), beside, asked.prompt_length, steps, engine)
         answers.gather(build.tape, Batch(job.training.micro_batch_size, job.training.sequence_length, 0))
         return answers
+    if asked.type == "orpo":
+        return Orpo(model, autocast, asked.prompt_length)
     if asked.type == "kto":
         policy = Scorer(model, autocast, ("entropy", "mean_logits"))
         return Kto(policy, _reference(asked, spec, build, model, autocast), asked.prompt_length)

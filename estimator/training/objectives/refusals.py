@@ -37,6 +37,8 @@ def refuse(job: Job, spec: ModelSpec) -> None:
         )
     if any("expert" in field for field in type(spec).model_fields):
         raise NotModelled(f"{name} of mixtures of experts, with their auxiliary loss, is not modelled yet", WHERE)
+    if name == "orpo" and asked.reference:
+        raise InvalidJob("orpo compares answers by the model itself: leave it out", f"{WHERE}.reference")
     if name == "kto" and training.micro_batch_size < 2:
         raise InvalidJob("kto mixes the answers of a batch: write 2 or more", "training.micro_batch_size")
     if asked.prompt_length >= training.sequence_length:
