@@ -31,6 +31,7 @@ from estimator.serving.plan import kv_cache
 from estimator.settle import settled
 from estimator.specs.resolve import Model, resolve
 from estimator.specs.spec import DecoderSpec, ModelSpec
+from estimator.specs.teacher import with_teacher
 from estimator.tape.replay import Replay
 from estimator.tape.tape import KV_CACHE
 from estimator.timing.step import average_time, decode_time, training_time
@@ -79,7 +80,7 @@ class _Run:
 def _run(job: Job | Mapping[str, Any] | str | Path, allow_files: bool) -> _Run:
     given = read_job(job)
     model = resolve(given.model, allow_files)
-    job = host_settled(settled(given, model.spec))
+    job = host_settled(settled(with_teacher(given, allow_files), model.spec))
     _refuse_unmodelled(job, model.spec)
     check_host(job)
     _check_lengths(job, model)

@@ -48,7 +48,7 @@ def _of_training(job: Job, place: Topology) -> list[str]:
         said.append(FROZEN)
     if job.training.objective:
         said.append(f"{job.training.objective.type} as TRL 1.16 trains it, by its defaults and without dropout")
-        if job.training.objective.type == "grpo":
+        if job.training.objective.type in ("grpo", "distillation"):
             said.append(_writer(job.training.objective))
     if job.training.evaluation:
         said.append("evaluation as transformers' Trainer gathers it")

@@ -8,6 +8,7 @@ import pytest
 
 from estimator import estimate
 from estimator.answer import Memory
+from estimator.errors import InvalidJob, UnknownName
 from estimator.families import count
 from estimator.specs.resolve import resolve
 from tests.tapes import played, unrolled
@@ -87,6 +88,16 @@ def test_an_engine_takes_its_share_beside_the_peak() -> None:
     assert beside.total_bytes - alone.total_bytes == beside.overhead["vllm_engine"] == share
     assert alone.total_bytes < asleep.total_bytes < beside.total_bytes
     assert asleep.overhead["vllm_engine"] == max(0, alone.resident_bytes + share - alone.peak_bytes)
+
+
+def test_a_teacher_is_one_more_model_and_never_a_file_to_a_service() -> None:
+    asked = {"type": "distillation", "prompt_length": 128}
+    taught, alone = _memory(objective={**asked, "teacher": MODEL}), _memory()
+    parameters = 4 * count(resolve(MODEL).spec)
+    assert parameters <= taught.resident_bytes - alone.resident_bytes < 1.001 * parameters
+    job = {"model": MODEL, "training": {"objective": {**asked, "teacher": "/etc/config.json"}}}
+    with pytest.raises((InvalidJob, UnknownName)):
+        estimate(job, allow_files=False)
 
 
 def test_evaluation_changes_nothing_of_the_step() -> None:

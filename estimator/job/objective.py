@@ -8,7 +8,7 @@ from pydantic import BeforeValidator, Field
 
 from estimator.job.part import Part
 
-Kind = Literal["dpo", "reward", "grpo", "kto", "orpo"]
+Kind = Literal["dpo", "reward", "grpo", "kto", "orpo", "distillation"]
 
 
 class Generation(Part):
@@ -46,10 +46,15 @@ class Objective(Part):
         0, description="of sequence_length, tokens of the prompt, which are not scored"
     )
 
+    teacher: str | dict[str, Any] | None = Field(
+        None, description="of distillation, the model that is learnt from, as `model` names one; it has the student's vocabulary"
+    )
     generation: Annotated[
         Generation | None,
         BeforeValidator(_engine, json_schema_input_type=Generation | Literal["server", "transformers", "vllm"] | None),
-    ] = Field(None, description="of grpo, what writes the answers; without it, or as `server`, vLLM on other GPUs")
+    ] = Field(
+        None, description="of grpo and distillation, what writes the answers; without it, or as `server`, vLLM on other GPUs"
+    )
 
     @property
     def pairs(self) -> bool:

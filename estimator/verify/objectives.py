@@ -25,6 +25,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from estimator.errors import NotModelled
 from estimator.job import Job
 from estimator.job.objective import Objective
+from estimator.specs.huggingface import from_mapping
 from estimator.specs.spec import ModelSpec
 from estimator.verify.live import Live
 from estimator.verify.model import TRUE, plain, prepare
@@ -58,6 +59,11 @@ class Trainer(nn.Module):
             self.reference = plain(spec, "causal-lm", dtype, job.training.attention).eval()
             add_fused_lm_head(self.reference)
             prepare(job, self.reference)
+        if isinstance(asked.teacher, dict):
+            teacher = from_mapping(asked.teacher, "training.objective.teacher")
+            dtype = TRUE.get(job.training.precision, torch.float32)
+            self.reference = plain(teacher, "causal-lm", dtype, job.training.attention).eval()
+            prepare(job, self.reference)
         self.stand_in = _stand_in(job, asked, model, self.reference)
         self.waiting: list[dict[str, Any]] = []
         self.taken = 0
@@ -65,7 +71,7 @@ class Trainer(nn.Module):
     def batch(self, vocabulary: int) -> dict[str, Any]:
         """Sequences without padding, and which of their tokens are scored."""
         training, asked = self.job.training, self.asked
-        if asked.type == "grpo":
+        if asked.type in ("grpo", "distillation"):
             if self.taken % training.gradient_accumulation_steps == 0:
                 self.waiting = _answers(self.job, vocabulary)
             self.taken += 1
@@ -125,7 +131,10 @@ def _answers(job: Job, vocabulary: int) -> list[dict[str, Any]]:
     made: dict[str, Any] = {}
     for name, shape in (("prompt", prompt), ("completion", answer)):
         made |= {f"{name}_ids": torch.randint(0, vocabulary, shape), f"{name}_mask": torch.ones(shape, dtype=torch.int64)}
-    made |= {"advantages": torch.rand(rows), "num_items_in_batch": torch.empty((), dtype=torch.int64)}
+    made["num_items_in_batch"] = torch.empty((), dtype=torch.int64)
+    if asked.type == "distillation":
+        return split_tensor_dict(made, training.gradient_accumulation_steps)
+    made["advantages"] = torch.rand(rows)
     if not writes(asked):
         made |= {"old_per_token_logps": torch.rand(answer), "importance_sampling_ratio": torch.rand(rows, 1)}
         made["sampling_per_token_logps"] = torch.rand(answer)
@@ -135,6 +144,7 @@ def _answers(job: Job, vocabulary: int) -> list[dict[str, Any]]:
 
 
 def _losses() -> dict[str, Callable[..., Any]]:
+    from trl.trainer.distillation_trainer import DistillationTrainer
     from trl.trainer.dpo_trainer import DPOTrainer
     from trl.trainer.grpo_trainer import GRPOTrainer
     from trl.trainer.kto_trainer import KTOTrainer
@@ -150,6 +160,7 @@ def _losses() -> dict[str, Callable[..., Any]]:
         "kto": lambda *args: KTOTrainer._compute_loss(*args, return_outputs=False),
         "orpo": orpo,
         "reward": RewardTrainer.compute_loss,
+        "distillation": DistillationTrainer.compute_loss,
         "grpo": GRPOTrainer._compute_loss,
     }
 
@@ -187,6 +198,14 @@ def _stand_in(job: Job, asked: Objective, model: Any, reference: Any) -> SimpleN
         stand_in.loss_type, stand_in.calculate_KL = "kto", True
         stand_in.desirable_weight = stand_in.undesirable_weight = 1.0
         stand_in._compute_kl_logps = partial(KTOTrainer._compute_kl_logps, stand_in)
+    if asked.type == "distillation":
+        from trl.models.utils import _ForwardRedirection
+        from trl.trainer.distillation_trainer import DistillationTrainer
+
+        stand_in.teacher_model, stand_in.beta, stand_in.temperature = reference, 1.0, 1.0
+        stand_in._forward_redirection, stand_in._is_vlm, stand_in.model_kwarg_keys = _ForwardRedirection(), False, ()
+        for name in ("_compute_loss", "_get_last_hidden_state"):
+            setattr(stand_in, name, partial(getattr(DistillationTrainer, name), stand_in))
     if asked.type == "orpo":
         from trl.experimental.orpo.orpo_trainer import ORPOTrainer
 
@@ -226,6 +245,7 @@ class _Accelerator:
 
     device = torch.device("cpu")
     num_processes = 1
+    is_main_process = True
 
     def reduce(self, x: torch.Tensor, reduction: str) -> torch.Tensor:
         return x
@@ -249,10 +269,10 @@ def kernels(job: Job, live: Live) -> Iterator[None]:
     if asked is None:
         yield
         return
-    from trl.kernels import chunked_logprob
+    from trl.kernels import chunked_divergence, chunked_logprob
     from trl.trainer import utils
 
-    if asked.type != "reward":
+    if asked.type not in ("reward", "distillation"):
         live.picked = job.training.sequence_length - max(1, asked.prompt_length)
     with (
         mock.patch.object(chunked_logprob, "_use_triton", return_value=True),
@@ -263,6 +283,10 @@ def kernels(job: Job, live: Live) -> Iterator[None]:
         mock.patch.object(chunked_logprob, "triton", SimpleNamespace(cdiv=lambda a, b: -(-a // b)), create=True),
         mock.patch.multiple(chunked_logprob, _forward_kernel=_Kernel(), _backward_kernel=_Kernel()),
         mock.patch.object(chunked_logprob, "_addmm_fp32", _Kernel.launch),
+        mock.patch.multiple(chunked_divergence, _project=_Kernel.launch, _addmm_fp32=_Kernel.launch, _stats_kernel=_Kernel()),
+        mock.patch.multiple(chunked_divergence, _use_triton=_supported, _backward_kernel=_Kernel()),
+        mock.patch.object(chunked_divergence, "triton", SimpleNamespace(cdiv=lambda a, b: -(-a // b)), create=True),
+        mock.patch("trl.trainer.distillation_trainer._use_triton", _supported),
         mock.patch.object(FakeTensor, "item", create=True, return_value=1.0),
     ):
         yield

@@ -1,6 +1,6 @@
 """Group-relative policy optimization: answers that the model gave itself, weighed by how good they are.
 
-After TRL 1.16's trainer/grpo_trainer.py, `_compute_loss`, with its defaults: the loss `dapo`, no dropout, importance sampling
+After TRL 1.16's trainer/grpo_trainer.py, `_compute_loss`, with its defaults but no dropout: the loss `dapo`, importance sampling
 against an engine's log-probabilities. Answers come from vLLM on other GPUs (`vllm_mode="server"`). They are scored without
 gradients when they come, by passes that need less than those of training, and wait for all micro-steps of a step, in tensors of
 which each takes a part.

@@ -93,7 +93,7 @@ def last(x: Tensor, count: int) -> Tensor:
     """`x[:, -count:]`: a view, which Python's indexing takes for a part though it be all, since it begins at -count."""
     shape = x.shape
     node = record("SliceBackward", (x,), (), lambda g: empty(g.tape, shape, g.dtype, "slice_backward"))
-    part = shape[0], count
+    part = shape[0], count, *shape[2:]
     return attach(node, alias(x, part, normalized(part, x.element_strides())))
 
 
