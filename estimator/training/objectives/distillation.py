@@ -1,6 +1,6 @@
 """Distillation: a student learns from how likely a teacher holds each word of what the student wrote.
 
-After TRL 1.16's trainer/distillation_trainer.py, `DistillationTrainer._compute_loss`, with its defaults (reverse KL), but no dropout.
+After TRL 1.16's trainer/distillation_trainer.py, `DistillationTrainer._compute_loss`: reverse KL, its default, and no dropout.
 The loss runs in place of the student's forward pass, and so outside of the autocast that accelerate has put around that. What it
 logs is left out.
 """
