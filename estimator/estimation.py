@@ -25,12 +25,14 @@ from estimator.parallel.topology import Topology, topology
 from estimator.playing import Play, play
 from estimator.pricing.prices import cost, unpriced
 from estimator.recomputing import best_segments, recomputation, solution_given, solved
+from estimator.runtime.engine import with_engine
 from estimator.runtime.overheads import Overhead, facts, overhead, workspace
 from estimator.runtime.reserved import Reserved
 from estimator.serving.plan import kv_cache
 from estimator.settle import settled
 from estimator.specs.resolve import Model, resolve
 from estimator.specs.spec import DecoderSpec, ModelSpec
+from estimator.specs.teacher import with_teacher
 from estimator.tape.replay import Replay
 from estimator.tape.tape import KV_CACHE
 from estimator.timing.step import average_time, decode_time, training_time
@@ -82,7 +84,7 @@ class _Run:
 def _run(job: Job | Mapping[str, Any] | str | Path, allow_files: bool, every_rank: bool = False) -> _Run:
     given = read_job(job)
     model = resolve(given.model, allow_files)
-    job = settled(given, model.spec)
+    job = settled(with_teacher(given, allow_files), model.spec)
     _refuse_unmodelled(job, model.spec)
     check_host(job)
     _check_lengths(job, model)
@@ -97,6 +99,7 @@ def _run(job: Job | Mapping[str, Any] | str | Path, allow_files: bool, every_ran
         for rank in ranks(each, model.spec, place, every_rank)
     ]
     worst, place, played = max(plays, key=lambda one: one[2].phases.peak.peak_bytes)
+    beside = with_engine(beside, worst, model.spec, card, played.phases)
     each_rank = [described(each, model.spec, rank, one) for each, rank, one in plays if each is worst and rank.pipeline > 1]
     return _Run(given, worst, model, place, card, played, beside, chosen, each_rank)
 

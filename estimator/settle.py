@@ -46,7 +46,7 @@ def settled(job: Job, spec: ModelSpec) -> Job:
         training = training.model_copy(update={"head": next(iter(heads(spec.model_type)))})
     if training.labels is None and training.head and training.head.endswith("classification"):
         training = training.model_copy(update={"labels": 2})
-    if training.objective and training.objective.reference is None and training.objective.type == "dpo":
+    if training.objective and training.objective.reference is None and training.objective.type in ("dpo", "kto"):
         reference = training.objective.model_copy(update={"reference": "adapter" if training.adapter else "model"})
         training = training.model_copy(update={"objective": reference})
     if "context" not in serving.model_fields_set and most and serving.context > most:

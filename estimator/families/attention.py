@@ -98,7 +98,7 @@ def causal_mask(
     `window`, where keys begin before it, or where the batch is padded or packed: then it is a mask of each sequence
     (masking_utils.py, `sdpa_mask`).
     """
-    keys = tape.prefix + tokens
+    keys = tape.prefix + (tape.generating.length if tape.generating else tokens)
     if implementation == "eager":
         return empty(tape, (batch, 1, tokens, keys), dtype, "where")
     if implementation == "sdpa" and tape.batch_mask != "none":

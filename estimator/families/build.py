@@ -66,6 +66,8 @@ class Builder:
     adapter: Adapter | None = None
     trained: Trained | None = None
     cache: Callable[[], Cache] | None = None
+    served: bool = False
+    """Whether the model is not there to be trained."""
     unrolled: bool = False
     beside: str = ""
     """What the model is to the one that is trained, where it is another: it is in evaluation mode."""
@@ -94,13 +96,8 @@ class Builder:
 
     @property
     def training(self) -> bool:
-        """Whether the model is built to be trained: a served one has a cache instead, in which no prefix is trained."""
-        return self._held and not self.beside
-
-    @property
-    def _held(self) -> bool:
-        """Whether it is held as a model that is trained, if it is not: nobody freezes one that is only asked."""
-        return self.cache is None or self.tape.prefix > 0
+        """Whether the model is built to be trained. One that is only asked, beside it, is held as if it were, not frozen."""
+        return not self.served and not self.beside
 
     @property
     def each_alone(self) -> bool:
@@ -124,7 +121,7 @@ class Builder:
     ) -> Tensor:
         """A new parameter; frozen where an adapter or other parameters are trained instead, unless `trainable` says otherwise."""
         if trainable is None:
-            trainable = self._held and (self._trains(name) if self.adapter else self.quantization is None)
+            trainable = not self.served and (self._trains(name) if self.adapter else self.quantization is None)
             trainable = trainable and (self.trained is None or self.trained.trains(name, self._chosen))
         dtype = dtype or (self.norms if self.norms and "norm" in name else self.dtype)
         with self.tape.counting(OTHER_MODEL if self.beside else PARAMETER):

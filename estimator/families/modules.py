@@ -197,15 +197,20 @@ ACTIVATIONS: dict[str, Module] = {
 
 
 def token_positions(tape: Tape, tokens: int) -> Tensor:
-    """The positions of tokens, [1, tokens]: counted up, or those that come with packed documents, which the batch holds."""
-    if tape.batch_mask == "packed":
-        return Tensor(Storage(tape, 0, "position_ids", filled=False), (1, tokens), dtypes.int64)
+    """The positions of tokens, [1, tokens]: counted up, or those that come with packed documents, which the batch holds.
+
+    While a model generates, it gets those of each sequence.
+    """
+    if tape.batch_mask == "packed" or tape.generating:
+        rows = tape.generating.sequences if tape.generating else 1
+        return Tensor(Storage(tape, 0, "position_ids", filled=False), (rows, tokens), dtypes.int64)
     return add_scalar(empty(tape, (1, tokens), dtypes.int64, "arange"))
 
 
 def rotary_table(tape: Tape, tokens: int, size: int, dtype: dtypes.DType) -> tuple[Tensor, Tensor]:
-    """Cosines and sines of the rotary embedding, [1, tokens, size] each, shared by every layer."""
-    shape = (1, tokens, size)
+    """Cosines and sines of the rotary embedding, [1, tokens, size] each, shared by every layer; of each sequence of its own while
+    a model generates."""
+    shape = (tape.generating.sequences if tape.generating else 1, tokens, size)
     return empty(tape, shape, dtype, "cos"), empty(tape, shape, dtype, "sin")
 
 

@@ -20,7 +20,7 @@ from estimator.tape.tape import COMPONENTS, Tape
 IDS = 3
 """Numbers of 8 bytes per token in a batch: its id, its mask, its label."""
 
-GATHERED = ("fsdp1", "fsdp2", "zero3")
+GATHERED = ("fsdp1", "fsdp2", "hsdp", "zero3")
 """Strategies under which no rank has all weights."""
 
 Parts = dict[str, int]
@@ -63,7 +63,7 @@ def phases(job: Job, build: Builder, kept: Offloaded, process: int, worker: int)
     train["activations"] = train.get("activations", 0) + ranks * host_bytes(build.tape)
     found = {"load": load, "train": train}
     if host.save != "none":  # fsdp2's pinned gradients are freed by then, but torch keeps the blocks
-        held = kept.peak_bytes if job.parallelism.strategy == "fsdp2" else kept.resident_bytes
+        held = kept.peak_bytes if job.parallelism.strategy in ("fsdp2", "hsdp") else kept.resident_bytes
         found["save"] = {**running, "offloaded": ranks * held, "saved": _gathered(job, build, model, adapter)}
     if host.merge:
         widest = max(t.numel for t in model if len(t.shape) > 1)

@@ -99,6 +99,13 @@ class Phase(NamedTuple):
     name: str
 
 
+class Generating(NamedTuple):
+    """A pass of a model that writes: of so many sequences, at whose end each cache has `length` tokens."""
+
+    sequences: int
+    length: int
+
+
 class Recomputation(NamedTuple):
     """From event number `start` to `stop`, backward ran again what forward had run in this slot."""
 
@@ -176,6 +183,8 @@ class Tape:
         """Whether sequences end early (`padding`), or hold several documents (`packed`): then the batch has a mask of its own."""
         self.evaluating = False
         """Whether models are in evaluation mode: they drop nothing out."""
+        self.generating: Generating | None = None
+        """The pass in which a model writes that else is trained."""
         self.adapted = True
         """Whether adapters are part of the layers that they are on."""
         self.remarks: dict[str, None] = {}

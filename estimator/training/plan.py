@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from estimator import dtypes
@@ -9,7 +10,8 @@ from estimator.dtypes import BY_NAME
 from estimator.errors import InvalidJob, NotModelled
 from estimator.families import build_model
 from estimator.families.build import Builder
-from estimator.families.heads import Batch, takes_chunks
+from estimator.families.changes import Cache
+from estimator.families.heads import Batch, CausalLM, takes_chunks
 from estimator.families.kernels import Kernels, in_float8, kernels
 from estimator.families.sharding import Sharding
 from estimator.job import Job, Training
@@ -26,6 +28,7 @@ from estimator.parallel.zero import Zero12
 from estimator.parallel.zero3 import Zero3
 from estimator.parallel.zero3_offload import OffloadedZero3
 from estimator.parallel.zero_offload import OffloadedZero12
+from estimator.serving.cache import PassingCache
 from estimator.specs.spec import ModelSpec
 from estimator.tape.collectives import Group
 from estimator.tape.host import with_host
@@ -36,6 +39,7 @@ from estimator.training.attention import check_attention
 from estimator.training.evaluation import evaluation
 from estimator.training.float8 import check_float8
 from estimator.training.fused_lora import ignores_adapters
+from estimator.training.generation import Writer, caches, writes, written_before
 from estimator.training.gradients import Clip, clip, clip_sharded
 from estimator.training.methods import Method
 from estimator.training.objectives import objective
@@ -90,6 +94,7 @@ def trace_training(job: Job, spec: ModelSpec, topology: Topology, gpu: Gpu = AMP
     tape.batch_mask = batch_mask(training, spec)
     tape.begin("load")
     prefixes: list[LayerPrefix] = []
+    written: list[PassingCache] = []
     if isinstance(training.adapter, PrefixTuning):
         tape.prefix = training.adapter.virtual_tokens
     build = Builder(
@@ -105,7 +110,7 @@ def trace_training(job: Job, spec: ModelSpec, topology: Topology, gpu: Gpu = AMP
         quantization=quantization(training, spec, topology.strategy, gpu, precision),
         whole=tuple(training.unquantized or ()),
         adapter=_adapter(training, spec, topology),
-        cache=layer_prefixes(tape, prefixes) if tape.prefix else None,
+        cache=_caches(job, spec, tape, prefixes, written),
         trained=part(training, spec),
         unrolled=unrolled,
     )
@@ -126,6 +131,11 @@ def trace_training(job: Job, spec: ModelSpec, topology: Topology, gpu: Gpu = AMP
     if isinstance(build.trained, Part):
         check(build, build.trained)
     autocast = precision.compute if precision.autocast or training.autocast else None
+    writer = None
+    if written:
+        assert isinstance(model, CausalLM)
+        writer = Writer(tape, model, written, None if training.adapter else autocast, sampled=training.objective is not None)
+    between = evaluation(job, build, model, writer, autocast) or written_before(writer, training)
     model = objective(job, spec, build, model, autocast)
     batch = Batch(training.micro_batch_size, training.sequence_length, training.target_length or training.sequence_length)
     step = Step(
@@ -138,10 +148,21 @@ def trace_training(job: Job, spec: ModelSpec, topology: Topology, gpu: Gpu = AMP
         offloads=job.offload.activations != "none" and not recomputed.recomputes,
         in_backward=training.optimizer_in_backward,
         scaler=scaler(training, precision, build.parameters),
-        between=evaluation(job, build, model, autocast),
+        between=between,
     )
     train(build, model, _optimizer(job, precision, build), step)
     return build
+
+
+def _caches(
+    job: Job, spec: ModelSpec, tape: Tape, prefixes: list[LayerPrefix], written: list[PassingCache]
+) -> Callable[[], Cache] | None:
+    """What attention layers remember: a prefix, or what the model writes."""
+    if tape.prefix:
+        return layer_prefixes(tape, prefixes)
+    if not writes(job, spec):
+        return None
+    return caches(tape, spec, written)
 
 
 def precision_of(job: Job, topology: Topology) -> Recipe:

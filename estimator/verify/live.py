@@ -190,6 +190,9 @@ class Live(TorchDispatchMode):
         if func is aten._foreach_norm.Scalar:
             partial = _partial_norms(args[0])  # alive until this call ends
             self.track(partial)
+        if func is aten.multinomial.default:  # divided by random numbers (Distributions.cpp, `multinomial_out`)
+            partial = torch.empty_like(args[0])
+            self.track(partial)
         if func is aten._safe_softmax.default:
             with self:
                 return _safe_softmax(*args)

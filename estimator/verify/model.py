@@ -6,11 +6,14 @@ import math
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from functools import wraps
+from types import MethodType
 from typing import Any
 from unittest import mock
 
 import torch
 import transformers
+from accelerate.utils import convert_to_fp32
 from peft.utils.other import fsdp_auto_wrap_policy
 from torch import nn
 from torch.distributed import destroy_process_group, init_process_group
@@ -231,6 +234,19 @@ def autocast(job: Job, device: str = "cpu") -> Any:
     if training.autocast or (half is not None and job.parallelism.strategy not in ("fsdp1", "fsdp2", "hsdp")):
         return torch.autocast(device, half or TRUE[training.precision])
     return nullcontext()
+
+
+def prepare(job: Job, model: Any) -> None:
+    """Run the model's forward pass, and nothing else, in autocast, and widen what it returns, as accelerate prepares it."""
+    forward, mixed = model.forward, job.training.precision == "bf16-mixed"
+
+    @wraps(forward.__func__)
+    def cast(self: Any, *args: Any, **kwargs: Any) -> Any:
+        with autocast(job):
+            made = forward(*args, **kwargs)
+        return convert_to_fp32(made) if mixed else made
+
+    model.forward = MethodType(cast, model)
 
 
 def make_scaler(job: Job, model: nn.Module, optimizer: torch.optim.Optimizer) -> Any:

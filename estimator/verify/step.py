@@ -21,6 +21,7 @@ from estimator.verify import objectives
 from estimator.verify.batch import batch
 from estimator.verify.cuda import on_cuda
 from estimator.verify.evaluation import evaluate
+from estimator.verify.generation import generate
 from estimator.verify.host import host_seen
 from estimator.verify.live import Live, resizes_seen
 from estimator.verify.model import autocast, build, freeze, make_scaler, ranks, remembers
@@ -62,8 +63,10 @@ def fake_step(job: Job, spec: ModelSpec, logs: dict[str, Log] | None = None) -> 
             settle_states(job, optimizer, live)
             if remembers(job.training):
                 freeze(model, job.training)
-            evaluated = evaluate(job, spec, called, live, logs) if job.training.evaluation else {}
-            counted = play(job, spec, called, optimizer, scaler, live, logs) | evaluated
+            between = evaluate(job, spec, called, live, logs) if job.training.evaluation else {}
+            if job.training.objective and objectives.writes(job.training.objective):
+                between = generate(job, spec, model, live, logs)
+            counted = play(job, spec, called, optimizer, scaler, live, logs) | between
         del model, called, optimizer, scaler
     gc.collect()
     return counted

@@ -53,7 +53,7 @@ def _check_strategy(job: Job) -> None:
         raise NotModelled(f"{name} ({by}) under {strategy} is not modelled yet; use adamw, or fsdp2", "training.optimizer")
     if strategy == "fsdp1" and (name not in SHARDED or by not in TORCH):
         raise NotModelled(f"{name} ({by}) under fsdp1 is not modelled yet; use adamw", "training.optimizer")
-    if strategy != "fsdp2":
+    if strategy not in ("fsdp2", "hsdp"):
         return
     if name.startswith("sgd") and by == "fused":
         raise InvalidJob(
