@@ -91,6 +91,8 @@ _METHODS = {
     "ia3": "IA³",
     "loha": "LoHa",
     "lokr": "LoKr",
+    "oft": "OFT",
+    "boft": "BOFT",
 }
 _SEQUENCES = {
     "none": "sequences are full: no padding, one document each",

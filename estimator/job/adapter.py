@@ -126,6 +126,42 @@ class Ia3(Part):
         return self
 
 
+class Rotation(Part):
+    """A method that multiplies the inputs of a layer by an orthogonal matrix, made anew in each pass."""
+
+    type: str
+    targets: Targets = ALL_LINEAR
+    dtype: Type = "bf16"
+    exclude: Pattern | list[str] | None = Field(None, description="names of layers that are not adapted, or a pattern")
+    layers: Chosen | None = Field(None, description="numbers of the adapted layers, from 0 on; without it, all")
+    modules_to_save: list[str] = Field([], description="names of modules of which a copy is trained as a whole")
+
+
+class Oft(Rotation):
+    """OFT: a matrix of square blocks on the diagonal; where the inputs do not divide, PEFT takes the nearest number that does."""
+
+    type: Literal["oft"]
+    block_size: Count | None = Field(None, description="rows of a block; without it and blocks, 32")
+    blocks: Count | None = Field(None, description="how many blocks instead (PEFT's r)")
+    shared: bool = Field(False, description="all blocks of a layer are the same (block_share)")
+    neumann: bool = Field(True, description="blocks by a sum of powers (use_cayley_neumann); false: by solving equations")
+    bias: Literal["none", "all", "oft_only"] = Field("none", description="which of the model's own biases are trained, too")
+
+    @model_validator(mode="after")
+    def _one_size(self) -> Self:
+        if self.block_size is not None and self.blocks is not None:
+            raise ValueError("block_size times blocks is a layer's inputs: give one of them")
+        return self
+
+
+class Boft(Rotation):
+    """BOFT: the same and a factor for each output, as PEFT runs it without its CUDA extension: one factor of a butterfly."""
+
+    type: Literal["boft"]
+    block_size: Count = Field(4, description="rows of a block, which divides the inputs of each adapted layer")
+    bias: Literal["none", "all", "boft_only"] = Field("none", description="which of the model's own biases are trained, too")
+
+
 class PromptLearning(Part):
     """A method that trains vectors which every sequence begins with, in each layer or before the first."""
 
@@ -167,7 +203,7 @@ def branch(method: object) -> str:
     return f"type[{method}]"
 
 
-OnWeights = Lora | Dora | AdaLora | Vera | Ia3 | LoHa | LoKr
+OnWeights = Lora | Dora | AdaLora | Vera | Ia3 | LoHa | LoKr | Oft | Boft
 """A method that changes what layers compute with their weights."""
 Adapter = Annotated[
     Annotated[Lora, Tag(branch("lora"))]
@@ -177,6 +213,8 @@ Adapter = Annotated[
     | Annotated[Ia3, Tag(branch("ia3"))]
     | Annotated[LoHa, Tag(branch("loha"))]
     | Annotated[LoKr, Tag(branch("lokr"))]
+    | Annotated[Oft, Tag(branch("oft"))]
+    | Annotated[Boft, Tag(branch("boft"))]
     | Annotated[PromptTuning, Tag(branch("prompt-tuning"))]
     | Annotated[PTuning, Tag(branch("p-tuning"))]
     | Annotated[PrefixTuning, Tag(branch("prefix-tuning"))],
