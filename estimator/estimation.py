@@ -33,7 +33,7 @@ from estimator.specs.spec import DecoderSpec, ModelSpec
 from estimator.tape.replay import Replay
 from estimator.tape.tape import KV_CACHE
 from estimator.timing.step import average_time, decode_time, training_time
-from estimator.training import partial
+from estimator.training import partial, pruning
 from estimator.training.offload import check_offload
 from estimator.training.optimizers.refusals import check_optimizer
 from estimator.training.plan import precision_of
@@ -175,6 +175,7 @@ def _refuse_unmodelled(job: Job, spec: ModelSpec) -> None:
         if training.quantization and not training.adapter:
             raise InvalidJob("quantized weights are frozen: add an adapter, or nothing is left to train", "training.adapter")
         partial.refuse(job)
+        pruning.refuse(job)
         if training.attention == "flash_attention_2" and training.precision == "32-true":
             raise InvalidJob("flash_attention_2 runs in half precision only; write sdpa, or bf16-mixed", "training.attention")
         check_optimizer(job)

@@ -15,6 +15,7 @@ from estimator.serving.plan import CHUNK, compute_type
 from estimator.specs.spec import ModelSpec
 from estimator.tape.tape import ACTIVATION, LOSS, Tape
 from estimator.timing.step import efficiencies
+from estimator.training import badam
 from estimator.training.plan import precision_of
 from estimator.units import gib
 
@@ -45,6 +46,8 @@ def _of_training(job: Job, place: Topology) -> list[str]:
         said.append(f"{_METHODS[job.training.adapter.type]} as peft 0.21 applies it")
     if job.training.trainable != "all":
         said.append(FROZEN)
+    if badam.asks(job):
+        said.append("BAdam as badam 1.4 has it, in the middle of a turn")
     if job.training.objective:
         said.append(f"{job.training.objective.type} as TRL 1.16 trains it, by its defaults and without dropout")
         if job.training.objective.type == "grpo":
@@ -111,6 +114,8 @@ _LIBRARIES = {
     "galore-torch": "galore-torch 1.0",
     "apollo-torch": "apollo-torch 1.0",
     "pytorch-optimizer": "pytorch-optimizer 4.1",
+    "llama-cookbook": "llama-cookbook 0.0.5 (AnyPrecisionAdamW)",
+    "transformer-engine": "Transformer Engine 2 (FusedAdam)",
 }
 """Whose optimizers are not torch's."""
 

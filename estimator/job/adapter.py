@@ -82,16 +82,22 @@ class AdaLora(LowRank):
     bias: Literal["none", "all", "lora_only"] = Field("none", description="which of the model's own biases are trained, too")
 
 
-class LoHa(Part):
-    """LoHa: a second weight for each layer, the product, number by number, of two matrices of a low rank."""
+class OnLayers(Part):
+    """A method for linear layers that drops nothing out."""
 
-    type: Literal["loha"]
-    rank: Rank = 8
+    type: str
     targets: Targets = ALL_LINEAR
     dtype: Type = "bf16"
     exclude: Pattern | list[str] | None = Field(None, description="names of layers that are not adapted, or a pattern")
     layers: Chosen | None = Field(None, description="numbers of the adapted layers, from 0 on; without it, all")
     modules_to_save: list[str] = Field([], description="names of modules of which a copy is trained as a whole")
+
+
+class LoHa(OnLayers):
+    """LoHa: a second weight for each layer, the product, number by number, of two matrices of a low rank."""
+
+    type: Literal["loha"]
+    rank: Rank = 8
 
 
 class LoKr(LoHa):
@@ -126,18 +132,7 @@ class Ia3(Part):
         return self
 
 
-class Rotation(Part):
-    """A method that multiplies the inputs of a layer by an orthogonal matrix, made anew in each pass."""
-
-    type: str
-    targets: Targets = ALL_LINEAR
-    dtype: Type = "bf16"
-    exclude: Pattern | list[str] | None = Field(None, description="names of layers that are not adapted, or a pattern")
-    layers: Chosen | None = Field(None, description="numbers of the adapted layers, from 0 on; without it, all")
-    modules_to_save: list[str] = Field([], description="names of modules of which a copy is trained as a whole")
-
-
-class Oft(Rotation):
+class Oft(OnLayers):
     """OFT: a matrix of square blocks on the diagonal; where the inputs do not divide, PEFT takes the nearest number that does."""
 
     type: Literal["oft"]
@@ -154,7 +149,7 @@ class Oft(Rotation):
         return self
 
 
-class Boft(Rotation):
+class Boft(OnLayers):
     """BOFT: the same and a factor for each output, as PEFT runs it without its CUDA extension: one factor of a butterfly."""
 
     type: Literal["boft"]

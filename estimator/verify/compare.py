@@ -79,7 +79,7 @@ def _refuse_unplayable(job: Job) -> None:
         (job.task != "train", "training is what is verified", "task"),
         (training.quantization, "bitsandbytes and AutoGPTQ have no kernels for tensors without data", "training.quantization"),
         (
-            training.optimizer_implementation in ("bitsandbytes", "torchao"),
+            training.optimizer_implementation in ("bitsandbytes", "torchao", "transformer-engine"),
             f"optimizers of {training.optimizer_implementation} step on a GPU only",
             "training.optimizer_implementation",
         ),

@@ -31,6 +31,7 @@ from estimator.verify.adapters import adapted
 from estimator.verify.chunked import in_chunks
 from estimator.verify.megatron import MegatronStep
 from estimator.verify.prompts import prompted
+from estimator.verify.pruning import pruned
 from estimator.verify.recomputation import recompute, stacks
 
 TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
@@ -82,6 +83,7 @@ def build(job: Job, spec: ModelSpec, mesh: DeviceMesh | None = None) -> Any:
     asked = training.dtypes.weights if training.dtypes else None
     dtype = TYPES[asked] if asked else TRUE.get(training.precision, torch.float32)
     model = plain(spec, training.head, dtype, training.attention, training.labels or 2)
+    pruned(model, training)
     if training.loss == "chunked":
         in_chunks(model)
     if adapter := training.adapter:
