@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
-import torch
 from torch import nn
 from torch.nn.utils import prune
 from transformers.pytorch_utils import Conv1D
@@ -13,6 +11,7 @@ from transformers.pytorch_utils import Conv1D
 from estimator.job import Training
 from estimator.job.adapter import ALL_LINEAR
 from estimator.training.targets import matches
+from estimator.verify.live import Live
 
 HEADS = ("score", "classifier")
 """Layers of heads, which `all-linear` leaves out as it leaves out the output layer."""
@@ -34,9 +33,9 @@ def pruned(model: Any, training: Training) -> None:
             prune.identity(module, "weight")
 
 
-def products(model: nn.Module) -> Iterator[torch.Tensor]:
-    """The weights that pruned layers compute with, which are no parameters of them."""
+def track_products(model: nn.Module, live: Live) -> None:
+    """Count the weights that pruned layers compute with, which are no parameters of them."""
     for module in model.modules():
         if hasattr(module, "weight_mask"):
             weight: Any = module.weight
-            yield weight.data
+            live.track(weight.data)
