@@ -36,7 +36,7 @@ from estimator.specs.teacher import with_teacher
 from estimator.tape.replay import Replay
 from estimator.tape.tape import KV_CACHE
 from estimator.timing.step import average_time, decode_time, training_time
-from estimator.training import partial
+from estimator.training import partial, pruning
 from estimator.training.offload import check_offload
 from estimator.training.optimizers.refusals import check_optimizer
 from estimator.training.plan import precision_of
@@ -190,6 +190,7 @@ def _refuse_unmodelled(job: Job, spec: ModelSpec) -> None:
         if training.quantization and not training.adapter:
             raise InvalidJob("quantized weights are frozen: add an adapter, or nothing is left to train", "training.adapter")
         partial.refuse(job)
+        pruning.refuse(job)
         check_optimizer(job)
     check_offload(job)
 

@@ -16,6 +16,7 @@ from estimator.serving.plan import CHUNK, compute_type
 from estimator.specs.spec import ModelSpec
 from estimator.tape.tape import ACTIVATION, LOSS, Tape
 from estimator.timing.step import efficiencies
+from estimator.training import badam
 from estimator.training.fused_lora import ignores_adapters
 from estimator.training.objectives.dropout import LEFT_ON
 from estimator.training.plan import precision_of
@@ -54,6 +55,8 @@ def _of_training(job: Job, place: Topology) -> list[str]:
         said.append(f"{_METHODS[job.training.adapter.type]} as peft 0.21 applies it")
     if job.training.trainable != "all":
         said.append(FROZEN)
+    if badam.asks(job):
+        said.append("BAdam as badam 1.4 has it, in the middle of a turn")
     if job.training.objective:
         off = "" if job.training.objective.type in LEFT_ON else " and without dropout"
         said.append(f"{job.training.objective.type} as TRL 1.16 trains it, by its defaults{off}")
@@ -148,6 +151,8 @@ _METHODS = {
     "ia3": "IA³",
     "loha": "LoHa",
     "lokr": "LoKr",
+    "oft": "OFT",
+    "boft": "BOFT",
 }
 _SEQUENCES = {
     "none": "sequences are full: no padding, one document each",
@@ -166,6 +171,8 @@ _LIBRARIES = {
     "galore-torch": "galore-torch 1.0",
     "apollo-torch": "apollo-torch 1.0",
     "pytorch-optimizer": "pytorch-optimizer 4.1",
+    "llama-cookbook": "llama-cookbook 0.0.5 (AnyPrecisionAdamW)",
+    "transformer-engine": "Transformer Engine 2 (FusedAdam)",
 }
 """Whose optimizers are not torch's."""
 

@@ -42,9 +42,13 @@ METHODS: dict[str, dict[str, Any]] = {
     "vera": {"type": "vera", "targets": TWO},
     "loha": {"type": "loha", "targets": TWO},
     "lokr": {"type": "lokr", "rank": 16, "targets": TWO},
+    "oft": {"type": "oft"},
+    "oft of shared blocks": {"type": "oft", "blocks": 7, "shared": True, "targets": TWO},
+    "boft with its biases": {"type": "boft", "block_size": 8, "targets": TWO, "bias": "boft_only"},
     "ia3": {"type": "ia3", "targets": TWO, "feedforward": ["down_proj", "mlp.c_proj", "output.dense", "wo"]},
 }
-NONE = {("mixtral-8x7b", "dora"), ("mixtral-8x7b", "lora on some layers"), ("gpt2", "loha"), ("gpt2", "lokr")}
+LINEAR_ONLY = ("loha", "lokr", "oft", "oft of shared blocks", "boft with its biases")
+NONE = {("mixtral-8x7b", name) for name in ("dora", "lora on some layers", "oft")} | {("gpt2", name) for name in LINEAR_ONLY}
 """What a mixture's experts, or a `Conv1D`, have no form for."""
 
 
@@ -140,6 +144,8 @@ FOLDED: list[dict[str, Any]] = [
     {"type": "vera", "rank": 8, "dtype": "fp32"},
     {"type": "ia3", "targets": ["k_proj", "down_proj"], "feedforward": ["down_proj"]},
     {"type": "loha"},
+    {"type": "oft", "exclude": ["v_proj"]},
+    {"type": "boft", "layers": [1, 5], "targets": ["v_proj", "o_proj"]},
     {"type": "lokr", "rank": 2, "layers": [1, 5], "targets": ["v_proj", "o_proj"]},
     {"type": "lora", "layers": [0, 1, 2, 6], "targets": ["q_proj", "down_proj"], "dropout": 0.1},
     {"type": "lora", "layers": [3, 4, 5, 8], "targets": ["q_proj"]},

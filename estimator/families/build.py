@@ -65,6 +65,7 @@ class Builder:
     """Parts of the names of linear layers that stay as they are beside quantized ones."""
     adapter: Adapter | None = None
     trained: Trained | None = None
+    pruning: Callable[[Builder, str, Module], Module] = lambda build, name, module: module
     cache: Callable[[], Cache] | None = None
     served: bool = False
     """Whether the model is not there to be trained."""
@@ -358,6 +359,6 @@ class Builder:
     def _adapted(self, name: str, module: Module, inputs: int, outputs: int) -> Module:
         self.linears.append(name)
         if self.adapter is None or not self._adapts(name):
-            return module
+            return self.pruning(self, name, module)
         self.adapted.append(name)
         return self.adapter.adapt(self, name, module, inputs, outputs)

@@ -12,6 +12,7 @@ from estimator.families.build import Builder
 from estimator.families.parameter import Parameter
 from estimator.parallel.zero import Zero
 from estimator.tape.layout import Shape
+from estimator.training.badam import BlockCopies
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +52,7 @@ def _saved(build: Builder, parameters: list[Parameter]) -> Iterator[Saved]:
 
 def saved_dtype(build: Builder, parameter: Parameter) -> DType:
     """The type that a parameter is saved in."""
-    return parameter.tensor.dtype if isinstance(build.sharding, Zero) else parameter.local.dtype
+    return parameter.tensor.dtype if isinstance(build.sharding, Zero | BlockCopies) else parameter.local.dtype
 
 
 def nbytes(tensors: list[Saved]) -> int:

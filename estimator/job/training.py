@@ -13,6 +13,7 @@ from estimator.job.evaluation import Evaluation
 from estimator.job.objective import OneObjective
 from estimator.job.optimizer import ALIASES, Implementation, Optimizer
 from estimator.job.part import Bytes, Count, Length, Part, Storage, Tokens
+from estimator.job.pruning import Pruning
 from estimator.job.trainable import Trained
 
 Head = Literal[
@@ -95,6 +96,9 @@ class Training(Part):
     optimizer_implementation: Implementation | None = Field(
         None, description="one of torch's three kinds, or a library; without it, the usual one: fused for adamw and adam"
     )
+    optimizer_states: Literal["fp32", "bf16", "fp16"] | None = Field(
+        None, description="type of the moments, which llama-cookbook's (bf16) and transformer-engine's (fp32) Adam let one choose"
+    )
     optimizer_rank: Count | None = Field(
         None, description="rank to which GaLore and APOLLO project gradients; without it, 128, 256, and 1 for apollo-mini"
     )
@@ -139,6 +143,7 @@ class Training(Part):
     )
     adapter: Adapter | None = None
     trainable: Trained = Field("all", description="which of the model's own parameters are trained; the others are frozen")
+    pruning: Pruning | None = Field(None, description="masks over weights (torch.nn.utils.prune); without it, none")
     quantization: Storage | None = Field(None, description="storage of frozen weights")
     quantization_group: Count | None = Field(
         None, description="quantized weights that share a scale (bitsandbytes' blocksize); without it, as many as is usual"

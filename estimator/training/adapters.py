@@ -21,6 +21,7 @@ from estimator.training.ia3 import Ia3
 from estimator.training.lora import Lora
 from estimator.training.lycoris import LoHa, LoKr
 from estimator.training.methods import Method
+from estimator.training.rotations import Boft, Oft
 from estimator.training.targets import Names, Targets, matches
 from estimator.training.vera import Vera
 
@@ -33,9 +34,9 @@ like which: transformers' `_MODEL_TO_CONVERSION_PATTERN`, in which qwen2_moe is 
 
 TARGETS = "training.adapter.targets"
 
-SHARED = {"vera": ("none",), "adalora": ("none", "ddp")}
-"""Strategies under which a method is known, where that is not under every one but DeepSpeed's: VeRA's matrices are buffers, which
-DDP sends around; and AdaLoRA's loss reads parameters that FSDP2 has scattered again."""
+SHARED = {"vera": ("none",), "adalora": ("none", "ddp"), "oft": ("none", "fsdp2"), "boft": ("none", "fsdp2")}
+"""Strategies under which a method is known, where that is not under every one but DeepSpeed's: matrices and places of VeRA,
+OFT and BOFT are buffers, which DDP sends around; and AdaLoRA's loss reads parameters that FSDP2 has scattered again."""
 
 
 def adapter(asked: OnWeights, training: Training, spec: ModelSpec, strategy: str) -> Method:
@@ -79,6 +80,11 @@ def adapter(asked: OnWeights, training: Training, spec: ModelSpec, strategy: str
         return Vera(*common, asked.rank, asked.dropout)
     if asked.type == "ia3":
         return Ia3(*common, tuple(asked.feedforward))
+    if asked.type == "oft":
+        size = 0 if asked.blocks else asked.block_size or 32
+        return Oft(*common, size, asked.blocks or 0, asked.shared, asked.neumann)
+    if asked.type == "boft":
+        return Boft(*common, asked.block_size)
     return (LoHa if asked.type == "loha" else LoKr)(*common, asked.rank)
 
 

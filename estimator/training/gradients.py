@@ -38,10 +38,10 @@ def clip(tape: Tape, parameters: list[Parameter]) -> None:
         partial = empty(tape, (longest * sum(_times(p) for p in members),), dtypes.float32, "_foreach_norm")
         for p in members:
             tape.enter(p.slot)
-            norms.append((p, empty(tape, (), p.local.dtype, "_foreach_norm")))
+            norms.append((p, empty(tape, (), p.tensor.dtype, "_foreach_norm")))
         tape.enter(None)
         del partial
-    stacked = empty(tape, (sum(_times(p) for p in parameters),), parameters[0].local.dtype, "stack")
+    stacked = empty(tape, (sum(_times(p) for p in parameters),), parameters[0].tensor.dtype, "stack")
     total = empty(tape, (), stacked.dtype, "linalg_vector_norm")
     del stacked
     for p in reversed(parameters):
@@ -85,4 +85,4 @@ def _times(parameter: Parameter) -> int:
 
 
 def _dtype_name(parameter: Parameter) -> str:
-    return parameter.local.dtype.name
+    return parameter.tensor.dtype.name

@@ -33,7 +33,7 @@ from estimator.specs.spec import ModelSpec
 from estimator.tape.collectives import Group
 from estimator.tape.host import with_host
 from estimator.tape.tape import AMPERE, Gpu, Tape
-from estimator.training import prompts
+from estimator.training import badam, prompts
 from estimator.training.adapters import adapter, check_applied, check_gathered
 from estimator.training.attention import check_attention
 from estimator.training.evaluation import evaluation
@@ -52,6 +52,8 @@ from estimator.training.overrides import overridden
 from estimator.training.padding import batch_mask
 from estimator.training.partial import Part, check, part
 from estimator.training.prefix import LayerPrefix, layer_prefixes, prefixed
+from estimator.training.pruning import Pruning, masks
+from estimator.training.pruning import check as check_pruned
 from estimator.training.recipes import Recipe, recipe
 from estimator.training.recomputation import checkpointing, offloading
 from estimator.training.scaling import scaler
@@ -112,6 +114,7 @@ def trace_training(job: Job, spec: ModelSpec, topology: Topology, gpu: Gpu = AMP
         adapter=_adapter(training, spec, topology),
         cache=_caches(job, spec, tape, prefixes, written),
         trained=part(training, spec),
+        pruning=masks(training),
         unrolled=unrolled,
     )
     if topology.strategy == "fsdp1":
@@ -128,6 +131,8 @@ def trace_training(job: Job, spec: ModelSpec, topology: Topology, gpu: Gpu = AMP
         model = prompts.prompted(training.adapter, model, build, spec)
     elif training.adapter:
         check_applied(training.adapter, build, spec, topology.strategy)
+    if isinstance(build.pruning, Pruning):
+        check_pruned(build, build.pruning)
     if isinstance(build.trained, Part):
         check(build, build.trained)
     autocast = precision.compute if precision.autocast or training.autocast else None
@@ -204,6 +209,8 @@ def _sharding(job: Job, topology: Topology, precision: Recipe, tape: Tape) -> Sh
         if job.parallelism.gradient_as_bucket_view:
             raise InvalidJob("Megatron's gradients are its buffer already: leave it out", "parallelism.gradient_as_bucket_view")
         return MainParameters(tape, precision.summed, lambda _: Group("data", world), strategy == "zero1")
+    if badam.asks(job):
+        return badam.BlockCopies(tape)
     if strategy == "ddp":
         return Ddp(tape, world, job.parallelism.gradient_as_bucket_view)
     if strategy != "fsdp1" and not job.parallelism.backward_prefetch:
@@ -252,6 +259,8 @@ def _optimizer(job: Job, precision: Recipe, build: Builder) -> Optimizer:
         found = optimizer(training.model_copy(update={"optimizer_implementation": "foreach"}), *weights)
         return replace(found, kept=alike(0)) if job.offload.optimizer == "nvme" else found
     found = optimizer(training, *weights)
+    if badam.asks(job):
+        return badam.in_groups(found)
     if precision.summed and training.optimizer in ("adamw", "adam"):
         return replace(found, kept=alike(2))  # Apex's and Transformer Engine's FusedAdam count steps on the host
     return found

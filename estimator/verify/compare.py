@@ -84,7 +84,7 @@ def _refuse_unplayable(job: Job) -> None:
             "training.quantization",
         ),
         (
-            training.optimizer_implementation in ("bitsandbytes", "torchao"),
+            training.optimizer_implementation in ("bitsandbytes", "torchao", "transformer-engine"),
             f"optimizers of {training.optimizer_implementation} step on a GPU only",
             "training.optimizer_implementation",
         ),

@@ -38,6 +38,7 @@ from estimator.verify.adapters import adapted
 from estimator.verify.chunked import in_chunks
 from estimator.verify.megatron import MegatronStep
 from estimator.verify.prompts import prompted
+from estimator.verify.pruning import pruned
 from estimator.verify.recomputation import recompute, stacks
 
 TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
@@ -95,6 +96,7 @@ def build(job: Job, spec: ModelSpec, mesh: DeviceMesh | None = None) -> Any:
         from estimator.verify import torchao  # which is not among what verifying needs otherwise
 
         (torchao.convert if training.float8 else torchao.quantize)(model, training)
+    pruned(model, training)
     if training.loss == "chunked":
         in_chunks(model)
     if adapter := training.adapter:

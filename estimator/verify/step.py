@@ -27,6 +27,7 @@ from estimator.verify.live import Live, resizes_seen
 from estimator.verify.model import autocast, build, freeze, make_scaler, ranks, remembers
 from estimator.verify.offload import forward_offloaded, on_host
 from estimator.verify.optimizers import Optimizers, make_optimizer
+from estimator.verify.pruning import track_products
 
 Counted = dict[str, int]
 Log = list[tuple[int, str]]
@@ -54,6 +55,9 @@ def fake_step(job: Job, spec: ModelSpec, logs: dict[str, Log] | None = None) -> 
         for tensor in [*called.parameters(), *called.buffers()]:
             live.track(tensor.data)
         optimizer = make_optimizer(job, model, live.outside_backward)
+        track_products(called, live)
+        for parameter in optimizer.parameters():
+            live.track(parameter.data)
         for state in optimizer.states():  # AdaGrad has them from the start
             for tensor in filter(torch.is_tensor, state.values()):
                 live.track(tensor)
