@@ -52,7 +52,8 @@ class Checkpointing:
 
     `every` k: each k-th layer by itself, from the first on (0: none). `segment` s: runs of s consecutive layers, each as
     one, whose inputs alone are kept (0: no such runs). `first`: the first layers, so many in each way, one way after the other;
-    a way is `FULL` or the name of what is kept. `modules`: these of each layer. `reentrant`: by torch's older implementation.
+    a way is `FULL` or the name of what is kept. `modules`: these of each layer. `reentrant`: by torch's older implementation,
+    which saves for each layer whatever it is handed `by_position`.
     `offloads`: what is kept of a layer's inputs lies in the host's memory.
     """
 
@@ -61,6 +62,7 @@ class Checkpointing:
     first: tuple[tuple[str, int], ...] = ()
     modules: tuple[str, ...] = ()
     reentrant: bool = False
+    by_position: bool = False
     offloads: bool = False
 
     @property
@@ -83,7 +85,9 @@ class Checkpointing:
         if way is None:
             return layer
         if way == FULL:
-            return partial(reentrant_checkpoint, layer) if self.reentrant else partial(checkpoint, layer, offloads=self.offloads)
+            if self.reentrant:
+                return partial(reentrant_checkpoint, layer, by_position=self.by_position)
+            return partial(checkpoint, layer, offloads=self.offloads)
         return partial(checkpoint, layer, policy=POLICIES[way], offloads=self.offloads)
 
 

@@ -127,23 +127,30 @@ def backward(loss: Tensor) -> None:
 
 
 def run_backward(outs: Sequence[Tensor], gradients: Sequence[Tensor]) -> None:
-    """Run the graph that made `outs` backwards from their gradients.
+    """Run the graph that made `outs` backwards from their gradients; an out may be a leaf itself.
 
     Consumers are always younger than producers, so running the youngest node first is torch's order.
     """
     tape = outs[0].tape
     outside, grad_enabled = tape.slot, tape.grad_enabled
     tape.grad_enabled = False
-    roots = []
+    roots, leaves = [], []
     for out, gradient in zip(outs, gradients, strict=True):
         root = out.grad_fn
-        assert root is not None
+        if root is None:
+            leaves.append((out, gradient))
+            continue
         if root.gradients is None:
             root.gradients = dict.fromkeys(range(root.outputs))
         root.gradients[out.output_nr] = gradient
         roots.append(root)
     nodes, uses = _reachable(roots)
     sums: dict[Tensor, Gradient] = {}
+    for leaf, gradient in leaves:
+        if uses[leaf]:
+            _meet(sums, leaf, gradient)
+        else:
+            _collect(leaf, gradient, alone=False)
     while nodes:
         node = nodes.pop()
         tape.enter(node.slot)

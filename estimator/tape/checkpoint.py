@@ -133,13 +133,14 @@ def checkpoint(function: Callable[..., Any], *args: Tensor | None, policy: Polic
         tape.saved_tensor_hooks = tape.selection = None
 
 
-def reentrant_checkpoint(function: Callable[..., Any], *args: Tensor | None) -> Any:
+def reentrant_checkpoint(function: Callable[..., Any], *args: Tensor | None, by_position: bool = False) -> Any:
     """The same by `CheckpointFunction`: its inputs are saved, and `function(*args)` runs without a graph.
 
     Where it returns several tensors, those that nothing uses get a gradient of zeros. What all layers share is a keyword's value,
-    part of the function: it lives as long as the graph (transformers, `GradientCheckpointingLayer.__call__`).
+    part of the function: it lives as long as the graph (transformers, `GradientCheckpointingLayer.__call__`); unless all is given
+    `by_position`, and so saved.
     """
-    given_at = [t is not None and (i == 0 or t.requires_grad) for i, t in enumerate(args)]
+    given_at = [t is not None and (by_position or i == 0 or t.requires_grad) for i, t in enumerate(args)]
     keywords = [None if there else t for there, t in zip(given_at, args, strict=True)]
     given = [t for there, t in zip(given_at, args, strict=True) if there and t is not None]
     tape = given[0].tape
@@ -158,7 +159,8 @@ def reentrant_checkpoint(function: Callable[..., Any], *args: Tensor | None) -> 
             outs = _each(function(*again))
         tape.fresh, tape.recomputing = fresh, False
         tape.recomputations.append(Recomputation(start, len(tape.events), tape.slot))
-        run_backward(outs, gradients)
+        asked = [(out, gradient) for out, gradient in zip(outs, gradients, strict=True) if out.requires_grad]
+        run_backward(*zip(*asked, strict=True))
         tape.grad_enabled = False
         return [t.grad for t in inputs]
 
@@ -176,5 +178,5 @@ def reentrant_checkpoint(function: Callable[..., Any], *args: Tensor | None) -> 
     return out
 
 
-def _each(out: Tensor | tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    return (out,) if isinstance(out, Tensor) else out
+def _each(out: Tensor | tuple[Tensor | None, ...]) -> list[Tensor]:
+    return [out] if isinstance(out, Tensor) else [t for t in out if t is not None]

@@ -55,7 +55,7 @@ from estimator.training.prefix import LayerPrefix, layer_prefixes, prefixed
 from estimator.training.pruning import Pruning, masks
 from estimator.training.pruning import check as check_pruned
 from estimator.training.recipes import Recipe, recipe
-from estimator.training.recomputation import checkpointing, offloading
+from estimator.training.recomputation import BY_POSITION, checkpointing, offloading
 from estimator.training.scaling import scaler
 from estimator.training.step import Step, train
 from estimator.training.stored import quantization
@@ -79,7 +79,7 @@ def trace_training(job: Job, spec: ModelSpec, topology: Topology, gpu: Gpu = AMP
     check_attention(job, spec, gpu)
     check_float8(job, spec, gpu)
     precision = precision_of(job, topology)
-    recomputed = checkpointing(training, spec.depth, topology.strategy)
+    recomputed = replace(checkpointing(training, spec.depth, topology.strategy), by_position=spec.model_type in BY_POSITION)
     if job.offload.activations != "none":
         recomputed = offloading(recomputed, job, topology, spec.model_type)
     for name, value in (("reentrant_checkpointing", True), ("gradient_clipping", True), ("zero_grad_to_none", False)):
@@ -87,6 +87,12 @@ def trace_training(job: Job, spec: ModelSpec, topology: Topology, gpu: Gpu = AMP
             raise NotModelled(f"{name}: {str(value).lower()} is not modelled under {topology.strategy} yet", f"training.{name}")
         if getattr(training, name) == value and precision.summed and name != "reentrant_checkpointing":
             raise NotModelled(f"{name}: {str(value).lower()} is not modelled with {training.precision} yet", f"training.{name}")
+    if recomputed.reentrant and recomputed.recomputes and spec.model_type == "deberta-v2":
+        raise InvalidJob(
+            "torch stops: the embeddings of distances that DeBERTa's layers share would be differentiated once for each layer; "
+            "leave it out",
+            "training.reentrant_checkpointing",
+        )
     if recomputed.segment and topology.strategy in ("fsdp1", "fsdp2"):
         raise NotModelled(
             f"segments of several layers are not modelled under {topology.strategy} yet; use full or {{every: k}}",

@@ -20,7 +20,8 @@ SELECTIVE = "torchtitan"
 
 
 BY_POSITION = ("t5", "mt5", "deberta-v2")
-"""Models whose layers get more than hidden states by position, all of which an offloaded checkpoint takes to the host."""
+"""Models whose layers get more than hidden states by position, all of which an offloaded checkpoint takes to the host, and one
+with re-entrance saves."""
 
 
 def checkpointing(training: Training, layers: int, strategy: str = "none") -> Checkpointing:
