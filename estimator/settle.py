@@ -58,7 +58,8 @@ def settled(job: Job, spec: ModelSpec) -> Job:
         several = job.task == "train" and (parallelism.data or 1) * parallelism.context > 1
         usual = "zero1" if training.implementation == "megatron" else "fsdp2"
         parallelism = parallelism.model_copy(update={"strategy": usual if several else "none"})
-    if parallelism.sequence is None and training.implementation == "megatron" and job.task == "train":
+    splits = training.implementation == "megatron" or parallelism.tensor > 1
+    if parallelism.sequence is None and splits and job.task == "train":
         parallelism = parallelism.model_copy(update={"sequence": parallelism.tensor > 1})
     return job.model_copy(update={"training": training, "serving": serving, "parallelism": parallelism})
 

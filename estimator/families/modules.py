@@ -183,8 +183,8 @@ ACTIVATIONS: dict[str, Module] = {
 
 
 def token_positions(tape: Tape, tokens: int) -> Tensor:
-    """The positions of tokens, [1, tokens]: counted up, or those that come with packed documents, which the batch holds."""
-    if tape.batch_mask == "packed":
+    """The positions of tokens, [1, tokens]: counted up, or those that the batch holds, as that of packed documents does."""
+    if tape.positions_given:
         return Tensor(Storage(tape, 0, "position_ids", filled=False), (1, tokens), dtypes.int64)
     return add_scalar(empty(tape, (1, tokens), dtypes.int64, "arange"))
 

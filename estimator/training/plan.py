@@ -22,6 +22,7 @@ from estimator.parallel.fsdp1 import Fsdp1
 from estimator.parallel.fsdp2 import Fsdp2, Policy
 from estimator.parallel.megatron import MainParameters
 from estimator.parallel.optimizer_offload import OffloadedOptimizer
+from estimator.parallel.tensor import TensorParallel
 from estimator.parallel.topology import Topology
 from estimator.parallel.zero import Zero12
 from estimator.parallel.zero3 import Zero3
@@ -89,6 +90,7 @@ def trace_training(job: Job, spec: ModelSpec, topology: Topology, gpu: Gpu = AMP
         )
     tape = with_host(Tape(gpu)) if offloads(job) else Tape(gpu)
     tape.batch_mask = batch_mask(training, spec)
+    tape.positions_given = tape.batch_mask == "packed" or topology.tensor > 1
     tape.begin("load")
     prefixes: list[LayerPrefix] = []
     if isinstance(training.adapter, PrefixTuning):
@@ -112,6 +114,8 @@ def trace_training(job: Job, spec: ModelSpec, topology: Topology, gpu: Gpu = AMP
     )
     assert training.head is not None
     model = build_model(spec, build, training.head)
+    if isinstance(build.sharding, TensorParallel):
+        build.sharding.spread(model)
     if training.loss == "chunked" and not takes_chunks(model):
         raise NotModelled(f"loss chunked is not modelled for {spec.model_type} yet; write eager", "training.loss")
     if isinstance(training.adapter, PrefixTuning):
@@ -189,10 +193,13 @@ def _adapter(training: Training, spec: ModelSpec, topology: Topology) -> Method 
 def _sharding(job: Job, topology: Topology, precision: Recipe, tape: Tape) -> Sharding:
     world, strategy = topology.data, topology.strategy
     policy = Policy(precision.gathered, precision.reduced)
+    adam = job.training.optimizer in ("adamw", "adam")
     if precision.summed:
         if job.parallelism.gradient_as_bucket_view:
             raise InvalidJob("Megatron's gradients are its buffer already: leave it out", "parallelism.gradient_as_bucket_view")
         return MainParameters(tape, precision.summed, lambda _: Group("data", world), strategy == "zero1")
+    if topology.tensor > 1:
+        return TensorParallel(tape, topology.tensor, job.training.optimizer_implementation == "foreach" and adam)
     if strategy == "ddp":
         return Ddp(tape, world, job.parallelism.gradient_as_bucket_view)
     if strategy != "fsdp1" and not job.parallelism.backward_prefetch:

@@ -32,6 +32,7 @@ from estimator.verify.chunked import in_chunks
 from estimator.verify.megatron import MegatronStep
 from estimator.verify.prompts import prompted
 from estimator.verify.recomputation import recompute, stacks
+from estimator.verify.tensor import parallelize
 
 TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 TRUE = {
@@ -93,10 +94,12 @@ def build(job: Job, spec: ModelSpec, mesh: DeviceMesh | None = None) -> Any:
     if not remembers(training):
         freeze(model, training)
     model.train()
+    if mesh is not None and job.parallelism.tensor > 1:
+        parallelize(model, mesh["tensor"])
     if job.parallelism.strategy == "fsdp1":
         model = _flattened(model, job)
-    elif mesh is not None:
-        _shard(model, job, mesh)
+    elif mesh is not None and job.parallelism.strategy == "fsdp2":
+        _shard(model, job, mesh["data"])
     recompute(model, training, job.offload.activations != "none")
     return model
 
@@ -196,14 +199,15 @@ def _flattened(model: Any, job: Job) -> Any:
 
 
 @contextmanager
-def ranks(world: int) -> Iterator[DeviceMesh | None]:
+def ranks(data: int, tensor: int = 1) -> Iterator[DeviceMesh | None]:
     """A process group of which only this rank exists: its collectives allocate, and say nothing."""
-    if world == 1:
+    degrees = {name: degree for name, degree in (("data", data), ("tensor", tensor)) if degree > 1}
+    if not degrees:
         yield None
         return
-    init_process_group("fake", store=FakeStore(), rank=0, world_size=world)
+    init_process_group("fake", store=FakeStore(), rank=0, world_size=data * tensor)
     try:
-        yield init_device_mesh("cpu", (world,))
+        yield init_device_mesh("cpu", tuple(degrees.values()), mesh_dim_names=tuple(degrees))
     finally:
         destroy_process_group()
 
