@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from estimator import Answer, estimate
+from estimator.specs.resolve import resolve
+from estimator.specs.spec import DecoderSpec
+from tests.judge.ranks import losses
 
 HIDDEN, TOKENS, WORDS, LAYERS = 256, 512, 1024, 3
 MODEL = {
@@ -63,3 +67,11 @@ def test_more_ranks_hold_less() -> None:
 def test_sequences_are_parallel_unless_there_is_one_rank() -> None:
     assert answer(2).job["parallelism"]["sequence"] is True
     assert answer(1).job["parallelism"]["sequence"] is None
+
+
+def test_the_plan_computes_what_the_model_computes(tmp_path: Path) -> None:
+    """Two real processes, by the plan that the judge spreads models by; the norms of single heads included."""
+    spec = resolve({**MODEL, "model_type": "qwen3", "num_key_value_heads": 4, "head_dim": 32, "tie_word_embeddings": False}).spec
+    assert isinstance(spec, DecoderSpec)
+    for spread, alone in losses(spec, 2, tmp_path):
+        assert spread == pytest.approx(alone, rel=1e-5)

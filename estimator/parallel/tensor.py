@@ -79,8 +79,7 @@ class TensorParallel(Sharding):
         model.lm_head = _Head(model.lm_head, self.group)
 
     def prepare(self, trained: list[Parameter]) -> None:
-        """The embedding's gradient is whole on each rank, those of norms are of this rank's tokens."""
-        self.misplaced = [p for p in trained if p.name.split(".")[-2] not in (*COLUMNS, *ROWS)]
+        self.misplaced = [p for p in trained if misplaced(p)]
 
     def step(self, optimize: Callable[[], None]) -> None:
         """An operation of the optimizer works on gradients placed as their parameters: on copies, as long as it runs."""
@@ -89,13 +88,23 @@ class TensorParallel(Sharding):
             held = [lists.new("redistribute", self.misplaced) for _ in range(reads)]
             for copies in held:
                 lists.free(copies)
-            for p in self.misplaced:
-                if p.tensor is p.local:
-                    self.tape.enter(p.slot)
-                    for _ in range(reads):
-                        self.tape.communicate("all_reduce", *self.group, p.local.nbytes)
-            self.tape.enter(None)
+            sum_norms(self.tape, self.group, self.misplaced, reads)
         optimize()
+
+
+def misplaced(p: Parameter) -> bool:
+    """Whether a parameter's gradient has another placement: the embedding's is whole, a norm's is of this rank's tokens."""
+    return p.name.split(".")[-2] not in (*COLUMNS, *ROWS)
+
+
+def sum_norms(tape: Tape, group: Group, gradients: list[Parameter], times: int = 1) -> None:
+    """Record that the gradients of norms are summed, each by itself."""
+    for p in gradients:
+        if p.tensor is p.local:
+            tape.enter(p.slot)
+            for _ in range(times):
+                tape.communicate("all_reduce", *group, p.local.nbytes)
+    tape.enter(None)
 
 
 class _Distributed:

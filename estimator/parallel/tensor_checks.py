@@ -18,7 +18,6 @@ USUAL = {
     "evaluation": None,
     "trainable": "all",
     "attention_mask": "none",
-    "gradient_clipping": False,
     "reentrant_checkpointing": False,
     "optimizer_in_backward": False,
     "zero_grad_to_none": True,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 from estimator import dtypes
 from estimator.dtypes import BY_NAME
@@ -35,7 +36,7 @@ from estimator.tape.tape import AMPERE, Gpu, Tape
 from estimator.training import prompts
 from estimator.training.adapters import adapter, check_applied
 from estimator.training.evaluation import evaluation
-from estimator.training.gradients import Clip, clip, clip_sharded
+from estimator.training.gradients import Clip, clip, clip_distributed, clip_sharded
 from estimator.training.methods import Method
 from estimator.training.objectives import objective
 from estimator.training.objectives.dropout import without_dropout
@@ -133,7 +134,7 @@ def trace_training(job: Job, spec: ModelSpec, topology: Topology, gpu: Gpu = AMP
         batch,
         training.gradient_accumulation_steps,
         None if training.objective else autocast,
-        clip=_clipping(training, topology.strategy),
+        clip=_clipping(training, topology),
         keeps_gradients=not training.zero_grad_to_none,
         widens=training.autocast and training.transformers_release != "5",
         offloads=job.offload.activations != "none" and not recomputed.recomputes,
@@ -177,10 +178,12 @@ def _quantization(training: Training, topology: Topology) -> Quantization | None
     return found
 
 
-def _clipping(training: Training, strategy: str) -> Clip | None:
+def _clipping(training: Training, topology: Topology) -> Clip | None:
     if not training.gradient_clipping:
         return None
-    return clip_sharded if strategy == "fsdp1" else clip
+    if topology.tensor > 1:
+        return partial(clip_distributed, Group("tensor", topology.tensor))
+    return clip_sharded if topology.strategy == "fsdp1" else clip
 
 
 def _adapter(training: Training, spec: ModelSpec, topology: Topology) -> Method | None:
