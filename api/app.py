@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 from fastapi import FastAPI, Query, Request, Response
 from fastapi.concurrency import run_in_threadpool
-from fastapi.responses import HTMLResponse
+from fastapi.responses import HTMLResponse, PlainTextResponse
 from fastapi.staticfiles import StaticFiles
 
 from api import documentation, problems
@@ -20,6 +20,7 @@ from estimator import listing
 from estimator.answer import Answer, Fit
 from estimator.errors import InvalidJob
 from estimator.estimation import estimate
+from estimator.exchange import read, written
 from estimator.inspection import Card, inspect_model
 from estimator.planner.headline import fit
 from estimator.version import SOFTWARE_VERSION
@@ -69,6 +70,23 @@ def _job(body: bytes) -> Any:
     if not isinstance(job, dict):
         raise InvalidJob("is no JSON object; a job is one", "request body")
     return job
+
+
+@app.post("/v1/export", response_class=PlainTextResponse, responses=documentation.answers(None))
+async def post_export(request: Request, to: str) -> Response:
+    """A job's parallelism for the program that runs it: `to` is deepspeed, accelerate, torchtitan or megatron."""
+    job = _job(await request.body())
+    return PlainTextResponse(await run_in_threadpool(written, job, to, allow_files=False))
+
+
+@app.post("/v1/import", responses=documentation.answers(None))
+async def post_import(request: Request, given: Annotated[str, Query(alias="from")]) -> dict[str, Any]:
+    """What a configuration of such a program says of a job, and what it says that a job has no field for."""
+    try:
+        text = (await request.body()).decode()
+    except UnicodeDecodeError:
+        raise InvalidJob("is not text in UTF-8", "request body") from None
+    return (await run_in_threadpool(read, text, given))._asdict()
 
 
 @app.get("/v1/models", responses=documentation.answers(None))

@@ -27,7 +27,7 @@ def advice(job: Job, memory: Memory) -> list[str]:
 
 
 def _of_training(part: str, job: Job) -> str:
-    training, sharded = job.training, job.parallelism.strategy in ("fsdp1", "fsdp2", "zero3")
+    training, sharded = job.training, job.parallelism.strategy in ("fsdp1", "fsdp2", "hsdp", "zero3")
     fewer = (
         "fewer or shorter sequences at a time (micro_batch_size, sequence_length; gradient_accumulation_steps makes up for it)"
     )

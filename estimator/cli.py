@@ -25,6 +25,8 @@ Says, before a GPU is rented and without one, whether a transformer fits, why, a
   willitfit verify JOB.yaml         the same beside what torch counts
   willitfit models [WORDS]          which models are known; `models show MODEL`: what one is made of
   willitfit gpus                    which accelerators are known
+  willitfit export JOB.yaml         its parallelism for DeepSpeed, Accelerate, torchtitan or Megatron-LM
+  willitfit import FILE             a job of theirs
   willitfit serve                   the same as REST and a web page
 """
 MODEL_HELP = "name or alias (llama-2-13b), size (13B, 8x7B), hub id, or path to a config.json or spec"
@@ -32,7 +34,9 @@ SPECS_HELP = "folder of your own specs, which add to the shipped ones and overri
 HARDWARE_HELP = "2x24GB, rtx-4090, 8xH100, '2 nodes of 8xA100-80GB'"
 CLOSE = 0.005
 """Relative error up to which `verify --check` is content."""
-COMMANDS = ("estimate", "verify", "models", "gpus", "serve")
+COMMANDS = ("estimate", "verify", "models", "gpus", "export", "import", "serve")
+FORMATS = {"deepspeed": ".json", "accelerate": ".yaml", "torchtitan": ".toml", "megatron": ""}
+"""What jobs are written for and read of, and how such a file's name ends."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -102,7 +106,22 @@ def _command_parser() -> argparse.ArgumentParser:
     gpus = commands.add_parser("gpus", help="accelerators that are known", description="List the accelerators that are known.")
     gpus.add_argument("--json", action="store_true", help="print them as JSON")
     gpus.set_defaults(specs=None)
-    for takes_models in (one, judged, models):
+    out = commands.add_parser(
+        "export",
+        help="a job's parallelism for the program that runs it",
+        description="Print a job's parallelism as DeepSpeed's JSON, Accelerate's YAML, torchtitan's TOML or Megatron arguments.",
+    )
+    out.add_argument("job", metavar="JOB.yaml", help="a job file; - reads standard input")
+    out.add_argument("--to", choices=FORMATS, required=True, help="the program")
+    back = commands.add_parser(
+        "import",
+        help="a job of another program's configuration",
+        description="Print what a configuration says of a job, as a job file; what has no field there goes to standard error.",
+    )
+    back.add_argument("file", metavar="FILE", help="the configuration; - reads standard input")
+    back.add_argument("--from", dest="given", choices=FORMATS, help="the program; without it, by how the file's name ends")
+    back.add_argument("--model", metavar="MODEL", help=f"the job's model: {MODEL_HELP}")
+    for takes_models in (one, judged, models, out, back):
         takes_models.add_argument("--specs", metavar="DIR", help=SPECS_HELP)
     serve = commands.add_parser("serve", help="start the REST service and the web page", description="Start the service.")
     serve.add_argument("--host", default="127.0.0.1", help="address to listen on (127.0.0.1)")
@@ -227,6 +246,31 @@ def _cell(value: object) -> str:
     return ", ".join(map(str, value)) if isinstance(value, list) else f"{value:,}" if isinstance(value, int) else str(value)
 
 
+def _export(options: argparse.Namespace) -> int:
+    from estimator.exchange import written
+
+    sys.stdout.write(written(_job(options.job), options.to))
+    return 0
+
+
+def _import(options: argparse.Namespace) -> int:
+    from pathlib import Path
+
+    import yaml
+
+    from estimator.catalogue import read_text
+    from estimator.exchange import read
+
+    suffix = Path(options.file).suffix.replace(".yml", ".yaml")
+    given = options.given or next((name for name, end in FORMATS.items() if end == suffix), "megatron")
+    found = read(sys.stdin.read() if options.file == "-" else read_text(Path(options.file)), given)
+    for setting in found.left_out:
+        print(f"willitfit: left out: {setting}", file=sys.stderr)
+    job = {"model": options.model, **found.job} if options.model else found.job
+    sys.stdout.write(yaml.safe_dump(job, sort_keys=False))
+    return 0
+
+
 def _serve(options: argparse.Namespace) -> int:
     try:
         import uvicorn
@@ -239,7 +283,15 @@ def _serve(options: argparse.Namespace) -> int:
     return 0
 
 
-_RUN = {"estimate": _estimate, "verify": _verify, "models": _models, "gpus": _gpus, "serve": _serve}
+_RUN = {
+    "estimate": _estimate,
+    "verify": _verify,
+    "models": _models,
+    "gpus": _gpus,
+    "export": _export,
+    "import": _import,
+    "serve": _serve,
+}
 
 if __name__ == "__main__":
     sys.exit(main())

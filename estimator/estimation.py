@@ -16,7 +16,7 @@ from estimator.families import parameters
 from estimator.families.build import Builder
 from estimator.hardware.capability import gpu
 from estimator.hardware.capacity import Capacity, capacity
-from estimator.host.memory import check_host, host_memory, host_settled
+from estimator.host.memory import check_host, host_memory
 from estimator.job import Job, defaults_used, read_job
 from estimator.job.training import Bucket
 from estimator.notes import assumptions, not_modelled, warnings, what_stays
@@ -25,16 +25,18 @@ from estimator.parallel.topology import Topology, topology
 from estimator.playing import Play, play
 from estimator.pricing.prices import cost, unpriced
 from estimator.recomputing import best_segments, recomputation, solution_given, solved
+from estimator.runtime.engine import with_engine
 from estimator.runtime.overheads import Overhead, facts, overhead, workspace
 from estimator.runtime.reserved import Reserved
 from estimator.serving.plan import kv_cache
 from estimator.settle import settled
 from estimator.specs.resolve import Model, resolve
 from estimator.specs.spec import DecoderSpec, ModelSpec
+from estimator.specs.teacher import with_teacher
 from estimator.tape.replay import Replay
 from estimator.tape.tape import KV_CACHE
 from estimator.timing.step import average_time, decode_time, training_time
-from estimator.training import partial
+from estimator.training import partial, pruning
 from estimator.training.offload import check_offload
 from estimator.training.optimizers.refusals import check_optimizer
 from estimator.training.plan import precision_of
@@ -82,7 +84,7 @@ class _Run:
 def _run(job: Job | Mapping[str, Any] | str | Path, allow_files: bool, every_rank: bool = False) -> _Run:
     given = read_job(job)
     model = resolve(given.model, allow_files)
-    job = host_settled(settled(given, model.spec))
+    job = settled(with_teacher(given, allow_files), model.spec)
     _refuse_unmodelled(job, model.spec)
     check_host(job)
     _check_lengths(job, model)
@@ -97,6 +99,7 @@ def _run(job: Job | Mapping[str, Any] | str | Path, allow_files: bool, every_ran
         for rank in ranks(each, model.spec, place, every_rank)
     ]
     worst, place, played = max(plays, key=lambda one: one[2].phases.peak.peak_bytes)
+    beside = with_engine(beside, worst, model.spec, card, played.phases)
     each_rank = [described(each, model.spec, rank, one) for each, rank, one in plays if each is worst and rank.pipeline > 1]
     return _Run(given, worst, model, place, card, played, beside, chosen, each_rank)
 
@@ -168,9 +171,10 @@ def _refuse_unmodelled(job: Job, spec: ModelSpec) -> None:
             )
         if training.loss == "fused" and training.implementation == "fast-kernels" and not spec.joined_loss:
             raise NotModelled(f"fast-kernels have no fused loss for {spec.model_type}: write eager", "training.loss")
-        if training.loss == "chunked" and (training.implementation, training.transformers_release) != ("transformers", "5"):
+        plain = (training.implementation, training.transformers_release) == ("transformers", "5")
+        if training.loss in ("chunked", "cut") and not plain:
             raise NotModelled(
-                "loss chunked is modelled with the modules of transformers 5; write eager or fused", "training.loss"
+                f"loss {training.loss} is modelled with the modules of transformers 5; write eager or fused", "training.loss"
             )
         if (training.loss != "eager" or training.transformers_release != "5") and training.head != "causal-lm":
             raise InvalidJob(f"loss and its release are those of a causal-lm, not of {training.head}", "training.loss")
@@ -178,7 +182,7 @@ def _refuse_unmodelled(job: Job, spec: ModelSpec) -> None:
             raise InvalidJob("autocast over float32 weights is a mixed precision: write bf16-mixed", "training.autocast")
         if training.upcast_unquantized != "none" and not training.quantization:
             raise InvalidJob("nothing is quantized: leave it out, or name a quantization", "training.upcast_unquantized")
-        if (training.unquantized or training.quantization_group) and not training.quantization:
+        if ((training.unquantized and not training.float8) or training.quantization_group) and not training.quantization:
             raise InvalidJob("nothing is quantized: leave it out, or name a quantization", "training.quantization")
         if training.quantization_compute and training.quantization not in ("nf4", "nf4-double", "fp4"):
             raise InvalidJob(
@@ -187,8 +191,7 @@ def _refuse_unmodelled(job: Job, spec: ModelSpec) -> None:
         if training.quantization and not training.adapter:
             raise InvalidJob("quantized weights are frozen: add an adapter, or nothing is left to train", "training.adapter")
         partial.refuse(job)
-        if training.attention == "flash_attention_2" and training.precision == "32-true":
-            raise InvalidJob("flash_attention_2 runs in half precision only; write sdpa, or bf16-mixed", "training.attention")
+        pruning.refuse(job)
         check_optimizer(job)
     check_offload(job)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from estimator.families import heads
-from estimator.job import Job, Training
+from estimator.job import Host, Job, Training
 from estimator.job.adapter import PrefixTuning, PromptLearning
 from estimator.job.optimizer import IMPLEMENTATIONS, RANKS
 from estimator.specs.spec import ModelSpec
@@ -46,7 +46,7 @@ def settled(job: Job, spec: ModelSpec) -> Job:
         training = training.model_copy(update={"head": next(iter(heads(spec.model_type)))})
     if training.labels is None and training.head and training.head.endswith("classification"):
         training = training.model_copy(update={"labels": 2})
-    if training.objective and training.objective.reference is None and training.objective.type == "dpo":
+    if training.objective and training.objective.reference is None and training.objective.type in ("dpo", "kto"):
         reference = training.objective.model_copy(update={"reference": "adapter" if training.adapter else "model"})
         training = training.model_copy(update={"objective": reference})
     if "context" not in serving.model_fields_set and most and serving.context > most:
@@ -58,10 +58,22 @@ def settled(job: Job, spec: ModelSpec) -> Job:
         several = job.task == "train" and (parallelism.data or 1) * parallelism.context > 1
         usual = "zero1" if training.implementation == "megatron" else "fsdp2"
         parallelism = parallelism.model_copy(update={"strategy": usual if several else "none"})
+    if parallelism.strategy == "hsdp" and parallelism.replicas is None and job.hardware.nodes > 1:
+        parallelism = parallelism.model_copy(update={"replicas": job.hardware.nodes})
     splits = training.implementation == "megatron" or parallelism.tensor > 1
     if parallelism.sequence is None and splits and job.task == "train":
         parallelism = parallelism.model_copy(update={"sequence": parallelism.tensor > 1})
-    return job.model_copy(update={"training": training, "serving": serving, "parallelism": parallelism})
+    job = job.model_copy(update={"training": training, "serving": serving, "parallelism": parallelism})
+    return job if job.task == "serve" else job.model_copy(update={"host": _host(job)})
+
+
+def _host(job: Job) -> Host:
+    """How a job loads and what it saves. Of sharded models the first rank of a node loads (`cpu_ram_efficient_loading`, which
+    `accelerate launch` turns on for FSDP); quantized weights go to their GPU."""
+    sharded = job.parallelism.strategy in ("fsdp1", "fsdp2", "hsdp", "zero3")
+    loading = "device" if job.training.quantization else "first" if sharded else "each"
+    save = "adapter" if job.training.adapter else "model"
+    return job.host.model_copy(update={"loading": job.host.loading or loading, "save": job.host.save or save})
 
 
 def _of_megatron(training: Training, stages: int) -> Training:

@@ -11,7 +11,7 @@ from estimator import Answer, estimate
 from estimator.units import MIB
 from tests.jobs import CASES, cases, counts, job_of
 from tests.judged import records
-from tests.measured import CUBLAS_WORKSPACES, a100_runs, megatron_runs, stages
+from tests.measured import CUBLAS_WORKSPACES, a100_runs, as_measured, fsdp1_runs, megatron_runs, stages
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,17 +49,20 @@ def steps(judge: str) -> list[Row]:
 @cache
 def gpu_runs() -> list[tuple[dict[str, object], Answer]]:
     """Measured runs with their answers."""
-    return [(run, estimate(run["job"])) for run in a100_runs()]
+    return [(run, estimate(run["job"])) for run in (*a100_runs(), *fsdp1_runs())]
+
+
+def model_of(run: dict[str, object]) -> str:
+    """The group of a measured run."""
+    return f"{run['model']}, FSDP1" if "gpus" in run else str(run["model"])
 
 
 def allocated() -> Iterator[Row]:
     """Peaks of allocated bytes."""
     for run, answer in gpu_runs():
         if not run["out_of_memory"]:
-            predicted = answer.memory.peak_bytes + CUBLAS_WORKSPACES
-            yield Row(
-                str(run["model"]), str(run["name"]), answer.memory.peak_phase, predicted, int(str(run["peak_allocated_bytes"]))
-            )
+            predicted = as_measured(run, answer.memory.peak_bytes, answer)
+            yield Row(model_of(run), str(run["name"]), answer.memory.peak_phase, predicted, int(str(run["peak_allocated_bytes"])))
 
 
 def megatron() -> Iterator[Row]:
@@ -76,8 +79,8 @@ def shown() -> Iterator[Row]:
     """What nvidia-smi showed."""
     for run, answer in gpu_runs():
         if not run["out_of_memory"]:
-            found = int(str(run["nvidia_smi_mib"])) * MIB
-            yield Row(str(run["model"]), str(run["name"]), "nvidia-smi", answer.memory.total_bytes, found)
+            found = round(float(str(run["nvidia_smi_mib"])) * MIB)
+            yield Row(model_of(run), str(run["name"]), "nvidia-smi", answer.memory.total_bytes, found)
 
 
 def verdicts() -> Iterator[list[str]]:

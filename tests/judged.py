@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from functools import cache, partial
 from multiprocessing import get_context
@@ -15,12 +16,13 @@ from typing import Any
 
 from estimator import Job, estimate
 from estimator.specs.resolve import resolve
+from estimator.specs.spec import ModelSpec
 from estimator.verify.step import Counted, fake_step
 from tests.jobs import cases, job_of
 from tests.judge.real import real_step
 
 FILE = Path(__file__).parent / "data" / "judged.json"
-JUDGES = {"fake_steps": fake_step, "real_steps": real_step}
+JUDGES: dict[str, Callable[[Job, ModelSpec], Counted]] = {"fake_steps": fake_step, "real_steps": real_step}
 
 
 def counted(judge: str, case: dict[str, Any]) -> Counted:

@@ -8,6 +8,7 @@ from typing import Any
 
 import yaml
 
+from estimator import Answer
 from estimator.estimation import _run
 from estimator.job import read_job
 from estimator.parallel.ranks import ranks
@@ -39,6 +40,14 @@ def stages(job: dict[str, Any]) -> list[Play]:
     run = _run(read_job(job), True)
     places = ranks(run.job, run.model.spec, run.place, every=True)
     return [play(run.job, run.model.spec, place, B200) for place in places]
+
+
+def as_measured(run: dict[str, Any], nbytes: int, answer: Answer) -> int:
+    """Predicted bytes as the tables' figures have them: with cuBLAS's workspaces, and without what was allocated between the
+    stages that they add up (benchmark.py), as adapters in float32 were that fused kernels keep out of FSDP."""
+    training = run["training"]
+    between = "gpus" in run and training.get("quantization") and training.get("implementation") == "fast-kernels"
+    return nbytes + CUBLAS_WORKSPACES - (4 * answer.parameters.trainable if between else 0)
 
 
 def _with_jobs(runs: list[dict[str, Any]]) -> list[dict[str, Any]]:

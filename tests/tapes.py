@@ -11,7 +11,7 @@ from estimator.families import layers
 from estimator.parallel.topology import topology
 from estimator.settle import settled
 from estimator.specs.resolve import resolve
-from estimator.tape.peak import Place, crest
+from estimator.tape.peak import Place, crest, tensors
 from estimator.tape.replay import Replay, replay
 from estimator.tape.tape import Slot, Stack, Tape
 from estimator.training.plan import trace_training
@@ -31,6 +31,27 @@ def unrolled(job: dict[str, Any]) -> tuple[Tape, Replay]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(layers, "runs", _alone)
         return played(job, unrolled=True)
+
+
+SMALL = {
+    "model_type": "llama",
+    "hidden_size": 512,
+    "intermediate_size": 1408,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+    "vocab_size": 4000,
+}
+"""A model whose layers are small, of as many as a test wants."""
+
+
+def assert_folded_as_unrolled(job: dict[str, Any]) -> tuple[Tape, Tape]:
+    """Layers that share a slot take what they take one by one, and have their peaks in the same places; both tapes."""
+    tape, folded = played(job)
+    long_tape, long = unrolled(job)
+    assert folded.phases == long.phases
+    assert peaks(tape, folded) == peaks(long_tape, long)
+    assert tensors(tape, folded.alive) == tensors(long_tape, long.alive)
+    return tape, long_tape
 
 
 def peaks(tape: Tape, said: Replay) -> list[Place]:

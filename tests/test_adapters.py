@@ -11,10 +11,9 @@ import torch
 from estimator import Job, NotModelled, estimate
 from estimator.job.adapter import OnWeights
 from estimator.specs.resolve import resolve
-from estimator.tape.peak import tensors
 from estimator.verify.adapters import adapted
 from estimator.verify.model import plain
-from tests.tapes import peaks, played, unrolled
+from tests.tapes import SMALL, assert_folded_as_unrolled
 
 MODELS: dict[str, Any] = {
     "llama-3-8b": {},
@@ -43,9 +42,13 @@ METHODS: dict[str, dict[str, Any]] = {
     "vera": {"type": "vera", "targets": TWO},
     "loha": {"type": "loha", "targets": TWO},
     "lokr": {"type": "lokr", "rank": 16, "targets": TWO},
+    "oft": {"type": "oft"},
+    "oft of shared blocks": {"type": "oft", "blocks": 7, "shared": True, "targets": TWO},
+    "boft with its biases": {"type": "boft", "block_size": 8, "targets": TWO, "bias": "boft_only"},
     "ia3": {"type": "ia3", "targets": TWO, "feedforward": ["down_proj", "mlp.c_proj", "output.dense", "wo"]},
 }
-NONE = {("mixtral-8x7b", "dora"), ("mixtral-8x7b", "lora on some layers"), ("gpt2", "loha"), ("gpt2", "lokr")}
+LINEAR_ONLY = ("loha", "lokr", "oft", "oft of shared blocks", "boft with its biases")
+NONE = {("mixtral-8x7b", name) for name in ("dora", "lora on some layers", "oft")} | {("gpt2", name) for name in LINEAR_ONLY}
 """What a mixture's experts, or a `Conv1D`, have no form for."""
 
 
@@ -135,21 +138,14 @@ def test_dora_with_dropout_keeps_unpacked_weights(quantization: str) -> None:
     assert saved(type="dora") - saved() < 0.1 * unpacked
 
 
-SMALL = {
-    "model_type": "llama",
-    "hidden_size": 512,
-    "intermediate_size": 1408,
-    "num_hidden_layers": 9,
-    "num_attention_heads": 8,
-    "num_key_value_heads": 4,
-    "vocab_size": 4000,
-}
 FOLDED: list[dict[str, Any]] = [
     {"type": "dora", "dropout": 0.1},
     {"type": "adalora", "targets": ["q_proj", "up_proj"]},
     {"type": "vera", "rank": 8, "dtype": "fp32"},
     {"type": "ia3", "targets": ["k_proj", "down_proj"], "feedforward": ["down_proj"]},
     {"type": "loha"},
+    {"type": "oft", "exclude": ["v_proj"]},
+    {"type": "boft", "layers": [1, 5], "targets": ["v_proj", "o_proj"]},
     {"type": "lokr", "rank": 2, "layers": [1, 5], "targets": ["v_proj", "o_proj"]},
     {"type": "lora", "layers": [0, 1, 2, 6], "targets": ["q_proj", "down_proj"], "dropout": 0.1},
     {"type": "lora", "layers": [3, 4, 5, 8], "targets": ["q_proj"]},
@@ -158,12 +154,12 @@ FOLDED: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("checkpointing", ["none", "full", {"every": 2}, "sqrt"])
-@pytest.mark.parametrize("strategy", ["none", "fsdp2", "ddp"])
+@pytest.mark.parametrize("strategy", ["none", "fsdp1", "fsdp2", "ddp"])
 @pytest.mark.parametrize("adapter", FOLDED, ids=lambda adapter: f"{adapter['type']} {adapter.get('layers', '')}")
 def test_layers_that_are_replayed_are_those_that_would_be_played(adapter: Any, strategy: str, checkpointing: Any) -> None:
     training = {"precision": "bf16-mixed", "sequence_length": 128, "gradient_accumulation_steps": 2, "adapter": adapter}
     job = {
-        "model": SMALL,
+        "model": {**SMALL, "num_hidden_layers": 9},
         "hardware": {"gpus": 1 if strategy == "none" else 2},
         "parallelism": {"strategy": strategy},
         "training": {**training, "activation_checkpointing": checkpointing},
@@ -172,8 +168,4 @@ def test_layers_that_are_replayed_are_those_that_would_be_played(adapter: Any, s
         estimate(job)
     except NotModelled:
         return
-    tape, folded = played(job)
-    long_tape, long = unrolled(job)
-    assert folded.phases == long.phases
-    assert peaks(tape, folded) == peaks(long_tape, long)
-    assert tensors(tape, folded.alive) == tensors(long_tape, long.alive)
+    assert_folded_as_unrolled(job)

@@ -11,22 +11,13 @@ from estimator import Answer, InvalidJob, NotModelled, estimate
 from estimator.answer import Recomputation
 from estimator.tape.host import pinned_bytes
 from estimator.tape.offload import host_bytes
-from estimator.tape.peak import tensors
 from estimator.tape.replay import flops
 from estimator.training.budget import activations
 from estimator.training.recomputation import WAYS
-from tests.tapes import peaks, played, unrolled
+from tests.tapes import SMALL, assert_folded_as_unrolled, played, unrolled
 
 DEPTH = 5
-SMALL = {
-    "model_type": "llama",
-    "hidden_size": 512,
-    "intermediate_size": 1408,
-    "num_attention_heads": 8,
-    "num_key_value_heads": 4,
-    "vocab_size": 4000,
-    "num_hidden_layers": DEPTH,
-}
+MODEL = {**SMALL, "num_hidden_layers": DEPTH}
 GPT2 = {"model_type": "gpt2", "n_embd": 256, "n_layer": DEPTH, "n_head": 4, "vocab_size": 1000}
 FORMS: list[Any] = [
     {"layers": 2},
@@ -39,7 +30,7 @@ FORMS: list[Any] = [
 ]
 
 
-def job(how: Any, model: dict[str, Any] = SMALL, depth: int = DEPTH, **training: Any) -> dict[str, Any]:
+def job(how: Any, model: dict[str, Any] = MODEL, depth: int = DEPTH, **training: Any) -> dict[str, Any]:
     name = "n_layer" if model["model_type"] == "gpt2" else "num_hidden_layers"
     settings = {"sequence_length": 512, "precision": "bf16-true", "activation_checkpointing": how, **training}
     return {"model": {**model, name: depth}, "training": settings}
@@ -53,11 +44,7 @@ def test_layers_that_are_replayed_are_those_that_would_be_played(how: Any, strat
         precision = "bf16-mixed"
     asked = job(how, depth=9, precision=precision) | {"parallelism": {"strategy": strategy}}
     asked["hardware"] = {"gpus": 1 if strategy == "none" else 2}
-    tape, folded = played(asked)
-    long_tape, long = unrolled(asked)
-    assert folded.phases == long.phases
-    assert peaks(tape, folded) == peaks(long_tape, long)
-    assert tensors(tape, folded.alive) == tensors(long_tape, long.alive)
+    tape, long_tape = assert_folded_as_unrolled(asked)
     assert flops(tape, "backward") == flops(long_tape, "backward")
     said, by_layer = activations(tape), activations(long_tape)
     assert (said.peak_bytes, said.forward_end_bytes) == (by_layer.peak_bytes, by_layer.forward_end_bytes)
@@ -69,7 +56,7 @@ def mixes(depth: int) -> list[dict[str, int]]:
     return [dict(zip(WAYS, c, strict=True)) for c in counts]
 
 
-@pytest.mark.parametrize("model", [SMALL, GPT2], ids=["llama", "gpt2"])
+@pytest.mark.parametrize("model", [MODEL, GPT2], ids=["llama", "gpt2"])
 @pytest.mark.parametrize("precision", ["bf16-true", "bf16-mixed"])
 def test_a_budget_is_met_as_trying_everything_finds(model: dict[str, Any], precision: str) -> None:
     depth, by_mix = 4, {}

@@ -106,6 +106,47 @@ def test_sharded_models_are_gathered_to_be_saved() -> None:
 SAVES = ("none", "model", "checkpoint")
 
 
+FSDP1 = {"strategy": "fsdp1"}
+
+
+def test_under_fsdp1_the_first_rank_loads_and_gathers() -> None:
+    """As under fsdp2: Accelerate's `cpu_ram_efficient_loading`, and a full state dict that is offloaded on the first rank."""
+    mixed, half = (phase("load", parallelism=FSDP1, training={"precision": p}) for p in PRECISIONS)
+    assert mixed - half == 4 * PARAMETERS
+    for save in SAVES:
+        assert phase("save" if save != "none" else "train", parallelism=FSDP1, host={"save": save}) == phase(
+            "save" if save != "none" else "train", host={"save": save}
+        )
+
+
+def test_fsdp1_gathers_the_model_to_save_its_adapter() -> None:
+    training = {"precision": "bf16-true", "adapter": {}}
+    whole, alone = (phase("save", parallelism={"strategy": s}, training=training) for s in ("fsdp1", "fsdp2"))
+    assert whole - alone == 2 * PARAMETERS
+
+
+STATES = [
+    # optimizer, its implementation, precision, strategy, bytes per parameter on disk
+    ("adamw", "fused", "bf16-true", "fsdp2", 4),
+    ("adamw", "fused", "bf16-mixed", "fsdp1", 8),
+    ("adamw", "bitsandbytes", "bf16-true", "ddp", 8),
+    ("adamw", "fused", "megatron-bf16", "ddp", 12),
+    ("adamw", "fused", "bf16-mixed", "zero2", 12),
+    ("sgd", "foreach", "bf16-true", "fsdp2", 0),
+    ("lion", "bitsandbytes", "bf16-true", "ddp", 4),
+    ("adagrad", "foreach", "bf16-true", "ddp", 2),
+    ("paged-adamw", "bitsandbytes", "bf16-true", "ddp", 8),
+]
+
+
+@pytest.mark.parametrize(("optimizer", "by", "precision", "strategy", "each"), STATES)
+def test_states_on_disk(optimizer: str, by: str, precision: str, strategy: str, each: int) -> None:
+    training = {"optimizer": optimizer, "optimizer_implementation": by, "precision": precision}
+    host = answer(training=training, parallelism={"strategy": strategy}, host={"save": "checkpoint"}).host
+    assert host is not None
+    assert host.disk_bytes["optimizer"] == pytest.approx(each * PARAMETERS, rel=1e-3)
+
+
 def test_workers_and_their_batches_are_counted() -> None:
     none, some = (phase("train", host={"data_loader_workers": n}) for n in (0, 6))
     batch = 3 * 8 * 2048

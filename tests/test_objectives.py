@@ -8,8 +8,10 @@ import pytest
 
 from estimator import estimate
 from estimator.answer import Memory
+from estimator.errors import InvalidJob, UnknownName
 from estimator.families import count
 from estimator.specs.resolve import resolve
+from tests.tapes import played, unrolled
 
 MODEL = "qwen2.5-0.5b"
 
@@ -49,6 +51,53 @@ def test_ddp_averages_the_gradients_of_the_trained_model_alone() -> None:
 @pytest.mark.parametrize("prompt", [0, 1, 128, 511])
 def test_a_longer_prompt_never_needs_more(prompt: int) -> None:
     assert _memory(objective=_dpo(prompt_length=prompt)).peak_bytes <= _memory(objective="dpo").peak_bytes
+
+
+def _grpo(engine: Any, card: str = "a100-80gb", **training: Any) -> Memory:
+    asked = {"type": "grpo", "prompt_length": 128, "generation": engine}
+    job = {"model": MODEL, "hardware": {"gpu": card}, "training": {"sequence_length": 512, **training, "objective": asked}}
+    return estimate(job).memory
+
+
+def test_a_model_that_writes_keeps_a_cache() -> None:
+    peaks = []
+    for tokens in (129, 130, 131, 512, 2048, 4096):
+        memory = _grpo("transformers", sequence_length=tokens, precision="bf16-true", gradient_accumulation_steps=64)
+        peaks.append(memory.phases["generate"])
+    assert peaks == sorted(peaks)
+    cache = 24 * 2 * 2 * 64 * 2 * 64  # layers, keys and values, heads, size, bytes, sequences; of one token
+    assert peaks[-1] - peaks[-2] == pytest.approx(2048 * cache, rel=0.1)
+
+
+def test_what_a_model_writes_changes_nothing_of_the_step_but_what_waits() -> None:
+    itself, elsewhere = _grpo("transformers"), _grpo("server")
+    assert set(itself.phases) - set(elsewhere.phases) == {"generate"}
+    assert 0 <= elsewhere.peak_bytes - itself.peak_bytes < 2**20
+
+
+def test_layers_that_write_are_folded_as_they_are_unrolled() -> None:
+    asked = {"type": "grpo", "prompt_length": 20, "generation": "transformers"}
+    job = {"model": MODEL, "training": {"precision": "bf16-mixed", "sequence_length": 32, "objective": asked}}
+    assert played(job)[1].phases == unrolled(job)[1].phases
+
+
+def test_an_engine_takes_its_share_beside_the_peak() -> None:
+    alone, beside, asleep = (_grpo(engine) for engine in ("server", "vllm", {"engine": "vllm", "sleep": True}))
+    assert alone.capacity_bytes is not None
+    share = int(0.3 * alone.capacity_bytes)
+    assert beside.total_bytes - alone.total_bytes == beside.overhead["vllm_engine"] == share
+    assert alone.total_bytes < asleep.total_bytes < beside.total_bytes
+    assert asleep.overhead["vllm_engine"] == max(0, alone.resident_bytes + share - alone.peak_bytes)
+
+
+def test_a_teacher_is_one_more_model_and_never_a_file_to_a_service() -> None:
+    asked = {"type": "distillation", "prompt_length": 128}
+    taught, alone = _memory(objective={**asked, "teacher": MODEL}), _memory()
+    parameters = 4 * count(resolve(MODEL).spec)
+    assert parameters <= taught.resident_bytes - alone.resident_bytes < 1.001 * parameters
+    job = {"model": MODEL, "training": {"objective": {**asked, "teacher": "/etc/config.json"}}}
+    with pytest.raises((InvalidJob, UnknownName)):
+        estimate(job, allow_files=False)
 
 
 def test_evaluation_changes_nothing_of_the_step() -> None:

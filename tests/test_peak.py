@@ -8,24 +8,15 @@ from typing import Any
 import pytest
 
 from estimator import Answer, WillItFitError, estimate
-from estimator.tape.peak import tensors
 from tests.jobs import cases, job_of
-from tests.tapes import peaks, played, unrolled
+from tests.tapes import SMALL, assert_folded_as_unrolled
 
 TABLE = [job_of(case) for case in cases("real_steps")] + [case["job"] for case in cases("golden")]
-SMALL = {
-    "model_type": "llama",
-    "hidden_size": 512,
-    "intermediate_size": 1408,
-    "num_attention_heads": 8,
-    "num_key_value_heads": 4,
-    "vocab_size": 64,
-    "num_hidden_layers": 12,
-}
+MODEL = {**SMALL, "num_hidden_layers": 12, "vocab_size": 64}
 
 
 def answer(model: dict[str, Any], **settings: Any) -> Answer:
-    return estimate({"model": {**SMALL, **model}, "training": {"precision": "bf16-true", **settings}})
+    return estimate({"model": {**MODEL, **model}, "training": {"precision": "bf16-true", **settings}})
 
 
 @pytest.mark.parametrize("job", TABLE, ids=lambda job: str(job["model"])[:40])
@@ -52,9 +43,7 @@ def test_the_tensors_at_the_peak_are_the_peak(job: dict[str, Any]) -> None:
 @pytest.mark.parametrize("job", [job for job in TABLE if job.get("task") != "serve"], ids=lambda job: str(job["model"])[:40])
 def test_layers_that_share_a_slot_are_told_apart(job: dict[str, Any]) -> None:
     """Places and tensors are those of a tape on which every layer is played by itself."""
-    (folded, said), (long, long_said) = played(job), unrolled(job)
-    assert peaks(folded, said) == peaks(long, long_said)
-    assert tensors(folded, said.alive) == tensors(long, long_said.alive)
+    assert_folded_as_unrolled(job)
 
 
 def test_a_large_vocabulary_peaks_in_the_loss() -> None:

@@ -16,11 +16,9 @@ from estimator.families import heads
 from estimator.job.adapter import PromptLearning
 from estimator.specs.published import published
 from estimator.specs.resolve import resolve
-from estimator.tape.peak import tensors
 from estimator.verify.model import freeze, plain
 from estimator.verify.prompts import prompted
-from tests.tapes import peaks, played, unrolled
-from tests.test_tape import SMALL
+from tests.tapes import SMALL, assert_folded_as_unrolled
 
 PARTS = [
     "bias",
@@ -31,6 +29,7 @@ PARTS = [
     {"names": ["self_attn"], "last": 3},
     {"names": ["lm_head"]},
     {"outside": True},
+    {"badam": True, "layers": "1, 3-4"},
 ]
 
 WITHOUT_BIASES = ("llama-3.2-1b", "mixtral-8x7b", "gemma-2-2b")
@@ -81,10 +80,7 @@ def test_layers_behind_prompts_are_those_that_would_be_played(adapter: dict[str,
     }
     if checkpointing == "sqrt" and strategy == "fsdp2":
         return
-    (tape, folded), (long_tape, long) = played(job), unrolled(job)
-    assert folded.phases == long.phases
-    assert peaks(tape, folded) == peaks(long_tape, long)
-    assert tensors(tape, folded.alive) == tensors(long_tape, long.alive)
+    assert_folded_as_unrolled(job)
 
 
 @settings(max_examples=150, deadline=None, derandomize=True)
@@ -94,10 +90,7 @@ def test_layers_that_are_replayed_are_those_that_would_be_played(job: dict[str, 
         estimate(job)
     except WillItFitError:
         return
-    (tape, folded), (long_tape, long) = played(job), unrolled(job)
-    assert folded.phases == long.phases
-    assert peaks(tape, folded) == peaks(long_tape, long)
-    assert tensors(tape, folded.alive) == tensors(long_tape, long.alive)
+    assert_folded_as_unrolled(job)
 
 
 @pytest.mark.parametrize(
@@ -168,6 +161,24 @@ def test_no_layers_that_lisa_draws_are_worse_than_the_worst(checkpointing: str, 
 
     drawn = [peak({"lisa": 2, "layers": f"{a}, {b}"}) for a, b in combinations(range(6), 2)]
     assert peak({"lisa": 2}) == max(drawn)
+
+
+@pytest.mark.parametrize("checkpointing", ["none", "full", {"every": 3}, "sqrt"])
+@pytest.mark.parametrize("targets", ["all-linear", ["q_proj", "down_proj"]])
+def test_layers_under_masks_are_those_that_would_be_played(targets: Any, checkpointing: Any) -> None:
+    training = {"sequence_length": 300, "gradient_accumulation_steps": 2, "activation_checkpointing": checkpointing}
+    job = {"model": {**SMALL, "num_hidden_layers": 8}, "training": {**training, "pruning": {"targets": targets}}}
+    assert_folded_as_unrolled(job)
+
+
+@pytest.mark.parametrize("checkpointing", ["none", "full"])
+def test_no_turn_of_badam_is_worse_than_the_worst(checkpointing: str) -> None:
+    def peak(**part: Any) -> int:
+        training = {"precision": "bf16-true", "sequence_length": 512, "activation_checkpointing": checkpointing}
+        trained = {"training": {**training, "trainable": {"badam": True, **part}}}
+        return estimate({"model": {**SMALL, "num_hidden_layers": 6}, **trained}).memory.peak_bytes
+
+    assert peak() == max(peak(layers=str(layer)) for layer in range(6))
 
 
 def test_lisa_that_drops_states_holds_those_of_few_layers() -> None:

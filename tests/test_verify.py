@@ -69,7 +69,9 @@ def test_the_first_operations_that_differ(file: str, capsys: pytest.CaptureFixtu
         ({"training": {"quantization": "nf4", "adapter": {}}}, "training.quantization"),
         ({"training": {"implementation": "liger"}}, "training.implementation"),
         ({"training": {"loss": "fused"}}, "training.loss"),
+        ({"training": {"loss": "cut"}}, "training.loss"),
         ({"training": {"attention": "flash_attention_2"}}, "training.attention"),
+        ({"training": {"attention": "flash_attention_3"}, "hardware": {"gpu": "h100"}}, "training.attention"),
         ({"training": {"transformers_release": "4.45"}}, "training.transformers_release"),
         ({"parallelism": {"strategy": "zero2"}, "hardware": {"gpus": 2}}, "parallelism.strategy"),
     ],
@@ -78,6 +80,12 @@ def test_what_cannot_be_played_is_refused(change: dict[str, object], where: str)
     with pytest.raises(NotModelled, match="verify cannot play") as refused:
         compare.verify({**JOB, **change})
     assert refused.value.where == where
+
+
+def test_without_torchao_it_says_so() -> None:
+    job = {**JOB, "hardware": {"gpu": "h100"}, "training": {"float8": "tensorwise"}}
+    with mock.patch.object(compare, "find_spec", return_value=None), pytest.raises(NotModelled, match="pip install torchao"):
+        compare.verify(job)
 
 
 def test_without_torch_it_says_what_to_install(file: str, capsys: pytest.CaptureFixture[str]) -> None:

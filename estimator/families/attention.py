@@ -1,4 +1,5 @@
-"""Attention as transformers calls it: by hand (`eager`) or through torch's `scaled_dot_product_attention` (`sdpa`).
+"""Attention as transformers calls it: by hand (`eager`), through torch's `scaled_dot_product_attention` (`sdpa`), or by
+FlashAttention, of whose second release torch has the kernel.
 
 Queries are [batch, heads, tokens, size]; keys and values may have fewer heads.
 """
@@ -8,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from estimator import dtypes
+from estimator.tape.flash3 import flash_3
 from estimator.tape.math_attention import repeat_heads
 from estimator.tape.matmul import matmul
 from estimator.tape.pointwise import add, dropout, mul_scalar, softmax, tanh, to, where
@@ -41,6 +43,8 @@ class Attention:
         """
         if self.implementation == "eager":
             return self._eager(q, k, v, mask, bias)
+        if self.implementation == "flash_attention_3":
+            return contiguous(transpose(flash_3(q, k, v, self.causal), 1, 2)), None
         if bias is not None:
             mask = _position_bias(bias, self.causal)
         return contiguous(transpose(sdpa(q, k, v, mask, self.dropout, self.causal), 1, 2)), None
@@ -94,7 +98,7 @@ def causal_mask(
     `window`, where keys begin before it, or where the batch is padded or packed: then it is a mask of each sequence
     (masking_utils.py, `sdpa_mask`).
     """
-    keys = tape.prefix + tokens
+    keys = tape.prefix + (tape.generating.length if tape.generating else tokens)
     if implementation == "eager":
         return empty(tape, (batch, 1, tokens, keys), dtype, "where")
     if implementation == "sdpa" and tape.batch_mask != "none":

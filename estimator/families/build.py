@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from estimator.dtypes import DType
 from estimator.errors import InvalidJob, NotModelled
 from estimator.families.changes import Adapter, Cache, Quantization, Trained
-from estimator.families.kernels import EAGER, Gated, Kernels
+from estimator.families.kernels import EAGER, Gated, Kernels, LinearKind
 from estimator.families.layers import Checkpointing, Edges, Layer, Layers, Part
 from estimator.families.modules import (
     AdaptedEmbedding,
@@ -35,12 +35,9 @@ from estimator.tape.layout import Shape
 from estimator.tape.tape import OTHER_MODEL, PARAMETER, Tape
 from estimator.tape.tensor import Tensor, empty
 
-LinearKind = Callable[[Tensor, Tensor | None], Module]
-"""A linear layer of a weight [out, in] and a bias."""
-
 Kind = TypeVar("Kind")
 
-WHOLE = "bitsandbytes stores linear layers in few bits, and experts' weights are none: they stay as they are"
+WHOLE = "linear layers are stored in few bits, and experts' weights are none: they stay as they are"
 
 
 def within(name: str, paths: tuple[str, ...]) -> bool:
@@ -68,7 +65,10 @@ class Builder:
     """Parts of the names of linear layers that stay as they are beside quantized ones."""
     adapter: Adapter | None = None
     trained: Trained | None = None
+    pruning: Callable[[Builder, str, Module], Module] = lambda build, name, module: module
     cache: Callable[[], Cache] | None = None
+    served: bool = False
+    """Whether the model is not there to be trained."""
     unrolled: bool = False
     beside: str = ""
     """What the model is to the one that is trained, where it is another: it is in evaluation mode."""
@@ -97,13 +97,8 @@ class Builder:
 
     @property
     def training(self) -> bool:
-        """Whether the model is built to be trained: a served one has a cache instead, in which no prefix is trained."""
-        return self._held and not self.beside
-
-    @property
-    def _held(self) -> bool:
-        """Whether it is held as a model that is trained, if it is not: nobody freezes one that is only asked."""
-        return self.cache is None or self.tape.prefix > 0
+        """Whether the model is built to be trained. One that is only asked, beside it, is held as if it were, not frozen."""
+        return not self.served and not self.beside
 
     @property
     def each_alone(self) -> bool:
@@ -127,7 +122,7 @@ class Builder:
     ) -> Tensor:
         """A new parameter; frozen where an adapter or other parameters are trained instead, unless `trainable` says otherwise."""
         if trainable is None:
-            trainable = self._held and (self._trains(name) if self.adapter else self.quantization is None)
+            trainable = not self.served and (self._trains(name) if self.adapter else self.quantization is None)
             trainable = trainable and (self.trained is None or self.trained.trains(name, self._chosen))
         dtype = dtype or (self.norms if self.norms and "norm" in name else self.dtype)
         with self.tape.counting(OTHER_MODEL if self.beside else PARAMETER):
@@ -138,6 +133,11 @@ class Builder:
         self.parameters.append(parameter)
         self._unit.append(parameter)
         return tensor
+
+    def trained_linear(self, name: str, shape: Shape, dtype: DType) -> Linear:
+        """A linear layer [out, in] without bias, trained beside a frozen one."""
+        module = Linear(self.parameter(name + ".weight", shape, dtype, trainable=True), None)
+        return self.sharding.leaf(module, self._unit)
 
     def _trains(self, name: str) -> bool:
         """Whether an adapter leaves a parameter of the model trainable: some train all biases, too."""
@@ -166,6 +166,7 @@ class Builder:
         if self.quantization is not None and quantized and not within(name, self.whole):
             module = self.quantization.linear(self, name, (outputs, inputs), bias)
         else:
+            kind = kind if within(name, self.whole) else self.kernels.linear(kind, inputs, outputs)
             module = kind(*self._weights(name, (outputs, inputs), outputs, bias, self._adapts(name)))
         return self._adapted(name, module, inputs, outputs)
 
@@ -226,7 +227,7 @@ class Builder:
             self.parameter(name + ".original.weight", (outputs, inputs), trainable=False)
             if bias:
                 self.parameter(name + ".original.bias", (outputs,), trainable=False)
-            return Linear(*self._copied(name, (outputs, inputs), outputs, bias))
+            return self.sharding.leaf(Linear(*self._copied(name, (outputs, inputs), outputs, bias)), self._unit, adapts=False)
         weight = self.parameter(name + ".weight", (outputs, inputs))
         return Linear(weight, self.parameter(name + ".bias", (outputs,)) if bias else None)
 
@@ -358,6 +359,6 @@ class Builder:
     def _adapted(self, name: str, module: Module, inputs: int, outputs: int) -> Module:
         self.linears.append(name)
         if self.adapter is None or not self._adapts(name):
-            return module
+            return self.pruning(self, name, module)
         self.adapted.append(name)
         return self.adapter.adapt(self, name, module, inputs, outputs)

@@ -15,12 +15,12 @@ from estimator.families.attention import Attention
 from estimator.families.build import Builder
 from estimator.families.heads import CausalLM, Head
 from estimator.families.llama import MLP
-from estimator.families.modules import rotary_table
+from estimator.families.modules import rotary_table, token_positions
 from estimator.families.windows import SLIDING, LayerType, WindowedSpec, causal_masks, layer_types
 from estimator.specs.spec import RotaryDecoderSpec, Size
 from estimator.tape.layout import Shape
 from estimator.tape.pointwise import add, add_scalar, mean_last, mul, mul_scalar, neg, pow_scalar, rsqrt, sub, to
-from estimator.tape.tensor import Tensor, empty
+from estimator.tape.tensor import Tensor
 from estimator.tape.views import every_second, reshape, stack_last, transpose, unsqueeze
 
 
@@ -157,7 +157,7 @@ class Cohere:
         tape, spec = ids.tape, self.spec
         batch, tokens = ids.shape
         embeds = self.embed_tokens(ids)
-        positions = add_scalar(empty(tape, (1, tokens), dtypes.int64, "arange"))
+        positions = token_positions(tape, tokens)
         masks = causal_masks(spec, tape, batch, tokens, embeds.dtype, self.attention)
         hidden = embeds
         cos, sin = rotary_table(tape, tokens, spec.head_dim, hidden.dtype)

@@ -15,11 +15,11 @@ from estimator.families.attention import Attention
 from estimator.families.build import Builder
 from estimator.families.heads import CausalLM, decoder_heads
 from estimator.families.llama import MLP
-from estimator.families.modules import rotary_table, rotate
+from estimator.families.modules import rotary_table, rotate, token_positions
 from estimator.families.windows import WindowedSpec, causal_masks, layer_types
 from estimator.specs.spec import Activation, RotaryDecoderSpec, Size, called
 from estimator.tape.pointwise import add, add_scalar, mean_last, mul, mul_scalar, pow_scalar, rsqrt, tanh, to
-from estimator.tape.tensor import Tensor, empty
+from estimator.tape.tensor import Tensor
 from estimator.tape.views import reshape, transpose
 
 Cap = Annotated[float, Field(gt=0)]
@@ -200,7 +200,7 @@ class Gemma:
         tape, spec = ids.tape, self.spec
         batch, tokens = ids.shape
         embeds = self.embed_tokens(ids)
-        positions = add_scalar(empty(tape, (1, tokens), dtypes.int64, "arange"))
+        positions = token_positions(tape, tokens)
         masks = causal_masks(spec, tape, batch, tokens, embeds.dtype, self.attention)
         hidden = embeds
         if spec.tables:

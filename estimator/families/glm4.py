@@ -9,15 +9,14 @@ from typing import Annotated
 
 from pydantic import Field
 
-from estimator import dtypes
 from estimator.families.attention import Attention, causal_mask
 from estimator.families.build import Builder
 from estimator.families.heads import decoder_heads
-from estimator.families.modules import rotary_table
+from estimator.families.modules import rotary_table, token_positions
 from estimator.families.phi3 import FusedMLP
 from estimator.families.rotary import PartialRotarySpec, frequencies
 from estimator.specs.spec import Size
-from estimator.tape.pointwise import add, add_scalar, mul, neg
+from estimator.tape.pointwise import add, mul, neg
 from estimator.tape.tensor import Tensor, empty
 from estimator.tape.views import cat, every_second, narrow, reshape, stack_last, transpose, unsqueeze
 
@@ -117,7 +116,7 @@ class Glm4:
         tape, spec = ids.tape, self.spec
         batch, tokens = ids.shape
         embeds = self.embed_tokens(ids)
-        positions = add_scalar(empty(tape, (1, tokens), dtypes.int64, "arange"))
+        positions = token_positions(tape, tokens)
         mask = causal_mask(tape, batch, tokens, embeds.dtype, self.attention, None)
         hidden = embeds
         cos, sin = rotary_table(tape, tokens, spec.rotary_size, hidden.dtype)

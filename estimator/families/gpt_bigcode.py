@@ -19,10 +19,10 @@ from estimator.families.heads import CausalLM, decoder_heads
 from estimator.families.held import Held, PerLayer
 from estimator.families.layers import hidden_of
 from estimator.families.losses import CausalLoss
-from estimator.families.modules import ACTIVATIONS
+from estimator.families.modules import ACTIVATIONS, token_positions
 from estimator.specs.spec import Activation, Depth, FullHeadsSpec, Probability, Size, called
-from estimator.tape.pointwise import add, add_scalar, dropout
-from estimator.tape.tensor import Tensor, empty
+from estimator.tape.pointwise import add, dropout
+from estimator.tape.tensor import Tensor
 from estimator.tape.views import contiguous, reshape, split, transpose, unsqueeze
 
 
@@ -143,7 +143,7 @@ class GPTBigCode:
         tape = ids.tape
         batch, tokens = ids.shape
         embeds = self.wte(ids)
-        positions = add_scalar(empty(tape, (1, tokens), dtypes.int64, "arange"))
+        positions = token_positions(tape, tokens)
         mask = causal_mask(tape, batch, tokens, embeds.dtype, self.attention, None)
         places = self.wpe(positions)
         hidden = add(embeds, places)

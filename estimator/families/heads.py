@@ -85,9 +85,13 @@ class CausalLM:
         return self.lm_head(hidden)
 
 
-def takes_chunks(model: Model) -> bool:
-    """Whether the loss can be computed in chunks: the model's logits are its output layer's, and its loss is that of all."""
-    return isinstance(model, CausalLM) and type(model).logits is CausalLM.logits and type(model).forward is CausalLM.forward
+def takes_chunks(model: Model, biased: bool = True) -> bool:
+    """Whether the loss can be computed in chunks: the model's logits are its output layer's, and its loss is that of all.
+
+    `biased`: also where that layer has a bias.
+    """
+    plain = isinstance(model, CausalLM) and type(model).logits is CausalLM.logits and type(model).forward is CausalLM.forward
+    return plain and (biased or (isinstance(model, CausalLM) and model.lm_head.bias is None))
 
 
 class SequenceClassification:

@@ -9,13 +9,17 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from estimator.families.losses import CausalLoss, fast_linear_loss, liger_loss
-from estimator.families.modules import ACTIVATIONS, Module, RMSNorm, rotate
+from estimator.families.modules import ACTIVATIONS, Float8Linear, Module, RMSNorm, rotate
 from estimator.tape import fused
+from estimator.tape.cut import cut_cross_entropy
+from estimator.tape.float8 import ALIGNMENT, SCALINGS
 from estimator.tape.pointwise import mul
 from estimator.tape.tensor import Tensor
 
 Gated = Callable[[Tensor, Module, Module], Tensor]
 """(x, gate projection, up projection) -> activation(gate(x)) * up(x)."""
+LinearKind = Callable[[Tensor, Tensor | None], Module]
+"""A linear layer of a weight [out, in] and a bias."""
 
 
 def eager_gated(activation: str) -> Gated:
@@ -41,6 +45,8 @@ class Kernels:
     loss: CausalLoss = field(default_factory=CausalLoss)
     release: str = "5"
     """The release of transformers whose modules they stand in."""
+    linear: Callable[[LinearKind, int, int], LinearKind] = lambda kind, inputs, outputs: kind
+    """What stands in a linear layer's place."""
 
 
 EAGER = Kernels()
@@ -55,8 +61,21 @@ _LOSSES = {"5": CausalLoss(), "4.48": CausalLoss(shifts_logits=True), "4.45": Ca
 _FUSED_LOSS = {"transformers": liger_loss, "fast-kernels": fast_linear_loss, "liger": liger_loss}
 
 
+def in_float8(found: Kernels, recipe: str) -> Kernels:
+    """With linear layers of torchao's, where both sizes are such as its products take; others stay as they are."""
+    scaling = SCALINGS[recipe]
+
+    def linear(kind: LinearKind, inputs: int, outputs: int) -> LinearKind:
+        if inputs % ALIGNMENT or outputs % ALIGNMENT:
+            return kind
+        return lambda weight, bias: Float8Linear(weight, bias, scaling)
+
+    return replace(found, linear=linear)
+
+
 def kernels(implementation: str, loss: str, release: str) -> Kernels:
-    """The kernels of an `implementation`, with its own loss (`eager`) or with linear layer and loss in one (`fused`)."""
+    """The kernels of an `implementation`, with its own loss (`eager`) or with linear layer and loss in one (`fused`, and Apple's
+    `cut`)."""
     usual = _LOSSES[release]
     if implementation == "fast-kernels":
         own = replace(usual, shifts_logits=True, entropy=fused.cross_entropy)
@@ -68,6 +87,8 @@ def kernels(implementation: str, loss: str, release: str) -> Kernels:
     found = replace(found, release=release)
     if loss == "chunked":
         return replace(found, loss=replace(found.loss, in_chunks=True))
+    if loss == "cut":
+        return replace(found, loss=replace(found.loss, fused=cut_cross_entropy))
     if loss == "fused":
         return replace(found, loss=replace(found.loss, fused=_FUSED_LOSS[implementation]))
     return found

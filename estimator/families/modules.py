@@ -12,7 +12,8 @@ from estimator import dtypes
 from estimator.tape import loss
 from estimator.tape import normalization as norms
 from estimator.tape.convolution import convolution
-from estimator.tape.matmul import conv1d, linear
+from estimator.tape.float8 import Scaling, scaled_linear
+from estimator.tape.matmul import conv1d, linear, transposed
 from estimator.tape.pointwise import (
     add,
     add_scalar,
@@ -44,6 +45,19 @@ class Linear:
 
     def __call__(self, x: Tensor) -> Tensor:
         return linear(x, self.weight, self.bias)
+
+
+class Float8Linear(Linear):
+    """torchao's (float8/float8_linear.py): its products are in fp8, its bias is added afterwards."""
+
+    def __init__(self, weight: Tensor, bias: Tensor | None, scaling: Scaling):
+        super().__init__(weight, bias)
+        self.scaling = scaling
+
+    def __call__(self, x: Tensor) -> Tensor:
+        context = x.tape.autocast
+        out = scaled_linear(x if context is None else to(x, context.dtype), transposed(self.weight), self.scaling)
+        return out if self.bias is None else add(out, to(self.bias, out.dtype))
 
 
 class AdaptedLinear(Linear):
@@ -183,15 +197,20 @@ ACTIVATIONS: dict[str, Module] = {
 
 
 def token_positions(tape: Tape, tokens: int) -> Tensor:
-    """The positions of tokens, [1, tokens]: counted up, or those that the batch holds, as that of packed documents does."""
-    if tape.positions_given:
-        return Tensor(Storage(tape, 0, "position_ids", filled=False), (1, tokens), dtypes.int64)
+    """The positions of tokens, [1, tokens]: counted up, or those that the batch holds, as that of packed documents does.
+
+    While a model generates, it gets those of each sequence.
+    """
+    if tape.positions_given or tape.generating:
+        rows = tape.generating.sequences if tape.generating else 1
+        return Tensor(Storage(tape, 0, "position_ids", filled=False), (rows, tokens), dtypes.int64)
     return add_scalar(empty(tape, (1, tokens), dtypes.int64, "arange"))
 
 
 def rotary_table(tape: Tape, tokens: int, size: int, dtype: dtypes.DType) -> tuple[Tensor, Tensor]:
-    """Cosines and sines of the rotary embedding, [1, tokens, size] each, shared by every layer."""
-    shape = (1, tokens, size)
+    """Cosines and sines of the rotary embedding, [1, tokens, size] each, shared by every layer; of each sequence of its own while
+    a model generates."""
+    shape = (tape.generating.sequences if tape.generating else 1, tokens, size)
     return empty(tape, shape, dtype, "cos"), empty(tape, shape, dtype, "sin")
 
 

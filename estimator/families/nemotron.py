@@ -5,17 +5,16 @@ After transformers' modeling_nemotron.py (5.23).
 
 from __future__ import annotations
 
-from estimator import dtypes
 from estimator.families.attention import Attention, causal_mask
 from estimator.families.build import Builder
 from estimator.families.heads import decoder_heads
-from estimator.families.modules import ACTIVATIONS, rotary_table, rotate
+from estimator.families.modules import ACTIVATIONS, rotary_table, rotate, token_positions
 from estimator.families.rotary import PartialRotarySpec, frequencies
 from estimator.specs.spec import Activation, Size
 from estimator.tape.autocast import paused
 from estimator.tape.normalization import layer_norm
 from estimator.tape.pointwise import add, add_scalar, to
-from estimator.tape.tensor import Tensor, empty
+from estimator.tape.tensor import Tensor
 from estimator.tape.views import cat, narrow, reshape, transpose
 
 
@@ -128,7 +127,7 @@ class NemotronModel:
         tape, spec = ids.tape, self.spec
         batch, tokens = ids.shape
         embeds = self.embed_tokens(ids)
-        positions = add_scalar(empty(tape, (1, tokens), dtypes.int64, "arange"))
+        positions = token_positions(tape, tokens)
         mask = causal_mask(tape, batch, tokens, embeds.dtype, self.attention, spec.window)
         hidden = embeds
         cos, sin = rotary_table(tape, tokens, spec.rotary_size, hidden.dtype)

@@ -16,12 +16,12 @@ from estimator.families.attention import Attention
 from estimator.families.build import Builder
 from estimator.families.heads import decoder_heads
 from estimator.families.llama import MLP
-from estimator.families.modules import rotary_table, rotate
+from estimator.families.modules import rotary_table, rotate, token_positions
 from estimator.families.windows import WindowedSpec, causal_masks, layer_types
 from estimator.specs.spec import RotaryDecoderSpec
 from estimator.tape.normalization import layer_norm
 from estimator.tape.pointwise import add, add_scalar, clamp_in_place, mean_last, mul, pow_scalar, rsqrt, to
-from estimator.tape.tensor import Tensor, empty
+from estimator.tape.tensor import Tensor
 from estimator.tape.views import reshape, transpose
 
 
@@ -174,7 +174,7 @@ class Olmo:
         tape, spec = ids.tape, self.spec
         batch, tokens = ids.shape
         embeds = self.embed_tokens(ids)
-        positions = add_scalar(empty(tape, (1, tokens), dtypes.int64, "arange"))
+        positions = token_positions(tape, tokens)
         masks = causal_masks(spec, tape, batch, tokens, embeds.dtype, self.attention)
         hidden = embeds
         tables = {kind: rotary_table(tape, tokens, spec.head_dim, dtypes.float32) for kind in self.types}

@@ -12,11 +12,11 @@ from estimator import dtypes
 from estimator.families.attention import Attention, causal_mask
 from estimator.families.build import Builder
 from estimator.families.heads import decoder_heads
-from estimator.families.modules import ACTIVATIONS, rotary_table, rotated
+from estimator.families.modules import ACTIVATIONS, rotary_table, rotated, token_positions
 from estimator.families.rotary import PartialRotarySpec, frequencies
 from estimator.specs.spec import DecoderSpec, Probability, Size
-from estimator.tape.pointwise import add, add_scalar, dropout, mul
-from estimator.tape.tensor import Tensor, empty
+from estimator.tape.pointwise import add, dropout, mul
+from estimator.tape.tensor import Tensor
 from estimator.tape.views import cat, narrow, reshape, split, transpose, unsqueeze
 
 
@@ -144,7 +144,7 @@ class Phi3Model:
         tape, spec = ids.tape, self.spec
         batch, tokens = ids.shape
         embeds = self.embed_tokens(ids)
-        positions = add_scalar(empty(tape, (1, tokens), dtypes.int64, "arange"))
+        positions = token_positions(tape, tokens)
         mask = causal_mask(tape, batch, tokens, embeds.dtype, self.attention, spec.window)
         hidden = embeds
         cos, sin = rotary_table(tape, tokens, spec.rotary_size, hidden.dtype)

@@ -7,6 +7,7 @@ from typing import Any
 
 from estimator.dtypes import DType
 from estimator.families.layers import Edges, Layer
+from estimator.families.modules import Linear
 from estimator.families.parameter import Parameter
 from estimator.tape.layout import Shape
 from estimator.tape.tape import Tape
@@ -25,6 +26,10 @@ class Sharding:
     edges = Edges()
     input_dtype: DType | None = None
     """What the numbers that a layer is called with are cast to."""
+    rounds = 2
+    """Micro-steps that differ: the first, and those after it."""
+    flattens = False
+    """Whether the parameters of a layer lie in one tensor, so that all are of one type."""
 
     def parameter(self, tape: Tape, shape: Shape, dtype: DType, name: str) -> tuple[Tensor, Tensor]:
         """A new parameter: what the model computes with, and what this rank keeps of it."""
@@ -34,6 +39,10 @@ class Sharding:
     def unit(self, parameters: list[Parameter], layer: Layer) -> Layer:
         """A layer, with what must happen to its parameters before and after it runs."""
         return layer
+
+    def leaf(self, module: Linear, unit: list[Parameter], adapts: bool = True) -> Linear:
+        """A linear layer trained beside frozen ones, or that `adapts` one; its parameters are the last of its layer, `unit`."""
+        return module
 
     def root(self, parameters: list[Parameter], model: Forward) -> Forward:
         """The whole model, with what must happen to the parameters outside its layers."""

@@ -10,15 +10,14 @@ from typing import Self
 
 from pydantic import model_validator
 
-from estimator import dtypes
 from estimator.families.attention import Attention, causal_mask
 from estimator.families.build import Builder
 from estimator.families.heads import decoder_heads
-from estimator.families.modules import LayerNorm, rotary_table, rotate
+from estimator.families.modules import LayerNorm, rotary_table, rotate, token_positions
 from estimator.families.rotary import PartialRotarySpec, frequencies
 from estimator.specs.spec import Probability, Size
-from estimator.tape.pointwise import add, add_scalar, dropout
-from estimator.tape.tensor import Tensor, empty
+from estimator.tape.pointwise import add, dropout
+from estimator.tape.tensor import Tensor
 from estimator.tape.views import cat, narrow, reshape, split, transpose
 
 
@@ -144,7 +143,7 @@ class StableLmModel:
         tape, spec = ids.tape, self.spec
         batch, tokens = ids.shape
         embeds = self.embed_tokens(ids)
-        positions = add_scalar(empty(tape, (1, tokens), dtypes.int64, "arange"))
+        positions = token_positions(tape, tokens)
         mask = causal_mask(tape, batch, tokens, embeds.dtype, self.attention, spec.window)
         hidden = embeds
         cos, sin = rotary_table(tape, tokens, spec.rotary_size, hidden.dtype)

@@ -5,15 +5,14 @@ After transformers' modeling_starcoder2.py (5.23).
 
 from __future__ import annotations
 
-from estimator import dtypes
 from estimator.families.attention import Attention, causal_mask
 from estimator.families.build import Builder
 from estimator.families.heads import decoder_heads
-from estimator.families.modules import ACTIVATIONS, rotary_table, rotate
+from estimator.families.modules import ACTIVATIONS, rotary_table, rotate, token_positions
 from estimator.families.rotary import RotarySpec, frequencies
 from estimator.specs.spec import Activation, Probability, Size
-from estimator.tape.pointwise import add, add_scalar, dropout
-from estimator.tape.tensor import Tensor, empty
+from estimator.tape.pointwise import add, dropout
+from estimator.tape.tensor import Tensor
 from estimator.tape.views import reshape, transpose
 
 
@@ -112,7 +111,7 @@ class Starcoder2Model:
         tape, spec = ids.tape, self.spec
         batch, tokens = ids.shape
         embeds = self.embed_tokens(ids)
-        positions = add_scalar(empty(tape, (1, tokens), dtypes.int64, "arange"))
+        positions = token_positions(tape, tokens)
         mask = causal_mask(tape, batch, tokens, embeds.dtype, self.attention, spec.window)
         hidden = embeds
         hidden = dropout(hidden, self.dropout)

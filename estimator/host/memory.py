@@ -13,6 +13,7 @@ from estimator.facts import MeasuredFact
 from estimator.host import weights
 from estimator.host.disk import model_bytes
 from estimator.host.phases import Parts, offloaded, phases
+from estimator.host.states import states_bytes
 from estimator.job import Host as Asked
 from estimator.job import Job
 from estimator.parallel.zero3_offload import OffloadedZero3, nvme_bytes
@@ -43,18 +44,6 @@ def check_host(job: Job) -> None:
         raise NotModelled("saving quantized weights is not modelled yet; write adapter", "host.save")
     if training.quantization and host.merge:
         raise NotModelled("merging into quantized weights is not modelled yet; leave it out", "host.merge")
-
-
-def host_settled(job: Job) -> Job:
-    """The job with how it loads and what it saves, where it does not say so."""
-    if job.task == "serve":
-        return job
-    strategy, host = job.parallelism.strategy, job.host
-    loading = "device" if job.training.quantization else "first" if strategy in ("fsdp2", "zero3") else "each"
-    save = "adapter" if job.training.adapter else "model"
-    return job.model_copy(
-        update={"host": host.model_copy(update={"loading": host.loading or loading, "save": host.save or save})}
-    )
 
 
 def host_memory(job: Job, played: Play) -> Host | None:
@@ -91,8 +80,8 @@ def host_memory(job: Job, played: Play) -> Host | None:
 def _disk(job: Job, played: Play) -> dict[str, int]:
     """What is saved once, of the whole job; and the files of a node's states on NVMe.
 
-    An optimizer's file holds its states, DeepSpeed's also the float32 weights; what containers add, some hundred bytes per
-    tensor, is left out, and so are the states of optimizers other than Adam and SGD.
+    An optimizer's file holds its states, DeepSpeed's and Megatron's also the float32 weights; what containers add, some hundred
+    bytes per tensor, is left out.
     """
     build, found = played.build, {}
     model, adapter = weights.base(build), weights.adapter(build)
@@ -101,11 +90,7 @@ def _disk(job: Job, played: Play) -> dict[str, int]:
     if job.training.adapter and job.host.save != "none":
         found["adapter"] = model_bytes(adapter)
     if job.host.save in ("checkpoint", "sharded"):
-        zero = (job.parallelism.strategy or "").startswith("zero")
-        states = {"adamw": 2, "adam": 2, "sgd-momentum": 1, "sgd": 0}.get(job.training.optimizer)
-        each = 4 * (states + 1) if zero and states is not None else None
-        if states is not None:
-            found["optimizer"] = sum(t.numel * each if each else states * t.nbytes for t in adapter or model)
+        found["optimizer"] = states_bytes(job, build)
     if isinstance(build.sharding, OffloadedZero3) and (files := nvme_bytes(build.sharding)):
         found["nvme"] = job.hardware.gpus * files
     return found

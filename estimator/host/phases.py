@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from estimator.families.build import Builder
 from estimator.host import weights
 from estimator.host.disk import SHARD, shards
+from estimator.host.states import states_bytes
 from estimator.job import Job
 from estimator.tape.host import pinned_bytes
 from estimator.tape.offload import host_bytes
@@ -18,6 +19,9 @@ from estimator.tape.tape import COMPONENTS, Tape
 
 IDS = 3
 """Numbers of 8 bytes per token in a batch: its id, its mask, its label."""
+
+GATHERED = ("fsdp1", "fsdp2", "hsdp", "zero3")
+"""Strategies under which no rank has all weights."""
 
 Parts = dict[str, int]
 
@@ -59,8 +63,8 @@ def phases(job: Job, build: Builder, kept: Offloaded, process: int, worker: int)
     train["activations"] = train.get("activations", 0) + ranks * host_bytes(build.tape)
     found = {"load": load, "train": train}
     if host.save != "none":  # fsdp2's pinned gradients are freed by then, but torch keeps the blocks
-        held = kept.peak_bytes if job.parallelism.strategy == "fsdp2" else kept.resident_bytes
-        found["save"] = {**running, "offloaded": ranks * held, "saved": _gathered(job, model, adapter)}
+        held = kept.peak_bytes if job.parallelism.strategy in ("fsdp2", "hsdp") else kept.resident_bytes
+        found["save"] = {**running, "offloaded": ranks * held, "saved": _gathered(job, build, model, adapter)}
     if host.merge:
         widest = max(t.numel for t in model if len(t.shape) > 1)
         found["merge"] = {"processes": process, "loaded_weights": 2 * sum(t.numel for t in model), "merged_layer": 8 * widest}
@@ -88,19 +92,21 @@ def _data_loader(job: Job, worker: int) -> int:
     return host.data_loader_workers * worker + ready * batch + host.pin_memory * pinned_bytes(batch)
 
 
-def _gathered(job: Job, model: list[weights.Saved], adapter: list[weights.Saved]) -> int:
+def _gathered(job: Job, build: Builder, model: list[weights.Saved], adapter: list[weights.Saved]) -> int:
     """What the first rank has in memory of what it saves.
 
     The tensors of a file go to the host together (safetensors/torch.py, `_flatten_as_ptr`); sharded models are gathered there
-    whole (transformers, `gather_full_state_dict`; DeepSpeed, `_zero3_consolidated_16bit_state_dict`), as is fsdp2's optimizer.
-    Parts are saved tensor by tensor (torch.save, torch.distributed.checkpoint).
+    whole (transformers, `gather_full_state_dict`; DeepSpeed, `_zero3_consolidated_16bit_state_dict`; fsdp1's FULL_STATE_DICT,
+    `offload_to_cpu` and `rank0_only` in accelerate/utils/fsdp_utils.py), as is the optimizer of fsdp1 and fsdp2. fsdp1's adapter
+    is picked from the whole (`get_peft_model_state_dict`). Parts are saved tensor by tensor (torch.save,
+    torch.distributed.checkpoint).
     """
     strategy = job.parallelism.strategy
     if job.host.save == "adapter":
-        return weights.nbytes(adapter)
+        return weights.nbytes(adapter) + (weights.nbytes(model) if strategy == "fsdp1" else 0)
     if job.host.save == "sharded":
         return job.hardware.gpus * max(t.nbytes for t in model) // max(1, job.parallelism.data or 1)
-    if strategy in ("fsdp2", "zero3"):
-        optimizer = 8 * sum(t.numel for t in adapter or model) if job.host.save == "checkpoint" and strategy == "fsdp2" else 0
+    if strategy in GATHERED:
+        optimizer = states_bytes(job, build) if job.host.save == "checkpoint" and strategy != "zero3" else 0
         return weights.nbytes(model) + optimizer
     return max(map(weights.nbytes, shards(model, SHARD)))

@@ -12,6 +12,7 @@ from estimator.families.build import Builder
 from estimator.families.parameter import Parameter
 from estimator.parallel.zero import Zero
 from estimator.tape.layout import Shape
+from estimator.training.badam import BlockCopies
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,9 +45,14 @@ def adapter(build: Builder) -> list[Saved]:
 def _saved(build: Builder, parameters: list[Parameter]) -> Iterator[Saved]:
     """Each layer's by itself; the name of its stack and its number stand in for what the model's own classes call it."""
     for p in parameters:
-        dtype = p.tensor.dtype if isinstance(build.sharding, Zero) else p.local.dtype
+        dtype = saved_dtype(build, p)
         for i in range(p.times):
             yield Saved(p.name if p.slot is None else f"model.layers.{i}.{p.name}", dtype, p.tensor.shape)
+
+
+def saved_dtype(build: Builder, parameter: Parameter) -> DType:
+    """The type that a parameter is saved in."""
+    return parameter.tensor.dtype if isinstance(build.sharding, Zero | BlockCopies) else parameter.local.dtype
 
 
 def nbytes(tensors: list[Saved]) -> int:

@@ -12,7 +12,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, Field, ValidationError
 
 from estimator.errors import InvalidJob
-from estimator.job.adapter import AdaLora, Adapter, Dora, Ia3, LoHa, LoKr, Lora, Vera
+from estimator.job.adapter import AdaLora, Adapter, Boft, Dora, Ia3, LoHa, LoKr, Lora, Oft, Vera
 from estimator.job.dtypes import Dtypes
 from estimator.job.hardware import Hardware, Offload, Parallelism
 from estimator.job.host import Host
@@ -24,6 +24,7 @@ from estimator.validation import explain
 __all__ = [
     "AdaLora",
     "Adapter",
+    "Boft",
     "CheckpointForm",
     "Dora",
     "Dtypes",
@@ -34,6 +35,7 @@ __all__ = [
     "LoHa",
     "LoKr",
     "Lora",
+    "Oft",
     "Offload",
     "Parallelism",
     "Serving",

@@ -82,16 +82,22 @@ class AdaLora(LowRank):
     bias: Literal["none", "all", "lora_only"] = Field("none", description="which of the model's own biases are trained, too")
 
 
-class LoHa(Part):
-    """LoHa: a second weight for each layer, the product, number by number, of two matrices of a low rank."""
+class OnLayers(Part):
+    """A method for linear layers that drops nothing out."""
 
-    type: Literal["loha"]
-    rank: Rank = 8
+    type: str
     targets: Targets = ALL_LINEAR
     dtype: Type = "bf16"
     exclude: Pattern | list[str] | None = Field(None, description="names of layers that are not adapted, or a pattern")
     layers: Chosen | None = Field(None, description="numbers of the adapted layers, from 0 on; without it, all")
     modules_to_save: list[str] = Field([], description="names of modules of which a copy is trained as a whole")
+
+
+class LoHa(OnLayers):
+    """LoHa: a second weight for each layer, the product, number by number, of two matrices of a low rank."""
+
+    type: Literal["loha"]
+    rank: Rank = 8
 
 
 class LoKr(LoHa):
@@ -124,6 +130,31 @@ class Ia3(Part):
         if strange:
             raise ValueError(f"feedforward {', '.join(strange)} is not among the targets")
         return self
+
+
+class Oft(OnLayers):
+    """OFT: a matrix of square blocks on the diagonal; where the inputs do not divide, PEFT takes the nearest number that does."""
+
+    type: Literal["oft"]
+    block_size: Count | None = Field(None, description="rows of a block; without it and blocks, 32")
+    blocks: Count | None = Field(None, description="how many blocks instead (PEFT's r)")
+    shared: bool = Field(False, description="all blocks of a layer are the same (block_share)")
+    neumann: bool = Field(True, description="blocks by a sum of powers (use_cayley_neumann); false: by solving equations")
+    bias: Literal["none", "all", "oft_only"] = Field("none", description="which of the model's own biases are trained, too")
+
+    @model_validator(mode="after")
+    def _one_size(self) -> Self:
+        if self.block_size is not None and self.blocks is not None:
+            raise ValueError("block_size times blocks is a layer's inputs: give one of them")
+        return self
+
+
+class Boft(OnLayers):
+    """BOFT: the same and a factor for each output, as PEFT runs it without its CUDA extension: one factor of a butterfly."""
+
+    type: Literal["boft"]
+    block_size: Count = Field(4, description="rows of a block, which divides the inputs of each adapted layer")
+    bias: Literal["none", "all", "boft_only"] = Field("none", description="which of the model's own biases are trained, too")
 
 
 class PromptLearning(Part):
@@ -167,7 +198,7 @@ def branch(method: object) -> str:
     return f"type[{method}]"
 
 
-OnWeights = Lora | Dora | AdaLora | Vera | Ia3 | LoHa | LoKr
+OnWeights = Lora | Dora | AdaLora | Vera | Ia3 | LoHa | LoKr | Oft | Boft
 """A method that changes what layers compute with their weights."""
 Adapter = Annotated[
     Annotated[Lora, Tag(branch("lora"))]
@@ -177,6 +208,8 @@ Adapter = Annotated[
     | Annotated[Ia3, Tag(branch("ia3"))]
     | Annotated[LoHa, Tag(branch("loha"))]
     | Annotated[LoKr, Tag(branch("lokr"))]
+    | Annotated[Oft, Tag(branch("oft"))]
+    | Annotated[Boft, Tag(branch("boft"))]
     | Annotated[PromptTuning, Tag(branch("prompt-tuning"))]
     | Annotated[PTuning, Tag(branch("p-tuning"))]
     | Annotated[PrefixTuning, Tag(branch("prefix-tuning"))],

@@ -17,6 +17,10 @@ class Evaluation(Part):
     keeps: Literal["loss", "logits"] = Field(
         "loss", description="what is gathered: losses alone (prediction_loss_only), or also logits and labels, for metrics"
     )
+    generates: Length | None = Field(
+        None,
+        description="tokens that the model writes after each sequence (predict_with_generate), which are gathered with labels",
+    )
     batches: Count = Field(
         1,
         description="batches gathered on the GPU before they move to the host: eval_accumulation_steps, or else all of the data",

@@ -52,6 +52,14 @@ class Parallelism(Part):
         description="whether FSDP1 gathers the next layer's parameters before it runs a layer's backward pass (BACKWARD_PRE)",
     )
     gradient_as_bucket_view: bool = False
+    replicas: Count | None = Field(
+        None, description="of hsdp: groups of GPUs that each hold the whole model in shards; without it, one in each node"
+    )
+    gradient_sync: bool = Field(
+        True,
+        description="of fsdp2 and hsdp: gradients are reduced after every micro-step; false: they stay whole until the last "
+        "(set_requires_gradient_sync)",
+    )
 
 
 class Offload(Part):

@@ -57,14 +57,16 @@ Implementation = Literal[
     "galore-torch",
     "apollo-torch",
     "pytorch-optimizer",
+    "llama-cookbook",
+    "transformer-engine",
 ]
 
 _TORCH: tuple[Implementation, ...] = ("foreach", "forloop")
-_ADAM: tuple[Implementation, ...] = ("fused", "foreach", "forloop", "bitsandbytes")
+_ADAM: tuple[Implementation, ...] = ("fused", "foreach", "forloop", "bitsandbytes", "transformer-engine")
 _BITS: tuple[Implementation, ...] = ("bitsandbytes",)
 
 IMPLEMENTATIONS: dict[str, tuple[Implementation, ...]] = {
-    "adamw": _ADAM,
+    "adamw": (*_ADAM, "llama-cookbook"),
     "adam": _ADAM,
     "sgd": ("foreach", "fused", "forloop"),
     "sgd-momentum": ("foreach", "fused", "forloop", "bitsandbytes"),
@@ -77,7 +79,7 @@ IMPLEMENTATIONS: dict[str, tuple[Implementation, ...]] = {
     "adafactor": ("transformers", "forloop", "foreach"),
     "muon": ("fused", "foreach", "forloop"),
     "lion": ("bitsandbytes", "lion-pytorch"),
-    "lamb": ("bitsandbytes",),
+    "lamb": _BITS,
     "ademamix": _BITS,
     "adamw-8bit": ("bitsandbytes", "torchao"),
     "adam-8bit": ("bitsandbytes", "torchao"),
@@ -106,6 +108,9 @@ IMPLEMENTATIONS: dict[str, tuple[Implementation, ...]] = {
 }
 """Who implements an optimizer; the first is the default. Of muon: which of torch's AdamW steps the rest of the parameters."""
 
+STATES: dict[Implementation, Literal["fp32", "bf16", "fp16"]] = {"llama-cookbook": "bf16", "transformer-engine": "fp32"}
+"""Implementations that let the type of the moments be chosen, and what it is where none is given."""
+
 RANKS = {"galore-adamw": 128, "apollo": 256, "apollo-mini": 1}
 """Optimizers that project gradients, and the rank that they project to where none is given."""
 
@@ -114,6 +119,11 @@ _WIDE: dict[str, str | bool] = {"optimizer_wide_embeddings": True}
 ALIASES: dict[str, dict[str, str | bool]] = {
     "adamw_torch": {"optimizer": "adamw", "optimizer_implementation": "foreach"},
     "adamw_torch_fused": {"optimizer": "adamw", "optimizer_implementation": "fused"},
+    "adamw_anyprecision": {
+        "optimizer": "adamw",
+        "optimizer_implementation": "llama-cookbook",
+        "optimizer_states": "fp32",
+    },
     "adamw_torch_8bit": {"optimizer": "adamw-8bit", "optimizer_implementation": "torchao"},
     "adamw_torch_4bit": {"optimizer": "adamw-4bit", "optimizer_implementation": "torchao"},
     "adamw_bnb_8bit": {"optimizer": "adamw-8bit", **_WIDE},

@@ -47,8 +47,15 @@ class Trainable(Part):
         "kept", description="with lisa: what becomes of the optimizer's states of layers that are frozen again"
     )
 
+    badam: bool = Field(
+        False,
+        description="BAdam: one such part at a time, of which the optimizer has float32 copies; by itself, the worst layer",
+    )
+
     @model_validator(mode="after")
     def _alone(self) -> Trainable:
+        if self.lisa is not None and self.badam:
+            raise ValueError("lisa and badam both say what is trained in turn: give one of them")
         if self.lisa is None and self.states == "dropped":
             raise ValueError("states are dropped only where lisa freezes layers again")
         if self.lisa is not None and (
@@ -61,8 +68,8 @@ class Trainable(Part):
     def _some(self) -> Trainable:
         if self.layers is not None and self.last is not None:
             raise ValueError("layers and last both say which layers: give one of them")
-        if not (self.layers or self.last or self.names or self.outside or self.lisa):
-            raise ValueError("nothing is trained: give layers, last, names, outside or lisa")
+        if not (self.layers or self.last or self.names or self.outside or self.lisa or self.badam):
+            raise ValueError("nothing is trained: give layers, last, names, outside, lisa or badam")
         return self
 
 

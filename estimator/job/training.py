@@ -13,6 +13,7 @@ from estimator.job.evaluation import Evaluation
 from estimator.job.objective import OneObjective
 from estimator.job.optimizer import ALIASES, Implementation, Optimizer
 from estimator.job.part import Bytes, Count, Length, Part, Storage, Tokens
+from estimator.job.pruning import Pruning
 from estimator.job.trainable import Trained
 
 Head = Literal[
@@ -85,12 +86,18 @@ class Training(Part):
         "megatron-fp16",
     ] = "bf16-mixed"
     dtypes: Dtypes | None = Field(None, description="parts of the precision that are otherwise than its recipe has them")
+    float8: Literal["tensorwise", "rowwise", "rowwise_with_gw_hp"] | None = Field(
+        None, description="products of the layers' linear modules in fp8: torchao's recipe (convert_to_float8_training)"
+    )
     tf32: bool = Field(
         False, description="float32 matrix products in TF32 (torch.backends.cuda.matmul.allow_tf32): time, no bytes"
     )
     optimizer: Optimizer = Field("adamw", description="which optimizer; names of transformers' Trainer are understood, too")
     optimizer_implementation: Implementation | None = Field(
         None, description="one of torch's three kinds, or a library; without it, the usual one: fused for adamw and adam"
+    )
+    optimizer_states: Literal["fp32", "bf16", "fp16"] | None = Field(
+        None, description="type of the moments, which llama-cookbook's (bf16) and transformer-engine's (fp32) Adam let one choose"
     )
     optimizer_rank: Count | None = Field(
         None, description="rank to which GaLore and APOLLO project gradients; without it, 128, 256, and 1 for apollo-mini"
@@ -117,12 +124,12 @@ class Training(Part):
     gradient_clipping: bool = Field(False, description="clip gradients by their norm (torch.nn.utils.clip_grad_norm_)")
     expandable_segments: bool = Field(False, description="PYTORCH_ALLOC_CONF=expandable_segments:True")
     zero_grad_to_none: bool = Field(True, description="free gradients between steps (optimizer.zero_grad(set_to_none=True))")
-    attention: Literal["eager", "sdpa", "flash_attention_2"] = "sdpa"
+    attention: Literal["eager", "sdpa", "flash_attention_2", "flash_attention_3"] = "sdpa"
     attention_mask: Literal["none", "padding", "packed"] = Field(
         "none",
         description="whether sequences are padded, so that the batch has a mask of its own, or documents are packed in one",
     )
-    loss: Literal["eager", "chunked", "fused"] = "eager"
+    loss: Literal["eager", "chunked", "fused", "cut"] = "eager"
     implementation: Literal["transformers", "fast-kernels", "liger", "megatron", "torchtitan"] = "transformers"
     expert_capacity_factor: Annotated[float, Field(gt=0, le=64)] | None = Field(
         None,
@@ -136,6 +143,7 @@ class Training(Part):
     )
     adapter: Adapter | None = None
     trainable: Trained = Field("all", description="which of the model's own parameters are trained; the others are frozen")
+    pruning: Pruning | None = Field(None, description="masks over weights (torch.nn.utils.prune); without it, none")
     quantization: Storage | None = Field(None, description="storage of frozen weights")
     quantization_group: Count | None = Field(
         None, description="quantized weights that share a scale (bitsandbytes' blocksize); without it, as many as is usual"
@@ -144,7 +152,8 @@ class Training(Part):
         None, description="what 4-bit layers compute in (bnb_4bit_compute_dtype); without it, the type of the other weights"
     )
     unquantized: list[str] | None = Field(
-        None, description="parts of the names of linear layers that are not quantized (llm_int8_skip_modules)"
+        None,
+        description="parts of the names of linear layers that are not quantized (llm_int8_skip_modules), or not in float8",
     )
     upcast_unquantized: Literal["none", "norms", "all"] = Field(
         "none",

@@ -23,7 +23,7 @@ from estimator.tape.autograd import attach, record
 from estimator.tape.host import pinned
 from estimator.tape.layout import Shape
 from estimator.tape.pointwise import to
-from estimator.tape.tape import COMMUNICATION, GRADIENT, Storage, Tape
+from estimator.tape.tape import COMMUNICATION, GRADIENT, ONCE, Storage, Tape
 from estimator.tape.tensor import Tensor, alias, empty
 
 
@@ -39,13 +39,27 @@ class Policy:
 
 
 class Fsdp2(Sharding):
-    """Sharding over `world` ranks. The state is that of one rank's communication context."""
+    """Sharding over `world` ranks. The state is that of one rank's communication context.
+
+    `replicas`: so many such groups hold the same (HSDP), and sum up what each has reduced. `syncs`: gradients are reduced after
+    every micro-step; without, they stay whole until the last (`set_requires_gradient_sync(False)`).
+    """
 
     edges = Edges(first=1, last=1)
 
-    def __init__(self, tape: Tape, world: int, policy: Policy, reshard_after_forward: bool = True):
+    def __init__(
+        self,
+        tape: Tape,
+        world: int,
+        policy: Policy,
+        reshard_after_forward: bool = True,
+        replicas: int = 1,
+        syncs: bool = True,
+    ):
         self.tape = tape
         self.world = world
+        self.replicas, self.syncs, self.reduces = replicas, syncs, True
+        self.rounds = 2 if syncs else 3
         self.policy = policy
         self.input_dtype = policy.parameters
         self.reshard_after_forward = reshard_after_forward
@@ -95,6 +109,9 @@ class Fsdp2(Sharding):
 
         return run
 
+    def micro_step(self, last: bool) -> None:
+        self.reduces = self.syncs or last
+
     def _cast(self, *inputs: Any) -> list[Any]:
         """A group's inputs in the policy's type (`cast_forward_inputs`)."""
         dtype = self.policy.parameters
@@ -112,7 +129,7 @@ class Fsdp2(Sharding):
         self.reducing = None
         self.forward_order.clear()
         for group in self.groups:
-            group.reduced = False
+            group.reduced, group.all_reduced = False, None
 
 
 class _Group:
@@ -126,6 +143,10 @@ class _Group:
         self.pending: Tensor | None = None
         self.complete = False
         self.reduced = False
+        self.accumulated: dict[int, Tensor] = {}
+        """Whole gradients that wait for the last micro-step, in the type in which they are reduced: by the parameter's number."""
+        self.all_reduced: Tensor | None = None
+        """What replicas have summed up, held until backward is over (`_all_reduce_state`)."""
 
     def gather(self) -> None:
         """Start the all-gather: a flat copy of the shards if they must be cast, and the flat buffer for all ranks."""
@@ -213,10 +234,10 @@ class _Group:
             return
         self.reduced = True
         shared, tape = self.shared, self.shared.tape
-        gradients = [p.tensor.grad for p in self.parameters if p.tensor.grad is not None]
-        owners = [p for p in self.parameters if p.tensor.grad is not None]
-        for p in owners:
-            p.tensor.grad = None
+        if not shared.reduces:
+            self._keep()
+            return
+        owners, gradients = self._taken()
         self.free()
         shared.reducing = None
         if not owners:
@@ -225,11 +246,15 @@ class _Group:
         count = sum(p.local.numel for p in owners)
         with tape.counting(COMMUNICATION):
             shared.reducing = empty(tape, (count * shared.world,), dtype, "reduce_scatter_input")
-        tape.communicate("reduce_scatter", "data", shared.world, shared.reducing.nbytes)
+        once = None if shared.syncs else ONCE
+        tape.communicate("reduce_scatter", "data", shared.world, shared.reducing.nbytes, once)
         last = gradients[-1] if shared.world > 1 else None  # a loop variable of `foreach_reduce` holds it to the end
         gradients.clear()
         with tape.counting(GRADIENT):
             output = empty(tape, (count,), dtype, "reduce_scatter_output")
+            if shared.replicas > 1:
+                self.all_reduced = output
+                tape.communicate("all_reduce", "replicas", shared.replicas, output.nbytes, once)
             if owners[0].local.dtype is not dtype:
                 output = empty(tape, (count,), owners[0].local.dtype, "_to_copy")
             for p in owners:
@@ -238,6 +263,30 @@ class _Group:
                 elif p.local.grad is None:
                     p.local.grad = alias(output, p.local.shape)
         del last
+
+    def _taken(self) -> tuple[list[Parameter], list[Tensor]]:
+        """The gradients that there are, off the parameters that have them: what has waited, with the last micro-step's added."""
+        found = [(i, p) for i, p in enumerate(self.parameters) if p.tensor.grad is not None or i in self.accumulated]
+        gradients = [self.accumulated.pop(i, p.tensor.grad) for i, p in found]
+        for _, p in found:
+            p.tensor.grad = None
+        return [p for _, p in found], [g for g in gradients if g is not None]
+
+    def _keep(self) -> None:
+        """Free the parameters; gradients wait, each converted to the type in which it will be reduced, where that is another
+        (`to_accumulated_grad_if_needed`)."""
+        for i, p in enumerate(self.parameters):
+            if i in self.accumulated:
+                p.tensor.grad = None
+        self.free()
+        dtype, tape = self.shared.policy.reduction, self.shared.tape
+        for i, p in enumerate(self.parameters):
+            gradient = p.tensor.grad
+            if gradient is not None and dtype is not None and gradient.dtype is not dtype:
+                p.tensor.grad = None
+                with tape.counting(GRADIENT):
+                    self.accumulated[i] = empty(tape, gradient.shape, dtype, "_to_copy")
+            del gradient
 
 
 def _arrived(tape: Tape, p: Parameter) -> Tensor:

@@ -14,6 +14,8 @@ USUAL = {
     "head": "causal-lm",
     "adapter": None,
     "quantization": None,
+    "float8": None,
+    "pruning": None,
     "objective": None,
     "evaluation": None,
     "trainable": "all",

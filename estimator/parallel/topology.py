@@ -13,7 +13,7 @@ from estimator.specs.spec import DecoderSpec, ModelSpec
 
 @dataclass(frozen=True, slots=True)
 class Topology:
-    """Degrees that multiply to all GPUs, and what data-parallel ranks share (`strategy`).
+    """Degrees that multiply to all GPUs, and what data-parallel ranks share (`strategy`; hsdp is fsdp2 with replicas).
 
     Experts are spread over `expert` of the ranks of data, context and tensor, and each over `expert_tensor`. `stage`: whose
     memory is asked, of the pipeline's.
@@ -53,11 +53,11 @@ def topology(job: Job, spec: ModelSpec) -> Topology:
     if math.prod(degrees.values()) != gpus:
         said = " x ".join(f"{name} {degree}" for name, degree in degrees.items() if name in ("data", "tensor") or degree > 1)
         raise InvalidJob(f"{said} are {math.prod(degrees.values())} GPUs, but the hardware has {gpus}", "parallelism")
-    if strategy == "hsdp":
-        raise NotModelled("hsdp is not modelled yet; fsdp1, fsdp2, ddp, zero1, zero2 and zero3 are", "parallelism.strategy")
+    _check_replicas(job, data, strategy)
     if strategy == "none" and data > 1 and job.task == "train":
-        known = "ddp or zero1" if megatron else "ddp, zero1, zero2, zero3, fsdp1 or fsdp2"
+        known = "ddp or zero1" if megatron else "ddp, zero1, zero2, zero3, fsdp1, fsdp2 or hsdp"
         raise InvalidJob(f"{data} data-parallel GPUs need a strategy: {known}", "parallelism.strategy")
+    strategy = "fsdp2" if strategy == "hsdp" else strategy  # of which it is one, with replicas
     inner = asked.expert_tensor or asked.tensor
     if (ranks := data * asked.context * asked.tensor) % (asked.expert * inner):
         raise InvalidJob(
@@ -65,6 +65,21 @@ def topology(job: Job, spec: ModelSpec) -> Topology:
             "parallelism.expert",
         )
     return Topology(gpus, data, asked.tensor, strategy, asked.pipeline, asked.context, asked.expert, inner)
+
+
+def _check_replicas(job: Job, data: int, strategy: str) -> None:
+    """Of hsdp, and of what only torch's newer sharding has."""
+    replicas = job.parallelism.replicas
+    if strategy == "hsdp" and (replicas is None or replicas < 2 or data % replicas or data == replicas):
+        raise InvalidJob(
+            f"{data} data-parallel GPUs are not {replicas or 1} groups that hold the same, of several each; write a number that "
+            "divides them, or fsdp2, or ddp",
+            "parallelism.replicas",
+        )
+    if strategy != "hsdp" and replicas is not None:
+        raise InvalidJob("only hsdp has replicas: leave it out", "parallelism.replicas")
+    if strategy not in ("fsdp2", "hsdp") and not job.parallelism.gradient_sync:
+        raise InvalidJob("only fsdp2 and hsdp can do without: leave it out", "parallelism.gradient_sync")
 
 
 def _refuse(job: Job, spec: ModelSpec) -> None:

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
-from estimator.dtypes import DType, int64
-from estimator.tape.tape import KV_CACHE, Tape
+from collections.abc import Callable
+from functools import partial
+
+from estimator.dtypes import DType, int64, promote
+from estimator.families.changes import Cache
+from estimator.specs.spec import DecoderSpec
+from estimator.tape.tape import KV_CACHE, Slot, Tape
 from estimator.tape.tensor import Tensor, alias, empty
 
 PAGE = 16
@@ -11,16 +16,33 @@ PAGE = 16
 
 
 class DynamicCache:
-    """transformers' default: keys and values of one layer are joined anew at every step (cache_utils.py, `DynamicLayer`)."""
+    """transformers' default: keys and values of one layer are joined anew at every step (cache_utils.py, `DynamicLayer`).
+
+    They are joined to nothing in the keys' type at first, so values are kept in that if it is the wider.
+    """
 
     def __init__(self) -> None:
         self.keys: Tensor | None = None
         self.values: Tensor | None = None
 
     def update(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        self.keys = _joined(self.keys, k)
-        self.values = _joined(self.values, v)
+        self.keys = _joined(self.keys, k, k.dtype)
+        self.values = _joined(self.values, v, k.dtype)
         return self.keys, self.values
+
+
+class PassingCache:
+    """The cache of a model that is trained: there is one only while the model writes."""
+
+    def __init__(self, make: Callable[[], Cache], slot: Slot | None):
+        self.make, self.slot = make, slot
+        self.cache: Cache | None = None
+
+    def update(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        if k.tape.generating is None:
+            return k, v
+        self.cache = self.cache or self.make()
+        return self.cache.update(k, v)
 
 
 class SlidingCache:
@@ -37,8 +59,8 @@ class SlidingCache:
         if not self.held:
             with k.tape.counting(KV_CACHE):
                 self.held = (empty(k.tape, (), int64, "sliding_window"),)
-        keys = _joined(self.keys, k)
-        values = _joined(self.values, v)
+        keys = _joined(self.keys, k, k.dtype)
+        values = _joined(self.values, v, k.dtype)
         self.keys, self.values = self._last(keys), self._last(values)
         return keys, values
 
@@ -47,11 +69,18 @@ class SlidingCache:
         return alias(x, (batch, heads, min(tokens, self.window - 1), size), x.element_strides())
 
 
-def _joined(before: Tensor | None, new: Tensor) -> Tensor:
+def growing(spec: DecoderSpec) -> Callable[[], Cache]:
+    """What makes each attention layer the cache that transformers' `generate` gives it."""
+    return DynamicCache if spec.window is None else partial(SlidingCache, spec.window)
+
+
+def _joined(before: Tensor | None, new: Tensor, dtype: DType) -> Tensor:
+    """Both in one; of a model in training that writes, as long as the pass says, which may stand for many."""
     batch, heads, tokens, size = new.shape
-    length = tokens + (before.shape[2] if before is not None else 0)
+    writing = new.tape.generating
+    length = writing.length if writing else tokens + (before.shape[2] if before is not None else 0)
     with new.tape.counting(KV_CACHE):
-        return empty(new.tape, (batch, heads, length, size), new.dtype, "cat")
+        return empty(new.tape, (batch, heads, length, size), promote(dtype, new.dtype), "cat")
 
 
 class PagedCache:

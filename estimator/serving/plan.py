@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 from estimator import dtypes
 from estimator.answer import KvCache
 from estimator.dtypes import DType
@@ -16,7 +14,7 @@ from estimator.job import Job, Serving
 from estimator.parallel.topology import Topology, tensor_shard
 from estimator.quantization.formats import FORMATS, check_group
 from estimator.quantization.packed import Packed
-from estimator.serving.cache import DynamicCache, PagedCache, SlidingCache, bytes_per_token, page_aligned
+from estimator.serving.cache import PagedCache, bytes_per_token, growing, page_aligned
 from estimator.serving.step import Requests, serve
 from estimator.specs.spec import DecoderSpec, ModelSpec
 from estimator.tape.tape import AMPERE, Gpu, Tape
@@ -50,14 +48,14 @@ def trace_serving(job: Job, spec: ModelSpec, topology: Topology, gpu: Gpu = AMPE
         )
     tape = Tape(gpu)
     tape.begin("load")
-    tokens, window = page_aligned(asked.context) * asked.concurrency, spec.window
-    own = DynamicCache if window is None else partial(SlidingCache, window)
+    tokens, own = page_aligned(asked.context) * asked.concurrency, growing(spec)
     build = Builder(
         tape,
         plain,
         attention="flash_attention_2" if vllm else "sdpa",
         quantization=_quantization(asked),
         whole=tuple(asked.unquantized or ()),
+        served=True,
         cache=(lambda: PagedCache(tape, tokens, shard.num_key_value_heads, shard.head_dim, cached)) if vllm else own,
     )
     model = build_model(shard, build, "causal-lm")

@@ -27,13 +27,15 @@ WIDEST_IN_REGISTERS = 128
 
 
 class Kernel(NamedTuple):
-    """One of them. `by_token`: its results are laid out as [batch, tokens, heads, head size]. `copies`: backward copies a
-    gradient that is not laid out so. `held`: makes what backward holds beside its results."""
+    """One of them. `by_token`: its result is laid out as [batch, tokens, heads, head size]; `gradients_by_token`: and so are
+    its gradients. `copies`: backward copies a gradient that is not laid out so. `held`: makes what backward holds beside its
+    results."""
 
     name: str
     by_token: bool
     copies: bool
     held: Callable[[Tensor, Tensor, Tensor], object]
+    gradients_by_token: bool
 
 
 def flash(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -46,7 +48,7 @@ def flash(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     size = q.shape[-1]
     q, k, v = cast_all(q, k, v)
     q, k, v = pad_last(q, 8), pad_last(k, 8), pad_last(v, 8)
-    out = _fused(FLASH, (q, k, v), q.shape[:3], [(2,), ()])
+    out = fused(FLASH, (q, k, v), q.shape[:3], [(2,), ()])
     return out if out.shape[-1] == size else narrow(out, -1, size)
 
 
@@ -59,7 +61,7 @@ def cudnn(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
     mask = mask and cast(mask)
     q, k, v = cast_all(q, k, v)
     inputs = (q, k, v) if mask is None else (q, k, v, numbers(mask, q))
-    return _fused(CUDNN, inputs, q.shape[:3] if _wanted(q, k, v) else None, [(), ()])
+    return fused(CUDNN, inputs, q.shape[:3] if _wanted(q, k, v) else None, [(), ()])
 
 
 def efficient(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
@@ -77,7 +79,7 @@ def efficient(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
     inputs = (q, k, v) if mask is None else (q, k, v, _aligned(numbers(mask, q), (batch, heads, tokens, k.shape[2])))
     width = max(q.shape[3], v.shape[3])
     sums = width > WIDEST_IN_REGISTERS and q.dtype is not dtypes.float32
-    return _fused(EFFICIENT, inputs, (batch, heads, padded), [], sums)
+    return fused(EFFICIENT, inputs, (batch, heads, padded), [], sums)
 
 
 def _wanted(*inputs: Tensor) -> bool:
@@ -103,11 +105,11 @@ def _held_by_flash(q: Tensor, k: Tensor, out: Tensor) -> object:
     for every query head (flash_attn/flash_api.cpp, `mha_bwd`). The result is copied if it is not laid out by token
     (attention_backward.cu, `_flash_attention_backward`)."""
     batch, heads, tokens, size = q.shape
-    rows, step = _rounded(tokens, 128), 32 if size <= 128 else 64
+    rows, step = rounded(tokens, 128), 32 if size <= 128 else 64
     held = [
         contiguous(transpose(out, 1, 2)),
         empty(q.tape, (batch, heads, rows), dtypes.float32, "softmax_d"),
-        empty(q.tape, (batch, rows, heads, _rounded(size, step)), dtypes.float32, "dq_accum"),
+        empty(q.tape, (batch, rows, heads, rounded(size, step)), dtypes.float32, "dq_accum"),
     ]
     return held + _for_each_query(q, k, out)
 
@@ -147,16 +149,17 @@ def _delta(out: Tensor) -> Tensor:
     return delta
 
 
-def _rounded(count: int, step: int) -> int:
+def rounded(count: int, step: int) -> int:
+    """The next multiple of `step`."""
     return -(-count // step) * step
 
 
-FLASH = Kernel("flash_attention", False, True, _held_by_flash)
-CUDNN = Kernel("cudnn_attention", False, False, _held_by_cudnn)
-EFFICIENT = Kernel("efficient_attention", True, True, _held_by_efficient)
+FLASH = Kernel("flash_attention", False, True, _held_by_flash, gradients_by_token=False)
+CUDNN = Kernel("cudnn_attention", False, False, _held_by_cudnn, gradients_by_token=False)
+EFFICIENT = Kernel("efficient_attention", True, True, _held_by_efficient, gradients_by_token=True)
 
 
-def _fused(kernel: Kernel, inputs: tuple[Tensor, ...], lse: Shape | None, random: Sequence[Shape], sums: bool = False) -> Tensor:
+def fused(kernel: Kernel, inputs: tuple[Tensor, ...], lse: Shape | None, random: Sequence[Shape], sums: bool = False) -> Tensor:
     """Run a kernel on q, k, v and perhaps a mask. `lse`: the shape of the log-sum-exp. `random`: the shapes of the random
     numbers' state. `sums`: it sums its result up in float32.
 
@@ -166,13 +169,13 @@ def _fused(kernel: Kernel, inputs: tuple[Tensor, ...], lse: Shape | None, random
     tape, name, wanted = q.tape, kernel.name, [mask.requires_grad for mask in inputs[3:]]
     batch, heads, tokens, size = q.shape
     scores, weighted = (2 * batch * heads * tokens * k.shape[2] * width for width in (size, v.shape[3]))
-    new = _by_token if kernel.by_token else unary
+    new, new_gradient = (_by_token if by_token else unary for by_token in (kernel.by_token, kernel.gradients_by_token))
 
     def backward(g: Tensor, q: Tensor, k: Tensor, v: Tensor, *rest: Tensor) -> list[Gradient]:
         tape.compute("attention", 3 * scores + 2 * weighted)  # the scores again, and a product per operand of both products
         if kernel.copies:
             g = transpose(contiguous(transpose(g, 1, 2)), 1, 2)
-        gradients: list[Gradient] = [new(name + "_backward", t) for t in (q, k, v)]
+        gradients: list[Gradient] = [new_gradient(name + "_backward", t) for t in (q, k, v)]
         gradients += [_gradient_of_mask(mask) if want else None for mask, want in zip(rest, wanted, strict=False)]
         held = kernel.held(q, k, rest[len(wanted)])
         del held

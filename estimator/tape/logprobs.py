@@ -118,6 +118,21 @@ def masked_scatter(x: Tensor, mask: Tensor) -> Tensor:
     return attach(node, out)
 
 
+def log_probs_of_logits(logits: Tensor, index: Tensor) -> Tensor:
+    """Log-probabilities [...] in float32 of the words at `index`, of logits [..., vocabulary], which may be views.
+
+    TRL's `_LogProbEntropyFunction` (trl/kernels/logprob_entropy.py), which makes entropies beside them. Saves its arguments and
+    two numbers of each row; the gradient is contiguous.
+    """
+    shape, dtype = logits.shape, logits.dtype
+    node = record("LogProbEntropy", (logits,), (), lambda g, *_: empty(g.tape, shape, dtype, "empty_like"))
+    found, entropy, *kept = [empty(logits.tape, shape[:-1], dtypes.float32, "empty_like") for _ in range(4)]
+    if node is not None:
+        node.save((logits, index, *kept))
+    del entropy
+    return attach(node, found)
+
+
 def log_sigmoid(x: Tensor) -> Tensor:
     """log(1 / (1 + exp(-x))). Saves x."""
     node = record("LogSigmoidBackward", (x,), (x,), lambda g, x: unary("log_sigmoid_backward", x))

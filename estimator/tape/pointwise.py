@@ -35,6 +35,17 @@ def add_(a: Tensor, b: Tensor) -> Tensor:
     return attach(node, Tensor(a.storage, a.shape, a.dtype, a.strides))
 
 
+def add_scaled_(a: Tensor, b: Tensor) -> Tensor:
+    """`a += number * b`, as `add_`; the gradient of b is multiplied by the number in a tensor of its own."""
+    wanted = a.requires_grad, b.requires_grad
+
+    def backward(g: Tensor) -> tuple[Gradient, Gradient]:
+        grad_b = unary("mul", g) if wanted[1] else None
+        return (g if wanted[0] else None), grad_b
+
+    return attach(record("AddBackward", (a, b), (), backward), Tensor(a.storage, a.shape, a.dtype, a.strides))
+
+
 def add_scalar(x: Tensor) -> Tensor:
     """x + number. Saves nothing."""
     node = record("AddBackward", (x,), (), lambda g: g)

@@ -1,4 +1,4 @@
-"""Products with frozen weights in few bits: bitsandbytes 0.50, GPTQModel and HQQ on CUDA.
+"""Products with frozen weights in few bits: bitsandbytes 0.50, GPTQModel, HQQ and transformers' fp8 on CUDA.
 
 The weight itself is never trained, so only the gradient of the input is computed.
 """
@@ -11,12 +11,16 @@ from math import prod
 from estimator import dtypes
 from estimator.dtypes import DType
 from estimator.tape.autograd import attach, record
+from estimator.tape.float8 import SCALED_PRODUCT
 from estimator.tape.layout import Shape
 from estimator.tape.pointwise import to
 from estimator.tape.tensor import Tensor, empty, unary
 
 FUSED_ROWS = 4
 """Up to so many input rows every GPU multiplies without unpacking the weight (`_GEMM_4BIT_CUSTOM_FLOOR_M`)."""
+
+FP8_BLOCK = 128
+"""Rows and columns that share a scale (`FineGrainedFP8Config.weight_block_size`)."""
 
 HELD = "8-bit layers keep their inputs outside autograd's saved tensors: checkpointing does not free them"
 
@@ -155,6 +159,35 @@ def matmul_8bit(x: Tensor, codes: Tensor) -> Tensor:
         out = unary("_to_copy", out, source)
     del quantized, row_scales
     return attach(node, out)
+
+
+def matmul_fp8(x: Tensor, codes: Tensor, scales: Tensor) -> Tensor:
+    """x W^T in fp8, x quantized within the kernel; its gradient with W in the type of the gradient. Saves nothing of size.
+
+    transformers 5.23, integrations/finegrained_fp8.py: `FP8LinearFunction`, and of its kernels the one in Triton
+    (`finegrained_fp8_linear`). A bias is added in place.
+    """
+    outputs, inputs = codes.shape
+
+    def backward(g: Tensor, *_: Tensor) -> Tensor:
+        full = _unpack_fp8(codes, scales, g.dtype)
+        return _multiply(g, full, inputs)
+
+    node = record("FP8Linear", (x,), (), backward)
+    x.tape.compute(SCALED_PRODUCT, 2 * x.numel * outputs)
+    return attach(node, empty(x.tape, (*x.shape[:-1], outputs), x.dtype, "fp8_matmul"))
+
+
+def _unpack_fp8(codes: Tensor, scales: Tensor, dtype: DType) -> Tensor:
+    """Codes as numbers, times their scales in place; those of blocks are repeated for each row (`_dequantize_fp8_weight`)."""
+    narrow = unary("_to_copy", scales, dtype)
+    full = unary("_to_copy", codes, dtype)
+    if scales.shape:
+        rows = scales.shape[0] * FP8_BLOCK
+        repeated = empty(scales.tape, (rows, scales.shape[1]), dtype, "repeat_interleave")
+        del repeated
+    del narrow
+    return full
 
 
 def _multiply(a: Tensor, weight: Tensor, outputs: int) -> Tensor:

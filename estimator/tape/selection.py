@@ -33,6 +33,19 @@ def _picked(name: str, x: Tensor, shape: Shape) -> tuple[Tensor, Tensor]:
     return values, places
 
 
+def argmax_last(x: Tensor) -> Tensor:
+    """The place of the largest value of the last dimension."""
+    return empty(x.tape, x.shape[:-1], dtypes.int64, "argmax")
+
+
+def multinomial(x: Tensor) -> Tensor:
+    """A place of each row, drawn by its chances, which are divided by random numbers (Distributions.cpp, `multinomial_out`)."""
+    drawn = unary("exponential_", x)
+    place = argmax_last(x)
+    del drawn
+    return place
+
+
 def minimum(a: Tensor, b: Tensor) -> Tensor:
     """The lesser of two, element by element. Saves both; where they are equal each gets half of the gradient.
 

@@ -25,6 +25,9 @@ Form = tuple["Shape", "DType"]
 ALLOCATION_STEP = 512
 """Bytes; CUDA's caching allocator rounds every allocation up to a multiple (`kMinBlockSize`, CUDACachingAllocator.cpp)."""
 
+ONCE = "optimizer_step"
+"""The phase that counts what is exchanged once per step, wherever it is."""
+
 # What a storage is counted as at the peak.
 PARAMETER, GRADIENT, OPTIMIZER_STATE, KV_CACHE, ACTIVATION, LOSS, COMMUNICATION, OTHER_MODEL, TEMPORARY = COMPONENTS = (
     "parameters",
@@ -94,6 +97,13 @@ class Phase(NamedTuple):
 
     start: int
     name: str
+
+
+class Generating(NamedTuple):
+    """A pass of a model that writes: of so many sequences, at whose end each cache has `length` tokens."""
+
+    sequences: int
+    length: int
 
 
 class Recomputation(NamedTuple):
@@ -177,6 +187,8 @@ class Tape:
         """Whether what runs are DTensors: gradients of a tensor's subclass are never added in place."""
         self.evaluating = False
         """Whether models are in evaluation mode: they drop nothing out."""
+        self.generating: Generating | None = None
+        """The pass in which a model writes that else is trained."""
         self.adapted = True
         """Whether adapters are part of the layers that they are on."""
         self.remarks: dict[str, None] = {}
@@ -265,11 +277,10 @@ class Tape:
             return
         self.work.append(Work(operation, flops, self.phases[-1].name, self.slot, self.recomputing))
 
-    def communicate(self, operation: str, group: str, ranks: int, nbytes: int) -> None:
-        """Record what the ranks of a group exchange."""
-        if self.outer is not None:
-            return
-        self.traffic.append(Traffic(operation, group, ranks, nbytes, self.phases[-1].name, self.slot))
+    def communicate(self, operation: str, group: str, ranks: int, nbytes: int, phase: str | None = None) -> None:
+        """Record what the ranks of a group exchange: now, or in a `phase` that it counts in."""
+        if self.outer is None:
+            self.traffic.append(Traffic(operation, group, ranks, nbytes, phase or self.phases[-1].name, self.slot))
 
 
 class Storage:

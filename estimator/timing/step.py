@@ -27,15 +27,19 @@ def efficiencies() -> dict[str, MeasuredFact]:
 
 
 def training_time(tape: Tape, card: Accelerator, compute: str, micro_steps: int, tokens: int, gpus: int) -> Time | None:
-    """Time of one optimizer step: `tokens` per GPU and step, on `gpus` of a card; None if its peak in `compute` is not known."""
+    """Time of one optimizer step: `tokens` per GPU and step, on `gpus` of a card; None if its peak in `compute` is not known.
+
+    Products in fp8 run at the peak of fp8 where the card has one.
+    """
     peak = card.peak.get(PEAK[compute])
     if peak is None:
         return None
     forward, backward = flops(tape, "forward"), flops(tape, "backward")
     done = (forward.total + backward.total) * micro_steps
     useful = done - backward.repeated * micro_steps
+    fp8, narrow = card.peak.get("fp8", peak), (forward.fp8 + backward.fp8) * micro_steps
     share = efficiencies()["training"]
-    seconds = done / (peak.value * 1e12 * share.value)
+    seconds = ((done - narrow) / peak.value + narrow / fp8.value) / (1e12 * share.value)
     return Time(
         step_seconds=seconds,
         tokens_per_second=tokens * gpus / seconds,

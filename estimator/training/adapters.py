@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from estimator import job
-from estimator.dtypes import BY_NAME
+from estimator.dtypes import BY_NAME, DType
 from estimator.errors import InvalidJob, NotModelled
 from estimator.families.build import Builder
 from estimator.job import Training
@@ -21,6 +21,7 @@ from estimator.training.ia3 import Ia3
 from estimator.training.lora import Lora
 from estimator.training.lycoris import LoHa, LoKr
 from estimator.training.methods import Method
+from estimator.training.rotations import Boft, Oft
 from estimator.training.targets import Names, Targets, matches
 from estimator.training.vera import Vera
 
@@ -33,17 +34,18 @@ like which: transformers' `_MODEL_TO_CONVERSION_PATTERN`, in which qwen2_moe is 
 
 TARGETS = "training.adapter.targets"
 
-SHARED = {"vera": ("none",), "adalora": ("none", "ddp")}
-"""Strategies under which a method is known, where that is not under every one but DeepSpeed's: VeRA's matrices are buffers, which
-DDP sends around; and AdaLoRA's loss reads parameters that FSDP2 has scattered again."""
+SHARED = {"vera": ("none",), "adalora": ("none", "ddp"), "oft": ("none", "fsdp2"), "boft": ("none", "fsdp2")}
+"""Strategies under which a method is known, where that is not under every one but DeepSpeed's: matrices and places of VeRA,
+OFT and BOFT are buffers, which DDP sends around; and AdaLoRA's loss reads parameters that FSDP2 has scattered again."""
 
 
 def adapter(asked: OnWeights, training: Training, spec: ModelSpec, strategy: str) -> Method:
     """The method that a job trains with. Raises `InvalidJob` for what PEFT refuses, `NotModelled` for what is not known."""
     if strategy not in SHARED.get(asked.type, ("none", "ddp", "fsdp2")) and asked.type != "lora":
         raise NotModelled(f"{asked.type} under {strategy} is not modelled yet; lora is", "parallelism.strategy")
-    more = [key for key in ("bias", "layers", "modules_to_save") if getattr(asked, key, None) not in (None, "none", [])]
-    if strategy.startswith("zero") and more:
+    unknown = ("bias", "layers", "modules_to_save") if strategy.startswith("zero") else ("bias", "modules_to_save")
+    more = [key for key in unknown if getattr(asked, key, None) not in (None, "none", [])]
+    if (strategy.startswith("zero") or strategy == "fsdp1") and more:
         raise NotModelled(f"lora's {' and '.join(more)} under {strategy} are not modelled yet", "parallelism.strategy")
     _check_init(asked, training.quantization)
     joined = FUSED.get(spec.model_type, {}) if training.transformers_release == "5" else {}
@@ -59,6 +61,8 @@ def adapter(asked: OnWeights, training: Training, spec: ModelSpec, strategy: str
         what = "fast-kernels" if fused else f"the parameters that hold {', '.join(layers)}"
         where = "training.implementation" if fused else TARGETS
         raise InvalidJob(f"{asked.type} has no form for {what}: write lora, or other", where)
+    if layers and strategy == "fsdp1":
+        raise NotModelled(f"lora on the parameters that hold {', '.join(layers)} under fsdp1 is not modelled yet", TARGETS)
     if asked.type == "lora":
         if layers and asked.dropout:
             raise InvalidJob(
@@ -66,7 +70,7 @@ def adapter(asked: OnWeights, training: Training, spec: ModelSpec, strategy: str
                 "training.adapter.dropout",
             )
         return Lora(*common, asked.rank, asked.dropout, fused, layers)
-    if training.quantization and (asked.type != "dora" or training.quantization.startswith(("gptq", "hqq"))):
+    if training.quantization and (asked.type != "dora" or training.quantization.startswith(("gptq", "hqq", "torchao", "fp8"))):
         raise NotModelled(f"{asked.type} over {training.quantization} is not modelled yet; lora is", "training.adapter.type")
     if asked.type == "dora":
         return Dora(*common, asked.rank, asked.dropout)
@@ -76,6 +80,11 @@ def adapter(asked: OnWeights, training: Training, spec: ModelSpec, strategy: str
         return Vera(*common, asked.rank, asked.dropout)
     if asked.type == "ia3":
         return Ia3(*common, tuple(asked.feedforward))
+    if asked.type == "oft":
+        size = 0 if asked.blocks else asked.block_size or 32
+        return Oft(*common, size, asked.blocks or 0, asked.shared, asked.neumann)
+    if asked.type == "boft":
+        return Boft(*common, asked.block_size)
     return (LoHa if asked.type == "loha" else LoKr)(*common, asked.rank)
 
 
@@ -128,6 +137,20 @@ def _parameters(asked: OnWeights, joined: Mapping[str, str]) -> dict[str, int]:
     return counts
 
 
+def check_gathered(training: Training, gathered: DType | None) -> None:
+    """Raise `InvalidJob` where fsdp1 gathers an adapter in another type than PEFT casts its inputs to.
+
+    PEFT reads that type off a weight that is not gathered yet (tuners/lora/layer.py, `_cast_input_dtype`).
+    """
+    asked = training.adapter
+    if asked and gathered and BY_NAME[asked.dtype] is not gathered and not training.autocast:
+        raise InvalidJob(
+            f"fsdp1 gathers the adapter's weights as {gathered.name}, but PEFT casts their inputs to {asked.dtype}: "
+            f"write autocast: true, as Accelerate has it, or an adapter in {gathered.name}",
+            "training.adapter.dtype",
+        )
+
+
 def check_applied(asked: OnWeights, build: Builder, spec: ModelSpec, strategy: str) -> None:
     """Raise `InvalidJob` where an adapter found nothing, `NotModelled` where PEFT would find more than the tape has."""
     layers: list[int] | None = getattr(asked, "layers", None)
@@ -147,7 +170,7 @@ def check_applied(asked: OnWeights, build: Builder, spec: ModelSpec, strategy: s
     for name in (*build.saved, *build.adapted) if both else ():
         if name in build.embeddings:  # whose modules PEFT changes in one of the two places only
             raise NotModelled(f"adapters on {name}, which encoder and decoder share, are not modelled yet", TARGETS)
-    if strategy.startswith("zero") and any(name in build.embeddings for name in build.adapted):
+    if (strategy.startswith("zero") or strategy == "fsdp1") and any(name in build.embeddings for name in build.adapted):
         raise NotModelled(f"lora on embeddings under {strategy} is not modelled yet", TARGETS)
     above = {part for name in build.linears for part in name.split(".")[:-1]}
     for target in asked.targets if isinstance(asked.targets, list) else ():

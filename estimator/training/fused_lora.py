@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from estimator import dtypes
 from estimator.dtypes import DType
+from estimator.job import Training
 from estimator.tape.autograd import Gradient, attach, record
 from estimator.tape.layout import Shape
 from estimator.tape.pointwise import to
@@ -22,6 +23,14 @@ TOGETHER = ("q_proj", "k_proj", "v_proj")
 """Layers that one function runs, if all of them are adapted."""
 HAVE_KERNELS = (*TOGETHER, "o_proj", "gate_proj", "up_proj", "down_proj")
 """Layers that have such a function; others, as those of GPT-BigCode and of Mixtral's experts, have none (models/*.py)."""
+
+
+def ignores_adapters(training: Training) -> bool:
+    """Whether FSDP leaves adapters out, whole on every rank, as it cannot gather what a fused function reads.
+
+    Their gradients are averaged in place (fused-ops-and-kernels, utils.py, `lora_adapters_switch_ddp_from_fsdp`).
+    """
+    return training.implementation == "fast-kernels" and training.quantization is not None
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from estimator import dtypes
 from estimator.families.parameter import Parameter
 from estimator.parallel.tensor import misplaced, sum_norms
 from estimator.tape.collectives import Group
+from estimator.tape.pointwise import to
 from estimator.tape.tape import GRADIENT, Tape
 from estimator.tape.tensor import empty, unary
 from estimator.training.optimizers.base import Lists
@@ -40,10 +41,10 @@ def clip(tape: Tape, parameters: list[Parameter]) -> None:
         partial = empty(tape, (longest * sum(_times(p) for p in members),), dtypes.float32, "_foreach_norm")
         for p in members:
             tape.enter(p.slot)
-            norms.append((p, empty(tape, (), p.local.dtype, "_foreach_norm")))
+            norms.append((p, empty(tape, (), p.tensor.dtype, "_foreach_norm")))
         tape.enter(None)
         del partial
-    stacked = empty(tape, (sum(_times(p) for p in parameters),), parameters[0].local.dtype, "stack")
+    stacked = empty(tape, (sum(_times(p) for p in parameters),), parameters[0].tensor.dtype, "stack")
     total = empty(tape, (), stacked.dtype, "linalg_vector_norm")
     del stacked
     for p in reversed(parameters):
@@ -77,7 +78,7 @@ def clip_sharded(tape: Tape, parameters: list[Parameter]) -> None:
     scale = unary("mul", unary("reciprocal", unary("add", total)))
     clamped = unary("clamp", scale)
     del scale
-    cast = unary("_to_copy", clamped, parameters[0].local.dtype)
+    cast = to(clamped, parameters[0].local.dtype)
     del cast, clamped, total, local
 
 
@@ -117,4 +118,4 @@ def _times(parameter: Parameter) -> int:
 
 
 def _dtype_name(parameter: Parameter) -> str:
-    return parameter.local.dtype.name
+    return parameter.tensor.dtype.name

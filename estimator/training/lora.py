@@ -31,11 +31,11 @@ class Lora(Method):
     """Fused layers that share an input, by the path of the module that they are in."""
 
     def adapt(self, build: Builder, name: str, module: Module, inputs: int, outputs: int) -> Module:
-        down = build.parameter(name + ".lora_A.weight", (self.rank, inputs), self.dtype, trainable=True)
-        up = build.parameter(name + ".lora_B.weight", (outputs, self.rank), self.dtype, trainable=True)
+        down = build.trained_linear(name + ".lora_A", (self.rank, inputs), self.dtype)
+        up = build.trained_linear(name + ".lora_B", (outputs, self.rank), self.dtype)
         if self.fused and name.rpartition(".")[2] in HAVE_KERNELS and isinstance(module, Packed):
-            return self._group(build, name).layer(Adapted((outputs, inputs), module.unpack, down, up))
-        return LoraLinear(module, Linear(down, None), Linear(up, None), self)
+            return self._group(build, name).layer(Adapted((outputs, inputs), module.unpack, down.weight, up.weight))
+        return LoraLinear(module, down, up, self)
 
     def _group(self, build: Builder, name: str) -> Group:
         path, _, layer = name.rpartition(".")
@@ -67,7 +67,7 @@ class LoraLinear:
     """base(x) + scale * B(A(dropout(x))).
 
     PEFT casts x to the adapter's type first, but over bitsandbytes' layers only without autocast; over 4-bit layers it
-    copies the base result (peft/tuners/lora: layer.py, bnb.py, gptq.py, hqq.py).
+    copies the base result (peft/tuners/lora: layer.py, bnb.py, gptq.py, hqq.py, torchao.py).
     """
 
     def __init__(self, base: Module, lora_a: Linear, lora_b: Linear, config: Lora):
@@ -79,7 +79,7 @@ class LoraLinear:
         if not x.tape.adapted:
             return result
         dtype, quantization = result.dtype, self.quantization
-        if quantization is None or quantization.startswith(("gptq", "hqq")):
+        if quantization is None or quantization.startswith(("gptq", "hqq", "torchao", "fp8")):
             adapted = to(x, self.lora_a.weight.dtype)
             result = add(result, mul_scalar(self.lora_b(self.lora_a(dropout(adapted, self.config.dropout)))))
             return to(result, dtype)

@@ -9,16 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from estimator.errors import InvalidJob
 from estimator.families.build import Builder
-from estimator.families.modules import Conv1D, Module
+from estimator.families.modules import Module
 from estimator.tape.autocast import cast_all
 from estimator.tape.autograd import attach, record
 from estimator.tape.matmul import linear, mm, transposed
 from estimator.tape.pointwise import add, mul, mul_scalar, to
 from estimator.tape.tensor import Tensor, binary, unary
 from estimator.tape.views import reshape
-from estimator.training.methods import Method
+from estimator.training.methods import Method, refuse_conv1d
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +27,7 @@ class LoHa(Method):
     rank: int
 
     def adapt(self, build: Builder, name: str, module: Module, inputs: int, outputs: int) -> Module:
-        _refuse_conv1d(name, module)
+        refuse_conv1d(name, module)
         shapes = {
             "w1_a": (outputs, self.rank),
             "w1_b": (self.rank, inputs),
@@ -46,7 +45,7 @@ class LoKr(Method):
     rank: int
 
     def adapt(self, build: Builder, name: str, module: Module, inputs: int, outputs: int) -> Module:
-        _refuse_conv1d(name, module)
+        refuse_conv1d(name, module)
         (above, rows), (before, columns) = factors(outputs), factors(inputs)
 
         def part(end: str, *shape: int) -> Tensor:
@@ -64,13 +63,6 @@ def factors(size: int) -> tuple[int, int]:
     """The two factors of a number that are nearest to each other, the smaller first (`factorization` of lokr/layer.py)."""
     smaller = next(n for n in range(int(size**0.5), 0, -1) if size % n == 0)
     return smaller, size // smaller
-
-
-def _refuse_conv1d(name: str, module: Module) -> None:
-    if isinstance(module, Conv1D):
-        raise InvalidJob(
-            f"PEFT has this method for linear layers only, and {name} is a Conv1D: write lora", "training.adapter.type"
-        )
 
 
 class _Added:

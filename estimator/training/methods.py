@@ -9,7 +9,7 @@ from typing import Protocol, cast, runtime_checkable
 from estimator.dtypes import DType
 from estimator.errors import InvalidJob, NotModelled
 from estimator.families.build import Builder
-from estimator.families.modules import Embedding, Module
+from estimator.families.modules import Conv1D, Embedding, Module
 from estimator.families.parameter import Weight
 from estimator.families.sharding import Forward
 from estimator.tape.tensor import Tensor
@@ -79,3 +79,11 @@ def dense(module: Module) -> Dense:
     if not isinstance(module, Dense):
         raise NotModelled("this method is not modelled over layers of this kind yet; lora is", "training.adapter.type")
     return cast(Dense, module)
+
+
+def refuse_conv1d(name: str, module: Module) -> None:
+    """Raise `InvalidJob` for a layer that PEFT has some methods not for."""
+    if isinstance(module, Conv1D):
+        raise InvalidJob(
+            f"PEFT has this method for linear layers only, and {name} is a Conv1D: write lora", "training.adapter.type"
+        )

@@ -25,7 +25,7 @@ def check_offload(job: Job) -> None:
     if not offloads(job):
         return
     _check_beside(job)
-    if strategy == "fsdp2":
+    if strategy in ("fsdp2", "hsdp"):
         _check_fsdp2(asked)
     elif strategy == "none":
         _check_one_gpu(job)

@@ -12,6 +12,7 @@ from estimator.families.build import Builder
 from estimator.job import Job, Training
 from estimator.job.trainable import Trainable, numbers
 from estimator.specs.spec import ModelSpec
+from estimator.training import badam
 
 WHERE = "training.trainable"
 
@@ -70,19 +71,23 @@ def _layers(asked: Trainable, depth: int) -> frozenset[int] | None:
 
 
 def variants(job: Job, spec: ModelSpec) -> list[Job]:
-    """The job with those layers trained of which one choice is the worst, where LISA draws them at random.
+    """The job with those layers trained of which one choice is the worst, where LISA draws them at random, or BAdam takes turns.
 
     At any moment of backward so many layers are done, and so many of the trained ones among them. Each adds its gradients, and
     takes off what it had kept beyond what a frozen layer keeps: live bytes are linear in that number, and so highest where it
     is the greatest or the least that there can be. The last layers give the one, the first the other.
     """
     asked, depth = job.training.trainable, spec.depth
-    if not isinstance(asked, Trainable) or asked.lisa is None or asked.layers is not None:
+    if not isinstance(asked, Trainable) or asked.layers is not None:
         return [job]
-    if asked.lisa > depth:
-        raise InvalidJob(f"the model has {depth} layers: not {asked.lisa}", WHERE)
-    ends = f"{depth - asked.lisa}-{depth - 1}", f"0-{asked.lisa - 1}"
-    parts = [asked.model_copy(update={"layers": layers, "outside": True}) for layers in ends]
+    alone = asked.badam and not (asked.last or asked.names or asked.outside)
+    if asked.lisa is None and not alone:
+        return [job]
+    count = asked.lisa or 1
+    if count > depth:
+        raise InvalidJob(f"the model has {depth} layers: not {count}", WHERE)
+    ends = f"{depth - count}-{depth - 1}", f"0-{count - 1}"
+    parts = [asked.model_copy(update={"layers": layers, "outside": not alone}) for layers in ends]
     return [job.model_copy(update={"training": job.training.model_copy(update={"trainable": part})}) for part in parts]
 
 
@@ -93,8 +98,11 @@ def refuse(job: Job) -> None:
         return
     if training.adapter:
         raise InvalidJob("an adapter freezes the model's own parameters: leave trainable out, or the adapter", WHERE)
-    if isinstance(training.trainable, Trainable) and training.trainable.lisa and strategy != "none":
+    asked = training.trainable
+    if isinstance(asked, Trainable) and (asked.lisa or asked.badam) and strategy != "none":
         raise NotModelled(f"layers that are trained in turn are not modelled under {strategy} yet", WHERE)
+    if isinstance(asked, Trainable) and asked.badam:
+        badam.refuse(job)
     if strategy.startswith("zero"):
         raise NotModelled(f"training a part of the model is not modelled under {strategy} yet; fsdp2 and ddp are", WHERE)
     if training.implementation != "transformers":

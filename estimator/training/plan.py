@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
@@ -10,12 +11,12 @@ from estimator.dtypes import BY_NAME
 from estimator.errors import InvalidJob, NotModelled
 from estimator.families import build_model
 from estimator.families.build import Builder
-from estimator.families.changes import Quantization
-from estimator.families.heads import Batch, takes_chunks
-from estimator.families.kernels import kernels
+from estimator.families.changes import Cache
+from estimator.families.heads import Batch, CausalLM, takes_chunks
+from estimator.families.kernels import Kernels, in_float8, kernels
 from estimator.families.sharding import Sharding
 from estimator.job import Job, Training
-from estimator.job.adapter import ALL_LINEAR, PrefixTuning, PromptLearning
+from estimator.job.adapter import PrefixTuning, PromptLearning
 from estimator.megatron.plan import check as check_megatron
 from estimator.megatron.plan import trace_megatron
 from estimator.parallel.ddp import Ddp
@@ -29,13 +30,18 @@ from estimator.parallel.zero import Zero12
 from estimator.parallel.zero3 import Zero3
 from estimator.parallel.zero3_offload import OffloadedZero3
 from estimator.parallel.zero_offload import OffloadedZero12
+from estimator.serving.cache import PassingCache
 from estimator.specs.spec import ModelSpec
 from estimator.tape.collectives import Group
 from estimator.tape.host import with_host
 from estimator.tape.tape import AMPERE, Gpu, Tape
-from estimator.training import prompts
-from estimator.training.adapters import adapter, check_applied
+from estimator.training import badam, prompts
+from estimator.training.adapters import adapter, check_applied, check_gathered
+from estimator.training.attention import check_attention
 from estimator.training.evaluation import evaluation
+from estimator.training.float8 import check_float8
+from estimator.training.fused_lora import ignores_adapters
+from estimator.training.generation import Writer, caches, writes, written_before
 from estimator.training.gradients import Clip, clip, clip_distributed, clip_sharded
 from estimator.training.methods import Method
 from estimator.training.objectives import objective
@@ -48,11 +54,13 @@ from estimator.training.overrides import overridden
 from estimator.training.padding import batch_mask
 from estimator.training.partial import Part, check, part
 from estimator.training.prefix import LayerPrefix, layer_prefixes, prefixed
-from estimator.training.quantization import Hqq, storage
+from estimator.training.pruning import Pruning, masks
+from estimator.training.pruning import check as check_pruned
 from estimator.training.recipes import Recipe, recipe
 from estimator.training.recomputation import checkpointing, offloading
 from estimator.training.scaling import scaler
 from estimator.training.step import Step, train
+from estimator.training.stored import quantization
 
 PLAIN = {
     "reentrant_checkpointing": ("none", "ddp", "fsdp1"),
@@ -70,11 +78,8 @@ def trace_training(job: Job, spec: ModelSpec, topology: Topology, gpu: Gpu = AMP
     refuse(job, spec)
     job, spec = without_dropout(job, spec)
     training = job.training
-    if training.attention not in spec.attentions:
-        raise InvalidJob(
-            f"transformers does not run {spec.model_type} in {training.attention}; write {' or '.join(spec.attentions)}",
-            "training.attention",
-        )
+    check_attention(job, spec, gpu)
+    check_float8(job, spec, gpu)
     precision = precision_of(job, topology)
     recomputed = checkpointing(training, spec.depth, topology.strategy)
     if job.offload.activations != "none":
@@ -94,6 +99,7 @@ def trace_training(job: Job, spec: ModelSpec, topology: Topology, gpu: Gpu = AMP
     tape.positions_given = tape.batch_mask == "packed" or topology.tensor > 1
     tape.begin("load")
     prefixes: list[LayerPrefix] = []
+    written: list[PassingCache] = []
     if isinstance(training.adapter, PrefixTuning):
         tape.prefix = training.adapter.virtual_tokens
     build = Builder(
@@ -102,32 +108,44 @@ def trace_training(job: Job, spec: ModelSpec, topology: Topology, gpu: Gpu = AMP
         compute=BY_NAME[training.quantization_compute] if training.quantization_compute else precision.weights,
         norms=None if training.upcast_unquantized == "none" else dtypes.float32,
         attention=training.attention,
-        kernels=kernels(training.implementation, training.loss, training.transformers_release),
+        kernels=_kernels(training),
         labels=training.labels or 2,
         checkpointing=recomputed,
         sharding=_sharding(job, topology, precision, tape),
-        quantization=_quantization(training, topology),
+        quantization=quantization(training, spec, topology.strategy, gpu, precision),
         whole=tuple(training.unquantized or ()),
         adapter=_adapter(training, spec, topology),
-        cache=layer_prefixes(tape, prefixes) if tape.prefix else None,
+        cache=_caches(job, spec, tape, prefixes, written),
         trained=part(training, spec),
+        pruning=masks(training),
         unrolled=unrolled,
     )
+    if topology.strategy == "fsdp1":
+        check_gathered(training, precision.gathered)
     assert training.head is not None
     model = build_model(spec, build, training.head)
     if isinstance(build.sharding, TensorParallel):
         build.sharding.spread(model)
-    if training.loss == "chunked" and not takes_chunks(model):
-        raise NotModelled(f"loss chunked is not modelled for {spec.model_type} yet; write eager", "training.loss")
+    if training.loss in ("chunked", "cut") and not takes_chunks(model, biased=training.loss == "chunked"):
+        raise NotModelled(f"loss {training.loss} is not modelled for {spec.model_type} yet; write eager", "training.loss")
+    if training.loss == "cut" and gpu.capability < AMPERE.capability:
+        raise InvalidJob("cut cross-entropy needs an Ampere GPU or newer; write chunked", "training.loss")
     if isinstance(training.adapter, PrefixTuning):
         model = prefixed(training.adapter, model, build, prefixes, spec)
     elif isinstance(training.adapter, PromptLearning):
         model = prompts.prompted(training.adapter, model, build, spec)
     elif training.adapter:
         check_applied(training.adapter, build, spec, topology.strategy)
+    if isinstance(build.pruning, Pruning):
+        check_pruned(build, build.pruning)
     if isinstance(build.trained, Part):
         check(build, build.trained)
     autocast = precision.compute if precision.autocast or training.autocast else None
+    writer = None
+    if written:
+        assert isinstance(model, CausalLM)
+        writer = Writer(tape, model, written, None if training.adapter else autocast, sampled=training.objective is not None)
+    between = evaluation(job, build, model, writer, autocast) or written_before(writer, training)
     model = objective(job, spec, build, model, autocast)
     batch = Batch(training.micro_batch_size, training.sequence_length, training.target_length or training.sequence_length)
     step = Step(
@@ -140,10 +158,21 @@ def trace_training(job: Job, spec: ModelSpec, topology: Topology, gpu: Gpu = AMP
         offloads=job.offload.activations != "none" and not recomputed.recomputes,
         in_backward=training.optimizer_in_backward,
         scaler=scaler(training, precision, build.parameters),
-        between=evaluation(job, build, model, autocast),
+        between=between,
     )
     train(build, model, _optimizer(job, precision, build), step)
     return build
+
+
+def _caches(
+    job: Job, spec: ModelSpec, tape: Tape, prefixes: list[LayerPrefix], written: list[PassingCache]
+) -> Callable[[], Cache] | None:
+    """What attention layers remember: a prefix, or what the model writes."""
+    if tape.prefix:
+        return layer_prefixes(tape, prefixes)
+    if not writes(job, spec):
+        return None
+    return caches(tape, spec, written)
 
 
 def precision_of(job: Job, topology: Topology) -> Recipe:
@@ -160,22 +189,9 @@ def precision_of(job: Job, topology: Topology) -> Recipe:
     return found
 
 
-def _quantization(training: Training, topology: Topology) -> Quantization | None:
-    if training.quantization is None:
-        return None
-    found = storage(training.quantization, training.quantization_group, "training.quantization_group")
-    if isinstance(found, Hqq) and (training.precision != "bf16-true" or training.autocast):
-        raise NotModelled(
-            "HQQ beside weights in float32, or autocast, is not modelled yet; write precision bf16-true", "training.quantization"
-        )
-    if isinstance(found, Hqq) and topology.strategy not in ("none", "ddp"):
-        raise NotModelled(f"HQQ under {topology.strategy} is not modelled yet; write nf4, or ddp", "training.quantization")
-    if isinstance(found, Hqq) and getattr(training.adapter, "targets", None) == ALL_LINEAR:
-        raise InvalidJob(
-            "PEFT's all-linear finds none of HQQ's layers, which are no torch.nn.Linear: name them, such as [q_proj, v_proj]",
-            "training.adapter.targets",
-        )
-    return found
+def _kernels(training: Training) -> Kernels:
+    found = kernels(training.implementation, training.loss, training.transformers_release)
+    return in_float8(found, training.float8) if training.float8 else found
 
 
 def _clipping(training: Training, topology: Topology) -> Clip | None:
@@ -203,6 +219,8 @@ def _sharding(job: Job, topology: Topology, precision: Recipe, tape: Tape) -> Sh
         return MainParameters(tape, precision.summed, lambda _: Group("data", world), strategy == "zero1")
     if topology.tensor > 1:
         return TensorParallel(tape, topology.tensor, job.training.optimizer_implementation == "foreach" and adam)
+    if badam.asks(job):
+        return badam.BlockCopies(tape)
     if strategy == "ddp":
         return Ddp(tape, world, job.parallelism.gradient_as_bucket_view)
     if strategy != "fsdp1" and not job.parallelism.backward_prefetch:
@@ -210,11 +228,18 @@ def _sharding(job: Job, topology: Topology, precision: Recipe, tape: Tape) -> Sh
     if strategy == "fsdp1":
         if not job.parallelism.reshard_after_forward:
             raise NotModelled("fsdp1 without resharding is not modelled yet; use fsdp2", "parallelism.reshard_after_forward")
-        if job.training.adapter or job.training.quantization:
-            raise NotModelled("adapters are not modelled under fsdp1 yet; use fsdp2", "parallelism.strategy")
-        return Fsdp1(tape, world, policy, job.parallelism.backward_prefetch)
+        return Fsdp1(
+            tape,
+            world,
+            policy,
+            job.parallelism.backward_prefetch,
+            ignores=ignores_adapters(job.training),
+            around=job.training.transformers_release != "5",
+        )
     if strategy == "fsdp2":
-        return Fsdp2(tape, world, policy, job.parallelism.reshard_after_forward)
+        replicas = job.parallelism.replicas or 1
+        asked = job.parallelism
+        return Fsdp2(tape, world // replicas, policy, asked.reshard_after_forward, replicas, asked.gradient_sync)
     if strategy.startswith("zero") and tape.host is not None:
         return _offloaded(job, world, tape, tape.host)
     if strategy == "zero3":
@@ -244,6 +269,8 @@ def _optimizer(job: Job, precision: Recipe, build: Builder) -> Optimizer:
         found = optimizer(training.model_copy(update={"optimizer_implementation": "foreach"}), *weights)
         return replace(found, kept=alike(0)) if job.offload.optimizer == "nvme" else found
     found = optimizer(training, *weights)
+    if badam.asks(job):
+        return badam.in_groups(found)
     if precision.summed and training.optimizer in ("adamw", "adam"):
         return replace(found, kept=alike(2))  # Apex's and Transformer Engine's FusedAdam count steps on the host
     return found

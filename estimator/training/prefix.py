@@ -39,8 +39,10 @@ def refuse(asked: PrefixTuning, training: Training) -> None:
             f"PEFT refuses {asked.type} with checkpointing, which drops the cache: write none",
             "training.activation_checkpointing",
         )
-    if training.attention == "flash_attention_2":
-        raise NotModelled(f"{asked.type} with flash_attention_2 is not modelled yet; write sdpa or eager", "training.attention")
+    if training.attention.startswith("flash"):
+        raise NotModelled(
+            f"{asked.type} with {training.attention} is not modelled yet; write sdpa or eager", "training.attention"
+        )
 
 
 class LayerPrefix:

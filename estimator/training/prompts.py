@@ -46,7 +46,7 @@ def frozen(asked: PromptLearning) -> Frozen:
 
 def refuse(asked: PromptLearning, training: Training, spec: ModelSpec, strategy: str) -> None:
     """Raise for what goes not together with trained prompts, or is not modelled."""
-    if strategy.startswith("zero"):
+    if strategy.startswith("zero") or strategy == "fsdp1":
         raise NotModelled(f"{asked.type} is not modelled under {strategy} yet; fsdp2 and ddp are", WHERE)
     if training.head != "causal-lm":
         raise NotModelled(f"{asked.type} is modelled for the head causal-lm only yet", WHERE)

@@ -1,4 +1,6 @@
-"""Linear layers that compute with frozen weights in few bits, as bitsandbytes, GPTQModel and HQQ do. Stored as formats.py says.
+"""Linear layers that compute with frozen weights in few bits, as bitsandbytes, GPTQModel, HQQ, torchao and transformers do.
+
+They are stored as formats.py says.
 
 Embeddings, norms and the output layer stay in the model's own type (transformers, `get_keys_to_not_convert`); GPTQ's Mixtral
 leaves its routers so, too (AutoGPTQ, modeling/mixtral.py).
@@ -11,7 +13,7 @@ from math import prod
 from typing import Protocol, runtime_checkable
 
 from estimator import dtypes
-from estimator.errors import NotModelled
+from estimator.errors import InvalidJob, NotModelled
 from estimator.families.build import Builder
 from estimator.families.changes import Quantization
 from estimator.families.modules import Module
@@ -19,15 +21,38 @@ from estimator.quantization.formats import check_group, parts
 from estimator.quantization.layouts import Part
 from estimator.tape.layout import Shape
 from estimator.tape.pointwise import to
-from estimator.tape.quantized import FourBit, HqqWeight, matmul_4bit, matmul_8bit, matmul_gptq, matmul_hqq, unpack_gptq
+from estimator.tape.quantized import (
+    FourBit,
+    HqqWeight,
+    matmul_4bit,
+    matmul_8bit,
+    matmul_fp8,
+    matmul_gptq,
+    matmul_hqq,
+    unpack_gptq,
+)
 from estimator.tape.tensor import Tensor, unary
+from estimator.tape.torchao import matmul_float8, matmul_int8
+
+FIELD = "training.quantization"
 
 
-def _held(build: Builder, name: str, weight: Shape, stored: list[Part]) -> tuple[Tensor, list[Tensor]]:
-    """The codes of a weight, a parameter that counts as what it stands for, and what is held beside them."""
+def _held(build: Builder, name: str, weight: Shape, stored: list[Part], words: int = 1) -> tuple[Tensor, list[Tensor]]:
+    """The codes of a weight, a parameter that counts as what it stands for, and what is held beside them.
+
+    Where parameters are flattened, the first `words` of what is stored are such, in the type of the model's other weights:
+    bitsandbytes' `quant_storage`; fms-acceleration's `build_patch_to_view_tensor_to_parameter_for_fsdp_gptq`.
+    """
     codes, *others = stored
-    packed = build.parameter(f"{name}.{codes.name}", codes.shape, codes.dtype, count=prod(weight))
-    return packed, [build.buffer(f"{name}.{part.name}", part.shape, part.dtype) for part in others]
+    if not build.sharding.flattens:
+        packed = build.parameter(f"{name}.{codes.name}", codes.shape, codes.dtype, count=prod(weight))
+        return packed, [build.buffer(f"{name}.{part.name}", part.shape, part.dtype) for part in others]
+    viewed = [(part.name, (part.nbytes // build.dtype.itemsize,)) for part in stored[:words]]
+    packed, *flat = [
+        build.parameter(f"{name}.{part}", shape, build.dtype, count=0 if i else prod(weight))
+        for i, (part, shape) in enumerate(viewed)
+    ]
+    return packed, flat + [build.buffer(f"{name}.{part.name}", part.shape, part.dtype) for part in stored[words:]]
 
 
 @runtime_checkable
@@ -87,7 +112,7 @@ class Gptq:
     routers: bool = False
 
     def linear(self, build: Builder, name: str, weight: Shape, bias: bool) -> Module:
-        codes, constants = _held(build, name, weight, parts(self.name, weight, self.group))
+        codes, constants = _held(build, name, weight, parts(self.name, weight, self.group), words=2)
         if bias:
             constants.append(build.parameter(name + ".bias", weight[:1], dtypes.float16))
         return _LinearGptq(codes, constants, weight)
@@ -152,24 +177,84 @@ class _LinearHqq:
         return matmul_hqq(x, self.weight)
 
 
+@dataclass(frozen=True, slots=True)
+class Torchao:
+    """torchao's weights alone in eight bits: `Int8WeightOnlyConfig`, `Float8WeightOnlyConfig`."""
+
+    name: str
+    routers: bool = True
+
+    def linear(self, build: Builder, name: str, weight: Shape, bias: bool) -> Module:
+        codes, constants = _held(build, name, weight, parts(self.name, weight))
+        return _LinearTorchao(codes, constants, build.parameter(name + ".bias", weight[:1]) if bias else None, build.dtype)
+
+
+class _LinearTorchao:
+    def __init__(self, codes: Tensor, constants: list[Tensor], bias: Tensor | None, dtype: dtypes.DType):
+        self.codes, self.constants, self.bias, self.dtype = codes, constants, bias, dtype
+
+    def __call__(self, x: Tensor) -> Tensor:
+        if self.codes.dtype is dtypes.int8:
+            return matmul_int8(x, self.codes, self.constants[0], self.bias)
+        return matmul_float8(x, self.codes, self.dtype, self.bias)
+
+
+@dataclass(frozen=True, slots=True)
+class Fp8:
+    """transformers' `FP8Linear`, with a scale per block or one for all of a weight."""
+
+    name: str
+    routers: bool = False
+
+    def linear(self, build: Builder, name: str, weight: Shape, bias: bool) -> Module:
+        codes, (scales,) = _held(build, name, weight, parts(self.name, weight))
+        return _LinearFp8(codes, scales, build.parameter(name + ".bias", weight[:1]) if bias else None)
+
+
+class _LinearFp8:
+    def __init__(self, codes: Tensor, scales: Tensor, bias: Tensor | None):
+        self.codes, self.scales, self.bias = codes, scales, bias
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return matmul_fp8(x, self.codes, self.scales)
+
+
 BITSANDBYTES = ("nf4", "nf4-double", "fp4", "int8")
 TRAINED = (
     *BITSANDBYTES,
     *("gptq-int8", "gptq-int4", "gptq-int4-ungrouped", "gptq-int2", "hqq-int8", "hqq-int4", "hqq-int2", "hqq-int1"),
+    *("torchao-int8", "torchao-fp8", "fp8", "fp8-block"),
 )
 """Formats beside which an adapter's training is modelled. GPTQ's Triton kernel has no three bits."""
+OTHER_PRODUCTS = ("gpt2", "falcon", "mamba")
+"""Models with linear layers that are no torch.nn.Linear (Conv1D), or whose weights they multiply themselves."""
+INFERENCE = {
+    "fp8-row": "FBGEMM's fp8 layers",
+    "mxfp4": "MXFP4's experts",
+    "torchao-int4": "torchao's weights in four bits",
+    "torchao-int4-tiles": "torchao's weights in four bits",
+}
+"""Formats that transformers 5.23 refuses to train beside (`is_trainable` of its quantizers)."""
 
 
 def storage(name: str, group: int | None, where: str) -> Quantization:
     """Linear layers in a format, unpacked as its library does. `where`: the field to blame for a group that cannot be."""
     check_group(name, group, where)
+    if name in INFERENCE:
+        raise InvalidJob(
+            f"transformers trains nothing beside {INFERENCE[name]}; write one of {', '.join(TRAINED)}", "training.quantization"
+        )
     if name not in TRAINED:
         raise NotModelled(
             f"training beside weights in {name} is not modelled yet; {', '.join(TRAINED)} are. Its bytes: willitfit models show",
-            "training.quantization",
+            FIELD,
         )
     if name == "int8":
         return BitsAndBytes8Bit()
+    if name.startswith("torchao"):
+        return Torchao(name)
     if name in BITSANDBYTES:
         return BitsAndBytes4Bit(name, group)
+    if name.startswith("fp8"):
+        return Fp8(name)
     return Hqq(name, group) if name.startswith("hqq") else Gptq(name, group)

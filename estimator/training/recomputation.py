@@ -45,6 +45,7 @@ def checkpointing(training: Training, layers: int, strategy: str = "none") -> Ch
     _refuse_beside(training, strategy)
     if asked.modules:
         return Checkpointing(modules=tuple(dict.fromkeys(asked.modules)))
+    _refuse_operations(training, asked)
     if asked.operations:
         return Checkpointing(first=((asked.operations, layers),))
     assert asked.mix is not None, "a budget is solved before"
@@ -100,3 +101,11 @@ def _refuse_beside(training: Training, strategy: str) -> None:
         raise NotModelled("recomputing parts of quantized or fused layers is not modelled yet; use full or {layers: m}", FIELD)
     if strategy in ("zero3", "fsdp1"):
         raise NotModelled(f"recomputing parts of layers is not modelled under {strategy} yet; use full or {{layers: m}}", FIELD)
+
+
+def _refuse_operations(training: Training, asked: CheckpointForm) -> None:
+    """What operations are not kept of, one by one."""
+    if asked.operations or set(asked.mix or ()) - {FULL}:
+        for name, given in (("float8", training.float8), ("flash_attention_3", training.attention == "flash_attention_3")):
+            if given:
+                raise NotModelled(f"keeping the results of operations is not modelled with {name} yet; use full", FIELD)

@@ -43,7 +43,8 @@ class Step:
 def train(build: Builder, model: Model, optimizer: Optimizer, step: Step) -> None:
     """Play a step on the tape on which `model` was built: the second, so that the optimizer has its states.
 
-    The first micro-step creates the gradients; all later ones add to them and are alike, so two stand for any number.
+    The first micro-step creates the gradients; all later ones add to them and are alike, so two stand for any number, or three
+    where the last does what those between do not.
     """
     tape = build.tape
     run = build.root(model.forward)
@@ -58,7 +59,7 @@ def train(build: Builder, model: Model, optimizer: Optimizer, step: Step) -> Non
         kept(tape, trained)
     if step.between is not None:
         step.between()
-    repeats = min(step.micro_steps, 2)
+    repeats = min(step.micro_steps, build.sharding.rounds)
     for i in range(repeats):
         build.sharding.micro_step(last=i + 1 == repeats)
         tape.grad_enabled = True

@@ -10,12 +10,13 @@ from unittest import mock
 
 import peft
 import torch
+from peft.tuners.boft import layer as boft
 from peft.tuners.lora import LoraLayer
 from peft.tuners.tuners_utils import BaseTunerLayer
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
 
-from estimator.job import AdaLora, Dora, Ia3, LoHa, Lora, Vera
+from estimator.job import AdaLora, Boft, Dora, Ia3, LoHa, Lora, Oft, Vera
 from estimator.job.adapter import OnWeights
 from estimator.job.training import Head
 
@@ -34,8 +35,10 @@ def adapted(model: Any, asked: OnWeights, head: Head | None) -> Any:
         warnings.filterwarnings("ignore", "The following (rank|alpha)_pattern keys")  # of parameters, which it looks for no more
         warnings.filterwarnings("ignore", "target_parameters=.* no parameter was matched")  # a mixture may have dense layers only
         warnings.filterwarnings("ignore", "Model has `tie_word_embeddings=True`")
+        warnings.filterwarnings("ignore", "TorchaoLoraLinear was instantiated without")  # which says that it cannot be merged
         made = peft.get_peft_model(model, settings, autocast_adapter_dtype=False)
     _cast_magnitudes(made, torch.get_default_dtype())
+    _move_buffers(made)
     return made
 
 
@@ -54,6 +57,12 @@ def _config(asked: OnWeights, task: str | None, transposed: bool) -> peft.PeftCo
         kind = peft.LoHaConfig if asked.type == "loha" else peft.LoKrConfig
         return kind(**common, exclude_modules=asked.exclude, r=asked.rank)
     common["bias"] = asked.bias
+    if isinstance(asked, Oft):
+        common |= {"r": asked.blocks or 0, "oft_block_size": 0 if asked.blocks else asked.block_size or 32}
+        common |= {"block_share": asked.shared, "use_cayley_neumann": asked.neumann}
+        return peft.OFTConfig(**common, exclude_modules=asked.exclude)
+    if isinstance(asked, Boft):
+        return peft.BOFTConfig(**common, exclude_modules=asked.exclude, boft_block_size=asked.block_size)
     if isinstance(asked, Vera):
         return peft.VeraConfig(**common, r=asked.rank, vera_dropout=asked.dropout)
     common |= {"exclude_modules": asked.exclude, "lora_dropout": asked.dropout, "lora_alpha": 2 * asked.rank}
@@ -70,6 +79,8 @@ def _on_fake_tensors() -> Iterator[None]:
         mock.patch.object(BaseTunerLayer, "_move_adapter_to_device_of_base_layer"),
         mock.patch.object(nn.Module, "to", lambda self, *args, **kwargs: self),
         mock.patch.object(FakeTensor, "__deepcopy__", _copied),
+        mock.patch.object(boft, "get_fbd_cuda", return_value=None),  # an extension that PEFT would compile
+        mock.patch.object(boft.BOFTLayer, "perm2mat", lambda layer, order: torch.zeros(len(order), len(order))),
     ):
         yield
 
@@ -79,6 +90,15 @@ def _copied(parameter: torch.Tensor, memo: dict[int, Any]) -> torch.Tensor:
     copy = nn.Parameter(parameter.detach().clone(), parameter.requires_grad)
     memo[id(parameter)] = copy
     return copy
+
+
+def _move_buffers(model: nn.Module) -> None:
+    """On a GPU each buffer has bytes of its own: OFT's are views of one tensor before. BOFT's have torch's usual type."""
+    for name, buffer in model.named_buffers():
+        if name.endswith((".rows", ".cols")):
+            buffer.data = buffer.data.clone()
+        elif name.endswith("boft_P"):
+            buffer.data = buffer.data.float()
 
 
 def _cast_magnitudes(model: nn.Module, dtype: torch.dtype) -> None:

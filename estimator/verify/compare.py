@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
+from importlib.util import find_spec
 
 from estimator.errors import NotModelled
 from estimator.estimation import estimate
 from estimator.hardware.capability import gpu
 from estimator.hardware.capacity import capacity
-from estimator.job import Job
+from estimator.job import Job, Training
 from estimator.parallel.topology import topology
 from estimator.specs.resolve import resolve
 from estimator.specs.spec import ModelSpec
@@ -77,21 +78,35 @@ def _refuse_unplayable(job: Job) -> None:
     training, strategy = job.training, job.parallelism.strategy
     for unplayable, why, where in (
         (job.task != "train", "training is what is verified", "task"),
-        (training.quantization, "bitsandbytes and AutoGPTQ have no kernels for tensors without data", "training.quantization"),
         (
-            training.optimizer_implementation in ("bitsandbytes", "torchao"),
+            training.quantization not in (None, "torchao-int8", "torchao-fp8", "fp8", "fp8-block"),
+            "bitsandbytes, GPTQModel and HQQ have no kernels for tensors without data",
+            "training.quantization",
+        ),
+        (
+            training.optimizer_implementation in ("bitsandbytes", "torchao", "transformer-engine"),
             f"optimizers of {training.optimizer_implementation} step on a GPU only",
             "training.optimizer_implementation",
         ),
+        (_of_torchao(training) and not find_spec("torchao"), "pip install torchao", "training"),
         (training.implementation != "transformers", "fused kernels need a GPU", "training.implementation"),
-        (training.loss == "fused", "fused kernels need a GPU", "training.loss"),
-        (training.attention == "flash_attention_2", "FlashAttention-2 needs a GPU", "training.attention"),
+        (training.loss in ("fused", "cut"), "fused kernels need a GPU", "training.loss"),
+        (training.attention.startswith("flash"), "FlashAttention needs a GPU", "training.attention"),
         (training.transformers_release != "5", "the installed release is 5", "training.transformers_release"),
         (strategy == "none" and offloads(job), "torchao's optimizer needs a GPU", "offload"),
-        (strategy not in ("none", "fsdp1", "fsdp2"), "only one process, fsdp1 and fsdp2 are played", "parallelism.strategy"),
+        (
+            strategy not in ("none", "fsdp1", "fsdp2", "hsdp"),
+            "only one process and FSDP are played",
+            "parallelism.strategy",
+        ),
     ):
         if unplayable:
             raise NotModelled(f"verify cannot play this job's model: {why}", where)
+
+
+def _of_torchao(training: Training) -> bool:
+    """Whether the linear layers are torchao's."""
+    return training.float8 is not None or (training.quantization or "").startswith("torchao")
 
 
 def _unrolled(job: Job, spec: ModelSpec) -> dict[str, Log]:

@@ -12,8 +12,9 @@ from transformers.trainer_pt_utils import EvalLoopContainer, nested_detach
 from estimator.job import Job
 from estimator.job.evaluation import Evaluation
 from estimator.verify.batch import batch
+from estimator.verify.generation import written
 from estimator.verify.live import Live
-from estimator.verify.model import autocast
+from estimator.verify.model import autocast, prepare
 
 
 def evaluate(job: Job, spec: Any, model: nn.Module, live: Live, logs: Any = None) -> dict[str, int]:
@@ -28,16 +29,29 @@ def evaluate(job: Job, spec: Any, model: nn.Module, live: Live, logs: Any = None
     model.eval()
     for _ in range(asked.batches):
         inputs = batch(shaped, spec, model)
+        sequences = answered(job, model, inputs, asked.generates, live) if asked.generates else None
         losses, logits, labels = predicted(job, model, inputs, asked)
+        if sequences is not None:
+            logits, labels = sequences, inputs["labels"]
         losses = losses.repeat(asked.micro_batch_size)
         for container, found in zip(containers, (losses, logits, labels), strict=True):
             if found is not None:
                 container.add(found)
-        del found
+        del found, sequences
     model.train()
     if logs is not None:
         logs["evaluate"] = live.log[start:]
     return {"evaluate": live.highest(start)}
+
+
+def answered(job: Job, model: Any, inputs: Any, answer: int, live: Live) -> torch.Tensor:
+    """What a model that accelerate has prepared writes after a batch (trainer_seq2seq.py, `prediction_step`)."""
+    plain = model.forward
+    prepare(job, model)
+    mask = torch.ones_like(inputs["input_ids"])
+    sequences = written(model, {**inputs, "attention_mask": mask}, answer, live)
+    model.forward = plain
+    return sequences
 
 
 def predicted(job: Job, model: nn.Module, inputs: Any, asked: Evaluation) -> tuple[torch.Tensor, Any, Any]:

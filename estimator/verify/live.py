@@ -46,6 +46,9 @@ DENSE = {
 (aten/src/ATen/native: Convolution.cpp, cudnn/ConvShared.cpp, cuda/SoftMax.cu, cuda/ScanUtils.cuh, cuda/layer_norm_kernel.cu.)
 """
 
+WRAPPERS = ("Float8TrainingTensor", "Float8Tensor", "Int8Tensor")
+"""Tensors of torchao's that are others, of which each has a storage."""
+
 
 def rounded(nbytes: int) -> int:
     """The bytes of one allocation on CUDA."""
@@ -87,6 +90,11 @@ class Live(TorchDispatchMode):
 
     def track(self, tensor: torch.Tensor) -> None:
         """Count a tensor's storage from now on."""
+        if type(tensor).__name__ in WRAPPERS:
+            names: list[str] = tensor.__tensor_flatten__()[0]  # type: ignore[attr-defined]
+            for name in names:
+                self.track(getattr(tensor, name))
+            return
         storage = _local(tensor).untyped_storage()
         if storage._cdata not in self.sizes:
             self.measure(storage)
@@ -172,6 +180,8 @@ class Live(TorchDispatchMode):
                 return NotImplemented
             with self.outside_backward(), self:
                 return func(*args, **(kwargs or {}))
+        if any(kind.__name__ in WRAPPERS for kind in types):
+            return NotImplemented  # the wrapper runs it on what it wraps, which comes here again
         self.operation = func.name()
         if func is torch.ops._c10d_functional.wait_tensor.default:  # makes a new tensor of fake ones only
             return args[0]
@@ -186,6 +196,9 @@ class Live(TorchDispatchMode):
             return product
         if func is aten._foreach_norm.Scalar:
             partial = _partial_norms(args[0])  # alive until this call ends
+            self.track(partial)
+        if func is aten.multinomial.default:  # divided by random numbers (Distributions.cpp, `multinomial_out`)
+            partial = torch.empty_like(args[0])
             self.track(partial)
         if func is aten._safe_softmax.default:
             with self:

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from functools import wraps
+from types import MethodType
 from typing import Any
+from unittest import mock
 
 import torch
 import transformers
+from accelerate.utils import convert_to_fp32
+from peft.utils.other import fsdp_auto_wrap_policy
 from torch import nn
 from torch.distributed import destroy_process_group, init_process_group
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
@@ -27,10 +33,12 @@ from estimator.job import Job, Training
 from estimator.job.adapter import PromptLearning
 from estimator.job.trainable import Trainable, numbers
 from estimator.specs.spec import ModelSpec
+from estimator.verify import fp8
 from estimator.verify.adapters import adapted
 from estimator.verify.chunked import in_chunks
 from estimator.verify.megatron import MegatronStep
 from estimator.verify.prompts import prompted
+from estimator.verify.pruning import pruned
 from estimator.verify.recomputation import recompute, stacks
 from estimator.verify.tensor import parallelize
 
@@ -83,6 +91,13 @@ def build(job: Job, spec: ModelSpec, mesh: DeviceMesh | None = None) -> Any:
     asked = training.dtypes.weights if training.dtypes else None
     dtype = TYPES[asked] if asked else TRUE.get(training.precision, torch.float32)
     model = plain(spec, training.head, dtype, training.attention, training.labels or 2)
+    if training.quantization in ("fp8", "fp8-block"):
+        fp8.replace(model, training)
+    elif training.float8 or training.quantization:
+        from estimator.verify import torchao  # which is not among what verifying needs otherwise
+
+        (torchao.convert if training.float8 else torchao.quantize)(model, training)
+    pruned(model, training)
     if training.loss == "chunked":
         in_chunks(model)
     if adapter := training.adapter:
@@ -94,12 +109,12 @@ def build(job: Job, spec: ModelSpec, mesh: DeviceMesh | None = None) -> Any:
     if not remembers(training):
         freeze(model, training)
     model.train()
-    if mesh is not None and job.parallelism.tensor > 1:
-        parallelize(model, mesh["tensor"])
     if job.parallelism.strategy == "fsdp1":
         model = _flattened(model, job)
-    elif mesh is not None and job.parallelism.strategy == "fsdp2":
-        _shard(model, job, mesh["data"])
+    elif mesh is not None and job.parallelism.tensor > 1:
+        parallelize(model, mesh)
+    elif mesh is not None:
+        _shard(model, job, mesh)
     recompute(model, training, job.offload.activations != "none")
     return model
 
@@ -184,13 +199,17 @@ def _reduced(job: Job) -> torch.dtype:
 
 
 def _flattened(model: Any, job: Job) -> Any:
-    """The model in FSDP1, each layer a unit, as Accelerate wraps it."""
+    """The model in FSDP1 as Accelerate wraps it: each layer a unit, and by PEFT's policy each linear layer of an adapter."""
     layers = {type(layer) for stack in stacks(model) for layer in stack}
+    policy: Any = ModuleWrapPolicy(layers)
+    if job.training.adapter:
+        with mock.patch.dict(os.environ, FSDP_TRANSFORMER_CLS_TO_WRAP=",".join(layer.__name__ for layer in layers)):
+            policy = fsdp_auto_wrap_policy(model)
     half = MIXED.get(job.training.precision)
     mixed = MixedPrecision(half, _reduced(job)) if half else None
     return FullyShardedDataParallel(
         model,
-        auto_wrap_policy=ModuleWrapPolicy(layers),
+        auto_wrap_policy=policy,
         mixed_precision=mixed,
         backward_prefetch=BackwardPrefetch.BACKWARD_PRE if job.parallelism.backward_prefetch else None,
         use_orig_params=True,
@@ -199,15 +218,17 @@ def _flattened(model: Any, job: Job) -> Any:
 
 
 @contextmanager
-def ranks(data: int, tensor: int = 1) -> Iterator[DeviceMesh | None]:
-    """A process group of which only this rank exists: its collectives allocate, and say nothing."""
-    degrees = {name: degree for name, degree in (("data", data), ("tensor", tensor)) if degree > 1}
-    if not degrees:
+def ranks(data: int, tensor: int = 1, replicas: int | None = None) -> Iterator[DeviceMesh | None]:
+    """A process group of which only this rank exists: its collectives allocate, and say nothing. With `replicas` those of data
+    are so many groups."""
+    if data * tensor == 1:
         yield None
         return
     init_process_group("fake", store=FakeStore(), rank=0, world_size=data * tensor)
     try:
-        yield init_device_mesh("cpu", tuple(degrees.values()), mesh_dim_names=tuple(degrees))
+        shape = (tensor,) if tensor > 1 else (replicas, data // replicas) if replicas else (data,)
+        names = ("tensor",) if tensor > 1 else ("replicate", "shard")[2 - len(shape) :]
+        yield init_device_mesh("cpu", shape, mesh_dim_names=names)
     finally:
         destroy_process_group()
 
@@ -216,9 +237,22 @@ def autocast(job: Job, device: str = "cpu") -> Any:
     """What the forward pass runs in."""
     training = job.training
     half = MIXED.get(training.precision)
-    if training.autocast or (half is not None and job.parallelism.strategy not in ("fsdp1", "fsdp2")):
+    if training.autocast or (half is not None and job.parallelism.strategy not in ("fsdp1", "fsdp2", "hsdp")):
         return torch.autocast(device, half or TRUE[training.precision])
     return nullcontext()
+
+
+def prepare(job: Job, model: Any) -> None:
+    """Run the model's forward pass, and nothing else, in autocast, and widen what it returns, as accelerate prepares it."""
+    forward, mixed = model.forward, job.training.precision == "bf16-mixed"
+
+    @wraps(forward.__func__)
+    def cast(self: Any, *args: Any, **kwargs: Any) -> Any:
+        with autocast(job):
+            made = forward(*args, **kwargs)
+        return convert_to_fp32(made) if mixed else made
+
+    model.forward = MethodType(cast, model)
 
 
 def make_scaler(job: Job, model: nn.Module, optimizer: torch.optim.Optimizer) -> Any:

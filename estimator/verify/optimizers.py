@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, redirect_stdout
 from dataclasses import dataclass
 from importlib import import_module
+from io import StringIO
 from typing import Any
 
 import torch
@@ -14,7 +16,10 @@ from transformers.optimization import Adafactor
 from transformers.pytorch_utils import Conv1D
 
 from estimator.job import Job, Training
+from estimator.job.optimizer import STATES
+from estimator.training import badam
 
+TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 CLASSES: dict[str, Any] = {
     "adamw": torch.optim.AdamW,
     "adam": torch.optim.Adam,
@@ -76,18 +81,38 @@ class Optimizers:
         for member in self.members:
             member.zero_grad(set_to_none)
 
+    def parameters(self) -> Iterator[torch.Tensor]:
+        """What is updated: the model's own, or copies of them."""
+        for member in self.members:
+            for group in getattr(member, "base_optimizer", member).param_groups:
+                yield from group["params"]
+
     def states(self) -> Iterator[dict[str, Any]]:
         """What is kept for each parameter."""
         for member in self.members:
-            yield from member.state.values()
+            yield from getattr(member, "base_optimizer", member).state.values()
 
 
 def make_optimizer(job: Job, model: nn.Module, hooked: Callable[[], AbstractContextManager[None]] = nullcontext) -> Optimizers:
     """The job's optimizer over what is trained. `hooked`: what a step within backward runs in."""
     trained = [p for p in model.parameters() if p.requires_grad]
+    if badam.asks(job):
+        return Optimizers([_in_turn(made, model) for made in _made(job.training, trained, model)])
     if not job.training.optimizer_in_backward:
         return Optimizers(_made(job.training, trained, model))
     return Optimizers([m for p in trained for m in _hook(p, Optimizers(_made(job.training, [p], model)), hooked)], True)
+
+
+def _in_turn(optimizer: torch.optim.Optimizer, model: nn.Module) -> torch.optim.Optimizer:
+    """BAdam's optimizer at the part whose turn it is, which never ends here."""
+    named = list(model.named_parameters())
+    part = [name for name, p in named if p.requires_grad]
+    with redirect_stdout(StringIO()), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "BAdam expect model to be loaded in fp16/bf16 precision")
+        made: torch.optim.Optimizer = import_module("badam").BlockOptimizer(
+            optimizer, named, [part], switch_block_every=10**9, start_block=0, switch_mode="fixed", verbose=0
+        )
+    return made
 
 
 def _hook(parameter: nn.Parameter, optimizers: Optimizers, hooked: Callable[[], AbstractContextManager[None]]) -> Any:
@@ -123,6 +148,10 @@ def _made(training: Training, parameters: list[nn.Parameter], model: nn.Module) 
         return [_class(name, by)([group for group in groups if group["params"]])]
     if by in ("foreach", "fused", "forloop"):
         return [_of_torch(name, by, parameters)]
+    if by == "llama-cookbook":
+        dtype = TYPES[training.optimizer_states or STATES[by]]
+        module = import_module("llama_cookbook.policies.anyprecision_optimizer")
+        return [module.AnyPrecisionAdamW(parameters, momentum_dtype=dtype, variance_dtype=dtype)]
     if name == "adafactor":
         return [Adafactor(parameters, lr=1e-3, scale_parameter=False, relative_step=False)]
     momentum = {"momentum": 0.9} if name.startswith("sgd") else {}

@@ -9,7 +9,6 @@ from typing import Any
 from unittest import mock
 
 import torch
-from torch import nn
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensor, FakeTensorMode
 from torch.distributed.fsdp import FullyShardedDataParallel
 from transformers import PreTrainedModel, masking_utils
@@ -22,11 +21,13 @@ from estimator.verify import objectives
 from estimator.verify.batch import batch
 from estimator.verify.cuda import on_cuda
 from estimator.verify.evaluation import evaluate
+from estimator.verify.generation import generate
 from estimator.verify.host import host_seen
 from estimator.verify.live import Live, resizes_seen
 from estimator.verify.model import autocast, build, freeze, make_scaler, ranks, remembers
 from estimator.verify.offload import forward_offloaded, on_host
 from estimator.verify.optimizers import Optimizers, make_optimizer
+from estimator.verify.pruning import track_products
 
 Counted = dict[str, int]
 Log = list[tuple[int, str]]
@@ -41,7 +42,7 @@ def fake_step(job: Job, spec: ModelSpec, logs: dict[str, Log] | None = None) -> 
     card = gpu(job, capacity(job.hardware))
     live = Live(card)
     with (
-        ranks(job.parallelism.data or 1, job.parallelism.tensor) as mesh,
+        ranks(job.parallelism.data or 1, job.parallelism.tensor, job.parallelism.replicas) as mesh,
         FakeTensorMode(allow_non_fake_inputs=True),
         documents(job.training.attention_mask),
         on_cuda(card),
@@ -54,6 +55,9 @@ def fake_step(job: Job, spec: ModelSpec, logs: dict[str, Log] | None = None) -> 
         for tensor in [*called.parameters(), *called.buffers()]:
             live.track(tensor.data)
         optimizer = make_optimizer(job, model, live.outside_backward)
+        track_products(called, live)
+        for parameter in optimizer.parameters():
+            live.track(parameter.data)
         for state in optimizer.states():  # AdaGrad has them from the start
             for tensor in filter(torch.is_tensor, state.values()):
                 live.track(tensor)
@@ -63,8 +67,10 @@ def fake_step(job: Job, spec: ModelSpec, logs: dict[str, Log] | None = None) -> 
             settle_states(job, optimizer, live)
             if remembers(job.training):
                 freeze(model, job.training)
-            evaluated = evaluate(job, spec, called, live, logs) if job.training.evaluation else {}
-            counted = play(job, spec, called, optimizer, scaler, live, logs) | evaluated
+            between = evaluate(job, spec, called, live, logs) if job.training.evaluation else {}
+            if job.training.objective and objectives.writes(job.training.objective):
+                between = generate(job, spec, model, live, logs)
+            counted = play(job, spec, called, optimizer, scaler, live, logs) | between
         del model, called, optimizer, scaler
     gc.collect()
     return counted
@@ -78,7 +84,7 @@ def untouched(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
 def play(
     job: Job,
     spec: Any,
-    model: nn.Module,
+    model: Any,
     optimizer: Optimizers,
     scaler: Any,
     live: Live,
@@ -101,7 +107,9 @@ def play(
         return len(live.log)
 
     at = len(live.log)
-    for _ in range(training.gradient_accumulation_steps):
+    for micro_step in range(steps := training.gradient_accumulation_steps):
+        if not job.parallelism.gradient_sync:
+            model.set_requires_gradient_sync(micro_step + 1 == steps)
         inputs = model.batch(spec.vocab_size) if isinstance(model, objectives.Trainer) else batch(job, spec, model)
         with nullcontext() if isinstance(model, objectives.Trainer) else autocast(job), forward_offloaded(job):
             result = model(**inputs)
@@ -115,10 +123,10 @@ def play(
         del loss, inputs
         at = lap("backward", at)
     if training.gradient_clipping:
+        scaler.unscale_(optimizer.members[0])
         if isinstance(model, FullyShardedDataParallel):
             model.clip_grad_norm_(1.0)
         else:
-            scaler.unscale_(optimizer.members[0])
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0, foreach=True)
     scaler.step(optimizer.members[0] if scaler.is_enabled() else optimizer)
     scaler.update()
@@ -171,7 +179,7 @@ def usual_numbers() -> Iterator[None]:
     """Answers to what models ask about numbers, which fake tensors do not have.
 
     Half-precision activations are all finite, and so are gradients; as many tokens end each sequence; norms that Adafactor reads
-    are one.
+    are one. Tensors lie apart unless they share a storage, which FSDP1 asks.
     """
     plain_item = FakeTensor.item
 
@@ -180,6 +188,9 @@ def usual_numbers() -> Iterator[None]:
             return plain_item(tensor)
         except DataDependentOutputException:
             return 1.0
+
+    def address(tensor: torch.Tensor) -> int:
+        return tensor.untyped_storage()._cdata + tensor.storage_offset() * tensor.element_size()
 
     def step(scaler: Any, optimizer: Any, state: Any, *args: Any) -> None:
         optimizer.step(*args)
@@ -190,6 +201,7 @@ def usual_numbers() -> Iterator[None]:
     with (
         mock.patch.object(FakeTensor, "__bool__", create=True, return_value=True),
         mock.patch.object(FakeTensor, "item", item, create=True),
+        mock.patch.object(FakeTensor, "data_ptr", address, create=True),
         mock.patch.object(torch, "unique_consecutive", alike),
         mock.patch.object(torch.amp.GradScaler, "_maybe_opt_step", step),
     ):

@@ -1,8 +1,8 @@
 """Optimizers by themselves: the bytes that the real objects keep, and the peak of a step, over parameters of every kind.
 
 `python -m tests.judge.optimizers` asks them all and writes tests/data/optimizers.json; beside the development dependencies it
-needs torchao, galore-torch, apollo-torch, lion-pytorch and pytorch-optimizer, in the versions that the file names. The tests ask
-anew those that are installed.
+needs torchao, galore-torch, apollo-torch, lion-pytorch, pytorch-optimizer and llama-cookbook, in the versions that the file
+names. The tests ask anew those that are installed.
 
 Parameters are fake tensors, and what updates them is played; where that needs a GPU (bitsandbytes, torchao) states are made on
 tensors without data, and the step is not judged.
@@ -41,9 +41,12 @@ LIBRARIES = (
     "apollo-torch",
     "lion-pytorch",
     "pytorch-optimizer",
+    "llama-cookbook",
 )
 STATES_ONLY = ("bitsandbytes", "torchao")
 """Libraries whose kernels do not run on fake tensors."""
+UNJUDGED = ("transformer-engine",)
+"""Those that are not even made without a GPU: they are modelled from their source."""
 
 
 class Layer(nn.Module):
@@ -165,7 +168,7 @@ def main() -> None:
     """Ask about every optimizer."""
     lines = []
     for name, implementations in IMPLEMENTATIONS.items():
-        for implementation in implementations:
+        for implementation in (by for by in implementations if by not in UNJUDGED):
             for precision in TYPES:
                 said = ask(name, implementation, precision)
                 lines.append(f'  "{name} {implementation} {precision}": {json.dumps(said)}')

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from itertools import accumulate
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.distributed import destroy_process_group, init_process_group
@@ -24,17 +24,27 @@ from tests.judge.allocations import Lap, laps, watching
 from tests.judge.dropout import fused_dropout
 
 PHASES = ("forward", "backward", "optimizer_step")
+
+
+class Place(NamedTuple):
+    """A process among others, which meet in a file."""
+
+    rank: int
+    world: int
+    meeting: str
+
+
 GENERATOR = 5056
 """Bytes of the CPU generator's state, which checkpointing keeps for each segment: in the host's memory, too."""
 
 
-def real_step(job: Job, spec: ModelSpec) -> Counted:
-    """The same moments as `fake_step`, of the second step of a float32 model.
+def real_step(job: Job, spec: ModelSpec, place: Place | None = None) -> Counted:
+    """The same moments as `fake_step`, of the second step of a float32 model, at one place among real processes.
 
     Half precision is left to the fake tensors: the CPU's matrix products copy such tensors, which CUDA's do not.
     """
     torch.manual_seed(0)
-    with on_cuda(), fused_dropout(), _alone() if job.parallelism.strategy == "ddp" else nullcontext():
+    with on_cuda(), fused_dropout(), _processes(place) if job.parallelism.strategy == "ddp" else nullcontext():
         model = build(job, spec)
         optimizer = make_optimizer(job, model)
         _play(job, spec, model, optimizer)
@@ -49,11 +59,19 @@ def real_step(job: Job, spec: ModelSpec) -> Counted:
     return _counted(resident, laps(watched, PHASES))
 
 
+def ddp_step(rank: int, world: int, meeting: str, job: Job, spec: ModelSpec) -> Counted:
+    """The same in a process of its own, one of several that meet in a file."""
+    return real_step(job, spec, Place(rank, world, meeting))
+
+
 @contextmanager
-def _alone() -> Iterator[None]:
-    """A process group of one rank. DDP holds the same, however many there are."""
-    store: Any = torch.distributed.HashStore()  # type: ignore[attr-defined]
-    init_process_group("gloo", store=store, rank=0, world_size=1)
+def _processes(place: Place | None) -> Iterator[None]:
+    """A process group; of one rank where no other place is given. DDP holds the same, however many there are."""
+    if place is None:
+        store: Any = torch.distributed.HashStore()  # type: ignore[attr-defined]
+        init_process_group("gloo", store=store, rank=0, world_size=1)
+    else:
+        init_process_group("gloo", init_method=f"file://{place.meeting}", rank=place.rank, world_size=place.world)
     try:
         yield
     finally:

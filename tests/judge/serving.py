@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
-from unittest import mock
 
 import torch
 import transformers
 from torch._subclasses.fake_tensor import FakeTensorMode
-from transformers.cache_utils import DynamicSlidingWindowLayer
 
 from estimator.specs.spec import DecoderSpec
 from estimator.verify.cuda import on_cuda
+from estimator.verify.generation import windows_seen
 from estimator.verify.live import Live
 from estimator.verify.model import config, defaulting_to
 from estimator.verify.step import documents
@@ -44,16 +41,3 @@ def fake_serving(spec: DecoderSpec, sequences: int, tokens: int) -> dict[str, in
         del model, cache
     gc.collect()
     return counted
-
-
-@contextmanager
-def windows_seen(live: Live) -> Iterator[None]:
-    """Let `live` count the width of each layer's window, which the cache sends to the GPU."""
-    plain = DynamicSlidingWindowLayer.lazy_initialization
-
-    def send(layer: Any, *states: torch.Tensor) -> None:
-        plain(layer, *states)
-        live.measure(layer._sliding_window_tensor.untyped_storage())
-
-    with mock.patch.object(DynamicSlidingWindowLayer, "lazy_initialization", send):
-        yield

@@ -1,4 +1,7 @@
-"""Dropout, which TRL switches off in the models that it trains (trl/trainer/utils.py, `disable_dropout_in_model`)."""
+"""Dropout, which TRL switches off in the models that it trains (trl/trainer/utils.py, `disable_dropout_in_model`).
+
+Not every trainer does by default: of `disable_dropout` in each one's configuration, GRPO's and distillation's is false.
+"""
 
 from __future__ import annotations
 
@@ -14,10 +17,13 @@ OF = {
 }
 """Those that are modules in models of one type."""
 
+LEFT_ON = ("grpo", "distillation")
+"""Objectives whose trainers leave dropout as the model and the adapter have it."""
+
 
 def without_dropout(job: Job, spec: ModelSpec) -> tuple[Job, ModelSpec]:
-    """The job and its model as an objective trains them; the same if it has none."""
-    if job.training.objective is None:
+    """The job and its model as an objective trains them; the same if it switches nothing off."""
+    if job.training.objective is None or job.training.objective.type in LEFT_ON:
         return job, spec
     switched = {*EVERYWHERE, *OF.get(spec.model_type, ())} & set(type(spec).model_fields)
     spec = spec.model_copy(update=dict.fromkeys(switched, 0.0))

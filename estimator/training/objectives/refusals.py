@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from estimator.errors import InvalidJob, NotModelled
+from estimator.families import heads
 from estimator.job import Job, Lora
+from estimator.specs.huggingface import from_mapping
 from estimator.specs.spec import ModelSpec
 
 WHERE = "training.objective"
@@ -37,12 +39,24 @@ def refuse(job: Job, spec: ModelSpec) -> None:
         )
     if any("expert" in field for field in type(spec).model_fields):
         raise NotModelled(f"{name} of mixtures of experts, with their auxiliary loss, is not modelled yet", WHERE)
+    if name == "orpo" and asked.reference:
+        raise InvalidJob("orpo compares answers by the model itself: leave it out", f"{WHERE}.reference")
+    if name == "kto" and training.micro_batch_size < 2:
+        raise InvalidJob("kto mixes the answers of a batch: write 2 or more", "training.micro_batch_size")
     if asked.prompt_length >= training.sequence_length:
         raise InvalidJob(
             f"a prompt of {asked.prompt_length} tokens leaves none of {training.sequence_length} for the answer",
             f"{WHERE}.prompt_length",
         )
-    if name == "grpo" and not asked.prompt_length:
+    if (name == "distillation") != (asked.teacher is not None):
+        raise InvalidJob("distillation, and no other objective, learns from a teacher: name a model", f"{WHERE}.teacher")
+    if name == "distillation" and asked.reference:
+        raise InvalidJob("a student is compared with its teacher: leave the reference out", f"{WHERE}.reference")
+    if isinstance(asked.teacher, dict):
+        _check_teacher(from_mapping(asked.teacher, f"{WHERE}.teacher"), spec, training.attention)
+    if name not in ("grpo", "distillation") and asked.generation:
+        raise InvalidJob(f"{name} is trained on answers that are there already: leave it out", f"{WHERE}.generation")
+    if name in ("grpo", "distillation") and not asked.prompt_length:
         raise InvalidJob("answers need a prompt: write how many tokens of sequence_length it has", f"{WHERE}.prompt_length")
     if name == "grpo" and asked.reference == "precomputed":
         raise InvalidJob("answers that are not there yet cannot be scored before: write model, or adapter", f"{WHERE}.reference")
@@ -52,6 +66,19 @@ def refuse(job: Job, spec: ModelSpec) -> None:
         raise InvalidJob(
             "without an adapter the model is no reference of its own: write model, or precomputed", f"{WHERE}.reference"
         )
+
+
+def _check_teacher(teacher: ModelSpec, student: ModelSpec, attention: str) -> None:
+    where = f"{WHERE}.teacher"
+    if not teacher.runs or "causal-lm" not in heads(teacher.model_type):
+        raise NotModelled(f"{teacher.model_type} as a teacher is not modelled yet", where)
+    if any("expert" in field for field in type(teacher).model_fields):
+        raise NotModelled("a mixture of experts as a teacher is not modelled yet", where)
+    words = [getattr(spec, "vocab_size", None) for spec in (teacher, student)]
+    if words[0] != words[1]:
+        raise InvalidJob(f"its vocabulary of {words[0]} is not the student's of {words[1]}, as TRL asks", where)
+    if attention not in teacher.attentions:
+        raise InvalidJob(f"transformers does not run {teacher.model_type} in {attention}", where)
 
 
 def _check_beside(job: Job, name: str) -> None:

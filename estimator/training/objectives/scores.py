@@ -65,7 +65,7 @@ class Scores:
 
     def of_sequences(self) -> Tensor:
         """The log-probabilities of whole sequences, [sequences]: a sum over the last so many tokens, which are all."""
-        return _summed(last(self.log_probs, self.log_probs.shape[1]))
+        return summed(self.log_probs)
 
 
 def labels_of(ids: Tensor) -> Tensor:
@@ -93,12 +93,12 @@ def last(x: Tensor, count: int) -> Tensor:
     """`x[:, -count:]`: a view, which Python's indexing takes for a part though it be all, since it begins at -count."""
     shape = x.shape
     node = record("SliceBackward", (x,), (), lambda g: empty(g.tape, shape, g.dtype, "slice_backward"))
-    part = shape[0], count
+    part = shape[0], count, *shape[2:]
     return attach(node, alias(x, part, normalized(part, x.element_strides())))
 
 
-def _summed(x: Tensor) -> Tensor:
-    """`x.sum(dim=1)`."""
-    shape = x.shape
+def summed(x: Tensor) -> Tensor:
+    """`x[:, -tokens:].sum(dim=1)`, where that is all of x."""
+    x, shape = last(x, x.shape[1]), x.shape
     node = record("SumBackward", (x,), (), lambda g: alias(g, shape, (1, 0)))
     return attach(node, empty(x.tape, shape[:1], x.dtype, "sum"))

@@ -8,19 +8,24 @@ from estimator.tape.tensor import Tensor
 from estimator.training.optimizers.base import Lists, Step, by_type, in_place, like, multi_tensor, neighbours
 
 
-def _adam(tape: Tape, parameters: list[Parameter]) -> None:
-    """One parameter at a time: a root and its quotient, the quotient kept until the next parameter's is there.
+def _one_by_one(first: str, second: str) -> Step:
+    """One parameter at a time: a tensor, and another of it that is kept until the next parameter's is there.
 
-    torch/optim/adam.py, `_single_tensor_adam`: `denom = (exp_avg_sq.sqrt() / bias_correction2_sqrt).add_(eps)`.
+    torch/optim/adam.py, `_single_tensor_adam`: `denom = (exp_avg_sq.sqrt() / bias_correction2_sqrt).add_(eps)`; nadam.py,
+    `_single_tensor_nadam`: `denom = exp_avg_sq.div(bias_correction2).sqrt()`.
     """
-    denominator = None
-    for parameter in neighbours(parameters):
-        root = like(parameter, "sqrt")
-        quotient = like(parameter, "div")
-        del root
-        denominator = quotient
-        del quotient
-    del denominator
+
+    def step(tape: Tape, parameters: list[Parameter]) -> None:
+        denominator = None
+        for parameter in neighbours(parameters):
+            made = like(parameter, first)
+            result = like(parameter, second)
+            del made
+            denominator = result
+            del result
+        del denominator
+
+    return step
 
 
 def _adamax_foreach(tape: Tape, parameters: list[Parameter]) -> None:
@@ -41,18 +46,6 @@ def _adamax(tape: Tape, parameters: list[Parameter]) -> None:
     for parameter in neighbours(parameters):
         norm = like(parameter, "abs")
         del norm
-
-
-def _nadam(tape: Tape, parameters: list[Parameter]) -> None:
-    """torch/optim/nadam.py, `_single_tensor_nadam`: `denom = exp_avg_sq.div(bias_correction2).sqrt()`, kept for a round."""
-    denominator = None
-    for parameter in neighbours(parameters):
-        quotient = like(parameter, "div")
-        root = like(parameter, "sqrt")
-        del quotient
-        denominator = root
-        del root
-    del denominator
 
 
 def _radam(tape: Tape, parameters: list[Parameter]) -> None:
@@ -79,7 +72,7 @@ torch/optim/adam.py, `_multi_tensor_adam`: `exp_avg_sq_sqrt = torch._foreach_sqr
 same, and radam.py in its `buffer`.
 """
 
-ADAM: dict[str, Step] = {"foreach": _ROOTS, "fused": in_place, "forloop": _adam}
+ADAM: dict[str, Step] = {"foreach": _ROOTS, "fused": in_place, "forloop": _one_by_one("sqrt", "div")}
 ADAMAX: dict[str, Step] = {"foreach": _adamax_foreach, "forloop": _adamax}
-NADAM: dict[str, Step] = {"foreach": _ROOTS, "forloop": _nadam}
+NADAM: dict[str, Step] = {"foreach": _ROOTS, "forloop": _one_by_one("div", "sqrt")}
 RADAM: dict[str, Step] = {"foreach": _ROOTS, "forloop": _radam}

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from estimator.dtypes import BY_NAME
 from estimator.families.parameter import Parameter
 from estimator.job import Training
+from estimator.job.optimizer import STATES
 from estimator.tape.tape import Form, Tape
 from estimator.training.optimizers import adafactor, lion, muon
 from estimator.training.optimizers.adam import ADAM, ADAMAX, NADAM, RADAM
 from estimator.training.optimizers.base import Optimizer, Step, alike, in_place
 from estimator.training.optimizers.blocks import bitsandbytes, torchao
+from estimator.training.optimizers.precisions import any_precision, transformer_engine
 from estimator.training.optimizers.preconditioned import shampoo, soap
 from estimator.training.optimizers.projected import apollo, galore
 from estimator.training.optimizers.squares import ADADELTA, ADAGRAD, RMSPROP
@@ -49,6 +52,9 @@ def optimizer(training: Training, matrices: frozenset[str], embeddings: frozense
         return bitsandbytes(name, embeddings if training.optimizer_wide_embeddings else frozenset())
     if by == "torchao":
         return torchao(name)
+    if by in STATES:
+        dtype = BY_NAME[training.optimizer_states or STATES[by]]
+        return any_precision(name, dtype) if by == "llama-cookbook" else transformer_engine(name, dtype)
     if name == "adafactor":
         if by == "transformers":
             return Optimizer(name, adafactor.kept_in_fp32, adafactor.TRANSFORMERS)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from estimator.errors import InvalidJob, NotModelled
 from estimator.job import Job, Training
-from estimator.job.optimizer import IMPLEMENTATIONS, RANKS
+from estimator.job.optimizer import IMPLEMENTATIONS, RANKS, STATES, Implementation
 from estimator.training.optimizers.blocks import WITHOUT_BF16
 
 MATRICES = ("muon", "galore-adamw", "apollo", "apollo-mini", "shampoo", "soap")
@@ -23,7 +23,7 @@ def check_optimizer(job: Job) -> None:
     training = job.training
     name, by = training.optimizer, training.optimizer_implementation
     known = IMPLEMENTATIONS[name]
-    if by not in known:
+    if by is None or by not in known:
         raise InvalidJob(
             f"there is no {by} implementation of {name}; write {' or '.join(known)}", "training.optimizer_implementation"
         )
@@ -42,18 +42,32 @@ def check_optimizer(job: Job) -> None:
         raise NotModelled(f"{name} with a scaled loss is not modelled yet; write bf16-mixed", "training.optimizer")
     if training.precision.startswith("megatron") and name not in ("adamw", "adam", "sgd", "sgd-momentum"):
         raise NotModelled(f"{name} with {training.precision} is not modelled yet; write adamw or sgd", "training.optimizer")
+    _check_states(training, by)
     _check_strategy(job)
     if training.optimizer_in_backward:
         _check_in_backward(training, job.parallelism.strategy or "none")
 
 
+def _check_states(training: Training, by: Implementation) -> None:
+    if training.optimizer_states is not None and by not in STATES:
+        raise InvalidJob(
+            f"{training.optimizer} ({by}) has no moments of a chosen type: leave it out, or write adamw of {' or '.join(STATES)}",
+            "training.optimizer_states",
+        )
+    if by in STATES and training.precision.startswith("megatron"):
+        raise NotModelled(
+            "Megatron's optimizer with precisions of its own asks for its distributed optimizer, which is not modelled yet",
+            "training.optimizer_implementation",
+        )
+
+
 def _check_strategy(job: Job) -> None:
     name, by, strategy = job.training.optimizer, job.training.optimizer_implementation, job.parallelism.strategy or "none"
-    if strategy.startswith("zero") and (name not in DEEPSPEED or by == "bitsandbytes"):
+    if strategy.startswith("zero") and (name not in DEEPSPEED or by not in TORCH):
         raise NotModelled(f"{name} ({by}) under {strategy} is not modelled yet; use adamw, or fsdp2", "training.optimizer")
     if strategy == "fsdp1" and (name not in SHARDED or by not in TORCH):
         raise NotModelled(f"{name} ({by}) under fsdp1 is not modelled yet; use adamw", "training.optimizer")
-    if strategy != "fsdp2":
+    if strategy not in ("fsdp2", "hsdp"):
         return
     if name.startswith("sgd") and by == "fused":
         raise InvalidJob(
@@ -61,7 +75,7 @@ def _check_strategy(job: Job) -> None:
         )
     if by == "torchao":
         return
-    if name not in SHARDED or by == "bitsandbytes":
+    if name not in SHARDED or by not in TORCH:
         raise NotModelled(
             f"{name} ({by}) under fsdp2 is not modelled yet; use adamw, or adamw-8bit of torchao", "training.optimizer"
         )

@@ -1,0 +1,151 @@
+"""Megatron-LM's arguments: degrees, its distributed optimizer, precision, recomputation and batches.
+
+megatron/training/arguments.py at 23e00ed (Core 0.15).
+"""
+
+from __future__ import annotations
+
+import shlex
+from typing import Any
+
+from estimator.errors import InvalidJob
+from estimator.exchange.found import Found
+from estimator.job import CheckpointForm, Job
+
+DEGREES = {
+    "tensor": "--tensor-model-parallel-size",
+    "pipeline": "--pipeline-model-parallel-size",
+    "context": "--context-parallel-size",
+    "expert": "--expert-model-parallel-size",
+    "expert_tensor": "--expert-tensor-parallel-size",
+}
+PRECISIONS = {"megatron-bf16": "--bf16", "megatron-fp16": "--fp16"}
+USUAL = frozenset(
+    {
+        "--accumulate-allreduce-grads-in-fp32",
+        "--attention-softmax-in-fp32",
+        "--cp-comm-type",
+        "--cross-entropy-fusion-impl",
+        "--disable-bias-linear",
+        "--moe-grouped-gemm",
+        "--moe-pad-expert-input-to-capacity",
+        "--moe-permute-fusion",
+        "--moe-token-dispatcher-type",
+        "--swiglu",
+        "--use-flash-attn",
+        "--use-mcore-models",
+    }
+)
+"""What our model of Megatron-Core takes for granted."""
+MATTERS = ("parallel", "pipeline", "recompute", "fp8", "overlap", "offload", "fsdp", "moe", "cp-", "cross-entropy", "virtual")
+"""Parts of the names of arguments that may change what a rank holds."""
+
+
+def write(job: Job) -> str:
+    """The arguments, one to a line, for a settled job."""
+    parallelism, training = job.parallelism, job.training
+    strategy = parallelism.strategy or "none"
+    if strategy not in ("none", "ddp", "zero1"):
+        raise InvalidJob(f"Megatron-LM has ddp, and zero1 for its distributed optimizer, not {strategy}", "parallelism.strategy")
+    if training.precision not in PRECISIONS:
+        raise InvalidJob(f"Megatron-LM's are {' and '.join(PRECISIONS)}, not {training.precision}", "training.precision")
+    data = parallelism.data or 1
+    lines = [f"{flag} {degree}" for ours, flag in DEGREES.items() if (degree := getattr(parallelism, ours) or 1) > 1]
+    lines += ["--sequence-parallel"] * bool(parallelism.sequence) + ["--use-distributed-optimizer"] * (strategy == "zero1")
+    lines += ["--cp-comm-type a2a"] * (parallelism.context > 1)
+    batch = training.micro_batch_size * training.gradient_accumulation_steps * data
+    lines += [f"--micro-batch-size {training.micro_batch_size}", f"--global-batch-size {batch}"]
+    lines += [f"--seq-length {training.sequence_length}", PRECISIONS[training.precision]]
+    lines += ["--accumulate-allreduce-grads-in-fp32"] * (training.precision == "megatron-bf16")
+    lines += ["--cross-entropy-loss-fusion", "--cross-entropy-fusion-impl te"] * (training.loss == "fused")
+    if training.expert_capacity_factor is not None:
+        lines += [f"--moe-expert-capacity-factor {training.expert_capacity_factor}", "--moe-pad-expert-input-to-capacity"]
+    return "\n".join([*lines, *_recomputation(training.activation_checkpointing)]) + "\n"
+
+
+def _recomputation(asked: str | CheckpointForm) -> list[str]:
+    if asked == "none":
+        return []
+    full = ["--recompute-granularity full"]
+    if asked == "full":
+        return [*full, "--recompute-method uniform", "--recompute-num-layers 1"]
+    if isinstance(asked, CheckpointForm) and asked.layers is not None:
+        return [*full, "--recompute-method block", f"--recompute-num-layers {asked.layers}"]
+    raise InvalidJob("only none, full and {layers: m} are written for Megatron-LM", "training.activation_checkpointing")
+
+
+def read(text: str) -> Found:
+    """What arguments say of a job. Without a global batch size there is one micro-batch; its GPUs stay open."""
+    given = _arguments(text)
+    strategy = "zero1" if "--use-distributed-optimizer" in given else "ddp"
+    parallelism: dict[str, Any] = {"strategy": strategy}
+    parallelism |= {ours: _number(given, flag) for ours, flag in DEGREES.items() if flag in given}
+    if parallelism.get("tensor", 1) > 1:
+        parallelism["sequence"] = "--sequence-parallel" in given
+    training: dict[str, Any] = {"implementation": "megatron", "micro_batch_size": _number(given, "--micro-batch-size")}
+    training["precision"] = "megatron-fp16" if "--fp16" in given else "megatron-bf16"
+    if "--seq-length" in given:
+        training["sequence_length"] = _number(given, "--seq-length")
+    if "--cross-entropy-loss-fusion" in given:
+        training["loss"] = "fused"
+    if "--moe-expert-capacity-factor" in given:
+        training["expert_capacity_factor"] = float(given["--moe-expert-capacity-factor"])
+    training["activation_checkpointing"] = _read_recomputation(given)
+    read_here = {*DEGREES.values(), *USUAL, *READ}
+    left = [f"{name} {value}".rstrip() for name, value in given.items() if name not in read_here]
+    return Found(
+        {"training": training, "parallelism": parallelism}, [one for one in left if any(part in one for part in MATTERS)]
+    )
+
+
+READ = (
+    "--sequence-parallel",
+    "--use-distributed-optimizer",
+    "--cross-entropy-loss-fusion",
+    "--moe-expert-capacity-factor",
+    "--recompute-granularity",
+    "--recompute-method",
+    "--recompute-num-layers",
+)
+
+
+def _arguments(text: str) -> dict[str, str]:
+    """Each flag with what follows it up to the next."""
+    found: dict[str, str] = {}
+    last = ""
+    try:
+        words = shlex.split(text, comments=True)
+    except ValueError as error:
+        raise InvalidJob(f"cannot be split into arguments: {error}", "megatron") from None
+    for word in words:
+        if word.startswith("--"):
+            last, _, value = word.partition("=")
+            found[last] = value
+        elif last and word != "\\":
+            found[last] = f"{found[last]} {word}".strip()
+    if not found:
+        raise InvalidJob("has no arguments; they begin with --", "megatron")
+    return found
+
+
+def _number(given: dict[str, str], flag: str) -> int:
+    value = given.get(flag, "1")
+    if not value.isdigit() or not int(value):
+        raise InvalidJob(f"{value!r} is no whole number", f"megatron {flag}")
+    return int(value)
+
+
+def _read_recomputation(given: dict[str, str]) -> Any:
+    granularity = given.get("--recompute-granularity")
+    if granularity is None:
+        return "none"
+    if granularity == "full":
+        count = int(given.get("--recompute-num-layers", "1"))
+        if given.get("--recompute-method") == "block":
+            return {"layers": count} if count else "none"
+        if count == 1:
+            return "full"
+    raise InvalidJob(
+        f"--recompute-granularity {granularity} is read with --recompute-method block, or uniform of one layer each, only",
+        "megatron --recompute-granularity",
+    )

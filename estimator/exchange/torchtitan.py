@@ -1,0 +1,119 @@
+"""torchtitan's configuration (TOML): degrees, FSDP's settings, checkpointing and batches.
+
+torchtitan/config/job_config.py of release 0.2 (read 2026-11-22).
+"""
+
+from __future__ import annotations
+
+import tomllib
+from typing import Any
+
+from estimator.errors import InvalidJob
+from estimator.exchange.found import Found, Settings
+from estimator.job import CheckpointForm, Job
+
+TYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
+DEGREES = {
+    "tensor": "tensor_parallel_degree",
+    "pipeline": "pipeline_parallel_degree",
+    "context": "context_parallel_degree",
+    "expert": "expert_parallel_degree",
+}
+SILENT = frozenset({"job", "profiling", "metrics", "model", "optimizer", "lr_scheduler", "checkpoint", "validation", "comm"})
+
+
+def write(job: Job) -> str:
+    """The file, for a settled job."""
+    parallelism, training = job.parallelism, job.training
+    strategy, data = parallelism.strategy or "none", parallelism.data or 1
+    if strategy not in ("none", "ddp", "fsdp2", "hsdp"):
+        raise InvalidJob(f"torchtitan has ddp, fsdp2 and hsdp, not {strategy}", "parallelism.strategy")
+    replicas = data if strategy == "ddp" else parallelism.replicas or 1
+    mixed = training.precision == "bf16-mixed"
+    if not mixed and training.precision not in ("32-true", "bf16-true"):
+        raise InvalidJob(f"torchtitan has no {training.precision}; write bf16-mixed, bf16-true or 32-true", "training.precision")
+    tables: dict[str, dict[str, Any]] = {
+        "training": {
+            "local_batch_size": training.micro_batch_size,
+            "seq_len": training.sequence_length,
+            "dtype": "bfloat16" if training.precision == "bf16-true" else "float32",
+            "mixed_precision_param": "float32" if training.precision == "32-true" else "bfloat16",
+            "mixed_precision_reduce": "float32",
+            "enable_cpu_offload": job.offload.parameters == "cpu",
+        },
+        "parallelism": {
+            "data_parallel_replicate_degree": replicas,
+            "data_parallel_shard_degree": data // replicas,
+            "fsdp_reshard_after_forward": "always" if parallelism.reshard_after_forward else "never",
+            **{theirs: getattr(parallelism, ours) for ours, theirs in DEGREES.items()},
+        },
+        "activation_checkpoint": _checkpointing(training.activation_checkpointing),
+    }
+    if training.gradient_accumulation_steps > 1:
+        batches = training.micro_batch_size * training.gradient_accumulation_steps * data
+        tables["training"]["global_batch_size"] = batches
+    return "\n".join(_table(name, settings) for name, settings in tables.items())
+
+
+def _checkpointing(asked: str | CheckpointForm) -> dict[str, Any]:
+    if isinstance(asked, CheckpointForm) and asked.every:
+        return {"mode": "selective", "selective_ac_option": str(asked.every)}
+    if asked == "selective" or (isinstance(asked, CheckpointForm) and asked.operations == "torchtitan"):
+        return {"mode": "selective", "selective_ac_option": "op"}
+    if asked not in ("none", "full"):
+        raise InvalidJob("torchtitan recomputes none, full, selective, or {every: k}", "training.activation_checkpointing")
+    return {"mode": asked}
+
+
+def _table(name: str, settings: dict[str, Any]) -> str:
+    return "\n".join([f"[{name}]", *(f"{key} = {_value(value)}" for key, value in settings.items())]) + "\n"
+
+
+def _value(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else f'"{value}"' if isinstance(value, str) else str(value)
+
+
+def read(text: str) -> Found:
+    """What a file says of a job. Its degree of sharding may be -1, all that is left: then the job's `data` stays open."""
+    try:
+        given = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise InvalidJob(f"is not TOML: {error}", "torchtitan") from None
+    all_of = Settings(given, "torchtitan")
+    asked, training, recomputed = (all_of.part(name) for name in ("parallelism", "training", "activation_checkpoint"))
+    job: dict[str, Any] = {"training": _training(training), "parallelism": _parallelism(asked)}
+    mode, option = recomputed.take("mode", "selective"), recomputed.take("selective_ac_option", "2")
+    job["training"]["activation_checkpointing"] = (
+        ("selective" if option == "op" else {"every": int(option)}) if mode == "selective" else mode
+    )
+    if training.yes("enable_cpu_offload"):
+        job["offload"] = dict.fromkeys(("parameters", "gradients", "optimizer"), "cpu")
+    batches, data = training.take("global_batch_size", -1), job["parallelism"].get("data")
+    if batches != -1 and data:
+        job["training"]["gradient_accumulation_steps"] = max(1, batches // (job["training"]["micro_batch_size"] * data))
+    rest = frozenset({"steps", "dataset", "dataset_path", "max_norm", "seed", "deterministic", "gc_freq", "gc_debug"})
+    return Found(job, [*asked.left(frozenset({"disable_loss_parallel"})), *training.left(rest), *all_of.left(SILENT)])
+
+
+def _training(asked: Settings) -> dict[str, Any]:
+    whole, half = asked.take("dtype", "float32"), asked.take("mixed_precision_param", "bfloat16")
+    precision = "bf16-true" if whole == "bfloat16" else "bf16-mixed" if half == "bfloat16" else "32-true"
+    found: dict[str, Any] = {"precision": precision}
+    reduced = asked.take("mixed_precision_reduce", "float32")
+    if reduced != "float32" and precision == "bf16-mixed":
+        found["dtypes"] = {"gradients": next(name for name, theirs in TYPES.items() if theirs == reduced)}
+    found |= {"micro_batch_size": asked.number("local_batch_size", 8), "sequence_length": asked.number("seq_len", 2048)}
+    return found
+
+
+def _parallelism(asked: Settings) -> dict[str, Any]:
+    replicas, shards = asked.number("data_parallel_replicate_degree"), asked.number("data_parallel_shard_degree", -1)
+    strategy = "hsdp" if replicas > 1 and shards != 1 else "ddp" if replicas > 1 else "none" if shards == 1 else "fsdp2"
+    found: dict[str, Any] = {"strategy": strategy}
+    if strategy == "hsdp":
+        found["replicas"] = replicas
+    if shards != -1:
+        found["data"] = replicas * shards
+    if asked.take("fsdp_reshard_after_forward", "default") == "never":
+        found["reshard_after_forward"] = False
+    return found | {ours: degree for ours, theirs in DEGREES.items() if (degree := asked.number(theirs)) > 1}

@@ -1,0 +1,184 @@
+"""One flat tensor of FSDP1: the parameters of a layer, gathered before it runs and split again after it.
+
+After torch/distributed/fsdp (2.13): `_flat_param.py` for what is flat and how it is padded, `_runtime_utils.py` for the hooks.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from estimator.dtypes import DType
+from estimator.errors import InvalidJob
+from estimator.families.modules import Linear
+from estimator.families.parameter import Parameter
+from estimator.tape.autograd import attach, record
+from estimator.tape.tape import COMMUNICATION, GRADIENT, PARAMETER, Storage, Tape
+from estimator.tape.tensor import Tensor, alias, empty
+
+if TYPE_CHECKING:
+    from estimator.parallel.fsdp1 import Fsdp1
+
+ALIGNMENT = 16
+"""Bytes that each parameter's place in the flat tensor is a multiple of (`_get_aligned_numel`)."""
+
+
+class Unit:
+    """The parameters in one flat tensor: `full` gathered, `shard` what this rank keeps of it, `gradient` that part's gradient."""
+
+    def __init__(self, shared: Fsdp1, parameters: list[Parameter], reshard: bool):
+        self.shared = shared
+        self.parameters = parameters
+        self.reshard = reshard
+        self.slot = shared.tape.slot
+        shared.units.append(self)
+        tape, dtype, compute = shared.tape, parameters[0].local.dtype, parameters[0].tensor.dtype
+        if other := next((p for p in parameters if p.local.dtype is not dtype), None):
+            raise InvalidJob(
+                f"fsdp1 flattens what lies together into one tensor of one type, but {parameters[0].name} is {dtype.name} and "
+                f"{other.name} {other.local.dtype.name}: choose one type, or fsdp2",
+                "parallelism.strategy",
+            )
+        self.pieces = _pieces(parameters, shared.world, dtype)
+        numel = sum(elements for elements, _ in self.pieces)
+        part = numel // shared.world
+        with tape.counting(PARAMETER):
+            self.shard = empty(tape, (part,), dtype, "flat_param")
+        self.full = Tensor(
+            Storage(tape, numel * compute.itemsize, "flat_param", ((numel,), compute), filled=False), (numel,), compute
+        )
+        self.full.requires_grad = any(p.trainable for p in parameters)
+        self.full.on_grad = self.after_backward
+        self.held: list[Tensor] = []
+        self.gradient: Tensor | None = None
+        if self.full.requires_grad:
+            with tape.counting(GRADIENT):
+                self.gradient = empty(tape, (part,), dtype, "reduce_scatter")
+        self._share_out(part)
+
+    def _share_out(self, part: int) -> None:
+        """Each parameter's part of the shard, which may be none of it."""
+        start = 0
+        for elements, p in self.pieces:
+            if p is not None:
+                p.local = alias(p.local, (max(0, min(elements, part - start)),))
+            start += elements
+
+    def gather(self) -> None:
+        """All-gather the flat tensor, in the policy's type through a copy of the shard, unless it is gathered."""
+        tape, dtype = self.shared.tape, self.full.dtype
+        if self.full.storage.index:
+            return
+        with tape.counting(COMMUNICATION):
+            cast = empty(tape, self.shard.shape, dtype, "_mp_shard") if dtype is not self.shard.dtype else None
+        with tape.counting(PARAMETER):
+            self.full.storage.refill("all_gather")
+        tape.communicate("all_gather", "data", self.shared.world, self.full.nbytes)
+        del cast
+
+    def before_forward(self) -> None:
+        """Gather, and make the parameters views of the flat tensor, which autograd follows."""
+        self.gather()
+        tape, pieces, dtype = self.shared.tape, self.pieces, self.full.dtype
+
+        def backward(*gradients: Tensor | None) -> Tensor:
+            each = [empty(tape, (n,), dtype, "zeros") if g is None else g for g, (n, _) in zip(gradients, pieces, strict=True)]
+            flat = empty(tape, self.full.shape, dtype, "cat")
+            del each
+            return flat
+
+        node = record("SplitWithSizesBackward0", (self.full,), (), backward, len(pieces))
+        for number, (_, p) in enumerate(pieces):
+            if p is not None and p.trainable:
+                attach(node, p.tensor).output_nr = number
+
+    def watch(self, inputs: list[Any]) -> list[Any]:
+        """Where nothing of it is trained: free it when backward has passed all of its inputs."""
+        if self.full.requires_grad:
+            return inputs
+
+        def passed(*gradients: Tensor) -> list[Tensor]:
+            self.full.storage.release()
+            return [*gradients]
+
+        wanted = [i for i, t in enumerate(inputs) if t is not None and t.requires_grad]
+        node = record("MultiGradHook", [inputs[i] for i in wanted], (), passed, len(wanted)) if wanted else None
+        if node is None:
+            return inputs
+        if self.shared.around:
+            self.held += [inputs[i] for i in wanted if inputs[i].grad_fn is None]
+        for number, i in enumerate(wanted):
+            inputs[i] = attach(node, alias(inputs[i], inputs[i].shape, inputs[i].strides))
+            inputs[i].output_nr = number
+        return inputs
+
+    def after_forward(self, out: Tensor) -> None:
+        if self.reshard:
+            self.full.storage.release()
+        self.shared.forward_order.append(self)
+        if out.grad_fn is not None:
+            out.grad_fn.hook = self.before_backward
+
+    def before_backward(self) -> None:
+        """Gather again, and begin to gather the unit that backward comes to next, if it is done ahead."""
+        self.gather()
+        order = self.shared.forward_order
+        at = order.index(self)
+        if at > 0 and self.shared.prefetches:
+            order[at - 1].gather()
+
+    def after_backward(self) -> None:
+        """Free the parameters; reduce-scatter the flat gradient, and add it to what there is."""
+        tape, gradient = self.shared.tape, self.full.grad
+        assert gradient is not None
+        self.full.grad = None
+        self.full.storage.release()
+        reduced = gradient
+        with tape.counting(COMMUNICATION):
+            if (dtype := self.shared.policy.reduction or gradient.dtype) is not gradient.dtype:
+                reduced = empty(tape, gradient.shape, dtype, "_to_copy")
+        tape.communicate("reduce_scatter", "data", self.shared.world, reduced.nbytes)
+        with tape.counting(GRADIENT):
+            part = empty(tape, self.shard.shape, reduced.dtype, "reduce_scatter")
+            if reduced.dtype is not self.shard.dtype:
+                part = empty(tape, self.shard.shape, self.shard.dtype, "_to_copy")
+        if self.gradient is None:
+            self.gradient = part
+
+
+def whole(tape: Tape, weight: Parameter) -> Linear:
+    """A linear layer of a weight that every rank has."""
+    with tape.counting(PARAMETER):
+        weight.tensor = weight.local = empty(tape, weight.tensor.shape, weight.local.dtype, weight.name)
+    weight.tensor.requires_grad = True
+    return Linear(weight.tensor, None)
+
+
+class Leaf(Linear):
+    """A linear layer that is a unit. Whoever asks for its weight while it does not run gets this rank's part of it."""
+
+    def __init__(self, unit: Unit, module: Linear):
+        super().__init__(unit.parameters[0].local, module.bias)
+        self.unit, self.module = unit, module
+
+    def __call__(self, x: Tensor) -> Tensor:
+        self.unit.before_forward()
+        out = self.module(x)
+        self.unit.after_forward(out)
+        return out
+
+
+def _pieces(parameters: list[Parameter], world: int, dtype: DType) -> list[tuple[int, Parameter | None]]:
+    """What is flattened, with its elements: the parameters, what aligns each, and what makes the whole divide by the ranks."""
+    pieces: list[tuple[int, Parameter | None]] = []
+    total, aligned = 0, ALIGNMENT // dtype.itemsize
+
+    def pad(multiple: int) -> int:
+        if total % multiple:
+            pieces.append((-total % multiple, None))
+        return -(-total // multiple) * multiple
+
+    for p in parameters:
+        total = pad(aligned) + p.tensor.numel
+        pieces.append((p.tensor.numel, p))
+    pad(world)
+    return pieces

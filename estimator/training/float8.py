@@ -1,0 +1,47 @@
+"""What torchao's products in fp8 do not run with, or are not modelled with yet."""
+
+from __future__ import annotations
+
+from estimator.errors import InvalidJob, NotModelled
+from estimator.job import Job
+from estimator.specs.spec import ModelSpec
+from estimator.tape.float8 import ALIGNMENT
+from estimator.tape.tape import Gpu
+from estimator.training.recipes import MIXED, TRUE
+
+ADA = (8, 9)
+"""The first of NVIDIA's compute capabilities with products in fp8."""
+IN_PLACE = ("falcon",)
+"""Models that write into a linear module's output, a view that torchao's own backward pass made (torch raises a RuntimeError)."""
+WHERE = "training.float8"
+
+
+def check_float8(job: Job, spec: ModelSpec, gpu: Gpu) -> None:
+    """Raise `InvalidJob` or `NotModelled` for a settled training job whose products in fp8 do not fit the rest of it."""
+    training, strategy = job.training, job.parallelism.strategy
+    if training.float8 is None:
+        return
+    if gpu.capability < ADA:
+        raise InvalidJob(
+            "products in fp8 need compute capability 8.9 or more (Ada, Hopper, Blackwell): name such a hardware.gpu", WHERE
+        )
+    tokens = training.micro_batch_size * training.sequence_length
+    if training.float8 != "rowwise_with_gw_hp" and tokens % ALIGNMENT:
+        raise InvalidJob(
+            f"products in fp8 take multiples of {ALIGNMENT}: not {tokens} tokens in a pass; pad, or write rowwise_with_gw_hp",
+            WHERE,
+        )
+    if spec.model_type in IN_PLACE:
+        raise InvalidJob(
+            f"{spec.model_type} adds in place to what a linear module returned, which torchao's do not allow: leave it out", WHERE
+        )
+    for unknown, what, where in (
+        (training.head != "causal-lm", f"a {training.head}: only causal-lm is", "training.head"),
+        (training.adapter, "an adapter", "training.adapter"),
+        (training.objective, "an objective", "training.objective"),
+        (training.precision not in (*TRUE, *MIXED), training.precision, "training.precision"),
+        (strategy not in ("none", "ddp", "fsdp2"), f"{strategy}: one GPU, ddp and fsdp2 are", "parallelism.strategy"),
+        (any(place != "none" for _, place in job.offload), "offloading", "offload"),
+    ):
+        if unknown:
+            raise NotModelled(f"float8 is not modelled yet with {what}", where)

@@ -1,0 +1,71 @@
+"""What a job stores frozen weights as, and what is refused beside them."""
+
+from __future__ import annotations
+
+from estimator.errors import InvalidJob, NotModelled
+from estimator.families.changes import Quantization
+from estimator.job import Training
+from estimator.job.adapter import ALL_LINEAR
+from estimator.specs.spec import ModelSpec
+from estimator.tape.tape import Gpu
+from estimator.training.float8 import ADA
+from estimator.training.quantization import FIELD, OTHER_PRODUCTS, BitsAndBytes8Bit, Fp8, Hqq, Torchao, storage
+from estimator.training.recipes import Recipe
+
+
+def quantization(training: Training, spec: ModelSpec, strategy: str, gpu: Gpu, precision: Recipe) -> Quantization | None:
+    """The layers of a job's quantized weights; None where there are none. Raises `InvalidJob` and `NotModelled`."""
+    if training.quantization is None:
+        return None
+    found = storage(training.quantization, training.quantization_group, "training.quantization_group")
+    if isinstance(found, Fp8) and gpu.capability < ADA:
+        raise InvalidJob(
+            "fp8 needs compute capability 8.9 or more: name such a hardware.gpu; on others transformers makes bf16 of it", FIELD
+        )
+    if isinstance(found, Fp8) and any("expert" in field for field in type(spec).model_fields):
+        raise NotModelled("experts in fp8 are not modelled in training yet", FIELD)
+    if isinstance(found, Torchao | Fp8) and spec.model_type in OTHER_PRODUCTS:
+        raise InvalidJob(
+            f"{training.quantization} is for torch.nn.Linear, and {spec.model_type} multiplies otherwise; write nf4", FIELD
+        )
+    if isinstance(found, Hqq | Torchao | Fp8):
+        _in_one_type(training, strategy)
+    if isinstance(found, Torchao | Fp8) and training.upcast_unquantized != "none":
+        raise NotModelled(
+            f"wider norms beside {training.quantization} are not modelled yet; write none", "training.upcast_unquantized"
+        )
+    if isinstance(found, Hqq) and getattr(training.adapter, "targets", None) == ALL_LINEAR:
+        raise InvalidJob(
+            "PEFT's all-linear finds none of HQQ's layers, which are no torch.nn.Linear: name them, such as [q_proj, v_proj]",
+            "training.adapter.targets",
+        )
+    if strategy == "fsdp1":
+        _flattened(found, precision)
+    return found
+
+
+def _in_one_type(training: Training, strategy: str) -> None:
+    """What is modelled beside bf16 alone, and whole on every GPU."""
+    if training.precision != "bf16-true" or training.autocast:
+        raise NotModelled(
+            f"{training.quantization} beside float32, or autocast, is not modelled yet; write precision bf16-true", FIELD
+        )
+    if strategy not in ("none", "ddp"):
+        raise NotModelled(f"{training.quantization} under {strategy} is not modelled yet; write nf4, or ddp", FIELD)
+
+
+def _flattened(found: Quantization, precision: Recipe) -> None:
+    """What cannot lie in one tensor with a layer's other parameters."""
+    if isinstance(found, BitsAndBytes8Bit):
+        raise InvalidJob(
+            "fsdp1 flattens a layer's parameters into one tensor of one type, but bitsandbytes' 8-bit weights are int8 whatever "
+            "the others are: write nf4, which can be stored as any type, or fsdp2",
+            FIELD,
+        )
+    if precision.gathered not in (None, precision.weights):
+        raise InvalidJob(
+            f"fsdp1 would cast packed weights from {precision.weights.name} to {precision.gathered.name} "
+            "as if they were numbers: "
+            "load the others in that type, too (dtypes: weights), or write bf16-true",
+            "training.precision",
+        )

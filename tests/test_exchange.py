@@ -1,0 +1,197 @@
+"""Jobs in the words of other programs, and back."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from fastapi.testclient import TestClient
+
+from api.app import app
+from estimator import InvalidJob, estimate
+from estimator.cli import main
+from estimator.exchange import READ, read, written
+
+BASE: dict[str, Any] = {"model": "llama-3-8b", "hardware": {"gpu": "h100-80gb", "gpus": 8, "nodes": 2}}
+
+
+def job(
+    parallelism: dict[str, Any], training: dict[str, Any] | None = None, offload: dict[str, str] | None = None
+) -> dict[str, Any]:
+    return {**BASE, "parallelism": parallelism, "training": training or {}, "offload": offload or {}}
+
+
+EVERY_SECOND = {"activation_checkpointing": {"every": 2}}
+ALL = dict.fromkeys(("parameters", "gradients", "optimizer"), "cpu")
+JOBS = [
+    ("deepspeed", job({"strategy": "ddp"}, {"precision": "32-true"})),
+    ("deepspeed", job({"strategy": "zero1"}, {"precision": "bf16-mixed", "micro_batch_size": 4})),
+    ("deepspeed", job({"strategy": "zero2"}, {"gradient_accumulation_steps": 3}, {"optimizer": "cpu"})),
+    ("deepspeed", job({"strategy": "zero3"}, {"precision": "bf16-mixed"}, {"optimizer": "cpu", "parameters": "cpu"})),
+    ("accelerate", job({"strategy": "ddp"}, {"precision": "bf16-mixed"})),
+    ("accelerate", job({"strategy": "fsdp1", "backward_prefetch": False}, {"precision": "bf16-mixed"})),
+    ("accelerate", job({"strategy": "fsdp2", "reshard_after_forward": False}, {"precision": "16-mixed"})),
+    ("accelerate", job({"strategy": "fsdp2"}, {"precision": "bf16-mixed", "activation_checkpointing": "none"}, ALL)),
+    ("accelerate", job({"strategy": "hsdp"}, {"precision": "bf16-mixed"})),
+    ("accelerate", job({"strategy": "zero3"}, {"precision": "bf16-mixed"}, {"optimizer": "cpu"})),
+    ("torchtitan", job({"strategy": "fsdp2"}, {"precision": "bf16-mixed", "gradient_accumulation_steps": 2})),
+    (
+        "torchtitan",
+        job({"strategy": "hsdp", "replicas": 4}, {"precision": "bf16-true", **EVERY_SECOND}),
+    ),
+    ("torchtitan", job({"strategy": "ddp"}, {"precision": "32-true", "activation_checkpointing": "selective"})),
+    ("megatron", job({"tensor": 8}, {"implementation": "megatron", "loss": "fused", "activation_checkpointing": "none"})),
+    ("megatron", job({"tensor": 4, "pipeline": 2, "strategy": "ddp", "sequence": False}, {"implementation": "megatron"})),
+    ("megatron", job({"context": 2, "pipeline": 2}, {"implementation": "megatron", "activation_checkpointing": {"layers": 3}})),
+]
+FIELDS = {
+    "parallelism": (
+        "strategy",
+        "data",
+        "tensor",
+        "pipeline",
+        "context",
+        "expert",
+        "replicas",
+        "reshard_after_forward",
+        "sequence",
+    ),
+    "training": ("precision", "micro_batch_size", "activation_checkpointing", "loss"),
+    "offload": ("optimizer", "parameters"),
+    "hardware": ("gpus", "nodes"),
+}
+
+
+@pytest.mark.parametrize(
+    ("program", "asked"), JOBS, ids=lambda given: given if isinstance(given, str) else str(given["parallelism"])
+)
+def test_there_and_back(program: str, asked: dict[str, Any]) -> None:
+    """What comes back is the same job, once what the format does not say is filled in: same bytes, same spread."""
+    found = read(written(asked, program), program)
+    again = {"model": asked["model"], **found.job, "hardware": asked["hardware"] | found.job.get("hardware", {})}
+    if "zero" in asked["parallelism"].get("strategy", "") or program == "deepspeed":  # they say nothing of checkpointing
+        again["training"] |= {name: value for name, value in asked["training"].items() if name == "activation_checkpointing"}
+    before, after = estimate(asked), estimate(again)
+    for part, names in FIELDS.items():
+        for name in names:
+            assert after.job[part][name] == before.job[part][name], (part, name)
+    assert found.left_out == []
+    if "gradient_accumulation_steps" in found.job["training"]:
+        assert after.memory == before.memory
+
+
+def test_each_is_in_its_own_language() -> None:
+    zero = json.loads(written(JOBS[2][1], "deepspeed"))
+    assert zero["zero_optimization"] == {"stage": 2, "offload_optimizer": {"device": "cpu", "pin_memory": True}}
+    assert yaml.safe_load(written(JOBS[6][1], "accelerate"))["fsdp_config"]["fsdp_version"] == 2
+    assert tomllib.loads(written(JOBS[11][1], "torchtitan"))["parallelism"]["data_parallel_replicate_degree"] == 4
+    assert "--tensor-model-parallel-size 8\n--sequence-parallel\n--use-distributed-optimizer" in written(JOBS[13][1], "megatron")
+
+
+TYPICAL = {
+    "deepspeed": (
+        '{"bf16": {"enabled": "auto"}, "zero_optimization": {"stage": 3, "overlap_comm": true, "reduce_bucket_size": "auto"}, '
+        '"train_micro_batch_size_per_gpu": "auto", "gradient_clipping": "auto", "steps_per_print": 10}',
+        ["deepspeed.zero_optimization.overlap_comm: True"],
+        {"strategy": "zero3"},
+    ),
+    "accelerate": (
+        "compute_environment: LOCAL_MACHINE\ndistributed_type: FSDP\nmixed_precision: 'bf16'\nnum_machines: 1\nnum_processes: 8\n"
+        "fsdp_config: {fsdp_reshard_after_forward: FULL_SHARD, fsdp_min_num_params: 100, fsdp_offload_params: false}\n",
+        ["accelerate.fsdp_config.fsdp_min_num_params: 100"],
+        {"strategy": "fsdp1"},
+    ),
+    "torchtitan": (
+        "[training]\nlocal_batch_size = 1\nseq_len = 8192\nsteps = 10\n[parallelism]\ntensor_parallel_degree = 8\n"
+        'enable_async_tensor_parallel = true\n[activation_checkpoint]\nmode = "full"\n',
+        ["torchtitan.parallelism.enable_async_tensor_parallel: True"],
+        {"strategy": "fsdp2", "tensor": 8},
+    ),
+    "megatron": (
+        "torchrun pretrain_gpt.py \\\n --tensor-model-parallel-size=4 --pipeline-model-parallel-size 2 \\\n --sequence-parallel "
+        "--num-layers 32 --bf16 --num-layers-per-virtual-pipeline-stage 4 --micro-batch-size 1  # a note",
+        ["--num-layers-per-virtual-pipeline-stage 4"],
+        {"strategy": "ddp", "tensor": 4, "pipeline": 2, "sequence": True},
+    ),
+}
+
+
+@pytest.mark.parametrize("program", TYPICAL)
+def test_what_people_have(program: str) -> None:
+    """What a job has no field for is said."""
+    text, left_out, parallelism = TYPICAL[program]
+    found = read(text, program)
+    assert found.left_out == left_out
+    assert found.job["parallelism"] == parallelism
+
+
+BAD = [
+    ("deepspeed", "{", "not JSON"),
+    ("deepspeed", "[]", "no mapping"),
+    ("deepspeed", '{"zero_optimization": {"stage": 4}}', "no stage 4"),
+    ("deepspeed", '{"zero_optimization": 3}', "no mapping"),
+    ("deepspeed", '{"gradient_accumulation_steps": "two"}', "no whole number"),
+    ("accelerate", "a: [", "not YAML"),
+    ("accelerate", "num_processes: 3\nnum_machines: 2", "do not divide"),
+    ("accelerate", "distributed_type: XLA", "XLA is not read"),
+    ("accelerate", "mixed_precision: fp8", "fp8 is not modelled"),
+    (
+        "accelerate",
+        "distributed_type: FSDP\nfsdp_config: {fsdp_sharding_strategy: SHARD_GRAD_OP}",
+        "SHARD_GRAD_OP is not modelled",
+    ),
+    ("torchtitan", "[", "not TOML"),
+    ("megatron", "", "no arguments"),
+    ("megatron", "--micro-batch-size zero", "no whole number"),
+    ("megatron", "--bf16 'open", "cannot be split"),
+    ("megatron", "--recompute-granularity selective", "is read with"),
+    ("nemo", "", "no format"),
+]
+
+
+@pytest.mark.parametrize(("program", "text", "said"), BAD)
+def test_what_cannot_be_read(program: str, text: str, said: str) -> None:
+    with pytest.raises(InvalidJob, match=said):
+        read(text, program)
+
+
+UNWRITTEN = [
+    ("deepspeed", {"strategy": "fsdp2"}, {}, "not fsdp2"),
+    ("torchtitan", {"strategy": "zero1"}, {}, "not zero1"),
+    ("megatron", {"strategy": "fsdp2"}, {}, "not fsdp2"),
+    ("megatron", {"strategy": "ddp"}, {}, "not bf16-mixed"),
+    ("accelerate", {"tensor": 2}, {"implementation": "megatron"}, "only data parallelism"),
+]
+
+
+@pytest.mark.parametrize(("program", "parallelism", "training", "said"), UNWRITTEN)
+def test_what_a_program_does_not_have(program: str, parallelism: Any, training: Any, said: str) -> None:
+    with pytest.raises(InvalidJob, match=said):
+        written(job(parallelism, training), program)
+
+
+def test_the_doors(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The command line and REST say what Python says."""
+    asked = tmp_path / "job.yaml"
+    asked.write_text(yaml.safe_dump(JOBS[6][1]), encoding="utf-8")
+    assert main(["export", str(asked), "--to", "accelerate"]) == 0
+    text = capsys.readouterr().out
+    assert text == written(JOBS[6][1], "accelerate")
+    config = tmp_path / "accelerate.yaml"
+    config.write_text(text + "dynamo_config: {}\n", encoding="utf-8")
+    assert main(["import", str(config), "--model", "llama-3-8b"]) == 0
+    out, err = capsys.readouterr()
+    assert yaml.safe_load(out) == {"model": "llama-3-8b", **read(text, "accelerate").job}
+    assert err == "willitfit: left out: accelerate.dynamo_config: {}\n"
+    assert main(["import", str(tmp_path / "none.toml")]) == 2
+    client = TestClient(app)
+    assert client.post("/v1/export?to=accelerate", json=JOBS[6][1]).text == text
+    answer = client.post("/v1/import?from=accelerate", content=text)
+    assert answer.json() == {"job": read(text, "accelerate").job, "left_out": []}
+    assert client.post("/v1/import?from=nemo", content=text).status_code == 422
+    assert client.post("/v1/import?from=megatron", content=b"\xff").status_code == 422
+    assert list(READ) == ["deepspeed", "accelerate", "torchtitan", "megatron"]
