@@ -62,6 +62,11 @@ def _of_training(job: Job, place: Topology) -> list[str]:
         said.append(f"{job.training.objective.type} as TRL 1.16 trains it, by its defaults{off}")
         if job.training.objective.type in ("grpo", "distillation"):
             said.append(_writer(job.training.objective))
+    if place.tensor > 1:
+        said.append(
+            f"modules spread over {place.tensor} GPUs by torch's parallelize_module, and tokens between them; what they exchange "
+            "is waited for at once, and positions come with the batch"
+        )
     if job.training.evaluation:
         said.append("evaluation as transformers' Trainer gathers it")
     recipe = precision_of(job, place)
@@ -253,7 +258,7 @@ def without_bf16(card: Capacity) -> list[str]:
 def not_modelled(job: Job) -> list[str]:
     """What the bytes leave out."""
     left = ["workspaces inside kernels other than attention's"]
-    if job.task == "train" and job.training.implementation == "megatron":
+    if job.task == "train" and (job.training.implementation == "megatron" or job.parallelism.tensor > 1):
         left.append("the host's memory")
     if job.task == "train":
         left.append("what loading and saving take of the GPU")

@@ -60,7 +60,8 @@ def settled(job: Job, spec: ModelSpec) -> Job:
         parallelism = parallelism.model_copy(update={"strategy": usual if several else "none"})
     if parallelism.strategy == "hsdp" and parallelism.replicas is None and job.hardware.nodes > 1:
         parallelism = parallelism.model_copy(update={"replicas": job.hardware.nodes})
-    if parallelism.sequence is None and training.implementation == "megatron" and job.task == "train":
+    splits = training.implementation == "megatron" or parallelism.tensor > 1
+    if parallelism.sequence is None and splits and job.task == "train":
         parallelism = parallelism.model_copy(update={"sequence": parallelism.tensor > 1})
     job = job.model_copy(update={"training": training, "serving": serving, "parallelism": parallelism})
     return job if job.task == "serve" else job.model_copy(update={"host": _host(job)})

@@ -197,11 +197,11 @@ ACTIVATIONS: dict[str, Module] = {
 
 
 def token_positions(tape: Tape, tokens: int) -> Tensor:
-    """The positions of tokens, [1, tokens]: counted up, or those that come with packed documents, which the batch holds.
+    """The positions of tokens, [1, tokens]: counted up, or those that the batch holds, as that of packed documents does.
 
     While a model generates, it gets those of each sequence.
     """
-    if tape.batch_mask == "packed" or tape.generating:
+    if tape.positions_given or tape.generating:
         rows = tape.generating.sequences if tape.generating else 1
         return Tensor(Storage(tape, 0, "position_ids", filled=False), (rows, tokens), dtypes.int64)
     return add_scalar(empty(tape, (1, tokens), dtypes.int64, "arange"))

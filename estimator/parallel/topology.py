@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from estimator.errors import InvalidJob, NotModelled
 from estimator.job import Job
+from estimator.parallel.tensor_checks import check_tensor
 from estimator.specs.spec import DecoderSpec, ModelSpec
 
 
@@ -82,21 +83,20 @@ def _check_replicas(job: Job, data: int, strategy: str) -> None:
 
 
 def _refuse(job: Job, spec: ModelSpec) -> None:
-    """What only Megatron-Core's modules can be spread over."""
-    _check_heads(job.parallelism.tensor, spec)
+    """What is modelled of Megatron-Core's modules only."""
+    trains = job.task == "train" and job.parallelism.tensor > 1
+    if not trains:
+        _check_heads(job.parallelism.tensor, spec)
     for name in ("pipeline", "context", "expert"):
         if getattr(job.parallelism, name) > 1:
             raise NotModelled(
                 f"{name} parallelism is modelled for training with implementation: megatron only", f"parallelism.{name}"
             )
-    if job.task == "train" and job.parallelism.tensor > 1:
-        raise NotModelled(
-            "tensor parallelism is modelled for serving, and for training with implementation: megatron only",
-            "parallelism.tensor",
-        )
     for field in ("expert_tensor", "sequence", "pipeline_layers"):
-        if getattr(job.parallelism, field) is not None:
+        if getattr(job.parallelism, field) is not None and not (trains and field == "sequence"):
             raise InvalidJob("only implementation: megatron has it: leave it out", f"parallelism.{field}")
+    if trains:
+        check_tensor(job, spec)
 
 
 def tensor_degrees(spec: ModelSpec) -> list[int]:

@@ -30,10 +30,12 @@ class Node:
     """One operation in the graph: where its gradients go, what it saved, and how it computes them.
 
     `backward(*gradients, *saved)` gives a gradient (or None) per input. `edges` holds per input the node that made it
-    and which of its outputs it was, or the leaf itself, or None where no gradient is wanted.
+    and which of its outputs it was, or the leaf itself, or None where no gradient is wanted. `adds`: whether gradients that
+    meet at its outputs may be added in place.
     """
 
     __slots__ = (
+        "adds",
         "backward",
         "component",
         "edges",
@@ -59,6 +61,7 @@ class Node:
         self.hook: Callable[[], None] | None = None
         self.held: Tensor | None = None
         self.slot = tape.slot
+        self.adds = not tape.distributed
         self.component = tape.fresh
         self.sequence = tape.sequence
         tape.sequence += 1
@@ -195,14 +198,14 @@ def _run(node: Node, uses: Counter[Tensor], sums: dict[Tensor, Gradient]) -> Non
             target, number = edge
             if target.gradients is None:
                 target.gradients = dict.fromkeys(range(target.outputs))
-            _meet(target.gradients, number, gradient)
+            _meet(target.gradients, number, gradient, target.adds)
 
 
-def _meet(buffer: dict[Any, Any], key: Any, gradient: Tensor) -> None:
-    """Put a gradient where others may come, or add it to the one that is there."""
+def _meet(buffer: dict[Any, Any], key: Any, gradient: Tensor, in_place: bool = True) -> None:
+    """Put a gradient where others may come, or add it to the one that is there, `in_place` if possible."""
     if buffer.get(key) is None:
         buffer[key] = gradient
-    elif not _can_add_in_place(buffer, key):
+    elif not in_place or not _can_add_in_place(buffer, key):
         buffer[key] = binary("add", buffer[key], gradient)
 
 

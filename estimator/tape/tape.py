@@ -181,6 +181,10 @@ class Tape:
         """Keys that every attention layer has before those of the tokens."""
         self.batch_mask = "none"
         """Whether sequences end early (`padding`), or hold several documents (`packed`): then the batch has a mask of its own."""
+        self.positions_given = False
+        """Whether the batch holds the tokens' positions."""
+        self.distributed = False
+        """Whether what runs are DTensors: gradients of a tensor's subclass are never added in place."""
         self.evaluating = False
         """Whether models are in evaluation mode: they drop nothing out."""
         self.generating: Generating | None = None

@@ -7,9 +7,12 @@ from itertools import groupby
 
 from estimator import dtypes
 from estimator.families.parameter import Parameter
+from estimator.parallel.tensor import misplaced, sum_norms
+from estimator.tape.collectives import Group
 from estimator.tape.pointwise import to
 from estimator.tape.tape import GRADIENT, Tape
 from estimator.tape.tensor import empty, unary
+from estimator.training.optimizers.base import Lists
 
 Clip = Callable[[Tape, list[Parameter]], None]
 
@@ -77,6 +80,36 @@ def clip_sharded(tape: Tape, parameters: list[Parameter]) -> None:
     del scale
     cast = to(clamped, parameters[0].local.dtype)
     del cast, clamped, total, local
+
+
+def clip_distributed(group: Group, tape: Tape, parameters: list[Parameter]) -> None:
+    """`clip_grad_norm_` of DTensors: a norm of what this rank has of each gradient; of what is not split, a share.
+
+    Norms of ranks are squared and summed, and the root is taken (torch/distributed/tensor/_ops/_math_ops.py, `_NormPartial`).
+    """
+    lists = Lists(tape)
+    unsplit = [p for p in parameters if misplaced(p)]
+    summed = lists.new("all_reduce", [p for p in unsplit if p.tensor is p.local])
+    sum_norms(tape, group, unsplit)
+    count = sum(p.times for p in parameters)
+    longest = -(-max(p.tensor.numel for p in parameters) // CHUNK)
+    partial = empty(tape, (longest * count,), dtypes.float32, "_foreach_norm")
+    norms = lists.new("_foreach_norm", parameters, lambda _: ())
+    del partial
+    lists.free(summed)
+    shares = lists.new("div", unsplit, lambda _: ())
+    stacked = empty(tape, (count,), parameters[0].local.dtype, "stack")
+    lists.free(shares)
+    squared = unary("pow", stacked)
+    tape.communicate("all_reduce", *group, squared.nbytes)
+    total = unary("pow", unary("all_reduce", squared))
+    del squared
+    norm = empty(tape, (), total.dtype, "linalg_vector_norm")
+    del stacked, total
+    lists.free(norms)
+    scale = unary("mul", unary("reciprocal", unary("add", norm)))
+    clamped = unary("clamp", scale)
+    del scale, clamped, norm
 
 
 def _times(parameter: Parameter) -> int:

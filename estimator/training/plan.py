@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 from estimator import dtypes
 from estimator.dtypes import BY_NAME
@@ -23,6 +24,7 @@ from estimator.parallel.fsdp1 import Fsdp1
 from estimator.parallel.fsdp2 import Fsdp2, Policy
 from estimator.parallel.megatron import MainParameters
 from estimator.parallel.optimizer_offload import OffloadedOptimizer
+from estimator.parallel.tensor import TensorParallel
 from estimator.parallel.topology import Topology
 from estimator.parallel.zero import Zero12
 from estimator.parallel.zero3 import Zero3
@@ -40,7 +42,7 @@ from estimator.training.evaluation import evaluation
 from estimator.training.float8 import check_float8
 from estimator.training.fused_lora import ignores_adapters
 from estimator.training.generation import Writer, caches, writes, written_before
-from estimator.training.gradients import Clip, clip, clip_sharded
+from estimator.training.gradients import Clip, clip, clip_distributed, clip_sharded
 from estimator.training.methods import Method
 from estimator.training.objectives import objective
 from estimator.training.objectives.dropout import without_dropout
@@ -100,6 +102,7 @@ def trace_training(job: Job, spec: ModelSpec, topology: Topology, gpu: Gpu = AMP
         )
     tape = with_host(Tape(gpu)) if offloads(job) else Tape(gpu)
     tape.batch_mask = batch_mask(training, spec)
+    tape.positions_given = tape.batch_mask == "packed" or topology.tensor > 1
     tape.begin("load")
     prefixes: list[LayerPrefix] = []
     written: list[PassingCache] = []
@@ -127,6 +130,8 @@ def trace_training(job: Job, spec: ModelSpec, topology: Topology, gpu: Gpu = AMP
         check_gathered(training, precision.gathered)
     assert training.head is not None
     model = build_model(spec, build, training.head)
+    if isinstance(build.sharding, TensorParallel):
+        build.sharding.spread(model)
     if training.loss in ("chunked", "cut") and not takes_chunks(model, biased=training.loss == "chunked"):
         raise NotModelled(f"loss {training.loss} is not modelled for {spec.model_type} yet; write eager", "training.loss")
     if training.loss == "cut" and gpu.capability < AMPERE.capability:
@@ -153,7 +158,7 @@ def trace_training(job: Job, spec: ModelSpec, topology: Topology, gpu: Gpu = AMP
         batch,
         training.gradient_accumulation_steps,
         None if training.objective else autocast,
-        clip=_clipping(training, topology.strategy),
+        clip=_clipping(training, topology),
         keeps_gradients=not training.zero_grad_to_none,
         widens=training.autocast and training.transformers_release != "5",
         offloads=job.offload.activations != "none" and not recomputed.recomputes,
@@ -195,10 +200,12 @@ def _kernels(training: Training) -> Kernels:
     return in_float8(found, training.float8) if training.float8 else found
 
 
-def _clipping(training: Training, strategy: str) -> Clip | None:
+def _clipping(training: Training, topology: Topology) -> Clip | None:
     if not training.gradient_clipping:
         return None
-    return clip_sharded if strategy == "fsdp1" else clip
+    if topology.tensor > 1:
+        return partial(clip_distributed, Group("tensor", topology.tensor))
+    return clip_sharded if topology.strategy == "fsdp1" else clip
 
 
 def _adapter(training: Training, spec: ModelSpec, topology: Topology) -> Method | None:
@@ -211,10 +218,13 @@ def _adapter(training: Training, spec: ModelSpec, topology: Topology) -> Method 
 def _sharding(job: Job, topology: Topology, precision: Recipe, tape: Tape) -> Sharding:
     world, strategy = topology.data, topology.strategy
     policy = Policy(precision.gathered, precision.reduced)
+    adam = job.training.optimizer in ("adamw", "adam")
     if precision.summed:
         if job.parallelism.gradient_as_bucket_view:
             raise InvalidJob("Megatron's gradients are its buffer already: leave it out", "parallelism.gradient_as_bucket_view")
         return MainParameters(tape, precision.summed, lambda _: Group("data", world), strategy == "zero1")
+    if topology.tensor > 1:
+        return TensorParallel(tape, topology.tensor, job.training.optimizer_implementation == "foreach" and adam)
     if badam.asks(job):
         return badam.BlockCopies(tape)
     if strategy == "ddp":

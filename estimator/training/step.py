@@ -89,7 +89,9 @@ def train(build: Builder, model: Model, optimizer: Optimizer, step: Step) -> Non
 
 
 def _beside_ids(tape: Tape, batch: Batch) -> Tensor | None:
-    """What a batch has beside its ids, [sequences, tokens]: a mask if it is padded, positions if documents are packed in it."""
-    if tape.batch_mask == "none":
+    """What a batch has beside its ids: a mask if it is padded, [sequences, tokens]; positions, of each sequence if documents are
+    packed in it."""
+    if tape.batch_mask == "none" and not tape.positions_given:
         return None
-    return empty(tape, (batch.sequences, batch.tokens), dtypes.int64, tape.batch_mask)
+    rows = 1 if tape.batch_mask == "none" else batch.sequences
+    return empty(tape, (rows, batch.tokens), dtypes.int64, "position_ids" if tape.positions_given else "attention_mask")

@@ -27,6 +27,8 @@ def batch(job: Job, spec: Any, model: Any) -> dict[str, Any]:
         made["attention_mask"] = torch.ones((rows, tokens), dtype=torch.int64)
     if training.attention_mask == "packed":
         made["position_ids"] = torch.randint(0, tokens, (rows, tokens))
+    elif job.parallelism.tensor > 1:  # transformers would count those of this rank's tokens only
+        made["position_ids"] = torch.arange(tokens)[None]
     if training.head in ("causal-lm", "masked-lm"):
         made["labels"] = made["input_ids"]
     elif training.head in ("seq2seq-lm", "speech-seq2seq-lm"):

@@ -40,6 +40,7 @@ from estimator.verify.megatron import MegatronStep
 from estimator.verify.prompts import prompted
 from estimator.verify.pruning import pruned
 from estimator.verify.recomputation import recompute, stacks
+from estimator.verify.tensor import parallelize
 
 TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 TRUE = {
@@ -110,6 +111,8 @@ def build(job: Job, spec: ModelSpec, mesh: DeviceMesh | None = None) -> Any:
     model.train()
     if job.parallelism.strategy == "fsdp1":
         model = _flattened(model, job)
+    elif mesh is not None and job.parallelism.tensor > 1:
+        parallelize(model, mesh)
     elif mesh is not None:
         _shard(model, job, mesh)
     recompute(model, training, job.offload.activations != "none")
@@ -215,16 +218,17 @@ def _flattened(model: Any, job: Job) -> Any:
 
 
 @contextmanager
-def ranks(world: int, replicas: int | None = None) -> Iterator[DeviceMesh | None]:
-    """A process group of which only this rank exists: its collectives allocate, and say nothing. With `replicas` its ranks are so
-    many groups."""
-    if world == 1:
+def ranks(data: int, tensor: int = 1, replicas: int | None = None) -> Iterator[DeviceMesh | None]:
+    """A process group of which only this rank exists: its collectives allocate, and say nothing. With `replicas` those of data
+    are so many groups."""
+    if data * tensor == 1:
         yield None
         return
-    init_process_group("fake", store=FakeStore(), rank=0, world_size=world)
+    init_process_group("fake", store=FakeStore(), rank=0, world_size=data * tensor)
     try:
-        shape = (replicas, world // replicas) if replicas else (world,)
-        yield init_device_mesh("cpu", shape, mesh_dim_names=("replicate", "shard")[2 - len(shape) :])
+        shape = (tensor,) if tensor > 1 else (replicas, data // replicas) if replicas else (data,)
+        names = ("tensor",) if tensor > 1 else ("replicate", "shard")[2 - len(shape) :]
+        yield init_device_mesh("cpu", shape, mesh_dim_names=names)
     finally:
         destroy_process_group()
 

@@ -42,7 +42,7 @@ def fake_step(job: Job, spec: ModelSpec, logs: dict[str, Log] | None = None) -> 
     card = gpu(job, capacity(job.hardware))
     live = Live(card)
     with (
-        ranks(job.parallelism.data or 1, job.parallelism.replicas) as mesh,
+        ranks(job.parallelism.data or 1, job.parallelism.tensor, job.parallelism.replicas) as mesh,
         FakeTensorMode(allow_non_fake_inputs=True),
         documents(job.training.attention_mask),
         on_cuda(card),

@@ -1,0 +1,178 @@
+"""Tensor and sequence parallelism as torch's `parallelize_module` makes it of a decoder of the Llama kind.
+
+Between the modules of a layer each rank holds its part of the tokens. Attention and the feed-forward layer get all tokens, and
+compute with this rank's heads and columns; what comes out is summed over ranks and scattered by tokens. The embedding's
+rows are shared, too, and so are the output layer's, whose logits are gathered. After torch/distributed/tensor/parallel/style.py
+of 2.13 and the plan of PyTorch's tutorial on it (estimator/verify/tensor.py, which is what the tests run).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from estimator import dtypes
+from estimator.dtypes import DType
+from estimator.families.layers import Layer
+from estimator.families.modules import Module
+from estimator.families.parameter import Parameter
+from estimator.families.sharding import Sharding
+from estimator.tape import loss
+from estimator.tape.collectives import Group
+from estimator.tape.dtensor import distributed, gathered, replicated, scattered
+from estimator.tape.layout import Shape
+from estimator.tape.tape import Tape
+from estimator.tape.tensor import Tensor, empty, unary
+from estimator.training.optimizers.base import Lists
+
+COLUMNS = ("q_proj", "k_proj", "v_proj", "gate_proj", "up_proj", "lm_head")
+"""Linear layers whose outputs ranks share: rows of the weight, and of the bias (`ColwiseParallel`)."""
+ROWS = ("o_proj", "down_proj")
+"""Linear layers whose inputs ranks share: columns of the weight (`RowwiseParallel`)."""
+EMBEDDING = "embed_tokens"
+TOKENS = 1
+"""The dimension of hidden states that tokens lie along."""
+
+
+class TensorParallel(Sharding):
+    """`twice`: the optimizer reads gradients in two operations, the second one two times (Adam's `foreach`)."""
+
+    def __init__(self, tape: Tape, degree: int, twice: bool):
+        self.tape = tape
+        self.group = Group("tensor", degree)
+        self.reads = (1, 2) if twice else (1,)
+        self.misplaced: list[Parameter] = []
+        """Parameters whose gradients have other placements than they."""
+
+    def parameter(self, tape: Tape, shape: Shape, dtype: DType, name: str) -> tuple[Tensor, Tensor]:
+        """This rank's part; of the embedding the model sees the whole, and so has a gradient of all rows."""
+        module, degree = name.split(".")[-2], self.group.size
+        if module in COLUMNS or module == EMBEDDING:
+            part = (shape[0] // degree, *shape[1:])
+        elif module in ROWS:
+            part = (shape[0], shape[1] // degree)
+        else:
+            part = shape
+        local = empty(tape, part, dtype, name)
+        return (Tensor(local.storage, shape, dtype) if module == EMBEDDING else local), local
+
+    def unit(self, parameters: list[Parameter], layer: Layer) -> Layer:
+        block: Any = layer
+        attention, mlp = block.self_attn, block.mlp
+        for owner, name in (
+            (block, "input_layernorm"),
+            (block, "post_attention_layernorm"),
+            (attention, "q_norm"),
+            (attention, "k_norm"),
+        ):
+            if getattr(owner, name) is not None:
+                setattr(owner, name, _Distributed(getattr(owner, name)))
+        attention.o_proj, mlp.down_proj = _Rowwise(attention.o_proj, self.group), _Rowwise(mlp.down_proj, self.group)
+        block.self_attn, block.mlp = _Gathering(attention, self.group), _Gathering(mlp, self.group)
+        return layer
+
+    def spread(self, model: Any) -> None:
+        """What lies outside the layers of a causal language model."""
+        body = model.body
+        body.embed_tokens = _Embedding(body.embed_tokens, self.group)
+        body.norm = _Distributed(body.norm)
+        model.lm_head = _Head(model.lm_head, self.group)
+
+    def prepare(self, trained: list[Parameter]) -> None:
+        self.misplaced = [p for p in trained if misplaced(p)]
+
+    def step(self, optimize: Callable[[], None]) -> None:
+        """An operation of the optimizer works on gradients placed as their parameters: on copies, as long as it runs."""
+        lists = Lists(self.tape)
+        for reads in self.reads:
+            held = [lists.new("redistribute", self.misplaced) for _ in range(reads)]
+            for copies in held:
+                lists.free(copies)
+            sum_norms(self.tape, self.group, self.misplaced, reads)
+        optimize()
+
+
+def misplaced(p: Parameter) -> bool:
+    """Whether a parameter's gradient has another placement: the embedding's is whole, a norm's is of this rank's tokens."""
+    return p.name.split(".")[-2] not in (*COLUMNS, *ROWS)
+
+
+def sum_norms(tape: Tape, group: Group, gradients: list[Parameter], times: int = 1) -> None:
+    """Record that the gradients of norms are summed, each by itself."""
+    for p in gradients:
+        if p.tensor is p.local:
+            tape.enter(p.slot)
+            for _ in range(times):
+                tape.communicate("all_reduce", *group, p.local.nbytes)
+    tape.enter(None)
+
+
+class _Distributed:
+    """A norm of this rank's tokens or heads (`SequenceParallel`)."""
+
+    def __init__(self, own: Module):
+        self.own = own
+
+    def __call__(self, x: Tensor) -> Tensor:
+        x.tape.distributed = True
+        out = self.own(distributed(x))
+        x.tape.distributed = False
+        return out
+
+
+class _Gathering:
+    """A module that gets all tokens (`PrepareModuleInput`)."""
+
+    def __init__(self, own: Callable[..., Any], group: Group):
+        self.own, self.group = own, group
+
+    def __call__(self, hidden: Tensor, *others: Tensor | None) -> Any:
+        tape = hidden.tape
+        tape.distributed = True
+        whole = gathered(hidden, TOKENS, self.group)
+        tape.distributed = False
+        return self.own(whole, *others)
+
+
+class _Rowwise:
+    """A linear layer of whose result each rank keeps its part of the tokens."""
+
+    def __init__(self, own: Module, group: Group):
+        self.own, self.group = own, group
+
+    def __call__(self, x: Tensor) -> Tensor:
+        out = self.own(x)
+        return scattered(out, TOKENS, self.group)
+
+
+class _Embedding:
+    """A lookup in this rank's rows, zero where an id has none there (placement_types.py, `_MaskPartial`)."""
+
+    def __init__(self, own: Any, group: Group):
+        self.own, self.group = own, group
+
+    def __call__(self, ids: Tensor) -> Tensor:
+        below, above = (empty(ids.tape, ids.shape, dtypes.bool_, name) for name in ("lt", "ge"))
+        mask = unary("or", below)
+        del below, above
+        copied = unary("clone", ids)
+        shifted = unary("sub", copied)
+        del copied
+        out = loss.embedding(self.own.weight, ids)
+        del shifted, mask
+        out = scattered(out, TOKENS, self.group)
+        if self.own.require_grad and out.tape.grad_enabled:
+            out.requires_grad = True
+        return out
+
+
+class _Head:
+    """The output layer: all tokens come in, and logits of all words go out."""
+
+    def __init__(self, own: Any, group: Group):
+        self.own, self.group = own, group
+
+    def __call__(self, hidden: Tensor) -> Tensor:
+        whole = gathered(hidden, TOKENS, self.group)
+        logits = self.own(whole)
+        return replicated(logits, len(logits.shape) - 1, self.group)

@@ -1,0 +1,60 @@
+"""Tensor and sequence parallelism by torch's own `parallelize_module`, with its tutorial's plan for decoders of the Llama kind.
+
+Between the products of a layer each rank holds its part of the tokens; attention and the feed-forward layers get all of them.
+(https://docs.pytorch.org/tutorials/intermediate/TP_tutorial.html, and torchtitan before 0.3, models/llama3/infra/parallelize.py.)
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import Replicate, Shard
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    ParallelStyle,
+    PrepareModuleInput,
+    RowwiseParallel,
+    SequenceParallel,
+    parallelize_module,
+)
+
+TOKENS, WHOLE = Shard(1), Replicate()
+
+
+def parallelize(model: Any, mesh: DeviceMesh) -> None:
+    """Spread a causal language model's modules over the ranks of a mesh of one dimension."""
+    tied = model.lm_head.weight is model.model.embed_tokens.weight
+    parallelize_module(
+        model,
+        mesh,
+        {
+            "model.embed_tokens": RowwiseParallel(input_layouts=WHOLE, output_layouts=TOKENS),
+            "model.norm": SequenceParallel(),
+            "lm_head": ColwiseParallel(input_layouts=TOKENS, output_layouts=WHOLE),
+        },
+    )
+    for layer in model.model.layers:
+        parallelize_module(layer, mesh, _of_layer(layer))
+    if tied:
+        model.lm_head.weight = model.model.embed_tokens.weight
+
+
+def _of_layer(layer: Any) -> dict[str, ParallelStyle]:
+    """The plan of one layer. Norms of single heads run on this rank's heads."""
+    plan: dict[str, ParallelStyle] = {
+        "input_layernorm": SequenceParallel(),
+        "self_attn": PrepareModuleInput(
+            input_kwarg_layouts={"hidden_states": TOKENS}, desired_input_kwarg_layouts={"hidden_states": WHOLE}
+        ),
+        "self_attn.o_proj": RowwiseParallel(output_layouts=TOKENS),
+        "post_attention_layernorm": SequenceParallel(),
+        "mlp": PrepareModuleInput(input_layouts=(TOKENS,), desired_input_layouts=(WHOLE,)),
+        "mlp.down_proj": RowwiseParallel(output_layouts=TOKENS),
+    }
+    for name in ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "mlp.gate_proj", "mlp.up_proj"):
+        plan[name] = ColwiseParallel()
+    for name in ("q_norm", "k_norm"):
+        if hasattr(layer.self_attn, name):
+            plan[f"self_attn.{name}"] = SequenceParallel(sequence_dim=2, use_local_output=True)
+    return plan
