@@ -63,7 +63,8 @@ def answer_text(answer: Answer, explain: bool = False, ranks: bool = False) -> s
             ],
         )
     if again := answer.recomputation:
-        rows = [("FLOPs per step", f"{again.flops:.3g}, {again.share:.1%} more"), ("lowers the peak by", gib(again.saved_bytes))]
+        change = "lowers the peak by" if again.saved_bytes >= 0 else "raises the peak by"
+        rows = [("FLOPs per step", f"{again.flops:.3g}, {again.share:.1%} more"), (change, gib(abs(again.saved_bytes)))]
         lines += _block("Recomputed", rows)
     if answer.cost:
         lines += _block("Cost", _cost_rows(answer))

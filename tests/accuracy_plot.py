@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from tests.accuracy import allocated, shown, steps
+from tests.accuracy import allocated, megatron, shown, steps
 
 
 def plot() -> str:
@@ -14,13 +14,15 @@ def plot() -> str:
         ("torch, real tensors", "#228833", steps("real_steps")),
         ("A100, allocated", "#ee6677", list(allocated())),
         ("A100, nvidia-smi", "#ccbb44", list(shown())),
+        ("B200, Megatron-Core", "#aa3377", list(megatron())),
     ]
-    low, high, side, edge = 20, 39, 480, 60
+    largest = max(max(row.found, row.predicted) for _, _, rows in kinds for row in rows)
+    low, high, side, edge = 20, math.ceil(math.log2(largest)), 480, 60
 
     def at(value: float) -> float:
         return (math.log2(value) - low) / (high - low) * side
 
-    marks = [(2**k, f"{2 ** (k - 30)} GiB" if k >= 30 else f"{2 ** (k - 20)} MiB") for k in range(20, 39, 3)]
+    marks = [(2**k, f"{2 ** (k - 30)} GiB" if k >= 30 else f"{2 ** (k - 20)} MiB") for k in range(low, high + 1, 3)]
     parts = [f'<line x1="{edge}" y1="{edge + side}" x2="{edge + side}" y2="{edge}" stroke="#bbb"/>']
     for value, label in marks:
         x, y = edge + at(value), edge + side - at(value)

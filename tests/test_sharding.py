@@ -15,7 +15,11 @@ from typing import Any
 import pytest
 
 from estimator import Answer, Job, estimate
+from estimator.families import count
+from estimator.parallel.topology import topology
+from estimator.settle import settled
 from estimator.specs.resolve import resolve
+from estimator.training.plan import trace_training
 from tests.jobs import cases, counts, job_of
 from tests.judge.real import ddp_step
 
@@ -111,6 +115,54 @@ def test_fsdp2_takes_the_buffers_that_it_really_holds() -> None:
 
 
 OVER_TWO = [case for case in cases("real_steps") if case["name"] in ("llama ddp accumulated", "llama ddp with views")]
+
+
+UNEVEN = {
+    "model_type": "llama",
+    "hidden_size": 272,
+    "intermediate_size": 700,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+    "vocab_size": 1003,
+}
+"""A model whose parameters divide by few numbers of ranks."""
+RANKS = (2, 3, 4, 8, 16, 64)
+"""No more than the shortest parameter has rows: from there on FSDP2 gathers more padding with each rank."""
+
+
+def uneven(ranks: int, spread: dict[str, Any], precision: str = "bf16-mixed") -> dict[str, Any]:
+    hardware = {"gpus": min(ranks, 8), "nodes": max(1, ranks // 8)}
+    training = {"precision": precision, "sequence_length": 256}
+    return {"model": UNEVEN, "hardware": hardware, "training": training, "parallelism": spread}
+
+
+@pytest.mark.parametrize("precision", ["bf16-mixed", "32-true"])
+@pytest.mark.parametrize("strategy", ["ddp", "zero1", "zero2", "zero3", "fsdp1", "fsdp2"])
+def test_more_ranks_never_need_more(strategy: str, precision: str) -> None:
+    found = [estimate(uneven(ranks, {"strategy": strategy}, precision)).memory for ranks in RANKS]
+    for needed in ([m.resident_bytes for m in found], [m.peak_bytes for m in found]):
+        assert needed == sorted(needed, reverse=True)
+
+
+@pytest.mark.parametrize("ranks", [*RANKS, 512])
+def test_shards_sum_to_the_whole_and_padding(ranks: int) -> None:
+    """The first rank's shards, as often as there are ranks, are the parameters, and rows that FSDP2 fills up."""
+    job = Job.model_validate(uneven(ranks, {"strategy": "fsdp2"}, "32-true"))
+    spec = resolve(job.model).spec
+    job = settled(job, spec)
+    parameters = trace_training(job, spec, topology(job, spec)).parameters
+    held = sum(p.times * p.local.numel for p in parameters)
+    padding = sum(p.total // p.tensor.shape[0] * (-p.tensor.shape[0] % ranks) for p in parameters)
+    assert sum(p.total for p in parameters) == count(spec)
+    assert ranks * held == count(spec) + padding
+    resident = estimate(job).memory.resident_bytes
+    assert 12 * held <= resident < 12 * held + 512 * 4 * sum(p.times for p in parameters)  # weights and two states; rounding
+
+
+def test_a_degree_of_one_changes_nothing() -> None:
+    ones = dict.fromkeys(("data", "tensor", "pipeline", "context", "expert"), 1)
+    assert estimate(uneven(1, ones)).memory == estimate(uneven(1, {})).memory
 
 
 @pytest.mark.parametrize("case", OVER_TWO, ids=lambda case: case["name"])
