@@ -5,13 +5,16 @@ Nothing else is said here. Where backward stops, and what a frozen module does n
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 
 from estimator.errors import InvalidJob, NotModelled
+from estimator.families import parameters
 from estimator.families.build import Builder
 from estimator.job import Job, Training
 from estimator.job.trainable import Trainable, numbers
 from estimator.specs.spec import ModelSpec
+from estimator.tape.tape import Slot
 from estimator.training import badam
 
 WHERE = "training.trainable"
@@ -86,9 +89,21 @@ def variants(job: Job, spec: ModelSpec) -> list[Job]:
     count = asked.lisa or 1
     if count > depth:
         raise InvalidJob(f"the model has {depth} layers: not {count}", WHERE)
+    if not _alike(spec):
+        said = "layers of several sizes, trained in turn, are not modelled yet; write those of the largest turn (layers: a-b)"
+        raise NotModelled(said, WHERE)
     ends = f"{depth - count}-{depth - 1}", f"0-{count - 1}"
     parts = [asked.model_copy(update={"layers": layers, "outside": not alone}) for layers in ends]
     return [job.model_copy(update={"training": job.training.model_copy(update={"trainable": part})}) for part in parts]
+
+
+def _alike(spec: ModelSpec) -> bool:
+    """Whether all layers have as many parameters, so that the first or the last of them is the worst to train."""
+    sizes: Counter[Slot] = Counter()
+    for p in parameters(spec):
+        if p.slot is not None:
+            sizes[p.slot] += p.count
+    return len(set(sizes.values())) == 1
 
 
 def refuse(job: Job) -> None:
