@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
-from estimator.host.weights import Saved, nbytes
+from estimator.host.weights import Saved
 from estimator.weights.dtypes import safetensors_bits
 
 NAMES = {
@@ -49,14 +49,17 @@ def shards(tensors: Sequence[Saved], most: int = SHARD) -> list[list[Saved]]:
     huggingface_hub/serialization/_base.py, `split_state_dict_into_shards_factory`.
     """
     files: list[list[Saved]] = [[]]
-    alone = []
+    alone, filled = [], 0
     for t in tensors:
-        if t.nbytes > most:
+        size = t.nbytes
+        if size > most:
             alone.append([t])
             continue
-        if files[-1] and nbytes(files[-1]) + t.nbytes > most:
+        if files[-1] and filled + size > most:
             files.append([])
+            filled = 0
         files[-1].append(t)
+        filled += size
     return [file for file in (*alone, *files) if file]
 
 
