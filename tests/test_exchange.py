@@ -150,6 +150,18 @@ BAD = [
     ("megatron", "--bf16 'open", "cannot be split"),
     ("megatron", "--recompute-granularity selective", "is read with"),
     ("nemo", "", "no format"),
+    ("deepspeed", '{"gradient_clipping": "lots"}', "deepspeed.gradient_clipping: 'lots' is no number"),
+    ("accelerate", "distributed_type: DEEPSPEED\ndeepspeed_config: {gradient_clipping: lots}", "'lots' is no number"),
+    (
+        "accelerate",
+        "distributed_type: DEEPSPEED\ndeepspeed_config: {zero_stage: 9}",
+        "parallelism.strategy: write .* .given 'zero9'",
+    ),
+    ("torchtitan", '[activation_checkpoint]\nselective_ac_option = "abc"', "'abc' is no whole number"),
+    ("torchtitan", '[activation_checkpoint]\nmode = "memory_budget"', "training.activation_checkpointing"),
+    ("torchtitan", '[training]\nmixed_precision_reduce = "float64"', "float64 is not known; write bfloat16"),
+    ("megatron", "--recompute-granularity full --recompute-num-layers x", "no whole number"),
+    ("megatron", "--moe-expert-capacity-factor x", "'x' is no number"),
 ]
 
 

@@ -40,7 +40,9 @@ def written(job: Job | Mapping[str, Any] | str | Path, to: str, allow_files: boo
 def read(text: str, given: str) -> Found:
     """What a file of such a program says of a job, and what it says that a job does not. Raises `InvalidJob`."""
     known(given)
-    return READ[given](text)
+    found = READ[given](text)
+    read_job({"model": "gpt2", **found.job})  # whatever the model is, its fields are those of a job
+    return found
 
 
 def known(name: str) -> None:

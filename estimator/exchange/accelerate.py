@@ -140,7 +140,7 @@ def _of_deepspeed(zero: Settings, job: dict[str, Any]) -> list[str]:
     stage = zero.number("zero_stage", 2)
     job["parallelism"] = {"strategy": f"zero{stage}" if stage else "ddp"}
     job["training"]["gradient_accumulation_steps"] = zero.number("gradient_accumulation_steps")
-    if float(zero.take("gradient_clipping", 0)):
+    if zero.amount("gradient_clipping"):
         job["training"]["gradient_clipping"] = True
     places = {"optimizer": zero.take("offload_optimizer_device", "none"), "parameters": zero.take("offload_param_device", "none")}
     if offload := {name: place for name, place in places.items() if place != "none"}:

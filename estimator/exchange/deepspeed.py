@@ -83,7 +83,7 @@ def found(given: Any) -> Found:
     training: dict[str, Any] = {"precision": HALF[enabled[0]] if enabled else "32-true"}
     training["micro_batch_size"] = all_of.number("train_micro_batch_size_per_gpu")
     training["gradient_accumulation_steps"] = all_of.number("gradient_accumulation_steps")
-    if all_of.take("gradient_clipping", 0):
+    if all_of.amount("gradient_clipping"):
         training["gradient_clipping"] = True
     places = {name: zero.part(f"offload_{short}").take("device", "none") for name, short in PLACES.items()}
     left = [f"deepspeed.zero_optimization.{name}: {value}" for name, value in _unusual(zero).items()]

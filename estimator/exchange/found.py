@@ -37,6 +37,14 @@ class Settings:
             raise InvalidJob(f"{value!r} is no whole number", f"{self.where}.{name}")
         return value
 
+    def amount(self, name: str) -> float:
+        """A setting that is some number; 0 where it is not there."""
+        value = self.take(name, 0)
+        try:
+            return float(value)
+        except (TypeError, ValueError):
+            raise InvalidJob(f"{value!r} is no number", f"{self.where}.{name}") from None
+
     def yes(self, name: str, usual: bool = False) -> bool:
         """A setting that is on or off, in whatever words."""
         value = self.take(name, usual)

@@ -89,7 +89,7 @@ def read(text: str) -> Found:
     if "--cross-entropy-loss-fusion" in given:
         training["loss"] = "fused"
     if "--moe-expert-capacity-factor" in given:
-        training["expert_capacity_factor"] = float(given["--moe-expert-capacity-factor"])
+        training["expert_capacity_factor"] = _amount(given, "--moe-expert-capacity-factor")
     training["activation_checkpointing"] = _read_recomputation(given)
     read_here = {*DEGREES.values(), *USUAL, *READ}
     left = [f"{name} {value}".rstrip() for name, value in given.items() if name not in read_here]
@@ -128,11 +128,18 @@ def _arguments(text: str) -> dict[str, str]:
     return found
 
 
-def _number(given: dict[str, str], flag: str) -> int:
+def _number(given: dict[str, str], flag: str, least: int = 1) -> int:
     value = given.get(flag, "1")
-    if not value.isdigit() or not int(value):
-        raise InvalidJob(f"{value!r} is no whole number", f"megatron {flag}")
+    if not value.isdecimal() or int(value) < least:
+        raise InvalidJob(f"{value!r} is no whole number of {least} or more", f"megatron {flag}")
     return int(value)
+
+
+def _amount(given: dict[str, str], flag: str) -> float:
+    try:
+        return float(given[flag])
+    except ValueError:
+        raise InvalidJob(f"{given[flag]!r} is no number", f"megatron {flag}") from None
 
 
 def _read_recomputation(given: dict[str, str]) -> Any:
@@ -140,7 +147,7 @@ def _read_recomputation(given: dict[str, str]) -> Any:
     if granularity is None:
         return "none"
     if granularity == "full":
-        count = int(given.get("--recompute-num-layers", "1"))
+        count = _number(given, "--recompute-num-layers", least=0)
         if given.get("--recompute-method") == "block":
             return {"layers": count} if count else "none"
         if count == 1:

@@ -12,7 +12,7 @@ from estimator.errors import InvalidJob
 from estimator.exchange.found import Found, Settings
 from estimator.job import CheckpointForm, Job
 
-TYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
+TYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
 DEGREES = {
     "tensor": "tensor_parallel_degree",
     "pipeline": "pipeline_parallel_degree",
@@ -82,10 +82,7 @@ def read(text: str) -> Found:
     all_of = Settings(given, "torchtitan")
     asked, training, recomputed = (all_of.part(name) for name in ("parallelism", "training", "activation_checkpoint"))
     job: dict[str, Any] = {"training": _training(training), "parallelism": _parallelism(asked)}
-    mode, option = recomputed.take("mode", "selective"), recomputed.take("selective_ac_option", "2")
-    job["training"]["activation_checkpointing"] = (
-        ("selective" if option == "op" else {"every": int(option)}) if mode == "selective" else mode
-    )
+    job["training"]["activation_checkpointing"] = _recomputed(recomputed)
     if training.yes("enable_cpu_offload"):
         job["offload"] = dict.fromkeys(("parameters", "gradients", "optimizer"), "cpu")
     batches, data = training.take("global_batch_size", -1), job["parallelism"].get("data")
@@ -95,13 +92,22 @@ def read(text: str) -> Found:
     return Found(job, [*asked.left(frozenset({"disable_loss_parallel"})), *training.left(rest), *all_of.left(SILENT)])
 
 
+def _recomputed(asked: Settings) -> Any:
+    mode = asked.take("mode", "selective")
+    if mode != "selective" or asked.given.get("selective_ac_option") == "op":
+        return mode
+    return {"every": asked.number("selective_ac_option", 2)}
+
+
 def _training(asked: Settings) -> dict[str, Any]:
     whole, half = asked.take("dtype", "float32"), asked.take("mixed_precision_param", "bfloat16")
     precision = "bf16-true" if whole == "bfloat16" else "bf16-mixed" if half == "bfloat16" else "32-true"
     found: dict[str, Any] = {"precision": precision}
-    reduced = asked.take("mixed_precision_reduce", "float32")
+    reduced = str(asked.take("mixed_precision_reduce", "float32"))
     if reduced != "float32" and precision == "bf16-mixed":
-        found["dtypes"] = {"gradients": next(name for name, theirs in TYPES.items() if theirs == reduced)}
+        if reduced not in TYPES:
+            raise InvalidJob(f"{reduced} is not known; write {', '.join(TYPES)}", "torchtitan.training.mixed_precision_reduce")
+        found["dtypes"] = {"gradients": TYPES[reduced]}
     found |= {"micro_batch_size": asked.number("local_batch_size", 8), "sequence_length": asked.number("seq_len", 2048)}
     return found
 
