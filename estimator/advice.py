@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from estimator.answer import Memory
 from estimator.job import Job
+from estimator.job.hardware import GATHERED
 
 PARTS = 2
 """How many of the largest parts are spoken of."""
@@ -27,7 +28,7 @@ def advice(job: Job, memory: Memory) -> list[str]:
 
 
 def _of_training(part: str, job: Job) -> str:
-    training, sharded = job.training, job.parallelism.strategy in ("fsdp1", "fsdp2", "hsdp", "zero3")
+    training, sharded = job.training, job.parallelism.strategy in GATHERED
     fewer = (
         "fewer or shorter sequences at a time (micro_batch_size, sequence_length; gradient_accumulation_steps makes up for it)"
     )

@@ -7,6 +7,7 @@ from typing import Any
 from estimator.families import heads
 from estimator.job import Host, Job, Training
 from estimator.job.adapter import PrefixTuning, PromptLearning
+from estimator.job.hardware import GATHERED
 from estimator.job.optimizer import IMPLEMENTATIONS, RANKS
 from estimator.specs.spec import ModelSpec
 
@@ -70,7 +71,7 @@ def settled(job: Job, spec: ModelSpec) -> Job:
 def _host(job: Job) -> Host:
     """How a job loads and what it saves. Of sharded models the first rank of a node loads (`cpu_ram_efficient_loading`, which
     `accelerate launch` turns on for FSDP); quantized weights go to their GPU."""
-    sharded = job.parallelism.strategy in ("fsdp1", "fsdp2", "hsdp", "zero3")
+    sharded = job.parallelism.strategy in GATHERED
     loading = "device" if job.training.quantization else "first" if sharded else "each"
     save = "adapter" if job.training.adapter else "model"
     return job.host.model_copy(update={"loading": job.host.loading or loading, "save": job.host.save or save})

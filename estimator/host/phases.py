@@ -12,6 +12,7 @@ from estimator.host import weights
 from estimator.host.disk import SHARD, shards
 from estimator.host.states import states_bytes
 from estimator.job import Job
+from estimator.job.hardware import GATHERED
 from estimator.tape.host import pinned_bytes
 from estimator.tape.offload import host_bytes
 from estimator.tape.replay import Replay
@@ -19,9 +20,6 @@ from estimator.tape.tape import COMPONENTS, Tape
 
 IDS = 3
 """Numbers of 8 bytes per token in a batch: its id, its mask, its label."""
-
-GATHERED = ("fsdp1", "fsdp2", "hsdp", "zero3")
-"""Strategies under which no rank has all weights."""
 
 Parts = dict[str, int]
 

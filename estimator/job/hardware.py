@@ -9,6 +9,9 @@ from pydantic import Field, model_validator
 from estimator.job.part import Count, Part, Place
 from estimator.units import GB, parse_bytes
 
+GATHERED = ("fsdp1", "fsdp2", "hsdp", "zero3")
+"""Strategies under which no rank has all weights."""
+
 
 class Hardware(Part):
     """What it runs on. Without a GPU or an amount of memory the answer has bytes, but no verdict."""
