@@ -83,9 +83,9 @@ def _kernel(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """[tokens, sequences, heads, size] of queries and of what comes out."""
     if q.tape.gpu.capability >= HOPPER:
         queries, keys, values = (permute(t, (1, 2, 0, 3)) for t in (q, k, v))
-        return permute(cudnn(queries, keys, values, None), (2, 0, 1, 3))
+        return permute(cudnn(queries, keys, values, None, True), (2, 0, 1, 3))
     queries, keys, values = (transpose(contiguous(transpose(t, 0, 1)), 1, 2) for t in (q, k, v))
-    return contiguous(transpose(transpose(flash(queries, keys, values), 1, 2), 0, 1))
+    return contiguous(transpose(transpose(flash(queries, keys, values, True), 1, 2), 0, 1))
 
 
 def _exchanged(tensors: list[Tensor], context: Group, before: bool) -> list[Tensor]:

@@ -20,7 +20,7 @@ from estimator.tape.autograd import Gradient, attach, record
 from estimator.tape.collectives import Group, all_to_all, reduce_scatter
 from estimator.tape.layout import Shape
 from estimator.tape.pointwise import add, mul, mul_scalar, sigmoid, softmax, to
-from estimator.tape.tensor import Tensor, empty, unary
+from estimator.tape.tensor import Tensor, empty, like, unary
 from estimator.tape.views import reshape
 
 
@@ -128,11 +128,13 @@ def _gating(x: Tensor, weight: Tensor) -> Tensor:
     """`router_gating_linear`: a product, whose weight's gradient autograd gets. Saves its input."""
 
     def backward(g: Tensor, x: Tensor) -> tuple[Gradient, Gradient]:
-        x.tape.compute("mm", 4 * prod(g.shape) * weight.shape[1])
-        return unary("gemm", x), unary("gemm", weight)
+        rows, (outputs, inputs) = g.numel // g.shape[-1], weight.shape
+        x.tape.multiply(rows, inputs, outputs, x.dtype)
+        x.tape.multiply(outputs, inputs, rows, x.dtype)
+        return like("gemm", x), like("gemm", weight)
 
     node = record("RouterGatingLinear", (x, weight), (x,), backward)
-    x.tape.compute("mm", 2 * x.numel * weight.shape[0])
+    x.tape.multiply(x.numel // x.shape[-1], weight.shape[0], weight.shape[1], x.dtype)
     return attach(node, empty(x.tape, (*x.shape[:-1], weight.shape[0]), x.dtype, "gemm"))
 
 
@@ -216,17 +218,18 @@ def weighted_swiglu(x: Tensor, probs: Tensor) -> Tensor:
 def grouped(x: Tensor, weights: Tensor) -> Tensor:
     """Each expert's rows through its weight (Transformer Engine's `GroupedLinear`). Saves its input, and lets go of it when the
     weights' gradients are added up."""
-    _, outputs, inputs = weights.shape
-    flops = 2 * x.numel * outputs
+    experts, outputs, inputs = weights.shape
+    rows = x.shape[0] // experts
 
     def backward(g: Tensor, x: Tensor) -> tuple[Gradient, Gradient]:
         gradient = empty(g.tape, x.shape, g.dtype, "grouped_gemm")
-        g.tape.compute("mm", 2 * flops)
+        g.tape.multiply(rows, inputs, outputs, g.dtype, experts)
+        g.tape.multiply(outputs, inputs, rows, g.dtype, experts)
         x.storage.release()
         return gradient, None
 
     node = record("GroupedLinear", (x, weights), (x,), backward)
-    x.tape.compute("mm", flops)
+    x.tape.multiply(rows, outputs, inputs, x.dtype, experts)
     assert inputs == x.shape[1]
     return attach(node, empty(x.tape, (x.shape[0], outputs), x.dtype, "grouped_gemm"))
 

@@ -162,10 +162,10 @@ class OutputLayer:
 
 def _product(x: Tensor, shape: Shape, inner: int) -> Tensor:
     """A matrix product of this shape, over so many numbers."""
-    x.tape.compute("mm", 2 * prod(shape) * inner)
+    x.tape.multiply(prod(shape[:-1]), shape[-1], inner, x.dtype)
     return empty(x.tape, shape, x.dtype, "gemm")
 
 
 def _accumulated(weight: Tensor, gradient: Tensor) -> None:
     """A weight's gradient, added to its `main_grad` by the product."""
-    weight.tape.compute("mm", 2 * prod(gradient.shape[:-1]) * weight.numel)
+    weight.tape.multiply(weight.shape[0], weight.shape[1], prod(gradient.shape[:-1]), weight.dtype)

@@ -109,7 +109,7 @@ def linear_cross_entropy(hidden: Tensor, weight: Tensor, target: Tensor, in_floa
             continue
         if in_float32 or grad_weight.dtype is not logits.dtype:  # added up by the product itself
             part = cast(rows)
-            tape.compute("mm", 2 * part.numel * vocabulary)
+            tape.multiply(vocabulary, width, part.shape[0], part.dtype)
         else:
             part = _times(transpose(logits, 0, 1), transpose(rows, 0, 1))
             part = to(part, dtypes.float32)
@@ -125,5 +125,5 @@ def linear_cross_entropy(hidden: Tensor, weight: Tensor, target: Tensor, in_floa
 def _times(a: Tensor, b: Tensor) -> Tensor:
     """a b^T."""
     (m, k), n = a.shape, b.shape[0]
-    a.tape.compute("mm", 2 * m * k * n)
+    a.tape.multiply(m, n, k, a.dtype)
     return empty(a.tape, (m, n), a.dtype, "mm")

@@ -56,7 +56,7 @@ def matmul_4bit(x: Tensor, weight: FourBit) -> Tensor:
     x_dtype = x.dtype
     node = record("MatMul4Bit", (x,), (), backward)
     if x.numel // inputs <= FUSED_ROWS:
-        x.tape.compute("mm", 2 * x.numel * outputs)
+        x.tape.multiply(x.numel // inputs, outputs, inputs, x.dtype)
         return attach(node, empty(x.tape, (*x.shape[:-1], outputs), x.dtype, "gemm_4bit"))
     full = weight.unpack(x.dtype)
     return attach(node, _multiply(x, full, outputs))
@@ -151,7 +151,7 @@ def matmul_8bit(x: Tensor, codes: Tensor) -> Tensor:
     row_scales = empty(tape, rows[:1], dtypes.float32, "int8_vectorwise_quant")
     outliers = unary("ge", unary("abs", half), dtypes.bool_)
     del outliers, half
-    tape.compute("mm", 2 * x.numel * outputs)
+    tape.multiply(rows[0], outputs, inputs, dtypes.int8)
     product = empty(tape, (rows[0], outputs), dtypes.int32, "int8_linear_matmul")
     out = empty(tape, (*x.shape[:-1], outputs), dtypes.float16, "int8_mm_dequant")
     del product
@@ -174,7 +174,7 @@ def matmul_fp8(x: Tensor, codes: Tensor, scales: Tensor) -> Tensor:
         return _multiply(g, full, inputs)
 
     node = record("FP8Linear", (x,), (), backward)
-    x.tape.compute(SCALED_PRODUCT, 2 * x.numel * outputs)
+    x.tape.multiply(x.numel // inputs, outputs, inputs, codes.dtype, operation=SCALED_PRODUCT)
     return attach(node, empty(x.tape, (*x.shape[:-1], outputs), x.dtype, "fp8_matmul"))
 
 
@@ -191,5 +191,5 @@ def _unpack_fp8(codes: Tensor, scales: Tensor, dtype: DType) -> Tensor:
 
 
 def _multiply(a: Tensor, weight: Tensor, outputs: int) -> Tensor:
-    a.tape.compute("mm", 2 * a.numel * outputs)
+    a.tape.multiply(a.numel // a.shape[-1], outputs, a.shape[-1], a.dtype)
     return empty(a.tape, (*a.shape[:-1], outputs), a.dtype, "mm")

@@ -115,10 +115,17 @@ class Recomputation(NamedTuple):
 
 
 class Work(NamedTuple):
-    """One operation's floating-point operations, in this phase and slot; `repeated` if forward had done them before."""
+    """One kernel: its floating-point operations and the bytes that it reads and writes, in this phase and slot; `repeated` if
+    forward had done them before.
+
+    `form`: of a product its (count, m, n, k) and the type that it multiplies; of attention that never holds the scores
+    (heads of all sequences, queries, keys, head size), with the keys that are looked at on average; else None.
+    """
 
     operation: str
     flops: int
+    nbytes: int
+    form: Form | None
     phase: str
     slot: Slot | None
     repeated: bool
@@ -271,11 +278,15 @@ class Tape:
             self.nested[slot] = Slot(slot.label, slot.repeat, parent, slot.stack, slot.start, slot.step)
         return self.nested[slot]
 
-    def compute(self, operation: str, flops: int) -> None:
-        """Record an operation's floating-point operations."""
-        if self.outer is not None:
-            return
-        self.work.append(Work(operation, flops, self.phases[-1].name, self.slot, self.recomputing))
+    def compute(self, operation: str, flops: int, nbytes: int = 0, form: Form | None = None) -> None:
+        """Record a kernel's floating-point operations, and the bytes that it reads and writes."""
+        if self.outer is None:
+            self.work.append(Work(operation, flops, nbytes, form, self.phases[-1].name, self.slot, self.recomputing))
+
+    def multiply(self, m: int, n: int, k: int, dtype: DType, count: int = 1, operation: str = "mm") -> None:
+        """Record `count` matrix products [m, k] x [k, n] of operands of a type."""
+        nbytes = count * (m * k + k * n + m * n) * dtype.itemsize
+        self.compute(operation, 2 * count * m * n * k, nbytes, ((count, m, n, k), dtype))
 
     def communicate(self, operation: str, group: str, ranks: int, nbytes: int, phase: str | None = None) -> None:
         """Record what the ranks of a group exchange: now, or in a `phase` that it counts in."""

@@ -77,7 +77,7 @@ def fused_lora(x: Tensor, layers: list[Adapted], dropout: float) -> list[Tensor]
         for i, (layer, g, kept) in enumerate(zip(layers, flat, dropped, strict=True)):
             weight = layer.unpack(x.dtype)
             product = None if i == 0 else _product(g, x.shape)
-            x.tape.compute("mm", 2 * rows * layer.shape[0] * layer.shape[1])
+            x.tape.multiply(rows, layer.shape[0], layer.shape[1], x.dtype)
             del weight, product
             used = unary("ne", kept, dtypes.bool_)
             update = _product(g, x.shape)
@@ -90,7 +90,7 @@ def fused_lora(x: Tensor, layers: list[Adapted], dropout: float) -> list[Tensor]
     for layer in layers:
         weight = layer.unpack(x.dtype)
         out = empty(x.tape, (*x.shape[:-1], layer.shape[0]), x.dtype, "mm")
-        x.tape.compute("mm", 2 * rows * layer.shape[0] * layer.shape[1])
+        x.tape.multiply(rows, layer.shape[0], layer.shape[1], x.dtype)
         del weight
         kept = x.detach()
         if dropout:
