@@ -14,7 +14,7 @@ from estimator.tape.attention import cudnn, flash
 from estimator.tape.autograd import Gradient, attach, record
 from estimator.tape.collectives import Group, all_to_all
 from estimator.tape.layout import Shape
-from estimator.tape.tensor import Tensor, empty, unary
+from estimator.tape.tensor import Tensor, output, unary
 from estimator.tape.views import contiguous, permute, reshape, split, transpose
 
 HOPPER = (9, 0)
@@ -63,10 +63,10 @@ def rotate(x: Tensor, frequencies: Tensor) -> Tensor:
     """Transformer Engine's rotary embedding (`FusedRoPEFunc`): a new tensor each way, and only the frequencies saved."""
 
     def backward(g: Tensor, _: Tensor) -> Tensor:
-        return empty(g.tape, g.shape, g.dtype, "fused_rope")
+        return output("fused_rope", (g,), g.shape, g.dtype)
 
     node = record("FusedRoPE", (x,), (frequencies,), backward)
-    return attach(node, empty(x.tape, x.shape, x.dtype, "fused_rope"))
+    return attach(node, output("fused_rope", (x,), x.shape, x.dtype))
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, context: Group) -> Tensor:

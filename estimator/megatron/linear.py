@@ -17,7 +17,7 @@ from estimator import dtypes
 from estimator.tape.autograd import Gradient, attach, record
 from estimator.tape.collectives import Group, all_gather, all_reduce, reduce_scatter
 from estimator.tape.layout import Shape
-from estimator.tape.tensor import Tensor, empty, unary
+from estimator.tape.tensor import Tensor, empty, output, unary
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class Norm:
         parameters = [t for t in (self.weight, self.bias) if t is not None]
 
         def backward(g: Tensor, x: Tensor, *_: Tensor) -> list[Gradient]:
-            return [unary("norm_backward", t) for t in (x, *parameters)]
+            return [output("norm_backward", (g, x), x.shape, x.dtype), *[unary("norm_backward", t) for t in parameters]]
 
         node = record("TENorm", (x, *parameters), (x,), backward)
         out, kept = norm(x, self.weight, self.bias)
@@ -82,7 +82,8 @@ class NormLinear:
             _accumulated(weight, g)
             normed.storage.release()
             total.storage.release()
-            return [unary("norm_backward", partly), None, *[unary("norm_backward", t) for t in parameters]]
+            gradient = output("norm_backward", (partly, x), partly.shape, partly.dtype)
+            return [gradient, None, *[unary("norm_backward", t) for t in parameters]]
 
         normed, kept = norm(x, gain.weight, gain.bias)
         node = record("LayerNormLinear", (x, weight, *parameters), (x, normed, *kept), backward)

@@ -16,7 +16,7 @@ from estimator.tape.layout import Shape, normalized
 from estimator.tape.math_attention import numbers
 from estimator.tape.pointwise import to
 from estimator.tape.selective import made
-from estimator.tape.tensor import Tensor, alias, empty, like
+from estimator.tape.tensor import Tensor, alias, empty, like, output
 from estimator.tape.tiles import workspace_numbers
 from estimator.tape.views import contiguous, expand, narrow, pad_last, transpose
 
@@ -142,7 +142,7 @@ def _delta(out: Tensor) -> Tensor:
     """The sum over a head of gradient times result (attention_backward.cu)."""
     batch, heads, tokens, size = out.shape
     wide = [to(out, dtypes.float32), to(out, dtypes.float32)] if out.dtype is not dtypes.float32 else []
-    product = empty(out.tape, (batch, tokens, heads, size), dtypes.float32, "mul")
+    product = output("mul", (out, out), (batch, tokens, heads, size), dtypes.float32)
     summed = empty(out.tape, (batch, tokens, heads), dtypes.float32, "sum")
     delta = empty(out.tape, (batch, heads, tokens), dtypes.float32, "clone") if heads > 1 and tokens > 1 else summed
     del wide, product
