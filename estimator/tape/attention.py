@@ -176,7 +176,7 @@ def fused(
     tape, name, wanted = q.tape, kernel.name, [mask.requires_grad for mask in inputs[3:]]
     batch, heads, tokens, size = q.shape
     scores, weighted = (2 * batch * heads * tokens * k.shape[2] * width for width in (size, v.shape[3]))
-    form = (batch * heads, tokens, k.shape[2] // 2 if causal else k.shape[2], size), q.dtype
+    form = (batch * heads, tokens, k.shape[2], size, int(causal)), q.dtype
     nbytes = q.nbytes + k.nbytes + v.nbytes + batch * heads * tokens * v.shape[3] * q.dtype.itemsize
     new, new_gradient = (_by_token if by_token else like for by_token in (kernel.by_token, kernel.gradients_by_token))
 

@@ -119,7 +119,7 @@ class Work(NamedTuple):
     forward had done them before.
 
     `form`: of a product its (count, m, n, k) and the type that it multiplies; of attention that never holds the scores
-    (heads of all sequences, queries, keys, head size), with the keys that are looked at on average; else None.
+    (heads of all sequences, queries, keys, head size, whether keys behind a query are left out); else None.
     """
 
     operation: str
