@@ -139,17 +139,35 @@ class Parameters(_Part):
     active: int
 
 
+class TimePart(_Part):
+    """What a part of a step's time goes to: a kind of kernel, an exchange that nothing hides, the pipeline's bubble. Without it a
+    step would be so much shorter."""
+
+    name: str
+    seconds: float
+    share: float
+
+
 class Time(_Part):
-    """One optimizer step, or one second of serving; estimated from FLOPs and a stated efficiency."""
+    """One optimizer step, or of serving one token of each sequence."""
 
     step_seconds: float
     tokens_per_second: float
     tokens_per_second_per_gpu: float
     flops_per_step: int
     """Per GPU, recomputation included."""
+    tflops_per_gpu: float
+    """What is done of them in a second."""
     mfu: float
+    """Of the dense peak, without what is recomputed."""
+    hfu: float
+    """With it."""
     bottleneck: str
+    """What most of the time goes to."""
+    parts: list[TimePart]
+    """Largest first; they sum to the step."""
     range_seconds: tuple[float, float]
+    range_reason: str
 
 
 class Rank(_Part):

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from estimator.advice import advice
 from estimator.answer import DEFAULT, Answer, Host, KvCache, Memory, Parameters, Rank, Time, Versions
 from estimator.attribution import Attribution
+from estimator.duration import duration
 from estimator.errors import InvalidJob, NotModelled
 from estimator.families import parameters
 from estimator.families.build import Builder
@@ -18,7 +19,6 @@ from estimator.hardware.capability import gpu
 from estimator.hardware.capacity import Capacity, capacity
 from estimator.host.memory import check_host, host_memory
 from estimator.job import Job, defaults_used, read_job
-from estimator.job.training import Bucket
 from estimator.notes import assumptions, not_modelled, warnings, what_stays
 from estimator.parallel.ranks import described, ranks, traffic
 from estimator.parallel.topology import Topology, topology
@@ -35,11 +35,9 @@ from estimator.specs.spec import DecoderSpec, ModelSpec
 from estimator.specs.teacher import with_teacher
 from estimator.tape.replay import Replay
 from estimator.tape.tape import KV_CACHE
-from estimator.timing.step import average_time, decode_time, training_time
 from estimator.training import partial, pruning
 from estimator.training.offload import check_offload
 from estimator.training.optimizers.refusals import check_optimizer
-from estimator.training.plan import precision_of
 from estimator.units import MIB
 from estimator.verdict import Verdict, judge, judge_host, offered
 from estimator.version import DATA_VERSION, SOFTWARE_VERSION
@@ -127,9 +125,9 @@ def _judged(run: _Run) -> _Judged:
 
 def _answer(run: _Run) -> Answer:
     job, model, place, card = run.job, run.model, run.place, run.card
-    build, played = run.play.build, run.play.phases
+    build = run.play.build
     memory, host, verdict = _judged(run)
-    time = _time(job, model.spec, build, played, place, card)
+    time = duration(job, model.spec, place, card, run.play)
     return Answer(
         fits=verdict.fits,
         verdict=verdict.verdict,
@@ -270,30 +268,6 @@ def _parameters(build: Builder, model: Model, place: Topology) -> Parameters:
         trainable=sum(p.total for p in (build.parameters if place.gpus == place.data else whole) if p.trainable),
         active=sum(p.active * p.times for p in whole),
     )
-
-
-def _time(job: Job, spec: ModelSpec, build: Builder, played: Replay, place: Topology, card: Capacity) -> Time | None:
-    if card.accelerator is None:
-        return None
-    if job.task == "serve":
-        return decode_time(played.phases[-1].end_bytes, job.serving.concurrency, card.accelerator)
-    training, compute = job.training, precision_of(job, place).compute.name
-    steps = training.gradient_accumulation_steps
-    if training.tf32 and "tf32" in card.accelerator.peak:
-        compute = "tf32"
-    times = []
-    for bucket in training.lengths or [Bucket(tokens=training.sequence_length, share=1)]:
-        one = _of_length(job, bucket.tokens)
-        tape = build.tape if bucket.tokens == training.sequence_length else play(one, spec, place, gpu(job, card)).build.tape
-        tokens = round(one.training.tokens_per_pass * steps)
-        times.append((bucket.share, training_time(tape, card.accelerator, compute, steps, tokens, place.data)))
-    return average_time(times)
-
-
-def _of_length(job: Job, tokens: int) -> Job:
-    """The job with all batches of one length."""
-    changes = {"sequence_length": tokens, "lengths": None}
-    return job.model_copy(update={"training": job.training.model_copy(update=changes)})
 
 
 def _cost(job: Job, time: Time | None, place: Topology, card: Capacity) -> Any:

@@ -20,6 +20,7 @@ from estimator.tape.autograd import Gradient, attach, record
 from estimator.tape.collectives import Group, all_to_all, reduce_scatter
 from estimator.tape.layout import Shape
 from estimator.tape.pointwise import add, mul, mul_scalar, sigmoid, softmax, to
+from estimator.tape.tape import GROUPED
 from estimator.tape.tensor import Tensor, empty, like, output, unary
 from estimator.tape.views import reshape
 
@@ -223,13 +224,13 @@ def grouped(x: Tensor, weights: Tensor) -> Tensor:
 
     def backward(g: Tensor, x: Tensor) -> tuple[Gradient, Gradient]:
         gradient = empty(g.tape, x.shape, g.dtype, "grouped_gemm")
-        g.tape.multiply(rows, inputs, outputs, g.dtype, experts)
-        g.tape.multiply(outputs, inputs, rows, g.dtype, experts)
+        g.tape.multiply(rows, inputs, outputs, g.dtype, experts, GROUPED)
+        g.tape.multiply(outputs, inputs, rows, g.dtype, experts, GROUPED, 8)  # added to `main_grad`
         x.storage.release()
         return gradient, None
 
     node = record("GroupedLinear", (x, weights), (x,), backward)
-    x.tape.multiply(rows, outputs, inputs, x.dtype, experts)
+    x.tape.multiply(rows, outputs, inputs, x.dtype, experts, GROUPED)
     assert inputs == x.shape[1]
     return attach(node, empty(x.tape, (x.shape[0], outputs), x.dtype, "grouped_gemm"))
 

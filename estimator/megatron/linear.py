@@ -169,4 +169,4 @@ def _product(x: Tensor, shape: Shape, inner: int) -> Tensor:
 
 def _accumulated(weight: Tensor, gradient: Tensor) -> None:
     """A weight's gradient, added to its `main_grad` by the product."""
-    weight.tape.multiply(weight.shape[0], weight.shape[1], prod(gradient.shape[:-1]), weight.dtype)
+    weight.tape.multiply(weight.shape[0], weight.shape[1], prod(gradient.shape[:-1]), weight.dtype, output_bytes=8)

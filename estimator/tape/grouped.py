@@ -10,6 +10,7 @@ from estimator.errors import InvalidJob
 from estimator.tape.autograd import Gradient, attach, record
 from estimator.tape.layout import Shape
 from estimator.tape.pointwise import to
+from estimator.tape.tape import GROUPED
 from estimator.tape.tensor import Tensor, alias, empty
 
 WIDE = "autocast does not know the experts' products: they run in float32, and take its bytes and its time"
@@ -56,5 +57,5 @@ def _grouped_mm(x: Tensor, weight: Tensor, offsets: Tensor) -> Tensor:
 def _product(like: Tensor, shape: Shape, sizes: tuple[int, int, int, int]) -> Tensor:
     """A product for each group, of these (groups, m, n, k): as if all had as many rows."""
     groups, m, n, k = sizes
-    like.tape.multiply(m, n, k, like.dtype, groups)
+    like.tape.multiply(m, n, k, like.dtype, groups, GROUPED)
     return empty(like.tape, shape, like.dtype, "_grouped_mm")

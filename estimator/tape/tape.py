@@ -42,6 +42,10 @@ PARAMETER, GRADIENT, OPTIMIZER_STATE, KV_CACHE, ACTIVATION, LOSS, COMMUNICATION,
 )
 
 
+GROUPED = "grouped_mm"
+"""Products of several groups, one after the other."""
+
+
 class Gpu(NamedTuple):
     """What torch's choice of kernels depends on: NVIDIA's compute capability, and whether torch prefers cuDNN's attention."""
 
@@ -283,9 +287,13 @@ class Tape:
         if self.outer is None:
             self.work.append(Work(operation, flops, nbytes, form, self.phases[-1].name, self.slot, self.recomputing))
 
-    def multiply(self, m: int, n: int, k: int, dtype: DType, count: int = 1, operation: str = "mm") -> None:
-        """Record `count` matrix products [m, k] x [k, n] of operands of a type."""
-        nbytes = count * (m * k + k * n + m * n) * dtype.itemsize
+    def multiply(
+        self, m: int, n: int, k: int, dtype: DType, count: int = 1, operation: str = "mm", output_bytes: int | None = None
+    ) -> None:
+        """Record `count` matrix products [m, k] x [k, n] of operands of a type. `output_bytes`: what is read and written for each
+        number of the result, if not one of the operands' type."""
+        written = dtype.itemsize if output_bytes is None else output_bytes
+        nbytes = count * ((m * k + k * n) * dtype.itemsize + m * n * written)
         self.compute(operation, 2 * count * m * n * k, nbytes, ((count, m, n, k), dtype))
 
     def communicate(self, operation: str, group: str, ranks: int, nbytes: int, phase: str | None = None) -> None:

@@ -59,12 +59,13 @@ def matmul_seconds(
     dtype: str = "bfloat16",
     sustained: bool = True,
     quantize: bool = False,
+    moved: float | None = None,
 ) -> float:
     """`batch` products of [m, k] and [k, n].
 
         t = launch + (compute^p + memory^p)^(1/p)
         compute = max(F' (1 + prologue / k) / (share · peak), F / (sustained · peak)) + step · k
-        memory  = bytes read and written once / (bandwidth_share · bandwidth)
+        memory  = `moved`, or the bytes read and written once / (bandwidth_share · bandwidth)
 
     F = 2·batch·m·n·k, and F' is F with `wave_share` of what whole waves of whole tiles would add, once there is a tile for every
     multiprocessor. `prologue`: the steps of k that a tile spends filling and emptying its pipeline; `step`: what one step of k
@@ -89,7 +90,8 @@ def matmul_seconds(
     if sustained:
         compute = max(compute, flops / (p.sustained.value * rate))
     compute += p.step_ns * 1e-9 * k
-    moved = batch * (narrow * (m * k + n * k) + wide * m * n)
+    if moved is None:
+        moved = batch * (narrow * (m * k + n * k) + wide * m * n)
     memory = moved / (p.bandwidth_share * bandwidth)
     seconds = p.launch_us * 1e-6 + float((compute**p.sharpness + memory**p.sharpness) ** (1 / p.sharpness))
     if quantize and p.quantize_bytes:
