@@ -8,6 +8,7 @@ from estimator import catalogue
 from estimator.errors import UnknownName
 from estimator.families import count
 from estimator.hardware.accelerator import FOLDER, accelerator
+from estimator.pricing import prices
 from estimator.pricing.prices import prices_of
 from estimator.specs.published import PublishedModel, every, folders
 
@@ -56,8 +57,30 @@ def gpus() -> Rows:
             "memory_verified": card.memory.verified,
             "bf16_tflops": card.peak["bf16"].value if "bf16" in card.peak else None,
             "bandwidth_gb_per_second": card.memory_bandwidth.value,
-            "usd_per_gpu_hour": str(round(prices[0].usd_per_gpu_hour, 2)) if (prices := prices_of(card.name)) else None,
+            "usd_per_gpu_hour": str(round(known[0].price_per_gpu_hour, 2)) if (known := prices_of(card.name)) else None,
             "aliases": card.aliases,
         }
         for card in sorted(found, key=lambda c: c.memory_bytes)
+    ]
+
+
+def offers(words: str = "") -> Rows:
+    """The offers that have every one of some words, cheapest per GPU-hour first; `UnknownName` if none has."""
+    return [
+        {
+            "provider": offer.provider,
+            "instance": offer.instance,
+            "accelerator": offer.accelerator,
+            "gpus": offer.gpus,
+            "vcpus": offer.vcpus,
+            "memory_gib": None if offer.memory_gib is None else str(offer.memory_gib),
+            "kind": offer.kind,
+            "region": offer.region,
+            "price_per_hour": str(offer.price_per_hour),
+            "per_gpu": str(round(offer.price_per_gpu_hour, 4)),
+            "currency": offer.currency,
+            "as_of": offer.as_of.isoformat(),
+            "source": offer.source,
+        }
+        for offer in prices.search(words)
     ]
