@@ -271,6 +271,8 @@ def _refresh(options: argparse.Namespace) -> int:
     except ImportError as error:
         print(f"willitfit: prices refresh needs {error.name}; install it with: pip install 'willitfit[prices]'", file=sys.stderr)
         return 2
+    if done.silent:
+        print(f"willitfit: nothing came from {', '.join(done.silent)}", file=sys.stderr)
     if done.unknown:
         print(f"willitfit: left out, for they are no accelerators of ours: {', '.join(done.unknown)}", file=sys.stderr)
     print(f"{done.rows} prices in {done.path}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+import zipfile
 from collections import Counter
 from datetime import date
 from decimal import Decimal
@@ -278,7 +279,8 @@ def test_refreshed_prices_are_the_users_list(monkeypatch: pytest.MonkeyPatch, ca
     assert main(["prices", "refresh"]) == 0
     out, err = capsys.readouterr()
     assert out == f"4 prices in {prices.own_file()}\n"
-    assert "v5p" in err
+    assert "are no accelerators of ours: v5p\n" in err
+    assert "nothing came from gcp\n" in err
     found = {offer.key: offer for offer in prices.read(prices.own_file())}
     aws = found["aws", "p4d.24xlarge", "us-east-1", "on-demand"]
     assert (aws.price_per_hour, aws.accelerator, aws.as_of) == (Decimal("21.957642"), "a100-40gb", date(2026, 11, 20))
@@ -295,7 +297,7 @@ def test_refreshed_prices_are_the_users_list(monkeypatch: pytest.MonkeyPatch, ca
         (ITEMS, OSError("Network is unreachable"), "could not be loaded (Network is unreachable)"),
         (TimeoutError(), None, "could not be asked (TimeoutError)"),
         (ValueError("Unknown provider: awz"), None, "Unknown provider: awz; gpuhunt knows aws, gcp"),
-        (ITEMS[5:], None, "no price of an accelerator that is known"),
+        (ITEMS[5:], None, "of 2 offers none is of an accelerator that is known; nothing came from gcp"),
     ],
 )
 def test_where_nothing_comes_back_nothing_is_written(
@@ -335,6 +337,32 @@ def test_refreshing_without_its_library_says_what_to_install(
     monkeypatch.setitem(sys.modules, "gpuhunt", None)
     assert main(["prices", "refresh"]) == 2
     assert "pip install 'willitfit[prices]'" in capsys.readouterr().err
+
+
+COLUMNS = (
+    "instance_name,location,price,cpu,memory,gpu_count,gpu_name,gpu_memory,spot,disk_size,gpu_vendor,flags,cpu_arch,provider_data"
+)
+"""Of the files that gpuhunt publishes."""
+
+
+def test_the_library_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its own catalogue, published in a folder, of one provider; the others are not there."""
+    pytest.importorskip("gpuhunt")
+    (tmp_path / "aws" / "20261120-7").mkdir(parents=True)
+    (tmp_path / "aws" / "version").write_text("20261120-7\n", encoding="utf-8")
+    row = "p4d.24xlarge,us-east-1,21.957642,96,1152.0,8,A100,40.0,False,,nvidia,,x86,{}"
+    with zipfile.ZipFile(tmp_path / "aws" / "20261120-7" / "catalog.zip", "w") as file:
+        file.writestr("aws.csv", f"{COLUMNS}\n{row}\n")
+    monkeypatch.setenv("GPUHUNT_CATALOG_URL", tmp_path.as_uri())
+    assert main(["prices", "refresh"]) == 0
+    out, err = capsys.readouterr()
+    assert out.startswith("1 prices in ")
+    assert "nothing came from azure, " in err
+    (only,) = prices.read(prices.own_file())
+    assert (only.price_per_hour, only.accelerator, only.as_of) == (Decimal("21.957642"), "a100-40gb", date(2026, 11, 20))
+    assert main(["prices", "refresh", "--provider", "gcp"]) == 2
+    assert "nothing came from gcp" in capsys.readouterr().err
+    assert prices.own_file().is_file()
 
 
 def test_the_library_itself_without_a_network(

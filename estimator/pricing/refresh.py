@@ -1,8 +1,8 @@
 """Today's prices from gpuhunt's catalogue, as a price list of the user's: an extra, and the only part that asks the network.
 
-gpuhunt (dstack, MPL-2.0) downloads a catalogue of each provider, whose version begins with its day, or asks the provider's own
-interface. A price goes into the list if the accelerator is one of ours; of several zones of a region, and of several machines
-of a name, the cheapest counts. Its names do not tell an A100 on PCIe from one on SXM: both are taken for SXM.
+gpuhunt (dstack, MPL-2.0) downloads a catalogue of each of the larger providers, whose version begins with its day. A price
+goes into the list if the accelerator is one of ours; of several zones of a region, and of several machines of a name, the
+cheapest counts. Its names do not tell an A100 on PCIe from one on SXM: both are taken for SXM.
 """
 
 from __future__ import annotations
@@ -31,6 +31,8 @@ class Refreshed(NamedTuple):
     rows: int
     unknown: list[str]
     """Accelerators that are none of ours."""
+    silent: list[str]
+    """Providers of which nothing came."""
 
 
 def refresh(path: Path, providers: Sequence[str] = (), today: date | None = None) -> Refreshed:
@@ -49,10 +51,12 @@ def refresh(path: Path, providers: Sequence[str] = (), today: date | None = None
         ) from None
     days = {name: _day(one.version) for name, one in catalogue.catalog.items()}
     found, unknown = offers_of(items, days, today or date.today())
+    silent = [name for name in providers or _known() if name not in days]
     if not found:
-        raise InvalidJob(f"there is no price of an accelerator that is known, of {len(items)} offers; nothing was written", WHERE)
+        lost = f"; nothing came from {', '.join(silent)}" if silent else ""
+        raise InvalidJob(f"of {len(items)} offers none is of an accelerator that is known{lost}; nothing was written", WHERE)
     _write(path, as_text(found))
-    return Refreshed(path, len(found), unknown)
+    return Refreshed(path, len(found), unknown, silent)
 
 
 def _catalogue() -> Any:
