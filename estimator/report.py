@@ -157,7 +157,7 @@ def _cost_rows(answer: Answer) -> list[tuple[str, str]]:
         return [*rows, ("money", cost.price_source)]
     day = f" on {cost.price_as_of}" if cost.price_as_of else ""
     if cost.instances is not None:
-        rows.append(("rented", f"{cost.instances:,} at a time"))
+        rows.append(("rented", f"{cost.instances:,} instance{'s' * (cost.instances > 1)}"))
     return [
         *rows,
         ("money", f"{cost.total} {cost.currency} ({' to '.join(cost.range_total)})"),

@@ -54,7 +54,9 @@ class Hardware(Part):
     nodes: Count = Field(1, description="nodes")
     rent: Rent = Field(Rent(), description="which offers count for the cost")
     owned: Owned | None = Field(None, description="what the GPUs cost that are not rented")
-    grid: str = Field("world", description="whose electricity it is, for the emissions: world, eu, us, de, …")
+    grid: str | None = Field(
+        None, description="whose electricity it is, for the emissions: us, de, eu, …; without it, the world's"
+    )
 
     @model_validator(mode="after")
     def _one_kind(self) -> Hardware:

@@ -10,7 +10,7 @@ from estimator.answer import Cost
 from estimator.errors import InvalidJob
 from estimator.hardware.accelerator import Accelerator
 from estimator.job import Hardware
-from estimator.job.hardware import Owned, Rent
+from estimator.job.hardware import Owned
 from estimator.pricing import spot
 from estimator.pricing.energy import Hours, facts, kilowatts
 from estimator.pricing.offer import Offer, exact, run_cost
@@ -54,7 +54,8 @@ def suiting(hardware: Hardware, name: str | None, today: date) -> list[Offer]:
     Of the accelerator, and as `rent` asks; of what is left those on demand, those whose price is not old, and those in which a
     node's GPUs are together, wherever there are such. `InvalidJob` if they are in several currencies.
     """
-    left = [offer for offer in offers() if offer.accelerator == name and _asked(offer, hardware.rent)]
+    asked = {"accelerator": name, **hardware.rent.model_dump(exclude_none=True)}
+    left = [offer for offer in offers() if all(getattr(offer, field) == value for field, value in asked.items())]
     if hardware.rent.kind is None:
         left = _where(left, [o.kind == "on-demand" for o in left]) or [o for o in left if o.kind == "marketplace"]
     left = _where(left, [not offer.old(today) for offer in left]) or left
@@ -65,11 +66,6 @@ def suiting(hardware: Hardware, name: str | None, today: date) -> list[Offer]:
             "hardware.rent.currency",
         )
     return left
-
-
-def _asked(offer: Offer, rent: Rent) -> bool:
-    wanted = rent.model_dump(exclude_none=True)
-    return all(getattr(offer, field) == value for field, value in wanted.items())
 
 
 def _where(rows: list[Offer], true: list[bool]) -> list[Offer]:

@@ -52,8 +52,10 @@ def grids() -> dict[str, Fact]:
     }
 
 
-def grid(name: str) -> Fact:
-    """The grid of a place; `InvalidJob` if it is not known."""
+def grid(name: str | None) -> Fact:
+    """The grid of a place, or of the world; `InvalidJob` if it is not known."""
+    if name is None:
+        return grids()["world"]
     found = grids().get(name.lower())
     if found is None:
         near = did_you_mean(name, grids()) or f" Known are {', '.join(grids())}."
