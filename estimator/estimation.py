@@ -25,7 +25,7 @@ from estimator.parallel.ranks import described, ranks, traffic
 from estimator.parallel.topology import Topology, topology
 from estimator.playing import Play, play
 from estimator.pricing.cost import Priced, priced, unpriced
-from estimator.pricing.energy import Hours, energy
+from estimator.pricing.energy import Hours, energy, grid
 from estimator.recomputing import best_segments, recomputation, solution_given, solved
 from estimator.runtime.engine import with_engine
 from estimator.runtime.overheads import Overhead, facts, overhead, workspace
@@ -169,6 +169,7 @@ def _answer(run: _Run, today: date) -> Answer:
 def _refuse_unmodelled(job: Job, spec: ModelSpec) -> None:
     if not spec.runs:
         raise NotModelled("; ".join(filter(None, (spec.refusal, spec.instead))), "model")
+    grid(job.hardware.grid)
     if job.task == "train":
         training = job.training
         if training.implementation not in (*spec.implementations, "megatron"):

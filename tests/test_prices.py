@@ -25,7 +25,7 @@ from estimator.facts import Fact
 from estimator.hardware.accelerator import accelerator
 from estimator.job import Hardware
 from estimator.pricing import prices, refresh, spot
-from estimator.pricing.cost import priced
+from estimator.pricing.cost import priced, suiting
 from estimator.pricing.energy import Hours, energy, grids, kilowatts
 from estimator.pricing.offer import SECONDS, Offer, billed_seconds, run_cost
 from tests.jobs import table
@@ -96,7 +96,7 @@ def test_who_commits_or_may_be_interrupted_pays_less() -> None:
 def test_a_card_that_is_in_no_catalogue_takes_nothing_down(capsys: pytest.CaptureFixture[str]) -> None:
     """A price may be known before the accelerator is."""
     assert [offer.instance for offer in prices.search("no-such-card")] == ["future"]
-    assert len(prices.prices_of("no-such-card")) == 1
+    assert len(suiting(Hardware(), "no-such-card", TODAY)) == 1
     assert main(["prices", "no such"]) == main(["gpus"]) == 0
     assert "no-such-card" in capsys.readouterr().out
     with pytest.raises(UnknownName):
@@ -220,6 +220,12 @@ def test_the_option_and_the_users_file(
         assert json.loads(capsys.readouterr().out)["cost"]["total"] == total
 
 
+@pytest.mark.usefixtures("the_list")
+def test_a_card_is_listed_with_its_least_price_that_is_not_old() -> None:
+    least = {row["name"]: row["usd_per_gpu_hour"] for row in listing.gpus()}
+    assert (least["h100"], least["rtx-4090"], least["a100-80gb"], least["rtx-4070"]) == ("1.50", "0.35", "3.00", None)
+
+
 def test_prices_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["prices", "AWS", "h100", "--json"]) == 0
     rows = json.loads(capsys.readouterr().out)
@@ -289,6 +295,12 @@ def test_refreshed_prices_are_the_users_list(monkeypatch: pytest.MonkeyPatch, ca
     assert (pod.price_per_hour, pod.accelerator, pod.as_of, pod.vcpus) == (Decimal("0.1"), "rtx-4090", date.today(), None)
     assert prices.offers()[0] == min(prices.offers(), key=lambda offer: offer.price_per_gpu_hour)
     assert set(found) <= {offer.key for offer in prices.offers()}
+
+
+def test_an_offer_that_is_none_is_an_error(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    stub(monkeypatch, [item(price=1e9)])
+    assert main(["prices", "refresh"]) == 2
+    assert "p4d.24xlarge of aws: price_per_hour" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

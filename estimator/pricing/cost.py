@@ -54,8 +54,8 @@ def suiting(hardware: Hardware, name: str | None, today: date) -> list[Offer]:
     Of the accelerator, and as `rent` asks; of what is left those on demand, those whose price is not old, and those in which a
     node's GPUs are together, wherever there are such. `InvalidJob` if they are in several currencies.
     """
-    asked = {"accelerator": name, **hardware.rent.model_dump(exclude_none=True)}
-    left = [offer for offer in offers() if all(getattr(offer, field) == value for field, value in asked.items())]
+    asked = {"accelerator": name or "", **hardware.rent.model_dump(exclude_none=True)}
+    left = [o for o in offers() if all(getattr(o, field).lower() == value.lower() for field, value in asked.items())]
     if hardware.rent.kind is None:
         left = _where(left, [o.kind == "on-demand" for o in left]) or [o for o in left if o.kind == "marketplace"]
     left = _where(left, [not offer.old(today) for offer in left]) or left

@@ -32,17 +32,17 @@ def offers() -> tuple[Offer, ...]:
 
 def own_files() -> tuple[Path, ...]:
     """The user's price lists: those that the environment names, else the user's file, if there is one."""
-    named = tuple(Path(name).expanduser() for name in os.environ.get(VARIABLE, "").split(os.pathsep) if name)
+    named = tuple(Path(os.path.expanduser(name)) for name in os.environ.get(VARIABLE, "").split(os.pathsep) if name)
     for path in named:
-        if not path.is_file():
+        if not os.path.isfile(path):
             raise InvalidJob(f"names {str(path)!r}, which is no file; name a YAML file of prices", VARIABLE)
-    return named or tuple(path for path in (own_file(),) if path.is_file())
+    return named or tuple(path for path in (own_file(),) if os.path.isfile(path))
 
 
 def own_file() -> Path:
     """Where `willitfit prices refresh` writes, and what is read where the environment names nothing."""
-    folder = os.environ.get("XDG_CONFIG_HOME") or "~/.config"
-    return Path(folder).expanduser() / "willitfit" / "prices.yaml"
+    folder = os.path.expanduser(os.environ.get("XDG_CONFIG_HOME") or "~/.config")
+    return Path(folder) / "willitfit" / "prices.yaml"
 
 
 @cache
@@ -96,16 +96,6 @@ def our_name(accelerator: str) -> str | None:
     """An accelerator's name in our catalogue, if it is in it."""
     path = catalogue.known((FOLDER,), accelerator)
     return None if path is None else path.stem
-
-
-def prices_of(accelerator: str) -> list[Offer]:
-    """On-demand offers of an accelerator in US dollars, cheapest first; those of marketplaces only if there are no others."""
-    rows = [offer for offer in offers() if offer.accelerator == accelerator and offer.currency == "USD"]
-    return _kind(rows, "on-demand") or _kind(rows, "marketplace")
-
-
-def _kind(rows: list[Offer], kind: str) -> list[Offer]:
-    return [offer for offer in rows if offer.kind == kind]
 
 
 def search(words: str = "") -> list[Offer]:

@@ -16,9 +16,12 @@ from datetime import date
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from pydantic import ValidationError
+
 from estimator.errors import InvalidJob
 from estimator.pricing import prices
 from estimator.pricing.offer import Offer, exact
+from estimator.validation import explain
 
 WHERE = "prices refresh"
 _TABLE = "{o.instance} {o.accelerator} {o.gpus} {vcpus} {memory} {o.price_per_hour}"
@@ -97,10 +100,19 @@ def offers_of(items: Iterable[Any], days: dict[str, date | None], today: date) -
             unknown.add(str(item.gpu_name))
         if name is None or not item.price > 0:
             continue
-        offer = Offer(
+        offer = _offer(item, name, days.get(item.provider) or today)
+        if offer.key not in found or offer.price_per_hour < found[offer.key].price_per_hour:
+            found[offer.key] = offer
+    return list(found.values()), sorted(unknown)
+
+
+def _offer(item: Any, accelerator: str, as_of: date) -> Offer:
+    """An item of gpuhunt's as an offer."""
+    try:
+        return Offer(
             provider=item.provider,
             instance=re.sub(r"\s+", "-", item.instance_name),
-            accelerator=name,
+            accelerator=accelerator,
             gpus=item.gpu_count,
             vcpus=item.cpu or None,
             memory_gib=exact(item.memory) if item.memory else None,
@@ -109,11 +121,10 @@ def offers_of(items: Iterable[Any], days: dict[str, date | None], today: date) -
             kind="spot" if item.spot else "on-demand",
             region=item.location,
             source=f"gpuhunt's catalogue of {item.provider}",
-            as_of=days.get(item.provider) or today,
+            as_of=as_of,
         )
-        if offer.key not in found or offer.price_per_hour < found[offer.key].price_per_hour:
-            found[offer.key] = offer
-    return list(found.values()), sorted(unknown)
+    except ValidationError as error:
+        raise InvalidJob(f"{item.instance_name} of {item.provider}: {explain(error, Offer)}", WHERE) from None
 
 
 def _accelerator(name: str | None, memory: float | None) -> str | None:
