@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import date
 from decimal import Decimal
 from typing import NamedTuple
@@ -57,9 +58,9 @@ def suiting(hardware: Hardware, name: str | None, today: date) -> list[Offer]:
     asked = {"accelerator": name or "", **hardware.rent.model_dump(exclude_none=True)}
     left = [o for o in offers() if all(getattr(o, field).lower() == value.lower() for field, value in asked.items())]
     if hardware.rent.kind is None:
-        left = _where(left, [o.kind == "on-demand" for o in left]) or [o for o in left if o.kind == "marketplace"]
-    left = _where(left, [not offer.old(today) for offer in left]) or left
-    left = _where(left, [offer.gpus >= hardware.gpus for offer in left]) or left
+        left = _rather([o for o in left if o.kind in ("on-demand", "marketplace")], lambda offer: offer.kind == "on-demand")
+    left = _rather(left, lambda offer: not offer.old(today))
+    left = _rather(left, lambda offer: offer.gpus >= hardware.gpus)
     if len(currencies := sorted({offer.currency for offer in left})) > 1:
         raise InvalidJob(
             f"prices of {name} are in {' and '.join(currencies)}, which are not converted: name one of them",
@@ -68,8 +69,9 @@ def suiting(hardware: Hardware, name: str | None, today: date) -> list[Offer]:
     return left
 
 
-def _where(rows: list[Offer], true: list[bool]) -> list[Offer]:
-    return [row for row, holds in zip(rows, true, strict=True) if holds]
+def _rather(rows: list[Offer], wanted: Callable[[Offer], bool]) -> list[Offer]:
+    """The wanted ones, or all if none is."""
+    return [row for row in rows if wanted(row)] or rows
 
 
 def instances_of(offer: Offer, hardware: Hardware) -> int:
@@ -88,11 +90,15 @@ def _rented(hardware: Hardware, found: list[Offer], hours: Hours, today: date) -
     rented = instances_of(best, hardware) * best.gpus
     dearest = max((o for o in found if instances_of(o, hardware) * o.gpus <= rented), key=lambda offer: paid(offer, hours.high))
     low, value, high = exact(hours.low), exact(hours.value), exact(hours.high)
-    said: tuple[str, ...] = ()
+    said = []
+    if best.gpus < hardware.gpus:
+        said.append(
+            f"no instance with {hardware.gpus} {best.accelerator} suits: the price is of smaller ones, {best.gpus} in each"
+        )
     if best.kind == "spot":
         longer = spot.lengthening(best, instances_of(best, hardware))
         low, value, high = low * longer.low, value * longer.value, high * longer.high
-        said = (spot.said(best, longer),)
+        said.append(spot.said(best, longer))
     gpu_hours, bounds = _gpu_hours(hardware, hours)
     cost = Cost(
         gpu_hours=gpu_hours,
@@ -106,7 +112,7 @@ def _rented(hardware: Hardware, found: list[Offer], hours: Hours, today: date) -
         instances=instances_of(best, hardware),
         parts={},
     )
-    return Priced(cost, said, (age_warning(best.as_of, today),) if best.old(today) else ())
+    return Priced(cost, tuple(said), (age_warning(best.as_of, today),) if best.old(today) else ())
 
 
 def _owned(hardware: Hardware, owned: Owned, card: Accelerator | None, hours: Hours) -> Priced:
