@@ -216,12 +216,30 @@ class Cost(_Part):
     gpu_hours: float | None
     range_gpu_hours: tuple[float, float] | None
     price_per_gpu_hour: str | None
+    """Of the GPUs that the job uses: an instance with more is paid for whole."""
     total: str | None
     """None: no price is known; never zero for want of one."""
     range_total: tuple[str, str] | None
     currency: str
     price_source: str
     price_as_of: str | None
+    instances: int | None
+    """How many are rented; None where none is."""
+    parts: dict[str, str]
+    """Of the total, where the GPUs are one's own: their purchase, their electricity."""
+
+
+class Energy(_Part):
+    """What the run takes of electricity, cooling and the rest of the site included, and what generating it emits."""
+
+    kwh: float
+    range_kwh: tuple[float, float]
+    co2e_kg: float
+    range_co2e_kg: tuple[float, float]
+    grid: str
+    """Whose electricity it is."""
+    grams_per_kwh: float
+    source: str
 
 
 class Versions(_Part):
@@ -283,6 +301,7 @@ class Answer(_Part):
     recomputation: Recomputation | None = None
     """None: nothing is recomputed."""
     cost: Cost | None
+    energy: Energy | None
     job: dict[str, Any]
     """The job with every default filled in."""
     assumptions: list[str]

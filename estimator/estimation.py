@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import date
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,7 +24,8 @@ from estimator.notes import assumptions, not_modelled, warnings, what_stays
 from estimator.parallel.ranks import described, ranks, traffic
 from estimator.parallel.topology import Topology, topology
 from estimator.playing import Play, play
-from estimator.pricing.prices import cost, unpriced
+from estimator.pricing.cost import Priced, priced, unpriced
+from estimator.pricing.energy import Hours, energy, grid
 from estimator.recomputing import best_segments, recomputation, solution_given, solved
 from estimator.runtime.engine import with_engine
 from estimator.runtime.overheads import Overhead, facts, overhead, workspace
@@ -43,14 +45,16 @@ from estimator.verdict import Verdict, judge, judge_host, offered
 from estimator.version import DATA_VERSION, SOFTWARE_VERSION
 
 
-def estimate(job: Job | Mapping[str, Any] | str | Path, allow_files: bool = True, every_rank: bool = False) -> Answer:
+def estimate(
+    job: Job | Mapping[str, Any] | str | Path, allow_files: bool = True, every_rank: bool = False, today: date | None = None
+) -> Answer:
     """The answer to a job: a `Job`, a mapping, or the path of a YAML file.
 
     `allow_files` False refuses models named by a path, as a service must. `every_rank`: all stages of a pipeline are described,
-    not only those one of which needs most. Raises `InvalidJob` for what cannot be read or does not fit together, `NotModelled`
-    for what this version has no model of, and `UnknownName`.
+    not only those one of which needs most. `today`: the day by which a price is old; without it, this day. Raises `InvalidJob`
+    for what cannot be read or does not fit together, `NotModelled` for what this version has no model of, and `UnknownName`.
     """
-    return _answer(_run(job, allow_files, every_rank))
+    return _answer(_run(job, allow_files, every_rank), today or date.today())
 
 
 def fits(job: Job | Mapping[str, Any] | str | Path, allow_files: bool = True) -> bool | None:
@@ -123,11 +127,13 @@ def _judged(run: _Run) -> _Judged:
     return _Judged(memory, host, judge_host(judge(job, memory), host))
 
 
-def _answer(run: _Run) -> Answer:
+def _answer(run: _Run, today: date) -> Answer:
     job, model, place, card = run.job, run.model, run.place, run.card
     build = run.play.build
     memory, host, verdict = _judged(run)
     time = duration(job, model.spec, place, card, run.play)
+    hours = _hours(job, time, place)
+    cost = _cost(job, hours, card, today)
     return Answer(
         fits=verdict.fits,
         verdict=verdict.verdict,
@@ -139,7 +145,8 @@ def _answer(run: _Run) -> Answer:
         communication=traffic(build.tape, job.training.gradient_accumulation_steps),
         ranks=run.ranks,
         recomputation=recomputation(job, model.spec, place, gpu(job, card), run.play),
-        cost=_cost(job, time, place, card),
+        cost=cost.cost,
+        energy=energy(job.hardware, card.accelerator, place.gpus, hours) if hours else None,
         job=job.model_dump(mode="json"),
         assumptions=[
             *model.assumptions,
@@ -147,9 +154,10 @@ def _answer(run: _Run) -> Answer:
             *run.chosen,
             *best_segments(job, model.spec, place, gpu(job, card)),
             *assumptions(job, place, card),
+            *cost.assumptions,
             *(DEFAULT + used for used in defaults_used(run.given, job)),
         ],
-        warnings=[*warnings(job, model.spec, place, card, build.tape), *what_stays(job, memory)],
+        warnings=[*warnings(job, model.spec, place, card, build.tape), *what_stays(job, memory), *cost.warnings],
         suggestions=[*verdict.suggestions, *(advice(job, memory) if verdict.fits is False and not verdict.host else ())],
         not_modelled=not_modelled(job),
         versions=Versions(software=SOFTWARE_VERSION, data=DATA_VERSION),
@@ -159,6 +167,7 @@ def _answer(run: _Run) -> Answer:
 def _refuse_unmodelled(job: Job, spec: ModelSpec) -> None:
     if not spec.runs:
         raise NotModelled("; ".join(filter(None, (spec.refusal, spec.instead))), "model")
+    grid(job.hardware.grid)
     if job.task == "train":
         training = job.training
         if training.implementation not in (*spec.implementations, "megatron"):
@@ -270,16 +279,20 @@ def _parameters(build: Builder, model: Model, place: Topology) -> Parameters:
     )
 
 
-def _cost(job: Job, time: Time | None, place: Topology, card: Capacity) -> Any:
-    name = card.accelerator.name if card.accelerator else None
+def _hours(job: Job, time: Time | None, place: Topology) -> Hours | None:
+    """How long the whole run takes; None if it is not said how much it processes, or not known how fast."""
     if job.task == "serve":
-        hours = job.serving.hours
-        return None if hours is None else cost(hours * place.gpus, hours * place.gpus, hours * place.gpus, name)
-    if job.training.tokens is None:
+        return None if job.serving.hours is None else Hours(*[job.serving.hours] * 3)
+    if job.training.tokens is None or time is None:
         return None
-    if time is None:
-        return unpriced("without the card's name neither its speed nor its price is known")
     per_step = job.training.tokens_per_pass * job.training.gradient_accumulation_steps * place.data
     steps = math.ceil(job.training.tokens / per_step)
-    expected, low, high = (steps * s * place.gpus / 3600 for s in (time.step_seconds, *time.range_seconds))
-    return cost(expected, low, high, name)
+    return Hours(*(steps * seconds / 3600 for seconds in (time.step_seconds, *time.range_seconds)))
+
+
+def _cost(job: Job, hours: Hours | None, card: Capacity, today: date) -> Priced:
+    if hours is not None:
+        return priced(job.hardware, card.accelerator, hours, today)
+    if job.task == "serve" or job.training.tokens is None:
+        return Priced(None)
+    return Priced(unpriced("without the card's name neither its speed nor its price is known"))

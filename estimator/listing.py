@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from datetime import date
 from typing import Any
 
 from estimator import catalogue
 from estimator.errors import UnknownName
 from estimator.families import count
 from estimator.hardware.accelerator import FOLDER, accelerator
-from estimator.pricing.prices import prices_of
+from estimator.job import Hardware
+from estimator.job.hardware import Rent
+from estimator.pricing import prices
+from estimator.pricing.cost import suiting
 from estimator.specs.published import PublishedModel, every, folders
+from estimator.version import DATA_VERSION
 
 Rows = list[dict[str, Any]]
 
@@ -56,8 +61,37 @@ def gpus() -> Rows:
             "memory_verified": card.memory.verified,
             "bf16_tflops": card.peak["bf16"].value if "bf16" in card.peak else None,
             "bandwidth_gb_per_second": card.memory_bandwidth.value,
-            "usd_per_gpu_hour": str(round(prices[0].usd_per_gpu_hour, 2)) if (prices := prices_of(card.name)) else None,
+            "usd_per_gpu_hour": _least(card.name),
             "aliases": card.aliases,
         }
         for card in sorted(found, key=lambda c: c.memory_bytes)
+    ]
+
+
+def _least(card: str) -> str | None:
+    """Dollars per GPU-hour of the cheapest offer, by prices that were not old when the data were shipped, where there are any."""
+    dollars = Hardware(rent=Rent(currency="USD"))
+    known = [offer.price_per_gpu_hour for offer in suiting(dollars, card, date.fromisoformat(DATA_VERSION))]
+    return str(round(min(known), 2)) if known else None
+
+
+def offers(words: str = "") -> Rows:
+    """The offers that have every one of some words, cheapest per GPU-hour first; `UnknownName` if none has."""
+    return [
+        {
+            "provider": offer.provider,
+            "instance": offer.instance,
+            "accelerator": offer.accelerator,
+            "gpus": offer.gpus,
+            "vcpus": offer.vcpus,
+            "memory_gib": None if offer.memory_gib is None else str(offer.memory_gib),
+            "kind": offer.kind,
+            "region": offer.region,
+            "price_per_hour": str(offer.price_per_hour),
+            "per_gpu": str(round(offer.price_per_gpu_hour, 4)),
+            "currency": offer.currency,
+            "as_of": offer.as_of.isoformat(),
+            "source": offer.source,
+        }
+        for offer in prices.search(words)
     ]

@@ -9,6 +9,7 @@ import json
 import re
 from collections.abc import Iterator
 from contextlib import chdir, redirect_stdout, suppress
+from datetime import date
 from io import StringIO
 from pathlib import Path
 from unittest import mock
@@ -21,6 +22,8 @@ from tests import accuracy, accuracy_plot, techniques
 from tests.jobs import cases
 
 ROOT = Path(__file__).parent.parent
+TODAY = date(2026, 11, 22)
+"""The day of every answer here: prices get old by it."""
 GENERATED = "<!-- generated: python -m tests.documents -->\n\n"
 MADE = re.compile(r"(?<=<!-- made: )([\w-]+)( -->\n).*?(?=<!-- end -->)", re.DOTALL)
 ASKED = re.compile(r"(?<=```console\n)\$ willitfit ([^\n]*)\n.*?(?=```)", re.DOTALL)
@@ -40,7 +43,7 @@ def documents() -> Iterator[tuple[Path, str]]:
     yield _with_parts("techniques", techniques.page())
     yield ROOT / "docs" / "accuracy.svg", accuracy_plot.plot()
     for case in cases("golden"):
-        answer = estimate(case["job"])
+        answer = estimate(case["job"], today=TODAY)
         yield ROOT / "tests" / "golden" / f"{case['name']}.json", answer.to_json()
         yield ROOT / "tests" / "golden" / f"{case['name']}.txt", answer_text(answer)
     headline = fit("llama-2-13b", "2x24GB")
@@ -57,7 +60,8 @@ def _with_parts(name: str, parts: dict[str, str]) -> tuple[Path, str]:
 def _printed(arguments: list[str]) -> str:
     """What a command prints on a terminal of 100 columns."""
     out = StringIO()
-    with chdir(ROOT), redirect_stdout(out), suppress(SystemExit), mock.patch.dict("os.environ", {"COLUMNS": "100"}):
+    columns, day = mock.patch.dict("os.environ", {"COLUMNS": "100"}), mock.patch("estimator.cli._today", return_value=TODAY)
+    with chdir(ROOT), redirect_stdout(out), suppress(SystemExit), columns, day:
         main(arguments)
     return out.getvalue()
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import date
-from decimal import Decimal
 
 import pytest
 
 from estimator import catalogue, estimate
 from estimator.facts import Fact, MeasuredFact
 from estimator.hardware.accelerator import FOLDER, accelerator
-from estimator.pricing.prices import cost, price_list, prices_of
+from estimator.pricing import energy, spot
 from estimator.runtime import overheads
 from estimator.specs.published import model_folder, published
 from estimator.timing.step import efficiencies
@@ -26,6 +25,11 @@ UNITS = {
     "share of memory bandwidth",
     "share of allocated bytes",
     "share of the framebuffer",
+    "W",
+    "W of a node per W of its GPUs' TDP",
+    "W of a site per W of its nodes",
+    "gCO2e/kWh",
+    "hours for each instance that is taken back",
 }
 OLDEST = date(2023, 1, 1)
 
@@ -38,9 +42,14 @@ def facts() -> Iterator[tuple[str, Fact]]:
         yield f"{name}.framebuffer", card.framebuffer
         yield f"{name}.memory_bandwidth", card.memory_bandwidth
         yield from ((f"{name}.peak.{kind}", fact) for kind, fact in card.peak.items())
+        if card.power is not None:
+            yield f"{name}.power", card.power
     yield from ((f"{name}.parameters", fact) for name in catalogue.names(model_folder()) if (fact := published(name).parameters))
     yield from ((f"overheads.{name}", fact) for name, fact in overheads.facts().items())
     yield from ((f"efficiency.{name}", fact) for name, fact in efficiencies().items())
+    yield from ((f"energy.{name}", fact) for name, fact in energy.facts().items())
+    yield from ((f"grid.{name}", fact) for name, fact in energy.grids().items())
+    yield "spot.hours_lost", spot.hours_lost()
 
 
 @pytest.mark.parametrize(("where", "fact"), list(facts()), ids=lambda value: value if isinstance(value, str) else "")
@@ -79,38 +88,6 @@ def test_no_two_cards_share_a_name() -> None:
     for name in CARDS:
         for alias in {catalogue.folded(a) for a in (name, *accelerator(name).aliases)}:
             assert owners.setdefault(alias, name) == name, alias
-
-
-@pytest.mark.parametrize("row", price_list(), ids=lambda row: f"{row.provider} {row.instance} {row.accelerator}")
-def test_a_price_can_be_checked(row) -> None:  # type: ignore[no-untyped-def]
-    assert row.accelerator in CARDS
-    assert Decimal("0.05") < row.usd_per_gpu_hour < Decimal(25)
-    assert row.gpus >= 1
-    assert row.source
-    assert row.region
-    assert row.as_of >= OLDEST
-
-
-def test_a_card_without_a_price_costs_an_unknown_amount() -> None:
-    free = [name for name in CARDS if not prices_of(name)]
-    assert free, "the case needs a card that nobody rents"
-    job = {"model": "gpt2", "hardware": {"gpu": free[0]}, "training": {"tokens": "1B", "precision": "32-true"}}
-    found = estimate(job).cost
-    assert found is not None
-    assert found.gpu_hours
-    assert found.total is None
-    assert found.price_source == "no price known"
-
-
-def test_money_is_hours_times_price() -> None:
-    known = cost(10.0, 8.0, 16.0, "h100")
-    best, dearest = prices_of("h100")[0], prices_of("h100")[-1]
-    assert known.total is not None
-    assert known.range_total is not None
-    assert Decimal(known.total) == round(10 * best.usd_per_gpu_hour, 2)
-    assert Decimal(known.range_total[0]) == round(8 * best.usd_per_gpu_hour, 2)
-    assert Decimal(known.range_total[1]) == round(16 * dearest.usd_per_gpu_hour, 2)
-    assert best.kind == dearest.kind == "on-demand"
 
 
 def test_training_costs_its_tokens() -> None:

@@ -33,6 +33,7 @@ class Accelerator(BaseModel):
     """What nvidia-smi shows as the total. MiB."""
     memory_bandwidth: Fact
     """GB/s."""
+    power: Fact | None = None
     peak: dict[str, Fact]
     """Dense peak by element type. TFLOP/s."""
 
