@@ -235,6 +235,7 @@ def warnings(job: Job, spec: ModelSpec, place: Topology, card: Capacity, tape: T
     said += tape.remarks
     if _compute(job, place).name == "bfloat16":
         said += without_bf16(card)
+    said += without_cuda(card)
     if card.accelerator and not card.accelerator.memory.verified:
         fact = card.accelerator.memory
         said.append(f"what a process can allocate on {card.accelerator.name} has no second source ({fact.note}; {fact.source})")
@@ -253,6 +254,25 @@ def without_bf16(card: Capacity) -> list[str]:
     if card.accelerator is None or card.accelerator.bf16:
         return []
     return [f"{card.accelerator.name} has no bf16 arithmetic: expect bf16 slow, or refused (as vLLM does), and write fp16"]
+
+
+def without_cuda(card: Capacity) -> list[str]:
+    """What to know of a card that runs other kernels than those that are counted."""
+    if card.accelerator is None or card.accelerator.vendor == "nvidia":
+        return []
+    runs = _RUNS.get(card.accelerator.vendor, "its maker's own")
+    return [
+        f"{card.accelerator.name} runs {runs}; counted are torch's kernels, its allocator and what lies beside them as on CUDA of "
+        "compute capability 8.0: take the bytes for an indication, and the time for less"
+    ]
+
+
+_RUNS = {
+    "amd": "torch on ROCm",
+    "apple": "torch on Metal, or MLX",
+    "aws": "programs that Neuron compiles",
+    "google": "programs that XLA compiles",
+}
 
 
 def not_modelled(job: Job) -> list[str]:

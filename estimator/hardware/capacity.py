@@ -20,7 +20,8 @@ class Capacity:
 
     @property
     def compute_capability(self) -> str | None:
-        return self.accelerator.compute_capability if self.accelerator else None
+        """CUDA's; None where the card has no name, or does not run CUDA."""
+        return self.accelerator.compute_capability if self.accelerator and self.accelerator.vendor == "nvidia" else None
 
 
 def capacity(hardware: Hardware) -> Capacity:
