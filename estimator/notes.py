@@ -262,7 +262,7 @@ def without_cuda(card: Capacity) -> list[str]:
         return []
     runs = _RUNS.get(card.accelerator.vendor, "its maker's own")
     return [
-        f"{card.accelerator.name} runs {runs}; counted are torch's kernels, its allocator and what lies beside them as on CUDA of "
+        f"{card.accelerator.name} runs {runs}; counted are torch's kernels, its allocator and what lies beside it as on CUDA of "
         "compute capability 8.0: take the bytes for an indication, and the time for less"
     ]
 

@@ -58,6 +58,8 @@ class Accelerator(BaseModel):
     """What its board may draw. W."""
     multiprocessors: Fact | None = None
     """NVIDIA's multiprocessors, AMD's compute units, Apple's GPU cores."""
+    usual_node: str | None = None
+    """The node that stands for those of it of which nothing else is said."""
 
     @property
     def memory_bytes(self) -> int:
