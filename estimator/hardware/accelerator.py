@@ -75,10 +75,13 @@ class Accelerator(BaseModel):
         return found | {name: fact for name in ("power", "multiprocessors") if (fact := getattr(self, name))}
 
 
-@cache
 def accelerator(name: str) -> Accelerator:
     """The accelerator of a name or alias; `UnknownName` if there is none."""
-    path = catalogue.find((FOLDER,), name, "gpu")
+    return _read(catalogue.find((FOLDER,), name, "gpu"))
+
+
+@cache
+def _read(path: Path) -> Accelerator:
     try:
         return Accelerator.model_validate(catalogue.load_yaml(path))
     except ValidationError as error:

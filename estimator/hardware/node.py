@@ -63,10 +63,13 @@ class Links(NamedTuple):
     """Whose links they are; None: the accelerator's own."""
 
 
-@cache
 def node(name: str) -> Node:
     """The node of a name or alias; `UnknownName` if there is none."""
-    path = catalogue.find((FOLDER,), name, "node")
+    return _read(catalogue.find((FOLDER,), name, "node"))
+
+
+@cache
+def _read(path: Path) -> Node:
     try:
         return Node.model_validate(catalogue.load_yaml(path))
     except ValidationError as error:
