@@ -114,7 +114,7 @@ def _catalogue() -> str:
     return "\n".join(
         [
             "# Models, accelerators and nodes\n",
-            "Each is a file with its sources, in `model_specs/`, `estimator/hardware/accelerators/` or `estimator/hardware/nodes/`.\n",
+            "Each is a file with its sources: in `model_specs/`, and in `accelerators/` and `nodes/` of `estimator/hardware/`.\n",
             "## Models\n",
             _table(["model", "parameters", "family", "layers", "positions", "licence"], models),
             "## Accelerators\n",
@@ -140,12 +140,13 @@ def _catalogue() -> str:
 
 
 ACCELERATORS = """\
-Each fact has two independent sources that agree within 1.5 %, or is flagged; `willitfit gpus NAME` shows all of one. Peaks are
-dense, and products of less than fp32 are summed in fp32: consumer cards reach twice as much where fp16 products are summed in fp16,
-and twice as much again is said of sparse ones. Bandwidths of links are those of one accelerator in one direction. Memory is what
-`torch.cuda.get_device_properties` reports where that was seen; elsewhere, flagged, what nvidia-smi shows less 330 MiB and 0.22 %.
-Drivers differ by up to 0.25 GiB. Of an Apple chip it is what Metal recommends to use, of a TPU what XLA offers, of Trainium and
-Inferentia all of it, for want of a source. An MI250 or MI250X is one of a card's two dies, as torch sees it.
+Each fact has two independent sources that agree within 1.5 %, or is flagged; `willitfit gpus NAME` shows all of one. Peaks
+are dense, and products of less than fp32 are summed in fp32: consumer cards reach twice as much where fp16 products are
+summed in fp16, and twice as much again is said of sparse ones. Bandwidths of links are those of one accelerator in one
+direction. Memory is what `torch.cuda.get_device_properties` reports where that was seen; elsewhere, flagged, what nvidia-smi
+shows less 330 MiB and 0.22 %. Drivers differ by up to 0.25 GiB. Of an Apple chip it is what Metal recommends to use, of a TPU
+what XLA offers, of Trainium and Inferentia all of it, for want of a source. An MI250 or MI250X is one of a card's two dies,
+as torch sees it.
 """
 NODES = """\
 `--on dgx-h100` or `--on 2xp5.48xlarge` means as many accelerators as these have. Networks are those of a whole node, in one
