@@ -9,9 +9,9 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import date
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from estimator.errors import WillItFitError
 
@@ -25,7 +25,8 @@ Says, before a GPU is rented and without one, whether a transformer fits, why, a
   willitfit estimate JOB.yaml       one job in full
   willitfit verify JOB.yaml         the same beside what torch counts
   willitfit models [WORDS]          which models are known; `models show MODEL`: what one is made of
-  willitfit gpus                    which accelerators are known
+  willitfit gpus [WORDS]            which accelerators are known; all about one, with sources
+  willitfit nodes [WORDS]           the same of systems and clouds' instances
   willitfit prices [WORDS]          what can be rented, and for how much; `prices refresh`: today's prices
   willitfit export JOB.yaml         its parallelism for DeepSpeed, Accelerate, torchtitan or Megatron-LM
   willitfit import FILE             a job of theirs
@@ -34,10 +35,10 @@ Says, before a GPU is rented and without one, whether a transformer fits, why, a
 MODEL_HELP = "name or alias (llama-2-13b), size (13B, 8x7B), hub id, or path to a config.json or spec"
 SPECS_HELP = "folder of your own specs, which add to the shipped ones and override them (also: WILLITFIT_SPECS)"
 PRICES_HELP = "price list of your own, which adds to the shipped one and overrides it (also: WILLITFIT_PRICES)"
-HARDWARE_HELP = "2x24GB, rtx-4090, 8xH100, '2 nodes of 8xA100-80GB'"
+HARDWARE_HELP = "2x24GB, rtx-4090, 8xH100, p5.48xlarge, '2 nodes of 8xA100-80GB'"
 CLOSE = 0.005
 """Relative error up to which `verify --check` is content."""
-COMMANDS = ("estimate", "verify", "models", "gpus", "prices", "export", "import", "serve")
+COMMANDS = ("estimate", "verify", "models", "gpus", "nodes", "prices", "export", "import", "serve")
 FORMATS = {"deepspeed": ".json", "accelerate": ".yaml", "torchtitan": ".toml", "megatron": ""}
 """What jobs are written for and read of, and how such a file's name ends."""
 
@@ -107,8 +108,20 @@ def _command_parser() -> argparse.ArgumentParser:
     models.add_argument("--min", metavar="SIZE", type=_size, default=0, help="no smaller ones: 1B, 350M")
     models.add_argument("--max", metavar="SIZE", type=_size, default=float("inf"), help="no larger ones")
     models.add_argument("--json", action="store_true", help="print them as JSON")
-    gpus = commands.add_parser("gpus", help="accelerators that are known", description="List the accelerators that are known.")
-    gpus.add_argument("--json", action="store_true", help="print them as JSON")
+    for name, what, kinds in (
+        ("gpus", "accelerators", "a name, a vendor, an architecture, a form (sxm5), an amount of memory (24GB)"),
+        ("nodes", "systems and clouds' instances", "a name, a provider, an accelerator, a number of GPUs (8x)"),
+    ):
+        listed = commands.add_parser(
+            name,
+            help=f"{what} that are known, or all about one",
+            description=f"List the {what} that have all the words; if only one has, or they are its name, every fact about it "
+            "with its sources. Unverified is what no second source confirms.",
+        )
+        listed.add_argument("words", metavar="WORDS", nargs="*", help=f"parts of {kinds}")
+        listed.add_argument("--json", action="store_true", help="print them as JSON")
+        listed.set_defaults(specs=None)
+        listed.add_argument("--prices", metavar="FILE", help=PRICES_HELP)
     offered = commands.add_parser(
         "prices",
         help="what can be rented, and for how much",
@@ -142,7 +155,7 @@ def _command_parser() -> argparse.ArgumentParser:
     serve.add_argument("--host", default="127.0.0.1", help="address to listen on (127.0.0.1)")
     serve.add_argument("--port", type=_port, default=8000, help="port to listen on (8000)")
     serve.add_argument("--specs", metavar="DIR", help=SPECS_HELP)
-    for takes_prices in (one, gpus, offered, serve):
+    for takes_prices in (one, offered, serve):
         takes_prices.add_argument("--prices", metavar="FILE", help=PRICES_HELP)
     return parser
 
@@ -243,9 +256,33 @@ def _show(name: str, as_json: bool) -> int:
 
 
 def _gpus(options: argparse.Namespace) -> int:
+    from estimator.hardware.accelerator import accelerator
     from estimator.listing import gpus
+    from estimator.report_hardware import gpus_text
 
-    return _list(gpus(), options.json)
+    return _found(gpus(" ".join(options.words)), options, accelerator, gpus_text)
+
+
+def _nodes(options: argparse.Namespace) -> int:
+    from estimator.hardware.node import node
+    from estimator.listing import nodes
+    from estimator.report_hardware import nodes_text
+
+    return _found(nodes(" ".join(options.words)), options, node, nodes_text)
+
+
+def _found(
+    rows: list[dict[str, Any]], options: argparse.Namespace, read: Callable[[str], Any], text: Callable[[Any], str]
+) -> int:
+    """Prints rows, or all about the only one, or about the one that is named."""
+    from estimator.report_hardware import facts_text
+
+    named = [row["name"] for row in rows if len(rows) == 1 or row["name"] == "-".join(options.words).lower()]
+    if options.json:
+        print(read(named[0]).model_dump_json(indent=2) if named else json.dumps(rows, indent=2))
+    else:
+        sys.stdout.write(facts_text(read(named[0])) if named else text(rows))
+    return 0
 
 
 def _prices(options: argparse.Namespace) -> int:
@@ -341,6 +378,7 @@ _RUN = {
     "models": _models,
     "gpus": _gpus,
     "prices": _prices,
+    "nodes": _nodes,
     "export": _export,
     "import": _import,
     "serve": _serve,

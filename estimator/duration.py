@@ -59,7 +59,7 @@ def _step(job: Job, spec: ModelSpec, place: Topology, card: Capacity, played: Pl
 def _timed(job: Job, place: Topology, card: Accelerator, compute: str, plays: list[Play]) -> Time:
     measured = curves(card.name)
     clock = Clock(card, measured, compute == "tf32")
-    wires = Wires(measured, links(job.hardware, measured), place, job.parallelism.replicas or 1)
+    wires = Wires(measured, links(job.hardware, card), place, job.parallelism.replicas or 1)
     return training_time(job, [stage(job, one, clock, wires) for one in plays], clock, compute, place.gpus, place.data)
 
 

@@ -26,7 +26,7 @@ def assumptions(job: Job, place: Topology, card: Capacity) -> list[str]:
     """What is taken for granted about the run; of its time only where the card has a name, and so a time."""
     said = [*(_of_training(job, place) if job.task == "train" else _of_serving(job)), *_of_sdpa(job, card)]
     if card.accelerator is not None and place.gpus > 1 and job.task == "train":
-        said += between_gpus(job.hardware, card.accelerator.name)
+        said += between_gpus(job.hardware, card.accelerator)
     return said
 
 
@@ -228,6 +228,7 @@ def warnings(job: Job, spec: ModelSpec, place: Topology, card: Capacity, tape: T
     said += tape.remarks
     if _compute(job, place).name == "bfloat16":
         said += without_bf16(card)
+    said += without_cuda(card)
     if card.accelerator and not card.accelerator.memory.verified:
         fact = card.accelerator.memory
         said.append(f"what a process can allocate on {card.accelerator.name} has no second source ({fact.note}; {fact.source})")
@@ -246,6 +247,25 @@ def without_bf16(card: Capacity) -> list[str]:
     if card.accelerator is None or card.accelerator.bf16:
         return []
     return [f"{card.accelerator.name} has no bf16 arithmetic: expect bf16 slow, or refused (as vLLM does), and write fp16"]
+
+
+def without_cuda(card: Capacity) -> list[str]:
+    """What to know of a card that runs other kernels than those that are counted."""
+    if card.accelerator is None or card.accelerator.vendor == "nvidia":
+        return []
+    runs = _RUNS.get(card.accelerator.vendor, "its maker's own")
+    return [
+        f"{card.accelerator.name} runs {runs}; counted are torch's kernels, its allocator and what lies beside it as on CUDA of "
+        "compute capability 8.0: take the bytes for an indication, and the time for less"
+    ]
+
+
+_RUNS = {
+    "amd": "torch on ROCm",
+    "apple": "torch on Metal, or MLX",
+    "aws": "programs that Neuron compiles",
+    "google": "programs that XLA compiles",
+}
 
 
 def not_modelled(job: Job) -> list[str]:

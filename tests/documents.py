@@ -17,6 +17,7 @@ from unittest import mock
 from estimator import Answer, Fit, Job, estimate, fit, listing
 from estimator.cli import COMMANDS, main
 from estimator.report import answer_text, headline_text
+from estimator.report_hardware import unverified_text
 from estimator.specs.schema import model_schema
 from tests import accuracy, accuracy_plot, techniques
 from tests.jobs import cases
@@ -93,22 +94,72 @@ def _catalogue() -> str:
     cards = [
         [
             row["name"],
-            f"{row['memory_bytes']:,}" + ("" if row["memory_verified"] else " (one source)"),
-            row["bf16_tflops"] or "none",
+            f"{row['memory_bytes']:,}",
             row["bandwidth_gb_per_second"],
+            row["bf16_tflops"] or "none",
+            _link(row["interconnect"], row["interconnect_gb_per_second"]),
+            row["power_watts"] or "unknown",
             row["usd_per_gpu_hour"] or "no price known",
+            unverified_text(row["unverified"]),
         ]
         for row in listing.gpus()
     ]
-    return (
-        "# Models and accelerators\n\nEach is a file with its sources: `model_specs/` and `estimator/hardware/accelerators/`.\n\n"
-        + _table(["model", "parameters", "family", "layers", "positions", "licence"], models)
-        + "\n"
-        + _table(
-            ["accelerator", "bytes a process can allocate", "dense bf16 TFLOP/s", "GB/s", "least USD per GPU-hour"],
-            cards,
-        )
+    nodes = [
+        [
+            row["name"],
+            row["provider"],
+            f"{row['gpus']} x {row['accelerator']}",
+            _link(row["interconnect"], row["interconnect_gb_per_second"]),
+            _link(row["network"], row["network_gb_per_second"]),
+            unverified_text(row["unverified"]),
+        ]
+        for row in listing.nodes()
+    ]
+    return "\n".join(
+        [
+            "# Models, accelerators and nodes\n",
+            "Each is a file with its sources: in `model_specs/`, and in `accelerators/` and `nodes/` of `estimator/hardware/`.\n",
+            "## Models\n",
+            _table(["model", "parameters", "family", "layers", "positions", "licence"], models),
+            "## Accelerators\n",
+            ACCELERATORS,
+            _table(
+                [
+                    "accelerator",
+                    "bytes a process can allocate",
+                    "memory, GB/s",
+                    "dense bf16 TFLOP/s",
+                    "joined by, GB/s",
+                    "W",
+                    "least USD per GPU-hour",
+                    "unverified",
+                ],
+                cards,
+            ),
+            "## Nodes\n",
+            NODES,
+            _table(["node", "provider", "accelerators", "joined by, GB/s", "network, GB/s per node", "unverified"], nodes),
+        ]
     )
+
+
+ACCELERATORS = """\
+Each fact has two independent sources that agree within 1.5 %, or is flagged; `willitfit gpus NAME` shows all of one. Peaks
+are dense, and products of less than fp32 are summed in fp32: consumer cards reach twice as much where fp16 products are
+summed in fp16, and twice as much again is said of sparse ones. Bandwidths of links are those of one accelerator in one
+direction. Memory is what `torch.cuda.get_device_properties` reports where that was seen; elsewhere, flagged, what nvidia-smi
+shows less 330 MiB and 0.22 %. Drivers differ by up to 0.25 GiB. Of an Apple chip it is what Metal recommends to use, of a TPU
+what XLA offers, of Trainium and Inferentia all of it, for want of a source. An MI250 or MI250X is one of a card's two dies,
+as torch sees it.
+"""
+NODES = """\
+`--on dgx-h100` or `--on 2xp5.48xlarge` means as many accelerators as these have. Networks are those of a whole node, in one
+direction.
+"""
+
+
+def _link(kind: str | None, speed: float | None) -> str:
+    return f"{kind} {speed:g}" if kind and speed else "-"
 
 
 def _table(header: list[str], rows: list[list[object]]) -> str:

@@ -1,27 +1,30 @@
-"""What connects the GPUs of a job."""
+"""What connects the GPUs of a job, as GB/s of each of them."""
 
 from __future__ import annotations
 
-from estimator.errors import NotModelled
+from estimator.hardware import node
+from estimator.hardware.accelerator import Accelerator
 from estimator.job import Hardware
 from estimator.timing.exchange import Links
-from estimator.timing.measured import Curves, curves
 
-NETWORK = 50.0
-"""GB/s of one GPU to other nodes: a network card of 400 Gbit/s each, as in HGX H100 and B200 systems."""
-
-
-def links(hardware: Hardware, curves: Curves) -> Links:
-    """Those of a node of such cards, and of a cluster of such nodes."""
-    return Links(hardware.gpus, curves.link, NETWORK)
+UNKNOWN_NETWORK = 12.5
+"""GB/s of a whole node to others, where no node of such cards is known: a network card of 100 Gbit/s."""
+UNKNOWN_LINK = 16.0
+"""GB/s between cards of whose board nothing is known: sixteen lanes of PCIe 3.0."""
 
 
-def between_gpus(hardware: Hardware, card: str) -> list[str]:
-    """What is assumed of them, in words; nothing where the card's exchanges were not measured."""
-    try:
-        found = links(hardware, curves(card))
-    except NotModelled:
-        return []
+def links(hardware: Hardware, card: Accelerator) -> Links:
+    """Those of the usual node of such cards."""
+    found = node.links(card, hardware.gpus)
+    within = found.within.bandwidth.value if found.within else UNKNOWN_LINK
+    between = found.between.bandwidth.value if found.between else UNKNOWN_NETWORK
+    return Links(hardware.gpus, within, between / hardware.gpus)
+
+
+def between_gpus(hardware: Hardware, card: Accelerator) -> list[str]:
+    """What is assumed of them, in words."""
+    found, usual = links(hardware, card), node.links(card, hardware.gpus)
     within = f"{found.link:g} GB/s between GPUs of a node" if hardware.gpus > 1 else ""
     beyond = f"{found.network:g} GB/s for each GPU between nodes" if hardware.nodes > 1 else ""
-    return [f"time: {' and '.join(filter(None, (within, beyond)))}, each way"]
+    whose = f", as in {usual.node}" if usual.node else ""
+    return [f"time: {' and '.join(filter(None, (within, beyond)))}, each way{whose}"]

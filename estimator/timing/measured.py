@@ -160,7 +160,7 @@ def curves(name: str) -> Curves:
         if (
             card.vendor == "nvidia"
             and re.fullmatch(rule.names, card.name)
-            and re.fullmatch(rule.capability, card.compute_capability)
+            and re.fullmatch(rule.capability, card.compute_capability or "")
         ):
             return _load(rule.curves).model_copy(update={"name": card.name, "borrowed_from": rule.curves, "widen": rule.widen})
     raise NotModelled(f"nothing like {card.name} was measured: there are no curves for its architecture, {card.architecture}")
