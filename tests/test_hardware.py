@@ -178,5 +178,5 @@ def test_the_flag_is_in_the_table() -> None:
     assert header.split()[-1] == "unverified"
     for row, line in zip(rows, lines, strict=True):
         assert line.endswith(unverified_text(row["unverified"]))
-        assert ("memory" in line) == (not row["memory_verified"])
+        assert ("memory" in row["unverified"]) == (not row["memory_verified"])
     assert len({row["memory_verified"] for row in rows}) == 2
