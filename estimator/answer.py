@@ -284,6 +284,54 @@ class Fit(_Part):
         return _text(self)
 
 
+class BudgetRow(_Part):
+    """One way to rent what a job needs."""
+
+    within: bool
+    """Whether it is within the limits."""
+    provider: str
+    instance: str
+    kind: str
+    region: str
+    instances: int
+    accelerator: str
+    gpus: int
+    """Of all instances."""
+    strategy: str
+    micro_batch_size: int
+    gradient_accumulation_steps: int
+    hours: float
+    """Of the run, by the clock; with what interruptions of a spot instance are expected to add."""
+    range_hours: tuple[float, float]
+    gpu_hours: float
+    total: str
+    range_total: tuple[str, str]
+    currency: str
+    bottleneck: str
+    price_as_of: str
+    price_source: str
+    warning: str
+    """Empty, or what to know of the price."""
+    job: dict[str, Any]
+    """The job as it would run there, to ask for the answer in full."""
+
+
+class Budget(_Part):
+    """Ways to rent what a job needs, cheapest first; or the nearest to what was asked."""
+
+    possible: bool
+    reason: str
+    compared: int
+    """Ways whose peak fits."""
+    rows: list[BudgetRow]
+    assumptions: list[str]
+    versions: Versions
+
+    def to_json(self) -> str:
+        """The one text form, as of `Answer`."""
+        return _text(self)
+
+
 class Answer(_Part):
     """fits: None where the honest answer is "unknown", with the reason in `verdict`."""
 

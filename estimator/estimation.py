@@ -57,13 +57,29 @@ def estimate(
     return _answer(_run(job, allow_files, every_rank), today or date.today())
 
 
-def fits(job: Job | Mapping[str, Any] | str | Path, allow_files: bool = True) -> bool | None:
-    """What `estimate` says of a job in `fits`, sooner where even the peak is too much."""
+def fits(job: Job | Mapping[str, Any] | str | Path, allow_files: bool = True, roomy: float = 0.0) -> bool | None:
+    """What `estimate` says of a job in `fits`, sooner where even the peak is too much, or leaves a `roomy` share of the card."""
     run = _run(job, allow_files)
     limit = offered(run.card.memory_bytes, run.job)
-    if limit is not None and run.play.phases.peak.peak_bytes + run.beside.total_bytes > limit:
+    if _overflows(run):
         return False
+    if roomy and limit is not None and run.play.phases.peak.peak_bytes + run.beside.total_bytes < (1 - roomy) * limit:
+        return True
     return _judged(run).verdict.fits
+
+
+def step_time(job: Job, allow_files: bool = True) -> tuple[Time | None, Hours | None] | None:
+    """The time of a step, and of the whole run, without the verdict; None if even the peak is more than the card offers."""
+    run = _run(job, allow_files)
+    if _overflows(run):
+        return None
+    time = duration(run.job, run.model.spec, run.place, run.card, run.play)
+    return time, _hours(run.job, time, run.place)
+
+
+def _overflows(run: _Run) -> bool:
+    limit = offered(run.card.memory_bytes, run.job)
+    return limit is not None and run.play.phases.peak.peak_bytes + run.beside.total_bytes > limit
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from estimator.answer import Cost
 from estimator.errors import InvalidJob
-from estimator.hardware.accelerator import Accelerator
+from estimator.hardware.accelerator import Accelerator, accelerator
 from estimator.job import Hardware
 from estimator.job.hardware import Owned
 from estimator.pricing import spot
@@ -67,6 +67,31 @@ def suiting(hardware: Hardware, name: str | None, today: date) -> list[Offer]:
             "hardware.rent.currency",
         )
     return left
+
+
+def suiting_any(hardware: Hardware, today: date) -> list[Offer]:
+    """The offers of any accelerator that a job may be rented on, one region of each instance, the cheapest.
+
+    Of the accelerator, if the job names one, and as `rent` asks; without a kind in it, no reserved ones; of each accelerator those
+    whose price is not old, wherever there are such.
+    """
+    asked = hardware.rent.model_dump(exclude_none=True)
+    if hardware.gpu:
+        asked["accelerator"] = accelerator(hardware.gpu).name
+    left = [o for o in offers() if all(getattr(o, field).lower() == value.lower() for field, value in asked.items())]
+    if hardware.rent.kind is None:
+        left = [offer for offer in left if not offer.kind.startswith("reserved")]
+    fresh = {offer.accelerator for offer in left if not offer.old(today)}
+    cheapest: dict[tuple[str, str, str, str], Offer] = {}
+    for offer in left:
+        if offer.accelerator in fresh and offer.old(today):
+            continue
+        cheapest.setdefault((offer.provider, offer.instance, offer.kind, offer.currency), offer)
+    if len(currencies := sorted({offer.currency for offer in cheapest.values()})) > 1:
+        raise InvalidJob(
+            f"offers are in {' and '.join(currencies)}, which are not converted: name one of them", "hardware.rent.currency"
+        )
+    return list(cheapest.values())
 
 
 def _rather(rows: list[Offer], wanted: Callable[[Offer], bool]) -> list[Offer]:

@@ -166,6 +166,7 @@ def curves(name: str) -> Curves:
     raise NotModelled(f"nothing like {card.name} was measured: there are no curves for its architecture, {card.architecture}")
 
 
+@cache
 def _load(name: str) -> Curves:
     path = FOLDER / f"{name}.yaml"
     try:

@@ -1,0 +1,231 @@
+"""The budget: every way to rent what a training job needs, by what it costs and how long it takes.
+
+An offer is rented once; one with eight GPUs several times over, where fewer do not hold the job or take too long. The job's
+batch is kept: its sequences are shared out over the GPUs, in micro-batches no larger than the job's; where there are more GPUs
+than sequences, each gets one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import date
+from decimal import Decimal
+from typing import NamedTuple
+
+from estimator.answer import Budget, BudgetRow, Time, Versions
+from estimator.errors import InvalidJob, NotModelled, WillItFitError
+from estimator.estimation import fits, step_time
+from estimator.job import Job
+from estimator.pricing import spot
+from estimator.pricing.cost import suiting_any
+from estimator.pricing.energy import Hours
+from estimator.pricing.offer import Offer, exact, run_cost
+from estimator.pricing.prices import age_warning, our_name
+from estimator.units import money
+from estimator.version import DATA_VERSION, SOFTWARE_VERSION
+
+CLUSTER = 8
+"""GPUs of an instance that is rented several times over."""
+MOST_GPUS = 64
+ROOMY = 0.15
+"""Share of the card beyond the peak in which cached blocks find room."""
+ASSUMPTIONS = [
+    "the batch is the job's, or one sequence for each GPU where there are more of them; on several GPUs FSDP2, or the strategy "
+    "that the job names",
+    "hours are of computing: without set-up, evaluation and saving",
+]
+
+
+class Limits(NamedTuple):
+    """What a run may cost, in the currency of the offers, how many hours it may take, and on how many GPUs."""
+
+    cost: Decimal | None = None
+    hours: float | None = None
+    gpus: int = MOST_GPUS
+
+
+class Timed(NamedTuple):
+    """A job on some GPUs."""
+
+    job: Job
+    time: Time
+    hours: Hours
+
+
+class Option(NamedTuple):
+    """So many instances of an offer, the job on them, its hours there, and what they cost."""
+
+    offer: Offer
+    instances: int
+    job: Job
+    time: Time
+    hours: Hours
+    total: Decimal
+
+
+def budget(job: Job, limits: Limits | None = None, today: date | None = None, rows: int = 20, allow_files: bool = True) -> Budget:
+    """The cheapest ways to run a job, within the limits if there are any that are; else the nearest to them.
+
+    Of `job.hardware` counts what may be rented: its GPU, if it names one, and `rent`. Raises `InvalidJob` for a job that does not
+    say how much it processes, `NotModelled` for serving.
+    """
+    if job.task != "train":
+        raise NotModelled("budgets are of training; estimate a served model on some hardware instead", "task")
+    if job.training.tokens is None:
+        raise InvalidJob("is missing: say how many tokens the whole run processes, such as 1e9", "training.tokens")
+    day, limit = today or date.today(), limits or Limits()
+    options = sorted(_Search(job, limit, day, allow_files).options(), key=lambda one: (one.total, one.hours.value))
+    found = list(_confirmed([one for one in options if _within(one, limit)], rows, allow_files))
+    nearest = [] if found else _nearest(options, allow_files)
+    return Budget(
+        possible=bool(found),
+        reason=_reason(bool(found), nearest, limit),
+        compared=len(options),
+        rows=[_row(one, bool(found), day) for one in found or nearest],
+        assumptions=ASSUMPTIONS,
+        versions=Versions(software=SOFTWARE_VERSION, data=DATA_VERSION),
+    )
+
+
+@dataclass(slots=True)
+class _Search:
+    """All options of a job. Times are those of an accelerator and a number of GPUs, whoever rents them out."""
+
+    job: Job
+    limits: Limits
+    today: date
+    allow_files: bool
+    known: dict[tuple[str, int, int], Timed | None] = field(default_factory=dict)
+
+    def options(self) -> Iterator[Option]:
+        for offer in suiting_any(self.job.hardware, self.today):
+            if our_name(offer.accelerator) is not None:
+                yield from self._instances(offer)
+
+    def _instances(self, offer: Offer) -> Iterator[Option]:
+        """As few of an offer as hold the job, and twice as many until they are quick enough."""
+        instances = 1
+        while instances * offer.gpus <= self.limits.gpus and (instances == 1 or offer.gpus >= CLUSTER):
+            asked = offer.accelerator, offer.gpus, instances
+            if asked not in self.known:
+                self.known[asked] = self._timed(*asked)
+            timed = self.known[asked]
+            priced = None if timed is None else _priced(offer, instances, timed.hours)
+            if timed is not None and priced is not None:
+                yield Option(offer, instances, timed.job, timed.time, *priced)
+                if self.limits.hours is None or priced[0].value <= self.limits.hours:
+                    return
+            instances *= 2
+
+    def _timed(self, accelerator: str, gpus: int, nodes: int) -> Timed | None:
+        """None where the job does not run, or its peak does not fit."""
+        job = spread(self.job, accelerator, gpus, nodes)
+        if job is None:
+            return None
+        try:
+            found = step_time(job, self.allow_files)
+        except WillItFitError:
+            return None
+        return None if found is None or found[0] is None or found[1] is None else Timed(job, found[0], found[1])
+
+
+def spread(job: Job, accelerator: str, gpus: int, nodes: int) -> Job | None:
+    """The job with its batch shared out over other GPUs; None where its degrees do not divide them."""
+    split, training = job.parallelism, job.training
+    group = split.tensor * split.pipeline * split.context
+    ranks, rest = divmod(gpus * nodes, group)
+    if rest or not ranks:
+        return None
+    before = split.data or max(1, job.hardware.gpus * job.hardware.nodes // group)
+    each = max(1, training.micro_batch_size * training.gradient_accumulation_steps * before // ranks)
+    micro = next(size for size in range(min(training.micro_batch_size, each), 0, -1) if each % size == 0)
+    unsuited = ("ddp", "fsdp1", "fsdp2", "hsdp") if ranks == 1 else ("none",)
+    strategy = None if split.strategy in unsuited else split.strategy
+    return job.model_copy(
+        update={
+            "hardware": job.hardware.model_copy(update={"gpu": accelerator, "memory": None, "gpus": gpus, "nodes": nodes}),
+            "parallelism": split.model_copy(update={"data": ranks, "strategy": strategy, "replicas": None}),
+            "training": training.model_copy(update={"micro_batch_size": micro, "gradient_accumulation_steps": each // micro}),
+        }
+    )
+
+
+def _priced(offer: Offer, instances: int, hours: Hours) -> tuple[Hours, Decimal] | None:
+    """How long a run takes on an offer, and what it costs; None if a spot instance would be taken back too soon."""
+    if offer.kind == "spot":
+        try:
+            longer = spot.lengthening(offer, instances)
+        except InvalidJob:
+            return None
+        hours = Hours(*(float(exact(h) * by) for h, by in zip(hours, (longer.value, longer.low, longer.high), strict=True)))
+    return hours, run_cost(offer, hours.value, instances)
+
+
+def _within(one: Option, limits: Limits) -> bool:
+    return (limits.cost is None or one.total <= limits.cost) and (limits.hours is None or one.hours.value <= limits.hours)
+
+
+def _confirmed(options: list[Option], rows: int, allow_files: bool) -> Iterator[Option]:
+    """The first options that fit with all that is beside the peak."""
+    verdicts: dict[tuple[str, int, int], bool | None] = {}
+    for one in options:
+        asked = one.offer.accelerator, one.offer.gpus, one.instances
+        if asked not in verdicts:
+            verdicts[asked] = fits(one.job, allow_files, ROOMY)
+        if verdicts[asked]:
+            yield one
+            rows -= 1
+        if not rows:
+            return
+
+
+def _nearest(options: list[Option], allow_files: bool) -> list[Option]:
+    """The cheapest of all, and the quickest."""
+    quickest = sorted(options, key=lambda one: one.hours.value)
+    found = [one for every in (options, quickest) for one in _confirmed(every, 1, allow_files)]
+    return found[:1] if len(found) == 2 and found[0] is found[1] else found
+
+
+def _reason(possible: bool, nearest: list[Option], limits: Limits) -> str:
+    cost = f"for {limits.cost}" if limits.cost is not None else ""
+    hours = f"within {limits.hours:g} h" if limits.hours is not None else ""
+    asked = " and ".join(filter(None, (cost, hours)))
+    if possible:
+        return f"it can be done {asked}".rstrip()
+    if not nearest:
+        return f"it fits on nothing that can be rented with up to {limits.gpus} GPUs"
+    best, quick = nearest[0], nearest[-1]
+    return (
+        f"it cannot be done {asked}: the cheapest way costs {money(best.total)} {best.offer.currency} and takes "
+        f"{best.hours.value:.1f} h, the quickest {quick.hours.value:.1f} h for {money(quick.total)} {quick.offer.currency}"
+    )
+
+
+def _row(one: Option, within: bool, today: date) -> BudgetRow:
+    offer, job, gpus = one.offer, one.job, one.instances * one.offer.gpus
+    low, high = (money(run_cost(offer, hours, one.instances)) for hours in (one.hours.low, one.hours.high))
+    return BudgetRow(
+        within=within,
+        provider=offer.provider,
+        instance=offer.instance,
+        kind=offer.kind,
+        region=offer.region,
+        instances=one.instances,
+        accelerator=offer.accelerator,
+        gpus=gpus,
+        strategy=job.parallelism.strategy or ("none" if job.parallelism.data == 1 else "fsdp2"),
+        micro_batch_size=job.training.micro_batch_size,
+        gradient_accumulation_steps=job.training.gradient_accumulation_steps,
+        hours=one.hours.value,
+        range_hours=(one.hours.low, one.hours.high),
+        gpu_hours=one.hours.value * gpus,
+        total=money(one.total),
+        range_total=(low, high),
+        currency=offer.currency,
+        bottleneck=one.time.bottleneck,
+        price_as_of=offer.as_of.isoformat(),
+        price_source=offer.source,
+        warning=age_warning(offer.as_of, today) if offer.old(today) else "",
+        job=job.model_dump(mode="json", exclude_defaults=True),
+    )
