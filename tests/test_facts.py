@@ -28,6 +28,7 @@ UNITS = {
     "share of memory bandwidth",
     "share of allocated bytes",
     "share of the framebuffer",
+    "share of the time of a step's kernels",
     "microseconds of the host for each kernel of an eager step",
     "share of the GPU that NCCL takes while an exchange runs beside kernels",
     "W of a node per W of its GPUs' TDP",

@@ -72,8 +72,8 @@ def suiting(hardware: Hardware, name: str | None, today: date) -> list[Offer]:
 def suiting_any(hardware: Hardware, today: date) -> list[Offer]:
     """The offers of any accelerator that a job may be rented on, one region of each instance, the cheapest.
 
-    Of the accelerator, if the job names one, and as `rent` asks; without a kind in it, no reserved ones; of each accelerator those
-    whose price is not old, wherever there are such.
+    Of the accelerator, if the job names one, and as `rent` asks; without a kind in it, no reserved ones; of each accelerator
+    those whose price is not old, wherever there are such.
     """
     asked = hardware.rent.model_dump(exclude_none=True)
     if hardware.gpu:

@@ -7,7 +7,6 @@ what, and how far off it is: docs/efficiency.md. `curves(name)` reads a card's p
 
 from __future__ import annotations
 
-from itertools import pairwise
 from math import ceil, log2, sqrt
 
 from estimator.errors import NotModelled
@@ -127,26 +126,23 @@ def attention_seconds(
             f"attention by {kernel} in {dtype}, {direction}, was not measured on {measured.name}; known are {known}"
         )
     p = directions[direction]
-    head = _between(p.heads, head_size)
-    half, done = (head.causal_half, flops * (1 + 1 / query_length) / 2) if causal else (head.full_half, flops)
-    return p.launch_us * 1e-6 + done / (head.share * peak(card, dtype)) * (1 + half / query_length)
+    share, half = _at_size(p.heads, head_size, causal)
+    done = flops * (1 + 1 / query_length) / 2 if causal else flops
+    return p.launch_us * 1e-6 + done / (share * peak(card, dtype)) * (1 + half / query_length)
 
 
-def _between(heads: list[Head], size: int) -> Head:
-    """The parameters at a head size."""
-    if size <= heads[0].size:
-        return heads[0]
-    for low, high in pairwise(heads):
-        if size < high.size:
-            x = (size - low.size) / (high.size - low.size)
-            share, causal, full = (
-                a + x * (b - a)
-                for a, b in ((low.share, high.share), (low.causal_half, high.causal_half), (low.full_half, high.full_half))
-            )
-            return Head(size=size, share=share, causal_half=causal, full_half=full)
-        if size == high.size:
-            return high
-    return heads[-1]
+def _at_size(heads: list[Head], size: int, causal: bool) -> tuple[float, float]:
+    """Share and half-length at a head size."""
+    below = above = heads[0]
+    for above in heads:
+        if above.size >= size:
+            break
+        below = above
+    (share, half), (share_above, half_above) = (
+        (head.causal_share, head.causal_half) if causal else (head.full_share, head.full_half) for head in (below, above)
+    )
+    x = (size - below.size) / (above.size - below.size) if below.size < size < above.size else float(size >= above.size)
+    return share + x * (share_above - share), half + x * (half_above - half)
 
 
 def memory_seconds(measured: Curves, card: Accelerator, moved_bytes: float) -> float:

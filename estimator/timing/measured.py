@@ -16,7 +16,8 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from estimator import catalogue
 from estimator.errors import InvalidJob, NotModelled
 from estimator.facts import MeasuredFact
-from estimator.hardware.accelerator import accelerator
+from estimator.hardware.accelerator import FOLDER as ACCELERATORS
+from estimator.hardware.accelerator import Accelerator, accelerator
 from estimator.validation import explain
 
 FOLDER = Path(__file__).parent / "curves"
@@ -67,12 +68,13 @@ class Matmul(Sourced):
 
 
 class Head(Strict):
-    """Parameters of `attention_seconds` for one head size: share of peak of an endless sequence, and the lengths at which half
-    of it is reached, with a causal mask and without."""
+    """Parameters of `attention_seconds` for one head size: share of peak of an endless sequence, and the length at which half of
+    it is reached, with a causal mask and without."""
 
     size: int
-    share: float
+    causal_share: float
     causal_half: float
+    full_share: float
     full_half: float
 
 
@@ -154,20 +156,31 @@ def curves(name: str) -> Curves:
     Raises `UnknownName` for an unknown card, `NotModelled` for one that nothing like was measured.
     """
     card = accelerator(name)
-    if (FOLDER / f"{card.name}.yaml").is_file():
-        return _load(card.name)
-    for rule in shared().borrowing:
-        if (
-            card.vendor == "nvidia"
-            and re.fullmatch(rule.names, card.name)
-            and re.fullmatch(rule.capability, card.compute_capability or "")
-        ):
-            return _load(rule.curves).model_copy(update={"name": card.name, "borrowed_from": rule.curves, "widen": rule.widen})
-    raise NotModelled(f"nothing like {card.name} was measured: there are no curves for its architecture, {card.architecture}")
+    if card.name in catalogue.names(FOLDER):
+        return load(card.name)
+    rule = _lender(card)
+    if rule is None:
+        raise NotModelled(f"nothing like {card.name} was measured: there are no curves for its architecture, {card.architecture}")
+    return load(rule.curves).model_copy(update={"name": card.name, "borrowed_from": rule.curves, "widen": rule.widen})
+
+
+def borrowed() -> dict[str, Borrowing]:
+    """Every accelerator of the catalogue that has no measurements of its own, and whose it takes."""
+    cards = [accelerator(name) for name in catalogue.names(ACCELERATORS) if name not in catalogue.names(FOLDER)]
+    return {card.name: rule for card in cards if (rule := _lender(card))}
+
+
+def _lender(card: Accelerator) -> Borrowing | None:
+    """The first rule that a card meets."""
+    for rule in shared().borrowing if card.vendor == "nvidia" else ():
+        if re.fullmatch(rule.names, card.name) and re.fullmatch(rule.capability, card.compute_capability or ""):
+            return rule
+    return None
 
 
 @cache
-def _load(name: str) -> Curves:
+def load(name: str) -> Curves:
+    """The file of a card that was measured."""
     path = FOLDER / f"{name}.yaml"
     try:
         return Curves.model_validate(catalogue.load_yaml(path))
@@ -175,7 +188,6 @@ def _load(name: str) -> Curves:
         raise InvalidJob(explain(error, Curves), str(path)) from None
 
 
-@cache
 def pcie() -> Curves:
     """The curves whose collectives were measured over PCIe."""
-    return _load(shared().pcie)
+    return load(shared().pcie)

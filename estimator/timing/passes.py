@@ -16,18 +16,21 @@ from estimator.timing.kernels import KINDS, Clock, spent
 
 LAUNCHES = "launching kernels"
 """Time in which the GPU waits for the host to launch the next kernel."""
+GAPS = "between kernels"
+"""What a step takes beyond the sum of its kernels, each measured by itself."""
 
 Parts = dict[str, float]
 """Seconds by what they go to."""
 
 
 class Case(NamedTuple):
-    """What is assumed: factors of the curves' seconds by kind of kernel, and of exchanges; seconds that the host takes to launch
-    a kernel; the share of the GPU that an exchange takes while it is hidden, None where nothing is."""
+    """What is assumed: factors of the curves' seconds by kind of kernel, and of exchanges; what is between kernels, as a share of
+    their time; seconds that the host takes to launch a kernel; the share of the GPU that an exchange takes while it is hidden, None where nothing is."""
 
     name: str
     factors: Mapping[str, float]
     exchange: float
+    gaps: float
     launch: float
     taken: float | None
 
@@ -46,6 +49,7 @@ class Pass:
     def parts(self, case: Case) -> Parts:
         """What the time goes to."""
         found = {kind: seconds * case.factors[kind] for kind, seconds in self.kernels.items()}
+        found[GAPS] = case.gaps * sum(found.values())
         computing = sum(found.values())
         found[LAUNCHES] = max(0.0, self.launches * case.launch - computing)
         computing += found[LAUNCHES]

@@ -95,17 +95,17 @@ def cases(curves: Curves) -> tuple[Case, Case, Case]:
     memory = tuple(curves.memory.share / share for share in reversed(curves.memory.range))
     exchanges = curves.collectives["all_gather"].spread.factor
 
-    def case(name: str, at: int, taken: float | None, launch: float) -> Case:
+    def case(name: str, at: int, taken: float | None, gaps: float, launch: float) -> Case:
         wide = curves.widen[at]
         factors = {PRODUCTS: products[at] * wide, ATTENTION: attention[at] * wide, MEMORY: memory[at] * wide}
-        return Case(name, factors, exchanges[at] * wide, launch * 1e-6, taken)
+        return Case(name, factors, exchanges[at] * wide, gaps, launch * 1e-6, taken)
 
-    launch, taken = known["launch"], known["taken_by_exchange"]
+    launch, taken, gaps = known["launch"], known["taken_by_exchange"], known["between_kernels"]
     plain = dict.fromkeys((PRODUCTS, ATTENTION, MEMORY), 1.0)
     return (
-        case("low", 0, taken.low, launch.low),
-        Case("expected", plain, 1.0, launch.value * 1e-6, taken.value),
-        case("high", 1, None, launch.high),
+        case("low", 0, taken.low, gaps.low, launch.low),
+        Case("expected", plain, 1.0, gaps.value, launch.value * 1e-6, taken.value),
+        case("high", 1, None, gaps.high, launch.high),
     )
 
 

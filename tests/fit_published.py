@@ -1,0 +1,149 @@
+"""What tables of measured kernels lack of attention, from published speeds (tests/data/attention_speeds.yaml): backward passes,
+and kernels that serving does not run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+
+FILE = Path(__file__).parent / "data" / "attention_speeds.yaml"
+SPEEDS: dict[str, Any] = yaml.safe_load(FILE.read_text(encoding="utf-8"))
+LENGTHS = np.array(SPEEDS["lengths"], float)
+PEAKS = {"h100": 989.4, "a100-80gb": 312.0}
+LIKE = {"l40s": "a100-80gb", "rtx-pro-6000-server": "a100-80gb", "a100-80gb": "a100-80gb"}
+"""Whose published backward passes tell a card's; an H100's for the rest."""
+STANDS_FOR = {"flash4": "flash3"}
+OLD_INSTRUCTIONS = 370 / 132
+"""TFLOP/s of FlashAttention-2 per multiprocessor of an H100 (head size 128): its instructions are no faster on Blackwell."""
+DIAGONAL = 500.0
+"""Tokens more that a causal sequence needs to reach half of what it can: 487 to 696 in the published forwards."""
+BLACKWELL = ("b200", "b300", "gb200", "gb300")
+Fit = Callable[[Any, Any], tuple[float, float]]
+
+
+def published_attention(name: str, found: dict[str, Any], card: dict[str, Any], as_of: date, fit: Fit) -> None:
+    """Add to a card's kernels what was only published, or only of another card."""
+    if name in ("h100", "h200"):
+        note = "an H100's" if name == "h200" else ""
+        for kernel in ("flash2", "cudnn"):
+            heads = [_published("forward", "h100", kernel, size, fit) for size in (64, 128, 256)]
+            entry = _entry(heads, SPEEDS["forward"]["source"], as_of, (0.8, 1.25), 8.0, note)
+            found.setdefault(kernel, {})["bfloat16"] = {"forward": entry}
+    if name == "a100-80gb":
+        _narrow_heads(found["flash2"]["bfloat16"]["forward"], fit)
+    if name in BLACKWELL:
+        share = OLD_INSTRUCTIONS * card["multiprocessors"] / card["peak"]
+        note = "an H100's TFLOP/s per multiprocessor; not measured"
+        entry = _entry([head(128, (share, 650.0), (share, 100.0))], SPEEDS["forward"]["source"], as_of, (0.6, 1.5), 10.0, note)
+        found["flash2"] = {"bfloat16": {"forward": entry}}
+    for kernel, dtypes in found.items():
+        if "bfloat16" in dtypes:
+            dtypes["bfloat16"]["backward"] = _backward(name, kernel, dtypes["bfloat16"]["forward"], as_of, fit)
+    _efficient(found, as_of, fit)
+
+
+def _narrow_heads(forward: dict[str, Any], fit: Fit) -> None:
+    """Head size 64 on an A100, which no table has: as much slower than 128 as forward and backward together are."""
+    wide, narrow = (_published("both", "a100-80gb", "flash2", size, fit) for size in (128, 64))
+    known = forward["heads"][0]
+    causal, full = (
+        (known[f"{mask}_share"] * narrow[f"{mask}_share"] / wide[f"{mask}_share"], known[f"{mask}_half"])
+        for mask in ("causal", "full")
+    )
+    forward["heads"].insert(0, head(64, causal, full))
+    forward["note"] = "head size 64 is as much slower as forward and backward together are in FlashAttention-2's plot"
+
+
+def head(size: int, causal: tuple[float, float], full: tuple[float, float]) -> dict[str, Any]:
+    """One head size: share and half-length with a causal mask and without."""
+    return {
+        "size": size,
+        "causal_share": round(min(causal[0], 0.95), 4),
+        "causal_half": round(causal[1], 1),
+        "full_share": round(min(full[0], 0.95), 4),
+        "full_half": round(full[1], 1),
+    }
+
+
+def _speeds(part: str, card: str, kernel: str, size: int, mask: str) -> np.ndarray:
+    return np.array(SPEEDS[part][f"{card} {kernel}"][f"{size} {mask}"], float)
+
+
+def _published(part: str, card: str, kernel: str, size: int, fit: Fit) -> dict[str, Any]:
+    causal, full = (fit(LENGTHS, _speeds(part, card, kernel, size, mask) / PEAKS[card]) for mask in ("causal", "full"))
+    return head(size, causal, full)
+
+
+def _entry(
+    heads: list[Any], source: str, as_of: date, ends: tuple[float, float], launch: float, note: str = ""
+) -> dict[str, Any]:
+    entry = {"launch_us": launch, "heads": heads, "range": list(ends), "source": source, "as_of": as_of}
+    return {**entry, "note": note} if note else entry
+
+
+def _reference(card: str, kernel: str, size: int, forward: dict[str, Any], fit: Fit) -> tuple[dict[str, float], dict[str, Any]]:
+    """Of a published backward pass: its shares over those of forward, by mask, and itself.
+
+    Where forward and backward were published together, backward has what forward, 2 of the 7 products, leaves of the time.
+    """
+    first = min(forward["heads"], key=lambda known: abs(known["size"] - size))
+    fitted = {}
+    for mask in ("causal", "full"):
+        if f"{card} {kernel}" in SPEEDS["both"]:
+            ahead = first[f"{mask}_share"] * PEAKS[card] * LENGTHS / (LENGTHS + first[f"{mask}_half"])
+            speed = _speeds("both", card, kernel, size, mask)
+            fitted[mask] = fit(LENGTHS, 2.5 / np.maximum(3.5 / speed - 1 / ahead, 0.5 / speed) / PEAKS[card])
+        else:
+            share, half = fit(LENGTHS, _speeds("backward", card, kernel, size, "full") / PEAKS[card])
+            fitted[mask] = (share, half + (DIAGONAL if mask == "causal" else 0))
+    back = head(size, fitted["causal"], fitted["full"])
+    return {mask: back[f"{mask}_share"] / first[f"{mask}_share"] for mask in ("causal", "full")}, back
+
+
+def _backward(name: str, kernel: str, forward: dict[str, Any], as_of: date, fit: Fit) -> dict[str, Any]:
+    """Backward of a kernel: published of the card, or as much slower than forward as on a card where it was."""
+    like, twin = LIKE.get(name, "h100"), STANDS_FOR.get(kernel, kernel)
+    base = forward
+    if like != name:
+        heads = [_published("forward", "h100", twin if like == "h100" else "flash2", size, fit) for size in (64, 128)]
+        base = {"heads": heads}
+        if like == "a100-80gb":
+            scale = A100_FORWARD / heads[1]["full_share"]
+            base = {"heads": [head(128, (heads[1]["causal_share"] * scale, 310.0), (A100_FORWARD, 50.0))]}
+    found = []
+    for ahead in forward["heads"]:
+        ratio, back = _reference(like, twin, 64 if ahead["size"] < 96 else 128, base, fit)
+        causal, full = ((ahead[f"{mask}_share"] * ratio[mask], back[f"{mask}_half"]) for mask in ("causal", "full"))
+        found.append(head(ahead["size"], causal, full))
+    both = f"{like} {twin}" in SPEEDS["both"]
+    own = like == name and twin == kernel
+    note = "" if own else f"as much slower than forward as {twin} is on {like}; not measured on this card"
+    return _entry(found, SPEEDS["both" if both else "backward"]["source"], as_of, (0.85, 1.15) if own else (0.75, 1.35),
+                  forward["launch_us"], note)  # fmt: skip
+
+
+A100_FORWARD = 0.66
+"""Share of FlashAttention-2's forward on an A100 without a mask, for what its published sum leaves to backward."""
+
+
+def _efficient(found: dict[str, Any], as_of: date, fit: Fit) -> None:
+    """Memory-efficient attention: half as fast as FlashAttention-2 on an A100, and so taken to be wherever that runs."""
+    ratios = {}
+    for size in (64, 128):
+        slow, fast = (_published("both", "a100-80gb", kernel, size, fit)["full_share"] for kernel in ("efficient", "flash2"))
+        ratios[size] = slow / fast
+    note = "FlashAttention-2's on this card, times what xformers' is of it on an A100, forward and backward together"
+    found["efficient"] = {"bfloat16": {}}
+    for direction, entry in found["flash2"]["bfloat16"].items():
+        heads = []
+        for known in entry["heads"]:
+            ratio = ratios[64 if known["size"] < 96 else 128]
+            causal, full = ((known[f"{mask}_share"] * ratio, known[f"{mask}_half"]) for mask in ("causal", "full"))
+            heads.append(head(known["size"], causal, full))
+        like = _entry(heads, SPEEDS["both"]["source"], as_of, (0.7, 1.4), entry["launch_us"], note)
+        found["efficient"]["bfloat16"][direction] = like
