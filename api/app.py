@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from decimal import Decimal
 from math import inf
 from pathlib import Path
 from typing import Annotated, Any
@@ -17,13 +18,15 @@ from api.limits import BodyLimit
 from api.page import render, render_problems
 from api.query import job_mapping
 from estimator import listing
-from estimator.answer import Answer, Fit
+from estimator.answer import Answer, Budget, Fit
 from estimator.errors import InvalidJob
 from estimator.estimation import estimate
 from estimator.exchange import read, written
 from estimator.hardware.accelerator import Accelerator, accelerator
 from estimator.hardware.node import Node, node
 from estimator.inspection import Card, inspect_model
+from estimator.job import read_job
+from estimator.planner.budget import MOST_GPUS, Limits, budget
 from estimator.planner.headline import fit
 from estimator.version import SOFTWARE_VERSION
 
@@ -60,6 +63,20 @@ async def post_estimate(request: Request) -> Response:
     """One job in full."""
     job = _job(await request.body())
     return _json((await run_in_threadpool(estimate, job, allow_files=False)).to_json())
+
+
+@app.post("/v1/budget", response_class=Response, responses=documentation.answers(Budget))
+async def post_budget(
+    request: Request,
+    max_cost: Annotated[Decimal | None, Query(gt=0, description="in the offers' currency")] = None,
+    max_hours: Annotated[float | None, Query(gt=0, description="of the run, by the clock")] = None,
+    max_gpus: Annotated[int, Query(ge=1, le=2**17)] = MOST_GPUS,
+    top: Annotated[int, Query(ge=1, le=1000, description="rows at most")] = 20,
+) -> Response:
+    """Every way to rent what a training job needs, cheapest first; `hardware.gpu` and `hardware.rent` of the job narrow them."""
+    job = read_job(_job(await request.body()))
+    limits = Limits(max_cost, max_hours, max_gpus)
+    return _json((await run_in_threadpool(budget, job, limits, rows=top, allow_files=False)).to_json())
 
 
 def _job(body: bytes) -> Any:

@@ -11,6 +11,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from datetime import date
+from decimal import Decimal, InvalidOperation
 from typing import TYPE_CHECKING, Any
 
 from estimator.errors import WillItFitError
@@ -24,6 +25,7 @@ Says, before a GPU is rented and without one, whether a transformer fits, why, a
   willitfit MODEL --on HARDWARE     the headline question, for every usual way of using the model
   willitfit estimate JOB.yaml       one job in full
   willitfit verify JOB.yaml         the same beside what torch counts
+  willitfit budget JOB.yaml         every way to rent what it needs, by cost and hours
   willitfit models [WORDS]          which models are known; `models show MODEL`: what one is made of
   willitfit gpus [WORDS]            which accelerators are known; all about one, with sources
   willitfit nodes [WORDS]           the same of systems and clouds' instances
@@ -38,7 +40,7 @@ PRICES_HELP = "price list of your own, which adds to the shipped one and overrid
 HARDWARE_HELP = "2x24GB, rtx-4090, 8xH100, p5.48xlarge, '2 nodes of 8xA100-80GB'"
 CLOSE = 0.005
 """Relative error up to which `verify --check` is content."""
-COMMANDS = ("estimate", "verify", "models", "gpus", "nodes", "prices", "export", "import", "serve")
+COMMANDS = ("estimate", "budget", "verify", "models", "gpus", "nodes", "prices", "export", "import", "serve")
 FORMATS = {"deepspeed": ".json", "accelerate": ".yaml", "torchtitan": ".toml", "megatron": ""}
 """What jobs are written for and read of, and how such a file's name ends."""
 
@@ -88,6 +90,25 @@ def _command_parser() -> argparse.ArgumentParser:
     one.add_argument("--explain", action="store_true", help="name the tensors that are alive at the peak")
     one.add_argument("--ranks", action="store_true", help="list every stage of a pipeline, and what ranks exchange")
     one.add_argument("--check", action="store_true", help="exit with 1 if the job does not fit")
+    rented = commands.add_parser(
+        "budget",
+        help="every way to rent what a job needs",
+        description="Rank the offers that hold a training job by what its whole run costs; training.tokens says how much that is.",
+    )
+    rented.add_argument("job", metavar="JOB.yaml", help="a job file; - reads standard input")
+    rented.add_argument("--max-cost", metavar="MONEY", type=_money, help="no dearer ones, in the offers' currency")
+    rented.add_argument("--max-hours", metavar="HOURS", type=_positive, help="no slower ones")
+    rented.add_argument("--max-gpus", metavar="N", type=_whole, default=64, help="on no more GPUs than these (64)")
+    rented.add_argument("--gpu", metavar="NAME", help="only on this accelerator")
+    for name, what in (
+        ("provider", "of this provider"),
+        ("region", "in this region"),
+        ("kind", "paid for so: spot, reserved-1y"),
+    ):
+        rented.add_argument(f"--{name}", metavar=name.upper(), help=f"only offers {what}")
+    rented.add_argument("--top", metavar="N", type=_whole, default=20, help="so many rows (20)")
+    rented.add_argument("--json", action="store_true", help="print the rows as JSON, each with its job")
+    rented.add_argument("--check", action="store_true", help="exit with 1 if it cannot be done within the limits")
     judged = commands.add_parser(
         "verify",
         help="let torch judge one job's answer",
@@ -149,13 +170,13 @@ def _command_parser() -> argparse.ArgumentParser:
     back.add_argument("file", metavar="FILE", help="the configuration; - reads standard input")
     back.add_argument("--from", dest="given", choices=FORMATS, help="the program; without it, by how the file's name ends")
     back.add_argument("--model", metavar="MODEL", help=f"the job's model: {MODEL_HELP}")
-    for takes_models in (one, judged, models, out, back):
+    for takes_models in (one, rented, judged, models, out, back):
         takes_models.add_argument("--specs", metavar="DIR", help=SPECS_HELP)
     serve = commands.add_parser("serve", help="start the REST service and the web page", description="Start the service.")
     serve.add_argument("--host", default="127.0.0.1", help="address to listen on (127.0.0.1)")
     serve.add_argument("--port", type=_port, default=8000, help="port to listen on (8000)")
     serve.add_argument("--specs", metavar="DIR", help=SPECS_HELP)
-    for takes_prices in (one, offered, serve):
+    for takes_prices in (one, rented, offered, serve):
         takes_prices.add_argument("--prices", metavar="FILE", help=PRICES_HELP)
     return parser
 
@@ -166,6 +187,32 @@ def _size(text: str) -> float:
         return float(number) * {"k": 1e3, "m": 1e6, "b": 1e9, "t": 1e12}[unit]
     except (KeyError, ValueError):
         raise argparse.ArgumentTypeError(f"{text!r} is no number of parameters; write 350M or 7B") from None
+
+
+def _money(text: str) -> Decimal:
+    try:
+        found = Decimal(text)
+    except InvalidOperation:
+        found = Decimal(0)
+    if not found.is_finite() or found <= 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is no amount of money; write 50 or 49.90")
+    return found
+
+
+def _positive(text: str) -> float:
+    try:
+        found = float(text)
+    except ValueError:
+        found = 0.0
+    if not 0 < found < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of hours; write 24 or 0.5")
+    return found
+
+
+def _whole(text: str) -> int:
+    if not text.isdecimal() or not 1 <= int(text) <= 2**17:
+        raise argparse.ArgumentTypeError(f"{text!r} is no such number; write one from 1 to {2**17}")
+    return int(text)
 
 
 def _port(text: str) -> int:
@@ -204,6 +251,21 @@ def _estimate(options: argparse.Namespace) -> int:
 
         sys.stdout.write(answer_text(answer, options.explain, options.ranks))
     return 1 if options.check and answer.fits is False else 0
+
+
+def _budget(options: argparse.Namespace) -> int:
+    from estimator.planner.budget import Limits, budget, narrowed
+
+    asked = {name: value for name in ("gpu", "provider", "region", "kind") if (value := getattr(options, name))}
+    limits = Limits(options.max_cost, options.max_hours, options.max_gpus)
+    found = budget(narrowed(_job(options.job), asked), limits, _today(), options.top)
+    if options.json:
+        sys.stdout.write(found.to_json())
+    else:
+        from estimator.report_budget import budget_text
+
+        sys.stdout.write(budget_text(found))
+    return 1 if options.check and not found.possible else 0
 
 
 def _today() -> date:
@@ -374,6 +436,7 @@ def _serve(options: argparse.Namespace) -> int:
 
 _RUN = {
     "estimate": _estimate,
+    "budget": _budget,
     "verify": _verify,
     "models": _models,
     "gpus": _gpus,

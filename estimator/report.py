@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from estimator.answer import Answer, Energy, Fit, FitRow, Host, Memory, Tensors
+from estimator.answer import Answer, Energy, Fit, FitRow, Host, Memory, Tensors, Time
 from estimator.units import gib
 
 _COLUMNS = ("way", "spread", "verdict", "per GPU", "peak in", "headroom", "would fit with")
@@ -59,7 +59,8 @@ def answer_text(answer: Answer, explain: bool = False, ranks: bool = False) -> s
             [
                 ("step", f"{_seconds(answer.time.step_seconds)} ({_seconds(low)} to {_seconds(high)})"),
                 ("tokens per second", f"{answer.time.tokens_per_second:,.0f}"),
-                ("bound by", answer.time.bottleneck),
+                *_utilisation(answer.time),
+                *((part.name, f"{part.share:4.0%}  {'#' * round(40 * part.share)}") for part in answer.time.parts),
             ],
         )
     if again := answer.recomputation:
@@ -100,6 +101,15 @@ def _explained(memory: Memory) -> list[str]:
         rows.append(("the rest", "", "", "", f"{peak.rest_count:,}", "", gib(peak.rest_bytes)))
     lines = ["Alive at the peak", *(f"  {line}" for line in aligned(rows)), ""]
     return lines + _block("Where each phase peaks", [(_spaced(name), place.where) for name, place in memory.phase_peaks.items()])
+
+
+def _utilisation(time: Time) -> list[tuple[str, str]]:
+    """How much of the card's arithmetic is used; nothing where none was counted."""
+    if not time.flops_per_step:
+        return []
+    return [
+        ("of the peak", f"{time.mfu:.1%} ({time.hfu:.1%} with what is recomputed), {time.tflops_per_gpu:,.0f} TFLOP/s per GPU")
+    ]
 
 
 def _ranks(answer: Answer) -> list[str]:

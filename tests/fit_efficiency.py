@@ -69,7 +69,7 @@ IN_TRAINING: dict[str, tuple[float, float, str]] = {
         "beside Megatron-LM",
     ),
 }
-"""Shares that products held beside real training, the lowest of them, and where they were read: benchmarks are shorter, and cooler."""
+"""Shares that products held beside real training, the lowest of them, and where they were read: benchmarks are shorter."""
 ELEMENTWISE: dict[str, tuple[float, str]] = {
     "a100-80gb": (
         0.893,

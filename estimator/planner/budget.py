@@ -7,22 +7,26 @@ than sequences, each gets one.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import date
 from decimal import Decimal
 from typing import NamedTuple
 
+from pydantic import ValidationError
+
 from estimator.answer import Budget, BudgetRow, Time, Versions
 from estimator.errors import InvalidJob, NotModelled, WillItFitError
 from estimator.estimation import fits, step_time
 from estimator.job import Job
+from estimator.job.hardware import Rent
 from estimator.pricing import spot
 from estimator.pricing.cost import suiting_any
 from estimator.pricing.energy import Hours
 from estimator.pricing.offer import Offer, exact, run_cost
 from estimator.pricing.prices import age_warning, our_name
 from estimator.units import money
+from estimator.validation import explain
 from estimator.version import DATA_VERSION, SOFTWARE_VERSION
 
 CLUSTER = 8
@@ -75,6 +79,11 @@ def budget(job: Job, limits: Limits | None = None, today: date | None = None, ro
     if job.training.tokens is None:
         raise InvalidJob("is missing: say how many tokens the whole run processes, such as 1e9", "training.tokens")
     day, limit = today or date.today(), limits or Limits()
+    if not suiting_any(job.hardware, day):
+        asked = [*filter(None, [job.hardware.gpu]), *job.hardware.rent.model_dump(exclude_none=True).values()]
+        raise InvalidJob(
+            f"nothing that is {' and '.join(asked)} can be rented; `willitfit prices` lists what can", "hardware.rent"
+        )
     options = sorted(_Search(job, limit, day, allow_files).options(), key=lambda one: (one.total, one.hours.value))
     found = list(_confirmed([one for one in options if _within(one, limit)], rows, allow_files))
     nearest = [] if found else _nearest(options, allow_files)
@@ -86,6 +95,17 @@ def budget(job: Job, limits: Limits | None = None, today: date | None = None, ro
         assumptions=ASSUMPTIONS,
         versions=Versions(software=SOFTWARE_VERSION, data=DATA_VERSION),
     )
+
+
+def narrowed(job: Job, asked: Mapping[str, str]) -> Job:
+    """The job on offers of a `gpu`, `provider`, `region` or `kind` only; `InvalidJob` for a kind that there is none of."""
+    rent = {name: value for name, value in asked.items() if name != "gpu"}
+    try:
+        found = Rent.model_validate(job.hardware.rent.model_dump(exclude_none=True) | rent)
+    except ValidationError as error:
+        raise InvalidJob(explain(error, Rent), "hardware.rent") from None
+    changes = {"rent": found, "gpu": asked.get("gpu", job.hardware.gpu)}
+    return job.model_copy(update={"hardware": job.hardware.model_copy(update=changes)})
 
 
 @dataclass(slots=True)

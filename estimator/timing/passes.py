@@ -25,7 +25,8 @@ Parts = dict[str, float]
 
 class Case(NamedTuple):
     """What is assumed: factors of the curves' seconds by kind of kernel, and of exchanges; what is between kernels, as a share of
-    their time; seconds that the host takes to launch a kernel; the share of the GPU that an exchange takes while it is hidden, None where nothing is."""
+    their time; seconds that the host takes to launch one; the share of the GPU that an exchange takes while it is hidden, None
+    where nothing is."""
 
     name: str
     factors: Mapping[str, float]
