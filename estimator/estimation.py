@@ -169,6 +169,11 @@ def _refuse_unmodelled(job: Job, spec: ModelSpec) -> None:
                 f"implementation {training.implementation} of {spec.model_type} is not modelled; {known} is",
                 "training.implementation",
             )
+        if training.fp8 is not None and training.implementation != "megatron":
+            raise NotModelled(
+                "Transformer Engine's products in fp8 are modelled with implementation: megatron; float8 is torchao's",
+                "training.fp8",
+            )
         if training.loss == "fused" and training.implementation == "fast-kernels" and not spec.joined_loss:
             raise NotModelled(f"fast-kernels have no fused loss for {spec.model_type}: write eager", "training.loss")
         plain = (training.implementation, training.transformers_release) == ("transformers", "5")

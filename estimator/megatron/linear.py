@@ -38,9 +38,14 @@ class Split:
 
 def norm(x: Tensor, weight: Tensor, bias: Tensor | None) -> tuple[Tensor, list[Tensor]]:
     """RMSNorm, or with a bias LayerNorm: the result, and what it keeps per row."""
-    rows = (prod(x.shape[:-1]),)
     out = unary("norm", x)
-    return out, [empty(x.tape, rows, dtypes.float32, "norm") for _ in range(1 if bias is None else 2)]
+    return out, statistics(x, bias)
+
+
+def statistics(x: Tensor, bias: Tensor | None) -> list[Tensor]:
+    """What a norm keeps per row."""
+    rows = (prod(x.shape[:-1]),)
+    return [empty(x.tape, rows, dtypes.float32, "norm") for _ in range(1 if bias is None else 2)]
 
 
 class Norm:
@@ -130,6 +135,24 @@ class RowLinear:
         node = record("Linear", (x, weight), (x,), backward)
         whole = _product(x, (*x.shape[:-1], weight.shape[0]), weight.shape[1])
         return attach(node, split.reduced(whole))
+
+
+def grouped(x: Tensor, weights: Tensor) -> Tensor:
+    """Each expert's rows through its weight (Transformer Engine's `GroupedLinear`). Saves its input, and lets go of it when the
+    weights' gradients are added up."""
+    _, outputs, inputs = weights.shape
+    flops = 2 * x.numel * outputs
+
+    def backward(g: Tensor, x: Tensor) -> tuple[Gradient, Gradient]:
+        gradient = empty(g.tape, x.shape, g.dtype, "grouped_gemm")
+        g.tape.compute("mm", 2 * flops)
+        x.storage.release()
+        return gradient, None
+
+    node = record("GroupedLinear", (x, weights), (x,), backward)
+    x.tape.compute("mm", flops)
+    assert inputs == x.shape[1]
+    return attach(node, empty(x.tape, (x.shape[0], outputs), x.dtype, "grouped_gemm"))
 
 
 class OutputLayer:

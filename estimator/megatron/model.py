@@ -8,18 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from estimator import dtypes
 from estimator.families.build import Builder
 from estimator.families.heads import Batch
 from estimator.megatron.attention import HOPPER, SelfAttention
 from estimator.megatron.config import Config
+from estimator.megatron.execution import MLP, Execution
 from estimator.megatron.experts import Dispatch, MoeLayer
 from estimator.megatron.latent import LatentAttention
 from estimator.megatron.layer import Mlp, TransformerLayer
 from estimator.megatron.linear import Norm, OutputLayer, Split
 from estimator.megatron.losses import Loss
 from estimator.tape.autograd import Gradient, attach, record
+from estimator.tape.checkpoint import reentrant_checkpoint
 from estimator.tape.collectives import Group, all_gather, reduce_scatter
 from estimator.tape.loss import embedding
 from estimator.tape.pointwise import add_scalar, mul
@@ -44,6 +47,7 @@ class Place:
     tensor: Split
     context: Group
     dispatch: Dispatch
+    how: Execution
 
 
 class Embedding:
@@ -106,13 +110,14 @@ class Stage:
         place = self.place
         latent, mixture = config.latent, config.mixture
         attention = (
-            SelfAttention(config, build, place.tensor, place.context)
+            SelfAttention(config, build, place.tensor, place.context, place.how)
             if latent is None
-            else LatentAttention(config, latent, build, place.tensor, place.context)
+            else LatentAttention(config, latent, build, place.tensor, place.context, place.how)
         )
         if not sparse or mixture is None:
-            return TransformerLayer(attention, Mlp(config, build, place.tensor))
-        return TransformerLayer(attention, MoeLayer(config, mixture, build, place.tensor, place.dispatch))
+            mlp = Mlp(config, build, place.tensor, place.how)
+            return TransformerLayer(attention, partial(reentrant_checkpoint, mlp) if MLP in place.how.recomputed else mlp)
+        return TransformerLayer(attention, MoeLayer(config, mixture, build, place.tensor, place.dispatch, place.how))
 
     def output_weight(self, build: Builder) -> Tensor:
         """The embedding's, if it is tied and here; else one of its own."""

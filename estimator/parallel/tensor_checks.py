@@ -15,6 +15,7 @@ USUAL = {
     "adapter": None,
     "quantization": None,
     "float8": None,
+    "fp8": None,
     "pruning": None,
     "objective": None,
     "evaluation": None,
