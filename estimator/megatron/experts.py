@@ -112,24 +112,24 @@ class MoeLayer:
         return (_summed(out, tensor) if tensor.size > 1 else out), shared
 
     def _experts(self, rows: Tensor, probs: Tensor) -> Tensor:
-        before = rows.shape[0]
-        rows, probs = self._padded(rows), self._padded(probs)
+        before, padded = rows.shape[0], self._padded(rows.shape[0])
+        if padded:
+            rows, probs = _resized(rows, padded), _resized(probs, padded)
         inner = self.fc1(rows)
         if MOE_ACTIVATION in self.how.recomputed:
             out = discarding(self.fc2, weighted_swiglu, inner, probs)
         else:
             inner = weighted_swiglu(inner, probs)
             out = self.fc2(inner)
-        return out if out.shape[0] == before else _resized(out, before)
+        return _resized(out, before) if padded else out
 
-    def _padded(self, x: Tensor) -> Tensor:
-        """Each expert's rows, filled up for products in fp8 (`Fp8Padding`): a copy, unless all have a capacity that suits."""
-        fp8, rows = self.how.fp8, x.shape[0]
-        if fp8 is None:
-            return x
-        step = self.local * fp8.alignment
+    def _padded(self, rows: int) -> int:
+        """Rows, with each expert's filled up for products in fp8 (`Fp8Padding`); 0 where all have a capacity that suits."""
+        if self.how.fp8 is None:
+            return 0
+        step = self.local * self.how.fp8.alignment
         padded = -(-rows // step) * step
-        return x if padded == rows and self.dispatch.capacity is not None else _resized(x, padded)
+        return 0 if padded == rows and self.dispatch.capacity is not None else padded
 
     def _shared(self, hidden: Tensor) -> Tensor:
         assert self.shared is not None

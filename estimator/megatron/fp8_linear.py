@@ -41,11 +41,11 @@ class Fp8Linear:
     def __call__(self, x: Tensor) -> Tensor:
         fp8, weight, split, rows, gathers = self.fp8, self.weight, self.split, self.rows, self.gathers
         outputs, inputs = weight.shape
-        asis = (x,) if self.gain or self.original else ()
+        first = 1 if self.gain or self.original else 0
 
         def backward(g: Tensor, *saved: Tensor) -> list[Gradient]:
             gradient = self._gradient(g)
-            codes: Codes = saved[len(asis) : len(asis) + 2]
+            codes: Codes = saved[first : first + 2]
             if self.original:
                 again = fp8.operand(saved[0], fp8.whole, not (fp8.whole and gathers))
                 codes = fp8.saved(again, gathers)
@@ -66,7 +66,7 @@ class Fp8Linear:
                 return [unary("norm_backward", partly), None, *[unary("norm_backward", t) for t in self.parameters]]
             return [partly, None, *[unary("sum", t) for t in self.parameters]]
 
-        node = record("LayerNormLinear" if self.gain else "Linear", (x, weight, *self.parameters), asis, backward)
+        node = record("LayerNormLinear" if self.gain else "Linear", (x, weight, *self.parameters), (x,)[:first], backward)
         kept = statistics(x, self.gain.bias) if self.gain else []
         columns = node is not None and not self.original and not (fp8.whole and gathers)
         operand = fp8.operand(x, True, columns)
