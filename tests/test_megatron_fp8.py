@@ -15,10 +15,11 @@ from estimator.job import read_job
 from estimator.megatron.execution import Execution
 from estimator.megatron.fp8 import Fp8
 from estimator.megatron.linear import Norm, Split
+from estimator.tape.autograd import run_backward
 from estimator.tape.collectives import Group
 from estimator.tape.replay import replay
 from estimator.tape.tape import Tape
-from estimator.tape.tensor import empty
+from estimator.tape.tensor import Tensor, empty
 from estimator.training.plan import trace_training
 from tests.measured import B200
 from tests.test_megatron import SMALL, SPARSE, job
@@ -50,6 +51,15 @@ SAVED = [
 @pytest.mark.parametrize(("layer", "recipe", "ranks", "saved"), SAVED)
 def test_what_a_linear_layer_saves(layer: str, recipe: str, ranks: int, saved: int, turns: bool) -> None:
     """Of this rank's tokens; on Hopper the columns are kept and on Blackwell the only copy, which is as large."""
+    tape, out, held = _forward(layer, recipe, ranks, turns)
+    tape.finish()
+    del held
+    forward = replay(tape).phases[-1]
+    assert forward.end_bytes - forward.start_bytes == saved + out.nbytes
+
+
+def _forward(layer: str, recipe: str, ranks: int, turns: bool) -> tuple[Tape, Tensor, object]:
+    """A layer's result, of this many tokens of its input; and what lives beside it."""
     tape = Tape(step=1)
     build = Builder(tape, dtypes.bfloat16)
     how = Execution(Fp8(recipe, turns), frozenset({"layernorm"} if layer == "discarded" else ()))
@@ -66,10 +76,35 @@ def test_what_a_linear_layer_saves(layer: str, recipe: str, ranks: int, saved: i
     x = empty(tape, (TOKENS, 1, INPUTS), dtypes.bfloat16)
     x.requires_grad = tape.grad_enabled = True
     tape.begin("forward")
-    out = module(x)
+    return tape, module(x), (build, module, x)
+
+
+# What backward takes above its start: the gradient both ways, which on Blackwell is once; in bf16 that of the input, and of this
+# rank's tokens again; what was gathered, and turned. Of blocks of 128 both forms of this rank's gradient, those of all ranks, and
+# columns that are turned, are there together.
+GRADIENT, TO_INPUT = TOKENS * OUTPUTS, 2 * NUMBERS
+ROW_SCALES, COLUMN_SCALES = 4 * (OUTPUTS // 128) * TOKENS, 4 * (TOKENS // 128) * OUTPUTS
+MX_SCALES = TOKENS * OUTPUTS // 32
+TAKEN = [
+    ("row", "delayed", 1, HOPPER, 2 * GRADIENT + 4 + TO_INPUT),
+    ("row", "delayed", 1, BLACKWELL, GRADIENT + 4 + TO_INPUT),
+    ("attention", "tensorwise", 1, HOPPER, 2 * GRADIENT + 4 + 2 * NUMBERS + 4 + TO_INPUT),
+    ("column", "tensorwise", 2, HOPPER, 2 * 2 * GRADIENT + 4 + 2 * NUMBERS + 4 + 2 * TO_INPUT + TO_INPUT + 2 * NUMBERS),
+    ("row", "mxfp8", 1, BLACKWELL, 2 * (GRADIENT + MX_SCALES) + TO_INPUT + MX_SCALES + MX_BLOCKS),
+    ("row", "blockwise", 2, HOPPER, (2 + 1) * (2 * GRADIENT + ROW_SCALES + COLUMN_SCALES) // 2 + GRADIENT),
+]
+
+
+@pytest.mark.parametrize(("layer", "recipe", "ranks", "turns", "taken"), TAKEN)
+def test_what_backward_takes(layer: str, recipe: str, ranks: int, turns: bool, taken: int) -> None:
+    tape, out, held = _forward(layer, recipe, ranks, turns)
+    gradient = empty(tape, out.shape, dtypes.bfloat16)
+    tape.begin("backward")
+    run_backward((out,), (gradient,))
     tape.finish()
-    forward = replay(tape).phases[-1]
-    assert forward.end_bytes - forward.start_bytes == saved + out.nbytes
+    del held
+    backward = replay(tape).phases[-1]
+    assert backward.peak_bytes - backward.start_bytes == taken
 
 
 PARAMETERS = 512 * 1024
