@@ -98,6 +98,11 @@ def _of_megatron(job: Job, place: Topology) -> list[str]:
     ]
     if place.strategy == "zero1":
         said.append(f"its distributed optimizer: float32 weights and states in {place.data * place.context} parts")
+    if job.training.fp8:
+        said.append(
+            f"linear modules of the layers in fp8, {job.training.fp8.recipe}, as the source of Transformer Engine 2.11 has it: "
+            "no run was measured"
+        )
     if place.pipeline > 1:
         said.append("pipeline 1F1B: a stage holds as many micro-batches as there are stages from it on")
     if place.context > 1:
