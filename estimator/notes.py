@@ -98,6 +98,8 @@ def _of_megatron(job: Job, place: Topology) -> list[str]:
     ]
     if place.strategy == "zero1":
         said.append(f"its distributed optimizer: float32 weights and states in {place.data * place.context} parts")
+    if job.training.mtp_num_layers:
+        said.append("layers that predict further tokens are on the last stage; parameters are counted without them")
     if job.training.fp8:
         said.append(
             f"linear modules of the layers in fp8, {job.training.fp8.recipe}, as the source of Transformer Engine 2.11 has it: "

@@ -56,6 +56,7 @@ JOBS = [
     ),
     ("megatron", job({"pipeline": 2}, {"implementation": "megatron", "activation_checkpointing": {"uniform": 4}})),
     ("megatron", job({}, {"implementation": "megatron", "activation_checkpointing": {"modules": ["core_attn", "mlp"]}})),
+    ("megatron", job({"tensor": 2}, {"implementation": "megatron", "mtp_num_layers": 1})),
     ("megatron", job({"context": 2, "pipeline": 2}, {"implementation": "megatron", "activation_checkpointing": {"layers": 3}})),
 ]
 FIELDS = {
@@ -70,7 +71,7 @@ FIELDS = {
         "reshard_after_forward",
         "sequence",
     ),
-    "training": ("precision", "micro_batch_size", "activation_checkpointing", "loss", "fp8"),
+    "training": ("precision", "micro_batch_size", "activation_checkpointing", "loss", "fp8", "mtp_num_layers"),
     "offload": ("optimizer", "parameters"),
     "hardware": ("gpus", "nodes"),
 }

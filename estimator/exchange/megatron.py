@@ -32,6 +32,7 @@ USUAL = frozenset(
         "--fp8-interval",
         "--fp8-margin",
         "--moe-grouped-gemm",
+        "--mtp-loss-scaling-factor",
         "--moe-pad-expert-input-to-capacity",
         "--moe-permute-fusion",
         "--moe-token-dispatcher-type",
@@ -63,6 +64,7 @@ def write(job: Job) -> str:
     lines += ["--accumulate-allreduce-grads-in-fp32"] * (training.precision == "megatron-bf16")
     lines += [] if training.fp8 is None else _fp8(training.fp8)
     lines += ["--cross-entropy-loss-fusion", "--cross-entropy-fusion-impl te"] * (training.loss == "fused")
+    lines += [f"--mtp-num-layers {training.mtp_num_layers}"] * (training.mtp_num_layers is not None)
     if training.expert_capacity_factor is not None:
         lines += [f"--moe-expert-capacity-factor {training.expert_capacity_factor}", "--moe-pad-expert-input-to-capacity"]
     return "\n".join([*lines, *_recomputation(training.activation_checkpointing)]) + "\n"
@@ -106,6 +108,8 @@ def read(text: str) -> Found:
         training["fp8"] = _read_fp8(given)
     if "--seq-length" in given:
         training["sequence_length"] = _number(given, "--seq-length")
+    if "--mtp-num-layers" in given:
+        training["mtp_num_layers"] = _number(given, "--mtp-num-layers")
     if "--cross-entropy-loss-fusion" in given:
         training["loss"] = "fused"
     if "--moe-expert-capacity-factor" in given:
@@ -127,6 +131,7 @@ READ = (
     "--recompute-method",
     "--recompute-modules",
     "--recompute-num-layers",
+    "--mtp-num-layers",
     "--fp8-format",
     "--fp8-recipe",
     "--fp8-param-gather",

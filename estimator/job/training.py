@@ -144,6 +144,9 @@ class Training(Part):
     expert_imbalance: Annotated[float, Field(ge=1, le=1024)] = Field(
         1.0, description="rows of the fullest rank's experts relative to the mean, where there is no capacity factor"
     )
+    mtp_num_layers: Annotated[int, Field(ge=1, le=64)] | None = Field(
+        None, description="layers after the last that predict further tokens, under implementation: megatron (--mtp-num-layers)"
+    )
     transformers_release: Literal["5", "4.48", "4.45"] = Field(
         "5", description="whose loss, and other operations that changed: those of transformers 5, of 4.46 to 4.49, or of before"
     )

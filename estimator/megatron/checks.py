@@ -87,6 +87,8 @@ def check(job: Job, spec: ModelSpec, topology: Topology, gpu: Gpu) -> None:
             FIELD,
         )
     _check_parts(parts(recomputed), found)
+    if training.mtp_num_layers:
+        _check_ahead(recomputed, topology)
     if training.fp8 is not None:
         _check_fp8(job, training.fp8, topology, gpu)
 
@@ -101,6 +103,17 @@ def _check_parts(asked: frozenset[str], found: Config) -> None:
             raise InvalidJob(f"{part}: the model has no {what}", f"{FIELD}.modules")
     if asked == {LAYER_NORM} and found.latent is None and found.mixture is None:
         raise InvalidJob("layernorm: the norms of this model's layers are parts of products; leave it out", f"{FIELD}.modules")
+
+
+def _check_ahead(recomputed: str | CheckpointForm, topology: Topology) -> None:
+    """What does not go with layers that predict further tokens."""
+    where = "training.mtp_num_layers"
+    if topology.context > 1:
+        raise NotModelled("not modelled with context parallelism, where tokens are passed on between ranks: leave it out", where)
+    if isinstance(recomputed, CheckpointForm) and (recomputed.segments or (recomputed.uniform or 1) > 1):
+        raise InvalidJob("Megatron-Core recomputes such layers with runs of one layer only: write full", FIELD)
+    if recomputed == "sqrt":
+        raise NotModelled("not modelled with segments: write full", FIELD)
 
 
 def _check_fp8(job: Job, asked: Fp8, topology: Topology, gpu: Gpu) -> None:

@@ -10,6 +10,7 @@ from estimator.families.build import Builder
 from estimator.families.heads import Batch
 from estimator.families.layers import Checkpointing
 from estimator.job import CheckpointForm, Job, Parallelism, Training
+from estimator.megatron.ahead import PROJECTION
 from estimator.megatron.config import Config, config
 from estimator.megatron.execution import Execution, parts
 from estimator.megatron.experts import Dispatch
@@ -30,7 +31,8 @@ from estimator.training.recipes import Recipe
 from estimator.training.recomputation import checkpointing
 from estimator.training.scaling import scaler
 
-OUTPUT = "output_layer"
+PRODUCTS = (".linear_", PROJECTION, "output_layer")
+"""Parts of the names of what products add gradients of to the buffer by themselves."""
 
 
 def trace_megatron(
@@ -83,7 +85,17 @@ def placed(found: Config, topology: Topology, asked: Parallelism, training: Trai
         training.expert_imbalance,
     )
     how = Execution(_fp8(training, gpu), parts(training.activation_checkpointing))
-    return Place(layers[topology.stage], topology.stage == 0, last, split, Group("context", topology.context), dispatch, how)
+    return Place(
+        layers[topology.stage],
+        topology.stage == 0,
+        last,
+        split,
+        Group("context", topology.context),
+        dispatch,
+        how,
+        training.mtp_num_layers or 0,
+        training.activation_checkpointing == "full",
+    )
 
 
 def stages(found: Config, count: int, asked: Parallelism) -> list[range]:
@@ -140,7 +152,7 @@ def _fp8(training: Training, gpu: Gpu) -> Fp8 | None:
 
 def _dummies(build: Builder) -> list[Tensor]:
     """What autograd gets for a weight's gradient that a product has added to the buffer: one tensor per shape, kept for good."""
-    products = [p.tensor for p in build.parameters if p.name.endswith(".weight") and (".linear_" in p.name or OUTPUT in p.name)]
+    products = [p.tensor for p in build.parameters if p.name.endswith(".weight") and any(part in p.name for part in PRODUCTS)]
     shapes = dict.fromkeys(weight.shape[-2:] for weight in products)
     with build.tape.counting(GRADIENT):
         return [empty(build.tape, shape, build.dtype, "dummy_wgrad") for shape in shapes]

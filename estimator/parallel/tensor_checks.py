@@ -16,6 +16,7 @@ USUAL = {
     "quantization": None,
     "float8": None,
     "fp8": None,
+    "mtp_num_layers": None,
     "pruning": None,
     "objective": None,
     "evaluation": None,
