@@ -42,7 +42,21 @@ USUAL = frozenset(
     }
 )
 """What our model of Megatron-Core takes for granted."""
-MATTERS = ("parallel", "pipeline", "recompute", "fp8", "overlap", "offload", "fsdp", "moe", "cp-", "cross-entropy", "virtual")
+MATTERS = (
+    "parallel",
+    "pipeline",
+    "recompute",
+    "fp8",
+    "in-bf16",
+    "layers-bf16",
+    "overlap",
+    "offload",
+    "fsdp",
+    "moe",
+    "cp-",
+    "cross-entropy",
+    "virtual",
+)
 """Parts of the names of arguments that may change what a rank holds."""
 
 

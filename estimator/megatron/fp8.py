@@ -6,8 +6,8 @@ and the input by column, and the gradient both ways. After release 2.11, pytorch
 
 - `delayed`, `tensorwise`: one scale. Columns are a transposed copy, but where the GPU multiplies in any layout, as data centres'
   Blackwell does: there is one copy (`is_non_tn_fp8_gemm_supported`).
-- `blockwise`: float32 scales of 128 numbers, of a weight of 128 times 128. Columns are a copy of their own.
-- `mxfp8`: scales of a byte, of 32 numbers; a product has them in another order. Columns are a copy of their own.
+- `blockwise`: a float32 scale for 128 numbers, of a weight for 128 times 128. Columns are a copy of their own.
+- `mxfp8`: a scale of a byte for 32 numbers; a product has them in another order. Columns are a copy of their own.
 """
 
 from __future__ import annotations
