@@ -21,6 +21,8 @@ from estimator.answer import Answer, Fit
 from estimator.errors import InvalidJob
 from estimator.estimation import estimate
 from estimator.exchange import read, written
+from estimator.hardware.accelerator import Accelerator, accelerator
+from estimator.hardware.node import Node, node
 from estimator.inspection import Card, inspect_model
 from estimator.planner.headline import fit
 from estimator.version import SOFTWARE_VERSION
@@ -102,9 +104,27 @@ def get_model(name: str) -> Response:
 
 
 @app.get("/v1/gpus", responses=documentation.answers(None))
-def get_gpus() -> list[dict[str, Any]]:
-    """Accelerators that can be named, smallest memory first."""
-    return listing.gpus()
+def get_gpus(search: str = "") -> list[dict[str, Any]]:
+    """Accelerators that have the words of `search` in a name, or as vendor, architecture, form or memory (24GB)."""
+    return listing.gpus(search)
+
+
+@app.get("/v1/gpus/{name}", response_class=Response, responses=documentation.answers(Accelerator))
+def get_gpu(name: str) -> Response:
+    """Every fact about one accelerator, with its sources."""
+    return _json(accelerator(name).model_dump_json(indent=2))
+
+
+@app.get("/v1/nodes", responses=documentation.answers(None))
+def get_nodes(search: str = "") -> list[dict[str, Any]]:
+    """Systems and clouds' instances that have the words of `search` in a name, or as provider, accelerator or GPUs (8x)."""
+    return listing.nodes(search)
+
+
+@app.get("/v1/nodes/{name}", response_class=Response, responses=documentation.answers(Node))
+def get_node(name: str) -> Response:
+    """Every fact about one node, with its sources."""
+    return _json(node(name).model_dump_json(indent=2))
 
 
 @app.get("/livez")

@@ -139,17 +139,35 @@ class Parameters(_Part):
     active: int
 
 
+class TimePart(_Part):
+    """What a part of a step's time goes to: a kind of kernel, an exchange that nothing hides, the pipeline's bubble. Without it a
+    step would be so much shorter."""
+
+    name: str
+    seconds: float
+    share: float
+
+
 class Time(_Part):
-    """One optimizer step, or one second of serving; estimated from FLOPs and a stated efficiency."""
+    """One optimizer step, or of serving one token of each sequence."""
 
     step_seconds: float
     tokens_per_second: float
     tokens_per_second_per_gpu: float
     flops_per_step: int
     """Per GPU, recomputation included."""
+    tflops_per_gpu: float
+    """What is done of them in a second."""
     mfu: float
+    """Of the dense peak, without what is recomputed."""
+    hfu: float
+    """With it."""
     bottleneck: str
+    """What most of the time goes to."""
+    parts: list[TimePart]
+    """Largest first; they sum to the step."""
     range_seconds: tuple[float, float]
+    range_reason: str
 
 
 class Rank(_Part):
@@ -198,12 +216,30 @@ class Cost(_Part):
     gpu_hours: float | None
     range_gpu_hours: tuple[float, float] | None
     price_per_gpu_hour: str | None
+    """Of the GPUs that the job uses: an instance with more is paid for whole."""
     total: str | None
     """None: no price is known; never zero for want of one."""
     range_total: tuple[str, str] | None
     currency: str
     price_source: str
     price_as_of: str | None
+    instances: int | None
+    """How many are rented; None where none is."""
+    parts: dict[str, str]
+    """Of the total, where the GPUs are one's own: their purchase, their electricity."""
+
+
+class Energy(_Part):
+    """What the run takes of electricity, cooling and the rest of the site included, and what generating it emits."""
+
+    kwh: float
+    range_kwh: tuple[float, float]
+    co2e_kg: float
+    range_co2e_kg: tuple[float, float]
+    grid: str
+    """Whose electricity it is."""
+    grams_per_kwh: float
+    source: str
 
 
 class Versions(_Part):
@@ -265,6 +301,7 @@ class Answer(_Part):
     recomputation: Recomputation | None = None
     """None: nothing is recomputed."""
     cost: Cost | None
+    energy: Energy | None
     job: dict[str, Any]
     """The job with every default filled in."""
     assumptions: list[str]

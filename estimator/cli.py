@@ -9,8 +9,9 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from datetime import date
+from typing import TYPE_CHECKING, Any
 
 from estimator.errors import WillItFitError
 
@@ -24,17 +25,20 @@ Says, before a GPU is rented and without one, whether a transformer fits, why, a
   willitfit estimate JOB.yaml       one job in full
   willitfit verify JOB.yaml         the same beside what torch counts
   willitfit models [WORDS]          which models are known; `models show MODEL`: what one is made of
-  willitfit gpus                    which accelerators are known
+  willitfit gpus [WORDS]            which accelerators are known; all about one, with sources
+  willitfit nodes [WORDS]           the same of systems and clouds' instances
+  willitfit prices [WORDS]          what can be rented, and for how much; `prices refresh`: today's prices
   willitfit export JOB.yaml         its parallelism for DeepSpeed, Accelerate, torchtitan or Megatron-LM
   willitfit import FILE             a job of theirs
   willitfit serve                   the same as REST and a web page
 """
 MODEL_HELP = "name or alias (llama-2-13b), size (13B, 8x7B), hub id, or path to a config.json or spec"
 SPECS_HELP = "folder of your own specs, which add to the shipped ones and override them (also: WILLITFIT_SPECS)"
-HARDWARE_HELP = "2x24GB, rtx-4090, 8xH100, '2 nodes of 8xA100-80GB'"
+PRICES_HELP = "price list of your own, which adds to the shipped one and overrides it (also: WILLITFIT_PRICES)"
+HARDWARE_HELP = "2x24GB, rtx-4090, 8xH100, p5.48xlarge, '2 nodes of 8xA100-80GB'"
 CLOSE = 0.005
 """Relative error up to which `verify --check` is content."""
-COMMANDS = ("estimate", "verify", "models", "gpus", "export", "import", "serve")
+COMMANDS = ("estimate", "verify", "models", "gpus", "nodes", "prices", "export", "import", "serve")
 FORMATS = {"deepspeed": ".json", "accelerate": ".yaml", "torchtitan": ".toml", "megatron": ""}
 """What jobs are written for and read of, and how such a file's name ends."""
 
@@ -48,8 +52,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             return 2
         command = arguments[0] in COMMANDS
         options = (_command_parser() if command else _headline_parser()).parse_args(arguments)
-        if options.specs:
-            os.environ["WILLITFIT_SPECS"] = options.specs
+        for variable in ("specs", "prices"):
+            if given := getattr(options, variable, None):
+                os.environ[f"WILLITFIT_{variable.upper()}"] = given
         return _RUN[options.command](options) if command else _headline(options)
     except WillItFitError as error:
         print(f"willitfit: {error} [{error.slug}]", file=sys.stderr)
@@ -103,9 +108,32 @@ def _command_parser() -> argparse.ArgumentParser:
     models.add_argument("--min", metavar="SIZE", type=_size, default=0, help="no smaller ones: 1B, 350M")
     models.add_argument("--max", metavar="SIZE", type=_size, default=float("inf"), help="no larger ones")
     models.add_argument("--json", action="store_true", help="print them as JSON")
-    gpus = commands.add_parser("gpus", help="accelerators that are known", description="List the accelerators that are known.")
-    gpus.add_argument("--json", action="store_true", help="print them as JSON")
-    gpus.set_defaults(specs=None)
+    for name, what, kinds in (
+        ("gpus", "accelerators", "a name, a vendor, an architecture, a form (sxm5), an amount of memory (24GB)"),
+        ("nodes", "systems and clouds' instances", "a name, a provider, an accelerator, a number of GPUs (8x)"),
+    ):
+        listed = commands.add_parser(
+            name,
+            help=f"{what} that are known, or all about one",
+            description=f"List the {what} that have all the words; if only one has, or they are its name, every fact about it "
+            "with its sources. Unverified is what no second source confirms.",
+        )
+        listed.add_argument("words", metavar="WORDS", nargs="*", help=f"parts of {kinds}")
+        listed.add_argument("--json", action="store_true", help="print them as JSON")
+        listed.set_defaults(specs=None)
+        listed.add_argument("--prices", metavar="FILE", help=PRICES_HELP)
+    offered = commands.add_parser(
+        "prices",
+        help="what can be rented, and for how much",
+        description="List the offers that have the words in them, cheapest per GPU first; after `refresh`, write today's prices, "
+        "as gpuhunt finds them, to your own price list.",
+    )
+    offered.add_argument(
+        "words", metavar="WORDS", nargs="*", help="of provider, instance, accelerator, kind or region; or: refresh"
+    )
+    offered.add_argument("--json", action="store_true", help="print them as JSON, with their sources")
+    offered.add_argument("--provider", metavar="NAME", action="append", default=[], help="refresh: only this one (repeatable)")
+    offered.add_argument("--output", metavar="FILE", help="refresh: write there (~/.config/willitfit/prices.yaml)")
     out = commands.add_parser(
         "export",
         help="a job's parallelism for the program that runs it",
@@ -127,6 +155,8 @@ def _command_parser() -> argparse.ArgumentParser:
     serve.add_argument("--host", default="127.0.0.1", help="address to listen on (127.0.0.1)")
     serve.add_argument("--port", type=_port, default=8000, help="port to listen on (8000)")
     serve.add_argument("--specs", metavar="DIR", help=SPECS_HELP)
+    for takes_prices in (one, offered, serve):
+        takes_prices.add_argument("--prices", metavar="FILE", help=PRICES_HELP)
     return parser
 
 
@@ -166,7 +196,7 @@ def _headline(options: argparse.Namespace) -> int:
 def _estimate(options: argparse.Namespace) -> int:
     from estimator.estimation import estimate
 
-    answer = estimate(_job(options.job), every_rank=options.ranks)
+    answer = estimate(_job(options.job), every_rank=options.ranks, today=_today())
     if options.json:
         sys.stdout.write(answer.to_json())
     else:
@@ -174,6 +204,10 @@ def _estimate(options: argparse.Namespace) -> int:
 
         sys.stdout.write(answer_text(answer, options.explain, options.ranks))
     return 1 if options.check and answer.fits is False else 0
+
+
+def _today() -> date:
+    return date.today()
 
 
 def _job(asked: str) -> Job:
@@ -222,9 +256,64 @@ def _show(name: str, as_json: bool) -> int:
 
 
 def _gpus(options: argparse.Namespace) -> int:
+    from estimator.hardware.accelerator import accelerator
     from estimator.listing import gpus
+    from estimator.report_hardware import gpus_text
 
-    return _list(gpus(), options.json)
+    return _found(gpus(" ".join(options.words)), options, accelerator, gpus_text)
+
+
+def _nodes(options: argparse.Namespace) -> int:
+    from estimator.hardware.node import node
+    from estimator.listing import nodes
+    from estimator.report_hardware import nodes_text
+
+    return _found(nodes(" ".join(options.words)), options, node, nodes_text)
+
+
+def _found(
+    rows: list[dict[str, Any]], options: argparse.Namespace, read: Callable[[str], Any], text: Callable[[Any], str]
+) -> int:
+    """Prints rows, or all about the only one, or about the one that is named."""
+    from estimator.report_hardware import facts_text
+
+    named = [row["name"] for row in rows if len(rows) == 1 or row["name"] == "-".join(options.words).lower()]
+    if options.json:
+        print(read(named[0]).model_dump_json(indent=2) if named else json.dumps(rows, indent=2))
+    else:
+        sys.stdout.write(facts_text(read(named[0])) if named else text(rows))
+    return 0
+
+
+def _prices(options: argparse.Namespace) -> int:
+    if options.words[:1] == ["refresh"]:
+        return _refresh(options)
+    if options.provider or options.output:
+        print("willitfit: --provider and --output are of `prices refresh`", file=sys.stderr)
+        return 2
+    from estimator.listing import offers
+
+    rows = offers(" ".join(options.words))
+    return _list(rows if options.json else [{k: v for k, v in row.items() if k != "source"} for row in rows], options.json)
+
+
+def _refresh(options: argparse.Namespace) -> int:
+    from pathlib import Path
+
+    from estimator.pricing.prices import own_file
+    from estimator.pricing.refresh import refresh
+
+    try:
+        done = refresh(Path(options.output) if options.output else own_file(), options.provider)
+    except ImportError as error:
+        print(f"willitfit: prices refresh needs {error.name}; install it with: pip install 'willitfit[prices]'", file=sys.stderr)
+        return 2
+    if done.silent:
+        print(f"willitfit: nothing came from {', '.join(done.silent)}", file=sys.stderr)
+    if done.unknown:
+        print(f"willitfit: left out, for they are no accelerators of ours: {', '.join(done.unknown)}", file=sys.stderr)
+    print(f"{done.rows} prices in {done.path}")
+    return 0
 
 
 def _list(rows: list[dict[str, object]], as_json: bool) -> int:
@@ -288,6 +377,8 @@ _RUN = {
     "verify": _verify,
     "models": _models,
     "gpus": _gpus,
+    "prices": _prices,
+    "nodes": _nodes,
     "export": _export,
     "import": _import,
     "serve": _serve,

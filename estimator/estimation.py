@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import date
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from estimator.advice import advice
 from estimator.answer import DEFAULT, Answer, Host, KvCache, Memory, Parameters, Rank, Time, Versions
 from estimator.attribution import Attribution
+from estimator.duration import duration
 from estimator.errors import InvalidJob, NotModelled
 from estimator.families import parameters
 from estimator.families.build import Builder
@@ -18,12 +20,12 @@ from estimator.hardware.capability import gpu
 from estimator.hardware.capacity import Capacity, capacity
 from estimator.host.memory import check_host, host_memory
 from estimator.job import Job, defaults_used, read_job
-from estimator.job.training import Bucket
 from estimator.notes import assumptions, not_modelled, warnings, what_stays
 from estimator.parallel.ranks import described, ranks, traffic
 from estimator.parallel.topology import Topology, topology
 from estimator.playing import Play, play
-from estimator.pricing.prices import cost, unpriced
+from estimator.pricing.cost import Priced, priced, unpriced
+from estimator.pricing.energy import Hours, energy, grid
 from estimator.recomputing import best_segments, recomputation, solution_given, solved
 from estimator.runtime.engine import with_engine
 from estimator.runtime.overheads import Overhead, facts, overhead, workspace
@@ -35,24 +37,24 @@ from estimator.specs.spec import DecoderSpec, ModelSpec
 from estimator.specs.teacher import with_teacher
 from estimator.tape.replay import Replay
 from estimator.tape.tape import KV_CACHE
-from estimator.timing.step import average_time, decode_time, training_time
 from estimator.training import partial, pruning
 from estimator.training.offload import check_offload
 from estimator.training.optimizers.refusals import check_optimizer
-from estimator.training.plan import precision_of
 from estimator.units import MIB
 from estimator.verdict import Verdict, judge, judge_host, offered
 from estimator.version import DATA_VERSION, SOFTWARE_VERSION
 
 
-def estimate(job: Job | Mapping[str, Any] | str | Path, allow_files: bool = True, every_rank: bool = False) -> Answer:
+def estimate(
+    job: Job | Mapping[str, Any] | str | Path, allow_files: bool = True, every_rank: bool = False, today: date | None = None
+) -> Answer:
     """The answer to a job: a `Job`, a mapping, or the path of a YAML file.
 
     `allow_files` False refuses models named by a path, as a service must. `every_rank`: all stages of a pipeline are described,
-    not only those one of which needs most. Raises `InvalidJob` for what cannot be read or does not fit together, `NotModelled`
-    for what this version has no model of, and `UnknownName`.
+    not only those one of which needs most. `today`: the day by which a price is old; without it, this day. Raises `InvalidJob`
+    for what cannot be read or does not fit together, `NotModelled` for what this version has no model of, and `UnknownName`.
     """
-    return _answer(_run(job, allow_files, every_rank))
+    return _answer(_run(job, allow_files, every_rank), today or date.today())
 
 
 def fits(job: Job | Mapping[str, Any] | str | Path, allow_files: bool = True) -> bool | None:
@@ -125,11 +127,13 @@ def _judged(run: _Run) -> _Judged:
     return _Judged(memory, host, judge_host(judge(job, memory), host))
 
 
-def _answer(run: _Run) -> Answer:
+def _answer(run: _Run, today: date) -> Answer:
     job, model, place, card = run.job, run.model, run.place, run.card
-    build, played = run.play.build, run.play.phases
+    build = run.play.build
     memory, host, verdict = _judged(run)
-    time = _time(job, model.spec, build, played, place, card)
+    time = duration(job, model.spec, place, card, run.play)
+    hours = _hours(job, time, place)
+    cost = _cost(job, hours, card, today)
     return Answer(
         fits=verdict.fits,
         verdict=verdict.verdict,
@@ -141,7 +145,8 @@ def _answer(run: _Run) -> Answer:
         communication=traffic(build.tape, job.training.gradient_accumulation_steps),
         ranks=run.ranks,
         recomputation=recomputation(job, model.spec, place, gpu(job, card), run.play),
-        cost=_cost(job, time, place, card),
+        cost=cost.cost,
+        energy=energy(job.hardware, card.accelerator, place.gpus, hours) if hours else None,
         job=job.model_dump(mode="json"),
         assumptions=[
             *model.assumptions,
@@ -149,9 +154,10 @@ def _answer(run: _Run) -> Answer:
             *run.chosen,
             *best_segments(job, model.spec, place, gpu(job, card)),
             *assumptions(job, place, card),
+            *cost.assumptions,
             *(DEFAULT + used for used in defaults_used(run.given, job)),
         ],
-        warnings=[*warnings(job, model.spec, place, card, build.tape), *what_stays(job, memory)],
+        warnings=[*warnings(job, model.spec, place, card, build.tape), *what_stays(job, memory), *cost.warnings],
         suggestions=[*verdict.suggestions, *(advice(job, memory) if verdict.fits is False and not verdict.host else ())],
         not_modelled=not_modelled(job),
         versions=Versions(software=SOFTWARE_VERSION, data=DATA_VERSION),
@@ -161,6 +167,7 @@ def _answer(run: _Run) -> Answer:
 def _refuse_unmodelled(job: Job, spec: ModelSpec) -> None:
     if not spec.runs:
         raise NotModelled("; ".join(filter(None, (spec.refusal, spec.instead))), "model")
+    grid(job.hardware.grid)
     if job.task == "train":
         training = job.training
         if training.implementation not in (*spec.implementations, "megatron"):
@@ -282,40 +289,20 @@ def _parameters(build: Builder, model: Model, place: Topology, job: Job) -> Para
     )
 
 
-def _time(job: Job, spec: ModelSpec, build: Builder, played: Replay, place: Topology, card: Capacity) -> Time | None:
-    if card.accelerator is None:
-        return None
+def _hours(job: Job, time: Time | None, place: Topology) -> Hours | None:
+    """How long the whole run takes; None if it is not said how much it processes, or not known how fast."""
     if job.task == "serve":
-        return decode_time(played.phases[-1].end_bytes, job.serving.concurrency, card.accelerator)
-    training, compute = job.training, precision_of(job, place).compute.name
-    steps = training.gradient_accumulation_steps
-    if training.tf32 and "tf32" in card.accelerator.peak:
-        compute = "tf32"
-    times = []
-    for bucket in training.lengths or [Bucket(tokens=training.sequence_length, share=1)]:
-        one = _of_length(job, bucket.tokens)
-        tape = build.tape if bucket.tokens == training.sequence_length else play(one, spec, place, gpu(job, card)).build.tape
-        tokens = round(one.training.tokens_per_pass * steps)
-        times.append((bucket.share, training_time(tape, card.accelerator, compute, steps, tokens, place.data)))
-    return average_time(times)
-
-
-def _of_length(job: Job, tokens: int) -> Job:
-    """The job with all batches of one length."""
-    changes = {"sequence_length": tokens, "lengths": None}
-    return job.model_copy(update={"training": job.training.model_copy(update=changes)})
-
-
-def _cost(job: Job, time: Time | None, place: Topology, card: Capacity) -> Any:
-    name = card.accelerator.name if card.accelerator else None
-    if job.task == "serve":
-        hours = job.serving.hours
-        return None if hours is None else cost(hours * place.gpus, hours * place.gpus, hours * place.gpus, name)
-    if job.training.tokens is None:
+        return None if job.serving.hours is None else Hours(*[job.serving.hours] * 3)
+    if job.training.tokens is None or time is None:
         return None
-    if time is None:
-        return unpriced("without the card's name neither its speed nor its price is known")
     per_step = job.training.tokens_per_pass * job.training.gradient_accumulation_steps * place.data
     steps = math.ceil(job.training.tokens / per_step)
-    expected, low, high = (steps * s * place.gpus / 3600 for s in (time.step_seconds, *time.range_seconds))
-    return cost(expected, low, high, name)
+    return Hours(*(steps * seconds / 3600 for seconds in (time.step_seconds, *time.range_seconds)))
+
+
+def _cost(job: Job, hours: Hours | None, card: Capacity, today: date) -> Priced:
+    if hours is not None:
+        return priced(job.hardware, card.accelerator, hours, today)
+    if job.task == "serve" or job.training.tokens is None:
+        return Priced(None)
+    return Priced(unpriced("without the card's name neither its speed nor its price is known"))

@@ -8,13 +8,14 @@ from pydantic import BaseModel, ConfigDict
 
 
 class Fact(BaseModel):
-    """One fact. `verified` is false where a second source is still missing; `note` says what else matters."""
+    """One fact. `verified` is false where no second, independent source agrees; `note` says what else matters."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     value: int | float
     unit: str
     source: str
+    second_source: str = ""
     as_of: date
     verified: bool = True
     note: str = ""

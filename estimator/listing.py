@@ -1,15 +1,24 @@
-"""What is known: models and accelerators, as rows."""
+"""What is known: models, accelerators and nodes, as rows."""
 
 from __future__ import annotations
 
+from datetime import date
+from pathlib import Path
 from typing import Any
 
 from estimator import catalogue
 from estimator.errors import UnknownName
 from estimator.families import count
-from estimator.hardware.accelerator import FOLDER, accelerator
-from estimator.pricing.prices import prices_of
+from estimator.hardware.accelerator import FOLDER as CARDS
+from estimator.hardware.accelerator import Accelerator, accelerator
+from estimator.hardware.node import FOLDER as NODES
+from estimator.hardware.node import Node, node
+from estimator.job import Hardware
+from estimator.job.hardware import Rent
+from estimator.pricing import prices
+from estimator.pricing.cost import suiting
 from estimator.specs.published import PublishedModel, every, folders
+from estimator.version import DATA_VERSION
 
 Rows = list[dict[str, Any]]
 
@@ -46,18 +55,109 @@ def _row(model: PublishedModel) -> dict[str, Any]:
     }
 
 
-def gpus() -> Rows:
-    """Every accelerator, smallest memory first."""
-    found = [accelerator(name) for name in catalogue.names(FOLDER)]
+def gpus(search: str = "") -> Rows:
+    """The accelerators that have every word of `search` in a name, or as vendor, architecture, form or memory (24GB), smallest
+    memory first. `UnknownName` if none has."""
+    found = [card for card in map(accelerator, catalogue.names(CARDS)) if _has(search, (card.name, *card.aliases), _kinds(card))]
+    if not found:
+        raise _nothing("gpu", CARDS, search)
+    return [_gpu(card) for card in sorted(found, key=lambda card: (card.memory_bytes, card.name))]
+
+
+def nodes(search: str = "") -> Rows:
+    """The nodes that have every word of `search` in a name, or as provider, accelerator or number of GPUs (8x), by provider.
+    `UnknownName` if none has."""
+    every = map(node, catalogue.names(NODES))
+    found = [
+        each
+        for each in every
+        if _has(search, (each.name, *each.aliases), (each.provider, each.accelerator, f"{each.gpus.value}x", each.joined_by))
+    ]
+    if not found:
+        raise _nothing("node", NODES, search)
+    return [_node(each) for each in sorted(found, key=lambda each: (each.provider, each.accelerator, each.gpus.value))]
+
+
+def _kinds(card: Accelerator) -> tuple[str, ...]:
+    sold = f"{round(card.framebuffer.value / 1024)}gb"
+    return (card.vendor, card.architecture, card.form, sold, *((card.interconnect.kind,) if card.interconnect else ()))
+
+
+def _has(search: str, names: tuple[str, ...], kinds: tuple[str, ...]) -> bool:
+    """Whether each word is part of a name, however written, or is one of the kinds; or all words together are part of a name."""
+    folded = [catalogue.folded(name) for name in names]
+    words = [catalogue.folded(word) for word in search.split()]
+    known = {catalogue.folded(kind) for kind in kinds}
+    return all(word in known or any(word in name for name in folded) for word in words) or "".join(words) in folded
+
+
+def _nothing(kind: str, folder: Path, search: str) -> UnknownName:
+    near = catalogue.nearest((folder,), search)
+    hint = f" Did you mean {' or '.join(near)}?" if near else f" `willitfit {kind}s` lists them all."
+    return UnknownName(f"no {kind} has {search[: catalogue.LONGEST]!r} in its name or among its kinds.{hint}")
+
+
+def _gpu(card: Accelerator) -> dict[str, Any]:
+    link = card.interconnect
+    return {
+        "name": card.name,
+        "vendor": card.vendor,
+        "architecture": card.architecture,
+        "memory_bytes": card.memory_bytes,
+        "memory_verified": card.memory.verified,
+        "bf16_tflops": card.peak["bf16"].value if "bf16" in card.peak else None,
+        "bandwidth_gb_per_second": card.memory_bandwidth.value,
+        "interconnect": link.kind if link else None,
+        "interconnect_gb_per_second": link.bandwidth.value if link else None,
+        "power_watts": card.power.value if card.power else None,
+        "usd_per_gpu_hour": _least(card.name),
+        "unverified": [name for name, fact in card.facts.items() if not fact.verified],
+        "aliases": card.aliases,
+    }
+
+
+def _node(each: Node) -> dict[str, Any]:
+    link, network = each.link, each.network
+    return {
+        "name": each.name,
+        "provider": each.provider,
+        "accelerator": each.accelerator,
+        "gpus": each.gpus.value,
+        "interconnect": link.kind if link else None,
+        "interconnect_gb_per_second": link.bandwidth.value if link else None,
+        "network": network.kind if network else None,
+        "network_gb_per_second": network.bandwidth.value if network else None,
+        "vcpus": each.vcpus.value if each.vcpus else None,
+        "host_memory_gib": each.memory.value if each.memory else None,
+        "unverified": [name for name, fact in each.facts.items() if not fact.verified],
+        "aliases": each.aliases,
+    }
+
+
+def _least(card: str) -> str | None:
+    """Dollars per GPU-hour of the cheapest offer, by prices that were not old when the data were shipped, where there are any."""
+    dollars = Hardware(rent=Rent(currency="USD"))
+    known = [offer.price_per_gpu_hour for offer in suiting(dollars, card, date.fromisoformat(DATA_VERSION))]
+    return str(round(min(known), 2)) if known else None
+
+
+def offers(words: str = "") -> Rows:
+    """The offers that have every one of some words, cheapest per GPU-hour first; `UnknownName` if none has."""
     return [
         {
-            "name": card.name,
-            "memory_bytes": card.memory_bytes,
-            "memory_verified": card.memory.verified,
-            "bf16_tflops": card.peak["bf16"].value if "bf16" in card.peak else None,
-            "bandwidth_gb_per_second": card.memory_bandwidth.value,
-            "usd_per_gpu_hour": str(round(prices[0].usd_per_gpu_hour, 2)) if (prices := prices_of(card.name)) else None,
-            "aliases": card.aliases,
+            "provider": offer.provider,
+            "instance": offer.instance,
+            "accelerator": offer.accelerator,
+            "gpus": offer.gpus,
+            "vcpus": offer.vcpus,
+            "memory_gib": None if offer.memory_gib is None else str(offer.memory_gib),
+            "kind": offer.kind,
+            "region": offer.region,
+            "price_per_hour": str(offer.price_per_hour),
+            "per_gpu": str(round(offer.price_per_gpu_hour, 4)),
+            "currency": offer.currency,
+            "as_of": offer.as_of.isoformat(),
+            "source": offer.source,
         }
-        for card in sorted(found, key=lambda c: c.memory_bytes)
+        for offer in prices.search(words)
     ]

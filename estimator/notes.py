@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from estimator.answer import Memory
 from estimator.dtypes import DType
-from estimator.facts import MeasuredFact
 from estimator.hardware.capability import gpu
 from estimator.hardware.capacity import Capacity
 from estimator.job import Job, Training
@@ -15,7 +14,7 @@ from estimator.quantization.formats import FORMATS
 from estimator.serving.plan import CHUNK, compute_type
 from estimator.specs.spec import ModelSpec
 from estimator.tape.tape import ACTIVATION, LOSS, Tape
-from estimator.timing.step import efficiencies
+from estimator.timing.links import between_gpus
 from estimator.training import badam
 from estimator.training.fused_lora import ignores_adapters
 from estimator.training.objectives.dropout import LEFT_ON
@@ -26,11 +25,9 @@ from estimator.units import gib
 def assumptions(job: Job, place: Topology, card: Capacity) -> list[str]:
     """What is taken for granted about the run; of its time only where the card has a name, and so a time."""
     said = [*(_of_training(job, place) if job.task == "train" else _of_serving(job)), *_of_sdpa(job, card)]
-    if card.accelerator is None:
-        return said
-    if job.task == "train":
-        return [*said, _share("arithmetic", efficiencies()["training"], "the dense peak")]
-    return [*said, _share("one token per sequence", efficiencies()["decode_bandwidth"], "the memory's bandwidth")]
+    if card.accelerator is not None and place.gpus > 1 and job.task == "train":
+        said += between_gpus(job.hardware, card.accelerator)
+    return said
 
 
 def _of_training(job: Job, place: Topology) -> list[str]:
@@ -228,10 +225,6 @@ def what_stays(job: Job, memory: Memory) -> list[str]:
     return [f"an adapter leaves activations and logits as they are: {share:.0%} of the peak, {gib(kept)}"]
 
 
-def _share(what: str, fact: MeasuredFact, of: str) -> str:
-    return f"time: {what} at {fact.value:.0%} of {of} ({fact.low:.0%} to {fact.high:.0%})"
-
-
 def warnings(job: Job, spec: ModelSpec, place: Topology, card: Capacity, tape: Tape) -> list[str]:
     """What the caller should know before relying on the answer."""
     said = []
@@ -242,6 +235,7 @@ def warnings(job: Job, spec: ModelSpec, place: Topology, card: Capacity, tape: T
     said += tape.remarks
     if _compute(job, place).name == "bfloat16":
         said += without_bf16(card)
+    said += without_cuda(card)
     if card.accelerator and not card.accelerator.memory.verified:
         fact = card.accelerator.memory
         said.append(f"what a process can allocate on {card.accelerator.name} has no second source ({fact.note}; {fact.source})")
@@ -260,6 +254,25 @@ def without_bf16(card: Capacity) -> list[str]:
     if card.accelerator is None or card.accelerator.bf16:
         return []
     return [f"{card.accelerator.name} has no bf16 arithmetic: expect bf16 slow, or refused (as vLLM does), and write fp16"]
+
+
+def without_cuda(card: Capacity) -> list[str]:
+    """What to know of a card that runs other kernels than those that are counted."""
+    if card.accelerator is None or card.accelerator.vendor == "nvidia":
+        return []
+    runs = _RUNS.get(card.accelerator.vendor, "its maker's own")
+    return [
+        f"{card.accelerator.name} runs {runs}; counted are torch's kernels, its allocator and what lies beside it as on CUDA of "
+        "compute capability 8.0: take the bytes for an indication, and the time for less"
+    ]
+
+
+_RUNS = {
+    "amd": "torch on ROCm",
+    "apple": "torch on Metal, or MLX",
+    "aws": "programs that Neuron compiles",
+    "google": "programs that XLA compiles",
+}
 
 
 def not_modelled(job: Job) -> list[str]:

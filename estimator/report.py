@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from estimator.answer import Answer, Fit, FitRow, Host, Memory, Tensors
+from estimator.answer import Answer, Energy, Fit, FitRow, Host, Memory, Tensors
 from estimator.units import gib
 
 _COLUMNS = ("way", "spread", "verdict", "per GPU", "peak in", "headroom", "would fit with")
@@ -68,6 +68,8 @@ def answer_text(answer: Answer, explain: bool = False, ranks: bool = False) -> s
         lines += _block("Recomputed", rows)
     if answer.cost:
         lines += _block("Cost", _cost_rows(answer))
+    if answer.energy:
+        lines += _block("Energy (estimated)", _energy_rows(answer.energy))
     for title, items in (
         ("Warnings", answer.warnings),
         ("Suggestions", answer.suggestions),
@@ -153,10 +155,23 @@ def _cost_rows(answer: Answer) -> list[tuple[str, str]]:
     rows = [("GPU-hours", "unknown" if cost.gpu_hours is None else f"{cost.gpu_hours:,.1f}")]
     if cost.total is None or cost.range_total is None:
         return [*rows, ("money", cost.price_source)]
+    day = f" on {cost.price_as_of}" if cost.price_as_of else ""
+    if cost.instances is not None:
+        rows.append(("rented", f"{cost.instances:,} instance{'s' * (cost.instances > 1)}"))
     return [
         *rows,
         ("money", f"{cost.total} {cost.currency} ({' to '.join(cost.range_total)})"),
-        ("price", f"{cost.price_per_gpu_hour} {cost.currency} per GPU-hour on {cost.price_as_of}; {cost.price_source}"),
+        *((f"of it, {part}", f"{amount} {cost.currency}") for part, amount in cost.parts.items()),
+        ("price", f"{cost.price_per_gpu_hour} {cost.currency} per GPU-hour{day}; {cost.price_source}"),
+    ]
+
+
+def _energy_rows(energy: Energy) -> list[tuple[str, str]]:
+    return [
+        ("electricity", f"{energy.kwh:,.1f} kWh ({' to '.join(f'{kwh:,.1f}' for kwh in energy.range_kwh)})"),
+        ("emissions", f"{energy.co2e_kg:,.1f} kg CO2e ({' to '.join(f'{kg:,.1f}' for kg in energy.range_co2e_kg)})"),
+        ("grid", f"{energy.grid}: {energy.grams_per_kwh:g} g CO2e per kWh"),
+        ("by", energy.source),
     ]
 
 

@@ -9,6 +9,7 @@ import json
 import re
 from collections.abc import Iterator
 from contextlib import chdir, redirect_stdout, suppress
+from datetime import date
 from io import StringIO
 from pathlib import Path
 from unittest import mock
@@ -16,11 +17,14 @@ from unittest import mock
 from estimator import Answer, Fit, Job, estimate, fit, listing
 from estimator.cli import COMMANDS, main
 from estimator.report import answer_text, headline_text
+from estimator.report_hardware import unverified_text
 from estimator.specs.schema import model_schema
 from tests import accuracy, accuracy_plot, techniques
 from tests.jobs import cases
 
 ROOT = Path(__file__).parent.parent
+TODAY = date(2026, 11, 22)
+"""The day of every answer here: prices get old by it."""
 GENERATED = "<!-- generated: python -m tests.documents -->\n\n"
 MADE = re.compile(r"(?<=<!-- made: )([\w-]+)( -->\n).*?(?=<!-- end -->)", re.DOTALL)
 ASKED = re.compile(r"(?<=```console\n)\$ willitfit ([^\n]*)\n.*?(?=```)", re.DOTALL)
@@ -40,7 +44,7 @@ def documents() -> Iterator[tuple[Path, str]]:
     yield _with_parts("techniques", techniques.page())
     yield ROOT / "docs" / "accuracy.svg", accuracy_plot.plot()
     for case in cases("golden"):
-        answer = estimate(case["job"])
+        answer = estimate(case["job"], today=TODAY)
         yield ROOT / "tests" / "golden" / f"{case['name']}.json", answer.to_json()
         yield ROOT / "tests" / "golden" / f"{case['name']}.txt", answer_text(answer)
     headline = fit("llama-2-13b", "2x24GB")
@@ -57,7 +61,8 @@ def _with_parts(name: str, parts: dict[str, str]) -> tuple[Path, str]:
 def _printed(arguments: list[str]) -> str:
     """What a command prints on a terminal of 100 columns."""
     out = StringIO()
-    with chdir(ROOT), redirect_stdout(out), suppress(SystemExit), mock.patch.dict("os.environ", {"COLUMNS": "100"}):
+    columns, day = mock.patch.dict("os.environ", {"COLUMNS": "100"}), mock.patch("estimator.cli._today", return_value=TODAY)
+    with chdir(ROOT), redirect_stdout(out), suppress(SystemExit), columns, day:
         main(arguments)
     return out.getvalue()
 
@@ -89,22 +94,72 @@ def _catalogue() -> str:
     cards = [
         [
             row["name"],
-            f"{row['memory_bytes']:,}" + ("" if row["memory_verified"] else " (one source)"),
-            row["bf16_tflops"] or "none",
+            f"{row['memory_bytes']:,}",
             row["bandwidth_gb_per_second"],
+            row["bf16_tflops"] or "none",
+            _link(row["interconnect"], row["interconnect_gb_per_second"]),
+            row["power_watts"] or "unknown",
             row["usd_per_gpu_hour"] or "no price known",
+            unverified_text(row["unverified"]),
         ]
         for row in listing.gpus()
     ]
-    return (
-        "# Models and accelerators\n\nEach is a file with its sources: `model_specs/` and `estimator/hardware/accelerators/`.\n\n"
-        + _table(["model", "parameters", "family", "layers", "positions", "licence"], models)
-        + "\n"
-        + _table(
-            ["accelerator", "bytes a process can allocate", "dense bf16 TFLOP/s", "GB/s", "least USD per GPU-hour"],
-            cards,
-        )
+    nodes = [
+        [
+            row["name"],
+            row["provider"],
+            f"{row['gpus']} x {row['accelerator']}",
+            _link(row["interconnect"], row["interconnect_gb_per_second"]),
+            _link(row["network"], row["network_gb_per_second"]),
+            unverified_text(row["unverified"]),
+        ]
+        for row in listing.nodes()
+    ]
+    return "\n".join(
+        [
+            "# Models, accelerators and nodes\n",
+            "Each is a file with its sources: in `model_specs/`, and in `accelerators/` and `nodes/` of `estimator/hardware/`.\n",
+            "## Models\n",
+            _table(["model", "parameters", "family", "layers", "positions", "licence"], models),
+            "## Accelerators\n",
+            ACCELERATORS,
+            _table(
+                [
+                    "accelerator",
+                    "bytes a process can allocate",
+                    "memory, GB/s",
+                    "dense bf16 TFLOP/s",
+                    "joined by, GB/s",
+                    "W",
+                    "least USD per GPU-hour",
+                    "unverified",
+                ],
+                cards,
+            ),
+            "## Nodes\n",
+            NODES,
+            _table(["node", "provider", "accelerators", "joined by, GB/s", "network, GB/s per node", "unverified"], nodes),
+        ]
     )
+
+
+ACCELERATORS = """\
+Each fact has two independent sources that agree within 1.5 %, or is flagged; `willitfit gpus NAME` shows all of one. Peaks
+are dense, and products of less than fp32 are summed in fp32: consumer cards reach twice as much where fp16 products are
+summed in fp16, and twice as much again is said of sparse ones. Bandwidths of links are those of one accelerator in one
+direction. Memory is what `torch.cuda.get_device_properties` reports where that was seen; elsewhere, flagged, what nvidia-smi
+shows less 330 MiB and 0.22 %. Drivers differ by up to 0.25 GiB. Of an Apple chip it is what Metal recommends to use, of a TPU
+what XLA offers, of Trainium and Inferentia all of it, for want of a source. An MI250 or MI250X is one of a card's two dies,
+as torch sees it.
+"""
+NODES = """\
+`--on dgx-h100` or `--on 2xp5.48xlarge` means as many accelerators as these have. Networks are those of a whole node, in one
+direction.
+"""
+
+
+def _link(kind: str | None, speed: float | None) -> str:
+    return f"{kind} {speed:g}" if kind and speed else "-"
 
 
 def _table(header: list[str], rows: list[list[object]]) -> str:

@@ -62,12 +62,22 @@ def test_the_tensors_at_the_peak_are_named_where_asked_for(capsys: pytest.Captur
     assert set(short.splitlines()) < set(long.splitlines())
 
 
-@pytest.mark.parametrize("what", ["models", "gpus"])
+@pytest.mark.parametrize("what", ["models", "gpus", "nodes"])
 def test_listings(what: str, capsys: pytest.CaptureFixture[str]) -> None:
     rows = json.loads(printed(capsys, what, "--json"))
     lines = printed(capsys, what).splitlines()
     assert len(lines) == len(rows) + 1
     assert [line.split()[0] for line in lines[1:]] == [row["name"] for row in rows]
+
+
+@pytest.mark.parametrize("asked", ["gpus rtx-4090", "gpus RTX 4090", "nodes p5.48xlarge", "gpus h100"])
+def test_all_about_one(asked: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """One that is named is shown in full, even where other names have its name in them."""
+    about = json.loads(printed(capsys, *asked.split(), "--json"))
+    text = printed(capsys, *asked.split())
+    assert text.startswith(f"{about['name']}\n")
+    assert about["name"] == "-".join(asked.lower().split()[1:])
+    assert "second" in text
 
 
 @pytest.mark.parametrize("asked", ["--help", "estimate --help", "serve --help", "models --help", "gpus --help", "--version"])

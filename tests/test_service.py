@@ -16,6 +16,8 @@ from pydantic import TypeAdapter
 from api.app import app
 from api.query import job_mapping, job_query
 from estimator import Answer, Fit, Job, estimate, inspect_model, listing
+from estimator.hardware.accelerator import Accelerator, accelerator
+from estimator.hardware.node import Node, node
 
 client = TestClient(app)
 PAGES = {
@@ -55,7 +57,7 @@ class Page(HTMLParser):
 def test_the_document_has_real_examples() -> None:
     document = client.get("/openapi.json").json()
     assert document["openapi"].startswith("3.1")
-    assert {"/v1/fit", "/v1/estimate", "/v1/models", "/v1/gpus", "/livez", "/readyz"} <= set(document["paths"])
+    assert {"/v1/fit", "/v1/estimate", "/v1/models", "/v1/gpus", "/v1/nodes", "/livez", "/readyz"} <= set(document["paths"])
     post = document["paths"]["/v1/estimate"]["post"]
     asked = post["requestBody"]["content"]["application/json"]["example"]
     answered = post["responses"]["200"]["content"]["application/json"]["example"]
@@ -80,11 +82,23 @@ def test_health(path: str, status: str) -> None:
     assert (answer.status_code, answer.json()) == (200, {"status": status})
 
 
-@pytest.mark.parametrize("what", ["models", "gpus"])
+@pytest.mark.parametrize("what", ["models", "gpus", "nodes"])
 def test_listings(what: str) -> None:
     rows = TypeAdapter(list[dict[str, Any]]).validate_json(client.get(f"/v1/{what}").text)
     assert rows == getattr(listing, what)()
     assert len(rows) >= 15
+
+
+@pytest.mark.parametrize(
+    ("path", "about"), [("/v1/gpus/4090", accelerator("rtx-4090")), ("/v1/nodes/dgx-h100", node("dgx-h100"))]
+)
+def test_all_about_one(path: str, about: Accelerator | Node) -> None:
+    assert type(about).model_validate_json(client.get(path).text) == about
+
+
+def test_accelerators_and_nodes_are_searched() -> None:
+    assert {row["name"] for row in client.get("/v1/gpus", params={"search": "24GB ada"}).json()} >= {"l4", "rtx-4090"}
+    assert [row["name"] for row in client.get("/v1/nodes", params={"search": "aws 8x b200"}).json()] == ["p6-b200.48xlarge"]
 
 
 def test_models_are_searched_and_counted() -> None:
@@ -98,6 +112,9 @@ def test_models_are_searched_and_counted() -> None:
 @pytest.mark.parametrize(
     ("path", "status", "said"),
     [
+        ("/v1/gpus?search=rtx-4099", 404, "Did you mean rtx-4090"),
+        ("/v1/gpus/rtx-4099", 404, "Did you mean rtx-4090"),
+        ("/v1/nodes/p5.49xlarge", 404, "or p5.48xlarge"),
         ("/v1/models?search=lamma-2-7b", 404, "Did you mean"),
         ("/v1/models?min=many", 422, "min"),
         ("/v1/models/lamma-2-7b", 404, "Did you mean"),
@@ -106,7 +123,7 @@ def test_models_are_searched_and_counted() -> None:
         ("/v1/models/some/model", 404, "some/model"),
     ],
 )
-def test_a_model_that_is_none_is_a_problem(path: str, status: int, said: str) -> None:
+def test_what_is_none_is_a_problem(path: str, status: int, said: str) -> None:
     answer = client.get(path)
     assert (answer.status_code, answer.headers["content-type"]) == (status, "application/problem+json")
     assert said in answer.text

@@ -16,6 +16,19 @@ from estimator.validation import explain
 FOLDER = Path(__file__).parent / "accelerators"
 
 
+class Link(BaseModel):
+    """What joins an accelerator to others of its node, or to its host."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    kind: str
+    """nvlink4, xgmi, ICI; PCIe 5.0 x16."""
+    peers: int | None = None
+    """How many accelerators such links join at most, where that is fewer than a node has."""
+    bandwidth: Fact
+    """GB/s of one accelerator in one direction, all its links together."""
+
+
 class Accelerator(BaseModel):
     """One file of accelerators/."""
 
@@ -25,7 +38,10 @@ class Accelerator(BaseModel):
     aliases: list[str]
     vendor: str
     architecture: str
-    compute_capability: str
+    form: str
+    """How it is built in: sxm5, pcie, oam, superchip, soc."""
+    compute_capability: str | None = None
+    """NVIDIA's two numbers, or AMD's target (gfx942); None where neither CUDA nor ROCm runs."""
     bf16: bool
     memory: Fact
     """What a process can allocate: the device's total as torch reports it. MiB."""
@@ -34,18 +50,38 @@ class Accelerator(BaseModel):
     memory_bandwidth: Fact
     """GB/s."""
     peak: dict[str, Fact]
-    """Dense peak by element type. TFLOP/s."""
+    """Dense peak by element type, products of less than fp32 summed in fp32. TFLOP/s."""
+    interconnect: Link | None = None
+    """Links to others of its kind; None where only the host's joins them."""
+    pcie: Link | None = None
+    power: Fact | None = None
+    """What its board may draw. W."""
+    multiprocessors: Fact | None = None
+    """NVIDIA's multiprocessors, AMD's compute units, Apple's GPU cores."""
+    usual_node: str | None = None
+    """The node that stands for those of it of which nothing else is said."""
 
     @property
     def memory_bytes(self) -> int:
         """What a process can allocate."""
         return round(self.memory.value * MIB)
 
+    @property
+    def facts(self) -> dict[str, Fact]:
+        """Every fact by its place in the file."""
+        found = {name: getattr(self, name) for name in ("memory", "framebuffer", "memory_bandwidth")}
+        found |= {f"peak.{kind}": fact for kind, fact in self.peak.items()}
+        found |= {f"{name}.bandwidth": link.bandwidth for name in ("interconnect", "pcie") if (link := getattr(self, name))}
+        return found | {name: fact for name in ("power", "multiprocessors") if (fact := getattr(self, name))}
 
-@cache
+
 def accelerator(name: str) -> Accelerator:
     """The accelerator of a name or alias; `UnknownName` if there is none."""
-    path = catalogue.find((FOLDER,), name, "gpu")
+    return _read(catalogue.find((FOLDER,), name, "gpu"))
+
+
+@cache
+def _read(path: Path) -> Accelerator:
     try:
         return Accelerator.model_validate(catalogue.load_yaml(path))
     except ValidationError as error:

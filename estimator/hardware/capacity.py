@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from estimator.errors import InvalidJob
 from estimator.hardware.accelerator import Accelerator, accelerator
+from estimator.hardware.node import is_node, node
 from estimator.job import Hardware
 from estimator.runtime.overheads import facts
 from estimator.units import GIB, MIB, gib, parse_bytes
@@ -20,12 +22,18 @@ class Capacity:
 
     @property
     def compute_capability(self) -> str | None:
-        return self.accelerator.compute_capability if self.accelerator else None
+        """CUDA's; None where the card has no name, or does not run CUDA."""
+        return self.accelerator.compute_capability if self.accelerator and self.accelerator.vendor == "nvidia" else None
 
 
 def capacity(hardware: Hardware) -> Capacity:
-    """The capacity of one GPU: of a named accelerator as measured, of an unnamed card by what drivers keep."""
+    """The capacity of one GPU: of a named accelerator as measured, of an unnamed card by what drivers keep. Raises `UnknownName`,
+    and `InvalidJob` where a node is named, which says how many GPUs there are as well."""
     if hardware.gpu:
+        if is_node(hardware.gpu):
+            whole = node(hardware.gpu)
+            asked = f"write gpu: {whole.accelerator} and gpus: {whole.gpus.value}"
+            raise InvalidJob(f"{whole.name} is a node, not a GPU: {asked}", "hardware.gpu")
         card = accelerator(hardware.gpu)
         return Capacity(card.memory_bytes, card)
     if not hardware.memory:

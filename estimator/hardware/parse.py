@@ -1,4 +1,4 @@
-"""Hardware as people write it: '2x24GB', 'rtx-4090', '8xH100', '2 nodes of 8xA100-80GB'."""
+"""Hardware as people write it: '2x24GB', 'rtx-4090', '8xH100', '2 nodes of 8xA100-80GB', '2xp5.48xlarge'."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import re
 from pydantic import ValidationError
 
 from estimator.errors import InvalidJob
+from estimator.hardware.node import is_node, node
 from estimator.job import Hardware
 from estimator.validation import explain
 
@@ -18,7 +19,7 @@ _MEMORY = re.compile(r"\d+(?:\.\d+)?\s*gi?b?", re.IGNORECASE)
 
 
 def parse_hardware(text: str) -> Hardware:
-    """The hardware that a phrase describes; the accelerator's name is not looked up here. Raises `InvalidJob`."""
+    """The hardware that a phrase describes; a node's name is looked up here, an accelerator's is not. Raises `InvalidJob`."""
     rest = " ".join(text.split())
     if not rest:
         raise InvalidJob("is empty; write 2x24GB, rtx-4090, 8xH100 or '2 nodes of 8xA100-80GB'", "hardware")
@@ -33,6 +34,9 @@ def parse_hardware(text: str) -> Hardware:
         gpus, rest = int(match[1]), match[2]
     if nodes == 1 and (match := _TIMES.fullmatch(rest)):  # 2x8xH100
         nodes, gpus, rest = gpus, int(match[1]), match[2].strip()
+    if is_node(rest):
+        found = node(rest)
+        nodes, gpus, rest = nodes * gpus, int(found.gpus.value), found.accelerator
     for count, what in ((nodes, "nodes"), (gpus, "GPUs")):
         if not 1 <= count <= 2**17:
             raise InvalidJob(f"{count} {what} in {text!r}: give between 1 and {2**17}", "hardware")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
 from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
@@ -9,8 +10,39 @@ from pydantic import Field, model_validator
 from estimator.job.part import Count, Part, Place
 from estimator.units import GB, parse_bytes
 
+Kind = Literal["on-demand", "spot", "reserved-1y", "reserved-3y", "marketplace"]
+"""How an instance is paid for."""
+Currency = Annotated[str, Field(pattern=r"^[A-Z]{3}$", description="three letters, as ISO 4217 has them: USD, EUR")]
 GATHERED = ("fsdp1", "fsdp2", "hsdp", "zero3")
 """Strategies under which no rank has all weights."""
+
+
+class Rent(Part):
+    """Which offers of the price list may be rented; what is left out may be anything."""
+
+    provider: str | None = Field(None, description="aws, azure, gcp, …, as `willitfit prices` names them")
+    instance: str | None = None
+    region: str | None = None
+    kind: Kind | None = Field(None, description="how it is paid for; without it, on demand, or else of a marketplace")
+    currency: Currency | None = None
+
+
+class Owned(Part):
+    """GPUs that are one's own: what they cost is spread over the hours that they compute in their life."""
+
+    purchase_price: Annotated[Decimal, Field(gt=0, le=10**9)] = Field(
+        description="of one GPU with its share of the server, in `currency`"
+    )
+    currency: Currency
+    lifetime_years: Annotated[Decimal, Field(gt=0, le=100)] = Field(description="years until it is worth nothing")
+    utilisation: Annotated[Decimal, Field(gt=0, le=1)] = Field(description="share of those years in which it computes")
+    electricity_price: Annotated[Decimal, Field(ge=0, le=10**6)] = Field(description="of a kWh, in `currency`")
+    power_watts: Annotated[Decimal, Field(gt=0, le=10**5)] | None = Field(
+        None, description="what one GPU and its share of the server draw; without it, by the GPU's thermal design power"
+    )
+    pue: Annotated[Decimal, Field(ge=1, le=10)] | None = Field(
+        None, description="power of the site over that of its machines; without it, the average of data centres"
+    )
 
 
 class Hardware(Part):
@@ -20,11 +52,18 @@ class Hardware(Part):
     memory: str | None = Field(None, description="memory of an unnamed card, as it is sold: 24GB")
     gpus: Count = Field(1, description="GPUs in a node")
     nodes: Count = Field(1, description="nodes")
+    rent: Rent = Field(Rent(), description="which offers count for the cost")
+    owned: Owned | None = Field(None, description="what the GPUs cost that are not rented")
+    grid: str | None = Field(
+        None, description="whose electricity it is, for the emissions: us, de, eu, …; without it, the world's"
+    )
 
     @model_validator(mode="after")
     def _one_kind(self) -> Hardware:
         if self.gpu and self.memory:
             raise ValueError("gpu and memory exclude each other: name the card, or say how large it is")
+        if self.owned and self.rent != Rent():
+            raise ValueError("owned and rent exclude each other: GPUs that are one's own are not rented")
         if self.memory and not GB <= parse_bytes(self.memory) <= 2**44:
             raise ValueError(f"memory {self.memory} is not what a card has: write 1GB to 16TB")
         return self

@@ -18,7 +18,7 @@ from estimator.tape.autograd import Gradient, attach, record
 from estimator.tape.checkpoint import reentrant_checkpoint
 from estimator.tape.collectives import Group, all_to_all
 from estimator.tape.layout import Shape
-from estimator.tape.tensor import Tensor, empty, unary
+from estimator.tape.tensor import Tensor, output, unary
 from estimator.tape.views import contiguous, permute, reshape, split, transpose
 
 HOPPER = (9, 0)
@@ -68,10 +68,10 @@ def rotate(x: Tensor, frequencies: Tensor) -> Tensor:
     """Transformer Engine's rotary embedding (`FusedRoPEFunc`): a new tensor each way, and only the frequencies saved."""
 
     def backward(g: Tensor, _: Tensor) -> Tensor:
-        return empty(g.tape, g.shape, g.dtype, "fused_rope")
+        return output("fused_rope", (g,), g.shape, g.dtype)
 
     node = record("FusedRoPE", (x,), (frequencies,), backward)
-    return attach(node, empty(x.tape, x.shape, x.dtype, "fused_rope"))
+    return attach(node, output("fused_rope", (x,), x.shape, x.dtype))
 
 
 def core(q: Tensor, k: Tensor, v: Tensor, context: Group, how: Execution) -> Tensor:
@@ -96,9 +96,9 @@ def _kernel(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """[tokens, sequences, heads, size] of queries and of what comes out."""
     if q.tape.gpu.capability >= HOPPER:
         queries, keys, values = (permute(t, (1, 2, 0, 3)) for t in (q, k, v))
-        return permute(cudnn(queries, keys, values, None), (2, 0, 1, 3))
+        return permute(cudnn(queries, keys, values, None, True), (2, 0, 1, 3))
     queries, keys, values = (transpose(contiguous(transpose(t, 0, 1)), 1, 2) for t in (q, k, v))
-    return contiguous(transpose(transpose(flash(queries, keys, values), 1, 2), 0, 1))
+    return contiguous(transpose(transpose(flash(queries, keys, values, True), 1, 2), 0, 1))
 
 
 def _exchanged(tensors: list[Tensor], context: Group, before: bool) -> list[Tensor]:

@@ -24,7 +24,7 @@ from estimator.tape.checkpoint import reentrant_checkpoint
 from estimator.tape.collectives import Group, all_to_all, reduce_scatter
 from estimator.tape.layout import Shape
 from estimator.tape.pointwise import add, mul, mul_scalar, sigmoid, softmax, to
-from estimator.tape.tensor import Tensor, empty, unary
+from estimator.tape.tensor import Tensor, empty, like, output, unary
 from estimator.tape.views import reshape
 
 
@@ -154,11 +154,13 @@ def _gating(x: Tensor, weight: Tensor) -> Tensor:
     """`router_gating_linear`: a product, whose weight's gradient autograd gets. Saves its input."""
 
     def backward(g: Tensor, x: Tensor) -> tuple[Gradient, Gradient]:
-        x.tape.compute("mm", 4 * prod(g.shape) * weight.shape[1])
-        return unary("gemm", x), unary("gemm", weight)
+        rows, (outputs, inputs) = g.numel // g.shape[-1], weight.shape
+        x.tape.multiply(rows, inputs, outputs, x.dtype)
+        x.tape.multiply(outputs, inputs, rows, x.dtype)
+        return like("gemm", x), like("gemm", weight)
 
     node = record("RouterGatingLinear", (x, weight), (x,), backward)
-    x.tape.compute("mm", 2 * x.numel * weight.shape[0])
+    x.tape.multiply(x.numel // x.shape[-1], weight.shape[0], weight.shape[1], x.dtype)
     return attach(node, empty(x.tape, (*x.shape[:-1], weight.shape[0]), x.dtype, "gemm"))
 
 
@@ -196,11 +198,11 @@ def _permuted(flat: Tensor, probs: Tensor, row_id_map: Tensor, rows: int) -> tup
 
     def backward(*given: Gradient) -> list[Gradient]:
         like = next(g for g in given if g is not None)
-        return [empty(like.tape, shape, like.dtype, "unpermute") for shape in shapes]
+        return [output("unpermute", (like,), shape, like.dtype) for shape in shapes]
 
     node = record("MoePermuteMaskMap", (flat, probs), (row_id_map,), backward, outputs=2)
-    tape, width = flat.tape, flat.shape[1]
-    outs = [attach(node, empty(tape, shape, flat.dtype, "permute")) for shape in ((rows, width), (rows,))]
+    width = flat.shape[1]
+    outs = [attach(node, output("permute", (x,), shape, flat.dtype)) for x, shape in ((flat, (rows, width)), (probs, (rows,)))]
     outs[1].output_nr = 1
     return outs[0], outs[1]
 
@@ -208,8 +210,8 @@ def _permuted(flat: Tensor, probs: Tensor, row_id_map: Tensor, rows: int) -> tup
 def _unpermuted(rows: Tensor, row_id_map: Tensor, shape: tuple[int, int]) -> Tensor:
     """Tokens in their own order, the rows of each summed up."""
     before = rows.shape
-    node = record("MoeUnpermuteMaskMap", (rows,), (row_id_map,), lambda g, _: empty(g.tape, before, g.dtype, "permute"))
-    return attach(node, empty(rows.tape, shape, rows.dtype, "unpermute"))
+    node = record("MoeUnpermuteMaskMap", (rows,), (row_id_map,), lambda g, _: output("permute", (g,), before, g.dtype))
+    return attach(node, output("unpermute", (rows,), shape, rows.dtype))
 
 
 def _exchanged(x: Tensor, group: Group, shape: Shape) -> Tensor:
@@ -236,14 +238,14 @@ def _summed(x: Tensor, group: Group) -> Tensor:
 def _resized(x: Tensor, rows: int) -> Tensor:
     """Rows put in or taken out in a copy, each way."""
     before = x.shape
-    node = record("Fp8Padding", (x,), (), lambda g: empty(g.tape, before, g.dtype, "unpad"))
-    return attach(node, empty(x.tape, (rows, *before[1:]), x.dtype, "pad"))
+    node = record("Fp8Padding", (x,), (), lambda g: output("unpad", (g,), before, g.dtype))
+    return attach(node, output("pad", (x,), (rows, *before[1:]), x.dtype))
 
 
 def weighted_swiglu(x: Tensor, probs: Tensor) -> Tensor:
     """SwiGLU times a number per row, in one kernel each way (`WeightedSwiGLUFunction`). Saves both."""
     node = record("WeightedSwiGLU", (x, probs), (x, probs), lambda g, x, p: (unary("swiglu_back", x), unary("sum", p)))
-    return attach(node, empty(x.tape, (x.shape[0], x.shape[1] // 2), x.dtype, "weighted_swiglu"))
+    return attach(node, output("weighted_swiglu", (x,), (x.shape[0], x.shape[1] // 2), x.dtype))
 
 
 def _experts(build: Builder, how: Execution, name: str, local: int, shape: tuple[int, int], used: float) -> Tensor:

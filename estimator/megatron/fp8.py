@@ -24,7 +24,7 @@ from estimator.megatron.linear import Split
 from estimator.tape.float8 import SCALED_PRODUCT
 from estimator.tape.layout import Shape
 from estimator.tape.tape import PARAMETER
-from estimator.tape.tensor import Tensor, empty, unary
+from estimator.tape.tensor import Tensor, empty, moved, unary
 
 BLOCK, MX_BLOCK = 128, 32
 QUANTIZERS = {"forward": 3, "backward": 2}
@@ -74,13 +74,18 @@ class Fp8:
             shape, dtype = self._scales(height // parts, width, by_column, weight)
             return empty(x.tape, (parts, *shape), dtype, "quantize")
 
+        def quantized(operand: Operand) -> Operand:
+            if times == 1:
+                moved("quantize", x, *{codes for codes, _ in filter(None, operand)})
+            return operand
+
         if not self.whole:
-            return Operand((codes(), scales(False)) if rows else (), (codes(), scales(True)) if columns else ())
+            return quantized(Operand((codes(), scales(False)) if rows else (), (codes(), scales(True)) if columns else ()))
         scale = empty(x.tape, (parts, 1 if parts == 1 else 128), dtypes.float32, "quantize")  # an allocation each
         by_row = (codes(), scale) if rows or not self.turns else ()
         if not self.turns:
-            return Operand(by_row, by_row)
-        return Operand(by_row, (codes(), scale) if columns else ())
+            return quantized(Operand(by_row, by_row))
+        return quantized(Operand(by_row, (codes(), scale) if columns else ()))
 
     def saved(self, operand: Operand, gathers: bool) -> Codes:
         """What of an input backward needs: columns, or where ranks gather it again and can gather rows only, those."""
@@ -105,9 +110,10 @@ class Fp8:
         """The columns of what was gathered by row."""
         return (unary("fp8_transpose", whole[0]),) if self.whole and self.turns else ()
 
-    def product(self, like: Tensor, shape: Shape, inner: int, *operands: Codes) -> Tensor:
-        """A product of this shape, over so many numbers, in half precision."""
-        like.tape.compute(SCALED_PRODUCT, 2 * prod(shape) * inner)
+    def product(self, like: Tensor, shape: Shape, inner: int, *operands: Codes, parts: int = 1) -> Tensor:
+        """A product of this shape, over so many numbers, in half precision; of so many parts of its rows."""
+        rows, kind = prod(shape[:-1]) // parts, dtypes.float8_e4m3fn
+        like.tape.multiply(rows, shape[-1], inner, kind, parts, SCALED_PRODUCT, dtypes.bfloat16.itemsize)
         out = empty(like.tape, shape, dtypes.bfloat16, "gemm")
         self.ordered(*operands)
         return out
@@ -120,7 +126,9 @@ class Fp8:
 
     def accumulated(self, weight: Tensor, tokens: int, *operands: Codes) -> None:
         """A weight's gradient, added to its `main_grad` by the product."""
-        weight.tape.compute(SCALED_PRODUCT, 2 * tokens * prod(weight.shape[-2:]))
+        *experts, outputs, inputs = weight.shape
+        parts = prod(experts)
+        weight.tape.multiply(outputs, inputs, tokens // parts, dtypes.float8_e4m3fn, parts, SCALED_PRODUCT, 8)
         self.ordered(*operands)
 
     def weight(self, build: Builder, weight: Tensor) -> tuple[Operand, list[Tensor]]:

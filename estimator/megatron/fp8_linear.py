@@ -11,7 +11,7 @@ from estimator.families.build import Builder
 from estimator.megatron.fp8 import Codes, Fp8, Operand
 from estimator.megatron.linear import Norm, Split, statistics
 from estimator.tape.autograd import Gradient, attach, record
-from estimator.tape.tensor import Tensor, unary
+from estimator.tape.tensor import Tensor, output, unary
 
 
 class Fp8Linear:
@@ -63,7 +63,8 @@ class Fp8Linear:
                 _release(gradient)
             del turned
             if self.gain:
-                return [unary("norm_backward", partly), None, *[unary("norm_backward", t) for t in self.parameters]]
+                to_input = output("norm_backward", (partly, saved[0]), partly.shape, partly.dtype)
+                return [to_input, None, *[unary("norm_backward", t) for t in self.parameters]]
             return [partly, None, *[unary("sum", t) for t in self.parameters]]
 
         node = record("LayerNormLinear" if self.gain else "Linear", (x, weight, *self.parameters), (x,)[:first], backward)
@@ -104,7 +105,7 @@ class Fp8Grouped:
 
         def backward(g: Tensor, *saved: Tensor) -> tuple[Gradient, Gradient]:
             gradient = fp8.operand(g, True, True, experts)
-            to_input = fp8.product(g, (g.shape[0], inputs), outputs, gradient.rows, self.codes.columns)
+            to_input = fp8.product(g, (g.shape[0], inputs), outputs, gradient.rows, self.codes.columns, parts=experts)
             codes = fp8.operand(saved[0], fp8.whole, True, experts).columns if original else saved
             fp8.accumulated(weights, g.shape[0], gradient.columns, codes)
             codes[0].storage.release()
@@ -112,7 +113,7 @@ class Fp8Grouped:
 
         node = record("GroupedLinear", (x, weights), (x,) if original else (), backward)
         operand = fp8.operand(x, True, node is not None and not original, experts)
-        out = fp8.product(x, (x.shape[0], outputs), inputs, operand.rows, self.codes.rows)
+        out = fp8.product(x, (x.shape[0], outputs), inputs, operand.rows, self.codes.rows, parts=experts)
         if node is not None and not original:
             node.save(operand.columns)
         return attach(node, out)

@@ -17,7 +17,7 @@ from estimator.megatron.linear import Norm, Split
 from estimator.megatron.recomputed import discarding
 from estimator.tape.autograd import Gradient, attach, record
 from estimator.tape.collectives import Group, all_gather, reduce_scatter
-from estimator.tape.tensor import Tensor, empty
+from estimator.tape.tensor import Tensor, output
 from estimator.tape.views import reshape, split
 
 ALONE = Group("tensor")
@@ -94,11 +94,11 @@ class LatentAttention:
 
         def backward(*gradients: Gradient) -> list[Gradient]:
             like = next(g for g in gradients if g is not None)
-            return [empty(like.tape, shape, like.dtype, "mla_rope_backward") for shape in before]
+            return [output("mla_rope_backward", (like,), shape, like.dtype) for shape in before]
 
         node = record("ApplyMLARotaryEmbKV", (kv, rotary), (frequencies,), lambda *g: backward(*g[:2]), outputs=2)
         sizes = (latent.plain + latent.rotary, latent.value)
-        outs = [attach(node, empty(kv.tape, (tokens, sequences, self.heads, size), kv.dtype, "mla_rope")) for size in sizes]
+        outs = [attach(node, output("mla_rope", (kv,), (tokens, sequences, self.heads, size), kv.dtype)) for size in sizes]
         outs[1].output_nr = 1
         return outs
 

@@ -15,7 +15,7 @@ from estimator.megatron.execution import SHARED_EXPERTS, Execution
 from estimator.megatron.linear import Norm, Split
 from estimator.tape.autograd import attach, record
 from estimator.tape.pointwise import add
-from estimator.tape.tensor import Tensor, empty, unary
+from estimator.tape.tensor import Tensor, output
 
 
 class Mlp:
@@ -43,8 +43,12 @@ class Mlp:
 
 def swiglu(x: Tensor) -> Tensor:
     """silu(first half) times the second half of the last dimension, in one kernel each way. Saves its input."""
-    node = record("SwiGLU", (x,), (x,), lambda g, x: unary("swiglu_back", x))
-    return attach(node, empty(x.tape, (*x.shape[:-1], x.shape[-1] // 2), x.dtype, "swiglu"))
+    node = record("SwiGLU", (x,), (x,), _swiglu_back)
+    return attach(node, output("swiglu", (x,), (*x.shape[:-1], x.shape[-1] // 2), x.dtype))
+
+
+def _swiglu_back(g: Tensor, x: Tensor) -> Tensor:
+    return output("swiglu_back", (g, x), x.shape, x.dtype)
 
 
 class TransformerLayer:

@@ -17,7 +17,8 @@ from estimator import dtypes
 from estimator.tape.autograd import Gradient, attach, record
 from estimator.tape.collectives import Group, all_gather, all_reduce, reduce_scatter
 from estimator.tape.layout import Shape
-from estimator.tape.tensor import Tensor, empty, unary
+from estimator.tape.tape import GROUPED
+from estimator.tape.tensor import Tensor, empty, output, unary
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +59,7 @@ class Norm:
         parameters = [t for t in (self.weight, self.bias) if t is not None]
 
         def backward(g: Tensor, x: Tensor, *_: Tensor) -> list[Gradient]:
-            return [unary("norm_backward", t) for t in (x, *parameters)]
+            return [output("norm_backward", (g, x), x.shape, x.dtype), *[unary("norm_backward", t) for t in parameters]]
 
         node = record("TENorm", (x, *parameters), (x,), backward)
         out, kept = norm(x, self.weight, self.bias)
@@ -87,7 +88,8 @@ class NormLinear:
             _accumulated(weight, g)
             normed.storage.release()
             total.storage.release()
-            return [unary("norm_backward", partly), None, *[unary("norm_backward", t) for t in parameters]]
+            gradient = output("norm_backward", (partly, x), partly.shape, partly.dtype)
+            return [gradient, None, *[unary("norm_backward", t) for t in parameters]]
 
         normed, kept = norm(x, gain.weight, gain.bias)
         node = record("LayerNormLinear", (x, weight, *parameters), (x, normed, *kept), backward)
@@ -140,17 +142,18 @@ class RowLinear:
 def grouped(x: Tensor, weights: Tensor) -> Tensor:
     """Each expert's rows through its weight (Transformer Engine's `GroupedLinear`). Saves its input, and lets go of it when the
     weights' gradients are added up."""
-    _, outputs, inputs = weights.shape
-    flops = 2 * x.numel * outputs
+    experts, outputs, inputs = weights.shape
+    rows = x.shape[0] // experts
 
     def backward(g: Tensor, x: Tensor) -> tuple[Gradient, Gradient]:
         gradient = empty(g.tape, x.shape, g.dtype, "grouped_gemm")
-        g.tape.compute("mm", 2 * flops)
+        g.tape.multiply(rows, inputs, outputs, g.dtype, experts, GROUPED)
+        g.tape.multiply(outputs, inputs, rows, g.dtype, experts, GROUPED, 8)  # added to `main_grad`
         x.storage.release()
         return gradient, None
 
     node = record("GroupedLinear", (x, weights), (x,), backward)
-    x.tape.compute("mm", flops)
+    x.tape.multiply(rows, outputs, inputs, x.dtype, experts, GROUPED)
     assert inputs == x.shape[1]
     return attach(node, empty(x.tape, (x.shape[0], outputs), x.dtype, "grouped_gemm"))
 
@@ -185,10 +188,10 @@ class OutputLayer:
 
 def _product(x: Tensor, shape: Shape, inner: int) -> Tensor:
     """A matrix product of this shape, over so many numbers."""
-    x.tape.compute("mm", 2 * prod(shape) * inner)
+    x.tape.multiply(prod(shape[:-1]), shape[-1], inner, x.dtype)
     return empty(x.tape, shape, x.dtype, "gemm")
 
 
 def _accumulated(weight: Tensor, gradient: Tensor) -> None:
     """A weight's gradient, added to its `main_grad` by the product."""
-    weight.tape.compute("mm", 2 * prod(gradient.shape[:-1]) * weight.numel)
+    weight.tape.multiply(weight.shape[0], weight.shape[1], prod(gradient.shape[:-1]), weight.dtype, output_bytes=8)

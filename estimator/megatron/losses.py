@@ -12,7 +12,7 @@ from estimator import dtypes
 from estimator.tape.autograd import attach, record
 from estimator.tape.collectives import Group, all_reduce
 from estimator.tape.pointwise import add_scalar
-from estimator.tape.tensor import Tensor, empty, unary
+from estimator.tape.tensor import Tensor, empty, moved, unary
 
 Loss = Callable[[Tensor, Tensor, Group], Tensor]
 """(logits, labels, tensor-parallel ranks) -> the loss of each token, [tokens, sequences] in float32."""
@@ -24,7 +24,7 @@ def vocab_parallel(logits: Tensor, labels: Tensor, ranks: Group) -> Tensor:
     Saves the softmax, and of the labels which are another rank's and their place among this one's.
     """
     tape = logits.tape
-    node = record("VocabParallelCrossEntropy", (logits,), (), lambda g, softmax, *_: softmax)
+    node = record("VocabParallelCrossEntropy", (logits,), (), _vocab_parallel_backward)
     softmax = unary("_to_copy", logits, dtypes.float32)
     largest = all_reduce(empty(tape, labels.shape, dtypes.float32, "max"), ranks)
     mask = empty(tape, labels.shape, dtypes.bool_, "or")
@@ -32,10 +32,17 @@ def vocab_parallel(logits: Tensor, labels: Tensor, ranks: Group) -> Tensor:
     predicted = all_reduce(empty(tape, labels.shape, dtypes.float32, "index"), ranks)
     total = all_reduce(empty(tape, labels.shape, dtypes.float32, "sum"), ranks)
     out = empty(tape, labels.shape, dtypes.float32, "sub")
+    for operation, times in (("max", 1), ("sub_", 2), ("exp_", 2), ("sum", 1), ("div_", 2)):
+        moved(operation, *[softmax] * times)
     if node is not None:
         node.save((softmax, mask, masked))
     del largest, predicted, total
     return attach(node, out)
+
+
+def _vocab_parallel_backward(g: Tensor, softmax: Tensor, *_: Tensor) -> Tensor:
+    moved("mul_", softmax, softmax)
+    return softmax
 
 
 def fused(logits: Tensor, labels: Tensor, ranks: Group) -> Tensor:
@@ -43,6 +50,7 @@ def fused(logits: Tensor, labels: Tensor, ranks: Group) -> Tensor:
     tape, (tokens, sequences) = logits.tape, labels.shape
     node = record("FusedCrossEntropy", (logits,), (logits,), lambda g, logits: logits)
     losses = empty(tape, (tokens, sequences), dtypes.float32, "cross_entropy")
+    moved("cross_entropy", logits, logits, logits)  # read for the sums, then read and written
     own = empty(tape, (3 * tokens * sequences,), dtypes.float32, "cross_entropy")
     if ranks.size > 1:
         every = empty(tape, (3 * tokens * sequences * ranks.size,), dtypes.float32, "all_gather")

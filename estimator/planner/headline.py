@@ -13,7 +13,7 @@ from estimator.families import count
 from estimator.hardware.capacity import capacity
 from estimator.hardware.parse import parse_hardware
 from estimator.job import Hardware, read_job
-from estimator.notes import without_bf16
+from estimator.notes import without_bf16, without_cuda
 from estimator.parallel.topology import tensor_degrees
 from estimator.specs.resolve import Model, resolve
 from estimator.verdict import offered
@@ -56,6 +56,7 @@ def fit(model: str | dict[str, Any], hardware: str | Hardware, allow_files: bool
             *filter(None, [found.spec.instead]),
             *card.assumptions,
             *without_bf16(card),
+            *without_cuda(card),
             *_notes(context, sequence),
         ],
         versions=Versions(software=SOFTWARE_VERSION, data=DATA_VERSION),

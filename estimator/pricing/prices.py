@@ -1,76 +1,116 @@
-"""What GPUs cost to rent: the dated price list, and a run's GPU-hours in money."""
+"""What can be rented: the shipped price list, and the user's own, which add to it and override it."""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
 from datetime import date
-from decimal import Decimal
 from functools import cache
 from pathlib import Path
-from typing import Literal
+from typing import Any
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import ValidationError
 
 from estimator import catalogue
-from estimator.answer import Cost
-from estimator.units import money
+from estimator.errors import InvalidJob, UnknownName
+from estimator.hardware.accelerator import FOLDER
+from estimator.pricing.offer import Offer
+from estimator.validation import explain
 
 FILE = Path(__file__).parent / "prices.yaml"
-CURRENCY = "USD"
+VARIABLE = "WILLITFIT_PRICES"
+"""The environment variable that names the user's price lists, as PATH names several; what is in two counts as in the first."""
+COLUMNS = ("instance", "accelerator", "gpus", "vcpus", "memory_gib", "price_per_hour")
+"""Of a table: one instance a line."""
+UNKNOWN = "-"
 
 
-class Price(BaseModel):
-    """One row of the price list: an instance with `gpus` accelerators."""
+def offers() -> tuple[Offer, ...]:
+    """Everything that can be rented, cheapest per GPU-hour first (currencies are not converted)."""
+    return _merged((*own_files(), FILE))
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
-    provider: str
-    instance: str
-    accelerator: str
-    gpus: int
-    usd_per_hour: Decimal
-    kind: Literal["on-demand", "marketplace"]
-    region: str
-    source: str
-    as_of: date
+def own_files() -> tuple[Path, ...]:
+    """The user's price lists: those that the environment names, else the user's file, if there is one."""
+    named = tuple(Path(os.path.expanduser(name)) for name in os.environ.get(VARIABLE, "").split(os.pathsep) if name)
+    for path in named:
+        if not os.path.isfile(path):
+            raise InvalidJob(f"names {str(path)!r}, which is no file; name a YAML file of prices", VARIABLE)
+    return named or tuple(path for path in (own_file(),) if os.path.isfile(path))
 
-    @property
-    def usd_per_gpu_hour(self) -> Decimal:
-        return self.usd_per_hour / self.gpus
+
+def own_file() -> Path:
+    """Where `willitfit prices refresh` writes, and what is read where the environment names nothing."""
+    folder = os.path.expanduser(os.environ.get("XDG_CONFIG_HOME") or "~/.config")
+    return Path(folder) / "willitfit" / "prices.yaml"
 
 
 @cache
-def price_list() -> tuple[Price, ...]:
-    """Every row, cheapest per GPU-hour first."""
-    rows = [Price.model_validate(row) for row in catalogue.load_yaml(FILE)["prices"]]
-    return tuple(sorted(rows, key=lambda row: row.usd_per_gpu_hour))
+def _merged(files: tuple[Path, ...]) -> tuple[Offer, ...]:
+    found = {offer.key: offer for path in reversed(files) for offer in read(path)}
+    return tuple(sorted(found.values(), key=lambda offer: offer.price_per_gpu_hour))
 
 
-def prices_of(accelerator: str) -> list[Price]:
-    """On-demand rows of an accelerator, cheapest first; marketplace rows only if there are no others."""
-    rows = [row for row in price_list() if row.accelerator == accelerator]
-    return [row for row in rows if row.kind == "on-demand"] or rows
+@cache
+def read(path: Path) -> tuple[Offer, ...]:
+    """The offers of a file; `InvalidJob` names every row that is none."""
+    content = catalogue.load_yaml(path)
+    entries = content.get("prices") if isinstance(content, dict) else None
+    if not isinstance(entries, list):
+        raise InvalidJob("holds no list under 'prices:'; docs/prices.md shows one", str(path))
+    found: dict[tuple[str, str, str, str], Offer] = {}
+    wrong = []
+    for where, row in _rows(entries, str(path)):
+        try:
+            offer = Offer.model_validate(row)
+        except ValidationError as error:
+            wrong.append(f"{where}: {explain(error, Offer)}")
+            continue
+        if offer.key in found:
+            wrong.append(f"{where}: {' '.join(offer.key)} is in the list twice")
+        name = our_name(offer.accelerator) or offer.accelerator
+        found[offer.key] = offer if name == offer.accelerator else offer.model_copy(update={"accelerator": name})
+    if wrong:
+        raise InvalidJob("\n".join(wrong), str(path))
+    return tuple(found.values())
 
 
-def unpriced(reason: str, gpu_hours: float | None = None, range_gpu_hours: tuple[float, float] | None = None) -> Cost:
-    """A cost that is not known, and why: never zero for want of a price."""
-    nothing = dict.fromkeys(("price_per_gpu_hour", "total", "range_total", "price_as_of"))
-    return Cost(gpu_hours=gpu_hours, range_gpu_hours=range_gpu_hours, currency=CURRENCY, price_source=reason, **nothing)
+def _rows(entries: list[Any], path: str) -> Iterator[tuple[str, Any]]:
+    """Where each row is, and the row; one with a table stands for its lines, which have all else in common."""
+    for place, entry in enumerate(entries, 1):
+        where = f"row {place}"
+        if not isinstance(entry, dict) or "table" not in entry:
+            yield where, entry
+            continue
+        shared = {key: value for key, value in entry.items() if key != "table"}
+        for line, text in enumerate(str(entry["table"]).splitlines(), 1):
+            cells = text.split()
+            if len(cells) != len(COLUMNS):
+                said = f"{where}.{line}: {text!r} has {len(cells)} columns, not {len(COLUMNS)}: {', '.join(COLUMNS)}"
+                raise InvalidJob(said, path)
+            yield f"{where}.{line}", shared | {key: cell for key, cell in zip(COLUMNS, cells, strict=True) if cell != UNKNOWN}
 
 
-def cost(gpu_hours: float, low: float, high: float, accelerator: str | None) -> Cost:
-    """GPU-hours at the cheapest known price; the range goes to the dearest. Without a price, no money: not zero."""
-    rows = prices_of(accelerator) if accelerator else []
-    hours, bounds = round(gpu_hours, 3), (round(low, 3), round(high, 3))
-    if not rows:
-        return unpriced("no price known", hours, bounds)
-    best, worst = rows[0], rows[-1]
-    return Cost(
-        gpu_hours=hours,
-        range_gpu_hours=bounds,
-        currency=CURRENCY,
-        price_per_gpu_hour=money(best.usd_per_gpu_hour),
-        total=money(Decimal(str(gpu_hours)) * best.usd_per_gpu_hour),
-        range_total=(money(Decimal(str(low)) * best.usd_per_gpu_hour), money(Decimal(str(high)) * worst.usd_per_gpu_hour)),
-        price_source=f"{best.provider} {best.instance}, {best.kind}: {best.source}",
-        price_as_of=best.as_of.isoformat(),
-    )
+@cache
+def our_name(accelerator: str) -> str | None:
+    """An accelerator's name in our catalogue, if it is in it."""
+    path = catalogue.known((FOLDER,), accelerator)
+    return None if path is None else path.stem
+
+
+def search(words: str = "") -> list[Offer]:
+    """The offers that have every word in provider, instance, accelerator, kind, region or currency; `UnknownName` if none has."""
+    wanted = [catalogue.folded(word) for word in words.split()]
+    found = [
+        offer
+        for offer in offers()
+        if all(any(word in catalogue.folded(text) for text in (*offer.key, offer.accelerator, offer.currency)) for word in wanted)
+    ]
+    if not found:
+        raise UnknownName(f"no price has {words[: catalogue.LONGEST]!r} in it. `willitfit prices` lists them all.")
+    return found
+
+
+def age_warning(as_of: date, today: date) -> str:
+    """What to say of a price that is old."""
+    return f"the price is {(today - as_of).days} days old ({as_of.isoformat()}): look it up, or run `willitfit prices refresh`"

@@ -34,7 +34,7 @@ def facts() -> dict[str, MeasuredFact]:
 
 def workspace(compute_capability: str | None) -> MeasuredFact:
     """What cuBLAS keeps per thread that multiplies."""
-    hopper = compute_capability is not None and compute_capability[0].isdigit() and float(compute_capability) >= 9
+    hopper = compute_capability is not None and float(compute_capability) >= 9
     return facts()["cublas_workspace_hopper" if hopper else "cublas_workspace"]
 
 

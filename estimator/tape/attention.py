@@ -16,7 +16,7 @@ from estimator.tape.layout import Shape, normalized
 from estimator.tape.math_attention import numbers
 from estimator.tape.pointwise import to
 from estimator.tape.selective import made
-from estimator.tape.tensor import Tensor, alias, empty, unary
+from estimator.tape.tensor import Tensor, alias, empty, like, output
 from estimator.tape.tiles import workspace_numbers
 from estimator.tape.views import contiguous, expand, narrow, pad_last, transpose
 
@@ -38,7 +38,7 @@ class Kernel(NamedTuple):
     gradients_by_token: bool
 
 
-def flash(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+def flash(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Tensor:
     """FlashAttention-2, in half precision; keys and values may have fewer heads.
 
     Saves q, k, v, its output, a float32 log-sum-exp per query, and the state of the random numbers. Head sizes are padded
@@ -48,11 +48,11 @@ def flash(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     size = q.shape[-1]
     q, k, v = cast_all(q, k, v)
     q, k, v = pad_last(q, 8), pad_last(k, 8), pad_last(v, 8)
-    out = fused(FLASH, (q, k, v), q.shape[:3], [(2,), ()])
+    out = fused(FLASH, (q, k, v), q.shape[:3], [(2,), ()], causal=causal)
     return out if out.shape[-1] == size else narrow(out, -1, size)
 
 
-def cudnn(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
+def cudnn(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool) -> Tensor:
     """cuDNN's attention, in half precision, with or without a mask; keys and values may have fewer heads.
 
     Saves as flash does, the log-sum-exp only where a gradient is wanted (cudnn/MHA.cpp, `run_cudnn_SDP_fprop`). The mask is
@@ -61,10 +61,10 @@ def cudnn(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
     mask = mask and cast(mask)
     q, k, v = cast_all(q, k, v)
     inputs = (q, k, v) if mask is None else (q, k, v, numbers(mask, q))
-    return fused(CUDNN, inputs, q.shape[:3] if _wanted(q, k, v) else None, [(), ()])
+    return fused(CUDNN, inputs, q.shape[:3] if _wanted(q, k, v) else None, [(), ()], causal=causal)
 
 
-def efficient(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
+def efficient(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool) -> Tensor:
     """Memory-efficient attention: as flash, in float32 too, with values of another head size, and with a mask, which it takes as
     numbers of q's type.
 
@@ -79,7 +79,7 @@ def efficient(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
     inputs = (q, k, v) if mask is None else (q, k, v, _aligned(numbers(mask, q), (batch, heads, tokens, k.shape[2])))
     width = max(q.shape[3], v.shape[3])
     sums = width > WIDEST_IN_REGISTERS and q.dtype is not dtypes.float32
-    return fused(EFFICIENT, inputs, (batch, heads, padded), [], sums)
+    return fused(EFFICIENT, inputs, (batch, heads, padded), [], sums, causal)
 
 
 def _wanted(*inputs: Tensor) -> bool:
@@ -142,7 +142,7 @@ def _delta(out: Tensor) -> Tensor:
     """The sum over a head of gradient times result (attention_backward.cu)."""
     batch, heads, tokens, size = out.shape
     wide = [to(out, dtypes.float32), to(out, dtypes.float32)] if out.dtype is not dtypes.float32 else []
-    product = empty(out.tape, (batch, tokens, heads, size), dtypes.float32, "mul")
+    product = output("mul", (out, out), (batch, tokens, heads, size), dtypes.float32)
     summed = empty(out.tape, (batch, tokens, heads), dtypes.float32, "sum")
     delta = empty(out.tape, (batch, heads, tokens), dtypes.float32, "clone") if heads > 1 and tokens > 1 else summed
     del wide, product
@@ -159,9 +159,16 @@ CUDNN = Kernel("cudnn_attention", False, False, _held_by_cudnn, gradients_by_tok
 EFFICIENT = Kernel("efficient_attention", True, True, _held_by_efficient, gradients_by_token=True)
 
 
-def fused(kernel: Kernel, inputs: tuple[Tensor, ...], lse: Shape | None, random: Sequence[Shape], sums: bool = False) -> Tensor:
+def fused(
+    kernel: Kernel,
+    inputs: tuple[Tensor, ...],
+    lse: Shape | None,
+    random: Sequence[Shape],
+    sums: bool = False,
+    causal: bool = False,
+) -> Tensor:
     """Run a kernel on q, k, v and perhaps a mask. `lse`: the shape of the log-sum-exp. `random`: the shapes of the random
-    numbers' state. `sums`: it sums its result up in float32.
+    numbers' state. `sums`: it sums its result up in float32. `causal`: it leaves out the keys behind each query.
 
     FLOPs are those of the full square of scores, also where half of them are masked, as `FlopCounterMode` counts.
     """
@@ -169,10 +176,13 @@ def fused(kernel: Kernel, inputs: tuple[Tensor, ...], lse: Shape | None, random:
     tape, name, wanted = q.tape, kernel.name, [mask.requires_grad for mask in inputs[3:]]
     batch, heads, tokens, size = q.shape
     scores, weighted = (2 * batch * heads * tokens * k.shape[2] * width for width in (size, v.shape[3]))
-    new, new_gradient = (_by_token if by_token else unary for by_token in (kernel.by_token, kernel.gradients_by_token))
+    form = (batch * heads, tokens, k.shape[2], size, int(causal)), q.dtype
+    nbytes = q.nbytes + k.nbytes + v.nbytes + batch * heads * tokens * v.shape[3] * q.dtype.itemsize
+    new, new_gradient = (_by_token if by_token else like for by_token in (kernel.by_token, kernel.gradients_by_token))
 
     def backward(g: Tensor, q: Tensor, k: Tensor, v: Tensor, *rest: Tensor) -> list[Gradient]:
-        tape.compute("attention", 3 * scores + 2 * weighted)  # the scores again, and a product per operand of both products
+        # the scores again, and a product per operand of both products
+        tape.compute(name + "_backward", 3 * scores + 2 * weighted, 2 * nbytes, form)
         if kernel.copies:
             g = transpose(contiguous(transpose(g, 1, 2)), 1, 2)
         gradients: list[Gradient] = [new_gradient(name + "_backward", t) for t in (q, k, v)]
@@ -182,7 +192,7 @@ def fused(kernel: Kernel, inputs: tuple[Tensor, ...], lse: Shape | None, random:
         return gradients
 
     def make() -> tuple[Tensor, ...]:
-        tape.compute("attention", scores + weighted)
+        tape.compute(name, scores + weighted, nbytes, form)
         out = new(name, q) if v.shape[3] == size else _of_size(name, q, v.shape[3], kernel.by_token)
         statistics = [] if lse is None else [empty(tape, lse, dtypes.float32, name)]
         accumulated = empty(tape, out.shape, dtypes.float32, name) if sums else None
@@ -197,16 +207,16 @@ def fused(kernel: Kernel, inputs: tuple[Tensor, ...], lse: Shape | None, random:
     return out
 
 
-def _by_token(operation: str, like: Tensor) -> Tensor:
-    return _of_size(operation, like, like.shape[3], True)
+def _by_token(operation: str, x: Tensor) -> Tensor:
+    return _of_size(operation, x, x.shape[3], True)
 
 
-def _of_size(operation: str, like: Tensor, size: int, by_token: bool) -> Tensor:
+def _of_size(operation: str, x: Tensor, size: int, by_token: bool) -> Tensor:
     """A tensor of the same shape, but for heads of `size`; laid out by tokens, or in the order of the other's dimensions."""
-    shape = (*like.shape[:3], size)
-    order = (0, 2, 1, 3) if by_token else sorted(range(4), key=lambda d: -like.element_strides()[d])
+    shape = (*x.shape[:3], size)
+    order = (0, 2, 1, 3) if by_token else sorted(range(4), key=lambda d: -x.element_strides()[d])
     strides, step = [0] * 4, 1
     for dim in reversed(order):
         strides[dim] = step
         step *= shape[dim]
-    return empty(like.tape, shape, like.dtype, operation, normalized(shape, tuple(strides)))
+    return empty(x.tape, shape, x.dtype, operation, normalized(shape, tuple(strides)))

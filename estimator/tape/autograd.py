@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from estimator.tape.layout import is_dense
 from estimator.tape.tape import GRADIENT, PARAMETER, TEMPORARY
-from estimator.tape.tensor import Tensor, binary, empty, unary
+from estimator.tape.tensor import Tensor, binary, empty, moved, output, unary
 
 Gradient = Tensor | None
 Saved = tuple[Gradient, ...]
@@ -177,7 +177,7 @@ def _run(node: Node, uses: Counter[Tensor], sums: dict[Tensor, Gradient]) -> Non
         gradient = outgoing[i]
         if gradient is not None:
             if gradient.shape != shape:
-                outgoing[i] = gradient = empty(gradient.tape, shape, gradient.dtype, "sum")
+                outgoing[i] = gradient = output("sum", (gradient,), shape, gradient.dtype)
             if gradient.dtype is not dtype:
                 outgoing[i] = unary("_to_copy", outgoing[i], dtype)
     del gradient
@@ -205,7 +205,9 @@ def _meet(buffer: dict[Any, Any], key: Any, gradient: Tensor, in_place: bool = T
     """Put a gradient where others may come, or add it to the one that is there, `in_place` if possible."""
     if buffer.get(key) is None:
         buffer[key] = gradient
-    elif not in_place or not _can_add_in_place(buffer, key):
+    elif in_place and _can_add_in_place(buffer, key):
+        moved("add_", buffer[key], gradient, buffer[key])
+    else:
         buffer[key] = binary("add", buffer[key], gradient)
 
 
@@ -227,10 +229,12 @@ def _collect(leaf: Tensor, gradient: Tensor, alone: bool) -> None:
     """
     if leaf.grad is None:
         if not alone or gradient.strides != leaf.strides:
-            gradient = empty(gradient.tape, gradient.shape, gradient.dtype, "clone", leaf.strides)
+            gradient = output("clone", (gradient,), gradient.shape, gradient.dtype, leaf.strides)
         if leaf.tape.components[leaf.storage.index] == PARAMETER:
             gradient.storage.count_as(GRADIENT)
         leaf.grad = gradient.detach()
+    else:
+        moved("add_", leaf.grad, gradient, leaf.grad)
     if leaf.on_grad is not None:
         leaf.on_grad()
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from estimator import dtypes
 from estimator.tape.autograd import Gradient, attach, record
 from estimator.tape.pointwise import to
-from estimator.tape.tensor import Tensor, empty, unary
+from estimator.tape.tensor import Tensor, empty, like, unary
 from estimator.tape.views import contiguous, reshape
 
 ROWS, COLUMNS = 128, 64
@@ -33,7 +33,7 @@ def cut_cross_entropy(hidden: Tensor, weight: Tensor, labels: Tensor) -> Tensor:
     def backward(g: Tensor, e: Tensor, c: Tensor, *_: Tensor) -> list[Gradient]:
         assert places.shape  # `ctx.params` has them, which lives as long as the loss
         order = _order(c)
-        made = [None if dtype is None else unary("zeros_like", t) for dtype, t in zip(wanted, (e, c), strict=True)]
+        made = [None if dtype is None else like("zeros_like", t) for dtype, t in zip(wanted, (e, c), strict=True)]
         locks = [
             empty(tape, (-(-t.shape[0] // ROWS), -(-width // COLUMNS)), dtypes.int32, "new_zeros") for t in made if t is not None
         ]

@@ -36,7 +36,7 @@ def flash_3(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Tensor:
         q, k, v = (to(t, context.dtype) for t in (q, k, v))
     kernel = Kernel("flash_attention_3", True, False, partial(_held, causal=causal), gradients_by_token=False)
     tiles = empty(q.tape, (1,), dtypes.int32, "tile_count_semaphore") if causal else None
-    out = fused(kernel, (q, k, v), q.shape[:3], [])
+    out = fused(kernel, (q, k, v), q.shape[:3], [], causal=causal)
     del tiles
     return out
 

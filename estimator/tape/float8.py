@@ -65,7 +65,7 @@ def scaled_linear(x: Tensor, weight: Tensor, scaling: Scaling) -> Tensor:
         inputs = reshape(x, (-1, x.shape[-1]))
         if scaling.wide:
             (tokens, outs), ins = rows.shape, inputs.shape[1]
-            g.tape.compute("mm", 2 * tokens * outs * ins)
+            g.tape.multiply(outs, ins, tokens, g.dtype)
             to_weight = empty(g.tape, (outs, ins), g.dtype, "mm")
         else:
             gradient_again = _cast(rows, scaling, 0 if by_row else None)
@@ -121,7 +121,7 @@ def _product(a: _Operand, b: _Operand, dtype: DType, fast: bool = False) -> Tens
     if by_row and not fast:
         after = binary("mul", scales[0], scales[1])
         scales = [empty(tape, (), dtypes.float32, "new_ones") for _ in scales]
-    tape.compute(SCALED_PRODUCT, 2 * m * k * n)
+    tape.multiply(m, n, k, rows.dtype, operation=SCALED_PRODUCT)
     out = empty(tape, (m, n), dtypes.bfloat16 if by_row else dtype, SCALED_PRODUCT)
     del after, scales
     return to(out, dtype)

@@ -10,7 +10,7 @@ from estimator import dtypes
 from estimator.tape.autocast import cast
 from estimator.tape.autograd import Gradient, attach, record
 from estimator.tape.pointwise import to
-from estimator.tape.tensor import Tensor, alias, empty, unary
+from estimator.tape.tensor import Tensor, alias, binary, empty, moved, output, unary
 from estimator.tape.views import contiguous, narrow, reshape, transpose
 
 MULTIPROCESSORS = 132
@@ -25,10 +25,11 @@ def rms_norm(x: Tensor, weight: Tensor, weight_gradient: bool) -> Tensor:
     `weight_gradient`: Liger sums it up in float32; Unsloth has none.
     """
     rows = reshape(x.detach(), (-1, x.shape[-1]))
-    out = empty(x.tape, x.shape, x.dtype, "rms_norm")
+    out = output("rms_norm", (x,), x.shape, x.dtype)
     reciprocals = empty(x.tape, rows.shape[:1], dtypes.float32, "rms_norm")
 
-    def backward(g: Tensor, _: Tensor, weight: Tensor, __: Tensor) -> tuple[Gradient, Gradient]:
+    def backward(g: Tensor, x: Tensor, weight: Tensor, _: Tensor) -> tuple[Gradient, Gradient]:
+        moved("rms_norm_backward", g, x, g)
         if not weight_gradient:
             return g, None
         partial = empty(g.tape, (MULTIPROCESSORS, *weight.shape), dtypes.float32, "rms_norm_backward")
@@ -48,13 +49,19 @@ def _rotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     node = record("FusedRotary", (x,), (cos, sin), lambda g, *_: transpose(contiguous(transpose(g, 1, 2)), 1, 2))
     by_token = contiguous(transpose(x, 1, 2))
     out = transpose(by_token, 1, 2)
+    moved("rotate", out, out)
     return attach(node, alias(out, out.shape, out.strides))
 
 
 def silu_mul(gate: Tensor, up: Tensor) -> Tensor:
     """silu(gate) * up in one kernel. Saves both; their gradients are written over them."""
-    node = record("FusedSiluMul", (gate, up), (gate, up), lambda g, gate, up: (gate, up))
-    return attach(node, unary("silu_mul", gate))
+    node = record("FusedSiluMul", (gate, up), (gate, up), _silu_mul_backward)
+    return attach(node, binary("silu_mul", gate, up))
+
+
+def _silu_mul_backward(g: Tensor, gate: Tensor, up: Tensor) -> tuple[Gradient, Gradient]:
+    moved("silu_mul_backward", g, gate, up, gate, up)
+    return gate, up
 
 
 def cross_entropy(logits: Tensor, target: Tensor) -> Tensor:
@@ -65,8 +72,14 @@ def cross_entropy(logits: Tensor, target: Tensor) -> Tensor:
     sums = empty(tape, (tokens,) if chunks == 1 else (tokens, chunks), dtypes.float32, "cross_entropy")
     if chunks > 1:
         sums = empty(tape, (tokens,), dtypes.float32, "logsumexp")
-    node = record("FusedCrossEntropy", (logits,), (logits, sums, target), lambda g, logits, *_: logits)
+    node = record("FusedCrossEntropy", (logits,), (logits, sums, target), _cross_entropy_backward)
+    moved("cross_entropy", logits)
     return _mean(attach(node, losses), target)
+
+
+def _cross_entropy_backward(g: Tensor, logits: Tensor, *_: Tensor) -> Tensor:
+    moved("cross_entropy_backward", logits, logits)
+    return logits
 
 
 def _mean(losses: Tensor, target: Tensor) -> Tensor:
@@ -103,13 +116,14 @@ def linear_cross_entropy(hidden: Tensor, weight: Tensor, target: Tensor, in_floa
             logits = to(logits, dtypes.float32)
             logits = to(logits, half)
             scaled = unary("mul", logits)
+        moved("cross_entropy", logits, logits, logits)
         part = _times(logits if scaled is None else scaled, transpose(cast(weight.detach()), 0, 1))
         del part
         if grad_weight is None:
             continue
         if in_float32 or grad_weight.dtype is not logits.dtype:  # added up by the product itself
             part = cast(rows)
-            tape.compute("mm", 2 * part.numel * vocabulary)
+            tape.multiply(vocabulary, width, part.shape[0], part.dtype)
         else:
             part = _times(transpose(logits, 0, 1), transpose(rows, 0, 1))
             part = to(part, dtypes.float32)
@@ -125,5 +139,5 @@ def linear_cross_entropy(hidden: Tensor, weight: Tensor, target: Tensor, in_floa
 def _times(a: Tensor, b: Tensor) -> Tensor:
     """a b^T."""
     (m, k), n = a.shape, b.shape[0]
-    a.tape.compute("mm", 2 * m * k * n)
+    a.tape.multiply(m, n, k, a.dtype)
     return empty(a.tape, (m, n), a.dtype, "mm")

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from estimator.errors import InvalidJob
 from estimator.tape.autograd import Gradient, attach, record
+from estimator.tape.layout import Shape
 from estimator.tape.pointwise import to
+from estimator.tape.tape import GROUPED
 from estimator.tape.tensor import Tensor, alias, empty
 
 WIDE = "autocast does not know the experts' products: they run in float32, and take its bytes and its time"
@@ -40,19 +42,20 @@ def _grouped_mm(x: Tensor, weight: Tensor, offsets: Tensor) -> Tensor:
     for size in (inputs, outputs):
         if size * x.dtype.itemsize % ROW:
             raise InvalidJob(f"experts of width {size} cannot be multiplied: rows must be multiples of {ROW} bytes", "model")
-    flops = 2 * rows * inputs * outputs
-    shape = weight.shape
+    shape, groups = weight.shape, weight.shape[0]
 
     def backward(g: Tensor, w: Gradient, x: Gradient, *_: Tensor) -> tuple[Gradient, Gradient]:
-        grad_w = None if x is None else _product(g, shape, flops)
-        grad_x = None if w is None else _product(g, (rows, inputs), flops)
+        grad_w = None if x is None else _product(g, shape, (groups, inputs, outputs, rows // groups))
+        grad_x = None if w is None else _product(g, (rows, inputs), (groups, rows // groups, inputs, outputs))
         return grad_x, grad_w
 
     saved = (weight if x.requires_grad else None, x if weight.requires_grad else None, offsets)
     node = record("GroupedMmBackward", (x, weight), saved, backward)
-    return attach(node, _product(x, (rows, outputs), flops))
+    return attach(node, _product(x, (rows, outputs), (groups, rows // groups, outputs, inputs)))
 
 
-def _product(like: Tensor, shape: tuple[int, ...], flops: int) -> Tensor:
-    like.tape.compute("mm", flops)
+def _product(like: Tensor, shape: Shape, sizes: tuple[int, int, int, int]) -> Tensor:
+    """A product for each group, of these (groups, m, n, k): as if all had as many rows."""
+    groups, m, n, k = sizes
+    like.tape.multiply(m, n, k, like.dtype, groups, GROUPED)
     return empty(like.tape, shape, like.dtype, "_grouped_mm")

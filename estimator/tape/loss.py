@@ -5,17 +5,17 @@ from __future__ import annotations
 from estimator import dtypes
 from estimator.tape.autograd import attach, record
 from estimator.tape.pointwise import to
-from estimator.tape.tensor import Tensor, empty, unary
+from estimator.tape.tensor import Tensor, binary, empty, moved, output, unary
 from estimator.tape.views import contiguous
 
 
 def embedding(weight: Tensor, ids: Tensor) -> Tensor:
     """Rows of `weight`. Saves the ids; the gradient is as large as the table."""
     shape = weight.shape
-    node = record(
-        "EmbeddingBackward", (weight,), (ids,), lambda g, ids: empty(g.tape, shape, g.dtype, "embedding_dense_backward")
-    )
-    return attach(node, empty(weight.tape, (*ids.shape, shape[1]), weight.dtype, "embedding"))
+    node = record("EmbeddingBackward", (weight,), (ids,), lambda g, ids: output("embedding_dense_backward", (g,), shape, g.dtype))
+    out = empty(weight.tape, (*ids.shape, shape[1]), weight.dtype, "embedding")
+    moved("embedding", out, out)
+    return attach(node, out)
 
 
 def cross_entropy(logits: Tensor, target: Tensor) -> Tensor:
@@ -29,9 +29,9 @@ def cross_entropy(logits: Tensor, target: Tensor) -> Tensor:
 
 def _log_softmax(x: Tensor) -> Tensor:
     """Saves its result. The kernel works on a copy of what is not contiguous."""
-    node = record("LogSoftmaxBackward", (x,), (), lambda g, y: unary("_log_softmax_backward_data", g))
+    node = record("LogSoftmaxBackward", (x,), (), lambda g, y: binary("_log_softmax_backward_data", g, y, g.dtype))
     dense = contiguous(x.detach())
-    out = empty(x.tape, x.shape, x.dtype, "_log_softmax")
+    out = unary("_log_softmax", dense)
     del dense
     return attach(node, out, save=True)
 

@@ -87,7 +87,7 @@ def _product(a: Tensor, b: Tensor, operation: str) -> Tensor:
     (m, k), n = a.shape, b.shape[1]
 
     def make() -> Tensor:
-        a.tape.compute("mm", 2 * m * k * n)
+        a.tape.multiply(m, n, k, a.dtype)
         return empty(a.tape, (m, n), a.dtype, operation)
 
     return made(a.tape, operation, make)
@@ -141,7 +141,8 @@ def baddbmm(bias: Tensor, a: Tensor, b: Tensor) -> Tensor:
 
 def _batched(like: Tensor, shape: Shape, inner: int, operation: str = "bmm") -> Tensor:
     def make() -> Tensor:
-        like.tape.compute("bmm", 2 * prod(shape) * inner)
+        count, m, n = shape
+        like.tape.multiply(m, n, inner, like.dtype, count, "bmm")
         return empty(like.tape, shape, like.dtype, operation)
 
     return made(like.tape, operation, make)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from estimator import dtypes
 from estimator.tape.autograd import Gradient, attach, record
 from estimator.tape.pointwise import to
-from estimator.tape.tensor import Tensor, empty
+from estimator.tape.tensor import Tensor, empty, moved, unary
 from estimator.tape.views import contiguous
 
 
@@ -24,12 +24,13 @@ def layer_norm(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
     def backward(g: Tensor, x: Tensor, *_: Tensor) -> list[Gradient]:
         dense = contiguous(g), contiguous(x)
         gradients = [empty(g.tape, shape, g.dtype, "native_layer_norm_backward") if want else None for shape, want in wanted]
+        moved("native_layer_norm_backward", g, x, g)
         del dense
         return gradients
 
     node = record("NativeLayerNormBackward", inputs, tuple(inputs), backward)
     dense = contiguous(x.detach())
-    out = attach(node, empty(x.tape, x.shape, x.dtype, "native_layer_norm"))
+    out = attach(node, unary("native_layer_norm", dense))
     rows = (*x.shape[:-1], 1)
     statistics = tuple(empty(x.tape, rows, dtypes.float32, "native_layer_norm") for _ in range(2))
     del dense

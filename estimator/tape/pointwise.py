@@ -9,7 +9,7 @@ from __future__ import annotations
 from estimator import dtypes
 from estimator.dtypes import DType
 from estimator.tape.autograd import Gradient, attach, record
-from estimator.tape.tensor import Tensor, binary, empty, unary
+from estimator.tape.tensor import Tensor, binary, empty, moved, output, unary
 
 
 def to(x: Tensor, dtype: DType) -> Tensor:
@@ -32,6 +32,7 @@ def add_(a: Tensor, b: Tensor) -> Tensor:
     """`a += b`: on the bytes of `a`, which the caller must not use any more."""
     wanted = a.requires_grad, b.requires_grad
     node = record("AddBackward", (a, b), (), lambda g: [g if want else None for want in wanted])
+    moved("add_", a, b, a)
     return attach(node, Tensor(a.storage, a.shape, a.dtype, a.strides))
 
 
@@ -43,6 +44,7 @@ def add_scaled_(a: Tensor, b: Tensor) -> Tensor:
         grad_b = unary("mul", g) if wanted[1] else None
         return (g if wanted[0] else None), grad_b
 
+    moved("add_", a, b, a)
     return attach(record("AddBackward", (a, b), (), backward), Tensor(a.storage, a.shape, a.dtype, a.strides))
 
 
@@ -84,6 +86,7 @@ def mul_scalar(x: Tensor) -> Tensor:
 def mul_scalar_(x: Tensor) -> Tensor:
     """`x *= number`, or `x /= number`: on the bytes of `x`, which the caller must not use any more."""
     node = record("MulBackward", (x,), (), lambda g: unary("mul", g))
+    moved("mul_", x, x)
     return attach(node, Tensor(x.storage, x.shape, x.dtype, x.strides))
 
 
@@ -266,8 +269,8 @@ def dropout(x: Tensor, p: float) -> Tensor:
 def mean_last(x: Tensor) -> Tensor:
     """Mean over the last dimension, which is kept. Saves nothing."""
     shape = x.shape
-    node = record("MeanBackward", (x,), (), lambda g: empty(g.tape, shape, g.dtype, "div"))
-    return attach(node, empty(x.tape, (*shape[:-1], 1), x.dtype, "mean"))
+    node = record("MeanBackward", (x,), (), lambda g: output("div", (g,), shape, g.dtype))
+    return attach(node, output("mean", (x,), (*shape[:-1], 1), x.dtype))
 
 
 def softmax(x: Tensor, dtype: DType | None = None) -> Tensor:

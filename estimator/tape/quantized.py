@@ -14,7 +14,7 @@ from estimator.tape.autograd import attach, record
 from estimator.tape.float8 import SCALED_PRODUCT
 from estimator.tape.layout import Shape
 from estimator.tape.pointwise import to
-from estimator.tape.tensor import Tensor, empty, unary
+from estimator.tape.tensor import Tensor, empty, moved, output, unary
 
 FUSED_ROWS = 4
 """Up to so many input rows every GPU multiplies without unpacking the weight (`_GEMM_4BIT_CUSTOM_FLOOR_M`)."""
@@ -42,7 +42,7 @@ class FourBit:
         scales = self.scales
         if self.nested:
             scales = empty(scales.tape, scales.shape, dtypes.float32, "dequantize_blockwise")
-        return empty(scales.tape, self.shape, dtype, "dequantize_4bit")
+        return output("dequantize_4bit", (self.packed, scales), self.shape, dtype)
 
 
 def matmul_4bit(x: Tensor, weight: FourBit) -> Tensor:
@@ -56,7 +56,7 @@ def matmul_4bit(x: Tensor, weight: FourBit) -> Tensor:
     x_dtype = x.dtype
     node = record("MatMul4Bit", (x,), (), backward)
     if x.numel // inputs <= FUSED_ROWS:
-        x.tape.compute("mm", 2 * x.numel * outputs)
+        x.tape.multiply(x.numel // inputs, outputs, inputs, x.dtype)
         return attach(node, empty(x.tape, (*x.shape[:-1], outputs), x.dtype, "gemm_4bit"))
     full = weight.unpack(x.dtype)
     return attach(node, _multiply(x, full, outputs))
@@ -80,7 +80,9 @@ def matmul_gptq(x: Tensor, weight: Shape) -> Tensor:
 
 def unpack_gptq(like: Tensor, weight: Shape) -> Tensor:
     """The weight in float16 on the tape of `like`: a new tensor [in, out]."""
-    return empty(like.tape, weight[::-1], dtypes.float16, "dequant248")
+    full = empty(like.tape, weight[::-1], dtypes.float16, "dequant248")
+    moved("dequant248", full)
+    return full
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +138,7 @@ def matmul_8bit(x: Tensor, codes: Tensor) -> Tensor:
     source = x.dtype
 
     def backward(g: Tensor, *_: Tensor) -> Tensor:
-        weight = empty(tape, (outputs, inputs), source, "_to_copy")
+        weight = output("_to_copy", (codes,), (outputs, inputs), source)
         scale = empty(tape, (outputs, 1), dtypes.float32, "mul")
         del scale
         return _multiply(to(g, source), weight, inputs)
@@ -147,13 +149,13 @@ def matmul_8bit(x: Tensor, codes: Tensor) -> Tensor:
         if tape.saved_tensor_hooks is not None:
             tape.remarks[HELD] = None
     half = to(x.detach(), dtypes.float16)
-    quantized = empty(tape, rows, dtypes.int8, "int8_vectorwise_quant")
+    quantized = output("int8_vectorwise_quant", (half,), rows, dtypes.int8)
     row_scales = empty(tape, rows[:1], dtypes.float32, "int8_vectorwise_quant")
     outliers = unary("ge", unary("abs", half), dtypes.bool_)
     del outliers, half
-    tape.compute("mm", 2 * x.numel * outputs)
+    tape.multiply(rows[0], outputs, inputs, dtypes.int8)
     product = empty(tape, (rows[0], outputs), dtypes.int32, "int8_linear_matmul")
-    out = empty(tape, (*x.shape[:-1], outputs), dtypes.float16, "int8_mm_dequant")
+    out = output("int8_mm_dequant", (product,), (*x.shape[:-1], outputs), dtypes.float16)
     del product
     if source is not dtypes.float16:
         out = unary("_to_copy", out, source)
@@ -174,7 +176,7 @@ def matmul_fp8(x: Tensor, codes: Tensor, scales: Tensor) -> Tensor:
         return _multiply(g, full, inputs)
 
     node = record("FP8Linear", (x,), (), backward)
-    x.tape.compute(SCALED_PRODUCT, 2 * x.numel * outputs)
+    x.tape.multiply(x.numel // inputs, outputs, inputs, codes.dtype, operation=SCALED_PRODUCT)
     return attach(node, empty(x.tape, (*x.shape[:-1], outputs), x.dtype, "fp8_matmul"))
 
 
@@ -191,5 +193,5 @@ def _unpack_fp8(codes: Tensor, scales: Tensor, dtype: DType) -> Tensor:
 
 
 def _multiply(a: Tensor, weight: Tensor, outputs: int) -> Tensor:
-    a.tape.compute("mm", 2 * a.numel * outputs)
+    a.tape.multiply(a.numel // a.shape[-1], outputs, a.shape[-1], a.dtype)
     return empty(a.tape, (*a.shape[:-1], outputs), a.dtype, "mm")

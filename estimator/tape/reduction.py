@@ -7,7 +7,7 @@ from estimator.dtypes import DType
 from estimator.tape.autograd import attach, record
 from estimator.tape.layout import Shape
 from estimator.tape.pointwise import to
-from estimator.tape.tensor import Tensor, alias, binary, empty, unary
+from estimator.tape.tensor import Tensor, alias, binary, output, unary
 from estimator.tape.views import contiguous, expand, unsqueeze
 
 
@@ -16,14 +16,14 @@ def sum_dim(x: Tensor, dim: int, keepdim: bool = False) -> Tensor:
     shape, place = x.shape, dim % len(x.shape)
     dtype = dtypes.float32 if x.tape.autocast and x.dtype.is_floating else x.dtype
     node = record("SumBackward", (x,), (), lambda g: _spread(g, shape, place, keepdim))
-    return attach(node, empty(x.tape, _without(shape, place, keepdim), dtype, "sum"))
+    return attach(node, output("sum", (x,), _without(shape, place, keepdim), dtype))
 
 
 def mean(x: Tensor, dim: int) -> Tensor:
     """`x.mean(dim)`. Saves nothing."""
     shape, place = x.shape, dim % len(x.shape)
     node = record("MeanBackward", (x,), (), lambda g: unary("div", _spread(g, shape, place, False)))
-    return attach(node, empty(x.tape, _without(shape, place, False), x.dtype, "mean"))
+    return attach(node, output("mean", (x,), _without(shape, place, False), x.dtype))
 
 
 def vector_norm(x: Tensor, dim: int | None = None) -> Tensor:
@@ -43,7 +43,7 @@ def vector_norm(x: Tensor, dim: int | None = None) -> Tensor:
         return result
 
     node = record("LinalgVectorNormBackward", (x,), (x,), backward)
-    return attach(node, empty(x.tape, shape, dtype, "linalg_vector_norm"), save=True)
+    return attach(node, output("linalg_vector_norm", (x,), shape, dtype), save=True)
 
 
 def cumsum(x: Tensor, dim: int) -> Tensor:
@@ -64,7 +64,7 @@ def _sums_from_behind(g: Tensor, dim: int) -> Tensor:
 def _running(x: Tensor, dtype: DType) -> Tensor:
     wide = to(x, dtype)
     dense = contiguous(wide)
-    out = empty(x.tape, x.shape, dtype, "cumsum")
+    out = output("cumsum", (dense,), x.shape, dtype)
     del wide, dense
     return out
 

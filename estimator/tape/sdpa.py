@@ -34,14 +34,14 @@ def scaled_dot_product_attention(
     shared = k.shape[1] != q.shape[1]
     if grouped or not shared:
         if _cudnn_takes(q, k, v, mask, dropout_p, dtype):
-            return cudnn(q, k, v, mask)
+            return cudnn(q, k, v, mask, causal)
         if _flash_takes(q, v, mask, dropout_p, dtype):
-            return flash(q, k, v)
+            return flash(q, k, v, causal)
     if mask is not None:
         tape.remarks[MASKED] = None
     refused = _efficient_refuses(q, v, shared, dtype)
     if not refused:
-        return efficient(q, k, v, mask)
+        return efficient(q, k, v, mask, causal)
     tape.remarks[SCORES + refused] = None
     return math(q, k, v, mask, causal, dropout_p, grouped)
 

@@ -42,6 +42,10 @@ PARAMETER, GRADIENT, OPTIMIZER_STATE, KV_CACHE, ACTIVATION, LOSS, COMMUNICATION,
 )
 
 
+GROUPED = "grouped_mm"
+"""Products of several groups, one after the other."""
+
+
 class Gpu(NamedTuple):
     """What torch's choice of kernels depends on: NVIDIA's compute capability, and whether torch prefers cuDNN's attention."""
 
@@ -115,10 +119,17 @@ class Recomputation(NamedTuple):
 
 
 class Work(NamedTuple):
-    """One operation's floating-point operations, in this phase and slot; `repeated` if forward had done them before."""
+    """One kernel: its floating-point operations and the bytes that it reads and writes, in this phase and slot; `repeated` if
+    forward had done them before.
+
+    `form`: of a product its (count, m, n, k) and the type that it multiplies; of attention that never holds the scores
+    (heads of all sequences, queries, keys, head size, whether keys behind a query are left out); else None.
+    """
 
     operation: str
     flops: int
+    nbytes: int
+    form: Form | None
     phase: str
     slot: Slot | None
     repeated: bool
@@ -271,11 +282,19 @@ class Tape:
             self.nested[slot] = Slot(slot.label, slot.repeat, parent, slot.stack, slot.start, slot.step)
         return self.nested[slot]
 
-    def compute(self, operation: str, flops: int) -> None:
-        """Record an operation's floating-point operations."""
-        if self.outer is not None:
-            return
-        self.work.append(Work(operation, flops, self.phases[-1].name, self.slot, self.recomputing))
+    def compute(self, operation: str, flops: int, nbytes: int = 0, form: Form | None = None) -> None:
+        """Record a kernel's floating-point operations, and the bytes that it reads and writes."""
+        if self.outer is None:
+            self.work.append(Work(operation, flops, nbytes, form, self.phases[-1].name, self.slot, self.recomputing))
+
+    def multiply(
+        self, m: int, n: int, k: int, dtype: DType, count: int = 1, operation: str = "mm", output_bytes: int | None = None
+    ) -> None:
+        """Record `count` matrix products [m, k] x [k, n] of operands of a type. `output_bytes`: what is read and written for each
+        number of the result, if not one of the operands' type."""
+        written = dtype.itemsize if output_bytes is None else output_bytes
+        nbytes = count * ((m * k + k * n) * dtype.itemsize + m * n * written)
+        self.compute(operation, 2 * count * m * n * k, nbytes, ((count, m, n, k), dtype))
 
     def communicate(self, operation: str, group: str, ranks: int, nbytes: int, phase: str | None = None) -> None:
         """Record what the ranks of a group exchange: now, or in a `phase` that it counts in."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from math import prod
 from typing import TYPE_CHECKING
 
@@ -74,6 +74,18 @@ def empty(tape: Tape, shape: Shape, dtype: DType, operation: str = "empty", stri
     return Tensor(Storage(tape, prod(shape) * dtype.itemsize, operation, (shape, dtype)), shape, dtype, strides)
 
 
+def output(operation: str, reads: Sequence[Tensor], shape: Shape, dtype: DType, strides: Strides = None) -> Tensor:
+    """The new tensor that a kernel writes which reads these."""
+    out = empty(reads[0].tape, shape, dtype, operation, strides)
+    moved(operation, *reads, out)
+    return out
+
+
+def moved(operation: str, *tensors: Tensor) -> None:
+    """A kernel reads or writes each of these once. (What was broadcast lies there once.)"""
+    tensors[0].tape.compute(operation, 0, sum([min(t.nbytes, t.storage.nbytes) for t in tensors]))
+
+
 def alias(x: Tensor, shape: Shape, strides: Strides = None) -> Tensor:
     """A view: another tensor on the storage of `x`."""
     view = Tensor(x.storage, shape, x.dtype, strides)
@@ -81,12 +93,19 @@ def alias(x: Tensor, shape: Shape, strides: Strides = None) -> Tensor:
     return view
 
 
-def unary(operation: str, x: Tensor, dtype: DType | None = None) -> Tensor:
-    """The new tensor that an element-wise operation on `x` makes: its shape, and its layout if that is dense."""
+def like(operation: str, x: Tensor, dtype: DType | None = None) -> Tensor:
+    """A new tensor of the shape of `x`, and of its layout if that is dense."""
     strides = x.strides
     if strides is not None and not is_dense(x.shape, strides):
         strides = elementwise_strides(x.shape, ((x.shape, strides),))
     return empty(x.tape, x.shape, dtype or x.dtype, operation, strides)
+
+
+def unary(operation: str, x: Tensor, dtype: DType | None = None) -> Tensor:
+    """The new tensor that an element-wise operation on `x` makes."""
+    out = like(operation, x, dtype)
+    moved(operation, x, out)
+    return out
 
 
 def binary(operation: str, a: Tensor, b: Tensor, dtype: DType | None = None) -> Tensor:
@@ -95,7 +114,7 @@ def binary(operation: str, a: Tensor, b: Tensor, dtype: DType | None = None) -> 
         dtype = promote(a.dtype, b.dtype) if a.shape and b.shape else (a.dtype if a.shape else b.dtype)
     if a.strides is None and b.strides is None:
         shape = a.shape if a.shape == b.shape else broadcast(a.shape, b.shape)
-        return empty(a.tape, shape, dtype, operation)
+        return output(operation, (a, b), shape, dtype)
     shape = broadcast(a.shape, b.shape)
     strides = elementwise_strides(shape, ((a.shape, a.strides), (b.shape, b.strides)))
-    return empty(a.tape, shape, dtype, operation, strides)
+    return output(operation, (a, b), shape, dtype, strides)

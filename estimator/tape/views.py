@@ -9,7 +9,7 @@ from math import prod
 from estimator.dtypes import promote
 from estimator.tape.autograd import Gradient, attach, record
 from estimator.tape.layout import Shape, channels_last, is_channels_last, normalized, viewed
-from estimator.tape.tensor import Tensor, alias, empty, unary
+from estimator.tape.tensor import Tensor, alias, empty, moved, output, unary
 
 
 def reshape(x: Tensor, shape: Shape) -> Tensor:
@@ -27,7 +27,7 @@ def reshape(x: Tensor, shape: Shape) -> Tensor:
 
 def clone(x: Tensor) -> Tensor:
     """A contiguous copy."""
-    return attach(record("CloneBackward", (x,), (), lambda g: g), empty(x.tape, x.shape, x.dtype, "clone"))
+    return attach(record("CloneBackward", (x,), (), lambda g: g), output("clone", (x,), x.shape, x.dtype))
 
 
 def contiguous(x: Tensor) -> Tensor:
@@ -80,14 +80,14 @@ def narrow(x: Tensor, dim: int, size: int) -> Tensor:
         return attach(record("AliasBackward", (x,), (), lambda g: g), alias(x, before, x.strides))
     shape = list(before)
     shape[dim] = size
-    node = record("SliceBackward", (x,), (), lambda g: empty(g.tape, before, g.dtype, "slice_backward"))
+    node = record("SliceBackward", (x,), (), lambda g: output("slice_backward", (g,), before, g.dtype))
     return attach(node, _part(x, tuple(shape)))
 
 
 def every_second(x: Tensor) -> Tensor:
     """`x[..., ::2]`, or with an offset of one; a view. Its gradient is as that of `narrow`."""
     before = x.shape
-    node = record("SliceBackward", (x,), (), lambda g: empty(g.tape, before, g.dtype, "slice_backward"))
+    node = record("SliceBackward", (x,), (), lambda g: output("slice_backward", (g,), before, g.dtype))
     *strides, last = x.element_strides()
     shape = (*before[:-1], before[-1] // 2)
     return attach(node, alias(x, shape, normalized(shape, (*strides, 2 * last))))
@@ -101,14 +101,14 @@ def stack_last(parts: Sequence[Tensor]) -> Tensor:
         return [alias(g, before, normalized(before, g.element_strides()[:-1])) for _ in range(count)]
 
     node = record("StackBackward", parts, (), backward)
-    return attach(node, empty(parts[0].tape, (*before, count), parts[0].dtype, "stack"))
+    return attach(node, output("stack", parts, (*before, count), parts[0].dtype))
 
 
 def select(x: Tensor, dim: int) -> Tensor:
     """One index of a dimension, which goes; a view. Its gradient is zeros of the full shape, filled in part."""
     before, strides = x.shape, x.element_strides()
     shape = (*before[:dim], *before[dim + 1 :])
-    node = record("SelectBackward", (x,), (), lambda g: empty(g.tape, before, g.dtype, "select_backward"))
+    node = record("SelectBackward", (x,), (), lambda g: output("select_backward", (g,), before, g.dtype))
     return attach(node, alias(x, shape, normalized(shape, (*strides[:dim], *strides[dim + 1 :]))))
 
 
@@ -122,7 +122,7 @@ def unbind(x: Tensor, dim: int) -> list[Tensor]:
         like = next(g for g in gradients if g is not None)
         parts = [empty(like.tape, shape, like.dtype, "zeros") if g is None else g for g in gradients]
         del gradients
-        out = empty(like.tape, before, like.dtype, "stack")
+        out = output("stack", parts, before, like.dtype)
         del parts
         return out
 
@@ -145,7 +145,7 @@ def pad(x: Tensor, dim: int, before: int, after: int) -> Tensor:
         return attach(node, unary("constant_pad_nd", x))
     padded = tuple(shape)
     strides = channels_last(padded) if is_channels_last(x.shape, x.strides) else None
-    return attach(node, empty(x.tape, padded, x.dtype, "constant_pad_nd", strides))
+    return attach(node, output("constant_pad_nd", (x,), padded, x.dtype, strides))
 
 
 def pad_last(x: Tensor, multiple: int) -> Tensor:
@@ -155,14 +155,21 @@ def pad_last(x: Tensor, multiple: int) -> Tensor:
     if not missing:
         return x
     node = record("ConstantPadNdBackward", (x,), (), lambda g: clone(narrow(g, -1, size)))
-    return attach(node, empty(x.tape, (*x.shape[:-1], size + missing), x.dtype, "constant_pad_nd"))
+    return attach(node, output("constant_pad_nd", (x,), (*x.shape[:-1], size + missing), x.dtype))
 
 
 def index(x: Tensor, indices: Sequence[Tensor], shape: Shape) -> Tensor:
     """`x[indices]` for tensors of integers: a copy of `shape`. Saves the indices; the gradient is zeros, filled in part."""
     before = x.shape
-    node = record("IndexBackward", (x,), tuple(indices), lambda g, *_: empty(g.tape, before, g.dtype, "new_zeros"))
-    return attach(node, empty(x.tape, shape, x.dtype, "index"))
+    node = record("IndexBackward", (x,), tuple(indices), lambda g, *_: output("new_zeros", (g,), before, g.dtype))
+    return attach(node, _gathered("index", x, shape))
+
+
+def _gathered(operation: str, x: Tensor, shape: Shape) -> Tensor:
+    """Some elements of `x`: as many are read as are written."""
+    out = empty(x.tape, shape, x.dtype, operation)
+    moved(operation, out, out)
+    return out
 
 
 def split(x: Tensor, sizes: Sequence[int], dim: int) -> list[Tensor]:
@@ -195,7 +202,7 @@ def cat(parts: Sequence[Tensor], dim: int) -> Tensor:
     shape[dim] = sum(sizes)
     node = record("CatBackward", parts, (), lambda g: [narrow(g, dim, size) for size in sizes])
     dtype = reduce(promote, [part.dtype for part in parts])
-    return attach(node, empty(parts[0].tape, tuple(shape), dtype, "cat"))
+    return attach(node, output("cat", parts, tuple(shape), dtype))
 
 
 def write_part(whole: Tensor, part: Tensor) -> Tensor:
@@ -208,7 +215,7 @@ def write_part(whole: Tensor, part: Tensor) -> Tensor:
     source = part.dtype
 
     def backward(g: Tensor) -> tuple[Gradient, Gradient]:
-        result = empty(g.tape, g.shape, g.dtype, "new_empty_strided")
+        result = output("new_empty_strided", (g,), g.shape, g.dtype)
         cloned = empty(g.tape, part_shape, g.dtype, "clone")
         zeros = empty(g.tape, part_shape, g.dtype, "zeros_like") if before else None
         converted = empty(g.tape, part_shape, source, "_to_copy") if inner and source is not g.dtype else cloned
@@ -230,9 +237,9 @@ def repeat_first(x: Tensor, times: int) -> Tensor:
     def backward(g: Tensor) -> Tensor:
         return g if times == 1 else _summed(reshape(g, (times, first, *others)))
 
-    out = empty(x.tape, (times * first, *others), x.dtype, "repeat")
+    out = output("repeat", (x,), (times * first, *others), x.dtype)
     return attach(record("RepeatBackward", (x,), (), backward), out)
 
 
 def _summed(g: Tensor) -> Tensor:
-    return empty(g.tape, g.shape[1:], g.dtype, "sum")
+    return output("sum", (g,), g.shape[1:], g.dtype)

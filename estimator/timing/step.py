@@ -1,86 +1,127 @@
-"""A first estimate of time: FLOPs read off the tape, over a stated share of the accelerator's peak.
+"""How long a training step takes: its kernels, what ranks exchange, the pipeline's bubble, the optimizer.
 
-Communication, memory traffic and launch overheads are inside that share, not modelled one by one.
+    step = first passes through all stages + (micro-batches - 1) · slowest stage + optimizer
+
+A stage's pass is forward and backward of one micro-batch (timing/passes.py); what passes twice in the sum is what 1F1B hides.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 from estimator import catalogue
 from estimator.answer import Time
 from estimator.facts import MeasuredFact
-from estimator.hardware.accelerator import Accelerator
+from estimator.job import Job
+from estimator.playing import Play
 from estimator.tape.replay import flops
-from estimator.tape.tape import Tape
+from estimator.timing.curves import memory_seconds, peak
+from estimator.timing.exchange import Wires
+from estimator.timing.kernels import ATTENTION, MEMORY, PRODUCTS, Clock
+from estimator.timing.measured import Curves
+from estimator.timing.optimizer import optimizer_bytes
+from estimator.timing.passes import Case, Parts, Pass, phase, total
+from estimator.timing.times import Work, answered
 
 FILE = Path(__file__).parent / "efficiency.yaml"
-PEAK = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32", "tf32": "tf32"}
+OPTIMIZER, BUBBLE = "optimizer", "pipeline bubble"
+BESIDE = {
+    "ddp": frozenset({"data"}),
+    "fsdp1": frozenset({"data"}),
+    "fsdp2": frozenset({"data", "replicas"}),
+    "zero3": frozenset({"data"}),
+}
+"""Strategies that exchange beside kernels, by default: torch's, and of DeepSpeed's stages the third (`overlap_comm`)."""
 
 
 @cache
 def efficiencies() -> dict[str, MeasuredFact]:
-    """The stated shares, by name."""
+    """Stated shares and constants, by name."""
     return {name: MeasuredFact.model_validate(fact) for name, fact in catalogue.load_yaml(FILE).items()}
 
 
-def training_time(tape: Tape, card: Accelerator, compute: str, micro_steps: int, tokens: int, gpus: int) -> Time | None:
-    """Time of one optimizer step: `tokens` per GPU and step, on `gpus` of a card; None if its peak in `compute` is not known.
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """One pipeline stage: forward and backward of a micro-batch, what comes once in a step, and the FLOPs of a pass."""
 
-    Products in fp8 run at the peak of fp8 where the card has one.
-    """
-    peak = card.peak.get(PEAK[compute])
-    if peak is None:
-        return None
-    forward, backward = flops(tape, "forward"), flops(tape, "backward")
-    done = (forward.total + backward.total) * micro_steps
-    useful = done - backward.repeated * micro_steps
-    fp8, narrow = card.peak.get("fp8", peak), (forward.fp8 + backward.fp8) * micro_steps
-    share = efficiencies()["training"]
-    seconds = ((done - narrow) / peak.value + narrow / fp8.value) / (1e12 * share.value)
-    return Time(
-        step_seconds=seconds,
-        tokens_per_second=tokens * gpus / seconds,
-        tokens_per_second_per_gpu=tokens / seconds,
-        flops_per_step=done,
-        mfu=useful / (seconds * peak.value * 1e12),
-        bottleneck="compute (assumed)",
-        range_seconds=(seconds * share.value / share.high, seconds * share.value / share.low),
+    passes: tuple[Pass, ...]
+    once: Pass
+    flops: int
+    repeated: int
+
+    def each(self, case: Case) -> Parts:
+        return total((1, one.parts(case)) for one in self.passes)
+
+
+def stage(job: Job, play: Play, clock: Clock, wires: Wires) -> Stage:
+    """What a played stage takes."""
+    tape, strategy = play.build.tape, wires.place.strategy
+    hidden = frozenset() if job.training.implementation == "megatron" else BESIDE.get(strategy, frozenset())
+    passes = tuple(phase(tape, clock, wires, hidden, name) for name in ("forward", "backward"))
+    once = phase(tape, clock, wires, frozenset(), "optimizer_step")
+    step = memory_seconds(clock.curves, clock.card, optimizer_bytes(job.training, play.build.parameters, tape))
+    once = Pass({**once.kernels, MEMORY: once.kernels[MEMORY] + step}, once.launches, once.hidden, once.exposed, once.last)
+    done = [flops(tape, name) for name in ("forward", "backward")]
+    return Stage(passes, once, sum(one.total for one in done), sum(one.repeated for one in done))
+
+
+def spread(stages: Sequence[Stage], micro_batches: int, case: Case) -> Parts:
+    """Seconds of a step, by what they go to: those of the slowest stage, and the bubble in which it waits for others."""
+    each = [one.each(case) for one in stages]
+    once = [one.once.parts(case) for one in stages]
+    slowest, last = max(each, key=_sum), max(once, key=_sum)
+    found = total([(micro_batches, slowest)])
+    for name, seconds in last.items():
+        kind = OPTIMIZER if name in (PRODUCTS, ATTENTION, MEMORY) else name
+        found[kind] = found.get(kind, 0.0) + seconds
+    if len(stages) > 1:
+        found[BUBBLE] = sum(map(_sum, each)) - _sum(slowest)
+    return {name: seconds for name, seconds in found.items() if seconds > 0}
+
+
+def _sum(parts: Parts) -> float:
+    return sum(parts.values())
+
+
+def cases(curves: Curves) -> tuple[Case, Case, Case]:
+    """Low, expected and high. Low: kernels as fast as the fastest tenth of those measured, exchanges hidden as far as they can;
+    high: as slow as the slowest, and nothing hidden. Curves of another card are widened."""
+    known = efficiencies()
+    products = curves.matmul["bfloat16"].training_spread.factor
+    attention = next(iter(next(iter(curves.attention.values())).values()))["forward"].range
+    memory = tuple(curves.memory.share / share for share in reversed(curves.memory.range))
+    exchanges = curves.collectives["all_gather"].spread.factor
+
+    def case(name: str, at: int, taken: float | None, launch: float) -> Case:
+        wide = curves.widen[at]
+        factors = {PRODUCTS: products[at] * wide, ATTENTION: attention[at] * wide, MEMORY: memory[at] * wide}
+        return Case(name, factors, exchanges[at] * wide, launch * 1e-6, taken)
+
+    launch, taken = known["launch"], known["taken_by_exchange"]
+    plain = dict.fromkeys((PRODUCTS, ATTENTION, MEMORY), 1.0)
+    return (
+        case("low", 0, taken.low, launch.low),
+        Case("expected", plain, 1.0, launch.value * 1e-6, taken.value),
+        case("high", 1, None, launch.high),
     )
 
 
-def average_time(times: Sequence[tuple[float, Time | None]]) -> Time | None:
-    """The time of an average step, given each kind's share of the steps; None if that of one kind is not known."""
-    known = [(share, time) for share, time in times if time is not None]
-    if len(known) < len(times) or len(known) == 1:
-        return known[0][1] if len(known) == len(times) else None
-    seconds = sum(share * time.step_seconds for share, time in known)
-    low, high = (sum(share * time.range_seconds[i] for share, time in known) for i in (0, 1))
-    tokens = sum(share * time.step_seconds * time.tokens_per_second for share, time in known)
-    each = sum(share * time.step_seconds * time.tokens_per_second_per_gpu for share, time in known)
-    return Time(
-        step_seconds=seconds,
-        tokens_per_second=tokens / seconds,
-        tokens_per_second_per_gpu=each / seconds,
-        flops_per_step=round(sum(share * time.flops_per_step for share, time in known)),
-        mfu=sum(share * time.step_seconds * time.mfu for share, time in known) / seconds,
-        bottleneck=known[0][1].bottleneck,
-        range_seconds=(low, high),
-    )
+def training_time(job: Job, stages: Sequence[Stage], clock: Clock, compute: str, gpus: int, data: int) -> Time:
+    """The time of one optimizer step of a job on `gpus`, in `data` parallel ranks, whose stages are these."""
+    steps = job.training.gradient_accumulation_steps
+    low, expected, high = (spread(stages, steps, case) for case in cases(clock.curves))
+    tokens = job.training.tokens_per_pass * steps * data
+    done, again = (sum(counts) * steps / len(stages) for counts in zip(*[(s.flops, s.repeated) for s in stages], strict=True))
+    work = Work(tokens, gpus, done, again, peak(clock.card, compute))
+    return answered(expected, (_sum(low), _sum(high)), work, _reason(clock.curves))
 
 
-def decode_time(resident_bytes: int, sequences: int, card: Accelerator) -> Time:
-    """Time of one decoding step: all weights and the cache are read once, at a stated share of the memory's bandwidth."""
-    share = efficiencies()["decode_bandwidth"]
-    seconds = resident_bytes / (card.memory_bandwidth.value * 1e9 * share.value)
-    return Time(
-        step_seconds=seconds,
-        tokens_per_second=sequences / seconds,
-        tokens_per_second_per_gpu=sequences / seconds,
-        flops_per_step=0,
-        mfu=0.0,
-        bottleneck="memory bandwidth (assumed)",
-        range_seconds=(seconds * share.value / share.high, seconds * share.value / share.low),
+def _reason(curves: Curves) -> str:
+    where = f"measured on {curves.borrowed_from}, not on this card, " if curves.borrowed_from else ""
+    return (
+        f"kernels {where}as fast as the fastest tenth of what was measured or as slow as the slowest; exchanges hidden as far as "
+        "they can be, or not at all"
     )

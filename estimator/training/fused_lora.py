@@ -16,7 +16,7 @@ from estimator.job import Training
 from estimator.tape.autograd import Gradient, attach, record
 from estimator.tape.layout import Shape
 from estimator.tape.pointwise import to
-from estimator.tape.tensor import Tensor, empty, unary
+from estimator.tape.tensor import Tensor, empty, like, moved, unary
 from estimator.tape.views import contiguous
 
 TOGETHER = ("q_proj", "k_proj", "v_proj")
@@ -72,16 +72,21 @@ def fused_lora(x: Tensor, layers: list[Adapted], dropout: float) -> list[Tensor]
         flat = [contiguous(g) for g in gradients]
         results: list[Gradient] = []
         for layer in layers:
-            results += [unary("mm", t) for t in (layer.lora_a, layer.lora_b)]
+            results += [like("mm", t) for t in (layer.lora_a, layer.lora_b)]
+            _narrow_products(x, rows, layer, 2)
         into = empty(x.tape, x.shape, x.dtype, "mm") if alone else x
         for i, (layer, g, kept) in enumerate(zip(layers, flat, dropped, strict=True)):
             weight = layer.unpack(x.dtype)
             product = None if i == 0 else _product(g, x.shape)
-            x.tape.compute("mm", 2 * rows * layer.shape[0] * layer.shape[1])
+            _narrow_products(x, rows, layer, 1)
+            if product is not None:
+                moved("add_", into, product, into)
+            x.tape.multiply(rows, layer.shape[0], layer.shape[1], x.dtype)
             del weight, product
             used = unary("ne", kept, dtypes.bool_)
             update = _product(g, x.shape)
             masked = unary("mul", update)
+            moved("add_", into, masked, into)
             del used, update, masked
         return [into, *results]
 
@@ -90,7 +95,7 @@ def fused_lora(x: Tensor, layers: list[Adapted], dropout: float) -> list[Tensor]
     for layer in layers:
         weight = layer.unpack(x.dtype)
         out = empty(x.tape, (*x.shape[:-1], layer.shape[0]), x.dtype, "mm")
-        x.tape.compute("mm", 2 * rows * layer.shape[0] * layer.shape[1])
+        x.tape.multiply(rows, layer.shape[0], layer.shape[1], x.dtype)
         del weight
         kept = x.detach()
         if dropout:
@@ -100,6 +105,8 @@ def fused_lora(x: Tensor, layers: list[Adapted], dropout: float) -> list[Tensor]
         down = empty(x.tape, (rows, layer.lora_a.shape[0]), x.dtype, "mm")
         up = to(layer.lora_b.detach(), x.dtype)
         update = empty(x.tape, out.shape, x.dtype, "mm")
+        _narrow_products(x, rows, layer, 1)
+        moved("add_", out, update, out)
         del down, up, update
         outs.append(out)
         dropped.append(kept)
@@ -108,6 +115,14 @@ def fused_lora(x: Tensor, layers: list[Adapted], dropout: float) -> list[Tensor]
     for i, out in enumerate(outs):
         attach(node, out).output_nr = i
     return outs
+
+
+def _narrow_products(x: Tensor, rows: int, layer: Adapted, times: int) -> None:
+    """Both products of an adapter, forward, or for its own or for the input's gradients."""
+    (outputs, inputs), rank = layer.shape, layer.lora_a.shape[0]
+    for _ in range(times):
+        x.tape.multiply(rows, rank, inputs, x.dtype)
+        x.tape.multiply(rows, outputs, rank, x.dtype)
 
 
 def _product(g: Tensor, shape: Shape) -> Tensor:

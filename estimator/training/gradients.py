@@ -42,6 +42,7 @@ def clip(tape: Tape, parameters: list[Parameter]) -> None:
         for p in members:
             tape.enter(p.slot)
             norms.append((p, empty(tape, (), p.tensor.dtype, "_foreach_norm")))
+            _read_and_scaled(tape, p)
         tape.enter(None)
         del partial
     stacked = empty(tape, (sum(_times(p) for p in parameters),), parameters[0].tensor.dtype, "stack")
@@ -56,6 +57,12 @@ def clip(tape: Tape, parameters: list[Parameter]) -> None:
     del scale, clamped, total
 
 
+def _read_and_scaled(tape: Tape, p: Parameter) -> None:
+    """A gradient is read for its norm, and read and written to be scaled."""
+    tape.compute("_foreach_norm", 0, p.local.nbytes)
+    tape.compute("_foreach_mul_", 0, 2 * p.local.nbytes)
+
+
 def clip_sharded(tape: Tape, parameters: list[Parameter]) -> None:
     """`FullyShardedDataParallel.clip_grad_norm_`: a norm in float32 for each part of a gradient, then one of all.
 
@@ -65,6 +72,7 @@ def clip_sharded(tape: Tape, parameters: list[Parameter]) -> None:
     for p in parameters:
         tape.enter(p.slot)
         norms.append(empty(tape, (), dtypes.float32, "linalg_vector_norm"))
+        _read_and_scaled(tape, p)
     tape.enter(None)
     stacked = empty(tape, (sum(_times(p) for p in parameters),), dtypes.float32, "stack")
     for p in reversed(parameters):

@@ -14,6 +14,7 @@ from estimator import Job, catalogue, estimate, fit, playing
 from estimator.families import spec_class
 from estimator.parallel.topology import topology
 from estimator.playing import play
+from estimator.pricing import prices
 from estimator.runtime.reserved import reserved
 from estimator.specs.published import model_folder, published
 from estimator.specs.resolve import resolve
@@ -23,7 +24,7 @@ TRACE_SECONDS, ESTIMATE_SECONDS = 0.005, 0.003
 KINDS_OF_LAYERS = 4
 """How much longer a trace may take where layers are of several kinds, each of which is traced."""
 ONE_KIND = ("llama", "mistral", "qwen2", "qwen3", "gpt2")
-COLD_SECONDS, ALL_SPECS_SECONDS = 0.5, 1.0
+COLD_SECONDS, ALL_SPECS_SECONDS, PRICES_SECONDS = 0.5, 1.0, 0.05
 HEADLINE = [sys.executable, "-m", "estimator.cli", "llama-2-13b", "--on", "2x24GB"]
 ALL_SPECS = """
 from time import perf_counter
@@ -111,3 +112,9 @@ def test_answers_leave_nothing_behind() -> None:
     after = tracemalloc.get_traced_memory()[0]
     tracemalloc.stop()
     assert after - before < 200_000
+
+
+def test_the_price_list(benchmark: BenchmarkFixture) -> None:
+    """Every shipped offer, read and validated."""
+    benchmark.pedantic(prices.read, (prices.FILE,), setup=prices.read.cache_clear, rounds=20, warmup_rounds=1)
+    assert (median(benchmark) or 0) < PRICES_SECONDS

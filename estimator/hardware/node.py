@@ -1,0 +1,93 @@
+"""Nodes: systems and instances of clouds, what joins their accelerators, and what joins them to other nodes."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from estimator import catalogue
+from estimator.errors import InvalidJob
+from estimator.facts import Fact
+from estimator.hardware.accelerator import FOLDER as ACCELERATORS
+from estimator.hardware.accelerator import Accelerator, Link, accelerator
+from estimator.validation import explain
+
+FOLDER = Path(__file__).parent / "nodes"
+
+
+class Node(BaseModel):
+    """One file of nodes/."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: str
+    aliases: list[str]
+    provider: str
+    accelerator: str
+    """Its name in the catalogue."""
+    gpus: Fact
+    joined_by: Literal["interconnect", "pcie"]
+    """Which of the accelerator's links join those of the node."""
+    switched: bool = False
+    """Whether a switch gives any two of them the whole bandwidth (NVSwitch)."""
+    network: Link | None = None
+    """To other nodes; its bandwidth is that of the whole node, in GB/s and one direction. None: not known."""
+    vcpus: Fact | None = None
+    memory: Fact | None = None
+    """The host's. GiB."""
+
+    @property
+    def facts(self) -> dict[str, Fact]:
+        """Every fact by its place in the file."""
+        found = {name: fact for name in ("gpus", "vcpus", "memory") if (fact := getattr(self, name))}
+        return found | ({"network.bandwidth": self.network.bandwidth} if self.network else {})
+
+    @property
+    def link(self) -> Link | None:
+        """What joins its accelerators."""
+        card = accelerator(self.accelerator)
+        return card.interconnect if self.joined_by == "interconnect" else card.pcie
+
+
+class Links(NamedTuple):
+    """What ranks exchange over; None where it is not known, or there is nothing to join."""
+
+    within: Link | None
+    """Between accelerators of a node: GB/s of each of them, one direction."""
+    between: Link | None
+    """Between nodes: GB/s of a whole node, one direction."""
+    node: str | None
+    """Whose links they are; None: the accelerator's own."""
+
+
+def node(name: str) -> Node:
+    """The node of a name or alias; `UnknownName` if there is none."""
+    return _read(catalogue.find((FOLDER,), name, "node"))
+
+
+@cache
+def _read(path: Path) -> Node:
+    try:
+        return Node.model_validate(catalogue.load_yaml(path))
+    except ValidationError as error:
+        raise InvalidJob(explain(error, Node), str(path)) from None
+
+
+def is_node(name: str) -> bool:
+    """Whether a node has this name or alias, and no accelerator."""
+    return catalogue.known((ACCELERATORS,), name) is None and catalogue.known((FOLDER,), name) is not None
+
+
+def links(card: Accelerator, gpus: int) -> Links:
+    """The links of `gpus` accelerators in a node: those of the node that is usual for them, or without one their own, or the
+    host's where bridges join fewer."""
+    usual = node(card.usual_node) if card.usual_node else None
+    if usual is None:
+        own = card.interconnect
+        within = own if own and gpus <= (own.peers or gpus) else card.pcie
+    else:
+        within = usual.link
+    return Links(within if gpus > 1 else None, usual.network if usual else None, usual.name if usual else None)

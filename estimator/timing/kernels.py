@@ -1,0 +1,97 @@
+"""How long each kernel on a tape runs, by the accelerator's measured curves.
+
+Products are those of their shape and type, attention that of its kernel, head size and length; everything else is bound by the
+bytes that it reads and writes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from estimator.dtypes import BY_NAME, DType
+from estimator.hardware.accelerator import Accelerator
+from estimator.tape.tape import GROUPED, Work
+from estimator.timing.curves import attention_seconds, matmul_seconds, memory_seconds
+from estimator.timing.measured import Curves, Direction
+
+PRODUCTS, ATTENTION, MEMORY = KINDS = ("matrix products", "attention", "memory-bound kernels")
+"""What a kernel's time is spent on."""
+
+KERNELS = {
+    "flash_attention": "flash2",
+    "flash_attention_3": "flash3",
+    "cudnn_attention": "cudnn",
+    "efficient_attention": "efficient",
+}
+"""Attention's operations on the tape, as curves name their kernels."""
+SUBSTITUTES = {"flash3": "flash2", "cudnn": "flash2", "efficient": "flash2"}
+"""Whose curve a kernel takes that was not measured on a card."""
+BACKWARD = "_backward"
+TYPES = {"float8_e4m3fn": "fp8", "float8_e5m2": "fp8", "uint8": "int8"}
+"""Element types that curves name otherwise."""
+
+
+@dataclass(slots=True)
+class Clock:
+    """Times kernels on one card. `tf32`: products of float32 run in it."""
+
+    card: Accelerator
+    curves: Curves
+    tf32: bool = False
+    _known: dict[tuple[object, ...], tuple[str, float]] = field(default_factory=dict)
+
+    def kernel(self, work: Work) -> tuple[str, float]:
+        """What a kernel's time is spent on, and its seconds. Raises `NotModelled` for a type that the card has no peak of."""
+        asked = work.operation, work.flops, work.nbytes, work.form
+        if asked not in self._known:
+            self._known[asked] = self._timed(work)
+        return self._known[asked]
+
+    def _timed(self, work: Work) -> tuple[str, float]:
+        if not work.flops:
+            return MEMORY, memory_seconds(self.curves, self.card, work.nbytes)
+        if work.form is None:
+            return PRODUCTS, self.product((1, 1, 1, work.flops // 2), BY_NAME["bfloat16"])
+        shape, dtype = work.form
+        operation = work.operation.removesuffix(BACKWARD)
+        if operation not in KERNELS:
+            count, m, n, k = shape
+            if operation == GROUPED:
+                return PRODUCTS, count * self.product((1, m, n, k), dtype, work.nbytes / count)
+            return PRODUCTS, self.product((count, m, n, k), dtype, work.nbytes)
+        _, queries, keys, size, causal = shape
+        return ATTENTION, self._attention(work, KERNELS[operation], dtype, (size, min(queries, keys)), bool(causal))
+
+    def product(self, shape: tuple[int, int, int, int], dtype: DType, moved: float | None = None) -> float:
+        """Of (count, m, n, k), in a type."""
+        name = "tf32" if self.tf32 and dtype.name == "float32" else TYPES.get(dtype.name, dtype.name)
+        count, m, n, k = shape
+        return matmul_seconds(self.curves, self.card, m, n, k, count, name, moved=moved)
+
+    def _attention(self, work: Work, kernel: str, dtype: DType, sizes: tuple[int, int], causal: bool) -> float:
+        if kernel not in self.curves.attention:
+            kernel = SUBSTITUTES[kernel]
+        direction: Direction = "backward" if work.operation.endswith(BACKWARD) else "forward"
+        return attention_seconds(self.curves, self.card, work.flops, *sizes, causal, direction, kernel, dtype.name)
+
+
+@dataclass(slots=True)
+class Spent:
+    """Seconds of one pass of a phase, by what they are spent on, and how many kernels ran."""
+
+    seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(KINDS, 0.0))
+    kernels: float = 0.0
+
+
+def spent(works: Iterable[Work], clock: Clock, phase: str, occurrences: int) -> Spent:
+    """The kernels of a phase, all layers counted, in one of its `occurrences`."""
+    found = Spent()
+    for work in works:
+        if work.phase != phase:
+            continue
+        kind, seconds = clock.kernel(work)
+        times = (work.slot.total if work.slot else 1) / occurrences
+        found.seconds[kind] += seconds * times
+        found.kernels += times
+    return found

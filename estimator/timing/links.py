@@ -1,0 +1,30 @@
+"""What connects the GPUs of a job, as GB/s of each of them."""
+
+from __future__ import annotations
+
+from estimator.hardware import node
+from estimator.hardware.accelerator import Accelerator
+from estimator.job import Hardware
+from estimator.timing.exchange import Links
+
+UNKNOWN_NETWORK = 12.5
+"""GB/s of a whole node to others, where no node of such cards is known: a network card of 100 Gbit/s."""
+UNKNOWN_LINK = 16.0
+"""GB/s between cards of whose board nothing is known: sixteen lanes of PCIe 3.0."""
+
+
+def links(hardware: Hardware, card: Accelerator) -> Links:
+    """Those of the usual node of such cards."""
+    found = node.links(card, hardware.gpus)
+    within = found.within.bandwidth.value if found.within else UNKNOWN_LINK
+    between = found.between.bandwidth.value if found.between else UNKNOWN_NETWORK
+    return Links(hardware.gpus, within, between / hardware.gpus)
+
+
+def between_gpus(hardware: Hardware, card: Accelerator) -> list[str]:
+    """What is assumed of them, in words."""
+    found, usual = links(hardware, card), node.links(card, hardware.gpus)
+    within = f"{found.link:g} GB/s between GPUs of a node" if hardware.gpus > 1 else ""
+    beyond = f"{found.network:g} GB/s for each GPU between nodes" if hardware.nodes > 1 else ""
+    whose = f", as in {usual.node}" if usual.node else ""
+    return [f"time: {' and '.join(filter(None, (within, beyond)))}, each way{whose}"]

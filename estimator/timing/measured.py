@@ -1,0 +1,180 @@
+"""What was measured on an accelerator: the parameters of the equations in estimator.timing.curves, one YAML file per card.
+
+They were fitted by tests/fit_efficiency.py to published measurements; docs/efficiency.md says on what, and how far off they are.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import date
+from functools import cache
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from estimator import catalogue
+from estimator.errors import InvalidJob, NotModelled
+from estimator.facts import MeasuredFact
+from estimator.hardware.accelerator import accelerator
+from estimator.validation import explain
+
+FOLDER = Path(__file__).parent / "curves"
+SHARED = Path(__file__).parent / "shared.yaml"
+
+Kind = Literal["all_gather", "reduce_scatter", "all_reduce", "all_to_all"]
+Direction = Literal["forward", "backward"]
+
+
+class Strict(BaseModel):
+    """Unknown keys are an error."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Spread(Strict):
+    """How far measurements lie from the curve. `median` and `p90`: of |predicted / measured - 1|. `factor`: the tenth and the
+    ninetieth percentile of measured / predicted, to multiply a time with."""
+
+    rows: int
+    median: float
+    p90: float
+    factor: tuple[float, float]
+
+
+class Sourced(Strict):
+    """Where the parameters come from."""
+
+    source: str
+    as_of: date
+    note: str = ""
+
+
+class Matmul(Sourced):
+    """Parameters of `matmul_seconds` for one dtype."""
+
+    launch_us: float
+    share: float
+    bandwidth_share: float
+    sharpness: float
+    prologue: float
+    step_ns: float
+    wave_share: float
+    quantize_bytes: float
+    sustained: MeasuredFact
+    spread: Spread
+    training_spread: Spread
+
+
+class Head(Strict):
+    """Parameters of `attention_seconds` for one head size: share of peak of an endless sequence, and the lengths at which half
+    of it is reached, with a causal mask and without."""
+
+    size: int
+    share: float
+    causal_half: float
+    full_half: float
+
+
+class Attention(Sourced):
+    """Parameters of `attention_seconds` for one kernel, dtype and direction; head sizes in rising order. `range`: what a time may
+    be multiplied with."""
+
+    launch_us: float
+    heads: list[Head]
+    range: tuple[float, float]
+
+
+class Stream(Sourced):
+    """Time of moving bytes: launch, and share of the memory's bandwidth that long transfers reach."""
+
+    launch_us: float
+    share: float
+    range: tuple[float, float]
+
+
+class Collective(Sourced):
+    """Parameters of `collective_seconds` for one kind, by number of ranks: latency, bus bandwidth as a share of the link, and
+    what grows with the root of the payload."""
+
+    ranks: dict[int, tuple[float, float, float]]
+    spread: Spread
+
+
+class Curves(Strict):
+    """All that was measured on a card. `borrowed_from`: the card whose measurements these are, if not its own, and `widen`: by
+    what its times may then be off besides."""
+
+    name: str
+    multiprocessors: int
+    link: float
+    matmul: dict[str, Matmul]
+    attention: dict[str, dict[str, dict[Direction, Attention]]]
+    """By kernel, dtype and direction."""
+    memory: Stream
+    decode: Stream
+    collectives: dict[Kind, Collective]
+    borrowed_from: str | None = None
+    widen: tuple[float, float] = (1.0, 1.0)
+
+
+class Borrowing(Strict):
+    """Cards without measurements: those whose name matches take the curves of another."""
+
+    names: str
+    capability: str
+    curves: str
+    widen: tuple[float, float]
+    why: str
+
+
+class Shared(Strict):
+    """What no card of its own has: nodes, hosts, and who borrows from whom."""
+
+    network_share: MeasuredFact
+    network_hop_us: MeasuredFact
+    link_share: MeasuredFact
+    host_pinned: MeasuredFact
+    host_pageable: MeasuredFact
+    pcie: str
+    """Whose collectives were measured over PCIe."""
+    borrowing: list[Borrowing]
+
+
+@cache
+def shared() -> Shared:
+    """The facts that hold for every card."""
+    return Shared.model_validate(catalogue.load_yaml(SHARED))
+
+
+@cache
+def curves(name: str) -> Curves:
+    """The curves of an accelerator, by name or alias: its own, or those of the nearest one that was measured.
+
+    Raises `UnknownName` for an unknown card, `NotModelled` for one that nothing like was measured.
+    """
+    card = accelerator(name)
+    if (FOLDER / f"{card.name}.yaml").is_file():
+        return _load(card.name)
+    for rule in shared().borrowing:
+        if (
+            card.vendor == "nvidia"
+            and re.fullmatch(rule.names, card.name)
+            and re.fullmatch(rule.capability, card.compute_capability or "")
+        ):
+            return _load(rule.curves).model_copy(update={"name": card.name, "borrowed_from": rule.curves, "widen": rule.widen})
+    raise NotModelled(f"nothing like {card.name} was measured: there are no curves for its architecture, {card.architecture}")
+
+
+def _load(name: str) -> Curves:
+    path = FOLDER / f"{name}.yaml"
+    try:
+        return Curves.model_validate(catalogue.load_yaml(path))
+    except ValidationError as error:
+        raise InvalidJob(explain(error, Curves), str(path)) from None
+
+
+@cache
+def pcie() -> Curves:
+    """The curves whose collectives were measured over PCIe."""
+    return _load(shared().pcie)

@@ -1,0 +1,85 @@
+"""How long one pass of a phase takes on a GPU: kernels after one another, and beside them what ranks exchange.
+
+While an exchange is hidden behind kernels, NCCL's own kernel takes some of the multiprocessors from these.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from estimator.tape.tape import Tape
+from estimator.timing.exchange import Wires, exchanged
+from estimator.timing.kernels import KINDS, Clock, spent
+
+LAUNCHES = "launching kernels"
+"""Time in which the GPU waits for the host to launch the next kernel."""
+
+Parts = dict[str, float]
+"""Seconds by what they go to."""
+
+
+class Case(NamedTuple):
+    """What is assumed: factors of the curves' seconds by kind of kernel, and of exchanges; seconds that the host takes to launch
+    a kernel; the share of the GPU that an exchange takes while it is hidden, None where nothing is."""
+
+    name: str
+    factors: Mapping[str, float]
+    exchange: float
+    launch: float
+    taken: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """Seconds of kernels by kind, kernels, and seconds of exchanges: those that are `hidden` behind kernels, of which `last` has
+    nothing left to hide behind, and the others."""
+
+    kernels: Parts
+    launches: float
+    hidden: Parts
+    exposed: Parts
+    last: float
+
+    def parts(self, case: Case) -> Parts:
+        """What the time goes to."""
+        found = {kind: seconds * case.factors[kind] for kind, seconds in self.kernels.items()}
+        computing = sum(found.values())
+        found[LAUNCHES] = max(0.0, self.launches * case.launch - computing)
+        computing += found[LAUNCHES]
+        hidden = sum(self.hidden.values()) * case.exchange
+        if hidden:
+            seen = hidden
+            if case.taken is not None:
+                seen = max(hidden, computing + case.taken * hidden) - computing + self.last * case.exchange
+            for name, seconds in self.hidden.items():
+                found[name] = seen * seconds * case.exchange / hidden
+        for name, seconds in self.exposed.items():
+            found[name] = found.get(name, 0.0) + seconds * case.exchange
+        return found
+
+
+def phase(tape: Tape, clock: Clock, wires: Wires, hidden: frozenset[str], name: str) -> Pass:
+    """One pass of a phase. `hidden`: groups whose exchanges run beside kernels."""
+    times = max(1, sum(phase.name == name for phase in tape.phases))
+    computed = spent(tape.work, clock, name, times)
+    moved = exchanged(tape.traffic, wires, name, times)
+    named = {kind: f"{kind[0]} ({kind[1]})" for kind in moved.seconds}
+    return Pass(
+        {kind: computed.seconds[kind] for kind in KINDS},
+        computed.kernels,
+        {named[kind]: seconds for kind, seconds in moved.seconds.items() if kind[1] in hidden},
+        {named[kind]: seconds for kind, seconds in moved.seconds.items() if kind[1] not in hidden},
+        moved.longest(hidden),
+    )
+
+
+def total(many: Iterable[tuple[float, Parts]]) -> Parts:
+    """The sum of several times as many parts."""
+    found: defaultdict[str, float] = defaultdict(float)
+    for times, parts in many:
+        for name, seconds in parts.items():
+            found[name] += times * seconds
+    return dict(found)
