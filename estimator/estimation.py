@@ -156,7 +156,7 @@ def _answer(run: _Run, today: date) -> Answer:
         reason=verdict.reason,
         memory=memory,
         host=host,
-        parameters=_parameters(build, model, place),
+        parameters=_parameters(build, model, place, job),
         time=time,
         communication=traffic(build.tape, job.training.gradient_accumulation_steps),
         ranks=run.ranks,
@@ -191,6 +191,15 @@ def _refuse_unmodelled(job: Job, spec: ModelSpec) -> None:
             raise NotModelled(
                 f"implementation {training.implementation} of {spec.model_type} is not modelled; {known} is",
                 "training.implementation",
+            )
+        if training.fp8 is not None and training.implementation != "megatron":
+            raise NotModelled(
+                "Transformer Engine's products in fp8 are modelled with implementation: megatron; float8 is torchao's",
+                "training.fp8",
+            )
+        if training.mtp_num_layers and training.implementation != "megatron":
+            raise NotModelled(
+                "layers that predict further tokens are modelled with implementation: megatron", "training.mtp_num_layers"
             )
         if training.loss == "fused" and training.implementation == "fast-kernels" and not spec.joined_loss:
             raise NotModelled(f"fast-kernels have no fused loss for {spec.model_type}: write eager", "training.loss")
@@ -285,12 +294,13 @@ def _kv_cache(job: Job, model: Model, place: Topology, rest: int, beside: Overhe
     return kv_cache(job.serving, model.spec, place, rest, beside.total_bytes, card.memory_bytes)
 
 
-def _parameters(build: Builder, model: Model, place: Topology) -> Parameters:
-    """Of the whole model, adapters included; a tensor-parallel rank holds a part."""
-    whole = build.parameters if place.gpus == place.data else parameters(model.spec)
+def _parameters(build: Builder, model: Model, place: Topology, job: Job) -> Parameters:
+    """Of the whole model, adapters included, layers that predict further tokens not; a tensor-parallel rank holds a part."""
+    here = place.gpus == place.data and not job.training.mtp_num_layers
+    whole = build.parameters if here else parameters(model.spec)
     return Parameters(
         total=sum(p.total for p in whole),
-        trainable=sum(p.total for p in (build.parameters if place.gpus == place.data else whole) if p.trainable),
+        trainable=sum(p.total for p in whole if p.trainable),
         active=sum(p.active * p.times for p in whole),
     )
 

@@ -95,6 +95,13 @@ def _of_megatron(job: Job, place: Topology) -> list[str]:
     ]
     if place.strategy == "zero1":
         said.append(f"its distributed optimizer: float32 weights and states in {place.data * place.context} parts")
+    if job.training.mtp_num_layers:
+        said.append("layers that predict further tokens are on the last stage; parameters are counted without them")
+    if job.training.fp8:
+        said.append(
+            f"linear modules of the layers in fp8, {job.training.fp8.recipe}, as the source of Transformer Engine 2.11 has it; "
+            "what they save for backward was held against no run"
+        )
     if place.pipeline > 1:
         said.append("pipeline 1F1B: a stage holds as many micro-batches as there are stages from it on")
     if place.context > 1:

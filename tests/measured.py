@@ -64,6 +64,11 @@ def _read(name: str) -> dict[str, Any]:
     return found
 
 
+def megatron_functional() -> dict[str, Any]:
+    """What Megatron-LM's functional tests allocate between steps, with fp8 and without."""
+    return _read("megatron_functional")
+
+
 def megatron_runs() -> list[dict[str, Any]]:
     """One record per way of spreading a model over eight B200, with its `job` and `name`."""
     table = _read("megatron_b200")

@@ -26,6 +26,7 @@ def job(
 
 
 EVERY_SECOND = {"activation_checkpointing": {"every": 2}}
+FP8 = {"recipe": "delayed", "format": "e4m3", "param_gather": True, "amax_history_len": 1024}
 ALL = dict.fromkeys(("parameters", "gradients", "optimizer"), "cpu")
 JOBS = [
     ("deepspeed", job({"strategy": "ddp"}, {"precision": "32-true"})),
@@ -46,6 +47,16 @@ JOBS = [
     ("torchtitan", job({"strategy": "ddp"}, {"precision": "32-true", "activation_checkpointing": "selective"})),
     ("megatron", job({"tensor": 8}, {"implementation": "megatron", "loss": "fused", "activation_checkpointing": "none"})),
     ("megatron", job({"tensor": 4, "pipeline": 2, "strategy": "ddp", "sequence": False}, {"implementation": "megatron"})),
+    (
+        "megatron",
+        job(
+            {"tensor": 2, "strategy": "zero1"},
+            {"implementation": "megatron", "fp8": FP8, "activation_checkpointing": "selective"},
+        ),
+    ),
+    ("megatron", job({"pipeline": 2}, {"implementation": "megatron", "activation_checkpointing": {"uniform": 4}})),
+    ("megatron", job({}, {"implementation": "megatron", "activation_checkpointing": {"modules": ["core_attn", "mlp"]}})),
+    ("megatron", job({"tensor": 2}, {"implementation": "megatron", "mtp_num_layers": 1})),
     ("megatron", job({"context": 2, "pipeline": 2}, {"implementation": "megatron", "activation_checkpointing": {"layers": 3}})),
 ]
 FIELDS = {
@@ -60,7 +71,7 @@ FIELDS = {
         "reshard_after_forward",
         "sequence",
     ),
-    "training": ("precision", "micro_batch_size", "activation_checkpointing", "loss"),
+    "training": ("precision", "micro_batch_size", "activation_checkpointing", "loss", "fp8", "mtp_num_layers"),
     "offload": ("optimizer", "parameters"),
     "hardware": ("gpus", "nodes"),
 }
@@ -148,7 +159,8 @@ BAD = [
     ("megatron", "", "no arguments"),
     ("megatron", "--micro-batch-size zero", "no whole number"),
     ("megatron", "--bf16 'open", "cannot be split"),
-    ("megatron", "--recompute-granularity selective", "is read with"),
+    ("megatron", "--recompute-granularity some --recompute-num-layers 2", "write full, by block or uniform, or selective"),
+    ("megatron", "--fp8-format e5m2", "training.fp8.format"),
     ("nemo", "", "no format"),
     ("deepspeed", '{"gradient_clipping": "lots"}', "deepspeed.gradient_clipping: 'lots' is no number"),
     ("accelerate", "distributed_type: DEEPSPEED\ndeepspeed_config: {gradient_clipping: lots}", "'lots' is no number"),

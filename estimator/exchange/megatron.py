@@ -1,4 +1,4 @@
-"""Megatron-LM's arguments: degrees, its distributed optimizer, precision, recomputation and batches.
+"""Megatron-LM's arguments: degrees, its distributed optimizer, precision, fp8, recomputation and batches.
 
 megatron/training/arguments.py at 23e00ed (Core 0.15).
 """
@@ -11,6 +11,7 @@ from typing import Any
 from estimator.errors import InvalidJob
 from estimator.exchange.found import Found
 from estimator.job import CheckpointForm, Job
+from estimator.job.fp8 import Fp8
 
 DEGREES = {
     "tensor": "--tensor-model-parallel-size",
@@ -27,7 +28,11 @@ USUAL = frozenset(
         "--cp-comm-type",
         "--cross-entropy-fusion-impl",
         "--disable-bias-linear",
+        "--fp8-amax-compute-algo",
+        "--fp8-interval",
+        "--fp8-margin",
         "--moe-grouped-gemm",
+        "--mtp-loss-scaling-factor",
         "--moe-pad-expert-input-to-capacity",
         "--moe-permute-fusion",
         "--moe-token-dispatcher-type",
@@ -37,7 +42,21 @@ USUAL = frozenset(
     }
 )
 """What our model of Megatron-Core takes for granted."""
-MATTERS = ("parallel", "pipeline", "recompute", "fp8", "overlap", "offload", "fsdp", "moe", "cp-", "cross-entropy", "virtual")
+MATTERS = (
+    "parallel",
+    "pipeline",
+    "recompute",
+    "fp8",
+    "in-bf16",
+    "layers-bf16",
+    "overlap",
+    "offload",
+    "fsdp",
+    "moe",
+    "cp-",
+    "cross-entropy",
+    "virtual",
+)
 """Parts of the names of arguments that may change what a rank holds."""
 
 
@@ -57,21 +76,36 @@ def write(job: Job) -> str:
     lines += [f"--micro-batch-size {training.micro_batch_size}", f"--global-batch-size {batch}"]
     lines += [f"--seq-length {training.sequence_length}", PRECISIONS[training.precision]]
     lines += ["--accumulate-allreduce-grads-in-fp32"] * (training.precision == "megatron-bf16")
+    lines += [] if training.fp8 is None else _fp8(training.fp8)
     lines += ["--cross-entropy-loss-fusion", "--cross-entropy-fusion-impl te"] * (training.loss == "fused")
+    lines += [f"--mtp-num-layers {training.mtp_num_layers}"] * (training.mtp_num_layers is not None)
     if training.expert_capacity_factor is not None:
         lines += [f"--moe-expert-capacity-factor {training.expert_capacity_factor}", "--moe-pad-expert-input-to-capacity"]
     return "\n".join([*lines, *_recomputation(training.activation_checkpointing)]) + "\n"
 
 
+def _fp8(asked: Fp8) -> list[str]:
+    lines = [f"--fp8-format {asked.format}", f"--fp8-recipe {asked.recipe}", *["--fp8-param-gather"] * asked.param_gather]
+    return lines + [f"--fp8-amax-history-len {asked.amax_history_len}"] * (asked.recipe == "delayed")
+
+
 def _recomputation(asked: str | CheckpointForm) -> list[str]:
     if asked == "none":
         return []
-    full = ["--recompute-granularity full"]
-    if asked == "full":
-        return [*full, "--recompute-method uniform", "--recompute-num-layers 1"]
-    if isinstance(asked, CheckpointForm) and asked.layers is not None:
-        return [*full, "--recompute-method block", f"--recompute-num-layers {asked.layers}"]
-    raise InvalidJob("only none, full and {layers: m} are written for Megatron-LM", "training.activation_checkpointing")
+    selective, full = "--recompute-granularity selective", "--recompute-granularity full"
+    if asked == "selective":
+        return [selective]
+    form = CheckpointForm(uniform=1) if asked == "full" else asked
+    if isinstance(form, CheckpointForm):
+        if form.modules:
+            return [selective, f"--recompute-modules {' '.join(form.modules)}"]
+        for method, count in (("uniform", form.uniform), ("block", form.layers)):
+            if count:
+                return [full, f"--recompute-method {method}", f"--recompute-num-layers {count}"]
+    raise InvalidJob(
+        "only none, full, selective, {layers: m}, {uniform: n} and {modules: [...]} are written for Megatron-LM",
+        "training.activation_checkpointing",
+    )
 
 
 def read(text: str) -> Found:
@@ -84,8 +118,12 @@ def read(text: str) -> Found:
         parallelism["sequence"] = "--sequence-parallel" in given
     training: dict[str, Any] = {"implementation": "megatron", "micro_batch_size": _number(given, "--micro-batch-size")}
     training["precision"] = "megatron-fp16" if "--fp16" in given else "megatron-bf16"
+    if "--fp8-format" in given:
+        training["fp8"] = _read_fp8(given)
     if "--seq-length" in given:
         training["sequence_length"] = _number(given, "--seq-length")
+    if "--mtp-num-layers" in given:
+        training["mtp_num_layers"] = _number(given, "--mtp-num-layers")
     if "--cross-entropy-loss-fusion" in given:
         training["loss"] = "fused"
     if "--moe-expert-capacity-factor" in given:
@@ -105,7 +143,13 @@ READ = (
     "--moe-expert-capacity-factor",
     "--recompute-granularity",
     "--recompute-method",
+    "--recompute-modules",
     "--recompute-num-layers",
+    "--mtp-num-layers",
+    "--fp8-format",
+    "--fp8-recipe",
+    "--fp8-param-gather",
+    "--fp8-amax-history-len",
 )
 
 
@@ -142,17 +186,28 @@ def _amount(given: dict[str, str], flag: str) -> float:
         raise InvalidJob(f"{given[flag]!r} is no number", f"megatron {flag}") from None
 
 
+def _read_fp8(given: dict[str, str]) -> dict[str, Any]:
+    """The fields of `training.fp8`, whose own check says what is none."""
+    asked: dict[str, Any] = {"format": given["--fp8-format"], "recipe": given.get("--fp8-recipe", "delayed")}
+    if "--fp8-amax-history-len" in given and asked["recipe"] == "delayed":
+        asked["amax_history_len"] = _number(given, "--fp8-amax-history-len")
+    return asked | {"param_gather": True} if "--fp8-param-gather" in given else asked
+
+
 def _read_recomputation(given: dict[str, str]) -> Any:
     granularity = given.get("--recompute-granularity")
     if granularity is None:
         return "none"
-    if granularity == "full":
-        count = _number(given, "--recompute-num-layers", least=0)
-        if given.get("--recompute-method") == "block":
-            return {"layers": count} if count else "none"
-        if count == 1:
-            return "full"
+    if granularity == "selective":
+        modules = given.get("--recompute-modules", "").split()
+        return {"modules": modules} if modules else "selective"
+    count, method = _number(given, "--recompute-num-layers", least=0), given.get("--recompute-method")
+    if granularity == "full" and method == "block":
+        return {"layers": count} if count else "none"
+    if granularity == "full" and method in (None, "uniform") and count:
+        return {"uniform": count} if count > 1 else "full"
     raise InvalidJob(
-        f"--recompute-granularity {granularity} is read with --recompute-method block, or uniform of one layer each, only",
+        f"{granularity} with --recompute-method {method or 'left out'} and --recompute-num-layers {count} is nothing that "
+        "Megatron-LM does; write full, by block or uniform, or selective",
         "megatron --recompute-granularity",
     )

@@ -10,6 +10,7 @@ from pydantic import Field, model_validator
 from estimator.job.adapter import Adapter
 from estimator.job.dtypes import Dtypes
 from estimator.job.evaluation import Evaluation
+from estimator.job.fp8 import Fp8
 from estimator.job.objective import OneObjective
 from estimator.job.optimizer import ALIASES, Implementation, Optimizer
 from estimator.job.part import Bytes, Count, Length, Part, Storage, Tokens
@@ -39,6 +40,9 @@ class CheckpointForm(Part):
     segments: Annotated[int, Field(ge=1, le=2**20)] | None = Field(
         None, description="split the layers in so many segments, each recomputed as a whole"
     )
+    uniform: Annotated[int, Field(ge=1, le=2**20)] | None = Field(
+        None, description="runs of so many layers, each recomputed as a whole (Megatron-LM's --recompute-method uniform)"
+    )
     layers: Annotated[int, Field(ge=1, le=2**20)] | None = Field(None, description="recompute the first so many layers")
     operations: Operations | None = Field(
         None,
@@ -47,7 +51,8 @@ class CheckpointForm(Part):
     )
     modules: Annotated[list[str], Field(min_length=1, max_length=8)] | None = Field(
         None,
-        description="recompute these modules of each layer: mlp, self_attn, ... as transformers calls them, or core_attention",
+        description="recompute these modules of each layer: mlp, self_attn, ... as transformers calls them, or core_attention; "
+        "with implementation: megatron as --recompute-modules calls them",
     )
     mix: dict[Literal["full"] | Operations, Annotated[int, Field(ge=0, le=2**20)]] | None = Field(
         None, description="recompute the first layers, so many in each way, in this order: full, attention, torchtitan, products"
@@ -60,7 +65,7 @@ class CheckpointForm(Part):
     def _just_one(self) -> CheckpointForm:
         given = [name for name in type(self).model_fields if getattr(self, name) is not None]
         if len(given) != 1:
-            raise ValueError("give exactly one of every, segments, layers, operations, modules, mix and budget")
+            raise ValueError("give exactly one of every, segments, uniform, layers, operations, modules, mix and budget")
         return self
 
 
@@ -89,6 +94,7 @@ class Training(Part):
     float8: Literal["tensorwise", "rowwise", "rowwise_with_gw_hp"] | None = Field(
         None, description="products of the layers' linear modules in fp8: torchao's recipe (convert_to_float8_training)"
     )
+    fp8: Fp8 | None = Field(None, description="the same by Transformer Engine, under implementation: megatron")
     tf32: bool = Field(
         False, description="float32 matrix products in TF32 (torch.backends.cuda.matmul.allow_tf32): time, no bytes"
     )
@@ -137,6 +143,9 @@ class Training(Part):
     )
     expert_imbalance: Annotated[float, Field(ge=1, le=1024)] = Field(
         1.0, description="rows of the fullest rank's experts relative to the mean, where there is no capacity factor"
+    )
+    mtp_num_layers: Annotated[int, Field(ge=1, le=64)] | None = Field(
+        None, description="layers after the last that predict further tokens, under implementation: megatron (--mtp-num-layers)"
     )
     transformers_release: Literal["5", "4.48", "4.45"] = Field(
         "5", description="whose loss, and other operations that changed: those of transformers 5, of 4.46 to 4.49, or of before"

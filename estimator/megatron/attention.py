@@ -7,11 +7,15 @@ and transformer_engine/pytorch/attention (release 2.11): cuDNN's fused attention
 
 from __future__ import annotations
 
+from functools import partial
+
 from estimator.families.build import Builder
 from estimator.megatron.config import Config
-from estimator.megatron.linear import Norm, NormLinear, RowLinear, Split
+from estimator.megatron.execution import CORE_ATTENTION, Execution
+from estimator.megatron.linear import Norm, Split
 from estimator.tape.attention import cudnn, flash
 from estimator.tape.autograd import Gradient, attach, record
+from estimator.tape.checkpoint import reentrant_checkpoint
 from estimator.tape.collectives import Group, all_to_all
 from estimator.tape.layout import Shape
 from estimator.tape.tensor import Tensor, output, unary
@@ -23,26 +27,27 @@ HOPPER = (9, 0)
 class SelfAttention:
     """Heads and their groups are split over tensor-parallel ranks; queries, keys and values are one product, grouped."""
 
-    def __init__(self, config: Config, build: Builder, ranks: Split, context: Group):
+    def __init__(self, config: Config, build: Builder, ranks: Split, context: Group, how: Execution):
         tensor, size = ranks.group.size, config.head_dim
         self.groups, self.shared = config.groups // tensor, config.heads // config.groups
-        self.size, self.context = size, context
+        self.size, self.context, self.how = size, context, how
         outputs = self.groups * (self.shared + 2) * size
         gain = Norm(build.parameter("input_layernorm.weight", (config.hidden,)), None)
-        weight = build.parameter("self_attention.linear_qkv.weight", (outputs, config.hidden))
+        weight = how.weight(build, "self_attention.linear_qkv.weight", (outputs, config.hidden))
         bias = build.parameter("self_attention.linear_qkv.bias", (outputs,)) if config.qkv_bias else None
-        self.linear_qkv = NormLinear(gain, weight, bias, ranks)
+        self.linear_qkv = how.norm_linear(build, gain, weight, bias, ranks)
         self.norms = [
             Norm(build.parameter(f"self_attention.{name}_layernorm.weight", (size,)), None) for name in "qk" if config.qk_norm
         ]
         inputs = self.groups * self.shared * size
-        self.linear_proj = RowLinear(build.parameter("self_attention.linear_proj.weight", (config.hidden, inputs)), None, ranks)
+        proj = how.weight(build, "self_attention.linear_proj.weight", (config.hidden, inputs))
+        self.linear_proj = how.row(build, proj, ranks, of_attention=True)
 
     def __call__(self, hidden: Tensor, frequencies: Tensor) -> Tensor:
         q, k, v = self.heads(hidden)
         q = rotate(q, frequencies)
         k = rotate(k, frequencies)
-        out = attend(q, k, v, self.context)
+        out = core(q, k, v, self.context, self.how)
         return self.linear_proj(reshape(out, (*out.shape[:2], -1)))
 
     def heads(self, hidden: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -67,6 +72,14 @@ def rotate(x: Tensor, frequencies: Tensor) -> Tensor:
 
     node = record("FusedRoPE", (x,), (frequencies,), backward)
     return attach(node, output("fused_rope", (x,), x.shape, x.dtype))
+
+
+def core(q: Tensor, k: Tensor, v: Tensor, context: Group, how: Execution) -> Tensor:
+    """Attention between its products, which may be recomputed by itself (`_checkpointed_attention_forward`)."""
+    if CORE_ATTENTION not in how.recomputed:
+        return attend(q, k, v, context)
+    out: Tensor = reentrant_checkpoint(partial(attend, context=context), q, k, v)
+    return out
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, context: Group) -> Tensor:

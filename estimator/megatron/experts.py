@@ -8,19 +8,22 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import partial
 from math import prod
 
 from estimator import dtypes
 from estimator.families.build import Builder
 from estimator.megatron.config import Config, Mixture
+from estimator.megatron.execution import LAYER_NORM, MOE, MOE_ACTIVATION, SHARED_EXPERTS, Execution
 from estimator.megatron.latent import gathered
 from estimator.megatron.layer import Mlp
 from estimator.megatron.linear import Norm, Split
+from estimator.megatron.recomputed import discarding
 from estimator.tape.autograd import Gradient, attach, record
+from estimator.tape.checkpoint import reentrant_checkpoint
 from estimator.tape.collectives import Group, all_to_all, reduce_scatter
 from estimator.tape.layout import Shape
 from estimator.tape.pointwise import add, mul, mul_scalar, sigmoid, softmax, to
-from estimator.tape.tape import GROUPED
 from estimator.tape.tensor import Tensor, empty, like, output, unary
 from estimator.tape.views import reshape
 
@@ -50,19 +53,24 @@ class Dispatch:
 class MoeLayer:
     """The layer's norm, the router, the experts of this rank, and those that every token passes."""
 
-    def __init__(self, config: Config, mixture: Mixture, build: Builder, ranks: Split, dispatch: Dispatch):
-        self.mixture, self.dispatch = mixture, dispatch
+    def __init__(self, config: Config, mixture: Mixture, build: Builder, ranks: Split, dispatch: Dispatch, how: Execution):
+        self.mixture, self.dispatch, self.how = mixture, dispatch, how
         self.pre_mlp_layernorm = Norm(build.parameter("pre_mlp_layernorm.weight", (config.hidden,)), None)
         self.router = build.parameter("mlp.router.weight", (mixture.experts, config.hidden))
         local, width = mixture.experts // dispatch.expert.size, mixture.width // dispatch.tensor.size
         used = mixture.per_token
-        self.fc1 = _experts(build, "linear_fc1", local, (2 * width, config.hidden), used / mixture.experts)
-        self.fc2 = _experts(build, "linear_fc2", local, (config.hidden, width), used / mixture.experts)
-        self.shared = Mlp(config, build, ranks, "mlp.shared_experts", mixture.shared, norm=False) if mixture.shared else None
+        fc1 = _experts(build, how, "linear_fc1", local, (2 * width, config.hidden), used / mixture.experts)
+        fc2 = _experts(build, how, "linear_fc2", local, (config.hidden, width), used / mixture.experts)
+        self.local, self.fc1, self.fc2 = local, how.grouped(build, fc1), how.grouped(build, fc2, of_activation=True)
+        self.shared = Mlp(config, build, ranks, how, "mlp.shared_experts", mixture.shared, norm=False) if mixture.shared else None
         self.gate = build.parameter("mlp.shared_experts.gate_weight", (1, config.hidden)) if mixture.shared_gate else None
 
     def __call__(self, hidden: Tensor) -> Tensor:
-        return self.run(self.pre_mlp_layernorm(hidden))
+        recomputed = self.how.recomputed
+        run = partial(reentrant_checkpoint, self.run) if MOE in recomputed else self.run
+        if LAYER_NORM in recomputed:
+            return discarding(run, self.pre_mlp_layernorm, hidden)
+        return run(self.pre_mlp_layernorm(hidden))
 
     def run(self, hidden: Tensor) -> Tensor:
         """As `custom_forward` holds them: rows before and after they were sent, and the experts' results, live to its end."""
@@ -93,7 +101,9 @@ class MoeLayer:
 
     def computed(self, rows: Tensor, probs: Tensor, hidden: Tensor) -> tuple[Tensor, Tensor | None]:
         """The experts' results for the rows that arrived, and for all tokens that of the shared ones."""
-        shared = None if self.shared is None else self._shared(hidden)
+        shared = None
+        if self.shared is not None:
+            shared = reentrant_checkpoint(self._shared, hidden) if SHARED_EXPERTS in self.how.recomputed else self._shared(hidden)
         tensor = self.dispatch.tensor
         if tensor.size > 1:
             rows, probs = gathered(rows, tensor), gathered(probs, tensor)
@@ -102,9 +112,24 @@ class MoeLayer:
         return (_summed(out, tensor) if tensor.size > 1 else out), shared
 
     def _experts(self, rows: Tensor, probs: Tensor) -> Tensor:
-        inner = grouped(rows, self.fc1)
-        inner = weighted_swiglu(inner, probs)
-        return grouped(inner, self.fc2)
+        before, padded = rows.shape[0], self._padded(rows.shape[0])
+        if padded:
+            rows, probs = _resized(rows, padded), _resized(probs, padded)
+        inner = self.fc1(rows)
+        if MOE_ACTIVATION in self.how.recomputed:
+            out = discarding(self.fc2, weighted_swiglu, inner, probs)
+        else:
+            inner = weighted_swiglu(inner, probs)
+            out = self.fc2(inner)
+        return _resized(out, before) if padded else out
+
+    def _padded(self, rows: int) -> int:
+        """Rows, with each expert's filled up for products in fp8 (`Fp8Padding`); 0 where all have a capacity that suits."""
+        if self.how.fp8 is None:
+            return 0
+        step = self.local * self.how.fp8.alignment
+        padded = -(-rows // step) * step
+        return 0 if padded == rows and self.dispatch.capacity is not None else padded
 
     def _shared(self, hidden: Tensor) -> Tensor:
         assert self.shared is not None
@@ -210,32 +235,20 @@ def _summed(x: Tensor, group: Group) -> Tensor:
     return attach(node, reduce_scatter(x, group))
 
 
+def _resized(x: Tensor, rows: int) -> Tensor:
+    """Rows put in or taken out in a copy, each way."""
+    before = x.shape
+    node = record("Fp8Padding", (x,), (), lambda g: output("unpad", (g,), before, g.dtype))
+    return attach(node, output("pad", (x,), (rows, *before[1:]), x.dtype))
+
+
 def weighted_swiglu(x: Tensor, probs: Tensor) -> Tensor:
     """SwiGLU times a number per row, in one kernel each way (`WeightedSwiGLUFunction`). Saves both."""
     node = record("WeightedSwiGLU", (x, probs), (x, probs), lambda g, x, p: (unary("swiglu_back", x), unary("sum", p)))
     return attach(node, output("weighted_swiglu", (x,), (x.shape[0], x.shape[1] // 2), x.dtype))
 
 
-def grouped(x: Tensor, weights: Tensor) -> Tensor:
-    """Each expert's rows through its weight (Transformer Engine's `GroupedLinear`). Saves its input, and lets go of it when the
-    weights' gradients are added up."""
-    experts, outputs, inputs = weights.shape
-    rows = x.shape[0] // experts
-
-    def backward(g: Tensor, x: Tensor) -> tuple[Gradient, Gradient]:
-        gradient = empty(g.tape, x.shape, g.dtype, "grouped_gemm")
-        g.tape.multiply(rows, inputs, outputs, g.dtype, experts, GROUPED)
-        g.tape.multiply(outputs, inputs, rows, g.dtype, experts, GROUPED, 8)  # added to `main_grad`
-        x.storage.release()
-        return gradient, None
-
-    node = record("GroupedLinear", (x, weights), (x,), backward)
-    x.tape.multiply(rows, outputs, inputs, x.dtype, experts, GROUPED)
-    assert inputs == x.shape[1]
-    return attach(node, empty(x.tape, (x.shape[0], outputs), x.dtype, "grouped_gemm"))
-
-
-def _experts(build: Builder, name: str, local: int, shape: tuple[int, int], used: float) -> Tensor:
+def _experts(build: Builder, how: Execution, name: str, local: int, shape: tuple[int, int], used: float) -> Tensor:
     """The weights of this rank's experts, of which a token uses so large a part."""
     count = local * prod(shape)
-    return build.parameter(f"mlp.experts.{name}.weight", (local, *shape), active=round(count * used))
+    return how.weight(build, f"mlp.experts.{name}.weight", (local, *shape), active=round(count * used))

@@ -6,11 +6,15 @@ place, keys and values are written to new tensors. The first products are not sp
 
 from __future__ import annotations
 
+from functools import partial
+
 from estimator.families.build import Builder
 from estimator.families.modules import Module
-from estimator.megatron.attention import attend
+from estimator.megatron.attention import core
 from estimator.megatron.config import Config, Latent
-from estimator.megatron.linear import ColumnLinear, Norm, NormLinear, RowLinear, Split
+from estimator.megatron.execution import LAYER_NORM, UP_PROJECTION, Execution
+from estimator.megatron.linear import Norm, Split
+from estimator.megatron.recomputed import discarding
 from estimator.tape.autograd import Gradient, attach, record
 from estimator.tape.collectives import Group, all_gather, reduce_scatter
 from estimator.tape.tensor import Tensor, output
@@ -22,43 +26,61 @@ ALONE = Group("tensor")
 class LatentAttention:
     """The layer's norm stands by itself, as two products read its result."""
 
-    def __init__(self, config: Config, latent: Latent, build: Builder, ranks: Split, context: Group):
+    def __init__(self, config: Config, latent: Latent, build: Builder, ranks: Split, context: Group, how: Execution):
         name, hidden, heads = "self_attention.", config.hidden, config.heads // ranks.group.size
-        self.latent, self.heads, self.ranks, self.context = latent, heads, ranks, context
+        self.latent, self.heads, self.ranks, self.context, self.how = latent, heads, ranks, context, how
         self.input_layernorm = Norm(build.parameter("input_layernorm.weight", (hidden,)), None)
         duplicated = Split(ALONE, False)
         queries = heads * (latent.plain + latent.rotary)
         self.q_down: Module | None = None
         self.q_up: Module
         if latent.queries is None:
-            self.q_up = ColumnLinear(build.parameter(name + "linear_q_proj.weight", (queries, hidden)), None, ranks)
+            self.q_up = how.column(build, how.weight(build, name + "linear_q_proj.weight", (queries, hidden)), ranks)
         else:
-            down = build.parameter(name + "linear_q_down_proj.weight", (latent.queries, hidden))
-            self.q_down = ColumnLinear(down, None, duplicated)
+            down = how.weight(build, name + "linear_q_down_proj.weight", (latent.queries, hidden))
+            self.q_down = how.column(build, down, duplicated, of_norm=True)
             self.q_up = self._up(build, name + "linear_q_up_proj", latent.queries, queries)
-        down = build.parameter(name + "linear_kv_down_proj.weight", (latent.keys + latent.rotary, hidden))
-        self.kv_down = ColumnLinear(down, None, duplicated)
+        down = how.weight(build, name + "linear_kv_down_proj.weight", (latent.keys + latent.rotary, hidden))
+        self.kv_down = how.column(build, down, duplicated, of_norm=True)
         self.kv_up = self._up(build, name + "linear_kv_up_proj", latent.keys, heads * (latent.plain + latent.value))
-        out = build.parameter(name + "linear_proj.weight", (hidden, heads * latent.value))
-        self.linear_proj = RowLinear(out, None, ranks)
+        out = how.weight(build, name + "linear_proj.weight", (hidden, heads * latent.value))
+        self.linear_proj = how.row(build, out, ranks, of_attention=True)
 
-    def _up(self, build: Builder, name: str, inputs: int, outputs: int) -> NormLinear:
+    def _up(self, build: Builder, name: str, inputs: int, outputs: int) -> Module:
         gain = Norm(build.parameter(name + ".layer_norm_weight", (inputs,)), None)
-        return NormLinear(gain, build.parameter(name + ".weight", (outputs, inputs)), None, self.ranks)
+        return self.how.norm_linear(build, gain, self.how.weight(build, name + ".weight", (outputs, inputs)), None, self.ranks)
 
     def __call__(self, hidden: Tensor, frequencies: Tensor) -> Tensor:
-        q, k, v = self.project(self.input_layernorm(hidden), frequencies)
-        out = attend(q, k, v, self.context)
+        attended = partial(self.attended, frequencies)
+        if LAYER_NORM in self.how.recomputed:
+            return discarding(attended, self.input_layernorm, hidden)
+        return attended(self.input_layernorm(hidden))
+
+    def attended(self, frequencies: Tensor, hidden: Tensor) -> Tensor:
+        """What attention makes of hidden states."""
+        project, attend = partial(self.project, frequencies), partial(core, context=self.context, how=self.how)
+        if UP_PROJECTION in self.how.recomputed:
+            out = discarding(attend, project, *self.compressed(hidden))
+        else:
+            q, k, v = project(*self.compressed(hidden))
+            out = attend(q, k, v)
         return self.linear_proj(reshape(out, (*out.shape[:2], -1)))
 
-    def project(self, hidden: Tensor, frequencies: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries, keys and values, [tokens, sequences, heads, size]."""
+    def compressed(self, hidden: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """What queries are made of, and what keys and values are; and what all heads' keys share, of all tokens."""
         latent = self.latent
         q_compressed = hidden if self.q_down is None else self.q_down(hidden)
         combined = self.kv_down(hidden)
         kv_compressed, rotary = split(combined, (latent.keys, latent.rotary), 2)
         if self.ranks.sequence:
             rotary = gathered(rotary, self.ranks.group)
+        return q_compressed, kv_compressed, rotary
+
+    def project(
+        self, frequencies: Tensor, q_compressed: Tensor, kv_compressed: Tensor, rotary: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys and values, [tokens, sequences, heads, size]."""
+        latent = self.latent
         q = self.q_up(q_compressed)
         q = reshape(q, (*q.shape[:2], self.heads, latent.plain + latent.rotary))
         kv = self.kv_up(kv_compressed)

@@ -11,7 +11,8 @@ from collections.abc import Callable
 from estimator.families.build import Builder
 from estimator.families.modules import Module
 from estimator.megatron.config import Config
-from estimator.megatron.linear import ColumnLinear, Norm, NormLinear, RowLinear, Split
+from estimator.megatron.execution import SHARED_EXPERTS, Execution
+from estimator.megatron.linear import Norm, Split
 from estimator.tape.autograd import attach, record
 from estimator.tape.pointwise import add
 from estimator.tape.tensor import Tensor, output
@@ -20,16 +21,19 @@ from estimator.tape.tensor import Tensor, output
 class Mlp:
     """Gate and value are one product. With `norm` the layer's norm is part of it."""
 
-    def __init__(self, config: Config, build: Builder, ranks: Split, name: str = "mlp", width: int = 0, norm: bool = True):
+    def __init__(
+        self, config: Config, build: Builder, ranks: Split, how: Execution, name: str = "mlp", width: int = 0, norm: bool = True
+    ):
         width = (width or config.width) // ranks.group.size
         fc1 = (2 * width, config.hidden)
         self.linear_fc1: Module
         if norm:
             gain = Norm(build.parameter("pre_mlp_layernorm.weight", (config.hidden,)), None)
-            self.linear_fc1 = NormLinear(gain, build.parameter(f"{name}.linear_fc1.weight", fc1), None, ranks)
+            self.linear_fc1 = how.norm_linear(build, gain, how.weight(build, f"{name}.linear_fc1.weight", fc1), None, ranks)
         else:
-            self.linear_fc1 = ColumnLinear(build.parameter(f"{name}.linear_fc1.weight", fc1), None, ranks)
-        self.linear_fc2 = RowLinear(build.parameter(f"{name}.linear_fc2.weight", (config.hidden, width)), None, ranks)
+            alone = SHARED_EXPERTS not in how.recomputed
+            self.linear_fc1 = how.column(build, how.weight(build, f"{name}.linear_fc1.weight", fc1), ranks, of_norm=alone)
+        self.linear_fc2 = how.row(build, how.weight(build, f"{name}.linear_fc2.weight", (config.hidden, width)), ranks)
 
     def __call__(self, hidden: Tensor) -> Tensor:
         inner = self.linear_fc1(hidden)

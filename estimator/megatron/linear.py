@@ -17,6 +17,7 @@ from estimator import dtypes
 from estimator.tape.autograd import Gradient, attach, record
 from estimator.tape.collectives import Group, all_gather, all_reduce, reduce_scatter
 from estimator.tape.layout import Shape
+from estimator.tape.tape import GROUPED
 from estimator.tape.tensor import Tensor, empty, output, unary
 
 
@@ -38,9 +39,14 @@ class Split:
 
 def norm(x: Tensor, weight: Tensor, bias: Tensor | None) -> tuple[Tensor, list[Tensor]]:
     """RMSNorm, or with a bias LayerNorm: the result, and what it keeps per row."""
-    rows = (prod(x.shape[:-1]),)
     out = unary("norm", x)
-    return out, [empty(x.tape, rows, dtypes.float32, "norm") for _ in range(1 if bias is None else 2)]
+    return out, statistics(x, bias)
+
+
+def statistics(x: Tensor, bias: Tensor | None) -> list[Tensor]:
+    """What a norm keeps per row."""
+    rows = (prod(x.shape[:-1]),)
+    return [empty(x.tape, rows, dtypes.float32, "norm") for _ in range(1 if bias is None else 2)]
 
 
 class Norm:
@@ -131,6 +137,25 @@ class RowLinear:
         node = record("Linear", (x, weight), (x,), backward)
         whole = _product(x, (*x.shape[:-1], weight.shape[0]), weight.shape[1])
         return attach(node, split.reduced(whole))
+
+
+def grouped(x: Tensor, weights: Tensor) -> Tensor:
+    """Each expert's rows through its weight (Transformer Engine's `GroupedLinear`). Saves its input, and lets go of it when the
+    weights' gradients are added up."""
+    experts, outputs, inputs = weights.shape
+    rows = x.shape[0] // experts
+
+    def backward(g: Tensor, x: Tensor) -> tuple[Gradient, Gradient]:
+        gradient = empty(g.tape, x.shape, g.dtype, "grouped_gemm")
+        g.tape.multiply(rows, inputs, outputs, g.dtype, experts, GROUPED)
+        g.tape.multiply(outputs, inputs, rows, g.dtype, experts, GROUPED, 8)  # added to `main_grad`
+        x.storage.release()
+        return gradient, None
+
+    node = record("GroupedLinear", (x, weights), (x,), backward)
+    x.tape.multiply(rows, outputs, inputs, x.dtype, experts, GROUPED)
+    assert inputs == x.shape[1]
+    return attach(node, empty(x.tape, (x.shape[0], outputs), x.dtype, "grouped_gemm"))
 
 
 class OutputLayer:

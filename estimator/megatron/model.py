@@ -8,24 +8,28 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from estimator import dtypes
 from estimator.families.build import Builder
 from estimator.families.heads import Batch
+from estimator.megatron.ahead import PredictionLayer, rolled, scored
 from estimator.megatron.attention import HOPPER, SelfAttention
 from estimator.megatron.config import Config
+from estimator.megatron.execution import MLP, Execution
 from estimator.megatron.experts import Dispatch, MoeLayer
 from estimator.megatron.latent import LatentAttention
 from estimator.megatron.layer import Mlp, TransformerLayer
 from estimator.megatron.linear import Norm, OutputLayer, Split
 from estimator.megatron.losses import Loss
 from estimator.tape.autograd import Gradient, attach, record
+from estimator.tape.checkpoint import reentrant_checkpoint
 from estimator.tape.collectives import Group, all_gather, reduce_scatter
 from estimator.tape.loss import embedding
-from estimator.tape.pointwise import add_scalar, mul
+from estimator.tape.pointwise import add_scalar, mul, mul_scalar
 from estimator.tape.tape import COMMUNICATION
 from estimator.tape.tensor import Tensor, empty, unary
-from estimator.tape.views import clone, contiguous, reshape, transpose
+from estimator.tape.views import cat, clone, contiguous, reshape, split, transpose
 from estimator.units import MIB
 
 WORKSPACE, WORKSPACE_HOPPER = 4 * MIB, 32 * MIB + 1024
@@ -36,7 +40,10 @@ GROUPED_STREAMS = 4
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a rank's part of a model is: which layers of the whole it has, and whether the first and the last stage's parts."""
+    """Where a rank's part of a model is: which layers of the whole it has, and whether the first and the last stage's parts.
+
+    `ahead`: layers after the last that predict tokens after the next one; whether they are recomputed.
+    """
 
     layers: range
     first: bool
@@ -44,6 +51,9 @@ class Place:
     tensor: Split
     context: Group
     dispatch: Dispatch
+    how: Execution
+    ahead: int = 0
+    ahead_recomputed: bool = False
 
 
 class Embedding:
@@ -92,13 +102,14 @@ class Stage:
     def __init__(self, config: Config, build: Builder, place: Place, batch: Batch, loss: Loss):
         self.config, self.place, self.batch = config, place, batch
         self.dtype, self.tape, self.loss = build.dtype, build.tape, loss
-        self.embedding = Embedding(config, build, place.tensor) if place.first else None
+        self.embedding = Embedding(config, build, place.tensor) if place.first or (place.last and place.ahead) else None
         kinds = [config.sparse[i] for i in place.layers]
         edge = 0 if place.last else 1  # the gradient that the last layer gets is the schedule's, and outlives it
         self.layers = build.layers(kinds, lambda sparse: self.layer(config, build, sparse), last=edge)
         if place.last:
             self.norm = Norm(build.parameter("decoder.final_layernorm.weight", (config.hidden,)), None)
             self.output_layer = OutputLayer(self.output_weight(build), place.tensor)
+        self.ahead = [self._ahead(config, build) for _ in range(place.ahead if place.last else 0)]
         self.held = self._lasting()
 
     def layer(self, config: Config, build: Builder, sparse: bool) -> TransformerLayer:
@@ -106,13 +117,19 @@ class Stage:
         place = self.place
         latent, mixture = config.latent, config.mixture
         attention = (
-            SelfAttention(config, build, place.tensor, place.context)
+            SelfAttention(config, build, place.tensor, place.context, place.how)
             if latent is None
-            else LatentAttention(config, latent, build, place.tensor, place.context)
+            else LatentAttention(config, latent, build, place.tensor, place.context, place.how)
         )
         if not sparse or mixture is None:
-            return TransformerLayer(attention, Mlp(config, build, place.tensor))
-        return TransformerLayer(attention, MoeLayer(config, mixture, build, place.tensor, place.dispatch))
+            mlp = Mlp(config, build, place.tensor, place.how)
+            return TransformerLayer(attention, partial(reentrant_checkpoint, mlp) if MLP in place.how.recomputed else mlp)
+        return TransformerLayer(attention, MoeLayer(config, mixture, build, place.tensor, place.dispatch, place.how))
+
+    def _ahead(self, config: Config, build: Builder) -> PredictionLayer:
+        """A layer that predicts one token further, with one of the last layer's kind."""
+        place, layer = self.place, self.layer(config, build, config.sparse[-1])
+        return PredictionLayer(config, build, place.tensor, place.how, layer, place.ahead_recomputed)
 
     def output_weight(self, build: Builder) -> Tensor:
         """The embedding's, if it is tied and here; else one of its own."""
@@ -152,22 +169,46 @@ class Stage:
 
     def forward(self, received: Tensor | None, *given: Tensor) -> tuple[Tensor, None]:
         """The loss on the last stage, hidden states on the others; from the batch on the first, else from what was received."""
-        hidden = self.embedding(given[0]) if self.embedding is not None else received
+        hidden = self.embedding(given[0]) if self.embedding is not None and self.place.first else received
         assert hidden is not None
         for layer in self.layers:
             hidden = layer(hidden, self.held[0])
         if not self.place.last:
             return hidden, None
-        _, labels, _, mask = given
+        ids, labels, _, mask = given
         with self.tape.losing():
-            losses = self._losses(self.norm(hidden), contiguous(transpose(labels, 0, 1)))
+            normed = self.norm(hidden)
+        states = self._states(normed, ids) if self.ahead else [normed]
+        del normed
+        with self.tape.losing():
+            losses = self._losses(states, labels, mask)
             weighted = mul(reshape(losses, (-1,)), reshape(mask, (-1,)))  # `loss_func` of pretrain_gpt.py
             return _sum(weighted), None
 
-    def _losses(self, hidden: Tensor, labels: Tensor) -> Tensor:
-        """The loss of each token, [sequences, tokens]."""
-        logits = self.output_layer(hidden)
-        losses = self.loss(logits, labels, self.place.tensor.group)
+    def _states(self, hidden: Tensor, ids: Tensor) -> list[Tensor]:
+        """Hidden states, and those of each layer ahead, as parts of one tensor."""
+        assert self.embedding is not None
+        states = [hidden]
+        for layer in self.ahead:
+            ids = rolled(ids)
+            embedded = self.embedding(ids)
+            states.append(layer(states[-1], embedded, self.held[0]))
+        return split(cat(states, 0), [hidden.shape[0]] * len(states), 0)
+
+    def _losses(self, states: list[Tensor], labels: Tensor, mask: Tensor) -> Tensor:
+        """The loss of each token, [sequences, tokens]; losses ahead come in in backward. The last logits ahead live on."""
+        hidden, *ahead = states
+        states.clear()
+        further = labels
+        for state in ahead:
+            logits = self.output_layer(state)
+            further, mask = rolled(further), rolled(mask)
+            hidden = scored(hidden, mul_scalar(mul(self._loss_of(logits, further), mask)))
+        main = self.output_layer(hidden)
+        return self._loss_of(main, labels)
+
+    def _loss_of(self, logits: Tensor, labels: Tensor) -> Tensor:
+        losses = self.loss(logits, contiguous(transpose(labels, 0, 1)), self.place.tensor.group)
         return contiguous(transpose(losses, 0, 1))
 
 

@@ -5,13 +5,16 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import accumulate
 
-from estimator.errors import InvalidJob, NotModelled
+from estimator.errors import InvalidJob
 from estimator.families.build import Builder
 from estimator.families.heads import Batch
 from estimator.families.layers import Checkpointing
-from estimator.job import Job, Parallelism, Training
+from estimator.job import CheckpointForm, Job, Parallelism, Training
+from estimator.megatron.ahead import PROJECTION
 from estimator.megatron.config import Config, config
+from estimator.megatron.execution import Execution, parts
 from estimator.megatron.experts import Dispatch
+from estimator.megatron.fp8 import Fp8
 from estimator.megatron.linear import Split
 from estimator.megatron.losses import LOSSES
 from estimator.megatron.model import Place, Stage
@@ -24,11 +27,12 @@ from estimator.tape.tape import AMPERE, GRADIENT, Gpu, Tape
 from estimator.tape.tensor import Tensor, empty
 from estimator.training.optimizers import optimizer
 from estimator.training.optimizers.base import alike
-from estimator.training.recipes import MEGATRON, Recipe
+from estimator.training.recipes import Recipe
 from estimator.training.recomputation import checkpointing
 from estimator.training.scaling import scaler
 
-OUTPUT = "output_layer"
+PRODUCTS = (".linear_", PROJECTION, "output_layer")
+"""Parts of the names of what products add gradients of to the buffer by themselves."""
 
 
 def trace_megatron(
@@ -38,7 +42,7 @@ def trace_megatron(
     training, found = job.training, config(spec)
     tape = Tape(gpu)
     tape.begin("load")
-    place = placed(found, topology, job.parallelism, training)
+    place = placed(found, topology, job.parallelism, training, gpu)
     assert precision.summed is not None
     data = Group("data", topology.data * topology.context)
     experts = Group("expert_data", topology.expert_data)
@@ -69,7 +73,7 @@ def trace_megatron(
     return build
 
 
-def placed(found: Config, topology: Topology, asked: Parallelism, training: Training) -> Place:
+def placed(found: Config, topology: Topology, asked: Parallelism, training: Training, gpu: Gpu) -> Place:
     """Where the ranks of `topology.stage` are."""
     layers = stages(found, topology.pipeline, asked)
     split = Split(Group("tensor", topology.tensor), bool(asked.sequence))
@@ -80,7 +84,18 @@ def placed(found: Config, topology: Topology, asked: Parallelism, training: Trai
         training.expert_capacity_factor,
         training.expert_imbalance,
     )
-    return Place(layers[topology.stage], topology.stage == 0, last, split, Group("context", topology.context), dispatch)
+    how = Execution(_fp8(training, gpu), parts(training.activation_checkpointing))
+    return Place(
+        layers[topology.stage],
+        topology.stage == 0,
+        last,
+        split,
+        Group("context", topology.context),
+        dispatch,
+        how,
+        training.mtp_num_layers or 0,
+        training.activation_checkpointing == "full",
+    )
 
 
 def stages(found: Config, count: int, asked: Parallelism) -> list[range]:
@@ -114,74 +129,30 @@ def candidates(found: Config, topology: Topology, asked: Parallelism) -> list[in
 
 def _recomputed(training: Training, layers: int) -> Checkpointing:
     """Megatron-Core recomputes with re-entrance (core/tensor_parallel/random.py, `CheckpointFunction`)."""
+    asked = training.activation_checkpointing
+    if parts(asked):
+        return Checkpointing()
+    if isinstance(asked, CheckpointForm) and asked.uniform:
+        if layers % asked.uniform:
+            raise InvalidJob(
+                f"the {layers} layers of a stage are no runs of {asked.uniform}", "training.activation_checkpointing.uniform"
+            )
+        return Checkpointing(segment=asked.uniform, reentrant=True)
     return replace(checkpointing(training, layers), reentrant=True)
+
+
+def _fp8(training: Training, gpu: Gpu) -> Fp8 | None:
+    """How products in fp8 are scaled. Data centres' Blackwell multiplies in any layout (`is_non_tn_fp8_gemm_supported`)."""
+    asked = training.fp8
+    if asked is None:
+        return None
+    turns = not ((10, 0) <= gpu.capability < (12, 0) or gpu.capability >= (13, 0))
+    return Fp8(asked.recipe, turns, asked.param_gather, asked.amax_history_len)
 
 
 def _dummies(build: Builder) -> list[Tensor]:
     """What autograd gets for a weight's gradient that a product has added to the buffer: one tensor per shape, kept for good."""
-    products = [p.tensor for p in build.parameters if p.name.endswith(".weight") and (".linear_" in p.name or OUTPUT in p.name)]
-    shapes = dict.fromkeys((weight.shape[-2:], weight.dtype) for weight in products)
+    products = [p.tensor for p in build.parameters if p.name.endswith(".weight") and any(part in p.name for part in PRODUCTS)]
+    shapes = dict.fromkeys(weight.shape[-2:] for weight in products)
     with build.tape.counting(GRADIENT):
-        return [empty(build.tape, shape, dtype, "dummy_wgrad") for shape, dtype in shapes]
-
-
-def check(job: Job, spec: ModelSpec, topology: Topology) -> None:
-    """Refuse what Megatron-Core does not do, or what is not modelled of it."""
-    found, training, tensor = config(spec), job.training, topology.tensor
-    for name, size in (("num_attention_heads", found.heads), ("num_key_value_heads", found.groups)):
-        if size % tensor:
-            raise InvalidJob(f"{name} {size} does not divide by tensor {tensor}, as Megatron-Core wants", "parallelism.tensor")
-    if found.width % tensor:
-        raise InvalidJob(f"intermediate_size {found.width} does not divide by tensor {tensor}", "parallelism.tensor")
-    if job.parallelism.sequence and tensor == 1:
-        raise InvalidJob("sequence parallelism splits tokens over tensor-parallel ranks: there are none", "parallelism.sequence")
-    parts = topology.context * (tensor if job.parallelism.sequence else 1) * (2 if topology.context > 1 else 1)
-    if training.sequence_length % parts:
-        raise InvalidJob(f"{training.sequence_length} tokens do not divide by {parts} ranks", "training.sequence_length")
-    if (found.heads // tensor) % topology.context or (found.groups // tensor) % topology.context:
-        raise InvalidJob(
-            f"{found.groups // tensor} key heads of a rank do not divide by context {topology.context}", "parallelism.context"
-        )
-    if topology.expert > 1 and found.mixture is None:
-        raise InvalidJob("the model has no experts: leave it out", "parallelism.expert")
-    if found.mixture is not None and found.mixture.experts % topology.expert:
-        raise InvalidJob(f"{found.mixture.experts} experts do not divide by {topology.expert}", "parallelism.expert")
-    usual = {
-        "adapter": None,
-        "quantization": None,
-        "objective": None,
-        "evaluation": None,
-        "trainable": "all",
-        "attention": "sdpa",
-        "attention_mask": "none",
-        "gradient_clipping": False,
-        "optimizer_in_backward": False,
-        "zero_grad_to_none": True,
-        "autocast": False,
-        "dtypes": None,
-    }
-    for name, value in usual.items():
-        if getattr(training, name) != value:
-            raise NotModelled("not modelled with implementation: megatron; leave it out", f"training.{name}")
-    if training.precision not in MEGATRON:
-        raise InvalidJob(f"Megatron-Core's are {' and '.join(MEGATRON)}", "training.precision")
-    if training.head != "causal-lm":
-        raise NotModelled("Megatron-Core's model is modelled with its language head only: causal-lm", "training.head")
-    if training.optimizer not in ("adamw", "adam", "sgd"):
-        raise NotModelled("Megatron-Core's optimizers are adamw, adam and sgd", "training.optimizer")
-    if training.loss not in LOSSES:
-        raise NotModelled("write eager, or fused for Transformer Engine's kernel", "training.loss")
-    if topology.strategy not in ("none", "ddp", "zero1"):
-        raise NotModelled(
-            f"Megatron-Core has ddp, and zero1 for its distributed optimizer, not {topology.strategy}", "parallelism.strategy"
-        )
-    if any(place != "none" for place in job.offload.model_dump().values()):
-        raise NotModelled("offloading is not modelled with implementation: megatron", "offload")
-    recomputed = training.activation_checkpointing
-    if not isinstance(recomputed, str) and recomputed.layers is None and recomputed.segments is None:
-        raise NotModelled(
-            "Megatron-Core's recomputation is modelled for none, full, {layers: m} and {segments: n}",
-            "training.activation_checkpointing",
-        )
-    if recomputed == "selective":
-        raise NotModelled("selective is not modelled with implementation: megatron yet", "training.activation_checkpointing")
+        return [empty(build.tape, shape, build.dtype, "dummy_wgrad") for shape in shapes]

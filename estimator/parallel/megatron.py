@@ -97,9 +97,20 @@ class MainParameters(Sharding):
                     copies.append(empty(self.tape, p.local.shape, dtypes.float32, "_to_copy"))
         self.tape.enter(None)
         optimize()
+        self._quantize()
         if self.distributed:
             self._exchange("all_gather", gathered=True)
         del copies
+
+    def _quantize(self) -> None:
+        """Weights that are kept in fp8 get theirs by way of half precision, all of them at once
+        (transformer_engine/pytorch/tensor/utils.py, `cast_master_weights_to_fp8`)."""
+        casts = PerLayer(self.tape)
+        for p in self.trained:
+            if p.tensor.dtype is dtypes.float8_e4m3fn:
+                self.tape.enter(p.slot)
+                casts.append(empty(self.tape, p.local.shape, dtypes.bfloat16, "_to_copy"))
+        self.tape.enter(None)
 
     def _exchange(self, operation: str, gathered: bool) -> None:
         """What ranks exchange of each buffer: gradients, or the weights `gathered` after the step."""

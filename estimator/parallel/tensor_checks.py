@@ -15,6 +15,8 @@ USUAL = {
     "adapter": None,
     "quantization": None,
     "float8": None,
+    "fp8": None,
+    "mtp_num_layers": None,
     "pruning": None,
     "objective": None,
     "evaluation": None,

@@ -17,7 +17,7 @@ from estimator.families.kernels import Kernels, in_float8, kernels
 from estimator.families.sharding import Sharding
 from estimator.job import Job, Training
 from estimator.job.adapter import PrefixTuning, PromptLearning
-from estimator.megatron.plan import check as check_megatron
+from estimator.megatron.checks import check as check_megatron
 from estimator.megatron.plan import trace_megatron
 from estimator.parallel.ddp import Ddp
 from estimator.parallel.fsdp1 import Fsdp1
@@ -73,7 +73,7 @@ PLAIN = {
 def trace_training(job: Job, spec: ModelSpec, topology: Topology, gpu: Gpu = AMPERE, unrolled: bool = False) -> Builder:
     """Play one step of a job on a new tape; the builder has the tape and the parameters. `unrolled`: each layer by itself."""
     if job.training.implementation == "megatron":
-        check_megatron(job, spec, topology)
+        check_megatron(job, spec, topology, gpu)
         return trace_megatron(job, spec, topology, precision_of(job, topology), gpu, unrolled)
     refuse(job, spec)
     job, spec = without_dropout(job, spec)

@@ -40,6 +40,8 @@ def checkpointing(training: Training, layers: int, strategy: str = "none") -> Ch
     if asked.segments:
         _at_most(layers, asked.segments, "segments")
         return Checkpointing(segment=math.ceil(layers / asked.segments), reentrant=reentrant)
+    if asked.uniform:
+        raise InvalidJob("uniform is Megatron-LM's, with implementation: megatron; write segments", f"{FIELD}.uniform")
     if asked.layers:
         _at_most(layers, asked.layers, "layers")
         return Checkpointing(first=((FULL, asked.layers),), reentrant=reentrant)

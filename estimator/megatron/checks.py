@@ -1,0 +1,147 @@
+"""What Megatron-Core does not do, or what is not modelled of it."""
+
+from __future__ import annotations
+
+from estimator.errors import InvalidJob, NotModelled
+from estimator.job import CheckpointForm, Job
+from estimator.job.fp8 import Fp8
+from estimator.megatron.config import Config, config
+from estimator.megatron.execution import LAYER_NORM, MOE_ACTIVATION, PARTS, UP_PROJECTION, parts
+from estimator.megatron.losses import LOSSES
+from estimator.parallel.topology import Topology
+from estimator.specs.spec import ModelSpec
+from estimator.tape.tape import Gpu
+from estimator.training.recipes import MEGATRON
+
+FIELD = "training.activation_checkpointing"
+BLACKWELL, NEVER = (10, 0), (99, 0)
+CAPABILITIES = {
+    "delayed": ((8, 9), NEVER),
+    "tensorwise": ((8, 9), NEVER),
+    "blockwise": ((9, 0), NEVER),
+    "mxfp8": (BLACKWELL, (12, 0)),
+}
+"""From which compute capability on there is a recipe, and where it ends."""
+
+
+def check(job: Job, spec: ModelSpec, topology: Topology, gpu: Gpu) -> None:
+    """Refuse what Megatron-Core does not do, or what is not modelled of it."""
+    found, training, tensor = config(spec), job.training, topology.tensor
+    for name, size in (("num_attention_heads", found.heads), ("num_key_value_heads", found.groups)):
+        if size % tensor:
+            raise InvalidJob(f"{name} {size} does not divide by tensor {tensor}, as Megatron-Core wants", "parallelism.tensor")
+    if found.width % tensor:
+        raise InvalidJob(f"intermediate_size {found.width} does not divide by tensor {tensor}", "parallelism.tensor")
+    if job.parallelism.sequence and tensor == 1:
+        raise InvalidJob("sequence parallelism splits tokens over tensor-parallel ranks: there are none", "parallelism.sequence")
+    ranks = topology.context * (tensor if job.parallelism.sequence else 1) * (2 if topology.context > 1 else 1)
+    if training.sequence_length % ranks:
+        raise InvalidJob(f"{training.sequence_length} tokens do not divide by {ranks} ranks", "training.sequence_length")
+    if (found.heads // tensor) % topology.context or (found.groups // tensor) % topology.context:
+        raise InvalidJob(
+            f"{found.groups // tensor} key heads of a rank do not divide by context {topology.context}", "parallelism.context"
+        )
+    if topology.expert > 1 and found.mixture is None:
+        raise InvalidJob("the model has no experts: leave it out", "parallelism.expert")
+    if found.mixture is not None and found.mixture.experts % topology.expert:
+        raise InvalidJob(f"{found.mixture.experts} experts do not divide by {topology.expert}", "parallelism.expert")
+    usual = {
+        "adapter": None,
+        "quantization": None,
+        "objective": None,
+        "evaluation": None,
+        "trainable": "all",
+        "attention": "sdpa",
+        "attention_mask": "none",
+        "gradient_clipping": False,
+        "optimizer_in_backward": False,
+        "zero_grad_to_none": True,
+        "autocast": False,
+        "dtypes": None,
+        "float8": None,
+    }
+    for name, value in usual.items():
+        if getattr(training, name) != value:
+            raise NotModelled("not modelled with implementation: megatron; leave it out", f"training.{name}")
+    if training.precision not in MEGATRON:
+        raise InvalidJob(f"Megatron-Core's are {' and '.join(MEGATRON)}", "training.precision")
+    if training.head != "causal-lm":
+        raise NotModelled("Megatron-Core's model is modelled with its language head only: causal-lm", "training.head")
+    if training.optimizer not in ("adamw", "adam", "sgd"):
+        raise NotModelled("Megatron-Core's optimizers are adamw, adam and sgd", "training.optimizer")
+    if training.loss not in LOSSES:
+        raise NotModelled("write eager, or fused for Transformer Engine's kernel", "training.loss")
+    if topology.strategy not in ("none", "ddp", "zero1"):
+        raise NotModelled(
+            f"Megatron-Core has ddp, and zero1 for its distributed optimizer, not {topology.strategy}", "parallelism.strategy"
+        )
+    if any(place != "none" for place in job.offload.model_dump().values()):
+        raise NotModelled("offloading is not modelled with implementation: megatron", "offload")
+    recomputed = training.activation_checkpointing
+    if isinstance(recomputed, CheckpointForm) and not (
+        recomputed.layers or recomputed.segments or recomputed.uniform or recomputed.modules
+    ):
+        raise NotModelled(
+            "Megatron-Core's recomputation is modelled for none, full, selective, {layers: m}, {uniform: n}, {segments: n} and "
+            "{modules: [...]}",
+            FIELD,
+        )
+    _check_parts(parts(recomputed), found)
+    if training.mtp_num_layers:
+        _check_ahead(recomputed, topology)
+    if training.fp8 is not None:
+        _check_fp8(job, training.fp8, topology, gpu)
+
+
+def _check_parts(asked: frozenset[str], found: Config) -> None:
+    """What Megatron-Core refuses of selective recomputation."""
+    unknown = sorted(asked - set(PARTS))
+    if unknown:
+        raise InvalidJob(f"Megatron-Core recomputes {', '.join(PARTS)}, not {', '.join(unknown)}", f"{FIELD}.modules")
+    for part, has, what in ((UP_PROJECTION, found.latent, "latent attention"), (MOE_ACTIVATION, found.mixture, "experts")):
+        if part in asked and has is None:
+            raise InvalidJob(f"{part}: the model has no {what}", f"{FIELD}.modules")
+    if asked == {LAYER_NORM} and found.latent is None and found.mixture is None:
+        raise InvalidJob("layernorm: the norms of this model's layers are parts of products; leave it out", f"{FIELD}.modules")
+
+
+def _check_ahead(recomputed: str | CheckpointForm, topology: Topology) -> None:
+    """What does not go with layers that predict further tokens."""
+    where = "training.mtp_num_layers"
+    if topology.context > 1:
+        raise NotModelled("not modelled with context parallelism, where tokens are passed on between ranks: leave it out", where)
+    if isinstance(recomputed, CheckpointForm) and (recomputed.segments or (recomputed.uniform or 1) > 1):
+        raise InvalidJob("Megatron-Core recomputes such layers with runs of one layer only: write full", FIELD)
+    if recomputed == "sqrt":
+        raise NotModelled("not modelled with segments: write full", FIELD)
+
+
+def _check_fp8(job: Job, asked: Fp8, topology: Topology, gpu: Gpu) -> None:
+    """What does not go with products in fp8 (pytorch/quantization.py, `check_recipe_support`; training/arguments.py)."""
+    least, most = CAPABILITIES[asked.recipe]
+    if not least <= gpu.capability < most:
+        named = ".".join(map(str, gpu.capability))
+        raise InvalidJob(
+            f"{asked.recipe} needs a compute capability from {least[0]}.{least[1]} on"
+            + (f" and below {most[0]}.{most[1]}" if most < NEVER else "")
+            + f", not {named}: name such a hardware.gpu",
+            "training.fp8.recipe",
+        )
+    if asked.recipe == "blockwise" and gpu.capability >= BLACKWELL:
+        raise NotModelled(
+            "blockwise, which mxfp8's products stand in for on Blackwell, is not modelled there: write mxfp8",
+            "training.fp8.recipe",
+        )
+    if asked.amax_history_len > 1 and asked.recipe != "delayed":
+        raise InvalidJob("only delayed scaling remembers maxima: leave it out", "training.fp8.amax_history_len")
+    if asked.param_gather and topology.strategy != "zero1":
+        raise InvalidJob(
+            "weights in fp8 alone need the distributed optimizer: write strategy: zero1", "training.fp8.param_gather"
+        )
+    if asked.param_gather and asked.recipe == "mxfp8":
+        raise NotModelled("weights in mxfp8 alone are not modelled: leave it out", "training.fp8.param_gather")
+    if job.training.precision != "megatron-bf16":
+        raise NotModelled("fp8 is modelled beside megatron-bf16 only", "training.precision")
+    taken = sorted(parts(job.training.activation_checkpointing) & {LAYER_NORM, MOE_ACTIVATION})
+    if taken and asked.recipe == "delayed":
+        raise InvalidJob(f"Megatron-Core does not recompute {' and '.join(taken)} with delayed scaling", f"{FIELD}.modules")
