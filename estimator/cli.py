@@ -93,7 +93,7 @@ def _command_parser() -> argparse.ArgumentParser:
     rented = commands.add_parser(
         "budget",
         help="every way to rent what a job needs",
-        description="Rank the offers that hold a training job by what its whole run costs; training.tokens says how much that is.",
+        description="Rank the offers that hold a training job by what its run costs; training.tokens says how much that is.",
     )
     rented.add_argument("job", metavar="JOB.yaml", help="a job file; - reads standard input")
     rented.add_argument("--max-cost", metavar="MONEY", type=_money, help="no dearer ones, in the offers' currency")
