@@ -170,6 +170,21 @@ class Time(_Part):
     range_reason: str
 
 
+class Course(_Part):
+    """The whole run, if the job says how much it processes: by the clock, computing only."""
+
+    steps: int
+    """Of the optimizer."""
+    tokens: int
+    """That are learned from."""
+    computed_tokens: int
+    """Of all batches: with padding, and with what the last batches lack."""
+    epochs: float | None
+    hours: float | None
+    range_hours: tuple[float, float] | None
+    gpu_hours: float | None
+
+
 class Rank(_Part):
     """A pipeline stage's GPUs, which hold the same."""
 
@@ -342,6 +357,7 @@ class Answer(_Part):
     host: Host | None
     parameters: Parameters
     time: Time | None
+    run: Course | None = None
     communication: list[Traffic] = []
     """Of the rank that needs most."""
     ranks: list[Rank] = []

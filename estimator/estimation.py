@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import date
@@ -10,8 +9,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from estimator.advice import advice
-from estimator.answer import DEFAULT, Answer, Host, KvCache, Memory, Parameters, Rank, Time, Versions
+from estimator.answer import DEFAULT, Answer, Course, Host, KvCache, Memory, Parameters, Rank, Time, Versions
 from estimator.attribution import Attribution
+from estimator.course import course
 from estimator.duration import duration
 from estimator.errors import InvalidJob, NotModelled
 from estimator.families import parameters
@@ -74,7 +74,7 @@ def step_time(job: Job, allow_files: bool = True) -> tuple[Time | None, Hours | 
     if _overflows(run):
         return None
     time = duration(run.job, run.model.spec, run.place, run.card, run.play)
-    return time, _hours(run.job, time, run.place)
+    return time, _hours(run.job, _course(run.job, time, run.place))
 
 
 def _overflows(run: _Run) -> bool:
@@ -148,7 +148,8 @@ def _answer(run: _Run, today: date) -> Answer:
     build = run.play.build
     memory, host, verdict = _judged(run)
     time = duration(job, model.spec, place, card, run.play)
-    hours = _hours(job, time, place)
+    whole = _course(job, time, place)
+    hours = _hours(job, whole)
     cost = _cost(job, hours, card, today)
     return Answer(
         fits=verdict.fits,
@@ -158,6 +159,7 @@ def _answer(run: _Run, today: date) -> Answer:
         host=host,
         parameters=_parameters(build, model, place, job),
         time=time,
+        run=whole,
         communication=traffic(build.tape, job.training.gradient_accumulation_steps),
         ranks=run.ranks,
         recomputation=recomputation(job, model.spec, place, gpu(job, card), run.play),
@@ -305,20 +307,20 @@ def _parameters(build: Builder, model: Model, place: Topology, job: Job) -> Para
     )
 
 
-def _hours(job: Job, time: Time | None, place: Topology) -> Hours | None:
+def _hours(job: Job, run: Course | None) -> Hours | None:
     """How long the whole run takes; None if it is not said how much it processes, or not known how fast."""
     if job.task == "serve":
         return None if job.serving.hours is None else Hours(*[job.serving.hours] * 3)
-    if job.training.tokens is None or time is None:
-        return None
-    per_step = job.training.tokens_per_pass * job.training.gradient_accumulation_steps * place.data
-    steps = math.ceil(job.training.tokens / per_step)
-    return Hours(*(steps * seconds / 3600 for seconds in (time.step_seconds, *time.range_seconds)))
+    return None if run is None or run.hours is None or run.range_hours is None else Hours(run.hours, *run.range_hours)
+
+
+def _course(job: Job, time: Time | None, place: Topology) -> Course | None:
+    return None if job.task == "serve" else course(job.training, place.data, place.gpus, time)
 
 
 def _cost(job: Job, hours: Hours | None, card: Capacity, today: date) -> Priced:
     if hours is not None:
         return priced(job.hardware, card.accelerator, hours, today)
-    if job.task == "serve" or job.training.tokens is None:
+    if job.task == "serve" or (job.training.tokens is None and job.training.dataset is None):
         return Priced(None)
     return Priced(unpriced("without the card's name neither its speed nor its price is known"))

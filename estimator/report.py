@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from estimator.answer import Answer, Energy, Fit, FitRow, Host, Memory, Tensors, Time
+from estimator.answer import Answer, Course, Energy, Fit, FitRow, Host, Memory, Tensors, Time
 from estimator.units import gib
 
 _COLUMNS = ("way", "spread", "verdict", "per GPU", "peak in", "headroom", "would fit with")
@@ -63,6 +63,8 @@ def answer_text(answer: Answer, explain: bool = False, ranks: bool = False) -> s
                 *((part.name, f"{part.share:4.0%}  {'#' * round(40 * part.share)}") for part in answer.time.parts),
             ],
         )
+    if answer.run:
+        lines += _block("The whole run (computing only: without set-up, evaluation and saving)", _run_rows(answer.run))
     if again := answer.recomputation:
         change = "lowers the peak by" if again.saved_bytes >= 0 else "raises the peak by"
         rows = [("FLOPs per step", f"{again.flops:.3g}, {again.share:.1%} more"), (change, gib(abs(again.saved_bytes)))]
@@ -101,6 +103,15 @@ def _explained(memory: Memory) -> list[str]:
         rows.append(("the rest", "", "", "", f"{peak.rest_count:,}", "", gib(peak.rest_bytes)))
     lines = ["Alive at the peak", *(f"  {line}" for line in aligned(rows)), ""]
     return lines + _block("Where each phase peaks", [(_spaced(name), place.where) for name, place in memory.phase_peaks.items()])
+
+
+def _run_rows(run: Course) -> list[tuple[str, str]]:
+    rows = [("optimizer steps", f"{run.steps:,}"), ("tokens", f"{run.tokens:,}")]
+    if run.computed_tokens > 1.01 * run.tokens:
+        rows.append(("tokens computed", f"{run.computed_tokens:,}, with padding"))
+    if run.hours is not None and run.range_hours is not None:
+        rows.append(("hours", f"{run.hours:,.2f} ({' to '.join(f'{hours:,.2f}' for hours in run.range_hours)})"))
+    return rows
 
 
 def _utilisation(time: Time) -> list[tuple[str, str]]:

@@ -87,6 +87,7 @@ MODELLED = {
     "micro_batch_size",
     "sequence_length",
     "tokens",
+    "dataset",
     "lengths",
 } | {"gradient_accumulation_steps", "activation_checkpointing", "gradient_clipping", "expandable_segments", "attention"}
 OF_OTHERS = (

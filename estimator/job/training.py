@@ -76,6 +76,15 @@ class Bucket(Part):
     share: Annotated[float, Field(gt=0, le=1)] = Field(description="of all batches; the shares sum to 1")
 
 
+class Dataset(Part):
+    """What the run processes, in rows."""
+
+    rows: Tokens = Field(description="examples")
+    row_tokens: Annotated[float, Field(gt=0, le=2**24)] = Field(description="tokens of a row on average")
+    epochs: Annotated[float, Field(gt=0, le=10**4)] = Field(1.0, description="how often all of it is gone through")
+    packed: bool = Field(True, description="several rows fill a sequence; false: each row is padded to one, or cut")
+
+
 class Training(Part):
     """How it is trained."""
 
@@ -169,6 +178,7 @@ class Training(Part):
         description="in float32 beside quantized weights: norms (TRL), all (peft.prepare_model_for_kbit_training)",
     )
     tokens: Tokens | None = Field(None, description="tokens that the whole run processes")
+    dataset: Dataset | None = Field(None, description="the same, as rows and epochs")
     lengths: Annotated[list[Bucket], Field(min_length=1, max_length=64)] | None = Field(
         None, description="batches of several lengths: memory is that of the longest, which is sequence_length, time that of all"
     )
@@ -187,6 +197,8 @@ class Training(Part):
 
     @model_validator(mode="after")
     def _whole(self) -> Training:
+        if self.tokens is not None and self.dataset is not None:
+            raise ValueError("tokens and dataset exclude each other: both say how much the run processes")
         if self.lengths and abs(sum(bucket.share for bucket in self.lengths) - 1) > 0.001:
             raise ValueError("the shares of lengths do not sum to 1")
         if self.lengths and "sequence_length" in self.model_fields_set and self.sequence_length != self.longest:
@@ -199,7 +211,11 @@ class Training(Part):
         return max(bucket.tokens for bucket in self.lengths) if self.lengths else self.sequence_length
 
     @property
+    def mean_length(self) -> float:
+        """Tokens of a sequence on average."""
+        return sum(bucket.tokens * bucket.share for bucket in self.lengths) if self.lengths else float(self.sequence_length)
+
+    @property
     def tokens_per_pass(self) -> float:
         """Tokens of one forward pass on average, both answers of a pair counted."""
-        mean = sum(bucket.tokens * bucket.share for bucket in self.lengths) if self.lengths else self.sequence_length
-        return self.micro_batch_size * mean * (2 if self.objective and self.objective.pairs else 1)
+        return self.micro_batch_size * self.mean_length * (2 if self.objective and self.objective.pairs else 1)

@@ -76,7 +76,7 @@ def budget(job: Job, limits: Limits | None = None, today: date | None = None, ro
     """
     if job.task != "train":
         raise NotModelled("budgets are of training; estimate a served model on some hardware instead", "task")
-    if job.training.tokens is None:
+    if job.training.tokens is None and job.training.dataset is None:
         raise InvalidJob("is missing: say how many tokens the whole run processes, such as 1e9", "training.tokens")
     day, limit = today or date.today(), limits or Limits()
     if not suiting_any(job.hardware, day):
