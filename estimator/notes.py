@@ -59,7 +59,8 @@ def _of_training(job: Job, place: Topology) -> list[str]:
         said.append("BAdam as badam 1.4 has it, in the middle of a turn")
     if job.training.objective:
         off = "" if job.training.objective.type in LEFT_ON else " and without dropout"
-        said.append(f"{job.training.objective.type} as TRL 1.16 trains it, by its defaults{off}")
+        release = "1.0.0" if job.training.objective.type == "ppo" else "1.16"
+        said.append(f"{job.training.objective.type} as TRL {release} trains it, by its defaults{off}")
         if job.training.objective.type in ("grpo", "distillation"):
             said.append(_writer(job.training.objective))
     if place.tensor > 1:
@@ -264,6 +265,8 @@ def not_modelled(job: Job) -> list[str]:
         left.append("what loading and saving take of the GPU")
         if job.training.objective and job.training.objective.generation:
             left.append("the time that generating takes")
+        if job.training.objective and job.training.objective.type == "ppo":
+            left.append("the time of writing and scoring answers, and of further epochs over them")
         return left if job.training.evaluation else [*left, "evaluation"]
     left += ["the host's memory", "loading the checkpoint"]
     return [*left, "CUDA graphs", "sampling beyond one set of logits"] if job.serving.engine == "vllm" else left

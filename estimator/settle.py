@@ -38,6 +38,8 @@ def settled(job: Job, spec: ModelSpec) -> Job:
         training = training.model_copy(update={"attention": spec.attentions[0]})
     if "activation_checkpointing" not in training.model_fields_set and isinstance(training.adapter, PrefixTuning):
         training = training.model_copy(update={"activation_checkpointing": "none"})
+    if "activation_checkpointing" not in training.model_fields_set and training.objective and training.objective.type == "ppo":
+        training = training.model_copy(update={"activation_checkpointing": "none"})
     if training.target_length is None and spec.most_targets:
         training = training.model_copy(update={"target_length": min(training.sequence_length, spec.most_targets)})
     if training.objective and training.objective.type == "reward":
@@ -47,7 +49,7 @@ def settled(job: Job, spec: ModelSpec) -> Job:
         training = training.model_copy(update={"head": next(iter(heads(spec.model_type)))})
     if training.labels is None and training.head and training.head.endswith("classification"):
         training = training.model_copy(update={"labels": 2})
-    if training.objective and training.objective.reference is None and training.objective.type in ("dpo", "kto"):
+    if training.objective and training.objective.reference is None and training.objective.type in ("dpo", "kto", "ppo"):
         reference = training.objective.model_copy(update={"reference": "adapter" if training.adapter else "model"})
         training = training.model_copy(update={"objective": reference})
     if "context" not in serving.model_fields_set and most and serving.context > most:
