@@ -50,7 +50,13 @@ def _of_training(part: str, job: Job) -> str:
 
 def _of_serving(part: str, job: Job) -> str:
     if part == "kv_cache":
-        return "a shorter serving.context, or less serving.concurrency"
+        narrow = "serving.kv_cache q8_0; or " if job.serving.engine == "llama.cpp" and job.serving.kv_cache == "fp16" else ""
+        return f"{narrow}a shorter serving.context, or less serving.concurrency"
+    if job.serving.engine == "llama.cpp":
+        smaller = (
+            "a smaller kind in serving.weights, such as q4_k_m; or " if part == "parameters" else "a smaller serving.ubatch; or "
+        )
+        return f"{smaller}serving.gpu_layers, which leaves some in the host's memory"
     if part == "parameters":
         smaller = "serving.weights int8 or nf4-double; or " if job.serving.weights in ("bf16", "fp16", "fp32") else ""
         return f"{smaller}parallelism.tensor over more GPUs"

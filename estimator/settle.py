@@ -9,6 +9,7 @@ from estimator.job import Host, Job, Training
 from estimator.job.adapter import PrefixTuning, PromptLearning
 from estimator.job.hardware import GATHERED
 from estimator.job.optimizer import IMPLEMENTATIONS, RANKS
+from estimator.serving.llamacpp import UBATCH
 from estimator.specs.spec import ModelSpec
 
 
@@ -54,6 +55,10 @@ def settled(job: Job, spec: ModelSpec) -> Job:
         training = training.model_copy(update={"objective": reference})
     if "context" not in serving.model_fields_set and most and serving.context > most:
         serving = serving.model_copy(update={"context": most})
+    if serving.engine == "llama.cpp":
+        cache = serving.kv_cache if "kv_cache" in serving.model_fields_set else "fp16"
+        filled = {"ubatch": serving.ubatch or UBATCH, "flash_attention": serving.flash_attention is not False, "kv_cache": cache}
+        serving = serving.model_copy(update=filled)
     if parallelism.data is None:
         ranks = parallelism.tensor * parallelism.pipeline * parallelism.context
         parallelism = parallelism.model_copy(update={"data": max(1, job.hardware.gpus * job.hardware.nodes // ranks)})
