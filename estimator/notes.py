@@ -206,6 +206,10 @@ def _of_llamacpp(asked: Serving) -> list[str]:
     """What is taken of llama.cpp."""
     attention = "flash attention" if asked.flash_attention is not False else "attention that holds its scores"
     said = [f"llama.cpp of October 2026, {attention}, passes of {asked.ubatch} tokens, each sequence with a cache of its own"]
+    if asked.outputs is None:
+        said.append(
+            "logits of all tokens of a pass: llama.cpp's server of 2026 makes one for each sequence, which is serving.outputs"
+        )
     if asked.gpu_layers is not None:
         said.append(f"{asked.gpu_layers} layers on the GPU, the last ones, of which the output counts as one")
     return said

@@ -50,37 +50,42 @@ class Sizes:
 def compute_bytes(sizes: Sizes, batch: Batch, on_gpu: bool, alignment: int) -> int:
     """The buffer of a graph: that of a GPU which has all layers, or of a CPU that has all."""
     inputs = _Inputs(sizes, batch)
-    if on_gpu:  # the token embedding is the CPU's; what comes from there is copied as the GPU's part begins
-        copies = [inputs.embedded, *inputs.all]
-        return planned([*copies, *_nodes(sizes, batch, inputs, inputs.embedded)], alignment)
-    given, nodes = _embedding(sizes, batch)
-    return planned([*nodes, *_nodes(sizes, batch, inputs, nodes[0])], alignment, (*given, *inputs.all))
+    given, looked_up, joined = _embedding(sizes, batch)
+    if not on_gpu:
+        nodes = [*looked_up, *joined, *_nodes(sizes, batch, inputs, looked_up[0])]
+        return planned(nodes, alignment, (*given, *inputs.all))
+    embedded, some = (Node(node.nbytes) for node in looked_up)  # copies of what comes from the CPU, as the GPU's part begins
+    states, places = given[-2:]
+    others = Node(states.nbytes, (states,))
+    nodes = [states, some, places, embedded, *inputs.all, others, Node(others.nbytes, (others, some, places), "view")]
+    return planned([*nodes, *_nodes(sizes, batch, inputs, embedded)], alignment)
 
 
 def host_bytes(sizes: Sizes, batch: Batch, alignment: int) -> int:
     """The buffer that stays in the host's memory where a GPU has all layers: the embedded tokens and all inputs."""
-    given, nodes = _embedding(sizes, batch)
-    return planned(nodes, alignment, (*given, *_Inputs(sizes, batch).all))
+    given, looked_up, _ = _embedding(sizes, batch)
+    kept = [Node(0, tuple(looked_up), "view", elsewhere=True)]  # both live until they are copied
+    return planned([*looked_up, *kept], alignment, (*given, *_Inputs(sizes, batch).all))
 
 
-def _embedding(sizes: Sizes, batch: Batch) -> tuple[tuple[Node, ...], list[Node]]:
-    """Inputs and nodes before the layers, of which the first is what they get: the embedded tokens.
+def _embedding(sizes: Sizes, batch: Batch) -> tuple[tuple[Node, ...], list[Node], list[Node]]:
+    """Inputs and nodes before the layers: what is looked up in the token embedding, of which the first is what the layers get, and
+    what it is joined with.
 
-    `build_inp_embd` also has those of a batch of hidden states, and of one of both, whether they are used or not.
+    `build_inp_embd` has tokens, and also hidden states, and both mixed, whether they are used or not.
     """
     size = sizes.hidden * batch.tokens * FLOAT
     ids, states, mixed_ids, mixed_states = (Node(nbytes) for nbytes in (batch.tokens * NUMBER, size) * 2)
     places = Node(batch.tokens * PLACE)
     embedded, some, others = Node(size, (ids,)), Node(size, (mixed_ids,)), Node(size, (mixed_states,))
     joined = Node(size, (others, some, places), "view")
-    return (ids, states, mixed_ids, mixed_states, places), [embedded, some, others, joined]
+    return (ids, states, mixed_ids, mixed_states, places), [embedded, some], [others, joined]
 
 
 class _Inputs:
     """What a graph is given beside tokens: positions, the mask, where keys and values go, and which tokens get logits."""
 
     def __init__(self, sizes: Sizes, batch: Batch):
-        self.embedded = Node(sizes.hidden * batch.tokens * FLOAT)
         self.positions = Node(batch.tokens * NUMBER)
         self.key_places = Node(batch.tokens * PLACE)
         self.value_places = Node(batch.tokens * PLACE * (1 if batch.flash else sizes.values))
