@@ -69,8 +69,8 @@ def host_bytes(sizes: Sizes, batch: Batch, alignment: int) -> int:
 
 
 def _embedding(sizes: Sizes, batch: Batch) -> tuple[tuple[Node, ...], list[Node], list[Node]]:
-    """Inputs and nodes before the layers: what is looked up in the token embedding, of which the first is what the layers get, and
-    what it is joined with.
+    """Inputs and nodes before the layers: what is looked up in the token embedding, of which the first is what the layers get,
+    and what the other is joined with.
 
     `build_inp_embd` has tokens, and also hidden states, and both mixed, whether they are used or not.
     """
