@@ -15,7 +15,7 @@ from estimator import InvalidJob, NotModelled, estimate
 from estimator.answer import Answer
 from estimator.job import Serving
 from estimator.serving.ggml import Node, planned
-from estimator.serving.llamacpp import ON_HOST, Placed, batch_of, cache_bytes, cells, of_kind, placed, sizes_of
+from estimator.serving.llamacpp import ON_HOST, Placed, batch_of, layer_caches, of_kind, placed, sizes_of
 from estimator.serving.llamacpp_graph import compute_bytes
 from estimator.specs.resolve import resolve
 from estimator.specs.spec import RotaryDecoderSpec
@@ -40,7 +40,7 @@ def test_buffers_are_those_of_llamacpp(case: dict[str, Any]) -> None:
     asked = Serving.model_validate({"kv_cache": "fp16", **case["serving"], "outputs": case["serving"].get("concurrency", 1)})
     found = {
         "weights": sum(-(-t.nbytes // 32) * 32 for t in of_kind(asked.weights, spec)),
-        "kv_cache": spec.num_hidden_layers * cells(asked.context) * asked.concurrency * cache_bytes(asked, spec),
+        "kv_cache": sum(layer_caches(asked, spec)),
         "compute": compute_bytes(sizes_of(spec), batch_of(asked, spec), on_gpu=False, alignment=ON_HOST),
         "logits": spec.vocab_size * asked.concurrency * 4,
     }

@@ -12,6 +12,7 @@ from estimator import dtypes
 from estimator.errors import InvalidJob, NotModelled
 from estimator.families import build_model
 from estimator.families.build import Builder
+from estimator.families.windows import WindowedSpec, layer_types
 from estimator.job import Job, Serving
 from estimator.parallel.topology import Topology
 from estimator.quantization.gguf_kinds import MIXTURES, block
@@ -23,7 +24,7 @@ from estimator.tape.tape import AMPERE, KV_CACHE, PARAMETER, Gpu, Tape
 from estimator.tape.tensor import empty
 from estimator.weights import Checkpoint
 
-FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
+FAMILIES = ("llama", "mistral", "qwen2", "qwen3", "gemma3_text")
 """Model types whose graph is described."""
 ON_GPU, ON_HOST = 128, 64
 """Bytes that ggml aligns tensors to, in CUDA's memory and in the host's."""
@@ -97,7 +98,7 @@ def placed(serving: Serving, spec: ModelSpec, tensors: tuple[Stored, ...] | None
     output = [t for t in tensors if t.name == (EMBEDDING if tied else OUTPUT)]
     weights = sum(t.gpu_bytes for t in gpu) + sum(t.gpu_bytes for t in output if tied and first <= layers)
     held = sum(t.nbytes for t in tensors if t not in gpu)
-    per_layer = cells(serving.context) * serving.concurrency * cache_bytes(serving, spec)
+    caches = layer_caches(serving, spec)
     batch = batch_of(serving, spec)
     sizes = sizes_of(spec)
     compute = compute_bytes(sizes, batch, on_gpu=True, alignment=ON_GPU)
@@ -109,11 +110,11 @@ def placed(serving: Serving, spec: ModelSpec, tensors: tuple[Stored, ...] | None
         compute += max(sent.values(), default=0)
     return Placed(
         weights,
-        per_layer * (layers - min(first, layers)),
+        sum(caches[first:]),
         compute,
         {
             "weights": held,
-            "kv_cache": per_layer * min(first, layers),
+            "kv_cache": sum(caches[:first]),
             "compute_buffer": host_bytes(sizes, batch, ON_HOST),
             "logits": spec.vocab_size * serving.concurrency * 4,
         },
@@ -123,6 +124,26 @@ def placed(serving: Serving, spec: ModelSpec, tensors: tuple[Stored, ...] | None
 def cells(context: int) -> int:
     """Tokens that a sequence's cache has room for."""
     return -(-context // CELLS) * CELLS
+
+
+def window_cells(serving: Serving, spec: DecoderSpec) -> int:
+    """Of a layer with a sliding window: the window and a pass beside it (src/llama-kv-cache-iswa.cpp)."""
+    window = spec.sliding_window if isinstance(spec, WindowedSpec) else 0
+    return cells(min(cells(serving.context), window + (serving.ubatch or UBATCH)))
+
+
+def layer_caches(serving: Serving, spec: DecoderSpec) -> list[int]:
+    """Bytes of each layer's cache, of all sequences."""
+    each = serving.concurrency * cache_bytes(serving, spec)
+    whole, window = cells(serving.context) * each, window_cells(serving, spec) * each
+    return [window if slides else whole for slides in sliding(spec) or [False] * spec.num_hidden_layers]
+
+
+def sliding(spec: DecoderSpec) -> tuple[bool, ...]:
+    """Which layers llama.cpp gives a sliding window: Gemma's do, where Mistral's files say of none."""
+    if spec.model_type != "gemma3_text":
+        return ()
+    return tuple([kind == "sliding_attention" for kind in layer_types(spec)])
 
 
 def cache_bytes(serving: Serving, spec: DecoderSpec) -> int:
@@ -150,7 +171,8 @@ def batch_of(serving: Serving, spec: RotaryDecoderSpec) -> Batch:
     tokens = min(serving.ubatch or UBATCH, room * serving.concurrency)
     tokens = -(-tokens // serving.concurrency) * serving.concurrency
     outputs = min(tokens, serving.outputs or tokens)
-    return Batch(tokens, outputs, room, serving.flash_attention is not False, most if keys else 0, TURNED if values else 0)
+    flash, window = serving.flash_attention is not False, window_cells(serving, spec)
+    return Batch(tokens, outputs, room, flash, window, most if keys else 0, TURNED if values else 0)
 
 
 def sizes_of(spec: RotaryDecoderSpec) -> Sizes:
@@ -166,7 +188,9 @@ def sizes_of(spec: RotaryDecoderSpec) -> Sizes:
         vocabulary=spec.vocab_size,
         layers=spec.num_hidden_layers,
         biased=spec.model_type == "qwen2",
-        normed=spec.model_type == "qwen3",
+        normed=spec.model_type in ("qwen3", "gemma3_text"),
+        sliding=sliding(spec),
+        gemma=spec.model_type == "gemma3_text",
     )
 
 

@@ -1,8 +1,8 @@
 """The graph that llama.cpp computes for a batch: which tensors, in which order, each from which.
 
-After llama.cpp's src/models/llama.cpp and qwen2.cpp, qwen3.cpp, src/llama-graph.cpp (`build_attn`, `build_attn_mha`, `build_ffn`)
-and src/llama-kv-cache.cpp (`cpy_k`, `cpy_v`), for a whole cache and a full batch (`graph_reserve`, src/llama-context.cpp), as of
-October 2026. Numbers are float32, places of the cache int64, all other numbers of inputs int32.
+After llama.cpp's src/models/llama.cpp, qwen2.cpp, qwen3.cpp and gemma3.cpp, src/llama-graph.cpp (`build_attn`, `build_attn_mha`,
+`build_ffn`) and src/llama-kv-cache.cpp (`cpy_k`, `cpy_v`), for a whole cache and a full batch (`graph_reserve`,
+src/llama-context.cpp), as of October 2026. Numbers are float32, places of the cache int64, all other numbers of inputs int32.
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ class Batch:
     outputs: int
     cells: int
     flash: bool
+    window_cells: int = 0
+    """Of the cache of layers with a sliding window."""
     turned_keys: int = 0
     turned_values: int = 0
 
@@ -45,6 +47,10 @@ class Sizes:
     layers: int
     biased: bool = False
     normed: bool = False
+    sliding: tuple[bool, ...] = ()
+    """Which layers have a sliding window; none is said if none has."""
+    gemma: bool = False
+    """Whether the layers are Gemma's: norms after each half, queries and embedded tokens scaled."""
 
 
 def compute_bytes(sizes: Sizes, batch: Batch, on_gpu: bool, alignment: int) -> int:
@@ -87,17 +93,31 @@ class _Inputs:
 
     def __init__(self, sizes: Sizes, batch: Batch):
         self.positions = Node(batch.tokens * NUMBER)
+        self.whole = _Cached(sizes, batch, batch.cells)
+        self.sliding = _Cached(sizes, batch, batch.window_cells) if any(sizes.sliding) else None
+        self.outputs = Node(batch.outputs * NUMBER)
+
+    @property
+    def all(self) -> tuple[Node, ...]:
+        caches = [self.whole, *([self.sliding] if self.sliding else [])]
+        return self.positions, *[node for cache in caches for node in cache.all], self.outputs
+
+
+class _Cached:
+    """What goes with one cache: where keys and values go, the mask, and what turns both."""
+
+    def __init__(self, sizes: Sizes, batch: Batch, cells: int):
+        self.cells = cells
         self.key_places = Node(batch.tokens * PLACE)
         self.value_places = Node(batch.tokens * PLACE * (1 if batch.flash else sizes.values))
-        self.mask = Node(batch.tokens * batch.cells * (2 if batch.flash else FLOAT))
-        self.outputs = Node(batch.outputs * NUMBER)
+        self.mask = Node(batch.tokens * cells * (2 if batch.flash else FLOAT))
         self.turns_keys = Node(batch.turned_keys**2 * FLOAT)
         self.turns_values = Node(batch.turned_values**2 * FLOAT)
 
     @property
     def all(self) -> tuple[Node, ...]:
         turns = [node for node in (self.turns_keys, self.turns_values) if node.nbytes]
-        return self.positions, self.key_places, self.value_places, self.mask, self.outputs, *turns
+        return self.key_places, self.value_places, self.mask, *turns
 
 
 def _nodes(sizes: Sizes, batch: Batch, inputs: _Inputs, embedded: Node) -> list[Node]:
@@ -130,34 +150,48 @@ def _nodes(sizes: Sizes, batch: Batch, inputs: _Inputs, embedded: Node) -> list[
         return node(size, node(size, by, node(size, x, kind="view")), kind="view")
 
     tokens, hidden = batch.tokens, embedded
+    if sizes.gemma:
+        hidden = node(sizes.hidden * tokens, hidden, kind="in-place")
     for layer in range(sizes.layers):
+        cache = inputs.sliding if inputs.sliding and sizes.sliding[layer] else inputs.whole
         before = normed(hidden, sizes.hidden * tokens)
-        q = turned(projected(before, sizes.queries, rotated=True), sizes.queries, inputs.turns_keys)
-        v = turned(projected(before, sizes.values, rotated=False), sizes.values, inputs.turns_values)
-        k = turned(projected(before, sizes.keys, rotated=True), sizes.keys, inputs.turns_keys)
+        q = projected(before, sizes.queries, rotated=True)
+        if sizes.gemma:
+            q = node(sizes.queries * tokens, q, kind="in-place")
+        q = turned(q, sizes.queries, cache.turns_keys)
+        if inputs.sliding:  # the order in which the graph of two caches has them
+            k = turned(projected(before, sizes.keys, rotated=True), sizes.keys, cache.turns_keys)
+            v = turned(projected(before, sizes.values, rotated=False), sizes.values, cache.turns_values)
+        else:
+            v = turned(projected(before, sizes.values, rotated=False), sizes.values, cache.turns_values)
+            k = turned(projected(before, sizes.keys, rotated=True), sizes.keys, cache.turns_keys)
         k = node(sizes.keys * tokens, k, kind="view")
-        node(0, k, inputs.key_places, kind="view", elsewhere=True)
+        node(0, k, cache.key_places, kind="view", elsewhere=True)
         v = node(sizes.values * tokens, v, kind="view")
-        node(0, v, inputs.value_places, kind="view", elsewhere=True)
+        node(0, v, cache.value_places, kind="view", elsewhere=True)
         q = node(sizes.queries * tokens, q, kind="view")
         if batch.flash:
-            out = node(sizes.queries * tokens, q, inputs.mask)
+            out = node(sizes.queries * tokens, q, cache.mask)
             out = node(sizes.queries * tokens, out, kind="view")
         else:
-            scores = node(batch.cells * tokens * sizes.heads, q)
-            chances = node(batch.cells * tokens * sizes.heads, scores, inputs.mask, kind="in-place")
+            scores = node(cache.cells * tokens * sizes.heads, q)
+            chances = node(cache.cells * tokens * sizes.heads, scores, cache.mask, kind="in-place")
             out = node(sizes.queries * tokens, chances)
             out = node(sizes.queries * tokens, out, kind="view")
             out = node(sizes.queries * tokens, out)
-        out = turned(out, sizes.queries, inputs.turns_values)
+        out = turned(out, sizes.queries, cache.turns_values)
         out, residual = node(sizes.hidden * tokens, out), hidden
         if layer == sizes.layers - 1:
             tokens = batch.outputs
             out, residual = (node(sizes.hidden * tokens, t, inputs.outputs) for t in (out, residual))
+        if sizes.gemma:
+            out = normed(out, sizes.hidden * tokens)
         attended = node(sizes.hidden * tokens, out, residual, kind="in-place")
         before = normed(attended, sizes.hidden * tokens)
         gate, up = (node(sizes.wide * tokens, before) for _ in range(2))
         fed = node(sizes.hidden * tokens, node(sizes.wide * tokens, gate, up))
+        if sizes.gemma:
+            fed = normed(fed, sizes.hidden * tokens)
         hidden = node(sizes.hidden * tokens, fed, attended, kind="in-place")
     node(sizes.vocabulary * tokens, normed(hidden, sizes.hidden * tokens))
     return made

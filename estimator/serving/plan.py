@@ -15,7 +15,7 @@ from estimator.parallel.topology import Topology, tensor_shard
 from estimator.quantization.formats import FORMATS, check_group
 from estimator.quantization.packed import Packed
 from estimator.serving.cache import PagedCache, bytes_per_token, growing, page_aligned
-from estimator.serving.llamacpp import cache_bytes, cells
+from estimator.serving.llamacpp import cache_bytes, layer_caches
 from estimator.serving.step import Requests, serve
 from estimator.specs.spec import DecoderSpec, ModelSpec
 from estimator.tape.tape import AMPERE, Gpu, Tape
@@ -132,5 +132,5 @@ def kv_cache(
 def _llamacpp_cache(serving: Serving, spec: DecoderSpec) -> KvCache:
     """All of it, also what lies in the host's memory."""
     per_token = spec.num_hidden_layers * cache_bytes(serving, spec)
-    needed = per_token * cells(serving.context) * serving.concurrency
+    needed = sum(layer_caches(serving, spec))
     return KvCache(bytes_per_token=per_token, needed_bytes=needed, available_bytes=None, available_tokens=None)

@@ -26,8 +26,10 @@ from estimator.weights.dtypes import ggml_types
 from tests.jobs import cases, job_of
 
 FILE = Path(__file__).parents[1] / "data" / "llamacpp.json"
-ARCHITECTURES = {"llama": "llama", "mistral": "llama", "qwen2": "qwen2", "qwen3": "qwen3"}
+ARCHITECTURES = {"llama": "llama", "mistral": "llama", "qwen2": "qwen2", "qwen3": "qwen3", "gemma3_text": "gemma3"}
 NORMS = {
+    "pre_feedforward_layernorm_norm": "ffn_norm",
+    "post_feedforward_layernorm_norm": "post_ffw_norm",
     "input_layernorm_norm": "attn_norm",
     "post_attention_layernorm_norm": "ffn_norm",
     "self_attn_q_norm": "attn_q_norm",
@@ -60,12 +62,16 @@ def write(spec: RotaryDecoderSpec, kind: str, path: Path) -> None:
         "attention.layer_norm_rms_epsilon": 1e-5,
         "vocab_size": spec.vocab_size,
     }
+    if spec.model_type == "gemma3_text":
+        sizes["attention.sliding_window"] = spec.config()["sliding_window"]
     said = {"general.architecture": prefix, **{f"{prefix}.{k}": v for k, v in sizes.items()}, "tokenizer.ggml.model": "no_vocab"}
     tensors, numbers = file_tensors(spec), {found.name: number for number, found in ggml_types().items()}
     model, offset, infos = facts(spec, tensors), 0, b""
     for tensor in tensors:
         chosen = type_of(kind.upper(), tensor, model)
         name = "output_norm.weight" if tensor.name.startswith("norm") else tensor.name
+        if spec.model_type == "gemma3_text":
+            name = name.replace("post_attention_layernorm_norm", "post_attention_norm")
         for ours, theirs in NORMS.items():
             name = name.replace(ours, theirs)
         shape = [tensor.columns] if tensor.dimensions == 1 else [tensor.columns, tensor.elements // tensor.columns]
@@ -115,13 +121,15 @@ def asked(case: dict[str, Any]) -> dict[str, float]:
         call = [sys.executable, "-m", "tests.judge.llamacpp", "--load", str(path), json.dumps(serving)]
         with subprocess.Popen(call, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace") as server:
             assert server.stdout is not None
-            said: dict[str, float] = {}
+            said = dict.fromkeys(LINES, 0.0)
             for text in server.stdout:
-                said |= {name: float(found[1]) for name, line in LINES.items() if (found := line.search(text))}
-                if "compute" in said:  # the last of them; it would serve from now on
+                for name, line in LINES.items():
+                    found = line.search(text)
+                    said[name] = round(said[name] + float(found[1]) if found else said[name], 2)  # a model may have two caches
+                if said["compute"]:  # the last of them; it would serve from now on
                     server.kill()
                     break
-    return {name: said[name] for name in LINES}
+    return said
 
 
 def main(parts: list[str]) -> None:
