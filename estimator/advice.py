@@ -41,7 +41,8 @@ def _of_training(part: str, job: Job) -> str:
         narrower = part == "optimizer_states" and training.optimizer in ("adamw", "adam")
         smaller = _NARROW + "; or " if narrower and job.parallelism.strategy in ("none", "ddp") else ""
         return more if training.adapter else f"training.adapter, which trains a small part of the weights; or {smaller}{more}"
-    if part == "activations" and training.activation_checkpointing != "full":
+    switched = training.objective is None or not training.objective.several
+    if part == "activations" and training.activation_checkpointing != "full" and switched:
         return f"training.activation_checkpointing full, which recomputes them; or {fewer}"
     if part == "communication_buffers" and job.parallelism.strategy == "ddp" and not job.parallelism.gradient_as_bucket_view:
         return "parallelism.gradient_as_bucket_view, which saves a copy of the gradients"

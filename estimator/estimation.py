@@ -122,7 +122,8 @@ def _judged(run: _Run) -> _Judged:
     taken = _reserved(job, run.play, card)
     cache = _kv_cache(job, model, place, played.peak.peak_bytes - why.at_peak.get(KV_CACHE, 0), run.beside, card)
     memory = _memory(played, why, run.beside, taken, card, cache)
-    spread = job.training.implementation == "megatron" or place.tensor > 1
+    several = job.training.objective is not None and job.training.objective.several
+    spread = job.training.implementation == "megatron" or place.tensor > 1 or several
     host = None if spread else host_memory(job, run.play)
     if host is not None:
         memory = memory.model_copy(update={"host_bytes": host.phases})

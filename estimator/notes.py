@@ -280,7 +280,8 @@ def not_modelled(job: Job) -> list[str]:
         left.append("what loading and saving take of the GPU")
         if job.training.objective and job.training.objective.generation:
             left.append("the time that generating takes")
-        if job.training.objective and job.training.objective.type == "ppo":
+        if job.training.objective and job.training.objective.several:
+            left.append("the host's memory")
             left.append("the time of writing and scoring answers, and of further epochs over them")
         return left if job.training.evaluation else [*left, "evaluation"]
     if job.serving.engine == "llama.cpp":

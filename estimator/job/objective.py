@@ -63,6 +63,11 @@ class Objective(Part):
     )
 
     @property
+    def several(self) -> bool:
+        """Whether more than one model learns."""
+        return self.type == "ppo"
+
+    @property
     def pairs(self) -> bool:
         """Whether a batch is of pairs."""
         return self.type in ("dpo", "reward", "orpo")

@@ -90,6 +90,8 @@ def _check_ppo(job: Job, spec: ModelSpec) -> None:
         _check_other(reward, spec, training.attention, "reward", "trained model")
         if reward.model_type not in PPO_FAMILIES:
             raise NotModelled(f"{reward.model_type} as a reward model is not modelled yet", f"{WHERE}.reward")
+    if job.host.memory is not None:
+        raise NotModelled("the host's memory under ppo is not modelled yet; leave it out", "host.memory")
     if asked.generation:
         raise InvalidJob("in TRL's ppo the model itself writes the answers: leave it out", f"{WHERE}.generation")
     if training.quantization:
