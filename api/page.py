@@ -69,7 +69,7 @@ TRAINING_FIELDS = (
 )
 SERVING_FIELDS = (
     Field("serving.engine", "Engine", _choices(Serving, "engine")),
-    Field("serving.weights", "Weights", ("bf16", "fp16", "int8", "nf4", "nf4-double", "fp4")),
+    Field("serving.weights", "Weights", ("bf16", "fp16", "int8", "nf4", "nf4-double", "fp4", "q8_0", "q4_k_m")),
     Field("serving.context", "Tokens of context", placeholder="4096"),
     Field("serving.concurrency", "Sequences at a time", placeholder="1"),
     Field("parallelism.tensor", "Tensor parallel", placeholder="1"),

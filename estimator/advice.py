@@ -41,7 +41,8 @@ def _of_training(part: str, job: Job) -> str:
         narrower = part == "optimizer_states" and training.optimizer in ("adamw", "adam")
         smaller = _NARROW + "; or " if narrower and job.parallelism.strategy in ("none", "ddp") else ""
         return more if training.adapter else f"training.adapter, which trains a small part of the weights; or {smaller}{more}"
-    if part == "activations" and training.activation_checkpointing != "full":
+    switched = training.objective is None or not training.objective.several
+    if part == "activations" and training.activation_checkpointing != "full" and switched:
         return f"training.activation_checkpointing full, which recomputes them; or {fewer}"
     if part == "communication_buffers" and job.parallelism.strategy == "ddp" and not job.parallelism.gradient_as_bucket_view:
         return "parallelism.gradient_as_bucket_view, which saves a copy of the gradients"
@@ -50,7 +51,13 @@ def _of_training(part: str, job: Job) -> str:
 
 def _of_serving(part: str, job: Job) -> str:
     if part == "kv_cache":
-        return "a shorter serving.context, or less serving.concurrency"
+        narrow = "serving.kv_cache q8_0; or " if job.serving.engine == "llama.cpp" and job.serving.kv_cache == "fp16" else ""
+        return f"{narrow}a shorter serving.context, or less serving.concurrency"
+    if job.serving.engine == "llama.cpp":
+        smaller = (
+            "a smaller kind in serving.weights, such as q4_k_m; or " if part == "parameters" else "a smaller serving.ubatch; or "
+        )
+        return f"{smaller}serving.gpu_layers, which leaves some in the host's memory"
     if part == "parameters":
         smaller = "serving.weights int8 or nf4-double; or " if job.serving.weights in ("bf16", "fp16", "fp32") else ""
         return f"{smaller}parallelism.tensor over more GPUs"

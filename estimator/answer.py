@@ -106,7 +106,8 @@ class Memory(_Part):
     """What lies between `peak_bytes` and `total_bytes`."""
     kv_cache: KvCache | None = None
     host_bytes: dict[str, int] = {}
-    """Peak of each phase in a node's own memory; `host` of the answer says more."""
+    """Peak of each phase in a node's own memory, of which `host` of the answer says more. While llama.cpp serves, what it keeps
+    there, by what it is."""
 
 
 class Host(_Part):

@@ -30,6 +30,8 @@ def duration(job: Job, spec: ModelSpec, place: Topology, card: Capacity, played:
     if card.accelerator is None:
         return None
     if job.task == "serve":
+        if job.serving.engine == "llama.cpp" and job.serving.gpu_layers is not None and job.serving.gpu_layers <= spec.depth:
+            return None  # the host's part takes most of it
         resident = played.phases.phases[-1].end_bytes
         return decode_time(resident, job.serving.concurrency, place.gpus, card.accelerator)
     training = job.training

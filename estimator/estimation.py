@@ -30,9 +30,10 @@ from estimator.recomputing import best_segments, recomputation, solution_given, 
 from estimator.runtime.engine import with_engine
 from estimator.runtime.overheads import Overhead, facts, overhead, workspace
 from estimator.runtime.reserved import Reserved
+from estimator.serving.llamacpp import Stored, of_file, placed
 from estimator.serving.plan import kv_cache
 from estimator.settle import settled
-from estimator.specs.resolve import Model, resolve
+from estimator.specs.resolve import OF_THE_JOB, Model, resolve
 from estimator.specs.spec import DecoderSpec, ModelSpec
 from estimator.specs.teacher import with_teacher
 from estimator.tape.replay import Replay
@@ -97,6 +98,8 @@ class _Run:
     """What is said of a choice that was made."""
     ranks: list[Rank]
     """The stages of a pipeline that were compared."""
+    tensors: tuple[Stored, ...] | None
+    """Those of a GGUF file that llama.cpp serves."""
 
 
 def _run(job: Job | Mapping[str, Any] | str | Path, allow_files: bool, every_rank: bool = False) -> _Run:
@@ -111,15 +114,16 @@ def _run(job: Job | Mapping[str, Any] | str | Path, allow_files: bool, every_ran
     beside = overhead(card.compute_capability, place.communicators, job.task == "train")
     job, chosen = solved(job, model.spec, place, gpu(job, card))
     given = solution_given(given, job) if chosen else given
+    tensors = _of_file(given, model)
     plays = [
-        (each, rank, play(each, model.spec, rank, gpu(each, card)))
+        (each, rank, play(each, model.spec, rank, gpu(each, card), tensors))
         for each in partial.variants(job, model.spec)
         for rank in ranks(each, model.spec, place, every_rank)
     ]
     worst, place, played = max(plays, key=lambda one: one[2].phases.peak.peak_bytes)
     beside = with_engine(beside, worst, model.spec, card, played.phases)
     each_rank = [described(each, model.spec, rank, one) for each, rank, one in plays if each is worst and rank.pipeline > 1]
-    return _Run(given, worst, model, place, card, played, beside, chosen, each_rank)
+    return _Run(given, worst, model, place, card, played, beside, chosen, each_rank, tensors)
 
 
 class _Judged(NamedTuple):
@@ -136,10 +140,13 @@ def _judged(run: _Run) -> _Judged:
     taken = _reserved(job, run.play, card)
     cache = _kv_cache(job, model, place, played.peak.peak_bytes - why.at_peak.get(KV_CACHE, 0), run.beside, card)
     memory = _memory(played, why, run.beside, taken, card, cache)
-    spread = job.training.implementation == "megatron" or place.tensor > 1
+    several = job.training.objective is not None and job.training.objective.several
+    spread = job.training.implementation == "megatron" or place.tensor > 1 or several
     host = None if spread else host_memory(job, run.play)
     if host is not None:
         memory = memory.model_copy(update={"host_bytes": host.phases})
+    if _by_llamacpp(job):
+        memory = memory.model_copy(update={"host_bytes": placed(job.serving, model.spec, run.tensors).host})
     return _Judged(memory, host, judge_host(judge(job, memory), host))
 
 
@@ -167,7 +174,7 @@ def _answer(run: _Run, today: date) -> Answer:
         energy=energy(job.hardware, card.accelerator, place.gpus, hours) if hours else None,
         job=job.model_dump(mode="json"),
         assumptions=[
-            *model.assumptions,
+            *(said if run.tensors is None else said.removesuffix(OF_THE_JOB) for said in model.assumptions),
             *card.assumptions,
             *run.chosen,
             *best_segments(job, model.spec, place, gpu(job, card)),
@@ -180,6 +187,18 @@ def _answer(run: _Run, today: date) -> Answer:
         not_modelled=not_modelled(job),
         versions=Versions(software=SOFTWARE_VERSION, data=DATA_VERSION),
     )
+
+
+def _by_llamacpp(job: Job) -> bool:
+    return job.task == "serve" and job.serving.engine == "llama.cpp"
+
+
+def _of_file(given: Job, model: Model) -> tuple[Stored, ...] | None:
+    """The tensors of the GGUF file that names the model, where llama.cpp serves it as it is."""
+    file = model.checkpoint
+    if not _by_llamacpp(given) or file is None or file.format != "gguf" or "weights" in given.serving.model_fields_set:
+        return None
+    return of_file(file)
 
 
 def _refuse_unmodelled(job: Job, spec: ModelSpec) -> None:
@@ -243,8 +262,9 @@ def _check_lengths(job: Job, model: Model) -> None:
 
 
 def _reserved(job: Job, played: Play, card: Capacity) -> Reserved | None:
-    """What the caching allocator takes; None for vLLM, which takes its share of the card whatever it needs."""
-    if job.task == "serve" and job.serving.engine == "vllm":
+    """What the caching allocator takes; None for vLLM, which takes its share of the card whatever it needs, and for llama.cpp,
+    which takes what it needs."""
+    if job.task == "serve" and job.serving.engine != "transformers":
         return None
     kept = round(workspace(card.compute_capability).value * MIB)
     return played.reserved(kept, job.task == "train" and job.training.expandable_segments)

@@ -6,7 +6,7 @@ from estimator.answer import Memory
 from estimator.dtypes import DType
 from estimator.hardware.capability import gpu
 from estimator.hardware.capacity import Capacity
-from estimator.job import Job, Training
+from estimator.job import Job, Serving, Training
 from estimator.job.adapter import PromptLearning
 from estimator.job.objective import Objective
 from estimator.parallel.topology import Topology
@@ -56,7 +56,8 @@ def _of_training(job: Job, place: Topology) -> list[str]:
         said.append("BAdam as badam 1.4 has it, in the middle of a turn")
     if job.training.objective:
         off = "" if job.training.objective.type in LEFT_ON else " and without dropout"
-        said.append(f"{job.training.objective.type} as TRL 1.16 trains it, by its defaults{off}")
+        release = "1.0.0" if job.training.objective.type == "ppo" else "1.16"
+        said.append(f"{job.training.objective.type} as TRL {release} trains it, by its defaults{off}")
         if job.training.objective.type in ("grpo", "distillation"):
             said.append(_writer(job.training.objective))
     if place.tensor > 1:
@@ -192,6 +193,8 @@ def _reentrance(job: Job) -> str:
 
 def _of_serving(job: Job) -> list[str]:
     said = [f"{job.serving.concurrency} sequence(s) of {job.serving.context} tokens, prompt and answer together"]
+    if job.serving.engine == "llama.cpp":
+        return [*said, *_of_llamacpp(job.serving)]
     if job.serving.weights in FORMATS:
         said.append(
             f"weights in {job.serving.weights} as a checkpoint stores them; embeddings, norms and the output layer in bf16"
@@ -200,6 +203,19 @@ def _of_serving(job: Job) -> list[str]:
         said.append(
             f"activations of transformers' eager modules in passes of {CHUNK} prompt tokens: vLLM's fused kernels need less"
         )
+    return said
+
+
+def _of_llamacpp(asked: Serving) -> list[str]:
+    """What is taken of llama.cpp."""
+    attention = "flash attention" if asked.flash_attention is not False else "attention that holds its scores"
+    said = [f"llama.cpp of October 2026, {attention}, passes of {asked.ubatch} tokens, each sequence with a cache of its own"]
+    if asked.outputs is None:
+        said.append(
+            "logits of all tokens of a pass: llama.cpp's server of 2026 makes one for each sequence, which is serving.outputs"
+        )
+    if asked.gpu_layers is not None:
+        said.append(f"{asked.gpu_layers} layers on the GPU, the last ones, of which the output counts as one")
     return said
 
 
@@ -284,6 +300,11 @@ def not_modelled(job: Job) -> list[str]:
         left.append("what loading and saving take of the GPU")
         if job.training.objective and job.training.objective.generation:
             left.append("the time that generating takes")
+        if job.training.objective and job.training.objective.several:
+            left.append("the host's memory")
+            left.append("the time of writing and scoring answers, and of further epochs over them")
         return left if job.training.evaluation else [*left, "evaluation"]
+    if job.serving.engine == "llama.cpp":
+        return [*left, "what CUDA's kernels take from ggml's pool", "loading the file"]
     left += ["the host's memory", "loading the checkpoint"]
     return [*left, "CUDA graphs", "sampling beyond one set of logits"] if job.serving.engine == "vllm" else left

@@ -14,6 +14,7 @@ from estimator.families.build import Builder
 from estimator.job import Job, Offload, Parallelism
 from estimator.parallel.topology import Topology
 from estimator.runtime.reserved import Reserved, reserved
+from estimator.serving.llamacpp import Stored, trace_llamacpp
 from estimator.serving.plan import trace_serving
 from estimator.specs.spec import ModelSpec
 from estimator.tape.replay import Replay, replay
@@ -53,20 +54,32 @@ class _Question:
     offload: Offload
     place: Topology
     gpu: Gpu
+    tensors: tuple[Stored, ...] | None
     job: Job = field(compare=False)
     spec: ModelSpec = field(compare=False)
 
 
-def play(job: Job, spec: ModelSpec, place: Topology, gpu: Gpu) -> Play:
-    """Play a settled job. Raises `InvalidJob` and `NotModelled` for what the model or the framework does not have."""
+def play(job: Job, spec: ModelSpec, place: Topology, gpu: Gpu, tensors: tuple[Stored, ...] | None = None) -> Play:
+    """Play a settled job; `tensors`: those of a GGUF file that llama.cpp serves.
+
+    Raises `InvalidJob` and `NotModelled` for what the model or the framework does not have.
+    """
     part = job.training if job.task == "train" else job.serving
     text = job.task + part.model_dump_json(exclude={"tokens", "dataset", "hours"})
-    return _played(_Question(spec.model_dump_json(), text, job.parallelism, job.offload, place, gpu, job, spec))
+    return _played(_Question(spec.model_dump_json(), text, job.parallelism, job.offload, place, gpu, tensors, job, spec))
 
 
 @lru_cache(maxsize=KEPT)
 def _played(asked: _Question) -> Play:
-    trace = trace_training if asked.job.task == "train" else trace_serving
-    build = trace(asked.job, asked.spec, asked.place, asked.gpu)
+    build = _traced(asked)
     phases, beside = replay(build.tape), build.tape.host
     return Play(build, phases, attribution(build.tape, phases), None if beside is None else replay(beside))
+
+
+def _traced(asked: _Question) -> Builder:
+    question = asked.job, asked.spec, asked.place, asked.gpu
+    if asked.job.task == "train":
+        return trace_training(*question)
+    if asked.job.serving.engine == "llama.cpp":
+        return trace_llamacpp(*question, asked.tensors)
+    return trace_serving(*question)

@@ -9,6 +9,7 @@ from estimator.job import Host, Job, Training
 from estimator.job.adapter import PrefixTuning, PromptLearning
 from estimator.job.hardware import GATHERED
 from estimator.job.optimizer import IMPLEMENTATIONS, RANKS
+from estimator.serving.llamacpp import UBATCH
 from estimator.specs.spec import ModelSpec
 
 
@@ -38,6 +39,8 @@ def settled(job: Job, spec: ModelSpec) -> Job:
         training = training.model_copy(update={"attention": spec.attentions[0]})
     if "activation_checkpointing" not in training.model_fields_set and isinstance(training.adapter, PrefixTuning):
         training = training.model_copy(update={"activation_checkpointing": "none"})
+    if "activation_checkpointing" not in training.model_fields_set and training.objective and training.objective.type == "ppo":
+        training = training.model_copy(update={"activation_checkpointing": "none"})
     if training.target_length is None and spec.most_targets:
         training = training.model_copy(update={"target_length": min(training.sequence_length, spec.most_targets)})
     if training.objective and training.objective.type == "reward":
@@ -47,11 +50,15 @@ def settled(job: Job, spec: ModelSpec) -> Job:
         training = training.model_copy(update={"head": next(iter(heads(spec.model_type)))})
     if training.labels is None and training.head and training.head.endswith("classification"):
         training = training.model_copy(update={"labels": 2})
-    if training.objective and training.objective.reference is None and training.objective.type in ("dpo", "kto"):
+    if training.objective and training.objective.reference is None and training.objective.type in ("dpo", "kto", "ppo"):
         reference = training.objective.model_copy(update={"reference": "adapter" if training.adapter else "model"})
         training = training.model_copy(update={"objective": reference})
     if "context" not in serving.model_fields_set and most and serving.context > most:
         serving = serving.model_copy(update={"context": most})
+    if serving.engine == "llama.cpp":
+        cache = serving.kv_cache if "kv_cache" in serving.model_fields_set else "fp16"
+        filled = {"ubatch": serving.ubatch or UBATCH, "flash_attention": serving.flash_attention is not False, "kv_cache": cache}
+        serving = serving.model_copy(update=filled)
     if parallelism.data is None:
         ranks = parallelism.tensor * parallelism.pipeline * parallelism.context
         parallelism = parallelism.model_copy(update={"data": max(1, job.hardware.gpus * job.hardware.nodes // ranks)})

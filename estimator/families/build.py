@@ -69,6 +69,8 @@ class Builder:
     cache: Callable[[], Cache] | None = None
     served: bool = False
     """Whether the model is not there to be trained."""
+    shows_states: bool = False
+    """Whether the model's output may hold the hidden states of its layers, of which the last are normalised."""
     unrolled: bool = False
     beside: str = ""
     """What the model is to the one that is trained, where it is another: it is in evaluation mode."""
@@ -300,7 +302,7 @@ class Builder:
         self.stacks.append(len(each))
         chosen = self.adapter.layers if self.adapter else None
         edges = Edges(len(each)) if self.unrolled else self.sharding.edges
-        edges = replace(edges, first=max(edges.first, first), last=max(edges.last, last))
+        edges = replace(edges, first=max(edges.first, first), last=max(edges.last, last, self.shows_states))
         if (self.adapter or self.quantization) and not self.recomputes:
             frozen = 1 if chosen is None else min(chosen) + 1
             edges = replace(edges, frozen=frozen, first=max(edges.first, frozen))

@@ -217,8 +217,22 @@ class Layers:
         """Each layer with its kind."""
         for slot, part, layer in self.items:
             self.tape.enter(slot)
-            yield part.kind, layer
+            yield part.kind, layer if self.tape.states is None else self._shown(slot, layer)
         self.tape.enter(None)
+
+    def _shown(self, slot: Slot, layer: Layer) -> Layer:
+        """A layer whose hidden states the model's output holds."""
+
+        def run(*given: Any) -> Any:
+            states = self.tape.states
+            assert states is not None
+            if not states:
+                states.append((None, given[0]))
+            out = layer(*given)
+            states.append((slot, hidden_of(out)))
+            return out
+
+        return run
 
     def _layer(self, slot: Slot, kind: Any, way: str | None) -> tuple[Slot, Any, Layer]:
         self.tape.enter(slot)

@@ -202,15 +202,15 @@ def token_positions(tape: Tape, tokens: int) -> Tensor:
     While a model generates, it gets those of each sequence.
     """
     if tape.positions_given or tape.generating:
-        rows = tape.generating.sequences if tape.generating else 1
+        rows = tape.generating.sequences if tape.generating else tape.rows
         return Tensor(Storage(tape, 0, "position_ids", filled=False), (rows, tokens), dtypes.int64)
     return add_scalar(empty(tape, (1, tokens), dtypes.int64, "arange"))
 
 
 def rotary_table(tape: Tape, tokens: int, size: int, dtype: dtypes.DType) -> tuple[Tensor, Tensor]:
     """Cosines and sines of the rotary embedding, [1, tokens, size] each, shared by every layer; of each sequence of its own while
-    a model generates."""
-    shape = (tape.generating.sequences if tape.generating else 1, tokens, size)
+    a model generates, or where the batch says so."""
+    shape = (tape.generating.sequences if tape.generating else tape.rows, tokens, size)
     return empty(tape, shape, dtype, "cos"), empty(tape, shape, dtype, "sin")
 
 

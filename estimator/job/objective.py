@@ -6,9 +6,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 
-from estimator.job.part import Part
+from estimator.job.part import Count, Part
 
-Kind = Literal["dpo", "reward", "grpo", "kto", "orpo", "distillation"]
+Kind = Literal["dpo", "reward", "grpo", "kto", "orpo", "distillation", "ppo"]
 
 
 class Generation(Part):
@@ -49,12 +49,23 @@ class Objective(Part):
     teacher: str | dict[str, Any] | None = Field(
         None, description="of distillation, the model that is learnt from, as `model` names one; it has the student's vocabulary"
     )
+    reward: str | dict[str, Any] | None = Field(
+        None, description="of ppo, the model that rewards and, once more, the one that values; without it, as the trained model"
+    )
+    rollout_batch_size: Count = Field(
+        64, description="of ppo, sequences that are written and scored at a time (local_rollout_forward_batch_size)"
+    )
     generation: Annotated[
         Generation | None,
         BeforeValidator(_engine, json_schema_input_type=Generation | Literal["server", "transformers", "vllm"] | None),
     ] = Field(
         None, description="of grpo and distillation, what writes the answers; without it, or as `server`, vLLM on other GPUs"
     )
+
+    @property
+    def several(self) -> bool:
+        """Whether more than one model learns."""
+        return self.type == "ppo"
 
     @property
     def pairs(self) -> bool:

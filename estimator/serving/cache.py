@@ -10,6 +10,7 @@ from estimator.families.changes import Cache
 from estimator.specs.spec import DecoderSpec
 from estimator.tape.tape import KV_CACHE, Slot, Tape
 from estimator.tape.tensor import Tensor, alias, empty
+from estimator.tape.views import cat
 
 PAGE = 16
 """Tokens in a block of vLLM's cache (`--block-size`, default on CUDA)."""
@@ -39,7 +40,9 @@ class PassingCache:
         self.cache: Cache | None = None
 
     def update(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        if k.tape.generating is None:
+        if k.tape.caching:
+            self.cache = self.make()
+        if k.tape.generating is None and not k.tape.caching:
             return k, v
         self.cache = self.cache or self.make()
         return self.cache.update(k, v)
@@ -78,6 +81,8 @@ def _joined(before: Tensor | None, new: Tensor, dtype: DType) -> Tensor:
     """Both in one; of a model in training that writes, as long as the pass says, which may stand for many."""
     batch, heads, tokens, size = new.shape
     writing = new.tape.generating
+    if new.tape.caching:
+        return cat((new,), 2, promote(dtype, new.dtype))
     length = writing.length if writing else tokens + (before.shape[2] if before is not None else 0)
     with new.tape.counting(KV_CACHE):
         return empty(new.tape, (batch, heads, length, size), promote(dtype, new.dtype), "cat")

@@ -15,6 +15,7 @@ from estimator.parallel.topology import Topology, tensor_shard
 from estimator.quantization.formats import FORMATS, check_group
 from estimator.quantization.packed import Packed
 from estimator.serving.cache import PagedCache, bytes_per_token, growing, page_aligned
+from estimator.serving.llamacpp import cache_bytes, layer_caches
 from estimator.serving.step import Requests, serve
 from estimator.specs.spec import DecoderSpec, ModelSpec
 from estimator.tape.tape import AMPERE, Gpu, Tape
@@ -24,8 +25,17 @@ CHUNK = 2048
 """Tokens of prompts that vLLM takes in one pass (`max_num_batched_tokens`, default of the offline engine's V1 scheduler)."""
 
 
+WHOLE = ("bf16", "fp16", "fp32")
+"""Types that have no blocks."""
+
+
 def compute_type(serving: Serving) -> DType:
-    """What a served model computes in, and what of it is not quantized is stored in."""
+    """What a served model computes in, and what of it is not quantized is stored in.
+
+    llama.cpp's kernels read blocks in float16.
+    """
+    if serving.engine == "llama.cpp" and serving.weights not in WHOLE:
+        return dtypes.float16
     return dtypes.bfloat16 if serving.weights in FORMATS else dtypes.BY_NAME[serving.weights]
 
 
@@ -33,6 +43,15 @@ def trace_serving(job: Job, spec: ModelSpec, topology: Topology, gpu: Gpu = AMPE
     """Play prefill and decoding on a new tape, for one rank."""
     asked = job.serving
     vllm = asked.engine == "vllm"
+    if asked.kv_cache not in WHOLE or asked.values_cache:
+        raise InvalidJob(
+            "a cache in blocks, or of two types, is llama.cpp's: write bf16, or engine llama.cpp", "serving.kv_cache"
+        )
+    if asked.weights not in WHOLE and asked.weights not in FORMATS:
+        raise InvalidJob(f"{asked.weights} is a kind of GGUF file: write engine llama.cpp", "serving.weights")
+    for name in ("gpu_layers", "ubatch", "outputs", "flash_attention"):
+        if getattr(asked, name) is not None:
+            raise InvalidJob("it is llama.cpp's: leave it out, or write engine llama.cpp", f"serving.{name}")
     if topology.tensor > 1 and not vllm:
         raise NotModelled("tensor parallelism is modelled for engine vllm only yet", "parallelism.tensor")
     if vllm and asked.weights == "fp32":
@@ -88,6 +107,8 @@ def kv_cache(
     serving: Serving, spec: DecoderSpec, topology: Topology, needed_by_rest: int, overhead: int, capacity: int | None
 ) -> KvCache:
     """The cache that the job needs, and that vLLM would reserve: all of its share of the card that nothing else takes."""
+    if serving.engine == "llama.cpp":
+        return _llamacpp_cache(serving, spec)
     shard = tensor_shard(spec, topology.tensor)
     per_token = bytes_per_token(
         shard.num_hidden_layers, shard.num_key_value_heads, shard.head_dim, dtypes.BY_NAME[serving.kv_cache]
@@ -106,3 +127,10 @@ def kv_cache(
         available_bytes=available,
         available_tokens=None if available is None else available // per_token,
     )
+
+
+def _llamacpp_cache(serving: Serving, spec: DecoderSpec) -> KvCache:
+    """All of it, also what lies in the host's memory."""
+    per_token = spec.num_hidden_layers * cache_bytes(serving, spec)
+    needed = sum(layer_caches(serving, spec))
+    return KvCache(bytes_per_token=per_token, needed_bytes=needed, available_bytes=None, available_tokens=None)

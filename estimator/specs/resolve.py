@@ -25,6 +25,7 @@ _MIXTURE = re.compile(r"(\d+)\s*x\s*(\d+(?:\.\d+)?)\s*b(?:[\s-]*moe)?", re.IGNOR
 WEIGHTS = (".safetensors", ".gguf", ".index.json")
 """How the names of weights end, in letters of either case; an index of shards is the last of them."""
 _FILES = (".json", ".yaml", ".yml", *WEIGHTS)
+OF_THE_JOB = " Answers are for the types of the job, not of the file"
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 
 
@@ -133,7 +134,7 @@ def _from_weights(path: Path) -> Model:
         raise NotModelled(
             f"its architecture, {kind!r}, is not modelled, or it does not say enough. {checkpoint.summary}", str(path)
         )
-    said = f"{checkpoint.summary} Answers are for the types of the job, not of the file"
+    said = f"{checkpoint.summary}{OF_THE_JOB}"
     name, spec = _without(path.name, ".gguf"), from_mapping(mapping, str(path))
     return Model(name, spec, f"the header of {path}", (said,), checkpoint=checkpoint)
 

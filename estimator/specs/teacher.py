@@ -1,4 +1,4 @@
-"""A job's second model, where it learns from one."""
+"""A job's other models, where it learns from them."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from estimator.specs.resolve import resolve
 
 
 def with_teacher(job: Job, allow_files: bool) -> Job:
-    """The job with its teacher's architecture in place of its name; the same if it has none."""
+    """The job with the architecture of its teacher, or of what rewards it, in place of a name; the same if it has neither."""
     asked = job.training.objective
-    if asked is None or asked.teacher is None:
+    named = {} if asked is None else {"teacher": asked.teacher, "reward": asked.reward}
+    found = {name: resolve(model, allow_files).spec.model_dump(mode="json") for name, model in named.items() if model is not None}
+    if asked is None or not found:
         return job
-    spec = resolve(asked.teacher, allow_files).spec
-    objective = asked.model_copy(update={"teacher": spec.model_dump(mode="json")})
+    objective = asked.model_copy(update=found)
     return job.model_copy(update={"training": job.training.model_copy(update={"objective": objective})})

@@ -24,10 +24,10 @@ def cross_entropy(logits: Tensor, target: Tensor) -> Tensor:
     It asks for log-probabilities of the logits' own type, so that autocast widens these alone, for the loss
     (aten/src/ATen/native/LossNLL.cpp, `cross_entropy_loss`).
     """
-    return _nll_loss(_log_softmax(logits), target)
+    return _nll_loss(log_softmax(logits), target)
 
 
-def _log_softmax(x: Tensor) -> Tensor:
+def log_softmax(x: Tensor) -> Tensor:
     """Saves its result. The kernel works on a copy of what is not contiguous."""
     node = record("LogSoftmaxBackward", (x,), (), lambda g, y: binary("_log_softmax_backward_data", g, y, g.dtype))
     dense = contiguous(x.detach())

@@ -47,7 +47,7 @@ def multinomial(x: Tensor) -> Tensor:
 
 
 def minimum(a: Tensor, b: Tensor) -> Tensor:
-    """The lesser of two, element by element. Saves both; where they are equal each gets half of the gradient.
+    """The lesser of two, element by element, and so the greater. Saves both; where they are equal each gets half of the gradient.
 
     derivatives.yaml, `minimum`: `at::where(self == other, grad / 2, grad).masked_fill_(self > other, 0)`, and so the other's.
     """

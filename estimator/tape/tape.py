@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from estimator.tape.layout import Shape
     from estimator.tape.offload import Copy
     from estimator.tape.selective import Cached, Caching
+    from estimator.tape.tensor import Tensor
 
 Form = tuple["Shape", "DType"]
 """The shape and the type of the tensor that a storage was made for."""
@@ -200,6 +201,13 @@ class Tape:
         """Whether models are in evaluation mode: they drop nothing out."""
         self.generating: Generating | None = None
         """The pass in which a model writes that else is trained."""
+        self.rows = 1
+        """How many sequences have positions of their own in the batch."""
+        self.caching = False
+        """Whether attention layers of a model in training keep keys and values, as its output does (`use_cache`)."""
+        self.states: list[tuple[Slot | None, Tensor]] | None = None
+        """What the first layer got and all layers return, with their slots, where a model's output holds it
+        (`output_hidden_states`)."""
         self.adapted = True
         """Whether adapters are part of the layers that they are on."""
         self.remarks: dict[str, None] = {}

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import reduce
 from math import prod
 
-from estimator.dtypes import promote
+from estimator.dtypes import DType, promote
 from estimator.tape.autograd import Gradient, attach, record
 from estimator.tape.layout import Shape, channels_last, is_channels_last, normalized, viewed
 from estimator.tape.tensor import Tensor, alias, empty, moved, output, unary
@@ -104,6 +104,13 @@ def stack_last(parts: Sequence[Tensor]) -> Tensor:
     return attach(node, output("stack", parts, (*before, count), parts[0].dtype))
 
 
+def stack_first(parts: Sequence[Tensor]) -> Tensor:
+    """Join tensors along a new first dimension, in a new one; their gradients are views of its gradient."""
+    before, count = parts[0].shape, len(parts)
+    node = record("StackBackward", parts, (), lambda g: [alias(g, before) for _ in range(count)])
+    return attach(node, empty(parts[0].tape, (count, *before), parts[0].dtype, "stack"))
+
+
 def select(x: Tensor, dim: int) -> Tensor:
     """One index of a dimension, which goes; a view. Its gradient is zeros of the full shape, filled in part."""
     before, strides = x.shape, x.element_strides()
@@ -195,13 +202,13 @@ def halves(x: Tensor) -> list[Tensor]:
     return split(x, (half, half), 0)
 
 
-def cat(parts: Sequence[Tensor], dim: int) -> Tensor:
-    """Join tensors in a new one, of the widest of their types; their gradients are views of its gradient."""
+def cat(parts: Sequence[Tensor], dim: int, least: DType | None = None) -> Tensor:
+    """Join tensors in a new one, of the widest of their types and `least`; their gradients are views of its gradient."""
     shape = list(parts[0].shape)
     sizes = [part.shape[dim] for part in parts]
     shape[dim] = sum(sizes)
     node = record("CatBackward", parts, (), lambda g: [narrow(g, dim, size) for size in sizes])
-    dtype = reduce(promote, [part.dtype for part in parts])
+    dtype = reduce(promote, [part.dtype for part in parts] + ([] if least is None else [least]))
     return attach(node, output("cat", parts, tuple(shape), dtype))
 
 

@@ -20,7 +20,7 @@ from estimator.job import Job, Training
 from estimator.serving.cache import PassingCache, growing
 from estimator.specs.spec import DecoderSpec, ModelSpec
 from estimator.tape.autocast import autocast
-from estimator.tape.pointwise import add, add_scalar, mul, softmax
+from estimator.tape.pointwise import add, add_scalar, div_scalar, mul, softmax
 from estimator.tape.selection import argmax_last, multinomial
 from estimator.tape.tape import Generating, Tape
 from estimator.tape.tensor import Tensor, binary, empty, unary
@@ -44,6 +44,21 @@ class Writer:
 
     def __call__(self, ids: Tensor, mask: Tensor, answer: int) -> Tensor:
         """Prompts [sequences, tokens], with their mask, and `answer` tokens after each."""
+        ids = self._write(ids, mask, answer, None)
+        self._forget()
+        return ids
+
+    def scored(self, ids: Tensor, mask: Tensor, answer: int) -> tuple[Tensor, Tensor]:
+        """The same, drawn at a temperature, and what each token was drawn from, [sequences, answer, vocabulary] in float32."""
+        scores: list[Tensor] = []
+        ids = self._write(ids, mask, answer, scores)
+        with ids.tape.losing():
+            stacked = empty(ids.tape, (ids.shape[0], answer, self.model.lm_head.weight.shape[0]), dtypes.float32, "stack")
+        self._forget()
+        return ids, stacked
+
+    def _write(self, ids: Tensor, mask: Tensor, answer: int, scores: list[Tensor] | None) -> Tensor:
+        """Prompts and answers; `scores` gets those of each token."""
         tape, (sequences, prompt) = ids.tape, ids.shape
         with tape.losing():
             special = [empty(tape, (1,), dtypes.int64, name) for name in ("bos", "eos", "pad")]
@@ -62,8 +77,10 @@ class Writer:
             with tape.losing():
                 places = cat((places, _next(places)), 1)
                 logits = empty(tape, (sequences, out.shape[2]), dtypes.float32, "_to_copy")
+                if scores is not None:
+                    _fill(scores, logits, length - prompt)
                 if self.sampled:
-                    chances = softmax(logits)
+                    chances = softmax(logits if scores is None else scores[-1])
                     tokens = multinomial(chances)
                 else:
                     tokens = argmax_last(logits)
@@ -73,11 +90,14 @@ class Writer:
             del out
         tape.generating = None
         del special, given_places
-        for cache in self.caches:
-            tape.enter(cache.slot)
-            cache.cache = None
-        tape.enter(None)
         return ids
+
+    def _forget(self) -> None:
+        """Let all caches go."""
+        for cache in self.caches:
+            self.tape.enter(cache.slot)
+            cache.cache = None
+        self.tape.enter(None)
 
     def _pass(self, ids: Tensor) -> Tensor:
         """Logits of the last token of each sequence, [sequences, 1, vocabulary]; accelerate widens what is made in autocast."""
@@ -90,6 +110,15 @@ class Writer:
             held = widened(logits) if self.autocast else logits
             assert isinstance(held, Tensor)
             return held
+
+
+def _fill(scores: list[Tensor], logits: Tensor, before: int) -> None:
+    """Add a token's scores, which are its logits over the temperature, after those of all `before` it."""
+    tape, missing = logits.tape, before - sum(t.shape[0] if len(t.shape) == 3 else 1 for t in scores)
+    if missing > 0:
+        row = -(-logits.nbytes // tape.step) * tape.step // logits.dtype.itemsize
+        scores.append(empty(tape, (missing, 1, row), logits.dtype, "div"))
+    scores.append(div_scalar(logits))
 
 
 def caches(tape: Tape, spec: ModelSpec, made: list[PassingCache]) -> Callable[[], PassingCache]:
@@ -107,7 +136,9 @@ def caches(tape: Tape, spec: ModelSpec, made: list[PassingCache]) -> Callable[[]
 def writes(job: Job, spec: ModelSpec) -> bool:
     """Whether the trained model writes. Raises `InvalidJob` or `NotModelled` where it cannot."""
     training = job.training
-    if training.objective and training.objective.generation and training.objective.generation.engine == "transformers":
+    asked_to = training.objective
+    itself = asked_to and asked_to.generation and asked_to.generation.engine == "transformers"
+    if asked_to and (itself or asked_to.type == "ppo"):
         _refuse(job, spec, training.sequence_length, "training.objective.generation")
         return True
     asked = training.evaluation
@@ -120,7 +151,7 @@ def writes(job: Job, spec: ModelSpec) -> bool:
 def written_before(writer: Writer | None, training: Training) -> Callable[[], None] | None:
     """What writes a step's answers before it; None if nothing does."""
     asked = training.objective
-    if writer is None or asked is None:
+    if writer is None or asked is None or asked.type == "ppo":
         return None
     sequences = training.gradient_accumulation_steps * training.micro_batch_size
     return partial(_answers, writer, sequences, asked.prompt_length, training.sequence_length - asked.prompt_length)

@@ -46,6 +46,7 @@ from estimator.training.gradients import Clip, clip, clip_distributed, clip_shar
 from estimator.training.methods import Method
 from estimator.training.objectives import objective
 from estimator.training.objectives.dropout import without_dropout
+from estimator.training.objectives.ppo import Ppo
 from estimator.training.objectives.refusals import refuse
 from estimator.training.offload import offloads
 from estimator.training.optimizers import Optimizer, optimizer
@@ -124,6 +125,7 @@ def trace_training(job: Job, spec: ModelSpec, topology: Topology, gpu: Gpu = AMP
         cache=_caches(job, spec, tape, prefixes, written),
         trained=part(training, spec),
         pruning=masks(training),
+        shows_states=training.objective is not None and training.objective.type == "ppo",
         unrolled=unrolled,
     )
     if topology.strategy == "fsdp1":
@@ -150,9 +152,12 @@ def trace_training(job: Job, spec: ModelSpec, topology: Topology, gpu: Gpu = AMP
     writer = None
     if written:
         assert isinstance(model, CausalLM)
-        writer = Writer(tape, model, written, None if training.adapter else autocast, sampled=training.objective is not None)
-    between = evaluation(job, build, model, writer, autocast) or written_before(writer, training)
-    model = objective(job, spec, build, model, autocast)
+        alone = training.adapter or (training.objective and training.objective.type == "ppo")
+        writer = Writer(tape, model, written, None if alone else autocast, sampled=training.objective is not None)
+    between, after = evaluation(job, build, model, writer, autocast) or written_before(writer, training), None
+    model = objective(job, spec, build, model, autocast, writer)
+    if isinstance(model, Ppo):
+        between, after = model.write, model.after
     batch = Batch(training.micro_batch_size, training.sequence_length, training.target_length or training.sequence_length)
     step = Step(
         batch,
@@ -165,6 +170,7 @@ def trace_training(job: Job, spec: ModelSpec, topology: Topology, gpu: Gpu = AMP
         in_backward=training.optimizer_in_backward,
         scaler=scaler(training, precision, build.parameters),
         between=between,
+        after=after,
     )
     train(build, model, _optimizer(job, precision, build), step)
     return build

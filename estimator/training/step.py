@@ -38,13 +38,15 @@ class Step:
     scaler: Callable[[Tape], Scaler] = Unscaled
     between: Callable[[], None] | None = None
     """What runs between steps, as evaluation does."""
+    after: Callable[[], None] | None = None
+    """What runs after each micro-step, in a step's last one after the optimizer's."""
 
 
 def train(build: Builder, model: Model, optimizer: Optimizer, step: Step) -> None:
     """Play a step on the tape on which `model` was built: the second, so that the optimizer has its states.
 
     The first micro-step creates the gradients; all later ones add to them and are alike, so two stand for any number, or three
-    where the last does what those between do not.
+    where the last does what those between do not, or what runs after one beside the gradients holds what the one before left.
     """
     tape = build.tape
     run = build.root(model.forward)
@@ -59,7 +61,7 @@ def train(build: Builder, model: Model, optimizer: Optimizer, step: Step) -> Non
         kept(tape, trained)
     if step.between is not None:
         step.between()
-    repeats = min(step.micro_steps, build.sharding.rounds)
+    repeats = min(step.micro_steps, build.sharding.rounds if step.after is None else 3)
     for i in range(repeats):
         build.sharding.micro_step(last=i + 1 == repeats)
         tape.grad_enabled = True
@@ -77,6 +79,8 @@ def train(build: Builder, model: Model, optimizer: Optimizer, step: Step) -> Non
         del held
         autograd.backward(scaler.scale(loss))
         del loss, inputs, given
+        if step.after is not None and i + 1 < repeats:
+            step.after()
     tape.begin("optimizer_step")
     if step.clip is not None:
         scaler.unscale()
@@ -84,6 +88,11 @@ def train(build: Builder, model: Model, optimizer: Optimizer, step: Step) -> Non
     if not step.in_backward:
         build.sharding.step(lambda: scaler.step(lambda: optimizer.step(tape, trained)))
     scaler.update()
+    if step.after is not None:
+        for p in trained:
+            tape.enter(p.slot)
+            p.tensor.grad = p.local.grad = None
+        step.after()
     tape.finish()
     del states
 

@@ -38,19 +38,19 @@ def generate(job: Job, spec: Any, model: Any, live: Live, logs: Any = None) -> d
 def written(model: Any, inputs: dict[str, Any], answer: int, live: Live, sampled: bool = False) -> torch.Tensor:
     """Sequences with so many tokens after their prompts, none of which ends before."""
     settings = GenerationConfig(max_new_tokens=answer, do_sample=sampled, top_k=0, disable_compile=True, **SETTINGS)
-    with _tokens_seen(live), windows_seen(live), _until(inputs["input_ids"].shape[1] + answer):
+    with tokens_seen(live), windows_seen(live), until(inputs["input_ids"].shape[1] + answer):
         sequences: torch.Tensor = model.generate(**inputs, generation_config=settings)
     return sequences
 
 
 @contextmanager
-def _tokens_seen(live: Live) -> Iterator[None]:
+def tokens_seen(live: Live) -> Iterator[None]:
     """Let `live` count the special tokens, which are sent to the GPU."""
     plain = GenerationMixin._prepare_special_tokens
 
     def prepare(self: Any, settings: Any, *args: Any, **kwargs: Any) -> None:
         plain(self, settings, *args, **kwargs)
-        for tensor in (settings._bos_token_tensor, settings._pad_token_tensor):
+        for tensor in filter(torch.is_tensor, (settings._bos_token_tensor, settings._pad_token_tensor)):
             live.measure(tensor.untyped_storage())
 
     with mock.patch.object(GenerationMixin, "_prepare_special_tokens", prepare):
@@ -58,7 +58,7 @@ def _tokens_seen(live: Live) -> Iterator[None]:
 
 
 @contextmanager
-def _until(most: int) -> Iterator[None]:
+def until(most: int) -> Iterator[None]:
     """Every sequence is as long as the longest may be, of which fake tensors could not say that it ends."""
 
     def stop(self: StopCheck, unfinished: torch.Tensor, tokens: torch.Tensor, length: int) -> bool:

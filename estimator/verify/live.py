@@ -200,6 +200,9 @@ class Live(TorchDispatchMode):
         if func is aten.multinomial.default:  # divided by random numbers (Distributions.cpp, `multinomial_out`)
             partial = torch.empty_like(args[0])
             self.track(partial)
+        if func is aten.logsumexp.default:  # what is summed is a tensor of its own (ReduceOps.cpp, `logsumexp_out_impl`)
+            partial = torch.empty_like(args[0], memory_format=torch.contiguous_format)
+            self.track(partial)
         if func is aten._safe_softmax.default:
             with self:
                 return _safe_softmax(*args)

@@ -50,6 +50,8 @@ class Trainer(nn.Module):
         super().__init__()
         asked = job.training.objective
         assert asked is not None
+        if asked.type == "ppo":
+            raise NotModelled("verify has no ppo: TRL 1.16, which it plays, has no trainer for it", "training.objective")
         self.job, self.asked, self.model, self.reference = job, asked, model, None
         if asked.type not in LEFT_ON:
             disable_dropout_in_model(model)

@@ -10,22 +10,28 @@ from estimator.errors import NotModelled
 from estimator.families import build_model
 from estimator.families.build import Builder
 from estimator.families.heads import Batch, CausalLM, Model, SequenceClassification
+from estimator.families.parameter import Parameter
 from estimator.job import Job
 from estimator.job.objective import Objective
+from estimator.serving.cache import PassingCache
 from estimator.specs.huggingface import from_mapping
 from estimator.specs.spec import ModelSpec
+from estimator.training.generation import Writer, caches
 from estimator.training.objectives.distillation import Distillation
 from estimator.training.objectives.group import Grpo
 from estimator.training.objectives.kto import Kto
 from estimator.training.objectives.orpo import Orpo
+from estimator.training.objectives.ppo import Ppo, Shower
 from estimator.training.objectives.preference import Dpo
 from estimator.training.objectives.reference import Reference
 from estimator.training.objectives.reward import Reward
 from estimator.training.objectives.scores import Scorer
 
 
-def objective(job: Job, spec: ModelSpec, build: Builder, model: Model, autocast: DType | None) -> Model:
-    """What a step of the job runs in place of `model`."""
+def objective(
+    job: Job, spec: ModelSpec, build: Builder, model: Model, autocast: DType | None, writer: Writer | None = None
+) -> Model:
+    """What a step of the job runs in place of `model`, with what writes its answers if that is the model itself."""
     asked = job.training.objective
     if asked is None:
         return model
@@ -33,6 +39,9 @@ def objective(job: Job, spec: ModelSpec, build: Builder, model: Model, autocast:
         return Reward(model, autocast)
     if not isinstance(model, CausalLM):
         raise NotModelled(f"{asked.type} of {spec.model_type} models is not modelled yet", "training.objective")
+    if asked.type == "ppo":
+        assert writer is not None
+        return _ppo(job, spec, build, Shower(model, writer.caches), autocast, writer)
     if asked.type == "grpo":
         beside = _reference(asked, spec, build, model, autocast) if asked.reference else None
         steps = job.training.gradient_accumulation_steps
@@ -51,6 +60,41 @@ def objective(job: Job, spec: ModelSpec, build: Builder, model: Model, autocast:
         return Kto(policy, _reference(asked, spec, build, model, autocast), asked.prompt_length)
     policy = Scorer(model, autocast, ("entropy", "mean_logits", "is_top1"))
     return Dpo(policy, _reference(asked, spec, build, model, autocast), asked.prompt_length)
+
+
+def _ppo(job: Job, spec: ModelSpec, build: Builder, policy: Shower, autocast: DType | None, writer: Writer) -> Ppo:
+    """Four models, or three; of those beside the policy the one that values learns, too."""
+    training, asked = job.training, job.training.objective
+    assert asked is not None
+    other = from_mapping(asked.reward, "training.objective.reward") if isinstance(asked.reward, dict) else spec
+    value, parameters = _shower(other, build, "value", "sequence-classification")
+    build.parameters += parameters
+    reward, _ = _shower(other, build, "reward", "sequence-classification")
+    reference = _shower(spec, build, "reference", "causal-lm")[0] if asked.reference == "model" else None
+    batch = Batch(training.micro_batch_size, training.sequence_length, 0)
+    steps = training.gradient_accumulation_steps
+    chunk = min(asked.rollout_batch_size, training.micro_batch_size * steps)
+    ppo = Ppo(policy, value, reference, reward, writer, autocast, batch, asked.prompt_length, chunk, steps)
+    ppo.start()
+    return ppo
+
+
+def _shower(spec: ModelSpec, build: Builder, what: str, head: str) -> tuple[Shower, list[Parameter]]:
+    """Another model with all that its output holds, and its parameters."""
+    made: list[PassingCache] = []
+    other = Builder(
+        build.tape,
+        build.dtype,
+        attention=build.attention,
+        labels=1,
+        cache=caches(build.tape, spec, made),
+        shows_states=True,
+        unrolled=build.unrolled,
+        beside=what,
+    )
+    model = build_model(spec, other, head)
+    assert isinstance(model, CausalLM | SequenceClassification)
+    return Shower(model, made), other.parameters
 
 
 def _reference(asked: Objective, spec: ModelSpec, build: Builder, model: CausalLM, autocast: DType | None) -> Reference:

@@ -20,6 +20,10 @@ def refuse(job: Job, spec: ModelSpec) -> None:
         return
     name, strategy = asked.type, job.parallelism.strategy
     _check_beside(job, name)
+    if name == "ppo":
+        _check_ppo(job, spec)
+    elif asked.reward is not None:
+        raise InvalidJob("ppo, and no other objective, learns from a reward model: leave it out", f"{WHERE}.reward")
     if strategy not in ("none", "ddp"):
         raise NotModelled(f"{name} under {strategy} is not modelled yet; one GPU and ddp are", WHERE)
     head = "sequence-classification" if name == "reward" else "causal-lm"
@@ -53,12 +57,12 @@ def refuse(job: Job, spec: ModelSpec) -> None:
     if name == "distillation" and asked.reference:
         raise InvalidJob("a student is compared with its teacher: leave the reference out", f"{WHERE}.reference")
     if isinstance(asked.teacher, dict):
-        _check_teacher(from_mapping(asked.teacher, f"{WHERE}.teacher"), spec, training.attention)
+        _check_other(from_mapping(asked.teacher, f"{WHERE}.teacher"), spec, training.attention, "teacher", "student")
     if name not in ("grpo", "distillation") and asked.generation:
         raise InvalidJob(f"{name} is trained on answers that are there already: leave it out", f"{WHERE}.generation")
-    if name in ("grpo", "distillation") and not asked.prompt_length:
+    if name in ("grpo", "distillation", "ppo") and not asked.prompt_length:
         raise InvalidJob("answers need a prompt: write how many tokens of sequence_length it has", f"{WHERE}.prompt_length")
-    if name == "grpo" and asked.reference == "precomputed":
+    if name in ("grpo", "ppo") and asked.reference == "precomputed":
         raise InvalidJob("answers that are not there yet cannot be scored before: write model, or adapter", f"{WHERE}.reference")
     if name == "grpo" and asked.reference == "model" and training.adapter:
         raise InvalidJob("beside an adapter TRL's reference is the model without it: write adapter", f"{WHERE}.reference")
@@ -68,17 +72,53 @@ def refuse(job: Job, spec: ModelSpec) -> None:
         )
 
 
-def _check_teacher(teacher: ModelSpec, student: ModelSpec, attention: str) -> None:
-    where = f"{WHERE}.teacher"
-    if not teacher.runs or "causal-lm" not in heads(teacher.model_type):
-        raise NotModelled(f"{teacher.model_type} as a teacher is not modelled yet", where)
-    if any("expert" in field for field in type(teacher).model_fields):
-        raise NotModelled("a mixture of experts as a teacher is not modelled yet", where)
-    words = [getattr(spec, "vocab_size", None) for spec in (teacher, student)]
+PPO_FAMILIES = ("llama", "qwen2", "gpt_neox")
+"""Model types of which PPO is judged."""
+
+
+def _check_ppo(job: Job, spec: ModelSpec) -> None:
+    """Raise for what TRL's loop does not do, and for what is not modelled of it."""
+    training, asked = job.training, job.training.objective
+    assert asked is not None
+    rows = training.micro_batch_size * training.gradient_accumulation_steps
+    if job.parallelism.strategy != "none":
+        raise NotModelled("ppo on several GPUs is not modelled yet; one is", WHERE)
+    if spec.model_type not in PPO_FAMILIES:
+        raise NotModelled(f"ppo of {spec.model_type} models is not modelled yet; {', '.join(PPO_FAMILIES)} are", WHERE)
+    if isinstance(asked.reward, dict):
+        reward = from_mapping(asked.reward, f"{WHERE}.reward")
+        _check_other(reward, spec, training.attention, "reward", "trained model")
+        if reward.model_type not in PPO_FAMILIES:
+            raise NotModelled(f"{reward.model_type} as a reward model is not modelled yet", f"{WHERE}.reward")
+    if job.host.memory is not None:
+        raise NotModelled("the host's memory under ppo is not modelled yet; leave it out", "host.memory")
+    if asked.generation:
+        raise InvalidJob("in TRL's ppo the model itself writes the answers: leave it out", f"{WHERE}.generation")
+    if training.quantization:
+        raise NotModelled("ppo with quantized weights is not modelled yet", "training.quantization")
+    if training.activation_checkpointing != "none":
+        raise InvalidJob("TRL's ppo never switches checkpointing on: write none", "training.activation_checkpointing")
+    if training.gradient_clipping or not training.zero_grad_to_none:
+        raise InvalidJob("TRL's ppo clips no gradients, and sets them to None: leave both out", "training.gradient_clipping")
+    if rows > asked.rollout_batch_size and rows % asked.rollout_batch_size:
+        raise NotModelled(
+            f"{rows} sequences in parts of {asked.rollout_batch_size} are not modelled yet: write a number that divides them",
+            f"{WHERE}.rollout_batch_size",
+        )
+
+
+def _check_other(other: ModelSpec, student: ModelSpec, attention: str, what: str, who: str) -> None:
+    """Raise for another model, which is not of the job's words."""
+    where = f"{WHERE}.{what}"
+    if not other.runs or "causal-lm" not in heads(other.model_type):
+        raise NotModelled(f"{other.model_type} as a {what} is not modelled yet", where)
+    if any("expert" in field for field in type(other).model_fields):
+        raise NotModelled(f"a mixture of experts as a {what} is not modelled yet", where)
+    words = [getattr(spec, "vocab_size", None) for spec in (other, student)]
     if words[0] != words[1]:
-        raise InvalidJob(f"its vocabulary of {words[0]} is not the student's of {words[1]}, as TRL asks", where)
-    if attention not in teacher.attentions:
-        raise InvalidJob(f"transformers does not run {teacher.model_type} in {attention}", where)
+        raise InvalidJob(f"its vocabulary of {words[0]} is not the {who}'s of {words[1]}, as TRL asks", where)
+    if attention not in other.attentions:
+        raise InvalidJob(f"transformers does not run {other.model_type} in {attention}", where)
 
 
 def _check_beside(job: Job, name: str) -> None:
