@@ -14,12 +14,13 @@ from estimator.attribution import Attribution
 from estimator.errors import InvalidJob, NotModelled
 from estimator.families import parameters
 from estimator.families.build import Builder
-from estimator.hardware.capability import gpu
+from estimator.hardware.capability import gpu, links
 from estimator.hardware.capacity import Capacity, capacity
 from estimator.host.memory import check_host, host_memory
 from estimator.job import Job, defaults_used, read_job
 from estimator.job.training import Bucket
 from estimator.notes import assumptions, not_modelled, warnings, what_stays
+from estimator.parallel.communicators import communicators
 from estimator.parallel.ranks import described, ranks, traffic
 from estimator.parallel.topology import Topology, topology
 from estimator.playing import Play, play
@@ -90,7 +91,6 @@ def _run(job: Job | Mapping[str, Any] | str | Path, allow_files: bool, every_ran
     _check_lengths(job, model)
     place = topology(job, model.spec)
     card = capacity(job.hardware)
-    beside = overhead(card.compute_capability, place.communicators, job.task == "train")
     job, chosen = solved(job, model.spec, place, gpu(job, card))
     given = solution_given(given, job) if chosen else given
     plays = [
@@ -99,6 +99,8 @@ def _run(job: Job | Mapping[str, Any] | str | Path, allow_files: bool, every_ran
         for rank in ranks(each, model.spec, place, every_rank)
     ]
     worst, place, played = max(plays, key=lambda one: one[2].phases.peak.peak_bytes)
+    groups = communicators(played.build.tape, worst, model.spec, place)
+    beside = overhead(card.compute_capability, groups, links(card), job.task == "train")
     beside = with_engine(beside, worst, model.spec, card, played.phases)
     each_rank = [described(each, model.spec, rank, one) for each, rank, one in plays if each is worst and rank.pipeline > 1]
     return _Run(given, worst, model, place, card, played, beside, chosen, each_rank)

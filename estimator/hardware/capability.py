@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from estimator.hardware.capacity import Capacity
 from estimator.job import Job
+from estimator.runtime.nccl import Links
 from estimator.tape.tape import Gpu
 
 CUDNN_PREFERRED = (9, 10)
@@ -18,6 +19,14 @@ def gpu(job: Job, card: Capacity) -> Gpu:
     training = job.training
     asked = job.task != "train" or (training.transformers_release == "5" and not training.attention.startswith("flash"))
     return Gpu(capability, asked and capability[0] in CUDNN_PREFERRED)
+
+
+def links(card: Capacity) -> Links:
+    """How a node's GPUs are connected; a card without a name, or AMD's, is taken for an A100 with its NVLinks."""
+    capability = _parsed(card.compute_capability)
+    if card.accelerator is None or capability is None:
+        return Links(12, (8, 0))
+    return Links(int(card.accelerator.nvlinks.value) if card.accelerator.nvlinks else 0, capability)
 
 
 def _parsed(text: str | None) -> tuple[int, int] | None:

@@ -5,7 +5,8 @@
       torchrun --nproc-per-node $ranks -m tests.judge.deepspeed_run $stage $steps; done; done; done
 
 With a third argument, cpu or all, it offloads the optimizer, or parameters too (DeepSpeed 0.19.8); a fourth gives sub-groups
-so many elements. The host is then the machine that plays the GPU, too: both are counted together.
+so many elements. The host is then the machine that plays the GPU, too: both are counted together. A fifth is
+zero_hpz_partition_size, and a sixth the elements that stay gathered.
 
 Each run prints one record for tests/data/deepspeed.yaml. The model is 200 times smaller than one of 8B, and so are the buckets
 than DeepSpeed's defaults: the constants below.
@@ -43,7 +44,15 @@ OFFLOADED = {"none": [], "cpu": ["optimizer"], "all": ["optimizer", "param"]}
 PHASES = ("forward", "backward", "optimizer_step")
 
 
-def main(stage: int, micro_steps: int, half: str = "bf16", offload: str = "none", sub_group: str = "1000000000") -> None:
+def main(
+    stage: int,
+    micro_steps: int,
+    half: str = "bf16",
+    offload: str = "none",
+    sub_group: str = "1000000000",
+    secondary: str = "1",
+    live: str = "1000000000",
+) -> None:
     """Train on this process, which torchrun started, in a half precision; the first rank prints the record."""
     os.environ["DS_ACCELERATOR"] = "cpu"
     import deepspeed  # type: ignore[import-untyped, import-not-found, unused-ignore]
@@ -66,6 +75,9 @@ def main(stage: int, micro_steps: int, half: str = "bf16", offload: str = "none"
             "stage3_prefetch_bucket_size": PREFETCH,
             "stage3_param_persistence_threshold": PERSISTENT,
             "sub_group_size": int(sub_group),
+            "zero_hpz_partition_size": int(secondary),
+            "stage3_max_live_parameters": int(live),
+            "stage3_max_reuse_distance": int(live),
             **{f"offload_{part}": {"device": "cpu"} for part in OFFLOADED[offload]},
         },
         "zero_allow_untested_optimizer": True,
@@ -85,6 +97,8 @@ def main(stage: int, micro_steps: int, half: str = "bf16", offload: str = "none"
         asked: dict[str, Any] = {"stage": stage, "ranks": int(os.environ["WORLD_SIZE"]), "micro_steps": micro_steps, "half": half}
         if offload != "none":
             asked |= {"offload": offload, "sub_group": int(sub_group)}
+        if secondary != "1":
+            asked |= {"secondary": int(secondary), "live": int(live)}
         print("- " + json.dumps({**asked, "resident": resident, **peaks}).replace('"', ""), flush=True)
 
 
