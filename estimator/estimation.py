@@ -120,8 +120,7 @@ def _judged(run: _Run) -> _Judged:
     taken = _reserved(job, run.play, card)
     cache = _kv_cache(job, model, place, played.peak.peak_bytes - why.at_peak.get(KV_CACHE, 0), run.beside, card)
     memory = _memory(played, why, run.beside, taken, card, cache)
-    spread = job.training.implementation == "megatron" or place.tensor > 1
-    host = None if spread else host_memory(job, run.play)
+    host = host_memory(job, model.spec, place, run.play)
     if host is not None:
         memory = memory.model_copy(update={"host_bytes": host.phases})
     return _Judged(memory, host, judge_host(judge(job, memory), host))

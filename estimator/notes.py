@@ -258,8 +258,6 @@ def without_bf16(card: Capacity) -> list[str]:
 def not_modelled(job: Job) -> list[str]:
     """What the bytes leave out."""
     left = ["workspaces inside kernels other than attention's"]
-    if job.task == "train" and (job.training.implementation == "megatron" or job.parallelism.tensor > 1):
-        left.append("the host's memory")
     if job.task == "train":
         left.append("what loading and saving take of the GPU")
         if job.training.objective and job.training.objective.generation:

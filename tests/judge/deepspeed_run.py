@@ -90,7 +90,7 @@ def main(
         for _ in range(2):
             _play(engine, micro_steps)
         resident = _alive()
-        _play(engine, micro_steps)
+        before_step = _play(engine, micro_steps)
     if int(os.environ["RANK"]) == 0:
         played = laps(watched, PHASES)
         peaks = _peaks(resident, played[-len(played) // 3 :])  # of the third step
@@ -98,11 +98,12 @@ def main(
         if offload != "none":
             asked |= {"offload": offload, "sub_group": int(sub_group)}
         if secondary != "1":
-            asked |= {"secondary": int(secondary), "live": int(live)}
+            asked |= {"secondary": int(secondary), "live": int(live), "before_step": before_step}
         print("- " + json.dumps({**asked, "resident": resident, **peaks}).replace('"', ""), flush=True)
 
 
-def _play(engine: Any, micro_steps: int) -> None:
+def _play(engine: Any, micro_steps: int) -> int:
+    """A step. Returns the bytes that are alive after its last backward pass: all that Python reaches."""
     ids = torch.randint(0, MODEL["vocab_size"], (1, TOKENS))  # type: ignore[call-overload]
     for _ in range(micro_steps):
         with record_function("forward"):
@@ -111,9 +112,11 @@ def _play(engine: Any, micro_steps: int) -> None:
             engine.backward(loss)
         del loss
         gc.collect()  # handles of finished collectives hold tensors in cycles
+        alive = _alive()
         with record_function("optimizer_step"):
             engine.step()
         gc.collect()
+    return alive
 
 
 def _alive() -> int:
