@@ -21,8 +21,8 @@ ABOVE = {"resident": 0.001, "forward": 0.001, "backward": 0.025, "optimizer_step
 """Share by which the estimate may exceed the record: in backward, a copy of the bucket is taken to be there at any time."""
 BELOW = 0.002
 UNSEEN = 0.02
-"""Share by which it may fall short, of ZeRO-3 over several processes, whose gloo threads free what the profiler then still counts;
-and exceed, of forward, where what they free early differs from run to run."""
+"""Share by which it may fall short, of ZeRO-3 over several processes: gloo's threads free what the profiler then still counts.
+And exceed, of forward, where what they free early differs from run to run."""
 
 
 @pytest.mark.parametrize(

@@ -37,6 +37,8 @@ def facts() -> Iterator[tuple[str, Fact]]:
         yield f"{name}.memory", card.memory
         yield f"{name}.framebuffer", card.framebuffer
         yield f"{name}.memory_bandwidth", card.memory_bandwidth
+        if card.nvlinks:
+            yield f"{name}.nvlinks", card.nvlinks
         yield from ((f"{name}.peak.{kind}", fact) for kind, fact in card.peak.items())
     yield from ((f"{name}.parameters", fact) for name in catalogue.names(model_folder()) if (fact := published(name).parameters))
     yield from ((f"overheads.{name}", fact) for name, fact in overheads.facts().items())
