@@ -20,6 +20,7 @@ CARDS = catalogue.names(FOLDER)
 UNITS = {
     "MiB",
     "GB/s",
+    "links",
     "TFLOP/s",
     "parameters",
     "share of dense peak",

@@ -88,7 +88,9 @@ def test_gradients_in_int4_go_within_nodes_and_then_between_them() -> None:
 
 
 def test_on_one_node_gradients_are_not_quantized() -> None:
-    assert answer(nodes=1, zero_quantized_gradients=True).memory == answer(nodes=1).memory
+    asked = answer(nodes=1, zero_quantized_gradients=True)
+    assert asked.memory == answer(nodes=1).memory
+    assert any("between nodes only" in said for said in asked.assumptions)
 
 
 def test_reducing_holds_names_of_two_gradients() -> None:
