@@ -17,7 +17,7 @@ SUMS = frozenset({"all_reduce"})
 
 @pytest.mark.parametrize(("links", "channels"), [(A100, 24), (H100, 24), (B200, 32), (PCIE, 2)])
 def test_as_many_channels_as_its_logs_name(links: Links, channels: int) -> None:
-    """ "24 coll channels" on A100 and H100 with eighteen links, "Channel 00/02" by PCIe."""
+    """Of A100; of H100, "Trees [0]" to "[23]" in NCCL issue 2094; of B200 as what GB200 take says; "Channel 00/02" by PCIe."""
     assert links.channels == channels
 
 
@@ -37,6 +37,16 @@ def test_an_end_of_a_chain_takes_what_was_measured() -> None:
 def test_an_idle_communicator_takes_what_was_measured(channels: int, mib: int) -> None:
     """sglang's pull request 35538: one rank alone, with all of NCCL's channels and with NCCL_MAX_NCHANNELS=1."""
     assert nccl.small_bytes(channels) == mib * MIB
+
+
+@pytest.mark.parametrize(("links", "communicators", "mib"), [(B200, 1, 576), (B200, 2, 1152), (H100, 2, 958)])
+def test_what_suspending_gives_back_is_what_was_measured(links: Links, communicators: int, mib: int) -> None:
+    """Rings of eight and small allocations, without the communicators' own pages, which stay (`ncclMemOffload`): sglang's pull
+    request 30908 on GB200 with NCCL 2.30.4, and vLLM's 46234, which says about 958."""
+    group = Communicator("tensor", 8, 8, frozenset({"all_gather"}))
+    assert communicators * (nccl.communicator_bytes(group, links)[0] - nccl.PER_COMMUNICATOR) == pytest.approx(
+        mib * MIB, rel=0.003
+    )
 
 
 def test_an_all_to_all_connects_every_pair_by_as_many_channels_as_was_logged() -> None:
@@ -59,8 +69,9 @@ def test_only_large_groups_with_switches_that_add_have_their_buffer() -> None:
     def sums(ranks: int, links: Links) -> int:
         return nccl.communicator_bytes(Communicator("data", ranks, ranks, SUMS), links)[0]
 
-    assert sums(8, H100) - sums(8, A100) == 2 * 16 * 8 * MIB
-    assert sums(2, H100) == sums(2, A100)
+    assert sums(8, H100) == nccl.small_bytes(32) + 24 * nccl.connection_bytes() + 2 * 16 * 8 * MIB
+    assert sums(8, A100) == nccl.small_bytes(32) + 2 * 24 * nccl.connection_bytes()
+    assert sums(2, H100) == sums(2, A100) == nccl.small_bytes(32) + 24 * nccl.connection_bytes()
 
 
 MEGATRON = {"implementation": "megatron", "activation_checkpointing": "none", "gradient_accumulation_steps": 4}

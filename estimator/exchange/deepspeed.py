@@ -30,6 +30,10 @@ USUAL = {
     "allgather_partitions": True,
     "round_robin_gradients": False,
     "stage3_gather_16bit_weights_on_model_save": False,
+    "zero_hpz_partition_size": 1,
+    "zero_quantized_weights": False,
+    "zero_quantized_nontrainable_weights": False,
+    "zero_quantized_gradients": False,
 }
 """What our model of ZeRO takes for granted."""
 SILENT = frozenset(

@@ -94,10 +94,10 @@ def shared_bytes(channels: int, chunk: int) -> int:
 def communicator_bytes(group: Communicator, links: Links) -> tuple[int, int, int]:
     """What one rank allocates for a group: expected, at least, and at most.
 
-    A ring for gathers and scatters; for sums a tree, too, which small ones take, and a multicast buffer from Hopper on; for
-    all-to-alls and pipelines connections of their own to each peer. At least: the ring alone, nothing where GPUs without NVLink
-    meet in the host's memory. At most: tree and multicast buffer in any case, and the buffers for sending that NCCL before 2.22
-    made at once.
+    A ring for gathers and scatters; for sums a tree, too, which those of middling size take, or a multicast buffer, where there
+    is one; for all-to-alls and pipelines connections of their own to each peer. At least: what is connected, nothing where GPUs
+    without NVLink meet in the host's memory. At most: tree and multicast buffer in any case, and the buffer for sends that NCCL
+    before 2.22 made at once.
     """
     channels = links.channels if group.per_node == group.ranks else min(NETWORK_CHANNELS, links.channels * group.per_node)
     channels = max(channels, PCIE_CHANNELS)
@@ -109,7 +109,7 @@ def communicator_bytes(group: Communicator, links: Links) -> tuple[int, int, int
     direct = _direct(group, links, channels) if group.operations - collective else 0
     sums = "all_reduce" in group.operations
     small, needed = small_bytes(_power(channels)), ring + direct
-    expected = small + needed + (tree + multicast if sums else 0)
+    expected = small + needed + ((multicast or tree) if sums else 0)
     shared = shared_bytes(_power(channels), NVLINK_CHUNK if links.nvlinks and group.per_node == group.ranks else NETWORK_CHUNK)
     return expected, needed if links.nvlinks else 0, small + needed + tree + multicast + shared
 
