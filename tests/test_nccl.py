@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from statistics import mean
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from estimator import estimate
 from estimator.runtime import nccl
 from estimator.runtime.nccl import Communicator, Links
 from estimator.units import MIB
+from tests.measured import fsdp1_runs
 
 A100, H100, B200, PCIE = Links(12, (8, 0)), Links(18, (9, 0)), Links(18, (10, 0)), Links(0, (8, 9))
 SUMS = frozenset({"all_reduce"})
@@ -31,6 +33,22 @@ def test_an_end_of_a_chain_takes_what_was_measured() -> None:
     """The same with three or four: 688 MiB on a rank that receives from two and sends to one, 6 MiB each."""
     shared = nccl.shared_bytes(32, nccl.NVLINK_CHUNK)
     assert A100.channels * 3 * nccl.connection_bytes() // 2 + shared == 688 * MIB
+
+
+@pytest.mark.parametrize("way", ["foak-fast-kernels", "foak-fast-kernels-liger"])
+def test_four_a100_take_as_much_more_than_two_as_nvidia_smi_showed(way: str) -> None:
+    """fms-acceleration's runs under FSDP1 with NCCL 2.20: beside the replayed allocator, the mean of all ranks.
+
+    Rings and trees of two are 12 MiB per channel; of four in a chain 24, and 18 at its ends.
+    """
+    beside = {}
+    for gpus in (2, 4):
+        run = next(run for run in fsdp1_runs() if run["name"] == f"fsdp1 liger llama-3-8b lora {way} {gpus} x 4")
+        reserved = estimate(run["job"]).memory.reserved_bytes
+        assert reserved is not None
+        beside[gpus] = run["nvidia_smi_mib"] - reserved / MIB
+    each = nccl.connection_bytes() / MIB
+    assert beside[4] - beside[2] == A100.channels * (mean((2 * each, 1.5 * each)) - each)
 
 
 @pytest.mark.parametrize(("channels", "mib"), [(64, 388), (1, 10)])
