@@ -16,11 +16,12 @@ from estimator.duration import duration
 from estimator.errors import InvalidJob, NotModelled
 from estimator.families import parameters
 from estimator.families.build import Builder
-from estimator.hardware.capability import gpu
+from estimator.hardware.capability import gpu, links
 from estimator.hardware.capacity import Capacity, capacity
 from estimator.host.memory import check_host, host_memory
 from estimator.job import Job, defaults_used, read_job
 from estimator.notes import assumptions, not_modelled, warnings, what_stays
+from estimator.parallel.communicators import communicators
 from estimator.parallel.ranks import described, ranks, traffic
 from estimator.parallel.topology import Topology, topology
 from estimator.playing import Play, play
@@ -111,7 +112,6 @@ def _run(job: Job | Mapping[str, Any] | str | Path, allow_files: bool, every_ran
     _check_lengths(job, model)
     place = topology(job, model.spec)
     card = capacity(job.hardware)
-    beside = overhead(card.compute_capability, place.communicators, job.task == "train")
     job, chosen = solved(job, model.spec, place, gpu(job, card))
     given = solution_given(given, job) if chosen else given
     tensors = _of_file(given, model)
@@ -121,6 +121,8 @@ def _run(job: Job | Mapping[str, Any] | str | Path, allow_files: bool, every_ran
         for rank in ranks(each, model.spec, place, every_rank)
     ]
     worst, place, played = max(plays, key=lambda one: one[2].phases.peak.peak_bytes)
+    groups = communicators(played.build.tape, worst, model.spec, place)
+    beside = overhead(card.compute_capability, groups, links(card, job.hardware.gpus), job.task == "train")
     beside = with_engine(beside, worst, model.spec, card, played.phases)
     each_rank = [described(each, model.spec, rank, one) for each, rank, one in plays if each is worst and rank.pipeline > 1]
     return _Run(given, worst, model, place, card, played, beside, chosen, each_rank, tensors)
@@ -141,8 +143,7 @@ def _judged(run: _Run) -> _Judged:
     cache = _kv_cache(job, model, place, played.peak.peak_bytes - why.at_peak.get(KV_CACHE, 0), run.beside, card)
     memory = _memory(played, why, run.beside, taken, card, cache)
     several = job.training.objective is not None and job.training.objective.several
-    spread = job.training.implementation == "megatron" or place.tensor > 1 or several
-    host = None if spread else host_memory(job, run.play)
+    host = None if several else host_memory(job, model.spec, place, run.play)
     if host is not None:
         memory = memory.model_copy(update={"host_bytes": host.phases})
     if _by_llamacpp(job):

@@ -25,6 +25,8 @@ from estimator.units import gib
 def assumptions(job: Job, place: Topology, card: Capacity) -> list[str]:
     """What is taken for granted about the run; of its time only where the card has a name, and so a time."""
     said = [*(_of_training(job, place) if job.task == "train" else _of_serving(job)), *_of_sdpa(job, card)]
+    if place.gpus > 1 and (card.accelerator is None or card.accelerator.vendor != "nvidia"):
+        said.append("a node's GPUs are taken to be connected as A100s are, by NVLink; what NCCL allocates depends on it")
     if card.accelerator is not None and place.gpus > 1 and job.task == "train":
         said += between_gpus(job.hardware, card.accelerator)
     return said
@@ -86,7 +88,17 @@ def _of_training(job: Job, place: Topology) -> list[str]:
         ],
         "ddp": [f"each of {place.data} GPUs holds the whole model, and gradient buckets as large as its gradients"],
         "none": [],
-    }.get(place.strategy, [f"DeepSpeed 0.19 with its defaults over {place.data} GPUs; float32 master weights"])
+    }.get(
+        place.strategy,
+        [f"DeepSpeed 0.19 with its defaults over {place.data} GPUs; float32 master weights", *_of_plus_plus(job)],
+    )
+
+
+def _of_plus_plus(job: Job) -> list[str]:
+    """What ZeRO++ does not do, though it was asked for."""
+    if job.parallelism.zero_quantized_gradients and job.hardware.nodes == 1:
+        return ["gradients are reduced as they are: DeepSpeed quantizes them between nodes only, and there is one"]
+    return []
 
 
 def _of_megatron(job: Job, place: Topology) -> list[str]:
@@ -294,8 +306,6 @@ _RUNS = {
 def not_modelled(job: Job) -> list[str]:
     """What the bytes leave out."""
     left = ["workspaces inside kernels other than attention's"]
-    if job.task == "train" and (job.training.implementation == "megatron" or job.parallelism.tensor > 1):
-        left.append("the host's memory")
     if job.task == "train":
         left.append("what loading and saving take of the GPU")
         if job.training.objective and job.training.objective.generation:

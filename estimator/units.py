@@ -8,6 +8,7 @@ from decimal import Decimal
 GB = 10**9
 GIB = 2**30
 MIB = 2**20
+KIB = 2**10
 
 _BYTES = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?i?b)?", re.IGNORECASE)
 _POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}

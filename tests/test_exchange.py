@@ -58,6 +58,8 @@ JOBS = [
     ("megatron", job({}, {"implementation": "megatron", "activation_checkpointing": {"modules": ["core_attn", "mlp"]}})),
     ("megatron", job({"tensor": 2}, {"implementation": "megatron", "mtp_num_layers": 1})),
     ("megatron", job({"context": 2, "pipeline": 2}, {"implementation": "megatron", "activation_checkpointing": {"layers": 3}})),
+    ("deepspeed", job({"strategy": "zero3", "zero_hpz_partition_size": 8, "zero_quantized_weights": True})),
+    ("deepspeed", job({"strategy": "zero3", "zero_quantized_gradients": True}, {"gradient_accumulation_steps": 3})),
 ]
 FIELDS = {
     "parallelism": (
@@ -68,6 +70,9 @@ FIELDS = {
         "context",
         "expert",
         "replicas",
+        "zero_hpz_partition_size",
+        "zero_quantized_weights",
+        "zero_quantized_gradients",
         "reshard_after_forward",
         "sequence",
     ),
@@ -98,6 +103,11 @@ def test_there_and_back(program: str, asked: dict[str, Any]) -> None:
 def test_each_is_in_its_own_language() -> None:
     zero = json.loads(written(JOBS[2][1], "deepspeed"))
     assert zero["zero_optimization"] == {"stage": 2, "offload_optimizer": {"device": "cpu", "pin_memory": True}}
+    assert json.loads(written(JOBS[16][1], "deepspeed"))["zero_optimization"] == {
+        "stage": 3,
+        "zero_hpz_partition_size": 8,
+        "zero_quantized_weights": True,
+    }
     assert yaml.safe_load(written(JOBS[6][1], "accelerate"))["fsdp_config"]["fsdp_version"] == 2
     assert tomllib.loads(written(JOBS[11][1], "torchtitan"))["parallelism"]["data_parallel_replicate_degree"] == 4
     assert "--tensor-model-parallel-size 8\n--sequence-parallel\n--use-distributed-optimizer" in written(JOBS[13][1], "megatron")
@@ -129,6 +139,11 @@ TYPICAL = {
         {"strategy": "ddp", "tensor": 4, "pipeline": 2, "sequence": True},
     ),
 }
+
+
+def test_accelerate_has_no_words_for_zero_plus_plus() -> None:
+    with pytest.raises(InvalidJob, match="deepspeed_config_file"):
+        written(JOBS[16][1], "accelerate")
 
 
 @pytest.mark.parametrize("program", TYPICAL)

@@ -11,7 +11,7 @@ import safetensors.torch
 import torch
 import transformers
 
-from estimator import Answer, estimate
+from estimator import Answer, InvalidJob, estimate
 from estimator.dtypes import BY_NAME
 from estimator.host.disk import model_bytes, safetensors_bytes, shards
 from estimator.host.weights import Saved
@@ -172,6 +172,68 @@ def test_the_scheduler_is_asked_for_the_high_end() -> None:
     assert sum(host.at_peak.values()) == host.peak_bytes == max(host.phases.values())
     asked = int(host.scheduler.removeprefix("--mem=").removesuffix("G"))
     assert (asked - 1) * GIB < host.range_bytes[1] <= asked * GIB
+
+
+MEGATRON = {"implementation": "megatron", "activation_checkpointing": "none", "sequence_length": 1024}
+
+
+def megatron(parallelism: dict[str, Any] | None = None, **host: Any) -> Any:
+    job = {"model": "llama-3.2-1b", "hardware": {"gpu": "h200", "gpus": 8}, "parallelism": parallelism or {}}
+    found = estimate({**job, "training": MEGATRON, "host": host}).host
+    assert found is not None
+    return found
+
+
+def test_megatron_copies_all_that_it_saves_to_pinned_memory() -> None:
+    """Its ranks together write 14 bytes per parameter, each tensor in a power of two, up to twice as large."""
+    model, whole, none = (megatron(save=save).phases for save in ("model", "sharded", "none"))
+    assert "save" not in none
+    for phases, each in ((model, 2), (whole, 14)):
+        saved = phases["save"] - phases["train"]
+        assert each * PARAMETERS <= saved <= 2 * each * PARAMETERS
+    assert megatron().phases == whole  # the default
+
+
+@pytest.mark.parametrize("parallelism", [{}, {"tensor": 2}, {"tensor": 2, "pipeline": 2}, {"strategy": "ddp"}])
+def test_megatrons_checkpoint_is_as_large_however_it_is_spread(parallelism: dict[str, Any]) -> None:
+    found = megatron(parallelism).disk_bytes
+    assert found["model"] == pytest.approx(2 * PARAMETERS, rel=1e-3)
+    assert found["optimizer"] == pytest.approx(12 * PARAMETERS, rel=1e-3)
+
+
+def test_only_some_of_megatrons_ranks_load_data() -> None:
+    """The masks that come with sequences of 1,024 tokens: nine bytes per pair of tokens while they are made, one kept."""
+    batch = 28 * 1024 + 1024**2
+    each = 9 * 1024**2 + 2**21  # pinned, in a power of two
+    processes = 8 * 1800 * 2**20
+    alone, shared = (megatron(p).phases["train"] - processes for p in ({}, {"tensor": 4}))
+    assert (alone, shared) == (8 * each, 2 * each)
+    some = megatron(data_loader_workers=3, pin_memory=False).phases["train"] - processes
+    assert some == 8 * 3 * (60 * 2**20 + 9 * 1024**2 + 2 * batch)
+
+
+def test_megatrons_ranks_read_a_checkpoint_tensor_by_tensor() -> None:
+    """The embedding's in bf16, or a rank's part of its states in float32; with one rank those are larger."""
+    embedding, processes = 128256 * 2048, 8 * 1800 * 2**20
+    assert megatron().phases["load"] - processes == 8 * 2 * embedding
+    assert megatron({"tensor": 8}).phases["load"] - processes == 4 * 129024 * 2048  # padded to a multiple of 8 * 128 rows
+
+
+def test_megatron_refuses_what_it_does_not_do() -> None:
+    with pytest.raises(InvalidJob, match="gathers no checkpoint"):
+        megatron(save="checkpoint")
+    with pytest.raises(InvalidJob, match="on its GPU"):
+        megatron(loading="first")
+
+
+def test_tensor_parallel_ranks_gather_the_whole_model_to_save_it() -> None:
+    job = {"parallelism": {"tensor": 4}, "model": "llama-3-8b", "training": {"precision": "bf16-true", "sequence_length": 256}}
+    model, checkpoint, none = (answer(**job, host={"save": save}) for save in ("model", "checkpoint", "none"))
+    whole = 2 * 8_030_261_248
+    saved = [found.memory.host_bytes["save"] - none.memory.host_bytes["train"] for found in (model, checkpoint)]
+    assert saved == [whole, 3 * whole]
+    assert model.host is not None
+    assert model.host.disk_bytes["model"] == pytest.approx(whole, rel=1e-5)
 
 
 def test_serving_has_no_answer_about_the_host() -> None:

@@ -12,6 +12,7 @@ import yaml
 from estimator.errors import InvalidJob
 from estimator.exchange.found import Found, Settings
 from estimator.job import Job
+from estimator.parallel.zeropp import FIELDS
 
 MIXED = {"bf16": "bf16-mixed", "fp16": "16-mixed", "no": "32-true"}
 PRECISIONS = {"bf16-mixed": "bf16", "deepspeed-bf16": "bf16", "16-mixed": "fp16", "deepspeed-fp16": "fp16"}
@@ -96,6 +97,11 @@ def _kind(job: Job, strategy: str) -> tuple[str, dict[str, Any]]:
 
 
 def _deepspeed(job: Job, strategy: str) -> dict[str, Any]:
+    for name, usual in FIELDS.items():
+        if getattr(job.parallelism, name) != usual:
+            raise InvalidJob(
+                "Accelerate takes it from DeepSpeed's own file only (deepspeed_config_file): write that", f"parallelism.{name}"
+            )
     return {
         "zero_stage": int(strategy[-1]),
         "gradient_accumulation_steps": job.training.gradient_accumulation_steps,

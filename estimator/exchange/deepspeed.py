@@ -11,6 +11,7 @@ from typing import Any
 from estimator.errors import InvalidJob
 from estimator.exchange.found import Found, Settings, without
 from estimator.job import Job
+from estimator.parallel.zeropp import FIELDS
 
 HALF = {"bf16": "bf16-mixed", "fp16": "16-mixed"}
 PRECISIONS = {"bf16-mixed": "bf16", "deepspeed-bf16": "bf16", "16-mixed": "fp16", "deepspeed-fp16": "fp16"}
@@ -29,6 +30,10 @@ USUAL = {
     "allgather_partitions": True,
     "round_robin_gradients": False,
     "stage3_gather_16bit_weights_on_model_save": False,
+    "zero_hpz_partition_size": 1,
+    "zero_quantized_weights": False,
+    "zero_quantized_nontrainable_weights": False,
+    "zero_quantized_gradients": False,
 }
 """What our model of ZeRO takes for granted."""
 SILENT = frozenset(
@@ -53,6 +58,7 @@ def settings(job: Job) -> dict[str, Any]:
         zero["offload_optimizer"] = {"device": job.offload.optimizer, "pin_memory": True}
     if job.offload.parameters != "none":
         zero["offload_param"] = {"device": job.offload.parameters, "pin_memory": True}
+    zero |= without({name: getattr(job.parallelism, name) for name in FIELDS}, FIELDS)
     half = PRECISIONS.get(training.precision)
     return {
         "train_micro_batch_size_per_gpu": training.micro_batch_size,
@@ -86,14 +92,24 @@ def found(given: Any) -> Found:
     if all_of.amount("gradient_clipping"):
         training["gradient_clipping"] = True
     places = {name: zero.part(f"offload_{short}").take("device", "none") for name, short in PLACES.items()}
+    parallelism: dict[str, Any] = {"strategy": f"zero{stage}" if stage else "ddp"}
+    if stage == 3:  # the others have no use for them
+        parallelism |= _plus_plus(zero)
     left = [f"deepspeed.zero_optimization.{name}: {value}" for name, value in _unusual(zero).items()]
-    job: dict[str, Any] = {"training": training, "parallelism": {"strategy": f"zero{stage}" if stage else "ddp"}}
+    job: dict[str, Any] = {"training": training, "parallelism": parallelism}
     if offload := without(places, dict.fromkeys(PLACES, "none")):
         job["offload"] = offload
     return Found(job, [*left, *all_of.left(SILENT)])
 
 
 PLACES = {"optimizer": "optimizer", "parameters": "param"}
+
+
+def _plus_plus(zero: Settings) -> dict[str, Any]:
+    """ZeRO++'s settings."""
+    group = zero.number("zero_hpz_partition_size")
+    quantized = {name: True for name, usual in FIELDS.items() if usual is False and zero.yes(name)}
+    return ({"zero_hpz_partition_size": group} if group > 1 else {}) | quantized
 
 
 def _unusual(zero: Settings) -> dict[str, Any]:

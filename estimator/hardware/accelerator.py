@@ -47,6 +47,8 @@ class Accelerator(BaseModel):
     """What a process can allocate: the device's total as torch reports it. MiB."""
     framebuffer: Fact
     """What nvidia-smi shows as the total. MiB."""
+    nvlinks: Fact | None = None
+    """NVLinks of one GPU to the others of its node, usually by switches; without them it is PCIe."""
     memory_bandwidth: Fact
     """GB/s."""
     peak: dict[str, Fact]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from estimator.hardware.capacity import Capacity
 from estimator.job import Job
+from estimator.runtime.nccl import Links
 from estimator.tape.tape import Gpu
 
 CUDNN_PREFERRED = (9, 10)
@@ -18,6 +19,22 @@ def gpu(job: Job, card: Capacity) -> Gpu:
     training = job.training
     asked = job.task != "train" or (training.transformers_release == "5" and not training.attention.startswith("flash"))
     return Gpu(capability, asked and capability[0] in CUDNN_PREFERRED)
+
+
+NVLINK_GBPS = {"nvlink1": 20, "nvlink2": 25, "nvlink3": 25, "nvlink4": 25, "nvlink5": 50}
+"""GB/s of one link in one direction."""
+
+
+def links(card: Capacity, gpus: int) -> Links:
+    """How the GPUs of a node are connected; a card without a name, or of another maker, is taken for an A100 with NVLinks."""
+    found = card.accelerator
+    if found is None or found.vendor != "nvidia" or found.compute_capability is None:
+        return Links(12, (8, 0))
+    joined = found.interconnect
+    each = NVLINK_GBPS.get(joined.kind) if joined else None
+    if joined is None or each is None or (joined.peers is not None and gpus > joined.peers):
+        return Links(0, _parsed(found.compute_capability))
+    return Links(round(joined.bandwidth.value / each), _parsed(found.compute_capability))
 
 
 def _parsed(text: str) -> tuple[int, int]:

@@ -10,14 +10,17 @@ from estimator import catalogue
 from estimator.answer import Host
 from estimator.errors import InvalidJob, NotModelled
 from estimator.facts import MeasuredFact
-from estimator.host import weights
+from estimator.families import parameters
+from estimator.host import megatron, weights
 from estimator.host.disk import model_bytes
 from estimator.host.phases import Parts, offloaded, phases
 from estimator.host.states import states_bytes
 from estimator.job import Host as Asked
 from estimator.job import Job
+from estimator.parallel.topology import Topology
 from estimator.parallel.zero3_offload import OffloadedZero3, nvme_bytes
 from estimator.playing import Play
+from estimator.specs.spec import ModelSpec
 from estimator.units import GIB, MIB
 
 FILE = Path(__file__).parent / "facts.yaml"
@@ -36,6 +39,8 @@ def check_host(job: Job) -> None:
         if host != Asked():
             raise NotModelled("the host's memory while serving is not modelled yet; leave it out", "host")
         return
+    if training.implementation == "megatron":
+        _check_megatron(host)
     if training.adapter is None:
         for asked, where in ((host.save == "adapter", "save"), (host.merge, "merge")):
             if asked:
@@ -46,7 +51,14 @@ def check_host(job: Job) -> None:
         raise NotModelled("merging into quantized weights is not modelled yet; leave it out", "host.merge")
 
 
-def host_memory(job: Job, played: Play) -> Host | None:
+def _check_megatron(host: Asked) -> None:
+    if host.loading != "device":
+        raise InvalidJob("Megatron makes each part on its GPU, and reads it there: leave it out", "host.loading")
+    if host.save == "checkpoint":
+        raise InvalidJob("Megatron gathers no checkpoint (torch_dist): write sharded, model or none", "host.save")
+
+
+def host_memory(job: Job, spec: ModelSpec, place: Topology, played: Play) -> Host | None:
     """What a training job takes of each node; None while serving."""
     if job.task == "serve":
         return None
@@ -55,7 +67,10 @@ def host_memory(job: Job, played: Play) -> Host | None:
     process, worker = facts()["python_process"], facts()["data_loader_worker"]
 
     def taken(process_mib: float, worker_mib: float) -> dict[str, Parts]:
-        return phases(job, build, kept, round(process_mib * MIB), round(worker_mib * MIB))
+        processes, workers = round(process_mib * MIB), round(worker_mib * MIB)
+        if job.training.implementation == "megatron":
+            return megatron.phases(job, build, place, processes, workers)
+        return phases(job, build, kept, processes, workers)
 
     expected = taken(process.value, worker.value)
     low, high = (
@@ -72,18 +87,20 @@ def host_memory(job: Job, played: Play) -> Host | None:
         at_peak=expected[peak],
         rank_resident_bytes=kept.resident_bytes,
         rank_peak_bytes=kept.peak_bytes,
-        disk_bytes=_disk(job, played),
+        disk_bytes=_disk(job, spec, played),
         scheduler=f"--mem={math.ceil(high / GIB)}G",
     )
 
 
-def _disk(job: Job, played: Play) -> dict[str, int]:
+def _disk(job: Job, spec: ModelSpec, played: Play) -> dict[str, int]:
     """What is saved once, of the whole job; and the files of a node's states on NVMe.
 
     An optimizer's file holds its states, DeepSpeed's and Megatron's also the float32 weights; what containers add, some hundred
-    bytes per tensor, is left out.
+    bytes per tensor, is left out. Of Megatron's, whose rank has a part, the vocabulary's padding is, too.
     """
     build, found = played.build, {}
+    if job.training.implementation == "megatron":
+        return megatron.disk_bytes(job, build, sum(p.total for p in parameters(spec)))
     model, adapter = weights.base(build), weights.adapter(build)
     if job.host.save in ("model", "checkpoint", "sharded"):
         found["model"] = model_bytes(model)

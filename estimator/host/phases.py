@@ -95,16 +95,17 @@ def _gathered(job: Job, build: Builder, model: list[weights.Saved], adapter: lis
 
     The tensors of a file go to the host together (safetensors/torch.py, `_flatten_as_ptr`); sharded models are gathered there
     whole (transformers, `gather_full_state_dict`; DeepSpeed, `_zero3_consolidated_16bit_state_dict`; fsdp1's FULL_STATE_DICT,
-    `offload_to_cpu` and `rank0_only` in accelerate/utils/fsdp_utils.py), as is the optimizer of fsdp1 and fsdp2. fsdp1's adapter
-    is picked from the whole (`get_peft_model_state_dict`). Parts are saved tensor by tensor (torch.save,
-    torch.distributed.checkpoint).
+    `offload_to_cpu` and `rank0_only` in accelerate/utils/fsdp_utils.py; of DTensors, `full_state_dict` and `cpu_offload` in
+    torch/distributed/checkpoint/state_dict.py), as is the optimizer, except zero3's. fsdp1's adapter is picked from the whole
+    (`get_peft_model_state_dict`). Parts are saved tensor by tensor (torch.save, torch.distributed.checkpoint).
     """
     strategy = job.parallelism.strategy
+    ranks = max(1, job.parallelism.data or 1) * job.parallelism.tensor
     if job.host.save == "adapter":
         return weights.nbytes(adapter) + (weights.nbytes(model) if strategy == "fsdp1" else 0)
     if job.host.save == "sharded":
-        return job.hardware.gpus * max(t.nbytes for t in model) // max(1, job.parallelism.data or 1)
-    if strategy in GATHERED:
+        return job.hardware.gpus * max(t.nbytes for t in model) // ranks
+    if strategy in GATHERED or job.parallelism.tensor > 1:
         optimizer = states_bytes(job, build) if job.host.save == "checkpoint" and strategy != "zero3" else 0
         return weights.nbytes(model) + optimizer
     return max(map(weights.nbytes, shards(model, SHARD)))

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from math import prod
 
 from estimator.families.build import Builder
-from estimator.host.weights import saved_dtype
+from estimator.families.parameter import Parameter
+from estimator.host.weights import saved_dtype, whole_shape
 from estimator.job import Job
 from estimator.tape.tape import Storage
 from estimator.tape.tensor import Tensor
@@ -15,18 +17,24 @@ from estimator.training.overrides import parts
 from estimator.training.recipes import recipe
 
 
-def states_bytes(job: Job, build: Builder) -> int:
-    """States of every trained parameter, and the float32 copies that DeepSpeed and Megatron keep of it; counts of steps are left
-    out."""
+def kept(job: Job, build: Builder) -> Iterator[tuple[Parameter, list[int]]]:
+    """Of each parameter the bytes of its optimizer's tensors, of one layer: its states, and the float32 copy that DeepSpeed and
+    Megatron keep; none of what is frozen. Counts of steps are left out."""
     names = (frozenset(f"{name}.weight" for name in names) for names in (build.linears, build.embeddings))
     found, strategy = optimizer(job.training, *names), job.parallelism.strategy or "none"
     precision = recipe(job.training.precision, strategy)
     copies = parts(precision, strategy)["master_weights"] if precision else None
-    total = 0
     for p in build.parameters:
-        if p.trainable:
-            dtype = copies or saved_dtype(build, p)
-            whole = replace(p, local=Tensor(Storage(build.tape, 0, p.name, filled=False), p.tensor.shape, dtype))
-            kept = sum(prod(shape) * form.itemsize for shape, form in found.kept(whole) if shape) + found.paged(whole)
-            total += p.times * (kept + (p.tensor.numel * copies.itemsize if copies else 0))
-    return total
+        if not p.trainable:
+            yield p, []
+            continue
+        shape, dtype = whole_shape(build, p), copies or saved_dtype(build, p)
+        whole = replace(p, local=Tensor(Storage(build.tape, 0, p.name, filled=False), shape, dtype))
+        states = [prod(shape) * form.itemsize for shape, form in found.kept(whole) if shape]
+        paged = [nbytes] if (nbytes := found.paged(whole)) else []
+        yield p, [*states, *paged, *([prod(shape) * copies.itemsize] if copies else [])]
+
+
+def states_bytes(job: Job, build: Builder) -> int:
+    """All together, of all layers."""
+    return sum(p.times * sum(states) for p, states in kept(job, build))

@@ -10,6 +10,7 @@ from estimator import dtypes
 from estimator.dtypes import DType
 from estimator.families.build import Builder
 from estimator.families.parameter import Parameter
+from estimator.parallel.tensor import TensorParallel
 from estimator.parallel.zero import Zero
 from estimator.tape.layout import Shape
 from estimator.training.badam import BlockCopies
@@ -47,7 +48,14 @@ def _saved(build: Builder, parameters: list[Parameter]) -> Iterator[Saved]:
     for p in parameters:
         dtype = saved_dtype(build, p)
         for i in range(p.times):
-            yield Saved(p.name if p.slot is None else f"model.layers.{i}.{p.name}", dtype, p.tensor.shape)
+            yield Saved(p.name if p.slot is None else f"model.layers.{i}.{p.name}", dtype, whole_shape(build, p))
+
+
+def whole_shape(build: Builder, parameter: Parameter) -> Shape:
+    """The shape of a parameter before tensor-parallel ranks share it."""
+    if isinstance(build.sharding, TensorParallel):
+        return build.sharding.whole(parameter)
+    return parameter.tensor.shape
 
 
 def saved_dtype(build: Builder, parameter: Parameter) -> DType:

@@ -102,6 +102,14 @@ class Parallelism(Part):
         description="of fsdp2 and hsdp: gradients are reduced after every micro-step; false: they stay whole until the last "
         "(set_requires_gradient_sync)",
     )
+    zero_hpz_partition_size: Count | None = Field(
+        None, description="of zero3: ranks, those of a node, that keep a second copy of the parameters in parts (ZeRO++, hpZ)"
+    )
+    zero_quantized_weights: bool = Field(False, description="of zero3: parameters are gathered in int8 (ZeRO++, qwZ)")
+    zero_quantized_gradients: bool = Field(
+        False,
+        description="of zero3: gradients are reduced in int4 by two all-to-alls, where there are several nodes (ZeRO++, qgZ)",
+    )
 
 
 class Offload(Part):

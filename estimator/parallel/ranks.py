@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from dataclasses import replace
+from fractions import Fraction
 
 from estimator.answer import Rank, Traffic
 from estimator.job import Job
@@ -42,27 +43,29 @@ def described(job: Job, spec: ModelSpec, place: Topology, played: Play) -> Rank:
 
 
 def traffic(tape: Tape, micro_steps: int) -> list[Traffic]:
-    """What is exchanged in a step, by operation, group and phase: in forward and backward once per micro-batch."""
+    """What is exchanged in a step, by operation, group and phase: in forward and backward once per micro-batch.
+
+    Of several occurrences of a phase on the tape the first stands for one micro-batch, and the later ones for the rest.
+    """
     occurrences = Counter(phase.name for phase in tape.phases)
-    counts: Counter[tuple[str, str, int, str]] = Counter()
-    sizes: Counter[tuple[str, str, int, str]] = Counter()
+    counts: defaultdict[tuple[str, str, int, str], Fraction] = defaultdict(Fraction)
+    sizes: defaultdict[tuple[str, str, int, str], Fraction] = defaultdict(Fraction)
     for one in tape.traffic:
         kind = one.operation, one.group, one.ranks, one.phase
-        times = one.slot.total if one.slot else 1
+        times = Fraction(one.slot.total if one.slot else 1)
+        if one.phase in ("forward", "backward"):
+            times *= _stands_for(one.later, occurrences[one.phase], micro_steps)
         counts[kind] += times
         sizes[kind] += times * one.nbytes
-    found = []
-    for kind, count in counts.items():
-        operation, group, members, phase = kind
-        times, of = (micro_steps, occurrences[phase]) if phase in ("forward", "backward") else (1, 1)
-        found.append(
-            Traffic(
-                operation=operation,
-                group=group,
-                ranks=members,
-                phase=phase,
-                count=count * times // of,
-                bytes=sizes[kind] * times // of,
-            )
-        )
-    return found
+    return [
+        Traffic(operation=operation, group=group, ranks=members, phase=phase, count=int(count), bytes=int(sizes[kind]))
+        for kind, count in counts.items()
+        for operation, group, members, phase in [kind]
+    ]
+
+
+def _stands_for(later: bool, occurrences: int, micro_steps: int) -> Fraction:
+    """Micro-batches for which one of a phase's occurrences stands."""
+    if occurrences == 1:
+        return Fraction(micro_steps)
+    return Fraction(micro_steps - 1, occurrences - 1) if later else Fraction(1)

@@ -56,6 +56,13 @@ class TensorParallel(Sharding):
         local = empty(tape, part, dtype, name)
         return (Tensor(local.storage, shape, dtype) if module == EMBEDDING else local), local
 
+    def whole(self, parameter: Parameter) -> Shape:
+        """The shape that all ranks' parts make."""
+        module, (rows, *columns) = parameter.name.split(".")[-2], parameter.tensor.shape
+        if module in COLUMNS:
+            return (rows * self.group.size, *columns)
+        return (rows, columns[0] * self.group.size) if module in ROWS else parameter.tensor.shape
+
     def unit(self, parameters: list[Parameter], layer: Layer) -> Layer:
         block: Any = layer
         attention, mlp = block.self_attn, block.mlp

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from estimator.errors import InvalidJob, NotModelled
 from estimator.job import Job
 from estimator.parallel.tensor_checks import check_tensor
+from estimator.parallel.zeropp import check_plus_plus
 from estimator.specs.spec import DecoderSpec, ModelSpec
 
 
@@ -33,13 +34,6 @@ class Topology:
     def expert_data(self) -> int:
         """Ranks that hold the same experts."""
         return self.data * self.context * self.tensor // (self.expert * self.expert_tensor)
-
-    @property
-    def communicators(self) -> int:
-        """NCCL communicators that each GPU takes part in."""
-        degrees = (self.data * self.context, self.tensor, self.pipeline, self.context, self.expert)
-        found = sum(degree > 1 for degree in degrees)
-        return found + (self.expert > 1 and self.expert_data > 1) + (self.strategy == "zero1" and found > 1)
 
 
 def topology(job: Job, spec: ModelSpec) -> Topology:
@@ -68,7 +62,7 @@ def topology(job: Job, spec: ModelSpec) -> Topology:
 
 
 def _check_replicas(job: Job, data: int, strategy: str) -> None:
-    """Of hsdp, and of what only torch's newer sharding has."""
+    """Of hsdp, of what only torch's newer sharding has, and of ZeRO++."""
     replicas = job.parallelism.replicas
     if strategy == "hsdp" and (replicas is None or replicas < 2 or data % replicas or data == replicas):
         raise InvalidJob(
@@ -80,6 +74,7 @@ def _check_replicas(job: Job, data: int, strategy: str) -> None:
         raise InvalidJob("only hsdp has replicas: leave it out", "parallelism.replicas")
     if strategy not in ("fsdp2", "hsdp") and not job.parallelism.gradient_sync:
         raise InvalidJob("only fsdp2 and hsdp can do without: leave it out", "parallelism.gradient_sync")
+    check_plus_plus(job, data)
 
 
 def _refuse(job: Job, spec: ModelSpec) -> None:

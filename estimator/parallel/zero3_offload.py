@@ -14,9 +14,9 @@ from estimator.dtypes import DType
 from estimator.errors import NotModelled
 from estimator.job import Offload
 from estimator.parallel import zero3
-from estimator.parallel.zero import BUCKET
 from estimator.parallel.zero3 import Zero3
 from estimator.parallel.zero_offload import NORM, nowhere
+from estimator.parallel.zeropp import ZeroPlusPlus
 from estimator.tape.host import pinned
 from estimator.tape.layout import Shape
 from estimator.tape.tape import COMMUNICATION, GRADIENT, PARAMETER, TEMPORARY, Tape
@@ -35,8 +35,8 @@ NORM_CHUNK = 250_000_000
 class OffloadedZero3(Zero3):
     """`places`: where the optimizer and the parameters are: none, cpu or nvme."""
 
-    def __init__(self, tape: Tape, host: Tape, world: int, places: Offload):
-        super().__init__(tape, world, foreach=False)
+    def __init__(self, tape: Tape, host: Tape, world: int, places: Offload, plus: ZeroPlusPlus):
+        super().__init__(tape, world, foreach=False, plus=plus)
         self.host = host
         self.places = places
         self.held: list[Tensor] = []
@@ -124,7 +124,7 @@ class OffloadedZero3(Zero3):
     def reduce(self, leaf: Tensor) -> None:
         """The gradients' part goes through the GPU: a copy in half precision, and one of float64 for its norm or of float32."""
         leaf.grad = None
-        copy = self.flat(BUCKET, self.dtype, "cat", COMMUNICATION)
+        copy = self.flat(self.reducing_bytes(leaf), dtypes.uint8, "cat", COMMUNICATION)
         part = -(-leaf.numel // self.world)
         back = self.flat(part, self.dtype, "to", COMMUNICATION)
         norm = self.flat(min(part, NORM_CHUNK) * NORM, dtypes.uint8, "norm", COMMUNICATION)
@@ -137,6 +137,7 @@ class OffloadedZero3(Zero3):
         if self.places.parameters == "none":
             with self.host.counting(TEMPORARY):
                 empty(self.host, (max(self._sub_groups()),), self.dtype, "to")
+        self.drop_copy()
 
 
 def nvme_bytes(sharding: OffloadedZero3) -> int:

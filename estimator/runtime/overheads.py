@@ -8,6 +8,7 @@ from pathlib import Path
 
 from estimator import catalogue
 from estimator.facts import MeasuredFact
+from estimator.runtime.nccl import Communicator, Links, communicator_bytes
 from estimator.units import MIB
 
 FILE = Path(__file__).parent / "overheads.yaml"
@@ -38,16 +39,21 @@ def workspace(compute_capability: str | None) -> MeasuredFact:
     return facts()["cublas_workspace_hopper" if hopper else "cublas_workspace"]
 
 
-def overhead(compute_capability: str | None, communicators: int, training: bool) -> Overhead:
-    """CUDA context, cuBLAS workspaces (one per thread that multiplies: forward, and backward in training), and NCCL."""
+def overhead(compute_capability: str | None, groups: list[Communicator], links: Links, training: bool) -> Overhead:
+    """CUDA context, cuBLAS workspaces (one per thread that multiplies: forward, and backward in training), and NCCL: its kernels,
+    and each communicator."""
     known = facts()
     uses = [
         ("cuda_context", known["cuda_context"], 1),
         ("cublas_workspaces", workspace(compute_capability), 2 if training else 1),
     ]
-    if communicators:
-        uses.append(("nccl_communicators", known["nccl_communicator"], communicators))
+    if groups:
+        uses.append(("nccl_kernels", known["nccl_kernels"], 1))
     parts = {name: round(fact.value * MIB) * count for name, fact, count in uses}
     low = sum(round(fact.low * MIB) * count for _, fact, count in uses)
     high = sum(round(fact.high * MIB) * count for _, fact, count in uses)
+    for group in groups:
+        expected, least, most = communicator_bytes(group, links)
+        parts[f"nccl_{group.name}"] = parts.get(f"nccl_{group.name}", 0) + expected
+        low, high = low + least, high + most
     return Overhead(parts, low, high)

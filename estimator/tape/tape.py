@@ -137,7 +137,10 @@ class Work(NamedTuple):
 
 
 class Traffic(NamedTuple):
-    """One exchange among the ranks of a group, of so many bytes (tape/collectives.py), in this phase and slot."""
+    """One exchange among the ranks of a group, of so many bytes (tape/collectives.py), in this phase and slot.
+
+    `later`: not in the first occurrence of its phase.
+    """
 
     operation: str
     group: str
@@ -145,6 +148,7 @@ class Traffic(NamedTuple):
     nbytes: int
     phase: str
     slot: Slot | None
+    later: bool = False
 
 
 class Tape:
@@ -307,7 +311,9 @@ class Tape:
     def communicate(self, operation: str, group: str, ranks: int, nbytes: int, phase: str | None = None) -> None:
         """Record what the ranks of a group exchange: now, or in a `phase` that it counts in."""
         if self.outer is None:
-            self.traffic.append(Traffic(operation, group, ranks, nbytes, phase or self.phases[-1].name, self.slot))
+            name = phase or self.phases[-1].name
+            later = sum(one.name == name for one in self.phases) > 1
+            self.traffic.append(Traffic(operation, group, ranks, nbytes, name, self.slot, later))
 
 
 class Storage:

@@ -30,6 +30,7 @@ from estimator.parallel.zero import Zero12
 from estimator.parallel.zero3 import Zero3
 from estimator.parallel.zero3_offload import OffloadedZero3
 from estimator.parallel.zero_offload import OffloadedZero12
+from estimator.parallel.zeropp import plus_plus
 from estimator.serving.cache import PassingCache
 from estimator.specs.spec import ModelSpec
 from estimator.tape.collectives import Group
@@ -257,7 +258,10 @@ def _sharding(job: Job, topology: Topology, precision: Recipe, tape: Tape) -> Sh
     if strategy == "zero3":
         training = job.training
         return Zero3(
-            tape, world, foreach=training.optimizer in ("adamw", "adam") and training.optimizer_implementation == "foreach"
+            tape,
+            world,
+            foreach=training.optimizer in ("adamw", "adam") and training.optimizer_implementation == "foreach",
+            plus=plus_plus(job),
         )
     if strategy in ("zero1", "zero2"):
         return Zero12(tape, world, int(strategy[-1]))
@@ -268,7 +272,7 @@ def _sharding(job: Job, topology: Topology, precision: Recipe, tape: Tape) -> Sh
 
 def _offloaded(job: Job, world: int, tape: Tape, host: Tape) -> Sharding:
     if job.parallelism.strategy == "zero3":
-        return OffloadedZero3(tape, host, world, job.offload)
+        return OffloadedZero3(tape, host, world, job.offload, plus_plus(job))
     stage, steps = int((job.parallelism.strategy or "")[-1]), job.training.gradient_accumulation_steps
     return OffloadedZero12(tape, host, world, stage, accumulated=steps > 1)
 

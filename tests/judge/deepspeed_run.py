@@ -5,7 +5,8 @@
       torchrun --nproc-per-node $ranks -m tests.judge.deepspeed_run $stage $steps; done; done; done
 
 With a third argument, cpu or all, it offloads the optimizer, or parameters too (DeepSpeed 0.19.8); a fourth gives sub-groups
-so many elements. The host is then the machine that plays the GPU, too: both are counted together.
+so many elements. The host is then the machine that plays the GPU, too: both are counted together. A fifth is
+zero_hpz_partition_size, and a sixth the elements that stay gathered.
 
 Each run prints one record for tests/data/deepspeed.yaml. The model is 200 times smaller than one of 8B, and so are the buckets
 than DeepSpeed's defaults: the constants below.
@@ -43,7 +44,15 @@ OFFLOADED = {"none": [], "cpu": ["optimizer"], "all": ["optimizer", "param"]}
 PHASES = ("forward", "backward", "optimizer_step")
 
 
-def main(stage: int, micro_steps: int, half: str = "bf16", offload: str = "none", sub_group: str = "1000000000") -> None:
+def main(
+    stage: int,
+    micro_steps: int,
+    half: str = "bf16",
+    offload: str = "none",
+    sub_group: str = "1000000000",
+    secondary: str = "1",
+    live: str = "1000000000",
+) -> None:
     """Train on this process, which torchrun started, in a half precision; the first rank prints the record."""
     os.environ["DS_ACCELERATOR"] = "cpu"
     import deepspeed  # type: ignore[import-untyped, import-not-found, unused-ignore]
@@ -66,6 +75,9 @@ def main(stage: int, micro_steps: int, half: str = "bf16", offload: str = "none"
             "stage3_prefetch_bucket_size": PREFETCH,
             "stage3_param_persistence_threshold": PERSISTENT,
             "sub_group_size": int(sub_group),
+            "zero_hpz_partition_size": int(secondary),
+            "stage3_max_live_parameters": int(live),
+            "stage3_max_reuse_distance": int(live),
             **{f"offload_{part}": {"device": "cpu"} for part in OFFLOADED[offload]},
         },
         "zero_allow_untested_optimizer": True,
@@ -78,17 +90,20 @@ def main(stage: int, micro_steps: int, half: str = "bf16", offload: str = "none"
         for _ in range(2):
             _play(engine, micro_steps)
         resident = _alive()
-        _play(engine, micro_steps)
+        before_step = _play(engine, micro_steps)
     if int(os.environ["RANK"]) == 0:
         played = laps(watched, PHASES)
         peaks = _peaks(resident, played[-len(played) // 3 :])  # of the third step
         asked: dict[str, Any] = {"stage": stage, "ranks": int(os.environ["WORLD_SIZE"]), "micro_steps": micro_steps, "half": half}
         if offload != "none":
             asked |= {"offload": offload, "sub_group": int(sub_group)}
+        if secondary != "1":
+            asked |= {"secondary": int(secondary), "live": int(live), "before_step": before_step}
         print("- " + json.dumps({**asked, "resident": resident, **peaks}).replace('"', ""), flush=True)
 
 
-def _play(engine: Any, micro_steps: int) -> None:
+def _play(engine: Any, micro_steps: int) -> int:
+    """A step. Returns the bytes that are alive after its last backward pass: all that Python reaches."""
     ids = torch.randint(0, MODEL["vocab_size"], (1, TOKENS))  # type: ignore[call-overload]
     for _ in range(micro_steps):
         with record_function("forward"):
@@ -97,9 +112,11 @@ def _play(engine: Any, micro_steps: int) -> None:
             engine.backward(loss)
         del loss
         gc.collect()  # handles of finished collectives hold tensors in cycles
+        alive = _alive()
         with record_function("optimizer_step"):
             engine.step()
         gc.collect()
+    return alive
 
 
 def _alive() -> int:
