@@ -105,7 +105,7 @@ JOBS: list[tuple[dict[str, Any], dict[str, Any], set[str]]] = [
 ]
 
 
-@pytest.mark.parametrize(("hardware", "parallelism", "groups"), JOBS, ids=lambda given: str(given))
+@pytest.mark.parametrize(("hardware", "parallelism", "groups"), JOBS)
 def test_a_communicator_for_each_group_that_exchanges(
     hardware: dict[str, Any], parallelism: dict[str, Any], groups: set[str]
 ) -> None:
