@@ -73,6 +73,7 @@ def test_the_first_operations_that_differ(file: str, capsys: pytest.CaptureFixtu
         ({"training": {"attention": "flash_attention_2"}}, "training.attention"),
         ({"training": {"attention": "flash_attention_3"}, "hardware": {"gpu": "h100"}}, "training.attention"),
         ({"training": {"transformers_release": "4.45"}}, "training.transformers_release"),
+        ({"training": {"adapter": {"type": "bottleneck"}}}, "training.adapter"),
         ({"parallelism": {"strategy": "zero2"}, "hardware": {"gpus": 2}}, "parallelism.strategy"),
     ],
 )

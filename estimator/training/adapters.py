@@ -143,7 +143,7 @@ def check_gathered(training: Training, gathered: DType | None) -> None:
     PEFT reads that type off a weight that is not gathered yet (tuners/lora/layer.py, `_cast_input_dtype`).
     """
     asked = training.adapter
-    if asked and gathered and BY_NAME[asked.dtype] is not gathered and not training.autocast:
+    if asked and asked.dtype and gathered and BY_NAME[asked.dtype] is not gathered and not training.autocast:
         raise InvalidJob(
             f"fsdp1 gathers the adapter's weights as {gathered.name}, but PEFT casts their inputs to {asked.dtype}: "
             f"write autocast: true, as Accelerate has it, or an adapter in {gathered.name}",

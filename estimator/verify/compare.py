@@ -11,7 +11,7 @@ from estimator.errors import NotModelled
 from estimator.estimation import estimate
 from estimator.hardware.capability import gpu
 from estimator.hardware.capacity import capacity
-from estimator.job import Job, Training
+from estimator.job import Bottleneck, Job, Training
 from estimator.parallel.topology import topology
 from estimator.specs.resolve import resolve
 from estimator.specs.spec import ModelSpec
@@ -93,6 +93,7 @@ def _refuse_unplayable(job: Job) -> None:
         (training.loss in ("fused", "cut"), "fused kernels need a GPU", "training.loss"),
         (training.attention.startswith("flash"), "FlashAttention needs a GPU", "training.attention"),
         (training.transformers_release != "5", "the installed release is 5", "training.transformers_release"),
+        (isinstance(training.adapter, Bottleneck), "AdapterHub's library runs with transformers 4.57", "training.adapter"),
         (strategy == "none" and offloads(job), "torchao's optimizer needs a GPU", "offload"),
         (
             strategy not in ("none", "fsdp1", "fsdp2", "hsdp"),

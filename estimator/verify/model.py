@@ -29,7 +29,7 @@ from torch.distributed.fsdp import (
 from torch.distributed.fsdp.wrap import ModuleWrapPolicy
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from estimator.job import Job, Training
+from estimator.job import Bottleneck, Job, Training
 from estimator.job.adapter import PromptLearning
 from estimator.job.trainable import Trainable, numbers
 from estimator.specs.spec import ModelSpec
@@ -101,8 +101,12 @@ def build(job: Job, spec: ModelSpec, mesh: DeviceMesh | None = None) -> Any:
     if training.loss == "chunked":
         in_chunks(model)
     if adapter := training.adapter:
-        with defaulting_to(TYPES[adapter.dtype]):
-            if isinstance(adapter, PromptLearning):
+        with defaulting_to(TYPES[adapter.dtype] if adapter.dtype else dtype):
+            if isinstance(adapter, Bottleneck):
+                from estimator.verify import bottleneck  # whose library runs with another release of transformers
+
+                model = bottleneck.adapted(model, adapter)
+            elif isinstance(adapter, PromptLearning):
                 model = prompted(model, adapter)
             else:
                 model = adapted(model, adapter, training.head)
@@ -132,7 +136,7 @@ def plain(spec: ModelSpec, head: str, dtype: torch.dtype, attention: str, labels
 def _keep_in_float32(model: Any) -> None:
     """What `from_pretrained` leaves in float32 whatever type it is asked for (`_keep_in_fp32_modules_strict`)."""
     for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
-        if any(part in name for part in model._keep_in_fp32_modules_strict):
+        if any(part in name for part in model._keep_in_fp32_modules_strict or ()):
             tensor.data = tensor.data.float()
 
 
