@@ -140,6 +140,10 @@ def _quantized(name: str) -> str:
         return "HQQ layers as hqq 0.2.8's own backend runs them"
     if name.startswith("torchao"):
         return "layers in eight bits as torchao 0.18 runs them, by operations of torch"
+    if name.startswith("awq"):
+        return "AWQ layers as GPTQModel 7.7's AwqGEMMLinear runs them (backend auto_trainable; what auto takes cannot be trained beside)"
+    if name.startswith("eetq"):
+        return "EETQ layers as transformers 5.23 runs them, and PEFT takes them where the package eetq is installed"
     if name.startswith("fp8"):
         return "fp8 layers as transformers 5.23 runs them with its Triton kernel (DeepGEMM's casts of the input come on top)"
     return "4-bit and 8-bit layers as bitsandbytes 0.50 runs them"

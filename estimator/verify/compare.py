@@ -79,8 +79,13 @@ def _refuse_unplayable(job: Job) -> None:
     for unplayable, why, where in (
         (job.task != "train", "training is what is verified", "task"),
         (
-            training.quantization not in (None, "torchao-int8", "torchao-fp8", "fp8", "fp8-block"),
+            training.quantization not in (None, "torchao-int8", "torchao-fp8", "fp8", "fp8-block", "eetq-int8", "awq-int4"),
             "bitsandbytes, GPTQModel and HQQ have no kernels for tensors without data",
+            "training.quantization",
+        ),
+        (
+            training.quantization == "awq-int4" and not find_spec("gptqmodel"),
+            "pip install gptqmodel==7.7.0",
             "training.quantization",
         ),
         (

@@ -33,7 +33,7 @@ from estimator.job import Bottleneck, Job, Training
 from estimator.job.adapter import PromptLearning
 from estimator.job.trainable import Trainable, numbers
 from estimator.specs.spec import ModelSpec
-from estimator.verify import fp8
+from estimator.verify import eetq, fp8
 from estimator.verify.adapters import adapted
 from estimator.verify.chunked import in_chunks
 from estimator.verify.megatron import MegatronStep
@@ -93,6 +93,12 @@ def build(job: Job, spec: ModelSpec, mesh: DeviceMesh | None = None) -> Any:
     model = plain(spec, training.head, dtype, training.attention, training.labels or 2)
     if training.quantization in ("fp8", "fp8-block"):
         fp8.replace(model, training)
+    elif training.quantization == "eetq-int8":
+        eetq.replace(model, training)
+    elif training.quantization == "awq-int4":
+        from estimator.verify import awq  # whose library is not among what verifying needs otherwise
+
+        awq.replace(model, training)
     elif training.float8 or training.quantization:
         from estimator.verify import torchao  # which is not among what verifying needs otherwise
 
@@ -109,7 +115,8 @@ def build(job: Job, spec: ModelSpec, mesh: DeviceMesh | None = None) -> Any:
             elif isinstance(adapter, PromptLearning):
                 model = prompted(model, adapter)
             else:
-                model = adapted(model, adapter, training.head)
+                with eetq.installed() if training.quantization == "eetq-int8" else nullcontext():
+                    model = adapted(model, adapter, training.head)
     if not remembers(training):
         freeze(model, training)
     model.train()
