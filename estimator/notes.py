@@ -141,7 +141,7 @@ def _quantized(name: str) -> str:
     if name.startswith("torchao"):
         return "layers in eight bits as torchao 0.18 runs them, by operations of torch"
     if name.startswith("awq"):
-        return "AWQ layers as GPTQModel 7.7's AwqGEMMLinear runs them (backend auto_trainable; what auto takes cannot be trained beside)"
+        return "AWQ layers as GPTQModel 7.7's AwqGEMMLinear runs them (backend auto_trainable; what auto takes is not trainable)"
     if name.startswith("eetq"):
         return "EETQ layers as transformers 5.23 runs them, and PEFT takes them where the package eetq is installed"
     if name.startswith("fp8"):

@@ -208,8 +208,9 @@ def test_the_document_has_the_programs_figures() -> None:
     for name, known in FORMATS.items():
         if known.linears and name not in ("gptq-int4-ungrouped", "torchao-int4-tiles"):
             assert f"{stored_bytes(spec, name):,}" in text, name
-    adapter = {"rank": 16, "targets": ["q_proj", "v_proj"]}
-    for name in ("nf4", "nf4-double", "hqq-int4"):
-        training = {"precision": "bf16-true", "quantization": name, "adapter": adapter}
+    for name in ("nf4", "nf4-double", "hqq-int4", "awq-int4", "eetq-int8"):
+        half = "fp16" if name in ("awq-int4", "eetq-int8") else "bf16"
+        adapter = {"rank": 16, "targets": ["q_proj", "v_proj"], "dtype": half}
+        training = {"precision": f"{half.removeprefix('fp')}-true", "quantization": name, "adapter": adapter}
         memory = estimate({"model": "llama-3-8b", "training": training}).memory
         assert f"{memory.resident_bytes:,} | {memory.peak_bytes:,}" in text, name

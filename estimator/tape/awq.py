@@ -55,7 +55,7 @@ def matmul_eetq(x: Tensor, weight: Shape, bias: Tensor | None) -> Tensor:
     transformers 5.23, integrations/eetq.py, `EetqLinearMMFunction`: for the gradient W is unpacked by its product with an
     identity, which is made in float32. What comes of more sequences than one gets a dimension too many, which torch sums away.
     """
-    outputs, inputs = weight
+    outputs = weight[0]
 
     def backward(g: Tensor, _: Tensor) -> Tensor:
         gradient = _through_identity(g, weight)
