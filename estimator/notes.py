@@ -52,7 +52,7 @@ def _of_training(job: Job, place: Topology) -> list[str]:
         virtual = job.training.adapter.virtual_tokens
         said.append(f"{job.training.adapter.type} as peft 0.21 does it: {virtual} virtual tokens beside those of sequence_length")
     elif isinstance(job.training.adapter, Bottleneck):
-        said.append("bottleneck adapters as adapters 1.3 applies them; what of the head is not tied is trained, too")
+        said.append("bottleneck adapters as adapters 1.3 applies them; what of the head is no output layer is trained, too")
     elif job.training.adapter:
         said.append(f"{_METHODS[job.training.adapter.type]} as peft 0.21 applies it")
     if job.training.trainable != "all":

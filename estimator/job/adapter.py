@@ -211,7 +211,7 @@ class Bottleneck(Part):
     original_ln_after: bool = Field(True, description="add the block's input, and norm, after the adapter")
     ln_before: bool = Field(False, description="a norm of its own before the two layers")
     ln_after: bool = Field(False, description="a norm of its own after the two layers")
-    residual_before_ln: bool | Literal["post_add"] = Field(
+    residual_before_ln: Literal[True, False, "post_add"] = Field(
         True,
         description="what is added to the two layers' output: the block's output, that and its input (post_add), or the norm",
     )
