@@ -13,9 +13,11 @@ from typing import Any
 import transformers
 from transformers import masking_utils, modeling_utils
 from transformers.generation import utils as generation
+from transformers.integrations import eetq
 
 LACKING: dict[Any, tuple[str, ...]] = {
     ModuleType("transformers.integrations.finegrained_fp8"): ("FP8Linear", "fp8_linear"),
+    eetq: ("EetqLinear",),
     masking_utils: ("fast_all", "is_tracing"),
     modeling_utils: ("save_on_cpu",),
     generation: ("StopCheck",),
