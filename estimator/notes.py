@@ -7,7 +7,7 @@ from estimator.dtypes import DType
 from estimator.hardware.capability import gpu
 from estimator.hardware.capacity import Capacity
 from estimator.job import Job, Serving, Training
-from estimator.job.adapter import PromptLearning
+from estimator.job.adapter import Bottleneck, PromptLearning
 from estimator.job.objective import Objective
 from estimator.parallel.topology import Topology
 from estimator.quantization.formats import FORMATS
@@ -37,7 +37,7 @@ def _of_training(job: Job, place: Topology) -> list[str]:
         return _of_megatron(job, place)
     said = [
         _SEQUENCES[job.training.attention_mask] + "; labels share the token ids' memory",
-        f"torch 2.13 and {_RELEASES[job.training.transformers_release]} on CUDA; recomputation {_reentrance(job)} re-entrance",
+        f"torch 2.13 and {_release(job.training)} on CUDA; recomputation {_reentrance(job)} re-entrance",
     ]
     if job.training.quantization:
         said.append(_quantized(job.training.quantization) + "; embeddings, norms and the output layer are as they were")
@@ -50,6 +50,8 @@ def _of_training(job: Job, place: Topology) -> list[str]:
     if isinstance(job.training.adapter, PromptLearning):
         virtual = job.training.adapter.virtual_tokens
         said.append(f"{job.training.adapter.type} as peft 0.21 does it: {virtual} virtual tokens beside those of sequence_length")
+    elif isinstance(job.training.adapter, Bottleneck):
+        said.append("bottleneck adapters as adapters 1.3 applies them; what of the head is no output layer is trained, too")
     elif job.training.adapter:
         said.append(f"{_METHODS[job.training.adapter.type]} as peft 0.21 applies it")
     if job.training.trainable != "all":
@@ -155,6 +157,10 @@ def _quantized(name: str) -> str:
         return "HQQ layers as hqq 0.2.8's own backend runs them"
     if name.startswith("torchao"):
         return "layers in eight bits as torchao 0.18 runs them, by operations of torch"
+    if name.startswith("awq"):
+        return "AWQ layers as GPTQModel 7.7's AwqGEMMLinear runs them (backend auto_trainable; what auto takes is not trainable)"
+    if name.startswith("eetq"):
+        return "EETQ layers as transformers 5.23 runs them, and PEFT takes them where the package eetq is installed"
     if name.startswith("fp8"):
         return "fp8 layers as transformers 5.23 runs them with its Triton kernel (DeepGEMM's casts of the input come on top)"
     return "4-bit and 8-bit layers as bitsandbytes 0.50 runs them"
@@ -181,6 +187,10 @@ _SEQUENCES = {
     "padding": "sequences are padded: shorter ones are as long as the longest, and a mask says where they end",
     "packed": "documents are packed in one full sequence, and a mask keeps them apart",
 }
+
+
+def _release(training: Training) -> str:
+    return "transformers 4.57" if isinstance(training.adapter, Bottleneck) else _RELEASES[training.transformers_release]
 
 
 _RELEASES = {"5": "transformers 5.23", "4.48": "transformers 4.48", "4.45": "transformers 4.45"}

@@ -39,9 +39,10 @@ def records() -> dict[str, dict[str, Counted]]:
 
 
 def of_every_family(judge: str, share: int) -> list[dict[str, Any]]:
-    """The first case of each family, and of the others one in `share`."""
+    """The first case of each family, and of the others one in `share`; none that is judged elsewhere (judge/bottleneck.py)."""
     seen, found = set(), []
-    for i, case in enumerate(cases(judge)):
+    here = [case for case in cases(judge) if case.get("training", {}).get("adapter", {}).get("type") != "bottleneck"]
+    for i, case in enumerate(here):
         family = resolve(job_of(case)["model"]).spec.model_type
         if family not in seen or i % share == 0:
             found.append(case)

@@ -100,6 +100,18 @@ def test_as_many_are_trained_as_was_published(adapter: dict[str, Any], trained: 
     assert estimate({"model": "llama-3.2-3b", "training": training}).parameters.trainable == trained
 
 
+ADAPTERHUB = [("double_seq_bn", 64, 461_088), ("double_seq_bn", 2, 14_183_424), ("seq_bn", 64, 230_544), ("seq_bn", 2, 7_091_712)]
+"""What its authors print for base-sized encoders (Poth et al. 2023, Adapters: A Unified Library, table of hyper-parameters)."""
+
+
+@pytest.mark.parametrize(("config", "reduction", "trained"), [*ADAPTERHUB, ("par_bn", 64, 230_544), ("par_bn", 2, 7_091_712)])
+def test_as_many_are_trained_as_adapterhub_published(config: str, reduction: int, trained: int) -> None:
+    adapter = {"type": "bottleneck", "config": config, "reduction_factor": reduction}
+    found = estimate({"model": "bert-base-uncased", "training": {"head": "sequence-classification", "adapter": adapter}})
+    classifier = 2 * 768 + 2
+    assert found.parameters.trainable == trained + classifier
+
+
 def test_targets_that_peft_passes_over_are_named() -> None:
     asked = job("gpt2", {"targets": ["c_attn", "q_proj"]})
     assert any("no layer is called q_proj here" in warning for warning in estimate(asked).warnings)
@@ -150,6 +162,8 @@ FOLDED: list[dict[str, Any]] = [
     {"type": "lora", "layers": [0, 1, 2, 6], "targets": ["q_proj", "down_proj"], "dropout": 0.1},
     {"type": "lora", "layers": [3, 4, 5, 8], "targets": ["q_proj"]},
     {"type": "lora", "targets": ["embed_tokens", "lm_head", "v_proj"], "modules_to_save": ["norm"]},
+    {"type": "bottleneck", "config": "double_seq_bn", "scaling": "learned"},
+    {"type": "bottleneck", "config": "par_bn", "leave_out": [0, 1, 5]},
 ]
 
 

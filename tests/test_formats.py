@@ -143,7 +143,7 @@ def test_lora_beside_hqq_allocates_what_hqq_allocates(row: dict[str, Any]) -> No
         assert hqq_step(job, resolve(job.model).spec) == row["counted"]
 
 
-@pytest.mark.parametrize("name", ["awq-int4", "eetq-int8", "nvfp4", "gptq-int3", "hqq-int3"])
+@pytest.mark.parametrize("name", ["nvfp4", "gptq-int3", "hqq-int3"])
 def test_training_that_is_not_modelled_is_refused(name: str) -> None:
     with pytest.raises(NotModelled, match=f"training beside weights in {name}"):
         estimate({"model": MODEL, "training": {"precision": "bf16-true", "quantization": name, "adapter": {}}})
@@ -208,8 +208,9 @@ def test_the_document_has_the_programs_figures() -> None:
     for name, known in FORMATS.items():
         if known.linears and name not in ("gptq-int4-ungrouped", "torchao-int4-tiles"):
             assert f"{stored_bytes(spec, name):,}" in text, name
-    adapter = {"rank": 16, "targets": ["q_proj", "v_proj"]}
-    for name in ("nf4", "nf4-double", "hqq-int4"):
-        training = {"precision": "bf16-true", "quantization": name, "adapter": adapter}
+    for name in ("nf4", "nf4-double", "hqq-int4", "awq-int4", "eetq-int8"):
+        half = "fp16" if name in ("awq-int4", "eetq-int8") else "bf16"
+        adapter = {"rank": 16, "targets": ["q_proj", "v_proj"], "dtype": half}
+        training = {"precision": f"{half.removeprefix('fp')}-true", "quantization": name, "adapter": adapter}
         memory = estimate({"model": "llama-3-8b", "training": training}).memory
         assert f"{memory.resident_bytes:,} | {memory.peak_bytes:,}" in text, name

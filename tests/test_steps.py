@@ -47,4 +47,6 @@ def test_torch_allocates_what_it_did(judge: str, case: dict[str, Any]) -> None:
         pytest.importorskip("badam", reason="its turns are played by its own code")
     if case.get("training", {}).get("optimizer_implementation") == "llama-cookbook":
         pytest.importorskip("llama_cookbook", reason="its optimizer is played")
+    if case.get("training", {}).get("quantization") == "awq-int4":
+        pytest.importorskip("gptqmodel", reason="AWQ's layers are GPTQModel's")
     assert counted(judge, case) == records()[judge][case["name"]], "run: python -m tests.judged"

@@ -73,6 +73,7 @@ def test_the_first_operations_that_differ(file: str, capsys: pytest.CaptureFixtu
         ({"training": {"attention": "flash_attention_2"}}, "training.attention"),
         ({"training": {"attention": "flash_attention_3"}, "hardware": {"gpu": "h100"}}, "training.attention"),
         ({"training": {"transformers_release": "4.45"}}, "training.transformers_release"),
+        ({"training": {"adapter": {"type": "bottleneck"}}}, "training.adapter"),
         ({"parallelism": {"strategy": "zero2"}, "hardware": {"gpus": 2}}, "parallelism.strategy"),
     ],
 )
@@ -82,9 +83,13 @@ def test_what_cannot_be_played_is_refused(change: dict[str, object], where: str)
     assert refused.value.where == where
 
 
-def test_without_torchao_it_says_so() -> None:
-    job = {**JOB, "hardware": {"gpu": "h100"}, "training": {"float8": "tensorwise"}}
-    with mock.patch.object(compare, "find_spec", return_value=None), pytest.raises(NotModelled, match="pip install torchao"):
+AWQ = {"precision": "16-true", "quantization": "awq-int4", "unquantized": ["mlp"], "adapter": {"targets": ["q_proj"]}}
+
+
+@pytest.mark.parametrize(("training", "library"), [({"float8": "tensorwise"}, "torchao"), (AWQ, "gptqmodel")])
+def test_without_a_library_it_says_so(training: dict[str, object], library: str) -> None:
+    job = {**JOB, "hardware": {"gpu": "h100"}, "training": training}
+    with mock.patch.object(compare, "find_spec", return_value=None), pytest.raises(NotModelled, match=f"pip install {library}"):
         compare.verify(job)
 
 

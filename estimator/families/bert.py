@@ -74,13 +74,15 @@ class Embeddings:
         if self.positions_from_ids:
             self.position = build.embedding("embeddings.position_embeddings", positions, size)
         self.dropout = spec.hidden_dropout_prob
+        self.gathers = build.kernels.release == "5"
         self.position_ids, self.token_type_ids = (
             build.buffer(name, (1, positions), dtypes.int64) for name in ("position_ids", "token_type_ids")
         )
 
     def __call__(self, ids: Tensor) -> Tensor:
         positions = _positions(ids) if self.positions_from_ids else alias(self.position_ids, (1, ids.shape[1]))
-        types = expand(empty(ids.tape, positions.shape, dtypes.int64, "gather"), ids.shape)
+        types = empty(ids.tape, positions.shape, dtypes.int64, "gather") if self.gathers else self._types(ids.shape[1])
+        types = expand(types, ids.shape)
         embeds = self.word(ids)
         token_types = self.token_type(types)
         out = add(embeds, token_types)
@@ -88,6 +90,10 @@ class Embeddings:
         out = add(out, places)
         out = self.norm(out)
         return dropout(out, self.dropout)
+
+    def _types(self, tokens: int) -> Tensor:
+        """The types of a sequence's tokens, as transformers 4 reads them: where they lie."""
+        return alias(self.token_type_ids, (1, tokens))
 
 
 def _positions(ids: Tensor) -> Tensor:
@@ -102,7 +108,7 @@ def _positions(ids: Tensor) -> Tensor:
 class SelfAttention:
     def __init__(self, spec: BertSpec, build: Builder):
         size = spec.hidden_size
-        self.heads = spec.num_attention_heads
+        self.heads, self.matched = spec.num_attention_heads, build.kernels.matched
         self.query = build.linear("attention.self.query", size, size, bias=True)
         self.key = build.linear("attention.self.key", size, size, bias=True)
         self.value = build.linear("attention.self.value", size, size, bias=True)
@@ -114,6 +120,7 @@ class SelfAttention:
         q = transpose(reshape(self.query(hidden), heads), 1, 2)
         k = transpose(reshape(self.key(hidden), heads), 1, 2)
         v = transpose(reshape(self.value(hidden), heads), 1, 2)
+        q, k, v = self.matched(q, k, v)
         out, weights = self.attend(q, k, v, None)
         return reshape(out, (batch, tokens, size)), weights
 
@@ -141,15 +148,25 @@ class Bert:
 
     def __init__(self, spec: BertSpec, build: Builder):
         refuse_quantization(build, spec.model_type)
+        self.release = build.kernels.release
         self.embeddings = Embeddings(spec, build, spec.hidden_size)
         self.layers = build.layers(spec.num_hidden_layers, lambda _: Layer(spec, build), "layer", last=1)
 
     def forward(self, ids: Tensor) -> Tensor:
         embedded = self.embeddings(ids)
         hidden = embedded
+        _held = None if self.release == "5" else _ones(ids)
         for layer in self.layers:
             hidden = layer(hidden)
         return hidden
+
+
+def _ones(ids: Tensor) -> Tensor:
+    """The mask of a batch without padding, as transformers 4 makes it."""
+    mask = empty(ids.tape, ids.shape, dtypes.float32, "ones")
+    compared = empty(ids.tape, ids.shape, dtypes.bool_, "eq")
+    del compared
+    return mask
 
 
 def _masked_lm(spec: BertSpec, build: Builder) -> MaskedLM:

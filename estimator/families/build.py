@@ -23,9 +23,11 @@ from estimator.families.modules import (
     Conv1D,
     Convolution,
     Embedding,
+    Join,
     LayerNorm,
     Linear,
     Module,
+    Residual,
     SavedEmbedding,
 )
 from estimator.families.parameter import Buffer, Parameter, Weight
@@ -142,8 +144,8 @@ class Builder:
         return self.sharding.leaf(module, self._unit)
 
     def _trains(self, name: str) -> bool:
-        """Whether an adapter leaves a parameter of the model trainable: some train all biases, too."""
-        return self.adapter is not None and name.rpartition(".")[2] == "bias" and self.adapter.trains(name, False)
+        """Whether an adapter leaves a parameter of the model trainable: some train all biases, too, or the head."""
+        return self.adapter is not None and self.adapter.trains(name, False)
 
     def weight(self, name: str, shape: Shape, used: int | None = None) -> Weight:
         """A weight outside a linear layer, [out, in], or one per expert, [experts, .., ..], of which a token uses `used`."""
@@ -224,7 +226,7 @@ class Builder:
         Where an adapter is trained, PEFT trains a copy of it (`modules_to_save`).
         """
         outputs = self.labels if outputs is None else outputs
-        if self.adapter is not None:
+        if self.adapter is not None and self.adapter.of_peft:
             self.saved.append(name)
             self.parameter(name + ".original.weight", (outputs, inputs), trainable=False)
             if bias:
@@ -259,6 +261,13 @@ class Builder:
 
     def layer_norm(self, name: str, size: int, bias: bool = True, weight: bool = True) -> Module:
         return LayerNorm(*(self._weights(name, (size,), size, bias) if weight else (None, None)))
+
+    def join(self, place: str, size: int, norm: Module | None = None) -> Join:
+        """What adds a block's input to its output, and norms the sum where the model does so.
+
+        `place`: what AdapterHub calls it: mh_adapter after attention, output_adapter after the feed-forward block.
+        """
+        return self.adapter.join(self, place, size, norm) if self.adapter and self._adapting else Residual(norm)
 
     def saves(self, name: str) -> bool:
         """Whether PEFT trains a copy of a module, and keeps the frozen original."""

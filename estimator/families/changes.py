@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from estimator.families.modules import Embedding, Module
+from estimator.families.modules import Embedding, Join, Module
 from estimator.families.parameter import Weight
 from estimator.families.sharding import Forward
 from estimator.tape.layout import Shape
@@ -52,6 +52,10 @@ class Adapter(Protocol):
     """Adds trainable parameters to linear layers, and to some modules and weights outside them."""
 
     @property
+    def of_peft(self) -> bool:
+        """Whether PEFT puts it on, which trains a copy of a classification's head."""
+
+    @property
     def layers(self) -> frozenset[int] | None:
         """Numbers of the layers that are adapted; None: all."""
 
@@ -65,7 +69,7 @@ class Adapter(Protocol):
         """Whether a copy of the module of that name is trained as a whole (PEFT's `modules_to_save`)."""
 
     def trains(self, name: str, adapted: bool) -> bool:
-        """Whether the bias of that name is trained, of a layer that is `adapted` or not."""
+        """Whether the model's own parameter of that name is trained, of a layer that is `adapted` or not."""
 
     def adapt(self, build: Builder, name: str, module: Module, inputs: int, outputs: int) -> Module:
         """The adapted layer."""
@@ -75,6 +79,9 @@ class Adapter(Protocol):
 
     def weight(self, build: Builder, name: str, tensor: Tensor, used: int) -> Weight:
         """The weight of that name, adapted if it is to be; see `Builder.weight`."""
+
+    def join(self, build: Builder, place: str, size: int, norm: Module | None) -> Join:
+        """What adds a block's input to its output; see `Builder.join`."""
 
     def root(self, build: Builder, model: Forward) -> Forward:
         """The finished model's forward pass."""

@@ -19,7 +19,7 @@ from estimator.families.held import Held
 from estimator.families.modules import ACTIVATIONS, Linear
 from estimator.specs.spec import Activation, ModelSpec, Probability, Size
 from estimator.tape.loss import cross_entropy
-from estimator.tape.pointwise import add, dropout, to
+from estimator.tape.pointwise import dropout, to
 from estimator.tape.tape import Tape
 from estimator.tape.tensor import Tensor, empty
 from estimator.tape.views import reshape
@@ -57,13 +57,14 @@ class PostNorm:
 
     def __init__(self, name: str, inputs: int, spec: PostNormSpec, build: Builder):
         self.dense = build.linear(name + ".dense", inputs, spec.hidden_size, bias=True)
-        self.norm = build.layer_norm(name + ".LayerNorm", spec.hidden_size)
+        place = "mh_adapter" if name.startswith("attention") else "output_adapter"
+        self.join = build.join(place, spec.hidden_size, build.layer_norm(name + ".LayerNorm", spec.hidden_size))
         self.dropout = spec.hidden_dropout_prob
 
     def __call__(self, hidden: Tensor, residual: Tensor) -> Tensor:
         out = self.dense(hidden)
         out = dropout(out, self.dropout)
-        return self.norm(add(out, residual))
+        return self.join(out, residual)
 
 
 class Intermediate:

@@ -9,6 +9,7 @@ from typing import Self
 
 from pydantic import model_validator
 
+from estimator import dtypes
 from estimator.families.attention import Attention, causal_mask
 from estimator.families.build import Builder
 from estimator.families.heads import decoder_heads
@@ -52,6 +53,12 @@ class SelfAttention:
     def __init__(self, spec: GPT2Spec, build: Builder):
         size = spec.hidden_size
         self.heads = spec.num_attention_heads
+        if build.kernels.release == "4.57":
+            longest = spec.max_position_embeddings
+            self.masks = (
+                build.buffer("bias", (1, 1, longest, longest), dtypes.bool_),
+                build.buffer("masked_bias", (), dtypes.float32),
+            )
         self.c_attn = build.conv1d("attn.c_attn", size, 3 * size)
         self.c_proj = build.conv1d("attn.c_proj", size, size)
         self.dropout = spec.resid_pdrop if build.training else 0.0
@@ -93,16 +100,18 @@ class Block:
         self.attn = SelfAttention(spec, build)
         self.ln_2 = build.layer_norm("ln_2", spec.hidden_size)
         self.mlp = MLP(spec, build)
+        self.attention_join = build.join("mh_adapter", spec.hidden_size)
+        self.output_join = build.join("output_adapter", spec.hidden_size)
 
     def __call__(self, hidden: Tensor, mask: Tensor | None, positions: Tensor) -> Tensor:
         residual = hidden
         out = self.ln_1(hidden)
         attended, _ = self.attn(out, mask)
-        out = add(attended, residual)
+        out = self.attention_join(attended, residual)
         residual = out
         out = self.ln_2(out)
         fed = self.mlp(out)
-        return add(residual, fed)
+        return self.output_join(fed, residual)
 
 
 class GPT2:

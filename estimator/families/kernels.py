@@ -15,11 +15,23 @@ from estimator.tape.cut import cut_cross_entropy
 from estimator.tape.float8 import ALIGNMENT, SCALINGS
 from estimator.tape.pointwise import mul
 from estimator.tape.tensor import Tensor
+from estimator.tape.views import repeat_first
 
 Gated = Callable[[Tensor, Module, Module], Tensor]
 """(x, gate projection, up projection) -> activation(gate(x)) * up(x)."""
 LinearKind = Callable[[Tensor, Tensor | None], Module]
 """A linear layer of a weight [out, in] and a bias."""
+
+
+Matched = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor, Tensor]]
+"""Queries, keys and values -> the same."""
+
+
+def copied(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """As many sequences of each, though there are as many: adapters 1.3, composition.py, `match_attn_matrices_for_parallel`."""
+    queries = repeat_first(q, 1)
+    keys = repeat_first(k, 1)
+    return queries, keys, repeat_first(v, 1)
 
 
 def eager_gated(activation: str) -> Gated:
@@ -45,6 +57,8 @@ class Kernels:
     loss: CausalLoss = field(default_factory=CausalLoss)
     release: str = "5"
     """The release of transformers whose modules they stand in."""
+    matched: Matched = lambda q, k, v: (q, k, v)
+    """What attention does with its inputs first."""
     linear: Callable[[LinearKind, int, int], LinearKind] = lambda kind, inputs, outputs: kind
     """What stands in a linear layer's place."""
 
@@ -56,8 +70,13 @@ def _fused_norm(weight_gradient: bool) -> Callable[[Tensor], Module]:
     return lambda weight: lambda x: fused.rms_norm(x, weight, weight_gradient)
 
 
-_LOSSES = {"5": CausalLoss(), "4.48": CausalLoss(shifts_logits=True), "4.45": CausalLoss(shifts_logits=True, upcasts_first=True)}
-"""By release of transformers: 5, 4.46 to 4.49, and before."""
+_LOSSES = {
+    "5": CausalLoss(),
+    "4.57": CausalLoss(),
+    "4.48": CausalLoss(shifts_logits=True),
+    "4.45": CausalLoss(shifts_logits=True, upcasts_first=True),
+}
+"""By release of transformers: 5, what AdapterHub's library runs with, 4.46 to 4.49, and before."""
 _FUSED_LOSS = {"transformers": liger_loss, "fast-kernels": fast_linear_loss, "liger": liger_loss}
 
 
@@ -84,7 +103,7 @@ def kernels(implementation: str, loss: str, release: str) -> Kernels:
         found = Kernels(_fused_norm(weight_gradient=True), fused.rotate, fused_gated, usual)
     else:
         found = Kernels(loss=usual)
-    found = replace(found, release=release)
+    found = replace(found, release=release, matched=copied) if release == "4.57" else replace(found, release=release)
     if loss == "chunked":
         return replace(found, loss=replace(found.loss, in_chunks=True))
     if loss == "cut":

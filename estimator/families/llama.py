@@ -18,7 +18,6 @@ from estimator.families.modules import Module, rotary_table, token_positions
 from estimator.specs.spec import DecoderSpec, RotaryDecoderSpec, Size
 from estimator.tape.layout import Shape
 from estimator.tape.math_attention import repeat_heads
-from estimator.tape.pointwise import add
 from estimator.tape.tape import Tape
 from estimator.tape.tensor import Tensor
 from estimator.tape.views import reshape, transpose
@@ -90,7 +89,7 @@ class SelfAttention:
         queries, keys = spec.num_attention_heads * size, spec.num_key_value_heads * size
         bias, output_bias, _ = spec.biases
         self.head_dim = size
-        self.rotate = build.kernels.rotate
+        self.rotate, self.matched = build.kernels.rotate, build.kernels.matched
         self.repeats = build.kernels.release == "4.45" and spec.repeats_heads and build.attention == "flash_attention_2"
         self.q_proj = build.linear("self_attn.q_proj", spec.hidden_size, queries, bias)
         self.k_proj = build.linear("self_attn.k_proj", spec.hidden_size, keys, bias)
@@ -104,6 +103,7 @@ class SelfAttention:
     def __call__(self, hidden: Tensor, cos: Tensor, sin: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor | None]:
         batch, tokens, _ = hidden.shape
         q, k, v = self.project(hidden, (batch, tokens, -1, self.head_dim))
+        q, k, v = self.matched(q, k, v)
         q, k = self.rotate(q, k, cos, sin)
         if self.repeats:
             k, v = repeat_heads(q, k), repeat_heads(q, v)
@@ -141,16 +141,18 @@ class DecoderLayer:
         self.mlp = mlp(spec, build) if mlp else MLP(spec, build, bias=spec.biases[2])
         self.input_layernorm = build.rms_norm("input_layernorm", spec.hidden_size)
         self.post_attention_layernorm = build.rms_norm("post_attention_layernorm", spec.hidden_size)
+        self.attention_join = build.join("mh_adapter", spec.hidden_size)
+        self.output_join = build.join("output_adapter", spec.hidden_size)
 
     def __call__(self, hidden: Tensor, cos: Tensor, sin: Tensor, mask: Tensor | None, positions: Tensor) -> Tensor:
         residual = hidden
         out = self.input_layernorm(hidden)
         out, _ = self.self_attn(out, cos, sin, mask)
-        out = add(residual, out)
+        out = self.attention_join(out, residual)
         residual = out
         out = self.post_attention_layernorm(out)
         out = self.mlp(out)
-        return add(residual, out)
+        return self.output_join(out, residual)
 
 
 class Llama:
@@ -165,7 +167,8 @@ class Llama:
         self.layers = self.stack(spec, build)
         self.norm = self.rms_norm(build, spec.hidden_size)
         frequencies = (spec.head_dim // 2,)
-        self.buffers = [build.buffer(name, frequencies, dtypes.float32) for name in ("inv_freq", "original_inv_freq")]
+        names = ("inv_freq", "original_inv_freq") if build.kernels.release == "5" else ("inv_freq",)
+        self.buffers = [build.buffer(name, frequencies, dtypes.float32) for name in names]
 
     def rms_norm(self, build: Builder, size: int) -> Module:
         """The norm after the last layer."""

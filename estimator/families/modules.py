@@ -35,6 +35,8 @@ from estimator.tape.tensor import Tensor, empty
 from estimator.tape.views import cat, narrow, unsqueeze
 
 Module = Callable[[Tensor], Tensor]
+Join = Callable[[Tensor, Tensor], Tensor]
+"""(a block's output, its input) -> what the next block gets."""
 
 
 class Linear:
@@ -160,6 +162,16 @@ class LayerNorm:
 
     def __call__(self, x: Tensor) -> Tensor:
         return norms.layer_norm(x, self.weight, self.bias)
+
+
+class Residual:
+    """The sum of a block's output and its input, and the norm of that where there is one."""
+
+    def __init__(self, norm: Module | None = None):
+        self.norm = norm
+
+    def __call__(self, out: Tensor, residual: Tensor) -> Tensor:
+        return add(residual, out) if self.norm is None else self.norm(add(out, residual))
 
 
 def gelu_new(x: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, Field, ValidationError
 
 from estimator.errors import InvalidJob
-from estimator.job.adapter import AdaLora, Adapter, Boft, Dora, Ia3, LoHa, LoKr, Lora, Oft, Vera
+from estimator.job.adapter import AdaLora, Adapter, Boft, Bottleneck, Dora, Ia3, LoHa, LoKr, Lora, Oft, Vera
 from estimator.job.dtypes import Dtypes
 from estimator.job.hardware import Hardware, Offload, Parallelism
 from estimator.job.host import Host
@@ -25,6 +25,7 @@ __all__ = [
     "AdaLora",
     "Adapter",
     "Boft",
+    "Bottleneck",
     "CheckpointForm",
     "Dora",
     "Dtypes",

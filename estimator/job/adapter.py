@@ -187,6 +187,56 @@ class PrefixTuning(PromptLearning):
     hidden: Count | None = Field(None, description="width of the network; without it, that of a layer's keys")
 
 
+BOTTLENECKS: dict[str, dict[str, Any]] = {
+    "seq_bn": {},
+    "double_seq_bn": {"original_ln_before": False, "mh_adapter": True, "non_linearity": "swish"},
+    "par_bn": {"original_ln_before": False, "reduction_factor": 2, "is_parallel": True, "scaling": 4.0},
+    "scaled_par_bn": {"original_ln_before": False, "reduction_factor": 2, "is_parallel": True, "scaling": "learned"},
+}
+"""What AdapterHub's named configurations change of the first, `seq_bn` (adapters 1.3, configuration/adapter_config.py)."""
+
+
+class Bottleneck(Part):
+    """Bottleneck adapters: two small layers after a block of each layer, or beside it. The keys are AdapterHub's."""
+
+    type: Literal["bottleneck"]
+    config: Literal["seq_bn", "double_seq_bn", "par_bn", "scaled_par_bn"] = Field(
+        "seq_bn", description="what the other keys begin with: Pfeiffer's, Houlsby's, parallel, parallel with a learned scale"
+    )
+    mh_adapter: bool = Field(False, description="one after the attention of each layer")
+    output_adapter: bool = Field(True, description="one after the feed-forward block of each layer")
+    reduction_factor: Annotated[float, Field(ge=2**-10, le=2**20)] = Field(16, description="hidden size over the width between")
+    non_linearity: Literal["relu", "swish", "gelu", "gelu_new", "tanh"] = "relu"
+    original_ln_before: bool = Field(True, description="add the block's input, and norm, before the adapter")
+    original_ln_after: bool = Field(True, description="add the block's input, and norm, after the adapter")
+    ln_before: bool = Field(False, description="a norm of its own before the two layers")
+    ln_after: bool = Field(False, description="a norm of its own after the two layers")
+    residual_before_ln: Literal[True, False, "post_add"] = Field(
+        True,
+        description="what is added to the two layers' output: the block's output, that and its input (post_add), or the norm",
+    )
+    adapter_residual_before_ln: bool = Field(False, description="add that before the adapter's own norm (ln_after)")
+    is_parallel: bool = Field(False, description="the adapter reads the block's input instead of its output")
+    scaling: Annotated[float, Field(gt=0, le=2**20)] | Literal["learned", "channel"] = Field(
+        1.0, description="what the output is multiplied by: a number, a trained one, or a trained one for each channel"
+    )
+    dropout: Dropout = 0.0
+    leave_out: list[Annotated[int, Field(ge=0, lt=2**20)]] = Field([], description="numbers of the layers without adapters")
+    dtype: Type | None = Field(None, description="without it, that of the model's weights")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _begun(cls, given: Any) -> Any:
+        named = given.get("config", "seq_bn") if isinstance(given, dict) else None
+        return {**BOTTLENECKS[named], **given} if isinstance(named, str) and named in BOTTLENECKS else given
+
+    @model_validator(mode="after")
+    def _somewhere(self) -> Self:
+        if not (self.mh_adapter or self.output_adapter):
+            raise ValueError("has no place: set mh_adapter or output_adapter")
+        return self
+
+
 def _type(given: Any) -> str:
     """The method that a mapping names, as `branch` writes it; lora, where it names none."""
     name = given.get("type", "lora") if isinstance(given, dict) else getattr(given, "type", "lora")
@@ -210,6 +260,7 @@ Adapter = Annotated[
     | Annotated[LoKr, Tag(branch("lokr"))]
     | Annotated[Oft, Tag(branch("oft"))]
     | Annotated[Boft, Tag(branch("boft"))]
+    | Annotated[Bottleneck, Tag(branch("bottleneck"))]
     | Annotated[PromptTuning, Tag(branch("prompt-tuning"))]
     | Annotated[PTuning, Tag(branch("p-tuning"))]
     | Annotated[PrefixTuning, Tag(branch("prefix-tuning"))],

@@ -34,6 +34,8 @@ like which: transformers' `_MODEL_TO_CONVERSION_PATTERN`, in which qwen2_moe is 
 
 TARGETS = "training.adapter.targets"
 
+WHOLE = ("gptq", "hqq", "torchao", "fp8", "awq", "eetq")
+"""Formats over which PEFT has no DoRA, or it is not modelled."""
 SHARED = {"vera": ("none",), "adalora": ("none", "ddp"), "oft": ("none", "fsdp2"), "boft": ("none", "fsdp2")}
 """Strategies under which a method is known, where that is not under every one but DeepSpeed's: matrices and places of VeRA,
 OFT and BOFT are buffers, which DDP sends around; and AdaLoRA's loss reads parameters that FSDP2 has scattered again."""
@@ -70,7 +72,7 @@ def adapter(asked: OnWeights, training: Training, spec: ModelSpec, strategy: str
                 "training.adapter.dropout",
             )
         return Lora(*common, asked.rank, asked.dropout, fused, layers)
-    if training.quantization and (asked.type != "dora" or training.quantization.startswith(("gptq", "hqq", "torchao", "fp8"))):
+    if training.quantization and (asked.type != "dora" or training.quantization.startswith(WHOLE)):
         raise NotModelled(f"{asked.type} over {training.quantization} is not modelled yet; lora is", "training.adapter.type")
     if asked.type == "dora":
         return Dora(*common, asked.rank, asked.dropout)
@@ -143,7 +145,7 @@ def check_gathered(training: Training, gathered: DType | None) -> None:
     PEFT reads that type off a weight that is not gathered yet (tuners/lora/layer.py, `_cast_input_dtype`).
     """
     asked = training.adapter
-    if asked and gathered and BY_NAME[asked.dtype] is not gathered and not training.autocast:
+    if asked and asked.dtype and gathered and BY_NAME[asked.dtype] is not gathered and not training.autocast:
         raise InvalidJob(
             f"fsdp1 gathers the adapter's weights as {gathered.name}, but PEFT casts their inputs to {asked.dtype}: "
             f"write autocast: true, as Accelerate has it, or an adapter in {gathered.name}",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from estimator.dtypes import DType
 from estimator.families.build import Builder
 from estimator.families.modules import Conv1D, Embedding, Linear, Module
 from estimator.families.parameter import Weight
@@ -16,7 +17,7 @@ from estimator.tape.views import clone, transpose
 from estimator.training.fused_lora import HAVE_KERNELS, TOGETHER, Adapted, Group
 from estimator.training.methods import Method
 from estimator.training.parameter_adapters import LoraExperts, LoraMatrix
-from estimator.training.quantization import Packed
+from estimator.training.quantization import IN_FLOAT16, Packed
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +68,7 @@ class LoraLinear:
     """base(x) + scale * B(A(dropout(x))).
 
     PEFT casts x to the adapter's type first, but over bitsandbytes' layers only without autocast; over 4-bit layers it
-    copies the base result (peft/tuners/lora: layer.py, bnb.py, gptq.py, hqq.py, torchao.py).
+    copies the base result (peft/tuners/lora: layer.py, bnb.py, gptq.py, hqq.py, torchao.py, awq.py, eetq.py).
     """
 
     def __init__(self, base: Module, lora_a: Linear, lora_b: Linear, config: Lora):
@@ -83,6 +84,8 @@ class LoraLinear:
             adapted = to(x, self.lora_a.weight.dtype)
             result = add(result, mul_scalar(self.lora_b(self.lora_a(dropout(adapted, self.config.dropout)))))
             return to(result, dtype)
+        if quantization in IN_FLOAT16:
+            return add(result, mul_scalar(self._update(x, dtype)))
         if quantization != "int8":
             result = clone(result)
         if x.tape.autocast:
@@ -90,6 +93,13 @@ class LoraLinear:
         adapted = to(x, self.lora_a.weight.dtype)
         update = to(mul_scalar(self.lora_b(self.lora_a(dropout(adapted, self.config.dropout)))), dtype)
         return add(result, update)
+
+    def _update(self, x: Tensor, dtype: DType) -> Tensor:
+        """B(A(dropout(x))) in the base layer's type, as PEFT has it over AWQ's and EETQ's layers (awq.py, eetq.py)."""
+        if x.tape.autocast:
+            return self.lora_b(self.lora_a(dropout(x, self.config.dropout)))
+        adapted = to(x, self.lora_a.weight.dtype)
+        return to(self.lora_b(self.lora_a(dropout(adapted, self.config.dropout))), dtype)
 
 
 class _LoraEmbedding:

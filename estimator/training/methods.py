@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Protocol, cast, runtime_checkable
+from typing import ClassVar, Protocol, cast, runtime_checkable
 
 from estimator.dtypes import DType
 from estimator.errors import InvalidJob, NotModelled
 from estimator.families.build import Builder
-from estimator.families.modules import Conv1D, Embedding, Module
+from estimator.families.modules import Conv1D, Embedding, Join, Module, Residual
 from estimator.families.parameter import Weight
 from estimator.families.sharding import Forward
 from estimator.tape.tensor import Tensor
@@ -30,6 +30,8 @@ class Method(ABC):
 
     `bias`: which of the model's own biases are trained, too: none, all, or those of the adapted layers ("only").
     """
+
+    of_peft: ClassVar[bool] = True
 
     chosen: Targets
     dtype: DType
@@ -54,8 +56,8 @@ class Method(ABC):
         return self.chosen.saves(name)
 
     def trains(self, name: str, adapted: bool) -> bool:
-        """Whether the bias of that name is trained, of a layer that is `adapted` or not (`_mark_only_adapters_as_trainable`)."""
-        return self.bias == "all" or (self.bias == "only" and adapted)
+        """Whether a parameter is a trained bias, of a layer that is `adapted` or not (`_mark_only_adapters_as_trainable`)."""
+        return name.rpartition(".")[2] == "bias" and (self.bias == "all" or (self.bias == "only" and adapted))
 
     @abstractmethod
     def adapt(self, build: Builder, name: str, module: Module, inputs: int, outputs: int) -> Module:
@@ -68,6 +70,10 @@ class Method(ABC):
     def weight(self, build: Builder, name: str, tensor: Tensor, used: int) -> Weight:
         """A weight outside linear layers; see `Builder.weight`."""
         return Weight(tensor)
+
+    def join(self, build: Builder, place: str, size: int, norm: Module | None) -> Join:
+        """What adds a block's input to its output; see `Builder.join`."""
+        return Residual(norm)
 
     def root(self, build: Builder, model: Forward) -> Forward:
         """The finished model's forward pass."""

@@ -15,7 +15,7 @@ from estimator.families.changes import Cache
 from estimator.families.heads import Batch, CausalLM, takes_chunks
 from estimator.families.kernels import Kernels, in_float8, kernels
 from estimator.families.sharding import Sharding
-from estimator.job import Job, Training
+from estimator.job import Bottleneck, Job, Training
 from estimator.job.adapter import PrefixTuning, PromptLearning
 from estimator.megatron.checks import check as check_megatron
 from estimator.megatron.plan import trace_megatron
@@ -39,6 +39,7 @@ from estimator.tape.tape import AMPERE, Gpu, Tape
 from estimator.training import badam, prompts
 from estimator.training.adapters import adapter, check_applied, check_gathered
 from estimator.training.attention import check_attention
+from estimator.training.bottleneck import bottleneck
 from estimator.training.evaluation import evaluation
 from estimator.training.float8 import check_float8
 from estimator.training.fused_lora import ignores_adapters
@@ -122,7 +123,7 @@ def trace_training(job: Job, spec: ModelSpec, topology: Topology, gpu: Gpu = AMP
         sharding=_sharding(job, topology, precision, tape),
         quantization=quantization(training, spec, topology.strategy, gpu, precision),
         whole=tuple(training.unquantized or ()),
-        adapter=_adapter(training, spec, topology),
+        adapter=_adapter(training, spec, topology, precision),
         cache=_caches(job, spec, tape, prefixes, written),
         trained=part(training, spec),
         pruning=masks(training),
@@ -143,7 +144,7 @@ def trace_training(job: Job, spec: ModelSpec, topology: Topology, gpu: Gpu = AMP
         model = prefixed(training.adapter, model, build, prefixes, spec)
     elif isinstance(training.adapter, PromptLearning):
         model = prompts.prompted(training.adapter, model, build, spec)
-    elif training.adapter:
+    elif training.adapter and not isinstance(training.adapter, Bottleneck):
         check_applied(training.adapter, build, spec, topology.strategy)
     if isinstance(build.pruning, Pruning):
         check_pruned(build, build.pruning)
@@ -203,7 +204,8 @@ def precision_of(job: Job, topology: Topology) -> Recipe:
 
 
 def _kernels(training: Training) -> Kernels:
-    found = kernels(training.implementation, training.loss, training.transformers_release)
+    release = "4.57" if isinstance(training.adapter, Bottleneck) else training.transformers_release
+    found = kernels(training.implementation, training.loss, release)
     return in_float8(found, training.float8) if training.float8 else found
 
 
@@ -215,7 +217,9 @@ def _clipping(training: Training, topology: Topology) -> Clip | None:
     return clip_sharded if topology.strategy == "fsdp1" else clip
 
 
-def _adapter(training: Training, spec: ModelSpec, topology: Topology) -> Method | None:
+def _adapter(training: Training, spec: ModelSpec, topology: Topology, precision: Recipe) -> Method | None:
+    if isinstance(training.adapter, Bottleneck):
+        return bottleneck(training.adapter, training, spec, topology.strategy, precision.weights)
     if isinstance(training.adapter, PromptLearning):
         prompts.refuse(training.adapter, training, spec, topology.strategy)
         return prompts.frozen(training.adapter)

@@ -37,7 +37,7 @@ from estimator.tape.torchao import matmul_float8, matmul_int8
 FIELD = "training.quantization"
 
 
-def _held(build: Builder, name: str, weight: Shape, stored: list[Part], words: int = 1) -> tuple[Tensor, list[Tensor]]:
+def held(build: Builder, name: str, weight: Shape, stored: list[Part], words: int = 1) -> tuple[Tensor, list[Tensor]]:
     """The codes of a weight, a parameter that counts as what it stands for, and what is held beside them.
 
     Where parameters are flattened, the first `words` of what is stored are such, in the type of the model's other weights:
@@ -82,7 +82,7 @@ class BitsAndBytes4Bit:
     routers: bool = True
 
     def linear(self, build: Builder, name: str, weight: Shape, bias: bool) -> Module:
-        packed, constants = _held(build, name, weight, parts(self.name, weight, self.block))
+        packed, constants = held(build, name, weight, parts(self.name, weight, self.block))
         scales, *constants = constants
         added = build.parameter(name + ".bias", weight[:1]) if bias else None
         nested = scales.dtype is dtypes.uint8
@@ -112,7 +112,7 @@ class Gptq:
     routers: bool = False
 
     def linear(self, build: Builder, name: str, weight: Shape, bias: bool) -> Module:
-        codes, constants = _held(build, name, weight, parts(self.name, weight, self.group), words=2)
+        codes, constants = held(build, name, weight, parts(self.name, weight, self.group), words=2)
         if bias:
             constants.append(build.parameter(name + ".bias", weight[:1], dtypes.float16))
         return _LinearGptq(codes, constants, weight)
@@ -163,7 +163,7 @@ class Hqq:
     routers: bool = True
 
     def linear(self, build: Builder, name: str, weight: Shape, bias: bool) -> Module:
-        codes, constants = _held(build, name, weight, parts(self.name, weight, self.group))
+        codes, constants = held(build, name, weight, parts(self.name, weight, self.group))
         if bias:
             constants.append(build.parameter(name + ".bias", weight[:1]))
         return _LinearHqq(HqqWeight(codes, weight), constants)
@@ -185,7 +185,7 @@ class Torchao:
     routers: bool = True
 
     def linear(self, build: Builder, name: str, weight: Shape, bias: bool) -> Module:
-        codes, constants = _held(build, name, weight, parts(self.name, weight))
+        codes, constants = held(build, name, weight, parts(self.name, weight))
         return _LinearTorchao(codes, constants, build.parameter(name + ".bias", weight[:1]) if bias else None, build.dtype)
 
 
@@ -207,7 +207,7 @@ class Fp8:
     routers: bool = False
 
     def linear(self, build: Builder, name: str, weight: Shape, bias: bool) -> Module:
-        codes, (scales,) = _held(build, name, weight, parts(self.name, weight))
+        codes, (scales,) = held(build, name, weight, parts(self.name, weight))
         return _LinearFp8(codes, scales, build.parameter(name + ".bias", weight[:1]) if bias else None)
 
 
@@ -226,6 +226,8 @@ TRAINED = (
     *("torchao-int8", "torchao-fp8", "fp8", "fp8-block"),
 )
 """Formats beside which an adapter's training is modelled. GPTQ's Triton kernel has no three bits."""
+IN_FLOAT16 = ("awq-int4", "eetq-int8")
+"""Formats that are trained beside in float16 alone (awq.py)."""
 OTHER_PRODUCTS = ("gpt2", "falcon", "mamba")
 """Models with linear layers that are no torch.nn.Linear (Conv1D), or whose weights they multiply themselves."""
 INFERENCE = {
@@ -246,7 +248,8 @@ def storage(name: str, group: int | None, where: str) -> Quantization:
         )
     if name not in TRAINED:
         raise NotModelled(
-            f"training beside weights in {name} is not modelled yet; {', '.join(TRAINED)} are. Its bytes: willitfit models show",
+            f"training beside weights in {name} is not modelled yet; {', '.join((*TRAINED, *IN_FLOAT16))} are. "
+            "Its bytes: willitfit models show",
             FIELD,
         )
     if name == "int8":

@@ -8,8 +8,9 @@ from estimator.job import Training
 from estimator.job.adapter import ALL_LINEAR
 from estimator.specs.spec import ModelSpec
 from estimator.tape.tape import Gpu
+from estimator.training.awq import in_float16
 from estimator.training.float8 import ADA
-from estimator.training.quantization import FIELD, OTHER_PRODUCTS, BitsAndBytes8Bit, Fp8, Hqq, Torchao, storage
+from estimator.training.quantization import FIELD, IN_FLOAT16, OTHER_PRODUCTS, BitsAndBytes8Bit, Fp8, Hqq, Torchao, storage
 from estimator.training.recipes import Recipe
 
 
@@ -17,6 +18,8 @@ def quantization(training: Training, spec: ModelSpec, strategy: str, gpu: Gpu, p
     """The layers of a job's quantized weights; None where there are none. Raises `InvalidJob` and `NotModelled`."""
     if training.quantization is None:
         return None
+    if training.quantization in IN_FLOAT16:
+        return in_float16(training, spec, strategy)
     found = storage(training.quantization, training.quantization_group, "training.quantization_group")
     if isinstance(found, Fp8) and gpu.capability < ADA:
         raise InvalidJob(

@@ -11,7 +11,7 @@ from estimator.errors import NotModelled
 from estimator.estimation import estimate
 from estimator.hardware.capability import gpu
 from estimator.hardware.capacity import capacity
-from estimator.job import Job, Training
+from estimator.job import Bottleneck, Job, Training
 from estimator.parallel.topology import topology
 from estimator.specs.resolve import resolve
 from estimator.specs.spec import ModelSpec
@@ -79,8 +79,13 @@ def _refuse_unplayable(job: Job) -> None:
     for unplayable, why, where in (
         (job.task != "train", "training is what is verified", "task"),
         (
-            training.quantization not in (None, "torchao-int8", "torchao-fp8", "fp8", "fp8-block"),
+            training.quantization not in (None, "torchao-int8", "torchao-fp8", "fp8", "fp8-block", "eetq-int8", "awq-int4"),
             "bitsandbytes, GPTQModel and HQQ have no kernels for tensors without data",
+            "training.quantization",
+        ),
+        (
+            training.quantization == "awq-int4" and not find_spec("gptqmodel"),
+            "pip install gptqmodel==7.7.0",
             "training.quantization",
         ),
         (
@@ -93,6 +98,7 @@ def _refuse_unplayable(job: Job) -> None:
         (training.loss in ("fused", "cut"), "fused kernels need a GPU", "training.loss"),
         (training.attention.startswith("flash"), "FlashAttention needs a GPU", "training.attention"),
         (training.transformers_release != "5", "the installed release is 5", "training.transformers_release"),
+        (isinstance(training.adapter, Bottleneck), "AdapterHub's library runs with transformers 4.57", "training.adapter"),
         (strategy == "none" and offloads(job), "torchao's optimizer needs a GPU", "offload"),
         (
             strategy not in ("none", "fsdp1", "fsdp2", "hsdp"),

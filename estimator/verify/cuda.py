@@ -15,10 +15,11 @@ import torch
 from peft.tuners import lora
 from torch import Tensor
 from torch.nn import functional as F
-from transformers.integrations import finegrained_fp8
+from transformers.integrations import eetq, finegrained_fp8
 
 from estimator.tape.tape import AMPERE, Gpu
 from estimator.verify.attention import scaled_dot_product_attention
+from estimator.verify.eetq import Kernels
 from estimator.verify.fp8 import fp8_linear
 
 _softmax, _cross_entropy, _sum, _einsum = F.softmax, F.cross_entropy, torch.Tensor.sum, torch.einsum
@@ -59,6 +60,7 @@ def on_cuda(gpu: Gpu = AMPERE) -> Iterator[None]:
             torch.linalg, norm=length_in_float32(torch.linalg.norm), vector_norm=length_in_float32(torch.linalg.vector_norm)
         ),
         mock.patch.object(lora.Linear, "get_delta_weight", delta_weight),
+        mock.patch.object(eetq, "eetq_kernels_hub", Kernels, create=True),
         mock.patch.object(finegrained_fp8, "fp8_linear", fp8_linear),
     ):
         yield

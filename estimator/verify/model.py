@@ -29,11 +29,11 @@ from torch.distributed.fsdp import (
 from torch.distributed.fsdp.wrap import ModuleWrapPolicy
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from estimator.job import Job, Training
+from estimator.job import Bottleneck, Job, Training
 from estimator.job.adapter import PromptLearning
 from estimator.job.trainable import Trainable, numbers
 from estimator.specs.spec import ModelSpec
-from estimator.verify import fp8
+from estimator.verify import eetq, fp8
 from estimator.verify.adapters import adapted
 from estimator.verify.chunked import in_chunks
 from estimator.verify.megatron import MegatronStep
@@ -93,6 +93,12 @@ def build(job: Job, spec: ModelSpec, mesh: DeviceMesh | None = None) -> Any:
     model = plain(spec, training.head, dtype, training.attention, training.labels or 2)
     if training.quantization in ("fp8", "fp8-block"):
         fp8.replace(model, training)
+    elif training.quantization == "eetq-int8":
+        eetq.replace(model, training)
+    elif training.quantization == "awq-int4":
+        from estimator.verify import awq  # whose library is not among what verifying needs otherwise
+
+        awq.replace(model, training)
     elif training.float8 or training.quantization:
         from estimator.verify import torchao  # which is not among what verifying needs otherwise
 
@@ -101,11 +107,16 @@ def build(job: Job, spec: ModelSpec, mesh: DeviceMesh | None = None) -> Any:
     if training.loss == "chunked":
         in_chunks(model)
     if adapter := training.adapter:
-        with defaulting_to(TYPES[adapter.dtype]):
-            if isinstance(adapter, PromptLearning):
+        with defaulting_to(TYPES[adapter.dtype] if adapter.dtype else dtype):
+            if isinstance(adapter, Bottleneck):
+                from estimator.verify import bottleneck  # whose library runs with another release of transformers
+
+                model = bottleneck.adapted(model, adapter)
+            elif isinstance(adapter, PromptLearning):
                 model = prompted(model, adapter)
             else:
-                model = adapted(model, adapter, training.head)
+                with eetq.installed() if training.quantization == "eetq-int8" else nullcontext():
+                    model = adapted(model, adapter, training.head)
     if not remembers(training):
         freeze(model, training)
     model.train()
@@ -132,7 +143,7 @@ def plain(spec: ModelSpec, head: str, dtype: torch.dtype, attention: str, labels
 def _keep_in_float32(model: Any) -> None:
     """What `from_pretrained` leaves in float32 whatever type it is asked for (`_keep_in_fp32_modules_strict`)."""
     for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
-        if any(part in name for part in model._keep_in_fp32_modules_strict):
+        if any(part in name for part in model._keep_in_fp32_modules_strict or ()):
             tensor.data = tensor.data.float()
 
 
