@@ -17,7 +17,7 @@ from tests.jobs import cases, counts, job_of
 from tests.judged import JUDGES, counted, of_every_family, records
 
 WORST = 0.005
-SHARE = 16
+SHARE = 32
 """One case in so many is asked about anew."""
 ALL = [pytest.param(judge, case, id=f"{judge} {case['name']}") for judge in JUDGES for case in cases(judge)]
 ANEW = [pytest.param(judge, case, id=f"{judge} {case['name']}") for judge in JUDGES for case in of_every_family(judge, SHARE)]
