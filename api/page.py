@@ -15,7 +15,7 @@ from markupsafe import Markup
 
 from api.query import job_fields, job_mapping, job_query
 from estimator import catalogue
-from estimator.answer import DEFAULT, Answer, Fit
+from estimator.answer import DEFAULT, Answer, Fit, TimePart
 from estimator.errors import InvalidJob, NotModelled, UnknownName, WillItFitError
 from estimator.estimation import estimate
 from estimator.hardware.accelerator import FOLDER
@@ -115,6 +115,8 @@ def render(items: Items) -> tuple[int, str]:
         "rows": _rows(headline, asked) if headline else [],
         "bar": stacked_bar(answer) if answer else "",
         "components": _components(answer) if answer else [],
+        "time_bar": time_bar(answer) if answer else "",
+        "time_parts": _time_parts(answer) if answer else [],
         "assumptions": [a for a in answer.assumptions if not a.startswith(DEFAULT)] if answer else [],
         "defaults": [a.removeprefix(DEFAULT) for a in answer.assumptions if a.startswith(DEFAULT)] if answer else [],
         "api": "/v1/estimate?" + urlencode(list(items)) if answer else "/v1/fit?" + urlencode(list(items)),
@@ -157,6 +159,23 @@ def _components(answer: Answer) -> list[tuple[str, int]]:
     memory = answer.memory
     found = [(name, memory.at_peak[name]) for name in COMPONENTS if memory.at_peak.get(name)]
     return [*found, *memory.overhead.items()]
+
+
+def _time_parts(answer: Answer) -> list[tuple[str, TimePart]]:
+    """What a step's time goes to, each with the class of a colour; nothing where it is one thing."""
+    parts = [part for part in answer.time.parts if part.share >= 0.005] if answer.time else []
+    return list(zip(COMPONENTS, parts, strict=False)) if len(parts) > 1 else []
+
+
+def time_bar(answer: Answer) -> Markup:
+    """Where the time of a step goes, as inline SVG."""
+    x, shapes = 0.0, []
+    for colour, part in _time_parts(answer):
+        title = f"<title>{escape(part.name)}: {part.share:.0%}</title>"
+        shapes.append(f'<rect class="c-{colour}" x="{x:.2f}" y="8" width="{1000 * part.share:.2f}" height="44">{title}</rect>')
+        x += 1000 * part.share
+    frame = 'class="bar" viewBox="0 0 1000 60" preserveAspectRatio="none" role="img" aria-label="where the time of a step goes"'
+    return Markup(f"<svg {frame}>{''.join(shapes)}</svg>") if shapes else Markup("")
 
 
 def stacked_bar(answer: Answer) -> Markup:

@@ -60,7 +60,11 @@ def answer_text(answer: Answer, explain: bool = False, ranks: bool = False) -> s
                 ("step", f"{_seconds(answer.time.step_seconds)} ({_seconds(low)} to {_seconds(high)})"),
                 ("tokens per second", f"{answer.time.tokens_per_second:,.0f}"),
                 *_utilisation(answer.time),
-                *((part.name, f"{part.share:4.0%}  {'#' * round(40 * part.share)}") for part in answer.time.parts if part.share >= 0.005),
+                *(
+                    (part.name, f"{part.share:4.0%}  {'#' * round(40 * part.share)}")
+                    for part in answer.time.parts
+                    if part.share >= 0.005
+                ),
             ],
         )
     if answer.run:
