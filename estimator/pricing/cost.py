@@ -55,8 +55,8 @@ def suiting(hardware: Hardware, name: str | None, today: date) -> list[Offer]:
     Of the accelerator, and as `rent` asks; of what is left those on demand, those whose price is not old, and those in which a
     node's GPUs are together, wherever there are such. `InvalidJob` if they are in several currencies.
     """
-    asked = {"accelerator": name or "", **hardware.rent.model_dump(exclude_none=True)}
-    left = [o for o in offers() if all(getattr(o, field).lower() == value.lower() for field, value in asked.items())]
+    asked = hardware.rent.model_dump(exclude_none=True)
+    left = [offer for offer in offers() if offer.accelerator == name and _as_asked(offer, asked)]
     if hardware.rent.kind is None:
         left = _rather([o for o in left if o.kind in ("on-demand", "marketplace")], lambda offer: offer.kind == "on-demand")
     left = _rather(left, lambda offer: not offer.old(today))
@@ -78,7 +78,7 @@ def suiting_any(hardware: Hardware, today: date) -> list[Offer]:
     asked = hardware.rent.model_dump(exclude_none=True)
     if hardware.gpu:
         asked["accelerator"] = accelerator(hardware.gpu).name
-    left = [o for o in offers() if all(getattr(o, field).lower() == value.lower() for field, value in asked.items())]
+    left = [offer for offer in offers() if _as_asked(offer, asked)]
     if hardware.rent.kind is None:
         left = [offer for offer in left if not offer.kind.startswith("reserved")]
     fresh = {offer.accelerator for offer in left if not offer.old(today)}
@@ -92,6 +92,10 @@ def suiting_any(hardware: Hardware, today: date) -> list[Offer]:
             f"offers are in {' and '.join(currencies)}, which are not converted: name one of them", "hardware.rent.currency"
         )
     return list(cheapest.values())
+
+
+def _as_asked(offer: Offer, asked: dict[str, str]) -> bool:
+    return all(getattr(offer, field).lower() == value.lower() for field, value in asked.items())
 
 
 def _rather(rows: list[Offer], wanted: Callable[[Offer], bool]) -> list[Offer]:

@@ -13,6 +13,7 @@ from pytest_benchmark.fixture import BenchmarkFixture
 from estimator import Job, catalogue, estimate, fit, playing
 from estimator.families import spec_class
 from estimator.parallel.topology import topology
+from estimator.planner.budget import budget
 from estimator.playing import play
 from estimator.pricing import prices
 from estimator.runtime.reserved import reserved
@@ -24,7 +25,7 @@ TRACE_SECONDS, ESTIMATE_SECONDS = 0.005, 0.003
 KINDS_OF_LAYERS = 4
 """How much longer a trace may take where layers are of several kinds, each of which is traced."""
 ONE_KIND = ("llama", "mistral", "qwen2", "qwen3", "gpt2")
-COLD_SECONDS, ALL_SPECS_SECONDS, PRICES_SECONDS = 0.5, 1.0, 0.05
+COLD_SECONDS, ALL_SPECS_SECONDS, PRICES_SECONDS, BUDGET_SECONDS = 0.5, 1.0, 0.05, 1.0
 HEADLINE = [sys.executable, "-m", "estimator.cli", "llama-2-13b", "--on", "2x24GB"]
 ALL_SPECS = """
 from time import perf_counter
@@ -112,6 +113,14 @@ def test_answers_leave_nothing_behind() -> None:
     after = tracemalloc.get_traced_memory()[0]
     tracemalloc.stop()
     assert after - before < 200_000
+
+
+def test_a_budget(benchmark: BenchmarkFixture) -> None:
+    """Every way to rent a fine-tune of an 8B, over all that is shipped, none of it asked before."""
+    training = {"precision": "bf16-true", "gradient_accumulation_steps": 16, "tokens": 10**8}
+    asked = Job.model_validate({"model": "llama-3-8b", "training": training})
+    benchmark.pedantic(budget, (asked,), setup=forget, rounds=7, warmup_rounds=1)
+    assert (median(benchmark) or 0) < BUDGET_SECONDS
 
 
 def test_the_price_list(benchmark: BenchmarkFixture) -> None:
