@@ -18,6 +18,7 @@ from pydantic import ValidationError
 from estimator.answer import Budget, BudgetRow, Time, Versions
 from estimator.errors import InvalidJob, NotModelled, WillItFitError
 from estimator.estimation import fits, step_time
+from estimator.hardware.accelerator import accelerator
 from estimator.job import Job
 from estimator.job.hardware import Rent
 from estimator.pricing import spot
@@ -117,11 +118,13 @@ class _Search:
     today: date
     allow_files: bool
     known: dict[tuple[str, int, int], Timed | None] = field(default_factory=dict)
+    too_small: list[tuple[int, int]] = field(default_factory=list)
+    """Numbers of GPUs, and their memory, that do not hold the job: nor do as many or fewer that are as large or smaller."""
 
     def options(self) -> Iterator[Option]:
-        for offer in suiting_any(self.job.hardware, self.today):
-            if our_name(offer.accelerator) is not None:
-                yield from self._instances(offer)
+        offers = [o for o in suiting_any(self.job.hardware, self.today) if our_name(o.accelerator) is not None]
+        for offer in sorted(offers, key=lambda o: (-o.gpus, -accelerator(o.accelerator).memory_bytes)):
+            yield from self._instances(offer)
 
     def _instances(self, offer: Offer) -> Iterator[Option]:
         """As few of an offer as hold the job, and twice as many until they are quick enough."""
@@ -138,19 +141,22 @@ class _Search:
                     return
             instances *= 2
 
-    def _timed(self, accelerator: str, gpus: int, nodes: int) -> Timed | None:
+    def _timed(self, name: str, gpus: int, nodes: int) -> Timed | None:
         """None where the job does not run, or its peak does not fit."""
-        job = spread(self.job, accelerator, gpus, nodes)
-        if job is None:
+        job, size = spread(self.job, name, gpus, nodes), (gpus * nodes, accelerator(name).memory_bytes)
+        if job is None or any(size[0] <= count and size[1] <= memory for count, memory in self.too_small):
             return None
         try:
             found = step_time(job, self.allow_files)
         except WillItFitError:
             return None
-        return None if found is None or found[0] is None or found[1] is None else Timed(job, found[0], found[1])
+        if found is None:
+            self.too_small.append(size)
+            return None
+        return None if found[0] is None or found[1] is None else Timed(job, found[0], found[1])
 
 
-def spread(job: Job, accelerator: str, gpus: int, nodes: int) -> Job | None:
+def spread(job: Job, name: str, gpus: int, nodes: int) -> Job | None:
     """The job with its batch shared out over other GPUs; None where its degrees do not divide them."""
     split, training = job.parallelism, job.training
     group = split.tensor * split.pipeline * split.context
@@ -164,7 +170,7 @@ def spread(job: Job, accelerator: str, gpus: int, nodes: int) -> Job | None:
     strategy = None if split.strategy in unsuited else split.strategy
     return job.model_copy(
         update={
-            "hardware": job.hardware.model_copy(update={"gpu": accelerator, "memory": None, "gpus": gpus, "nodes": nodes}),
+            "hardware": job.hardware.model_copy(update={"gpu": name, "memory": None, "gpus": gpus, "nodes": nodes}),
             "parallelism": split.model_copy(update={"data": ranks, "strategy": strategy, "replicas": None}),
             "training": training.model_copy(update={"micro_batch_size": micro, "gradient_accumulation_steps": each // micro}),
         }
