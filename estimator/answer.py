@@ -170,6 +170,47 @@ class Time(_Part):
     range_reason: str
 
 
+class TokenCost(_Part):
+    """What a million tokens cost, as decimal text, on hardware that is always busy."""
+
+    million_input: str
+    million_output: str
+    range_million_input: tuple[str, str]
+    range_million_output: tuple[str, str]
+    """Of the time alone, at one price."""
+    currency: str
+    price_per_hour: str
+    """Of all the hardware."""
+    price_source: str
+    price_as_of: str | None
+
+
+class Serving(_Part):
+    """How fast requests are answered, each replica with as many sequences at a time as the job says."""
+
+    prompt_tokens: int
+    output_tokens: int
+    sequences: int
+    """At the same time, on all replicas."""
+    prefill: Time
+    """Reading a prompt (or those of a batch, in transformers) with nothing else running."""
+    decode: Time
+    """A token for each sequence, halfway through the answers."""
+    time_to_first_token_seconds: float
+    """Of a request that does not wait for others."""
+    time_per_output_token_seconds: float
+    """With the prompts of other requests that are read meanwhile."""
+    range_time_per_output_token_seconds: tuple[float, float]
+    request_seconds: float
+    range_request_seconds: tuple[float, float]
+    requests_per_second: float
+    input_tokens_per_second: float
+    output_tokens_per_second: float
+    output_tokens_per_second_per_gpu: float
+    cost: TokenCost | None
+    """None: no price is known."""
+
+
 class Rank(_Part):
     """A pipeline stage's GPUs, which hold the same."""
 
@@ -294,6 +335,8 @@ class Answer(_Part):
     host: Host | None
     parameters: Parameters
     time: Time | None
+    """Of a served model: a decoding step."""
+    serving: Serving | None = None
     communication: list[Traffic] = []
     """Of the rank that needs most."""
     ranks: list[Rank] = []

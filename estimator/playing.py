@@ -60,7 +60,7 @@ class _Question:
 def play(job: Job, spec: ModelSpec, place: Topology, gpu: Gpu) -> Play:
     """Play a settled job. Raises `InvalidJob` and `NotModelled` for what the model or the framework does not have."""
     part = job.training if job.task == "train" else job.serving
-    text = job.task + part.model_dump_json(exclude={"tokens", "hours"})
+    text = job.task + part.model_dump_json(exclude={"tokens", "hours", "prompt_length", "output_length"})
     return _played(_Question(spec.model_dump_json(), text, job.parallelism, job.offload, place, gpu, job, spec))
 
 

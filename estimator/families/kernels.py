@@ -56,6 +56,9 @@ def _fused_norm(weight_gradient: bool) -> Callable[[Tensor], Module]:
     return lambda weight: lambda x: fused.rms_norm(x, weight, weight_gradient)
 
 
+SERVER = Kernels(_fused_norm(weight_gradient=False), fused.rotate, fused_gated)
+"""Those of a serving engine: norms, rotary embedding and SwiGLU in a kernel each."""
+
 _LOSSES = {"5": CausalLoss(), "4.48": CausalLoss(shifts_logits=True), "4.45": CausalLoss(shifts_logits=True, upcasts_first=True)}
 """By release of transformers: 5, 4.46 to 4.49, and before."""
 _FUSED_LOSS = {"transformers": liger_loss, "fast-kernels": fast_linear_loss, "liger": liger_loss}
