@@ -19,7 +19,9 @@ class Serving(Part):
     kv_cache: Literal["bf16", "fp16", "fp32", "fp8"] = "bf16"
     context: Length = Field(4096, description="tokens per sequence, prompt and answer together")
     prompt_length: Length | None = Field(None, description="tokens of a prompt, for the time; without it, half of the context")
-    output_length: Length | None = Field(None, description="tokens of an answer, for the time; without it, what is left of the context")
+    output_length: Length | None = Field(
+        None, description="tokens of an answer, for the time; without it, what is left of the context"
+    )
     concurrency: Annotated[int, Field(ge=1, le=2**20)] = Field(1, description="sequences at the same time")
     gpu_memory_utilization: Annotated[float, Field(gt=0, le=1)] = 0.9
     hours: Annotated[float, Field(gt=0, le=10**6)] | None = Field(None, description="how long it is served, for the cost")

@@ -1,7 +1,7 @@
 """What a million tokens cost, read and written, on hardware that serves all the time.
 
-    input  = price of a second · seconds of a prefill pass / tokens that it reads
-    output = price of a second · (seconds of a request's share of the hardware - those of its prompt) / tokens that it gets
+input  = price of a second · seconds of a prefill pass / tokens that it reads
+output = price of a second · (seconds of a request's share of the hardware - those of its prompt) / tokens that it gets
 """
 
 from __future__ import annotations
@@ -32,7 +32,13 @@ def token_cost(hardware: Hardware, card: Accelerator | None, serving: Serving, t
         million_input=_money(second, reading),
         million_output=_money(second, _written(serving, reading, serving.request_seconds)),
         range_million_input=_both(second, [reading * by / serving.prefill.step_seconds for by in serving.prefill.range_seconds]),
-        range_million_output=_both(second, [_written(serving, reading * by[0] / serving.prefill.step_seconds, by[1]) for by in zip(serving.prefill.range_seconds, serving.range_request_seconds, strict=True)]),
+        range_million_output=_both(
+            second,
+            [
+                _written(serving, reading * by[0] / serving.prefill.step_seconds, by[1])
+                for by in zip(serving.prefill.range_seconds, serving.range_request_seconds, strict=True)
+            ],
+        ),
         currency=cost.currency,
         price_per_hour=str((second * 3600).quantize(Decimal("0.01"))),
         price_source=cost.price_source,
