@@ -17,6 +17,7 @@ from estimator.playing import Play, play
 from estimator.serving.plan import trace_speed
 from estimator.serving.throughput import throughput
 from estimator.specs.spec import DecoderSpec, ModelSpec
+from estimator.tape.tape import Tape
 from estimator.timing.assumed import assumed_pass, assumed_time
 from estimator.timing.engine import passed
 from estimator.timing.exchange import Wires
@@ -47,17 +48,18 @@ def served(job: Job, spec: ModelSpec, place: Topology, card: Capacity) -> Servin
         return None
     assert isinstance(spec, DecoderSpec)
     tape = trace_speed(job, spec, place, gpu(job, card))
+    prefill, decode = (_pass(job, spec, place, accelerator, tape, phase) for phase in ("prefill", "decode"))
+    return throughput(job, place, prefill, decode) if prefill and decode else None
+
+
+def _pass(job: Job, spec: DecoderSpec, place: Topology, card: Accelerator, tape: Tape, phase: str) -> Time | None:
+    """The time of a served model's pass."""
     try:
-        measured = curves(accelerator.name)
-        clock = Clock(accelerator, measured)
-        wires = Wires(measured, links(job.hardware, accelerator), place)
-        prefill, decode = (passed(job, spec, tape, clock, wires, phase) for phase in ("prefill", "decode"))
+        measured = curves(card.name)
+        wires = Wires(measured, links(job.hardware, card), place)
+        return passed(job, spec, tape, Clock(card, measured), wires, phase)
     except NotModelled:
-        times = [assumed_pass(job, tape, accelerator, place, phase) for phase in ("prefill", "decode")]
-        if None in times:
-            return None
-        prefill, decode = times
-    return throughput(job, place, prefill, decode)
+        return assumed_pass(job, tape, card, place, phase)
 
 
 def _step(job: Job, spec: ModelSpec, place: Topology, card: Capacity, played: Play | None) -> Time | None:

@@ -60,8 +60,8 @@ def trace_serving(job: Job, spec: ModelSpec, topology: Topology, gpu: Gpu = AMPE
 
 
 def trace_speed(job: Job, spec: DecoderSpec, topology: Topology, gpu: Gpu = AMPERE) -> Tape:
-    """The kernels of a job that `trace_serving` has played, as its engine runs them, on a new tape: a prompt in one pass (or those
-    of a batch, in transformers), then a decoding step of answers that are half written."""
+    """The kernels of a job that `trace_serving` has played, as its engine runs them, on a new tape: a prompt in one pass (in
+    transformers those of a batch), then a decoding step of answers that are half written."""
     asked = job.serving
     vllm = asked.engine == "vllm"
     prompt, output = asked.lengths

@@ -37,8 +37,8 @@ def assumed_time(tape: Tape, card: Accelerator, compute: str, micro_steps: int, 
 
 
 def assumed_pass(job: Job, tape: Tape, card: Accelerator, place: Topology, phase: str) -> Time | None:
-    """Time of a served model's pass: a prompt's arithmetic at a stated share of the peak, or what a decoding step reads and writes
-    at one of the bandwidth. None if the peak is not known."""
+    """Time of a served model's pass: a prompt's arithmetic at a stated share of the peak, or what a decoding step reads and
+    writes at one of the bandwidth. None if the peak is not known."""
     serving = job.serving
     known = card.peak.get(PEAK[compute_type(serving).name])
     if known is None:

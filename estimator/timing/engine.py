@@ -2,8 +2,8 @@
 
     pass = products + attention + memory-bound kernels + all-reduces + what the GPU waits for the host
 
-Kernels are those of the tape, by the curves (timing/kernels.py). An engine replays a decoding step as a CUDA graph, and waits once
-for its scheduler; transformers' eager modules are launched one by one.
+Kernels are those of the tape, by the curves (timing/kernels.py). An engine replays a decoding step as a CUDA graph, and
+waits once for its scheduler; transformers' eager modules are launched one by one.
 """
 
 from __future__ import annotations
@@ -95,7 +95,8 @@ def reduced_seconds(wires: Wires, ranks: int, nbytes: int) -> float:
         return usual
     for (low, fast), (high, slow) in pairwise(zip(sizes, times, strict=True)):
         if nbytes <= high:
-            return min(usual, 1e-6 * (fast + max(0, nbytes - low) / (high - low) * (slow - fast)))
+            own: float = 1e-6 * (fast + max(0, nbytes - low) / (high - low) * (slow - fast))
+            return min(usual, own)
     return usual
 
 
