@@ -149,7 +149,7 @@ class TimePart(_Part):
 
 
 class Time(_Part):
-    """One optimizer step, or of serving one token of each sequence."""
+    """One optimizer step; or of a served model, one token of each sequence (decode) or the reading of prompts (prefill)."""
 
     step_seconds: float
     tokens_per_second: float
@@ -198,6 +198,8 @@ class Serving(_Part):
     """A token for each sequence, halfway through the answers."""
     time_to_first_token_seconds: float
     """Of a request that does not wait for others."""
+    time_to_first_token_queued_seconds: float
+    """Of the last, where as many prompts as there are sequences come at once."""
     time_per_output_token_seconds: float
     """With the prompts of other requests that are read meanwhile."""
     range_time_per_output_token_seconds: tuple[float, float]

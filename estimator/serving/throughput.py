@@ -40,6 +40,7 @@ def throughput(job: Job, place: Topology, prefill: Time, decode: Time) -> Servin
         prefill=prefill,
         decode=decode,
         time_to_first_token_seconds=prefill.step_seconds,
+        time_to_first_token_queued_seconds=passes * prefill.step_seconds,
         time_per_output_token_seconds=each(prefill.step_seconds, decode.step_seconds),
         range_time_per_output_token_seconds=(each(*low), each(*high)),
         request_seconds=took,
