@@ -3,54 +3,17 @@
 from __future__ import annotations
 
 from decimal import Decimal
-from functools import cache
 from statistics import median
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 
-from estimator import Answer, estimate
+from estimator import estimate
 from estimator.answer import Serving
 from estimator.errors import InvalidJob
-from tests.measured import serving_runs
+from tests.serving_speeds import runs
 
 HALF = {"prompt_length": 1024, "output_length": 1024}
-
-
-class Run(NamedTuple):
-    """A measured run: seconds from a request to its last token, and ours."""
-
-    row: dict[str, Any]
-    measured: float
-    answer: Answer
-
-    @property
-    def error(self) -> float:
-        assert self.answer.serving
-        return self.answer.serving.request_seconds / self.measured - 1
-
-    @property
-    def queues(self) -> bool:
-        """Whether the sequences that are asked for at once may outgrow the cache: then requests wait for one another."""
-        return self.answer.verdict != "fits"
-
-
-@cache
-def runs() -> list[Run]:
-    found = []
-    for row in serving_runs():
-        shape = {"tensor": row["tensor"]}
-        lengths = {"prompt_length": row["prompt"], "output_length": row["output"], "concurrency": row["concurrency"]}
-        job = {
-            "model": row["model"],
-            "task": "serve",
-            "hardware": {"gpu": row["gpu"], "gpus": row["tensor"]},
-            "parallelism": shape,
-            "serving": {**lengths, "weights": row["weights"], "kv_cache": row["kv_cache"]},
-        }
-        measured = (row["first_token_ms"] + (row["output"] - 1) * row["output_token_ms"]) / 1000
-        found.append(Run(row, measured, estimate(job)))
-    return found
 
 
 @pytest.mark.parametrize(
@@ -87,6 +50,14 @@ def test_measured_runs_lie_near() -> None:
 
 def test_where_requests_queue_for_cache_they_take_longer() -> None:
     assert all(run.error < 0.1 for run in runs() if run.queues)
+
+
+def test_first_tokens_come_between_alone_and_last_of_all() -> None:
+    """How long a request waits for others is a matter of how they come."""
+    waits = [(run.row["first_token_ms"] / 1000, run.serving) for run in runs() if not run.queues]
+    bounds = [(s.time_to_first_token_seconds, s.time_to_first_token_queued_seconds) for _, s in waits]
+    between = sum(low <= measured <= high for (measured, _), (low, high) in zip(waits, bounds, strict=True))
+    assert between > 0.9 * len(waits)
 
 
 def served(model: str = "llama-3.1-8b", gpu: str = "h100", tensor: int = 1, gpus: int = 0, **serving: Any) -> Serving:
