@@ -38,9 +38,9 @@ def assumed_time(tape: Tape, card: Accelerator, compute: str, micro_steps: int, 
 
 def assumed_pass(job: Job, tape: Tape, card: Accelerator, place: Topology, phase: str) -> Time | None:
     """Time of a served model's pass: a prompt's arithmetic at a stated share of the peak, or what a decoding step reads and
-    writes at one of the bandwidth. None if the peak is not known."""
+    writes at one of the bandwidth. A card without the type computes in float32. None if that peak is not known, either."""
     serving = job.serving
-    known = card.peak.get(PEAK[compute_type(serving).name])
+    known = card.peak.get(PEAK[compute_type(serving).name]) or card.peak.get("fp32")
     if known is None:
         return None
     done, peak = flops(tape, phase).total, known.value * 1e12
@@ -53,4 +53,5 @@ def assumed_pass(job: Job, tape: Tape, card: Accelerator, place: Topology, phase
         seconds = moved / (card.memory_bandwidth.value * 1e9 * share.value)
     bounds = seconds * share.value / share.high, seconds * share.value / share.low
     work = Work(tokens * place.data, place.gpus, done, 0, peak)
-    return answered({name: seconds}, bounds, work, "no kernel was measured on a card like this: shares that others reach")
+    left = ", without what GPUs exchange" if place.tensor > 1 else ""
+    return answered({name: seconds}, bounds, work, f"no kernel was measured on a card like this: shares that others reach{left}")
