@@ -339,6 +339,7 @@ class Answer(_Part):
     time: Time | None
     """Of a served model: a decoding step."""
     serving: Serving | None = None
+    """None: a training job, or an unnamed card."""
     communication: list[Traffic] = []
     """Of the rank that needs most."""
     ranks: list[Rank] = []

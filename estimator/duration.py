@@ -30,8 +30,8 @@ from estimator.training.plan import precision_of
 
 
 def duration(job: Job, spec: ModelSpec, place: Topology, card: Capacity, played: Play) -> Time | None:
-    """The time of an optimizer step; None where the card has no name, or no peak for the job."""
-    if card.accelerator is None:
+    """The time of an optimizer step; None where there is none, or the card has no name, or no peak for the job."""
+    if card.accelerator is None or job.task == "serve":
         return None
     training = job.training
     times = []

@@ -133,7 +133,7 @@ def _answer(run: _Run, today: date) -> Answer:
     build = run.play.build
     memory, host, verdict = _judged(run)
     serving = _served(job, model.spec, place, card, today) if job.task == "serve" else None
-    time = serving.decode if serving else None if job.task == "serve" else duration(job, model.spec, place, card, run.play)
+    time = serving.decode if serving else duration(job, model.spec, place, card, run.play)
     hours = _hours(job, time, place)
     cost = _cost(job, hours, card, today)
     return Answer(

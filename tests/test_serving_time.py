@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 
+from api.page import render
 from estimator import estimate
 from estimator.answer import Serving
 from estimator.errors import InvalidJob
+from estimator.report import answer_text
 from tests.serving_speeds import runs
 
 HALF = {"prompt_length": 1024, "output_length": 1024}
@@ -170,6 +172,19 @@ def test_a_million_tokens_cost_what_the_time_of_the_hardware_costs() -> None:
     assert float(request) == pytest.approx(found.request_seconds / 4 / 3600, rel=1e-3)
     low, high = map(Decimal, found.cost.range_million_output)
     assert low < Decimal(found.cost.million_output) < high
+
+
+def test_report_and_page_say_it() -> None:
+    job = {"model": "qwen3-8b", "task": "serve", "hardware": {"gpu": "l40s"}, "serving": {"concurrency": 4}}
+    answer = estimate(job)
+    assert answer.serving
+    assert answer.serving.cost
+    text = answer_text(answer)
+    for said in ("bound by reading weights", "first token", f"a million out      {answer.serving.cost.million_output} USD"):
+        assert said in text
+    status, html = render([("model", "qwen3-8b"), ("on", "l40s"), ("task", "serve"), ("serving.concurrency", "4")])
+    assert status == 200
+    assert f"{answer.serving.cost.million_output} USD" in html
 
 
 def test_a_card_without_curves_is_timed_by_shares() -> None:
