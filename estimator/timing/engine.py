@@ -22,7 +22,7 @@ from estimator.serving.plan import CHUNK, prompts
 from estimator.specs.spec import DecoderSpec
 from estimator.tape.replay import flops
 from estimator.tape.tape import Tape, Work
-from estimator.timing.curves import PCIE, collective_seconds, memory_seconds, peak
+from estimator.timing.curves import DTYPES, PCIE, collective_seconds, memory_seconds, peak
 from estimator.timing.exchange import Wires
 from estimator.timing.kernels import ATTENTION, MEMORY, PRODUCTS, Clock
 from estimator.timing.passes import LAUNCHES, Parts
@@ -138,9 +138,9 @@ def passed(job: Job, spec: DecoderSpec, tape: Tape, clock: Clock, wires: Wires, 
             return {**found, SCHEDULING: steps * wait * 1e-3}
         return {**found, LAUNCHES: max(0.0, kernels * each * 1e-6 - sum(found.values()))}
 
-    wide = _factors(clock, wires)
-    low, high = case(wide, 0, step.low, launch.low), case(wide, 1, step.high, launch.high)
     kind = next(clock.arithmetic(work) for work in tape.work if work.form)
+    wide = _factors(clock, wires, kind)
+    low, high = case(wide, 0, step.low, launch.low), case(wide, 1, step.high, launch.high)
     done = Done(tokens * wires.place.data, wires.place.gpus, flops(tape, phase).total, 0, peak(clock.card, kind))
     where = f"measured on {clock.curves.borrowed_from}, not on this card, " if clock.curves.borrowed_from else ""
     reason = f"kernels {where}as fast as the fastest tenth of what was measured or as slow as the slowest; waiting for the host"
@@ -149,10 +149,10 @@ def passed(job: Job, spec: DecoderSpec, tape: Tape, clock: Clock, wires: Wires, 
     )
 
 
-def _factors(clock: Clock, wires: Wires) -> dict[str, tuple[float, float]]:
-    """What each part may be multiplied with, at least and at most."""
+def _factors(clock: Clock, wires: Wires, kind: str) -> dict[str, tuple[float, float]]:
+    """What each part may be multiplied with, at least and at most. `kind`: what products are computed in."""
     curves = clock.curves
-    products = curves.matmul["bfloat16"].spread.factor
+    products = curves.matmul[DTYPES[kind][1]].spread.factor
     attention = next(iter(next(iter(curves.attention.values())).values()))["forward"].range
     memory, held = ((s.share / s.range[1], s.share / s.range[0]) for s in (curves.memory, curves.decode))
     found = {PRODUCTS: products, WEIGHTS: products, ATTENTION: attention, MEMORY: memory, CACHE: held}
