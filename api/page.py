@@ -71,6 +71,7 @@ SERVING_FIELDS = (
     Field("serving.engine", "Engine", _choices(Serving, "engine")),
     Field("serving.weights", "Weights", ("bf16", "fp16", "int8", "nf4", "nf4-double", "fp4", "q8_0", "q4_k_m")),
     Field("serving.context", "Tokens of context", placeholder="4096"),
+    Field("serving.prompt_length", "Tokens of a prompt", placeholder="half of the context"),
     Field("serving.concurrency", "Sequences at a time", placeholder="1"),
     Field("parallelism.tensor", "Tensor parallel", placeholder="1"),
     Field("serving.hours", "Hours", placeholder="for the cost: 720"),

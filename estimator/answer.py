@@ -150,7 +150,7 @@ class TimePart(_Part):
 
 
 class Time(_Part):
-    """One optimizer step, or of serving one token of each sequence."""
+    """One optimizer step; or of a served model, one token of each sequence (decode) or the reading of prompts (prefill)."""
 
     step_seconds: float
     tokens_per_second: float
@@ -184,6 +184,49 @@ class Course(_Part):
     hours: float | None
     range_hours: tuple[float, float] | None
     gpu_hours: float | None
+
+
+class TokenCost(_Part):
+    """What a million tokens cost, as decimal text, on hardware that is always busy."""
+
+    million_input: str
+    million_output: str
+    range_million_input: tuple[str, str]
+    range_million_output: tuple[str, str]
+    """Of the time alone, at one price."""
+    currency: str
+    price_per_hour: str
+    """Of all the hardware."""
+    price_source: str
+    price_as_of: str | None
+
+
+class Serving(_Part):
+    """How fast requests are answered, each replica with as many sequences at a time as the job says."""
+
+    prompt_tokens: int
+    output_tokens: int
+    sequences: int
+    """At the same time, on all replicas."""
+    prefill: Time
+    """Reading a prompt (or those of a batch, in transformers) with nothing else running."""
+    decode: Time
+    """A token for each sequence, halfway through the answers."""
+    time_to_first_token_seconds: float
+    """Of a request that does not wait for others."""
+    time_to_first_token_queued_seconds: float
+    """Of the last, where as many prompts as there are sequences come at once."""
+    time_per_output_token_seconds: float
+    """With the prompts of other requests that are read meanwhile."""
+    range_time_per_output_token_seconds: tuple[float, float]
+    request_seconds: float
+    range_request_seconds: tuple[float, float]
+    requests_per_second: float
+    input_tokens_per_second: float
+    output_tokens_per_second: float
+    output_tokens_per_second_per_gpu: float
+    cost: TokenCost | None
+    """None: no price is known."""
 
 
 class Rank(_Part):
@@ -358,6 +401,9 @@ class Answer(_Part):
     host: Host | None
     parameters: Parameters
     time: Time | None
+    """Of a served model: a decoding step."""
+    serving: Serving | None = None
+    """None: a training job, or an unnamed card."""
     run: Course | None = None
     communication: list[Traffic] = []
     """Of the rank that needs most."""

@@ -46,6 +46,7 @@ BY_NAME = {
     "fp32": float32,
     "bf16": bfloat16,
     "fp16": float16,
+    "fp8": float8_e4m3fn,
 }
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from estimator.answer import Time
+from estimator.answer import Serving, Time
 from estimator.errors import NotModelled
 from estimator.hardware.accelerator import Accelerator
 from estimator.hardware.capability import gpu
@@ -14,8 +14,12 @@ from estimator.job.training import Bucket
 from estimator.parallel.ranks import ranks
 from estimator.parallel.topology import Topology
 from estimator.playing import Play, play
-from estimator.specs.spec import ModelSpec
-from estimator.timing.assumed import assumed_time, decode_time
+from estimator.serving.plan import trace_speed
+from estimator.serving.throughput import throughput
+from estimator.specs.spec import DecoderSpec, ModelSpec
+from estimator.tape.tape import Tape
+from estimator.timing.assumed import assumed_pass, assumed_time, decode_time
+from estimator.timing.engine import passed
 from estimator.timing.exchange import Wires
 from estimator.timing.kernels import Clock
 from estimator.timing.links import links
@@ -26,20 +30,46 @@ from estimator.training.plan import precision_of
 
 
 def duration(job: Job, spec: ModelSpec, place: Topology, card: Capacity, played: Play) -> Time | None:
-    """The time of an optimizer step, or of serving one token; None where the card has no name, or no peak for the job."""
+    """The time of an optimizer step; None where there is none, or the card has no name, or no peak for the job."""
     if card.accelerator is None:
         return None
     if job.task == "serve":
-        if job.serving.engine == "llama.cpp" and job.serving.gpu_layers is not None and job.serving.gpu_layers <= spec.depth:
-            return None  # the host's part takes most of it
-        resident = played.phases.phases[-1].end_bytes
-        return decode_time(resident, job.serving.concurrency, place.gpus, card.accelerator)
+        return _of_llamacpp(job, spec, place, card.accelerator, played) if job.serving.engine == "llama.cpp" else None
     training = job.training
     times = []
     for bucket in training.lengths or [Bucket(tokens=training.sequence_length, share=1)]:
         one = job if bucket.tokens == training.sequence_length else _of_length(job, bucket.tokens)
         times.append((bucket.share, _step(one, spec, place, card, played if one is job else None)))
     return average_time(times)
+
+
+def _of_llamacpp(job: Job, spec: ModelSpec, place: Topology, card: Accelerator, played: Play) -> Time | None:
+    """The time of a token; None where the host's part takes most of it."""
+    layers = job.serving.gpu_layers
+    if layers is not None and layers <= spec.depth:
+        return None
+    return decode_time(played.phases.phases[-1].end_bytes, job.serving.concurrency, place.gpus, card)
+
+
+def served(job: Job, spec: ModelSpec, place: Topology, card: Capacity) -> Serving | None:
+    """How fast a job serves; None where the card has no name, or no peak for the job."""
+    accelerator = card.accelerator
+    if accelerator is None:
+        return None
+    assert isinstance(spec, DecoderSpec)
+    tape = trace_speed(job, spec, place, gpu(job, card))
+    prefill, decode = (_pass(job, spec, place, accelerator, tape, phase) for phase in ("prefill", "decode"))
+    return throughput(job, place, prefill, decode) if prefill and decode else None
+
+
+def _pass(job: Job, spec: DecoderSpec, place: Topology, card: Accelerator, tape: Tape, phase: str) -> Time | None:
+    """The time of a served model's pass."""
+    try:
+        measured = curves(card.name)
+        wires = Wires(measured, links(job.hardware, card), place)
+        return passed(job, spec, tape, Clock(card, measured), wires, phase)
+    except NotModelled:
+        return assumed_pass(job, tape, card, place, phase)
 
 
 def _step(job: Job, spec: ModelSpec, place: Topology, card: Capacity, played: Play | None) -> Time | None:

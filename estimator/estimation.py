@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from estimator.advice import advice
-from estimator.answer import DEFAULT, Answer, Course, Host, KvCache, Memory, Parameters, Rank, Time, Versions
+from estimator.answer import DEFAULT, Answer, Course, Host, KvCache, Memory, Parameters, Rank, Serving, Time, Versions
 from estimator.attribution import Attribution
 from estimator.course import course
-from estimator.duration import duration
+from estimator.duration import duration, served
 from estimator.errors import InvalidJob, NotModelled
 from estimator.families import parameters
 from estimator.families.build import Builder
@@ -27,6 +27,7 @@ from estimator.parallel.topology import Topology, topology
 from estimator.playing import Play, play
 from estimator.pricing.cost import Priced, priced, unpriced
 from estimator.pricing.energy import Hours, energy, grid
+from estimator.pricing.tokens import token_cost
 from estimator.recomputing import best_segments, recomputation, solution_given, solved
 from estimator.runtime.engine import with_engine
 from estimator.runtime.overheads import Overhead, facts, overhead, workspace
@@ -155,7 +156,8 @@ def _answer(run: _Run, today: date) -> Answer:
     job, model, place, card = run.job, run.model, run.place, run.card
     build = run.play.build
     memory, host, verdict = _judged(run)
-    time = duration(job, model.spec, place, card, run.play)
+    serving = _served(job, model.spec, place, card, today) if job.task == "serve" and not _by_llamacpp(job) else None
+    time = serving.decode if serving else duration(job, model.spec, place, card, run.play)
     whole = _course(job, time, place)
     hours = _hours(job, whole)
     cost = _cost(job, hours, card, today)
@@ -168,6 +170,7 @@ def _answer(run: _Run, today: date) -> Answer:
         parameters=_parameters(build, model, place, job),
         time=time,
         run=whole,
+        serving=serving,
         communication=traffic(build.tape, job.training.gradient_accumulation_steps),
         ranks=run.ranks,
         recomputation=recomputation(job, model.spec, place, gpu(job, card), run.play),
@@ -256,6 +259,12 @@ def _check_lengths(job: Job, model: Model) -> None:
         "training.sequence_length": job.training.sequence_length,
         "training.target_length": job.training.target_length or 0,
     }
+    prompt, output = job.serving.lengths
+    if job.task == "serve" and prompt + output > max(2, job.serving.context):
+        raise InvalidJob(
+            f"a prompt of {prompt} tokens and an answer of {output} are more than the context of {job.serving.context}",
+            "serving.context",
+        )
     limit = model.spec.longest_sequence
     for where, asked in lengths.items() if job.task == "train" else (("serving.context", job.serving.context),):
         if model.spec.learned_positions and limit and asked > limit:
@@ -337,6 +346,14 @@ def _hours(job: Job, run: Course | None) -> Hours | None:
 
 def _course(job: Job, time: Time | None, place: Topology) -> Course | None:
     return None if job.task == "serve" else course(job.training, place.data, place.gpus, time)
+
+
+def _served(job: Job, spec: ModelSpec, place: Topology, card: Capacity, today: date) -> Serving | None:
+    """How fast a job serves, and what its tokens cost."""
+    found = served(job, spec, place, card)
+    if found is None:
+        return None
+    return found.model_copy(update={"cost": token_cost(job.hardware, card.accelerator, found, today)})
 
 
 def _cost(job: Job, hours: Hours | None, card: Capacity, today: date) -> Priced:

@@ -27,7 +27,7 @@ def assumptions(job: Job, place: Topology, card: Capacity) -> list[str]:
     said = [*(_of_training(job, place) if job.task == "train" else _of_serving(job)), *_of_sdpa(job, card)]
     if place.gpus > 1 and (card.accelerator is None or card.accelerator.vendor != "nvidia"):
         said.append("a node's GPUs are taken to be connected as A100s are, by NVLink; what NCCL allocates depends on it")
-    if card.accelerator is not None and place.gpus > 1 and job.task == "train":
+    if card.accelerator is not None and (place.gpus > 1 if job.task == "train" else place.tensor > 1):
         said += between_gpus(job.hardware, card.accelerator)
     return said
 
@@ -225,6 +225,11 @@ def _of_serving(job: Job) -> list[str]:
         said.append(
             f"activations of transformers' eager modules in passes of {CHUNK} prompt tokens: vLLM's fused kernels need less"
         )
+    prompt, output = job.serving.lengths
+    said.append(
+        f"time: prompts of {prompt} tokens and answers of {output}, no prompt read before, and "
+        + ("always as many sequences" if job.serving.engine == "vllm" else "batches that begin and end together")
+    )
     return said
 
 

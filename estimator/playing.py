@@ -65,7 +65,7 @@ def play(job: Job, spec: ModelSpec, place: Topology, gpu: Gpu, tensors: tuple[St
     Raises `InvalidJob` and `NotModelled` for what the model or the framework does not have.
     """
     part = job.training if job.task == "train" else job.serving
-    text = job.task + part.model_dump_json(exclude={"tokens", "dataset", "hours"})
+    text = job.task + part.model_dump_json(exclude={"tokens", "dataset", "hours", "prompt_length", "output_length"})
     return _played(_Question(spec.model_dump_json(), text, job.parallelism, job.offload, place, gpu, tensors, job, spec))
 
 

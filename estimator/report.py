@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from estimator.answer import Answer, Course, Energy, Fit, FitRow, Host, Memory, Tensors, Time
+from estimator.answer import Answer, Course, Energy, Fit, FitRow, Host, Memory, Serving, Tensors, Time
 from estimator.units import gib
 
 _COLUMNS = ("way", "spread", "verdict", "per GPU", "peak in", "headroom", "would fit with")
@@ -52,7 +52,9 @@ def answer_text(answer: Answer, explain: bool = False, ranks: bool = False) -> s
         lines += _block("Memory of a node's host", _host_rows(answer.host))
     count = answer.parameters
     lines += _block("Parameters", [("total", f"{count.total:,}"), ("trainable", f"{count.trainable:,}")])
-    if answer.time:
+    if answer.serving:
+        lines += _block("Serving (estimated)", _serving_rows(answer.serving))
+    elif answer.time:
         low, high = answer.time.range_seconds
         lines += _block(
             "Time (estimated)",
@@ -174,6 +176,34 @@ def _host_rows(host: Host) -> list[tuple[str, str]]:
     rows += [(f"at the peak, {_spaced(name)}", gib(size)) for name, size in host.at_peak.items()]
     rows += [(f"on disk, {_spaced(name)}", gib(size)) for name, size in host.disk_bytes.items()]
     return [*rows, ("for a scheduler", host.scheduler)]
+
+
+def _serving_rows(serving: Serving) -> list[tuple[str, str]]:
+    """Times of a request, what bounds them, and what comes of it."""
+    prefill, decode = serving.prefill, serving.decode
+    each, took = serving.range_time_per_output_token_seconds, serving.range_request_seconds
+    rows = [
+        ("requests", f"{serving.sequences:,} at a time, {serving.prompt_tokens:,} tokens in, {serving.output_tokens:,} out"),
+        ("first token", f"{_range(serving.time_to_first_token_seconds, prefill.range_seconds)}, alone"),
+        ("next tokens", f"{_range(serving.time_per_output_token_seconds, each)} each"),
+        ("request", _range(serving.request_seconds, took)),
+        ("tokens per second", f"{serving.output_tokens_per_second:,.0f} out, {serving.input_tokens_per_second:,.0f} in"),
+        ("out, per GPU", f"{serving.output_tokens_per_second_per_gpu:,.0f}"),
+        ("prefill", f"{prefill.tokens_per_second:,.0f} tokens per second, bound by {prefill.bottleneck}"),
+        ("decode", f"{_seconds(decode.step_seconds)} a step, bound by {decode.bottleneck}"),
+    ]
+    if cost := serving.cost:
+        day = f" on {cost.price_as_of}" if cost.price_as_of else ""
+        rows += [
+            ("a million in", f"{cost.million_input} {cost.currency} ({' to '.join(cost.range_million_input)})"),
+            ("a million out", f"{cost.million_output} {cost.currency} ({' to '.join(cost.range_million_output)})"),
+            ("at", f"{cost.price_per_hour} {cost.currency} per hour{day}; {cost.price_source}"),
+        ]
+    return rows
+
+
+def _range(seconds: float, bounds: tuple[float, float]) -> str:
+    return f"{_seconds(seconds)} ({' to '.join(map(_seconds, bounds))})"
 
 
 def _cost_rows(answer: Answer) -> list[tuple[str, str]]:

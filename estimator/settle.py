@@ -53,12 +53,17 @@ def settled(job: Job, spec: ModelSpec) -> Job:
     if training.objective and training.objective.reference is None and training.objective.type in ("dpo", "kto", "ppo"):
         reference = training.objective.model_copy(update={"reference": "adapter" if training.adapter else "model"})
         training = training.model_copy(update={"objective": reference})
-    if "context" not in serving.model_fields_set and most and serving.context > most:
+    if serving.prompt_length and serving.output_length and "context" not in serving.model_fields_set:
+        serving = serving.model_copy(update={"context": serving.prompt_length + serving.output_length})
+    elif "context" not in serving.model_fields_set and most and serving.context > most:
         serving = serving.model_copy(update={"context": most})
     if serving.engine == "llama.cpp":
         cache = serving.kv_cache if "kv_cache" in serving.model_fields_set else "fp16"
         filled = {"ubatch": serving.ubatch or UBATCH, "flash_attention": serving.flash_attention is not False, "kv_cache": cache}
         serving = serving.model_copy(update=filled)
+    if job.task == "serve":
+        prompt, output = serving.lengths
+        serving = serving.model_copy(update={"prompt_length": prompt, "output_length": output})
     if parallelism.data is None:
         ranks = parallelism.tensor * parallelism.pipeline * parallelism.context
         parallelism = parallelism.model_copy(update={"data": max(1, job.hardware.gpus * job.hardware.nodes // ranks)})

@@ -79,3 +79,9 @@ def megatron_runs() -> list[dict[str, Any]]:
         run["job"] = {"model": model, "hardware": hardware, "training": training}
         run["job"]["parallelism"] = {"strategy": table["strategy"], **run["parallelism"]}
     return list(table["runs"])
+
+
+@cache
+def serving_runs() -> list[dict[str, Any]]:
+    """Inference engines under load, one record per run."""
+    return list(_read("serving_speeds")["runs"])

@@ -70,6 +70,9 @@ def _fused_norm(weight_gradient: bool) -> Callable[[Tensor], Module]:
     return lambda weight: lambda x: fused.rms_norm(x, weight, weight_gradient)
 
 
+SERVER = Kernels(_fused_norm(weight_gradient=False), fused.rotate, fused_gated)
+"""Those of a serving engine: norms, rotary embedding and SwiGLU in a kernel each."""
+
 _LOSSES = {
     "5": CausalLoss(),
     "4.57": CausalLoss(),

@@ -38,7 +38,7 @@ GgufKind = Literal[
     "iq1_s",
 ]
 """Kinds of GGUF files that are quantized, as llama.cpp names them."""
-CacheType = Literal["bf16", "fp16", "fp32", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl"]
+CacheType = Literal["bf16", "fp16", "fp32", "fp8", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl"]
 
 
 class Serving(Part):
@@ -53,6 +53,10 @@ class Serving(Part):
     kv_cache: CacheType = Field("bf16", description="without it, of llama.cpp fp16; what has blocks is llama.cpp's alone")
     values_cache: CacheType | None = Field(None, description="of llama.cpp, the type of values where it is not that of keys")
     context: Length = Field(4096, description="tokens per sequence, prompt and answer together")
+    prompt_length: Length | None = Field(None, description="tokens of a prompt, for the time; without it, half of the context")
+    output_length: Length | None = Field(
+        None, description="tokens of an answer, for the time; without it, what is left of the context"
+    )
     concurrency: Annotated[int, Field(ge=1, le=2**20)] = Field(1, description="sequences at the same time")
     gpu_memory_utilization: Annotated[float, Field(gt=0, le=1)] = 0.9
     gpu_layers: Annotated[int, Field(ge=0, le=2**16)] | None = Field(
@@ -68,3 +72,9 @@ class Serving(Part):
         None, description="of llama.cpp, whether attention is its flash attention (flash_attn); without it, true"
     )
     hours: Annotated[float, Field(gt=0, le=10**6)] | None = Field(None, description="how long it is served, for the cost")
+
+    @property
+    def lengths(self) -> tuple[int, int]:
+        """Tokens of a prompt and of its answer, one at least of each."""
+        prompt = self.prompt_length or max(1, self.context - (self.output_length or self.context // 2))
+        return prompt, self.output_length or max(1, self.context - prompt)

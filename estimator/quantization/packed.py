@@ -12,6 +12,7 @@ from estimator.families.build import Builder
 from estimator.families.modules import Module
 from estimator.quantization.formats import FORMATS, parts
 from estimator.tape.layout import Shape
+from estimator.tape.tape import PACKED
 from estimator.tape.tensor import Tensor, empty
 
 
@@ -29,13 +30,17 @@ class Packed:
         held += [build.buffer(f"{name}.{part.name}", part.shape, part.dtype) for part in others]
         if bias:
             held.append(build.parameter(name + ".bias", weight[:1], FORMATS[self.name].bias))
-        return _Fused(held, weight[0])
+        return _Fused(held, weight[0], f"{self.name}{PACKED}")
 
 
 class _Fused:
-    def __init__(self, held: list[Tensor], outputs: int):
-        self.held, self.outputs = held, outputs
+    def __init__(self, held: list[Tensor], outputs: int, operation: str):
+        self.held, self.outputs, self.operation = held, outputs, operation
+        self.nbytes = sum(part.nbytes for part in held)
 
     def __call__(self, x: Tensor) -> Tensor:
-        x.tape.multiply(x.numel // x.shape[-1], self.outputs, x.shape[-1], x.dtype)
-        return empty(x.tape, (*x.shape[:-1], self.outputs), x.dtype, "quantized_mm")
+        inputs = x.shape[-1]
+        m, n = x.numel // inputs, self.outputs
+        nbytes = self.nbytes + m * (inputs + n) * x.dtype.itemsize
+        x.tape.compute(self.operation, 2 * m * n * inputs, nbytes, ((1, m, n, inputs), x.dtype), x.storage.index)
+        return empty(x.tape, (*x.shape[:-1], n), x.dtype, "quantized_mm")

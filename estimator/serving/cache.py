@@ -9,7 +9,7 @@ from estimator.dtypes import DType, int64, promote
 from estimator.families.changes import Cache
 from estimator.specs.spec import DecoderSpec
 from estimator.tape.tape import KV_CACHE, Slot, Tape
-from estimator.tape.tensor import Tensor, alias, empty
+from estimator.tape.tensor import Tensor, alias, empty, moved
 from estimator.tape.views import cat
 
 PAGE = 16
@@ -99,6 +99,24 @@ class PagedCache:
         batch, heads, _, size = k.shape
         per_sequence = (batch, heads, self.blocks.shape[1] // batch, size)
         return alias(self.blocks, per_sequence), alias(self.blocks, per_sequence)
+
+
+class HeldCache:
+    """A cache in which every sequence has `length` tokens while the model writes. `joined`: it is copied at each step, as
+    transformers' `DynamicLayer` copies it, not written in place."""
+
+    def __init__(self, length: int, dtype: DType, joined: bool):
+        self.length, self.dtype, self.joined = length, dtype, joined
+
+    def update(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        return (k, v) if k.shape[2] > 1 else (self._held(k), self._held(v))
+
+    def _held(self, x: Tensor) -> Tensor:
+        batch, heads, _, size = x.shape
+        held = empty(x.tape, (batch, heads, self.length, size), self.dtype, "cat")
+        if self.joined:
+            moved("cat", held, held)
+        return held
 
 
 def page_aligned(tokens: int) -> int:

@@ -206,6 +206,8 @@ def check(job: Job, spec: ModelSpec, place: Topology) -> None:
         raise InvalidJob(f"{asked.weights} is no kind of GGUF file: write q4_k_m, or another", "serving.weights")
     if asked.weights_group or asked.unquantized:
         raise InvalidJob("a GGUF file's kind says which tensor has which type: leave both out", "serving.weights_group")
+    if "fp8" in (asked.kv_cache, asked.values_cache):
+        raise InvalidJob("a cache in fp8 is vLLM's: write fp16, or q8_0", "serving.kv_cache")
     if (asked.values_cache or asked.kv_cache) not in NAMES and asked.flash_attention is False:
         raise InvalidJob("a cache of values in blocks needs flash attention", "serving.flash_attention")
 

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from estimator import dtypes
 from estimator.answer import KvCache
 from estimator.dtypes import DType
 from estimator.errors import InvalidJob, NotModelled
 from estimator.families import build_model
 from estimator.families.build import Builder
-from estimator.families.changes import Quantization
+from estimator.families.changes import Cache, Quantization
 from estimator.families.heads import CausalLM
+from estimator.families.kernels import EAGER, SERVER, Kernels
 from estimator.job import Job, Serving
 from estimator.parallel.topology import Topology, tensor_shard
 from estimator.quantization.formats import FORMATS, check_group
 from estimator.quantization.packed import Packed
-from estimator.serving.cache import PagedCache, bytes_per_token, growing, page_aligned
+from estimator.serving.cache import HeldCache, PagedCache, bytes_per_token, growing, page_aligned
 from estimator.serving.llamacpp import cache_bytes, layer_caches
 from estimator.serving.step import Requests, serve
 from estimator.specs.spec import DecoderSpec, ModelSpec
@@ -43,7 +46,7 @@ def trace_serving(job: Job, spec: ModelSpec, topology: Topology, gpu: Gpu = AMPE
     """Play prefill and decoding on a new tape, for one rank."""
     asked = job.serving
     vllm = asked.engine == "vllm"
-    if asked.kv_cache not in WHOLE or asked.values_cache:
+    if asked.kv_cache not in (*WHOLE, "fp8") or asked.values_cache:
         raise InvalidJob(
             "a cache in blocks, or of two types, is llama.cpp's: write bf16, or engine llama.cpp", "serving.kv_cache"
         )
@@ -65,22 +68,55 @@ def trace_serving(job: Job, spec: ModelSpec, topology: Topology, gpu: Gpu = AMPE
         raise InvalidJob(
             f"transformers keeps its cache in the model's type; write {asked.weights}, or engine vllm", "serving.kv_cache"
         )
+    tokens, own = page_aligned(asked.context) * asked.concurrency, growing(spec)
+
+    def cache(tape: Tape) -> Cache:
+        return PagedCache(tape, tokens, shard.num_key_value_heads, shard.head_dim, cached) if vllm else own()
+
+    build, model = _built(job, shard, gpu, cache)
+    serve(build, model, Requests(asked.concurrency, asked.context, CHUNK if vllm else None))
+    return build
+
+
+def trace_speed(job: Job, spec: DecoderSpec, topology: Topology, gpu: Gpu = AMPERE) -> Tape:
+    """The kernels of a job that `trace_serving` has played, as its engine runs them, on a new tape: a prompt in one pass (in
+    transformers those of a batch), then a decoding step of answers that are half written."""
+    asked = job.serving
+    vllm = asked.engine == "vllm"
+    prompt, output = asked.lengths
+    length = min(prompt + output // 2, spec.window or asked.context)
+    dtype = dtypes.BY_NAME[asked.kv_cache]
+    shard = tensor_shard(spec, topology.tensor)
+    build, model = _built(job, shard, gpu, lambda tape: HeldCache(length, dtype, not vllm), SERVER if vllm else EAGER)
+    serve(build, model, Requests(asked.concurrency, prompt), prompts(asked))
+    return build.tape
+
+
+def prompts(serving: Serving) -> int:
+    """How many prompts are read at once: vLLM takes requests as they come, `generate` of transformers a batch of them."""
+    return 1 if serving.engine == "vllm" else serving.concurrency
+
+
+def _built(
+    job: Job, shard: DecoderSpec, gpu: Gpu, cache: Callable[[Tape], Cache], kernels: Kernels = EAGER
+) -> tuple[Builder, CausalLM]:
+    """The model that one rank serves, loaded on a new tape. `cache`: makes that of a layer."""
+    asked = job.serving
     tape = Tape(gpu)
     tape.begin("load")
-    tokens, own = page_aligned(asked.context) * asked.concurrency, growing(spec)
     build = Builder(
         tape,
-        plain,
-        attention="flash_attention_2" if vllm else "sdpa",
+        compute_type(asked),
+        attention="flash_attention_2" if asked.engine == "vllm" else "sdpa",
+        kernels=kernels,
         quantization=_quantization(asked),
         whole=tuple(asked.unquantized or ()),
         served=True,
-        cache=(lambda: PagedCache(tape, tokens, shard.num_key_value_heads, shard.head_dim, cached)) if vllm else own,
+        cache=lambda: cache(tape),
     )
     model = build_model(shard, build, "causal-lm")
     assert isinstance(model, CausalLM)
-    serve(build, model, Requests(asked.concurrency, asked.context, CHUNK if vllm else None))
-    return build
+    return build, model
 
 
 def _quantization(serving: Serving) -> Quantization | None:

@@ -22,8 +22,8 @@ class Requests:
     chunk: int | None = None
 
 
-def serve(build: Builder, model: CausalLM, requests: Requests) -> None:
-    """Play a prefill pass over the prompts and one decoding step after it.
+def serve(build: Builder, model: CausalLM, requests: Requests, prompts: int | None = None) -> None:
+    """Play a prefill pass over the prompts, all of them or so many, and one decoding step after it.
 
     Logits are made for the last token of each sequence, and copied to float32 to sample from
     (transformers: generation/utils.py, `logits_to_keep`).
@@ -31,7 +31,7 @@ def serve(build: Builder, model: CausalLM, requests: Requests) -> None:
     tape = build.tape
     tape.begin("prefill")
     if requests.chunk is None:
-        _pass(build, model, requests.sequences, requests.context)
+        _pass(build, model, prompts or requests.sequences, requests.context)
     else:
         _pass(build, model, 1, min(requests.chunk, requests.sequences * requests.context))
     tape.begin("decode")

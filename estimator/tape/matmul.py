@@ -87,7 +87,7 @@ def _product(a: Tensor, b: Tensor, operation: str) -> Tensor:
     (m, k), n = a.shape, b.shape[1]
 
     def make() -> Tensor:
-        a.tape.multiply(m, n, k, a.dtype)
+        a.tape.multiply(m, n, k, a.dtype, source=a.storage.index)
         return empty(a.tape, (m, n), a.dtype, operation)
 
     return made(a.tape, operation, make)

@@ -56,7 +56,9 @@ def matmul_4bit(x: Tensor, weight: FourBit) -> Tensor:
     x_dtype = x.dtype
     node = record("MatMul4Bit", (x,), (), backward)
     if x.numel // inputs <= FUSED_ROWS:
-        x.tape.multiply(x.numel // inputs, outputs, inputs, x.dtype)
+        rows = x.numel // inputs
+        nbytes = weight.packed.nbytes + weight.scales.nbytes + rows * (inputs + outputs) * x.dtype.itemsize
+        x.tape.compute("gemm_4bit", 2 * rows * outputs * inputs, nbytes, ((1, rows, outputs, inputs), x.dtype))
         return attach(node, empty(x.tape, (*x.shape[:-1], outputs), x.dtype, "gemm_4bit"))
     full = weight.unpack(x.dtype)
     return attach(node, _multiply(x, full, outputs))

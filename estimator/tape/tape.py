@@ -45,6 +45,8 @@ PARAMETER, GRADIENT, OPTIMIZER_STATE, KV_CACHE, ACTIVATION, LOSS, COMMUNICATION,
 
 GROUPED = "grouped_mm"
 """Products of several groups, one after the other."""
+PACKED = "_packed_mm"
+"""Products with weights as they are stored: what follows the format's name in their operation."""
 
 
 class Gpu(NamedTuple):
@@ -124,7 +126,8 @@ class Work(NamedTuple):
     forward had done them before.
 
     `form`: of a product its (count, m, n, k) and the type that it multiplies; of attention that never holds the scores
-    (heads of all sequences, queries, keys, head size, whether keys behind a query are left out); else None.
+    (heads of all sequences, queries, keys, head size, whether keys behind a query are left out); else None. `source`: the
+    storage of what a linear layer multiplies, 0 where that is not said.
     """
 
     operation: str
@@ -134,6 +137,7 @@ class Work(NamedTuple):
     phase: str
     slot: Slot | None
     repeated: bool
+    source: int = 0
 
 
 class Traffic(NamedTuple):
@@ -294,19 +298,27 @@ class Tape:
             self.nested[slot] = Slot(slot.label, slot.repeat, parent, slot.stack, slot.start, slot.step)
         return self.nested[slot]
 
-    def compute(self, operation: str, flops: int, nbytes: int = 0, form: Form | None = None) -> None:
+    def compute(self, operation: str, flops: int, nbytes: int = 0, form: Form | None = None, source: int = 0) -> None:
         """Record a kernel's floating-point operations, and the bytes that it reads and writes."""
         if self.outer is None:
-            self.work.append(Work(operation, flops, nbytes, form, self.phases[-1].name, self.slot, self.recomputing))
+            self.work.append(Work(operation, flops, nbytes, form, self.phases[-1].name, self.slot, self.recomputing, source))
 
     def multiply(
-        self, m: int, n: int, k: int, dtype: DType, count: int = 1, operation: str = "mm", output_bytes: int | None = None
+        self,
+        m: int,
+        n: int,
+        k: int,
+        dtype: DType,
+        count: int = 1,
+        operation: str = "mm",
+        output_bytes: int | None = None,
+        source: int = 0,
     ) -> None:
         """Record `count` matrix products [m, k] x [k, n] of operands of a type. `output_bytes`: what is read and written for each
         number of the result, if not one of the operands' type."""
         written = dtype.itemsize if output_bytes is None else output_bytes
         nbytes = count * ((m * k + k * n) * dtype.itemsize + m * n * written)
-        self.compute(operation, 2 * count * m * n * k, nbytes, ((count, m, n, k), dtype))
+        self.compute(operation, 2 * count * m * n * k, nbytes, ((count, m, n, k), dtype), source)
 
     def communicate(self, operation: str, group: str, ranks: int, nbytes: int, phase: str | None = None) -> None:
         """Record what the ranks of a group exchange: now, or in a `phase` that it counts in."""

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from estimator.answer import Time
 from estimator.hardware.accelerator import Accelerator
+from estimator.job import Job
+from estimator.parallel.topology import Topology
+from estimator.serving.plan import compute_type, prompts
 from estimator.tape.replay import flops
 from estimator.tape.tape import Tape
 from estimator.timing.step import efficiencies
@@ -31,6 +34,27 @@ def assumed_time(tape: Tape, card: Accelerator, compute: str, micro_steps: int, 
     return answered(
         {ARITHMETIC: seconds}, bounds, work, "no kernel was measured on a card like this: shares of other cards' runs"
     )
+
+
+def assumed_pass(job: Job, tape: Tape, card: Accelerator, place: Topology, phase: str) -> Time | None:
+    """Time of a served model's pass: a prompt's arithmetic at a stated share of the peak, or what a decoding step reads and
+    writes at one of the bandwidth. A card without the type computes in float32. None if that peak is not known, either."""
+    serving = job.serving
+    known = card.peak.get(PEAK[compute_type(serving).name]) or card.peak.get("fp32")
+    if known is None:
+        return None
+    done, peak = flops(tape, phase).total, known.value * 1e12
+    if phase == "prefill":
+        share, name, tokens = efficiencies()["prefill"], ARITHMETIC, prompts(serving) * serving.lengths[0]
+        seconds = done / (peak * share.value)
+    else:
+        share, name, tokens = efficiencies()["decode_bandwidth"], READING, serving.concurrency
+        moved = sum(work.nbytes * (work.slot.total if work.slot else 1) for work in tape.work if work.phase == phase)
+        seconds = moved / (card.memory_bandwidth.value * 1e9 * share.value)
+    bounds = seconds * share.value / share.high, seconds * share.value / share.low
+    work = Work(tokens * place.data, place.gpus, done, 0, peak)
+    left = ", without what GPUs exchange" if place.tensor > 1 else ""
+    return answered({name: seconds}, bounds, work, f"no kernel was measured on a card like this: shares that others reach{left}")
 
 
 def decode_time(resident_bytes: int, sequences: int, gpus: int, card: Accelerator) -> Time:

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 
 from estimator.dtypes import BY_NAME, DType
 from estimator.hardware.accelerator import Accelerator
-from estimator.tape.tape import GROUPED, Work
-from estimator.timing.curves import attention_seconds, matmul_seconds, memory_seconds
+from estimator.tape.tape import GROUPED, PACKED, Work
+from estimator.timing.curves import DTYPES, attention_seconds, decode_seconds, matmul_seconds, memory_seconds
 from estimator.timing.measured import Curves, Direction
 
 PRODUCTS, ATTENTION, MEMORY = KINDS = ("matrix products", "attention", "memory-bound kernels")
@@ -30,6 +30,8 @@ SUBSTITUTES = {"flash3": "flash2", "cudnn": "flash2", "efficient": "flash2"}
 BACKWARD = "_backward"
 TYPES = {"float8_e4m3fn": "fp8", "float8_e5m2": "fp8", "uint8": "int8"}
 """Element types that curves name otherwise."""
+ARITHMETIC = {"fp8": "fp8", "fp8-row": "fp8", "torchao-fp8": "fp8", "fp8-block": "fp8_block", "nvfp4": "nvfp4"}
+"""Formats of stored weights that servers multiply with as they are, and the curve of their products (vLLM's CUTLASS kernels)."""
 
 
 @dataclass(slots=True)
@@ -57,10 +59,16 @@ class Clock:
         operation = work.operation.removesuffix(BACKWARD)
         if operation not in KERNELS:
             count, m, n, k = shape
+            if operation.endswith(PACKED):
+                name = self.arithmetic(work)
+                quantize = name in ARITHMETIC.values()
+                return PRODUCTS, matmul_seconds(self.curves, self.card, m, n, k, 1, name, quantize=quantize, moved=work.nbytes)
             if operation == GROUPED:
                 return PRODUCTS, count * self.product((1, m, n, k), dtype, work.nbytes / count)
             return PRODUCTS, self.product((count, m, n, k), dtype, work.nbytes)
         _, queries, keys, size, causal = shape
+        if queries == 1 and not work.operation.endswith(BACKWARD):
+            return ATTENTION, decode_seconds(self.curves, self.card, work.nbytes)
         return ATTENTION, self._attention(work, KERNELS[operation], dtype, (size, min(queries, keys)), bool(causal))
 
     def product(self, shape: tuple[int, int, int, int], dtype: DType, moved: float | None = None) -> float:
@@ -68,6 +76,16 @@ class Clock:
         name = "tf32" if self.tf32 and dtype.name == "float32" else TYPES.get(dtype.name, dtype.name)
         count, m, n, k = shape
         return matmul_seconds(self.curves, self.card, m, n, k, count, name, moved=moved)
+
+    def arithmetic(self, work: Work) -> str:
+        """The type that a product is computed in: that of its operands; or that of weights as they are stored, where the card has
+        such products, and else unpacks them on the way."""
+        assert work.form
+        name = ARITHMETIC.get(work.operation.removesuffix(PACKED), "")
+        if name in self.curves.matmul and DTYPES[name][0] in self.card.peak:
+            return name
+        dtype = work.form[1].name
+        return "tf32" if self.tf32 and dtype == "float32" else TYPES.get(dtype, dtype)
 
     def _attention(self, work: Work, kernel: str, dtype: DType, sizes: tuple[int, int], causal: bool) -> float:
         if kernel not in self.curves.attention:

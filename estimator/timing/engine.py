@@ -1,0 +1,161 @@
+"""How long a served model's passes take: a prompt read (prefill), and a step in which every sequence gets a token (decode).
+
+    pass = products + attention + memory-bound kernels + all-reduces + what the GPU waits for the host
+
+Kernels are those of the tape, by the curves (timing/kernels.py). An engine replays a decoding step as a CUDA graph, and
+waits once for its scheduler; transformers' eager modules are launched one by one.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from functools import cache
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from estimator import catalogue
+from estimator.answer import Time
+from estimator.job import Job
+from estimator.serving.plan import CHUNK, prompts
+from estimator.specs.spec import DecoderSpec
+from estimator.tape.replay import flops
+from estimator.tape.tape import Tape, Work
+from estimator.timing.curves import DTYPES, PCIE, collective_seconds, memory_seconds, peak
+from estimator.timing.exchange import Wires
+from estimator.timing.kernels import ATTENTION, MEMORY, PRODUCTS, Clock
+from estimator.timing.passes import LAUNCHES, Parts
+from estimator.timing.step import efficiencies
+from estimator.timing.times import Work as Done
+from estimator.timing.times import answered
+
+ALL_REDUCE = Path(__file__).parent / "all_reduce.yaml"
+WEIGHTS, CACHE, REDUCED, SCHEDULING = "reading weights", "reading the cache", "all-reduce (tensor)", "scheduling"
+JOINED = "add"
+"""Kernels that an engine runs as part of the norm after them (vLLM's `fused_add_rms_norm`)."""
+
+
+def merged(works: Iterable[Work]) -> Iterator[Work]:
+    """Kernels, with linear layers that multiply the same numbers as one product: vLLM's `QKVParallelLinear` and
+    `MergedColumnParallelLinear`."""
+    alike: dict[tuple[object, ...], list[Work]] = defaultdict(list)
+    for number, work in enumerate(works):
+        mine = (work.phase, work.slot, work.source, work.operation) if work.source else number
+        alike[mine,].append(work)
+    for first, *others in alike.values():
+        if not others:
+            yield first
+            continue
+        assert first.form
+        (count, m, _, k), dtype = first.form
+        again = len(others) * m * k * dtype.itemsize
+        together = [first, *others]
+        wide = sum(work.form[0][2] for work in together if work.form)
+        yield first._replace(
+            flops=sum(work.flops for work in together),
+            nbytes=sum(work.nbytes for work in together) - again,
+            form=((count, m, wide, k), dtype),
+        )
+
+
+def seconds_of(job: Job, tape: Tape, clock: Clock, phase: str) -> tuple[Parts, float]:
+    """Seconds of a phase's kernels on one GPU, by what they go to, and how many there are."""
+    found: Parts = defaultdict(float)
+    kernels, engine = 0.0, job.serving.engine == "vllm"
+    works: Iterable[Work] = (work for work in tape.work if work.phase == phase)
+    for work in merged(works) if engine else works:
+        kind, seconds = clock.kernel(work)
+        times = work.slot.total if work.slot else 1
+        if engine and work.operation == JOINED:
+            seconds -= memory_seconds(clock.curves, clock.card, 0)
+        if kind == PRODUCTS and _reads(work, clock):
+            kind = WEIGHTS
+        if kind == ATTENTION and phase == "decode":
+            kind = CACHE
+        found[kind] += seconds * times
+        kernels += times
+    return found, kernels
+
+
+def _reads(work: Work, clock: Clock) -> bool:
+    """Whether a product waits for the memory, not for its arithmetic."""
+    return work.nbytes / (clock.card.memory_bandwidth.value * 1e9) > work.flops / peak(clock.card, clock.arithmetic(work))
+
+
+def reduced_seconds(wires: Wires, ranks: int, nbytes: int) -> float:
+    """One all-reduce of an engine: the faster of NCCL's and, in a node with fast links, its own kernel for few bytes."""
+    in_node = min(ranks, wires.links.gpus)
+    nodes = -(-ranks // in_node)
+    usual = collective_seconds(wires.curves, "all_reduce", nbytes, in_node, nodes, wires.links.link, wires.links.network)
+    data = _all_reduce()
+    times = data["microseconds"].get(wires.curves.borrowed_from or wires.curves.name, {}).get(ranks)
+    sizes = data["bytes"]
+    if times is None or nodes > 1 or wires.links.link <= PCIE or nbytes > sizes[-1]:
+        return usual
+    for (low, fast), (high, slow) in pairwise(zip(sizes, times, strict=True)):
+        if nbytes <= high:
+            own: float = 1e-6 * (fast + max(0, nbytes - low) / (high - low) * (slow - fast))
+            return min(usual, own)
+    return usual
+
+
+@cache
+def _all_reduce() -> dict[str, Any]:
+    return dict(catalogue.load_yaml(ALL_REDUCE))
+
+
+def exchanged(spec: DecoderSpec, wires: Wires, tokens: int, sequences: int, itemsize: int) -> float:
+    """What tensor-parallel ranks exchange in a pass: embeddings and, twice in each layer, hidden states are reduced (vLLM's
+    `VocabParallelEmbedding` and `RowParallelLinear`), and the logits gathered."""
+    ranks = wires.place.tensor
+    if ranks == 1:
+        return 0.0
+    in_node = min(ranks, wires.links.gpus)
+    hidden = reduced_seconds(wires, ranks, tokens * spec.hidden_size * itemsize)
+    logits = sequences * spec.vocab_size * itemsize
+    link, network = wires.links.link, wires.links.network
+    gathered = collective_seconds(wires.curves, "all_gather", logits, in_node, -(-ranks // in_node), link, network)
+    return (2 * spec.num_hidden_layers + 1) * hidden + gathered
+
+
+def passed(job: Job, spec: DecoderSpec, tape: Tape, clock: Clock, wires: Wires, phase: str) -> Time:
+    """The time of a prefill pass, or of a decoding step."""
+    serving, known = job.serving, efficiencies()
+    engine, prompt = serving.engine == "vllm", serving.lengths[0]
+    sequences = prompts(serving) if phase == "prefill" else serving.concurrency
+    tokens = sequences * (prompt if phase == "prefill" else 1)
+    itemsize = next(work.form[1].itemsize for work in tape.work if work.form)
+    parts, kernels = seconds_of(job, tape, clock, phase)
+    if among := exchanged(spec, wires, tokens, sequences, itemsize):
+        parts[REDUCED] = among
+    steps = -(-tokens // CHUNK) if phase == "prefill" else 1
+    step, launch = known["serving_step"], known["launch_generating"]
+
+    def case(factors: dict[str, tuple[float, float]] | None, at: int, wait: float, each: float) -> Parts:
+        found = {kind: seconds * (factors[kind][at] if factors else 1.0) for kind, seconds in parts.items()}
+        if engine:
+            return {**found, SCHEDULING: steps * wait * 1e-3}
+        return {**found, LAUNCHES: max(0.0, kernels * each * 1e-6 - sum(found.values()))}
+
+    kind = next(clock.arithmetic(work) for work in tape.work if work.form)
+    wide = _factors(clock, wires, kind)
+    low, high = case(wide, 0, step.low, launch.low), case(wide, 1, step.high, launch.high)
+    done = Done(tokens * wires.place.data, wires.place.gpus, flops(tape, phase).total, 0, peak(clock.card, kind))
+    where = f"measured on {clock.curves.borrowed_from}, not on this card, " if clock.curves.borrowed_from else ""
+    reason = f"kernels {where}as fast as the fastest tenth of what was measured or as slow as the slowest; waiting for the host"
+    return answered(
+        case(None, 0, step.value, launch.value), (sum(low.values()), sum(high.values())), done, f"{reason} less or more"
+    )
+
+
+def _factors(clock: Clock, wires: Wires, kind: str) -> dict[str, tuple[float, float]]:
+    """What each part may be multiplied with, at least and at most. `kind`: what products are computed in."""
+    curves = clock.curves
+    products = curves.matmul[DTYPES[kind][1]].spread.factor
+    attention = next(iter(next(iter(curves.attention.values())).values()))["forward"].range
+    memory, held = ((s.share / s.range[1], s.share / s.range[0]) for s in (curves.memory, curves.decode))
+    found = {PRODUCTS: products, WEIGHTS: products, ATTENTION: attention, MEMORY: memory, CACHE: held}
+    found[REDUCED] = wires.curves.collectives["all_reduce"].spread.factor
+    low, high = curves.widen
+    return {kind: (least * low, most * high) for kind, (least, most) in found.items()}

@@ -1,0 +1,90 @@
+"""Measured speeds of inference engines beside ours, and the parts of the page on them that are made."""
+
+from __future__ import annotations
+
+from functools import cache
+from statistics import median
+from typing import Any, NamedTuple
+
+from estimator import Answer, estimate
+from estimator.answer import Serving
+from tests.accuracy import table
+from tests.measured import serving_runs
+
+
+class Run(NamedTuple):
+    """A measured run, with the seconds from a request to its last token, and ours."""
+
+    row: dict[str, Any]
+    measured: float
+    answer: Answer
+
+    @property
+    def serving(self) -> Serving:
+        assert self.answer.serving
+        return self.answer.serving
+
+    @property
+    def error(self) -> float:
+        return self.serving.request_seconds / self.measured - 1
+
+    @property
+    def queues(self) -> bool:
+        """Whether the sequences that are asked for at once may outgrow the cache: then requests wait for one another."""
+        return self.answer.verdict != "fits"
+
+    @property
+    def within(self) -> bool:
+        """Whether it lies in our range."""
+        low, high = self.serving.range_request_seconds
+        return low <= self.measured <= high
+
+
+@cache
+def runs() -> list[Run]:
+    """Every run."""
+    found = []
+    for row in serving_runs():
+        lengths = {"prompt_length": row["prompt"], "output_length": row["output"], "concurrency": row["concurrency"]}
+        job = {
+            "model": row["model"],
+            "task": "serve",
+            "hardware": {"gpu": row["gpu"], "gpus": row["tensor"]},
+            "parallelism": {"tensor": row["tensor"]},
+            "serving": {**lengths, "weights": row["weights"], "kv_cache": row["kv_cache"]},
+        }
+        measured = (row["first_token_ms"] + (row["output"] - 1) * row["output_token_ms"]) / 1000
+        found.append(Run(row, measured, estimate(job)))
+    return found
+
+
+def page() -> dict[str, str]:
+    """The parts that are made, by name."""
+    groups: dict[tuple[str, ...], list[Run]] = {}
+    for run in runs():
+        if not run.queues:
+            groups.setdefault((run.row["engine"], run.row["gpu"], run.row["model"], run.row["weights"]), []).append(run)
+    header = ["engine", "GPU", "model", "weights", "runs", "median error", "middle of the errors", "worst", "in our range"]
+    everything = [run for group in groups.values() for run in group]
+    lines = [[*key, *_summary(group)] for key, group in sorted(groups.items())]
+    queued = [_described(run) for run in runs() if run.queues]
+    columns = ["run", "tensor", "tokens in", "tokens out", "at a time", "measured", "ours", "error"]
+    return {
+        "groups": table(header, [*lines, ["**all**", "", "", "", *_summary(everything)]]),
+        "runs": f"<details><summary>every run</summary>\n\n{table(columns, list(map(_described, everything)))}\n</details>\n",
+        "queued": table(columns, queued),
+    }
+
+
+def _summary(group: list[Run]) -> list[str]:
+    errors = [run.error for run in group]
+    sizes = [abs(error) for error in errors]
+    inside = sum(run.within for run in group)
+    return [str(len(group)), f"{median(sizes):.0%}", f"{median(errors):+.0%}", f"{max(sizes):.0%}", f"{inside} of {len(group)}"]
+
+
+def _described(run: Run) -> list[str]:
+    row = run.row
+    name = f"{row['engine']}, {row['gpu']}, {row['model']}, {row['weights']}"
+    sizes = [str(row[key]) for key in ("tensor", "prompt", "output", "concurrency")]
+    return [name, *sizes, f"{run.measured:.2f} s", f"{run.serving.request_seconds:.2f} s", f"{run.error:+.0%}"]
