@@ -15,7 +15,7 @@ from estimator.families.build import Builder
 from estimator.megatron.config import Config, Mixture
 from estimator.megatron.latent import gathered
 from estimator.megatron.layer import Mlp
-from estimator.megatron.linear import Norm, Split
+from estimator.megatron.linear import Later, Norm, Split, accumulated
 from estimator.tape.autograd import Gradient, attach, record
 from estimator.tape.collectives import Group, all_to_all, reduce_scatter
 from estimator.tape.layout import Shape
@@ -50,7 +50,7 @@ class MoeLayer:
     """The layer's norm, the router, the experts of this rank, and those that every token passes."""
 
     def __init__(self, config: Config, mixture: Mixture, build: Builder, ranks: Split, dispatch: Dispatch):
-        self.mixture, self.dispatch = mixture, dispatch
+        self.mixture, self.dispatch, self.later = mixture, dispatch, ranks.later
         self.pre_mlp_layernorm = Norm(build.parameter("pre_mlp_layernorm.weight", (config.hidden,)), None)
         self.router = build.parameter("mlp.router.weight", (mixture.experts, config.hidden))
         local, width = mixture.experts // dispatch.expert.size, mixture.width // dispatch.tensor.size
@@ -101,9 +101,9 @@ class MoeLayer:
         return (_summed(out, tensor) if tensor.size > 1 else out), shared
 
     def _experts(self, rows: Tensor, probs: Tensor) -> Tensor:
-        inner = grouped(rows, self.fc1)
+        inner = grouped(rows, self.fc1, self.later)
         inner = weighted_swiglu(inner, probs)
-        return grouped(inner, self.fc2)
+        return grouped(inner, self.fc2, self.later)
 
     def _shared(self, hidden: Tensor) -> Tensor:
         assert self.shared is not None
@@ -213,7 +213,7 @@ def weighted_swiglu(x: Tensor, probs: Tensor) -> Tensor:
     return attach(node, empty(x.tape, (x.shape[0], x.shape[1] // 2), x.dtype, "weighted_swiglu"))
 
 
-def grouped(x: Tensor, weights: Tensor) -> Tensor:
+def grouped(x: Tensor, weights: Tensor, later: Later) -> Tensor:
     """Each expert's rows through its weight (Transformer Engine's `GroupedLinear`). Saves its input, and lets go of it when the
     weights' gradients are added up."""
     _, outputs, inputs = weights.shape
@@ -221,8 +221,9 @@ def grouped(x: Tensor, weights: Tensor) -> Tensor:
 
     def backward(g: Tensor, x: Tensor) -> tuple[Gradient, Gradient]:
         gradient = empty(g.tape, x.shape, g.dtype, "grouped_gemm")
-        g.tape.compute("mm", 2 * flops)
-        x.storage.release()
+        g.tape.compute("mm", flops)
+        if not accumulated(weights, x, g, later):
+            x.storage.release()
         return gradient, None
 
     node = record("GroupedLinear", (x, weights), (x,), backward)

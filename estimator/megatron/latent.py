@@ -26,7 +26,7 @@ class LatentAttention:
         name, hidden, heads = "self_attention.", config.hidden, config.heads // ranks.group.size
         self.latent, self.heads, self.ranks, self.context = latent, heads, ranks, context
         self.input_layernorm = Norm(build.parameter("input_layernorm.weight", (hidden,)), None)
-        duplicated = Split(ALONE, False)
+        duplicated = Split(ALONE, False, ranks.later)
         queries = heads * (latent.plain + latent.rotary)
         self.q_down: Module | None = None
         self.q_up: Module

@@ -10,22 +10,56 @@ core/tensor_parallel/layers.py.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import prod
 
 from estimator import dtypes
-from estimator.tape.autograd import Gradient, attach, record
+from estimator.tape.autograd import Gradient, attach, keep, record
 from estimator.tape.collectives import Group, all_gather, all_reduce, reduce_scatter
 from estimator.tape.layout import Shape
+from estimator.tape.tape import Slot, Tape
 from estimator.tape.tensor import Tensor, empty, unary
+
+
+class Later:
+    """Weights' gradients that are put off while it is `on` (module/_common.py, `WeightGradStore`): what a product multiplies for
+    one, its input and its result's gradient as the other product of its backward pass had them, lives until then."""
+
+    def __init__(self) -> None:
+        self.on = False
+        self.products: list[tuple[Slot | None, int, tuple[Tensor, Tensor]]] = []
+
+    def put(self, flops: int, x: Tensor, gradient: Tensor) -> None:
+        """Keep both for a product of so many operations."""
+        keep(x)
+        keep(gradient)
+        self.products.append((x.tape.slot, flops, (x.detach(), gradient.detach())))
+
+    def taken(self) -> Later:
+        """What was put off until now, apart."""
+        of_one = Later()
+        of_one.products, self.products = self.products, []
+        return of_one
+
+    def run(self, tape: Tape) -> None:
+        """The products, in the order in which they were put off."""
+        here = tape.slot
+        while self.products:
+            slot, flops, operands = self.products.pop(0)
+            tape.enter(slot)
+            tape.compute("mm", flops)
+            del operands
+        tape.enter(here)
 
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """How tensor-parallel ranks share a layer; `sequence`: between layers each holds a part of the tokens."""
+    """How tensor-parallel ranks share a layer; `sequence`: between layers each holds a part of the tokens. `later`: where this
+    rank puts weights' gradients off."""
 
     group: Group
     sequence: bool
+    later: Later = field(default_factory=Later, compare=False)
 
     def gathered(self, x: Tensor) -> Tensor:
         """All tokens."""
@@ -79,9 +113,9 @@ class NormLinear:
             total = split.gathered(normed)
             whole = _product(g, (*total.shape[:-1], weight.shape[1]), weight.shape[0])
             partly = split.reduced(whole)
-            _accumulated(weight, g)
-            normed.storage.release()
-            total.storage.release()
+            if not accumulated(weight, total, g, split.later):
+                normed.storage.release()
+                total.storage.release()
             return [unary("norm_backward", partly), None, *[unary("norm_backward", t) for t in parameters]]
 
         normed, kept = norm(x, gain.weight, gain.bias)
@@ -104,7 +138,7 @@ class ColumnLinear:
             total = split.gathered(x)
             whole = _product(g, (*total.shape[:-1], weight.shape[1]), weight.shape[0])
             gradient = split.reduced(whole)
-            _accumulated(weight, g)
+            accumulated(weight, total, g, split.later)
             return [gradient, None, *[unary("sum", t) for t in biases]]
 
         node = record("Linear", (x, weight, *biases), (x,), backward)
@@ -124,7 +158,7 @@ class RowLinear:
         def backward(g: Tensor, x: Tensor) -> list[Gradient]:
             total = split.gathered(g)
             gradient = _product(total, x.shape, weight.shape[0])
-            _accumulated(weight, total)
+            accumulated(weight, x, total, split.later)
             return [gradient, None]
 
         node = record("Linear", (x, weight), (x,), backward)
@@ -152,7 +186,7 @@ class OutputLayer:
         def backward(g: Tensor, x: Tensor) -> tuple[Gradient, Gradient]:
             gather(x)
             gradient = _product(g, whole, weight.shape[0])
-            _accumulated(weight, g)
+            accumulated(weight, x, g, None)
             return split.reduced(gradient), None
 
         node = record("OutputLayer", (x, weight), (x,), backward)
@@ -166,6 +200,11 @@ def _product(x: Tensor, shape: Shape, inner: int) -> Tensor:
     return empty(x.tape, shape, x.dtype, "gemm")
 
 
-def _accumulated(weight: Tensor, gradient: Tensor) -> None:
-    """A weight's gradient, added to its `main_grad` by the product."""
-    weight.tape.compute("mm", 2 * prod(gradient.shape[:-1]) * weight.numel)
+def accumulated(weight: Tensor, x: Tensor, gradient: Tensor, later: Later | None) -> bool:
+    """A weight's gradient, added to its `main_grad` by the product: now, or `later`, if it is on. Says whether it was put off."""
+    flops = 2 * prod(gradient.shape[:-1]) * weight.numel // (weight.shape[0] if len(weight.shape) > 2 else 1)
+    if later is not None and later.on:
+        later.put(flops, x, gradient)
+        return True
+    weight.tape.compute("mm", flops)
+    return False

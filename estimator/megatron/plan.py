@@ -1,4 +1,4 @@
-"""A training job with Megatron-Core as a run on a tape: one rank of one pipeline stage."""
+"""A training job with Megatron-Core as a run on a tape: one rank of a pipeline."""
 
 from __future__ import annotations
 
@@ -12,11 +12,14 @@ from estimator.families.layers import Checkpointing
 from estimator.job import Job, Parallelism, Training
 from estimator.megatron.config import Config, config
 from estimator.megatron.experts import Dispatch
-from estimator.megatron.linear import Split
+from estimator.megatron.linear import Later, Split
 from estimator.megatron.losses import LOSSES
-from estimator.megatron.model import Place, Stage
-from estimator.megatron.schedule import in_flight, train
+from estimator.megatron.model import Place, Stage, workspaces
+from estimator.megatron.schedule import Rounds
+from estimator.megatron.step import train
 from estimator.parallel.megatron import MainParameters
+from estimator.parallel.pipeline import TWO, check_pipeline, pipeline_of
+from estimator.parallel.schedules import FORWARD, INPUT, SPLIT, Action, Pipeline, waiting
 from estimator.parallel.topology import Topology
 from estimator.specs.spec import ModelSpec
 from estimator.tape.collectives import Group
@@ -36,51 +39,60 @@ def trace_megatron(
 ) -> Builder:
     """Play one step of a job on a new tape, for a rank of `topology.stage`; the builder has the tape and the parameters."""
     training, found = job.training, config(spec)
+    pipeline = pipeline_of(job)
     tape = Tape(gpu)
     tape.begin("load")
-    place = placed(found, topology, job.parallelism, training)
+    later = Later()
+    places = placed(found, topology, pipeline, job.parallelism, training, later)
     assert precision.summed is not None
     data = Group("data", topology.data * topology.context)
     experts = Group("expert_data", topology.expert_data)
+    sharding = MainParameters(
+        tape,
+        precision.summed,
+        lambda name: experts if ".experts." in name else data,
+        topology.strategy == "zero1",
+        Group("pipeline", 2 if pipeline.schedule == "dualpipe" else 1),
+    )
     build = Builder(
         tape,
         precision.weights,
-        checkpointing=_recomputed(training, len(place.layers)),
-        sharding=MainParameters(
-            tape, precision.summed, lambda name: experts if ".experts." in name else data, topology.strategy == "zero1"
-        ),
+        checkpointing=_recomputed(training, len(places[0].layers)),
+        sharding=sharding,
         unrolled=unrolled,
     )
     batch = Batch(training.micro_batch_size, training.sequence_length, training.sequence_length)
-    stage = Stage(found, build, place, batch, LOSSES[training.loss])
+    labels = ["layers"] if len(places) == 1 else [f"chunks[{i}].layers" for i in range(len(places))]
+    chunks = [
+        Stage(found, build, place, batch, LOSSES[training.loss], label) for place, label in zip(places, labels, strict=True)
+    ]
+    held = workspaces(tape, found.mixture is not None and any(found.sparse[i] for place in places for i in place.layers))
     dummies = _dummies(build)
+    run = build.root(Stage.forward)
     found_optimizer = replace(optimizer(training, frozenset(), frozenset()), kept=alike(2 if "adam" in training.optimizer else 0))
-    steps = training.gradient_accumulation_steps
-    train(
-        build,
-        stage,
-        found_optimizer,
-        Group("pipeline", topology.pipeline),
-        in_flight(topology.stage, topology.pipeline, steps),
-        steps,
-        scaler(training, precision, build.parameters)(tape),
-    )
-    del dummies
+    loss_scaler = scaler(training, precision, build.parameters)(tape)
+    rounds = Rounds(chunks, run, pipeline, pipeline.actions(topology.stage), loss_scaler, later)
+    train(build, rounds, found_optimizer, unrolled)
+    del dummies, held
     return build
 
 
-def placed(found: Config, topology: Topology, asked: Parallelism, training: Training) -> Place:
-    """Where the ranks of `topology.stage` are."""
-    layers = stages(found, topology.pipeline, asked)
-    split = Split(Group("tensor", topology.tensor), bool(asked.sequence))
-    last = topology.stage == topology.pipeline - 1
+def placed(
+    found: Config, topology: Topology, pipeline: Pipeline, asked: Parallelism, training: Training, later: Later
+) -> list[Place]:
+    """Where the chunks of the ranks of `topology.stage` are."""
+    layers = stages(found, pipeline.stages, asked)
+    split = Split(Group("tensor", topology.tensor), bool(asked.sequence), later)
+    context = Group("context", topology.context)
     dispatch = Dispatch(
         Group("expert", topology.expert),
         Group("expert_tensor", topology.expert_tensor),
         training.expert_capacity_factor,
         training.expert_imbalance,
     )
-    return Place(layers[topology.stage], topology.stage == 0, last, split, Group("context", topology.context), dispatch)
+    return [
+        Place(i, layers[i], i == 0, i == pipeline.stages - 1, split, context, dispatch) for i in pipeline.held(topology.stage)
+    ]
 
 
 def stages(found: Config, count: int, asked: Parallelism) -> list[range]:
@@ -103,13 +115,25 @@ def stages(found: Config, count: int, asked: Parallelism) -> list[range]:
     return [range(end - each, end) for each, end in zip(given, accumulate(given), strict=True)]
 
 
-def candidates(found: Config, topology: Topology, asked: Parallelism) -> list[int]:
-    """The stages one of which needs most: of those with the same layers the first, which holds most micro-batches."""
+def candidates(found: Config, pipeline: Pipeline, asked: Parallelism) -> list[int]:
+    """The ranks one of which needs most: of those with the same layers the first, which holds most micro-batches; where weights'
+    gradients wait, too, all that hold other numbers of either."""
+    layers, last = stages(found, pipeline.stages, asked), pipeline.stages - 1
     seen: dict[object, int] = {}
-    for i, layers in enumerate(stages(found, topology.pipeline, asked)):
-        kind = tuple(found.sparse[layer] for layer in layers), i == 0, i == topology.pipeline - 1
-        seen.setdefault(kind, i)
+    for rank in range(pipeline.ranks):
+        kinds = [(tuple(found.sparse[i] for i in layers[n]), n == 0, n == last) for n in pipeline.held(rank)]
+        held = frozenset(_highest(pipeline.actions(rank))) if pipeline.schedule in SPLIT else None
+        seen.setdefault((tuple(sorted(kinds)), held), rank)
     return list(seen.values())
+
+
+def _highest(actions: list[Action]) -> set[tuple[int, int]]:
+    """How many micro-batches wait for their backward passes, and for their weights' gradients, where no more of both do."""
+    now = {
+        (sum(n for (kind, _), n in each.items() if kind == FORWARD), sum(n for (kind, _), n in each.items() if kind == INPUT))
+        for each in waiting(actions)
+    }
+    return {one for one in now if not any(other != one and other[0] >= one[0] and other[1] >= one[1] for other in now)}
 
 
 def _recomputed(training: Training, layers: int) -> Checkpointing:
@@ -128,6 +152,11 @@ def _dummies(build: Builder) -> list[Tensor]:
 def check(job: Job, spec: ModelSpec, topology: Topology) -> None:
     """Refuse what Megatron-Core does not do, or what is not modelled of it."""
     found, training, tensor = config(spec), job.training, topology.tensor
+    check_pipeline(job)
+    if found.tied and job.parallelism.pipeline_schedule in TWO and topology.pipeline > 1:
+        raise NotModelled(
+            "a tied embedding where the first stage and the last are on one rank is not modelled", "parallelism.pipeline_schedule"
+        )
     for name, size in (("num_attention_heads", found.heads), ("num_key_value_heads", found.groups)):
         if size % tensor:
             raise InvalidJob(f"{name} {size} does not divide by tensor {tensor}, as Megatron-Core wants", "parallelism.tensor")

@@ -92,7 +92,7 @@ def _refuse(job: Job, spec: ModelSpec) -> None:
             raise NotModelled(
                 f"{name} parallelism is modelled for training with implementation: megatron only", f"parallelism.{name}"
             )
-    for field in ("expert_tensor", "sequence", "pipeline_layers"):
+    for field in ("expert_tensor", "sequence", "pipeline_layers", "pipeline_schedule", "model_chunks", "micro_batch_group"):
         if getattr(job.parallelism, field) is not None and not (trains and field == "sequence"):
             raise InvalidJob("only implementation: megatron has it: leave it out", f"parallelism.{field}")
     if trains:

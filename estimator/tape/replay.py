@@ -165,9 +165,9 @@ class Flops:
 
 
 def flops(tape: Tape, phase: str) -> Flops:
-    """The arithmetic of the first occurrence of a phase."""
+    """The arithmetic of a phase, of one micro-batch."""
     total = repeated = fp8 = 0
-    occurrences = max(1, sum(p.name == phase for p in tape.phases))
+    occurrences = max(1, sum(p.passes or 0 for p in tape.phases if p.name == phase))
     for work in tape.work:
         if work.phase == phase:
             count = work.flops * (work.slot.total if work.slot else 1)

@@ -93,10 +93,16 @@ class Mark(NamedTuple):
 
 
 class Phase(NamedTuple):
-    """From event number `start` on, the run was in this phase; a phase can occur several times."""
+    """From event number `start` on, the run was in this phase; a phase can occur several times.
+
+    `passes`: micro-batches that it is counted for; none where it is a further part of a pass, or where nothing is counted (None).
+    `aside`: it is played to be counted, and is not the step's course.
+    """
 
     start: int
     name: str
+    passes: int | None = 1
+    aside: bool = False
 
 
 class Generating(NamedTuple):
@@ -199,10 +205,10 @@ class Tape:
         self.stop: int | None = None
         """Events that count; what is freed later is only the symbolic run being cleared away."""
 
-    def begin(self, phase: str) -> None:
+    def begin(self, phase: str, passes: int | None = 1, aside: bool = False) -> None:
         """Start a phase, outside every slot."""
         self.slot = None
-        self.phases.append(Phase(len(self.events), phase))
+        self.phases.append(Phase(len(self.events), phase, passes, aside))
         self.marks.append(Mark(len(self.events), None))
         if self.host is not None:
             self.host.begin(phase)
@@ -271,15 +277,20 @@ class Tape:
             self.nested[slot] = Slot(slot.label, slot.repeat, parent, slot.stack, slot.start, slot.step)
         return self.nested[slot]
 
+    @property
+    def counts(self) -> bool:
+        """Whether what is computed and exchanged is counted: not of what stands for several, or is played for its bytes."""
+        return self.outer is None and self.phases[-1].passes is not None
+
     def compute(self, operation: str, flops: int) -> None:
         """Record an operation's floating-point operations."""
-        if self.outer is not None:
+        if not self.counts:
             return
         self.work.append(Work(operation, flops, self.phases[-1].name, self.slot, self.recomputing))
 
     def communicate(self, operation: str, group: str, ranks: int, nbytes: int, phase: str | None = None) -> None:
         """Record what the ranks of a group exchange: now, or in a `phase` that it counts in."""
-        if self.outer is None:
+        if self.counts:
             self.traffic.append(Traffic(operation, group, ranks, nbytes, phase or self.phases[-1].name, self.slot))
 
 
