@@ -23,7 +23,7 @@ def settled(job: Job, spec: ModelSpec) -> Job:
         most = max(1, most - job.training.adapter.virtual_tokens)
     training, serving, parallelism = job.training, job.serving, job.parallelism
     if training.implementation == "megatron" and job.task == "train":
-        parallelism = _scheduled(parallelism)
+        parallelism = _spread(parallelism)
         training = _of_megatron(training, parallelism)
     if training.optimizer_implementation is None:
         training = training.model_copy(update={"optimizer_implementation": IMPLEMENTATIONS[training.optimizer][0]})
@@ -78,12 +78,15 @@ def _host(job: Job) -> Host:
     return job.host.model_copy(update={"loading": job.host.loading or loading, "save": job.host.save or save})
 
 
-def _scheduled(parallelism: Parallelism) -> Parallelism:
-    """A pipeline's schedule, and the chunks that it needs on each rank: torchtitan has two of those that may have several."""
+def _spread(parallelism: Parallelism) -> Parallelism:
+    """A pipeline's schedule, and the chunks that it needs on each rank (two, as torchtitan has it, where several may be);
+    a ring, where ranks share a sequence."""
     schedule, chunks = parallelism.pipeline_schedule, parallelism.model_chunks
     schedule = schedule or ("1f1b" if (chunks or 1) == 1 else "interleaved")
     chunks = chunks or (1 if schedule in ("1f1b", "gpipe", "zero-bubble") else 2)
-    return parallelism.model_copy(update={"pipeline_schedule": schedule, "model_chunks": chunks})
+    exchange = parallelism.context_exchange or ("p2p" if parallelism.context > 1 else None)
+    changes = {"pipeline_schedule": schedule, "model_chunks": chunks, "context_exchange": exchange}
+    return parallelism.model_copy(update=changes)
 
 
 def _of_megatron(training: Training, parallelism: Parallelism) -> Training:

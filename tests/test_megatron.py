@@ -292,7 +292,23 @@ REFUSED = [
     ({"pipeline": 3}, {}, "8 layers do not divide by 3 stages; use pipeline: 1, 2, 4, 8"),
     ({"pipeline": 2, "pipeline_layers": [4, 5]}, {}, "not the 2 stages and 8 layers"),
     ({"expert": 2}, {}, "no experts"),
-    ({"context": 16}, {}, "do not divide by context 16"),
+    ({"context": 16, "context_exchange": "a2a"}, {}, "do not divide by context 16"),
+    ({"context": 2, "context_exchange": "all_gather"}, {}, "all_gather is not modelled"),
+    ({"context_exchange": "p2p"}, {}, "no ranks share a sequence"),
+    ({"pipeline_schedule": "gpipe"}, {}, "one rank has no schedule"),
+    ({"pipeline": 2, "model_chunks": 3}, {}, "8 layers do not divide by 6 parts"),
+    ({"pipeline": 2, "pipeline_schedule": "1f1b", "model_chunks": 2}, {}, "1f1b has one chunk .* several: interleaved"),
+    ({"pipeline": 2, "pipeline_schedule": "zbv", "model_chunks": 4}, {}, "two chunks"),
+    ({"pipeline": 2, "pipeline_schedule": "interleaved", "model_chunks": 1}, {}, "two chunks of the model on each rank or more"),
+    ({"pipeline": 4, "model_chunks": 2}, {"gradient_accumulation_steps": 6}, "leave 2, fewer than the 4 ranks"),
+    ({"pipeline": 4, "model_chunks": 2}, {"gradient_accumulation_steps": 2}, "must be 4, as there are ranks, to 2"),
+    ({"pipeline": 2, "model_chunks": 2, "micro_batch_group": 1}, {}, "must be 2, as there are ranks"),
+    ({"pipeline": 2, "micro_batch_group": 2}, {}, "only an interleaved schedule"),
+    ({"pipeline": 2, "pipeline_schedule": "zero-bubble"}, {"gradient_accumulation_steps": 5}, "not 2 rounds"),
+    ({"pipeline": 2, "pipeline_schedule": "dualpipev"}, {"gradient_accumulation_steps": 3}, "needs 4 micro-batches"),
+    ({"pipeline": 2, "pipeline_schedule": "dualpipe"}, {"gradient_accumulation_steps": 5}, "5 is odd"),
+    ({"pipeline": 2, "pipeline_schedule": "zbv"}, {"activation_checkpointing": "full"}, "puts weights' gradients off"),
+    ({"pipeline": 2, "model_chunks": 2}, {"activation_checkpointing": {"layers": 1}}, "one chunk per rank"),
     ({"sequence": True}, {}, "there are none"),
     ({"strategy": "fsdp2"}, {}, "not fsdp2"),
     ({}, {"precision": "bf16-mixed"}, "precision"),
@@ -306,9 +322,18 @@ REFUSED = [
 
 @pytest.mark.parametrize(("spread", "training", "said"), REFUSED, ids=lambda given: str(given)[:40])
 def test_what_is_refused(spread: dict[str, Any], training: dict[str, Any], said: str) -> None:
-    gpus = max([v for v in spread.values() if isinstance(v, int)], default=1)
+    gpus = max(
+        [v for name, v in spread.items() if isinstance(v, int) and name not in ("model_chunks", "micro_batch_group")], default=1
+    )
     with pytest.raises(WillItFitError, match=said):
         estimate(job(SMALL, gpus, spread, **training))
+
+
+def test_a_ring_takes_keys_of_another_size_than_values() -> None:
+    """DeepSeek's attention, which Transformer Engine does not exchange by heads; and fewer key heads than ranks."""
+    with pytest.raises(WillItFitError, match="of different sizes"):
+        estimate(job(SPARSE, 2, {"context": 2, "context_exchange": "a2a"}))
+    assert estimate(job(SMALL, 16, {"context": 16})).job["parallelism"]["context_exchange"] == "p2p"
 
 
 def test_the_place_of_experts() -> None:

@@ -1,4 +1,4 @@
-"""Megatron-LM's arguments: degrees, its distributed optimizer, precision, recomputation and batches.
+"""Megatron-LM's arguments: degrees, schedules, its distributed optimizer, precision, recomputation and batches.
 
 megatron/training/arguments.py at 23e00ed (Core 0.15).
 """
@@ -10,7 +10,7 @@ from typing import Any
 
 from estimator.errors import InvalidJob
 from estimator.exchange.found import Found
-from estimator.job import CheckpointForm, Job
+from estimator.job import CheckpointForm, Job, Parallelism
 
 DEGREES = {
     "tensor": "--tensor-model-parallel-size",
@@ -24,7 +24,6 @@ USUAL = frozenset(
     {
         "--accumulate-allreduce-grads-in-fp32",
         "--attention-softmax-in-fp32",
-        "--cp-comm-type",
         "--cross-entropy-fusion-impl",
         "--disable-bias-linear",
         "--moe-grouped-gemm",
@@ -37,6 +36,9 @@ USUAL = frozenset(
     }
 )
 """What our model of Megatron-Core takes for granted."""
+CHUNKS, LAYERS = "--num-virtual-stages-per-pipeline-rank", "--num-layers-per-virtual-pipeline-stage"
+"""Either says how many chunks of the model a pipeline's rank has."""
+GROUP = "--microbatch-group-size-per-virtual-pipeline-stage"
 MATTERS = ("parallel", "pipeline", "recompute", "fp8", "overlap", "offload", "fsdp", "moe", "cp-", "cross-entropy", "virtual")
 """Parts of the names of arguments that may change what a rank holds."""
 
@@ -52,7 +54,8 @@ def write(job: Job) -> str:
     data = parallelism.data or 1
     lines = [f"{flag} {degree}" for ours, flag in DEGREES.items() if (degree := getattr(parallelism, ours) or 1) > 1]
     lines += ["--sequence-parallel"] * bool(parallelism.sequence) + ["--use-distributed-optimizer"] * (strategy == "zero1")
-    lines += ["--cp-comm-type a2a"] * (parallelism.context > 1)
+    lines += [f"--cp-comm-type {parallelism.context_exchange}"] * (parallelism.context > 1)
+    lines += _schedule(parallelism)
     batch = training.micro_batch_size * training.gradient_accumulation_steps * data
     lines += [f"--micro-batch-size {training.micro_batch_size}", f"--global-batch-size {batch}"]
     lines += [f"--seq-length {training.sequence_length}", PRECISIONS[training.precision]]
@@ -61,6 +64,18 @@ def write(job: Job) -> str:
     if training.expert_capacity_factor is not None:
         lines += [f"--moe-expert-capacity-factor {training.expert_capacity_factor}", "--moe-pad-expert-input-to-capacity"]
     return "\n".join([*lines, *_recomputation(training.activation_checkpointing)]) + "\n"
+
+
+def _schedule(parallelism: Parallelism) -> list[str]:
+    """A pipeline's schedule: 1F1B unless a rank has several chunks."""
+    if parallelism.pipeline_schedule not in (None, "1f1b", "interleaved"):
+        raise InvalidJob(
+            f"Megatron-LM has 1f1b and interleaved, not {parallelism.pipeline_schedule}", "parallelism.pipeline_schedule"
+        )
+    if parallelism.pipeline == 1 or parallelism.pipeline_schedule != "interleaved":
+        return []
+    group = parallelism.micro_batch_group
+    return [f"{CHUNKS} {parallelism.model_chunks}"] + [f"{GROUP} {group}"] * (group is not None)
 
 
 def _recomputation(asked: str | CheckpointForm) -> list[str]:
@@ -82,6 +97,9 @@ def read(text: str) -> Found:
     parallelism |= {ours: _number(given, flag) for ours, flag in DEGREES.items() if flag in given}
     if parallelism.get("tensor", 1) > 1:
         parallelism["sequence"] = "--sequence-parallel" in given
+    parallelism |= _read_schedule(given, parallelism.get("pipeline", 1))
+    if parallelism.get("context", 1) > 1:
+        parallelism["context_exchange"] = given.get("--cp-comm-type", "p2p")
     training: dict[str, Any] = {"implementation": "megatron", "micro_batch_size": _number(given, "--micro-batch-size")}
     training["precision"] = "megatron-fp16" if "--fp16" in given else "megatron-bf16"
     if "--seq-length" in given:
@@ -99,6 +117,10 @@ def read(text: str) -> Found:
 
 
 READ = (
+    "--cp-comm-type",
+    CHUNKS,
+    LAYERS,
+    GROUP,
     "--sequence-parallel",
     "--use-distributed-optimizer",
     "--cross-entropy-loss-fusion",
@@ -107,6 +129,20 @@ READ = (
     "--recompute-method",
     "--recompute-num-layers",
 )
+
+
+def _read_schedule(given: dict[str, str], ranks: int) -> dict[str, Any]:
+    """The chunks of a pipeline's rank, told by their number, or by the layers of each and of the model."""
+    chunks = _number(given, CHUNKS)
+    if LAYERS in given:
+        each, layers = ranks * _number(given, LAYERS), _number(given, "--num-layers")
+        if layers % each:
+            raise InvalidJob(f"is read with a --num-layers that divides by {each}", f"megatron {LAYERS}")
+        chunks = layers // each
+    if chunks == 1 or ranks == 1:
+        return {}
+    found: dict[str, Any] = {"pipeline_schedule": "interleaved", "model_chunks": chunks}
+    return found | ({"micro_batch_group": _number(given, GROUP)} if GROUP in given else {})
 
 
 def _arguments(text: str) -> dict[str, str]:

@@ -46,6 +46,11 @@ class Parallelism(Part):
     expert_tensor: Count | None = Field(
         None, description="ranks that share each expert; without it, as many as tensor, as Megatron-Core has it"
     )
+    context_exchange: Literal["p2p", "a2a", "all_gather", "a2a+p2p"] | None = Field(
+        None,
+        description="how context-parallel ranks attend to each other's tokens (--cp-comm-type): p2p, keys and values in a ring, "
+        "or a2a, heads for tokens; without it p2p",
+    )
     sequence: bool | None = Field(
         None,
         description="sequence parallelism among tensor-parallel ranks (--sequence-parallel); without it, where there are any",

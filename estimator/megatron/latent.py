@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from estimator.families.build import Builder
 from estimator.families.modules import Module
-from estimator.megatron.attention import attend
+from estimator.megatron.attention import Context, attend
 from estimator.megatron.config import Config, Latent
 from estimator.megatron.linear import ColumnLinear, Norm, NormLinear, RowLinear, Split
 from estimator.tape.autograd import Gradient, attach, record
@@ -22,7 +22,7 @@ ALONE = Group("tensor")
 class LatentAttention:
     """The layer's norm stands by itself, as two products read its result."""
 
-    def __init__(self, config: Config, latent: Latent, build: Builder, ranks: Split, context: Group):
+    def __init__(self, config: Config, latent: Latent, build: Builder, ranks: Split, context: Context):
         name, hidden, heads = "self_attention.", config.hidden, config.heads // ranks.group.size
         self.latent, self.heads, self.ranks, self.context = latent, heads, ranks, context
         self.input_layernorm = Norm(build.parameter("input_layernorm.weight", (hidden,)), None)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from estimator import dtypes
 from estimator.families.build import Builder
 from estimator.families.heads import Batch
-from estimator.megatron.attention import HOPPER, SelfAttention
+from estimator.megatron.attention import HOPPER, Context, SelfAttention
 from estimator.megatron.config import Config
 from estimator.megatron.experts import Dispatch, MoeLayer
 from estimator.megatron.latent import LatentAttention
@@ -43,7 +43,7 @@ class Place:
     first: bool
     last: bool
     tensor: Split
-    context: Group
+    context: Context
     dispatch: Dispatch
 
 
@@ -125,7 +125,7 @@ class Stage:
     @property
     def tokens(self) -> int:
         """Tokens of a sequence that are this rank's in attention's context."""
-        return self.batch.tokens // self.place.context.size
+        return self.batch.tokens // self.place.context.group.size
 
     def hidden(self, operation: str) -> Tensor:
         """New hidden states, as they pass from stage to stage."""

@@ -10,6 +10,7 @@ from estimator.families.build import Builder
 from estimator.families.heads import Batch
 from estimator.families.layers import Checkpointing
 from estimator.job import Job, Parallelism, Training
+from estimator.megatron.attention import Context
 from estimator.megatron.config import Config, config
 from estimator.megatron.experts import Dispatch
 from estimator.megatron.linear import Later, Split
@@ -81,9 +82,9 @@ def placed(
     found: Config, topology: Topology, pipeline: Pipeline, asked: Parallelism, training: Training, later: Later
 ) -> list[Place]:
     """Where the chunks of the ranks of `topology.stage` are."""
-    layers = stages(found, pipeline.stages, asked)
+    layers = stages(found, pipeline, asked)
     split = Split(Group("tensor", topology.tensor), bool(asked.sequence), later)
-    context = Group("context", topology.context)
+    context = Context(Group("context", topology.context), asked.context_exchange != "a2a")
     dispatch = Dispatch(
         Group("expert", topology.expert),
         Group("expert_tensor", topology.expert_tensor),
@@ -95,14 +96,16 @@ def placed(
     ]
 
 
-def stages(found: Config, count: int, asked: Parallelism) -> list[range]:
-    """The layers of each of so many pipeline stages."""
-    layers = len(found.sparse)
+def stages(found: Config, pipeline: Pipeline, asked: Parallelism) -> list[range]:
+    """The layers of each part of the model."""
+    layers, count = len(found.sparse), pipeline.stages
     if asked.pipeline_layers is None:
         if layers % count:
+            chunks = count // pipeline.ranks
+            of = f"{count} parts, {chunks} on each rank" if chunks > 1 else f"{count} stages"
             raise InvalidJob(
-                f"{layers} layers do not divide by {count} stages; use pipeline: "
-                f"{', '.join(str(n) for n in range(1, layers + 1) if layers % n == 0)}, or pipeline_layers",
+                f"{layers} layers do not divide by {of}; use pipeline: "
+                f"{', '.join(str(n) for n in range(1, layers + 1) if layers % (n * chunks) == 0) or 1}, or pipeline_layers",
                 "parallelism.pipeline",
             )
         return [range(i, i + layers // count) for i in range(0, layers, layers // count)]
@@ -118,7 +121,7 @@ def stages(found: Config, count: int, asked: Parallelism) -> list[range]:
 def candidates(found: Config, pipeline: Pipeline, asked: Parallelism) -> list[int]:
     """The ranks one of which needs most: of those with the same layers the first, which holds most micro-batches; where weights'
     gradients wait, too, all that hold other numbers of either."""
-    layers, last = stages(found, pipeline.stages, asked), pipeline.stages - 1
+    layers, last = stages(found, pipeline, asked), pipeline.stages - 1
     seen: dict[object, int] = {}
     for rank in range(pipeline.ranks):
         kinds = [(tuple(found.sparse[i] for i in layers[n]), n == 0, n == last) for n in pipeline.held(rank)]
@@ -149,6 +152,25 @@ def _dummies(build: Builder) -> list[Tensor]:
         return [empty(build.tape, shape, dtype, "dummy_wgrad") for shape, dtype in shapes]
 
 
+def _check_context(found: Config, topology: Topology, exchange: str | None) -> None:
+    """What Transformer Engine wants of the ways in which ranks share a sequence (`attn_forward_func_with_cp`)."""
+    field = "parallelism.context_exchange"
+    if topology.context == 1:
+        if exchange is not None:
+            raise InvalidJob("no ranks share a sequence: leave it out, or write context: 2 or more", field)
+        return
+    if exchange not in ("p2p", "a2a"):
+        raise NotModelled(f"{exchange} is not modelled; write p2p or a2a", field)
+    heads, groups = found.heads // topology.tensor, found.groups // topology.tensor
+    if exchange == "a2a" and found.latent is not None and found.latent.plain + found.latent.rotary != found.latent.value:
+        raise InvalidJob("keys and values of different sizes are not exchanged by a2a; write p2p", field)
+    if exchange == "a2a" and (heads % topology.context or groups % topology.context):
+        raise InvalidJob(
+            f"{groups} key heads of a rank do not divide by context {topology.context}; context_exchange: p2p needs no such",
+            "parallelism.context",
+        )
+
+
 def check(job: Job, spec: ModelSpec, topology: Topology) -> None:
     """Refuse what Megatron-Core does not do, or what is not modelled of it."""
     found, training, tensor = config(spec), job.training, topology.tensor
@@ -167,10 +189,7 @@ def check(job: Job, spec: ModelSpec, topology: Topology) -> None:
     parts = topology.context * (tensor if job.parallelism.sequence else 1) * (2 if topology.context > 1 else 1)
     if training.sequence_length % parts:
         raise InvalidJob(f"{training.sequence_length} tokens do not divide by {parts} ranks", "training.sequence_length")
-    if (found.heads // tensor) % topology.context or (found.groups // tensor) % topology.context:
-        raise InvalidJob(
-            f"{found.groups // tensor} key heads of a rank do not divide by context {topology.context}", "parallelism.context"
-        )
+    _check_context(found, topology, job.parallelism.context_exchange)
     if topology.expert > 1 and found.mixture is None:
         raise InvalidJob("the model has no experts: leave it out", "parallelism.expert")
     if found.mixture is not None and found.mixture.experts % topology.expert:

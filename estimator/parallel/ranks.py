@@ -29,7 +29,7 @@ def ranks(job: Job, spec: ModelSpec, place: Topology, every: bool = False) -> li
 def described(job: Job, spec: ModelSpec, place: Topology, played: Play) -> Rank:
     """What a rank of a pipeline holds."""
     pipeline, phases = pipeline_of(job), played.phases
-    layers, held = stages(config(spec), pipeline.stages, job.parallelism), pipeline.held(place.stage)
+    layers, held = stages(config(spec), pipeline, job.parallelism), pipeline.held(place.stage)
     chunks = [(layers[i][0], layers[i][-1]) if layers[i] else None for i in held]
     return Rank(
         stage=place.stage,
