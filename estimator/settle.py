@@ -81,11 +81,13 @@ def _host(job: Job) -> Host:
 def _spread(parallelism: Parallelism) -> Parallelism:
     """A pipeline's schedule, and the chunks that it needs on each rank (two, as torchtitan has it, where several may be);
     a ring, where ranks share a sequence."""
-    schedule, chunks = parallelism.pipeline_schedule, parallelism.model_chunks
-    schedule = schedule or ("1f1b" if (chunks or 1) == 1 else "interleaved")
-    chunks = chunks or (1 if schedule in ("1f1b", "gpipe", "zero-bubble") else 2)
-    exchange = parallelism.context_exchange or ("p2p" if parallelism.context > 1 else None)
-    changes = {"pipeline_schedule": schedule, "model_chunks": chunks, "context_exchange": exchange}
+    changes: dict[str, Any] = {}
+    if parallelism.context > 1:
+        changes["context_exchange"] = parallelism.context_exchange or "p2p"
+    if parallelism.pipeline > 1:
+        schedule = parallelism.pipeline_schedule or ("1f1b" if (parallelism.model_chunks or 1) == 1 else "interleaved")
+        several = 1 if schedule in ("1f1b", "gpipe", "zero-bubble") else 2
+        changes |= {"pipeline_schedule": schedule, "model_chunks": parallelism.model_chunks or several}
     return parallelism.model_copy(update=changes)
 
 

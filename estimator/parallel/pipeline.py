@@ -31,7 +31,7 @@ def check_pipeline(job: Job) -> None:
     asked, pipeline = job.parallelism, pipeline_of(job)
     schedule, ranks, chunks, count = asked.pipeline_schedule, pipeline.ranks, pipeline.chunks, pipeline.micro_batches
     if ranks == 1:
-        if schedule != "1f1b" or asked.model_chunks != 1 or asked.micro_batch_group is not None:
+        if schedule not in (None, "1f1b") or asked.model_chunks not in (None, 1) or asked.micro_batch_group is not None:
             raise InvalidJob(
                 "one rank has no schedule: leave it out, or write pipeline: 2 or more", "parallelism.pipeline_schedule"
             )
