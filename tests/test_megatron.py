@@ -329,6 +329,38 @@ def test_what_is_refused(spread: dict[str, Any], training: dict[str, Any], said:
         estimate(job(SMALL, gpus, spread, **training))
 
 
+def test_what_ranks_of_a_schedule_hold() -> None:
+    """Every layer once, or twice under DualPipe; the embedding and the output layer where its chunks are."""
+    for spread, copies, first in (
+        ({"pipeline": 4, "model_chunks": 2}, 1, [(0, 0), (4, 4)]),
+        ({"pipeline": 4, "pipeline_schedule": "zbv"}, 1, [(0, 0), (7, 7)]),
+        ({"pipeline": 4, "pipeline_schedule": "dualpipe"}, 2, [(0, 1), (6, 7)]),
+    ):
+        ranks = estimate(job(SMALL, 4, spread), every_rank=True).ranks
+        assert sorted(i for rank in ranks for a, b in filter(None, rank.chunks) for i in range(a, b + 1)) == sorted(
+            [*range(8)] * copies
+        )
+        assert (ranks[0].chunks, ranks[0].layers) == (first, first[0])
+        assert sum(rank.embedding for rank in ranks) == sum(rank.output for rank in ranks) == copies
+        totals = [sum(p.total for p in played.build.parameters) for played in stages(job(SMALL, 4, spread))]
+        whole = sum(p.total for p in stages(job(SMALL))[0].build.parameters)
+        assert sum(totals) == copies * whole
+
+
+def test_what_schedules_cost() -> None:
+    """GPipe holds all; chunks hold more than whole stages on the first rank; weights' gradients wait, too; a V is even."""
+
+    def peaks(**spread: Any) -> list[int]:
+        asked = job(SMALL, 4, {"pipeline": 4, **spread}, gradient_accumulation_steps=16)
+        return [rank.peak_bytes for rank in estimate(asked, every_rank=True).ranks]
+
+    plain, zero = peaks(), peaks(pipeline_schedule="zero-bubble")
+    assert peaks(pipeline_schedule="gpipe")[0] > peaks(model_chunks=2)[0] > plain[0]
+    assert zero[1:3] > plain[1:3]
+    middle = peaks(pipeline_schedule="zbv")[1:]
+    assert max(middle) - min(middle) < (max(plain[1:3]) - min(plain[1:3])) / 4
+
+
 def test_a_ring_takes_keys_of_another_size_than_values() -> None:
     """DeepSeek's attention, which Transformer Engine does not exchange by heads; and fewer key heads than ranks."""
     with pytest.raises(WillItFitError, match="of different sizes"):
