@@ -307,6 +307,7 @@ REFUSED = [
     ({"pipeline": 2, "pipeline_schedule": "zero-bubble"}, {"gradient_accumulation_steps": 5}, "not 2 rounds"),
     ({"pipeline": 2, "pipeline_schedule": "dualpipev"}, {"gradient_accumulation_steps": 3}, "needs 4 micro-batches"),
     ({"pipeline": 2, "pipeline_schedule": "dualpipe"}, {"gradient_accumulation_steps": 5}, "5 is odd"),
+    ({"pipeline": 2, "pipeline_schedule": "gpipe"}, {"gradient_accumulation_steps": 2**20}, "write 1024 or fewer"),
     ({"pipeline": 2, "pipeline_schedule": "zbv"}, {"activation_checkpointing": "full"}, "puts weights' gradients off"),
     ({"pipeline": 2, "model_chunks": 2}, {"activation_checkpointing": {"layers": 1}}, "one chunk per rank"),
     ({"sequence": True}, {}, "there are none"),
@@ -354,7 +355,12 @@ def test_what_schedules_cost() -> None:
         asked = job(SMALL, 4, {"pipeline": 4, **spread}, gradient_accumulation_steps=16)
         return [rank.peak_bytes for rank in estimate(asked, every_rank=True).ranks]
 
+    def computed(**spread: Any) -> list[int]:
+        asked = job(SMALL, 4, {"pipeline": 4, **spread}, gradient_accumulation_steps=8)
+        return [sum(flops(one.build.tape, name).total for name in ("forward", "backward")) for one in stages(asked)]
+
     plain, zero = peaks(), peaks(pipeline_schedule="zero-bubble")
+    assert computed(pipeline_schedule="zero-bubble") == computed(pipeline_schedule="gpipe") == computed()
     assert peaks(pipeline_schedule="gpipe")[0] > peaks(model_chunks=2)[0] > plain[0]
     assert zero[1:3] > plain[1:3]
     middle = peaks(pipeline_schedule="zbv")[1:]

@@ -90,6 +90,19 @@ def test_dualpipe_is_dualpipev_of_half_as_many() -> None:
             assert pipeline.actions(rank) == torchs(Pipeline("dualpipev", ranks // 2, 2, count // 2), half)
 
 
+def test_more_rounds_hold_no_more() -> None:
+    """What waits at some time, of each chunk and for either pass, is the same in a shorter step of the same schedule."""
+    for schedule in (*THEIRS, "dualpipe"):
+        for ranks, count, group in ((2, 64, 2), (4, 96, 4), (4, 90, 6)):
+            chunks = CHUNKS.get(schedule, [2])[-1]
+            pipeline = Pipeline(schedule, ranks, chunks, count, group if schedule == "interleaved" else ranks)
+            short = pipeline.shortened()
+            assert short.micro_batches < count or schedule in ("gpipe", "looped-bfs")
+            for rank in range(ranks):
+                states = [{frozenset((+each).items()) for each in waiting(one.actions(rank))} for one in (pipeline, short)]
+                assert states[0] == states[1], (pipeline, rank)
+
+
 ALL = [pipeline for schedule in THEIRS for pipeline in pipelines(schedule)] + [Pipeline("dualpipe", 4, 2, 12)]
 
 

@@ -40,7 +40,7 @@ def trace_megatron(
 ) -> Builder:
     """Play one step of a job on a new tape, for a rank of `topology.stage`; the builder has the tape and the parameters."""
     training, found = job.training, config(spec)
-    pipeline = pipeline_of(job)
+    pipeline = pipeline_of(job).shortened()
     tape = Tape(gpu)
     tape.begin("load")
     later = Later()

@@ -105,13 +105,9 @@ def _beside(rounds: Rounds) -> list[int]:
 
 
 def _reaching(actions: list[Action], end: int) -> range:
-    """Up to an action, from where a forward pass and a backward one came before it."""
-    start, seen = end, set[bool]()
-    while start and len(seen) < 2:
-        start -= 1
-        if actions[start].kind != WEIGHT:
-            seen.add(actions[start].kind == FORWARD)
-    return range(start, end + 1)
+    """Up to an action, from where a forward pass and a backward one came before it, if both did."""
+    last = {action.kind == FORWARD: i for i, action in enumerate(actions[:end]) if action.kind != WEIGHT}
+    return range(min(last.values(), default=end), end + 1)
 
 
 def _play(rounds: Rounds, span: range) -> None:

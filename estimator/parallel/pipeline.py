@@ -9,6 +9,8 @@ from estimator.parallel.schedules import SPLIT, V_SHAPED, Pipeline
 TWO = frozenset({*V_SHAPED, "dualpipe"})
 """Schedules of exactly two chunks."""
 ONE = frozenset({"1f1b", "gpipe"})
+MOST = 2**10
+"""Micro-batches of a step that are listed."""
 
 
 def pipeline_of(job: Job) -> Pipeline:
@@ -45,14 +47,16 @@ def check_pipeline(job: Job) -> None:
     if schedule == "zero-bubble" and count % max(1, count // ranks):
         rounds = count // ranks
         raise InvalidJob(f"{count} micro-batches are not {rounds} rounds of as many each; write {rounds * ranks}", steps)
-    if schedule == "zbv" and count < 2:
-        raise InvalidJob("one micro-batch fills no pipeline; write 2 or more", steps)
     if schedule in ("dualpipe", "dualpipev") and count < 2 * ranks:
         raise InvalidJob(f"{schedule} on {ranks} ranks needs {2 * ranks} micro-batches or more, not {count}", steps)
     if schedule == "dualpipe" and count % 2:
         raise InvalidJob(f"dualpipe sends half of its micro-batches from each end: {count} is odd", steps)
     if schedule == "dualpipe" and ranks % 2:
         raise InvalidJob(f"dualpipe needs an even number of ranks, not {ranks}", "parallelism.pipeline")
+    if pipeline.shortened().micro_batches > MOST:
+        raise InvalidJob(
+            f"{schedule} holds up to {pipeline.shortened().micro_batches} micro-batches; write {MOST} or fewer", steps
+        )
     recomputed = job.training.activation_checkpointing
     if schedule in SPLIT and recomputed != "none":
         raise NotModelled(

@@ -22,13 +22,13 @@ def ranks(job: Job, spec: ModelSpec, place: Topology, every: bool = False) -> li
     if place.pipeline == 1:
         return [place]
     check_pipeline(job)
-    chosen = range(place.pipeline) if every else candidates(config(spec), pipeline_of(job), job.parallelism)
+    chosen = range(place.pipeline) if every else candidates(config(spec), pipeline_of(job).shortened(), job.parallelism)
     return [replace(place, stage=i) for i in chosen]
 
 
 def described(job: Job, spec: ModelSpec, place: Topology, played: Play) -> Rank:
     """What a rank of a pipeline holds."""
-    pipeline, phases = pipeline_of(job), played.phases
+    pipeline, phases = pipeline_of(job).shortened(), played.phases
     layers, held = stages(config(spec), pipeline, job.parallelism), pipeline.held(place.stage)
     chunks = [(layers[i][0], layers[i][-1]) if layers[i] else None for i in held]
     return Rank(

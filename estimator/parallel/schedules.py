@@ -48,6 +48,15 @@ class Pipeline(NamedTuple):
         """Whether a micro-batch goes from one chunk of a rank to the other at the last rank."""
         return self.schedule in V_SHAPED
 
+    def shortened(self) -> Pipeline:
+        """With so few micro-batches that a step is soon listed: rounds in the midst of it are all alike, but of those schedules
+        that hold all micro-batches."""
+        period = self.group if self.schedule in ("interleaved", "zero-bubble") else 2 if self.schedule == "dualpipe" else 1
+        spare = max(0, self.micro_batches - 4 * max(self.ranks, self.group))
+        if self.schedule in ("gpipe", "looped-bfs"):
+            spare = 0
+        return self._replace(micro_batches=self.micro_batches - spare // period * period)
+
     def held(self, rank: int) -> tuple[int, ...]:
         """The stage that each chunk of a rank is."""
         if self.schedule == "dualpipe":
