@@ -12,7 +12,7 @@ from typing import Any
 
 from estimator.megatron.linear import Later
 from estimator.megatron.model import Stage
-from estimator.parallel.schedules import FORWARD, INPUT, WEIGHT, Action, Pipeline
+from estimator.parallel.schedules import BACKWARD, FORWARD, INPUT, WEIGHT, Action, Pipeline
 from estimator.tape import autograd
 from estimator.tape.collectives import Group, receive
 from estimator.tape.tensor import Tensor
@@ -66,8 +66,13 @@ class Rounds:
         action = self.actions[number]
         self.begin(action, counted)
         self.do(action)
-        if self.ahead and action.kind != WEIGHT:
-            self._receive_ahead(next((one for one in self.actions[number + 1 :] if one.kind == action.kind), None))
+        if self.ahead:
+            self._receive_ahead(action.kind, self.following(number))
+
+    def following(self, number: int) -> Stage | None:
+        """The stage of the next pass in the same direction."""
+        later = (self.actions[i] for i in range(number + 1, len(self.actions)))
+        return next((self.stages[one.chunk] for one in later if one.kind == self.actions[number].kind), None)
 
     def begin(self, action: Action, counted: bool, aside: bool = False) -> None:
         """A phase for an action. A micro-batch is counted at its first chunk; of DualPipe it has but one here."""
@@ -116,16 +121,14 @@ class Rounds:
             autograd.run_backward((one.output,), (self.got,))
         self.made = None if one.received is None else one.received.grad
 
-    def _receive_ahead(self, action: Action | None) -> None:
+    def _receive_ahead(self, kind: str, stage: Stage | None) -> None:
         """What the next pass in the same direction begins with; a gradient takes the place of the last one."""
-        stage = None if action is None else self.stages[action.chunk]
-        if action is not None and action.kind == FORWARD:
-            if stage is not None and not stage.first:
-                self.next_input = self._received(stage, "recv_forward", stage.number - 1)
-            return
-        if stage is not None and not stage.last:
+        if kind == FORWARD and stage is not None and not stage.first:
+            self.next_input = self._received(stage, "recv_forward", stage.number - 1)
+        if kind == BACKWARD and stage is not None and not stage.last:
             self.next_gradient = self._received(stage, "recv_backward", stage.number + 1)
-        self.got = None
+        if kind == BACKWARD:
+            self.got = None
 
     def release_sent(self) -> None:
         """The last output was sent (`deallocate_output_tensor`)."""

@@ -90,8 +90,7 @@ def _beside(rounds: Rounds) -> list[int]:
     found = []
     for i, (kind, chunk, _) in enumerate(rounds.actions):
         stage = rounds.stages[chunk]
-        following = next((one for one in rounds.actions[i + 1 :] if one.kind == kind), None) if rounds.ahead else None
-        ahead = None if following is None else rounds.stages[following.chunk]
+        ahead = rounds.following(i) if rounds.ahead else None
         if kind == FORWARD:
             found.append(got + made + next_gradient)
             sent, next_input = not stage.last, ahead is not None and not ahead.first
