@@ -68,7 +68,7 @@ class Pass:
 
 def phase(tape: Tape, clock: Clock, wires: Wires, hidden: frozenset[str], name: str) -> Pass:
     """One pass of a phase. `hidden`: groups whose exchanges run beside kernels."""
-    times = max(1, sum(phase.name == name for phase in tape.phases))
+    times = tape.passes(name)
     computed = spent(tape.work, clock, name, times)
     moved = exchanged(tape.traffic, wires, name, times)
     named = {kind: f"{kind[0]} ({kind[1]})" for kind in moved.seconds}
