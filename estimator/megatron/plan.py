@@ -124,15 +124,21 @@ def stages(found: Config, pipeline: Pipeline, asked: Parallelism) -> list[range]
     return [range(end - each, end) for each, end in zip(given, accumulate(given), strict=True)]
 
 
+def kinds(found: Config, pipeline: Pipeline, asked: Parallelism) -> list[tuple[object, ...]]:
+    """What the chunks of each rank have, and whether it passes on to itself; ranks of one kind compute and exchange the same."""
+    layers, last = stages(found, pipeline, asked), pipeline.stages - 1
+    each = [(tuple(found.sparse[i] for i in part), n == 0, n == last) for n, part in enumerate(layers)]
+    turning = pipeline.ranks - 1 if pipeline.turns else None
+    return [(rank == turning, *sorted(each[n] for n in pipeline.held(rank))) for rank in range(pipeline.ranks)]
+
+
 def candidates(found: Config, pipeline: Pipeline, asked: Parallelism) -> list[int]:
     """The ranks one of which needs most: of those with the same layers the first, which holds most micro-batches; where weights'
     gradients wait, too, all that hold other numbers of either."""
-    layers, last = stages(found, pipeline, asked), pipeline.stages - 1
     seen: dict[object, int] = {}
-    for rank in range(pipeline.ranks):
-        kinds = [(tuple(found.sparse[i] for i in layers[n]), n == 0, n == last) for n in pipeline.held(rank)]
+    for rank, kind in enumerate(kinds(found, pipeline, asked)):
         held = frozenset(_highest(pipeline.actions(rank))) if pipeline.schedule in SPLIT else None
-        seen.setdefault((tuple(sorted(kinds)), held), rank)
+        seen.setdefault((kind, held), rank)
     return list(seen.values())
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from estimator.answer import Rank, Traffic
 from estimator.job import Job
 from estimator.megatron.config import config
-from estimator.megatron.plan import candidates, stages
+from estimator.megatron.plan import candidates, kinds, stages
 from estimator.parallel.pipeline import check_pipeline, pipeline_of
 from estimator.parallel.schedules import in_flight
 from estimator.parallel.topology import Topology
@@ -24,6 +24,15 @@ def ranks(job: Job, spec: ModelSpec, place: Topology, every: bool = False) -> li
     check_pipeline(job)
     chosen = range(place.pipeline) if every else candidates(config(spec), pipeline_of(job).shortened(), job.parallelism)
     return [replace(place, stage=i) for i in chosen]
+
+
+def alike(job: Job, spec: ModelSpec, place: Topology) -> list[Topology]:
+    """For every rank of a pipeline the first that computes and exchanges the same."""
+    if place.pipeline == 1:
+        return [place]
+    check_pipeline(job)
+    found = kinds(config(spec), pipeline_of(job), job.parallelism)
+    return [replace(place, stage=found.index(kind)) for kind in found]
 
 
 def described(job: Job, spec: ModelSpec, place: Topology, played: Play) -> Rank:

@@ -49,13 +49,18 @@ class Pipeline(NamedTuple):
         return self.schedule in V_SHAPED
 
     def shortened(self) -> Pipeline:
-        """With so few micro-batches that a step is soon listed: rounds in the midst of it are all alike, but of those schedules
-        that hold all micro-batches."""
+        """With so few micro-batches that a step is soon listed and holds as much: but of those schedules that hold all."""
+        return self if self.schedule in ("gpipe", "looped-bfs") else self.brief()
+
+    def brief(self) -> Pipeline:
+        """Without rounds in the midst of many, which are all alike."""
         period = self.group if self.schedule in ("interleaved", "zero-bubble") else 2 if self.schedule == "dualpipe" else 1
         spare = max(0, self.micro_batches - 4 * max(self.ranks, self.group))
-        if self.schedule in ("gpipe", "looped-bfs"):
-            spare = 0
         return self._replace(micro_batches=self.micro_batches - spare // period * period)
+
+    def half(self) -> Pipeline:
+        """Of DualPipe: the DualPipeV that a rank of each pair runs."""
+        return self._replace(schedule="dualpipev", ranks=self.ranks // 2, micro_batches=self.micro_batches // 2)
 
     def held(self, rank: int) -> tuple[int, ...]:
         """The stage that each chunk of a rank is."""
@@ -244,8 +249,7 @@ def _dualpipev(pipeline: Pipeline, rank: int) -> Iterator[Action]:
 def _dualpipe(pipeline: Pipeline, rank: int) -> Iterator[Action]:
     """DualPipe: half of the micro-batches go from each end to the other; a rank and the one opposite it run what a rank of
     half as many runs in DualPipeV."""
-    half = pipeline._replace(ranks=pipeline.ranks // 2, micro_batches=pipeline.micro_batches // 2)
-    return _dualpipev(half, min(rank, pipeline.ranks - 1 - rank))
+    return _dualpipev(pipeline.half(), min(rank, pipeline.ranks - 1 - rank))
 
 
 _ORDERS: dict[str, Callable[[Pipeline, int], Iterator[Action]]] = {

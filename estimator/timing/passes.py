@@ -65,6 +65,11 @@ class Pass:
             found[name] = found.get(name, 0.0) + seconds * case.exchange
         return found
 
+    def without(self, operation: str) -> Pass:
+        """All but the exchanges of an operation."""
+        exposed = {name: seconds for name, seconds in self.exposed.items() if not name.startswith(operation)}
+        return Pass(self.kernels, self.launches, self.hidden, exposed, self.last)
+
 
 def phase(tape: Tape, clock: Clock, wires: Wires, hidden: frozenset[str], name: str) -> Pass:
     """One pass of a phase. `hidden`: groups whose exchanges run beside kernels."""
