@@ -230,7 +230,7 @@ def _product(x: Tensor, shape: Shape, inner: int) -> Tensor:
 def accumulated(weight: Tensor, x: Tensor, gradient: Tensor, later: Later | None) -> bool:
     """A weight's gradient, or one for each expert, added to `main_grad` by the product: now, or `later`, if it is on.
 
-    Says whether it was put off. `later` is None where a schedule can't put it off.
+    Says whether it was put off. `later` is None where no schedule puts it off.
     """
     *experts, outputs, inputs = weight.shape
     count, kind = prod(experts), GROUPED if experts else "mm"
