@@ -235,12 +235,14 @@ class Rank(_Part):
     stage: int
     gpus: int
     layers: tuple[int, int] | None
-    """The first and the last of the model's; None: it has none."""
+    """The first and the last of its first chunk; None: it has none."""
+    chunks: list[tuple[int, int] | None]
+    """The same of each chunk that it holds."""
     embedding: bool
     output: bool
     """Whether it has the input embedding, and the output layer and the loss."""
     micro_batches: int
-    """Those whose activations it holds at once."""
+    """Those whose activations it holds at once, each counted for every chunk in which it waits."""
     peak_bytes: int
     peak_phase: str
     resident_bytes: int

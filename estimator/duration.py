@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Mapping, Sequence
 
 from estimator.answer import Serving, Time
 from estimator.errors import NotModelled
@@ -11,7 +11,7 @@ from estimator.hardware.capability import gpu
 from estimator.hardware.capacity import Capacity
 from estimator.job import Job
 from estimator.job.training import Bucket
-from estimator.parallel.ranks import ranks
+from estimator.parallel.ranks import alike
 from estimator.parallel.topology import Topology
 from estimator.playing import Play, play
 from estimator.serving.plan import trace_speed
@@ -79,26 +79,25 @@ def _step(job: Job, spec: ModelSpec, place: Topology, card: Capacity, played: Pl
     compute = precision_of(job, place).compute.name
     if job.training.tf32 and "tf32" in accelerator.peak:
         compute = "tf32"
-    plays = [played] if played and place.pipeline == 1 else list(_plays(job, spec, place, card))
+    places = alike(job, spec, place)
+    alone = played if place.pipeline == 1 else None
+    plays = {one: alone or play(job, spec, one, gpu(job, card)) for one in dict.fromkeys(places)}
     try:
-        return _timed(job, place, accelerator, compute, plays)
+        return _timed(job, place, accelerator, compute, places, plays)
     except NotModelled:
         steps = job.training.gradient_accumulation_steps
         tokens = job.training.tokens_per_pass * steps * place.data
-        return assumed_time(plays[0].build.tape, accelerator, compute, steps, tokens, place.gpus)
+        return assumed_time(plays[places[0]].build.tape, accelerator, compute, steps, tokens, place.gpus)
 
 
-def _timed(job: Job, place: Topology, card: Accelerator, compute: str, plays: list[Play]) -> Time:
+def _timed(
+    job: Job, place: Topology, card: Accelerator, compute: str, places: Sequence[Topology], plays: Mapping[Topology, Play]
+) -> Time:
     measured = curves(card.name)
     clock = Clock(card, measured, compute == "tf32")
     wires = Wires(measured, links(job.hardware, card), place, job.parallelism.replicas or 1)
-    return training_time(job, [stage(job, one, clock, wires) for one in plays], clock, compute, place.gpus, place.data)
-
-
-def _plays(job: Job, spec: ModelSpec, place: Topology, card: Capacity) -> Iterator[Play]:
-    """Every stage of a pipeline; a remembered play stands for all stages like it."""
-    for rank in ranks(job, spec, place, every=True):
-        yield play(job, spec, rank, gpu(job, card))
+    timed = {one: stage(job, played, clock, wires) for one, played in plays.items()}
+    return training_time(job, [timed[one] for one in places], clock, compute, place.gpus, place.data)
 
 
 def _of_length(job: Job, tokens: int) -> Job:

@@ -118,12 +118,29 @@ def _of_megatron(job: Job, place: Topology) -> list[str]:
             "what they save for backward was held against no run"
         )
     if place.pipeline > 1:
-        said.append("pipeline 1F1B: a stage holds as many micro-batches as there are stages from it on")
-    if place.context > 1:
+        said.append(_schedule(job))
+    if place.context > 1 and job.parallelism.context_exchange == "a2a":
         said.append("context parallelism by all-to-all (--cp-comm-type a2a)")
+    elif place.context > 1:
+        said.append("context parallelism in a ring (--cp-comm-type p2p); memory is that of its last rank")
     if place.expert > 1:
         said.append("experts by all-to-all, with grouped products and fused permutation; the loss that balances them is counted")
     return said
+
+
+def _schedule(job: Job) -> str:
+    """Of a pipeline."""
+    asked = job.parallelism
+    if asked.pipeline_schedule == "1f1b":
+        return "pipeline 1F1B: a stage holds as many micro-batches as there are stages from it on"
+    chunks = f"{asked.model_chunks} parts of the model on each rank" if (asked.model_chunks or 1) > 1 else "a part on each rank"
+    if asked.pipeline_schedule == "interleaved":
+        return (
+            f"pipeline interleaved 1F1B, {chunks}; tensors are received while others are computed (--overlap-p2p-communication)"
+        )
+    return (
+        f"pipeline {asked.pipeline_schedule}, {chunks}: not a schedule of Megatron-LM's, so tensors are passed on as in its 1F1B"
+    )
 
 
 def _beside_flat(training: Training) -> list[str]:

@@ -134,7 +134,7 @@ def _ranks(answer: Answer) -> list[str]:
     rows = [("stage", "GPUs", "layers", "holds", "micro-batches", "resident", "peak", "peak in")]
     for rank in answer.ranks:
         holds = " and ".join([*["embedding"] * rank.embedding, *["output"] * rank.output])
-        layers = f"{rank.layers[0]} to {rank.layers[1]}" if rank.layers else "none"
+        layers = ", ".join(f"{chunk[0]} to {chunk[1]}" if chunk else "none" for chunk in rank.chunks)
         peak = gib(rank.resident_bytes), gib(rank.peak_bytes), _spaced(rank.peak_phase)
         rows.append((str(rank.stage), f"{rank.gpus:,}", layers, holds, str(rank.micro_batches), *peak))
     lines = ["Ranks", *(f"  {line}" for line in aligned(rows)), ""] if answer.ranks else []

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from estimator.families import heads
-from estimator.job import Host, Job, Training
+from estimator.job import Host, Job, Parallelism, Training
 from estimator.job.adapter import PrefixTuning, PromptLearning
 from estimator.job.hardware import GATHERED
 from estimator.job.optimizer import IMPLEMENTATIONS, RANKS
@@ -23,8 +23,9 @@ def settled(job: Job, spec: ModelSpec) -> Job:
     if most and job.task == "train" and isinstance(job.training.adapter, PromptLearning):
         most = max(1, most - job.training.adapter.virtual_tokens)
     training, serving, parallelism = job.training, job.serving, job.parallelism
-    if training.implementation == "megatron":
-        training = _of_megatron(training, parallelism.pipeline)
+    if training.implementation == "megatron" and job.task == "train":
+        parallelism = _spread(parallelism)
+        training = _of_megatron(training, parallelism)
     if training.optimizer_implementation is None:
         training = training.model_copy(update={"optimizer_implementation": IMPLEMENTATIONS[training.optimizer][0]})
     if training.optimizer_rank is None and training.optimizer in RANKS:
@@ -90,11 +91,25 @@ def _host(job: Job) -> Host:
     return job.host.model_copy(update={"loading": job.host.loading or loading, "save": job.host.save or save})
 
 
-def _of_megatron(training: Training, stages: int) -> Training:
+def _spread(parallelism: Parallelism) -> Parallelism:
+    """A pipeline's schedule, and the chunks that it needs on each rank (two, as torchtitan has it, where several may be);
+    a ring, where ranks share a sequence."""
+    changes: dict[str, Any] = {}
+    if parallelism.context > 1:
+        changes["context_exchange"] = parallelism.context_exchange or "p2p"
+    if parallelism.pipeline > 1:
+        schedule = parallelism.pipeline_schedule or ("1f1b" if (parallelism.model_chunks or 1) == 1 else "interleaved")
+        several = 1 if schedule in ("1f1b", "gpipe", "zero-bubble") else 2
+        changes |= {"pipeline_schedule": schedule, "model_chunks": parallelism.model_chunks or several}
+    return parallelism.model_copy(update=changes)
+
+
+def _of_megatron(training: Training, parallelism: Parallelism) -> Training:
     """Its own precision, and micro-batches that fill a pipeline."""
+    stages = parallelism.pipeline * (2 if parallelism.pipeline_schedule in ("zbv", "dualpipev", "dualpipe") else 1)
     changes: dict[str, Any] = {}
     if "precision" not in training.model_fields_set:
         changes["precision"] = "megatron-bf16"
-    if "gradient_accumulation_steps" not in training.model_fields_set and stages > 1:
+    if "gradient_accumulation_steps" not in training.model_fields_set and parallelism.pipeline > 1:
         changes["gradient_accumulation_steps"] = stages
     return training.model_copy(update=changes)

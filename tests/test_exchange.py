@@ -28,6 +28,7 @@ def job(
 EVERY_SECOND = {"activation_checkpointing": {"every": 2}}
 FP8 = {"recipe": "delayed", "format": "e4m3", "param_gather": True, "amax_history_len": 1024}
 ALL = dict.fromkeys(("parameters", "gradients", "optimizer"), "cpu")
+INTERLEAVED = {"implementation": "megatron", "activation_checkpointing": "none"}
 JOBS = [
     ("deepspeed", job({"strategy": "ddp"}, {"precision": "32-true"})),
     ("deepspeed", job({"strategy": "zero1"}, {"precision": "bf16-mixed", "micro_batch_size": 4})),
@@ -60,7 +61,13 @@ JOBS = [
     ("megatron", job({"context": 2, "pipeline": 2}, {"implementation": "megatron", "activation_checkpointing": {"layers": 3}})),
     ("deepspeed", job({"strategy": "zero3", "zero_hpz_partition_size": 8, "zero_quantized_weights": True})),
     ("deepspeed", job({"strategy": "zero3", "zero_quantized_gradients": True}, {"gradient_accumulation_steps": 3})),
+    ("megatron", job({"context": 2, "context_exchange": "a2a"}, {"implementation": "megatron"})),
+    (
+        "megatron",
+        job({"pipeline": 4, "model_chunks": 2, "micro_batch_group": 4}, INTERLEAVED),
+    ),
 ]
+PLUS_PLUS = next(asked for _, asked in JOBS if "zero_hpz_partition_size" in asked["parallelism"])
 FIELDS = {
     "parallelism": (
         "strategy",
@@ -75,6 +82,10 @@ FIELDS = {
         "zero_quantized_gradients",
         "reshard_after_forward",
         "sequence",
+        "context_exchange",
+        "pipeline_schedule",
+        "model_chunks",
+        "micro_batch_group",
     ),
     "training": ("precision", "micro_batch_size", "activation_checkpointing", "loss", "fp8", "mtp_num_layers"),
     "offload": ("optimizer", "parameters"),
@@ -103,7 +114,7 @@ def test_there_and_back(program: str, asked: dict[str, Any]) -> None:
 def test_each_is_in_its_own_language() -> None:
     zero = json.loads(written(JOBS[2][1], "deepspeed"))
     assert zero["zero_optimization"] == {"stage": 2, "offload_optimizer": {"device": "cpu", "pin_memory": True}}
-    assert json.loads(written(JOBS[16][1], "deepspeed"))["zero_optimization"] == {
+    assert json.loads(written(PLUS_PLUS, "deepspeed"))["zero_optimization"] == {
         "stage": 3,
         "zero_hpz_partition_size": 8,
         "zero_quantized_weights": True,
@@ -135,15 +146,22 @@ TYPICAL = {
     "megatron": (
         "torchrun pretrain_gpt.py \\\n --tensor-model-parallel-size=4 --pipeline-model-parallel-size 2 \\\n --sequence-parallel "
         "--num-layers 32 --bf16 --num-layers-per-virtual-pipeline-stage 4 --micro-batch-size 1  # a note",
-        ["--num-layers-per-virtual-pipeline-stage 4"],
-        {"strategy": "ddp", "tensor": 4, "pipeline": 2, "sequence": True},
+        [],
+        {
+            "strategy": "ddp",
+            "tensor": 4,
+            "pipeline": 2,
+            "sequence": True,
+            "pipeline_schedule": "interleaved",
+            "model_chunks": 4,
+        },
     ),
 }
 
 
 def test_accelerate_has_no_words_for_zero_plus_plus() -> None:
     with pytest.raises(InvalidJob, match="deepspeed_config_file"):
-        written(JOBS[16][1], "accelerate")
+        written(PLUS_PLUS, "accelerate")
 
 
 @pytest.mark.parametrize("program", TYPICAL)
@@ -189,6 +207,22 @@ BAD = [
     ("torchtitan", '[training]\nmixed_precision_reduce = "float64"', "float64 is not known; write bfloat16"),
     ("megatron", "--recompute-granularity full --recompute-num-layers x", "no whole number"),
     ("megatron", "--moe-expert-capacity-factor x", "'x' is no number"),
+    (
+        "megatron",
+        "--pipeline-model-parallel-size 2 --num-layers 6 --num-layers-per-virtual-pipeline-stage 2",
+        "--num-layers that divides by 4",
+    ),
+    ("megatron", "--context-parallel-size 2 --cp-comm-type p2p a2a", "context_exchange"),
+    (
+        "torchtitan",
+        '[parallelism]\npipeline_parallel_degree = 2\npipeline_parallel_schedule = "Best"',
+        "best is not known; write 1F1B",
+    ),
+    (
+        "torchtitan",
+        "[training]\nlocal_batch_size = 3\n[parallelism]\npipeline_parallel_degree = 2\npipeline_parallel_microbatch_size = 2",
+        "not whole micro-batches of 2",
+    ),
 ]
 
 
@@ -204,6 +238,14 @@ UNWRITTEN = [
     ("megatron", {"strategy": "fsdp2"}, {}, "not fsdp2"),
     ("megatron", {"strategy": "ddp"}, {}, "not bf16-mixed"),
     ("accelerate", {"tensor": 2}, {"implementation": "megatron"}, "only data parallelism"),
+    ("megatron", {"pipeline": 2, "pipeline_schedule": "zbv"}, {"implementation": "megatron"}, "not zbv"),
+    ("torchtitan", {"pipeline": 2, "pipeline_schedule": "dualpipe"}, {"precision": "bf16-mixed"}, "not dualpipe"),
+    (
+        "torchtitan",
+        {"pipeline": 2, "pipeline_schedule": "interleaved", "model_chunks": 4},
+        {"precision": "bf16-mixed"},
+        "with 2 on each rank only",
+    ),
 ]
 
 
@@ -211,6 +253,19 @@ UNWRITTEN = [
 def test_what_a_program_does_not_have(program: str, parallelism: Any, training: Any, said: str) -> None:
     with pytest.raises(InvalidJob, match=said):
         written(job(parallelism, training), program)
+
+
+SCHEDULES = ["1f1b", "interleaved", "gpipe", "looped-bfs", "zero-bubble", "zbv", "dualpipev"]
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_a_pipeline_of_torchtitan(schedule: str) -> None:
+    """Its schedules, and micro-batches that are parts of its batch."""
+    training = {"precision": "bf16-mixed", "micro_batch_size": 2, "gradient_accumulation_steps": 8}
+    found = read(written(job({"pipeline": 4, "pipeline_schedule": schedule}, training), "torchtitan"), "torchtitan")
+    assert found.left_out == []
+    assert found.job["parallelism"]["pipeline_schedule"] == schedule
+    assert (found.job["training"]["micro_batch_size"], found.job["training"]["gradient_accumulation_steps"]) == (2, 8)
 
 
 def test_the_doors(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,13 +13,14 @@ from estimator.errors import WillItFitError
 from estimator.estimation import _run
 from estimator.job import read_job
 from estimator.megatron.linear import ColumnLinear, RowLinear, Split
+from estimator.parallel.ranks import traffic
 from estimator.parallel.topology import Topology
 from estimator.tape.checkpoint import checkpoint
 from estimator.tape.collectives import Group
 from estimator.tape.matmul import bmm
 from estimator.tape.normalization import layer_norm
 from estimator.tape.pointwise import add, dropout, gelu, softmax
-from estimator.tape.replay import replay
+from estimator.tape.replay import flops, replay
 from estimator.tape.tape import Tape
 from estimator.tape.tensor import Tensor, empty
 from estimator.tape.views import permute, reshape, split
@@ -93,15 +94,46 @@ SPREADS: list[dict[str, Any]] = [
 @pytest.mark.parametrize("model", [SMALL, SPARSE], ids=["dense", "mixture"])
 def test_folded_is_unrolled(model: dict[str, Any], spread: dict[str, Any], recomputed: Any, loss: str) -> None:
     gpus = spread.get("tensor", 1) * spread.get("pipeline", 1) * spread.get("context", 1)
-    asked = job(model, gpus, spread, activation_checkpointing=recomputed, loss=loss, gradient_accumulation_steps=6)
+    folded_as_unrolled(job(model, gpus, spread, activation_checkpointing=recomputed, loss=loss, gradient_accumulation_steps=6))
+
+
+SCHEDULES: list[tuple[int, dict[str, Any]]] = [
+    (2, {"pipeline": 4}),
+    (16, {"pipeline": 4, "model_chunks": 2}),
+    (8, {"pipeline": 2, "model_chunks": 4}),
+    (6, {"pipeline": 2, "model_chunks": 2, "micro_batch_group": 3}),
+    (6, {"pipeline": 4, "pipeline_schedule": "gpipe"}),
+    (6, {"pipeline": 4, "pipeline_schedule": "looped-bfs"}),
+    (8, {"pipeline": 4, "pipeline_schedule": "zero-bubble"}),
+    (8, {"pipeline": 4, "pipeline_schedule": "zero-bubble", "model_chunks": 2}),
+    (9, {"pipeline": 4, "pipeline_schedule": "zbv"}),
+    (4, {"pipeline": 2, "tensor": 2, "pipeline_schedule": "dualpipev"}),
+    (12, {"pipeline": 4, "pipeline_schedule": "dualpipe"}),
+]
+
+
+@pytest.mark.parametrize(("steps", "spread"), SCHEDULES, ids=str)
+@pytest.mark.parametrize("model", [SMALL, SPARSE], ids=["dense", "mixture"])
+def test_the_moment_that_is_played_is_the_highest_of_all(model: dict[str, Any], spread: dict[str, Any], steps: int) -> None:
+    """Every action of every rank's list, one after the other, on layers one by one."""
+    gpus = spread.get("tensor", 1) * spread["pipeline"]
+    folded_as_unrolled(job(model, gpus, spread, gradient_accumulation_steps=steps))
+
+
+def folded_as_unrolled(asked: dict[str, Any]) -> None:
+    """The peaks of each phase, what is alive at the end, what is computed and what is exchanged."""
     run = _run(read_job(asked), True)
+    steps = run.job.training.gradient_accumulation_steps
     for number in range(run.place.pipeline):
         place = replace(run.place, stage=number)
-        folded, unrolled = (
-            [(p.peak_bytes, p.end_bytes) for p in replay(trace_training(run.job, run.model.spec, place, B200, each).tape).phases]
-            for each in (False, True)
-        )
-        assert folded == unrolled
+        found = []
+        for each in (False, True):
+            tape = trace_training(run.job, run.model.spec, place, B200, each).tape
+            phases = replay(tape).phases
+            peaks = {name: max(p.peak_bytes for p in phases if p.name == name) for name in {p.name for p in phases}}
+            sent = {str(one) for one in traffic(tape, steps)}
+            found.append((peaks, phases[-1].end_bytes, sent, [flops(tape, name) for name in ("forward", "backward")]))
+        assert found[0] == found[1], number
 
 
 @pytest.mark.parametrize("model", [SMALL, SPARSE], ids=["dense", "mixture"])
@@ -260,7 +292,24 @@ REFUSED = [
     ({"pipeline": 3}, {}, "8 layers do not divide by 3 stages; use pipeline: 1, 2, 4, 8"),
     ({"pipeline": 2, "pipeline_layers": [4, 5]}, {}, "not the 2 stages and 8 layers"),
     ({"expert": 2}, {}, "no experts"),
-    ({"context": 16}, {}, "do not divide by context 16"),
+    ({"context": 16, "context_exchange": "a2a"}, {}, "do not divide by context 16"),
+    ({"context": 2, "context_exchange": "all_gather"}, {}, "all_gather is not modelled"),
+    ({"context_exchange": "p2p"}, {}, "no ranks share a sequence"),
+    ({"pipeline_schedule": "gpipe"}, {}, "one rank has no schedule"),
+    ({"pipeline": 2, "model_chunks": 3}, {}, "8 layers do not divide by 6 parts"),
+    ({"pipeline": 2, "pipeline_schedule": "1f1b", "model_chunks": 2}, {}, "1f1b has one chunk .* several: interleaved"),
+    ({"pipeline": 2, "pipeline_schedule": "zbv", "model_chunks": 4}, {}, "two chunks"),
+    ({"pipeline": 2, "pipeline_schedule": "interleaved", "model_chunks": 1}, {}, "two chunks of the model on each rank or more"),
+    ({"pipeline": 4, "model_chunks": 2}, {"gradient_accumulation_steps": 6}, "leave 2, fewer than the 4 ranks"),
+    ({"pipeline": 4, "model_chunks": 2}, {"gradient_accumulation_steps": 2}, "must be 4, as there are ranks, to 2"),
+    ({"pipeline": 2, "model_chunks": 2, "micro_batch_group": 1}, {}, "must be 2, as there are ranks"),
+    ({"pipeline": 2, "micro_batch_group": 2}, {}, "only an interleaved schedule"),
+    ({"pipeline": 2, "pipeline_schedule": "zero-bubble"}, {"gradient_accumulation_steps": 5}, "not 2 rounds"),
+    ({"pipeline": 2, "pipeline_schedule": "dualpipev"}, {"gradient_accumulation_steps": 3}, "needs 4 micro-batches"),
+    ({"pipeline": 2, "pipeline_schedule": "dualpipe"}, {"gradient_accumulation_steps": 5}, "5 is odd"),
+    ({"pipeline": 2, "pipeline_schedule": "gpipe"}, {"gradient_accumulation_steps": 2**20}, "write 1024 or fewer"),
+    ({"pipeline": 2, "pipeline_schedule": "zbv"}, {"activation_checkpointing": "full"}, "puts weights' gradients off"),
+    ({"pipeline": 2, "model_chunks": 2}, {"activation_checkpointing": {"layers": 1}}, "one chunk per rank"),
     ({"sequence": True}, {}, "there are none"),
     ({"strategy": "fsdp2"}, {}, "not fsdp2"),
     ({}, {"precision": "bf16-mixed"}, "precision"),
@@ -274,9 +323,55 @@ REFUSED = [
 
 @pytest.mark.parametrize(("spread", "training", "said"), REFUSED, ids=lambda given: str(given)[:40])
 def test_what_is_refused(spread: dict[str, Any], training: dict[str, Any], said: str) -> None:
-    gpus = max([v for v in spread.values() if isinstance(v, int)], default=1)
+    gpus = max(
+        [v for name, v in spread.items() if isinstance(v, int) and name not in ("model_chunks", "micro_batch_group")], default=1
+    )
     with pytest.raises(WillItFitError, match=said):
         estimate(job(SMALL, gpus, spread, **training))
+
+
+def test_what_ranks_of_a_schedule_hold() -> None:
+    """Every layer once, or twice under DualPipe; the embedding and the output layer where its chunks are."""
+    for spread, copies, first in (
+        ({"pipeline": 4, "model_chunks": 2}, 1, [(0, 0), (4, 4)]),
+        ({"pipeline": 4, "pipeline_schedule": "zbv"}, 1, [(0, 0), (7, 7)]),
+        ({"pipeline": 4, "pipeline_schedule": "dualpipe"}, 2, [(0, 1), (6, 7)]),
+    ):
+        ranks = estimate(job(SMALL, 4, spread), every_rank=True).ranks
+        assert sorted(i for rank in ranks for a, b in filter(None, rank.chunks) for i in range(a, b + 1)) == sorted(
+            [*range(8)] * copies
+        )
+        assert (ranks[0].chunks, ranks[0].layers) == (first, first[0])
+        assert sum(rank.embedding for rank in ranks) == sum(rank.output for rank in ranks) == copies
+        totals = [sum(p.total for p in played.build.parameters) for played in stages(job(SMALL, 4, spread))]
+        whole = sum(p.total for p in stages(job(SMALL))[0].build.parameters)
+        assert sum(totals) == copies * whole
+
+
+def test_what_schedules_cost() -> None:
+    """GPipe holds all; chunks hold more than whole stages on the first rank; weights' gradients wait, too; a V is even."""
+
+    def peaks(**spread: Any) -> list[int]:
+        asked = job(SMALL, 4, {"pipeline": 4, **spread}, gradient_accumulation_steps=16)
+        return [rank.peak_bytes for rank in estimate(asked, every_rank=True).ranks]
+
+    def computed(**spread: Any) -> list[int]:
+        asked = job(SMALL, 4, {"pipeline": 4, **spread}, gradient_accumulation_steps=8)
+        return [sum(flops(one.build.tape, name).total for name in ("forward", "backward")) for one in stages(asked)]
+
+    plain, zero = peaks(), peaks(pipeline_schedule="zero-bubble")
+    assert computed(pipeline_schedule="zero-bubble") == computed(pipeline_schedule="gpipe") == computed()
+    assert peaks(pipeline_schedule="gpipe")[0] > peaks(model_chunks=2)[0] > plain[0]
+    assert zero[1:3] > plain[1:3]
+    middle = peaks(pipeline_schedule="zbv")[1:]
+    assert max(middle) - min(middle) < (max(plain[1:3]) - min(plain[1:3])) / 4
+
+
+def test_a_ring_takes_keys_of_another_size_than_values() -> None:
+    """DeepSeek's attention, which Transformer Engine does not exchange by heads; and fewer key heads than ranks."""
+    with pytest.raises(WillItFitError, match="of different sizes"):
+        estimate(job(SPARSE, 2, {"context": 2, "context_exchange": "a2a"}))
+    assert estimate(job(SMALL, 16, {"context": 16})).job["parallelism"]["context_exchange"] == "p2p"
 
 
 def test_the_place_of_experts() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,10 +10,9 @@ from estimator import estimate
 from estimator.errors import WillItFitError
 from estimator.estimation import _run
 from estimator.job import read_job
-from estimator.tape.replay import replay
 from estimator.training.plan import trace_training
 from tests.measured import B200, stages
-from tests.test_megatron import SMALL, SPARSE, job
+from tests.test_megatron import SMALL, SPARSE, folded_as_unrolled, job
 
 TOKENS, H, V, F = 1024, 512, 8192, 1536
 LINEAR = H * 2 * H + H * H + 3 * H * F
@@ -64,13 +62,7 @@ def test_what_is_computed() -> None:
 @pytest.mark.parametrize("spread", [{}, {"tensor": 2, "pipeline": 2}], ids=str)
 def test_folded_is_unrolled(spread: dict[str, Any], recomputed: str) -> None:
     asked = {"activation_checkpointing": recomputed, "mtp_num_layers": 2, "gradient_accumulation_steps": 3}
-    run = _run(read_job(job(SPARSE, 4 if spread else 1, spread, **asked)), True)
-    place = replace(run.place, stage=run.place.pipeline - 1)
-    folded, unrolled = (
-        [(p.peak_bytes, p.end_bytes) for p in replay(trace_training(run.job, run.model.spec, place, B200, each).tape).phases]
-        for each in (False, True)
-    )
-    assert folded == unrolled
+    folded_as_unrolled(job(SPARSE, 4 if spread else 1, spread, **asked))
 
 
 def test_the_model_is_counted_without() -> None:

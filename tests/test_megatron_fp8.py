@@ -24,7 +24,7 @@ from estimator.tape.tensor import Tensor, empty
 from estimator.training.plan import trace_training
 from estimator.units import MIB
 from tests.measured import B200, megatron_functional
-from tests.test_megatron import SMALL, SPARSE, job
+from tests.test_megatron import SMALL, SPARSE, folded_as_unrolled, job
 
 TOKENS, INPUTS, OUTPUTS = 512, 256, 384
 NUMBERS, ROOTS = TOKENS * INPUTS, 4 * TOKENS
@@ -270,16 +270,10 @@ EVERY = ["core_attn", "layernorm", "moe_act", "mla_up_proj", "shared_experts", "
     ],
     ids=str,
 )
-@pytest.mark.parametrize("spread", [{}, {"tensor": 2, "pipeline": 2}], ids=str)
+@pytest.mark.parametrize("spread", [{}, {"tensor": 2, "pipeline": 2}, {"pipeline": 2, "model_chunks": 2}], ids=str)
 def test_folded_is_unrolled(asked: dict[str, Any], spread: dict[str, Any]) -> None:
-    run = _run(read_job(job(SPARSE, 4 if spread else 1, spread, gradient_accumulation_steps=3, **asked)), True)
-    for number in range(run.place.pipeline):
-        place = replace(run.place, stage=number)
-        folded, unrolled = (
-            [(p.peak_bytes, p.end_bytes) for p in replay(trace_training(run.job, run.model.spec, place, B200, each).tape).phases]
-            for each in (False, True)
-        )
-        assert folded == unrolled
+    gpus = spread.get("tensor", 1) * spread.get("pipeline", 1)
+    folded_as_unrolled(job(SPARSE, gpus, spread, gradient_accumulation_steps=4, **asked))
 
 
 def test_runs_of_layers_are_segments() -> None:

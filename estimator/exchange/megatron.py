@@ -1,4 +1,4 @@
-"""Megatron-LM's arguments: degrees, its distributed optimizer, precision, fp8, recomputation and batches.
+"""Megatron-LM's arguments: degrees, schedules, its distributed optimizer, precision, fp8, recomputation and batches.
 
 megatron/training/arguments.py at 23e00ed (Core 0.15).
 """
@@ -10,7 +10,7 @@ from typing import Any
 
 from estimator.errors import InvalidJob
 from estimator.exchange.found import Found
-from estimator.job import CheckpointForm, Job
+from estimator.job import CheckpointForm, Job, Parallelism
 from estimator.job.fp8 import Fp8
 
 DEGREES = {
@@ -25,7 +25,6 @@ USUAL = frozenset(
     {
         "--accumulate-allreduce-grads-in-fp32",
         "--attention-softmax-in-fp32",
-        "--cp-comm-type",
         "--cross-entropy-fusion-impl",
         "--disable-bias-linear",
         "--fp8-amax-compute-algo",
@@ -42,6 +41,9 @@ USUAL = frozenset(
     }
 )
 """What our model of Megatron-Core takes for granted."""
+CHUNKS, LAYERS = "--num-virtual-stages-per-pipeline-rank", "--num-layers-per-virtual-pipeline-stage"
+"""Either says how many chunks of the model a pipeline's rank has."""
+GROUP = "--microbatch-group-size-per-virtual-pipeline-stage"
 MATTERS = (
     "parallel",
     "pipeline",
@@ -71,7 +73,8 @@ def write(job: Job) -> str:
     data = parallelism.data or 1
     lines = [f"{flag} {degree}" for ours, flag in DEGREES.items() if (degree := getattr(parallelism, ours) or 1) > 1]
     lines += ["--sequence-parallel"] * bool(parallelism.sequence) + ["--use-distributed-optimizer"] * (strategy == "zero1")
-    lines += ["--cp-comm-type a2a"] * (parallelism.context > 1)
+    lines += [f"--cp-comm-type {parallelism.context_exchange}"] * (parallelism.context > 1)
+    lines += _schedule(parallelism)
     batch = training.micro_batch_size * training.gradient_accumulation_steps * data
     lines += [f"--micro-batch-size {training.micro_batch_size}", f"--global-batch-size {batch}"]
     lines += [f"--seq-length {training.sequence_length}", PRECISIONS[training.precision]]
@@ -87,6 +90,18 @@ def write(job: Job) -> str:
 def _fp8(asked: Fp8) -> list[str]:
     lines = [f"--fp8-format {asked.format}", f"--fp8-recipe {asked.recipe}", *["--fp8-param-gather"] * asked.param_gather]
     return lines + [f"--fp8-amax-history-len {asked.amax_history_len}"] * (asked.recipe == "delayed")
+
+
+def _schedule(parallelism: Parallelism) -> list[str]:
+    """A pipeline's schedule: 1F1B unless a rank has several chunks."""
+    if parallelism.pipeline_schedule not in (None, "1f1b", "interleaved"):
+        raise InvalidJob(
+            f"Megatron-LM has 1f1b and interleaved, not {parallelism.pipeline_schedule}", "parallelism.pipeline_schedule"
+        )
+    if parallelism.pipeline == 1 or parallelism.pipeline_schedule != "interleaved":
+        return []
+    group = parallelism.micro_batch_group
+    return [f"{CHUNKS} {parallelism.model_chunks}"] + [f"{GROUP} {group}"] * (group is not None)
 
 
 def _recomputation(asked: str | CheckpointForm) -> list[str]:
@@ -116,6 +131,9 @@ def read(text: str) -> Found:
     parallelism |= {ours: _number(given, flag) for ours, flag in DEGREES.items() if flag in given}
     if parallelism.get("tensor", 1) > 1:
         parallelism["sequence"] = "--sequence-parallel" in given
+    parallelism |= _read_schedule(given, parallelism.get("pipeline", 1))
+    if parallelism.get("context", 1) > 1:
+        parallelism["context_exchange"] = given.get("--cp-comm-type", "p2p")
     training: dict[str, Any] = {"implementation": "megatron", "micro_batch_size": _number(given, "--micro-batch-size")}
     training["precision"] = "megatron-fp16" if "--fp16" in given else "megatron-bf16"
     if "--fp8-format" in given:
@@ -137,6 +155,10 @@ def read(text: str) -> Found:
 
 
 READ = (
+    "--cp-comm-type",
+    CHUNKS,
+    LAYERS,
+    GROUP,
     "--sequence-parallel",
     "--use-distributed-optimizer",
     "--cross-entropy-loss-fusion",
@@ -151,6 +173,20 @@ READ = (
     "--fp8-param-gather",
     "--fp8-amax-history-len",
 )
+
+
+def _read_schedule(given: dict[str, str], ranks: int) -> dict[str, Any]:
+    """The chunks of a pipeline's rank, told by their number, or by the layers of each and of the model."""
+    chunks = _number(given, CHUNKS)
+    if LAYERS in given:
+        each, layers = ranks * _number(given, LAYERS), _number(given, "--num-layers")
+        if layers % each:
+            raise InvalidJob(f"is read with a --num-layers that divides by {each}", f"megatron {LAYERS}")
+        chunks = layers // each
+    if chunks == 1 or ranks == 1:
+        return {}
+    found: dict[str, Any] = {"pipeline_schedule": "interleaved", "model_chunks": chunks}
+    return found | ({"micro_batch_group": _number(given, GROUP)} if GROUP in given else {})
 
 
 def _arguments(text: str) -> dict[str, str]:

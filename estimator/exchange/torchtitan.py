@@ -10,7 +10,7 @@ from typing import Any
 
 from estimator.errors import InvalidJob
 from estimator.exchange.found import Found, Settings
-from estimator.job import CheckpointForm, Job
+from estimator.job import CheckpointForm, Job, Parallelism
 
 TYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
 DEGREES = {
@@ -19,6 +19,17 @@ DEGREES = {
     "context": "context_parallel_degree",
     "expert": "expert_parallel_degree",
 }
+SCHEDULES = {
+    "1f1b": "1F1B",
+    "interleaved": "Interleaved1F1B",
+    "gpipe": "GPipe",
+    "looped-bfs": "LoopedBFS",
+    "zero-bubble": "InterleavedZeroBubble",
+    "zbv": "ZBVZeroBubble",
+    "dualpipev": "DualPipeV",
+}
+"""Of a pipeline; all but the single ones have two chunks on each rank, unless layers_per_stage says otherwise."""
+SINGLE = ("1F1B", "GPipe")
 SILENT = frozenset({"job", "profiling", "metrics", "model", "optimizer", "lr_scheduler", "checkpoint", "validation", "comm"})
 
 
@@ -29,12 +40,14 @@ def write(job: Job) -> str:
     if strategy not in ("none", "ddp", "fsdp2", "hsdp"):
         raise InvalidJob(f"torchtitan has ddp, fsdp2 and hsdp, not {strategy}", "parallelism.strategy")
     replicas = data if strategy == "ddp" else parallelism.replicas or 1
+    piped = parallelism.pipeline > 1  # then all micro-batches are one batch
+    local = training.micro_batch_size * (training.gradient_accumulation_steps if piped else 1)
     mixed = training.precision == "bf16-mixed"
     if not mixed and training.precision not in ("32-true", "bf16-true"):
         raise InvalidJob(f"torchtitan has no {training.precision}; write bf16-mixed, bf16-true or 32-true", "training.precision")
     tables: dict[str, dict[str, Any]] = {
         "training": {
-            "local_batch_size": training.micro_batch_size,
+            "local_batch_size": local,
             "seq_len": training.sequence_length,
             "dtype": "bfloat16" if training.precision == "bf16-true" else "float32",
             "mixed_precision_param": "float32" if training.precision == "32-true" else "bfloat16",
@@ -46,13 +59,27 @@ def write(job: Job) -> str:
             "data_parallel_shard_degree": data // replicas,
             "fsdp_reshard_after_forward": "always" if parallelism.reshard_after_forward else "never",
             **{theirs: getattr(parallelism, ours) for ours, theirs in DEGREES.items()},
+            **_schedule(parallelism, training.micro_batch_size),
         },
         "activation_checkpoint": _checkpointing(training.activation_checkpointing),
     }
-    if training.gradient_accumulation_steps > 1:
+    if training.gradient_accumulation_steps > 1 and not piped:
         batches = training.micro_batch_size * training.gradient_accumulation_steps * data
         tables["training"]["global_batch_size"] = batches
     return "\n".join(_table(name, settings) for name, settings in tables.items())
+
+
+def _schedule(parallelism: Parallelism, microbatch: int) -> dict[str, str | int]:
+    """A pipeline's schedule, as its chunks are where nothing is said of layers."""
+    schedule = parallelism.pipeline_schedule
+    if parallelism.pipeline == 1 or schedule is None:
+        return {}
+    if schedule not in SCHEDULES:
+        raise InvalidJob(f"torchtitan has {', '.join(SCHEDULES)}, not {schedule}", "parallelism.pipeline_schedule")
+    chunks = 1 if SCHEDULES[schedule] in SINGLE else 2
+    if parallelism.model_chunks not in (None, chunks):
+        raise InvalidJob(f"{schedule} is written for torchtitan with {chunks} on each rank only", "parallelism.model_chunks")
+    return {"pipeline_parallel_schedule": SCHEDULES[schedule], "pipeline_parallel_microbatch_size": microbatch}
 
 
 def _checkpointing(asked: str | CheckpointForm) -> dict[str, Any]:
@@ -83,13 +110,35 @@ def read(text: str) -> Found:
     asked, training, recomputed = (all_of.part(name) for name in ("parallelism", "training", "activation_checkpoint"))
     job: dict[str, Any] = {"training": _training(training), "parallelism": _parallelism(asked)}
     job["training"]["activation_checkpointing"] = _recomputed(recomputed)
+    if job["parallelism"].get("pipeline", 1) > 1:
+        _read_schedule(asked, job)
     if training.yes("enable_cpu_offload"):
         job["offload"] = dict.fromkeys(("parameters", "gradients", "optimizer"), "cpu")
     batches, data = training.take("global_batch_size", -1), job["parallelism"].get("data")
     if batches != -1 and data:
-        job["training"]["gradient_accumulation_steps"] = max(1, batches // (job["training"]["micro_batch_size"] * data))
+        local = job["training"]["micro_batch_size"] * job["training"].get("gradient_accumulation_steps", 1)
+        steps = max(1, batches // (local * data)) * job["training"].get("gradient_accumulation_steps", 1)
+        job["training"]["gradient_accumulation_steps"] = steps
     rest = frozenset({"steps", "dataset", "dataset_path", "max_norm", "seed", "deterministic", "gc_freq", "gc_debug"})
     return Found(job, [*asked.left(frozenset({"disable_loss_parallel"})), *training.left(rest), *all_of.left(SILENT)])
+
+
+def _read_schedule(asked: Settings, job: dict[str, Any]) -> None:
+    """A pipeline's schedule, and its micro-batches, which are parts of the batch."""
+    names = {theirs.lower(): ours for ours, theirs in SCHEDULES.items()}
+    given = str(asked.take("pipeline_parallel_schedule", "1F1B")).lower()
+    if given not in names:
+        raise InvalidJob(
+            f"{given} is not known; write {', '.join(SCHEDULES.values())}", "torchtitan.parallelism.pipeline_parallel_schedule"
+        )
+    job["parallelism"] |= {"pipeline_schedule": names[given], "model_chunks": 1 if SCHEDULES[names[given]] in SINGLE else 2}
+    batch, each = job["training"]["micro_batch_size"], asked.number("pipeline_parallel_microbatch_size")
+    if each < 1 or batch % each:
+        raise InvalidJob(
+            f"local_batch_size {batch} is not whole micro-batches of {each}",
+            "torchtitan.parallelism.pipeline_parallel_microbatch_size",
+        )
+    job["training"] |= {"micro_batch_size": each, "gradient_accumulation_steps": batch // each}
 
 
 def _recomputed(asked: Settings) -> Any:

@@ -45,6 +45,10 @@ class Owned(Part):
     )
 
 
+Schedule = Literal["1f1b", "interleaved", "gpipe", "looped-bfs", "zero-bubble", "zbv", "dualpipev", "dualpipe"]
+"""In what order a pipeline's ranks run their passes (parallel/schedules.py)."""
+
+
 class Hardware(Part):
     """What it runs on. Without a GPU or an amount of memory the answer has bytes, but no verdict."""
 
@@ -81,12 +85,30 @@ class Parallelism(Part):
     expert_tensor: Count | None = Field(
         None, description="ranks that share each expert; without it, as many as tensor, as Megatron-Core has it"
     )
+    context_exchange: Literal["p2p", "a2a", "all_gather", "a2a+p2p"] | None = Field(
+        None,
+        description="how context-parallel ranks attend to each other's tokens (--cp-comm-type): p2p, keys and values in a ring, "
+        "or a2a, heads for tokens; without it p2p",
+    )
     sequence: bool | None = Field(
         None,
         description="sequence parallelism among tensor-parallel ranks (--sequence-parallel); without it, where there are any",
     )
+    pipeline_schedule: Schedule | None = Field(
+        None,
+        description="the order of a pipeline's passes; without it 1f1b, or interleaved where a rank has several chunks",
+    )
+    model_chunks: Count | None = Field(
+        None, description="parts of the model on each pipeline rank (virtual stages); without it, as many as its schedule needs"
+    )
+    micro_batch_group: Count | None = Field(
+        None,
+        description="of interleaved: micro-batches that go through a chunk before the next "
+        "(--microbatch-group-size-per-virtual-pipeline-stage); without it, as many as pipeline ranks",
+    )
     pipeline_layers: Annotated[tuple[Annotated[int, Field(ge=0, le=2**16)], ...], Field(max_length=2**12)] | None = Field(
-        None, description="layers of each pipeline stage; without it, as many on each"
+        None,
+        description="layers of each pipeline stage, those of further chunks after the last rank's; without it, as many on each",
     )
     reshard_after_forward: bool = True
     backward_prefetch: bool = Field(

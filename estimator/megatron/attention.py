@@ -8,11 +8,13 @@ and transformer_engine/pytorch/attention (release 2.11): cuDNN's fused attention
 from __future__ import annotations
 
 from functools import partial
+from typing import NamedTuple
 
 from estimator.families.build import Builder
 from estimator.megatron.config import Config
 from estimator.megatron.execution import CORE_ATTENTION, Execution
 from estimator.megatron.linear import Norm, Split
+from estimator.megatron.ring import ring
 from estimator.tape.attention import cudnn, flash
 from estimator.tape.autograd import Gradient, attach, record
 from estimator.tape.checkpoint import reentrant_checkpoint
@@ -24,10 +26,20 @@ from estimator.tape.views import contiguous, permute, reshape, split, transpose
 HOPPER = (9, 0)
 
 
+ALONE = Group("context")
+
+
+class Context(NamedTuple):
+    """Ranks that share a sequence's tokens; in a `ring` keys and values go round, else heads are exchanged for tokens."""
+
+    group: Group
+    ring: bool = True
+
+
 class SelfAttention:
     """Heads and their groups are split over tensor-parallel ranks; queries, keys and values are one product, grouped."""
 
-    def __init__(self, config: Config, build: Builder, ranks: Split, context: Group, how: Execution):
+    def __init__(self, config: Config, build: Builder, ranks: Split, context: Context, how: Execution):
         tensor, size = ranks.group.size, config.head_dim
         self.groups, self.shared = config.groups // tensor, config.heads // config.groups
         self.size, self.context, self.how = size, context, how
@@ -74,7 +86,7 @@ def rotate(x: Tensor, frequencies: Tensor) -> Tensor:
     return attach(node, output("fused_rope", (x,), x.shape, x.dtype))
 
 
-def core(q: Tensor, k: Tensor, v: Tensor, context: Group, how: Execution) -> Tensor:
+def core(q: Tensor, k: Tensor, v: Tensor, context: Context, how: Execution) -> Tensor:
     """Attention between its products, which may be recomputed by itself (`_checkpointed_attention_forward`)."""
     if CORE_ATTENTION not in how.recomputed:
         return attend(q, k, v, context)
@@ -82,23 +94,31 @@ def core(q: Tensor, k: Tensor, v: Tensor, context: Group, how: Execution) -> Ten
     return out
 
 
-def attend(q: Tensor, k: Tensor, v: Tensor, context: Group) -> Tensor:
-    """Attention over the tokens of all context-parallel ranks, each of which then has part of the heads (`cp_comm_type` a2a)."""
+def attend(q: Tensor, k: Tensor, v: Tensor, context: Context) -> Tensor:
+    """Attention over the tokens of all context-parallel ranks, in a ring, or each with part of the heads (`cp_comm_type`)."""
+    ranks = context.group
     q, k, v = contiguous(q), contiguous(k), contiguous(v)  # they lie in one tensor in no way that `get_qkv_layout` knows
-    if context.size == 1:
-        return _kernel(q, k, v)
-    q, k, v = _exchanged([q, k, v], context, True)
-    out = _kernel(q, k, v)
-    return _exchanged([out], context, False)[0]
+    if ranks.size == 1 or context.ring:
+        return _kernel(q, k, v, ranks)
+    q, k, v = _exchanged([q, k, v], ranks, True)
+    out = _kernel(q, k, v, ALONE)
+    return _exchanged([out], ranks, False)[0]
 
 
-def _kernel(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """[tokens, sequences, heads, size] of queries and of what comes out."""
-    if q.tape.gpu.capability >= HOPPER:
-        queries, keys, values = (permute(t, (1, 2, 0, 3)) for t in (q, k, v))
-        return permute(cudnn(queries, keys, values, None, True), (2, 0, 1, 3))
-    queries, keys, values = (transpose(contiguous(transpose(t, 0, 1)), 1, 2) for t in (q, k, v))
-    return contiguous(transpose(transpose(flash(queries, keys, values, True), 1, 2), 0, 1))
+def _kernel(q: Tensor, k: Tensor, v: Tensor, ranks: Group) -> Tensor:
+    """[tokens, sequences, heads, size] of queries and of what comes out; in a ring of several ranks."""
+    fused = q.tape.gpu.capability >= HOPPER
+    if not fused:
+        q, k, v = (contiguous(transpose(t, 0, 1)) for t in (q, k, v))
+    if ranks.size > 1:
+        out = ring(q, k, v, ranks, fused)
+    elif fused:
+        q, k, v = (permute(t, (1, 2, 0, 3)) for t in (q, k, v))
+        out = permute(cudnn(q, k, v, None, True), (2, 0, 1, 3))
+    else:
+        q, k, v = (transpose(t, 1, 2) for t in (q, k, v))
+        out = transpose(flash(q, k, v, True), 1, 2)
+    return out if fused else contiguous(transpose(out, 0, 1))
 
 
 def _exchanged(tensors: list[Tensor], context: Group, before: bool) -> list[Tensor]:

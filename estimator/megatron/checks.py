@@ -8,6 +8,8 @@ from estimator.job.fp8 import Fp8
 from estimator.megatron.config import Config, config
 from estimator.megatron.execution import LAYER_NORM, MOE_ACTIVATION, PARTS, UP_PROJECTION, parts
 from estimator.megatron.losses import LOSSES
+from estimator.parallel.pipeline import TWO, check_pipeline
+from estimator.parallel.schedules import SPLIT
 from estimator.parallel.topology import Topology
 from estimator.specs.spec import ModelSpec
 from estimator.tape.tape import Gpu
@@ -27,6 +29,8 @@ CAPABILITIES = {
 def check(job: Job, spec: ModelSpec, topology: Topology, gpu: Gpu) -> None:
     """Refuse what Megatron-Core does not do, or what is not modelled of it."""
     found, training, tensor = config(spec), job.training, topology.tensor
+    check_pipeline(job)
+    _check_schedule(job, found)
     for name, size in (("num_attention_heads", found.heads), ("num_key_value_heads", found.groups)):
         if size % tensor:
             raise InvalidJob(f"{name} {size} does not divide by tensor {tensor}, as Megatron-Core wants", "parallelism.tensor")
@@ -37,10 +41,7 @@ def check(job: Job, spec: ModelSpec, topology: Topology, gpu: Gpu) -> None:
     ranks = topology.context * (tensor if job.parallelism.sequence else 1) * (2 if topology.context > 1 else 1)
     if training.sequence_length % ranks:
         raise InvalidJob(f"{training.sequence_length} tokens do not divide by {ranks} ranks", "training.sequence_length")
-    if (found.heads // tensor) % topology.context or (found.groups // tensor) % topology.context:
-        raise InvalidJob(
-            f"{found.groups // tensor} key heads of a rank do not divide by context {topology.context}", "parallelism.context"
-        )
+    _check_context(found, topology, job.parallelism.context_exchange)
     if topology.expert > 1 and found.mixture is None:
         raise InvalidJob("the model has no experts: leave it out", "parallelism.expert")
     if found.mixture is not None and found.mixture.experts % topology.expert:
@@ -91,6 +92,45 @@ def check(job: Job, spec: ModelSpec, topology: Topology, gpu: Gpu) -> None:
         _check_ahead(recomputed, topology)
     if training.fp8 is not None:
         _check_fp8(job, training.fp8, topology, gpu)
+
+
+def _check_schedule(job: Job, found: Config) -> None:
+    """What does not go with several chunks on a rank, or with weights' gradients that are put off."""
+    schedule, training = job.parallelism.pipeline_schedule, job.training
+    if job.parallelism.pipeline == 1:
+        return
+    if found.tied and schedule in TWO:
+        raise NotModelled(
+            "a tied embedding where the first stage and the last are on one rank is not modelled", "parallelism.pipeline_schedule"
+        )
+    if training.fp8 is not None and schedule in SPLIT:
+        raise NotModelled(
+            f"fp8 under {schedule}, which puts weights' gradients off, is not modelled: leave it out", "training.fp8"
+        )
+    if training.mtp_num_layers and ((job.parallelism.model_chunks or 1) > 1 or schedule in SPLIT):
+        raise NotModelled(
+            f"not modelled under {schedule}, only with one chunk on each rank whose gradients come at once: leave it out",
+            "training.mtp_num_layers",
+        )
+
+
+def _check_context(found: Config, topology: Topology, exchange: str | None) -> None:
+    """What Transformer Engine wants of the ways in which ranks share a sequence (`attn_forward_func_with_cp`)."""
+    field = "parallelism.context_exchange"
+    if topology.context == 1:
+        if exchange is not None:
+            raise InvalidJob("no ranks share a sequence: leave it out, or write context: 2 or more", field)
+        return
+    if exchange not in ("p2p", "a2a"):
+        raise NotModelled(f"{exchange} is not modelled; write p2p or a2a", field)
+    heads, groups = found.heads // topology.tensor, found.groups // topology.tensor
+    if exchange == "a2a" and found.latent is not None and found.latent.plain + found.latent.rotary != found.latent.value:
+        raise InvalidJob("keys and values of different sizes are not exchanged by a2a; write p2p", field)
+    if exchange == "a2a" and (heads % topology.context or groups % topology.context):
+        raise InvalidJob(
+            f"{groups} key heads of a rank do not divide by context {topology.context}; context_exchange: p2p needs no such",
+            "parallelism.context",
+        )
 
 
 def _check_parts(asked: frozenset[str], found: Config) -> None:

@@ -12,7 +12,7 @@ from estimator.families.modules import Module
 from estimator.job import CheckpointForm
 from estimator.megatron.fp8 import Fp8
 from estimator.megatron.fp8_linear import Fp8Grouped, Fp8Linear
-from estimator.megatron.linear import ColumnLinear, Norm, NormLinear, RowLinear, Split, grouped
+from estimator.megatron.linear import ColumnLinear, Later, Norm, NormLinear, RowLinear, Split, grouped
 from estimator.tape.layout import Shape
 from estimator.tape.tensor import Tensor
 
@@ -59,8 +59,8 @@ class Execution:
         original = of_attention and self.fp8.recipe != "delayed"
         return Fp8Linear(self.fp8, build, weight, None, split, rows=True, original=original)
 
-    def grouped(self, build: Builder, weights: Tensor, of_activation: bool = False) -> Callable[[Tensor], Tensor]:
+    def grouped(self, build: Builder, weights: Tensor, later: Later, of_activation: bool = False) -> Callable[[Tensor], Tensor]:
         """Experts' products; `of_activation`: of what their activation made, saved as it is where that is discarded."""
         if self.fp8 is None:
-            return partial(grouped, weights=weights)
+            return partial(grouped, weights=weights, later=later)
         return Fp8Grouped(self.fp8, build, weights, of_activation and MOE_ACTIVATION in self.recomputed)

@@ -61,7 +61,8 @@ class MoeLayer:
         used = mixture.per_token
         fc1 = _experts(build, how, "linear_fc1", local, (2 * width, config.hidden), used / mixture.experts)
         fc2 = _experts(build, how, "linear_fc2", local, (config.hidden, width), used / mixture.experts)
-        self.local, self.fc1, self.fc2 = local, how.grouped(build, fc1), how.grouped(build, fc2, of_activation=True)
+        self.local, self.fc1 = local, how.grouped(build, fc1, ranks.later)
+        self.fc2 = how.grouped(build, fc2, ranks.later, of_activation=True)
         self.shared = Mlp(config, build, ranks, how, "mlp.shared_experts", mixture.shared, norm=False) if mixture.shared else None
         self.gate = build.parameter("mlp.shared_experts.gate_weight", (1, config.hidden)) if mixture.shared_gate else None
 

@@ -10,7 +10,7 @@ from functools import partial
 
 from estimator.families.build import Builder
 from estimator.families.modules import Module
-from estimator.megatron.attention import core
+from estimator.megatron.attention import Context, core
 from estimator.megatron.config import Config, Latent
 from estimator.megatron.execution import LAYER_NORM, UP_PROJECTION, Execution
 from estimator.megatron.linear import Norm, Split
@@ -26,11 +26,11 @@ ALONE = Group("tensor")
 class LatentAttention:
     """The layer's norm stands by itself, as two products read its result."""
 
-    def __init__(self, config: Config, latent: Latent, build: Builder, ranks: Split, context: Group, how: Execution):
+    def __init__(self, config: Config, latent: Latent, build: Builder, ranks: Split, context: Context, how: Execution):
         name, hidden, heads = "self_attention.", config.hidden, config.heads // ranks.group.size
         self.latent, self.heads, self.ranks, self.context, self.how = latent, heads, ranks, context, how
         self.input_layernorm = Norm(build.parameter("input_layernorm.weight", (hidden,)), None)
-        duplicated = Split(ALONE, False)
+        duplicated = Split(ALONE, False, ranks.later)
         queries = heads * (latent.plain + latent.rotary)
         self.q_down: Module | None = None
         self.q_up: Module

@@ -10,23 +10,58 @@ core/tensor_parallel/layers.py.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
 from math import prod
 
 from estimator import dtypes
-from estimator.tape.autograd import Gradient, attach, record
+from estimator.tape.autograd import Gradient, attach, keep, record
 from estimator.tape.collectives import Group, all_gather, all_reduce, reduce_scatter
 from estimator.tape.layout import Shape
-from estimator.tape.tape import GROUPED
+from estimator.tape.tape import GROUPED, Slot, Tape
 from estimator.tape.tensor import Tensor, empty, output, unary
+
+
+class Later:
+    """Weights' gradients that are put off while it is `on` (module/_common.py, `WeightGradStore`): what a product multiplies for
+    one, its input and its result's gradient as the other product of its backward pass had them, lives until then."""
+
+    def __init__(self) -> None:
+        self.on = False
+        self.products: list[tuple[Slot | None, Callable[[], None], tuple[Tensor, Tensor]]] = []
+
+    def put(self, product: Callable[[], None], x: Tensor, gradient: Tensor) -> None:
+        """Keep both until the product runs."""
+        keep(x)
+        keep(gradient)
+        self.products.append((x.tape.slot, product, (x.detach(), gradient.detach())))
+
+    def taken(self) -> Later:
+        """What was put off until now, apart."""
+        of_one = Later()
+        of_one.products, self.products = self.products, []
+        return of_one
+
+    def run(self, tape: Tape) -> None:
+        """The products, in the order in which they were put off."""
+        here = tape.slot
+        while self.products:
+            slot, product, operands = self.products.pop(0)
+            tape.enter(slot)
+            product()
+            del operands
+        tape.enter(here)
 
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """How tensor-parallel ranks share a layer; `sequence`: between layers each holds a part of the tokens."""
+    """How tensor-parallel ranks share a layer; `sequence`: between layers each holds a part of the tokens. `later`: where this
+    rank puts weights' gradients off."""
 
     group: Group
     sequence: bool
+    later: Later = field(default_factory=Later, compare=False)
 
     def gathered(self, x: Tensor) -> Tensor:
         """All tokens."""
@@ -85,9 +120,9 @@ class NormLinear:
             total = split.gathered(normed)
             whole = _product(g, (*total.shape[:-1], weight.shape[1]), weight.shape[0])
             partly = split.reduced(whole)
-            _accumulated(weight, g)
-            normed.storage.release()
-            total.storage.release()
+            if not accumulated(weight, total, g, split.later):
+                normed.storage.release()
+                total.storage.release()
             gradient = output("norm_backward", (partly, x), partly.shape, partly.dtype)
             return [gradient, None, *[unary("norm_backward", t) for t in parameters]]
 
@@ -111,7 +146,7 @@ class ColumnLinear:
             total = split.gathered(x)
             whole = _product(g, (*total.shape[:-1], weight.shape[1]), weight.shape[0])
             gradient = split.reduced(whole)
-            _accumulated(weight, g)
+            accumulated(weight, total, g, split.later)
             return [gradient, None, *[unary("sum", t) for t in biases]]
 
         node = record("Linear", (x, weight, *biases), (x,), backward)
@@ -131,7 +166,7 @@ class RowLinear:
         def backward(g: Tensor, x: Tensor) -> list[Gradient]:
             total = split.gathered(g)
             gradient = _product(total, x.shape, weight.shape[0])
-            _accumulated(weight, total)
+            accumulated(weight, x, total, split.later)
             return [gradient, None]
 
         node = record("Linear", (x, weight), (x,), backward)
@@ -139,7 +174,7 @@ class RowLinear:
         return attach(node, split.reduced(whole))
 
 
-def grouped(x: Tensor, weights: Tensor) -> Tensor:
+def grouped(x: Tensor, weights: Tensor, later: Later) -> Tensor:
     """Each expert's rows through its weight (Transformer Engine's `GroupedLinear`). Saves its input, and lets go of it when the
     weights' gradients are added up."""
     experts, outputs, inputs = weights.shape
@@ -148,8 +183,8 @@ def grouped(x: Tensor, weights: Tensor) -> Tensor:
     def backward(g: Tensor, x: Tensor) -> tuple[Gradient, Gradient]:
         gradient = empty(g.tape, x.shape, g.dtype, "grouped_gemm")
         g.tape.multiply(rows, inputs, outputs, g.dtype, experts, GROUPED)
-        g.tape.multiply(outputs, inputs, rows, g.dtype, experts, GROUPED, 8)  # added to `main_grad`
-        x.storage.release()
+        if not accumulated(weights, x, g, later):
+            x.storage.release()
         return gradient, None
 
     node = record("GroupedLinear", (x, weights), (x,), backward)
@@ -178,7 +213,7 @@ class OutputLayer:
         def backward(g: Tensor, x: Tensor) -> tuple[Gradient, Gradient]:
             gather(x)
             gradient = _product(g, whole, weight.shape[0])
-            _accumulated(weight, g)
+            accumulated(weight, x, g, None)
             return split.reduced(gradient), None
 
         node = record("OutputLayer", (x, weight), (x,), backward)
@@ -192,6 +227,17 @@ def _product(x: Tensor, shape: Shape, inner: int) -> Tensor:
     return empty(x.tape, shape, x.dtype, "gemm")
 
 
-def _accumulated(weight: Tensor, gradient: Tensor) -> None:
-    """A weight's gradient, added to its `main_grad` by the product."""
-    weight.tape.multiply(weight.shape[0], weight.shape[1], prod(gradient.shape[:-1]), weight.dtype, output_bytes=8)
+def accumulated(weight: Tensor, x: Tensor, gradient: Tensor, later: Later | None) -> bool:
+    """A weight's gradient, or one for each expert, added to `main_grad` by the product: now, or `later`, if it is on.
+
+    Says whether it was put off. `later` is None where no schedule puts it off.
+    """
+    *experts, outputs, inputs = weight.shape
+    count, kind = prod(experts), GROUPED if experts else "mm"
+    rows = prod(gradient.shape[:-1]) // count
+    product = partial(weight.tape.multiply, outputs, inputs, rows, gradient.dtype, count, kind, 8, later is not None)
+    if later is not None and later.on:
+        later.put(product, x, gradient)
+        return True
+    product()
+    return False

@@ -14,7 +14,7 @@ from estimator import dtypes
 from estimator.families.build import Builder
 from estimator.families.heads import Batch
 from estimator.megatron.ahead import PredictionLayer, rolled, scored
-from estimator.megatron.attention import HOPPER, SelfAttention
+from estimator.megatron.attention import HOPPER, Context, SelfAttention
 from estimator.megatron.config import Config
 from estimator.megatron.execution import MLP, Execution
 from estimator.megatron.experts import Dispatch, MoeLayer
@@ -27,7 +27,7 @@ from estimator.tape.checkpoint import reentrant_checkpoint
 from estimator.tape.collectives import Group, all_gather, reduce_scatter
 from estimator.tape.loss import embedding
 from estimator.tape.pointwise import add_scalar, mul, mul_scalar
-from estimator.tape.tape import COMMUNICATION
+from estimator.tape.tape import COMMUNICATION, Tape
 from estimator.tape.tensor import Tensor, empty, unary
 from estimator.tape.views import cat, clone, contiguous, reshape, split, transpose
 from estimator.units import MIB
@@ -40,16 +40,17 @@ GROUPED_STREAMS = 4
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a rank's part of a model is: which layers of the whole it has, and whether the first and the last stage's parts.
+    """Where a part of a model is: its number, which layers of the whole it has, and whether it is the first part or the last.
 
     `ahead`: layers after the last that predict tokens after the next one; whether they are recomputed.
     """
 
+    number: int
     layers: range
     first: bool
     last: bool
     tensor: Split
-    context: Group
+    context: Context
     dispatch: Dispatch
     how: Execution
     ahead: int = 0
@@ -97,15 +98,16 @@ def _summed(x: Tensor, group: Group) -> Tensor:
 
 
 class Stage:
-    """The part of a model that one rank has."""
+    """A part of a model that one rank has."""
 
-    def __init__(self, config: Config, build: Builder, place: Place, batch: Batch, loss: Loss):
+    def __init__(self, config: Config, build: Builder, place: Place, batch: Batch, loss: Loss, label: str = "layers"):
         self.config, self.place, self.batch = config, place, batch
+        self.number, self.first, self.last = place.number, place.first, place.last
         self.dtype, self.tape, self.loss = build.dtype, build.tape, loss
         self.embedding = Embedding(config, build, place.tensor) if place.first or (place.last and place.ahead) else None
         kinds = [config.sparse[i] for i in place.layers]
         edge = 0 if place.last else 1  # the gradient that the last layer gets is the schedule's, and outlives it
-        self.layers = build.layers(kinds, lambda sparse: self.layer(config, build, sparse), last=edge)
+        self.layers = build.layers(kinds, lambda sparse: self.layer(config, build, sparse), label, last=edge)
         if place.last:
             self.norm = Norm(build.parameter("decoder.final_layernorm.weight", (config.hidden,)), None)
             self.output_layer = OutputLayer(self.output_weight(build), place.tensor)
@@ -140,7 +142,7 @@ class Stage:
     @property
     def tokens(self) -> int:
         """Tokens of a sequence that are this rank's in attention's context."""
-        return self.batch.tokens // self.place.context.size
+        return self.batch.tokens // self.place.context.group.size
 
     def hidden(self, operation: str) -> Tensor:
         """New hidden states, as they pass from stage to stage."""
@@ -148,13 +150,9 @@ class Stage:
         return empty(self.tape, (tokens, self.batch.sequences, self.config.hidden), self.dtype, operation)
 
     def _lasting(self) -> list[Tensor]:
-        """What is made once and kept: rotary frequencies, cuBLAS's workspaces, and the buffer where the head gathers tokens."""
+        """What is made once and kept: rotary frequencies, and the buffer where the head gathers tokens."""
         tokens, tape = self.tokens, self.tape
-        config, hopper = self.config, tape.gpu.capability >= HOPPER
-        held = [empty(tape, (tokens, 1, 1, config.head_dim), dtypes.float32, "rotary_pos_emb")]
-        grouped = config.mixture is not None and any(config.sparse[i] for i in self.place.layers)
-        for _ in range(1 + (GROUPED_STREAMS if grouped else 0)):
-            held.append(empty(tape, (WORKSPACE_HOPPER if hopper else WORKSPACE,), dtypes.uint8, "cublas_workspace"))
+        held = [empty(tape, (tokens, 1, 1, self.config.head_dim), dtypes.float32, "rotary_pos_emb")]
         if self.place.last and self.place.tensor.sequence:
             with tape.counting(COMMUNICATION):
                 held.append(empty(tape, (tokens, self.batch.sequences, self.config.hidden), self.dtype, "global_memory_buffer"))
@@ -210,6 +208,12 @@ class Stage:
     def _loss_of(self, logits: Tensor, labels: Tensor) -> Tensor:
         losses = self.loss(logits, contiguous(transpose(labels, 0, 1)), self.place.tensor.group)
         return contiguous(transpose(losses, 0, 1))
+
+
+def workspaces(tape: Tape, grouped: bool) -> list[Tensor]:
+    """cuBLAS's, which a rank keeps once made; of `grouped` products, experts', one for each stream."""
+    size = WORKSPACE_HOPPER if tape.gpu.capability >= HOPPER else WORKSPACE
+    return [empty(tape, (size,), dtypes.uint8, "cublas_workspace") for _ in range(1 + GROUPED_STREAMS * grouped)]
 
 
 def _sum(x: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""A training job with Megatron-Core as a run on a tape: one rank of one pipeline stage."""
+"""A training job with Megatron-Core as a run on a tape: one rank of a pipeline."""
 
 from __future__ import annotations
 
@@ -11,15 +11,19 @@ from estimator.families.heads import Batch
 from estimator.families.layers import Checkpointing
 from estimator.job import CheckpointForm, Job, Parallelism, Training
 from estimator.megatron.ahead import PROJECTION
+from estimator.megatron.attention import Context
 from estimator.megatron.config import Config, config
 from estimator.megatron.execution import Execution, parts
 from estimator.megatron.experts import Dispatch
 from estimator.megatron.fp8 import Fp8
-from estimator.megatron.linear import Split
+from estimator.megatron.linear import Later, Split
 from estimator.megatron.losses import LOSSES
-from estimator.megatron.model import Place, Stage
-from estimator.megatron.schedule import in_flight, train
+from estimator.megatron.model import Place, Stage, workspaces
+from estimator.megatron.schedule import Rounds
+from estimator.megatron.step import train
 from estimator.parallel.megatron import MainParameters
+from estimator.parallel.pipeline import pipeline_of
+from estimator.parallel.schedules import FORWARD, INPUT, SPLIT, Action, Pipeline, waiting
 from estimator.parallel.topology import Topology
 from estimator.specs.spec import ModelSpec
 from estimator.tape.collectives import Group
@@ -40,44 +44,50 @@ def trace_megatron(
 ) -> Builder:
     """Play one step of a job on a new tape, for a rank of `topology.stage`; the builder has the tape and the parameters."""
     training, found = job.training, config(spec)
+    pipeline = pipeline_of(job).shortened()
     tape = Tape(gpu)
     tape.begin("load")
-    place = placed(found, topology, job.parallelism, training, gpu)
+    later = Later()
+    places = placed(found, topology, pipeline, job, gpu, later)
     assert precision.summed is not None
     data = Group("data", topology.data * topology.context)
     experts = Group("expert_data", topology.expert_data)
+    sharding = MainParameters(
+        tape,
+        precision.summed,
+        lambda name: experts if ".experts." in name else data,
+        topology.strategy == "zero1",
+        Group("pipeline", 2 if pipeline.schedule == "dualpipe" else 1),
+    )
     build = Builder(
         tape,
         precision.weights,
-        checkpointing=_recomputed(training, len(place.layers)),
-        sharding=MainParameters(
-            tape, precision.summed, lambda name: experts if ".experts." in name else data, topology.strategy == "zero1"
-        ),
+        checkpointing=_recomputed(training, len(places[0].layers)),
+        sharding=sharding,
         unrolled=unrolled,
     )
     batch = Batch(training.micro_batch_size, training.sequence_length, training.sequence_length)
-    stage = Stage(found, build, place, batch, LOSSES[training.loss])
+    labels = ["layers"] if len(places) == 1 else [f"chunks[{i}].layers" for i in range(len(places))]
+    chunks = [
+        Stage(found, build, place, batch, LOSSES[training.loss], label) for place, label in zip(places, labels, strict=True)
+    ]
+    held = workspaces(tape, found.mixture is not None and any(found.sparse[i] for place in places for i in place.layers))
     dummies = _dummies(build)
+    run = build.root(Stage.forward)
     found_optimizer = replace(optimizer(training, frozenset(), frozenset()), kept=alike(2 if "adam" in training.optimizer else 0))
-    steps = training.gradient_accumulation_steps
-    train(
-        build,
-        stage,
-        found_optimizer,
-        Group("pipeline", topology.pipeline),
-        in_flight(topology.stage, topology.pipeline, steps),
-        steps,
-        scaler(training, precision, build.parameters)(tape),
-    )
-    del dummies
+    loss_scaler = scaler(training, precision, build.parameters)(tape)
+    rounds = Rounds(chunks, run, pipeline, pipeline.actions(topology.stage), loss_scaler, later)
+    train(build, rounds, found_optimizer, unrolled)
+    del dummies, held
     return build
 
 
-def placed(found: Config, topology: Topology, asked: Parallelism, training: Training, gpu: Gpu) -> Place:
-    """Where the ranks of `topology.stage` are."""
-    layers = stages(found, topology.pipeline, asked)
-    split = Split(Group("tensor", topology.tensor), bool(asked.sequence))
-    last = topology.stage == topology.pipeline - 1
+def placed(found: Config, topology: Topology, pipeline: Pipeline, job: Job, gpu: Gpu, later: Later) -> list[Place]:
+    """Where the chunks of the ranks of `topology.stage` are."""
+    asked, training = job.parallelism, job.training
+    layers = stages(found, pipeline, asked)
+    split = Split(Group("tensor", topology.tensor), bool(asked.sequence), later)
+    context = Context(Group("context", topology.context), asked.context_exchange != "a2a")
     dispatch = Dispatch(
         Group("expert", topology.expert),
         Group("expert_tensor", topology.expert_tensor),
@@ -85,27 +95,23 @@ def placed(found: Config, topology: Topology, asked: Parallelism, training: Trai
         training.expert_imbalance,
     )
     how = Execution(_fp8(training, gpu), parts(training.activation_checkpointing))
-    return Place(
-        layers[topology.stage],
-        topology.stage == 0,
-        last,
-        split,
-        Group("context", topology.context),
-        dispatch,
-        how,
-        training.mtp_num_layers or 0,
-        training.activation_checkpointing == "full",
-    )
+    ahead = training.mtp_num_layers or 0, training.activation_checkpointing == "full"
+    return [
+        Place(i, layers[i], i == 0, i == pipeline.stages - 1, split, context, dispatch, how, *ahead)
+        for i in pipeline.held(topology.stage)
+    ]
 
 
-def stages(found: Config, count: int, asked: Parallelism) -> list[range]:
-    """The layers of each of so many pipeline stages."""
-    layers = len(found.sparse)
+def stages(found: Config, pipeline: Pipeline, asked: Parallelism) -> list[range]:
+    """The layers of each part of the model."""
+    layers, count = len(found.sparse), pipeline.stages
     if asked.pipeline_layers is None:
         if layers % count:
+            chunks = count // pipeline.ranks
+            of = f"{count} parts, {chunks} on each rank" if chunks > 1 else f"{count} stages"
             raise InvalidJob(
-                f"{layers} layers do not divide by {count} stages; use pipeline: "
-                f"{', '.join(str(n) for n in range(1, layers + 1) if layers % n == 0)}, or pipeline_layers",
+                f"{layers} layers do not divide by {of}; use pipeline: "
+                f"{', '.join(str(n) for n in range(1, layers + 1) if layers % (n * chunks) == 0) or 1}, or pipeline_layers",
                 "parallelism.pipeline",
             )
         return [range(i, i + layers // count) for i in range(0, layers, layers // count)]
@@ -118,13 +124,31 @@ def stages(found: Config, count: int, asked: Parallelism) -> list[range]:
     return [range(end - each, end) for each, end in zip(given, accumulate(given), strict=True)]
 
 
-def candidates(found: Config, topology: Topology, asked: Parallelism) -> list[int]:
-    """The stages one of which needs most: of those with the same layers the first, which holds most micro-batches."""
+def kinds(found: Config, pipeline: Pipeline, asked: Parallelism) -> list[tuple[object, ...]]:
+    """What the chunks of each rank have, and whether it passes on to itself; ranks of one kind compute and exchange the same."""
+    layers, last = stages(found, pipeline, asked), pipeline.stages - 1
+    each = [(tuple(found.sparse[i] for i in part), n == 0, n == last) for n, part in enumerate(layers)]
+    turning = pipeline.ranks - 1 if pipeline.turns else None
+    return [(rank == turning, *sorted(each[n] for n in pipeline.held(rank))) for rank in range(pipeline.ranks)]
+
+
+def candidates(found: Config, pipeline: Pipeline, asked: Parallelism) -> list[int]:
+    """The ranks one of which needs most: of those with the same layers the first, which holds most micro-batches; where weights'
+    gradients wait, too, all that hold other numbers of either."""
     seen: dict[object, int] = {}
-    for i, layers in enumerate(stages(found, topology.pipeline, asked)):
-        kind = tuple(found.sparse[layer] for layer in layers), i == 0, i == topology.pipeline - 1
-        seen.setdefault(kind, i)
+    for rank, kind in enumerate(kinds(found, pipeline, asked)):
+        held = frozenset(_highest(pipeline.actions(rank))) if pipeline.schedule in SPLIT else None
+        seen.setdefault((kind, held), rank)
     return list(seen.values())
+
+
+def _highest(actions: list[Action]) -> set[tuple[int, int]]:
+    """How many micro-batches wait for their backward passes, and for their weights' gradients, where no more of both do."""
+    now = {
+        (sum(n for (kind, _), n in each.items() if kind == FORWARD), sum(n for (kind, _), n in each.items() if kind == INPUT))
+        for each in waiting(actions)
+    }
+    return {one for one in now if not any(other != one and other[0] >= one[0] and other[1] >= one[1] for other in now)}
 
 
 def _recomputed(training: Training, layers: int) -> Checkpointing:

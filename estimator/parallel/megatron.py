@@ -34,14 +34,19 @@ Ranks = Callable[[str], Group]
 """The ranks that hold the same parameter, by its name."""
 
 
+ALONE = Group("pipeline")
+
+
 class MainParameters(Sharding):
-    """`gradients`: the type of the buffer (`grad_reduce_in_fp32`); `ranks` reduce it in place.
+    """`gradients`: the type of the buffer (`grad_reduce_in_fp32`); `ranks` reduce it in place, after those that have `copies` of
+    the same stages of a pipeline.
 
     `distributed`: each rank keeps and updates its part of the float32 copies, and gathers the others' weights after the step.
     """
 
-    def __init__(self, tape: Tape, gradients: DType, ranks: Ranks, distributed: bool):
+    def __init__(self, tape: Tape, gradients: DType, ranks: Ranks, distributed: bool, copies: Group = ALONE):
         self.tape = tape
+        self.copies = copies
         self.gradients = gradients
         self.ranks, self.distributed = ranks, distributed
         self.trained: list[Parameter] = []
@@ -88,6 +93,9 @@ class MainParameters(Sharding):
 
     def step(self, optimize: Callable[[], None]) -> None:
         """`main_grad.float()`: the buffer itself, or a float32 copy of each gradient, kept until the next step begins."""
+        if self.copies.size > 1:
+            nbytes = sum(buffer.nbytes for buffer in self.buffers)
+            self.tape.communicate("all_reduce", self.copies.name, self.copies.size, nbytes)
         self._exchange("reduce_scatter" if self.distributed else "all_reduce", gathered=False)
         copies = PerLayer(self.tape)
         with self.tape.counting(GRADIENT):

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from dataclasses import replace
 from fractions import Fraction
 
 from estimator.answer import Rank, Traffic
 from estimator.job import Job
 from estimator.megatron.config import config
-from estimator.megatron.plan import candidates, stages
-from estimator.megatron.schedule import in_flight
+from estimator.megatron.plan import candidates, kinds, stages
+from estimator.parallel.pipeline import check_pipeline, pipeline_of
+from estimator.parallel.schedules import in_flight
 from estimator.parallel.topology import Topology
 from estimator.playing import Play
 from estimator.specs.spec import ModelSpec
@@ -18,24 +19,36 @@ from estimator.tape.tape import Tape
 
 
 def ranks(job: Job, spec: ModelSpec, place: Topology, every: bool = False) -> list[Topology]:
-    """A rank of each pipeline stage that may need most, or of `every` one."""
+    """The ranks of a pipeline one of which needs most, or `every` one."""
     if place.pipeline == 1:
         return [place]
-    chosen = range(place.pipeline) if every else candidates(config(spec), place, job.parallelism)
+    check_pipeline(job)
+    chosen = range(place.pipeline) if every else candidates(config(spec), pipeline_of(job).shortened(), job.parallelism)
     return [replace(place, stage=i) for i in chosen]
 
 
+def alike(job: Job, spec: ModelSpec, place: Topology) -> list[Topology]:
+    """For every rank of a pipeline the first that computes and exchanges the same."""
+    if place.pipeline == 1:
+        return [place]
+    check_pipeline(job)
+    found = kinds(config(spec), pipeline_of(job), job.parallelism)
+    return [replace(place, stage=found.index(kind)) for kind in found]
+
+
 def described(job: Job, spec: ModelSpec, place: Topology, played: Play) -> Rank:
-    """What a rank of a stage holds."""
-    layers = stages(config(spec), place.pipeline, job.parallelism)[place.stage]
-    phases = played.phases
+    """What a rank of a pipeline holds."""
+    pipeline, phases = pipeline_of(job).shortened(), played.phases
+    layers, held = stages(config(spec), pipeline, job.parallelism), pipeline.held(place.stage)
+    chunks = [(layers[i][0], layers[i][-1]) if layers[i] else None for i in held]
     return Rank(
         stage=place.stage,
         gpus=place.gpus // place.pipeline,
-        layers=(layers[0], layers[-1]) if layers else None,
-        embedding=place.stage == 0,
-        output=place.stage == place.pipeline - 1,
-        micro_batches=in_flight(place.stage, place.pipeline, job.training.gradient_accumulation_steps),
+        layers=chunks[0],
+        chunks=chunks,
+        embedding=0 in held,
+        output=pipeline.stages - 1 in held,
+        micro_batches=in_flight(pipeline.actions(place.stage)),
         peak_bytes=phases.peak.peak_bytes,
         peak_phase=phases.peak.name,
         resident_bytes=phases.phases[1].start_bytes,
@@ -45,16 +58,19 @@ def described(job: Job, spec: ModelSpec, place: Topology, played: Play) -> Rank:
 def traffic(tape: Tape, micro_steps: int) -> list[Traffic]:
     """What is exchanged in a step, by operation, group and phase: in forward and backward once per micro-batch.
 
-    Of several occurrences of a phase on the tape the first stands for one micro-batch, and the later ones for the rest.
+    Of several occurrences of a phase on the tape the first stands for one micro-batch, and the later ones for the rest; in a
+    pipeline each for as many as it is counted for.
     """
-    occurrences = Counter(phase.name for phase in tape.phases)
+    passes: defaultdict[str, list[int | None]] = defaultdict(list)
+    for phase in tape.phases:
+        passes[phase.name].append(phase.passes)
     counts: defaultdict[tuple[str, str, int, str], Fraction] = defaultdict(Fraction)
     sizes: defaultdict[tuple[str, str, int, str], Fraction] = defaultdict(Fraction)
     for one in tape.traffic:
         kind = one.operation, one.group, one.ranks, one.phase
         times = Fraction(one.slot.total if one.slot else 1)
         if one.phase in ("forward", "backward"):
-            times *= _stands_for(one.later, occurrences[one.phase], micro_steps)
+            times *= _stands_for(one.later, passes[one.phase], micro_steps)
         counts[kind] += times
         sizes[kind] += times * one.nbytes
     return [
@@ -64,8 +80,8 @@ def traffic(tape: Tape, micro_steps: int) -> list[Traffic]:
     ]
 
 
-def _stands_for(later: bool, occurrences: int, micro_steps: int) -> Fraction:
-    """Micro-batches for which one of a phase's occurrences stands."""
-    if occurrences == 1:
-        return Fraction(micro_steps)
-    return Fraction(micro_steps - 1, occurrences - 1) if later else Fraction(1)
+def _stands_for(later: bool, passes: list[int | None], micro_steps: int) -> Fraction:
+    """Micro-batches for which one of a phase's occurrences stands, of which each is counted for so many passes."""
+    if len(passes) == 1 or any(count != 1 for count in passes):
+        return Fraction(micro_steps, max(1, sum(count or 0 for count in passes)))
+    return Fraction(micro_steps - 1, len(passes) - 1) if later else Fraction(1)

@@ -11,6 +11,17 @@ from estimator.parallel.tensor_checks import check_tensor
 from estimator.parallel.zeropp import check_plus_plus
 from estimator.specs.spec import DecoderSpec, ModelSpec
 
+MEGATRON_ONLY = (
+    "expert_tensor",
+    "sequence",
+    "pipeline_layers",
+    "pipeline_schedule",
+    "model_chunks",
+    "micro_batch_group",
+    "context_exchange",
+)
+"""Fields of a job's parallelism that its modules alone have."""
+
 
 @dataclass(frozen=True, slots=True)
 class Topology:
@@ -87,7 +98,7 @@ def _refuse(job: Job, spec: ModelSpec) -> None:
             raise NotModelled(
                 f"{name} parallelism is modelled for training with implementation: megatron only", f"parallelism.{name}"
             )
-    for field in ("expert_tensor", "sequence", "pipeline_layers"):
+    for field in MEGATRON_ONLY:
         if getattr(job.parallelism, field) is not None and not (trains and field == "sequence"):
             raise InvalidJob("only implementation: megatron has it: leave it out", f"parallelism.{field}")
     if trains:

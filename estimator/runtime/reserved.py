@@ -29,7 +29,8 @@ class Reserved:
 def reserved(tape: Tape, workspace: int, expandable: bool = False) -> Reserved:
     """Play a run into the allocator. `workspace`: bytes that cuBLAS keeps from the first product of a thread on."""
     run = _Run(tape, expandable)
-    phases = [(phase.name, fold.blocks) for phase, fold in zip(tape.phases, folded(tape), strict=True)]
+    course = zip(tape.phases, folded(tape), strict=True)
+    phases = [(phase.name, fold.blocks) for phase, fold in course if not phase.aside]
     loading = [block for name, blocks in phases if name == "load" for block in blocks]
     run.play(loading, skipped=OPTIMIZER_STATE)
     run.born.clear()

@@ -165,13 +165,13 @@ class Flops:
 
 
 def flops(tape: Tape, phase: str) -> Flops:
-    """The arithmetic of the first occurrence of a phase."""
+    """The arithmetic of a phase, of one micro-batch."""
     total = repeated = fp8 = 0
-    occurrences = max(1, sum(p.name == phase for p in tape.phases))
+    passes = tape.passes(phase)
     for work in tape.work:
         if work.phase == phase:
             count = work.flops * (work.slot.total if work.slot else 1)
             total += count
             repeated += count if work.repeated else 0
             fp8 += count if work.operation == SCALED_PRODUCT else 0
-    return Flops(total // occurrences, repeated // occurrences, fp8 // occurrences)
+    return Flops(total // passes, repeated // passes, fp8 // passes)

@@ -100,10 +100,16 @@ class Mark(NamedTuple):
 
 
 class Phase(NamedTuple):
-    """From event number `start` on, the run was in this phase; a phase can occur several times."""
+    """From event number `start` on, the run was in this phase; a phase can occur several times.
+
+    `passes`: micro-batches that it is counted for; none where it is a further part of a pass, or where nothing is counted (None).
+    `aside`: it is played to be counted, and is not the step's course.
+    """
 
     start: int
     name: str
+    passes: int | None = 1
+    aside: bool = False
 
 
 class Generating(NamedTuple):
@@ -123,7 +129,7 @@ class Recomputation(NamedTuple):
 
 class Work(NamedTuple):
     """One kernel: its floating-point operations and the bytes that it reads and writes, in this phase and slot; `repeated` if
-    forward had done them before.
+    forward had done them before, `late` if it makes a weight's gradient that a pipeline's schedule may put off.
 
     `form`: of a product its (count, m, n, k) and the type that it multiplies; of attention that never holds the scores
     (heads of all sequences, queries, keys, head size, whether keys behind a query are left out); else None. `source`: the
@@ -138,6 +144,7 @@ class Work(NamedTuple):
     slot: Slot | None
     repeated: bool
     source: int = 0
+    late: bool = False
 
 
 class Traffic(NamedTuple):
@@ -226,10 +233,10 @@ class Tape:
         self.stop: int | None = None
         """Events that count; what is freed later is only the symbolic run being cleared away."""
 
-    def begin(self, phase: str) -> None:
+    def begin(self, phase: str, passes: int | None = 1, aside: bool = False) -> None:
         """Start a phase, outside every slot."""
         self.slot = None
-        self.phases.append(Phase(len(self.events), phase))
+        self.phases.append(Phase(len(self.events), phase, passes, aside))
         self.marks.append(Mark(len(self.events), None))
         if self.host is not None:
             self.host.begin(phase)
@@ -298,10 +305,23 @@ class Tape:
             self.nested[slot] = Slot(slot.label, slot.repeat, parent, slot.stack, slot.start, slot.step)
         return self.nested[slot]
 
-    def compute(self, operation: str, flops: int, nbytes: int = 0, form: Form | None = None, source: int = 0) -> None:
+    @property
+    def counts(self) -> bool:
+        """Whether what is computed and exchanged is counted: not of what stands for several, or is played for its bytes."""
+        return self.outer is None and self.phases[-1].passes is not None
+
+    def passes(self, phase: str) -> int:
+        """Micro-batches that a phase is counted for, all its occurrences together; at least one."""
+        return max(1, sum(one.passes or 0 for one in self.phases if one.name == phase))
+
+    def compute(
+        self, operation: str, flops: int, nbytes: int = 0, form: Form | None = None, source: int = 0, late: bool = False
+    ) -> None:
         """Record a kernel's floating-point operations, and the bytes that it reads and writes."""
-        if self.outer is None:
-            self.work.append(Work(operation, flops, nbytes, form, self.phases[-1].name, self.slot, self.recomputing, source))
+        if self.counts:
+            self.work.append(
+                Work(operation, flops, nbytes, form, self.phases[-1].name, self.slot, self.recomputing, source, late)
+            )
 
     def multiply(
         self,
@@ -313,16 +333,17 @@ class Tape:
         operation: str = "mm",
         output_bytes: int | None = None,
         source: int = 0,
+        late: bool = False,
     ) -> None:
         """Record `count` matrix products [m, k] x [k, n] of operands of a type. `output_bytes`: what is read and written for each
         number of the result, if not one of the operands' type."""
         written = dtype.itemsize if output_bytes is None else output_bytes
         nbytes = count * ((m * k + k * n) * dtype.itemsize + m * n * written)
-        self.compute(operation, 2 * count * m * n * k, nbytes, ((count, m, n, k), dtype), source)
+        self.compute(operation, 2 * count * m * n * k, nbytes, ((count, m, n, k), dtype), source, late)
 
     def communicate(self, operation: str, group: str, ranks: int, nbytes: int, phase: str | None = None) -> None:
         """Record what the ranks of a group exchange: now, or in a `phase` that it counts in."""
-        if self.outer is None:
+        if self.counts:
             name = phase or self.phases[-1].name
             later = sum(one.name == name for one in self.phases) > 1
             self.traffic.append(Traffic(operation, group, ranks, nbytes, name, self.slot, later))

@@ -102,14 +102,14 @@ class Spent:
     kernels: float = 0.0
 
 
-def spent(works: Iterable[Work], clock: Clock, phase: str, occurrences: int) -> Spent:
-    """The kernels of a phase, all layers counted, in one of its `occurrences`."""
+def spent(works: Iterable[Work], clock: Clock, phase: str, passes: int) -> Spent:
+    """The kernels of a phase, all layers counted, in one of the `passes` that it stands for."""
     found = Spent()
     for work in works:
         if work.phase != phase:
             continue
         kind, seconds = clock.kernel(work)
-        times = (work.slot.total if work.slot else 1) / occurrences
+        times = (work.slot.total if work.slot else 1) / passes
         found.seconds[kind] += seconds * times
         found.kernels += times
     return found

@@ -65,10 +65,15 @@ class Pass:
             found[name] = found.get(name, 0.0) + seconds * case.exchange
         return found
 
+    def without(self, operation: str) -> Pass:
+        """All but the exchanges of an operation."""
+        exposed = {name: seconds for name, seconds in self.exposed.items() if not name.startswith(operation)}
+        return Pass(self.kernels, self.launches, self.hidden, exposed, self.last)
+
 
 def phase(tape: Tape, clock: Clock, wires: Wires, hidden: frozenset[str], name: str) -> Pass:
     """One pass of a phase. `hidden`: groups whose exchanges run beside kernels."""
-    times = max(1, sum(phase.name == name for phase in tape.phases))
+    times = tape.passes(name)
     computed = spent(tape.work, clock, name, times)
     moved = exchanged(tape.traffic, wires, name, times)
     named = {kind: f"{kind[0]} ({kind[1]})" for kind in moved.seconds}

@@ -1,8 +1,9 @@
 """How long a training step takes: its kernels, what ranks exchange, the pipeline's bubble, the optimizer.
 
-    step = first passes through all stages + (micro-batches - 1) · slowest stage + optimizer
+    step = micro-batches · slowest stage + bubble + optimizer
 
-A stage's pass is forward and backward of one micro-batch (timing/passes.py); what passes twice in the sum is what 1F1B hides.
+A stage's pass is forward and backward of one micro-batch (timing/passes.py). The bubble is what a pipeline's schedule takes
+beyond its slowest rank's passes (timing/pipeline.py).
 """
 
 from __future__ import annotations
@@ -16,18 +17,22 @@ from estimator import catalogue
 from estimator.answer import Time
 from estimator.facts import MeasuredFact
 from estimator.job import Job
+from estimator.parallel.pipeline import pipeline_of
+from estimator.parallel.schedules import BACKWARD, FORWARD, INPUT, WEIGHT, Pipeline
 from estimator.playing import Play
 from estimator.tape.replay import flops
 from estimator.timing.curves import memory_seconds, peak
 from estimator.timing.exchange import Wires
-from estimator.timing.kernels import ATTENTION, MEMORY, PRODUCTS, Clock
+from estimator.timing.kernels import ATTENTION, MEMORY, PRODUCTS, Clock, spent
 from estimator.timing.measured import Curves
 from estimator.timing.optimizer import optimizer_bytes
 from estimator.timing.passes import Case, Parts, Pass, phase, total
+from estimator.timing.pipeline import makespan
 from estimator.timing.times import Work, answered
 
 FILE = Path(__file__).parent / "efficiency.yaml"
 OPTIMIZER, BUBBLE = "optimizer", "pipeline bubble"
+RECEIVE = "receive"
 BESIDE = {
     "ddp": frozenset({"data"}),
     "fsdp1": frozenset({"data"}),
@@ -45,40 +50,61 @@ def efficiencies() -> dict[str, MeasuredFact]:
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """One pipeline stage: forward and backward of a micro-batch, what comes once in a step, and the FLOPs of a pass."""
+    """One rank of a pipeline: forward and backward of a micro-batch, in all of its chunks, and what comes once in a step.
 
-    passes: tuple[Pass, ...]
+    `late`: of backward, the weights' gradients that a schedule may put off. `transfer`: seconds in which a hidden state comes
+    from another rank beside other passes; 0 where a pass waits for it, and has it in its own time. `flops`: of a micro-batch.
+    """
+
+    forward: Pass
+    backward: Pass
     once: Pass
+    late: Pass
+    transfer: float
     flops: int
     repeated: int
 
     def each(self, case: Case) -> Parts:
-        return total((1, one.parts(case)) for one in self.passes)
+        return total((1, one.parts(case)) for one in (self.forward, self.backward))
+
+    def seconds(self, case: Case, chunks: int) -> dict[str, float]:
+        """Of each kind of pass of a chunk, if all chunks are alike."""
+        forward, backward, late = (_sum(one.parts(case)) / chunks for one in (self.forward, self.backward, self.late))
+        return {FORWARD: forward, BACKWARD: backward, INPUT: backward - late, WEIGHT: late}
 
 
 def stage(job: Job, play: Play, clock: Clock, wires: Wires) -> Stage:
-    """What a played stage takes."""
+    """What a played rank takes."""
     tape, strategy = play.build.tape, wires.place.strategy
     hidden = frozenset() if job.training.implementation == "megatron" else BESIDE.get(strategy, frozenset())
-    passes = tuple(phase(tape, clock, wires, hidden, name) for name in ("forward", "backward"))
+    forward, backward = (phase(tape, clock, wires, hidden, name) for name in ("forward", "backward"))
+    transfer = 0.0
+    if job.parallelism.pipeline_schedule == "interleaved":  # receives one pass ahead (`overlap_p2p_comm`)
+        transfer = next((wires.seconds(one) for one in tape.traffic if one.operation == RECEIVE), 0.0)
+        forward, backward = (one.without(RECEIVE) for one in (forward, backward))
     once = phase(tape, clock, wires, frozenset(), "optimizer_step")
     step = memory_seconds(clock.curves, clock.card, optimizer_bytes(job.training, play.build.parameters, tape))
     once = Pass({**once.kernels, MEMORY: once.kernels[MEMORY] + step}, once.launches, once.hidden, once.exposed, once.last)
+    put_off = spent((one for one in tape.work if one.late), clock, "backward", tape.passes("backward"))
+    late = Pass(put_off.seconds, 0, {}, {}, 0)
     done = [flops(tape, name) for name in ("forward", "backward")]
-    return Stage(passes, once, sum(one.total for one in done), sum(one.repeated for one in done))
+    return Stage(forward, backward, once, late, transfer, sum(one.total for one in done), sum(one.repeated for one in done))
 
 
-def spread(stages: Sequence[Stage], micro_batches: int, case: Case) -> Parts:
+def spread(stages: Sequence[Stage], pipeline: Pipeline, micro_batches: int, case: Case) -> Parts:
     """Seconds of a step, by what they go to: those of the slowest stage, and the bubble in which it waits for others."""
     each = [one.each(case) for one in stages]
     once = [one.once.parts(case) for one in stages]
     slowest, last = max(each, key=_sum), max(once, key=_sum)
     found = total([(micro_batches, slowest)])
-    for name, seconds in last.items():
-        kind = OPTIMIZER if name in (PRODUCTS, ATTENTION, MEMORY) else name
-        found[kind] = found.get(kind, 0.0) + seconds
     if len(stages) > 1:
-        found[BUBBLE] = sum(map(_sum, each)) - _sum(slowest)
+        chunks = 1 if pipeline.schedule == "dualpipe" else pipeline.chunks  # a micro-batch passes one of a rank's
+        seconds = [one.seconds(case, chunks) for one in stages]
+        transfer = max(one.transfer for one in stages) * case.exchange
+        found[BUBBLE] = makespan(pipeline, seconds, transfer) - _sum(found)
+    for name, seconds_once in last.items():
+        kind = OPTIMIZER if name in (PRODUCTS, ATTENTION, MEMORY) else name
+        found[kind] = found.get(kind, 0.0) + seconds_once
     return {name: seconds for name, seconds in found.items() if seconds > 0}
 
 
@@ -112,7 +138,8 @@ def cases(curves: Curves) -> tuple[Case, Case, Case]:
 def training_time(job: Job, stages: Sequence[Stage], clock: Clock, compute: str, gpus: int, data: int) -> Time:
     """The time of one optimizer step of a job on `gpus`, in `data` parallel ranks, whose stages are these."""
     steps = job.training.gradient_accumulation_steps
-    low, expected, high = (spread(stages, steps, case) for case in cases(clock.curves))
+    pipeline = pipeline_of(job)
+    low, expected, high = (spread(stages, pipeline, steps, case) for case in cases(clock.curves))
     tokens = job.training.tokens_per_pass * steps * data
     done, again = (sum(counts) * steps / len(stages) for counts in zip(*[(s.flops, s.repeated) for s in stages], strict=True))
     work = Work(tokens, gpus, done, again, peak(clock.card, compute))
