@@ -21,7 +21,7 @@ from estimator.tape.replay import flops
 from estimator.timing.curves import memory_seconds, peak
 from estimator.timing.exchange import Wires
 from estimator.timing.kernels import ATTENTION, MEMORY, PRODUCTS, Clock
-from estimator.timing.measured import Curves
+from estimator.timing.measured import Curves, under_load
 from estimator.timing.optimizer import optimizer_bytes
 from estimator.timing.passes import Case, Parts, Pass, phase, total
 from estimator.timing.times import Work, answered
@@ -94,14 +94,17 @@ def cases(curves: Curves) -> tuple[Case, Case, Case]:
     attention = next(iter(next(iter(curves.attention.values())).values()))["forward"].range
     memory = tuple(curves.memory.share / share for share in reversed(curves.memory.range))
     exchanges = curves.collectives["all_gather"].spread.factor
+    load = under_load(curves.name)
+    slower = (load.low, load.value, load.high) if load else (1.0, 1.0, 1.0)
 
     def case(name: str, at: int, taken: float | None, launch: float) -> Case:
         wide = curves.widen[at]
-        factors = {PRODUCTS: products[at] * wide, ATTENTION: attention[at] * wide, MEMORY: memory[at] * wide}
+        hot = wide * slower[2 * at]
+        factors = {PRODUCTS: products[at] * hot, ATTENTION: attention[at] * wide, MEMORY: memory[at] * wide}
         return Case(name, factors, exchanges[at] * wide, launch * 1e-6, taken)
 
     launch, taken = known["launch"], known["taken_by_exchange"]
-    plain = dict.fromkeys((PRODUCTS, ATTENTION, MEMORY), 1.0)
+    plain = {PRODUCTS: slower[1], ATTENTION: 1.0, MEMORY: 1.0}
     return (
         case("low", 0, taken.low, launch.low),
         Case("expected", plain, 1.0, launch.value * 1e-6, taken.value),
