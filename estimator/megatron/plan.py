@@ -29,13 +29,14 @@ from estimator.training.recomputation import checkpointing
 from estimator.training.scaling import scaler
 
 OUTPUT = "output_layer"
+SELECTIVE = "selective"
 
 
 def trace_megatron(
     job: Job, spec: ModelSpec, topology: Topology, precision: Recipe, gpu: Gpu = AMPERE, unrolled: bool = False
 ) -> Builder:
     """Play one step of a job on a new tape, for a rank of `topology.stage`; the builder has the tape and the parameters."""
-    training, found = job.training, config(spec)
+    training, found = job.training, _asked(config(spec), job.training)
     tape = Tape(gpu)
     tape.begin("load")
     place = placed(found, topology, job.parallelism, training)
@@ -67,6 +68,14 @@ def trace_megatron(
     )
     del dummies
     return build
+
+
+def _asked(found: Config, training: Training) -> Config:
+    """With the way of attention that was asked for."""
+    if found.classic is None:
+        return found
+    selective = training.activation_checkpointing == SELECTIVE
+    return replace(found, classic=replace(found.classic, eager=training.attention == "eager", selective=selective))
 
 
 def placed(found: Config, topology: Topology, asked: Parallelism, training: Training) -> Place:
@@ -114,6 +123,8 @@ def candidates(found: Config, topology: Topology, asked: Parallelism) -> list[in
 
 def _recomputed(training: Training, layers: int) -> Checkpointing:
     """Megatron-Core recomputes with re-entrance (core/tensor_parallel/random.py, `CheckpointFunction`)."""
+    if training.activation_checkpointing == SELECTIVE:
+        return Checkpointing()
     return replace(checkpointing(training, layers), reentrant=True)
 
 
@@ -152,7 +163,6 @@ def check(job: Job, spec: ModelSpec, topology: Topology) -> None:
         "objective": None,
         "evaluation": None,
         "trainable": "all",
-        "attention": "sdpa",
         "attention_mask": "none",
         "gradient_clipping": False,
         "optimizer_in_backward": False,
@@ -160,6 +170,8 @@ def check(job: Job, spec: ModelSpec, topology: Topology) -> None:
         "autocast": False,
         "dtypes": None,
     }
+    if found.classic is None or training.attention != "eager" or topology.context > 1:
+        usual["attention"] = "sdpa"
     for name, value in usual.items():
         if getattr(training, name) != value:
             raise NotModelled("not modelled with implementation: megatron; leave it out", f"training.{name}")
@@ -183,5 +195,5 @@ def check(job: Job, spec: ModelSpec, topology: Topology) -> None:
             "Megatron-Core's recomputation is modelled for none, full, {layers: m} and {segments: n}",
             "training.activation_checkpointing",
         )
-    if recomputed == "selective":
+    if recomputed == SELECTIVE and found.classic is None:
         raise NotModelled("selective is not modelled with implementation: megatron yet", "training.activation_checkpointing")
