@@ -1,10 +1,15 @@
-"""Published training runs beside ours: how fast each was, and what we say of its job."""
+"""Published training runs beside ours: how fast each was, and what we say of its job.
+
+`python -m tests.published` prints docs/time.md's table, and the runs that are furthest off.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
+from statistics import median
 from typing import Any, NamedTuple
 
 import yaml
@@ -62,3 +67,30 @@ def published() -> Iterator[Run]:
             parts = {part: {**base.get(part, {}), **run.get(part, {})} for part in ("training", "parallelism")}
             job = {"model": model, "hardware": hardware, **parts}
             yield Run(group["name"], run["name"], job, run.get("tokens_per_second_per_gpu"), run.get("step_seconds"))
+
+
+def main() -> None:
+    """By group: runs, median of the errors with their sign, median, nine tenths and largest of their sizes."""
+    groups: defaultdict[str, list[tuple[float, str]]] = defaultdict(list)
+    for run in published():
+        error = run.error()
+        groups[run.group].append((error, run.name))
+        groups["all"].append((error, f"{run.group}: {run.name}"))
+    groups["all"] = groups.pop("all")
+    print("| runs | number | with sign | median | nine tenths within | largest |\n| --- | --- | --- | --- | --- | --- |")
+    for name, found in groups.items():
+        print(_row(name, found))
+    for error, name in sorted(groups["all"], key=lambda one: -abs(one[0]))[:15]:
+        print(f"{error:+.1%} {name}")
+
+
+def _row(name: str, found: Sequence[tuple[float, str]]) -> str:
+    sizes = sorted(abs(error) for error, _ in found)
+    worst, which = max(found, key=lambda one: abs(one[0]))
+    tenths = sizes[min(len(sizes) - 1, int(0.9 * len(sizes)))]
+    signed = median(error for error, _ in found)
+    return f"| {name} | {len(found)} | {signed:+.1%} | {median(sizes):.1%} | {tenths:.1%} | {worst:+.1%}, {which} |"
+
+
+if __name__ == "__main__":
+    main()
