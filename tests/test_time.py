@@ -66,6 +66,7 @@ def test_parts_sum_to_the_step_and_lie_in_its_range() -> None:
         ({"gpu": "a100-80gb"}, {"gpu": "h100"}),
         ({"optimizer_implementation": "foreach"}, {"optimizer_implementation": "fused"}),
         ({"attention": "eager"}, {"attention": "sdpa"}),
+        ({"attention": "flash_attention_triton"}, {"attention": "flash_attention_2"}),
         ({"gpus": 8, "parallelism": {"strategy": "ddp"}}, {}),
     ],
 )
