@@ -124,7 +124,9 @@ def training_time(job: Job, stages: Sequence[Stage], clock: Clock, compute: str,
 
 def _reason(curves: Curves) -> str:
     where = f"measured on {curves.borrowed_from}, not on this card, " if curves.borrowed_from else ""
+    load = under_load(curves.name)
+    slowed = f"products take {load.value:g} times as long in training as alone; " if load else ""
     return (
-        f"kernels {where}as fast as the fastest tenth of what was measured or as slow as the slowest; exchanges hidden as far as "
-        "they can be, or not at all"
+        f"{slowed}kernels {where}as fast as the fastest tenth of what was measured or as slow as the slowest; exchanges hidden "
+        "as far as they can be, or not at all"
     )
