@@ -66,6 +66,7 @@ def test_parts_sum_to_the_step_and_lie_in_its_range() -> None:
         ({"gpu": "a100-80gb"}, {"gpu": "h100"}),
         ({"optimizer_implementation": "foreach"}, {"optimizer_implementation": "fused"}),
         ({"attention": "eager"}, {"attention": "sdpa"}),
+        ({"attention": "flash_attention_triton"}, {"attention": "flash_attention_2"}),
         ({"gpus": 8, "parallelism": {"strategy": "ddp"}}, {}),
     ],
 )
@@ -88,3 +89,8 @@ def test_a_card_without_curves_is_timed_by_shares() -> None:
 
 def test_a_card_that_borrows_curves_says_whose() -> None:
     assert "measured on" in time_of("a40").range_reason
+
+
+def test_a_card_whose_clock_sinks_says_so() -> None:
+    assert "products take" in time_of("h100").range_reason
+    assert "products take" not in time_of("a100-80gb").range_reason

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from estimator import dtypes
+from estimator.tape.attention import TRITON, flash
 from estimator.tape.flash3 import flash_3
 from estimator.tape.math_attention import repeat_heads
 from estimator.tape.matmul import matmul
@@ -45,6 +46,8 @@ class Attention:
             return self._eager(q, k, v, mask, bias)
         if self.implementation == "flash_attention_3":
             return contiguous(transpose(flash_3(q, k, v, self.causal), 1, 2)), None
+        if self.implementation == "flash_attention_triton":
+            return contiguous(transpose(flash(q, k, v, self.causal, TRITON), 1, 2)), None
         if bias is not None:
             mask = _position_bias(bias, self.causal)
         return contiguous(transpose(sdpa(q, k, v, mask, self.dropout, self.causal), 1, 2)), None

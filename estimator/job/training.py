@@ -139,7 +139,10 @@ class Training(Part):
     gradient_clipping: bool = Field(False, description="clip gradients by their norm (torch.nn.utils.clip_grad_norm_)")
     expandable_segments: bool = Field(False, description="PYTORCH_ALLOC_CONF=expandable_segments:True")
     zero_grad_to_none: bool = Field(True, description="free gradients between steps (optimizer.zero_grad(set_to_none=True))")
-    attention: Literal["eager", "sdpa", "flash_attention_2", "flash_attention_3"] = "sdpa"
+    attention: Literal["eager", "sdpa", "flash_attention_2", "flash_attention_3", "flash_attention_triton"] = Field(
+        "sdpa",
+        description="how attention runs; flash_attention_triton: flash-attn 1's kernel in Triton, which llm-foundry ran",
+    )
     attention_mask: Literal["none", "padding", "packed"] = Field(
         "none",
         description="whether sequences are padded, so that the batch has a mask of its own, or documents are packed in one",

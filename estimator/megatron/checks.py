@@ -6,7 +6,7 @@ from estimator.errors import InvalidJob, NotModelled
 from estimator.job import CheckpointForm, Job
 from estimator.job.fp8 import Fp8
 from estimator.megatron.config import Config, config
-from estimator.megatron.execution import LAYER_NORM, MOE_ACTIVATION, PARTS, UP_PROJECTION, parts
+from estimator.megatron.execution import CORE_ATTENTION, LAYER_NORM, MOE_ACTIVATION, PARTS, UP_PROJECTION, parts
 from estimator.megatron.losses import LOSSES
 from estimator.parallel.pipeline import TWO, check_pipeline
 from estimator.parallel.schedules import SPLIT
@@ -52,7 +52,6 @@ def check(job: Job, spec: ModelSpec, topology: Topology, gpu: Gpu) -> None:
         "objective": None,
         "evaluation": None,
         "trainable": "all",
-        "attention": "sdpa",
         "attention_mask": "none",
         "gradient_clipping": False,
         "optimizer_in_backward": False,
@@ -61,6 +60,10 @@ def check(job: Job, spec: ModelSpec, topology: Topology, gpu: Gpu) -> None:
         "dtypes": None,
         "float8": None,
     }
+    if found.classic is None or training.attention != "eager" or topology.context > 1:
+        usual["attention"] = "sdpa"
+    if found.classic is not None:
+        _check_classic(job)
     for name, value in usual.items():
         if getattr(training, name) != value:
             raise NotModelled("not modelled with implementation: megatron; leave it out", f"training.{name}")
@@ -130,6 +133,20 @@ def _check_context(found: Config, topology: Topology, exchange: str | None) -> N
         raise InvalidJob(
             f"{groups} key heads of a rank do not divide by context {topology.context}; context_exchange: p2p needs no such",
             "parallelism.context",
+        )
+
+
+def _check_classic(job: Job) -> None:
+    """What is not modelled of the classic GPT."""
+    training, schedule = job.training, job.parallelism.pipeline_schedule
+    for name, given in (("fp8", training.fp8), ("mtp_num_layers", training.mtp_num_layers)):
+        if given:
+            raise NotModelled("not modelled with LayerNorm, biases and GELU yet: leave it out", f"training.{name}")
+    if parts(training.activation_checkpointing) - {CORE_ATTENTION}:
+        raise NotModelled("of a GPT-2 Megatron-Core's selective recomputation is modelled for core_attn", f"{FIELD}.modules")
+    if job.parallelism.pipeline > 1 and schedule in SPLIT:
+        raise NotModelled(
+            f"{schedule} is not modelled with LayerNorm, biases and GELU yet; write 1f1b", "parallelism.pipeline_schedule"
         )
 
 

@@ -14,6 +14,7 @@ VOCABULARY_STEP = 128
 DENSE = ("llama", "mistral", "qwen2", "qwen3")
 MIXTURES = ("mixtral", "qwen2_moe", "qwen3_moe")
 LATENT = ("deepseek_v2", "deepseek_v3")
+CLASSIC = ("gpt2",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +40,22 @@ class Mixture:
 
 
 @dataclass(frozen=True, slots=True)
+class Classic:
+    """Megatron-LM's GPT: rows of learned positions, and probabilities of dropout. `eager`: attention
+    holds its scores (`DotProductAttention`). `selective`: attention between its products is recomputed by itself."""
+
+    positions: int
+    hidden_dropout: float
+    attention_dropout: float
+    embedding_dropout: float
+    eager: bool = False
+    selective: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Config:
-    """A decoder with RMSNorm, rotary positions and gated feed-forward layers. `sparse`: whether each layer is a mixture."""
+    """A decoder with RMSNorm, rotary positions and gated feed-forward layers, unless it is `classic`. `sparse`: whether each
+    layer is a mixture."""
 
     hidden: int
     heads: int
@@ -54,6 +69,7 @@ class Config:
     qk_norm: bool = False
     mixture: Mixture | None = None
     latent: Latent | None = None
+    classic: Classic | None = None
 
     def rows(self, tensor: int) -> int:
         """Rows of the embedding of each of so many ranks."""
@@ -63,12 +79,14 @@ class Config:
 
 def config(spec: ModelSpec) -> Config:
     """The config of a spec. Raises `NotModelled` for architectures that are not Megatron's, or not modelled."""
-    known = (*DENSE, *MIXTURES, *LATENT)
+    known = (*DENSE, *MIXTURES, *LATENT, *CLASSIC)
     if not isinstance(spec, DecoderSpec) or spec.model_type not in known:
         raise NotModelled(
             f"{spec.model_type} models are not modelled as Megatron-Core builds them; {', '.join(known)} are",
             "training.implementation",
         )
+    if spec.model_type in CLASSIC:
+        return _classic(spec)
     if spec.hidden_act != "silu":
         raise NotModelled(f"gated layers with {spec.hidden_act} are not modelled as Megatron-Core has them", "model")
     shape: Any = spec
@@ -88,6 +106,24 @@ def config(spec: ModelSpec) -> Config:
         qk_norm=getattr(spec, "qk_norm", False),
         mixture=_mixture(shape) if isinstance(spec, MoeSpec) else None,
         latent=_latent(shape),
+    )
+
+
+def _classic(spec: Any) -> Config:
+    """GPT-2 as Megatron-LM builds it (`--normalization LayerNorm`, learned positions, biases, GELU)."""
+    if not spec.hidden_act.startswith("gelu"):
+        raise NotModelled(f"{spec.hidden_act} is not modelled as Megatron-Core has it beside LayerNorm: write gelu", "model")
+    heads = spec.num_attention_heads
+    return Config(
+        hidden=spec.hidden_size,
+        heads=heads,
+        groups=heads,
+        head_dim=spec.hidden_size // heads,
+        width=spec.intermediate_size,
+        vocabulary=spec.vocab_size,
+        tied=spec.tie_word_embeddings,
+        sparse=(False,) * spec.num_hidden_layers,
+        classic=Classic(spec.max_position_embeddings, spec.resid_pdrop, spec.attention_dropout, spec.embd_pdrop),
     )
 
 

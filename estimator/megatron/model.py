@@ -15,6 +15,7 @@ from estimator.families.build import Builder
 from estimator.families.heads import Batch
 from estimator.megatron.ahead import PredictionLayer, rolled, scored
 from estimator.megatron.attention import HOPPER, Context, SelfAttention
+from estimator.megatron.classic import Layer, Positions, layer_norm
 from estimator.megatron.config import Config
 from estimator.megatron.execution import MLP, Execution
 from estimator.megatron.experts import Dispatch, MoeLayer
@@ -62,10 +63,19 @@ class Embedding:
 
     def __init__(self, config: Config, build: Builder, ranks: Split):
         self.ranks = ranks
+        self.positions: Positions | None = None
         rows = config.rows(ranks.group.size)
         self.weight = build.parameter("embedding.word_embeddings.weight", (rows, config.hidden), tokens=True)
+        if config.classic is not None:
+            self.positions = Positions(config.classic, config.hidden, build, ranks)
 
     def __call__(self, ids: Tensor) -> Tensor:
+        if self.positions is not None:
+            return self.positions(self.words(ids, False))
+        return self.words(ids, self.ranks.sequence)
+
+    def words(self, ids: Tensor, sequence: bool) -> Tensor:
+        """Without positions; `sequence`: of this rank's tokens only."""
         ranks = self.ranks
         if ranks.group.size == 1:
             return contiguous(transpose(embedding(self.weight, ids), 0, 1))
@@ -74,7 +84,7 @@ class Embedding:
         rows = _masked(embedding(self.weight, masked), mask)
         by_token = contiguous(transpose(rows, 0, 1))
         del rows
-        if not ranks.sequence:
+        if not sequence:
             return _summed(by_token, ranks.group)
         return clone(_scattered(by_token, ranks.group))
 
@@ -109,14 +119,18 @@ class Stage:
         edge = 0 if place.last else 1  # the gradient that the last layer gets is the schedule's, and outlives it
         self.layers = build.layers(kinds, lambda sparse: self.layer(config, build, sparse), label, last=edge)
         if place.last:
-            self.norm = Norm(build.parameter("decoder.final_layernorm.weight", (config.hidden,)), None)
+            last_norm = "decoder.final_layernorm"
+            plain = Norm(build.parameter(f"{last_norm}.weight", (config.hidden,)), None) if config.classic is None else None
+            self.norm = plain or layer_norm(build, last_norm, config.hidden)
             self.output_layer = OutputLayer(self.output_weight(build), place.tensor)
         self.ahead = [self._ahead(config, build) for _ in range(place.ahead if place.last else 0)]
         self.held = self._lasting()
 
-    def layer(self, config: Config, build: Builder, sparse: bool) -> TransformerLayer:
+    def layer(self, config: Config, build: Builder, sparse: bool) -> TransformerLayer | Layer:
         """A layer of its kind."""
         place = self.place
+        if config.classic is not None:
+            return Layer(config.classic, config, build, place.tensor, place.context)
         latent, mixture = config.latent, config.mixture
         attention = (
             SelfAttention(config, build, place.tensor, place.context, place.how)

@@ -13,7 +13,7 @@ from estimator.job import CheckpointForm, Job, Parallelism, Training
 from estimator.megatron.ahead import PROJECTION
 from estimator.megatron.attention import Context
 from estimator.megatron.config import Config, config
-from estimator.megatron.execution import Execution, parts
+from estimator.megatron.execution import CORE_ATTENTION, Execution, parts
 from estimator.megatron.experts import Dispatch
 from estimator.megatron.fp8 import Fp8
 from estimator.megatron.linear import Later, Split
@@ -43,7 +43,7 @@ def trace_megatron(
     job: Job, spec: ModelSpec, topology: Topology, precision: Recipe, gpu: Gpu = AMPERE, unrolled: bool = False
 ) -> Builder:
     """Play one step of a job on a new tape, for a rank of `topology.stage`; the builder has the tape and the parameters."""
-    training, found = job.training, config(spec)
+    training, found = job.training, _asked(config(spec), job.training)
     pipeline = pipeline_of(job).shortened()
     tape = Tape(gpu)
     tape.begin("load")
@@ -80,6 +80,14 @@ def trace_megatron(
     train(build, rounds, found_optimizer, unrolled)
     del dummies, held
     return build
+
+
+def _asked(found: Config, training: Training) -> Config:
+    """With the way of attention that was asked for."""
+    if found.classic is None:
+        return found
+    selective = CORE_ATTENTION in parts(training.activation_checkpointing)
+    return replace(found, classic=replace(found.classic, eager=training.attention == "eager", selective=selective))
 
 
 def placed(found: Config, topology: Topology, pipeline: Pipeline, job: Job, gpu: Gpu, later: Later) -> list[Place]:

@@ -38,7 +38,7 @@ class Kernel(NamedTuple):
     gradients_by_token: bool
 
 
-def flash(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Tensor:
+def flash(q: Tensor, k: Tensor, v: Tensor, causal: bool, kernel: Kernel | None = None) -> Tensor:
     """FlashAttention-2, in half precision; keys and values may have fewer heads.
 
     Saves q, k, v, its output, a float32 log-sum-exp per query, and the state of the random numbers. Head sizes are padded
@@ -48,7 +48,7 @@ def flash(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Tensor:
     size = q.shape[-1]
     q, k, v = cast_all(q, k, v)
     q, k, v = pad_last(q, 8), pad_last(k, 8), pad_last(v, 8)
-    out = fused(FLASH, (q, k, v), q.shape[:3], [(2,), ()], causal=causal)
+    out = fused(kernel or FLASH, (q, k, v), q.shape[:3], [(2,), ()], causal=causal)
     return out if out.shape[-1] == size else narrow(out, -1, size)
 
 
@@ -156,6 +156,8 @@ def rounded(count: int, step: int) -> int:
 
 FLASH = Kernel("flash_attention", False, True, _held_by_flash, gradients_by_token=False)
 CUDNN = Kernel("cudnn_attention", False, False, _held_by_cudnn, gradients_by_token=False)
+TRITON = FLASH._replace(name="triton_attention")
+"""flash-attn 1's kernel in Triton (flash_attn/flash_attn_triton.py): what it keeps is counted as FLASH's."""
 EFFICIENT = Kernel("efficient_attention", True, True, _held_by_efficient, gradients_by_token=True)
 
 

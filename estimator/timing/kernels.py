@@ -13,7 +13,7 @@ from estimator.dtypes import BY_NAME, DType
 from estimator.hardware.accelerator import Accelerator
 from estimator.tape.tape import GROUPED, PACKED, Work
 from estimator.timing.curves import DTYPES, attention_seconds, decode_seconds, matmul_seconds, memory_seconds
-from estimator.timing.measured import Curves, Direction
+from estimator.timing.measured import Curves, Direction, shared
 
 PRODUCTS, ATTENTION, MEMORY = KINDS = ("matrix products", "attention", "memory-bound kernels")
 """What a kernel's time is spent on."""
@@ -23,9 +23,10 @@ KERNELS = {
     "flash_attention_3": "flash3",
     "cudnn_attention": "cudnn",
     "efficient_attention": "efficient",
+    "triton_attention": "triton",
 }
 """Attention's operations on the tape, as curves name their kernels."""
-SUBSTITUTES = {"flash3": "flash2", "cudnn": "flash2", "efficient": "flash2"}
+SUBSTITUTES = {"flash3": "flash2", "cudnn": "flash2", "efficient": "flash2", "triton": "flash2"}
 """Whose curve a kernel takes that was not measured on a card."""
 BACKWARD = "_backward"
 TYPES = {"float8_e4m3fn": "fp8", "float8_e5m2": "fp8", "uint8": "int8"}
@@ -88,10 +89,11 @@ class Clock:
         return "tf32" if self.tf32 and dtype == "float32" else TYPES.get(dtype, dtype)
 
     def _attention(self, work: Work, kernel: str, dtype: DType, sizes: tuple[int, int], causal: bool) -> float:
+        slower = shared().triton_attention.value if kernel == "triton" else 1.0
         if kernel not in self.curves.attention:
             kernel = SUBSTITUTES[kernel]
         direction: Direction = "backward" if work.operation.endswith(BACKWARD) else "forward"
-        return attention_seconds(self.curves, self.card, work.flops, *sizes, causal, direction, kernel, dtype.name)
+        return slower * attention_seconds(self.curves, self.card, work.flops, *sizes, causal, direction, kernel, dtype.name)
 
 
 @dataclass(slots=True)

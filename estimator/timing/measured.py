@@ -130,6 +130,12 @@ class Borrowing(Strict):
     why: str
 
 
+class UnderLoad(MeasuredFact):
+    """How much longer products take in a training run than in their benchmark, on cards whose names match."""
+
+    names: str
+
+
 class Shared(Strict):
     """What no card of its own has: nodes, hosts, and who borrows from whom."""
 
@@ -138,6 +144,8 @@ class Shared(Strict):
     link_share: MeasuredFact
     host_pinned: MeasuredFact
     host_pageable: MeasuredFact
+    triton_attention: MeasuredFact
+    under_load: list[UnderLoad]
     pcie: str
     """Whose collectives were measured over PCIe."""
     borrowing: list[Borrowing]
@@ -147,6 +155,11 @@ class Shared(Strict):
 def shared() -> Shared:
     """The facts that hold for every card."""
     return Shared.model_validate(catalogue.load_yaml(SHARED))
+
+
+def under_load(name: str) -> UnderLoad | None:
+    """Of the card of this name; None where its clock is not known to sink."""
+    return next((fact for fact in shared().under_load if re.fullmatch(fact.names, name)), None)
 
 
 @cache

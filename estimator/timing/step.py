@@ -24,7 +24,7 @@ from estimator.tape.replay import flops
 from estimator.timing.curves import memory_seconds, peak
 from estimator.timing.exchange import Wires
 from estimator.timing.kernels import ATTENTION, MEMORY, PRODUCTS, Clock, spent
-from estimator.timing.measured import Curves
+from estimator.timing.measured import Curves, under_load
 from estimator.timing.optimizer import optimizer_bytes
 from estimator.timing.passes import Case, Parts, Pass, phase, total
 from estimator.timing.pipeline import makespan
@@ -120,14 +120,17 @@ def cases(curves: Curves) -> tuple[Case, Case, Case]:
     attention = next(iter(next(iter(curves.attention.values())).values()))["forward"].range
     memory = tuple(curves.memory.share / share for share in reversed(curves.memory.range))
     exchanges = curves.collectives["all_gather"].spread.factor
+    load = under_load(curves.name)
+    slower = (load.low, load.value, load.high) if load else (1.0, 1.0, 1.0)
 
     def case(name: str, at: int, taken: float | None, gaps: float, launch: float) -> Case:
         wide = curves.widen[at]
-        factors = {PRODUCTS: products[at] * wide, ATTENTION: attention[at] * wide, MEMORY: memory[at] * wide}
+        hot = wide * slower[2 * at]
+        factors = {PRODUCTS: products[at] * hot, ATTENTION: attention[at] * wide, MEMORY: memory[at] * wide}
         return Case(name, factors, exchanges[at] * wide, gaps, launch * 1e-6, taken)
 
     launch, taken, gaps = known["launch"], known["taken_by_exchange"], known["between_kernels"]
-    plain = dict.fromkeys((PRODUCTS, ATTENTION, MEMORY), 1.0)
+    plain = {PRODUCTS: slower[1], ATTENTION: 1.0, MEMORY: 1.0}
     return (
         case("low", 0, taken.low, gaps.low, launch.low),
         Case("expected", plain, 1.0, gaps.value, launch.value * 1e-6, taken.value),
@@ -148,7 +151,9 @@ def training_time(job: Job, stages: Sequence[Stage], clock: Clock, compute: str,
 
 def _reason(curves: Curves) -> str:
     where = f"measured on {curves.borrowed_from}, not on this card, " if curves.borrowed_from else ""
+    load = under_load(curves.name)
+    slowed = f"products take {load.value:g} times as long in training as alone; " if load else ""
     return (
-        f"kernels {where}as fast as the fastest tenth of what was measured or as slow as the slowest; exchanges hidden as far as "
-        "they can be, or not at all"
+        f"{slowed}kernels {where}as fast as the fastest tenth of what was measured or as slow as the slowest; exchanges hidden "
+        "as far as they can be, or not at all"
     )

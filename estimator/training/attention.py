@@ -16,7 +16,7 @@ def check_attention(job: Job, spec: ModelSpec, gpu: Gpu) -> None:
     """Raise `InvalidJob` or `NotModelled` for a way of attention that does not go with the rest of a settled training job."""
     training = job.training
     asked = training.attention
-    if asked.replace("3", "2") not in spec.attentions:
+    if ("flash_attention_2" if asked.startswith("flash") else asked) not in spec.attentions:
         raise InvalidJob(
             f"transformers does not run {spec.model_type} in {asked}; write {' or '.join(spec.attentions)}",
             WHERE,

@@ -109,6 +109,10 @@ def _refuse_beside(training: Training, strategy: str) -> None:
 def _refuse_operations(training: Training, asked: CheckpointForm) -> None:
     """What operations are not kept of, one by one."""
     if asked.operations or set(asked.mix or ()) - {FULL}:
-        for name, given in (("float8", training.float8), ("flash_attention_3", training.attention == "flash_attention_3")):
+        attention = training.attention
+        for name, given in (
+            ("float8", training.float8),
+            (attention, attention in ("flash_attention_3", "flash_attention_triton")),
+        ):
             if given:
                 raise NotModelled(f"keeping the results of operations is not modelled with {name} yet; use full", FIELD)
