@@ -39,7 +39,7 @@ def test_calculons_cases() -> None:
     """Calculon reports 3.65 % on these."""
     found = [abs(error) for error in errors()["Korthikanti, a100-80gb"]]
     assert len(found) == 8
-    assert sum(found) / len(found) < 0.09
+    assert sum(found) / len(found) < 0.05
 
 
 def test_every_run_has_a_name_of_its_own() -> None:
