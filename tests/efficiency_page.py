@@ -7,6 +7,7 @@ from pathlib import Path
 import yaml
 
 from estimator import catalogue
+from estimator.facts import MeasuredFact
 from estimator.timing.measured import FOLDER, Curves, Spread, borrowed, load, shared
 
 TERMS = Path(__file__).parent / "data" / "efficiency_terms.yaml"
@@ -94,10 +95,9 @@ def _collectives(cards: list[Curves]) -> str:
 
 
 def _shared() -> str:
-    facts = {name: fact for name, fact in shared() if name not in ("borrowing", "pcie")}
-    rows: list[list[object]] = [
-        [name.replace("_", " "), f.value, f.unit, f"{f.low} to {f.high}", f.source] for name, f in facts.items()
-    ]  # fmt: skip
+    facts = [(name.replace("_", " "), fact) for name, fact in shared() if isinstance(fact, MeasuredFact)]
+    facts += [(f"products under load, cards {fact.names}", fact) for fact in shared().under_load]
+    rows: list[list[object]] = [[name, f.value, f.unit, f"{f.low} to {f.high}", f.source] for name, f in facts]
     return _table(["what", "value", "unit", "range", "source"], rows)
 
 
