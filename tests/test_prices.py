@@ -255,7 +255,7 @@ ITEMS = [
         instance_name="a pod", provider="runpod", gpu_name="RTX4090", gpu_memory=24.0, gpu_count=1, price=0.1, cpu=0, memory=0.0
     ),
     item(gpu_name="A100", gpu_memory=80.0, location="us-west-2"),
-    item(gpu_name="v5p", gpu_memory=0.0, location="x"),
+    item(gpu_name="XPU-9000", gpu_memory=0.0, location="x"),
     item(location="free", price=0.0),
 ]
 
@@ -285,7 +285,7 @@ def test_refreshed_prices_are_the_users_list(monkeypatch: pytest.MonkeyPatch, ca
     assert main(["prices", "refresh"]) == 0
     out, err = capsys.readouterr()
     assert out == f"4 prices in {prices.own_file()}\n"
-    assert "are no accelerators of ours: v5p\n" in err
+    assert "are no accelerators of ours: XPU-9000\n" in err
     assert "nothing came from gcp\n" in err
     found = {offer.key: offer for offer in prices.read(prices.own_file())}
     aws = found["aws", "p4d.24xlarge", "us-east-1", "on-demand"]

@@ -119,7 +119,7 @@ def attention_seconds(
 
     Raises `NotModelled` for a kernel that was not measured on the card in that dtype.
     """
-    directions = measured.attention.get(kernel, {}).get("bfloat16" if dtype == "float16" else dtype)
+    directions = measured.attention.get(kernel, {}).get(DTYPES[dtype][1])
     if directions is None or direction not in directions:
         known = ", ".join(sorted(f"{name} in {kind}" for name, kinds in measured.attention.items() for kind in kinds))
         raise NotModelled(
