@@ -38,8 +38,9 @@ def duration(job: Job, spec: ModelSpec, place: Topology, card: Capacity, played:
     training = job.training
     times = []
     for bucket in training.lengths or [Bucket(tokens=training.sequence_length, share=1)]:
-        one = job if bucket.tokens == training.sequence_length else _of_length(job, bucket.tokens)
-        times.append((bucket.share, _step(one, spec, place, card, played if one is job else None)))
+        one = _of_length(job, bucket.tokens) if training.lengths else job
+        longest = bucket.tokens == training.sequence_length
+        times.append((bucket.share, _step(one, spec, place, card, played if longest else None)))
     return average_time(times)
 
 
