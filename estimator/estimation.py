@@ -61,12 +61,18 @@ def estimate(
 
 
 def fits(job: Job | Mapping[str, Any] | str | Path, allow_files: bool = True, roomy: float = 0.0) -> bool | None:
-    """What `estimate` says of a job in `fits`, sooner where even the peak is too much, or leaves a `roomy` share of the card."""
+    """What `estimate` says of a job in `fits`, sooner where even the peak is too much, or leaves a `roomy` share of the card and
+    the host is not asked about."""
     run = _run(job, allow_files)
     limit = offered(run.card.memory_bytes, run.job)
     if _overflows(run):
         return False
-    if roomy and limit is not None and run.play.phases.peak.peak_bytes + run.beside.total_bytes < (1 - roomy) * limit:
+    if (
+        roomy
+        and run.job.host.memory is None
+        and limit is not None
+        and run.play.phases.peak.peak_bytes + run.beside.total_bytes < (1 - roomy) * limit
+    ):
         return True
     return _judged(run).verdict.fits
 

@@ -13,7 +13,7 @@ import pytest
 from estimator import estimate
 from estimator.answer import Budget, BudgetRow
 from estimator.cli import main
-from estimator.errors import InvalidJob, NotModelled
+from estimator.errors import InvalidJob, NotModelled, UnknownName, WillItFitError
 from estimator.job import Job, read_job
 from estimator.planner.budget import Limits, budget, narrowed, spread
 from estimator.units import money
@@ -103,6 +103,25 @@ def test_what_no_budget_is_made_of() -> None:
         asked(gpu="h100", rent={"provider": "nobody"})
     with pytest.raises(InvalidJob, match="reserved-1y"):
         narrowed(job(), {"kind": "borrowed"})
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "said"),
+    [
+        ({"model": "llama-3.2-1b-and-a-half"}, UnknownName, "no model is called"),
+        ({"training": {"precision": "32-true", "autocast": True, "tokens": 10**9}}, InvalidJob, "write bf16-mixed"),
+    ],
+)
+def test_what_is_wrong_with_a_job_is_no_want_of_room(changes: dict[str, Any], error: type[WillItFitError], said: str) -> None:
+    with pytest.raises(error, match=said):
+        budget(read_job({**JOB, **changes, "hardware": {"gpu": "h100"}}), None, TODAY)
+
+
+@pytest.mark.parametrize(("memory", "possible"), [("1GiB", False), ("512GiB", True)])
+def test_a_host_too_small_is_as_bad_as_a_gpu(memory: str, possible: bool) -> None:
+    found = budget(read_job({**JOB, "host": {"memory": memory}, "hardware": {"gpu": "h100"}}), None, TODAY)
+    assert found.possible is possible
+    assert possible or "host.memory" in found.reason
 
 
 def test_money_is_decimal() -> None:

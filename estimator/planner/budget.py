@@ -73,7 +73,7 @@ def budget(job: Job, limits: Limits | None = None, today: date | None = None, ro
     """The cheapest ways to run a job, within the limits if there are any that are; else the nearest to them.
 
     Of `job.hardware` counts what may be rented: its GPU, if it names one, and `rent`. Raises `InvalidJob` for a job that does not
-    say how much it processes, `NotModelled` for serving.
+    say how much it processes, `NotModelled` for serving, and what `estimate` raises of a job that runs nowhere.
     """
     if job.task != "train":
         raise NotModelled("budgets are of training; estimate a served model on some hardware instead", "task")
@@ -85,12 +85,15 @@ def budget(job: Job, limits: Limits | None = None, today: date | None = None, ro
         raise InvalidJob(
             f"nothing that is {' and '.join(asked)} can be rented; `willitfit prices` lists what can", "hardware.rent"
         )
-    options = sorted(_Search(job, limit, day, allow_files).options(), key=lambda one: (one.total, one.hours.value))
+    search = _Search(job, limit, day, allow_files)
+    options = sorted(search.options(), key=lambda one: (one.total, one.hours.value))
+    if search.refused and not options and not search.too_small:
+        raise search.refused
     found = list(_confirmed([one for one in options if _within(one, limit)], rows, allow_files))
     nearest = [] if found else _nearest(options, allow_files)
     return Budget(
         possible=bool(found),
-        reason=_reason(bool(found), nearest, limit),
+        reason=_reason(bool(found), nearest, len(options), limit),
         compared=len(options),
         rows=[_row(one, bool(found), day) for one in found or nearest],
         assumptions=ASSUMPTIONS,
@@ -120,6 +123,8 @@ class _Search:
     known: dict[tuple[str, int, int], Timed | None] = field(default_factory=dict)
     too_small: list[tuple[int, int]] = field(default_factory=list)
     """Numbers of GPUs, and their memory, that do not hold the job: nor do as many or fewer that are as large or smaller."""
+    refused: WillItFitError | None = None
+    """Why the job runs nowhere, if nothing is merely too small for it: what was wrong where it was tried last."""
 
     def options(self) -> Iterator[Option]:
         offers = [o for o in suiting_any(self.job.hardware, self.today) if our_name(o.accelerator) is not None]
@@ -142,18 +147,23 @@ class _Search:
             instances *= 2
 
     def _timed(self, name: str, gpus: int, nodes: int) -> Timed | None:
-        """None where the job does not run, or its peak does not fit."""
+        """None where the job does not run, its peak does not fit, or its time is not known."""
         job, size = spread(self.job, name, gpus, nodes), (gpus * nodes, accelerator(name).memory_bytes)
         if job is None or any(size[0] <= count and size[1] <= memory for count, memory in self.too_small):
             return None
         try:
             found = step_time(job, self.allow_files)
-        except WillItFitError:
+        except WillItFitError as error:
+            self.refused = error
             return None
         if found is None:
             self.too_small.append(size)
             return None
-        return None if found[0] is None or found[1] is None else Timed(job, found[0], found[1])
+        time, hours = found
+        if time is None or hours is None:
+            self.refused = NotModelled(f"how long a step takes on {name} is not known", "hardware.gpu")
+            return None
+        return Timed(job, time, hours)
 
 
 def spread(job: Job, name: str, gpus: int, nodes: int) -> Job | None:
@@ -213,12 +223,14 @@ def _nearest(options: list[Option], allow_files: bool) -> list[Option]:
     return found[:1] if len(found) == 2 and found[0] is found[1] else found
 
 
-def _reason(possible: bool, nearest: list[Option], limits: Limits) -> str:
+def _reason(possible: bool, nearest: list[Option], compared: int, limits: Limits) -> str:
     cost = f"for {limits.cost}" if limits.cost is not None else ""
     hours = f"within {limits.hours:g} h" if limits.hours is not None else ""
     asked = " and ".join(filter(None, (cost, hours)))
     if possible:
         return f"it can be done {asked}".rstrip()
+    if not nearest and compared:
+        return "wherever the peak fits, what lies beside it on the GPU, or a node's own memory (host.memory), is too much"
     if not nearest:
         return f"it fits on nothing that can be rented with up to {limits.gpus} GPUs"
     best, quick = nearest[0], nearest[-1]
