@@ -101,6 +101,12 @@ def load_yaml(path: Path) -> Any:
     return parse_yaml(read_text(path), str(path))
 
 
+@cache
+def shipped(path: Path) -> Any:
+    """The content of one of the package's own YAML files, read once: not to be changed."""
+    return load_yaml(path)
+
+
 def parse_yaml(text: str, where: str) -> Any:
     """YAML text as Python values; `InvalidJob` with line and column if it is broken."""
     import yaml

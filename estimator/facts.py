@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from datetime import date
+from functools import cache
+from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict
+
+from estimator import catalogue
 
 
 class Fact(BaseModel):
@@ -33,3 +37,9 @@ class MeasuredFact(Fact):
     @property
     def high(self) -> float:
         return self.range[1] if self.range else self.value
+
+
+@cache
+def measured(path: Path) -> dict[str, MeasuredFact]:
+    """The constants of a file that holds nothing else, by name."""
+    return {name: MeasuredFact.model_validate(fact) for name, fact in catalogue.load_yaml(path).items()}

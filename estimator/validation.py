@@ -4,14 +4,25 @@ from __future__ import annotations
 
 import re
 from difflib import get_close_matches
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from estimator.errors import did_you_mean
+from estimator.errors import InvalidJob, did_you_mean
 
 WANTED = {"string_type": "text", "int_type": "a whole number", "list_type": "a list", "dict_type": "a mapping"}
 """What to write where the kind is wrong, by pydantic's name for the error."""
+
+
+Model = TypeVar("Model", bound=BaseModel)
+
+
+def validated(model: type[Model], content: Any, where: str) -> Model:
+    """Content as a model of pydantic's; `InvalidJob` with every finding, and the file or key where it stands."""
+    try:
+        return model.model_validate(content)
+    except ValidationError as error:
+        raise InvalidJob(explain(error, model), where) from None
 
 
 def explain(error: ValidationError, model: type[BaseModel] | None = None) -> str:

@@ -5,13 +5,12 @@ from __future__ import annotations
 from functools import cache
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict
 
 from estimator import catalogue
-from estimator.errors import InvalidJob
 from estimator.facts import Fact
 from estimator.units import MIB
-from estimator.validation import explain
+from estimator.validation import validated
 
 FOLDER = Path(__file__).parent / "accelerators"
 
@@ -47,8 +46,6 @@ class Accelerator(BaseModel):
     """What a process can allocate: the device's total as torch reports it. MiB."""
     framebuffer: Fact
     """What nvidia-smi shows as the total. MiB."""
-    nvlinks: Fact | None = None
-    """NVLinks of one GPU to the others of its node, usually by switches; without them it is PCIe."""
     memory_bandwidth: Fact
     """GB/s."""
     peak: dict[str, Fact]
@@ -84,7 +81,4 @@ def accelerator(name: str) -> Accelerator:
 
 @cache
 def _read(path: Path) -> Accelerator:
-    try:
-        return Accelerator.model_validate(catalogue.load_yaml(path))
-    except ValidationError as error:
-        raise InvalidJob(explain(error, Accelerator), str(path)) from None
+    return validated(Accelerator, catalogue.load_yaml(path), str(path))

@@ -6,14 +6,13 @@ from functools import cache
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict
 
 from estimator import catalogue
-from estimator.errors import InvalidJob
 from estimator.facts import Fact
 from estimator.hardware.accelerator import FOLDER as ACCELERATORS
 from estimator.hardware.accelerator import Accelerator, Link, accelerator
-from estimator.validation import explain
+from estimator.validation import validated
 
 FOLDER = Path(__file__).parent / "nodes"
 
@@ -70,10 +69,7 @@ def node(name: str) -> Node:
 
 @cache
 def _read(path: Path) -> Node:
-    try:
-        return Node.model_validate(catalogue.load_yaml(path))
-    except ValidationError as error:
-        raise InvalidJob(explain(error, Node), str(path)) from None
+    return validated(Node, catalogue.load_yaml(path), str(path))
 
 
 def is_node(name: str) -> bool:

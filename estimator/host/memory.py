@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import math
-from functools import cache
 from pathlib import Path
 
-from estimator import catalogue
 from estimator.answer import Host
 from estimator.errors import InvalidJob, NotModelled
-from estimator.facts import MeasuredFact
+from estimator.facts import MeasuredFact, measured
 from estimator.families import parameters
 from estimator.host import megatron, weights
 from estimator.host.disk import model_bytes
@@ -26,10 +24,9 @@ from estimator.units import GIB, MIB
 FILE = Path(__file__).parent / "facts.yaml"
 
 
-@cache
 def facts() -> dict[str, MeasuredFact]:
     """The measured constants, by name."""
-    return {name: MeasuredFact.model_validate(fact) for name, fact in catalogue.load_yaml(FILE).items()}
+    return measured(FILE)
 
 
 def check_host(job: Job) -> None:

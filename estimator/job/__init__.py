@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BaseModel, Field
 
 from estimator.errors import InvalidJob
 from estimator.job.adapter import AdaLora, Adapter, Boft, Bottleneck, Dora, Ia3, LoHa, LoKr, Lora, Oft, Vera
@@ -19,7 +19,7 @@ from estimator.job.host import Host
 from estimator.job.part import Part
 from estimator.job.serving import Serving
 from estimator.job.training import CheckpointForm, Training
-from estimator.validation import explain
+from estimator.validation import validated
 
 __all__ = [
     "AdaLora",
@@ -68,7 +68,7 @@ def read_job(job: Job | Mapping[str, Any] | str | Path) -> Job:
     if isinstance(job, Job):
         return job
     if isinstance(job, Mapping):
-        return _validated(job, "")
+        return validated(Job, dict(job), "")
     from estimator.catalogue import read_text
 
     return job_from_text(read_text(Path(job)), str(job))
@@ -81,14 +81,7 @@ def job_from_text(text: str, where: str) -> Job:
     content = parse_yaml(text, where)
     if not isinstance(content, Mapping):
         raise InvalidJob("holds no mapping; a job begins with 'model:'", where)
-    return _validated(content, where)
-
-
-def _validated(content: Mapping[str, Any], where: str) -> Job:
-    try:
-        return Job.model_validate(dict(content))
-    except ValidationError as error:
-        raise InvalidJob(explain(error, Job), where) from None
+    return validated(Job, dict(content), where)
 
 
 def defaults_used(given: Job, settled: Job) -> list[str]:

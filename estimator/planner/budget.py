@@ -13,8 +13,6 @@ from datetime import date
 from decimal import Decimal
 from typing import NamedTuple
 
-from pydantic import ValidationError
-
 from estimator.answer import Budget, BudgetRow, Time, Versions
 from estimator.errors import InvalidJob, NotModelled, WillItFitError
 from estimator.estimation import fits, step_time
@@ -27,7 +25,7 @@ from estimator.pricing.energy import Hours
 from estimator.pricing.offer import Offer, exact, run_cost
 from estimator.pricing.prices import age_warning, our_name
 from estimator.units import money
-from estimator.validation import explain
+from estimator.validation import validated
 from estimator.version import DATA_VERSION, SOFTWARE_VERSION
 
 CLUSTER = 8
@@ -104,10 +102,7 @@ def budget(job: Job, limits: Limits | None = None, today: date | None = None, ro
 def narrowed(job: Job, asked: Mapping[str, str]) -> Job:
     """The job on offers of a `gpu`, `provider`, `region` or `kind` only; `InvalidJob` for a kind that there is none of."""
     rent = {name: value for name, value in asked.items() if name != "gpu"}
-    try:
-        found = Rent.model_validate(job.hardware.rent.model_dump(exclude_none=True) | rent)
-    except ValidationError as error:
-        raise InvalidJob(explain(error, Rent), "hardware.rent") from None
+    found = validated(Rent, job.hardware.rent.model_dump(exclude_none=True) | rent, "hardware.rent")
     changes = {"rent": found, "gpu": asked.get("gpu", job.hardware.gpu)}
     return job.model_copy(update={"hardware": job.hardware.model_copy(update=changes)})
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from decimal import Decimal
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from estimator import catalogue
 from estimator.answer import Energy
@@ -32,23 +32,18 @@ class Hours(NamedTuple):
 
 
 @cache
-def _data() -> dict[str, Any]:
-    return dict(catalogue.load_yaml(FILE))
-
-
-@cache
 def facts() -> dict[str, MeasuredFact]:
     """`node_power` and `pue`."""
-    return {name: MeasuredFact.model_validate(_data()[name]) for name in ("node_power", "pue")}
+    return {name: MeasuredFact.model_validate(catalogue.shipped(FILE)[name]) for name in ("node_power", "pue")}
 
 
 @cache
 def grids() -> dict[str, Fact]:
     """g CO2e per kWh, by the place whose electricity it is."""
-    shared = {key: value for key, value in _data()["grid"].items() if key != "places"}
+    shared = {key: value for key, value in catalogue.shipped(FILE)["grid"].items() if key != "places"}
     return {
         name: Fact(value=place["value"], note=f"{place['name']}, {place['year']}", **shared)
-        for name, place in _data()["grid"]["places"].items()
+        for name, place in catalogue.shipped(FILE)["grid"]["places"].items()
     }
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from decimal import Decimal
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from estimator import catalogue
 from estimator.errors import InvalidJob
@@ -32,25 +32,20 @@ class Spread(NamedTuple):
 
 
 @cache
-def _data() -> dict[str, Any]:
-    return dict(catalogue.load_yaml(FILE))
-
-
-@cache
 def bands() -> dict[str, Spread]:
     """The share of instances that are taken back in a month, by the name of its band."""
-    return {name: Spread(*map(Decimal, shares)) for name, shares in _data()["bands"]["shares"].items()}
+    return {name: Spread(*map(Decimal, shares)) for name, shares in catalogue.shipped(FILE)["bands"]["shares"].items()}
 
 
 @cache
 def hours_lost() -> MeasuredFact:
     """Hours of the whole run that are lost with an instance."""
-    return MeasuredFact.model_validate(_data()["hours_lost"])
+    return MeasuredFact.model_validate(catalogue.shipped(FILE)["hours_lost"])
 
 
 def band_of(offer: Offer) -> str:
     """The band that the provider publishes for an instance, or `UNKNOWN`."""
-    published = _data()["instances"].get(offer.provider, {})
+    published = catalogue.shipped(FILE)["instances"].get(offer.provider, {})
     return next((band for band, instances in published.items() if offer.instance in instances), UNKNOWN)
 
 

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 
-from estimator import catalogue
-from estimator.facts import MeasuredFact
+from estimator.facts import MeasuredFact, measured
 from estimator.runtime.nccl import Communicator, Links, communicator_bytes
 from estimator.units import MIB
 
@@ -27,10 +25,9 @@ class Overhead:
         return sum(self.parts.values())
 
 
-@cache
 def facts() -> dict[str, MeasuredFact]:
     """The measured constants, by name."""
-    return {name: MeasuredFact.model_validate(fact) for name, fact in catalogue.load_yaml(FILE).items()}
+    return measured(FILE)
 
 
 def workspace(compute_capability: str | None) -> MeasuredFact:

@@ -7,13 +7,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
-
 from estimator.errors import InvalidJob, NotModelled, did_you_mean
 from estimator.families import FAMILIES, spec_class
 from estimator.quantization.config import named
 from estimator.specs.spec import ModelSpec
-from estimator.validation import explain
+from estimator.validation import validated
 
 SAME = {"kimi_k2": "deepseek_v3"}
 """Types that transformers has no classes for, each with the one whose classes its checkpoints are of."""
@@ -85,7 +83,4 @@ def from_mapping(given: Mapping[str, Any], where: str) -> ModelSpec:
             known = " and ".join(map(repr, values))
             raise NotModelled(f"{name} {given[name]!r} is not modelled for {kind} yet; {known} is", where)
     keys = family.keys()
-    try:
-        return family.model_validate({name: value for name, value in given.items() if name in keys})
-    except ValidationError as error:
-        raise InvalidJob(explain(error, family), where) from None
+    return validated(family, {name: value for name, value in given.items() if name in keys}, where)

@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, SerializeAsAny, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, SerializeAsAny
 
 from estimator import catalogue
 from estimator.errors import InvalidJob, WillItFitError
@@ -16,7 +16,7 @@ from estimator.facts import Fact
 from estimator.families import FAMILIES, spec_class
 from estimator.specs.huggingface import from_mapping
 from estimator.specs.spec import ModelSpec
-from estimator.validation import explain
+from estimator.validation import validated
 
 VARIABLE = "WILLITFIT_SPECS"
 """The environment variable that names the user's folders of specs, as PATH names several."""
@@ -94,7 +94,4 @@ def read(path: Path) -> PublishedModel:
     content = {"name": path.stem, **content}
     if content["name"] != path.stem:
         raise InvalidJob(f"is called {content['name']!r} within; name the file so, or leave the name out", str(path))
-    try:
-        return PublishedModel.model_validate(content)
-    except ValidationError as error:
-        raise InvalidJob(explain(error, PublishedModel), str(path)) from None
+    return validated(PublishedModel, content, str(path))

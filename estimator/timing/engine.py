@@ -10,10 +10,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from functools import cache
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 from estimator import catalogue
 from estimator.answer import Time
@@ -88,7 +86,7 @@ def reduced_seconds(wires: Wires, ranks: int, nbytes: int) -> float:
     in_node = min(ranks, wires.links.gpus)
     nodes = -(-ranks // in_node)
     usual = collective_seconds(wires.curves, "all_reduce", nbytes, in_node, nodes, wires.links.link, wires.links.network)
-    data = _all_reduce()
+    data = catalogue.shipped(ALL_REDUCE)
     times = data["microseconds"].get(wires.curves.borrowed_from or wires.curves.name, {}).get(ranks)
     sizes = data["bytes"]
     if times is None or nodes > 1 or wires.links.link <= PCIE or nbytes > sizes[-1]:
@@ -98,11 +96,6 @@ def reduced_seconds(wires: Wires, ranks: int, nbytes: int) -> float:
             own: float = 1e-6 * (fast + max(0, nbytes - low) / (high - low) * (slow - fast))
             return min(usual, own)
     return usual
-
-
-@cache
-def _all_reduce() -> dict[str, Any]:
-    return dict(catalogue.load_yaml(ALL_REDUCE))
 
 
 def exchanged(spec: DecoderSpec, wires: Wires, tokens: int, sequences: int, itemsize: int) -> float:

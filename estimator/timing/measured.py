@@ -11,14 +11,14 @@ from functools import cache
 from pathlib import Path
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict
 
 from estimator import catalogue
-from estimator.errors import InvalidJob, NotModelled
+from estimator.errors import NotModelled
 from estimator.facts import MeasuredFact
 from estimator.hardware.accelerator import FOLDER as ACCELERATORS
 from estimator.hardware.accelerator import Accelerator, accelerator
-from estimator.validation import explain
+from estimator.validation import validated
 
 FOLDER = Path(__file__).parent / "curves"
 SHARED = Path(__file__).parent / "shared.yaml"
@@ -195,10 +195,7 @@ def _lender(card: Accelerator) -> Borrowing | None:
 def load(name: str) -> Curves:
     """The file of a card that was measured."""
     path = FOLDER / f"{name}.yaml"
-    try:
-        return Curves.model_validate(catalogue.load_yaml(path))
-    except ValidationError as error:
-        raise InvalidJob(explain(error, Curves), str(path)) from None
+    return validated(Curves, catalogue.load_yaml(path), str(path))
 
 
 def pcie() -> Curves:

@@ -10,12 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 
-from estimator import catalogue
 from estimator.answer import Time
-from estimator.facts import MeasuredFact
+from estimator.facts import MeasuredFact, measured
 from estimator.job import Job
 from estimator.parallel.pipeline import pipeline_of
 from estimator.parallel.schedules import BACKWARD, FORWARD, INPUT, WEIGHT, Pipeline
@@ -42,10 +40,9 @@ BESIDE = {
 """Strategies that exchange beside kernels, by default: torch's, and of DeepSpeed's stages the third (`overlap_comm`)."""
 
 
-@cache
 def efficiencies() -> dict[str, MeasuredFact]:
     """Stated shares and constants, by name."""
-    return {name: MeasuredFact.model_validate(fact) for name, fact in catalogue.load_yaml(FILE).items()}
+    return measured(FILE)
 
 
 @dataclass(frozen=True, slots=True)
