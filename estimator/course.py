@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 from estimator.answer import Course, Time
 from estimator.job import Training
-from estimator.pricing.energy import Hours
+
+
+class Hours(NamedTuple):
+    """How long a run takes: expected, and between which bounds."""
+
+    value: float
+    low: float
+    high: float
 
 
 def course(training: Training, data: int, gpus: int, time: Time | None) -> Course | None:
@@ -20,13 +28,11 @@ def course(training: Training, data: int, gpus: int, time: Time | None) -> Cours
     if training.tokens is not None:
         steps, tokens, epochs = math.ceil(training.tokens / per_step), float(training.tokens), None
     elif training.dataset is not None:
-        rows = training.dataset
+        rows, epochs = training.dataset, training.dataset.epochs
         filled = math.ceil(rows.rows * rows.row_tokens / training.mean_length) if rows.packed else rows.rows
-        steps = math.ceil(math.ceil(filled / sequences) * rows.epochs)
-        tokens, epochs = (
-            rows.rows * min(rows.row_tokens, math.inf if rows.packed else training.longest) * rows.epochs,
-            rows.epochs,
-        )
+        steps = math.ceil(math.ceil(filled / sequences) * epochs)
+        each = rows.row_tokens if rows.packed else min(rows.row_tokens, training.longest)
+        tokens = rows.rows * each * epochs
     else:
         return None
     hours = None if time is None else Hours(*(steps * each / 3600 for each in (time.step_seconds, *time.range_seconds)))

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from estimator.advice import advice
 from estimator.answer import DEFAULT, Answer, Course, Host, KvCache, Memory, Parameters, Rank, Serving, Time, Versions
 from estimator.attribution import Attribution
-from estimator.course import course
+from estimator.course import Hours, course
 from estimator.duration import duration, served
 from estimator.errors import InvalidJob, NotModelled
 from estimator.families import parameters
@@ -26,7 +26,7 @@ from estimator.parallel.ranks import described, ranks, traffic
 from estimator.parallel.topology import Topology, topology
 from estimator.playing import Play, play
 from estimator.pricing.cost import Priced, priced, unpriced
-from estimator.pricing.energy import Hours, energy, grid
+from estimator.pricing.energy import energy, grid
 from estimator.pricing.tokens import token_cost
 from estimator.recomputing import best_segments, recomputation, solution_given, solved
 from estimator.runtime.engine import with_engine

@@ -14,6 +14,7 @@ from decimal import Decimal
 from typing import NamedTuple
 
 from estimator.answer import Budget, BudgetRow, Time, Versions
+from estimator.course import Hours
 from estimator.errors import InvalidJob, NotModelled, WillItFitError
 from estimator.estimation import fits, step_time
 from estimator.hardware.accelerator import accelerator
@@ -21,7 +22,6 @@ from estimator.job import Job
 from estimator.job.hardware import Rent
 from estimator.pricing import spot
 from estimator.pricing.cost import suiting_any
-from estimator.pricing.energy import Hours
 from estimator.pricing.offer import Offer, exact, run_cost
 from estimator.pricing.prices import age_warning, our_name
 from estimator.units import money

@@ -8,12 +8,13 @@ from decimal import Decimal
 from typing import NamedTuple
 
 from estimator.answer import Cost
+from estimator.course import Hours
 from estimator.errors import InvalidJob
 from estimator.hardware.accelerator import Accelerator, accelerator
 from estimator.job import Hardware
 from estimator.job.hardware import Owned
 from estimator.pricing import spot
-from estimator.pricing.energy import Hours, facts, kilowatts
+from estimator.pricing.energy import facts, kilowatts
 from estimator.pricing.offer import Offer, exact, run_cost
 from estimator.pricing.prices import age_warning, offers
 from estimator.units import money

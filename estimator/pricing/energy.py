@@ -9,10 +9,10 @@ from __future__ import annotations
 from decimal import Decimal
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
 
 from estimator import catalogue
 from estimator.answer import Energy
+from estimator.course import Hours
 from estimator.errors import InvalidJob, did_you_mean
 from estimator.facts import Fact, MeasuredFact
 from estimator.hardware.accelerator import Accelerator
@@ -21,14 +21,6 @@ from estimator.pricing.offer import exact
 from estimator.pricing.spot import Spread
 
 FILE = Path(__file__).parent / "energy.yaml"
-
-
-class Hours(NamedTuple):
-    """How long a run takes: expected, and between which bounds."""
-
-    value: float
-    low: float
-    high: float
 
 
 @cache

@@ -10,10 +10,10 @@ from datetime import date
 from decimal import Decimal
 
 from estimator.answer import Serving, TokenCost
+from estimator.course import Hours
 from estimator.hardware.accelerator import Accelerator
 from estimator.job import Hardware
 from estimator.pricing.cost import priced
-from estimator.pricing.energy import Hours
 from estimator.pricing.offer import exact
 
 LONG = 1000.0

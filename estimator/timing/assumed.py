@@ -9,11 +9,17 @@ from estimator.parallel.topology import Topology
 from estimator.serving.plan import compute_type, prompts
 from estimator.tape.replay import flops
 from estimator.tape.tape import Tape
+from estimator.timing.curves import DTYPES
 from estimator.timing.step import efficiencies
 from estimator.timing.times import Work, answered
 
-PEAK = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32", "tf32": "tf32"}
 ARITHMETIC, READING = "arithmetic at a stated share of peak", "reading weights and cache"
+
+
+def _at_share(name: str, ideal: float) -> tuple[float, tuple[float, float]]:
+    """Seconds, the fewest and the most, of what takes `ideal` seconds at the whole of a rate, at the share of it of that name."""
+    share = efficiencies()[name]
+    return ideal / share.value, (ideal / share.high, ideal / share.low)
 
 
 def assumed_time(tape: Tape, card: Accelerator, compute: str, micro_steps: int, tokens: float, gpus: int) -> Time | None:
@@ -21,15 +27,13 @@ def assumed_time(tape: Tape, card: Accelerator, compute: str, micro_steps: int, 
 
     Products in fp8 run at the peak of fp8 where the card has one.
     """
-    peak = card.peak.get(PEAK[compute])
+    peak = card.peak.get(DTYPES[compute][0])
     if peak is None:
         return None
     forward, backward = flops(tape, "forward"), flops(tape, "backward")
     done = (forward.total + backward.total) * micro_steps
     fp8, narrow = card.peak.get("fp8", peak), (forward.fp8 + backward.fp8) * micro_steps
-    share = efficiencies()["training"]
-    seconds = ((done - narrow) / peak.value + narrow / fp8.value) / (1e12 * share.value)
-    bounds = seconds * share.value / share.high, seconds * share.value / share.low
+    seconds, bounds = _at_share("training", ((done - narrow) / peak.value + narrow / fp8.value) / 1e12)
     work = Work(tokens, gpus, done, backward.repeated * micro_steps, peak.value * 1e12)
     return answered(
         {ARITHMETIC: seconds}, bounds, work, "no kernel was measured on a card like this: shares of other cards' runs"
@@ -40,18 +44,17 @@ def assumed_pass(job: Job, tape: Tape, card: Accelerator, place: Topology, phase
     """Time of a served model's pass: a prompt's arithmetic at a stated share of the peak, or what a decoding step reads and
     writes at one of the bandwidth. A card without the type computes in float32. None if that peak is not known, either."""
     serving = job.serving
-    known = card.peak.get(PEAK[compute_type(serving).name]) or card.peak.get("fp32")
+    known = card.peak.get(DTYPES[compute_type(serving).name][0]) or card.peak.get("fp32")
     if known is None:
         return None
     done, peak = flops(tape, phase).total, known.value * 1e12
     if phase == "prefill":
-        share, name, tokens = efficiencies()["prefill"], ARITHMETIC, prompts(serving) * serving.lengths[0]
-        seconds = done / (peak * share.value)
+        name, tokens = ARITHMETIC, prompts(serving) * serving.lengths[0]
+        seconds, bounds = _at_share("prefill", done / peak)
     else:
-        share, name, tokens = efficiencies()["decode_bandwidth"], READING, serving.concurrency
+        name, tokens = READING, serving.concurrency
         moved = sum(work.nbytes * (work.slot.total if work.slot else 1) for work in tape.work if work.phase == phase)
-        seconds = moved / (card.memory_bandwidth.value * 1e9 * share.value)
-    bounds = seconds * share.value / share.high, seconds * share.value / share.low
+        seconds, bounds = _at_share("decode_bandwidth", moved / (card.memory_bandwidth.value * 1e9))
     work = Work(tokens * place.data, place.gpus, done, 0, peak)
     left = ", without what GPUs exchange" if place.tensor > 1 else ""
     return answered({name: seconds}, bounds, work, f"no kernel was measured on a card like this: shares that others reach{left}")
@@ -59,7 +62,5 @@ def assumed_pass(job: Job, tape: Tape, card: Accelerator, place: Topology, phase
 
 def decode_time(resident_bytes: int, sequences: int, gpus: int, card: Accelerator) -> Time:
     """Time of one decoding step: each GPU reads all its weights and its cache once, at a stated share of the bandwidth."""
-    share = efficiencies()["decode_bandwidth"]
-    seconds = resident_bytes / (card.memory_bandwidth.value * 1e9 * share.value)
-    bounds = seconds * share.value / share.high, seconds * share.value / share.low
+    seconds, bounds = _at_share("decode_bandwidth", resident_bytes / (card.memory_bandwidth.value * 1e9))
     return answered({READING: seconds}, bounds, Work(sequences, gpus, 0, 0, 1), "shares of the bandwidth that kernels reach")

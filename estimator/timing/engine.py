@@ -20,7 +20,7 @@ from estimator.serving.plan import CHUNK, prompts
 from estimator.specs.spec import DecoderSpec
 from estimator.tape.replay import flops
 from estimator.tape.tape import Tape, Work
-from estimator.timing.curves import DTYPES, PCIE, collective_seconds, memory_seconds, peak
+from estimator.timing.curves import DTYPES, PCIE, memory_seconds, peak
 from estimator.timing.exchange import Wires
 from estimator.timing.kernels import ATTENTION, MEMORY, PRODUCTS, Clock
 from estimator.timing.passes import LAUNCHES, Parts
@@ -83,9 +83,8 @@ def _reads(work: Work, clock: Clock) -> bool:
 
 def reduced_seconds(wires: Wires, ranks: int, nbytes: int) -> float:
     """One all-reduce of an engine: the faster of NCCL's and, in a node with fast links, its own kernel for few bytes."""
-    in_node = min(ranks, wires.links.gpus)
-    nodes = -(-ranks // in_node)
-    usual = collective_seconds(wires.curves, "all_reduce", nbytes, in_node, nodes, wires.links.link, wires.links.network)
+    _, nodes = wires.span("tensor", ranks)
+    usual = wires.collective("all_reduce", nbytes, "tensor", ranks)
     data = catalogue.shipped(ALL_REDUCE)
     times = data["microseconds"].get(wires.curves.borrowed_from or wires.curves.name, {}).get(ranks)
     sizes = data["bytes"]
@@ -98,18 +97,15 @@ def reduced_seconds(wires: Wires, ranks: int, nbytes: int) -> float:
     return usual
 
 
-def exchanged(spec: DecoderSpec, wires: Wires, tokens: int, sequences: int, itemsize: int) -> float:
+def between_ranks(spec: DecoderSpec, wires: Wires, tokens: int, sequences: int, itemsize: int) -> float:
     """What tensor-parallel ranks exchange in a pass: embeddings and, twice in each layer, hidden states are reduced (vLLM's
     `VocabParallelEmbedding` and `RowParallelLinear`), and the logits gathered."""
     ranks = wires.place.tensor
     if ranks == 1:
         return 0.0
-    in_node = min(ranks, wires.links.gpus)
     hidden = reduced_seconds(wires, ranks, tokens * spec.hidden_size * itemsize)
     logits = sequences * spec.vocab_size * itemsize
-    link, network = wires.links.link, wires.links.network
-    gathered = collective_seconds(wires.curves, "all_gather", logits, in_node, -(-ranks // in_node), link, network)
-    return (2 * spec.num_hidden_layers + 1) * hidden + gathered
+    return (2 * spec.num_hidden_layers + 1) * hidden + wires.collective("all_gather", logits, "tensor", ranks)
 
 
 def passed(job: Job, spec: DecoderSpec, tape: Tape, clock: Clock, wires: Wires, phase: str) -> Time:
@@ -120,7 +116,7 @@ def passed(job: Job, spec: DecoderSpec, tape: Tape, clock: Clock, wires: Wires, 
     tokens = sequences * (prompt if phase == "prefill" else 1)
     itemsize = next(work.form[1].itemsize for work in tape.work if work.form)
     parts, kernels = seconds_of(job, tape, clock, phase)
-    if among := exchanged(spec, wires, tokens, sequences, itemsize):
+    if among := between_ranks(spec, wires, tokens, sequences, itemsize):
         parts[REDUCED] = among
     steps = -(-tokens // CHUNK) if phase == "prefill" else 1
     step, launch = known["serving_step"], known["launch_generating"]
@@ -146,9 +142,8 @@ def _factors(clock: Clock, wires: Wires, kind: str) -> dict[str, tuple[float, fl
     """What each part may be multiplied with, at least and at most. `kind`: what products are computed in."""
     curves = clock.curves
     products = curves.matmul[DTYPES[kind][1]].spread.factor
-    attention = next(iter(next(iter(curves.attention.values())).values()))["forward"].range
-    memory, held = ((s.share / s.range[1], s.share / s.range[0]) for s in (curves.memory, curves.decode))
-    found = {PRODUCTS: products, WEIGHTS: products, ATTENTION: attention, MEMORY: memory, CACHE: held}
+    found = {PRODUCTS: products, WEIGHTS: products, ATTENTION: curves.attention_range}
+    found |= {MEMORY: curves.memory.factor, CACHE: curves.decode.factor}
     found[REDUCED] = wires.curves.collectives["all_reduce"].spread.factor
     low, high = curves.widen
     return {kind: (least * low, most * high) for kind, (least, most) in found.items()}

@@ -36,13 +36,17 @@ class Wires:
 
     def seconds(self, one: Traffic) -> float:
         """One exchange."""
-        in_node, nodes = self._span(one.group, one.ranks)
-        link, network = self.links.link, self.links.network
         if one.operation == "receive":
-            return transfer_seconds(one.nbytes, link if nodes == 1 else network)
-        return collective_seconds(self.curves, cast(Kind, one.operation), one.nbytes, in_node, nodes, link, network)
+            _, nodes = self.span(one.group, one.ranks)
+            return transfer_seconds(one.nbytes, self.links.link if nodes == 1 else self.links.network)
+        return self.collective(cast(Kind, one.operation), one.nbytes, one.group, one.ranks)
 
-    def _span(self, group: str, ranks: int) -> tuple[int, int]:
+    def collective(self, kind: Kind, nbytes: int, group: str, ranks: int) -> float:
+        """One of NCCL's among so many ranks of a group."""
+        in_node, nodes = self.span(group, ranks)
+        return collective_seconds(self.curves, kind, nbytes, in_node, nodes, self.links.link, self.links.network)
+
+    def span(self, group: str, ranks: int) -> tuple[int, int]:
         """How many of a group's ranks are in one node, and in how many nodes they are."""
         place = self.place
         strides = {

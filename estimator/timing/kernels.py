@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import partial
 
-from estimator.dtypes import BY_NAME, DType
+from estimator.dtypes import DType
 from estimator.hardware.accelerator import Accelerator
 from estimator.tape.tape import GROUPED, PACKED, Work
 from estimator.timing.curves import DTYPES, attention_seconds, decode_seconds, matmul_seconds, memory_seconds
@@ -55,28 +56,21 @@ class Clock:
         if not work.flops:
             return MEMORY, memory_seconds(self.curves, self.card, work.nbytes)
         if work.form is None:
-            return PRODUCTS, self.product((1, 1, 1, work.flops // 2), BY_NAME["bfloat16"])
+            return PRODUCTS, matmul_seconds(self.curves, self.card, 1, 1, work.flops // 2)
         shape, dtype = work.form
         operation = work.operation.removesuffix(BACKWARD)
         if operation not in KERNELS:
-            count, m, n, k = shape
+            (count, m, n, k), name = shape, self.arithmetic(work)
+            product = partial(matmul_seconds, self.curves, self.card, m, n, k, dtype=name)
             if operation.endswith(PACKED):
-                name = self.arithmetic(work)
-                quantize = name in ARITHMETIC.values()
-                return PRODUCTS, matmul_seconds(self.curves, self.card, m, n, k, 1, name, quantize=quantize, moved=work.nbytes)
+                return PRODUCTS, product(quantize=name in ARITHMETIC.values(), moved=work.nbytes)
             if operation == GROUPED:
-                return PRODUCTS, count * self.product((1, m, n, k), dtype, work.nbytes / count)
-            return PRODUCTS, self.product((count, m, n, k), dtype, work.nbytes)
+                return PRODUCTS, count * product(moved=work.nbytes / count)
+            return PRODUCTS, product(batch=count, moved=work.nbytes)
         _, queries, keys, size, causal = shape
         if queries == 1 and not work.operation.endswith(BACKWARD):
             return ATTENTION, decode_seconds(self.curves, self.card, work.nbytes)
         return ATTENTION, self._attention(work, KERNELS[operation], dtype, (size, min(queries, keys)), bool(causal))
-
-    def product(self, shape: tuple[int, int, int, int], dtype: DType, moved: float | None = None) -> float:
-        """Of (count, m, n, k), in a type."""
-        name = "tf32" if self.tf32 and dtype.name == "float32" else TYPES.get(dtype.name, dtype.name)
-        count, m, n, k = shape
-        return matmul_seconds(self.curves, self.card, m, n, k, count, name, moved=moved)
 
     def arithmetic(self, work: Work) -> str:
         """The type that a product is computed in: that of its operands; or that of weights as they are stored, where the card has

@@ -94,6 +94,11 @@ class Stream(Sourced):
     share: float
     range: tuple[float, float]
 
+    @property
+    def factor(self) -> tuple[float, float]:
+        """What a time may be multiplied with: the fastest and the slowest share."""
+        return self.share / self.range[1], self.share / self.range[0]
+
 
 class Collective(Sourced):
     """Parameters of `collective_seconds` for one kind, by number of ranks: latency, bus bandwidth as a share of the link, and
@@ -118,6 +123,12 @@ class Curves(Strict):
     collectives: dict[Kind, Collective]
     borrowed_from: str | None = None
     widen: tuple[float, float] = (1.0, 1.0)
+
+    @property
+    def attention_range(self) -> tuple[float, float]:
+        """What a time of attention may be multiplied with, by the first of its kernels."""
+        kinds = next(iter(self.attention.values()))
+        return next(iter(kinds.values()))["forward"].range
 
 
 class Borrowing(Strict):

@@ -28,7 +28,6 @@ class Case(NamedTuple):
     their time; seconds that the host takes to launch one; the share of the GPU that an exchange takes while it is hidden, None
     where nothing is."""
 
-    name: str
     factors: Mapping[str, float]
     exchange: float
     gaps: float

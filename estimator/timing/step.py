@@ -114,24 +114,23 @@ def cases(curves: Curves) -> tuple[Case, Case, Case]:
     high: as slow as the slowest, and nothing hidden. Curves of another card are widened."""
     known = efficiencies()
     products = curves.matmul["bfloat16"].training_spread.factor
-    attention = next(iter(next(iter(curves.attention.values())).values()))["forward"].range
-    memory = tuple(curves.memory.share / share for share in reversed(curves.memory.range))
+    attention, memory = curves.attention_range, curves.memory.factor
     exchanges = curves.collectives["all_gather"].spread.factor
     load = under_load(curves.name)
     slower = (load.low, load.value, load.high) if load else (1.0, 1.0, 1.0)
 
-    def case(name: str, at: int, taken: float | None, gaps: float, launch: float) -> Case:
+    def case(at: int, taken: float | None, gaps: float, launch: float) -> Case:
         wide = curves.widen[at]
         hot = wide * slower[2 * at]
         factors = {PRODUCTS: products[at] * hot, ATTENTION: attention[at] * wide, MEMORY: memory[at] * wide}
-        return Case(name, factors, exchanges[at] * wide, gaps, launch * 1e-6, taken)
+        return Case(factors, exchanges[at] * wide, gaps, launch * 1e-6, taken)
 
     launch, taken, gaps = known["launch"], known["taken_by_exchange"], known["between_kernels"]
     plain = {PRODUCTS: slower[1], ATTENTION: 1.0, MEMORY: 1.0}
     return (
-        case("low", 0, taken.low, gaps.low, launch.low),
-        Case("expected", plain, 1.0, gaps.value, launch.value * 1e-6, taken.value),
-        case("high", 1, None, gaps.high, launch.high),
+        case(0, taken.low, gaps.low, launch.low),
+        Case(plain, 1.0, gaps.value, launch.value * 1e-6, taken.value),
+        case(1, None, gaps.high, launch.high),
     )
 
 

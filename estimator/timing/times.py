@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from estimator.answer import Time, TimePart
@@ -21,7 +22,7 @@ class Work(NamedTuple):
 def answered(parts: dict[str, float], bounds: tuple[float, float], work: Work, reason: str) -> Time:
     """Seconds by what they go to, and the lowest and highest that they are thought to sum to, for a `reason`."""
     seconds = sum(parts.values())
-    largest = sorted(parts.items(), key=lambda item: -item[1])
+    largest = _largest_first(parts)
     rate = work.flops / seconds
     return Time(
         step_seconds=seconds,
@@ -31,27 +32,50 @@ def answered(parts: dict[str, float], bounds: tuple[float, float], work: Work, r
         tflops_per_gpu=rate / 1e12,
         mfu=(work.flops - work.repeated) / seconds / work.peak,
         hfu=rate / work.peak,
-        bottleneck=largest[0][0],
-        parts=[TimePart(name=name, seconds=part, share=part / seconds) for name, part in largest if part],
+        bottleneck=largest[0].name,
+        parts=largest,
         range_seconds=bounds,
         range_reason=reason,
     )
 
 
+def _largest_first(parts: Mapping[str, float]) -> list[TimePart]:
+    seconds = sum(parts.values())
+    ordered = sorted(parts.items(), key=lambda item: -item[1])
+    return [TimePart(name=name, seconds=part, share=part / seconds) for name, part in ordered if part]
+
+
 def average_time(times: Sequence[tuple[float, Time | None]]) -> Time | None:
     """The time of an average step, given each kind's share of the steps; None if that of one kind is not known."""
     known = [(share, time) for share, time in times if time is not None]
-    if len(known) < len(times) or len(known) == 1:
-        return known[0][1] if len(known) == len(times) else None
-    parts: dict[str, float] = {}
+    if len(known) < len(times):
+        return None
+    if len(known) == 1:
+        return known[0][1]
+    seconds = sum(share * time.step_seconds for share, time in known)
+    parts: defaultdict[str, float] = defaultdict(float)
     for share, time in known:
         for part in time.parts:
-            parts[part.name] = parts.get(part.name, 0.0) + share * part.seconds
-    low, high = (sum(share * time.range_seconds[i] for share, time in known) for i in (0, 1))
-    first = known[0][1]
-    tokens = sum(share * time.step_seconds * time.tokens_per_second for share, time in known)
-    done = sum(share * time.flops_per_step for share, time in known)
-    peak = first.tflops_per_gpu * 1e12 / first.hfu
-    useful = sum(share * time.mfu * time.step_seconds * peak for share, time in known)
-    gpus = round(first.tokens_per_second / first.tokens_per_second_per_gpu)
-    return answered(parts, (low, high), Work(tokens, gpus, done, done - useful, peak), first.range_reason)
+            parts[part.name] += share * part.seconds
+
+    def rate(name: str) -> float:
+        """What is done in a second, or its share of the peak: of each kind of step for as long as it takes."""
+        return sum(share * time.step_seconds * float(getattr(time, name)) for share, time in known) / seconds
+
+    largest = _largest_first(parts)
+    return Time(
+        step_seconds=seconds,
+        tokens_per_second=rate("tokens_per_second"),
+        tokens_per_second_per_gpu=rate("tokens_per_second_per_gpu"),
+        flops_per_step=round(sum(share * time.flops_per_step for share, time in known)),
+        tflops_per_gpu=rate("tflops_per_gpu"),
+        mfu=rate("mfu"),
+        hfu=rate("hfu"),
+        bottleneck=largest[0].name,
+        parts=largest,
+        range_seconds=(
+            sum(share * time.range_seconds[0] for share, time in known),
+            sum(share * time.range_seconds[1] for share, time in known),
+        ),
+        range_reason=known[0][1].range_reason,
+    )
