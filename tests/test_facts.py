@@ -11,9 +11,11 @@ import pytest
 from estimator import catalogue, estimate
 from estimator.facts import Fact, MeasuredFact
 from estimator.hardware.accelerator import FOLDER, accelerator
+from estimator.hardware.capability import nvlinks
 from estimator.pricing import energy, spot
 from estimator.runtime import overheads
 from estimator.specs.published import model_folder, published
+from estimator.timing.measured import shared
 from estimator.timing.step import efficiencies
 
 CARDS = catalogue.names(FOLDER)
@@ -35,6 +37,11 @@ UNITS = {
     "W of a node per W of its GPUs' TDP",
     "W of a site per W of its nodes",
     "gCO2e/kWh",
+    "share of the network's bandwidth",
+    "share of the link's bandwidth",
+    "share of the bus's bandwidth",
+    "microseconds",
+    "seconds for each of FlashAttention-2's",
     "hours for each instance that is taken back",
 }
 OLDEST = date(2023, 1, 1)
@@ -45,6 +52,8 @@ def facts() -> Iterator[tuple[str, Fact]]:
     yield from ((f"{name}.parameters", fact) for name in catalogue.names(model_folder()) if (fact := published(name).parameters))
     yield from ((f"overheads.{name}", fact) for name, fact in overheads.facts().items())
     yield from ((f"efficiency.{name}", fact) for name, fact in efficiencies().items())
+    yield from ((f"nvlink.{name}", fact) for name, fact in nvlinks().items())
+    yield from ((f"shared.{name}", fact) for name, fact in shared() if isinstance(fact, Fact))
     yield from ((f"energy.{name}", fact) for name, fact in energy.facts().items())
     yield from ((f"grid.{name}", fact) for name, fact in energy.grids().items())
     yield "spot.hours_lost", spot.hours_lost()

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+from estimator.facts import MeasuredFact, measured
 from estimator.hardware.capacity import Capacity
 from estimator.job import Job
 from estimator.runtime.nccl import Links
 from estimator.tape.tape import Gpu
 
+FILE = Path(__file__).parent / "nvlink.yaml"
 CUDNN_PREFERRED = (9, 10)
 """Major compute capabilities on which torch prefers cuDNN's attention, if cuDNN is newer than 9.15 (sdp_utils.cpp,
 `check_prefer_cudnn_attention`): torch 2.13 brings 9.20 (nvidia-cudnn-cu13), those before 2.11 brought older ones."""
@@ -21,8 +25,9 @@ def gpu(job: Job, card: Capacity) -> Gpu:
     return Gpu(capability, asked and capability[0] in CUDNN_PREFERRED)
 
 
-NVLINK_GBPS = {"nvlink1": 20, "nvlink2": 25, "nvlink3": 25, "nvlink4": 25, "nvlink5": 50}
-"""GB/s of one link in one direction."""
+def nvlinks() -> dict[str, MeasuredFact]:
+    """What one NVLink carries in one direction, by generation."""
+    return measured(FILE)
 
 
 def links(card: Capacity, gpus: int) -> Links:
@@ -31,10 +36,10 @@ def links(card: Capacity, gpus: int) -> Links:
     if found is None or found.vendor != "nvidia" or found.compute_capability is None:
         return Links(12, (8, 0))
     joined = found.interconnect
-    each = NVLINK_GBPS.get(joined.kind) if joined else None
+    each = nvlinks().get(joined.kind) if joined else None
     if joined is None or each is None or (joined.peers is not None and gpus > joined.peers):
         return Links(0, _parsed(found.compute_capability))
-    return Links(round(joined.bandwidth.value / each), _parsed(found.compute_capability))
+    return Links(round(joined.bandwidth.value / each.value), _parsed(found.compute_capability))
 
 
 def _parsed(text: str) -> tuple[int, int]:

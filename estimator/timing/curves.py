@@ -185,7 +185,7 @@ def collective_seconds(
     fixed = moving = 0.0
     mib = payload_bytes / 2**20
     if ranks_in_node > 1:
-        table = (measured if link > PCIE else pcie()).collectives[kind].ranks
+        table = (measured if link > shared().fastest_pcie.value else pcie()).collectives[kind].ranks
         alpha, share, gamma = _ranks(table, ranks_in_node)
         fixed = alpha * 1e-6
         moving = _factor(kind, ranks_in_node) * payload_bytes / (share * link * 1e9) + gamma * 1e-6 * sqrt(mib)
@@ -196,10 +196,6 @@ def collective_seconds(
         fixed += facts.network_hop_us.value * 1e-6 * hops
         moving = max(moving, carried / (facts.network_share.value * network * 1e9))
     return fixed + moving
-
-
-PCIE = 64.0
-"""GB/s of sixteen lanes of PCIe 5.0: what is no faster is no NVLink of a server."""
 
 
 def _factor(kind: Kind, ranks: int) -> float:

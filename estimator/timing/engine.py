@@ -20,9 +20,10 @@ from estimator.serving.plan import CHUNK, prompts
 from estimator.specs.spec import DecoderSpec
 from estimator.tape.replay import flops
 from estimator.tape.tape import Tape, Work
-from estimator.timing.curves import DTYPES, PCIE, memory_seconds, peak
+from estimator.timing.curves import DTYPES, memory_seconds, peak
 from estimator.timing.exchange import Wires
 from estimator.timing.kernels import ATTENTION, MEMORY, PRODUCTS, Clock
+from estimator.timing.measured import shared
 from estimator.timing.passes import LAUNCHES, Parts
 from estimator.timing.step import efficiencies
 from estimator.timing.times import Work as Done
@@ -88,7 +89,7 @@ def reduced_seconds(wires: Wires, ranks: int, nbytes: int) -> float:
     data = catalogue.shipped(ALL_REDUCE)
     times = data["microseconds"].get(wires.curves.borrowed_from or wires.curves.name, {}).get(ranks)
     sizes = data["bytes"]
-    if times is None or nodes > 1 or wires.links.link <= PCIE or nbytes > sizes[-1]:
+    if times is None or nodes > 1 or wires.links.link <= shared().fastest_pcie.value or nbytes > sizes[-1]:
         return usual
     for (low, fast), (high, slow) in pairwise(zip(sizes, times, strict=True)):
         if nbytes <= high:

@@ -6,18 +6,14 @@ from estimator.hardware import node
 from estimator.hardware.accelerator import Accelerator
 from estimator.job import Hardware
 from estimator.timing.exchange import Links
-
-UNKNOWN_NETWORK = 12.5
-"""GB/s of a whole node to others, where no node of such cards is known: a network card of 100 Gbit/s."""
-UNKNOWN_LINK = 16.0
-"""GB/s between cards of whose board nothing is known: sixteen lanes of PCIe 3.0."""
+from estimator.timing.measured import shared
 
 
 def links(hardware: Hardware, card: Accelerator) -> Links:
     """Those of the usual node of such cards."""
     found = node.links(card, hardware.gpus)
-    within = found.within.bandwidth.value if found.within else UNKNOWN_LINK
-    between = found.between.bandwidth.value if found.between else UNKNOWN_NETWORK
+    within = found.within.bandwidth.value if found.within else shared().unknown_link.value
+    between = found.between.bandwidth.value if found.between else shared().unknown_network.value
     return Links(hardware.gpus, within, between / hardware.gpus)
 
 

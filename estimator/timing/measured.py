@@ -156,6 +156,12 @@ class Shared(Strict):
     host_pinned: MeasuredFact
     host_pageable: MeasuredFact
     triton_attention: MeasuredFact
+    unknown_network: MeasuredFact
+    """Of a whole node to others, where no node of such cards is known."""
+    unknown_link: MeasuredFact
+    """Between cards of whose board nothing is known."""
+    fastest_pcie: MeasuredFact
+    """What is no faster is no NVLink of a server."""
     under_load: list[UnderLoad]
     pcie: str
     """Whose collectives were measured over PCIe."""
