@@ -18,7 +18,7 @@ from api.limits import BodyLimit
 from api.page import render, render_problems
 from api.query import job_mapping
 from estimator import listing
-from estimator.answer import Answer, Budget, Fit
+from estimator.answer import Answer
 from estimator.errors import InvalidJob
 from estimator.estimation import estimate
 from estimator.exchange import read, written
@@ -26,6 +26,7 @@ from estimator.hardware.accelerator import Accelerator, accelerator
 from estimator.hardware.node import Node, node
 from estimator.inspection import Card, inspect_model
 from estimator.job import read_job
+from estimator.planner.answers import Budget, Fit
 from estimator.planner.budget import MOST_GPUS, Limits, budget
 from estimator.planner.headline import fit
 from estimator.version import SOFTWARE_VERSION

@@ -15,12 +15,13 @@ from markupsafe import Markup
 
 from api.query import job_fields, job_mapping, job_query
 from estimator import catalogue
-from estimator.answer import DEFAULT, Answer, Fit, TimePart
+from estimator.answer import DEFAULT, Answer, TimePart
 from estimator.errors import InvalidJob, NotModelled, UnknownName, WillItFitError
 from estimator.estimation import estimate
 from estimator.hardware.accelerator import FOLDER
 from estimator.job import Job, Serving, Training
 from estimator.job.optimizer import Implementation
+from estimator.planner.answers import Fit
 from estimator.planner.headline import fit
 from estimator.report import shape_text
 from estimator.specs.published import folders

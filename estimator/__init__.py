@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any
 from estimator import version
 
 if TYPE_CHECKING:
-    from estimator.answer import Answer, Fit
+    from estimator.answer import Answer
     from estimator.errors import InvalidJob, NotModelled, UnknownName, WillItFitError
     from estimator.estimation import estimate
     from estimator.inspection import inspect_model
     from estimator.job import Job
+    from estimator.planner.answers import Fit
     from estimator.planner.headline import fit
     from estimator.specs.module import architecture_of, count_module
 
@@ -25,7 +26,7 @@ __version__ = version.SOFTWARE_VERSION
 
 _EXPORTS = {
     "Answer": "answer",
-    "Fit": "answer",
+    "Fit": "planner.answers",
     "InvalidJob": "errors",
     "Job": "job",
     "NotModelled": "errors",

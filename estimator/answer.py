@@ -11,11 +11,13 @@ DEFAULT = "default: "
 """How an assumption begins that names a default."""
 
 
-class _Part(BaseModel):
+class AnswerPart(BaseModel):
+    """What all answers are made of."""
+
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class KvCache(_Part):
+class KvCache(AnswerPart):
     """The cache of a served model, per GPU."""
 
     bytes_per_token: int
@@ -25,7 +27,7 @@ class KvCache(_Part):
     available_tokens: int | None
 
 
-class Place(_Part):
+class Place(AnswerPart):
     """What was running where a phase reaches its peak; all null where it allocates nothing above what it starts with."""
 
     part: str | None
@@ -48,7 +50,7 @@ class Place(_Part):
         return f"{place}, at {self.operation}{', recomputed' if self.recomputed else ''}"
 
 
-class Tensors(_Part):
+class Tensors(AnswerPart):
     """Tensors that are alike."""
 
     component: str
@@ -74,7 +76,7 @@ class Peak(Place):
     rest_bytes: int
 
 
-class Memory(_Part):
+class Memory(AnswerPart):
     """Per GPU, of the rank that needs most."""
 
     capacity_bytes: int | None
@@ -110,7 +112,7 @@ class Memory(_Part):
     there, by what it is."""
 
 
-class Host(_Part):
+class Host(AnswerPart):
     """A node's own memory and its disk, of a training job. Files that are mapped are left out: the system drops them for room."""
 
     capacity_bytes: int | None
@@ -134,13 +136,13 @@ class Host(_Part):
     """What to ask a scheduler for, per node: Slurm's --mem, whose G is GiB."""
 
 
-class Parameters(_Part):
+class Parameters(AnswerPart):
     total: int
     trainable: int
     active: int
 
 
-class TimePart(_Part):
+class TimePart(AnswerPart):
     """What a part of a step's time goes to: a kind of kernel, an exchange that nothing hides, the pipeline's bubble. Without it a
     step would be so much shorter."""
 
@@ -149,7 +151,7 @@ class TimePart(_Part):
     share: float
 
 
-class Time(_Part):
+class Time(AnswerPart):
     """One optimizer step; or of a served model, one token of each sequence (decode) or the reading of prompts (prefill)."""
 
     step_seconds: float
@@ -171,7 +173,7 @@ class Time(_Part):
     range_reason: str
 
 
-class Course(_Part):
+class Course(AnswerPart):
     """The whole run, if the job says how much it processes: by the clock, computing only."""
 
     steps: int
@@ -186,7 +188,7 @@ class Course(_Part):
     gpu_hours: float | None
 
 
-class TokenCost(_Part):
+class TokenCost(AnswerPart):
     """What a million tokens cost, as decimal text, on hardware that is always busy."""
 
     million_input: str
@@ -201,7 +203,7 @@ class TokenCost(_Part):
     price_as_of: str | None
 
 
-class Serving(_Part):
+class Serving(AnswerPart):
     """How fast requests are answered, each replica with as many sequences at a time as the job says."""
 
     prompt_tokens: int
@@ -229,7 +231,7 @@ class Serving(_Part):
     """None: no price is known."""
 
 
-class Rank(_Part):
+class Rank(AnswerPart):
     """A pipeline stage's GPUs, which hold the same."""
 
     stage: int
@@ -248,7 +250,7 @@ class Rank(_Part):
     resident_bytes: int
 
 
-class Traffic(_Part):
+class Traffic(AnswerPart):
     """What a GPU takes part in to exchange, per optimizer step."""
 
     operation: str
@@ -262,7 +264,7 @@ class Traffic(_Part):
     """Of all together: the whole tensors, which an all-gather makes and a reduce-scatter starts from."""
 
 
-class Recomputation(_Part):
+class Recomputation(AnswerPart):
     """What activation checkpointing costs and saves, per GPU."""
 
     flops: int
@@ -273,7 +275,7 @@ class Recomputation(_Part):
     """By how much the peak is lower than without."""
 
 
-class Cost(_Part):
+class Cost(AnswerPart):
     gpu_hours: float | None
     range_gpu_hours: tuple[float, float] | None
     price_per_gpu_hour: str | None
@@ -290,7 +292,7 @@ class Cost(_Part):
     """Of the total, where the GPUs are one's own: their purchase, their electricity."""
 
 
-class Energy(_Part):
+class Energy(AnswerPart):
     """What the run takes of electricity, cooling and the rest of the site included, and what generating it emits."""
 
     kwh: float
@@ -303,97 +305,12 @@ class Energy(_Part):
     source: str
 
 
-class Versions(_Part):
+class Versions(AnswerPart):
     software: str
     data: str
 
 
-class FitRow(_Part):
-    """One usual way of using a model on some hardware, and whether it fits."""
-
-    way: str
-    spread: str
-    """How it is spread over the GPUs."""
-    fits: bool | None
-    verdict: Literal["fits", "tight", "does not fit", "unknown"]
-    total_bytes: int | None
-    peak_bytes: int | None
-    peak_phase: str
-    headroom_bytes: int | None
-    """What is left of the card, or of the engine's share of it; negative if it does not fit."""
-    would_fit_with: str
-    """The smallest change that makes it fit; empty if it does."""
-    problem: str
-    """Why there is no answer."""
-    job: dict[str, Any] | None
-    """The whole job, to ask for the answer in full."""
-
-
-class Fit(_Part):
-    """The headline question's answer: every usual way of using a model on some hardware."""
-
-    model: str
-    hardware: str
-    parameters: int
-    capacity_bytes: int | None
-    rows: list[FitRow]
-    assumptions: list[str]
-    versions: Versions
-
-    def to_json(self) -> str:
-        """The one text form, as of `Answer`."""
-        return _text(self)
-
-
-class BudgetRow(_Part):
-    """One way to rent what a job needs."""
-
-    within: bool
-    """Whether it is within the limits."""
-    provider: str
-    instance: str
-    kind: str
-    region: str
-    instances: int
-    accelerator: str
-    gpus: int
-    """Of all instances."""
-    strategy: str
-    micro_batch_size: int
-    gradient_accumulation_steps: int
-    hours: float
-    """Of the run, by the clock; with what interruptions of a spot instance are expected to add."""
-    range_hours: tuple[float, float]
-    gpu_hours: float
-    total: str
-    range_total: tuple[str, str]
-    currency: str
-    bottleneck: str
-    price_as_of: str
-    price_source: str
-    warning: str
-    """Empty, or what to know of the price."""
-    job: dict[str, Any]
-    """The job as it would run there, to ask for the answer in full."""
-
-
-class Budget(_Part):
-    """Ways to rent what a job needs, cheapest first; or the nearest to what was asked."""
-
-    possible: bool
-    reason: str
-    compared: int
-    """Ways whose peak fits."""
-    rows: list[BudgetRow]
-    assumptions: list[str]
-    versions: Versions
-
-    def to_json(self) -> str:
-        """The one text form, as of `Answer`."""
-        return _text(self)
-
-
-class Answer(_Part):
+class Answer(AnswerPart):
     """fits: None where the honest answer is "unknown", with the reason in `verdict`."""
 
     fits: bool | None
@@ -425,8 +342,9 @@ class Answer(_Part):
 
     def to_json(self) -> str:
         """The one text form: what the command line prints and REST sends, byte for byte."""
-        return _text(self)
+        return as_text(self)
 
 
-def _text(part: BaseModel) -> str:
+def as_text(part: AnswerPart) -> str:
+    """The one text form: what the command line prints and REST sends, byte for byte."""
     return json.dumps(part.model_dump(mode="json"), indent=2, ensure_ascii=False) + "\n"

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from estimator.answer import Answer, Course, Energy, Fit, FitRow, Host, Memory, Serving, Tensors, Time
+from estimator.answer import Answer, Course, Energy, Host, Memory, Serving, Tensors, Time
+from estimator.planner.answers import Fit, FitRow
 from estimator.units import gib
 
 _COLUMNS = ("way", "spread", "verdict", "per GPU", "peak in", "headroom", "would fit with")

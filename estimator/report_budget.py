@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from estimator.answer import Budget, BudgetRow
+from estimator.planner.answers import Budget, BudgetRow
 from estimator.report import aligned
 
 _HEADER = (

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from estimator import estimate
-from estimator.answer import Budget, BudgetRow
 from estimator.cli import main
 from estimator.errors import InvalidJob, NotModelled, UnknownName, WillItFitError
 from estimator.job import Job, read_job
+from estimator.planner.answers import Budget, BudgetRow
 from estimator.planner.budget import Limits, budget, narrowed, spread
 from estimator.units import money
 

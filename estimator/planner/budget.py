@@ -13,13 +13,14 @@ from datetime import date
 from decimal import Decimal
 from typing import NamedTuple
 
-from estimator.answer import Budget, BudgetRow, Time, Versions
+from estimator.answer import Time, Versions
 from estimator.course import Hours
 from estimator.errors import InvalidJob, NotModelled, WillItFitError
 from estimator.estimation import fits, step_time
 from estimator.hardware.accelerator import accelerator
 from estimator.job import Job
 from estimator.job.hardware import Rent
+from estimator.planner.answers import Budget, BudgetRow
 from estimator.pricing import spot
 from estimator.pricing.cost import suiting_any
 from estimator.pricing.offer import Offer, exact, run_cost

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from estimator.answer import Answer, Fit, FitRow, Versions
+from estimator.answer import Answer, Versions
 from estimator.errors import NotModelled, WillItFitError
 from estimator.estimation import estimate, fits
 from estimator.families import count
@@ -15,6 +15,7 @@ from estimator.hardware.parse import parse_hardware
 from estimator.job import Hardware, read_job
 from estimator.notes import without_bf16, without_cuda
 from estimator.parallel.topology import tensor_degrees
+from estimator.planner.answers import Fit, FitRow
 from estimator.specs.resolve import Model, resolve
 from estimator.verdict import offered
 from estimator.version import DATA_VERSION, SOFTWARE_VERSION
