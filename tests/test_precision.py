@@ -18,7 +18,11 @@ def answer(**training: Any) -> Any:
 def test_tf32_changes_the_time_and_no_bytes() -> None:
     plain, fast = answer(precision="32-true"), answer(precision="32-true", tf32=True)
     assert plain.memory == fast.memory
-    assert plain.time.step_seconds / fast.time.step_seconds == pytest.approx(156 / 19.5)
+    seconds = [{part.name: part.seconds for part in made.time.parts} for made in (plain, fast)]
+    for same in ("optimizer", "memory-bound kernels"):
+        assert seconds[0][same] == seconds[1][same]
+    # small products do not reach the tensor cores' peak, so less is gained than the ratio of the peaks
+    assert 1.5 < seconds[0]["matrix products"] / seconds[1]["matrix products"] < 156 / 19.5
 
 
 def test_a_part_that_is_as_the_recipe_has_it_changes_nothing() -> None:
