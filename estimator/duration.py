@@ -13,8 +13,7 @@ from estimator.job import Job
 from estimator.job.training import Bucket
 from estimator.parallel.ranks import alike
 from estimator.parallel.topology import Topology
-from estimator.playing import Play, play
-from estimator.serving.plan import trace_speed
+from estimator.playing import Play, play, speed
 from estimator.serving.throughput import throughput
 from estimator.specs.spec import DecoderSpec, ModelSpec
 from estimator.tape.tape import Tape
@@ -58,7 +57,7 @@ def served(job: Job, spec: ModelSpec, place: Topology, card: Capacity) -> Servin
     if accelerator is None:
         return None
     assert isinstance(spec, DecoderSpec)
-    tape = trace_speed(job, spec, place, gpu(job, card))
+    tape = speed(job, spec, place, gpu(job, card))
     prefill, decode = (_pass(job, spec, place, accelerator, tape, phase) for phase in ("prefill", "decode"))
     return throughput(job, place, prefill, decode) if prefill and decode else None
 

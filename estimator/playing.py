@@ -15,17 +15,17 @@ from estimator.job import Job, Offload, Parallelism
 from estimator.parallel.topology import Topology
 from estimator.runtime.reserved import Reserved, reserved
 from estimator.serving.llamacpp import Stored, trace_llamacpp
-from estimator.serving.plan import trace_serving
-from estimator.specs.spec import ModelSpec
+from estimator.serving.plan import trace_serving, trace_speed
+from estimator.specs.spec import DecoderSpec, ModelSpec
 from estimator.tape.replay import Replay, replay
-from estimator.tape.tape import Gpu
+from estimator.tape.tape import Gpu, Tape
 from estimator.training.plan import trace_training
 
 KEPT = 64
 """Plays that are remembered, the ones asked for last."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Play:
     """What a run allocates and frees: the model's parts, the phases, and where the peak is."""
 
@@ -64,9 +64,34 @@ def play(job: Job, spec: ModelSpec, place: Topology, gpu: Gpu, tensors: tuple[St
 
     Raises `InvalidJob` and `NotModelled` for what the model or the framework does not have.
     """
+    return _played(
+        _question(job, spec, place, gpu, tensors, ignored={"tokens", "dataset", "hours", "prompt_length", "output_length"})
+    )
+
+
+def speed(job: Job, spec: DecoderSpec, place: Topology, gpu: Gpu) -> Tape:
+    """The kernels of a settled job that serves: a prompt and a decoding step."""
+    return _speed(_question(job, spec, place, gpu))
+
+
+def _question(
+    job: Job,
+    spec: ModelSpec,
+    place: Topology,
+    gpu: Gpu,
+    tensors: tuple[Stored, ...] | None = None,
+    ignored: set[str] | None = None,
+) -> _Question:
+    """`ignored`: settings that do not matter."""
     part = job.training if job.task == "train" else job.serving
-    text = job.task + part.model_dump_json(exclude={"tokens", "dataset", "hours", "prompt_length", "output_length"})
-    return _played(_Question(spec.model_dump_json(), text, job.parallelism, job.offload, place, gpu, tensors, job, spec))
+    text = job.task + part.model_dump_json(exclude=ignored)
+    return _Question(spec.model_dump_json(), text, job.parallelism, job.offload, place, gpu, tensors, job, spec)
+
+
+@lru_cache(maxsize=KEPT)
+def _speed(asked: _Question) -> Tape:
+    assert isinstance(asked.spec, DecoderSpec)
+    return trace_speed(asked.job, asked.spec, asked.place, asked.gpu)
 
 
 @lru_cache(maxsize=KEPT)

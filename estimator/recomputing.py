@@ -12,7 +12,7 @@ from estimator.job import CheckpointForm, Job
 from estimator.parallel.topology import Topology
 from estimator.playing import Play, play
 from estimator.specs.spec import ModelSpec
-from estimator.tape.replay import flops
+from estimator.tape.kernels import flops
 from estimator.tape.tape import Gpu
 from estimator.training.budget import Chosen, Mix, Played, activations, cheapest
 from estimator.training.recomputation import WAYS, checkpointing

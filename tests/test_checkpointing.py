@@ -10,8 +10,8 @@ import pytest
 from estimator import Answer, InvalidJob, NotModelled, estimate
 from estimator.answer import Recomputation
 from estimator.tape.host import pinned_bytes
+from estimator.tape.kernels import flops
 from estimator.tape.offload import host_bytes
-from estimator.tape.replay import flops
 from estimator.training.budget import activations
 from estimator.training.recomputation import WAYS
 from tests.tapes import SMALL, assert_folded_as_unrolled, played, unrolled

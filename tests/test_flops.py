@@ -13,7 +13,7 @@ from estimator import estimate
 from estimator.estimation import _run
 from estimator.job import Job, read_job
 from estimator.specs.spec import DecoderSpec, ModelSpec
-from estimator.tape.replay import flops
+from estimator.tape.kernels import flops
 from estimator.verify.batch import batch
 from estimator.verify.cuda import on_cuda
 from estimator.verify.model import build

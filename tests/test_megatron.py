@@ -17,10 +17,11 @@ from estimator.parallel.ranks import traffic
 from estimator.parallel.topology import Topology
 from estimator.tape.checkpoint import checkpoint
 from estimator.tape.collectives import Group
+from estimator.tape.kernels import flops
 from estimator.tape.matmul import bmm
 from estimator.tape.normalization import layer_norm
 from estimator.tape.pointwise import add, dropout, gelu, softmax
-from estimator.tape.replay import flops, replay
+from estimator.tape.replay import replay
 from estimator.tape.tape import Tape
 from estimator.tape.tensor import Tensor, empty
 from estimator.tape.views import permute, reshape, split

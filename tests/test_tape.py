@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from estimator import Answer, WillItFitError, estimate
-from estimator.tape.replay import flops
+from estimator.tape.kernels import flops
 from estimator.tape.tape import ALLOCATION_STEP
 from tests.tapes import SMALL, assert_folded_as_unrolled
 

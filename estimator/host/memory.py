@@ -9,8 +9,8 @@ from estimator.answer import Host
 from estimator.errors import InvalidJob, NotModelled
 from estimator.facts import MeasuredFact, measured
 from estimator.families import parameters
-from estimator.host import megatron, weights
-from estimator.host.disk import model_bytes
+from estimator.host import megatron
+from estimator.host.contents import contents
 from estimator.host.phases import Parts, offloaded, phases
 from estimator.host.states import states_bytes
 from estimator.job import Host as Asked
@@ -67,7 +67,7 @@ def host_memory(job: Job, spec: ModelSpec, place: Topology, played: Play) -> Hos
         processes, workers = round(process_mib * MIB), round(worker_mib * MIB)
         if job.training.implementation == "megatron":
             return megatron.phases(job, build, place, processes, workers)
-        return phases(job, build, kept, processes, workers)
+        return phases(job, played, kept, processes, workers)
 
     expected = taken(process.value, worker.value)
     low, high = (
@@ -98,11 +98,11 @@ def _disk(job: Job, spec: ModelSpec, played: Play) -> dict[str, int]:
     build, found = played.build, {}
     if job.training.implementation == "megatron":
         return megatron.disk_bytes(job, build, sum(p.total for p in parameters(spec)))
-    model, adapter = weights.base(build), weights.adapter(build)
+    model, adapter = contents(played)
     if job.host.save in ("model", "checkpoint", "sharded"):
-        found["model"] = model_bytes(model)
+        found["model"] = model.disk_bytes
     if job.training.adapter and job.host.save != "none":
-        found["adapter"] = model_bytes(adapter)
+        found["adapter"] = adapter.disk_bytes
     if job.host.save in ("checkpoint", "sharded"):
         found["optimizer"] = states_bytes(job, build)
     if isinstance(build.sharding, OffloadedZero3) and (files := nvme_bytes(build.sharding)):

@@ -8,11 +8,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from estimator.families.build import Builder
-from estimator.host import weights
-from estimator.host.disk import SHARD, shards
+from estimator.host.contents import Content, contents
 from estimator.host.states import states_bytes
 from estimator.job import Job
 from estimator.job.hardware import GATHERED
+from estimator.playing import Play
 from estimator.tape.host import pinned_bytes
 from estimator.tape.offload import host_bytes
 from estimator.tape.replay import Replay
@@ -50,26 +50,26 @@ def offloaded(tape: Tape | None, played: Replay | None) -> Offloaded:
     return Offloaded(load, steps[0].start_bytes, peak, known)
 
 
-def phases(job: Job, build: Builder, kept: Offloaded, process: int, worker: int) -> dict[str, Parts]:
+def phases(job: Job, play: Play, kept: Offloaded, process: int, worker: int) -> dict[str, Parts]:
     """By phase and part, bytes per node. `process` and `worker`: what a rank and a worker of its data loader take."""
     ranks, host = job.hardware.gpus, job.host
-    model, adapter = weights.base(build), weights.adapter(build)
+    model, adapter = contents(play)
     always = {"processes": ranks * process}
     load = {**always, "loaded_weights": _loaded(job, model), "offloaded": ranks * kept.setting_up_bytes}
     running = {**always, "data_loader": ranks * _data_loader(job, worker)}
     train = running | {name: ranks * size for name, size in kept.components}
-    train["activations"] = train.get("activations", 0) + ranks * host_bytes(build.tape)
+    train["activations"] = train.get("activations", 0) + ranks * host_bytes(play.build.tape)
     found = {"load": load, "train": train}
     if host.save != "none":  # fsdp2's pinned gradients are freed by then, but torch keeps the blocks
         held = kept.peak_bytes if job.parallelism.strategy in ("fsdp2", "hsdp") else kept.resident_bytes
-        found["save"] = {**running, "offloaded": ranks * held, "saved": _gathered(job, build, model, adapter)}
+        found["save"] = {**running, "offloaded": ranks * held, "saved": _gathered(job, play.build, model, adapter)}
     if host.merge:
-        widest = max(t.numel for t in model if len(t.shape) > 1)
-        found["merge"] = {"processes": process, "loaded_weights": 2 * sum(t.numel for t in model), "merged_layer": 8 * widest}
+        widest = max(t.numel for t in model.tensors if len(t.shape) > 1)
+        found["merge"] = {"processes": process, "loaded_weights": 2 * model.numel, "merged_layer": 8 * widest}
     return {phase: {name: size for name, size in parts.items() if size} for phase, parts in found.items()}
 
 
-def _loaded(job: Job, model: list[weights.Saved]) -> int:
+def _loaded(job: Job, model: Content) -> int:
     """Copies of the weights before they are on the GPUs.
 
     transformers 5 keeps weights mapped that need no conversion; of another type than the file's bfloat16 they are a copy
@@ -77,9 +77,9 @@ def _loaded(job: Job, model: list[weights.Saved]) -> int:
     `from_pretrained`).
     """
     copies = {"each": job.hardware.gpus, "first": 1, "device": 0}[job.host.loading or "each"]
-    if weights.half(model) and job.training.transformers_release == "5":
+    if model.half and job.training.transformers_release == "5":
         return 0
-    return copies * weights.nbytes(model)
+    return copies * model.nbytes
 
 
 def _data_loader(job: Job, worker: int) -> int:
@@ -90,7 +90,7 @@ def _data_loader(job: Job, worker: int) -> int:
     return host.data_loader_workers * worker + ready * batch + host.pin_memory * pinned_bytes(batch)
 
 
-def _gathered(job: Job, build: Builder, model: list[weights.Saved], adapter: list[weights.Saved]) -> int:
+def _gathered(job: Job, build: Builder, model: Content, adapter: Content) -> int:
     """What the first rank has in memory of what it saves.
 
     The tensors of a file go to the host together (safetensors/torch.py, `_flatten_as_ptr`); sharded models are gathered there
@@ -102,10 +102,10 @@ def _gathered(job: Job, build: Builder, model: list[weights.Saved], adapter: lis
     strategy = job.parallelism.strategy
     ranks = max(1, job.parallelism.data or 1) * job.parallelism.tensor
     if job.host.save == "adapter":
-        return weights.nbytes(adapter) + (weights.nbytes(model) if strategy == "fsdp1" else 0)
+        return adapter.nbytes + (model.nbytes if strategy == "fsdp1" else 0)
     if job.host.save == "sharded":
-        return job.hardware.gpus * max(t.nbytes for t in model) // ranks
+        return job.hardware.gpus * max(t.nbytes for t in model.tensors) // ranks
     if strategy in GATHERED or job.parallelism.tensor > 1:
         optimizer = states_bytes(job, build) if job.host.save == "checkpoint" and strategy != "zero3" else 0
-        return weights.nbytes(model) + optimizer
-    return max(map(weights.nbytes, shards(model, SHARD)))
+        return model.nbytes + optimizer
+    return model.largest_file_bytes

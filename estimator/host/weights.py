@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from math import prod
 
-from estimator import dtypes
 from estimator.dtypes import DType
 from estimator.families.build import Builder
 from estimator.families.parameter import Parameter
@@ -61,13 +60,3 @@ def whole_shape(build: Builder, parameter: Parameter) -> Shape:
 def saved_dtype(build: Builder, parameter: Parameter) -> DType:
     """The type that a parameter is saved in."""
     return parameter.tensor.dtype if isinstance(build.sharding, Zero | BlockCopies) else parameter.local.dtype
-
-
-def nbytes(tensors: list[Saved]) -> int:
-    """All together."""
-    return sum(t.nbytes for t in tensors)
-
-
-def half(tensors: list[Saved]) -> bool:
-    """Whether they are of the type that checkpoints are published in, so that loading need not convert them."""
-    return all(t.dtype is dtypes.bfloat16 for t in tensors)

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from estimator.tape.float8 import SCALED_PRODUCT
 from estimator.tape.tape import Slot, Tape
 
 
@@ -152,26 +151,3 @@ def _alive(tape: Tape, ranges: list[tuple[int, int, int]]) -> list[int]:
             else:
                 alive[-event] -= times
     return alive
-
-
-@dataclass(frozen=True, slots=True)
-class Flops:
-    """Floating-point operations of a phase, all layers counted; `repeated` are those that recompute what forward did, `fp8` those
-    of products in fp8."""
-
-    total: int
-    repeated: int
-    fp8: int
-
-
-def flops(tape: Tape, phase: str) -> Flops:
-    """The arithmetic of a phase, of one micro-batch."""
-    total = repeated = fp8 = 0
-    passes = tape.passes(phase)
-    for work in tape.work:
-        if work.phase == phase:
-            count = work.flops * (work.slot.total if work.slot else 1)
-            total += count
-            repeated += count if work.repeated else 0
-            fp8 += count if work.operation == SCALED_PRODUCT else 0
-    return Flops(total // passes, repeated // passes, fp8 // passes)

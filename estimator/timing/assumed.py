@@ -7,7 +7,7 @@ from estimator.hardware.accelerator import Accelerator
 from estimator.job import Job
 from estimator.parallel.topology import Topology
 from estimator.serving.plan import compute_type, prompts
-from estimator.tape.replay import flops
+from estimator.tape.kernels import flops, kernels
 from estimator.tape.tape import Tape
 from estimator.timing.curves import DTYPES
 from estimator.timing.step import efficiencies
@@ -53,7 +53,7 @@ def assumed_pass(job: Job, tape: Tape, card: Accelerator, place: Topology, phase
         seconds, bounds = _at_share("prefill", done / peak)
     else:
         name, tokens = READING, serving.concurrency
-        moved = sum(work.nbytes * (work.slot.total if work.slot else 1) for work in tape.work if work.phase == phase)
+        moved = sum(work.nbytes * times for work, times in kernels(tape, phase))
         seconds, bounds = _at_share("decode_bandwidth", moved / (card.memory_bandwidth.value * 1e9))
     work = Work(tokens * place.data, place.gpus, done, 0, peak)
     left = ", without what GPUs exchange" if place.tensor > 1 else ""

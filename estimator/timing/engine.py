@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
+from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from estimator.answer import Time
 from estimator.job import Job
 from estimator.serving.plan import CHUNK, prompts
 from estimator.specs.spec import DecoderSpec
-from estimator.tape.replay import flops
+from estimator.tape.kernels import KEPT, counted, flops, kernels
 from estimator.tape.tape import Tape, Work
 from estimator.timing.curves import DTYPES, memory_seconds, peak
 from estimator.timing.exchange import Wires
@@ -61,11 +62,9 @@ def merged(works: Iterable[Work]) -> Iterator[Work]:
 def seconds_of(job: Job, tape: Tape, clock: Clock, phase: str) -> tuple[Parts, float]:
     """Seconds of a phase's kernels on one GPU, by what they go to, and how many there are."""
     found: Parts = defaultdict(float)
-    kernels, engine = 0.0, job.serving.engine == "vllm"
-    works: Iterable[Work] = (work for work in tape.work if work.phase == phase)
-    for work in merged(works) if engine else works:
+    many, engine = 0.0, job.serving.engine == "vllm"
+    for work, times in _joined(tape, phase) if engine else kernels(tape, phase):
         kind, seconds = clock.kernel(work)
-        times = work.slot.total if work.slot else 1
         if engine and work.operation == JOINED:
             seconds -= memory_seconds(clock.curves, clock.card, 0)
         if kind == PRODUCTS and _reads(work, clock):
@@ -73,8 +72,14 @@ def seconds_of(job: Job, tape: Tape, clock: Clock, phase: str) -> tuple[Parts, f
         if kind == ATTENTION and phase == "decode":
             kind = CACHE
         found[kind] += seconds * times
-        kernels += times
-    return found, kernels
+        many += times
+    return found, many
+
+
+@lru_cache(maxsize=KEPT)
+def _joined(tape: Tape, phase: str) -> list[tuple[Work, int]]:
+    """The kernels of an engine's phase."""
+    return counted(merged(work for work in tape.work if work.phase == phase))
 
 
 def _reads(work: Work, clock: Clock) -> bool:
@@ -116,7 +121,7 @@ def passed(job: Job, spec: DecoderSpec, tape: Tape, clock: Clock, wires: Wires, 
     sequences = prompts(serving) if phase == "prefill" else serving.concurrency
     tokens = sequences * (prompt if phase == "prefill" else 1)
     itemsize = next(work.form[1].itemsize for work in tape.work if work.form)
-    parts, kernels = seconds_of(job, tape, clock, phase)
+    parts, launched = seconds_of(job, tape, clock, phase)
     if among := between_ranks(spec, wires, tokens, sequences, itemsize):
         parts[REDUCED] = among
     steps = -(-tokens // CHUNK) if phase == "prefill" else 1
@@ -126,7 +131,7 @@ def passed(job: Job, spec: DecoderSpec, tape: Tape, clock: Clock, wires: Wires, 
         found = {kind: seconds * (factors[kind][at] if factors else 1.0) for kind, seconds in parts.items()}
         if engine:
             return {**found, SCHEDULING: steps * wait * 1e-3}
-        return {**found, LAUNCHES: max(0.0, kernels * each * 1e-6 - sum(found.values()))}
+        return {**found, LAUNCHES: max(0.0, launched * each * 1e-6 - sum(found.values()))}
 
     kind = next(clock.arithmetic(work) for work in tape.work if work.form)
     wide = _factors(clock, wires, kind)

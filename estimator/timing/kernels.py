@@ -98,14 +98,11 @@ class Spent:
     kernels: float = 0.0
 
 
-def spent(works: Iterable[Work], clock: Clock, phase: str, passes: int) -> Spent:
-    """The kernels of a phase, all layers counted, in one of the `passes` that it stands for."""
+def spent(works: Iterable[tuple[Work, int]], clock: Clock, passes: int) -> Spent:
+    """Kernels with how often they run, in one of the `passes` that they stand for."""
     found = Spent()
-    for work in works:
-        if work.phase != phase:
-            continue
+    for work, times in works:
         kind, seconds = clock.kernel(work)
-        times = (work.slot.total if work.slot else 1) / passes
-        found.seconds[kind] += seconds * times
-        found.kernels += times
+        found.seconds[kind] += seconds * times / passes
+        found.kernels += times / passes
     return found

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from estimator.tape.kernels import kernels
 from estimator.tape.tape import Tape
 from estimator.timing.exchange import Wires, exchanged
 from estimator.timing.kernels import KINDS, Clock, spent
@@ -73,7 +74,7 @@ class Pass:
 def phase(tape: Tape, clock: Clock, wires: Wires, hidden: frozenset[str], name: str) -> Pass:
     """One pass of a phase. `hidden`: groups whose exchanges run beside kernels."""
     times = tape.passes(name)
-    computed = spent(tape.work, clock, name, times)
+    computed = spent(kernels(tape, name), clock, times)
     moved = exchanged(tape.traffic, wires, name, times)
     named = {kind: f"{kind[0]} ({kind[1]})" for kind in moved.seconds}
     return Pass(

@@ -18,7 +18,7 @@ from estimator.job import Job
 from estimator.parallel.pipeline import pipeline_of
 from estimator.parallel.schedules import BACKWARD, FORWARD, INPUT, WEIGHT, Pipeline
 from estimator.playing import Play
-from estimator.tape.replay import flops
+from estimator.tape.kernels import flops, kernels
 from estimator.timing.curves import memory_seconds, peak
 from estimator.timing.exchange import Wires
 from estimator.timing.kernels import ATTENTION, MEMORY, PRODUCTS, Clock, spent
@@ -82,7 +82,7 @@ def stage(job: Job, play: Play, clock: Clock, wires: Wires) -> Stage:
     once = phase(tape, clock, wires, frozenset(), "optimizer_step")
     step = memory_seconds(clock.curves, clock.card, optimizer_bytes(job.training, play.build.parameters, tape))
     once = Pass({**once.kernels, MEMORY: once.kernels[MEMORY] + step}, once.launches, once.hidden, once.exposed, once.last)
-    put_off = spent((one for one in tape.work if one.late), clock, "backward", tape.passes("backward"))
+    put_off = spent((one for one in kernels(tape, "backward") if one[0].late), clock, tape.passes("backward"))
     late = Pass(put_off.seconds, 0, {}, {}, 0)
     done = [flops(tape, name) for name in ("forward", "backward")]
     return Stage(forward, backward, once, late, transfer, sum(one.total for one in done), sum(one.repeated for one in done))

@@ -16,7 +16,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from estimator.errors import InvalidJob
-from estimator.tape.replay import Stretch, flops, folded
+from estimator.tape.kernels import flops
+from estimator.tape.replay import Stretch, folded
 from estimator.tape.tape import ACTIVATION, Slot, Tape
 from estimator.training.recomputation import FIELD
 from estimator.units import gib

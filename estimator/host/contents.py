@@ -1,0 +1,50 @@
+"""What a job's checkpoint comes to, all tensors together: counted once for a play, and asked often."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+
+from estimator import dtypes
+from estimator.host import weights
+from estimator.host.disk import model_bytes, shards
+from estimator.host.weights import Saved
+from estimator.playing import KEPT, Play
+
+
+@dataclass(frozen=True)
+class Content:
+    """Tensors that are saved together."""
+
+    tensors: list[Saved]
+
+    @cached_property
+    def nbytes(self) -> int:
+        """All together."""
+        return sum(t.nbytes for t in self.tensors)
+
+    @cached_property
+    def numel(self) -> int:
+        """Their elements."""
+        return sum(t.numel for t in self.tensors)
+
+    @cached_property
+    def half(self) -> bool:
+        """Whether they are of the type that checkpoints are published in, so that loading need not convert them."""
+        return all(t.dtype is dtypes.bfloat16 for t in self.tensors)
+
+    @cached_property
+    def largest_file_bytes(self) -> int:
+        """Tensors of the largest of its files."""
+        return max(sum(t.nbytes for t in file) for file in shards(self.tensors))
+
+    @cached_property
+    def disk_bytes(self) -> int:
+        """All of its files."""
+        return model_bytes(self.tensors)
+
+
+@lru_cache(maxsize=KEPT)
+def contents(play: Play) -> tuple[Content, Content]:
+    """The model itself, and what an adapter trains."""
+    return Content(weights.base(play.build)), Content(weights.adapter(play.build))

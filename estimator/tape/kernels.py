@@ -1,0 +1,50 @@
+"""The kernels of a tape, equal ones counted together, and their arithmetic."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import lru_cache
+
+from estimator.tape.float8 import SCALED_PRODUCT
+from estimator.tape.tape import Tape, Work
+
+KEPT = 256
+"""Phases of tapes that are remembered, the ones asked for last."""
+
+
+def counted(works: Iterable[Work]) -> list[tuple[Work, int]]:
+    """Each kernel, wherever it runs, with how often it does, all layers counted."""
+    found: Counter[Work] = Counter()
+    for work in works:
+        found[work._replace(slot=None, source=0)] += work.slot.total if work.slot else 1
+    return [*found.items()]
+
+
+@lru_cache(maxsize=KEPT)
+def kernels(tape: Tape, phase: str) -> list[tuple[Work, int]]:
+    """Those of a phase of a finished tape, in all passes that it is counted for."""
+    return counted(work for work in tape.work if work.phase == phase)
+
+
+@dataclass(frozen=True, slots=True)
+class Flops:
+    """Floating-point operations of a phase, all layers counted; `repeated` are those that recompute what forward did, `fp8` those
+    of products in fp8."""
+
+    total: int
+    repeated: int
+    fp8: int
+
+
+def flops(tape: Tape, phase: str) -> Flops:
+    """The arithmetic of a phase, of one micro-batch."""
+    total = repeated = fp8 = 0
+    passes = tape.passes(phase)
+    for work, times in kernels(tape, phase):
+        count = work.flops * times
+        total += count
+        repeated += count if work.repeated else 0
+        fp8 += count if work.operation == SCALED_PRODUCT else 0
+    return Flops(total // passes, repeated // passes, fp8 // passes)
