@@ -1,12 +1,15 @@
 """A job's model, played: its tape, what the tape says, and what the caching allocator takes for it.
 
-Of the GPU only its compute capability matters here, so what was played is remembered: the same question comes again, of
-another card.
+Of the GPU only its compute capability matters here, and of that what a run asks; so what was played is remembered: the same
+question comes again, of another card.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 from estimator.attribution import Attribution, attribution
@@ -46,17 +49,14 @@ class Play:
 
 @dataclass(frozen=True, slots=True)
 class _Question:
-    """All that a play depends on, as text where it is no plain value."""
+    """All that a play depends on besides the GPU, as text where it is no plain value."""
 
     spec_text: str
     part_text: str
     parallelism: Parallelism
     offload: Offload
     place: Topology
-    gpu: Gpu
     tensors: tuple[Stored, ...] | None
-    job: Job = field(compare=False)
-    spec: ModelSpec = field(compare=False)
 
 
 def play(job: Job, spec: ModelSpec, place: Topology, gpu: Gpu, tensors: tuple[Stored, ...] | None = None) -> Play:
@@ -64,47 +64,65 @@ def play(job: Job, spec: ModelSpec, place: Topology, gpu: Gpu, tensors: tuple[St
 
     Raises `InvalidJob` and `NotModelled` for what the model or the framework does not have.
     """
-    return _played(
-        _question(job, spec, place, gpu, tensors, ignored={"tokens", "dataset", "hours", "prompt_length", "output_length"})
-    )
+    known = _plays(_question(job, spec, place, tensors, {"tokens", "dataset", "hours", "prompt_length", "output_length"}))
+    found = next((one for one in known if gpu.alike(one.build.tape.gpu)), None)
+    if found is None:
+        with _uncollected():
+            build = _traced(job, spec, place, replace(gpu, asked={}), tensors)
+        phases, beside = replay(build.tape), build.tape.host
+        found = Play(build, phases, attribution(build.tape, phases), None if beside is None else replay(beside))
+        known.append(found)
+    return found
 
 
 def speed(job: Job, spec: DecoderSpec, place: Topology, gpu: Gpu) -> Tape:
     """The kernels of a settled job that serves: a prompt and a decoding step."""
-    return _speed(_question(job, spec, place, gpu))
+    known = _tapes(_question(job, spec, place))
+    found = next((one for one in known if gpu.alike(one.gpu)), None)
+    if found is None:
+        with _uncollected():
+            found = trace_speed(job, spec, place, replace(gpu, asked={}))
+        known.append(found)
+    return found
+
+
+@lru_cache(maxsize=KEPT)
+def _plays(_: _Question) -> list[Play]:
+    """Those of a question, on GPUs that do not play it alike."""
+    return []
+
+
+@lru_cache(maxsize=KEPT)
+def _tapes(_: _Question) -> list[Tape]:
+    """The same of `speed`."""
+    return []
 
 
 def _question(
-    job: Job,
-    spec: ModelSpec,
-    place: Topology,
-    gpu: Gpu,
-    tensors: tuple[Stored, ...] | None = None,
-    ignored: set[str] | None = None,
+    job: Job, spec: ModelSpec, place: Topology, tensors: tuple[Stored, ...] | None = None, ignored: set[str] | None = None
 ) -> _Question:
     """`ignored`: settings that do not matter."""
     part = job.training if job.task == "train" else job.serving
     text = job.task + part.model_dump_json(exclude=ignored)
-    return _Question(spec.model_dump_json(), text, job.parallelism, job.offload, place, gpu, tensors, job, spec)
+    return _Question(spec.model_dump_json(), text, job.parallelism, job.offload, place, tensors)
 
 
-@lru_cache(maxsize=KEPT)
-def _speed(asked: _Question) -> Tape:
-    assert isinstance(asked.spec, DecoderSpec)
-    return trace_speed(asked.job, asked.spec, asked.place, asked.gpu)
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Without Python's search for cycles, which takes a third of a trace's time and finds none: storages go with their last
+    reference."""
+    before = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if before:
+            gc.enable()
 
 
-@lru_cache(maxsize=KEPT)
-def _played(asked: _Question) -> Play:
-    build = _traced(asked)
-    phases, beside = replay(build.tape), build.tape.host
-    return Play(build, phases, attribution(build.tape, phases), None if beside is None else replay(beside))
-
-
-def _traced(asked: _Question) -> Builder:
-    question = asked.job, asked.spec, asked.place, asked.gpu
-    if asked.job.task == "train":
-        return trace_training(*question)
-    if asked.job.serving.engine == "llama.cpp":
-        return trace_llamacpp(*question, asked.tensors)
-    return trace_serving(*question)
+def _traced(job: Job, spec: ModelSpec, place: Topology, gpu: Gpu, tensors: tuple[Stored, ...] | None) -> Builder:
+    if job.task == "train":
+        return trace_training(job, spec, place, gpu)
+    if job.serving.engine == "llama.cpp":
+        return trace_llamacpp(job, spec, place, gpu, tensors)
+    return trace_serving(job, spec, place, gpu)

@@ -36,7 +36,7 @@ def test_zero_holds_what_deepspeed_held(record: dict[str, Any], monkeypatch: pyt
     monkeypatch.setattr(zero3, "PREFETCH", run.PREFETCH)
     monkeypatch.setattr(zero3, "PERSISTENT", run.PERSISTENT)
     monkeypatch.setattr(zero3, "LIVE", record.get("live", zero3.LIVE))
-    playing._played.cache_clear()
+    playing._plays.cache_clear()
     job = {
         "model": run.MODEL,
         "hardware": {"gpus": record["ranks"]},

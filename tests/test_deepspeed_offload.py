@@ -36,9 +36,9 @@ def _as_the_runs(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         monkeypatch.setattr(module, "pinned", empty)
     monkeypatch.setattr(zero_offload, "pinned_bytes", int)
     monkeypatch.setattr(zero3_offload.OffloadedZero3, "step", lambda self, optimize: None)  # half precision goes where it is made
-    playing._played.cache_clear()
+    playing._plays.cache_clear()
     yield
-    playing._played.cache_clear()
+    playing._plays.cache_clear()
 
 
 @pytest.mark.parametrize(

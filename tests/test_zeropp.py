@@ -18,9 +18,9 @@ LIVE = 500_000_000
 @pytest.fixture(autouse=True)
 def _small(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(zero3, "LIVE", LIVE)
-    playing._played.cache_clear()
+    playing._plays.cache_clear()
     yield
-    playing._played.cache_clear()
+    playing._plays.cache_clear()
 
 
 def answer(gpus: int = 8, nodes: int = 2, training: dict[str, Any] | None = None, **parallelism: Any) -> Answer:

@@ -19,7 +19,7 @@ CUDNN_PREFERRED = (9, 10)
 def gpu(job: Job, card: Capacity) -> Gpu:
     """The GPU of a job; one whose compute capability is not known is taken for 8.0. The releases 4 of transformers ran on
     torch of their time; FlashAttention asks torch for no kernel."""
-    capability = _parsed(card.compute_capability) if card.compute_capability else Gpu().capability
+    capability = _parsed(card.compute_capability) if card.compute_capability else Gpu().exact
     training = job.training
     asked = job.task != "train" or (training.transformers_release == "5" and not training.attention.startswith("flash"))
     return Gpu(capability, asked and capability[0] in CUDNN_PREFERRED)

@@ -107,7 +107,7 @@ def attend(q: Tensor, k: Tensor, v: Tensor, context: Context) -> Tensor:
 
 def _kernel(q: Tensor, k: Tensor, v: Tensor, ranks: Group) -> Tensor:
     """[tokens, sequences, heads, size] of queries and of what comes out; in a ring of several ranks."""
-    fused = q.tape.gpu.capability >= HOPPER
+    fused = q.tape.gpu.at_least(HOPPER)
     if not fused:
         q, k, v = (contiguous(transpose(t, 0, 1)) for t in (q, k, v))
     if ranks.size > 1:

@@ -176,7 +176,7 @@ def _check_ahead(recomputed: str | CheckpointForm, topology: Topology) -> None:
 def _check_fp8(job: Job, asked: Fp8, topology: Topology, gpu: Gpu) -> None:
     """What does not go with products in fp8 (pytorch/quantization.py, `check_recipe_support`; training/arguments.py)."""
     least, most = CAPABILITIES[asked.recipe]
-    if not least <= gpu.capability < most:
+    if not gpu.at_least(least) or gpu.at_least(most):
         named = ".".join(map(str, gpu.capability))
         raise InvalidJob(
             f"{asked.recipe} needs a compute capability from {least[0]}.{least[1]} on"
@@ -184,7 +184,7 @@ def _check_fp8(job: Job, asked: Fp8, topology: Topology, gpu: Gpu) -> None:
             + f", not {named}: name such a hardware.gpu",
             "training.fp8.recipe",
         )
-    if asked.recipe == "blockwise" and gpu.capability >= BLACKWELL:
+    if asked.recipe == "blockwise" and gpu.at_least(BLACKWELL):
         raise NotModelled(
             "blockwise, which mxfp8's products stand in for on Blackwell, is not modelled there: write mxfp8",
             "training.fp8.recipe",

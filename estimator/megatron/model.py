@@ -226,7 +226,7 @@ class Stage:
 
 def workspaces(tape: Tape, grouped: bool) -> list[Tensor]:
     """cuBLAS's, which a rank keeps once made; of `grouped` products, experts', one for each stream."""
-    size = WORKSPACE_HOPPER if tape.gpu.capability >= HOPPER else WORKSPACE
+    size = WORKSPACE_HOPPER if tape.gpu.at_least(HOPPER) else WORKSPACE
     return [empty(tape, (size,), dtypes.uint8, "cublas_workspace") for _ in range(1 + GROUPED_STREAMS * grouped)]
 
 

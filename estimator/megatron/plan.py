@@ -178,7 +178,7 @@ def _fp8(training: Training, gpu: Gpu) -> Fp8 | None:
     asked = training.fp8
     if asked is None:
         return None
-    turns = not ((10, 0) <= gpu.capability < (12, 0) or gpu.capability >= (13, 0))
+    turns = not ((gpu.at_least((10, 0)) and not gpu.at_least((12, 0))) or gpu.at_least((13, 0)))
     return Fp8(asked.recipe, turns, asked.param_gather, asked.amax_history_len)
 
 

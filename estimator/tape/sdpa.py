@@ -19,6 +19,8 @@ CUDNN_HEAD_SIZE = 128
 CUDNN_LATENT = (192, 128)
 """Sizes of a query's and a value's head that it takes, too."""
 AMPERE = (8, 0)
+SMALL = ((8, 6), (8, 10)), ((12, 0), (13, 0))
+"""Compute capabilities with less shared memory: from the first on, to before the second."""
 
 MASKED = "the model needs an attention mask at this length, and a mask keeps sdpa from flash attention"
 SCORES = "sdpa falls to the math kernel, which holds every score: "
@@ -62,25 +64,25 @@ def _cudnn_takes(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, dropout_p
 
 def _flash_takes(q: Tensor, v: Tensor, mask: Tensor | None, dropout_p: float, dtype: DType) -> bool:
     """`can_use_flash_attention`."""
-    capability, size = q.tape.gpu.capability, q.shape[3]
-    if mask is not None or dtype is dtypes.float32 or capability < AMPERE or size != v.shape[3] or size > FLASH_HEAD_SIZE:
+    gpu, size = q.tape.gpu, q.shape[3]
+    if mask is not None or dtype is dtypes.float32 or size != v.shape[3] or size > FLASH_HEAD_SIZE or not gpu.at_least(AMPERE):
         return False
-    small = (8, 6) <= capability <= (8, 9) or capability[
-        0
-    ] == 12  # backward of wide heads needs more shared memory than these have
-    return not (small and q.requires_grad) or size <= 192 or (size > 224 and not dropout_p)
+    if size <= 192 or (size > 224 and not dropout_p) or not q.requires_grad:
+        return True
+    # backward of wide heads needs more shared memory than some have
+    return not any(gpu.at_least(first) and not gpu.at_least(end) for first, end in SMALL)
 
 
 def _efficient_refuses(q: Tensor, v: Tensor, shared: bool, dtype: DType) -> str:
     """Why `can_use_mem_efficient_attention` says no, if it does."""
-    capability, half = q.tape.gpu.capability, dtype is not dtypes.float32
-    if dtype is dtypes.bfloat16 and capability < AMPERE:
+    gpu, half = q.tape.gpu, dtype is not dtypes.float32
+    if dtype is dtypes.bfloat16 and not gpu.at_least(AMPERE):
         return "before compute capability 8.0 no other kernel takes bf16" + ("" if shared else "; fp16 would be taken")
-    alignment = 8 if half and capability >= (7, 0) else (4 if capability >= AMPERE else 1)
+    alignment = 8 if half and gpu.at_least((7, 0)) else (4 if gpu.at_least(AMPERE) else 1)
     if q.shape[3] % alignment or v.shape[3] % alignment:
         return f"memory-efficient attention takes heads whose size is a multiple of {alignment}"
     if not shared:
         return ""
-    if half and capability < AMPERE:
+    if half and not gpu.at_least(AMPERE):
         return "only flash attention shares key heads, and needs compute capability 8.0"
     return "only flash attention shares key heads, in half precision without a mask"

@@ -21,7 +21,7 @@ def check_float8(job: Job, spec: ModelSpec, gpu: Gpu) -> None:
     training, strategy = job.training, job.parallelism.strategy
     if training.float8 is None:
         return
-    if gpu.capability < ADA:
+    if not gpu.at_least(ADA):
         raise InvalidJob(
             "products in fp8 need compute capability 8.9 or more (Ada, Hopper, Blackwell): name such a hardware.gpu", WHERE
         )

@@ -138,7 +138,7 @@ def trace_training(job: Job, spec: ModelSpec, topology: Topology, gpu: Gpu = AMP
         build.sharding.spread(model)
     if training.loss in ("chunked", "cut") and not takes_chunks(model, biased=training.loss == "chunked"):
         raise NotModelled(f"loss {training.loss} is not modelled for {spec.model_type} yet; write eager", "training.loss")
-    if training.loss == "cut" and gpu.capability < AMPERE.capability:
+    if training.loss == "cut" and not gpu.at_least(AMPERE.exact):
         raise InvalidJob("cut cross-entropy needs an Ampere GPU or newer; write chunked", "training.loss")
     if isinstance(training.adapter, PrefixTuning):
         model = prefixed(training.adapter, model, build, prefixes, spec)

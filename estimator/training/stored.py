@@ -21,7 +21,7 @@ def quantization(training: Training, spec: ModelSpec, strategy: str, gpu: Gpu, p
     if training.quantization in IN_FLOAT16:
         return in_float16(training, spec, strategy)
     found = storage(training.quantization, training.quantization_group, "training.quantization_group")
-    if isinstance(found, Fp8) and gpu.capability < ADA:
+    if isinstance(found, Fp8) and not gpu.at_least(ADA):
         raise InvalidJob(
             "fp8 needs compute capability 8.9 or more: name such a hardware.gpu; on others transformers makes bf16 of it", FIELD
         )

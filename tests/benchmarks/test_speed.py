@@ -75,7 +75,7 @@ def test_one_job(name: str, benchmark: BenchmarkFixture) -> None:
 
 def forget() -> None:
     """Let the next question be a new one."""
-    playing._played.cache_clear()
+    playing._plays.cache_clear()
 
 
 @pytest.mark.parametrize("layers", [8, 80])
