@@ -77,6 +77,11 @@ def fits(job: Job | Mapping[str, Any] | str | Path, allow_files: bool = True, ro
     return _judged(run).verdict.fits
 
 
+def judged(job: Mapping[str, Any], allow_files: bool = True) -> Judged:
+    """What `estimate` says of a job's memory and verdict, without its time."""
+    return _judged(_run(job, allow_files))
+
+
 def step_time(job: Job, allow_files: bool = True) -> tuple[Time | None, Hours | None] | None:
     """The time of a step, and of the whole run, without the verdict; None if even the peak is more than the card offers."""
     run = _run(job, allow_files)
@@ -135,15 +140,16 @@ def _run(job: Job | Mapping[str, Any] | str | Path, allow_files: bool, every_ran
     return _Run(given, worst, model, place, card, played, beside, chosen, each_rank, tensors)
 
 
-class _Judged(NamedTuple):
-    """What a run takes, and whether it fits."""
+class Judged(NamedTuple):
+    """What a settled job takes, and whether it fits."""
 
+    job: Job
     memory: Memory
     host: Host | None
     verdict: Verdict
 
 
-def _judged(run: _Run) -> _Judged:
+def _judged(run: _Run) -> Judged:
     job, model, place, card = run.job, run.model, run.place, run.card
     played, why = run.play.phases, run.play.why
     taken = _reserved(job, run.play, card)
@@ -155,13 +161,13 @@ def _judged(run: _Run) -> _Judged:
         memory = memory.model_copy(update={"host_bytes": host.phases})
     if _by_llamacpp(job):
         memory = memory.model_copy(update={"host_bytes": placed(job.serving, model.spec, run.tensors).host})
-    return _Judged(memory, host, judge_host(judge(job, memory), host))
+    return Judged(job, memory, host, judge_host(judge(job, memory), host))
 
 
 def _answer(run: _Run, today: date) -> Answer:
     job, model, place, card = run.job, run.model, run.place, run.card
     build = run.play.build
-    memory, host, verdict = _judged(run)
+    _, memory, host, verdict = _judged(run)
     serving = _served(job, model.spec, place, card, today) if job.task == "serve" and not _by_llamacpp(job) else None
     time = serving.decode if serving else duration(job, model.spec, place, card, run.play)
     whole = _course(job, time, place)

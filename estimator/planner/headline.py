@@ -6,13 +6,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from estimator.answer import Answer, Versions
+from estimator.answer import Versions
 from estimator.errors import NotModelled, WillItFitError
-from estimator.estimation import estimate, fits
+from estimator.estimation import Judged, fits, judged
 from estimator.families import count
 from estimator.hardware.capacity import capacity
 from estimator.hardware.parse import parse_hardware
-from estimator.job import Hardware, read_job
+from estimator.job import Hardware
 from estimator.notes import without_bf16, without_cuda
 from estimator.parallel.topology import tensor_degrees
 from estimator.planner.answers import Fit, FitRow
@@ -70,8 +70,8 @@ class _Question:
     found: Model
     allow_files: bool
 
-    def ask(self, job: dict[str, Any]) -> Answer:
-        return estimate({"model": self.model, **job}, self.allow_files)
+    def ask(self, job: dict[str, Any]) -> Judged:
+        return judged({"model": self.model, **job}, self.allow_files)
 
 
 def lengths(model: Model) -> tuple[int, int]:
@@ -114,13 +114,13 @@ def _notes(context: int, sequence: int) -> list[str]:
 def _row(question: _Question, way: Way, hardware: Hardware) -> FitRow:
     if not question.found.spec.runs:
         return _unknown(way, question.found.spec.refusal)
-    best: tuple[str, Answer] | None = None
+    best: tuple[str, Judged] | None = None
     try:
         for spread, job in _spreads(question, way, hardware):
             answer = question.ask(job)
             if best is None or answer.memory.total_bytes < best[1].memory.total_bytes:
                 best = spread, answer
-            if answer.fits:
+            if answer.verdict.fits:
                 best = spread, answer
                 break
     except NotModelled as error:
@@ -128,19 +128,20 @@ def _row(question: _Question, way: Way, hardware: Hardware) -> FitRow:
     if best is None:
         return _unknown(way, "no way to spread it over these GPUs")
     spread, answer = best
-    memory, limit = answer.memory, offered(answer.memory.capacity_bytes, read_job(answer.job))
+    memory, verdict = answer.memory, answer.verdict
+    limit = offered(memory.capacity_bytes, answer.job)
     return FitRow(
         way=way.label,
         spread=spread,
-        fits=answer.fits,
-        verdict=answer.verdict,
+        fits=verdict.fits,
+        verdict=verdict.verdict,
         total_bytes=memory.total_bytes,
         peak_bytes=memory.peak_bytes,
         peak_phase=memory.peak_phase,
         headroom_bytes=None if limit is None else limit - memory.total_bytes,
-        would_fit_with=smallest_change(question, way, hardware) if answer.fits is False else "",
+        would_fit_with=smallest_change(question, way, hardware) if verdict.fits is False else "",
         problem="",
-        job=answer.job,
+        job=answer.job.model_dump(mode="json"),
     )
 
 
