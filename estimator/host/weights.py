@@ -10,6 +10,7 @@ from estimator.dtypes import DType
 from estimator.families.build import Builder
 from estimator.families.parameter import Parameter
 from estimator.parallel.tensor import TensorParallel
+from estimator.parallel.tensor_fsdp2 import TensorFsdp2
 from estimator.parallel.zero import Zero
 from estimator.tape.layout import Shape
 from estimator.training.badam import BlockCopies
@@ -52,7 +53,7 @@ def _saved(build: Builder, parameters: list[Parameter]) -> Iterator[Saved]:
 
 def whole_shape(build: Builder, parameter: Parameter) -> Shape:
     """The shape of a parameter before tensor-parallel ranks share it."""
-    if isinstance(build.sharding, TensorParallel):
+    if isinstance(build.sharding, TensorParallel | TensorFsdp2):
         return build.sharding.whole(parameter)
     return parameter.tensor.shape
 

@@ -112,6 +112,10 @@ class Fsdp2(Sharding):
     def micro_step(self, last: bool) -> None:
         self.reduces = self.syncs or last
 
+    def placed(self, p: Parameter, gradient: Tensor) -> Tensor:
+        """A parameter's gradient, placed as the parameter is among other ranks than those of data."""
+        return gradient
+
     def _cast(self, *inputs: Any) -> list[Any]:
         """A group's inputs in the policy's type (`cast_forward_inputs`)."""
         dtype = self.policy.parameters
@@ -234,6 +238,8 @@ class _Group:
             return
         self.reduced = True
         shared, tape = self.shared, self.shared.tape
+        for i in self.accumulated:  # what waits gets this micro-step's added
+            self.parameters[i].tensor.grad = None
         if not shared.reduces:
             self._keep()
             return
@@ -265,19 +271,19 @@ class _Group:
         del last
 
     def _taken(self) -> tuple[list[Parameter], list[Tensor]]:
-        """The gradients that there are, off the parameters that have them: what has waited, with the last micro-step's added."""
-        found = [(i, p) for i, p in enumerate(self.parameters) if p.tensor.grad is not None or i in self.accumulated]
-        gradients = [self.accumulated.pop(i, p.tensor.grad) for i, p in found]
-        for _, p in found:
-            p.tensor.grad = None
-        return [p for _, p in found], [g for g in gradients if g is not None]
+        """The gradients that there are, off the parameters that have them, or what has waited."""
+        owners, gradients = [], []
+        for i, p in enumerate(self.parameters):
+            gradient = self.accumulated.pop(i, p.tensor.grad)
+            if gradient is not None:
+                owners.append(p)
+                gradients.append(self.shared.placed(p, gradient))
+                p.tensor.grad = None
+        return owners, gradients
 
     def _keep(self) -> None:
         """Free the parameters; gradients wait, each converted to the type in which it will be reduced, where that is another
         (`to_accumulated_grad_if_needed`)."""
-        for i, p in enumerate(self.parameters):
-            if i in self.accumulated:
-                p.tensor.grad = None
         self.free()
         dtype, tape = self.shared.policy.reduction, self.shared.tape
         for i, p in enumerate(self.parameters):

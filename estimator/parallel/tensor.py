@@ -18,11 +18,12 @@ from estimator.families.modules import Module
 from estimator.families.parameter import Parameter
 from estimator.families.sharding import Sharding
 from estimator.tape import loss
+from estimator.tape.autograd import attach, record
 from estimator.tape.collectives import Group
 from estimator.tape.dtensor import distributed, gathered, replicated, scattered
 from estimator.tape.layout import Shape
 from estimator.tape.tape import Tape
-from estimator.tape.tensor import Tensor, empty, unary
+from estimator.tape.tensor import Tensor, binary, empty, unary
 from estimator.training.optimizers.base import Lists
 
 COLUMNS = ("q_proj", "k_proj", "v_proj", "gate_proj", "up_proj", "lm_head")
@@ -35,31 +36,37 @@ TOKENS = 1
 
 
 class TensorParallel(Sharding):
-    """`twice`: the optimizer reads gradients in two operations, the second one two times (Adam's `foreach`)."""
+    """`twice`: the optimizer reads gradients in two operations, the second one two times (Adam's `foreach`). `tied`: the output
+    layer has the embedding's weight."""
 
-    def __init__(self, tape: Tape, degree: int, twice: bool):
+    def __init__(self, tape: Tape, degree: int, twice: bool, tied: bool):
         self.tape = tape
         self.group = Group("tensor", degree)
         self.reads = (1, 2) if twice else (1,)
-        self.misplaced: list[Parameter] = []
-        """Parameters whose gradients have other placements than they."""
+        self.tied = tied
+        self.unplaced: list[Parameter] = []
+        """Parameters whose gradients have other placements than they, when the optimizer steps."""
 
     def parameter(self, tape: Tape, shape: Shape, dtype: DType, name: str) -> tuple[Tensor, Tensor]:
-        """This rank's part; of the embedding the model sees the whole, and so has a gradient of all rows."""
+        local = empty(tape, self.part(shape, name), dtype, name)
+        return self.seen(local, shape, name), local
+
+    def part(self, shape: Shape, name: str) -> Shape:
+        """This rank's part of a parameter."""
         module, degree = name.split(".")[-2], self.group.size
         if module in COLUMNS or module == EMBEDDING:
-            part = (shape[0] // degree, *shape[1:])
-        elif module in ROWS:
-            part = (shape[0], shape[1] // degree)
-        else:
-            part = shape
-        local = empty(tape, part, dtype, name)
-        return (Tensor(local.storage, shape, dtype) if module == EMBEDDING else local), local
+            return (shape[0] // degree, *shape[1:])
+        return (shape[0], shape[1] // degree) if module in ROWS else shape
+
+    def seen(self, part: Tensor, shape: Shape, name: str) -> Tensor:
+        """What the model computes with: of an embedding of its own the whole, and so its gradient has all rows."""
+        whole = name.split(".")[-2] == EMBEDDING and not self.tied
+        return Tensor(part.storage, shape, part.dtype) if whole else part
 
     def whole(self, parameter: Parameter) -> Shape:
         """The shape that all ranks' parts make."""
         module, (rows, *columns) = parameter.name.split(".")[-2], parameter.tensor.shape
-        if module in COLUMNS:
+        if module in COLUMNS or (module == EMBEDDING and self.tied):
             return (rows * self.group.size, *columns)
         return (rows, columns[0] * self.group.size) if module in ROWS else parameter.tensor.shape
 
@@ -81,27 +88,29 @@ class TensorParallel(Sharding):
     def spread(self, model: Any) -> None:
         """What lies outside the layers of a causal language model."""
         body = model.body
-        body.embed_tokens = _Embedding(body.embed_tokens, self.group)
+        body.embed_tokens = _Embedding(body.embed_tokens, self.group, model.lm_head if self.tied else None)
         body.norm = _Distributed(body.norm)
         model.lm_head = _Head(model.lm_head, self.group)
 
     def prepare(self, trained: list[Parameter]) -> None:
-        self.misplaced = [p for p in trained if misplaced(p)]
+        self.unplaced = [p for p in trained if misplaced(p, self.tied)]
 
     def step(self, optimize: Callable[[], None]) -> None:
         """An operation of the optimizer works on gradients placed as their parameters: on copies, as long as it runs."""
         lists = Lists(self.tape)
         for reads in self.reads:
-            held = [lists.new("redistribute", self.misplaced) for _ in range(reads)]
+            held = [lists.new("redistribute", self.unplaced) for _ in range(reads)]
             for copies in held:
                 lists.free(copies)
-            sum_norms(self.tape, self.group, self.misplaced, reads)
+            sum_norms(self.tape, self.group, self.unplaced, reads)
         optimize()
 
 
-def misplaced(p: Parameter) -> bool:
-    """Whether a parameter's gradient has another placement: the embedding's is whole, a norm's is of this rank's tokens."""
-    return p.name.split(".")[-2] not in (*COLUMNS, *ROWS)
+def misplaced(p: Parameter, tied: bool) -> bool:
+    """Whether a parameter's gradient has another placement: the embedding's is whole, a norm's is of this rank's tokens. That of
+    an embedding that is `tied` to the output layer is added to that layer's, and so placed as that is."""
+    module = p.name.split(".")[-2]
+    return module not in (*COLUMNS, *ROWS) and not (tied and module == EMBEDDING)
 
 
 def sum_norms(tape: Tape, group: Group, gradients: list[Parameter], times: int = 1) -> None:
@@ -153,24 +162,44 @@ class _Rowwise:
 
 
 class _Embedding:
-    """A lookup in this rank's rows, zero where an id has none there (placement_types.py, `_MaskPartial`)."""
+    """A lookup in this rank's rows, zero where an id has none there (placement_types.py, `_MaskPartial`). `head`: an output layer
+    that has the same weight."""
 
-    def __init__(self, own: Any, group: Group):
-        self.own, self.group = own, group
+    def __init__(self, own: Any, group: Group, head: Any | None):
+        self.own, self.group, self.head = own, group, head
+        self.weight: Tensor = own.weight
 
     def __call__(self, ids: Tensor) -> Tensor:
+        weight = self.weight
+        if self.head is not None:
+            weight, self.head.weight = _shared(weight, self.group)
         below, above = (empty(ids.tape, ids.shape, dtypes.bool_, name) for name in ("lt", "ge"))
         mask = unary("or", below)
         del below, above
         copied = unary("clone", ids)
         shifted = unary("sub", copied)
         del copied
-        out = loss.embedding(self.own.weight, ids)
+        out = loss.embedding(weight, ids)
         del shifted, mask
         out = scattered(out, TOKENS, self.group)
         if self.own.require_grad and out.tape.grad_enabled:
             out.requires_grad = True
         return out
+
+
+def _shared(weight: Tensor, group: Group) -> tuple[Tensor, Tensor]:
+    """A weight as the embedding has it, with all rows, and as the output layer has it. Where their gradients meet, each rank
+    copies its own rows of the first, and adds them."""
+
+    def met(of_rows: Tensor, of_head: Tensor) -> Tensor:
+        return binary("add", of_head, empty(of_rows.tape, of_head.shape, of_rows.dtype, "clone"))
+
+    rows, *columns = weight.shape
+    node = record("Shared", (weight,), (), met, 2)
+    embedding = attach(node, Tensor(weight.storage, (rows * group.size, *columns), weight.dtype))
+    head = attach(node, weight.detach())
+    head.output_nr = 1
+    return embedding, head
 
 
 class _Head:

@@ -43,10 +43,10 @@ def check_tensor(job: Job, spec: ModelSpec) -> None:
             f"{', '.join(KINDS)} are",
             "parallelism.tensor",
         )
-    if (spread.data or 1) > 1:
+    if (spread.data or 1) > 1 and spread.strategy not in ("fsdp2", "hsdp"):
         raise NotModelled(
-            "tensor and data parallelism together are modelled with implementation: megatron only; write data: 1",
-            "parallelism.data",
+            "data parallelism beside tensor parallelism is modelled as fsdp2 and hsdp, or with implementation: megatron",
+            "parallelism.strategy",
         )
     if spread.sequence is False:
         raise NotModelled(
@@ -82,10 +82,6 @@ def _check_sizes(job: Job, spec: DecoderSpec) -> None:
     for tokens in [bucket.tokens for bucket in training.lengths or ()] or [training.sequence_length]:
         if tokens % tensor:
             raise InvalidJob(f"{tokens} tokens do not divide by tensor {tensor}", "training.sequence_length")
-    if spec.tie_word_embeddings:
-        raise NotModelled(
-            "an output layer tied to the embedding is not modelled with tensor parallelism yet", "parallelism.tensor"
-        )
     if any(getattr(spec, name, False) for name in ("attention_bias", "mlp_bias")):
         raise NotModelled("biases of layers whose inputs ranks share are not modelled yet", "parallelism.tensor")
 

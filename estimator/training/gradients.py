@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import groupby
 
 from estimator import dtypes
 from estimator.families.parameter import Parameter
-from estimator.parallel.tensor import misplaced, sum_norms
+from estimator.parallel.tensor import sum_norms
 from estimator.tape.collectives import Group
 from estimator.tape.pointwise import to
 from estimator.tape.tape import GRADIENT, Tape
@@ -90,26 +90,34 @@ def clip_sharded(tape: Tape, parameters: list[Parameter]) -> None:
     del cast, clamped, total, local
 
 
-def clip_distributed(group: Group, tape: Tape, parameters: list[Parameter]) -> None:
-    """`clip_grad_norm_` of DTensors: a norm of what this rank has of each gradient; of what is not split, a share.
+def clip_distributed(
+    groups: Sequence[Group], unplaced: Callable[[Parameter], bool], tape: Tape, parameters: list[Parameter]
+) -> None:
+    """`clip_grad_norm_` of DTensors on a mesh of these groups: a norm of what this rank has of each gradient; of what is
+    `unplaced`, and not split, a share.
 
     Norms of ranks are squared and summed, and the root is taken (torch/distributed/tensor/_ops/_math_ops.py, `_NormPartial`).
     """
     lists = Lists(tape)
-    unsplit = [p for p in parameters if misplaced(p)]
+    unsplit = [p for p in parameters if unplaced(p)]
     summed = lists.new("all_reduce", [p for p in unsplit if p.tensor is p.local])
-    sum_norms(tape, group, unsplit)
+    sum_norms(tape, groups[-1], unsplit)
     count = sum(p.times for p in parameters)
-    longest = -(-max(p.tensor.numel for p in parameters) // CHUNK)
+    longest = -(-max((p.tensor if unplaced(p) else p.local).numel for p in parameters) // CHUNK)
     partial = empty(tape, (longest * count,), dtypes.float32, "_foreach_norm")
     norms = lists.new("_foreach_norm", parameters, lambda _: ())
+    for p in parameters:
+        tape.enter(p.slot)
+        _read_and_scaled(tape, p)
+    tape.enter(None)
     del partial
     lists.free(summed)
     shares = lists.new("div", unsplit, lambda _: ())
     stacked = empty(tape, (count,), parameters[0].local.dtype, "stack")
     lists.free(shares)
     squared = unary("pow", stacked)
-    tape.communicate("all_reduce", *group, squared.nbytes)
+    for group in groups:
+        tape.communicate("all_reduce", *group, squared.nbytes)
     total = unary("pow", unary("all_reduce", squared))
     del squared
     norm = empty(tape, (), total.dtype, "linalg_vector_norm")

@@ -24,7 +24,8 @@ from estimator.parallel.fsdp1 import Fsdp1
 from estimator.parallel.fsdp2 import Fsdp2, Policy
 from estimator.parallel.megatron import MainParameters
 from estimator.parallel.optimizer_offload import OffloadedOptimizer
-from estimator.parallel.tensor import TensorParallel
+from estimator.parallel.tensor import TensorParallel, misplaced
+from estimator.parallel.tensor_fsdp2 import TensorFsdp2
 from estimator.parallel.topology import Topology
 from estimator.parallel.zero import Zero12
 from estimator.parallel.zero3 import Zero3
@@ -32,7 +33,7 @@ from estimator.parallel.zero3_offload import OffloadedZero3
 from estimator.parallel.zero_offload import OffloadedZero12
 from estimator.parallel.zeropp import plus_plus
 from estimator.serving.cache import PassingCache
-from estimator.specs.spec import ModelSpec
+from estimator.specs.spec import DecoderSpec, ModelSpec
 from estimator.tape.collectives import Group
 from estimator.tape.host import with_host
 from estimator.tape.tape import AMPERE, Gpu, Tape
@@ -67,7 +68,7 @@ from estimator.training.stored import quantization
 
 PLAIN = {
     "reentrant_checkpointing": ("none", "ddp", "fsdp1"),
-    "gradient_clipping": ("none", "ddp", "fsdp1"),
+    "gradient_clipping": ("none", "ddp", "fsdp1", "fsdp2"),
     "zero_grad_to_none": ("none", "ddp"),
 }
 """Under which strategies what is not modelled everywhere is."""
@@ -120,7 +121,7 @@ def trace_training(job: Job, spec: ModelSpec, topology: Topology, gpu: Gpu = AMP
         kernels=_kernels(training),
         labels=training.labels or 2,
         checkpointing=recomputed,
-        sharding=_sharding(job, topology, precision, tape),
+        sharding=_sharding(job, spec, topology, precision, tape),
         quantization=quantization(training, spec, topology.strategy, gpu, precision),
         whole=tuple(training.unquantized or ()),
         adapter=_adapter(training, spec, topology, precision),
@@ -134,7 +135,7 @@ def trace_training(job: Job, spec: ModelSpec, topology: Topology, gpu: Gpu = AMP
         check_gathered(training, precision.gathered)
     assert training.head is not None
     model = build_model(spec, build, training.head)
-    if isinstance(build.sharding, TensorParallel):
+    if isinstance(build.sharding, TensorParallel | TensorFsdp2):
         build.sharding.spread(model)
     if training.loss in ("chunked", "cut") and not takes_chunks(model, biased=training.loss == "chunked"):
         raise NotModelled(f"loss {training.loss} is not modelled for {spec.model_type} yet; write eager", "training.loss")
@@ -165,7 +166,7 @@ def trace_training(job: Job, spec: ModelSpec, topology: Topology, gpu: Gpu = AMP
         batch,
         training.gradient_accumulation_steps,
         None if training.objective else autocast,
-        clip=_clipping(training, topology),
+        clip=_clipping(job, topology, spec),
         keeps_gradients=not training.zero_grad_to_none,
         widens=training.autocast and training.transformers_release != "5",
         offloads=job.offload.activations != "none" and not recomputed.recomputes,
@@ -209,11 +210,15 @@ def _kernels(training: Training) -> Kernels:
     return in_float8(found, training.float8) if training.float8 else found
 
 
-def _clipping(training: Training, topology: Topology) -> Clip | None:
-    if not training.gradient_clipping:
+def _clipping(job: Job, topology: Topology, spec: ModelSpec) -> Clip | None:
+    if not job.training.gradient_clipping:
         return None
-    if topology.tensor > 1:
-        return partial(clip_distributed, Group("tensor", topology.tensor))
+    tensor = Group("tensor", topology.tensor)
+    if topology.strategy == "fsdp2":
+        groups = [group for group in (Group("data", topology.data // (job.parallelism.replicas or 1)), tensor) if group.size > 1]
+        return partial(clip_distributed, groups, lambda _: False)
+    if tensor.size > 1:
+        return partial(clip_distributed, [tensor], partial(misplaced, tied=_tied(spec)))
     return clip_sharded if topology.strategy == "fsdp1" else clip
 
 
@@ -226,7 +231,7 @@ def _adapter(training: Training, spec: ModelSpec, topology: Topology, precision:
     return adapter(training.adapter, training, spec, topology.strategy) if training.adapter else None
 
 
-def _sharding(job: Job, topology: Topology, precision: Recipe, tape: Tape) -> Sharding:
+def _sharding(job: Job, spec: ModelSpec, topology: Topology, precision: Recipe, tape: Tape) -> Sharding:
     world, strategy = topology.data, topology.strategy
     policy = Policy(precision.gathered, precision.reduced)
     adam = job.training.optimizer in ("adamw", "adam")
@@ -235,7 +240,9 @@ def _sharding(job: Job, topology: Topology, precision: Recipe, tape: Tape) -> Sh
             raise InvalidJob("Megatron's gradients are its buffer already: leave it out", "parallelism.gradient_as_bucket_view")
         return MainParameters(tape, precision.summed, lambda _: Group("data", world), strategy == "zero1")
     if topology.tensor > 1:
-        return TensorParallel(tape, topology.tensor, job.training.optimizer_implementation == "foreach" and adam)
+        twice = adam and job.training.optimizer_implementation == "foreach"
+        spread = TensorParallel(tape, topology.tensor, twice, _tied(spec))
+        return TensorFsdp2(spread, *_of_fsdp2(job, world, policy)) if strategy == "fsdp2" else spread
     if badam.asks(job):
         return badam.BlockCopies(tape)
     if strategy == "ddp":
@@ -254,9 +261,7 @@ def _sharding(job: Job, topology: Topology, precision: Recipe, tape: Tape) -> Sh
             around=job.training.transformers_release != "5",
         )
     if strategy == "fsdp2":
-        replicas = job.parallelism.replicas or 1
-        asked = job.parallelism
-        return Fsdp2(tape, world // replicas, policy, asked.reshard_after_forward, replicas, asked.gradient_sync)
+        return Fsdp2(tape, *_of_fsdp2(job, world, policy))
     if strategy.startswith("zero") and tape.host is not None:
         return _offloaded(job, world, tape, tape.host)
     if strategy == "zero3":
@@ -272,6 +277,16 @@ def _sharding(job: Job, topology: Topology, precision: Recipe, tape: Tape) -> Sh
     if tape.host is not None:
         return OffloadedOptimizer(tape, tape.host, frees=job.offload.gradients == "cpu")
     return Sharding()
+
+
+def _of_fsdp2(job: Job, world: int, policy: Policy) -> tuple[int, Policy, bool, int, bool]:
+    """The settings of `Fsdp2` over so many ranks."""
+    asked, replicas = job.parallelism, job.parallelism.replicas or 1
+    return world // replicas, policy, asked.reshard_after_forward, replicas, asked.gradient_sync
+
+
+def _tied(spec: ModelSpec) -> bool:
+    return isinstance(spec, DecoderSpec) and spec.tie_word_embeddings
 
 
 def _offloaded(job: Job, world: int, tape: Tape, host: Tape) -> Sharding:

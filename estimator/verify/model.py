@@ -40,7 +40,7 @@ from estimator.verify.megatron import MegatronStep
 from estimator.verify.prompts import prompted
 from estimator.verify.pruning import pruned
 from estimator.verify.recomputation import recompute, stacks
-from estimator.verify.tensor import parallelize
+from estimator.verify.tensor import meshes_joined, parallelize
 
 TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 TRUE = {
@@ -122,10 +122,11 @@ def build(job: Job, spec: ModelSpec, mesh: DeviceMesh | None = None) -> Any:
     model.train()
     if job.parallelism.strategy == "fsdp1":
         model = _flattened(model, job)
-    elif mesh is not None and job.parallelism.tensor > 1:
-        parallelize(model, mesh)
     elif mesh is not None:
-        _shard(model, job, mesh)
+        if job.parallelism.tensor > 1:
+            parallelize(model, mesh["tensor"])
+        if of_data := [name for name in mesh.mesh_dim_names or () if name != "tensor"]:
+            _shard(model, job, mesh[tuple(of_data)])
     recompute(model, training, job.offload.activations != "none")
     return model
 
@@ -198,9 +199,10 @@ def _shard(model: Any, job: Job, mesh: DeviceMesh) -> None:
     settings: dict[str, Any] = {"mesh": mesh} if policy is None else {"mesh": mesh, "mp_policy": policy}
     if job.offload.parameters == "cpu":
         settings["offload_policy"] = CPUOffloadPolicy()
-    for layer in (layer for stack in stacks(model) for layer in stack):
-        fully_shard(layer, reshard_after_forward=job.parallelism.reshard_after_forward, **settings)
-    fully_shard(model, **settings)
+    with meshes_joined():
+        for layer in (layer for stack in stacks(model) for layer in stack):
+            fully_shard(layer, reshard_after_forward=job.parallelism.reshard_after_forward, **settings)
+        fully_shard(model, **settings)
 
 
 def _reduced(job: Job) -> torch.dtype:
@@ -237,9 +239,9 @@ def ranks(data: int, tensor: int = 1, replicas: int | None = None) -> Iterator[D
         return
     init_process_group("fake", store=FakeStore(), rank=0, world_size=data * tensor)
     try:
-        shape = (tensor,) if tensor > 1 else (replicas, data // replicas) if replicas else (data,)
-        names = ("tensor",) if tensor > 1 else ("replicate", "shard")[2 - len(shape) :]
-        yield init_device_mesh("cpu", shape, mesh_dim_names=names)
+        shape = {"replicate": replicas or 1, "shard": data // (replicas or 1), "tensor": tensor}
+        sizes = {name: size for name, size in shape.items() if size > 1}
+        yield init_device_mesh("cpu", tuple(sizes.values()), mesh_dim_names=tuple(sizes))
     finally:
         destroy_process_group()
 

@@ -6,8 +6,12 @@ Between the products of a layer each rank holds its part of the tokens; attentio
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
+from unittest import mock
 
+from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import Replicate, Shard
 from torch.distributed.tensor.parallel import (
@@ -20,6 +24,19 @@ from torch.distributed.tensor.parallel import (
 )
 
 TOKENS, WHOLE = Shard(1), Replicate()
+
+
+@contextmanager
+def meshes_joined() -> Iterator[None]:
+    """`fully_shard` joins its mesh with that of a parameter, and reads the ranks in it: fake tensors have no numbers."""
+    join = DeviceMesh._concatenate
+
+    def joined(meshes: list[DeviceMesh]) -> DeviceMesh:
+        with unset_fake_temporarily():
+            return join(meshes)
+
+    with mock.patch.object(DeviceMesh, "_concatenate", joined):
+        yield
 
 
 def parallelize(model: Any, mesh: DeviceMesh) -> None:
