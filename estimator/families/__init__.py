@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+from functools import lru_cache
 from importlib import import_module
 from typing import Any
 
@@ -142,4 +144,15 @@ def built(spec: ModelSpec) -> Builder:
 
 def parameters(spec: ModelSpec) -> list[Parameter]:
     """The parameters of a model with its usual head, tied weights once."""
-    return built(spec).parameters
+    return _parameters(_Asked(spec.model_dump_json(), spec))
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    text: str
+    spec: ModelSpec = field(compare=False)
+
+
+@lru_cache(maxsize=64)
+def _parameters(asked: _Asked) -> list[Parameter]:
+    return built(asked.spec).parameters

@@ -24,8 +24,9 @@ the float32 matrix and its triangle that the first one is made from."""
 Parts = dict[str, int]
 
 
-def phases(job: Job, build: Builder, place: Topology, process: int, worker: int) -> dict[str, Parts]:
-    """By phase and part, bytes per node, whose ranks are all taken to be as the one that `build` is of.
+def phases(job: Job, build: Builder, place: Topology, written: int, process: int, worker: int) -> dict[str, Parts]:
+    """By phase and part, bytes per node, whose ranks are all taken to be as the one that `build` is of. `written`: what one
+    writes.
 
     A checkpoint is read tensor by tensor (torch/distributed/checkpoint/filesystem.py, `read_data`). It is written from a copy of
     all that a rank writes, in pinned memory (`FileSystemWriterAsync.preload_tensors`), whether training waits for it or not.
@@ -38,7 +39,7 @@ def phases(job: Job, build: Builder, place: Topology, process: int, worker: int)
     running = {**always, "data_loader": _loading_ranks(job, place) * _data_loader(job, worker)}
     found = {"load": {**always, "loaded_weights": ranks * largest}, "train": running}
     if job.host.save != "none":
-        found["save"] = {**running, "saved": ranks * written_bytes(job, build)}
+        found["save"] = {**running, "saved": ranks * written}
     return found
 
 

@@ -62,11 +62,12 @@ def host_memory(job: Job, spec: ModelSpec, place: Topology, played: Play) -> Hos
     build = played.build
     kept = offloaded(build.tape.host, played.host)
     process, worker = facts()["python_process"], facts()["data_loader_worker"]
+    written = megatron.written_bytes(job, build) if job.training.implementation == "megatron" else 0
 
     def taken(process_mib: float, worker_mib: float) -> dict[str, Parts]:
         processes, workers = round(process_mib * MIB), round(worker_mib * MIB)
         if job.training.implementation == "megatron":
-            return megatron.phases(job, build, place, processes, workers)
+            return megatron.phases(job, build, place, written, processes, workers)
         return phases(job, played, kept, processes, workers)
 
     expected = taken(process.value, worker.value)

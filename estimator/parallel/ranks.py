@@ -15,6 +15,7 @@ from estimator.parallel.schedules import in_flight
 from estimator.parallel.topology import Topology
 from estimator.playing import Play
 from estimator.specs.spec import ModelSpec
+from estimator.tape.kernels import exchanges
 from estimator.tape.tape import Tape
 
 
@@ -66,9 +67,9 @@ def traffic(tape: Tape, micro_steps: int) -> list[Traffic]:
         passes[phase.name].append(phase.passes)
     counts: defaultdict[tuple[str, str, int, str], Fraction] = defaultdict(Fraction)
     sizes: defaultdict[tuple[str, str, int, str], Fraction] = defaultdict(Fraction)
-    for one in tape.traffic:
+    for one, count in exchanges(tape):
         kind = one.operation, one.group, one.ranks, one.phase
-        times = Fraction(one.slot.total if one.slot else 1)
+        times = Fraction(count)
         if one.phase in ("forward", "backward"):
             times *= _stands_for(one.later, passes[one.phase], micro_steps)
         counts[kind] += times

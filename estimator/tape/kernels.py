@@ -1,4 +1,4 @@
-"""The kernels of a tape, equal ones counted together, and their arithmetic."""
+"""The kernels and the exchanges of a tape, equal ones counted together, and the kernels' arithmetic."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from estimator.tape.float8 import SCALED_PRODUCT
-from estimator.tape.tape import Tape, Work
+from estimator.tape.tape import Tape, Traffic, Work
 
 KEPT = 256
 """Phases of tapes that are remembered, the ones asked for last."""
@@ -26,6 +26,15 @@ def counted(works: Iterable[Work]) -> list[tuple[Work, int]]:
 def kernels(tape: Tape, phase: str) -> list[tuple[Work, int]]:
     """Those of a phase of a finished tape, in all passes that it is counted for."""
     return counted(work for work in tape.work if work.phase == phase)
+
+
+@lru_cache(maxsize=KEPT)
+def exchanges(tape: Tape) -> list[tuple[Traffic, int]]:
+    """Each exchange of a finished tape, wherever it is, with how often it is, all layers counted."""
+    found: Counter[Traffic] = Counter()
+    for one in tape.traffic:
+        found[one._replace(slot=None)] += one.slot.total if one.slot else 1
+    return [*found.items()]
 
 
 @dataclass(frozen=True, slots=True)

@@ -73,12 +73,12 @@ class Exchanged:
         return max((self.seconds[kind] / self.counts[kind] for kind in self.seconds if kind[1] in hidden), default=0.0)
 
 
-def exchanged(traffic: Iterable[Traffic], wires: Wires, phase: str, passes: int) -> Exchanged:
-    """All exchanges of a phase, in one of the `passes` that it stands for."""
+def exchanged(traffic: Iterable[tuple[Traffic, int]], wires: Wires, phase: str, passes: int) -> Exchanged:
+    """All exchanges of a phase, with how often they are, in one of the `passes` that it stands for."""
     found = Exchanged()
-    for one in traffic:
+    for one, count in traffic:
         if one.phase == phase and one.ranks > 1:
-            kind, times = (one.operation, one.group), (one.slot.total if one.slot else 1) / passes
+            kind, times = (one.operation, one.group), count / passes
             found.seconds[kind] += wires.seconds(one) * times
             found.counts[kind] += times
     return found

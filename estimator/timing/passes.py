@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from estimator.tape.kernels import kernels
+from estimator.tape.kernels import exchanges, kernels
 from estimator.tape.tape import Tape
 from estimator.timing.exchange import Wires, exchanged
 from estimator.timing.kernels import KINDS, Clock, spent
@@ -75,7 +75,7 @@ def phase(tape: Tape, clock: Clock, wires: Wires, hidden: frozenset[str], name: 
     """One pass of a phase. `hidden`: groups whose exchanges run beside kernels."""
     times = tape.passes(name)
     computed = spent(kernels(tape, name), clock, times)
-    moved = exchanged(tape.traffic, wires, name, times)
+    moved = exchanged(exchanges(tape), wires, name, times)
     named = {kind: f"{kind[0]} ({kind[1]})" for kind in moved.seconds}
     return Pass(
         {kind: computed.seconds[kind] for kind in KINDS},

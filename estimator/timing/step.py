@@ -90,15 +90,15 @@ def stage(job: Job, play: Play, clock: Clock, wires: Wires) -> Stage:
 
 def spread(stages: Sequence[Stage], pipeline: Pipeline, micro_batches: int, case: Case) -> Parts:
     """Seconds of a step, by what they go to: those of the slowest stage, and the bubble in which it waits for others."""
-    each = [one.each(case) for one in stages]
-    once = [one.once.parts(case) for one in stages]
-    slowest, last = max(each, key=_sum), max(once, key=_sum)
+    kinds = {id(one): one for one in stages}  # most stages are alike
+    slowest = max((one.each(case) for one in kinds.values()), key=_sum)
+    last = max((one.once.parts(case) for one in kinds.values()), key=_sum)
     found = total([(micro_batches, slowest)])
     if len(stages) > 1:
         chunks = 1 if pipeline.schedule == "dualpipe" else pipeline.chunks  # a micro-batch passes one of a rank's
-        seconds = [one.seconds(case, chunks) for one in stages]
-        transfer = max(one.transfer for one in stages) * case.exchange
-        found[BUBBLE] = makespan(pipeline, seconds, transfer) - _sum(found)
+        seconds = {key: one.seconds(case, chunks) for key, one in kinds.items()}
+        transfer = max(one.transfer for one in kinds.values()) * case.exchange
+        found[BUBBLE] = makespan(pipeline, [seconds[id(one)] for one in stages], transfer) - _sum(found)
     for name, seconds_once in last.items():
         kind = OPTIMIZER if name in (PRODUCTS, ATTENTION, MEMORY) else name
         found[kind] = found.get(kind, 0.0) + seconds_once

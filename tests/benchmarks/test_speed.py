@@ -25,6 +25,7 @@ TRACE_SECONDS, ESTIMATE_SECONDS = 0.005, 0.003
 KINDS_OF_LAYERS = 4
 """How much longer a trace may take where layers are of several kinds, each of which is traced."""
 ONE_KIND = ("llama", "mistral", "qwen2", "qwen3", "gpt2")
+LARGE_SECONDS = 0.010
 COLD_SECONDS, ALL_SPECS_SECONDS, PRICES_SECONDS, BUDGET_SECONDS = 0.5, 1.0, 0.05, 1.0
 HEADLINE = [sys.executable, "-m", "estimator.cli", "llama-2-13b", "--on", "2x24GB"]
 ALL_SPECS = """
@@ -71,6 +72,20 @@ def test_the_allocator(name: str, benchmark: BenchmarkFixture) -> None:
 def test_one_job(name: str, benchmark: BenchmarkFixture) -> None:
     benchmark(estimate, job(name))
     assert (median(benchmark) or 0) < ESTIMATE_SECONDS
+
+
+TRILLION: dict[str, Any] = {
+    "model": "kimi-k2",
+    "hardware": {"gpu": "h200", "gpus": 8, "nodes": 2048},
+    "training": {"implementation": "megatron", "sequence_length": 4096, "gradient_accumulation_steps": 16},
+    "parallelism": {"tensor": 8, "expert": 64},
+}
+
+
+@pytest.mark.parametrize("job", [job("llama-2-7b"), TRILLION], ids=["7B on one", "1T on 16,384"])
+def test_the_size_of_a_job_costs_nothing(job: dict[str, Any], benchmark: BenchmarkFixture) -> None:
+    benchmark(estimate, job)
+    assert (median(benchmark) or 0) < LARGE_SECONDS
 
 
 def forget() -> None:
