@@ -174,7 +174,7 @@ class Time(AnswerPart):
 
 
 class Course(AnswerPart):
-    """The whole run, if the job says how much it processes: by the clock, computing only."""
+    """The whole run, if the job says how much it processes."""
 
     steps: int
     """Of the optimizer."""
@@ -184,8 +184,12 @@ class Course(AnswerPart):
     """Of all batches: with padding, and with what the last batches lack."""
     epochs: float | None
     hours: float | None
+    """By the clock."""
     range_hours: tuple[float, float] | None
+    parts: dict[str, float]
+    """Hours by what they go to: training, set_up, evaluation, saving, restarts."""
     gpu_hours: float | None
+    """Those hours on all GPUs."""
 
 
 class TokenCost(AnswerPart):

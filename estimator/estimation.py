@@ -11,14 +11,14 @@ from typing import Any, NamedTuple
 from estimator.advice import advice
 from estimator.answer import DEFAULT, Answer, Course, Host, KvCache, Memory, Parameters, Rank, Serving, Time, Versions
 from estimator.attribution import Attribution
-from estimator.course import Hours, course
+from estimator.course import Done, Hours, assumed, course
 from estimator.duration import duration, served
 from estimator.errors import InvalidJob, NotModelled
 from estimator.families import parameters
 from estimator.families.build import Builder
 from estimator.hardware.capability import gpu, links
 from estimator.hardware.capacity import Capacity, capacity
-from estimator.host.memory import check_host, host_memory
+from estimator.host.memory import check_host, disk_bytes, host_memory
 from estimator.job import Job, defaults_used, read_job
 from estimator.notes import assumptions, not_modelled, warnings, what_stays
 from estimator.parallel.communicators import communicators
@@ -38,6 +38,7 @@ from estimator.settle import settled
 from estimator.specs.resolve import OF_THE_JOB, Model, resolve
 from estimator.specs.spec import DecoderSpec, ModelSpec
 from estimator.specs.teacher import with_teacher
+from estimator.tape.kernels import flops
 from estimator.tape.replay import Replay
 from estimator.tape.tape import KV_CACHE
 from estimator.training import partial, pruning
@@ -88,7 +89,7 @@ def step_time(job: Job, allow_files: bool = True) -> tuple[Time | None, Hours | 
     if _overflows(run):
         return None
     time = duration(run.job, run.model.spec, run.place, run.card, run.play)
-    return time, _hours(run.job, _course(run.job, time, run.place))
+    return time, _hours(run.job, _course(run, time))
 
 
 def _overflows(run: _Run) -> bool:
@@ -155,8 +156,7 @@ def _judged(run: _Run) -> Judged:
     taken = _reserved(job, run.play, card)
     cache = _kv_cache(job, model, place, played.peak.peak_bytes - why.at_peak.get(KV_CACHE, 0), run.beside, card)
     memory = _memory(played, why, run.beside, taken, card, cache)
-    several = job.training.objective is not None and job.training.objective.several
-    host = None if several else host_memory(job, model.spec, place, run.play)
+    host = None if _several(job) else host_memory(job, model.spec, place, run.play)
     if host is not None:
         memory = memory.model_copy(update={"host_bytes": host.phases})
     if _by_llamacpp(job):
@@ -170,7 +170,7 @@ def _answer(run: _Run, today: date) -> Answer:
     _, memory, host, verdict = _judged(run)
     serving = _served(job, model.spec, place, card, today) if job.task == "serve" and not _by_llamacpp(job) else None
     time = serving.decode if serving else duration(job, model.spec, place, card, run.play)
-    whole = _course(job, time, place)
+    whole = _course(run, time)
     hours = _hours(job, whole)
     cost = _cost(job, hours, card, today)
     return Answer(
@@ -195,6 +195,7 @@ def _answer(run: _Run, today: date) -> Answer:
             *run.chosen,
             *best_segments(job, model.spec, place, gpu(job, card)),
             *assumptions(job, place, card),
+            *(assumed(job) if whole is not None and whole.hours is not None else ()),
             *cost.assumptions,
             *(DEFAULT + used for used in defaults_used(run.given, job)),
         ],
@@ -203,6 +204,11 @@ def _answer(run: _Run, today: date) -> Answer:
         not_modelled=not_modelled(job),
         versions=Versions(software=SOFTWARE_VERSION, data=DATA_VERSION),
     )
+
+
+def _several(job: Job) -> bool:
+    """Whether several models are trained or run: what a host holds and saves of them is not modelled."""
+    return job.training.objective is not None and job.training.objective.several
 
 
 def _by_llamacpp(job: Job) -> bool:
@@ -356,8 +362,21 @@ def _hours(job: Job, run: Course | None) -> Hours | None:
     return None if run is None or run.hours is None or run.range_hours is None else Hours(run.hours, *run.range_hours)
 
 
-def _course(job: Job, time: Time | None, place: Topology) -> Course | None:
-    return None if job.task == "serve" else course(job.training, place.data, place.gpus, time)
+def _course(run: _Run, time: Time | None) -> Course | None:
+    job, place, tape = run.job, run.place, run.play.build.tape
+    if job.task == "serve":
+        return None
+    forward, backward = (flops(tape, phase).total for phase in ("forward", "backward"))
+    return course(job, place.data, place.gpus, time, Done(forward / ((forward + backward) or 1), _saved_bytes(run)))
+
+
+def _saved_bytes(run: _Run) -> int:
+    """What one node writes of a checkpoint: its part, or all of it, where one rank gathers it."""
+    job = run.job
+    if _several(job):
+        return 0
+    whole = sum(size for name, size in disk_bytes(job, run.model.spec, run.play).items() if name != "nvme")
+    return whole // (job.hardware.nodes if job.host.save == "sharded" else 1)
 
 
 def _served(job: Job, spec: ModelSpec, place: Topology, card: Capacity, today: date) -> Serving | None:

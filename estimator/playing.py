@@ -64,7 +64,7 @@ def play(job: Job, spec: ModelSpec, place: Topology, gpu: Gpu, tensors: tuple[St
 
     Raises `InvalidJob` and `NotModelled` for what the model or the framework does not have.
     """
-    known = _plays(_question(job, spec, place, tensors, {"tokens", "dataset", "hours", "prompt_length", "output_length"}))
+    known = _plays(_question(job, spec, place, tensors, {"tokens", "dataset", "run", "hours", "prompt_length", "output_length"}))
     found = next((one for one in known if gpu.alike(one.build.tape.gpu)), None)
     if found is None:
         with _uncollected():

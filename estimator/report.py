@@ -71,7 +71,7 @@ def answer_text(answer: Answer, explain: bool = False, ranks: bool = False) -> s
             ],
         )
     if answer.run:
-        lines += _block("The whole run (computing only: without set-up, evaluation and saving)", _run_rows(answer.run))
+        lines += _block("The whole run", _run_rows(answer.run))
     if again := answer.recomputation:
         change = "lowers the peak by" if again.saved_bytes >= 0 else "raises the peak by"
         rows = [("FLOPs per step", f"{again.flops:.3g}, {again.share:.1%} more"), (change, gib(abs(again.saved_bytes)))]
@@ -118,6 +118,7 @@ def _run_rows(run: Course) -> list[tuple[str, str]]:
         rows.append(("tokens computed", f"{run.computed_tokens:,}, with padding"))
     if run.hours is not None and run.range_hours is not None:
         rows.append(("hours", f"{run.hours:,.2f} ({' to '.join(f'{hours:,.2f}' for hours in run.range_hours)})"))
+        rows += [(f"  {_spaced(name)}", f"{hours:,.2f}") for name, hours in run.parts.items()]
     return rows
 
 

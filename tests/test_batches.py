@@ -38,5 +38,5 @@ def test_a_pair_has_the_tokens_of_two_answers() -> None:
     pairs = _answer(sequence_length=LONG, objective={"type": "dpo", "reference": "precomputed"})
     assert pairs.time
     assert pairs.time.step_seconds * pairs.time.tokens_per_second == pytest.approx(2 * LONG)
-    assert pairs.cost
-    assert pairs.cost.gpu_hours == pytest.approx(-(-(10**9) // (2 * LONG)) * pairs.time.step_seconds / 3600, abs=0.001)
+    assert pairs.run
+    assert pairs.run.parts["training"] == pytest.approx(-(-(10**9) // (2 * LONG)) * pairs.time.step_seconds / 3600)

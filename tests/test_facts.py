@@ -175,10 +175,9 @@ def test_training_costs_its_tokens() -> None:
     job = {"model": "llama-2-7b", "hardware": {"gpu": "a100-80gb", "gpus": 8}, "training": {"precision": "bf16-true"}}
     once = estimate({**job, "training": {"tokens": "100M"}})
     twice = estimate({**job, "training": {"tokens": "200M"}})
-    assert once.cost is not None
-    assert twice.cost is not None
-    assert once.cost.gpu_hours is not None
-    assert twice.cost.gpu_hours == pytest.approx(2 * once.cost.gpu_hours, rel=0.001)
+    assert once.run is not None
+    assert twice.run is not None
+    assert twice.run.parts["training"] == pytest.approx(2 * once.run.parts["training"], rel=0.001)
     assert once.time is not None
     tokens = 2048
     assert once.time.flops_per_step > 8 * 6.4e9 * tokens  # recomputation makes it eight

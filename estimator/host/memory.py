@@ -85,12 +85,12 @@ def host_memory(job: Job, spec: ModelSpec, place: Topology, played: Play) -> Hos
         at_peak=expected[peak],
         rank_resident_bytes=kept.resident_bytes,
         rank_peak_bytes=kept.peak_bytes,
-        disk_bytes=_disk(job, spec, played),
+        disk_bytes=disk_bytes(job, spec, played),
         scheduler=f"--mem={math.ceil(high / GIB)}G",
     )
 
 
-def _disk(job: Job, spec: ModelSpec, played: Play) -> dict[str, int]:
+def disk_bytes(job: Job, spec: ModelSpec, played: Play) -> dict[str, int]:
     """What is saved once, of the whole job; and the files of a node's states on NVMe.
 
     An optimizer's file holds its states, DeepSpeed's and Megatron's also the float32 weights; what containers add, some hundred

@@ -15,6 +15,7 @@ from estimator.job.objective import OneObjective
 from estimator.job.optimizer import ALIASES, Implementation, Optimizer
 from estimator.job.part import Bytes, Count, Length, Part, Storage, Tokens
 from estimator.job.pruning import Pruning
+from estimator.job.run import Run
 from estimator.job.trainable import Trained
 
 Head = Literal[
@@ -185,6 +186,7 @@ class Training(Part):
     lengths: Annotated[list[Bucket], Field(min_length=1, max_length=64)] | None = Field(
         None, description="batches of several lengths: memory is that of the longest, which is sequence_length, time that of all"
     )
+    run: Run = Field(Run(), description="what the whole run does beside its steps, by the clock")
     evaluation: Evaluation | None = Field(None, description="evaluation between steps; without it, none is counted")
     objective: OneObjective = Field(
         None, description="a loss over several models or answers, by its name or in full; without it (or sft), the head's own"

@@ -22,6 +22,7 @@ from estimator.tape.kernels import flops, kernels
 from estimator.timing.curves import memory_seconds, peak
 from estimator.timing.exchange import Wires
 from estimator.timing.kernels import ATTENTION, MEMORY, PRODUCTS, Clock, spent
+from estimator.timing.loader import LOADER, loading_seconds
 from estimator.timing.measured import Curves, under_load
 from estimator.timing.optimizer import optimizer_bytes
 from estimator.timing.passes import Case, Parts, Pass, phase, total
@@ -138,11 +139,20 @@ def training_time(job: Job, stages: Sequence[Stage], clock: Clock, compute: str,
     """The time of one optimizer step of a job on `gpus`, in `data` parallel ranks, whose stages are these."""
     steps = job.training.gradient_accumulation_steps
     pipeline = pipeline_of(job)
-    low, expected, high = (spread(stages, pipeline, steps, case) for case in cases(clock.curves))
+    low, expected, high = (
+        _loaded(spread(stages, pipeline, steps, case), steps * loading)
+        for case, loading in zip(cases(clock.curves), loading_seconds(job), strict=True)
+    )
     tokens = job.training.tokens_per_pass * steps * data
     done, again = (sum(counts) * steps / len(stages) for counts in zip(*[(s.flops, s.repeated) for s in stages], strict=True))
     work = Work(tokens, gpus, done, again, peak(clock.card, compute))
     return answered(expected, (_sum(low), _sum(high)), work, _reason(clock.curves))
+
+
+def _loaded(parts: Parts, loading: float) -> Parts:
+    """With the time in which ranks wait for batches that take longer than what is computed with them."""
+    wait = loading - _sum(parts)
+    return parts | {LOADER: wait} if wait > 0 else parts
 
 
 def _reason(curves: Curves) -> str:

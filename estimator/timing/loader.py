@@ -1,0 +1,27 @@
+"""Whether a rank's batches come in time: rows of tokens that are read, collated and handed over."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from estimator.facts import measured
+from estimator.job import Job
+
+FILE = Path(__file__).parent / "loader.yaml"
+LOADER = "data loader"
+"""Time in which a rank waits for its batch."""
+OF_TOKENS = ("causal-lm", "masked-lm", "seq2seq-lm", "sequence-classification")
+"""Heads of models that read tokens: how fast images and sound are decoded is not known here."""
+
+
+def loading_seconds(job: Job) -> tuple[float, float, float]:
+    """Of a micro-batch, at least, expected and at most: as fast as one process does it, or as all workers do side by side.
+
+    None of Megatron-LM's, whose tokens are mapped from a file as they are.
+    """
+    training, workers = job.training, job.host.data_loader_workers
+    if training.head not in OF_TOKENS or training.implementation == "megatron":
+        return 0.0, 0.0, 0.0
+    rate = measured(FILE)["worker" if workers else "in_process"]
+    tokens = training.tokens_per_pass / max(1, workers)
+    return tokens / rate.high, tokens / rate.value, tokens / rate.low
