@@ -29,8 +29,9 @@ from estimator.training.plan import precision_of
 
 
 def duration(job: Job, spec: ModelSpec, place: Topology, card: Capacity, played: Play) -> Time | None:
-    """The time of an optimizer step; None where there is none, or the card has no name, or no peak for the job."""
-    if card.accelerator is None:
+    """The time of an optimizer step; None where there is none, or the card has no name, or no peak for the job, or parameters
+    come from NVMe."""
+    if card.accelerator is None or job.offload.parameters == "nvme":
         return None
     if job.task == "serve":
         return _of_llamacpp(job, spec, place, card.accelerator, played) if job.serving.engine == "llama.cpp" else None

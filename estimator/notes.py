@@ -340,6 +340,8 @@ def not_modelled(job: Job) -> list[str]:
     left = ["workspaces inside kernels other than attention's"]
     if job.task == "train":
         left.append("what loading and saving take of the GPU")
+        if job.offload.parameters == "nvme":
+            left.append("the time that parameters take from NVMe")
         if job.training.objective and job.training.objective.generation:
             left.append("the time that generating takes")
         if job.training.objective and job.training.objective.several:

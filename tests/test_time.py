@@ -94,3 +94,86 @@ def test_a_card_that_borrows_curves_says_whose() -> None:
 def test_a_card_whose_clock_sinks_says_so() -> None:
     assert "products take" in time_of("h100").range_reason
     assert "products take" not in time_of("a100-80gb").range_reason
+
+
+def seconds_of(part: str, job: dict[str, Any]) -> float:
+    found = estimate(job).time
+    assert found
+    return {one.name: one.seconds for one in found.parts}.get(part, 0.0)
+
+
+def offloaded(gpus: int = 4, nodes: int = 1, strategy: str = "zero3", **offload: str) -> dict[str, Any]:
+    return {
+        "model": LLAMA,
+        "hardware": {"gpu": "a100-80gb", "gpus": gpus, "nodes": nodes},
+        "training": {"precision": "deepspeed-bf16" if strategy.startswith("zero") else "bf16-mixed"},
+        "parallelism": {"strategy": strategy},
+        "offload": {"optimizer": "cpu", **offload},
+    }
+
+
+@pytest.mark.parametrize(("gpus", "nodes"), [(4, 1), (8, 1), (8, 2)])
+def test_an_optimizer_on_the_host_has_a_nodes_memory(gpus: int, nodes: int) -> None:
+    """Weights, gradients and two states in float32, of which all but gradients are written, too: 28 bytes for each parameter."""
+    assert seconds_of("optimizer (host)", offloaded(gpus, nodes)) == pytest.approx(28 * 8.03e9 / nodes / 110e9, rel=0.01)
+
+
+def test_torchs_optimizer_on_the_host_is_slower_than_deepspeeds() -> None:
+    fully = offloaded(strategy="fsdp2", parameters="cpu", gradients="cpu")
+    assert seconds_of("optimizer (host)", fully) > 3 * seconds_of("optimizer (host)", offloaded())
+
+
+def test_states_on_nvme_are_read_and_written_besides() -> None:
+    assert seconds_of("optimizer (host)", offloaded(optimizer="nvme")) > 10 * seconds_of("optimizer (host)", offloaded())
+
+
+def test_what_is_copied_to_the_host_is_said() -> None:
+    """ZeRO-3's gradients go there once, half a parameter's bytes each way; offloaded parameters come for forward and backward."""
+    sent = {
+        (one.operation, one.phase): one.bytes
+        for one in estimate(offloaded(parameters="cpu")).communication
+        if one.group == "host"
+    }
+    each = 2 * 8.03e9 / 4
+    assert sent == {
+        ("to_host", "backward"): pytest.approx(each, rel=0.01),
+        ("from_host", "forward"): pytest.approx(each, rel=0.01),
+        ("from_host", "backward"): pytest.approx(each, rel=0.01),
+    }
+
+
+def test_offloaded_activations_cross_the_bus_and_are_waited_for() -> None:
+    job = {"model": LLAMA, "hardware": {"gpu": "a100-80gb"}, "training": {"precision": "bf16-true", "sequence_length": 8192}}
+    answer = estimate({**job, "offload": {"activations": "cpu"}})
+    sent = sum(one.bytes for one in answer.communication if one.group == "saved")
+    assert sent == 2 * 32 * 8192 * 4096 * 2  # each layer's input, both ways
+    assert seconds_of("copies (host)", {**job, "offload": {"activations": "cpu"}}) == pytest.approx(
+        sent / (0.87 * 31.508e9), rel=0.01
+    )
+    assert seconds_of("copies (host)", job) == 0
+
+
+def test_nothing_is_said_of_the_time_with_parameters_on_nvme() -> None:
+    answer = estimate(offloaded(gpus=8, optimizer="nvme", parameters="nvme"))
+    assert answer.time is None
+    assert "the time that parameters take from NVMe" in answer.not_modelled
+
+
+@pytest.mark.parametrize(("workers", "bound"), [(1, True), (4, False)])
+def test_few_workers_bound_a_step_of_a_small_model(workers: int, bound: bool) -> None:
+    job = {
+        "model": "bert-base-cased",
+        "hardware": {"gpu": "b200"},
+        "training": {
+            "sequence_length": 128,
+            "micro_batch_size": 256,
+            "precision": "bf16-true",
+            "activation_checkpointing": "none",
+            "trainable": {"last": 1},
+        },
+        "host": {"data_loader_workers": workers},
+    }
+    found = estimate(job).time
+    assert found
+    assert (found.bottleneck == "data loader") is bound
+    assert (found.tokens_per_second == pytest.approx(600_000)) is bound

@@ -298,11 +298,13 @@ class _Group:
 def _arrived(tape: Tape, p: Parameter) -> Tensor:
     """A shard copied from the host, and cast (`FSDPParam.all_gather_inputs`)."""
     arrived = empty(tape, p.local.shape, p.local.dtype, "_to_copy")
+    tape.copy("from_host", p.local.nbytes)
     return arrived if p.local.dtype is p.tensor.dtype else empty(tape, p.local.shape, p.tensor.dtype, "_to_copy")
 
 
 def _send(p: Parameter, host: Tape, dtype: DType) -> None:
     """Copy a reduced gradient to the host (`foreach_reduce`): to pinned memory, to stay, or to be added to what is there."""
+    p.tensor.tape.copy("to_host", p.local.numel * dtype.itemsize)
     if p.local.grad is None:
         p.local.grad = pinned(host, p.local.shape, dtype, "_to_copy")
     else:

@@ -6,6 +6,7 @@ optimizer of its own there, and a hook that copies its gradient as soon as it ha
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 
 from estimator.families.parameter import Parameter
@@ -28,7 +29,8 @@ class OffloadedOptimizer(Sharding):
         self.tape = tape
         self.host = host
         self.frees = frees
-        self.gradients: list[Tensor] = []
+        self.gradients: list[tuple[Tensor, int]] = []
+        """Each with how many such parameters there are."""
 
     def prepare(self, trained: list[Parameter]) -> None:
         for p in trained:
@@ -38,11 +40,15 @@ class OffloadedOptimizer(Sharding):
             with self.tape.counting(PARAMETER):
                 p.local = pinned(self.host, p.tensor.shape, p.tensor.dtype, "param_d2h_map")
             with self.tape.counting(GRADIENT):
-                self.gradients.append(pinned(self.host, p.tensor.shape, p.tensor.dtype, "param_d2h_map.grad"))
-            if self.frees:
-                p.tensor.on_grad = partial(_free, p.tensor)
+                self.gradients.append((pinned(self.host, p.tensor.shape, p.tensor.dtype, "param_d2h_map.grad"), p.times))
+            p.tensor.on_grad = partial(self._came, p.tensor)
         self.tape.enter(None)
 
+    def _came(self, leaf: Tensor) -> None:
+        self.tape.copy("to_host", leaf.nbytes)
+        if self.frees:
+            leaf.grad = None
 
-def _free(leaf: Tensor) -> None:
-    leaf.grad = None
+    def step(self, optimize: Callable[[], None]) -> None:
+        optimize()
+        self.tape.copy("from_host", sum(gradient.nbytes * times for gradient, times in self.gradients))

@@ -132,11 +132,22 @@ class OffloadedZero3(Zero3):
         wide = self.flat(part, dtypes.float32, "to", COMMUNICATION)
         del wide, back, copy
 
+    def gather(self, copied: bool) -> None:
+        """What comes from the host is there before ranks exchange it."""
+        super().gather(copied)
+        if self.places.parameters != "none":
+            self.tape.copy("from_host", self.total // self.world * self.dtype.itemsize)
+
+    def finish(self) -> None:
+        super().finish()
+        self.tape.copy("to_host", self.partition * self.dtype.itemsize)
+
     def step(self, optimize: Callable[[], None]) -> None:
         """DeepSpeedCPUAdam updates in place; what goes to the GPU's parameters is first made half precision on the host."""
         if self.places.parameters == "none":
             with self.host.counting(TEMPORARY):
                 empty(self.host, (max(self._sub_groups()),), self.dtype, "to")
+            self.tape.copy("from_host", self.partition * self.dtype.itemsize)
         self.drop_copy()
 
 

@@ -100,6 +100,8 @@ class OffloadedZero12(Zero12):
     def finish(self) -> None:
         if self.stage == 1 and not self.last:
             return
+        self.exchange("reduce_scatter")
+        self.tape.copy("to_host", self.partition * self.dtype.itemsize)
         if self.stage == 1:
             self.reduce_bucket()
             self._send(max(p.tensor.numel for p in self.trained))
@@ -122,3 +124,5 @@ class OffloadedZero12(Zero12):
         if self.stage == 1:
             self._clear()
             self.bucket = None
+        self.tape.copy("from_host", self.partition * self.dtype.itemsize)
+        self.exchange("all_gather")

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from estimator.tape.autograd import Packed, Saved
 from estimator.tape.host import pinned_bytes
-from estimator.tape.tape import Slot, Tape
+from estimator.tape.tape import SAVED, Slot, Tape
 from estimator.tape.tensor import Tensor, empty
 
 
@@ -26,17 +26,20 @@ class Copy(NamedTuple):
 class OnHost:
     """A tensor in the host's memory."""
 
-    __slots__ = ("like", "node", "tape", "wanted")
+    __slots__ = ("like", "nbytes", "node", "tape", "wanted")
 
     def __init__(self, t: Tensor):
         tape = t.tape
         self.tape, self.like = tape, (t.shape, t.dtype)
         self.wanted, self.node = t.requires_grad, (t.grad_fn, t.output_nr)
         forwards = sum(phase.name == "forward" for phase in tape.phases)
-        tape.copies.append(Copy(forwards, pinned_bytes(prod(t.shape) * t.dtype.itemsize), tape.slot))
+        self.nbytes = prod(t.shape) * t.dtype.itemsize
+        tape.copies.append(Copy(forwards, pinned_bytes(self.nbytes), tape.slot))
+        tape.copy("to_host", self.nbytes, SAVED)
 
     def unpack(self) -> Tensor:
         t = empty(self.tape, *self.like, "_to_copy")
+        self.tape.copy("from_host", self.nbytes, SAVED)
         t.requires_grad = self.wanted
         t.grad_fn, t.output_nr = self.node
         return t

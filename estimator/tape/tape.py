@@ -27,6 +27,8 @@ Form = tuple["Shape", "DType"]
 ALLOCATION_STEP = 512
 """Bytes; CUDA's caching allocator rounds every allocation up to a multiple (`kMinBlockSize`, CUDACachingAllocator.cpp)."""
 
+HOST, SAVED = "host", "saved"
+"""Groups of what one rank copies to and from its host's memory: beside its kernels, and between them (`save_on_cpu`)."""
 ONCE = "optimizer_step"
 """The phase that counts what is exchanged once per step, wherever it is."""
 
@@ -376,6 +378,10 @@ class Tape:
             name = phase or self.phases[-1].name
             later = sum(one.name == name for one in self.phases) > 1
             self.traffic.append(Traffic(operation, group, ranks, nbytes, name, self.slot, later))
+
+    def copy(self, operation: str, nbytes: int, group: str = HOST) -> None:
+        """Record a copy `to_host` or `from_host`."""
+        self.communicate(operation, group, 1, nbytes)
 
 
 class Storage:

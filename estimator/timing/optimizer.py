@@ -17,12 +17,17 @@ def optimizer_bytes(training: Training, parameters: Iterable[Parameter], tape: T
     """Gradients are read, parameters and states read and written; several times by what works operation by operation."""
     known, by = catalogue.shipped(FILE), training.optimizer_implementation
     done, once = (1, 1) if by in known["once"] else known.get(by, {}).get(training.optimizer, known["uncounted"])
+    return done / once * moved_bytes(parameters, tape)
+
+
+def moved_bytes(parameters: Iterable[Parameter], tape: Tape) -> int:
+    """The same if each tensor is read or written once; states are those on the tape."""
     held = sum(p.local.nbytes * p.times for p in parameters if p.trainable)
-    return done / once * (3 * held + 2 * _states(tape))
+    return 3 * held + 2 * _states(tape)
 
 
 def _states(tape: Tape) -> int:
-    """Bytes of the states on the GPU."""
+    """Bytes of the states."""
     before = tape.phases[1].start
     return sum(
         tape.sizes[event] * (slot.total if (slot := tape.slots[event]) else 1)

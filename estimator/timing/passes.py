@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from estimator.tape.kernels import exchanges, kernels
-from estimator.tape.tape import Tape
+from estimator.tape.tape import HOST, SAVED, Tape
 from estimator.timing.exchange import Wires, exchanged
+from estimator.timing.host import COPIES, NONE, Three, copied
 from estimator.timing.kernels import KINDS, Clock, spent
 
 LAUNCHES = "launching kernels"
@@ -27,25 +28,28 @@ Parts = dict[str, float]
 class Case(NamedTuple):
     """What is assumed: factors of the curves' seconds by kind of kernel, and of exchanges; what is between kernels, as a share of
     their time; seconds that the host takes to launch one; the share of the GPU that an exchange takes while it is hidden, None
-    where nothing is."""
+    where nothing is; and which of three seconds, at least, expected or at most, what goes through the host takes."""
 
     factors: Mapping[str, float]
     exchange: float
     gaps: float
     launch: float
     taken: float | None
+    host: int
 
 
 @dataclass(frozen=True, slots=True)
 class Pass:
     """Seconds of kernels by kind, kernels, and seconds of exchanges: those that are `hidden` behind kernels, of which `last` has
-    nothing left to hide behind, and the others."""
+    nothing left to hide behind, and the others. Through the host go `copies` beside kernels, and what is `waited` for."""
 
     kernels: Parts
     launches: float
     hidden: Parts
     exposed: Parts
     last: float
+    copies: Three = NONE
+    waited: Mapping[str, Three] = field(default_factory=dict)
 
     def parts(self, case: Case) -> Parts:
         """What the time goes to."""
@@ -63,12 +67,16 @@ class Pass:
                 found[name] = seen * seconds * case.exchange / hidden
         for name, seconds in self.exposed.items():
             found[name] = found.get(name, 0.0) + seconds * case.exchange
+        if (left := self.copies[case.host] - computing) > 0:
+            found[COPIES] = left
+        for name, three in self.waited.items():
+            found[name] = found.get(name, 0.0) + three[case.host]
         return found
 
     def without(self, operation: str) -> Pass:
         """All but the exchanges of an operation."""
         exposed = {name: seconds for name, seconds in self.exposed.items() if not name.startswith(operation)}
-        return Pass(self.kernels, self.launches, self.hidden, exposed, self.last)
+        return replace(self, exposed=exposed)
 
 
 def phase(tape: Tape, clock: Clock, wires: Wires, hidden: frozenset[str], name: str) -> Pass:
@@ -83,6 +91,8 @@ def phase(tape: Tape, clock: Clock, wires: Wires, hidden: frozenset[str], name: 
         {named[kind]: seconds for kind, seconds in moved.seconds.items() if kind[1] in hidden},
         {named[kind]: seconds for kind, seconds in moved.seconds.items() if kind[1] not in hidden},
         moved.longest(hidden),
+        copied(tape, name, HOST, times, clock.card),
+        {COPIES: copied(tape, name, SAVED, times, clock.card)},
     )
 
 

@@ -9,7 +9,7 @@ beyond its slowest rank's passes (timing/pipeline.py).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from estimator.answer import Time
@@ -21,6 +21,7 @@ from estimator.playing import Play
 from estimator.tape.kernels import flops, kernels
 from estimator.timing.curves import memory_seconds, peak
 from estimator.timing.exchange import Wires
+from estimator.timing.host import ON_HOST, on_host, optimizer_seconds
 from estimator.timing.kernels import ATTENTION, MEMORY, PRODUCTS, Clock, spent
 from estimator.timing.loader import LOADER, loading_seconds
 from estimator.timing.measured import Curves, under_load
@@ -81,8 +82,11 @@ def stage(job: Job, play: Play, clock: Clock, wires: Wires) -> Stage:
         transfer = next((wires.seconds(one) for one in tape.traffic if one.operation == RECEIVE), 0.0)
         forward, backward = (one.without(RECEIVE) for one in (forward, backward))
     once = phase(tape, clock, wires, frozenset(), "optimizer_step")
-    step = memory_seconds(clock.curves, clock.card, optimizer_bytes(job.training, play.build.parameters, tape))
-    once = Pass({**once.kernels, MEMORY: once.kernels[MEMORY] + step}, once.launches, once.hidden, once.exposed, once.last)
+    if on_host(job):
+        once = replace(once, waited={**once.waited, ON_HOST: optimizer_seconds(job, play)})
+    else:
+        step = memory_seconds(clock.curves, clock.card, optimizer_bytes(job.training, play.build.parameters, tape))
+        once = replace(once, kernels={**once.kernels, MEMORY: once.kernels[MEMORY] + step})
     put_off = spent((one for one in kernels(tape, "backward") if one[0].late), clock, tape.passes("backward"))
     late = Pass(put_off.seconds, 0, {}, {}, 0)
     done = [flops(tape, name) for name in ("forward", "backward")]
@@ -124,13 +128,13 @@ def cases(curves: Curves) -> tuple[Case, Case, Case]:
         wide = curves.widen[at]
         hot = wide * slower[2 * at]
         factors = {PRODUCTS: products[at] * hot, ATTENTION: attention[at] * wide, MEMORY: memory[at] * wide}
-        return Case(factors, exchanges[at] * wide, gaps, launch * 1e-6, taken)
+        return Case(factors, exchanges[at] * wide, gaps, launch * 1e-6, taken, 2 * at)
 
     launch, taken, gaps = known["launch"], known["taken_by_exchange"], known["between_kernels"]
     plain = {PRODUCTS: slower[1], ATTENTION: 1.0, MEMORY: 1.0}
     return (
         case(0, taken.low, gaps.low, launch.low),
-        Case(plain, 1.0, gaps.value, launch.value * 1e-6, taken.value),
+        Case(plain, 1.0, gaps.value, launch.value * 1e-6, taken.value, 1),
         case(1, None, gaps.high, launch.high),
     )
 
