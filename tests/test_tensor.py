@@ -89,6 +89,7 @@ MODELLED = {
     "tokens",
     "dataset",
     "lengths",
+    "run",
 } | {"gradient_accumulation_steps", "activation_checkpointing", "gradient_clipping", "expandable_segments", "attention"}
 OF_OTHERS = (
     {"optimizer_rank", "optimizer_wide_embeddings"},

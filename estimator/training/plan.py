@@ -171,7 +171,7 @@ def trace_training(job: Job, spec: ModelSpec, topology: Topology, gpu: Gpu = AMP
         widens=training.autocast and training.transformers_release != "5",
         offloads=job.offload.activations != "none" and not recomputed.recomputes,
         in_backward=training.optimizer_in_backward,
-        scaler=scaler(training, precision, build.parameters),
+        scaler=scaler(training, precision, build.parameters, _shards(job, topology)),
         between=between,
         after=after,
     )
@@ -215,7 +215,7 @@ def _clipping(job: Job, topology: Topology, spec: ModelSpec) -> Clip | None:
         return None
     tensor = Group("tensor", topology.tensor)
     if topology.strategy == "fsdp2":
-        groups = [group for group in (Group("data", topology.data // (job.parallelism.replicas or 1)), tensor) if group.size > 1]
+        groups = [group for group in (Group("data", _shards(job, topology)), tensor) if group.size > 1]
         return partial(clip_distributed, groups, lambda _: False)
     if tensor.size > 1:
         return partial(clip_distributed, [tensor], partial(misplaced, tied=_tied(spec)))
@@ -283,6 +283,11 @@ def _of_fsdp2(job: Job, world: int, policy: Policy) -> tuple[int, Policy, bool, 
     """The settings of `Fsdp2` over so many ranks."""
     asked, replicas = job.parallelism, job.parallelism.replicas or 1
     return world // replicas, policy, asked.reshard_after_forward, replicas, asked.gradient_sync
+
+
+def _shards(job: Job, topology: Topology) -> int:
+    """Ranks among which FSDP2 splits a parameter."""
+    return topology.data // (job.parallelism.replicas or 1) if topology.strategy == "fsdp2" else 1
 
 
 def _tied(spec: ModelSpec) -> bool:

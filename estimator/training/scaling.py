@@ -15,6 +15,7 @@ from estimator import dtypes
 from estimator.errors import InvalidJob
 from estimator.families.parameter import Parameter
 from estimator.job import Training
+from estimator.tape.collectives import Group
 from estimator.tape.pointwise import mul
 from estimator.tape.tape import OPTIMIZER_STATE, Tape
 from estimator.tape.tensor import Tensor, empty, unary
@@ -57,11 +58,14 @@ class Unscaled:
 
 
 class GradScaler:
-    """`fused`: the optimizer divides by the scale itself, and is only told whether a gradient was infinite."""
+    """`fused`: the optimizer divides by the scale itself, and is only told whether a gradient was infinite. `shards`: ranks
+    that each have a part of DTensors, and ask each other (torch/distributed/tensor/_dispatch.py, `found_inf_reduce_handler`).
+    """
 
-    def __init__(self, tape: Tape, fused: bool):
+    def __init__(self, tape: Tape, fused: bool, shards: int):
         self.tape = tape
         self.fused = fused
+        self.group = Group("data", shards)
         with tape.counting(OPTIMIZER_STATE):
             self.factor = empty(tape, (), dtypes.float32, "scale")
             self.growth = empty(tape, (), dtypes.int32, "growth_tracker")
@@ -81,6 +85,10 @@ class GradScaler:
         here = unary("to", found)
         inverse_here = unary("to", inverse)
         self.found = here
+        if self.group.size > 1:
+            summed = unary("all_reduce", here)
+            self.tape.communicate("all_reduce", *self.group, here.nbytes)
+            del summed
         del inverse_here, found
 
     def step(self, optimize: Callable[[], None]) -> None:
@@ -128,8 +136,10 @@ class MegatronScaler:
         """The scale stays."""
 
 
-def scaler(training: Training, precision: Recipe, parameters: Iterable[Parameter]) -> Callable[[Tape], Scaler]:
-    """The scaler of a job. Raises `InvalidJob` for gradients that none of torch's kernels unscales (AmpKernels.cu in 2.13)."""
+def scaler(training: Training, precision: Recipe, parameters: Iterable[Parameter], shards: int = 1) -> Callable[[Tape], Scaler]:
+    """The scaler of a job, whose parameters are DTensors in so many `shards`.
+
+    Raises `InvalidJob` for gradients that none of torch's kernels unscales (AmpKernels.cu in 2.13)."""
     if precision.summed:
         return partial(MegatronScaler, unscales=precision.weights is dtypes.float16)
     if not precision.scaled:
@@ -141,4 +151,4 @@ def scaler(training: Training, precision: Recipe, parameters: Iterable[Parameter
             f"GradScaler does not unscale gradients in {' or '.join(sorted(halves))}; write dtype: fp32",
             "training.adapter.dtype" if training.adapter else "training.dtypes.weights",
         )
-    return partial(GradScaler, fused=fused)
+    return partial(GradScaler, fused=fused, shards=shards)

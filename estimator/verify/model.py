@@ -125,8 +125,9 @@ def build(job: Job, spec: ModelSpec, mesh: DeviceMesh | None = None) -> Any:
     elif mesh is not None:
         if job.parallelism.tensor > 1:
             parallelize(model, mesh["tensor"])
-        if of_data := [name for name in mesh.mesh_dim_names or () if name != "tensor"]:
-            _shard(model, job, mesh[tuple(of_data)])
+        of_data = [name for name in mesh.mesh_dim_names or () if name != "tensor"]
+        if of_data:
+            _shard(model, job, mesh[tuple(of_data)] if job.parallelism.tensor > 1 else mesh)
     recompute(model, training, job.offload.activations != "none")
     return model
 
