@@ -36,7 +36,7 @@ def _of_training(job: Job, place: Topology) -> list[str]:
     if job.training.implementation == "megatron":
         return _of_megatron(job, place)
     said = [
-        _SEQUENCES[job.training.attention_mask] + "; labels share the token ids' memory",
+        f"{_SEQUENCES[job.training.attention_mask]}; labels {_labels(job.training)}",
         f"torch 2.13 and {_release(job.training)} on CUDA; recomputation {_reentrance(job)} re-entrance",
     ]
     if job.training.quantization:
@@ -85,7 +85,7 @@ def _of_training(job: Job, place: Topology) -> list[str]:
             *_beside_flat(job.training),
         ],
         "fsdp2": [
-            f"each layer is a group of fully_shard over {place.data // (job.parallelism.replicas or 1)} GPUs; gradients are "
+            f"{_groups(job.training)} of fully_shard over {place.data // (job.parallelism.replicas or 1)} GPUs; gradients are "
             + ("reduced in every micro-step" if job.parallelism.gradient_sync else "whole until the last micro-step")
         ],
         "ddp": [f"each of {place.data} GPUs holds the whole model, and gradient buckets as large as its gradients"],
@@ -206,7 +206,19 @@ _SEQUENCES = {
 }
 
 
+def _groups(training: Training) -> str:
+    if training.implementation == "torchtitan":
+        return "the embedding, each layer, and the last norm with the output layer are groups"
+    return "each layer is a group"
+
+
+def _labels(training: Training) -> str:
+    return "are tensors of their own" if training.implementation == "torchtitan" else "share the token ids' memory"
+
+
 def _release(training: Training) -> str:
+    if training.implementation == "torchtitan":
+        return "torchtitan 0.2.2 without torch.compile"
     return "transformers 4.57" if isinstance(training.adapter, Bottleneck) else _RELEASES[training.transformers_release]
 
 
@@ -269,6 +281,8 @@ def _of_sdpa(job: Job, card: Capacity) -> list[str]:
         return []
     if (job.training.attention if job.task == "train" else {"transformers": "sdpa"}.get(job.serving.engine)) != "sdpa":
         return []
+    if gpu(job, card).prefers_cudnn and job.task == "train" and job.training.implementation == "torchtitan":
+        return ["torchtitan asks for cuDNN's attention before flash attention, and for no memory-efficient one"]
     if gpu(job, card).prefers_cudnn:
         return ["sdpa prefers cuDNN's attention, as with the cuDNN 9.20 that torch 2.13 brings"]
     if not card.compute_capability:

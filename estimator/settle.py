@@ -83,11 +83,12 @@ def settled(job: Job, spec: ModelSpec) -> Job:
 
 def _host(job: Job) -> Host:
     """How a job loads and what it saves. Of sharded models the first rank of a node loads (`cpu_ram_efficient_loading`, which
-    `accelerate launch` turns on for FSDP); quantized weights go to their GPU. Megatron's are made there, and saved in parts."""
-    megatron = job.training.implementation == "megatron"
+    `accelerate launch` turns on for FSDP); quantized weights go to their GPU. Megatron's and torchtitan's are made there, and
+    saved in parts."""
+    in_parts = job.training.implementation in ("megatron", "torchtitan")
     sharded = job.parallelism.strategy in GATHERED
-    loading = "device" if job.training.quantization or megatron else "first" if sharded else "each"
-    save = "adapter" if job.training.adapter else "sharded" if megatron else "model"
+    loading = "device" if job.training.quantization or in_parts else "first" if sharded else "each"
+    save = "adapter" if job.training.adapter else "sharded" if in_parts else "model"
     return job.host.model_copy(update={"loading": job.host.loading or loading, "save": job.host.save or save})
 
 

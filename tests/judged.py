@@ -39,15 +39,21 @@ def records() -> dict[str, dict[str, Counted]]:
 
 
 def of_every_family(judge: str, share: int) -> list[dict[str, Any]]:
-    """The first case of each family, and of the others one in `share`; none that is judged elsewhere (judge/bottleneck.py)."""
+    """The first case of each family, and of the others one in `share`; none that is judged elsewhere (judge/bottleneck.py,
+    judge/torchtitan.py)."""
     seen, found = set(), []
-    here = [case for case in cases(judge) if case.get("training", {}).get("adapter", {}).get("type") != "bottleneck"]
+    here = [case for case in cases(judge) if not _elsewhere(case.get("training", {}))]
     for i, case in enumerate(here):
         family = resolve(job_of(case)["model"]).spec.model_type
         if family not in seen or i % share == 0:
             found.append(case)
         seen.add(family)
     return found
+
+
+def _elsewhere(training: dict[str, Any]) -> bool:
+    """Whether a case is judged by a library that is not among what the tests need."""
+    return training.get("adapter", {}).get("type") == "bottleneck" or training.get("implementation") == "torchtitan"
 
 
 def main(parts: list[str]) -> None:

@@ -45,6 +45,7 @@ OPERATIONS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
         lambda x, w, b, q: convolution(views.select(q, 0), views.unsqueeze(w, 2), b),
     ),
     "layer_norm": (lambda x, w, b, q: F.layer_norm(x, (16,), b, b), lambda x, w, b, q: normalization.layer_norm(x, b, b)),
+    "rms_norm": (lambda x, w, b, q: F.rms_norm(x, (16,), b), lambda x, w, b, q: normalization.rms_norm(x, b)),
     "pow": (lambda x, w, b, q: torch.pow(x, 3.0), lambda x, w, b, q: pointwise.pow_scalar(x)),
     "square": (lambda x, w, b, q: torch.square(x), lambda x, w, b, q: pointwise.pow_scalar(x)),
     "product with a view of a weight": (lambda x, w, b, q: x @ w.T, lambda x, w, b, q: matmul.times_transposed(x, w)),

@@ -25,7 +25,8 @@ class Attention:
     """How attention runs in a model: its implementation, whether its softmax is asked for in float32, and its dropout.
 
     `softcap`: the scores go through a tanh, and `sdpa` cannot run. `cast_back`: whether the softmax's result is cast to the
-    type of the values. `causal`: tokens look back only, also where no mask says so.
+    type of the values. `causal`: tokens look back only, also where no mask says so. `efficient`: whether `sdpa` may run the
+    memory-efficient kernel.
     """
 
     implementation: str
@@ -34,6 +35,7 @@ class Attention:
     softcap: bool = False
     cast_back: bool = True
     causal: bool = True
+    efficient: bool = True
 
     def __call__(
         self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, bias: Tensor | None = None
@@ -50,7 +52,7 @@ class Attention:
             return contiguous(transpose(flash(q, k, v, self.causal, TRITON), 1, 2)), None
         if bias is not None:
             mask = _position_bias(bias, self.causal)
-        return contiguous(transpose(sdpa(q, k, v, mask, self.dropout, self.causal), 1, 2)), None
+        return contiguous(transpose(sdpa(q, k, v, mask, self.dropout, self.causal, self.efficient), 1, 2)), None
 
     def _eager(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, bias: Tensor | None) -> tuple[Tensor, Tensor]:
         keys, values = repeat_heads(q, k), repeat_heads(q, v)
@@ -75,13 +77,14 @@ class Attention:
         return (contiguous(out) if self.float32_softmax or not self.cast_back else out), weights
 
 
-def sdpa(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, dropout_p: float, causal: bool) -> Tensor:
+def sdpa(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, dropout_p: float, causal: bool, efficient: bool = True) -> Tensor:
     """How transformers calls it on CUDA: it asks for grouped heads where there is no mask and flash takes the heads' size, and
     copies key heads for all queries elsewhere (integrations/sdpa_attention.py, `use_gqa_in_sdpa`)."""
     grouped = mask is None and k.shape[3] == v.shape[3] <= FLASH_HEAD_SIZE
     if not grouped:
         k, v = repeat_heads(q, k), repeat_heads(q, v)
-    return scaled_dot_product_attention(q, k, v, mask, dropout_p, causal and mask is None and q.shape[2] > 1, grouped)
+    causal = causal and mask is None and q.shape[2] > 1
+    return scaled_dot_product_attention(q, k, v, mask, dropout_p, causal, grouped, efficient)
 
 
 def _position_bias(bias: Tensor, causal: bool) -> Tensor:

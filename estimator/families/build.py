@@ -297,7 +297,7 @@ class Builder:
         wants a gradient, the first in backward, which is the last layer, makes that, and the others add to it.
         """
 
-        def build(part: Part) -> Layer:
+        def build(part: Part, way: str | None) -> Layer:
             unit: list[Parameter] = []
             outside, self._adapting = self._adapting, part.adapted
             self._unit, self._chosen = unit, part.chosen
@@ -305,7 +305,9 @@ class Builder:
             if self.checkpointing.modules:
                 layer = recomputing(layer, self.checkpointing.modules)
             self._unit, self._chosen, self._adapting = self._outside, None, outside
-            return self.sharding.unit(unit, layer)
+            if self.checkpointing.inside:
+                return self.sharding.unit(unit, self.checkpointing.apply(layer, way))
+            return self.checkpointing.apply(self.sharding.unit(unit, layer), way)
 
         each: Sequence[Any] = [None] * kinds if isinstance(kinds, int) else kinds
         self.stacks.append(len(each))

@@ -10,7 +10,8 @@ from dataclasses import dataclass, field, replace
 
 from estimator.families.losses import CausalLoss, fast_linear_loss, liger_loss
 from estimator.families.modules import ACTIVATIONS, Float8Linear, Module, RMSNorm, rotate
-from estimator.tape import fused
+from estimator.tape import fused, normalization
+from estimator.tape.complex import rotate as complex_rotate
 from estimator.tape.cut import cut_cross_entropy
 from estimator.tape.float8 import ALIGNMENT, SCALINGS
 from estimator.tape.pointwise import mul
@@ -61,6 +62,8 @@ class Kernels:
     """What attention does with its inputs first."""
     linear: Callable[[LinearKind, int, int], LinearKind] = lambda kind, inputs, outputs: kind
     """What stands in a linear layer's place."""
+    efficient: bool = True
+    """Whether torch may choose the memory-efficient kernel for attention."""
 
 
 EAGER = Kernels()
@@ -68,6 +71,10 @@ EAGER = Kernels()
 
 def _fused_norm(weight_gradient: bool) -> Callable[[Tensor], Module]:
     return lambda weight: lambda x: fused.rms_norm(x, weight, weight_gradient)
+
+
+def _norm_of_torch(weight: Tensor) -> Module:
+    return lambda x: normalization.rms_norm(x, weight)
 
 
 SERVER = Kernels(_fused_norm(weight_gradient=False), fused.rotate, fused_gated)
@@ -104,6 +111,8 @@ def kernels(implementation: str, loss: str, release: str) -> Kernels:
         found = Kernels(_fused_norm(weight_gradient=False), fused.rotate, loss=own)
     elif implementation == "liger":
         found = Kernels(_fused_norm(weight_gradient=True), fused.rotate, fused_gated, usual)
+    elif implementation == "torchtitan":
+        return Kernels(_norm_of_torch, complex_rotate, efficient=False)
     else:
         found = Kernels(loss=usual)
     found = replace(found, release=release, matched=copied) if release == "4.57" else replace(found, release=release)

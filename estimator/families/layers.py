@@ -55,6 +55,8 @@ class Checkpointing:
     a way is `FULL` or the name of what is kept. `modules`: these of each layer. `reentrant`: by torch's older implementation,
     which saves for each layer whatever it is handed `by_position`.
     `offloads`: what is kept of a layer's inputs lies in the host's memory.
+    `skips` layers before the first that `every` counts. `inside` what ranks share a layer by, whose parameters are then gathered
+    once for both passes. `early_stop`: a layer is run again up to the last tensor that backward needs, not to its end.
     """
 
     every: int = 0
@@ -64,6 +66,9 @@ class Checkpointing:
     reentrant: bool = False
     by_position: bool = False
     offloads: bool = False
+    skips: int = 0
+    inside: bool = False
+    early_stop: bool = True
 
     @property
     def recomputes(self) -> bool:
@@ -73,7 +78,7 @@ class Checkpointing:
     def way(self, layer: int) -> str | None:
         """How a layer is recomputed by itself, if it is."""
         if self.every:
-            return FULL if layer % self.every == 0 else None
+            return FULL if layer >= self.skips and (layer - self.skips) % self.every == 0 else None
         for way, count in self.first:
             if layer < count:
                 return way
@@ -87,8 +92,8 @@ class Checkpointing:
         if way == FULL:
             if self.reentrant:
                 return partial(reentrant_checkpoint, layer, by_position=self.by_position)
-            return partial(checkpoint, layer, offloads=self.offloads)
-        return partial(checkpoint, layer, policy=POLICIES[way], offloads=self.offloads)
+            return partial(checkpoint, layer, offloads=self.offloads, early_stop=self.early_stop)
+        return partial(checkpoint, layer, policy=POLICIES[way], offloads=self.offloads, early_stop=self.early_stop)
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +187,7 @@ class Layers:
         kinds: Sequence[Part],
         checkpointing: Checkpointing,
         edges: Edges,
-        make: Callable[[Part], Layer],
+        make: Callable[[Part, str | None], Layer],
         label: str = "layers",
         input_dtype: DType | None = None,
         holding: bool = False,
@@ -203,7 +208,8 @@ class Layers:
                 )
             self.items = list(self._segments(kinds, checkpointing.segment, edges))
         elif checkpointing.every > 1 and uniform:
-            self.items = list(self._every(kinds, checkpointing.every, edges, -before % checkpointing.every))
+            ahead = (checkpointing.skips - before) % checkpointing.every
+            self.items = list(self._every(kinds, checkpointing.every, edges, ahead))
         else:
             pairs = [(kind, checkpointing.way(before + i)) for i, kind in enumerate(kinds)]
             self.items = [self._layer(slot, kind, way) for slot, (kind, way) in places(self.stack, pairs, edges)]
@@ -236,7 +242,7 @@ class Layers:
 
     def _layer(self, slot: Slot, kind: Any, way: str | None) -> tuple[Slot, Any, Layer]:
         self.tape.enter(slot)
-        layer = self.checkpointing.apply(self.make(kind), way)
+        layer = self.make(kind, way)
         layer = layer if self.input_dtype is None else _casting(layer, self.input_dtype)
         return slot, kind, _handing_on(layer, self.holding) if self.checkpointing.recomputes else layer
 

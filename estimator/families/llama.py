@@ -39,7 +39,7 @@ class _Spec(RotaryDecoderSpec):
 
 
 class LlamaSpec(_Spec):
-    implementations: ClassVar[tuple[str, ...]] = ("transformers", "fast-kernels", "liger")
+    implementations: ClassVar[tuple[str, ...]] = ("transformers", "fast-kernels", "liger", "torchtitan")
 
     attention_bias: bool = False
     mlp_bias: bool = False
@@ -98,7 +98,8 @@ class SelfAttention:
         self.q_norm = build.rms_norm("self_attn.q_norm", size) if spec.qk_norm else None
         self.k_norm = build.rms_norm("self_attn.k_norm", size) if spec.qk_norm else None
         self.cache = build.cache() if build.cache else None
-        self.attend = Attention(build.attention, dropout=spec.attention_dropout if build.training else 0.0)
+        dropped = spec.attention_dropout if build.training else 0.0
+        self.attend = Attention(build.attention, dropout=dropped, efficient=build.kernels.efficient)
 
     def __call__(self, hidden: Tensor, cos: Tensor, sin: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor | None]:
         batch, tokens, _ = hidden.shape
@@ -166,13 +167,16 @@ class Llama:
         self.embed_tokens = build.embedding("embed_tokens", spec.vocab_size, spec.hidden_size)
         self.layers = self.stack(spec, build)
         self.norm = self.rms_norm(build, spec.hidden_size)
-        frequencies = (spec.head_dim // 2,)
-        names = ("inv_freq", "original_inv_freq") if build.kernels.release == "5" else ("inv_freq",)
-        self.buffers = [build.buffer(name, frequencies, dtypes.float32) for name in names]
+        self.buffers = self.rotary_buffers(build)
 
     def rms_norm(self, build: Builder, size: int) -> Module:
         """The norm after the last layer."""
         return build.rms_norm("norm", size)
+
+    def rotary_buffers(self, build: Builder) -> list[Tensor]:
+        """What the rotary embedding is made of."""
+        names = ("inv_freq", "original_inv_freq") if build.kernels.release == "5" else ("inv_freq",)
+        return [build.buffer(name, (self.spec.head_dim // 2,), dtypes.float32) for name in names]
 
     def stack(self, spec: Any, build: Builder) -> Layers:
         """The layers, which models of this kind make otherwise."""

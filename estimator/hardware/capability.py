@@ -15,6 +15,10 @@ CUDNN_PREFERRED = (9, 10)
 """Major compute capabilities on which torch prefers cuDNN's attention, if cuDNN is newer than 9.15 (sdp_utils.cpp,
 `check_prefer_cudnn_attention`): torch 2.13 brings 9.20 (nvidia-cudnn-cu13), those before 2.11 brought older ones."""
 
+CUDNN_FIRST = (8, 0)
+"""From which on cuDNN's attention runs where it is asked for before others (`check_cudnn_hardware_support`), as torchtitan asks
+(0.2.2, models/attention.py, `ScaledDotProductAttentionWrapper`)."""
+
 
 def gpu(job: Job, card: Capacity) -> Gpu:
     """The GPU of a job; one whose compute capability is not known is taken for 8.0. The releases 4 of transformers ran on
@@ -22,6 +26,8 @@ def gpu(job: Job, card: Capacity) -> Gpu:
     capability = _parsed(card.compute_capability) if card.compute_capability else Gpu().exact
     training = job.training
     asked = job.task != "train" or (training.transformers_release == "5" and not training.attention.startswith("flash"))
+    if job.task == "train" and training.implementation == "torchtitan":
+        return Gpu(capability, capability >= CUDNN_FIRST)
     return Gpu(capability, asked and capability[0] in CUDNN_PREFERRED)
 
 

@@ -22,7 +22,7 @@ def kept(job: Job, build: Builder) -> Iterator[tuple[Parameter, list[int]]]:
     Megatron keep; none of what is frozen. Counts of steps are left out."""
     names = (frozenset(f"{name}.weight" for name in names) for names in (build.linears, build.embeddings))
     found, strategy = optimizer(job.training, *names), job.parallelism.strategy or "none"
-    precision = recipe(job.training.precision, strategy)
+    precision = recipe(job.training.precision, strategy, job.training.implementation)
     copies = parts(precision, strategy)["master_weights"] if precision else None
     for p in build.parameters:
         if not p.trainable:

@@ -63,8 +63,8 @@ class Fsdp2(Sharding):
         self.policy = policy
         self.input_dtype = policy.parameters
         self.reshard_after_forward = reshard_after_forward
-        self.groups: list[_Group] = []
-        self.forward_order: list[_Group] = []
+        self.groups: list[Group] = []
+        self.forward_order: list[Group] = []
         self.gathered: Tensor | None = None
         """The last all-gather's buffer: in forward, freed only when the next group's is there."""
         self.reducing: Tensor | None = None
@@ -82,7 +82,7 @@ class Fsdp2(Sharding):
         return Tensor(full, shape, compute), local
 
     def unit(self, parameters: list[Parameter], layer: Layer) -> Layer:
-        group = _Group(self, parameters, self.reshard_after_forward)
+        group = Group(self, parameters, self.reshard_after_forward)
         self.groups.append(group)
 
         def run(*given: Tensor | None) -> Any:
@@ -95,7 +95,7 @@ class Fsdp2(Sharding):
         return run
 
     def root(self, parameters: list[Parameter], model: Forward) -> Forward:
-        group = _Group(self, parameters, reshard=False)
+        group = Group(self, parameters, reshard=False)
         self.groups.append(group)
 
         def run(*batch: Tensor) -> tuple[Tensor, Any]:
@@ -136,7 +136,7 @@ class Fsdp2(Sharding):
             group.reduced, group.all_reduced = False, None
 
 
-class _Group:
+class Group:
     """The parameters that are gathered and reduced together."""
 
     def __init__(self, shared: Fsdp2, parameters: list[Parameter], reshard: bool):

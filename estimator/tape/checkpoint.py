@@ -46,8 +46,8 @@ class _Frame:
     """One run of a segment: its function and inputs, alive as long as a placeholder of it is. `offloads`: the first input, which
     transformers' layers are called with by position, goes to the host meanwhile (`save_inputs` under `save_on_cpu`)."""
 
-    def __init__(self, function: Callable[..., Tensor], args: tuple[Tensor | None, ...], offloads: bool = False):
-        self.function = function
+    def __init__(self, function: Callable[..., Tensor], args: tuple[Tensor | None, ...], offloads: bool, early_stop: bool):
+        self.function, self.early_stop = function, early_stop
         self.args: tuple[Tensor | OnHost | None, ...] = args
         self.placeholders: list[ref[_Placeholder]] = []
         self.recomputed: dict[int, Tensor] | None = None
@@ -74,7 +74,7 @@ class _Frame:
     def tensor(self, index: int) -> Tensor:
         if self.recomputed is None:
             self.recomputed = {}
-            self._run_again(_Recomputation(self.recomputed, self.placeholders))
+            self._run_again(_Recomputation(self.recomputed, self.placeholders, self.early_stop))
         return self.recomputed.pop(index)
 
     def _run_again(self, hooks: _Recomputation) -> None:
@@ -99,8 +99,8 @@ class _Frame:
 class _Recomputation:
     """Collects the tensors that the second run saves, until all are there. Those whose placeholder is gone nobody wants."""
 
-    def __init__(self, tensors: dict[int, Tensor], placeholders: list[ref[_Placeholder]]):
-        self.tensors = tensors
+    def __init__(self, tensors: dict[int, Tensor], placeholders: list[ref[_Placeholder]], early_stop: bool):
+        self.tensors, self.early_stop = tensors, early_stop
         self.placeholders = placeholders
         self.saved = 0
 
@@ -111,20 +111,26 @@ class _Recomputation:
                     keep(t)
                     self.tensors[self.saved] = t.detach()
                 self.saved += 1
-        if self.saved == len(self.placeholders):
+        if self.early_stop and self.saved == len(self.placeholders):
             raise _AllRecomputed
         return tensors
 
 
-def checkpoint(function: Callable[..., Any], *args: Tensor | None, policy: Policy | None = None, offloads: bool = False) -> Any:
+def checkpoint(
+    function: Callable[..., Any],
+    *args: Tensor | None,
+    policy: Policy | None = None,
+    offloads: bool = False,
+    early_stop: bool = True,
+) -> Any:
     """Run `function(*args)` so that its activations are recomputed in backward, but for the results that `policy` keeps.
 
-    `offloads`: its first argument is kept in the host's memory.
+    `offloads`: its first argument is kept in the host's memory. `early_stop`: the second run ends with the last tensor saved.
     """
     tape = next(t for t in args if t is not None).tape
     if not tape.grad_enabled or tape.saved_tensor_hooks is not None:
         return function(*args)
-    tape.saved_tensor_hooks = frame = _Frame(function, args, offloads)
+    tape.saved_tensor_hooks = frame = _Frame(function, args, offloads, early_stop)
     tape.selection = None if policy is None else Caching(policy, frame.store)
     del frame
     try:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from estimator import dtypes
 from estimator.tape.autograd import attach, record
 from estimator.tape.layout import Shape, normalized
+from estimator.tape.pointwise import to
 from estimator.tape.tensor import Tensor, alias, binary, unary
-from estimator.tape.views import contiguous
+from estimator.tape.views import contiguous, transpose, unsqueeze
 
 
 def as_complex(x: Tensor) -> Tensor:
@@ -41,3 +42,17 @@ def _viewed(x: Tensor, shape: Shape, strides: Shape, dtype: dtypes.DType) -> Ten
     view = alias(x, shape, normalized(shape, strides))
     view.dtype = dtype
     return view
+
+
+def rotate(q: Tensor, k: Tensor, turns: Tensor, _: Tensor) -> tuple[Tensor, Tensor]:
+    """Rotary embedding of [batch, heads, tokens, size] in float32, by complex numbers for each token, as torchtitan has it
+    (models/llama3/model/model.py, `apply_rotary_emb`)."""
+    q, k = transpose(q, 1, 2), transpose(k, 1, 2)
+    pairs_q = as_complex(to(q, dtypes.float32))
+    pairs_k = as_complex(to(k, dtypes.float32))
+    each = unsqueeze(unsqueeze(turns, 1), 0)
+    turned_q = as_real(multiply_by(pairs_q, each))
+    turned_k = as_real(multiply_by(pairs_k, each))
+    rotated_q = to(turned_q, q.dtype)
+    rotated_k = to(turned_k, k.dtype)
+    return transpose(rotated_q, 1, 2), transpose(rotated_k, 1, 2)

@@ -37,3 +37,30 @@ def layer_norm(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
     if node is not None:
         node.save(statistics)
     return out
+
+
+def rms_norm(x: Tensor, weight: Tensor) -> Tensor:
+    """torch's fused RMS norm over the last dimension, of one type (layer_norm.cpp, `rms_norm_symint`; cuda/layer_norm_kernel.cu).
+
+    Saves its arguments, and per row a reciprocal in float32. The kernels work on copies of what is not contiguous. Autocast casts
+    its arguments to float32.
+    """
+    if x.tape.autocast:
+        x, weight = to(x, dtypes.float32), to(weight, dtypes.float32)
+    wanted = x.requires_grad, weight.requires_grad
+
+    def backward(g: Tensor, x: Tensor, weight: Tensor, _: Tensor) -> list[Gradient]:
+        dense = contiguous(g)
+        pairs = zip((x, weight), wanted, strict=True)
+        gradients = [empty(g.tape, t.shape, t.dtype, "_fused_rms_norm_backward") if want else None for t, want in pairs]
+        moved("_fused_rms_norm_backward", dense, x, x)
+        return [*gradients]
+
+    node = record("FusedRmsNormBackward", (x, weight), (x, weight), backward)
+    dense = contiguous(x.detach())
+    out = attach(node, unary("_fused_rms_norm", dense))
+    del dense
+    reciprocals = empty(x.tape, (*x.shape[:-1], 1), dtypes.float32, "_fused_rms_norm")
+    if node is not None:
+        node.save((reciprocals,))
+    return out

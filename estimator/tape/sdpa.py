@@ -23,13 +23,22 @@ SMALL = ((8, 6), (8, 10)), ((12, 0), (13, 0))
 """Compute capabilities with less shared memory: from the first on, to before the second."""
 
 MASKED = "the model needs an attention mask at this length, and a mask keeps sdpa from flash attention"
+FORBIDDEN = "cuDNN's and flash attention take half precision on compute capability 8.0 or later, and others may not run"
 SCORES = "sdpa falls to the math kernel, which holds every score: "
 
 
 def scaled_dot_product_attention(
-    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, dropout_p: float = 0.0, causal: bool = False, grouped: bool = False
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Tensor | None,
+    dropout_p: float = 0.0,
+    causal: bool = False,
+    grouped: bool = False,
+    allow_efficient: bool = True,
 ) -> Tensor:
-    """Attention in the kernel that torch chooses. `grouped`: fewer key heads are shared (`enable_gqa`)."""
+    """Attention in the kernel that torch chooses. `grouped`: fewer key heads are shared (`enable_gqa`). `allow_efficient`: the
+    memory-efficient kernel is one of those that may run (`sdpa_kernel`)."""
     tape = q.tape
     dropout_p = 0.0 if tape.evaluating else dropout_p
     dtype = q.dtype if tape.autocast is None else tape.autocast.dtype
@@ -41,7 +50,7 @@ def scaled_dot_product_attention(
             return flash(q, k, v, causal)
     if mask is not None:
         tape.remarks[MASKED] = None
-    refused = _efficient_refuses(q, v, shared, dtype)
+    refused = _efficient_refuses(q, v, shared, dtype) if allow_efficient else FORBIDDEN
     if not refused:
         return efficient(q, k, v, mask, causal)
     tape.remarks[SCORES + refused] = None

@@ -41,6 +41,11 @@ def every_second_product(operation: str, number: int) -> bool:
     return operation in PRODUCTS or operation in ATTENTION or operation in ("cudnn_attention", "topk")
 
 
+def every_second_mm(operation: str, number: int) -> bool:
+    """That of 0.2.2 (models/llama3/infra/parallelize.py, `_op_sac_save_list`), which keeps no products but those of `mm`."""
+    return number % 2 == 0 if operation == "mm" else operation in ATTENTION or operation == "cudnn_attention"
+
+
 def all_products(operation: str, number: int) -> bool:
     """All that takes long: attention and every product (torch/_functorch/partitioners.py, `compute_intensive_ops`)."""
     return operation in PRODUCTS or operation in ATTENTION or operation == "cudnn_attention"
@@ -51,12 +56,15 @@ def attention_alone(operation: str, number: int) -> bool:
     return operation in ATTENTION or operation == "cudnn_attention"
 
 
+TORCHTITAN_02 = "torchtitan-0.2"
+"""What torchtitan's own modules are recomputed by."""
 POLICIES: dict[str, Policy] = {
     "torchtitan": every_second_product,
+    TORCHTITAN_02: every_second_mm,
     "products": all_products,
     "attention": attention_alone,
 }
-"""By the name in a job's `operations`."""
+"""By the name in a job's `operations`, but for the former."""
 
 
 class Caching:

@@ -11,10 +11,11 @@ from estimator.parallel.tensor import sum_norms
 from estimator.tape.collectives import Group
 from estimator.tape.pointwise import to
 from estimator.tape.tape import GRADIENT, Tape
-from estimator.tape.tensor import empty, unary
+from estimator.tape.tensor import Tensor, empty, unary
 from estimator.training.optimizers.base import Lists
 
-Clip = Callable[[Tape, list[Parameter]], None]
+Clip = Callable[[Tape, list[Parameter]], Tensor]
+"""Clips gradients by their norm, and gives that."""
 
 CHUNK = 65536
 """Elements that one block of CUDA's `_foreach_norm` reduces (`kChunkSize`, aten/src/ATen/native/cuda/MultiTensorApply.cuh)."""
@@ -29,7 +30,7 @@ def kept(tape: Tape, parameters: list[Parameter]) -> None:
     tape.enter(None)
 
 
-def clip(tape: Tape, parameters: list[Parameter]) -> None:
+def clip(tape: Tape, parameters: list[Parameter]) -> Tensor:
     """`torch.nn.utils.clip_grad_norm_`: a norm for each gradient, then one of all; scaling is in place.
 
     torch/nn/utils/clip_grad.py, and for the partial norms of each chunk aten/src/ATen/native/cuda/ForeachReduceOp.cu.
@@ -54,7 +55,8 @@ def clip(tape: Tape, parameters: list[Parameter]) -> None:
     tape.enter(None)
     scale = unary("mul", unary("reciprocal", unary("add", total)))
     clamped = unary("clamp", scale)
-    del scale, clamped, total
+    del scale, clamped
+    return total
 
 
 def _read_and_scaled(tape: Tape, p: Parameter) -> None:
@@ -63,7 +65,7 @@ def _read_and_scaled(tape: Tape, p: Parameter) -> None:
     tape.compute("_foreach_mul_", 0, 2 * p.local.nbytes)
 
 
-def clip_sharded(tape: Tape, parameters: list[Parameter]) -> None:
+def clip_sharded(tape: Tape, parameters: list[Parameter]) -> Tensor:
     """`FullyShardedDataParallel.clip_grad_norm_`: a norm in float32 for each part of a gradient, then one of all.
 
     torch/distributed/fsdp/fully_sharded_data_parallel.py, `_get_grad_norm`.
@@ -87,12 +89,13 @@ def clip_sharded(tape: Tape, parameters: list[Parameter]) -> None:
     clamped = unary("clamp", scale)
     del scale
     cast = to(clamped, parameters[0].local.dtype)
-    del cast, clamped, total, local
+    del cast, clamped, local
+    return total
 
 
 def clip_distributed(
     groups: Sequence[Group], unplaced: Callable[[Parameter], bool], tape: Tape, parameters: list[Parameter]
-) -> None:
+) -> Tensor:
     """`clip_grad_norm_` of DTensors on a mesh of these groups: a norm of what this rank has of each gradient; of what is
     `unplaced`, and not split, a share.
 
@@ -125,7 +128,19 @@ def clip_distributed(
     lists.free(norms)
     scale = unary("mul", unary("reciprocal", unary("add", norm)))
     clamped = unary("clamp", scale)
-    del scale, clamped, norm
+    del scale, clamped
+    return norm
+
+
+def keeping(clip: Clip, held: list[Tensor]) -> Clip:
+    """The same, whose norm is `held`."""
+
+    def run(tape: Tape, parameters: list[Parameter]) -> Tensor:
+        norm = clip(tape, parameters)
+        held.append(norm)
+        return norm
+
+    return run
 
 
 def _times(parameter: Parameter) -> int:

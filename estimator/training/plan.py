@@ -9,11 +9,12 @@ from functools import partial
 from estimator import dtypes
 from estimator.dtypes import BY_NAME
 from estimator.errors import InvalidJob, NotModelled
-from estimator.families import build_model
+from estimator.families import build_model, torchtitan
 from estimator.families.build import Builder
 from estimator.families.changes import Cache
-from estimator.families.heads import Batch, CausalLM, takes_chunks
+from estimator.families.heads import Batch, CausalLM, Model, takes_chunks
 from estimator.families.kernels import Kernels, in_float8, kernels
+from estimator.families.llama import LlamaSpec
 from estimator.families.sharding import Sharding
 from estimator.job import Bottleneck, Job, Training
 from estimator.job.adapter import PrefixTuning, PromptLearning
@@ -27,6 +28,8 @@ from estimator.parallel.optimizer_offload import OffloadedOptimizer
 from estimator.parallel.tensor import TensorParallel, misplaced
 from estimator.parallel.tensor_fsdp2 import TensorFsdp2
 from estimator.parallel.topology import Topology
+from estimator.parallel.torchtitan import TorchtitanFsdp2
+from estimator.parallel.torchtitan_checks import check_torchtitan
 from estimator.parallel.zero import Zero12
 from estimator.parallel.zero3 import Zero3
 from estimator.parallel.zero3_offload import OffloadedZero3
@@ -45,7 +48,7 @@ from estimator.training.evaluation import evaluation
 from estimator.training.float8 import check_float8
 from estimator.training.fused_lora import ignores_adapters
 from estimator.training.generation import Writer, caches, writes, written_before
-from estimator.training.gradients import Clip, clip, clip_distributed, clip_sharded
+from estimator.training.gradients import Clip, clip, clip_distributed, clip_sharded, keeping
 from estimator.training.methods import Method
 from estimator.training.objectives import objective
 from estimator.training.objectives.dropout import without_dropout
@@ -79,6 +82,8 @@ def trace_training(job: Job, spec: ModelSpec, topology: Topology, gpu: Gpu = AMP
     if job.training.implementation == "megatron":
         check_megatron(job, spec, topology, gpu)
         return trace_megatron(job, spec, topology, precision_of(job, topology), gpu, unrolled)
+    if job.training.implementation == "torchtitan":
+        check_torchtitan(job, spec, topology)
     refuse(job, spec)
     job, spec = without_dropout(job, spec)
     training = job.training
@@ -134,7 +139,7 @@ def trace_training(job: Job, spec: ModelSpec, topology: Topology, gpu: Gpu = AMP
     if topology.strategy == "fsdp1":
         check_gathered(training, precision.gathered)
     assert training.head is not None
-    model = build_model(spec, build, training.head)
+    model = _torchtitan(job, spec, build) if training.implementation == "torchtitan" else build_model(spec, build, training.head)
     if isinstance(build.sharding, TensorParallel | TensorFsdp2):
         build.sharding.spread(model)
     if training.loss in ("chunked", "cut") and not takes_chunks(model, biased=training.loss == "chunked"):
@@ -161,12 +166,15 @@ def trace_training(job: Job, spec: ModelSpec, topology: Topology, gpu: Gpu = AMP
     model = objective(job, spec, build, model, autocast, writer)
     if isinstance(model, Ppo):
         between, after = model.write, model.after
+    clipping = _clipping(job, topology, spec)
+    if clipping and isinstance(model, torchtitan.Trained):
+        clipping = keeping(clipping, model.kept)
     batch = Batch(training.micro_batch_size, training.sequence_length, training.target_length or training.sequence_length)
     step = Step(
         batch,
         training.gradient_accumulation_steps,
         None if training.objective else autocast,
-        clip=_clipping(job, topology, spec),
+        clip=clipping,
         keeps_gradients=not training.zero_grad_to_none,
         widens=training.autocast and training.transformers_release != "5",
         offloads=job.offload.activations != "none" and not recomputed.recomputes,
@@ -177,6 +185,15 @@ def trace_training(job: Job, spec: ModelSpec, topology: Topology, gpu: Gpu = AMP
     )
     train(build, model, _optimizer(job, precision, build), step)
     return build
+
+
+def _torchtitan(job: Job, spec: ModelSpec, build: Builder) -> Model:
+    assert isinstance(spec, LlamaSpec)
+    training, alone = job.training, not isinstance(build.sharding, TorchtitanFsdp2)
+    model = torchtitan.Trained(spec, build, training.sequence_length, training.gradient_accumulation_steps, alone)
+    if isinstance(build.sharding, TorchtitanFsdp2):
+        build.sharding.share(model, [p for p in build.parameters if p.slot is None])
+    return model
 
 
 def _caches(
@@ -192,7 +209,7 @@ def _caches(
 
 def precision_of(job: Job, topology: Topology) -> Recipe:
     """The recipe that the job's precision names; `NotModelled` if there is none for its strategy."""
-    found = recipe(job.training.precision, topology.strategy)
+    found = recipe(job.training.precision, topology.strategy, job.training.implementation)
     if found is None:
         raise NotModelled(
             f"{job.training.precision} under {topology.strategy} is not modelled yet; use bf16-mixed, or 32-true",
@@ -261,7 +278,8 @@ def _sharding(job: Job, spec: ModelSpec, topology: Topology, precision: Recipe, 
             around=job.training.transformers_release != "5",
         )
     if strategy == "fsdp2":
-        return Fsdp2(tape, *_of_fsdp2(job, world, policy))
+        kind = TorchtitanFsdp2 if job.training.implementation == "torchtitan" else Fsdp2
+        return kind(tape, *_of_fsdp2(job, world, policy))
     if strategy.startswith("zero") and tape.host is not None:
         return _offloaded(job, world, tape, tape.host)
     if strategy == "zero3":

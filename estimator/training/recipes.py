@@ -46,14 +46,18 @@ MEGATRON = {
 """Megatron's modes: bf16 weights ask for float32 gradients (`accumulate_allreduce_grads_in_fp32`), float16 ones do not."""
 
 
-def recipe(precision: str, strategy: str) -> Recipe | None:
+def recipe(precision: str, strategy: str, implementation: str = "transformers") -> Recipe | None:
     """What a precision means under a data-parallel strategy; None where this version has no model of it.
 
     `bf16-mixed` is autocast over float32 weights; under FSDP it is the policy that gathers bf16 and reduces float32;
     under ZeRO it is DeepSpeed's bf16 mode, as in Accelerate and Lightning: bf16 weights, and a float32 copy of them in parts.
     `16-mixed` is the same with float16, and a scaled loss. (DeepSpeed's scale is a number of Python's: its float32 gradients
-    are divided by it in place.)
+    are divided by it in place.) torchtitan asks for bf16 arithmetic beside `training.dtype: bfloat16`, too: for autocast on one
+    GPU, and for a policy that reduces float32 where it shards (torchtitan/distributed/utils.py, `maybe_enable_amp`).
     """
+    if implementation == "torchtitan" and precision == "bf16-true":
+        half = dtypes.bfloat16
+        return Recipe(half, autocast=half) if strategy == "none" else Recipe(half, gathered=half, reduced=dtypes.float32)
     zero = strategy.startswith("zero")
     if precision in TRUE:
         return TRUE[precision] if not zero or precision == "32-true" else None

@@ -10,6 +10,7 @@ from estimator.errors import InvalidJob, NotModelled
 from estimator.families.layers import FULL, Checkpointing
 from estimator.job import CheckpointForm, Job, Training
 from estimator.parallel.topology import Topology
+from estimator.tape.selective import TORCHTITAN_02
 
 FIELD = "training.activation_checkpointing"
 WAYS = (FULL, "attention", "torchtitan", "products")
@@ -29,6 +30,8 @@ def checkpointing(training: Training, layers: int, strategy: str = "none") -> Ch
     asked, reentrant = training.activation_checkpointing, training.reentrant_checkpointing
     if asked == "none":
         return Checkpointing()
+    if training.implementation == "torchtitan":
+        return _by_torchtitan(asked, layers)
     if asked == "full":
         return Checkpointing(every=1, reentrant=reentrant)
     if asked == "sqrt":
@@ -55,6 +58,17 @@ def checkpointing(training: Training, layers: int, strategy: str = "none") -> Ch
     _at_most(layers, sum(asked.mix.values()), "mix")
     counts: Mapping[str, int] = dict(asked.mix.items())
     return Checkpointing(first=tuple((way, counts[way]) for way in WAYS if counts.get(way)))
+
+
+def _by_torchtitan(asked: str | CheckpointForm, layers: int) -> Checkpointing:
+    """What `apply_ac` makes of it, before layers are sharded: each layer, all but some operations of each, or every k-th from the
+    k-th on, always run again to its end (torchtitan 0.2.2, distributed/activation_checkpoint.py, config/job_config.py)."""
+    every = 1 if asked == "full" else asked.every if isinstance(asked, CheckpointForm) else None
+    if every is None:
+        return Checkpointing(first=((TORCHTITAN_02, layers),), inside=True, early_stop=False)
+    if every > layers:
+        return Checkpointing()
+    return Checkpointing(every=every, skips=every - 1, inside=True, early_stop=False)
 
 
 def offloading(recomputed: Checkpointing, job: Job, place: Topology, model_type: str) -> Checkpointing:

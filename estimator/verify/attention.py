@@ -88,7 +88,8 @@ def kernel_of(gpu: Gpu, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, dr
         return "flash"
     alignment = (8 if half else 4) if major >= 8 else 8 if major == 7 and half else 1  # minimum_gemm_alignment
     known = q.dtype in (torch.float32, torch.float16) or major >= 8
-    return "efficient" if same and known and d_qk % alignment == d_v % alignment == 0 else "math"
+    allowed = torch.backends.cuda.mem_efficient_sdp_enabled()
+    return "efficient" if allowed and same and known and d_qk % alignment == d_v % alignment == 0 else "math"
 
 
 def aligned(mask: Tensor) -> Tensor:

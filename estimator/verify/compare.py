@@ -94,7 +94,16 @@ def _refuse_unplayable(job: Job) -> None:
             "training.optimizer_implementation",
         ),
         (_of_torchao(training) and not find_spec("torchao"), "pip install torchao", "training"),
-        (training.implementation != "transformers", "fused kernels need a GPU", "training.implementation"),
+        (
+            training.implementation == "torchtitan" and not find_spec("torchtitan"),
+            "pip install torchtitan==0.2.2",
+            "training.implementation",
+        ),
+        (
+            training.implementation not in ("transformers", "torchtitan"),
+            "fused kernels need a GPU",
+            "training.implementation",
+        ),
         (training.loss in ("fused", "cut"), "fused kernels need a GPU", "training.loss"),
         (training.attention.startswith("flash"), "FlashAttention needs a GPU", "training.attention"),
         (training.transformers_release != "5", "the installed release is 5", "training.transformers_release"),

@@ -23,6 +23,7 @@ from estimator.verify.eetq import Kernels
 from estimator.verify.fp8 import fp8_linear
 
 _softmax, _cross_entropy, _sum, _einsum = F.softmax, F.cross_entropy, torch.Tensor.sum, torch.einsum
+_rms_norm = F.rms_norm
 _is_autocast_enabled = torch.is_autocast_enabled
 
 
@@ -32,9 +33,9 @@ def on_cuda(gpu: Gpu = AMPERE) -> Iterator[None]:
 
     CUDA's autocast runs some operations in float32 that the CPU's leaves alone (autocast_mode.h, AT_FORALL_FP32 and
     AT_FORALL_FP32_SET_OPT_DTYPE): of those that the tested models call, `pow`, which `square` calls, `rsqrt`, `exp`, `softplus`,
-    `layer_norm`, `softmax`, `sum` and vectors' norms. Of `cross_entropy` it runs less in float32 than the CPU's does. The CPU's
-    casts what `cat` joins to the widest type, which CUDA's leaves to the kernel. tests/test_autocast.py asks CUDA's dispatch
-    itself. Whether autocast is on at all, Python code asks of CUDA's.
+    `layer_norm`, `rms_norm`, `softmax`, `sum` and vectors' norms. Of `cross_entropy` it runs less in float32 than the CPU's does.
+    The CPU's casts what `cat` joins to the widest type, which CUDA's leaves to the kernel. tests/test_autocast.py asks CUDA's
+    dispatch itself. Whether autocast is on at all, Python code asks of CUDA's.
     """
     instead: dict[str, Any] = {
         "scaled_dot_product_attention": partial(scaled_dot_product_attention, gpu),
@@ -43,7 +44,9 @@ def on_cuda(gpu: Gpu = AMPERE) -> Iterator[None]:
         "cross_entropy": cross_entropy,
     }
     with (
-        mock.patch.multiple(F, **instead, layer_norm=in_float32(F.layer_norm), softplus=in_float32(F.softplus)),
+        mock.patch.multiple(
+            F, **instead, layer_norm=in_float32(F.layer_norm), softplus=in_float32(F.softplus), rms_norm=in_float32(rms_norm)
+        ),
         mock.patch.multiple(
             torch,
             pow=in_float32(torch.pow),
@@ -141,6 +144,35 @@ def cross_entropy(x: Tensor, target: Tensor, *, label_smoothing: float = 0.0, **
     with torch.autocast("cpu", enabled=False):
         logp = torch.log_softmax(x, 1 if x.dim() > 1 else 0)
         return F.nll_loss(logp.float(), target, **kwargs)
+
+
+class FusedRmsNorm(torch.autograd.Function):
+    """CUDA's kernel for `rms_norm`, which the CPU computes in several operations (layer_norm.cpp, `rms_norm_symint`).
+
+    It keeps its arguments, and per row a reciprocal in float32 (cuda/layer_norm_kernel.cu).
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
+        out = torch.empty_like(x, memory_format=torch.contiguous_format)
+        ctx.save_for_backward(x, weight, torch.empty((*x.shape[:-1], 1), dtype=torch.float32))
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor]:
+        x, weight, _ = ctx.saved_tensors
+        dense = gradients[0].contiguous()
+        made = torch.empty_like(x), torch.empty_like(weight)
+        del dense
+        return made
+
+
+def rms_norm(x: Tensor, shape: Any, weight: Tensor | None = None, eps: float | None = None) -> Tensor:
+    """The kernel, where there is a weight of the input's type."""
+    if weight is None or weight.dtype != x.dtype:
+        return _rms_norm(x, shape, weight, eps)
+    normed: Tensor = FusedRmsNorm.apply(x, weight)
+    return normed
 
 
 def dropout(x: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:

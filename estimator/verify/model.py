@@ -87,6 +87,10 @@ def config(spec: ModelSpec, attention: str, labels: int = 2) -> Any:
 def build(job: Job, spec: ModelSpec, mesh: DeviceMesh | None = None) -> Any:
     """The model, ready to be trained as the job says."""
     training = job.training
+    if training.implementation == "torchtitan":
+        from estimator.verify import torchtitan  # which is not among what verifying needs otherwise
+
+        return torchtitan.build(job, spec, mesh)
     assert training.head is not None
     asked = training.dtypes.weights if training.dtypes else None
     dtype = TYPES[asked] if asked else TRUE.get(training.precision, torch.float32)

@@ -1,0 +1,93 @@
+"""torchtitan's Llama 3: the layers of `llama`, with its own rotary embedding, and its trainer's loss.
+
+After torchtitan/models/llama3/model/model.py, components/loss.py and train.py (0.2.2).
+"""
+
+from __future__ import annotations
+
+from estimator import dtypes
+from estimator.dtypes import DType
+from estimator.families.build import Builder
+from estimator.families.heads import Batch, CausalLM
+from estimator.families.held import Held
+from estimator.families.llama import Llama, LlamaSpec
+from estimator.tape.loss import cross_entropy
+from estimator.tape.pointwise import div, div_scalar, to
+from estimator.tape.tape import ALLOCATION_STEP, Tape
+from estimator.tape.tensor import Tensor, empty
+from estimator.tape.views import reshape
+
+
+class Transformer(Llama):
+    """The body. Its rotations, `freqs_cis`, are complex numbers for each position of a sequence, and all that layers share."""
+
+    def __init__(self, spec: LlamaSpec, build: Builder, positions: int):
+        self.positions = positions
+        super().__init__(spec, build)
+
+    def rotary_buffers(self, build: Builder) -> list[Tensor]:
+        return [build.buffer("freqs_cis", (self.positions, self.spec.head_dim // 2), dtypes.complex64)]
+
+    def forward(self, ids: Tensor) -> Tensor:
+        (freqs_cis,) = self.buffers
+        hidden = self.embed_tokens(ids)
+        for layer in self.layers:
+            hidden = layer(hidden, freqs_cis, freqs_cis, None, freqs_cis)
+        return self.norm(hidden)
+
+
+class Trained(CausalLM):
+    """The model as `Trainer.train_step` runs it, `micro_steps` times between two steps of the optimizer.
+
+    What that holds to its end is held here: every batch's tokens and loss, the last labels, and how many tokens there are, which
+    is Python's number unless the GPU is `alone`. Micro-steps that are not played leave what they hold, too.
+    """
+
+    def __init__(self, spec: LlamaSpec, build: Builder, positions: int, micro_steps: int, alone: bool):
+        super().__init__(Transformer(spec, build, positions), spec, build)
+        self.unplayed = micro_steps - min(micro_steps, build.sharding.rounds)
+        self.alone = alone
+        self.kept: list[Tensor] = []
+        self.losses: list[Tensor] = []
+        self.labels: Tensor | None = None
+        self.tokens: Tensor | None = None
+
+    def inputs(self, tape: Tape, batch: Batch, dtype: DType) -> tuple[Tensor, ...]:
+        """Tokens, and the labels, which are those after them."""
+        shape = batch.sequences, batch.tokens
+        if not self.kept:
+            self._count(tape)
+        elif len(self.losses) == 1 and self.unplayed:
+            each = -(-8 * batch.sequences * batch.tokens // ALLOCATION_STEP) + 1
+            self.kept.append(empty(tape, (self.unplayed * each * ALLOCATION_STEP,), dtypes.uint8, "input"))
+        self.labels = None
+        tokens = empty(tape, shape, dtypes.int64, "input")
+        self.kept.append(tokens)
+        self.labels = empty(tape, shape, dtypes.int64, "labels")
+        return tokens, self.labels
+
+    def _count(self, tape: Tape) -> None:
+        """The tokens of a step, of this rank and of all."""
+        self.kept.append(empty(tape, (), dtypes.int64, "local_valid_tokens"))
+        total = empty(tape, (), dtypes.float32 if self.alone else dtypes.int64, "global_valid_tokens")
+        self.tokens = total if self.alone else None
+
+    def predict(self, tokens: Tensor) -> Tensor:
+        """Scores over the vocabulary."""
+        hidden = self.body.forward(tokens)
+        with tokens.tape.losing():
+            return self.lm_head(hidden)
+
+    def forward(self, *inputs: Tensor) -> tuple[Tensor, Held]:
+        tokens, labels = inputs
+        tape = tokens.tape
+        logits = self.predict(tokens)
+        with tape.losing():
+            wide = to(reshape(logits, (-1, logits.shape[-1])), dtypes.float32)
+            summed = cross_entropy(wide, reshape(labels, (-1,)))
+            del wide
+            loss = div_scalar(summed) if self.tokens is None else div(summed, self.tokens)
+        held = [summed.detach()]
+        tape.backward_callbacks.insert(0, held.clear)  # when all else of backward is over
+        self.losses.append(loss.detach())
+        return loss, ()

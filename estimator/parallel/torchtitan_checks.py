@@ -1,0 +1,103 @@
+"""What torchtitan's Llama 3 and its trainer have, and what of it is modelled (0.2.2, uncompiled)."""
+
+from __future__ import annotations
+
+from estimator.errors import InvalidJob, NotModelled
+from estimator.families.llama import LlamaSpec
+from estimator.job import Job
+from estimator.parallel.topology import Topology
+from estimator.specs.spec import ModelSpec
+
+USUAL = {
+    "transformers_release": "5",
+    "loss": "eager",
+    "head": "causal-lm",
+    "adapter": None,
+    "quantization": None,
+    "float8": None,
+    "pruning": None,
+    "objective": None,
+    "evaluation": None,
+    "lengths": None,
+    "trainable": "all",
+    "attention": "sdpa",
+    "attention_mask": "none",
+    "reentrant_checkpointing": False,
+    "optimizer_states": None,
+    "optimizer_in_backward": False,
+    "zero_grad_to_none": True,
+    "autocast": False,
+}
+"""What is modelled of each field."""
+PRECISIONS = ("bf16-mixed", "bf16-true", "32-true")
+OPTIMIZERS = ("adamw", "adam")
+IMPLEMENTATIONS = ("fused", "foreach", "forloop")
+WHERE = "training.activation_checkpointing"
+
+
+def check_torchtitan(job: Job, spec: ModelSpec, place: Topology) -> None:
+    """Raise `InvalidJob` for what torchtitan does not have, and `NotModelled`, of a settled training job."""
+    _check_model(spec)
+    _check_training(job)
+    _check_parallelism(job, place)
+
+
+def _check_model(spec: ModelSpec) -> None:
+    if spec.model_type != "llama" or not isinstance(spec, LlamaSpec):
+        raise NotModelled(
+            f"of torchtitan's models Llama 3 is modelled, not {spec.model_type}: write implementation: transformers",
+            "training.implementation",
+        )
+    for name, said, is_so in (
+        ("tie_word_embeddings", "an output layer of its own", not spec.tie_word_embeddings),
+        ("attention_bias", "no biases", not spec.attention_bias),
+        ("mlp_bias", "no biases", not spec.mlp_bias),
+        ("hidden_act", "silu", spec.hidden_act == "silu"),
+        ("attention_dropout", "no dropout", not spec.attention_dropout),
+        ("head_dim", "heads that make up the hidden size", spec.head_dim * spec.num_attention_heads == spec.hidden_size),
+    ):
+        if not is_so:
+            raise InvalidJob(f"torchtitan's Llama 3 has {said}: write implementation: transformers", f"model.{name}")
+
+
+def _check_training(job: Job) -> None:
+    training = job.training
+    for name, value in USUAL.items():
+        if getattr(training, name) != value:
+            said = "leave it out" if value in (None, False, True) else f"write {value}"
+            raise NotModelled(
+                f"not modelled with torchtitan's modules: {said}, or write implementation: transformers", f"training.{name}"
+            )
+    if training.precision not in PRECISIONS:
+        raise InvalidJob(f"torchtitan has no {training.precision}; write {', '.join(PRECISIONS)}", "training.precision")
+    if training.dtypes is not None and training.dtypes.weights is not None:
+        raise InvalidJob(
+            "torchtitan's weights are of training.dtype: leave it out, or write bf16-true", "training.dtypes.weights"
+        )
+    if training.optimizer not in OPTIMIZERS or training.optimizer_implementation not in IMPLEMENTATIONS:
+        raise InvalidJob(
+            f"torchtitan has {' and '.join(OPTIMIZERS)}, as torch has them: {', '.join(IMPLEMENTATIONS)}", "training.optimizer"
+        )
+    if any(where != "none" for where in job.offload.model_dump().values()):
+        raise NotModelled("offloading is not modelled with torchtitan's modules: leave it out", "offload")
+    asked = training.activation_checkpointing
+    if asked in ("none", "full", "selective"):
+        return
+    if isinstance(asked, str) or not (asked.every or asked.operations == "torchtitan"):
+        raise InvalidJob("torchtitan recomputes none, full, selective, or {every: k}", WHERE)
+
+
+def _check_parallelism(job: Job, place: Topology) -> None:
+    asked = job.parallelism
+    if place.tensor > 1:
+        raise NotModelled(
+            "torchtitan's plan of tensor parallelism is not modelled: write implementation: transformers", "parallelism.tensor"
+        )
+    if place.strategy == "ddp":
+        raise NotModelled("torchtitan's ddp is not modelled: write fsdp2 or hsdp", "parallelism.strategy")
+    if place.strategy not in ("none", "fsdp2"):
+        raise InvalidJob(f"torchtitan has fsdp2 and hsdp, not {place.strategy}", "parallelism.strategy")
+    if place.strategy == "fsdp2" and place.data == 1:
+        raise InvalidJob("torchtitan shards nothing on one GPU: write none", "parallelism.strategy")
+    if not asked.gradient_sync:
+        raise InvalidJob("torchtitan reduces gradients after every micro-step: leave it out", "parallelism.gradient_sync")
