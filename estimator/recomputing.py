@@ -15,7 +15,7 @@ from estimator.specs.spec import ModelSpec
 from estimator.tape.kernels import flops
 from estimator.tape.tape import Gpu
 from estimator.training.budget import Chosen, Mix, Played, activations, cheapest
-from estimator.training.recomputation import WAYS, checkpointing
+from estimator.training.recomputation import FIELD, WAYS, checkpointing
 from estimator.units import gib
 
 KEEPS = {
@@ -32,6 +32,8 @@ def solved(job: Job, spec: ModelSpec, place: Topology, gpu: Gpu) -> tuple[Job, l
     asked = job.training.activation_checkpointing
     if job.task != "train" or not isinstance(asked, CheckpointForm) or asked.budget is None:
         return job, []
+    if job.training.implementation == "torchtitan":
+        raise NotModelled("torchtitan's budget is torch.compile's: write none, full, selective or {every: k}", FIELD)
 
     def possible(way: str) -> bool:
         try:

@@ -57,7 +57,7 @@ def write(job: Job) -> str:
         "parallelism": {
             "data_parallel_replicate_degree": replicas,
             "data_parallel_shard_degree": data // replicas,
-            "fsdp_reshard_after_forward": "always" if parallelism.reshard_after_forward else "never",
+            "fsdp_reshard_after_forward": _resharded(job),
             **{theirs: getattr(parallelism, ours) for ours, theirs in DEGREES.items()},
             **_schedule(parallelism, training.micro_batch_size),
         },
@@ -67,6 +67,13 @@ def write(job: Job) -> str:
         batches = training.micro_batch_size * training.gradient_accumulation_steps * data
         tables["training"]["global_batch_size"] = batches
     return "\n".join(_table(name, settings) for name, settings in tables.items())
+
+
+def _resharded(job: Job) -> str:
+    """Its own modules reshard by default all but the last norm and the output layer."""
+    if not job.parallelism.reshard_after_forward:
+        return "never"
+    return "default" if job.training.implementation == "torchtitan" else "always"
 
 
 def _schedule(parallelism: Parallelism, microbatch: int) -> dict[str, str | int]:

@@ -89,10 +89,6 @@ def _check_training(job: Job) -> None:
 
 def _check_parallelism(job: Job, place: Topology) -> None:
     asked = job.parallelism
-    if place.tensor > 1:
-        raise NotModelled(
-            "torchtitan's plan of tensor parallelism is not modelled: write implementation: transformers", "parallelism.tensor"
-        )
     if place.strategy == "ddp":
         raise NotModelled("torchtitan's ddp is not modelled: write fsdp2 or hsdp", "parallelism.strategy")
     if place.strategy not in ("none", "fsdp2"):
