@@ -64,6 +64,7 @@ class Fsdp2(Sharding):
         self.input_dtype = policy.parameters
         self.reshard_after_forward = reshard_after_forward
         self.groups: list[Group] = []
+        """In the order of the model's modules: the root's is first."""
         self.forward_order: list[Group] = []
         self.gathered: Tensor | None = None
         """The last all-gather's buffer: in forward, freed only when the next group's is there."""
@@ -96,7 +97,7 @@ class Fsdp2(Sharding):
 
     def root(self, parameters: list[Parameter], model: Forward) -> Forward:
         group = Group(self, parameters, reshard=False)
-        self.groups.append(group)
+        self.groups.insert(0, group)
 
         def run(*batch: Tensor) -> tuple[Tensor, Any]:
             inputs = self._cast(*batch)
@@ -122,18 +123,16 @@ class Fsdp2(Sharding):
         return [to(t, dtype) if dtype and t is not None and t.dtype.is_floating else t for t in inputs]
 
     def finish(self) -> None:
-        """After backward: reduce the groups whose input needed no gradient, the root's first, and let go of what was gathered for
-        one that backward did not come to (`_root_post_backward_final_callback`)."""
-        *layers, root = self.groups
-        for group in (root, *layers):
+        """After backward: reduce the groups whose input needed no gradient, and let go of what was gathered for one that backward
+        did not come to, and of what replicas have summed up (`_root_post_backward_final_callback`)."""
+        for group in self.groups:
             self.tape.enter(group.slot)
             group.after_backward()
-            group.pending = None
+            group.pending = group.all_reduced = None
+            group.reduced = False
         self.tape.enter(None)
         self.reducing = None
         self.forward_order.clear()
-        for group in self.groups:
-            group.reduced, group.all_reduced = False, None
 
 
 class Group:

@@ -25,6 +25,7 @@ class TorchtitanFsdp2(Fsdp2):
         first, *last = parameters
         assert first.tensor is body.embed_tokens.weight
         body.embed_tokens = self.unit([first], body.embed_tokens)
+        self.groups.insert(0, self.groups.pop())
         group = Group(self, last, reshard=False)
         self.groups.append(group)
         body.norm, model.lm_head = self._begins(group, body.norm), self._ends(group, model.lm_head)
