@@ -86,7 +86,10 @@ def test_what_cannot_be_played_is_refused(change: dict[str, object], where: str)
 AWQ = {"precision": "16-true", "quantization": "awq-int4", "unquantized": ["mlp"], "adapter": {"targets": ["q_proj"]}}
 
 
-@pytest.mark.parametrize(("training", "library"), [({"float8": "tensorwise"}, "torchao"), (AWQ, "gptqmodel")])
+@pytest.mark.parametrize(
+    ("training", "library"),
+    [({"float8": "tensorwise"}, "torchao"), (AWQ, "gptqmodel"), ({"implementation": "torchtitan"}, "torchtitan")],
+)
 def test_without_a_library_it_says_so(training: dict[str, object], library: str) -> None:
     job = {**JOB, "hardware": {"gpu": "h100"}, "training": training}
     with mock.patch.object(compare, "find_spec", return_value=None), pytest.raises(NotModelled, match=f"pip install {library}"):
