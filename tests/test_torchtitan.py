@@ -131,6 +131,7 @@ MODELLED = {
     "tokens",
 } | {
     "dataset",
+    "run",
     "gradient_accumulation_steps",
     "activation_checkpointing",
     "gradient_clipping",
