@@ -150,7 +150,7 @@ def training_time(job: Job, stages: Sequence[Stage], clock: Clock, compute: str,
     tokens = job.training.tokens_per_pass * steps * data
     done, again = (sum(counts) * steps / len(stages) for counts in zip(*[(s.flops, s.repeated) for s in stages], strict=True))
     work = Work(tokens, gpus, done, again, peak(clock.card, compute))
-    return answered(expected, (_sum(low), _sum(high)), work, _reason(clock.curves))
+    return answered(expected, (_sum(low), _sum(high)), work, _reason(clock.curves, on_host(job)))
 
 
 def _loaded(parts: Parts, loading: float) -> Parts:
@@ -159,11 +159,12 @@ def _loaded(parts: Parts, loading: float) -> Parts:
     return parts | {LOADER: wait} if wait > 0 else parts
 
 
-def _reason(curves: Curves) -> str:
+def _reason(curves: Curves, offloaded: bool) -> str:
     where = f"measured on {curves.borrowed_from}, not on this card, " if curves.borrowed_from else ""
     load = under_load(curves.name)
     slowed = f"products take {load.value:g} times as long in training as alone; " if load else ""
     return (
         f"{slowed}kernels {where}as fast as the fastest tenth of what was measured or as slow as the slowest; exchanges hidden "
         "as far as they can be, or not at all"
+        + ("; the optimizer on a quick server's host, or on a slow one's" if offloaded else "")
     )
