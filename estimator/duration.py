@@ -10,6 +10,7 @@ from estimator.hardware.accelerator import Accelerator
 from estimator.hardware.capability import gpu
 from estimator.hardware.capacity import Capacity
 from estimator.job import Job
+from estimator.job import Serving as Asked
 from estimator.job.training import Bucket
 from estimator.parallel.ranks import alike
 from estimator.parallel.topology import Topology
@@ -24,8 +25,11 @@ from estimator.timing.kernels import Clock
 from estimator.timing.links import links
 from estimator.timing.measured import curves
 from estimator.timing.step import stage, training_time
-from estimator.timing.times import average_time
+from estimator.timing.times import average_time, lengthened
 from estimator.training.plan import precision_of
+
+WRITING = "writing answers"
+"""Time in which a model that learns from its own answers, or an engine beside it, writes them."""
 
 
 def duration(job: Job, spec: ModelSpec, place: Topology, card: Capacity, played: Play) -> Time | None:
@@ -41,7 +45,29 @@ def duration(job: Job, spec: ModelSpec, place: Topology, card: Capacity, played:
         one = _of_length(job, bucket.tokens) if training.lengths else job
         longest = bucket.tokens == training.sequence_length
         times.append((bucket.share, _step(one, spec, place, card, played if longest else None)))
-    return average_time(times)
+    time, written = average_time(times), _writing(job, spec, card)
+    return (
+        time
+        if time is None or written is None
+        else lengthened(time, WRITING, written.request_seconds, written.range_request_seconds)
+    )
+
+
+def _writing(job: Job, spec: ModelSpec, card: Capacity) -> Serving | None:
+    """How long each GPU writes the answers that a step of it learns from, all at once; None where it writes none, or is not
+    known to."""
+    training, asked = job.training, job.training.objective
+    if asked is None or asked.generation is None or not isinstance(spec, DecoderSpec):
+        return None
+    serving = Asked(
+        engine=asked.generation.engine,
+        context=training.sequence_length,
+        prompt_length=max(1, asked.prompt_length),
+        output_length=max(1, training.sequence_length - asked.prompt_length),
+        concurrency=training.micro_batch_size * training.gradient_accumulation_steps,
+    )
+    alone = job.model_copy(update={"task": "serve", "serving": serving})
+    return served(alone, spec, Topology(1, 1, 1, "none"), card)
 
 
 def _of_llamacpp(job: Job, spec: ModelSpec, place: Topology, card: Accelerator, played: Play) -> Time | None:

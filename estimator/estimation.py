@@ -201,7 +201,7 @@ def _answer(run: _Run, today: date) -> Answer:
         ],
         warnings=[*warnings(job, model.spec, place, card, build.tape), *what_stays(job, memory), *cost.warnings],
         suggestions=[*verdict.suggestions, *(advice(job, memory) if verdict.fits is False and not verdict.host else ())],
-        not_modelled=not_modelled(job),
+        not_modelled=not_modelled(job, time),
         versions=Versions(software=SOFTWARE_VERSION, data=DATA_VERSION),
     )
 

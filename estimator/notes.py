@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from estimator.answer import Memory
+from estimator.answer import Memory, Time
 from estimator.dtypes import DType
+from estimator.duration import WRITING
 from estimator.hardware.capability import gpu
 from estimator.hardware.capacity import Capacity
 from estimator.job import Job, Serving, Training
@@ -349,14 +350,15 @@ _RUNS = {
 }
 
 
-def not_modelled(job: Job) -> list[str]:
-    """What the bytes leave out."""
+def not_modelled(job: Job, time: Time | None) -> list[str]:
+    """What the bytes and the time leave out."""
     left = ["workspaces inside kernels other than attention's"]
     if job.task == "train":
         left.append("what loading and saving take of the GPU")
         if job.offload.parameters == "nvme":
             left.append("the time that parameters take from NVMe")
-        if job.training.objective and job.training.objective.generation:
+        writes = job.training.objective and job.training.objective.generation
+        if writes and not any(part.name == WRITING for part in (time.parts if time else ())):
             left.append("the time that generating takes")
         if job.training.objective and job.training.objective.several:
             left.append("the host's memory")

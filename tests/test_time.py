@@ -10,6 +10,13 @@ import pytest
 
 from estimator import estimate
 from estimator.answer import Time
+from estimator.estimation import _run
+from estimator.hardware.accelerator import accelerator
+from estimator.tape.kernels import kernels
+from estimator.timing.kernels import Clock
+from estimator.timing.measured import curves
+from tests.jobs import job_of
+from tests.judged import of_every_family
 from tests.speeds import Speed, a100_speeds, megatron_speeds
 
 LLAMA = "llama-3.1-8b"
@@ -177,3 +184,56 @@ def test_few_workers_bound_a_step_of_a_small_model(workers: int, bound: bool) ->
     assert found
     assert (found.bottleneck == "data loader") is bound
     assert (found.tokens_per_second == pytest.approx(600_000)) is bound
+
+
+@pytest.mark.parametrize("case", of_every_family("fake_steps", 10), ids=lambda case: case["name"])
+def test_whatever_computes_says_what_it_multiplies(case: dict[str, Any]) -> None:
+    """A product whose sides are not known has no time; and none takes a thousand times what the card's peak would."""
+    run = _run(job_of(case), True)
+    tape = run.play.build.tape
+    clock = Clock(accelerator("a100-80gb"), curves("a100-80gb"))
+    for phase in ("forward", "backward", "optimizer_step"):
+        for work, _ in kernels(tape, phase):
+            assert work.form or not work.flops, work
+            dtype = work.form[1].name if work.form else "bfloat16"
+            if dtype in ("bfloat16", "float16", "float32"):
+                least = work.flops / 19.5e12 + work.nbytes / 2e12
+                assert clock.kernel(work)[1] < 1e-4 + 1000 * least, work
+
+
+def test_rings_take_as_long_as_what_they_compute() -> None:
+    """A ring's attention is that of all to all, but for the exchanges: as many scores, in parts."""
+    job = {
+        "model": LLAMA,
+        "hardware": {"gpu": "h100", "gpus": 8},
+        "training": {"implementation": "megatron", "sequence_length": 32768, "activation_checkpointing": "none"},
+    }
+    ring, whole = ({**job, "parallelism": {"context": 4, "context_exchange": how, "tensor": 2}} for how in ("p2p", "a2a"))
+    assert seconds_of("attention", ring) == pytest.approx(seconds_of("attention", whole), rel=0.3)
+
+
+@pytest.mark.parametrize(("engine", "more"), [("server", False), ("vllm", True), ("transformers", True)])
+def test_a_step_waits_for_the_answers_that_are_written_on_its_gpu(engine: str, more: bool) -> None:
+    job = {
+        "model": "qwen2.5-1.5b",
+        "hardware": {"gpu": "h100"},
+        "training": {
+            "precision": "bf16-true",
+            "sequence_length": 1280,
+            "micro_batch_size": 8,
+            "gradient_accumulation_steps": 4,
+            "objective": {"type": "grpo", "prompt_length": 256, "generation": engine},
+        },
+    }
+    answer = estimate(job)
+    assert answer.time
+    written = seconds_of("writing answers", job)
+    assert (written > 0) is more
+    assert sum(part.seconds for part in answer.time.parts) == pytest.approx(answer.time.step_seconds)
+    assert answer.time.tokens_per_second * answer.time.step_seconds == pytest.approx(32 * 1280)
+    assert 0.5 < answer.time.step_seconds - written < 3
+    if more:  # all at once: a server of the same model, asked the same
+        serving = {"engine": engine, "context": 1280, "prompt_length": 256, "output_length": 1024, "concurrency": 32}
+        alone = estimate({"model": "qwen2.5-1.5b", "task": "serve", "hardware": {"gpu": "h100"}, "serving": serving}).serving
+        assert alone
+        assert written == pytest.approx(alone.request_seconds)

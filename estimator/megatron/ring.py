@@ -7,6 +7,8 @@ Tokens are this rank's: the first dimension where cuDNN attends, the second wher
 
 from __future__ import annotations
 
+from math import prod
+
 from estimator import dtypes
 from estimator.tape.attention import CUDNN, FLASH
 from estimator.tape.autograd import Gradient, attach, record
@@ -26,6 +28,8 @@ def ring(q: Tensor, k: Tensor, v: Tensor, ranks: Group, fused: bool) -> Tensor:
     batch, heads, tokens, size = (q.shape[i] for i in order)
     scores, weighted = (2 * batch * heads * tokens * k.shape[dim] * width for width in (size, v.shape[3]))
     result = (*q.shape[:3], v.shape[3])
+    form = (batch * heads, tokens, k.shape[dim], size, 1), q.dtype  # a step's queries see half of its keys, or half of them all
+    read = q.nbytes + k.nbytes + v.nbytes + prod(result) * q.dtype.itemsize
 
     def received(nbytes: int) -> None:
         tape.communicate("receive", ranks.name, ranks.size, nbytes)
@@ -35,7 +39,7 @@ def ring(q: Tensor, k: Tensor, v: Tensor, ranks: Group, fused: bool) -> Tensor:
         buffers = [empty(tape, (2, *kv.shape), kv.dtype, "p2p_comm_buffers") for _ in range(2)]
         for step in range(steps):
             received(kv.nbytes * (1 if step in (0, steps - 1) else 2))  # keys and values; their gradients; between, both
-            tape.compute("attention", 3 * scores + 2 * weighted)
+            tape.compute(kernel.name + "_backward", 3 * scores + 2 * weighted, 2 * read, form)
             whole = [alias(kv, shape) for shape in shapes]
             part = whole if step == steps - 1 else [narrow(t, dim, t.shape[dim] // 2) for t in whole]
             gradients = [empty(tape, t.shape, t.dtype, kernel.name + "_backward") for t in (q, *part)]
@@ -49,7 +53,7 @@ def ring(q: Tensor, k: Tensor, v: Tensor, ranks: Group, fused: bool) -> Tensor:
     for step in range(steps):
         if step + 1 < steps:
             around.append(receive(unary("empty_like", around[-1]), ranks))
-        tape.compute("attention", scores + weighted)
+        tape.compute(kernel.name, scores + weighted, read, form)
         partial.append(empty(tape, result, q.dtype, kernel.name))
         statistics.append(empty(tape, (batch, heads, tokens), dtypes.float32, kernel.name))
         random.append(empty(tape, (2,), dtypes.int64, kernel.name))

@@ -38,7 +38,7 @@ def matmul_awq(x: Tensor, weight: Shape, bias: Tensor | None) -> Tensor:
         out = _product(x, _unpacked(x, weight), outputs)
     else:
         parts = empty(x.tape, (SPLITS, rows, outputs), dtypes.float32, "gemm_forward")
-        x.tape.compute("mm", 2 * x.numel * outputs)
+        x.tape.multiply(rows, outputs, inputs, x.dtype)
         out = empty(x.tape, (*x.shape[:-1], outputs), x.dtype, "gemm_forward")
         del parts
     return attach(node, out if bias is None else binary("add", out, bias))
@@ -63,7 +63,7 @@ def matmul_eetq(x: Tensor, weight: Shape, bias: Tensor | None) -> Tensor:
 
     one = x.shape[0] == 1
     node = record("EetqLinearMM", (x,), (x,), backward)
-    x.tape.compute("mm", 2 * x.numel * outputs)
+    x.tape.multiply(x.numel // weight[1], outputs, weight[1], x.dtype)
     out = empty(x.tape, (*x.shape[:-1], outputs), x.dtype, "w8_a16_gemm")
     return attach(node, out if bias is None else binary("add", out, bias))
 
@@ -79,5 +79,5 @@ def _through_identity(g: Tensor, weight: Shape) -> Tensor:
 def _product(a: Tensor, weight: Tensor | None, outputs: int) -> Tensor:
     """A product with a weight; None: one that the kernel unpacks itself."""
     del weight
-    a.tape.compute("mm", 2 * a.numel * outputs)
+    a.tape.multiply(a.numel // a.shape[-1], outputs, a.shape[-1], a.dtype)
     return empty(a.tape, (*a.shape[:-1], outputs), a.dtype, "mm")

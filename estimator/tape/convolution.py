@@ -26,7 +26,13 @@ def convolution(x: Tensor, weight: Tensor, bias: Tensor | None, stride: int = 1,
     wanted = [t.requires_grad for t in inputs]
     places = [(size + 2 * padding - k) // stride + 1 for size, k in zip(x.shape[2:], weight.shape[2:], strict=True)]
     shape = (x.shape[0], weight.shape[0], *places)
-    flops = 2 * x.shape[0] * prod(places) * weight.numel
+    sizes = x.shape[0] * prod(places), weight.shape[0], weight.numel // weight.shape[0]
+
+    moved = x.numel + weight.numel + prod(shape)
+
+    def computed(like: Tensor) -> None:
+        """The product that a convolution is, of inputs that are read once."""
+        like.tape.compute("convolution", 2 * prod(sizes), moved * like.dtype.itemsize, ((1, *sizes), like.dtype))
 
     def backward(g: Tensor, x: Tensor, weight: Tensor) -> list[Gradient]:
         tape = g.tape
@@ -34,7 +40,7 @@ def convolution(x: Tensor, weight: Tensor, bias: Tensor | None, stride: int = 1,
         gradients: list[Gradient] = []
         for of, want in zip((x, weight), wanted, strict=False):
             if want:
-                tape.compute("convolution", flops)
+                computed(g)
             gradients.append(empty(tape, of.shape, g.dtype, "convolution_backward") if want else None)
         del dense_g
         if len(wanted) > 2:
@@ -45,7 +51,7 @@ def convolution(x: Tensor, weight: Tensor, bias: Tensor | None, stride: int = 1,
     node = record("ConvolutionBackward", inputs, (source, kernel), backward)
 
     def make() -> Tensor:
-        x.tape.compute("convolution", flops)
+        computed(source)
         dense = contiguous(source.detach())
         out = empty(x.tape, shape, source.dtype, "convolution")
         del dense

@@ -28,7 +28,6 @@ def cut_cross_entropy(hidden: Tensor, weight: Tensor, labels: Tensor) -> Tensor:
     rows = reshape(contiguous(hidden), (-1, width))
     places = _places(labels)
     (count,) = places.shape
-    flops = 2 * count * vocabulary * width
 
     def backward(g: Tensor, e: Tensor, c: Tensor, *_: Tensor) -> list[Gradient]:
         assert places.shape  # `ctx.params` has them, which lives as long as the loss
@@ -37,7 +36,7 @@ def cut_cross_entropy(hidden: Tensor, weight: Tensor, labels: Tensor) -> Tensor:
         locks = [
             empty(tape, (-(-t.shape[0] // ROWS), -(-width // COLUMNS)), dtypes.int32, "new_zeros") for t in made if t is not None
         ]
-        tape.compute("mm", flops * (1 + len(locks)))
+        tape.multiply(count, vocabulary, width, e.dtype, 1 + len(locks))
         for i in (1, 0):  # the weight's first
             if (dtype := wanted[i]) is not None and (gradient := made[i]) is not None:
                 made[i] = to(gradient, dtype)
@@ -52,7 +51,7 @@ def cut_cross_entropy(hidden: Tensor, weight: Tensor, labels: Tensor) -> Tensor:
     if node is not None:
         node.save((empty(tape, (vocabulary,), dtypes.float32, "new_full"),))
     del locks
-    tape.compute("mm", flops)
+    tape.multiply(count, vocabulary, width, typed[0].dtype)
     losses = empty(tape, (count,), dtypes.float32, "new_zeros")
     out = empty(tape, (), dtypes.float32, "mean")
     del losses

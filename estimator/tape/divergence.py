@@ -28,7 +28,7 @@ def divergences(student: Tensor, head: Head, teacher: Tensor, other: Head) -> Te
     for start in range(0, tokens, TOKENS):
         for model, hidden in ((head, student), (other, teacher)):
             rows = min(TOKENS, tokens - start)
-            tape.compute("mm", 2 * rows * model.weight.numel)
+            tape.multiply(rows, model.weight.shape[0], model.weight.shape[1], hidden.dtype)
             del hidden
         logs = [_log_z(narrow(sums[0], 0, rows)) for _ in range(2)]
     logs = [_log_z(sums[0]) for _ in range(2)]
@@ -52,7 +52,7 @@ def _backward(g: Tensor, hidden: Tensor, head: Head, wants: list[bool]) -> list[
         for first in range(0, head.weight.shape[0], WORDS):
             columns = min(WORDS, head.weight.shape[0] - first)
             part = to(narrow(narrow(tiles[0], 0, rows), 1, columns), hidden.dtype)
-        tape.compute("mm", 2 * (2 + sum(wants[:2])) * rows * head.weight.numel)
+        tape.multiply(rows, head.weight.shape[0], head.weight.shape[1], hidden.dtype, 2 + sum(wants[:2]))
     found = [None if grad is None else to(grad, t.dtype) for grad, t in zip(wide, given, strict=True)]
     del each, wide, tiles, part
     return found

@@ -56,7 +56,7 @@ def log_probs(hidden: Tensor, head: Head, targets: Tensor, metrics: Metrics = ()
         rows = to(narrow(hidden.detach(), 0, min(TOKENS, tokens - start)), head.compute)
         for first in range(0, head.weight.shape[0], WORDS):
             part = _words(head, first)
-            tape.compute("mm", 2 * rows.numel * part.shape[0])
+            tape.multiply(rows.shape[0], part.shape[0], rows.shape[1], rows.dtype)
             del part
     log_z = binary("add", sums[0], unary("log", sums[1]))
     out = unary("sub", log_z)
@@ -90,7 +90,7 @@ def _backward(hidden: Tensor | None, head: Head, wants: tuple[bool, bool, bool])
         for first in range(0, weight.shape[0], WORDS):
             part = _words(head, first)
             products = 1 + wants[0] + wants[1]
-            tape.compute("mm", 2 * products * rows.numel * part.shape[0])
+            tape.multiply(rows.shape[0], part.shape[0], rows.shape[1], rows.dtype, products)
             if wants[2]:
                 summed = empty(tape, part.shape[:1], dtypes.float32, "sum")
                 del summed

@@ -55,8 +55,7 @@ class Clock:
     def _timed(self, work: Work) -> tuple[str, float]:
         if not work.flops:
             return MEMORY, memory_seconds(self.curves, self.card, work.nbytes)
-        if work.form is None:
-            return PRODUCTS, matmul_seconds(self.curves, self.card, 1, 1, work.flops // 2)
+        assert work.form
         shape, dtype = work.form
         operation = work.operation.removesuffix(BACKWARD)
         if operation not in KERNELS:

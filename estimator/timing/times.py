@@ -39,6 +39,22 @@ def answered(parts: dict[str, float], bounds: tuple[float, float], work: Work, r
     )
 
 
+def lengthened(time: Time, name: str, seconds: float, bounds: tuple[float, float]) -> Time:
+    """The same with a further part, in which nothing is learnt."""
+    longer = time.step_seconds / (time.step_seconds + seconds)
+    largest = _largest_first({**{part.name: part.seconds for part in time.parts}, name: seconds})
+    rates = ("tokens_per_second", "tokens_per_second_per_gpu", "tflops_per_gpu", "mfu", "hfu")
+    return time.model_copy(
+        update={
+            **{rate: longer * getattr(time, rate) for rate in rates},
+            "step_seconds": time.step_seconds + seconds,
+            "bottleneck": largest[0].name,
+            "parts": largest,
+            "range_seconds": (time.range_seconds[0] + bounds[0], time.range_seconds[1] + bounds[1]),
+        }
+    )
+
+
 def _largest_first(parts: Mapping[str, float]) -> list[TimePart]:
     seconds = sum(parts.values())
     ordered = sorted(parts.items(), key=lambda item: -item[1])
