@@ -9,6 +9,7 @@ course.yaml with its source.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -45,7 +46,7 @@ def facts() -> dict[str, MeasuredFact]:
     return measured(FILE)
 
 
-def course(job: Job, data: int, gpus: int, time: Time | None, done: Done) -> Course | None:
+def course(job: Job, data: int, gpus: int, time: Time | None, done: Callable[[], Done]) -> Course | None:
     """Of a job in `data` parallel ranks on `gpus`; None if it is not said how much is processed. Hours are None without a time.
 
     Rows that are packed fill sequences; others take one each, and are cut where they are longer. The last batch of an epoch is
@@ -64,7 +65,7 @@ def course(job: Job, data: int, gpus: int, time: Time | None, done: Done) -> Cou
         tokens = rows.rows * each * epochs
     else:
         return None
-    parts = None if time is None else _parts(training, steps, sequences, gpus, time, done)
+    parts = None if time is None else _parts(training, steps, sequences, gpus, time, done())
     hours = None if parts is None else Hours(*(sum(part[at] for part in parts.values()) for at in range(3)))
     return Course(
         steps=steps,
@@ -117,6 +118,6 @@ def assumed(job: Job) -> list[str]:
         )
         if getattr(asked, name) is None
     ]
-    saved = "saved once, at the end" if asked.save_every is None else ""
+    saved = "saved once, at the end" if asked.save_every is None and job.host.save != "none" else ""
     evaluated = "" if asked.evaluate_every else "no evaluation"
     return [f"of the run: {', '.join(filter(None, (*said, saved, evaluated)))} (training.run)"]

@@ -46,11 +46,9 @@ def duration(job: Job, spec: ModelSpec, place: Topology, card: Capacity, played:
         longest = bucket.tokens == training.sequence_length
         times.append((bucket.share, _step(one, spec, place, card, played if longest else None)))
     time, written = average_time(times), _writing(job, spec, card)
-    return (
-        time
-        if time is None or written is None
-        else lengthened(time, WRITING, written.request_seconds, written.range_request_seconds)
-    )
+    if time is None or written is None:
+        return time
+    return lengthened(time, WRITING, written.request_seconds, written.range_request_seconds)
 
 
 def _writing(job: Job, spec: ModelSpec, card: Capacity) -> Serving | None:

@@ -366,8 +366,12 @@ def _course(run: _Run, time: Time | None) -> Course | None:
     job, place, tape = run.job, run.place, run.play.build.tape
     if job.task == "serve":
         return None
-    forward, backward = (flops(tape, phase).total for phase in ("forward", "backward"))
-    return course(job, place.data, place.gpus, time, Done(forward / ((forward + backward) or 1), _saved_bytes(run)))
+
+    def done() -> Done:
+        forward, backward = (flops(tape, phase).total for phase in ("forward", "backward"))
+        return Done(forward / ((forward + backward) or 1), _saved_bytes(run))
+
+    return course(job, place.data, place.gpus, time, done)
 
 
 def _saved_bytes(run: _Run) -> int:

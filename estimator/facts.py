@@ -38,6 +38,10 @@ class MeasuredFact(Fact):
     def high(self) -> float:
         return self.range[1] if self.range else self.value
 
+    def taken(self, whole: float) -> tuple[float, float, float]:
+        """At this rate, or share of one: what takes `whole` at a rate of one, at least, expected and at most."""
+        return whole / self.high, whole / self.value, whole / self.low
+
 
 @cache
 def measured(path: Path) -> dict[str, MeasuredFact]:

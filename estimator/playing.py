@@ -20,8 +20,9 @@ from estimator.runtime.reserved import Reserved, reserved
 from estimator.serving.llamacpp import Stored, trace_llamacpp
 from estimator.serving.plan import trace_serving, trace_speed
 from estimator.specs.spec import DecoderSpec, ModelSpec
+from estimator.tape.gpu import Gpu
 from estimator.tape.replay import Replay, replay
-from estimator.tape.tape import Gpu, Tape
+from estimator.tape.tape import Tape
 from estimator.training.plan import trace_training
 
 KEPT = 64

@@ -12,8 +12,8 @@ from estimator.job import CheckpointForm, Job
 from estimator.parallel.topology import Topology
 from estimator.playing import Play, play
 from estimator.specs.spec import ModelSpec
+from estimator.tape.gpu import Gpu
 from estimator.tape.kernels import flops
-from estimator.tape.tape import Gpu
 from estimator.training.budget import Chosen, Mix, Played, activations, cheapest
 from estimator.training.recomputation import FIELD, WAYS, checkpointing
 from estimator.units import gib

@@ -13,7 +13,7 @@ from estimator.estimation import _run
 from estimator.job import read_job
 from estimator.parallel.ranks import ranks
 from estimator.playing import Play, play
-from estimator.tape.tape import Gpu
+from estimator.tape.gpu import Gpu
 from estimator.units import MIB
 
 B200 = Gpu((10, 0), True)

@@ -18,8 +18,9 @@ from estimator.megatron.linear import Norm, Split
 from estimator.playing import play
 from estimator.tape.autograd import run_backward
 from estimator.tape.collectives import Group
+from estimator.tape.gpu import Gpu
 from estimator.tape.replay import replay
-from estimator.tape.tape import Gpu, Tape
+from estimator.tape.tape import Tape
 from estimator.tape.tensor import Tensor, empty
 from estimator.training.plan import trace_training
 from estimator.units import MIB

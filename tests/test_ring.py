@@ -13,8 +13,9 @@ from estimator.megatron import ring
 from estimator.tape import autograd
 from estimator.tape.attention import CUDNN
 from estimator.tape.collectives import Group
+from estimator.tape.gpu import Gpu
 from estimator.tape.replay import PhaseBytes, replay
-from estimator.tape.tape import Gpu, Tape
+from estimator.tape.tape import Tape
 from estimator.tape.tensor import empty
 
 CASES: list[dict[str, Any]] = yaml.safe_load((Path(__file__).parent / "data" / "ring.yaml").read_text(encoding="utf-8"))

@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from estimator import dtypes
+from estimator.tape.gpu import Gpu
 from estimator.tape.sdpa import scaled_dot_product_attention
-from estimator.tape.tape import Gpu, Tape
+from estimator.tape.tape import Tape
 from estimator.tape.tensor import Tensor, empty
 from estimator.verify.attention import kernel_of
 

@@ -36,6 +36,13 @@ class Sharding:
         tensor = empty(tape, shape, dtype, name)
         return tensor, tensor
 
+    def full_shape(self, parameter: Parameter) -> Shape:
+        """The shape of a parameter before ranks that are no data-parallel ones share it."""
+        return parameter.tensor.shape
+
+    def spread(self, model: Any, outside: list[Parameter]) -> None:
+        """The model is built, with these parameters `outside` its layers."""
+
     def unit(self, parameters: list[Parameter], layer: Layer) -> Layer:
         """A layer, with what must happen to its parameters before and after it runs."""
         return layer

@@ -8,7 +8,7 @@ from estimator.facts import MeasuredFact, measured
 from estimator.hardware.capacity import Capacity
 from estimator.job import Job
 from estimator.runtime.nccl import Links
-from estimator.tape.tape import Gpu
+from estimator.tape.gpu import Gpu
 
 FILE = Path(__file__).parent / "nvlink.yaml"
 CUDNN_PREFERRED = (9, 10)

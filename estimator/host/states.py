@@ -8,7 +8,7 @@ from math import prod
 
 from estimator.families.build import Builder
 from estimator.families.parameter import Parameter
-from estimator.host.weights import saved_dtype, whole_shape
+from estimator.host.weights import saved_dtype
 from estimator.job import Job
 from estimator.tape.tape import Storage
 from estimator.tape.tensor import Tensor
@@ -28,7 +28,7 @@ def kept(job: Job, build: Builder) -> Iterator[tuple[Parameter, list[int]]]:
         if not p.trainable:
             yield p, []
             continue
-        shape, dtype = whole_shape(build, p), copies or saved_dtype(build, p)
+        shape, dtype = build.sharding.full_shape(p), copies or saved_dtype(build, p)
         whole = replace(p, local=Tensor(Storage(build.tape, 0, p.name, filled=False), shape, dtype))
         states = [prod(shape) * form.itemsize for shape, form in found.kept(whole) if shape]
         paged = [nbytes] if (nbytes := found.paged(whole)) else []

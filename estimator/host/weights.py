@@ -9,8 +9,6 @@ from math import prod
 from estimator.dtypes import DType
 from estimator.families.build import Builder
 from estimator.families.parameter import Parameter
-from estimator.parallel.tensor import TensorParallel
-from estimator.parallel.tensor_fsdp2 import TensorFsdp2
 from estimator.parallel.zero import Zero
 from estimator.tape.layout import Shape
 from estimator.training.badam import BlockCopies
@@ -48,14 +46,7 @@ def _saved(build: Builder, parameters: list[Parameter]) -> Iterator[Saved]:
     for p in parameters:
         dtype = saved_dtype(build, p)
         for i in range(p.times):
-            yield Saved(p.name if p.slot is None else f"model.layers.{i}.{p.name}", dtype, whole_shape(build, p))
-
-
-def whole_shape(build: Builder, parameter: Parameter) -> Shape:
-    """The shape of a parameter before tensor-parallel ranks share it."""
-    if isinstance(build.sharding, TensorParallel | TensorFsdp2):
-        return build.sharding.whole(parameter)
-    return parameter.tensor.shape
+            yield Saved(p.name if p.slot is None else f"model.layers.{i}.{p.name}", dtype, build.sharding.full_shape(p))
 
 
 def saved_dtype(build: Builder, parameter: Parameter) -> DType:

@@ -12,7 +12,7 @@ from estimator.parallel.pipeline import TWO, check_pipeline
 from estimator.parallel.schedules import SPLIT
 from estimator.parallel.topology import Topology
 from estimator.specs.spec import ModelSpec
-from estimator.tape.tape import Gpu
+from estimator.tape.gpu import Gpu
 from estimator.training.recipes import MEGATRON
 
 FIELD = "training.activation_checkpointing"

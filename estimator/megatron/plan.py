@@ -27,7 +27,8 @@ from estimator.parallel.schedules import FORWARD, INPUT, SPLIT, Action, Pipeline
 from estimator.parallel.topology import Topology
 from estimator.specs.spec import ModelSpec
 from estimator.tape.collectives import Group
-from estimator.tape.tape import AMPERE, GRADIENT, Gpu, Tape
+from estimator.tape.gpu import AMPERE, Gpu
+from estimator.tape.tape import GRADIENT, Tape
 from estimator.tape.tensor import Tensor, empty
 from estimator.training.optimizers import optimizer
 from estimator.training.optimizers.base import alike

@@ -63,8 +63,7 @@ class TensorParallel(Sharding):
         whole = name.split(".")[-2] == EMBEDDING and not self.tied
         return Tensor(part.storage, shape, part.dtype) if whole else part
 
-    def whole(self, parameter: Parameter) -> Shape:
-        """The shape that all ranks' parts make."""
+    def full_shape(self, parameter: Parameter) -> Shape:
         module, (rows, *columns) = parameter.name.split(".")[-2], parameter.tensor.shape
         if module in COLUMNS or (module == EMBEDDING and self.tied):
             return (rows * self.group.size, *columns)
@@ -85,8 +84,7 @@ class TensorParallel(Sharding):
         block.self_attn, block.mlp = _Gathering(attention, self.group), _Gathering(mlp, self.group)
         return layer
 
-    def spread(self, model: Any) -> None:
-        """What lies outside the layers of a causal language model."""
+    def spread(self, model: Any, outside: list[Parameter]) -> None:
         body = model.body
         body.embed_tokens = _Embedding(body.embed_tokens, self.group, model.lm_head if self.tied else None)
         body.norm = _Distributed(body.norm)

@@ -5,30 +5,10 @@ from __future__ import annotations
 from estimator.errors import InvalidJob, NotModelled
 from estimator.job import Job
 from estimator.specs.spec import DecoderSpec, ModelSpec
+from estimator.training.usual import PLAIN, refuse_unusual
 
 KINDS = ("llama", "mistral", "qwen2", "qwen3")
-USUAL = {
-    "implementation": "transformers",
-    "transformers_release": "5",
-    "loss": "eager",
-    "head": "causal-lm",
-    "adapter": None,
-    "quantization": None,
-    "float8": None,
-    "fp8": None,
-    "mtp_num_layers": None,
-    "pruning": None,
-    "objective": None,
-    "evaluation": None,
-    "trainable": "all",
-    "attention_mask": "none",
-    "reentrant_checkpointing": False,
-    "optimizer_states": None,
-    "optimizer_in_backward": False,
-    "zero_grad_to_none": True,
-    "autocast": False,
-    "dtypes": None,
-}
+USUAL = {"implementation": "transformers", **PLAIN, "fp8": None, "mtp_num_layers": None, "dtypes": None}
 """What is modelled of each field."""
 PRECISIONS = ("32-true", "bf16-true", "16-true", "bf16-mixed")
 OPTIMIZERS = {"adamw": ("fused", "foreach"), "adam": ("fused", "foreach"), "sgd": ("foreach",)}
@@ -54,10 +34,7 @@ def check_tensor(job: Job, spec: ModelSpec) -> None:
             "take together: leave it out",
             "parallelism.sequence",
         )
-    for name, value in USUAL.items():
-        if getattr(training, name) != value:
-            said = "leave it out" if value in (None, False, True) else f"write {value}"
-            raise NotModelled(f"not modelled with tensor parallelism yet: {said}", f"training.{name}")
+    refuse_unusual(training, USUAL, "not modelled with tensor parallelism yet")
     _check_sizes(job, spec)
     _check_attention(job, spec)
     if training.precision not in PRECISIONS:

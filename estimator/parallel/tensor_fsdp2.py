@@ -30,16 +30,14 @@ class TensorFsdp2(Fsdp2):
         gathered, local = super().parameter(tape, self.tensor.part(shape, name), dtype, name)
         return self.tensor.seen(gathered, shape, name), local
 
-    def whole(self, parameter: Parameter) -> Shape:
-        """The shape that all ranks' parts make."""
-        return self.tensor.whole(parameter)
+    def full_shape(self, parameter: Parameter) -> Shape:
+        return self.tensor.full_shape(parameter)
 
     def unit(self, parameters: list[Parameter], layer: Layer) -> Layer:
         return super().unit(parameters, self.tensor.unit(parameters, layer))
 
-    def spread(self, model: Any) -> None:
-        """What lies outside the layers of a causal language model."""
-        self.tensor.spread(model)
+    def spread(self, model: Any, outside: list[Parameter]) -> None:
+        self.tensor.spread(model, outside)
 
     def placed(self, p: Parameter, gradient: Tensor) -> Tensor:
         """A norm's gradient is summed over the tensor-parallel ranks, and of the embedding's, which all have whole, each copies

@@ -19,10 +19,10 @@ from estimator.tape.tensor import Tensor
 class TorchtitanFsdp2(Fsdp2):
     """Its settings are those of `Fsdp2`."""
 
-    def share(self, model: Any, parameters: list[Parameter]) -> None:
-        """Make groups of the model's `parameters` outside its layers. The model ends before its loss."""
+    def spread(self, model: Any, outside: list[Parameter]) -> None:
+        """Make groups of the parameters outside layers. The model ends before its loss."""
         body = model.body
-        first, *last = parameters
+        first, *last = outside
         assert first.tensor is body.embed_tokens.weight
         body.embed_tokens = self.unit([first], body.embed_tokens)
         self.groups.insert(0, self.groups.pop())

@@ -7,27 +7,9 @@ from estimator.families.llama import LlamaSpec
 from estimator.job import Job
 from estimator.parallel.topology import Topology
 from estimator.specs.spec import ModelSpec
+from estimator.training.usual import PLAIN, refuse_unusual
 
-USUAL = {
-    "transformers_release": "5",
-    "loss": "eager",
-    "head": "causal-lm",
-    "adapter": None,
-    "quantization": None,
-    "float8": None,
-    "pruning": None,
-    "objective": None,
-    "evaluation": None,
-    "lengths": None,
-    "trainable": "all",
-    "attention": "sdpa",
-    "attention_mask": "none",
-    "reentrant_checkpointing": False,
-    "optimizer_states": None,
-    "optimizer_in_backward": False,
-    "zero_grad_to_none": True,
-    "autocast": False,
-}
+USUAL = PLAIN | {"lengths": None, "attention": "sdpa"}
 """What is modelled of each field."""
 PRECISIONS = ("bf16-mixed", "bf16-true", "32-true")
 OPTIMIZERS = ("adamw", "adam")
@@ -62,12 +44,7 @@ def _check_model(spec: ModelSpec) -> None:
 
 def _check_training(job: Job) -> None:
     training = job.training
-    for name, value in USUAL.items():
-        if getattr(training, name) != value:
-            said = "leave it out" if value in (None, False, True) else f"write {value}"
-            raise NotModelled(
-                f"not modelled with torchtitan's modules: {said}, or write implementation: transformers", f"training.{name}"
-            )
+    refuse_unusual(training, USUAL, "not modelled with torchtitan's modules", ", or write implementation: transformers")
     if training.precision not in PRECISIONS:
         raise InvalidJob(f"torchtitan has no {training.precision}; write {', '.join(PRECISIONS)}", "training.precision")
     if training.dtypes is not None and training.dtypes.weights is not None:

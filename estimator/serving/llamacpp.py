@@ -20,7 +20,8 @@ from estimator.quantization.gguf_mixtures import facts, type_of
 from estimator.quantization.gguf_tensors import file_tensors
 from estimator.serving.llamacpp_graph import Batch, Sizes, compute_bytes, host_bytes
 from estimator.specs.spec import DecoderSpec, ModelSpec, RotaryDecoderSpec
-from estimator.tape.tape import AMPERE, KV_CACHE, PARAMETER, Gpu, Tape
+from estimator.tape.gpu import AMPERE, Gpu
+from estimator.tape.tape import KV_CACHE, PARAMETER, Tape
 from estimator.tape.tensor import empty
 from estimator.weights import Checkpoint
 

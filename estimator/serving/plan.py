@@ -21,7 +21,8 @@ from estimator.serving.cache import HeldCache, PagedCache, bytes_per_token, grow
 from estimator.serving.llamacpp import cache_bytes, layer_caches
 from estimator.serving.step import Requests, serve
 from estimator.specs.spec import DecoderSpec, ModelSpec
-from estimator.tape.tape import AMPERE, Gpu, Tape
+from estimator.tape.gpu import AMPERE, Gpu
+from estimator.tape.tape import Tape
 from estimator.training.quantization import BITSANDBYTES, TRAINED, storage
 
 CHUNK = 2048

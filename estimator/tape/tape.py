@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
+
+from estimator.tape.gpu import AMPERE, Gpu
 
 if TYPE_CHECKING:
     from estimator.dtypes import DType
@@ -50,44 +51,6 @@ GROUPED = "grouped_mm"
 """Products of several groups, one after the other."""
 PACKED = "_packed_mm"
 """Products with weights as they are stored: what follows the format's name in their operation."""
-
-
-Capability = tuple[int, int]
-"""NVIDIA's compute capability."""
-
-
-@dataclass(frozen=True, slots=True)
-class Gpu:
-    """What torch's choice of kernels depends on: the compute capability, and whether torch prefers cuDNN's attention.
-
-    What a run asks of it is written to `asked`, with the answers: a GPU that answers alike has the same tape.
-    """
-
-    exact: Capability = (8, 0)
-    prefers_cudnn: bool = False
-    asked: dict[Capability | None, Capability | bool] = field(default_factory=dict, compare=False, repr=False)
-    """Whether it is of a capability or a later one; under None, which it is."""
-
-    def at_least(self, capability: Capability) -> bool:
-        """Whether it is of this capability, or a later one."""
-        self.asked[capability] = self.exact >= capability
-        return self.exact >= capability
-
-    @property
-    def capability(self) -> Capability:
-        """Which it is: for what `at_least` does not tell."""
-        self.asked[None] = self.exact
-        return self.exact
-
-    def alike(self, other: Gpu) -> bool:
-        """Whether all that was asked of the other would have the same answers here."""
-        known = other.asked.items()
-        return self.prefers_cudnn == other.prefers_cudnn and all(
-            answer == (self.exact if at is None else self.exact >= at) for at, answer in known
-        )
-
-
-AMPERE = Gpu()
 
 
 class Stack(NamedTuple):

@@ -18,8 +18,8 @@ ARITHMETIC, READING = "arithmetic at a stated share of peak", "reading weights a
 
 def _at_share(name: str, ideal: float) -> tuple[float, tuple[float, float]]:
     """Seconds, the fewest and the most, of what takes `ideal` seconds at the whole of a rate, at the share of it of that name."""
-    share = efficiencies()[name]
-    return ideal / share.value, (ideal / share.high, ideal / share.low)
+    least, expected, most = efficiencies()[name].taken(ideal)
+    return expected, (least, most)
 
 
 def assumed_time(tape: Tape, card: Accelerator, compute: str, micro_steps: int, tokens: float, gpus: int) -> Time | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
-from estimator.facts import MeasuredFact, measured
+from estimator.facts import measured
 from estimator.hardware.accelerator import Accelerator
 from estimator.job import Job
 from estimator.parallel.zero3_offload import OffloadedZero3, nvme_bytes
@@ -14,6 +14,7 @@ from estimator.tape.kernels import exchanges
 from estimator.tape.tape import Tape
 from estimator.timing.measured import shared
 from estimator.timing.optimizer import moved_bytes
+from estimator.units import GB
 
 FILE = Path(__file__).parent / "host.yaml"
 COPIES, ON_HOST = "copies (host)", "optimizer (host)"
@@ -31,7 +32,7 @@ def copied(tape: Tape, phase: str, group: str, passes: int, card: Accelerator) -
         if one.phase == phase and one.group == group:
             nbytes[one.operation] += one.nbytes * times
     bus = card.pcie.bandwidth.value if card.pcie else shared().unknown_link.value
-    return _at(max(nbytes.values(), default=0) / passes, bus, shared().host_pinned)
+    return shared().host_pinned.taken(max(nbytes.values(), default=0) / passes / (bus * GB))
 
 
 def on_host(job: Job) -> bool:
@@ -41,20 +42,13 @@ def on_host(job: Job) -> bool:
 
 
 def optimizer_seconds(job: Job, play: Play) -> Three:
-    """The optimizer's step on the host, which all ranks of a node share; on NVMe its files are read and written besides."""
+    """The step of an optimizer that works `on_host`, a node's ranks together; on NVMe its files are read and written besides."""
     build, host = play.build, play.build.tape.host
-    if not on_host(job) or host is None:
-        return NONE
+    assert host is not None
     by = "deepspeed" if (job.parallelism.strategy or "").startswith("zero") else "torch"
     facts, gpus = measured(FILE), job.hardware.gpus
-    found = _at(gpus * moved_bytes(build.parameters, host), 1, facts[by])
+    found = facts[by].taken(gpus * moved_bytes(build.parameters, host) / GB)
     if not isinstance(build.sharding, OffloadedZero3) or job.offload.optimizer != "nvme":
         return found
-    files = _at(gpus * 2 * nvme_bytes(build.sharding), 1, facts["nvme"])
+    files = facts["nvme"].taken(gpus * 2 * nvme_bytes(build.sharding) / GB)
     return found[0] + files[0], found[1] + files[1], found[2] + files[2]
-
-
-def _at(nbytes: float, rate: float, share: MeasuredFact) -> Three:
-    """Bytes at a share of a rate in GB/s."""
-    ideal = nbytes / (rate * 1e9)
-    return ideal / share.high, ideal / share.value, ideal / share.low

@@ -23,5 +23,4 @@ def loading_seconds(job: Job) -> tuple[float, float, float]:
     if training.head not in OF_TOKENS or training.implementation == "megatron":
         return 0.0, 0.0, 0.0
     rate = measured(FILE)["worker" if workers else "in_process"]
-    tokens = training.tokens_per_pass / max(1, workers)
-    return tokens / rate.high, tokens / rate.value, tokens / rate.low
+    return rate.taken(training.tokens_per_pass / max(1, workers))

@@ -19,6 +19,10 @@ class Work(NamedTuple):
     peak: float
 
 
+RATES = ("tokens_per_second", "tokens_per_second_per_gpu", "tflops_per_gpu", "mfu", "hfu")
+"""Of a time, what is done in a second, or its share of the peak."""
+
+
 def answered(parts: dict[str, float], bounds: tuple[float, float], work: Work, reason: str) -> Time:
     """Seconds by what they go to, and the lowest and highest that they are thought to sum to, for a `reason`."""
     seconds = sum(parts.values())
@@ -43,10 +47,9 @@ def lengthened(time: Time, name: str, seconds: float, bounds: tuple[float, float
     """The same with a further part, in which nothing is learnt."""
     longer = time.step_seconds / (time.step_seconds + seconds)
     largest = _largest_first({**{part.name: part.seconds for part in time.parts}, name: seconds})
-    rates = ("tokens_per_second", "tokens_per_second_per_gpu", "tflops_per_gpu", "mfu", "hfu")
     return time.model_copy(
         update={
-            **{rate: longer * getattr(time, rate) for rate in rates},
+            **{name: longer * getattr(time, name) for name in RATES},
             "step_seconds": time.step_seconds + seconds,
             "bottleneck": largest[0].name,
             "parts": largest,
@@ -81,12 +84,8 @@ def average_time(times: Sequence[tuple[float, Time | None]]) -> Time | None:
     largest = _largest_first(parts)
     return Time(
         step_seconds=seconds,
-        tokens_per_second=rate("tokens_per_second"),
-        tokens_per_second_per_gpu=rate("tokens_per_second_per_gpu"),
         flops_per_step=round(sum(share * time.flops_per_step for share, time in known)),
-        tflops_per_gpu=rate("tflops_per_gpu"),
-        mfu=rate("mfu"),
-        hfu=rate("hfu"),
+        **{name: rate(name) for name in RATES},
         bottleneck=largest[0].name,
         parts=largest,
         range_seconds=(

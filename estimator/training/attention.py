@@ -5,7 +5,7 @@ from __future__ import annotations
 from estimator.errors import InvalidJob, NotModelled
 from estimator.job import Job
 from estimator.specs.spec import ModelSpec
-from estimator.tape.tape import Gpu
+from estimator.tape.gpu import Gpu
 
 WHERE = "training.attention"
 HOPPER = 9

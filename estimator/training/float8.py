@@ -6,7 +6,7 @@ from estimator.errors import InvalidJob, NotModelled
 from estimator.job import Job
 from estimator.specs.spec import ModelSpec
 from estimator.tape.float8 import ALIGNMENT
-from estimator.tape.tape import Gpu
+from estimator.tape.gpu import Gpu
 from estimator.training.recipes import MIXED, TRUE
 
 ADA = (8, 9)

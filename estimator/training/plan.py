@@ -14,6 +14,7 @@ from estimator.families.build import Builder
 from estimator.families.changes import Cache
 from estimator.families.heads import Batch, CausalLM, Model, takes_chunks
 from estimator.families.kernels import Kernels, in_float8, kernels
+from estimator.families.layers import Checkpointing
 from estimator.families.llama import LlamaSpec
 from estimator.families.sharding import Sharding
 from estimator.job import Bottleneck, Job, Training
@@ -38,8 +39,9 @@ from estimator.parallel.zeropp import plus_plus
 from estimator.serving.cache import PassingCache
 from estimator.specs.spec import DecoderSpec, ModelSpec
 from estimator.tape.collectives import Group
+from estimator.tape.gpu import AMPERE, Gpu
 from estimator.tape.host import with_host
-from estimator.tape.tape import AMPERE, Gpu, Tape
+from estimator.tape.tape import Tape
 from estimator.training import badam, prompts
 from estimator.training.adapters import adapter, check_applied, check_gathered
 from estimator.training.attention import check_attention
@@ -90,25 +92,8 @@ def trace_training(job: Job, spec: ModelSpec, topology: Topology, gpu: Gpu = AMP
     check_attention(job, spec, gpu)
     check_float8(job, spec, gpu)
     precision = precision_of(job, topology)
-    recomputed = replace(checkpointing(training, spec.depth, topology.strategy), by_position=spec.model_type in BY_POSITION)
-    if job.offload.activations != "none":
-        recomputed = offloading(recomputed, job, topology, spec.model_type)
-    for name, value in (("reentrant_checkpointing", True), ("gradient_clipping", True), ("zero_grad_to_none", False)):
-        if getattr(training, name) == value and topology.strategy not in PLAIN[name]:
-            raise NotModelled(f"{name}: {str(value).lower()} is not modelled under {topology.strategy} yet", f"training.{name}")
-        if getattr(training, name) == value and precision.summed and name != "reentrant_checkpointing":
-            raise NotModelled(f"{name}: {str(value).lower()} is not modelled with {training.precision} yet", f"training.{name}")
-    if recomputed.reentrant and recomputed.recomputes and spec.model_type == "deberta-v2":
-        raise InvalidJob(
-            "torch stops: the embeddings of distances that DeBERTa's layers share would be differentiated once for each layer; "
-            "leave it out",
-            "training.reentrant_checkpointing",
-        )
-    if recomputed.segment and topology.strategy in ("fsdp1", "fsdp2"):
-        raise NotModelled(
-            f"segments of several layers are not modelled under {topology.strategy} yet; use full or {{every: k}}",
-            "training.activation_checkpointing",
-        )
+    recomputed = _recomputed(job, spec, topology)
+    _check_step(training, topology, precision)
     tape = with_host(Tape(gpu)) if offloads(job) else Tape(gpu)
     tape.batch_mask = batch_mask(training, spec)
     tape.positions_given = tape.batch_mask == "packed" or topology.tensor > 1
@@ -140,8 +125,7 @@ def trace_training(job: Job, spec: ModelSpec, topology: Topology, gpu: Gpu = AMP
         check_gathered(training, precision.gathered)
     assert training.head is not None
     model = _torchtitan(job, spec, build) if training.implementation == "torchtitan" else build_model(spec, build, training.head)
-    if isinstance(build.sharding, TensorParallel | TensorFsdp2):
-        build.sharding.spread(model)
+    build.sharding.spread(model, [p for p in build.parameters if p.slot is None])
     if training.loss in ("chunked", "cut") and not takes_chunks(model, biased=training.loss == "chunked"):
         raise NotModelled(f"loss {training.loss} is not modelled for {spec.model_type} yet; write eager", "training.loss")
     if training.loss == "cut" and not gpu.at_least(AMPERE.exact):
@@ -187,13 +171,39 @@ def trace_training(job: Job, spec: ModelSpec, topology: Topology, gpu: Gpu = AMP
     return build
 
 
+def _recomputed(job: Job, spec: ModelSpec, topology: Topology) -> Checkpointing:
+    """How layers are recomputed. Raises `InvalidJob` and `NotModelled` for what does not go with the model or the strategy."""
+    training = job.training
+    recomputed = replace(checkpointing(training, spec.depth, topology.strategy), by_position=spec.model_type in BY_POSITION)
+    if job.offload.activations != "none":
+        recomputed = offloading(recomputed, job, topology, spec.model_type)
+    if recomputed.reentrant and recomputed.recomputes and spec.model_type == "deberta-v2":
+        raise InvalidJob(
+            "torch stops: the embeddings of distances that DeBERTa's layers share would be differentiated once for each layer; "
+            "leave it out",
+            "training.reentrant_checkpointing",
+        )
+    if recomputed.segment and topology.strategy in ("fsdp1", "fsdp2"):
+        raise NotModelled(
+            f"segments of several layers are not modelled under {topology.strategy} yet; use full or {{every: k}}",
+            "training.activation_checkpointing",
+        )
+    return recomputed
+
+
+def _check_step(training: Training, topology: Topology, precision: Recipe) -> None:
+    """Raise `NotModelled` for what happens around a step under some strategies and precisions only."""
+    for name, value in (("reentrant_checkpointing", True), ("gradient_clipping", True), ("zero_grad_to_none", False)):
+        if getattr(training, name) == value and topology.strategy not in PLAIN[name]:
+            raise NotModelled(f"{name}: {str(value).lower()} is not modelled under {topology.strategy} yet", f"training.{name}")
+        if getattr(training, name) == value and precision.summed and name != "reentrant_checkpointing":
+            raise NotModelled(f"{name}: {str(value).lower()} is not modelled with {training.precision} yet", f"training.{name}")
+
+
 def _torchtitan(job: Job, spec: ModelSpec, build: Builder) -> Model:
     assert isinstance(spec, LlamaSpec)
     training, alone = job.training, not isinstance(build.sharding, TorchtitanFsdp2)
-    model = torchtitan.Trained(spec, build, training.sequence_length, training.gradient_accumulation_steps, alone)
-    if isinstance(build.sharding, TorchtitanFsdp2):
-        build.sharding.share(model, [p for p in build.parameters if p.slot is None])
-    return model
+    return torchtitan.Trained(spec, build, training.sequence_length, training.gradient_accumulation_steps, alone)
 
 
 def _caches(
@@ -259,7 +269,7 @@ def _sharding(job: Job, spec: ModelSpec, topology: Topology, precision: Recipe, 
     if topology.tensor > 1:
         twice = adam and job.training.optimizer_implementation == "foreach"
         spread = TensorParallel(tape, topology.tensor, twice, _tied(spec))
-        return TensorFsdp2(spread, *_of_fsdp2(job, world, policy)) if strategy == "fsdp2" else spread
+        return TensorFsdp2(spread, *_of_fsdp2(job, topology, policy)) if strategy == "fsdp2" else spread
     if badam.asks(job):
         return badam.BlockCopies(tape)
     if strategy == "ddp":
@@ -279,7 +289,7 @@ def _sharding(job: Job, spec: ModelSpec, topology: Topology, precision: Recipe, 
         )
     if strategy == "fsdp2":
         kind = TorchtitanFsdp2 if job.training.implementation == "torchtitan" else Fsdp2
-        return kind(tape, *_of_fsdp2(job, world, policy))
+        return kind(tape, *_of_fsdp2(job, topology, policy))
     if strategy.startswith("zero") and tape.host is not None:
         return _offloaded(job, world, tape, tape.host)
     if strategy == "zero3":
@@ -297,10 +307,10 @@ def _sharding(job: Job, spec: ModelSpec, topology: Topology, precision: Recipe, 
     return Sharding()
 
 
-def _of_fsdp2(job: Job, world: int, policy: Policy) -> tuple[int, Policy, bool, int, bool]:
-    """The settings of `Fsdp2` over so many ranks."""
-    asked, replicas = job.parallelism, job.parallelism.replicas or 1
-    return world // replicas, policy, asked.reshard_after_forward, replicas, asked.gradient_sync
+def _of_fsdp2(job: Job, topology: Topology, policy: Policy) -> tuple[int, Policy, bool, int, bool]:
+    """The settings of `Fsdp2`."""
+    asked = job.parallelism
+    return _shards(job, topology), policy, asked.reshard_after_forward, asked.replicas or 1, asked.gradient_sync
 
 
 def _shards(job: Job, topology: Topology) -> int:

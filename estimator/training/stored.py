@@ -7,7 +7,7 @@ from estimator.families.changes import Quantization
 from estimator.job import Training
 from estimator.job.adapter import ALL_LINEAR
 from estimator.specs.spec import ModelSpec
-from estimator.tape.tape import Gpu
+from estimator.tape.gpu import Gpu
 from estimator.training.awq import in_float16
 from estimator.training.float8 import ADA
 from estimator.training.quantization import FIELD, IN_FLOAT16, OTHER_PRODUCTS, BitsAndBytes8Bit, Fp8, Hqq, Torchao, storage

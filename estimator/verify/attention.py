@@ -14,7 +14,7 @@ from torch import Tensor
 from torch._meta_registrations import alloc_with_matching_layout
 from torch.nn import functional as F
 
-from estimator.tape.tape import Gpu
+from estimator.tape.gpu import Gpu
 
 aten = torch.ops.aten
 HALF = (torch.float16, torch.bfloat16)

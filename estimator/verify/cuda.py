@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from transformers.integrations import eetq, finegrained_fp8
 
-from estimator.tape.tape import AMPERE, Gpu
+from estimator.tape.gpu import AMPERE, Gpu
 from estimator.verify.attention import scaled_dot_product_attention
 from estimator.verify.eetq import Kernels
 from estimator.verify.fp8 import fp8_linear

@@ -14,7 +14,7 @@ from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from estimator.tape.tape import AMPERE, Gpu
+from estimator.tape.gpu import AMPERE, Gpu
 from estimator.verify.attention import workspaces
 
 aten = torch.ops.aten

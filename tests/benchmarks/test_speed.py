@@ -19,7 +19,7 @@ from estimator.pricing import prices
 from estimator.runtime.reserved import reserved
 from estimator.specs.published import model_folder, published
 from estimator.specs.resolve import resolve
-from estimator.tape.tape import AMPERE
+from estimator.tape.gpu import AMPERE
 
 TRACE_SECONDS, ESTIMATE_SECONDS = 0.005, 0.003
 KINDS_OF_LAYERS = 4
