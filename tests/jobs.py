@@ -46,3 +46,10 @@ def counts(answer: Answer) -> dict[str, int]:
     if host is not None and host.rank_peak_bytes:
         found |= {"host_resident": host.rank_resident_bytes, "host": host.rank_peak_bytes}
     return found
+
+
+OF_OTHERS = {
+    *("optimizer_rank", "optimizer_wide_embeddings", "target_length", "labels", "expert_capacity_factor", "expert_imbalance"),
+    *("quantization_group", "quantization_compute", "unquantized", "upcast_unquantized"),
+}
+"""Fields of training that are of optimizers, heads, experts or quantized weights which a plain decoder's training has not."""

@@ -75,7 +75,7 @@ def test_evaluation_is_forward_only() -> None:
     run = {**NOTHING_ELSE, "evaluate_every": 100, "evaluate_rows": 1000}
     found = run_of(tokens=10**7, activation_checkpointing="none", run=run)
     assert found.steps == 1000
-    assert 0.95 / 3 < found.parts["evaluation"] / found.parts["training"] < 1 / 3
+    assert 0.97 / 3 < found.parts["evaluation"] / found.parts["training"] < 1 / 3
 
 
 def test_saving_takes_its_bytes() -> None:

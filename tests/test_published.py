@@ -21,25 +21,25 @@ def errors() -> dict[str, list[float]]:
     return {name: [run.error() for run in (runs[::EACH] if len(runs) > MANY else runs)] for name, runs in groups.items()}
 
 
-def test_half_of_all_runs_are_within_an_eighth_and_nine_tenths_within_a_third() -> None:
+def test_half_of_all_runs_are_within_a_fourteenth_and_nine_tenths_within_a_quarter() -> None:
     found = sorted(abs(error) for group in errors().values() for error in group)
     assert len(found) > 50
-    assert median(found) < 0.12
-    assert found[int(0.9 * len(found))] < 0.30
+    assert median(found) < 0.07
+    assert found[int(0.9 * len(found))] < 0.25
 
 
 def test_no_large_group_is_off_as_a_whole() -> None:
     for name, group in errors().items():
         if len(group) >= MANY // EACH:
             # BLOOM's nodes had slower networks than the usual; an A100 of 40 GB borrows the curves of one of 80 GB
-            assert median(map(abs, group)) < (0.26 if "BLOOM" in name else 0.16 if "40gb" in name else 0.12), name
+            assert median(map(abs, group)) < (0.22 if "BLOOM" in name else 0.09 if "40gb" in name else 0.07), name
 
 
 def test_calculons_cases() -> None:
     """Calculon reports 3.65 % on these."""
     found = [abs(error) for error in errors()["Korthikanti, a100-80gb"]]
     assert len(found) == 8
-    assert sum(found) / len(found) < 0.05
+    assert sum(found) / len(found) < 0.04
 
 
 def test_every_run_has_a_name_of_its_own() -> None:

@@ -13,6 +13,7 @@ from estimator.job import Training
 from estimator.parallel.tensor_checks import USUAL
 from estimator.specs.resolve import resolve
 from estimator.specs.spec import DecoderSpec
+from tests.jobs import OF_OTHERS
 from tests.judge.ranks import losses
 
 HIDDEN, TOKENS, WORDS, LAYERS = 256, 512, 1024, 3
@@ -91,14 +92,7 @@ MODELLED = {
     "lengths",
     "run",
 } | {"gradient_accumulation_steps", "activation_checkpointing", "gradient_clipping", "expandable_segments", "attention"}
-OF_OTHERS = (
-    {"optimizer_rank", "optimizer_wide_embeddings"},
-    {"target_length", "labels"},
-    {"expert_capacity_factor", "expert_imbalance"},
-    {"quantization_group", "quantization_compute", "unquantized", "upcast_unquantized"},
-)
-"""Of other optimizers; of other heads; of experts; of quantized weights: all of which are refused."""
 
 
 def test_every_field_is_modelled_or_refused() -> None:
-    assert set(Training.model_fields) == {*USUAL} | MODELLED | set().union(*OF_OTHERS)
+    assert set(Training.model_fields) == {*USUAL} | MODELLED | OF_OTHERS

@@ -42,15 +42,16 @@ def time_of(gpu: str = "h100", gpus: int = 1, parallelism: dict[str, Any] | None
 def test_fine_tuning_on_a100() -> None:
     errors = [abs(one.error) for one in speeds("a100")]
     assert len(errors) == 141
-    assert median(errors) < 0.12
-    # two in a hundred are worse: a small mixture of casts on two GPUs, and SantaCoder's GELU in nine kernels
-    assert sorted(errors)[-3] < 0.35
+    assert median(errors) < 0.04
+    # two are worse than the rest: a small mixture of casts on two GPUs, and SantaCoder's GELU in nine kernels
+    assert sorted(errors)[-3] < 0.27
+    assert max(errors) < 0.35
 
 
 def test_megatron_on_b200() -> None:
     errors = [abs(one.error) for one in speeds("b200")]
     assert len(errors) == 19
-    assert median(errors) < 0.12
+    assert median(errors) < 0.085
 
 
 def test_parts_sum_to_the_step_and_lie_in_its_range() -> None:
@@ -188,7 +189,7 @@ def test_few_workers_bound_a_step_of_a_small_model(workers: int, bound: bool) ->
 
 @pytest.mark.parametrize("case", of_every_family("fake_steps", 10), ids=lambda case: case["name"])
 def test_whatever_computes_says_what_it_multiplies(case: dict[str, Any]) -> None:
-    """A product whose sides are not known has no time; and none takes a thousand times what the card's peak would."""
+    """A product whose sides are not known has no time; and none that is not brief takes ten times what the card's peaks would."""
     run = _run(job_of(case), True)
     tape = run.play.build.tape
     clock = Clock(accelerator("a100-80gb"), curves("a100-80gb"))
@@ -198,7 +199,7 @@ def test_whatever_computes_says_what_it_multiplies(case: dict[str, Any]) -> None
             dtype = work.form[1].name if work.form else "bfloat16"
             if dtype in ("bfloat16", "float16", "float32"):
                 least = work.flops / 19.5e12 + work.nbytes / 2e12
-                assert clock.kernel(work)[1] < 1e-4 + 1000 * least, work
+                assert clock.kernel(work)[1] < 1e-4 + 10 * least, work
 
 
 def test_rings_take_as_long_as_what_they_compute() -> None:
@@ -209,29 +210,23 @@ def test_rings_take_as_long_as_what_they_compute() -> None:
         "training": {"implementation": "megatron", "sequence_length": 32768, "activation_checkpointing": "none"},
     }
     ring, whole = ({**job, "parallelism": {"context": 4, "context_exchange": how, "tensor": 2}} for how in ("p2p", "a2a"))
-    assert seconds_of("attention", ring) == pytest.approx(seconds_of("attention", whole), rel=0.3)
+    assert seconds_of("attention", ring) == pytest.approx(seconds_of("attention", whole), rel=0.1)
 
 
 @pytest.mark.parametrize(("engine", "more"), [("server", False), ("vllm", True), ("transformers", True)])
 def test_a_step_waits_for_the_answers_that_are_written_on_its_gpu(engine: str, more: bool) -> None:
-    job = {
-        "model": "qwen2.5-1.5b",
-        "hardware": {"gpu": "h100"},
-        "training": {
-            "precision": "bf16-true",
-            "sequence_length": 1280,
-            "micro_batch_size": 8,
-            "gradient_accumulation_steps": 4,
-            "objective": {"type": "grpo", "prompt_length": 256, "generation": engine},
-        },
-    }
+    training = {"precision": "bf16-true", "sequence_length": 1280, "micro_batch_size": 8, "gradient_accumulation_steps": 4}
+    objective = {"type": "grpo", "prompt_length": 256, "generation": engine}
+    job = {"model": "qwen2.5-1.5b", "hardware": {"gpu": "h100"}, "training": {**training, "objective": objective}}
     answer = estimate(job)
     assert answer.time
     written = seconds_of("writing answers", job)
     assert (written > 0) is more
     assert sum(part.seconds for part in answer.time.parts) == pytest.approx(answer.time.step_seconds)
     assert answer.time.tokens_per_second * answer.time.step_seconds == pytest.approx(32 * 1280)
-    assert 0.5 < answer.time.step_seconds - written < 3
+    elsewhere = estimate({**job, "training": {**training, "objective": {"type": "grpo", "prompt_length": 256}}}).time
+    assert elsewhere
+    assert answer.time.step_seconds - written == pytest.approx(elsewhere.step_seconds, rel=0.02)
     if more:  # all at once: a server of the same model, asked the same
         serving = {"engine": engine, "context": 1280, "prompt_length": 256, "output_length": 1024, "concurrency": 32}
         alone = estimate({"model": "qwen2.5-1.5b", "task": "serve", "hardware": {"gpu": "h100"}, "serving": serving}).serving
