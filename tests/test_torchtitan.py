@@ -42,12 +42,25 @@ WAYS: list[Any] = ["none", "full", "selective", {"every": 2}, {"every": 3}, {"ev
 
 
 @pytest.mark.parametrize("gpus", [1, 4])
+@pytest.mark.parametrize("tensor", [1, 2])
 @pytest.mark.parametrize("way", WAYS, ids=str)
-def test_folded_as_unrolled(way: Any, gpus: int) -> None:
+def test_folded_as_unrolled(way: Any, tensor: int, gpus: int) -> None:
     training = {"activation_checkpointing": way, "gradient_accumulation_steps": 2, "optimizer_implementation": "foreach"}
-    strategy = "none" if gpus == 1 else "fsdp2"
-    settled = estimate(job(training=training, hardware={"gpus": gpus}, parallelism={"strategy": strategy})).job
+    spread = {"strategy": "none" if gpus == 1 else "fsdp2", "tensor": tensor}
+    settled = estimate(
+        job(training=training | {"precision": "bf16-true"}, hardware={"gpus": gpus * tensor}, parallelism=spread)
+    ).job
     assert_folded_as_unrolled(settled)
+
+
+def test_ranks_share_a_loss() -> None:
+    """Of each token they ask each other for the highest score, the sum, and the label's; scores stay where they are."""
+    asked = [
+        c
+        for c in estimate(job(parallelism={"tensor": 2})).communication
+        if (c.operation, c.group, c.phase) == ("all_reduce", "tensor", "forward")
+    ]
+    assert [(c.count, c.bytes) for c in asked] == [(3, 3 * 256 * 4)]
 
 
 def test_every_kth_layer_is_recomputed_from_the_kth_on() -> None:
@@ -102,7 +115,10 @@ REFUSED: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"training": {"activation_checkpointing": "sqrt"}}, InvalidJob, "training.activation_checkpointing"),
     ({"training": {"activation_checkpointing": {"layers": 2}}}, InvalidJob, "training.activation_checkpointing"),
     ({"training": {"activation_checkpointing": {"budget": "1GiB"}}}, NotModelled, "training.activation_checkpointing"),
-    ({"parallelism": {"tensor": 2}}, NotModelled, "training.implementation"),
+    ({"parallelism": {"tensor": 4}}, InvalidJob, "parallelism.tensor"),
+    ({"parallelism": {"tensor": 2, "sequence": False}}, InvalidJob, "parallelism.sequence"),
+    ({"parallelism": {"tensor": 2}, "hardware": {"gpus": 2}}, InvalidJob, "training.precision"),
+    ({"parallelism": {"tensor": 2}, "training": {"sequence_length": 255}}, InvalidJob, "training.sequence_length"),
     ({"parallelism": {"pipeline": 2}}, NotModelled, "parallelism.pipeline"),
     ({"parallelism": {"context": 2}}, NotModelled, "parallelism.context"),
     ({"parallelism": {"strategy": "ddp"}}, NotModelled, "parallelism.strategy"),

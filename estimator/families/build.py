@@ -301,7 +301,7 @@ class Builder:
             unit: list[Parameter] = []
             outside, self._adapting = self._adapting, part.adapted
             self._unit, self._chosen = unit, part.chosen
-            layer = make(part.kind)
+            layer = self.sharding.split(make(part.kind))
             if self.checkpointing.modules:
                 layer = recomputing(layer, self.checkpointing.modules)
             self._unit, self._chosen, self._adapting = self._outside, None, outside

@@ -43,6 +43,10 @@ class Sharding:
     def spread(self, model: Any, outside: list[Parameter]) -> None:
         """The model is built, with these parameters `outside` its layers."""
 
+    def split(self, layer: Layer) -> Layer:
+        """A layer, whose modules are shared by ranks that are no data-parallel ones."""
+        return layer
+
     def unit(self, parameters: list[Parameter], layer: Layer) -> Layer:
         """A layer, with what must happen to its parameters before and after it runs."""
         return layer

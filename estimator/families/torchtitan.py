@@ -11,7 +11,8 @@ from estimator.families.build import Builder
 from estimator.families.heads import Batch, CausalLM
 from estimator.families.held import Held
 from estimator.families.llama import Llama, LlamaSpec
-from estimator.tape.loss import cross_entropy
+from estimator.tape import loss, loss_parallel
+from estimator.tape.collectives import Group
 from estimator.tape.pointwise import div, div_scalar, to
 from estimator.tape.tape import ALLOCATION_STEP, Tape
 from estimator.tape.tensor import Tensor, empty
@@ -43,10 +44,10 @@ class Trained(CausalLM):
     is Python's number unless the GPU is `alone`. Micro-steps that are not played leave what they hold, too.
     """
 
-    def __init__(self, spec: LlamaSpec, build: Builder, positions: int, micro_steps: int, alone: bool):
+    def __init__(self, spec: LlamaSpec, build: Builder, positions: int, micro_steps: int, alone: bool, tensor: Group):
         super().__init__(Transformer(spec, build, positions), spec, build)
         self.unplayed = micro_steps - min(micro_steps, build.sharding.rounds)
-        self.alone = alone
+        self.alone, self.tensor = alone, tensor
         self.kept: list[Tensor] = []
         self.losses: list[Tensor] = []
         self.labels: Tensor | None = None
@@ -84,10 +85,16 @@ class Trained(CausalLM):
         logits = self.predict(tokens)
         with tape.losing():
             wide = to(reshape(logits, (-1, logits.shape[-1])), dtypes.float32)
-            summed = cross_entropy(wide, reshape(labels, (-1,)))
+            summed = self._loss(wide, reshape(labels, (-1,)))
             del wide
-            loss = div_scalar(summed) if self.tokens is None else div(summed, self.tokens)
+            mean = div_scalar(summed) if self.tokens is None else div(summed, self.tokens)
         held = [summed.detach()]
         tape.backward_callbacks.insert(0, held.clear)  # when all else of backward is over
-        self.losses.append(loss.detach())
-        return loss, ()
+        self.losses.append(mean.detach())
+        return mean, ()
+
+    def _loss(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """Of logits over all words, or over this rank's."""
+        if self.tensor.size == 1:
+            return loss.cross_entropy(logits, labels)
+        return loss_parallel.cross_entropy(logits, labels, self.tensor)

@@ -37,13 +37,14 @@ TOKENS = 1
 
 class TensorParallel(Sharding):
     """`twice`: the optimizer reads gradients in two operations, the second one two times (Adam's `foreach`). `tied`: the output
-    layer has the embedding's weight."""
+    layer has the embedding's weight. `gathers`: logits are gathered; else each rank keeps those of its words, for a loss that
+    ranks share."""
 
-    def __init__(self, tape: Tape, degree: int, twice: bool, tied: bool):
+    def __init__(self, tape: Tape, degree: int, twice: bool, tied: bool, gathers: bool = True):
         self.tape = tape
         self.group = Group("tensor", degree)
         self.reads = (1, 2) if twice else (1,)
-        self.tied = tied
+        self.tied, self.gathers = tied, gathers
         self.unplaced: list[Parameter] = []
         """Parameters whose gradients have other placements than they, when the optimizer steps."""
 
@@ -69,7 +70,7 @@ class TensorParallel(Sharding):
             return (rows * self.group.size, *columns)
         return (rows, columns[0] * self.group.size) if module in ROWS else parameter.tensor.shape
 
-    def unit(self, parameters: list[Parameter], layer: Layer) -> Layer:
+    def split(self, layer: Layer) -> Layer:
         block: Any = layer
         attention, mlp = block.self_attn, block.mlp
         for owner, name in (
@@ -88,7 +89,7 @@ class TensorParallel(Sharding):
         body = model.body
         body.embed_tokens = _Embedding(body.embed_tokens, self.group, model.lm_head if self.tied else None)
         body.norm = _Distributed(body.norm)
-        model.lm_head = _Head(model.lm_head, self.group)
+        model.lm_head = _Head(model.lm_head, self.group, self.gathers)
 
     def prepare(self, trained: list[Parameter]) -> None:
         self.unplaced = [p for p in trained if misplaced(p, self.tied)]
@@ -201,12 +202,12 @@ def _shared(weight: Tensor, group: Group) -> tuple[Tensor, Tensor]:
 
 
 class _Head:
-    """The output layer: all tokens come in, and logits of all words go out."""
+    """The output layer: all tokens come in, and logits of all words go out, or, unless it `gathers`, of this rank's."""
 
-    def __init__(self, own: Any, group: Group):
-        self.own, self.group = own, group
+    def __init__(self, own: Any, group: Group, gathers: bool):
+        self.own, self.group, self.gathers = own, group, gathers
 
     def __call__(self, hidden: Tensor) -> Tensor:
         whole = gathered(hidden, TOKENS, self.group)
         logits = self.own(whole)
-        return replicated(logits, len(logits.shape) - 1, self.group)
+        return replicated(logits, len(logits.shape) - 1, self.group) if self.gathers else logits

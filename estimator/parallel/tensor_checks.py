@@ -35,7 +35,7 @@ def check_tensor(job: Job, spec: ModelSpec) -> None:
             "parallelism.sequence",
         )
     refuse_unusual(training, USUAL, "not modelled with tensor parallelism yet")
-    _check_sizes(job, spec)
+    check_sizes(job, spec)
     _check_attention(job, spec)
     if training.precision not in PRECISIONS:
         raise NotModelled(f"with tensor parallelism {', '.join(PRECISIONS)} are modelled", "training.precision")
@@ -50,7 +50,7 @@ def check_tensor(job: Job, spec: ModelSpec) -> None:
         raise NotModelled("offloading is not modelled with tensor parallelism", "offload")
 
 
-def _check_sizes(job: Job, spec: DecoderSpec) -> None:
+def check_sizes(job: Job, spec: DecoderSpec) -> None:
     """Ranks get equal parts: of heads, of columns, of rows of the vocabulary, and of tokens."""
     training, tensor = job.training, job.parallelism.tensor
     for name in ("num_attention_heads", "num_key_value_heads", "intermediate_size", "vocab_size"):

@@ -33,11 +33,12 @@ class TensorFsdp2(Fsdp2):
     def full_shape(self, parameter: Parameter) -> Shape:
         return self.tensor.full_shape(parameter)
 
-    def unit(self, parameters: list[Parameter], layer: Layer) -> Layer:
-        return super().unit(parameters, self.tensor.unit(parameters, layer))
+    def split(self, layer: Layer) -> Layer:
+        return self.tensor.split(layer)
 
     def spread(self, model: Any, outside: list[Parameter]) -> None:
         self.tensor.spread(model, outside)
+        super().spread(model, outside)
 
     def placed(self, p: Parameter, gradient: Tensor) -> Tensor:
         """A norm's gradient is summed over the tensor-parallel ranks, and of the embedding's, which all have whole, each copies

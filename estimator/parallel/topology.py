@@ -101,7 +101,7 @@ def _refuse(job: Job, spec: ModelSpec) -> None:
     for field in MEGATRON_ONLY:
         if getattr(job.parallelism, field) is not None and not (trains and field == "sequence"):
             raise InvalidJob("only implementation: megatron has it: leave it out", f"parallelism.{field}")
-    if trains:
+    if trains and job.training.implementation != "torchtitan":
         check_tensor(job, spec)
 
 

@@ -13,6 +13,7 @@ from estimator.families.modules import Module
 from estimator.families.parameter import Parameter
 from estimator.families.sharding import Forward
 from estimator.parallel.fsdp2 import Fsdp2, Group
+from estimator.parallel.tensor_fsdp2 import TensorFsdp2
 from estimator.tape.tensor import Tensor
 
 
@@ -60,3 +61,7 @@ class TorchtitanFsdp2(Fsdp2):
             return out
 
         return run
+
+
+class TorchtitanTensorFsdp2(TensorFsdp2, TorchtitanFsdp2):
+    """The same, of a model that is spread over tensor-parallel ranks."""

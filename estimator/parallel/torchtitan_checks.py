@@ -5,6 +5,7 @@ from __future__ import annotations
 from estimator.errors import InvalidJob, NotModelled
 from estimator.families.llama import LlamaSpec
 from estimator.job import Job
+from estimator.parallel.tensor_checks import check_sizes
 from estimator.parallel.topology import Topology
 from estimator.specs.spec import ModelSpec
 from estimator.training.usual import PLAIN, refuse_unusual
@@ -21,7 +22,7 @@ def check_torchtitan(job: Job, spec: ModelSpec, place: Topology) -> None:
     """Raise `InvalidJob` for what torchtitan does not have, and `NotModelled`, of a settled training job."""
     _check_model(spec)
     _check_training(job)
-    _check_parallelism(job, place)
+    _check_parallelism(job, spec, place)
 
 
 def _check_model(spec: ModelSpec) -> None:
@@ -64,7 +65,7 @@ def _check_training(job: Job) -> None:
         raise InvalidJob("torchtitan recomputes none, full, selective, or {every: k}", WHERE)
 
 
-def _check_parallelism(job: Job, place: Topology) -> None:
+def _check_parallelism(job: Job, spec: ModelSpec, place: Topology) -> None:
     asked = job.parallelism
     if place.strategy == "ddp":
         raise NotModelled("torchtitan's ddp is not modelled: write fsdp2 or hsdp", "parallelism.strategy")
@@ -72,5 +73,19 @@ def _check_parallelism(job: Job, place: Topology) -> None:
         raise InvalidJob(f"torchtitan has fsdp2 and hsdp, not {place.strategy}", "parallelism.strategy")
     if place.strategy == "fsdp2" and place.data == 1:
         raise InvalidJob("torchtitan shards nothing on one GPU: write none", "parallelism.strategy")
+    if asked.tensor > 1:
+        _check_tensor(job, spec, place)
     if not asked.gradient_sync:
         raise InvalidJob("torchtitan reduces gradients after every micro-step: leave it out", "parallelism.gradient_sync")
+
+
+def _check_tensor(job: Job, spec: ModelSpec, place: Topology) -> None:
+    assert isinstance(spec, LlamaSpec)
+    check_sizes(job, spec)
+    if job.parallelism.sequence is False:
+        raise InvalidJob("torchtitan's tensor-parallel ranks share tokens, too: leave it out", "parallelism.sequence")
+    if place.strategy == "none" and job.training.precision == "bf16-mixed":
+        raise InvalidJob(
+            "torchtitan computes in float32 where it spreads a model and shards nothing: write 32-true, or bf16-true",
+            "training.precision",
+        )

@@ -7,10 +7,12 @@ is reduced and scattered is first laid out so. After torch/distributed/_function
 
 from __future__ import annotations
 
+from functools import partial
 from math import prod
 
 from estimator.tape.autograd import attach, record
 from estimator.tape.collectives import Group, all_gather, reduce_scatter
+from estimator.tape.selective import made
 from estimator.tape.tensor import Tensor, alias, empty, unary
 
 
@@ -47,7 +49,7 @@ def _gather(x: Tensor, dim: int, group: Group) -> Tensor:
 
 
 def _scatter(x: Tensor, dim: int, group: Group) -> Tensor:
-    parts = unary("cat", x)
-    own = reduce_scatter(alias(parts, (x.numel,)), group)
-    del parts
+    exchange = partial(reduce_scatter, alias(unary("cat", x), (x.numel,)), group)
+    own = made(x.tape, "reduce_scatter", exchange)
+    del exchange
     return Tensor(own.storage, (*x.shape[:dim], x.shape[dim] // group.size, *x.shape[dim + 1 :]), x.dtype)

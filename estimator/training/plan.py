@@ -29,7 +29,7 @@ from estimator.parallel.optimizer_offload import OffloadedOptimizer
 from estimator.parallel.tensor import TensorParallel, misplaced
 from estimator.parallel.tensor_fsdp2 import TensorFsdp2
 from estimator.parallel.topology import Topology
-from estimator.parallel.torchtitan import TorchtitanFsdp2
+from estimator.parallel.torchtitan import TorchtitanFsdp2, TorchtitanTensorFsdp2
 from estimator.parallel.torchtitan_checks import check_torchtitan
 from estimator.parallel.zero import Zero12
 from estimator.parallel.zero3 import Zero3
@@ -96,7 +96,8 @@ def trace_training(job: Job, spec: ModelSpec, topology: Topology, gpu: Gpu = AMP
     _check_step(training, topology, precision)
     tape = with_host(Tape(gpu)) if offloads(job) else Tape(gpu)
     tape.batch_mask = batch_mask(training, spec)
-    tape.positions_given = tape.batch_mask == "packed" or topology.tensor > 1
+    spread = topology.tensor > 1 and training.implementation != "torchtitan"
+    tape.positions_given = tape.batch_mask == "packed" or spread
     tape.begin("load")
     prefixes: list[LayerPrefix] = []
     written: list[PassingCache] = []
@@ -203,7 +204,8 @@ def _check_step(training: Training, topology: Topology, precision: Recipe) -> No
 def _torchtitan(job: Job, spec: ModelSpec, build: Builder) -> Model:
     assert isinstance(spec, LlamaSpec)
     training, alone = job.training, not isinstance(build.sharding, TorchtitanFsdp2)
-    return torchtitan.Trained(spec, build, training.sequence_length, training.gradient_accumulation_steps, alone)
+    tensor = Group("tensor", job.parallelism.tensor)
+    return torchtitan.Trained(spec, build, training.sequence_length, training.gradient_accumulation_steps, alone, tensor)
 
 
 def _caches(
@@ -219,7 +221,9 @@ def _caches(
 
 def precision_of(job: Job, topology: Topology) -> Recipe:
     """The recipe that the job's precision names; `NotModelled` if there is none for its strategy."""
-    found = recipe(job.training.precision, topology.strategy, job.training.implementation)
+    alone = topology.tensor > 1 and topology.strategy == "none"  # where torchtitan has neither a policy nor autocast
+    implementation = "transformers" if alone else job.training.implementation
+    found = recipe(job.training.precision, topology.strategy, implementation)
     if found is None:
         raise NotModelled(
             f"{job.training.precision} under {topology.strategy} is not modelled yet; use bf16-mixed, or 32-true",
@@ -268,8 +272,11 @@ def _sharding(job: Job, spec: ModelSpec, topology: Topology, precision: Recipe, 
         return MainParameters(tape, precision.summed, lambda _: Group("data", world), strategy == "zero1")
     if topology.tensor > 1:
         twice = adam and job.training.optimizer_implementation == "foreach"
-        spread = TensorParallel(tape, topology.tensor, twice, _tied(spec))
-        return TensorFsdp2(spread, *_of_fsdp2(job, topology, policy)) if strategy == "fsdp2" else spread
+        titan = job.training.implementation == "torchtitan"
+        spread = TensorParallel(tape, topology.tensor, twice, _tied(spec), gathers=not titan)
+        if strategy != "fsdp2":
+            return spread
+        return (TorchtitanTensorFsdp2 if titan else TensorFsdp2)(spread, *_of_fsdp2(job, topology, policy))
     if badam.asks(job):
         return badam.BlockCopies(tape)
     if strategy == "ddp":

@@ -14,6 +14,7 @@ from unittest import mock
 import torch
 from peft.tuners import lora
 from torch import Tensor
+from torch.distributed.tensor import DTensor, Partial
 from torch.nn import functional as F
 from transformers.integrations import eetq, finegrained_fp8
 
@@ -168,9 +169,14 @@ class FusedRmsNorm(torch.autograd.Function):
 
 
 def rms_norm(x: Tensor, shape: Any, weight: Tensor | None = None, eps: float | None = None) -> Tensor:
-    """The kernel, where there is a weight of the input's type."""
+    """The kernel, where there is a weight of the input's type. DTensor runs it on its parts, and each of them has a share of the
+    weight's gradient (torch/distributed/tensor/_ops/_math_ops.py, `rms_norm_bwd_single_dim_strategy`)."""
     if weight is None or weight.dtype != x.dtype:
         return _rms_norm(x, shape, weight, eps)
+    if isinstance(x, DTensor) and isinstance(weight, DTensor):
+        shared = [Partial() if placement.is_shard() else placement for placement in x.placements]
+        part = FusedRmsNorm.apply(x.to_local(), weight.to_local(grad_placements=shared))
+        return DTensor.from_local(part, x.device_mesh, x.placements)
     normed: Tensor = FusedRmsNorm.apply(x, weight)
     return normed
 

@@ -40,7 +40,7 @@ from estimator.verify.megatron import MegatronStep
 from estimator.verify.prompts import prompted
 from estimator.verify.pruning import pruned
 from estimator.verify.recomputation import recompute, stacks
-from estimator.verify.tensor import meshes_joined, parallelize
+from estimator.verify.tensor import meshes_joined, of_data, parallelize
 
 TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 TRUE = {
@@ -129,9 +129,8 @@ def build(job: Job, spec: ModelSpec, mesh: DeviceMesh | None = None) -> Any:
     elif mesh is not None:
         if job.parallelism.tensor > 1:
             parallelize(model, mesh["tensor"])
-        of_data = [name for name in mesh.mesh_dim_names or () if name != "tensor"]
-        if of_data:
-            _shard(model, job, mesh[tuple(of_data)] if job.parallelism.tensor > 1 else mesh)
+        if (data := of_data(mesh)) is not None:
+            _shard(model, job, data)
     recompute(model, training, job.offload.activations != "none")
     return model
 

@@ -39,6 +39,15 @@ def meshes_joined() -> Iterator[None]:
         yield
 
 
+def of_data(mesh: DeviceMesh) -> DeviceMesh | None:
+    """The dimensions of a mesh over which data is shared."""
+    names = mesh.mesh_dim_names or ()
+    if "tensor" not in names:
+        return mesh
+    data = tuple(name for name in names if name != "tensor")
+    return mesh[data] if data else None
+
+
 def parallelize(model: Any, mesh: DeviceMesh) -> None:
     """Spread a causal language model's modules over the ranks of a mesh of one dimension."""
     tied = model.lm_head.weight is model.model.embed_tokens.weight

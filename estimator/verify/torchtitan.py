@@ -14,6 +14,7 @@ from unittest import mock
 
 import torch
 from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor.parallel import loss as parallel_loss
 from torchtitan import train
 from torchtitan.components.loss import cross_entropy_loss
 from torchtitan.config.job_config import ActivationCheckpoint
@@ -26,7 +27,7 @@ from estimator.job import CheckpointForm, Job
 from estimator.verify.live import Live
 from estimator.verify.model import defaulting_to
 from estimator.verify.optimizers import Optimizers
-from estimator.verify.tensor import meshes_joined
+from estimator.verify.tensor import meshes_joined, of_data
 
 TYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 GPU = "the GPU"
@@ -49,16 +50,19 @@ def build(job: Job, spec: Any, mesh: DeviceMesh | None) -> Transformer:
     )
     with defaulting_to(torch.bfloat16 if training.precision == "bf16-true" else torch.float32):
         model = Transformer(args)
+    if job.parallelism.tensor > 1:
+        assert mesh is not None
+        parallelize.apply_tp(model, mesh["tensor"], loss_parallel=True, enable_float8_tensorwise_tp=False)
     if (asked := _recomputed(training.activation_checkpointing)) is not None:
         with mock.patch.object(activation_checkpoint, "_layer_sac_count", 0):
             activation_checkpoint.apply_ac(model, asked, op_sac_save_list=parallelize._op_sac_save_list)
-    if mesh is not None:
+    if mesh is not None and (data := of_data(mesh)) is not None:
         reduced = training.dtypes.gradients if training.dtypes else None
         policy = "default" if job.parallelism.reshard_after_forward else "never"
         with meshes_joined():
             parallelize.apply_fsdp(
                 model,
-                mesh,
+                data,
                 param_dtype=_computed(job),
                 reduce_dtype=TYPES[reduced or "fp32"],
                 pp_enabled=False,
@@ -114,6 +118,7 @@ def play(
         warnings.catch_warnings(),
         mock.patch.object(torch.Tensor, "backward", seen),
         _moves(live),
+        _shapes_unseen(live),
         nullcontext() if job.training.gradient_clipping else mock.patch.object(utils, "clip_grad_norm_"),
     ):
         warnings.simplefilter("ignore")  # of an autocast to float32, which is none
@@ -164,18 +169,34 @@ def _moves(live: Live) -> Iterator[None]:
         yield
 
 
+@contextmanager
+def _shapes_unseen(live: Live) -> Iterator[None]:
+    """`loss_parallel` asks for the shapes of results by making them on fake tensors, which take nothing."""
+    plain = parallel_loss._propagate_tensor_meta
+
+    def propagated(*args: Any) -> Any:
+        live.entered = False
+        found = plain(*args)
+        live.entered = True
+        return found
+
+    with mock.patch.object(parallel_loss, "_propagate_tensor_meta", propagated):
+        yield
+
+
 def _stand_in(job: Job, model: Any) -> Any:
     """What `train_step` reads of a trainer, but for its methods."""
     mesh = next((p.device_mesh for p in model.parameters() if hasattr(p, "device_mesh")), None)
-    sharded = mesh is not None
+    tensor = job.parallelism.tensor > 1
+    sharded = mesh is not None and mesh.ndim > tensor
     dims = SimpleNamespace(
         fsdp_enabled=sharded,
         dp_enabled=sharded,
-        tp_enabled=False,
+        tp_enabled=tensor,
         pp_enabled=False,
         cp_enabled=False,
         ep_enabled=False,
-        get_mesh=lambda name: mesh and (mesh, mesh.ndim - 1),  # one dimension of it, as collectives take it, too
+        get_mesh=lambda name: mesh and (mesh, 0),  # one dimension of it, as collectives take it, too
         get_optional_mesh=lambda name: None,
     )
 
@@ -190,7 +211,7 @@ def _stand_in(job: Job, model: Any) -> Any:
         model_parts=[model],
         model_args=model.model_args,
         loss_fn=cross_entropy_loss,
-        train_context=utils.get_train_context(False),
+        train_context=utils.get_train_context(tensor),
         maybe_enable_amp=utils.maybe_enable_amp(dims, {torch.float32: "float32"}.get(_computed(job), "bfloat16"), "cpu"),
         job_config=SimpleNamespace(training=SimpleNamespace(max_norm=1.0)),
         checkpointer=SimpleNamespace(maybe_wait_for_staging=nothing),
