@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from estimator.answer import Serving, Time
 from estimator.errors import NotModelled
@@ -18,13 +18,14 @@ from estimator.playing import Play, play, speed
 from estimator.serving.throughput import throughput
 from estimator.specs.spec import DecoderSpec, ModelSpec
 from estimator.tape.tape import Tape
-from estimator.timing.assumed import assumed_pass, assumed_time, decode_time
+from estimator.timing.assumed import ASSUMED, assumed_cases, assumed_clock, assumed_pass, decode_time
+from estimator.timing.curves import peak
 from estimator.timing.engine import passed
 from estimator.timing.exchange import Wires
-from estimator.timing.kernels import Clock
+from estimator.timing.kernels import Clock, Timer
 from estimator.timing.links import links
 from estimator.timing.measured import curves
-from estimator.timing.step import stage, training_time
+from estimator.timing.step import Stage, cases, spread_of, stage, training_time
 from estimator.timing.times import average_time, lengthened
 from estimator.training.plan import precision_of
 
@@ -33,9 +34,8 @@ WRITING = "writing answers"
 
 
 def duration(job: Job, spec: ModelSpec, place: Topology, card: Capacity, played: Play) -> Time | None:
-    """The time of an optimizer step; None where there is none, or the card has no name, or no peak for the job, or parameters
-    come from NVMe."""
-    if card.accelerator is None or job.offload.parameters == "nvme":
+    """The time of an optimizer step; None where there is none, or the card has no name, or no peak for the job."""
+    if card.accelerator is None:
         return None
     if job.task == "serve":
         return _of_llamacpp(job, spec, place, card.accelerator, played) if job.serving.engine == "llama.cpp" else None
@@ -107,22 +107,32 @@ def _step(job: Job, spec: ModelSpec, place: Topology, card: Capacity, played: Pl
     places = alike(job, spec, place)
     alone = played if place.pipeline == 1 else None
     plays = {one: alone or play(job, spec, one, gpu(job, card)) for one in dict.fromkeys(places)}
-    try:
-        return _timed(job, place, accelerator, compute, places, plays)
-    except NotModelled:
-        steps = job.training.gradient_accumulation_steps
-        tokens = job.training.tokens_per_pass * steps * place.data
-        return assumed_time(plays[places[0]].build.tape, accelerator, compute, steps, tokens, place.gpus)
+    for timed in (_measured, _assumed):
+        try:
+            return timed(job, place, accelerator, compute, [plays[one] for one in places])
+        except NotModelled:
+            continue
+    return None
 
 
-def _timed(
-    job: Job, place: Topology, card: Accelerator, compute: str, places: Sequence[Topology], plays: Mapping[Topology, Play]
-) -> Time:
+def _measured(job: Job, place: Topology, card: Accelerator, compute: str, plays: Sequence[Play]) -> Time:
+    """The time of a step whose pipeline's ranks are these, by curves; `NotModelled` where there are none."""
     measured = curves(card.name)
     clock = Clock(card, measured, compute == "tf32")
     wires = Wires(measured, links(job.hardware, card), place, job.parallelism.replicas or 1)
-    timed = {one: stage(job, played, clock, wires) for one, played in plays.items()}
-    return training_time(job, [timed[one] for one in places], clock, compute, place.gpus, place.data)
+    stages = _stages(job, plays, clock, wires)
+    return training_time(job, stages, place, peak(card, compute), cases(measured), spread_of(measured))
+
+
+def _assumed(job: Job, place: Topology, card: Accelerator, compute: str, plays: Sequence[Play]) -> Time:
+    """The same, by stated shares; `NotModelled` where the card's peak is not known."""
+    clock, wires = assumed_clock(card, compute), Wires(None, links(job.hardware, card), place, job.parallelism.replicas or 1)
+    return training_time(job, _stages(job, plays, clock, wires), place, clock.peak, assumed_cases(), ASSUMED)
+
+
+def _stages(job: Job, plays: Sequence[Play], clock: Timer, wires: Wires) -> list[Stage]:
+    kinds = {id(one): stage(job, one, clock, wires) for one in {id(one): one for one in plays}.values()}
+    return [kinds[id(one)] for one in plays]
 
 
 def _of_length(job: Job, tokens: int) -> Job:

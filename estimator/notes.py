@@ -355,8 +355,6 @@ def not_modelled(job: Job, time: Time | None) -> list[str]:
     left = ["workspaces inside kernels other than attention's"]
     if job.task == "train":
         left.append("what loading and saving take of the GPU")
-        if job.offload.parameters == "nvme":
-            left.append("the time that parameters take from NVMe")
         writes = job.training.objective and job.training.objective.generation
         if writes and not any(part.name == WRITING for part in (time.parts if time else ())):
             left.append("the time that generating takes")

@@ -16,7 +16,7 @@ from estimator.host.states import states_bytes
 from estimator.job import Host as Asked
 from estimator.job import Job
 from estimator.parallel.topology import Topology
-from estimator.parallel.zero3_offload import OffloadedZero3, nvme_bytes
+from estimator.parallel.zero3_offload import OffloadedZero3, files
 from estimator.playing import Play
 from estimator.specs.spec import ModelSpec
 from estimator.units import GIB, MIB
@@ -106,6 +106,6 @@ def disk_bytes(job: Job, spec: ModelSpec, played: Play) -> dict[str, int]:
         found["adapter"] = adapter.disk_bytes
     if job.host.save in ("checkpoint", "sharded"):
         found["optimizer"] = states_bytes(job, build)
-    if isinstance(build.sharding, OffloadedZero3) and (files := nvme_bytes(build.sharding)):
-        found["nvme"] = job.hardware.gpus * files
+    if isinstance(build.sharding, OffloadedZero3) and (nvme := sum(files(build.sharding))):
+        found["nvme"] = job.hardware.gpus * nvme
     return found

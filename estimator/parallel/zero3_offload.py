@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from itertools import groupby
+from typing import NamedTuple
 
 from estimator import dtypes
 from estimator.dtypes import DType
@@ -151,9 +152,15 @@ class OffloadedZero3(Zero3):
         self.drop_copy()
 
 
-def nvme_bytes(sharding: OffloadedZero3) -> int:
-    """Bytes of one rank's files: float32 weights, gradients and two states; of parameters what is not kept in memory."""
-    nbytes = 16 * sharding.partition if sharding.places.optimizer == "nvme" else 0
-    if sharding.places.parameters == "nvme":
-        nbytes += max(0, sharding.partition - IN_CPU) * sharding.dtype.itemsize
-    return nbytes
+class Files(NamedTuple):
+    """Bytes of one rank's files on NVMe: float32 weights, gradients and two `states`; of `parameters` what is not kept in
+    memory."""
+
+    states: int
+    parameters: int
+
+
+def files(sharding: OffloadedZero3) -> Files:
+    """Those of a rank."""
+    places, outside = sharding.places, max(0, sharding.partition - IN_CPU) * sharding.dtype.itemsize
+    return Files(16 * sharding.partition if places.optimizer == "nvme" else 0, outside if places.parameters == "nvme" else 0)

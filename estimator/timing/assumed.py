@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from estimator.answer import Time
 from estimator.hardware.accelerator import Accelerator
 from estimator.job import Job
 from estimator.parallel.topology import Topology
 from estimator.serving.plan import compute_type, prompts
+from estimator.tape.float8 import SCALED_PRODUCT
 from estimator.tape.kernels import flops, kernels
-from estimator.tape.tape import Tape
-from estimator.timing.curves import DTYPES
-from estimator.timing.step import efficiencies
-from estimator.timing.times import Work, answered
+from estimator.tape.tape import Tape, Work
+from estimator.timing.curves import DTYPES, peak
+from estimator.timing.passes import Case
+from estimator.timing.step import Cases, efficiencies
+from estimator.timing.times import Done, answered
 
+ASSUMED = (
+    "no kernel was measured on a card like this: arithmetic at the least or the largest share of the peak that other cards' runs "
+    "reach; exchanges at the links' rate, hidden as far as they can be, or not at all"
+)
+"""Why a step's time has a range."""
 ARITHMETIC, READING = "arithmetic at a stated share of peak", "reading weights and cache"
 
 
@@ -22,22 +31,35 @@ def _at_share(name: str, ideal: float) -> tuple[float, tuple[float, float]]:
     return expected, (least, most)
 
 
-def assumed_time(tape: Tape, card: Accelerator, compute: str, micro_steps: int, tokens: float, gpus: int) -> Time | None:
-    """Time of one optimizer step of so many tokens on all GPUs; None if the card's peak in `compute` is not known.
+@dataclass(frozen=True, slots=True)
+class AssumedClock:
+    """Times kernels by their arithmetic alone: at the expected share of the `peak`, or, of products in fp8, of that of `fp8`, in
+    FLOP/s. All else of a step is in that share."""
 
-    Products in fp8 run at the peak of fp8 where the card has one.
-    """
-    peak = card.peak.get(DTYPES[compute][0])
-    if peak is None:
-        return None
-    forward, backward = flops(tape, "forward"), flops(tape, "backward")
-    done = (forward.total + backward.total) * micro_steps
-    fp8, narrow = card.peak.get("fp8", peak), (forward.fp8 + backward.fp8) * micro_steps
-    seconds, bounds = _at_share("training", ((done - narrow) / peak.value + narrow / fp8.value) / 1e12)
-    work = Work(tokens, gpus, done, backward.repeated * micro_steps, peak.value * 1e12)
-    return answered(
-        {ARITHMETIC: seconds}, bounds, work, "no kernel was measured on a card like this: shares of other cards' runs"
-    )
+    card: Accelerator
+    peak: float
+    fp8: float
+
+    def kernel(self, work: Work) -> tuple[str, float]:
+        """Its seconds are none unless it multiplies."""
+        rate = self.fp8 if work.operation == SCALED_PRODUCT else self.peak
+        return ARITHMETIC, efficiencies()["training"].taken(work.flops / rate)[1]
+
+
+def assumed_clock(card: Accelerator, compute: str) -> AssumedClock:
+    """That of a card which nothing like was measured of; `NotModelled` if its peak in `compute` is not known."""
+    known = peak(card, compute)
+    return AssumedClock(card, known, peak(card, "fp8") if "fp8" in card.peak else known)
+
+
+def assumed_cases() -> Cases:
+    """Low, expected and high: the share, with exchanges beside kernels where they can be, or not."""
+    least, expected, most = efficiencies()["training"].taken(1.0)
+
+    def case(seconds: float, taken: float | None, host: int) -> Case:
+        return Case({ARITHMETIC: seconds / expected}, 1.0, 0.0, 0.0, taken, host)
+
+    return case(least, 0.0, 0), case(expected, 0.0, 1), case(most, None, 2)
 
 
 def assumed_pass(job: Job, tape: Tape, card: Accelerator, place: Topology, phase: str) -> Time | None:
@@ -47,15 +69,15 @@ def assumed_pass(job: Job, tape: Tape, card: Accelerator, place: Topology, phase
     known = card.peak.get(DTYPES[compute_type(serving).name][0]) or card.peak.get("fp32")
     if known is None:
         return None
-    done, peak = flops(tape, phase).total, known.value * 1e12
+    done, rate = flops(tape, phase).total, known.value * 1e12
     if phase == "prefill":
         name, tokens = ARITHMETIC, prompts(serving) * serving.lengths[0]
-        seconds, bounds = _at_share("prefill", done / peak)
+        seconds, bounds = _at_share("prefill", done / rate)
     else:
         name, tokens = READING, serving.concurrency
         moved = sum(work.nbytes * times for work, times in kernels(tape, phase))
         seconds, bounds = _at_share("decode_bandwidth", moved / (card.memory_bandwidth.value * 1e9))
-    work = Work(tokens * place.data, place.gpus, done, 0, peak)
+    work = Done(tokens * place.data, place.gpus, done, 0, rate)
     left = ", without what GPUs exchange" if place.tensor > 1 else ""
     return answered({name: seconds}, bounds, work, f"no kernel was measured on a card like this: shares that others reach{left}")
 
@@ -63,4 +85,4 @@ def assumed_pass(job: Job, tape: Tape, card: Accelerator, place: Topology, phase
 def decode_time(resident_bytes: int, sequences: int, gpus: int, card: Accelerator) -> Time:
     """Time of one decoding step: each GPU reads all its weights and its cache once, at a stated share of the bandwidth."""
     seconds, bounds = _at_share("decode_bandwidth", resident_bytes / (card.memory_bandwidth.value * 1e9))
-    return answered({READING: seconds}, bounds, Work(sequences, gpus, 0, 0, 1), "shares of the bandwidth that kernels reach")
+    return answered({READING: seconds}, bounds, Done(sequences, gpus, 0, 0, 1), "shares of the bandwidth that kernels reach")

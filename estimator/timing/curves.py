@@ -164,7 +164,7 @@ def decode_seconds(measured: Curves, card: Accelerator, cache_bytes: float) -> f
 
 
 def collective_seconds(
-    measured: Curves,
+    measured: Curves | None,
     kind: Kind,
     payload_bytes: float,
     ranks_in_node: int,
@@ -179,14 +179,17 @@ def collective_seconds(
         beyond it:  t = alpha + hops · hop + max(the rest of that, bytes per NIC / (network_share · network))
 
     A GPU's NIC carries c(nodes) · S / ranks_in_node, of all to all (nodes-1)/nodes · S. `link`: GB/s per GPU and direction in the
-    node; up to PCIe's speed the curves of a PCIe box serve. `network`: GB/s per GPU and direction between nodes. For numbers of
+    node; up to PCIe's speed the curves of a PCIe box serve, and where nothing was measured the share of a link that copies reach.
+    `network`: GB/s per GPU and direction between nodes. For numbers of
     ranks between those measured, parameters are interpolated over the logarithm; beyond, the nearest serve.
     """
     fixed = moving = 0.0
     mib = payload_bytes / 2**20
     if ranks_in_node > 1:
-        table = (measured if link > shared().fastest_pcie.value else pcie()).collectives[kind].ranks
-        alpha, share, gamma = _ranks(table, ranks_in_node)
+        alpha, share, gamma = 0.0, shared().link_share.value, 0.0
+        if measured is not None:
+            table = (measured if link > shared().fastest_pcie.value else pcie()).collectives[kind].ranks
+            alpha, share, gamma = _ranks(table, ranks_in_node)
         fixed = alpha * 1e-6
         moving = _factor(kind, ranks_in_node) * payload_bytes / (share * link * 1e9) + gamma * 1e-6 * sqrt(mib)
     if nodes > 1:

@@ -27,8 +27,7 @@ from estimator.timing.kernels import ATTENTION, MEMORY, PRODUCTS, Clock
 from estimator.timing.measured import shared
 from estimator.timing.passes import LAUNCHES, Parts
 from estimator.timing.step import efficiencies
-from estimator.timing.times import Work as Done
-from estimator.timing.times import answered
+from estimator.timing.times import Done, answered
 
 ALL_REDUCE = Path(__file__).parent / "all_reduce.yaml"
 WEIGHTS, CACHE, REDUCED, SCHEDULING = "reading weights", "reading the cache", "all-reduce (tensor)", "scheduling"
@@ -92,7 +91,8 @@ def reduced_seconds(wires: Wires, ranks: int, nbytes: int) -> float:
     _, nodes = wires.span("tensor", ranks)
     usual = wires.collective("all_reduce", nbytes, "tensor", ranks)
     data = catalogue.shipped(ALL_REDUCE)
-    times = data["microseconds"].get(wires.curves.borrowed_from or wires.curves.name, {}).get(ranks)
+    whose = wires.curves and (wires.curves.borrowed_from or wires.curves.name)
+    times = data["microseconds"].get(whose, {}).get(ranks)
     sizes = data["bytes"]
     if times is None or nodes > 1 or wires.links.link <= shared().fastest_pcie.value or nbytes > sizes[-1]:
         return usual
@@ -150,6 +150,6 @@ def _factors(clock: Clock, wires: Wires, kind: str) -> dict[str, tuple[float, fl
     products = curves.matmul[DTYPES[kind][1]].spread.factor
     found = {PRODUCTS: products, WEIGHTS: products, ATTENTION: curves.attention_range}
     found |= {MEMORY: curves.memory.factor, CACHE: curves.decode.factor}
-    found[REDUCED] = wires.curves.collectives["all_reduce"].spread.factor
+    found[REDUCED] = curves.collectives["all_reduce"].spread.factor
     low, high = curves.widen
     return {kind: (least * low, most * high) for kind, (least, most) in found.items()}

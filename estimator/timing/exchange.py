@@ -27,9 +27,9 @@ class Links(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Wires:
-    """Times exchanges. `replicas`: groups that hold the same shards, of hsdp."""
+    """Times exchanges. `curves`: None where nothing was measured; `replicas`: groups that hold the same shards, of hsdp."""
 
-    curves: Curves
+    curves: Curves | None
     links: Links
     place: Topology
     replicas: int = 1

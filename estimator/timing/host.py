@@ -8,10 +8,10 @@ from pathlib import Path
 from estimator.facts import measured
 from estimator.hardware.accelerator import Accelerator
 from estimator.job import Job
-from estimator.parallel.zero3_offload import OffloadedZero3, nvme_bytes
+from estimator.parallel.zero3_offload import OffloadedZero3, files
 from estimator.playing import Play
 from estimator.tape.kernels import exchanges
-from estimator.tape.tape import Tape
+from estimator.tape.tape import HOST, Tape
 from estimator.timing.measured import shared
 from estimator.timing.optimizer import moved_bytes
 from estimator.units import GB
@@ -27,12 +27,28 @@ NONE: Three = (0.0, 0.0, 0.0)
 
 def copied(tape: Tape, phase: str, group: str, passes: int, card: Accelerator) -> Three:
     """What one pass of a phase copies, both directions at once."""
+    bus = card.pcie.bandwidth.value if card.pcie else shared().unknown_link.value
+    return shared().host_pinned.taken(max(_copies(tape, phase, group).values(), default=0) / passes / (bus * GB))
+
+
+def _copies(tape: Tape, phase: str, group: str) -> Counter[str]:
+    """Bytes that a phase copies in each direction."""
     nbytes: Counter[str] = Counter()
     for one, times in exchanges(tape):
         if one.phase == phase and one.group == group:
             nbytes[one.operation] += one.nbytes * times
-    bus = card.pcie.bandwidth.value if card.pcie else shared().unknown_link.value
-    return shared().host_pinned.taken(max(nbytes.values(), default=0) / passes / (bus * GB))
+    return nbytes
+
+
+def read_from_nvme(job: Job, play: Play, phase: str) -> Three:
+    """What one pass of a phase reads of parameters that are in files, a node's ranks together; while kernels run, for the next
+    are fetched ahead."""
+    sharding, tape = play.build.sharding, play.build.tape
+    if not isinstance(sharding, OffloadedZero3) or job.offload.parameters != "nvme":
+        return NONE
+    in_files = files(sharding).parameters / (sharding.partition * sharding.dtype.itemsize)
+    nbytes = _copies(tape, phase, HOST)["from_host"] / tape.passes(phase) * in_files
+    return measured(FILE)["nvme"].taken(job.hardware.gpus * nbytes / GB)
 
 
 def on_host(job: Job) -> bool:
@@ -42,13 +58,14 @@ def on_host(job: Job) -> bool:
 
 
 def optimizer_seconds(job: Job, play: Play) -> Three:
-    """The step of an optimizer that works `on_host`, a node's ranks together; on NVMe its files are read and written besides."""
+    """The step of an optimizer that works `on_host`, a node's ranks together. Its states on NVMe are read and written besides,
+    parameters written."""
     build, host = play.build, play.build.tape.host
     assert host is not None
     by = "deepspeed" if (job.parallelism.strategy or "").startswith("zero") else "torch"
     facts, gpus = measured(FILE), job.hardware.gpus
-    found = facts[by].taken(gpus * moved_bytes(build.parameters, host) / GB)
-    if not isinstance(build.sharding, OffloadedZero3) or job.offload.optimizer != "nvme":
-        return found
-    files = facts["nvme"].taken(gpus * 2 * nvme_bytes(build.sharding) / GB)
-    return found[0] + files[0], found[1] + files[1], found[2] + files[2]
+    states, parameters = files(build.sharding) if isinstance(build.sharding, OffloadedZero3) else (0, 0)
+    # of what is in `states` half are Adam's own, which are read and written in buffers as they would be in memory
+    in_memory = facts[by].taken(gpus * (moved_bytes(build.parameters, host) + states) / GB)
+    moved = facts["nvme"].taken(gpus * (2 * states + parameters) / GB)
+    return in_memory[0] + moved[0], in_memory[1] + moved[1], in_memory[2] + moved[2]

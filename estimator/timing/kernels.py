@@ -6,9 +6,11 @@ bytes that it reads and writes.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Protocol
 
 from estimator.dtypes import DType
 from estimator.hardware.accelerator import Accelerator
@@ -36,9 +38,19 @@ ARITHMETIC = {"fp8": "fp8", "fp8-row": "fp8", "torchao-fp8": "fp8", "fp8-block":
 """Formats of stored weights that servers multiply with as they are, and the curve of their products (vLLM's CUTLASS kernels)."""
 
 
+class Timer(Protocol):
+    """Times kernels on a card."""
+
+    @property
+    def card(self) -> Accelerator: ...
+
+    def kernel(self, work: Work) -> tuple[str, float]:
+        """What a kernel's time is spent on, and its seconds."""
+
+
 @dataclass(slots=True)
 class Clock:
-    """Times kernels on one card. `tf32`: products of float32 run in it."""
+    """Times kernels on one card that was measured. `tf32`: products of float32 run in it."""
 
     card: Accelerator
     curves: Curves
@@ -93,11 +105,11 @@ class Clock:
 class Spent:
     """Seconds of one pass of a phase, by what they are spent on, and how many kernels ran."""
 
-    seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(KINDS, 0.0))
+    seconds: dict[str, float] = field(default_factory=lambda: defaultdict(float))
     kernels: float = 0.0
 
 
-def spent(works: Iterable[tuple[Work, int]], clock: Clock, passes: int) -> Spent:
+def spent(works: Iterable[tuple[Work, int]], clock: Timer, passes: int) -> Spent:
     """Kernels with how often they run, in one of the `passes` that they stand for."""
     found = Spent()
     for work, times in works:

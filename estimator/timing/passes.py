@@ -14,7 +14,7 @@ from estimator.tape.kernels import exchanges, kernels
 from estimator.tape.tape import HOST, SAVED, Tape
 from estimator.timing.exchange import Wires, exchanged
 from estimator.timing.host import COPIES, NONE, Three, copied
-from estimator.timing.kernels import KINDS, Clock, spent
+from estimator.timing.kernels import Timer, spent
 
 LAUNCHES = "launching kernels"
 """Time in which the GPU waits for the host to launch the next kernel."""
@@ -73,20 +73,25 @@ class Pass:
             found[name] = found.get(name, 0.0) + three[case.host]
         return found
 
+    def fetching(self, files: Three) -> Pass:
+        """The same, whose copies come from files first: each as long as the slower of both."""
+        low, expected, high = (max(pair) for pair in zip(self.copies, files, strict=True))
+        return replace(self, copies=(low, expected, high))
+
     def without(self, operation: str) -> Pass:
         """All but the exchanges of an operation."""
         exposed = {name: seconds for name, seconds in self.exposed.items() if not name.startswith(operation)}
         return replace(self, exposed=exposed)
 
 
-def phase(tape: Tape, clock: Clock, wires: Wires, hidden: frozenset[str], name: str) -> Pass:
+def phase(tape: Tape, clock: Timer, wires: Wires, hidden: frozenset[str], name: str) -> Pass:
     """One pass of a phase. `hidden`: groups whose exchanges run beside kernels."""
     times = tape.passes(name)
     computed = spent(kernels(tape, name), clock, times)
     moved = exchanged(exchanges(tape), wires, name, times)
     named = {kind: f"{kind[0]} ({kind[1]})" for kind in moved.seconds}
     return Pass(
-        {kind: computed.seconds[kind] for kind in KINDS},
+        dict(computed.seconds),
         computed.kernels,
         {named[kind]: seconds for kind, seconds in moved.seconds.items() if kind[1] in hidden},
         {named[kind]: seconds for kind, seconds in moved.seconds.items() if kind[1] not in hidden},

@@ -17,18 +17,19 @@ from estimator.facts import MeasuredFact, measured
 from estimator.job import Job
 from estimator.parallel.pipeline import pipeline_of
 from estimator.parallel.schedules import BACKWARD, FORWARD, INPUT, WEIGHT, Pipeline
+from estimator.parallel.topology import Topology
 from estimator.playing import Play
 from estimator.tape.kernels import flops, kernels
-from estimator.timing.curves import memory_seconds, peak
+from estimator.tape.tape import Work
 from estimator.timing.exchange import Wires
-from estimator.timing.host import ON_HOST, on_host, optimizer_seconds
-from estimator.timing.kernels import ATTENTION, MEMORY, PRODUCTS, Clock, spent
+from estimator.timing.host import ON_HOST, on_host, optimizer_seconds, read_from_nvme
+from estimator.timing.kernels import ATTENTION, MEMORY, PRODUCTS, Timer, spent
 from estimator.timing.loader import LOADER, loading_seconds
 from estimator.timing.measured import Curves, under_load
 from estimator.timing.optimizer import optimizer_bytes
 from estimator.timing.passes import Case, Parts, Pass, phase, total
 from estimator.timing.pipeline import makespan
-from estimator.timing.times import Work, answered
+from estimator.timing.times import Done, answered
 
 FILE = Path(__file__).parent / "efficiency.yaml"
 OPTIMIZER, BUBBLE = "optimizer", "pipeline bubble"
@@ -40,6 +41,10 @@ BESIDE = {
     "zero3": frozenset({"data"}),
 }
 """Strategies that exchange beside kernels, by default: torch's, and of DeepSpeed's stages the third (`overlap_comm`)."""
+
+
+Cases = tuple[Case, Case, Case]
+"""Low, expected and high."""
 
 
 def efficiencies() -> dict[str, MeasuredFact]:
@@ -72,11 +77,13 @@ class Stage:
         return {FORWARD: forward, BACKWARD: backward, INPUT: backward - late, WEIGHT: late}
 
 
-def stage(job: Job, play: Play, clock: Clock, wires: Wires) -> Stage:
+def stage(job: Job, play: Play, clock: Timer, wires: Wires) -> Stage:
     """What a played rank takes."""
     tape, strategy = play.build.tape, wires.place.strategy
     hidden = frozenset() if job.training.implementation == "megatron" else BESIDE.get(strategy, frozenset())
-    forward, backward = (phase(tape, clock, wires, hidden, name) for name in ("forward", "backward"))
+    forward, backward = (
+        phase(tape, clock, wires, hidden, name).fetching(read_from_nvme(job, play, name)) for name in ("forward", "backward")
+    )
     transfer = 0.0
     if job.parallelism.pipeline_schedule == "interleaved":  # receives one pass ahead (`overlap_p2p_comm`)
         transfer = next((wires.seconds(one) for one in tape.traffic if one.operation == RECEIVE), 0.0)
@@ -85,8 +92,9 @@ def stage(job: Job, play: Play, clock: Clock, wires: Wires) -> Stage:
     if on_host(job):
         once = replace(once, waited={**once.waited, ON_HOST: optimizer_seconds(job, play)})
     else:
-        step = memory_seconds(clock.curves, clock.card, optimizer_bytes(job.training, play.build.parameters, tape))
-        once = replace(once, kernels={**once.kernels, MEMORY: once.kernels[MEMORY] + step})
+        moved = optimizer_bytes(job.training, play.build.parameters, tape)
+        kind, step = clock.kernel(Work(OPTIMIZER, 0, round(moved), None, "optimizer_step", None, False))
+        once = replace(once, kernels={**once.kernels, kind: once.kernels.get(kind, 0.0) + step})
     put_off = spent((one for one in kernels(tape, "backward") if one[0].late), clock, tape.passes("backward"))
     late = Pass(put_off.seconds, 0, {}, {}, 0)
     done = [flops(tape, name) for name in ("forward", "backward")]
@@ -114,8 +122,8 @@ def _sum(parts: Parts) -> float:
     return sum(parts.values())
 
 
-def cases(curves: Curves) -> tuple[Case, Case, Case]:
-    """Low, expected and high. Low: kernels as fast as the fastest tenth of those measured, exchanges hidden as far as they can;
+def cases(curves: Curves) -> Cases:
+    """Low: kernels as fast as the fastest tenth of those measured, exchanges hidden as far as they can;
     high: as slow as the slowest, and nothing hidden. Curves of another card are widened."""
     known = efficiencies()
     products = curves.matmul["bfloat16"].training_spread.factor
@@ -139,18 +147,18 @@ def cases(curves: Curves) -> tuple[Case, Case, Case]:
     )
 
 
-def training_time(job: Job, stages: Sequence[Stage], clock: Clock, compute: str, gpus: int, data: int) -> Time:
-    """The time of one optimizer step of a job on `gpus`, in `data` parallel ranks, whose stages are these."""
+def training_time(job: Job, stages: Sequence[Stage], place: Topology, peak: float, three: Cases, reason: str) -> Time:
+    """The time of one optimizer step of a job whose stages are these, on cards of so many FLOP/s; `reason` of its range."""
     steps = job.training.gradient_accumulation_steps
     pipeline = pipeline_of(job)
     low, expected, high = (
         _loaded(spread(stages, pipeline, steps, case), steps * loading)
-        for case, loading in zip(cases(clock.curves), loading_seconds(job), strict=True)
+        for case, loading in zip(three, loading_seconds(job), strict=True)
     )
-    tokens = job.training.tokens_per_pass * steps * data
+    tokens = job.training.tokens_per_pass * steps * place.data
     done, again = (sum(counts) * steps / len(stages) for counts in zip(*[(s.flops, s.repeated) for s in stages], strict=True))
-    work = Work(tokens, gpus, done, again, peak(clock.card, compute))
-    return answered(expected, (_sum(low), _sum(high)), work, _reason(clock.curves, on_host(job)))
+    host = "; the optimizer on a quick server's host, or on a slow one's" if on_host(job) else ""
+    return answered(expected, (_sum(low), _sum(high)), Done(tokens, place.gpus, done, again, peak), f"{reason}{host}")
 
 
 def _loaded(parts: Parts, loading: float) -> Parts:
@@ -159,12 +167,12 @@ def _loaded(parts: Parts, loading: float) -> Parts:
     return parts | {LOADER: wait} if wait > 0 else parts
 
 
-def _reason(curves: Curves, offloaded: bool) -> str:
+def spread_of(curves: Curves) -> str:
+    """Why a time by these curves has a range, in words."""
     where = f"measured on {curves.borrowed_from}, not on this card, " if curves.borrowed_from else ""
     load = under_load(curves.name)
     slowed = f"products take {load.value:g} times as long in training as alone; " if load else ""
     return (
         f"{slowed}kernels {where}as fast as the fastest tenth of what was measured or as slow as the slowest; exchanges hidden "
         "as far as they can be, or not at all"
-        + ("; the optimizer on a quick server's host, or on a slow one's" if offloaded else "")
     )

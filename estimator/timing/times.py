@@ -9,7 +9,7 @@ from typing import NamedTuple
 from estimator.answer import Time, TimePart
 
 
-class Work(NamedTuple):
+class Done(NamedTuple):
     """What a step does: tokens on all `gpus`, FLOPs of one of them, how many of these it `repeated`, and the peak in FLOP/s."""
 
     tokens: float
@@ -23,7 +23,7 @@ RATES = ("tokens_per_second", "tokens_per_second_per_gpu", "tflops_per_gpu", "mf
 """Of a time, what is done in a second, or its share of the peak."""
 
 
-def answered(parts: dict[str, float], bounds: tuple[float, float], work: Work, reason: str) -> Time:
+def answered(parts: dict[str, float], bounds: tuple[float, float], work: Done, reason: str) -> Time:
     """Seconds by what they go to, and the lowest and highest that they are thought to sum to, for a `reason`."""
     seconds = sum(parts.values())
     largest = _largest_first(parts)
