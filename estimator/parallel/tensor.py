@@ -112,6 +112,11 @@ def misplaced(p: Parameter, tied: bool) -> bool:
     return module not in (*COLUMNS, *ROWS) and not (tied and module == EMBEDDING)
 
 
+def whole(p: Parameter) -> bool:
+    """Whether every rank has all of a parameter: a norm's."""
+    return p.name.split(".")[-2] not in (*COLUMNS, *ROWS, EMBEDDING)
+
+
 def sum_norms(tape: Tape, group: Group, gradients: list[Parameter], times: int = 1) -> None:
     """Record that the gradients of norms are summed, each by itself."""
     for p in gradients:

@@ -10,7 +10,7 @@ from math import prod
 from typing import NamedTuple
 
 from estimator.tape.layout import Shape
-from estimator.tape.tensor import Tensor, empty
+from estimator.tape.tensor import Tensor, empty, unary
 
 
 class Group(NamedTuple):
@@ -42,6 +42,11 @@ def all_reduce(x: Tensor, group: Group) -> Tensor:
     if group.size > 1:
         x.tape.communicate("all_reduce", group.name, group.size, x.nbytes)
     return x
+
+
+def all_reduced(x: Tensor, group: Group) -> Tensor:
+    """The sum over ranks, in a copy (torch/distributed/_functional_collectives.py)."""
+    return all_reduce(unary("all_reduce", x), group)
 
 
 def all_to_all(x: Tensor, group: Group, shape: Shape) -> Tensor:

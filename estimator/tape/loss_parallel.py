@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from estimator import dtypes
 from estimator.tape.autograd import attach, record
-from estimator.tape.collectives import Group
+from estimator.tape.collectives import Group, all_reduced
 from estimator.tape.layout import Shape
 from estimator.tape.tensor import Tensor, binary, empty, output, unary
 
@@ -28,13 +28,6 @@ def _log_softmax(x: Tensor, group: Group) -> Tensor:
     summed = all_reduced(output("sum", (unary("exp", shifted),), each, x.dtype), group)
     logsumexp = unary("log", summed)
     return binary("sub", shifted, logsumexp)
-
-
-def all_reduced(x: Tensor, group: Group) -> Tensor:
-    """A copy, summed over ranks (`_functional_collectives.all_reduce`)."""
-    out = unary("all_reduce", x)
-    x.tape.communicate("all_reduce", group.name, group.size, out.nbytes)
-    return out
 
 
 def _nll_loss(logp: Tensor, target: Tensor, group: Group) -> Tensor:

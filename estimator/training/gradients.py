@@ -8,7 +8,7 @@ from itertools import groupby
 from estimator import dtypes
 from estimator.families.parameter import Parameter
 from estimator.parallel.tensor import sum_norms
-from estimator.tape.collectives import Group
+from estimator.tape.collectives import Group, all_reduced
 from estimator.tape.pointwise import to
 from estimator.tape.tape import GRADIENT, Tape
 from estimator.tape.tensor import Tensor, empty, unary
@@ -94,10 +94,14 @@ def clip_sharded(tape: Tape, parameters: list[Parameter]) -> Tensor:
 
 
 def clip_distributed(
-    groups: Sequence[Group], unplaced: Callable[[Parameter], bool], tape: Tape, parameters: list[Parameter]
+    groups: Sequence[Group],
+    unplaced: Callable[[Parameter], bool],
+    alike: Callable[[Parameter], bool],
+    tape: Tape,
+    parameters: list[Parameter],
 ) -> Tensor:
-    """`clip_grad_norm_` of DTensors on a mesh of these groups: a norm of what this rank has of each gradient; of what is
-    `unplaced`, and not split, a share.
+    """`clip_grad_norm_` of DTensors on a mesh of these groups: a norm of what this rank has of each gradient; of what all
+    ranks of the last group have `alike`, a share. What is `unplaced` is placed for it.
 
     Norms of ranks are squared and summed, and the root is taken (torch/distributed/tensor/_ops/_math_ops.py, `_NormPartial`).
     """
@@ -115,14 +119,17 @@ def clip_distributed(
     tape.enter(None)
     del partial
     lists.free(summed)
-    shares = lists.new("div", unsplit, lambda _: ())
+    shares = lists.new("div", [p for p in parameters if alike(p)], lambda _: ())
     stacked = empty(tape, (count,), parameters[0].local.dtype, "stack")
     lists.free(shares)
-    squared = unary("pow", stacked)
+    total = stacked
     for group in groups:
-        tape.communicate("all_reduce", *group, squared.nbytes)
-    total = unary("pow", unary("all_reduce", squared))
-    del squared
+        squared = unary("pow", total)
+        reduced = all_reduced(squared, group)
+        root = unary("pow", reduced)
+        del squared, reduced
+        total = root
+        del root
     norm = empty(tape, (), total.dtype, "linalg_vector_norm")
     del stacked, total
     lists.free(norms)

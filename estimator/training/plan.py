@@ -26,7 +26,7 @@ from estimator.parallel.fsdp1 import Fsdp1
 from estimator.parallel.fsdp2 import Fsdp2, Policy
 from estimator.parallel.megatron import MainParameters
 from estimator.parallel.optimizer_offload import OffloadedOptimizer
-from estimator.parallel.tensor import TensorParallel, misplaced
+from estimator.parallel.tensor import TensorParallel, misplaced, whole
 from estimator.parallel.tensor_fsdp2 import TensorFsdp2
 from estimator.parallel.topology import Topology
 from estimator.parallel.torchtitan import TorchtitanFsdp2, TorchtitanTensorFsdp2
@@ -247,9 +247,10 @@ def _clipping(job: Job, topology: Topology, spec: ModelSpec) -> Clip | None:
     tensor = Group("tensor", topology.tensor)
     if topology.strategy == "fsdp2":
         groups = [group for group in (Group("data", _shards(job, topology)), tensor) if group.size > 1]
-        return partial(clip_distributed, groups, lambda _: False)
+        return partial(clip_distributed, groups, lambda _: False, lambda p: tensor.size > 1 and whole(p))
     if tensor.size > 1:
-        return partial(clip_distributed, [tensor], partial(misplaced, tied=_tied(spec)))
+        unplaced = partial(misplaced, tied=_tied(spec))
+        return partial(clip_distributed, [tensor], unplaced, unplaced)
     return clip_sharded if topology.strategy == "fsdp1" else clip
 
 

@@ -27,6 +27,7 @@ from torch.distributed.fsdp import (
     fully_shard,
 )
 from torch.distributed.fsdp.wrap import ModuleWrapPolicy
+from torch.distributed.tensor.debug import _clear_sharding_prop_cache
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from estimator.job import Bottleneck, Job, Training
@@ -248,6 +249,7 @@ def ranks(data: int, tensor: int = 1, replicas: int | None = None) -> Iterator[D
         yield init_device_mesh("cpu", tuple(sizes.values()), mesh_dim_names=tuple(sizes))
     finally:
         destroy_process_group()
+        _clear_sharding_prop_cache()  # which knows meshes by their shape, and the groups of the first of that shape
 
 
 def autocast(job: Job, device: str = "cpu") -> Any:
