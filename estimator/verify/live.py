@@ -7,10 +7,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import accumulate
 from typing import Any
+from unittest import mock
 
 import torch
 from torch._prims_common import is_non_overlapping_and_dense_or_false
 from torch.distributed.tensor import DTensor
+from torch.distributed.tensor._sharding_prop import ShardingPropagator
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
@@ -302,6 +304,22 @@ def _grouped_mm(a: torch.Tensor, b: torch.Tensor, offsets: torch.Tensor) -> torc
 def _all_of(mask: torch.Tensor) -> torch.Tensor:
     """The places of what is not zero, where nothing is (labels of a batch: all are given)."""
     return torch.empty((mask.shape[0], mask.dim()), dtype=torch.int64)
+
+
+@contextmanager
+def shapes_unseen(live: Live) -> Iterator[None]:
+    """DTensor asks for the shapes of results by making them on fake tensors, which take nothing on a GPU."""
+    plain = ShardingPropagator._propagate_tensor_meta_non_cached
+
+    def propagated(*args: Any) -> Any:
+        before, live.entered = live.entered, False
+        try:
+            return plain(*args)
+        finally:
+            live.entered = before
+
+    with mock.patch.object(ShardingPropagator, "_propagate_tensor_meta_non_cached", propagated):
+        yield
 
 
 @contextmanager

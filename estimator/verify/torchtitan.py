@@ -14,7 +14,6 @@ from unittest import mock
 
 import torch
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor.parallel import loss as parallel_loss
 from torchtitan import train
 from torchtitan.components.loss import cross_entropy_loss
 from torchtitan.config.job_config import ActivationCheckpoint
@@ -118,7 +117,6 @@ def play(
         warnings.catch_warnings(),
         mock.patch.object(torch.Tensor, "backward", seen),
         _moves(live),
-        _shapes_unseen(live),
         nullcontext() if job.training.gradient_clipping else mock.patch.object(utils, "clip_grad_norm_"),
     ):
         warnings.simplefilter("ignore")  # of an autocast to float32, which is none
@@ -166,21 +164,6 @@ def _moves(live: Live) -> Iterator[None]:
         return x.clone()
 
     with mock.patch.object(torch.Tensor, "to", to):
-        yield
-
-
-@contextmanager
-def _shapes_unseen(live: Live) -> Iterator[None]:
-    """`loss_parallel` asks for the shapes of results by making them on fake tensors, which take nothing."""
-    plain = parallel_loss._propagate_tensor_meta
-
-    def propagated(*args: Any) -> Any:
-        live.entered = False
-        found = plain(*args)
-        live.entered = True
-        return found
-
-    with mock.patch.object(parallel_loss, "_propagate_tensor_meta", propagated):
         yield
 
 
