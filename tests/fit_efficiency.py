@@ -70,6 +70,19 @@ IN_TRAINING: dict[str, tuple[float, float, str]] = {
     ),
 }
 """Shares that products held beside real training, the lowest of them, and where they were read: benchmarks are shorter."""
+COLLECTIVES_IN_TRAINING: dict[str, dict[str, Any]] = {
+    "b200": {
+        "source": "MooreThreads/SimuMax (Apache-2.0), configs/system/b200_bf16_ceperm.json: nccl-tests on eight B200, their line",
+        "all_gather": (0.6735, 9.1828, {2: 23.1, 4: 23.1, 8: 23.1}),
+        "reduce_scatter": (0.6731, 8.0325, {2: 25.6, 4: 25.6, 8: 25.6}),
+        "all_reduce": (0.7424, 5.5183, {2: 22.2, 4: 22.2, 8: 22.2}),
+        "all_to_all": (0.5968, 7.3039, {2: 51.1, 4: 19.2, 8: 0.0}),
+    },
+}
+"""A second measurement of collectives, beside training, from 16 MiB on: share of 900 GiB/s, microseconds of each further rank (of
+an all-reduce twice), and besides by ranks."""
+LARGE = 2.0 ** np.arange(24, 31)
+"""Payloads at which it is asked."""
 ELEMENTWISE: dict[str, tuple[float, str]] = {
     "a100-80gb": (
         0.893,
@@ -359,12 +372,12 @@ def fit_decode(card: dict[str, Any], where: Path) -> dict[str, Any]:
     }
 
 
-def fit_collectives(card: dict[str, Any], where: Path) -> tuple[dict[str, Any], pd.DataFrame]:
+def fit_collectives(name: str, card: dict[str, Any], where: Path) -> tuple[dict[str, Any], pd.DataFrame]:
     """Latency, share of the link and root term of each collective, by ranks; half precision."""
     rows = tables(where, f"{card['data']}/comm/nccl/*/nccl_perf.parquet")
     rows = rows[rows.nccl_dtype == "half"]
     found: dict[str, Any] = {}
-    judged = []
+    judged, second = [], COLLECTIVES_IN_TRAINING.get(name)
     for operation, kind in {op: op.replace("alltoall", "all_to_all") for op in sorted(rows.op_name.unique())}.items():
         ranks: dict[int, list[float]] = {}
         kept = []
@@ -376,7 +389,13 @@ def fit_collectives(card: dict[str, Any], where: Path) -> tuple[dict[str, Any], 
             some = some[some.table == max(some.table, key=version)]
             used |= set(some.table)
             payload, time = some.message_size.to_numpy(float) * 2, some.latency.to_numpy(float) * 1e3
-            factor = (2 if kind == "all_reduce" else 1) * (count - 1) / count
+            times = 2 if kind == "all_reduce" else 1
+            factor = times * (count - 1) / count
+            if second:
+                share, each, besides = second[kind]
+                line = factor * LARGE / (share * 900 * 2**30 / 1e6) + each * times * (count - 1) + besides[count]
+                some = pd.concat([some, pd.DataFrame({"message_size": LARGE / 2, "latency": line / 1e3})])
+                payload, time = np.append(payload, LARGE), np.append(time, line)
 
             def model(x: np.ndarray, payload: np.ndarray = payload, factor: float = factor) -> np.ndarray:
                 a, b, g = np.exp(x)
@@ -391,6 +410,7 @@ def fit_collectives(card: dict[str, Any], where: Path) -> tuple[dict[str, Any], 
         check = pd.concat(kept)
         judged.append(check)
         source = f"{WHEEL}, {DATA}/{card['data']}/comm: {', '.join(sorted(used))}, half precision, in one node"
+        source += f"; {second['source']}, for half of the weight from 16 MiB on" if second else ""
         found[kind] = {
             "ranks": ranks,
             "spread": spread(check.predicted.to_numpy(), check.found.to_numpy()),
@@ -425,7 +445,7 @@ def fit(name: str, where: Path) -> tuple[dict[str, Any], dict[str, pd.DataFrame]
             "source": f"{source}; launch of an H100",
             "as_of": AS_OF,
         }
-    collectives, judged["collectives"] = fit_collectives(card, where)
+    collectives, judged["collectives"] = fit_collectives(name, card, where)
     parts = {"memory": memory, "decode": decode, "collectives": collectives}
     card_facts = {"name": name, "multiprocessors": card["multiprocessors"], "link": card["link"]}
     return {**card_facts, "matmul": matmul, "attention": attention, **parts}, judged

@@ -14,7 +14,7 @@ import yaml
 FILE = Path(__file__).parent / "data" / "attention_speeds.yaml"
 SPEEDS: dict[str, Any] = yaml.safe_load(FILE.read_text(encoding="utf-8"))
 LENGTHS = np.array(SPEEDS["lengths"], float)
-PEAKS = {"h100": 989.4, "a100-80gb": 312.0}
+PEAKS = {"h100": 989.4, "a100-80gb": 312.0, "b200": 2250.0}
 LIKE = {"l40s": "a100-80gb", "rtx-pro-6000-server": "a100-80gb", "a100-80gb": "a100-80gb"}
 """Whose published backward passes tell a card's; an H100's for the rest."""
 STANDS_FOR = {"flash4": "flash3"}
@@ -23,6 +23,10 @@ OLD_INSTRUCTIONS = 370 / 132
 DIAGONAL = 500.0
 """Tokens more that a causal sequence needs to reach half of what it can: 487 to 696 in the published forwards."""
 BLACKWELL = ("b200", "b300", "gb200", "gb300")
+TIMED = "b200"
+"""The card whose attention was timed beside training, in both directions; the others of its kind are taken to be alike."""
+MIXED = 192
+"""Head size of queries and keys whose values have 128: multi-head latent attention's."""
 Fit = Callable[[Any, Any], tuple[float, float]]
 
 
@@ -41,10 +45,58 @@ def published_attention(name: str, found: dict[str, Any], card: dict[str, Any], 
         note = "an H100's TFLOP/s per multiprocessor; not measured"
         entry = _entry([head(128, (share, 650.0), (share, 100.0))], SPEEDS["forward"]["source"], as_of, (0.6, 1.5), 10.0, note)
         found["flash2"] = {"bfloat16": {"forward": entry}}
+        _beside_training(name, found["cudnn"]["bfloat16"], as_of, fit)
     for kernel, dtypes in found.items():
-        if "bfloat16" in dtypes:
+        if "bfloat16" in dtypes and "backward" not in dtypes["bfloat16"]:
             dtypes["bfloat16"]["backward"] = _backward(name, kernel, dtypes["bfloat16"]["forward"], as_of, fit)
     _efficient(found, as_of, fit)
+
+
+def _beside_training(name: str, cudnn: dict[str, Any], as_of: date, fit: Fit) -> None:
+    """cuDNN's backward, and both directions of heads whose values are narrower. Sizes and cards that were not timed are in
+    proportion to forward, at head size 128 of the card that was."""
+    forward, timed = cudnn["forward"], SPEEDS["beside_training"]
+    rows = np.array(timed[f"{TIMED} cudnn"], float)
+
+    def fitted(size: int, direction: str) -> tuple[float, float]:
+        some = rows[(rows[:, 2] == size) & ~np.isnan(rows[:, 4 if direction == "forward" else 5])]
+        shares = _shares(some, direction, forward["launch_us"])
+        share, half = fit(some[:, 0], shares)
+        if direction == "forward" and half < DIAGONAL:  # which sequences as long as these do not tell
+            return float(np.median(shares * (1 + DIAGONAL / some[:, 0]))), DIAGONAL
+        return share, half
+
+    ahead, mixed, back, mixed_back = (
+        fitted(size, direction)
+        for size, direction in ((128, "forward"), (MIXED, "forward"), (128, "backward"), (MIXED, "backward"))
+    )
+    own = {known["size"]: known["causal_share"] for known in forward["heads"]}
+    scale = 1.0 if name == TIMED else own[128] / ahead[0]
+    like = "" if name == TIMED else f", in proportion to {TIMED}'s"
+    forward["source"] += f"; heads of {MIXED} whose values have 128: {timed['source']}{like}"
+    forward["heads"] = sorted([*forward["heads"], _causal(MIXED, mixed, scale)], key=lambda known: known["size"])
+    heads = [
+        *(_causal(size, back, share / own[128] * scale) for size, share in own.items()),
+        _causal(MIXED, mixed_back, scale),
+    ]
+    note = "" if name == TIMED else f"as much slower than forward as on {TIMED}; not measured on this card"
+    ends = (0.85, 1.2) if name == TIMED else (0.75, 1.35)
+    heads.sort(key=lambda known: known["size"])
+    cudnn["backward"] = _entry(heads, timed["source"], as_of, ends, forward["launch_us"], note)
+
+
+def _shares(rows: np.ndarray, direction: str, launch: float) -> np.ndarray:
+    """Of the peak, half the square of scores counted: the products of queries and keys, and those with values."""
+    length, heads, wide, narrow = rows[:, :4].T
+    products = wide + narrow if direction == "forward" else 3 * wide + 2 * narrow
+    seconds = (rows[:, 4 if direction == "forward" else 5] - launch) * 1e-6
+    return np.asarray(heads * length * (length + 1) * products / seconds / PEAKS[TIMED] / 1e12)
+
+
+def _causal(size: int, fitted: tuple[float, float], scale: float) -> dict[str, Any]:
+    """A head size that was timed with a causal mask only."""
+    share, half = fitted[0] * scale, fitted[1]
+    return head(size, (share, half), (share, max(half - DIAGONAL, 0.16 * half)))
 
 
 def _narrow_heads(forward: dict[str, Any], fit: Fit) -> None:

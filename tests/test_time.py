@@ -52,7 +52,8 @@ def test_fine_tuning_on_a100() -> None:
 def test_megatron_on_b200() -> None:
     errors = [abs(one.error) for one in speeds("b200")]
     assert len(errors) == 19
-    assert median(errors) < 0.085
+    assert median(errors) < 0.07
+    assert max(errors) < 0.21
 
 
 def test_parts_sum_to_the_step_and_lie_in_its_range() -> None:

@@ -32,6 +32,8 @@ KERNELS = {
 SUBSTITUTES = {"flash3": "flash2", "cudnn": "flash2", "efficient": "flash2", "triton": "flash2"}
 """Whose curve a kernel takes that was not measured on a card."""
 BACKWARD = "_backward"
+TILE = 64
+"""Queries that attention's kernels work on at a time, at least."""
 TYPES = {"float8_e4m3fn": "fp8", "float8_e5m2": "fp8", "uint8": "int8"}
 """Element types that curves name otherwise."""
 ARITHMETIC = {"fp8": "fp8", "fp8-row": "fp8", "torchao-fp8": "fp8", "fp8-block": "fp8_block", "nvfp4": "nvfp4"}
@@ -81,7 +83,7 @@ class Clock:
         _, queries, keys, size, causal = shape
         if queries == 1 and not work.operation.endswith(BACKWARD):
             return ATTENTION, decode_seconds(self.curves, self.card, work.nbytes)
-        return ATTENTION, self._attention(work, KERNELS[operation], dtype, (size, min(queries, keys)), bool(causal))
+        return ATTENTION, self._attention(work, KERNELS[operation], dtype, (size, queries, keys), bool(causal))
 
     def arithmetic(self, work: Work) -> str:
         """The type that a product is computed in: that of its operands; or that of weights as they are stored, where the card has
@@ -93,12 +95,15 @@ class Clock:
         dtype = work.form[1].name
         return "tf32" if self.tf32 and dtype == "float32" else TYPES.get(dtype, dtype)
 
-    def _attention(self, work: Work, kernel: str, dtype: DType, sizes: tuple[int, int], causal: bool) -> float:
+    def _attention(self, work: Work, kernel: str, dtype: DType, sizes: tuple[int, int, int], causal: bool) -> float:
+        """`sizes`: of a head, queries and keys. A tile's queries go through all keys, and one that is not full takes as long."""
         slower = shared().triton_attention.value if kernel == "triton" else 1.0
         if kernel not in self.curves.attention:
             kernel = SUBSTITUTES[kernel]
         direction: Direction = "backward" if work.operation.endswith(BACKWARD) else "forward"
-        return slower * attention_seconds(self.curves, self.card, work.flops, *sizes, causal, direction, kernel, dtype.name)
+        size, queries, keys = sizes
+        flops = work.flops * -(-queries // TILE) * TILE / queries if queries < keys else work.flops
+        return slower * attention_seconds(self.curves, self.card, flops, size, keys, causal, direction, kernel, dtype.name)
 
 
 @dataclass(slots=True)
