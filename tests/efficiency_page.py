@@ -97,6 +97,7 @@ def _collectives(cards: list[Curves]) -> str:
 def _shared() -> str:
     facts = [(name.replace("_", " "), fact) for name, fact in shared() if isinstance(fact, MeasuredFact)]
     facts += [(f"products under load, cards {fact.names}", fact) for fact in shared().under_load]
+    facts += [(f"Triton's {', '.join(fact.operations)}", fact) for fact in shared().slow_kernels]
     rows: list[list[object]] = [[name, f.value, f.unit, f"{f.low} to {f.high}", f.source] for name, f in facts]
     return _table(["what", "value", "unit", "range", "source"], rows)
 

@@ -221,6 +221,6 @@ def test_who_borrows_is_said() -> None:
         assert rule.curves in MEASURED
         assert rule.why
     facts = [fact for _, fact in shared() if isinstance(fact, MeasuredFact)]
-    for fact in [*facts, *shared().under_load]:
+    for fact in [*facts, *shared().under_load, *shared().slow_kernels]:
         assert fact.low <= fact.value <= fact.high
         assert len(fact.source) > 30

@@ -16,7 +16,7 @@ from estimator.dtypes import DType
 from estimator.hardware.accelerator import Accelerator
 from estimator.tape.tape import GROUPED, PACKED, Work
 from estimator.timing.curves import DTYPES, attention_seconds, decode_seconds, matmul_seconds, memory_seconds
-from estimator.timing.measured import Curves, Direction, shared
+from estimator.timing.measured import Curves, Direction, shared, slower
 
 PRODUCTS, ATTENTION, MEMORY = KINDS = ("matrix products", "attention", "memory-bound kernels")
 """What a kernel's time is spent on."""
@@ -68,7 +68,7 @@ class Clock:
 
     def _timed(self, work: Work) -> tuple[str, float]:
         if not work.flops:
-            return MEMORY, memory_seconds(self.curves, self.card, work.nbytes)
+            return MEMORY, memory_seconds(self.curves, self.card, work.nbytes * slower(work.operation))
         assert work.form
         shape, dtype = work.form
         operation = work.operation.removesuffix(BACKWARD)
@@ -97,13 +97,13 @@ class Clock:
 
     def _attention(self, work: Work, kernel: str, dtype: DType, sizes: tuple[int, int, int], causal: bool) -> float:
         """`sizes`: of a head, queries and keys. A tile's queries go through all keys, and one that is not full takes as long."""
-        slower = shared().triton_attention.value if kernel == "triton" else 1.0
+        longer = shared().triton_attention.value if kernel == "triton" else 1.0
         if kernel not in self.curves.attention:
             kernel = SUBSTITUTES[kernel]
         direction: Direction = "backward" if work.operation.endswith(BACKWARD) else "forward"
         size, queries, keys = sizes
         flops = work.flops * -(-queries // TILE) * TILE / queries if queries < keys else work.flops
-        return slower * attention_seconds(self.curves, self.card, flops, size, keys, causal, direction, kernel, dtype.name)
+        return longer * attention_seconds(self.curves, self.card, flops, size, keys, causal, direction, kernel, dtype.name)
 
 
 @dataclass(slots=True)

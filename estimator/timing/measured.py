@@ -147,6 +147,12 @@ class UnderLoad(MeasuredFact):
     names: str
 
 
+class SlowKernels(MeasuredFact):
+    """How much longer some kernels take to move their bytes than plain ones."""
+
+    operations: list[str]
+
+
 class Shared(Strict):
     """What no card of its own has: nodes, hosts, and who borrows from whom."""
 
@@ -163,6 +169,7 @@ class Shared(Strict):
     fastest_pcie: MeasuredFact
     """What is no faster is no NVLink of a server."""
     under_load: list[UnderLoad]
+    slow_kernels: list[SlowKernels]
     pcie: str
     """Whose collectives were measured over PCIe."""
     borrowing: list[Borrowing]
@@ -172,6 +179,12 @@ class Shared(Strict):
 def shared() -> Shared:
     """The facts that hold for every card."""
     return Shared.model_validate(catalogue.load_yaml(SHARED))
+
+
+@cache
+def slower(operation: str) -> float:
+    """Seconds that a kernel takes to move its bytes for each that a plain one takes."""
+    return next((fact.value for fact in shared().slow_kernels if operation in fact.operations), 1.0)
 
 
 def under_load(name: str) -> UnderLoad | None:
