@@ -72,13 +72,25 @@ def megatron_functional() -> dict[str, Any]:
 def megatron_runs() -> list[dict[str, Any]]:
     """One record per way of spreading a model over eight B200, with its `job` and `name`."""
     table = _read("megatron_b200")
-    for run in table["runs"]:
+    return _as_jobs(table, table)
+
+
+@cache
+def more_megatron_runs() -> list[dict[str, Any]]:
+    """The rest of that table, with the largest rank's bytes only."""
+    return _as_jobs(_read("megatron_b200_more"), _read("megatron_b200"))
+
+
+def _as_jobs(more: dict[str, Any], table: dict[str, Any]) -> list[dict[str, Any]]:
+    """The runs of one table, with what the other says of all."""
+    models = table["models"] | more["models"]
+    for run in more["runs"]:
         training = {**table["training"], "sequence_length": run["sequence_length"]}
         run["name"] = " ".join([run["model"], *(f"{name} {degree}" for name, degree in run["parallelism"].items())])
-        model, hardware = table["models"][run["model"]], {"gpu": "b200", "gpus": 8}
+        model, hardware = models[run["model"]], {"gpu": "b200", "gpus": 8}
         run["job"] = {"model": model, "hardware": hardware, "training": training}
         run["job"]["parallelism"] = {"strategy": table["strategy"], **run["parallelism"]}
-    return list(table["runs"])
+    return list(more["runs"])
 
 
 @cache

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from estimator import Answer, estimate
-from tests.measured import a100_runs, fsdp1_runs, megatron_runs
+from tests.measured import a100_runs, fsdp1_runs, megatron_runs, more_megatron_runs
 
 
 class Speed(NamedTuple):
@@ -33,9 +33,9 @@ def a100_speeds() -> Iterator[Speed]:
             yield Speed(group, run["name"], tokens / run["tokens_per_second"], estimate(run["job"]))
 
 
-def megatron_speeds() -> Iterator[Speed]:
-    """Megatron-LM on eight B200, by micro-batches of a step."""
-    for run in megatron_runs():
+def megatron_speeds(more: bool = False) -> Iterator[Speed]:
+    """Megatron-LM on eight B200, by micro-batches of a step; `more`: the runs that nothing was made with."""
+    for run in more_megatron_runs() if more else megatron_runs():
         for steps, milliseconds in run["iteration_ms"].items():
             training = {**run["job"]["training"], "gradient_accumulation_steps": steps}
             job = {**run["job"], "training": training}

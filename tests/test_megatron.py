@@ -27,7 +27,7 @@ from estimator.tape.tensor import Tensor, empty
 from estimator.tape.views import permute, reshape, split
 from estimator.training.plan import trace_training
 from estimator.units import MIB
-from tests.measured import B200, CUBLAS_WORKSPACES, megatron_runs, stages
+from tests.measured import B200, CUBLAS_WORKSPACES, megatron_runs, more_megatron_runs, stages
 
 SMALL = {
     "model_type": "llama",
@@ -62,6 +62,13 @@ SPARSE = {
 def job(model: dict[str, Any], gpus: int = 1, parallelism: dict[str, Any] | None = None, **training: Any) -> dict[str, Any]:
     given = {"implementation": "megatron", "sequence_length": 1024, "activation_checkpointing": "none", **training}
     return {"model": model, "hardware": {"gpu": "b200", "gpus": gpus}, "training": given, "parallelism": parallelism or {}}
+
+
+@pytest.mark.parametrize("run", more_megatron_runs(), ids=lambda run: f"{run['name']} {run['sequence_length']}")
+def test_the_largest_rank_is_as_large_as_measured(run: dict[str, Any]) -> None:
+    """As published, to a hundredth of a GiB."""
+    found = estimate(run["job"]).memory.peak_bytes / 2**30
+    assert found == pytest.approx(run["allocated_gib"], rel=0.001)
 
 
 @pytest.mark.parametrize("run", megatron_runs(), ids=lambda run: run["name"])

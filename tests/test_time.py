@@ -60,6 +60,17 @@ def test_megatron_on_b200() -> None:
         assert least < one.measured < most
 
 
+def test_megatron_runs_that_nothing_was_made_with() -> None:
+    """The rest of the same table: other models, other ways to spread them, sequences of up to 131,072 tokens."""
+    found = list(megatron_speeds(more=True))
+    assert len(found) == 24
+    assert median(abs(one.error) for one in found) < 0.055
+    assert max(abs(one.error) for one in found) < 0.14
+    for one in found:
+        assert one.answer.time
+        assert one.answer.time.range_seconds[0] < one.measured < one.answer.time.range_seconds[1]
+
+
 def test_parts_sum_to_the_step_and_lie_in_its_range() -> None:
     for one in [*speeds("b200"), *speeds("a100")]:
         time = one.answer.time
