@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 
 from estimator import dtypes
 from estimator.dtypes import BY_NAME
@@ -16,28 +15,15 @@ from estimator.families.heads import Batch, CausalLM, Model, takes_chunks
 from estimator.families.kernels import Kernels, in_float8, kernels
 from estimator.families.layers import Checkpointing
 from estimator.families.llama import LlamaSpec
-from estimator.families.sharding import Sharding
 from estimator.job import Bottleneck, Job, Training
 from estimator.job.adapter import PrefixTuning, PromptLearning
 from estimator.megatron.checks import check as check_megatron
 from estimator.megatron.plan import trace_megatron
-from estimator.parallel.ddp import Ddp
-from estimator.parallel.fsdp1 import Fsdp1
-from estimator.parallel.fsdp2 import Fsdp2, Policy
-from estimator.parallel.megatron import MainParameters
-from estimator.parallel.optimizer_offload import OffloadedOptimizer
-from estimator.parallel.tensor import TensorParallel, misplaced, whole
-from estimator.parallel.tensor_fsdp2 import TensorFsdp2
 from estimator.parallel.topology import Topology
-from estimator.parallel.torchtitan import TorchtitanFsdp2, TorchtitanTensorFsdp2
+from estimator.parallel.torchtitan import TorchtitanFsdp2
 from estimator.parallel.torchtitan_checks import check_torchtitan
-from estimator.parallel.zero import Zero12
-from estimator.parallel.zero3 import Zero3
-from estimator.parallel.zero3_offload import OffloadedZero3
-from estimator.parallel.zero_offload import OffloadedZero12
-from estimator.parallel.zeropp import plus_plus
 from estimator.serving.cache import PassingCache
-from estimator.specs.spec import DecoderSpec, ModelSpec
+from estimator.specs.spec import ModelSpec
 from estimator.tape.collectives import Group
 from estimator.tape.gpu import AMPERE, Gpu
 from estimator.tape.host import with_host
@@ -48,9 +34,8 @@ from estimator.training.attention import check_attention
 from estimator.training.bottleneck import bottleneck
 from estimator.training.evaluation import evaluation
 from estimator.training.float8 import check_float8
-from estimator.training.fused_lora import ignores_adapters
 from estimator.training.generation import Writer, caches, writes, written_before
-from estimator.training.gradients import Clip, clip, clip_distributed, clip_sharded, keeping
+from estimator.training.gradients import keeping
 from estimator.training.methods import Method
 from estimator.training.objectives import objective
 from estimator.training.objectives.dropout import without_dropout
@@ -68,6 +53,7 @@ from estimator.training.pruning import check as check_pruned
 from estimator.training.recipes import Recipe, recipe
 from estimator.training.recomputation import BY_POSITION, checkpointing, offloading
 from estimator.training.scaling import scaler
+from estimator.training.spreading import clipping_of, sharding_of, shards
 from estimator.training.step import Step, train
 from estimator.training.stored import quantization
 
@@ -112,7 +98,7 @@ def trace_training(job: Job, spec: ModelSpec, topology: Topology, gpu: Gpu = AMP
         kernels=_kernels(training),
         labels=training.labels or 2,
         checkpointing=recomputed,
-        sharding=_sharding(job, spec, topology, precision, tape),
+        sharding=sharding_of(job, spec, topology, precision, tape),
         quantization=quantization(training, spec, topology.strategy, gpu, precision),
         whole=tuple(training.unquantized or ()),
         adapter=_adapter(training, spec, topology, precision),
@@ -151,7 +137,7 @@ def trace_training(job: Job, spec: ModelSpec, topology: Topology, gpu: Gpu = AMP
     model = objective(job, spec, build, model, autocast, writer)
     if isinstance(model, Ppo):
         between, after = model.write, model.after
-    clipping = _clipping(job, topology, spec)
+    clipping = clipping_of(job, topology, spec)
     if clipping and isinstance(model, torchtitan.Trained):
         clipping = keeping(clipping, model.kept)
     batch = Batch(training.micro_batch_size, training.sequence_length, training.target_length or training.sequence_length)
@@ -164,7 +150,7 @@ def trace_training(job: Job, spec: ModelSpec, topology: Topology, gpu: Gpu = AMP
         widens=training.autocast and training.transformers_release != "5",
         offloads=job.offload.activations != "none" and not recomputed.recomputes,
         in_backward=training.optimizer_in_backward,
-        scaler=scaler(training, precision, build.parameters, _shards(job, topology)),
+        scaler=scaler(training, precision, build.parameters, shards(job, topology)),
         between=between,
         after=after,
     )
@@ -241,19 +227,6 @@ def _kernels(training: Training) -> Kernels:
     return in_float8(found, training.float8) if training.float8 else found
 
 
-def _clipping(job: Job, topology: Topology, spec: ModelSpec) -> Clip | None:
-    if not job.training.gradient_clipping:
-        return None
-    tensor = Group("tensor", topology.tensor)
-    if topology.strategy == "fsdp2":
-        groups = [group for group in (Group("data", _shards(job, topology)), tensor) if group.size > 1]
-        return partial(clip_distributed, groups, lambda _: False, lambda p: tensor.size > 1 and whole(p))
-    if tensor.size > 1:
-        unplaced = partial(misplaced, tied=_tied(spec))
-        return partial(clip_distributed, [tensor], unplaced, unplaced)
-    return clip_sharded if topology.strategy == "fsdp1" else clip
-
-
 def _adapter(training: Training, spec: ModelSpec, topology: Topology, precision: Recipe) -> Method | None:
     if isinstance(training.adapter, Bottleneck):
         return bottleneck(training.adapter, training, spec, topology.strategy, precision.weights)
@@ -261,80 +234,6 @@ def _adapter(training: Training, spec: ModelSpec, topology: Topology, precision:
         prompts.refuse(training.adapter, training, spec, topology.strategy)
         return prompts.frozen(training.adapter)
     return adapter(training.adapter, training, spec, topology.strategy) if training.adapter else None
-
-
-def _sharding(job: Job, spec: ModelSpec, topology: Topology, precision: Recipe, tape: Tape) -> Sharding:
-    world, strategy = topology.data, topology.strategy
-    policy = Policy(precision.gathered, precision.reduced)
-    adam = job.training.optimizer in ("adamw", "adam")
-    if precision.summed:
-        if job.parallelism.gradient_as_bucket_view:
-            raise InvalidJob("Megatron's gradients are its buffer already: leave it out", "parallelism.gradient_as_bucket_view")
-        return MainParameters(tape, precision.summed, lambda _: Group("data", world), strategy == "zero1")
-    if topology.tensor > 1:
-        twice = adam and job.training.optimizer_implementation == "foreach"
-        titan = job.training.implementation == "torchtitan"
-        spread = TensorParallel(tape, topology.tensor, twice, _tied(spec), gathers=not titan)
-        if strategy != "fsdp2":
-            return spread
-        return (TorchtitanTensorFsdp2 if titan else TensorFsdp2)(spread, *_of_fsdp2(job, topology, policy))
-    if badam.asks(job):
-        return badam.BlockCopies(tape)
-    if strategy == "ddp":
-        return Ddp(tape, world, job.parallelism.gradient_as_bucket_view)
-    if strategy != "fsdp1" and not job.parallelism.backward_prefetch:
-        raise InvalidJob("leave it out: only fsdp1 can do without prefetching", "parallelism.backward_prefetch")
-    if strategy == "fsdp1":
-        if not job.parallelism.reshard_after_forward:
-            raise NotModelled("fsdp1 without resharding is not modelled yet; use fsdp2", "parallelism.reshard_after_forward")
-        return Fsdp1(
-            tape,
-            world,
-            policy,
-            job.parallelism.backward_prefetch,
-            ignores=ignores_adapters(job.training),
-            around=job.training.transformers_release != "5",
-        )
-    if strategy == "fsdp2":
-        kind = TorchtitanFsdp2 if job.training.implementation == "torchtitan" else Fsdp2
-        return kind(tape, *_of_fsdp2(job, topology, policy))
-    if strategy.startswith("zero") and tape.host is not None:
-        return _offloaded(job, world, tape, tape.host)
-    if strategy == "zero3":
-        training = job.training
-        return Zero3(
-            tape,
-            world,
-            foreach=training.optimizer in ("adamw", "adam") and training.optimizer_implementation == "foreach",
-            plus=plus_plus(job),
-        )
-    if strategy in ("zero1", "zero2"):
-        return Zero12(tape, world, int(strategy[-1]))
-    if tape.host is not None:
-        return OffloadedOptimizer(tape, tape.host, frees=job.offload.gradients == "cpu")
-    return Sharding()
-
-
-def _of_fsdp2(job: Job, topology: Topology, policy: Policy) -> tuple[int, Policy, bool, int, bool]:
-    """The settings of `Fsdp2`."""
-    asked = job.parallelism
-    return _shards(job, topology), policy, asked.reshard_after_forward, asked.replicas or 1, asked.gradient_sync
-
-
-def _shards(job: Job, topology: Topology) -> int:
-    """Ranks among which FSDP2 splits a parameter."""
-    return topology.data // (job.parallelism.replicas or 1) if topology.strategy == "fsdp2" else 1
-
-
-def _tied(spec: ModelSpec) -> bool:
-    return isinstance(spec, DecoderSpec) and spec.tie_word_embeddings
-
-
-def _offloaded(job: Job, world: int, tape: Tape, host: Tape) -> Sharding:
-    if job.parallelism.strategy == "zero3":
-        return OffloadedZero3(tape, host, world, job.offload, plus_plus(job))
-    stage, steps = int((job.parallelism.strategy or "")[-1]), job.training.gradient_accumulation_steps
-    return OffloadedZero12(tape, host, world, stage, accumulated=steps > 1)
 
 
 def _optimizer(job: Job, precision: Recipe, build: Builder) -> Optimizer:
