@@ -34,7 +34,13 @@ def makespan(pipeline: Pipeline, seconds: Sequence[Seconds], transfer: float = 0
     round waits for, the time that the last two groups of micro-batches add, if that is more. Of DualPipe one rank of each pair is
     played: the other does the same from the other end.
     """
-    brief = pipeline.brief()
+    return _makespan(pipeline, tuple(tuple(one.items()) for one in seconds), transfer)
+
+
+@lru_cache(maxsize=256)
+def _makespan(pipeline: Pipeline, items: tuple[tuple[tuple[str, float], ...], ...], transfer: float) -> float:
+    """The same, remembered; `items`: of each rank's seconds."""
+    brief, seconds = pipeline.brief(), [dict(one) for one in items]
     lists = _lists(brief.half() if pipeline.schedule == "dualpipe" else brief)
     found = _played(lists, seconds, transfer)
     left_out = pipeline.micro_batches - brief.micro_batches
