@@ -94,7 +94,7 @@ def _pass(job: Job, spec: DecoderSpec, place: Topology, card: Accelerator, tape:
         wires = Wires(measured, links(job.hardware, card), place)
         return passed(job, spec, tape, Clock(card, measured), wires, phase)
     except NotModelled:
-        return assumed_pass(job, tape, card, place, phase)
+        return assumed_pass(job, spec, tape, card, Wires(None, links(job.hardware, card), place), phase)
 
 
 def _step(job: Job, spec: ModelSpec, place: Topology, card: Capacity, played: Play | None) -> Time | None:

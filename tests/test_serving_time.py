@@ -192,6 +192,14 @@ def test_a_card_without_curves_is_timed_by_shares() -> None:
         assert "no kernel was measured" in served(gpu=gpu).decode.range_reason
 
 
+def test_ranks_of_cards_without_curves_exchange_too() -> None:
+    """Twice in each of 32 layers and once before them they reduce 8 kB, and gather logits: latency, no more."""
+    alone, spread = (served(gpu="mi300x", tensor=tensor).decode for tensor in (1, 8))
+    exchanged = {part.name: part.seconds for part in spread.parts}["all-reduce (tensor)"]
+    assert exchanged == pytest.approx(66 * 15e-6, rel=0.02)
+    assert spread.step_seconds - exchanged == pytest.approx(alone.step_seconds / 8, rel=0.02)
+
+
 def test_without_a_card_there_is_no_time() -> None:
     answer = estimate({"model": "llama-3.1-8b", "task": "serve", "hardware": {"memory": "80GB"}})
     assert answer.serving is None

@@ -7,12 +7,14 @@ from dataclasses import dataclass
 from estimator.answer import Time
 from estimator.hardware.accelerator import Accelerator
 from estimator.job import Job
-from estimator.parallel.topology import Topology
-from estimator.serving.plan import compute_type, prompts
+from estimator.serving.plan import compute_type
+from estimator.specs.spec import DecoderSpec
 from estimator.tape.float8 import SCALED_PRODUCT
 from estimator.tape.kernels import flops, kernels
 from estimator.tape.tape import Tape, Work
 from estimator.timing.curves import DTYPES, peak
+from estimator.timing.engine import REDUCED, batch, between_ranks
+from estimator.timing.exchange import Wires
 from estimator.timing.passes import Case
 from estimator.timing.step import Cases, efficiencies
 from estimator.timing.times import Done, answered
@@ -62,24 +64,29 @@ def assumed_cases() -> Cases:
     return case(least, 0.0, 0), case(expected, 0.0, 1), case(most, None, 2)
 
 
-def assumed_pass(job: Job, tape: Tape, card: Accelerator, place: Topology, phase: str) -> Time | None:
+def assumed_pass(job: Job, spec: DecoderSpec, tape: Tape, card: Accelerator, wires: Wires, phase: str) -> Time | None:
     """Time of a served model's pass: a prompt's arithmetic at a stated share of the peak, or what a decoding step reads and
-    writes at one of the bandwidth. A card without the type computes in float32. None if that peak is not known, either."""
-    serving = job.serving
-    known = card.peak.get(DTYPES[compute_type(serving).name][0]) or card.peak.get("fp32")
+    writes at one of the bandwidth, and what ranks exchange besides. A card without the type computes in float32. None if that
+    peak is not known, either."""
+    compute = compute_type(job.serving)
+    known = card.peak.get(DTYPES[compute.name][0]) or card.peak.get("fp32")
     if known is None:
         return None
     done, rate = flops(tape, phase).total, known.value * 1e12
+    sequences, tokens = batch(job, phase)
+    among = between_ranks(spec, wires, tokens, sequences, compute.itemsize)
     if phase == "prefill":
-        name, tokens = ARITHMETIC, prompts(serving) * serving.lengths[0]
+        name = ARITHMETIC
         seconds, bounds = _at_share("prefill", done / rate)
     else:
-        name, tokens = READING, serving.concurrency
+        name = READING
         moved = sum(work.nbytes * times for work, times in kernels(tape, phase))
         seconds, bounds = _at_share("decode_bandwidth", moved / (card.memory_bandwidth.value * 1e9))
-    work = Done(tokens * place.data, place.gpus, done, 0, rate)
-    left = ", without what GPUs exchange" if place.tensor > 1 else ""
-    return answered({name: seconds}, bounds, work, f"no kernel was measured on a card like this: shares that others reach{left}")
+    work = Done(tokens * wires.place.data, wires.place.gpus, done, 0, rate)
+    ends = bounds[0] + among, bounds[1] + among
+    return answered(
+        {name: seconds, REDUCED: among}, ends, work, "no kernel was measured on a card like this: shares that others reach"
+    )
 
 
 def decode_time(resident_bytes: int, sequences: int, gpus: int, card: Accelerator) -> Time:

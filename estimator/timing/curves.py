@@ -179,14 +179,14 @@ def collective_seconds(
         beyond it:  t = alpha + hops · hop + max(the rest of that, bytes per NIC / (network_share · network))
 
     A GPU's NIC carries c(nodes) · S / ranks_in_node, of all to all (nodes-1)/nodes · S. `link`: GB/s per GPU and direction in the
-    node; up to PCIe's speed the curves of a PCIe box serve, and where nothing was measured the share of a link that copies reach.
-    `network`: GB/s per GPU and direction between nodes. For numbers of
-    ranks between those measured, parameters are interpolated over the logarithm; beyond, the nearest serve.
+    node; up to PCIe's speed the curves of a PCIe box serve, and where nothing was measured a stated latency, and the share of a
+    link that copies reach. `network`: GB/s per GPU and direction between nodes. For numbers of ranks between those measured,
+    parameters are interpolated over the logarithm; beyond, the nearest serve.
     """
     fixed = moving = 0.0
     mib = payload_bytes / 2**20
     if ranks_in_node > 1:
-        alpha, share, gamma = 0.0, shared().link_share.value, 0.0
+        alpha, share, gamma = shared().unknown_collective_us.value, shared().link_share.value, 0.0
         if measured is not None:
             table = (measured if link > shared().fastest_pcie.value else pcie()).collectives[kind].ranks
             alpha, share, gamma = _ranks(table, ranks_in_node)

@@ -103,6 +103,14 @@ def reduced_seconds(wires: Wires, ranks: int, nbytes: int) -> float:
     return usual
 
 
+def batch(job: Job, phase: str) -> tuple[int, int]:
+    """Sequences and tokens of a pass: whole prompts, or a token of each sequence."""
+    serving = job.serving
+    if phase == "prefill":
+        return prompts(serving), prompts(serving) * serving.lengths[0]
+    return serving.concurrency, serving.concurrency
+
+
 def between_ranks(spec: DecoderSpec, wires: Wires, tokens: int, sequences: int, itemsize: int) -> float:
     """What tensor-parallel ranks exchange in a pass: embeddings and, twice in each layer, hidden states are reduced (vLLM's
     `VocabParallelEmbedding` and `RowParallelLinear`), and the logits gathered."""
@@ -116,10 +124,8 @@ def between_ranks(spec: DecoderSpec, wires: Wires, tokens: int, sequences: int, 
 
 def passed(job: Job, spec: DecoderSpec, tape: Tape, clock: Clock, wires: Wires, phase: str) -> Time:
     """The time of a prefill pass, or of a decoding step."""
-    serving, known = job.serving, efficiencies()
-    engine, prompt = serving.engine == "vllm", serving.lengths[0]
-    sequences = prompts(serving) if phase == "prefill" else serving.concurrency
-    tokens = sequences * (prompt if phase == "prefill" else 1)
+    engine, known = job.serving.engine == "vllm", efficiencies()
+    sequences, tokens = batch(job, phase)
     itemsize = next(work.form[1].itemsize for work in tape.work if work.form)
     parts, launched = seconds_of(job, tape, clock, phase)
     if among := between_ranks(spec, wires, tokens, sequences, itemsize):

@@ -166,6 +166,8 @@ class Shared(Strict):
     """Of a whole node to others, where no node of such cards is known."""
     unknown_link: MeasuredFact
     """Between cards of whose board nothing is known."""
+    unknown_collective_us: MeasuredFact
+    """The least that a collective takes between cards that nothing like was measured of."""
     fastest_pcie: MeasuredFact
     """What is no faster is no NVLink of a server."""
     under_load: list[UnderLoad]
