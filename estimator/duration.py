@@ -131,8 +131,9 @@ def _assumed(job: Job, place: Topology, card: Accelerator, compute: str, plays: 
 
 
 def _stages(job: Job, plays: Sequence[Play], clock: Timer, wires: Wires) -> list[Stage]:
-    kinds = {id(one): stage(job, one, clock, wires) for one in {id(one): one for one in plays}.values()}
-    return [kinds[id(one)] for one in plays]
+    """One of each rank; most ranks' plays are the same."""
+    kinds = {one: stage(job, one, clock, wires) for one in dict.fromkeys(plays)}
+    return [kinds[one] for one in plays]
 
 
 def _of_length(job: Job, tokens: int) -> Job:

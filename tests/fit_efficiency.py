@@ -70,17 +70,8 @@ IN_TRAINING: dict[str, tuple[float, float, str]] = {
     ),
 }
 """Shares that products held beside real training, the lowest of them, and where they were read: benchmarks are shorter."""
-COLLECTIVES_IN_TRAINING: dict[str, dict[str, Any]] = {
-    "b200": {
-        "source": "MooreThreads/SimuMax (Apache-2.0), configs/system/b200_bf16_ceperm.json: nccl-tests on eight B200, their line",
-        "all_gather": (0.6735, 9.1828, {2: 23.1, 4: 23.1, 8: 23.1}),
-        "reduce_scatter": (0.6731, 8.0325, {2: 25.6, 4: 25.6, 8: 25.6}),
-        "all_reduce": (0.7424, 5.5183, {2: 22.2, 4: 22.2, 8: 22.2}),
-        "all_to_all": (0.5968, 7.3039, {2: 51.1, 4: 19.2, 8: 0.0}),
-    },
-}
-"""A second measurement of collectives, beside training, from 16 MiB on: share of 900 GiB/s, microseconds of each further rank (of
-an all-reduce twice), and besides by ranks."""
+COLLECTIVES_IN_TRAINING: dict[str, Any] = yaml.safe_load((Path(__file__).parent / "data" / "collectives.yaml").read_text("utf-8"))
+"""A second measurement of collectives, by card."""
 LARGE = 2.0 ** np.arange(24, 31)
 """Payloads at which it is asked."""
 ELEMENTWISE: dict[str, tuple[float, str]] = {

@@ -102,8 +102,7 @@ class TensorParallel(Sharding):
 def misplaced(p: Parameter, tied: bool) -> bool:
     """Whether a parameter's gradient has another placement: the embedding's is whole, a norm's is of this rank's tokens. That of
     an embedding that is `tied` to the output layer is added to that layer's, and so placed as that is."""
-    module = p.name.split(".")[-2]
-    return module not in (*COLUMNS, *ROWS) and not (tied and module == EMBEDDING)
+    return whole(p) or (p.name.split(".")[-2] == EMBEDDING and not tied)
 
 
 def whole(p: Parameter) -> bool:

@@ -8,13 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from estimator import dtypes
 from estimator.families.modules import Module
 from estimator.tape import loss
 from estimator.tape.autograd import attach, record
 from estimator.tape.collectives import Group
-from estimator.tape.dtensor import distributed, gathered, replicated, scattered
-from estimator.tape.tensor import Tensor, binary, empty, unary
+from estimator.tape.dtensor import distributed, gathered, masked, replicated, scattered
+from estimator.tape.tensor import Tensor, binary, empty
 
 TOKENS = 1
 """The dimension of hidden states that tokens lie along."""
@@ -59,8 +58,7 @@ class Rowwise:
 
 
 class Embedding:
-    """A lookup in this rank's rows, zero where an id has none there (placement_types.py, `_MaskPartial`). `head`: an output layer
-    that has the same weight."""
+    """A lookup in this rank's rows, zero where an id has none there. `head`: an output layer that has the same weight."""
 
     def __init__(self, own: Any, group: Group, head: Any | None):
         self.own, self.group, self.head = own, group, head
@@ -70,14 +68,9 @@ class Embedding:
         weight = self.weight
         if self.head is not None:
             weight, self.head.weight = _shared(weight, self.group)
-        below, above = (empty(ids.tape, ids.shape, dtypes.bool_, name) for name in ("lt", "ge"))
-        mask = unary("or", below)
-        del below, above
-        copied = unary("clone", ids)
-        shifted = unary("sub", copied)
-        del copied
+        mask, own = masked(ids)
         out = loss.embedding(weight, ids)
-        del shifted, mask
+        del mask, own
         out = scattered(out, TOKENS, self.group)
         if self.own.require_grad and out.tape.grad_enabled:
             out.requires_grad = True

@@ -10,6 +10,7 @@ from __future__ import annotations
 from functools import partial
 from math import prod
 
+from estimator import dtypes
 from estimator.tape.autograd import attach, record
 from estimator.tape.collectives import Group, all_gather, reduce_scatter
 from estimator.tape.selective import made
@@ -38,6 +39,15 @@ def replicated(x: Tensor, dim: int, group: Group) -> Tensor:
     part = x.shape
     node = record("Redistribute", (x,), (), lambda g: empty(g.tape, part, g.dtype, "clone"))
     return attach(node, _gather(x, dim, group))
+
+
+def masked(ids: Tensor) -> tuple[Tensor, Tensor]:
+    """Which ids are another rank's, and this rank's own rows of the others (placement_types.py, `_MaskPartial`)."""
+    below, above = (unary(name, ids, dtypes.bool_) for name in ("lt", "ge"))
+    mask = unary("or", below)
+    del below, above
+    copied = unary("clone", ids)
+    return mask, unary("sub", copied)
 
 
 def _gather(x: Tensor, dim: int, group: Group) -> Tensor:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from estimator import dtypes
 from estimator.tape.autograd import attach, record
 from estimator.tape.collectives import Group, all_reduced
+from estimator.tape.dtensor import masked
 from estimator.tape.layout import Shape
 from estimator.tape.tensor import Tensor, binary, empty, output, unary
 
@@ -35,7 +36,7 @@ def _nll_loss(logp: Tensor, target: Tensor, group: Group) -> Tensor:
     node = record("NllLossBackward", (logp,), (logp, target), _backward)
     tape, tokens = logp.tape, logp.shape[0]
     safe = _safe(target)
-    mask, masked = _masked(safe)
+    mask, own = masked(safe)
     picked = empty(tape, (tokens, 1), logp.dtype, "gather")
     reduced = all_reduced(picked, group)
     del mask
@@ -46,7 +47,7 @@ def _nll_loss(logp: Tensor, target: Tensor, group: Group) -> Tensor:
     weight = empty(tape, (), logp.dtype, "_to_copy")
     del counted
     out = attach(node, output("sum", (chosen,), (), logp.dtype))
-    del safe, masked, picked, reduced, chosen
+    del safe, own, picked, reduced, chosen
     if node is not None:
         node.save((weight,))
     return out
@@ -56,12 +57,12 @@ def _backward(g: Tensor, logp: Tensor, target: Tensor, *_: Tensor) -> Tensor:
     tape, tokens = logp.tape, logp.shape[0]
     safe = _safe(target)
     gradient = unary("zeros_like", logp)
-    mask, masked = _masked(safe)
-    update = _less_one(unary("_to_copy", mask, logp.dtype))
+    mask, own = masked(safe)
+    update = unary("sub", unary("_to_copy", mask, logp.dtype))
     arange = empty(tape, (tokens,), dtypes.int64, "arange")
     scaled = _where(target, g, (tokens, 1))
     out = binary("mul", binary("add", gradient, unary("exp", logp)), scaled)
-    del safe, mask, masked, update, arange, scaled
+    del safe, mask, own, update, arange, scaled
     return out
 
 
@@ -77,16 +78,3 @@ def _where(target: Tensor, x: Tensor, shape: Shape | None = None) -> Tensor:
     out = empty(x.tape, shape or target.shape, x.dtype, "where")
     del counts, zero
     return out
-
-
-def _masked(ids: Tensor) -> tuple[Tensor, Tensor]:
-    """Which ids are another rank's, and this rank's own rows of the others."""
-    below, above = (unary(name, ids, dtypes.bool_) for name in ("lt", "ge"))
-    mask = unary("or", below)
-    del below, above
-    copied = unary("clone", ids)
-    return mask, unary("sub", copied)
-
-
-def _less_one(x: Tensor) -> Tensor:
-    return unary("sub", x)

@@ -33,7 +33,8 @@ SUBSTITUTES = {"flash3": "flash2", "cudnn": "flash2", "efficient": "flash2", "tr
 """Whose curve a kernel takes that was not measured on a card."""
 BACKWARD = "_backward"
 TILE = 64
-"""Queries that attention's kernels work on at a time, at least."""
+"""Queries that attention's kernels work on at a time, at least (FlashAttention-2's 64 or 128,
+csrc/flash_attn/src/flash_fwd_launch_template.h)."""
 TYPES = {"float8_e4m3fn": "fp8", "float8_e5m2": "fp8", "uint8": "int8"}
 """Element types that curves name otherwise."""
 ARITHMETIC = {"fp8": "fp8", "fp8-row": "fp8", "torchao-fp8": "fp8", "fp8-block": "fp8_block", "nvfp4": "nvfp4"}
