@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from estimator.answer import Memory
 from estimator.job import Job
-from estimator.job.hardware import GATHERED
+from estimator.parallel.strategies import DDP, strategy_of
 
 PARTS = 2
 """How many of the largest parts are spoken of."""
@@ -28,7 +28,7 @@ def advice(job: Job, memory: Memory) -> list[str]:
 
 
 def _of_training(part: str, job: Job) -> str:
-    training, sharded = job.training, job.parallelism.strategy in GATHERED
+    training, sharded = job.training, strategy_of(job).gathers
     fewer = (
         "fewer or shorter sequences at a time (micro_batch_size, sequence_length; gradient_accumulation_steps makes up for it)"
     )
@@ -39,12 +39,12 @@ def _of_training(part: str, job: Job) -> str:
         return more
     if part in ("gradients", "optimizer_states"):
         narrower = part == "optimizer_states" and training.optimizer in ("adamw", "adam")
-        smaller = _NARROW + "; or " if narrower and job.parallelism.strategy in ("none", "ddp") else ""
+        smaller = _NARROW + "; or " if narrower and not strategy_of(job).optimizers else ""
         return more if training.adapter else f"training.adapter, which trains a small part of the weights; or {smaller}{more}"
     switched = training.objective is None or not training.objective.several
     if part == "activations" and training.activation_checkpointing != "full" and switched:
         return f"training.activation_checkpointing full, which recomputes them; or {fewer}"
-    if part == "communication_buffers" and job.parallelism.strategy == "ddp" and not job.parallelism.gradient_as_bucket_view:
+    if part == "communication_buffers" and strategy_of(job) is DDP and not job.parallelism.gradient_as_bucket_view:
         return "parallelism.gradient_as_bucket_view, which saves a copy of the gradients"
     return fewer
 

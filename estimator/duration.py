@@ -13,6 +13,7 @@ from estimator.job import Job
 from estimator.job import Serving as Asked
 from estimator.job.training import Bucket
 from estimator.parallel.ranks import alike
+from estimator.parallel.strategies import NONE
 from estimator.parallel.topology import Topology
 from estimator.playing import Play, play, speed
 from estimator.serving.throughput import throughput
@@ -65,7 +66,7 @@ def _writing(job: Job, spec: ModelSpec, card: Capacity) -> Serving | None:
         concurrency=training.micro_batch_size * training.gradient_accumulation_steps,
     )
     alone = job.model_copy(update={"task": "serve", "serving": serving})
-    return served(alone, spec, Topology(1, 1, 1, "none"), card)
+    return served(alone, spec, Topology(1, 1, 1, NONE), card)
 
 
 def _of_llamacpp(job: Job, spec: ModelSpec, place: Topology, card: Accelerator, played: Play) -> Time | None:

@@ -10,6 +10,7 @@ from estimator.hardware.capacity import Capacity
 from estimator.job import Job, Serving, Training
 from estimator.job.adapter import Bottleneck, PromptLearning
 from estimator.job.objective import Objective
+from estimator.parallel.strategies import ZERO1
 from estimator.parallel.topology import Topology
 from estimator.quantization.formats import FORMATS
 from estimator.serving.plan import CHUNK, compute_type
@@ -80,28 +81,8 @@ def _of_training(job: Job, place: Topology) -> list[str]:
             *said,
             "gradients and float32 copies of weights as Megatron-Core 0.16 keeps them, modules as transformers runs them",
         ]
-    return said + {
-        "fsdp1": [
-            f"each layer is a flat parameter over {place.data} GPUs (use_orig_params); gradients are reduced in every micro-step",
-            *_beside_flat(job.training),
-        ],
-        "fsdp2": [
-            f"{_groups(job.training)} of fully_shard over {place.data // (job.parallelism.replicas or 1)} GPUs; gradients are "
-            + ("reduced in every micro-step" if job.parallelism.gradient_sync else "whole until the last micro-step")
-        ],
-        "ddp": [f"each of {place.data} GPUs holds the whole model, and gradient buckets as large as its gradients"],
-        "none": [],
-    }.get(
-        place.strategy,
-        [f"DeepSpeed 0.19 with its defaults over {place.data} GPUs; float32 master weights", *_of_plus_plus(job)],
-    )
-
-
-def _of_plus_plus(job: Job) -> list[str]:
-    """What ZeRO++ does not do, though it was asked for."""
-    if job.parallelism.zero_quantized_gradients and job.hardware.nodes == 1:
-        return ["gradients are reduced as they are: DeepSpeed quantizes them between nodes only, and there is one"]
-    return []
+    beside = _beside_flat(job.training) if place.strategy.flattens else []
+    return [*said, *place.strategy.says(job, place.data), *beside]
 
 
 def _of_megatron(job: Job, place: Topology) -> list[str]:
@@ -109,7 +90,7 @@ def _of_megatron(job: Job, place: Topology) -> list[str]:
         "Megatron-Core 0.15 on Transformer Engine 2.11: fused norms, rotary embedding and SwiGLU, gradients added to one buffer",
         "weights and gradients begin on the GPU; rows of the vocabulary are padded to 128 per tensor-parallel rank",
     ]
-    if place.strategy == "zero1":
+    if place.strategy is ZERO1:
         said.append(f"its distributed optimizer: float32 weights and states in {place.data * place.context} parts")
     if job.training.mtp_num_layers:
         said.append("layers that predict further tokens are on the last stage; parameters are counted without them")
@@ -205,12 +186,6 @@ _SEQUENCES = {
     "padding": "sequences are padded: shorter ones are as long as the longest, and a mask says where they end",
     "packed": "documents are packed in one full sequence, and a mask keeps them apart",
 }
-
-
-def _groups(training: Training) -> str:
-    if training.implementation == "torchtitan":
-        return "the embedding, each layer, and the last norm with the output layer are groups"
-    return "each layer is a group"
 
 
 def _labels(training: Training) -> str:

@@ -7,8 +7,8 @@ from typing import Any
 from estimator.families import heads
 from estimator.job import Host, Job, Parallelism, Training
 from estimator.job.adapter import PrefixTuning, PromptLearning
-from estimator.job.hardware import GATHERED
 from estimator.job.optimizer import IMPLEMENTATIONS, RANKS
+from estimator.parallel.strategies import STRATEGIES, strategy_of
 from estimator.serving.llamacpp import UBATCH
 from estimator.specs.spec import ModelSpec
 
@@ -72,7 +72,7 @@ def settled(job: Job, spec: ModelSpec) -> Job:
         several = job.task == "train" and (parallelism.data or 1) * parallelism.context > 1
         usual = "zero1" if training.implementation == "megatron" else "fsdp2"
         parallelism = parallelism.model_copy(update={"strategy": usual if several else "none"})
-    if parallelism.strategy == "hsdp" and parallelism.replicas is None and job.hardware.nodes > 1:
+    if STRATEGIES[parallelism.strategy or "none"].replicated and parallelism.replicas is None and job.hardware.nodes > 1:
         parallelism = parallelism.model_copy(update={"replicas": job.hardware.nodes})
     splits = training.implementation == "megatron" or parallelism.tensor > 1
     if parallelism.sequence is None and splits and job.task == "train":
@@ -86,7 +86,7 @@ def _host(job: Job) -> Host:
     `accelerate launch` turns on for FSDP); quantized weights go to their GPU. Megatron's and torchtitan's are made there, and
     saved in parts."""
     in_parts = job.training.implementation in ("megatron", "torchtitan")
-    sharded = job.parallelism.strategy in GATHERED
+    sharded = strategy_of(job).gathers
     loading = "device" if job.training.quantization or in_parts else "first" if sharded else "each"
     save = "adapter" if job.training.adapter else "sharded" if in_parts else "model"
     return job.host.model_copy(update={"loading": job.host.loading or loading, "save": job.host.save or save})

@@ -14,6 +14,7 @@ from estimator.estimation import _run
 from estimator.job import read_job
 from estimator.megatron.linear import ColumnLinear, RowLinear, Split
 from estimator.parallel.ranks import traffic
+from estimator.parallel.strategies import ZERO1
 from estimator.parallel.topology import Topology
 from estimator.tape.checkpoint import checkpoint
 from estimator.tape.collectives import Group
@@ -383,4 +384,4 @@ def test_a_ring_takes_keys_of_another_size_than_values() -> None:
 
 
 def test_the_place_of_experts() -> None:
-    assert Topology(16, 4, 2, "zero1", context=2, expert=4, expert_tensor=2).expert_data == 2
+    assert Topology(16, 4, 2, ZERO1, context=2, expert=4, expert_tensor=2).expert_data == 2

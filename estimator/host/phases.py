@@ -11,7 +11,7 @@ from estimator.families.build import Builder
 from estimator.host.contents import Content, contents
 from estimator.host.states import states_bytes
 from estimator.job import Job
-from estimator.job.hardware import GATHERED
+from estimator.parallel.strategies import ZERO3, strategy_of
 from estimator.playing import Play
 from estimator.tape.host import pinned_bytes
 from estimator.tape.offload import host_bytes
@@ -61,7 +61,7 @@ def phases(job: Job, play: Play, kept: Offloaded, process: int, worker: int) -> 
     train["activations"] = train.get("activations", 0) + ranks * host_bytes(play.build.tape)
     found = {"load": load, "train": train}
     if host.save != "none":  # fsdp2's pinned gradients are freed by then, but torch keeps the blocks
-        held = kept.peak_bytes if job.parallelism.strategy in ("fsdp2", "hsdp") else kept.resident_bytes
+        held = kept.peak_bytes if strategy_of(job).dtensors else kept.resident_bytes
         found["save"] = {**running, "offloaded": ranks * held, "saved": _gathered(job, play.build, model, adapter)}
     if host.merge:
         widest = max(t.numel for t in model.tensors if len(t.shape) > 1)
@@ -99,13 +99,13 @@ def _gathered(job: Job, build: Builder, model: Content, adapter: Content) -> int
     torch/distributed/checkpoint/state_dict.py), as is the optimizer, except zero3's. fsdp1's adapter is picked from the whole
     (`get_peft_model_state_dict`). Parts are saved tensor by tensor (torch.save, torch.distributed.checkpoint).
     """
-    strategy = job.parallelism.strategy
+    strategy = strategy_of(job)
     ranks = max(1, job.parallelism.data or 1) * job.parallelism.tensor
     if job.host.save == "adapter":
-        return adapter.nbytes + (model.nbytes if strategy == "fsdp1" else 0)
+        return adapter.nbytes + (model.nbytes if strategy.flattens else 0)
     if job.host.save == "sharded":
         return job.hardware.gpus * max(t.nbytes for t in model.tensors) // ranks
-    if strategy in GATHERED or job.parallelism.tensor > 1:
-        optimizer = states_bytes(job, build) if job.host.save == "checkpoint" and strategy != "zero3" else 0
+    if strategy.gathers or job.parallelism.tensor > 1:
+        optimizer = states_bytes(job, build) if job.host.save == "checkpoint" and strategy is not ZERO3 else 0
         return model.nbytes + optimizer
     return model.largest_file_bytes

@@ -10,6 +10,7 @@ from estimator.families.build import Builder
 from estimator.families.parameter import Parameter
 from estimator.host.weights import saved_dtype
 from estimator.job import Job
+from estimator.parallel.strategies import strategy_of
 from estimator.tape.tape import Storage
 from estimator.tape.tensor import Tensor
 from estimator.training.optimizers import optimizer
@@ -21,7 +22,7 @@ def kept(job: Job, build: Builder) -> Iterator[tuple[Parameter, list[int]]]:
     """Of each parameter the bytes of its optimizer's tensors, of one layer: its states, and the float32 copy that DeepSpeed and
     Megatron keep; none of what is frozen. Counts of steps are left out."""
     names = (frozenset(f"{name}.weight" for name in names) for names in (build.linears, build.embeddings))
-    found, strategy = optimizer(job.training, *names), job.parallelism.strategy or "none"
+    found, strategy = optimizer(job.training, *names), strategy_of(job)
     precision = recipe(job.training.precision, strategy, job.training.implementation)
     copies = parts(precision, strategy)["master_weights"] if precision else None
     for p in build.parameters:

@@ -13,8 +13,6 @@ from estimator.units import GB, parse_bytes
 Kind = Literal["on-demand", "spot", "reserved-1y", "reserved-3y", "marketplace"]
 """How an instance is paid for."""
 Currency = Annotated[str, Field(pattern=r"^[A-Z]{3}$", description="three letters, as ISO 4217 has them: USD, EUR")]
-GATHERED = ("fsdp1", "fsdp2", "hsdp", "zero3")
-"""Strategies under which no rank has all weights."""
 
 
 class Rent(Part):

@@ -10,6 +10,7 @@ from estimator.megatron.execution import CORE_ATTENTION, LAYER_NORM, MOE_ACTIVAT
 from estimator.megatron.losses import LOSSES
 from estimator.parallel.pipeline import TWO, check_pipeline
 from estimator.parallel.schedules import SPLIT
+from estimator.parallel.strategies import DDP, NONE, ZERO1
 from estimator.parallel.topology import Topology
 from estimator.specs.spec import ModelSpec
 from estimator.tape.gpu import Gpu
@@ -75,7 +76,7 @@ def check(job: Job, spec: ModelSpec, topology: Topology, gpu: Gpu) -> None:
         raise NotModelled("Megatron-Core's optimizers are adamw, adam and sgd", "training.optimizer")
     if training.loss not in LOSSES:
         raise NotModelled("write eager, or fused for Transformer Engine's kernel", "training.loss")
-    if topology.strategy not in ("none", "ddp", "zero1"):
+    if topology.strategy not in (NONE, DDP, ZERO1):
         raise NotModelled(
             f"Megatron-Core has ddp, and zero1 for its distributed optimizer, not {topology.strategy}", "parallelism.strategy"
         )
@@ -191,7 +192,7 @@ def _check_fp8(job: Job, asked: Fp8, topology: Topology, gpu: Gpu) -> None:
         )
     if asked.amax_history_len > 1 and asked.recipe != "delayed":
         raise InvalidJob("only delayed scaling remembers maxima: leave it out", "training.fp8.amax_history_len")
-    if asked.param_gather and topology.strategy != "zero1":
+    if asked.param_gather and topology.strategy is not ZERO1:
         raise InvalidJob(
             "weights in fp8 alone need the distributed optimizer: write strategy: zero1", "training.fp8.param_gather"
         )

@@ -24,6 +24,7 @@ from estimator.megatron.step import train
 from estimator.parallel.megatron import MainParameters
 from estimator.parallel.pipeline import pipeline_of
 from estimator.parallel.schedules import FORWARD, INPUT, SPLIT, Action, Pipeline, waiting
+from estimator.parallel.strategies import ZERO1
 from estimator.parallel.topology import Topology
 from estimator.specs.spec import ModelSpec
 from estimator.tape.collectives import Group
@@ -57,7 +58,7 @@ def trace_megatron(
         tape,
         precision.summed,
         lambda name: experts if ".experts." in name else data,
-        topology.strategy == "zero1",
+        topology.strategy is ZERO1,
         Group("pipeline", 2 if pipeline.schedule == "dualpipe" else 1),
     )
     build = Builder(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 
 from estimator.job import Job
+from estimator.parallel.strategies import ZERO1
 from estimator.parallel.topology import Topology
 from estimator.runtime.nccl import Communicator
 from estimator.specs.spec import DecoderSpec, ModelSpec
@@ -30,7 +31,7 @@ def communicators(tape: Tape, job: Job, spec: ModelSpec, place: Topology) -> lis
         found["tensor", place.tensor].add("all_reduce")
     if job.task == "train" and job.training.implementation == "megatron":
         model = place.tensor * place.pipeline
-        if (norm := place.gpus if place.strategy == "zero1" else model) > 1:
+        if (norm := place.gpus if place.strategy is ZERO1 else model) > 1:
             found["gradient_norm", norm].add(SMALL)
         if place.pipeline > 1 and isinstance(spec, DecoderSpec) and spec.tie_word_embeddings:
             found["embedding", 2].add("all_reduce")

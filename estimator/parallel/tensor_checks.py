@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from estimator.errors import InvalidJob, NotModelled
 from estimator.job import Job
+from estimator.parallel.strategies import strategy_of
 from estimator.specs.spec import DecoderSpec, ModelSpec
 from estimator.training.usual import PLAIN, refuse_unusual
 
@@ -23,7 +24,7 @@ def check_tensor(job: Job, spec: ModelSpec) -> None:
             f"{', '.join(KINDS)} are",
             "parallelism.tensor",
         )
-    if (spread.data or 1) > 1 and spread.strategy not in ("fsdp2", "hsdp"):
+    if (spread.data or 1) > 1 and "tensor_parallelism" not in strategy_of(job).models:
         raise NotModelled(
             "data parallelism beside tensor parallelism is modelled as fsdp2 and hsdp, or with implementation: megatron",
             "parallelism.strategy",

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from estimator.errors import InvalidJob, NotModelled
 from estimator.job import Job
+from estimator.parallel.strategies import FSDP2, STRATEGIES, Strategy, strategy_of
 from estimator.parallel.tensor_checks import check_tensor
 from estimator.parallel.zeropp import check_plus_plus
 from estimator.specs.spec import DecoderSpec, ModelSpec
@@ -34,7 +35,7 @@ class Topology:
     gpus: int
     data: int
     tensor: int
-    strategy: str
+    strategy: Strategy
     pipeline: int = 1
     context: int = 1
     expert: int = 1
@@ -53,16 +54,16 @@ def topology(job: Job, spec: ModelSpec) -> Topology:
     megatron = job.task == "train" and job.training.implementation == "megatron"
     if not megatron:
         _refuse(job, spec)
-    data, strategy = asked.data or 1, asked.strategy or "none"
+    data, strategy = asked.data or 1, strategy_of(job)
     degrees = {"data": data, "tensor": asked.tensor, "pipeline": asked.pipeline, "context": asked.context}
     if math.prod(degrees.values()) != gpus:
         said = " x ".join(f"{name} {degree}" for name, degree in degrees.items() if name in ("data", "tensor") or degree > 1)
         raise InvalidJob(f"{said} are {math.prod(degrees.values())} GPUs, but the hardware has {gpus}", "parallelism")
     _check_replicas(job, data, strategy)
-    if strategy == "none" and data > 1 and job.task == "train":
-        known = "ddp or zero1" if megatron else "ddp, zero1, zero2, zero3, fsdp1, fsdp2 or hsdp"
+    if strategy.alone and data > 1 and job.task == "train":
+        known = "ddp or zero1" if megatron else _either(*(name for name, one in STRATEGIES.items() if not one.alone))
         raise InvalidJob(f"{data} data-parallel GPUs need a strategy: {known}", "parallelism.strategy")
-    strategy = "fsdp2" if strategy == "hsdp" else strategy  # of which it is one, with replicas
+    strategy = FSDP2 if strategy.replicated else strategy  # of which it is one, with replicas
     inner = asked.expert_tensor or asked.tensor
     if (ranks := data * asked.context * asked.tensor) % (asked.expert * inner):
         raise InvalidJob(
@@ -72,20 +73,25 @@ def topology(job: Job, spec: ModelSpec) -> Topology:
     return Topology(gpus, data, asked.tensor, strategy, asked.pipeline, asked.context, asked.expert, inner)
 
 
-def _check_replicas(job: Job, data: int, strategy: str) -> None:
+def _either(*names: str) -> str:
+    *others, last = names
+    return f"{', '.join(others)} or {last}"
+
+
+def _check_replicas(job: Job, data: int, strategy: Strategy) -> None:
     """Of hsdp, of what only torch's newer sharding has, and of ZeRO++."""
     replicas = job.parallelism.replicas
-    if strategy == "hsdp" and (replicas is None or replicas < 2 or data % replicas or data == replicas):
+    if strategy.replicated and (replicas is None or replicas < 2 or data % replicas or data == replicas):
         raise InvalidJob(
             f"{data} data-parallel GPUs are not {replicas or 1} groups that hold the same, of several each; write a number that "
             "divides them, or fsdp2, or ddp",
             "parallelism.replicas",
         )
-    if strategy != "hsdp" and replicas is not None:
+    if not strategy.replicated and replicas is not None:
         raise InvalidJob("only hsdp has replicas: leave it out", "parallelism.replicas")
-    if strategy not in ("fsdp2", "hsdp") and not job.parallelism.gradient_sync:
+    if not strategy.dtensors and not job.parallelism.gradient_sync:
         raise InvalidJob("only fsdp2 and hsdp can do without: leave it out", "parallelism.gradient_sync")
-    check_plus_plus(job, data)
+    check_plus_plus(job, data, strategy.stage)
 
 
 def _refuse(job: Job, spec: ModelSpec) -> None:

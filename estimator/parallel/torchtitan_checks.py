@@ -5,6 +5,7 @@ from __future__ import annotations
 from estimator.errors import InvalidJob, NotModelled
 from estimator.families.llama import LlamaSpec
 from estimator.job import Job
+from estimator.parallel.strategies import DDP, FSDP2, NONE
 from estimator.parallel.tensor_checks import check_sizes
 from estimator.parallel.topology import Topology
 from estimator.specs.spec import ModelSpec
@@ -67,11 +68,11 @@ def _check_training(job: Job) -> None:
 
 def _check_parallelism(job: Job, spec: ModelSpec, place: Topology) -> None:
     asked = job.parallelism
-    if place.strategy == "ddp":
+    if place.strategy is DDP:
         raise NotModelled("torchtitan's ddp is not modelled: write fsdp2 or hsdp", "parallelism.strategy")
-    if place.strategy not in ("none", "fsdp2"):
+    if place.strategy not in (NONE, FSDP2):
         raise InvalidJob(f"torchtitan has fsdp2 and hsdp, not {place.strategy}", "parallelism.strategy")
-    if place.strategy == "fsdp2" and place.data == 1:
+    if place.strategy is FSDP2 and place.data == 1:
         raise InvalidJob("torchtitan shards nothing on one GPU: write none", "parallelism.strategy")
     if asked.tensor > 1:
         _check_tensor(job, spec, place)
@@ -84,7 +85,7 @@ def _check_tensor(job: Job, spec: ModelSpec, place: Topology) -> None:
     check_sizes(job, spec)
     if job.parallelism.sequence is False:
         raise InvalidJob("torchtitan's tensor-parallel ranks share tokens, too: leave it out", "parallelism.sequence")
-    if place.strategy == "none" and job.training.precision == "bf16-mixed":
+    if place.strategy is NONE and job.training.precision == "bf16-mixed":
         raise InvalidJob(
             "torchtitan computes in float32 where it spreads a model and shards nothing: write 32-true, or bf16-true",
             "training.precision",

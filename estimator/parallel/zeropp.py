@@ -66,13 +66,13 @@ def plus_plus(job: Job) -> ZeroPlusPlus:
     return ZeroPlusPlus(asked.zero_hpz_partition_size or 1, asked.zero_quantized_weights, quantized, nodes)
 
 
-def check_plus_plus(job: Job, data: int) -> None:
-    """Raise `InvalidJob` for what DeepSpeed does not do with so many data-parallel ranks, and `NotModelled`."""
+def check_plus_plus(job: Job, data: int, stage: int) -> None:
+    """Raise `InvalidJob` for what this stage of DeepSpeed does not do with so many data-parallel ranks, and `NotModelled`."""
     asked = job.parallelism
     given = [name for name, usual in FIELDS.items() if getattr(asked, name) != usual]
     if not given:
         return
-    if asked.strategy != "zero3":
+    if stage != 3:
         raise InvalidJob("only zero3 has it: leave it out", f"parallelism.{given[0]}")
     if data % (group := asked.zero_hpz_partition_size or 1):
         raise InvalidJob(

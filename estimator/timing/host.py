@@ -8,6 +8,7 @@ from pathlib import Path
 from estimator.facts import measured
 from estimator.hardware.accelerator import Accelerator
 from estimator.job import Job
+from estimator.parallel.strategies import strategy_of
 from estimator.parallel.zero3_offload import OffloadedZero3, files
 from estimator.playing import Play
 from estimator.tape.kernels import exchanges
@@ -18,7 +19,6 @@ from estimator.units import GB
 
 FILE = Path(__file__).parent / "host.yaml"
 COPIES, ON_HOST = "copies (host)", "optimizer (host)"
-FULLY_SHARDED = ("fsdp2", "hsdp")
 
 Three = tuple[float, float, float]
 """Seconds at least, expected and at most."""
@@ -54,7 +54,7 @@ def read_from_nvme(job: Job, play: Play, phase: str) -> Three:
 def on_host(job: Job) -> bool:
     """Whether the optimizer works there."""
     offload = job.offload
-    return offload.optimizer != "none" or (job.parallelism.strategy in FULLY_SHARDED and offload.parameters == "cpu")
+    return offload.optimizer != "none" or (strategy_of(job).dtensors and offload.parameters == "cpu")
 
 
 def optimizer_seconds(job: Job, play: Play) -> Three:
@@ -62,7 +62,7 @@ def optimizer_seconds(job: Job, play: Play) -> Three:
     parameters written."""
     build, host = play.build, play.build.tape.host
     assert host is not None
-    by = "deepspeed" if (job.parallelism.strategy or "").startswith("zero") else "torch"
+    by = "deepspeed" if strategy_of(job).stage else "torch"
     facts, gpus = measured(FILE), job.hardware.gpus
     states, parameters = files(build.sharding) if isinstance(build.sharding, OffloadedZero3) else (0, 0)
     # of what is in `states` half are Adam's own, which are read and written in buffers as they would be in memory

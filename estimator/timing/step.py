@@ -34,15 +34,6 @@ from estimator.timing.times import Done, answered
 FILE = Path(__file__).parent / "efficiency.yaml"
 OPTIMIZER, BUBBLE = "optimizer", "pipeline bubble"
 RECEIVE = "receive"
-BESIDE = {
-    "ddp": frozenset({"data"}),
-    "fsdp1": frozenset({"data"}),
-    "fsdp2": frozenset({"data", "replicas"}),
-    "zero3": frozenset({"data"}),
-}
-"""Strategies that exchange beside kernels, by default: torch's, and of DeepSpeed's stages the third (`overlap_comm`)."""
-
-
 Cases = tuple[Case, Case, Case]
 """Low, expected and high."""
 
@@ -80,7 +71,7 @@ class Stage:
 def stage(job: Job, play: Play, clock: Timer, wires: Wires) -> Stage:
     """What a played rank takes."""
     tape, strategy = play.build.tape, wires.place.strategy
-    hidden = frozenset() if job.training.implementation == "megatron" else BESIDE.get(strategy, frozenset())
+    hidden = frozenset() if job.training.implementation == "megatron" else strategy.overlapped
     forward, backward = (
         phase(tape, clock, wires, hidden, name).fetching(read_from_nvme(job, play, name)) for name in ("forward", "backward")
     )

@@ -14,6 +14,7 @@ from estimator.errors import InvalidJob, NotModelled
 from estimator.families.build import Builder
 from estimator.job import Training
 from estimator.job.adapter import ALL_LINEAR, OnWeights
+from estimator.parallel.strategies import Feature, Strategy
 from estimator.specs.spec import ModelSpec
 from estimator.training.adalora import AdaLora
 from estimator.training.dora import Dora
@@ -41,13 +42,18 @@ SHARED = {"vera": ("none",), "adalora": ("none", "ddp"), "oft": ("none", "fsdp2"
 OFT and BOFT are buffers, which DDP sends around; and AdaLoRA's loss reads parameters that FSDP2 has scattered again."""
 
 
-def adapter(asked: OnWeights, training: Training, spec: ModelSpec, strategy: str) -> Method:
+def adapter(asked: OnWeights, training: Training, spec: ModelSpec, strategy: Strategy) -> Method:
     """The method that a job trains with. Raises `InvalidJob` for what PEFT refuses, `NotModelled` for what is not known."""
-    if strategy not in SHARED.get(asked.type, ("none", "ddp", "fsdp2")) and asked.type != "lora":
+    if strategy.name not in SHARED.get(asked.type, ("none", "ddp", "fsdp2")) and asked.type != "lora":
         raise NotModelled(f"{asked.type} under {strategy} is not modelled yet; lora is", "parallelism.strategy")
-    unknown = ("bias", "layers", "modules_to_save") if strategy.startswith("zero") else ("bias", "modules_to_save")
+    needs: dict[str, Feature] = {
+        "bias": "trained_biases_and_copies",
+        "layers": "trained_layers_by_number",
+        "modules_to_save": "trained_biases_and_copies",
+    }
+    unknown = [key for key, feature in needs.items() if feature not in strategy.models]
     more = [key for key in unknown if getattr(asked, key, None) not in (None, "none", [])]
-    if (strategy.startswith("zero") or strategy == "fsdp1") and more:
+    if more:
         raise NotModelled(f"lora's {' and '.join(more)} under {strategy} are not modelled yet", "parallelism.strategy")
     _check_init(asked, training.quantization)
     joined = FUSED.get(spec.model_type, {}) if training.transformers_release == "5" else {}
@@ -63,7 +69,7 @@ def adapter(asked: OnWeights, training: Training, spec: ModelSpec, strategy: str
         what = "fast-kernels" if fused else f"the parameters that hold {', '.join(layers)}"
         where = "training.implementation" if fused else TARGETS
         raise InvalidJob(f"{asked.type} has no form for {what}: write lora, or other", where)
-    if layers and strategy == "fsdp1":
+    if layers and strategy.flattens:
         raise NotModelled(f"lora on the parameters that hold {', '.join(layers)} under fsdp1 is not modelled yet", TARGETS)
     if asked.type == "lora":
         if layers and asked.dropout:
@@ -153,7 +159,7 @@ def check_gathered(training: Training, gathered: DType | None) -> None:
         )
 
 
-def check_applied(asked: OnWeights, build: Builder, spec: ModelSpec, strategy: str) -> None:
+def check_applied(asked: OnWeights, build: Builder, spec: ModelSpec, strategy: Strategy) -> None:
     """Raise `InvalidJob` where an adapter found nothing, `NotModelled` where PEFT would find more than the tape has."""
     layers: list[int] | None = getattr(asked, "layers", None)
     deepest = max(build.stacks, default=0)
@@ -172,7 +178,7 @@ def check_applied(asked: OnWeights, build: Builder, spec: ModelSpec, strategy: s
     for name in (*build.saved, *build.adapted) if both else ():
         if name in build.embeddings:  # whose modules PEFT changes in one of the two places only
             raise NotModelled(f"adapters on {name}, which encoder and decoder share, are not modelled yet", TARGETS)
-    if (strategy.startswith("zero") or strategy == "fsdp1") and any(name in build.embeddings for name in build.adapted):
+    if "adapters_on_embeddings" not in strategy.models and any(name in build.embeddings for name in build.adapted):
         raise NotModelled(f"lora on embeddings under {strategy} is not modelled yet", TARGETS)
     above = {part for name in build.linears for part in name.split(".")[:-1]}
     for target in asked.targets if isinstance(asked.targets, list) else ():

@@ -17,6 +17,7 @@ from estimator.families.changes import Quantization
 from estimator.families.modules import Module
 from estimator.job import Training
 from estimator.job.adapter import ALL_LINEAR
+from estimator.parallel.strategies import Strategy
 from estimator.quantization.formats import FORMATS, check_group, parts
 from estimator.specs.spec import ModelSpec
 from estimator.tape.awq import matmul_awq, matmul_eetq
@@ -80,7 +81,7 @@ class _Linear:
         return to(self.multiply(to(x, dtypes.float16), self.weight, self.bias), x.dtype)
 
 
-def in_float16(training: Training, spec: ModelSpec, strategy: str) -> Quantization:
+def in_float16(training: Training, spec: ModelSpec, strategy: Strategy) -> Quantization:
     """A job's linear layers in AWQ's or EETQ's format. Raises for what cannot be trained beside them, or is not modelled."""
     name = training.quantization or ""
     awq = name.startswith("awq")
@@ -101,7 +102,7 @@ def in_float16(training: Training, spec: ModelSpec, strategy: str) -> Quantizati
     ):
         if given:
             raise NotModelled(f"{where}: {getattr(training, where)} beside {name} is not modelled yet", f"training.{where}")
-    if strategy != "none":
+    if not strategy.alone:
         raise NotModelled(f"{name} under {strategy} is not modelled yet; write nf4, or train on one GPU", FIELD)
     if getattr(training.adapter, "targets", None) == ALL_LINEAR:
         raise InvalidJob(

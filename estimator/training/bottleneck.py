@@ -16,6 +16,7 @@ from estimator.errors import InvalidJob, NotModelled
 from estimator.families.build import Builder
 from estimator.families.modules import ACTIVATIONS, Join, LayerNorm, Linear, Module, Residual
 from estimator.job import Training
+from estimator.parallel.strategies import Strategy
 from estimator.specs.spec import ModelSpec
 from estimator.tape.pointwise import add, dropout, mul, mul_scalar, silu, tanh
 from estimator.tape.tensor import Tensor
@@ -30,13 +31,13 @@ NON_LINEARITIES: dict[str, Module] = {**ACTIVATIONS, "swish": silu, "tanh": tanh
 WHERE = "training.adapter"
 
 
-def bottleneck(asked: job.Bottleneck, training: Training, spec: ModelSpec, strategy: str, dtype: DType) -> Bottleneck:
+def bottleneck(asked: job.Bottleneck, training: Training, spec: ModelSpec, strategy: Strategy, dtype: DType) -> Bottleneck:
     """The method that a job trains with. Raises `InvalidJob` for what cannot be, `NotModelled` for what is not known."""
     if spec.model_type not in MODELLED:
         raise NotModelled(
             f"bottleneck adapters in {spec.model_type} are not modelled yet; in {', '.join(MODELLED)} they are", WHERE
         )
-    if strategy != "none":
+    if not strategy.alone:
         raise NotModelled(
             f"bottleneck adapters under {strategy} are not modelled yet; on one GPU they are", "parallelism.strategy"
         )

@@ -18,6 +18,7 @@ from estimator.families.heads import Batch, Model
 from estimator.families.held import widened
 from estimator.job import Job, Lora
 from estimator.job.evaluation import Evaluation
+from estimator.parallel.strategies import strategy_of
 from estimator.tape.autocast import autocast
 from estimator.tape.tape import Tape
 from estimator.tape.tensor import Tensor, empty
@@ -32,8 +33,8 @@ def evaluation(job: Job, build: Builder, model: Model, writer: Writer | None, ca
     training, asked = job.training, job.training.evaluation
     if asked is None:
         return None
-    strategy = job.parallelism.strategy
-    if strategy not in ("none", "ddp"):
+    strategy = strategy_of(job)
+    if "evaluation" not in strategy.models:
         raise NotModelled(f"evaluation under {strategy} is not modelled yet; one GPU and ddp are", "training.evaluation")
     if training.objective:
         raise NotModelled(f"evaluation of {training.objective.type} is not modelled yet", "training.evaluation")

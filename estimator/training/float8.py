@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from estimator.errors import InvalidJob, NotModelled
 from estimator.job import Job
+from estimator.parallel.strategies import strategy_of
 from estimator.specs.spec import ModelSpec
 from estimator.tape.float8 import ALIGNMENT
 from estimator.tape.gpu import Gpu
@@ -18,7 +19,7 @@ WHERE = "training.float8"
 
 def check_float8(job: Job, spec: ModelSpec, gpu: Gpu) -> None:
     """Raise `InvalidJob` or `NotModelled` for a settled training job whose products in fp8 do not fit the rest of it."""
-    training, strategy = job.training, job.parallelism.strategy
+    training, strategy = job.training, strategy_of(job)
     if training.float8 is None:
         return
     if not gpu.at_least(ADA):
@@ -40,7 +41,7 @@ def check_float8(job: Job, spec: ModelSpec, gpu: Gpu) -> None:
         (training.adapter, "an adapter", "training.adapter"),
         (training.objective, "an objective", "training.objective"),
         (training.precision not in (*TRUE, *MIXED), training.precision, "training.precision"),
-        (strategy not in ("none", "ddp", "fsdp2"), f"{strategy}: one GPU, ddp and fsdp2 are", "parallelism.strategy"),
+        ("float8" not in strategy.models, f"{strategy}: one GPU, ddp and fsdp2 are", "parallelism.strategy"),
         (any(place != "none" for _, place in job.offload), "offloading", "offload"),
     ):
         if unknown:

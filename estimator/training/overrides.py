@@ -13,12 +13,13 @@ from estimator import dtypes
 from estimator.dtypes import BY_NAME, DType
 from estimator.errors import InvalidJob
 from estimator.job import Dtypes
+from estimator.parallel.strategies import Strategy
 from estimator.training.recipes import Recipe
 
 
-def parts(recipe: Recipe, strategy: str) -> dict[str, DType | None]:
+def parts(recipe: Recipe, strategy: Strategy) -> dict[str, DType | None]:
     """The types of what is kept for each trained parameter; None where there is no such thing."""
-    copied = recipe.summed is not None or (strategy.startswith("zero") and recipe.weights is not dtypes.float32)
+    copied = recipe.summed is not None or (strategy.stage > 0 and recipe.weights is not dtypes.float32)
     return {
         "weights": recipe.weights,
         "gradients": recipe.summed or recipe.reduced or recipe.weights,
@@ -27,13 +28,13 @@ def parts(recipe: Recipe, strategy: str) -> dict[str, DType | None]:
     }
 
 
-def overridden(recipe: Recipe, asked: Dtypes | None, precision: str, strategy: str) -> Recipe:
+def overridden(recipe: Recipe, asked: Dtypes | None, precision: str, strategy: Strategy) -> Recipe:
     """The recipe with the parts that were asked for. Raises `InvalidJob` for what no framework has."""
     if asked is None:
         return recipe
     wanted = {name: BY_NAME[value] for name, value in asked if value is not None}
     changed = recipe
-    if recipe.gathered and strategy in ("fsdp1", "fsdp2"):
+    if recipe.gathered and strategy.mixed == "policy":
         changed = replace(recipe, weights=wanted.get("weights", recipe.weights), reduced=wanted.get("gradients", recipe.reduced))
     elif recipe.summed and wanted.get("gradients") in (dtypes.float32, recipe.weights):
         changed = replace(recipe, summed=wanted["gradients"])

@@ -13,6 +13,7 @@ from estimator.families import parameters
 from estimator.families.build import Builder
 from estimator.job import Job, Training
 from estimator.job.trainable import Trainable, numbers
+from estimator.parallel.strategies import strategy_of
 from estimator.specs.spec import ModelSpec
 from estimator.tape.tape import Slot
 from estimator.training import badam
@@ -108,17 +109,17 @@ def _alike(spec: ModelSpec) -> bool:
 
 def refuse(job: Job) -> None:
     """Raise for what goes not together with training a part."""
-    training, strategy = job.training, job.parallelism.strategy or "none"
+    training, strategy = job.training, strategy_of(job)
     if training.trainable == "all":
         return
     if training.adapter:
         raise InvalidJob("an adapter freezes the model's own parameters: leave trainable out, or the adapter", WHERE)
     asked = training.trainable
-    if isinstance(asked, Trainable) and (asked.lisa or asked.badam) and strategy != "none":
+    if isinstance(asked, Trainable) and (asked.lisa or asked.badam) and not strategy.alone:
         raise NotModelled(f"layers that are trained in turn are not modelled under {strategy} yet", WHERE)
     if isinstance(asked, Trainable) and asked.badam:
         badam.refuse(job)
-    if strategy.startswith("zero"):
+    if "partly_trained" not in strategy.models:
         raise NotModelled(f"training a part of the model is not modelled under {strategy} yet; fsdp2 and ddp are", WHERE)
     if training.implementation != "transformers":
         raise NotModelled(f"frozen parts are not modelled with {training.implementation} yet; transformers is", WHERE)

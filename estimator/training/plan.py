@@ -19,6 +19,8 @@ from estimator.job import Bottleneck, Job, Training
 from estimator.job.adapter import PrefixTuning, PromptLearning
 from estimator.megatron.checks import check as check_megatron
 from estimator.megatron.plan import trace_megatron
+from estimator.parallel.offloading import offloads
+from estimator.parallel.strategies import Feature
 from estimator.parallel.topology import Topology
 from estimator.parallel.torchtitan import TorchtitanFsdp2
 from estimator.parallel.torchtitan_checks import check_torchtitan
@@ -41,7 +43,6 @@ from estimator.training.objectives import objective
 from estimator.training.objectives.dropout import without_dropout
 from estimator.training.objectives.ppo import Ppo
 from estimator.training.objectives.refusals import refuse
-from estimator.training.offload import offloads
 from estimator.training.optimizers import Optimizer, optimizer
 from estimator.training.optimizers.base import alike
 from estimator.training.overrides import overridden
@@ -57,12 +58,12 @@ from estimator.training.spreading import clipping_of, sharding_of, shards
 from estimator.training.step import Step, train
 from estimator.training.stored import quantization
 
-PLAIN = {
-    "reentrant_checkpointing": ("none", "ddp", "fsdp1"),
-    "gradient_clipping": ("none", "ddp", "fsdp1", "fsdp2"),
-    "zero_grad_to_none": ("none", "ddp"),
-}
-"""Under which strategies what is not modelled everywhere is."""
+AROUND_A_STEP: tuple[tuple[str, bool, Feature], ...] = (
+    ("reentrant_checkpointing", True, "reentrant_checkpointing"),
+    ("gradient_clipping", True, "gradient_clipping"),
+    ("zero_grad_to_none", False, "kept_gradients"),
+)
+"""Settings of what happens around a step, the value that asks for something, and what that is."""
 
 
 def trace_training(job: Job, spec: ModelSpec, topology: Topology, gpu: Gpu = AMPERE, unrolled: bool = False) -> Builder:
@@ -108,7 +109,7 @@ def trace_training(job: Job, spec: ModelSpec, topology: Topology, gpu: Gpu = AMP
         shows_states=training.objective is not None and training.objective.type == "ppo",
         unrolled=unrolled,
     )
-    if topology.strategy == "fsdp1":
+    if topology.strategy.flattens:
         check_gathered(training, precision.gathered)
     assert training.head is not None
     model = _torchtitan(job, spec, build) if training.implementation == "torchtitan" else build_model(spec, build, training.head)
@@ -154,7 +155,7 @@ def trace_training(job: Job, spec: ModelSpec, topology: Topology, gpu: Gpu = AMP
         between=between,
         after=after,
     )
-    train(build, model, _optimizer(job, precision, build), step)
+    train(build, model, _optimizer(job, topology, precision, build), step)
     return build
 
 
@@ -170,7 +171,7 @@ def _recomputed(job: Job, spec: ModelSpec, topology: Topology) -> Checkpointing:
             "leave it out",
             "training.reentrant_checkpointing",
         )
-    if recomputed.segment and topology.strategy in ("fsdp1", "fsdp2"):
+    if recomputed.segment and "checkpoints_of_segments" not in topology.strategy.models:
         raise NotModelled(
             f"segments of several layers are not modelled under {topology.strategy} yet; use full or {{every: k}}",
             "training.activation_checkpointing",
@@ -180,8 +181,8 @@ def _recomputed(job: Job, spec: ModelSpec, topology: Topology) -> Checkpointing:
 
 def _check_step(training: Training, topology: Topology, precision: Recipe) -> None:
     """Raise `NotModelled` for what happens around a step under some strategies and precisions only."""
-    for name, value in (("reentrant_checkpointing", True), ("gradient_clipping", True), ("zero_grad_to_none", False)):
-        if getattr(training, name) == value and topology.strategy not in PLAIN[name]:
+    for name, value, feature in AROUND_A_STEP:
+        if getattr(training, name) == value and feature not in topology.strategy.models:
             raise NotModelled(f"{name}: {str(value).lower()} is not modelled under {topology.strategy} yet", f"training.{name}")
         if getattr(training, name) == value and precision.summed and name != "reentrant_checkpointing":
             raise NotModelled(f"{name}: {str(value).lower()} is not modelled with {training.precision} yet", f"training.{name}")
@@ -207,7 +208,7 @@ def _caches(
 
 def precision_of(job: Job, topology: Topology) -> Recipe:
     """The recipe that the job's precision names; `NotModelled` if there is none for its strategy."""
-    alone = topology.tensor > 1 and topology.strategy == "none"  # where torchtitan has neither a policy nor autocast
+    alone = topology.tensor > 1 and topology.strategy.alone  # where torchtitan has neither a policy nor autocast
     implementation = "transformers" if alone else job.training.implementation
     found = recipe(job.training.precision, topology.strategy, implementation)
     if found is None:
@@ -236,11 +237,11 @@ def _adapter(training: Training, spec: ModelSpec, topology: Topology, precision:
     return adapter(training.adapter, training, spec, topology.strategy) if training.adapter else None
 
 
-def _optimizer(job: Job, precision: Recipe, build: Builder) -> Optimizer:
+def _optimizer(job: Job, topology: Topology, precision: Recipe, build: Builder) -> Optimizer:
     """The optimizer of a job. DeepSpeed's on the host counts its steps in Python; on NVMe, its states are in files."""
     training = job.training
     weights = (frozenset(f"{name}.weight" for name in names) for names in (build.linears, build.embeddings))
-    if (job.parallelism.strategy or "").startswith("zero") and offloads(job):
+    if topology.strategy.stage and offloads(job):
         found = optimizer(training.model_copy(update={"optimizer_implementation": "foreach"}), *weights)
         return replace(found, kept=alike(0)) if job.offload.optimizer == "nvme" else found
     found = optimizer(training, *weights)

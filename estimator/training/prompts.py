@@ -17,6 +17,7 @@ from estimator.families.held import Held
 from estimator.families.modules import Embedding, Linear, Module
 from estimator.job.adapter import PrefixTuning, PromptLearning, PTuning
 from estimator.job.training import Training
+from estimator.parallel.strategies import Strategy
 from estimator.specs.spec import DecoderSpec, ModelSpec
 from estimator.tape.loss import embedding
 from estimator.tape.pointwise import relu, to
@@ -44,9 +45,9 @@ def frozen(asked: PromptLearning) -> Frozen:
     return Frozen(Targets(names=()), BY_NAME[asked.dtype], None, "none")
 
 
-def refuse(asked: PromptLearning, training: Training, spec: ModelSpec, strategy: str) -> None:
+def refuse(asked: PromptLearning, training: Training, spec: ModelSpec, strategy: Strategy) -> None:
     """Raise for what goes not together with trained prompts, or is not modelled."""
-    if strategy.startswith("zero") or strategy == "fsdp1":
+    if "prompts" not in strategy.models:
         raise NotModelled(f"{asked.type} is not modelled under {strategy} yet; fsdp2 and ddp are", WHERE)
     if training.head != "causal-lm":
         raise NotModelled(f"{asked.type} is modelled for the head causal-lm only yet", WHERE)

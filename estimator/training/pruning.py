@@ -14,6 +14,7 @@ from estimator.families.build import Builder
 from estimator.families.modules import Conv1D, Linear, Module
 from estimator.job import Job, Training
 from estimator.job.adapter import ALL_LINEAR
+from estimator.parallel.strategies import strategy_of
 from estimator.tape.pointwise import mul
 from estimator.tape.tape import PARAMETER
 from estimator.tape.tensor import Tensor, empty
@@ -63,14 +64,14 @@ def masks(training: Training) -> Callable[[Builder, str, Module], Module]:
 
 def refuse(job: Job) -> None:
     """Raise for what goes not together with masks."""
-    training, strategy = job.training, job.parallelism.strategy or "none"
+    training, strategy = job.training, strategy_of(job)
     if training.pruning is None:
         return
     if training.adapter or training.quantization:
         raise NotModelled("masks beside an adapter or quantized weights are not modelled yet", WHERE)
     if training.objective:
         raise NotModelled(f"masks beside {training.objective.type} are not modelled yet", WHERE)
-    if strategy != "none":
+    if not strategy.alone:
         raise NotModelled(f"masks are not modelled under {strategy} yet; they are on one GPU", WHERE)
     if training.implementation != "transformers":
         raise NotModelled(f"masks are not modelled with {training.implementation} yet; transformers is", WHERE)

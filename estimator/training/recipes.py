@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from estimator import dtypes
 from estimator.dtypes import DType
+from estimator.parallel.strategies import Strategy
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +47,7 @@ MEGATRON = {
 """Megatron's modes: bf16 weights ask for float32 gradients (`accumulate_allreduce_grads_in_fp32`), float16 ones do not."""
 
 
-def recipe(precision: str, strategy: str, implementation: str = "transformers") -> Recipe | None:
+def recipe(precision: str, strategy: Strategy, implementation: str = "transformers") -> Recipe | None:
     """What a precision means under a data-parallel strategy; None where this version has no model of it.
 
     `bf16-mixed` is autocast over float32 weights; under FSDP it is the policy that gathers bf16 and reduces float32;
@@ -57,20 +58,20 @@ def recipe(precision: str, strategy: str, implementation: str = "transformers") 
     """
     if implementation == "torchtitan" and precision == "bf16-true":
         half = dtypes.bfloat16
-        return Recipe(half, autocast=half) if strategy == "none" else Recipe(half, gathered=half, reduced=dtypes.float32)
-    zero = strategy.startswith("zero")
+        return Recipe(half, autocast=half) if strategy.alone else Recipe(half, gathered=half, reduced=dtypes.float32)
+    zero = strategy.mixed == "deepspeed"
     if precision in TRUE:
         return TRUE[precision] if not zero or precision == "32-true" else None
     if precision in DEEPSPEED:
         return Recipe(DEEPSPEED[precision]) if zero else None
     if precision in MEGATRON:
-        return MEGATRON[precision] if strategy in ("none", "ddp", "zero1") else None
+        return MEGATRON[precision] if "megatron_precisions" in strategy.models else None
     if precision not in MIXED:
         return None
     half = MIXED[precision]
     if zero:
         return Recipe(half)
     scaled = half is dtypes.float16
-    if strategy.startswith("fsdp"):
+    if strategy.mixed == "policy":
         return Recipe(dtypes.float32, gathered=half, reduced=dtypes.float32, scaled=scaled)
     return Recipe(dtypes.float32, autocast=half, scaled=scaled)

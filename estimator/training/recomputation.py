@@ -9,6 +9,7 @@ from dataclasses import replace
 from estimator.errors import InvalidJob, NotModelled
 from estimator.families.layers import FULL, Checkpointing
 from estimator.job import CheckpointForm, Job, Training
+from estimator.parallel.strategies import NONE, Strategy
 from estimator.parallel.topology import Topology
 from estimator.tape.selective import TORCHTITAN_02
 
@@ -25,7 +26,7 @@ BY_POSITION = ("t5", "mt5", "deberta-v2")
 with re-entrance saves."""
 
 
-def checkpointing(training: Training, layers: int, strategy: str = "none") -> Checkpointing:
+def checkpointing(training: Training, layers: int, strategy: Strategy = NONE) -> Checkpointing:
     """What a model of so many layers recomputes: `sqrt` is as many segments as the root of their number."""
     asked, reentrant = training.activation_checkpointing, training.reentrant_checkpointing
     if asked == "none":
@@ -90,7 +91,7 @@ def offloading(recomputed: Checkpointing, job: Job, place: Topology, model_type:
         raise NotModelled(
             f"offloading the inputs of {model_type}'s layers, of which several are given by position, is not modelled yet", where
         )
-    if place.strategy not in ("none", "ddp"):
+    if "offloaded_activations" not in place.strategy.models:
         raise NotModelled(f"activations are not offloaded under {place.strategy} yet", where)
     if job.training.quantization or job.training.implementation != "transformers":
         raise NotModelled("offloading the activations of quantized or fused layers is not modelled yet", where)
@@ -108,7 +109,7 @@ def _at_most(layers: int, asked: int, what: str) -> None:
         raise InvalidJob(f"{many} are more than the model's {layers}{' layers' if what == 'segments' else ''}", f"{FIELD}.{what}")
 
 
-def _refuse_beside(training: Training, strategy: str) -> None:
+def _refuse_beside(training: Training, strategy: Strategy) -> None:
     """What parts of a layer are not recomputed beside."""
     if training.reentrant_checkpointing:
         raise InvalidJob(
@@ -116,7 +117,7 @@ def _refuse_beside(training: Training, strategy: str) -> None:
         )
     if training.quantization or training.implementation != "transformers":
         raise NotModelled("recomputing parts of quantized or fused layers is not modelled yet; use full or {layers: m}", FIELD)
-    if strategy in ("zero3", "fsdp1"):
+    if "checkpoints_of_parts" not in strategy.models:
         raise NotModelled(f"recomputing parts of layers is not modelled under {strategy} yet; use full or {{layers: m}}", FIELD)
 
 

@@ -6,6 +6,7 @@ from estimator.errors import InvalidJob, NotModelled
 from estimator.families.changes import Quantization
 from estimator.job import Training
 from estimator.job.adapter import ALL_LINEAR
+from estimator.parallel.strategies import Strategy
 from estimator.specs.spec import ModelSpec
 from estimator.tape.gpu import Gpu
 from estimator.training.awq import in_float16
@@ -14,7 +15,7 @@ from estimator.training.quantization import FIELD, IN_FLOAT16, OTHER_PRODUCTS, B
 from estimator.training.recipes import Recipe
 
 
-def quantization(training: Training, spec: ModelSpec, strategy: str, gpu: Gpu, precision: Recipe) -> Quantization | None:
+def quantization(training: Training, spec: ModelSpec, strategy: Strategy, gpu: Gpu, precision: Recipe) -> Quantization | None:
     """The layers of a job's quantized weights; None where there are none. Raises `InvalidJob` and `NotModelled`."""
     if training.quantization is None:
         return None
@@ -42,18 +43,18 @@ def quantization(training: Training, spec: ModelSpec, strategy: str, gpu: Gpu, p
             "PEFT's all-linear finds none of HQQ's layers, which are no torch.nn.Linear: name them, such as [q_proj, v_proj]",
             "training.adapter.targets",
         )
-    if strategy == "fsdp1":
+    if strategy.flattens:
         _flattened(found, precision)
     return found
 
 
-def _in_one_type(training: Training, strategy: str) -> None:
+def _in_one_type(training: Training, strategy: Strategy) -> None:
     """What is modelled beside bf16 alone, and whole on every GPU."""
     if training.precision != "bf16-true" or training.autocast:
         raise NotModelled(
             f"{training.quantization} beside float32, or autocast, is not modelled yet; write precision bf16-true", FIELD
         )
-    if strategy not in ("none", "ddp"):
+    if "quantized_whole" not in strategy.models:
         raise NotModelled(f"{training.quantization} under {strategy} is not modelled yet; write nf4, or ddp", FIELD)
 
 

@@ -12,11 +12,11 @@ from estimator.estimation import estimate
 from estimator.hardware.capability import gpu
 from estimator.hardware.capacity import capacity
 from estimator.job import Bottleneck, Job, Training
+from estimator.parallel.offloading import offloads
 from estimator.parallel.topology import topology
 from estimator.specs.resolve import resolve
 from estimator.specs.spec import ModelSpec
 from estimator.tape.tape import Tape
-from estimator.training.offload import offloads
 from estimator.training.plan import trace_training
 from estimator.verify.step import Log, fake_step
 

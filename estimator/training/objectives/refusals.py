@@ -5,6 +5,7 @@ from __future__ import annotations
 from estimator.errors import InvalidJob, NotModelled
 from estimator.families import heads
 from estimator.job import Job, Lora
+from estimator.parallel.strategies import strategy_of
 from estimator.specs.huggingface import from_mapping
 from estimator.specs.spec import ModelSpec
 
@@ -18,13 +19,13 @@ def refuse(job: Job, spec: ModelSpec) -> None:
         if training.labels == 1:
             raise NotModelled("one label is a regression, whose loss is not modelled yet; two or more are", "training.labels")
         return
-    name, strategy = asked.type, job.parallelism.strategy
+    name, strategy = asked.type, strategy_of(job)
     _check_beside(job, name)
     if name == "ppo":
         _check_ppo(job, spec)
     elif asked.reward is not None:
         raise InvalidJob("ppo, and no other objective, learns from a reward model: leave it out", f"{WHERE}.reward")
-    if strategy not in ("none", "ddp"):
+    if "objectives" not in strategy.models:
         raise NotModelled(f"{name} under {strategy} is not modelled yet; one GPU and ddp are", WHERE)
     head = "sequence-classification" if name == "reward" else "causal-lm"
     if training.head != head:
@@ -81,7 +82,7 @@ def _check_ppo(job: Job, spec: ModelSpec) -> None:
     training, asked = job.training, job.training.objective
     assert asked is not None
     rows = training.micro_batch_size * training.gradient_accumulation_steps
-    if job.parallelism.strategy != "none":
+    if not strategy_of(job).alone:
         raise NotModelled("ppo on several GPUs is not modelled yet; one is", WHERE)
     if spec.model_type not in PPO_FAMILIES:
         raise NotModelled(f"ppo of {spec.model_type} models is not modelled yet; {', '.join(PPO_FAMILIES)} are", WHERE)

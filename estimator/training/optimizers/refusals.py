@@ -5,15 +5,11 @@ from __future__ import annotations
 from estimator.errors import InvalidJob, NotModelled
 from estimator.job import Job, Training
 from estimator.job.optimizer import IMPLEMENTATIONS, RANKS, STATES, Implementation
+from estimator.parallel.strategies import Strategy, strategy_of
 from estimator.training.optimizers.blocks import WITHOUT_BF16
 
 MATRICES = ("muon", "galore-adamw", "apollo", "apollo-mini", "shampoo", "soap")
 """Optimizers that treat a matrix as one, and the layers' matrices apart from the rest."""
-DEEPSPEED = ("adamw", "adam", "sgd", "sgd-momentum")
-"""What is modelled on DeepSpeed's flat float32 partitions."""
-SHARDED = ("adamw", "adam", "sgd", "sgd-momentum", "adagrad", "adadelta", "adamax", "nadam", "radam", "rmsprop")
-"""What torch steps on fully_shard's parts of parameters element by element."""
-
 TORCH = ("foreach", "fused", "forloop")
 """torch's own implementations."""
 
@@ -43,9 +39,10 @@ def check_optimizer(job: Job) -> None:
     if training.precision.startswith("megatron") and name not in ("adamw", "adam", "sgd", "sgd-momentum"):
         raise NotModelled(f"{name} with {training.precision} is not modelled yet; write adamw or sgd", "training.optimizer")
     _check_states(training, by)
-    _check_strategy(job)
+    strategy = strategy_of(job)
+    _check_strategy(training, strategy)
     if training.optimizer_in_backward:
-        _check_in_backward(training, job.parallelism.strategy or "none")
+        _check_in_backward(training, strategy)
 
 
 def _check_states(training: Training, by: Implementation) -> None:
@@ -61,27 +58,19 @@ def _check_states(training: Training, by: Implementation) -> None:
         )
 
 
-def _check_strategy(job: Job) -> None:
-    name, by, strategy = job.training.optimizer, job.training.optimizer_implementation, job.parallelism.strategy or "none"
-    if strategy.startswith("zero") and (name not in DEEPSPEED or by not in TORCH):
-        raise NotModelled(f"{name} ({by}) under {strategy} is not modelled yet; use adamw, or fsdp2", "training.optimizer")
-    if strategy == "fsdp1" and (name not in SHARDED or by not in TORCH):
-        raise NotModelled(f"{name} ({by}) under fsdp1 is not modelled yet; use adamw", "training.optimizer")
-    if strategy not in ("fsdp2", "hsdp"):
+def _check_strategy(training: Training, strategy: Strategy) -> None:
+    name, by, known = training.optimizer, training.optimizer_implementation, strategy.optimizers
+    if known is None or by in known.beside_torch:
         return
-    if name.startswith("sgd") and by == "fused":
+    if name.startswith("sgd") and by == "fused" and not known.fused_sgd:
         raise InvalidJob(
-            "torch has no fused SGD for parameters that fsdp2 shards; write foreach", "training.optimizer_implementation"
+            f"torch has no fused SGD for parameters that {strategy} shards; write foreach", "training.optimizer_implementation"
         )
-    if by == "torchao":
-        return
-    if name not in SHARDED or by not in TORCH:
-        raise NotModelled(
-            f"{name} ({by}) under fsdp2 is not modelled yet; use adamw, or adamw-8bit of torchao", "training.optimizer"
-        )
+    if name not in known.names or by not in TORCH:
+        raise NotModelled(f"{name} ({by}) under {strategy} is not modelled yet; {known.instead}", "training.optimizer")
 
 
-def _check_in_backward(training: Training, strategy: str) -> None:
+def _check_in_backward(training: Training, strategy: Strategy) -> None:
     where = "training.optimizer_in_backward"
     if training.gradient_accumulation_steps > 1:
         raise InvalidJob("a step within backward leaves no gradients to accumulate: write gradient_accumulation_steps: 1", where)
@@ -91,5 +80,5 @@ def _check_in_backward(training: Training, strategy: str) -> None:
         raise InvalidJob("a step within backward frees each gradient: leave zero_grad_to_none out", where)
     if training.precision == "16-mixed" or training.precision.startswith("megatron"):
         raise InvalidJob(f"{training.precision} steps once all gradients are there: write bf16-mixed, or bf16-true", where)
-    if strategy != "none":
+    if not strategy.alone:
         raise NotModelled(f"a step within backward is not modelled under {strategy} yet; use strategy none", where)
