@@ -12,6 +12,7 @@ from estimator.advice import advice
 from estimator.answer import DEFAULT, Answer, Course, Host, KvCache, Memory, Parameters, Rank, Serving, Time, Versions
 from estimator.attribution import Attribution
 from estimator.course import Done, Hours, assumed, course
+from estimator.defaults import Reasons, defaults_used, with_defaults
 from estimator.duration import duration, served
 from estimator.errors import InvalidJob, NotModelled
 from estimator.families import parameters
@@ -19,7 +20,7 @@ from estimator.families.build import Builder
 from estimator.hardware.capability import gpu, links
 from estimator.hardware.capacity import Capacity, capacity
 from estimator.host.memory import check_host, disk_bytes, host_memory
-from estimator.job import Job, defaults_used, read_job
+from estimator.job import Job, read_job
 from estimator.notes import assumptions, not_modelled, warnings, what_stays
 from estimator.parallel.communicators import communicators
 from estimator.parallel.ranks import described, ranks, traffic
@@ -34,7 +35,6 @@ from estimator.runtime.overheads import Overhead, facts, overhead, workspace
 from estimator.runtime.reserved import Reserved
 from estimator.serving.llamacpp import Stored, of_file, placed
 from estimator.serving.plan import kv_cache
-from estimator.settle import settled
 from estimator.specs.resolve import OF_THE_JOB, Model, resolve
 from estimator.specs.spec import DecoderSpec, ModelSpec
 from estimator.specs.teacher import with_teacher
@@ -99,7 +99,7 @@ def _overflows(run: _Run) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """A job as it was given and as it was settled, on its model and its hardware, played."""
+    """A job as it was given and with its defaults, on its model and its hardware, played."""
 
     given: Job
     job: Job
@@ -114,12 +114,14 @@ class _Run:
     """The stages of a pipeline that were compared."""
     tensors: tuple[Stored, ...] | None
     """Those of a GGUF file that llama.cpp serves."""
+    reasons: Reasons
+    """Why defaults have the values that rules gave them."""
 
 
 def _run(job: Job | Mapping[str, Any] | str | Path, allow_files: bool, every_rank: bool = False) -> _Run:
     given = read_job(job)
     model = resolve(given.model, allow_files)
-    job = settled(with_teacher(given, allow_files), model.spec)
+    job, reasons = with_defaults(with_teacher(given, allow_files), model.spec)
     _refuse_unmodelled(job, model.spec)
     check_host(job)
     _check_lengths(job, model)
@@ -138,11 +140,11 @@ def _run(job: Job | Mapping[str, Any] | str | Path, allow_files: bool, every_ran
     beside = overhead(card.compute_capability, groups, links(card, job.hardware.gpus), job.task == "train")
     beside = with_engine(beside, worst, model.spec, card, played.phases)
     each_rank = [described(each, model.spec, rank, one) for each, rank, one in plays if each is worst and rank.pipeline > 1]
-    return _Run(given, worst, model, place, card, played, beside, chosen, each_rank, tensors)
+    return _Run(given, worst, model, place, card, played, beside, chosen, each_rank, tensors, reasons)
 
 
 class Judged(NamedTuple):
-    """What a settled job takes, and whether it fits."""
+    """What a job with its defaults takes, and whether it fits."""
 
     job: Job
     memory: Memory
@@ -197,7 +199,7 @@ def _answer(run: _Run, today: date) -> Answer:
             *assumptions(job, place, card),
             *(assumed(job) if whole is not None and whole.hours is not None else ()),
             *cost.assumptions,
-            *(DEFAULT + used for used in defaults_used(run.given, job)),
+            *(DEFAULT + used for used in defaults_used(run.given, job, run.reasons)),
         ],
         warnings=[*warnings(job, model.spec, place, card, build.tape), *what_stays(job, memory), *cost.warnings],
         suggestions=[*verdict.suggestions, *(advice(job, memory) if verdict.fits is False and not verdict.host else ())],

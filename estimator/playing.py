@@ -61,7 +61,7 @@ class _Question:
 
 
 def play(job: Job, spec: ModelSpec, place: Topology, gpu: Gpu, tensors: tuple[Stored, ...] | None = None) -> Play:
-    """Play a settled job; `tensors`: those of a GGUF file that llama.cpp serves.
+    """Play a job with its defaults; `tensors`: those of a GGUF file that llama.cpp serves.
 
     Raises `InvalidJob` and `NotModelled` for what the model or the framework does not have.
     """
@@ -77,7 +77,7 @@ def play(job: Job, spec: ModelSpec, place: Topology, gpu: Gpu, tensors: tuple[St
 
 
 def speed(job: Job, spec: DecoderSpec, place: Topology, gpu: Gpu) -> Tape:
-    """The kernels of a settled job that serves: a prompt and a decoding step."""
+    """The kernels of a job with its defaults that serves: a prompt and a decoding step."""
     known = _tapes(_question(job, spec, place))
     found = next((one for one in known if gpu.alike(one.gpu)), None)
     if found is None:

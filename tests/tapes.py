@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from estimator import Job
+from estimator.defaults import with_defaults
 from estimator.families import layers
 from estimator.parallel.topology import topology
-from estimator.settle import settled
 from estimator.specs.resolve import resolve
 from estimator.tape.peak import Place, crest, tensors
 from estimator.tape.replay import Replay, replay
@@ -21,7 +21,7 @@ def played(job: dict[str, Any], unrolled: bool = False) -> tuple[Tape, Replay]:
     """The tape of a job and what it says."""
     read = Job.model_validate(job)
     spec = resolve(read.model).spec
-    read = settled(read, spec)
+    read = with_defaults(read, spec)[0]
     tape = trace_training(read, spec, topology(read, spec), unrolled=unrolled).tape
     return tape, replay(tape)
 

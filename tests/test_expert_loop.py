@@ -11,11 +11,11 @@ from torch import nn
 from torch.nn import functional as F
 
 from estimator import Job, dtypes
+from estimator.defaults import with_defaults
 from estimator.families.build import Builder
 from estimator.families.expert_loop import ExpertLoop
 from estimator.families.mixtral import MixtralSpec
 from estimator.parallel.topology import topology
-from estimator.settle import settled
 from estimator.specs.resolve import resolve
 from estimator.tape.autograd import run_backward
 from estimator.tape.replay import replay
@@ -134,6 +134,6 @@ def test_what_shares_a_slot_is_what_would_be_played(model_type: str, checkpointi
     }
     job = Job.model_validate({"model": {"model_type": model_type, **sizes}, "training": training})
     spec = resolve(job.model).spec
-    job = settled(job, spec)
+    job = with_defaults(job, spec)[0]
     folded, long = (replay(trace_training(job, spec, topology(job, spec), unrolled=unrolled).tape) for unrolled in (False, True))
     assert folded.phases == long.phases

@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 from estimator import Answer, Job, estimate
+from estimator.defaults import with_defaults
 from estimator.families import count
 from estimator.parallel.topology import topology
-from estimator.settle import settled
 from estimator.specs.resolve import resolve
 from estimator.training.plan import trace_training
 from tests.jobs import cases, counts, job_of
@@ -150,7 +150,7 @@ def test_shards_sum_to_the_whole_and_padding(ranks: int) -> None:
     """The first rank's shards, as often as there are ranks, are the parameters, and rows that FSDP2 fills up."""
     job = Job.model_validate(uneven(ranks, {"strategy": "fsdp2"}, "32-true"))
     spec = resolve(job.model).spec
-    job = settled(job, spec)
+    job = with_defaults(job, spec)[0]
     parameters = trace_training(job, spec, topology(job, spec)).parameters
     held = sum(p.times * p.local.numel for p in parameters)
     padding = sum(p.total // p.tensor.shape[0] * (-p.tensor.shape[0] % ranks) for p in parameters)

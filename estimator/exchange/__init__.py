@@ -6,11 +6,11 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from estimator.defaults import with_defaults
 from estimator.errors import InvalidJob
 from estimator.exchange import accelerate, deepspeed, megatron, torchtitan
 from estimator.exchange.found import Found
 from estimator.job import Job, read_job
-from estimator.settle import settled
 from estimator.specs.resolve import resolve
 
 WRITE: dict[str, Callable[[Job], str]] = {
@@ -34,7 +34,7 @@ def written(job: Job | Mapping[str, Any] | str | Path, to: str, allow_files: boo
     """
     known(to)
     job = read_job(job)
-    return WRITE[to](settled(job, resolve(job.model, allow_files).spec))
+    return WRITE[to](with_defaults(job, resolve(job.model, allow_files).spec)[0])
 
 
 def read(text: str, given: str) -> Found:

@@ -49,7 +49,7 @@ SILENT_FSDP = frozenset(
 
 
 def write(job: Job) -> str:
-    """The file, for a settled job."""
+    """The file, for a job with its defaults."""
     parallelism, hardware = job.parallelism, job.hardware
     strategy = parallelism.strategy or "none"
     if parallelism.tensor * parallelism.pipeline * parallelism.context > 1:

@@ -42,7 +42,7 @@ SILENT = frozenset(
 
 
 def write(job: Job) -> str:
-    """The file, for a settled job."""
+    """The file, for a job with its defaults."""
     return json.dumps(settings(job), indent=2) + "\n"
 
 

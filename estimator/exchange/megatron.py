@@ -63,7 +63,7 @@ MATTERS = (
 
 
 def write(job: Job) -> str:
-    """The arguments, one to a line, for a settled job."""
+    """The arguments, one to a line, for a job with its defaults."""
     parallelism, training = job.parallelism, job.training
     strategy = parallelism.strategy or "none"
     if strategy not in ("none", "ddp", "zero1"):

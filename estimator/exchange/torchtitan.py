@@ -34,7 +34,7 @@ SILENT = frozenset({"job", "profiling", "metrics", "model", "optimizer", "lr_sch
 
 
 def write(job: Job) -> str:
-    """The file, for a settled job."""
+    """The file, for a job with its defaults."""
     parallelism, training = job.parallelism, job.training
     strategy, data = parallelism.strategy or "none", parallelism.data or 1
     if strategy not in ("none", "ddp", "fsdp2", "hsdp"):

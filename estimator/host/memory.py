@@ -30,7 +30,7 @@ def facts() -> dict[str, MeasuredFact]:
 
 
 def check_host(job: Job) -> None:
-    """Raise `InvalidJob` for what does not fit together, and `NotModelled`. Of a settled job."""
+    """Raise `InvalidJob` for what does not fit together, and `NotModelled`. Of a job with its defaults."""
     host, training = job.host, job.training
     if job.task == "serve":
         if host != Asked():

@@ -5,11 +5,11 @@ Every field has a default that a practitioner would call sane, and every default
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, Field
+from pydantic import Field
 
 from estimator.errors import InvalidJob
 from estimator.job.adapter import AdaLora, Adapter, Boft, Bottleneck, Dora, Ia3, LoHa, LoKr, Lora, Oft, Vera
@@ -42,7 +42,6 @@ __all__ = [
     "Serving",
     "Training",
     "Vera",
-    "defaults_used",
     "job_from_text",
     "read_job",
 ]
@@ -82,21 +81,3 @@ def job_from_text(text: str, where: str) -> Job:
     if not isinstance(content, Mapping):
         raise InvalidJob("holds no mapping; a job begins with 'model:'", where)
     return validated(Job, dict(content), where)
-
-
-def defaults_used(given: Job, settled: Job) -> list[str]:
-    """'training.optimizer = adamw' for every field that was not given, with the value that it got.
-
-    Those of the other task are left out.
-    """
-    other = ("serving.",) if settled.task == "train" else ("training.", "host.")
-    return [used for used in _defaults(given, settled, "") if not used.startswith(other)]
-
-
-def _defaults(given: BaseModel, settled: BaseModel, prefix: str) -> Iterator[str]:
-    for name in type(given).model_fields:
-        before, value = getattr(given, name), getattr(settled, name)
-        if isinstance(before, BaseModel):
-            yield from _defaults(before, value, f"{prefix}{name}.")
-        elif name not in given.model_fields_set and value is not None:
-            yield f"{prefix}{name} = {str(value).lower() if isinstance(value, bool) else value}"

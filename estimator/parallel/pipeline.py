@@ -14,7 +14,7 @@ MOST = 2**10
 
 
 def pipeline_of(job: Job) -> Pipeline:
-    """The pipeline of a settled job. Of a single rank two micro-batches stand for any number."""
+    """The pipeline of a job with its defaults. Of a single rank two micro-batches stand for any number."""
     asked, count = job.parallelism, job.training.gradient_accumulation_steps
     schedule, chunks = asked.pipeline_schedule or "1f1b", asked.model_chunks or 1
     if asked.pipeline == 1:

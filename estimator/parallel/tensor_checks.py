@@ -16,7 +16,7 @@ OPTIMIZERS = {"adamw": ("fused", "foreach"), "adam": ("fused", "foreach"), "sgd"
 
 
 def check_tensor(job: Job, spec: ModelSpec) -> None:
-    """Raise `InvalidJob` for what does not divide, and `NotModelled`, of a settled training job without Megatron-Core."""
+    """Raise `InvalidJob` for what does not divide, and `NotModelled`, of a training job without Megatron-Core."""
     training, spread = job.training, job.parallelism
     if spec.model_type not in KINDS or not isinstance(spec, DecoderSpec):
         raise NotModelled(

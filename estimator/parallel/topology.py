@@ -49,7 +49,7 @@ class Topology:
 
 
 def topology(job: Job, spec: ModelSpec) -> Topology:
-    """The topology of a settled job. Raises `InvalidJob` for degrees that do not fit each other, and `NotModelled`."""
+    """The topology of a job with its defaults. Raises `InvalidJob` for degrees that do not fit each other, and `NotModelled`."""
     asked, gpus = job.parallelism, job.hardware.gpus * job.hardware.nodes
     megatron = job.task == "train" and job.training.implementation == "megatron"
     if not megatron:

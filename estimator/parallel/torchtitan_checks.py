@@ -20,7 +20,7 @@ WHERE = "training.activation_checkpointing"
 
 
 def check_torchtitan(job: Job, spec: ModelSpec, place: Topology) -> None:
-    """Raise `InvalidJob` for what torchtitan does not have, and `NotModelled`, of a settled training job."""
+    """Raise `InvalidJob` for what torchtitan does not have, and `NotModelled`, of a training job with its defaults."""
     _check_model(spec)
     _check_training(job)
     _check_parallelism(job, spec, place)

@@ -13,7 +13,7 @@ HOPPER = 9
 
 
 def check_attention(job: Job, spec: ModelSpec, gpu: Gpu) -> None:
-    """Raise `InvalidJob` or `NotModelled` for a way of attention that does not go with the rest of a settled training job."""
+    """Raise `InvalidJob` or `NotModelled` for a way of attention that does not go with the rest of a training job."""
     training = job.training
     asked = training.attention
     if ("flash_attention_2" if asked.startswith("flash") else asked) not in spec.attentions:

@@ -18,7 +18,7 @@ WHERE = "training.float8"
 
 
 def check_float8(job: Job, spec: ModelSpec, gpu: Gpu) -> None:
-    """Raise `InvalidJob` or `NotModelled` for a settled training job whose products in fp8 do not fit the rest of it."""
+    """Raise `InvalidJob` or `NotModelled` for a training job whose products in fp8 do not fit the rest of it."""
     training, strategy = job.training, strategy_of(job)
     if training.float8 is None:
         return

@@ -55,9 +55,9 @@ class Comparison:
 def verify(job: Job | dict[str, object] | str, most: int = 10) -> Comparison:
     """Play a training job on the tape and its real model on fake tensors. `most`: differences to be found."""
     answer = estimate(job)
-    settled = Job.model_validate(answer.job)
-    _refuse_unplayable(settled)
-    spec = resolve(settled.model).spec
+    filled = Job.model_validate(answer.job)
+    _refuse_unplayable(filled)
+    spec = resolve(filled.model).spec
     predicted = {
         "resident": answer.memory.resident_bytes,
         "forward_end": answer.memory.forward_end_bytes,
@@ -66,11 +66,11 @@ def verify(job: Job | dict[str, object] | str, most: int = 10) -> Comparison:
     if answer.host is not None and answer.host.rank_peak_bytes:
         predicted |= {"host_resident": answer.host.rank_resident_bytes, "host": answer.host.rank_peak_bytes}
     logs: dict[str, Log] = {}
-    counted = fake_step(settled, spec, logs)
+    counted = fake_step(filled, spec, logs)
     differences: list[Difference] = []
     if predicted != counted:
-        differences = list(_differences(_unrolled(settled, spec), logs, (predicted["resident"], counted["resident"])))
-    return Comparison(settled, predicted, counted, differences[:most])
+        differences = list(_differences(_unrolled(filled, spec), logs, (predicted["resident"], counted["resident"])))
+    return Comparison(filled, predicted, counted, differences[:most])
 
 
 def _refuse_unplayable(job: Job) -> None:

@@ -13,7 +13,7 @@ WHERE = "training.objective"
 
 
 def refuse(job: Job, spec: ModelSpec) -> None:
-    """Raise `InvalidJob` or `NotModelled` for a settled training job whose objective does not fit the rest of it."""
+    """Raise `InvalidJob` or `NotModelled` for a training job with its defaults whose objective does not fit the rest of it."""
     training, asked = job.training, job.training.objective
     if asked is None:
         if training.labels == 1:

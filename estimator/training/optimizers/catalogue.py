@@ -45,7 +45,7 @@ OTHERS: dict[str, Callable[[frozenset[str], int], Optimizer]] = {
 
 
 def optimizer(training: Training, matrices: frozenset[str], embeddings: frozenset[str]) -> Optimizer:
-    """The optimizer of a settled job. `matrices`, `embeddings`: weights of the layers' linear layers, and of embeddings."""
+    """The optimizer of a job. `matrices`, `embeddings`: weights of the layers' linear layers, and of embeddings."""
     name, by = training.optimizer, training.optimizer_implementation
     assert by is not None
     if by == "bitsandbytes":

@@ -15,7 +15,7 @@ TORCH = ("foreach", "fused", "forloop")
 
 
 def check_optimizer(job: Job) -> None:
-    """Raise `InvalidJob` for an optimizer that cannot be, and `NotModelled` for one that is not known, of a settled job."""
+    """Raise `InvalidJob` for an optimizer that cannot be, and `NotModelled` for one that is not known."""
     training = job.training
     name, by = training.optimizer, training.optimizer_implementation
     known = IMPLEMENTATIONS[name]
