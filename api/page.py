@@ -16,7 +16,7 @@ from markupsafe import Markup
 from api.query import job_fields, job_mapping, job_query
 from estimator import catalogue
 from estimator.answer import DEFAULT, Answer, TimePart
-from estimator.errors import InvalidJob, NotModelled, UnknownName, WillItFitError
+from estimator.errors import InvalidJob, NotModelled, UnknownName, UnsupportedInterpreter, WillItFitError
 from estimator.estimation import estimate
 from estimator.hardware.accelerator import FOLDER
 from estimator.job import Job, Serving, Training
@@ -133,8 +133,9 @@ def render(items: Items) -> tuple[int, str]:
 
 def render_problems() -> str:
     """The page that explains the slugs of errors."""
-    kinds = [(kind.slug, kind.status, kind.exit_code, kind.__doc__) for kind in (InvalidJob, NotModelled, UnknownName)]
-    return _environment().get_template("problems.html").render(kinds=kinds)
+    kinds = (InvalidJob, NotModelled, UnknownName, UnsupportedInterpreter)
+    said = [(kind.slug, kind.status, kind.exit_code, kind.__doc__) for kind in kinds]
+    return _environment().get_template("problems.html").render(kinds=said)
 
 
 def _rows(headline: Fit, asked: dict[str, str]) -> list[dict[str, Any]]:

@@ -14,7 +14,7 @@ from estimator import version
 
 if TYPE_CHECKING:
     from estimator.answer import Answer
-    from estimator.errors import InvalidJob, NotModelled, UnknownName, WillItFitError
+    from estimator.errors import InvalidJob, NotModelled, UnknownName, UnsupportedInterpreter, WillItFitError
     from estimator.estimation import estimate
     from estimator.inspection import inspect_model
     from estimator.job import Job
@@ -31,6 +31,7 @@ _EXPORTS = {
     "Job": "job",
     "NotModelled": "errors",
     "UnknownName": "errors",
+    "UnsupportedInterpreter": "errors",
     "WillItFitError": "errors",
     "architecture_of": "specs.module",
     "count_module": "specs.module",
@@ -46,6 +47,7 @@ __all__ = [
     "Job",
     "NotModelled",
     "UnknownName",
+    "UnsupportedInterpreter",
     "WillItFitError",
     "__version__",
     "architecture_of",

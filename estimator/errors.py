@@ -1,9 +1,10 @@
 """What can go wrong, as exceptions with a stable slug; docs/errors.md has a paragraph for each.
 
 WillItFitError
-├── InvalidJob          a job, option or file that cannot be read as asked      (CLI exit 2, HTTP 422)
-├── NotModelled         a valid request that this version has no model for      (CLI exit 2, HTTP 422)
-└── UnknownName         a model or accelerator that no catalogue has            (CLI exit 3, HTTP 404)
+├── InvalidJob               a job, option or file that cannot be read as asked    (CLI exit 2, HTTP 422)
+├── NotModelled              a valid request that this version has no model for    (CLI exit 2, HTTP 422)
+├── UnknownName              a model or accelerator that no catalogue has          (CLI exit 3, HTTP 404)
+└── UnsupportedInterpreter   a Python on which answers would be wrong              (CLI exit 2, HTTP 501)
 """
 
 from __future__ import annotations
@@ -43,6 +44,13 @@ class UnknownName(WillItFitError):
     slug = "unknown-name"
     exit_code = 3
     status = 404
+
+
+class UnsupportedInterpreter(WillItFitError):
+    """A Python that answers would be wrong on, because its objects do not die with their last reference."""
+
+    slug = "unsupported-interpreter"
+    status = 501
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

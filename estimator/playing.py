@@ -6,9 +6,6 @@ question comes again, of another card.
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
@@ -21,6 +18,7 @@ from estimator.serving.llamacpp import Stored, trace_llamacpp
 from estimator.serving.plan import trace_serving, trace_speed
 from estimator.specs.spec import DecoderSpec, ModelSpec
 from estimator.tape.gpu import Gpu
+from estimator.tape.lifetimes import undisturbed
 from estimator.tape.replay import Replay, replay
 from estimator.tape.tape import Tape
 from estimator.training.plan import trace_training
@@ -68,8 +66,7 @@ def play(job: Job, spec: ModelSpec, place: Topology, gpu: Gpu, tensors: tuple[St
     known = _plays(_question(job, spec, place, tensors, {"tokens", "dataset", "run", "hours", "prompt_length", "output_length"}))
     found = next((one for one in known if gpu.alike(one.build.tape.gpu)), None)
     if found is None:
-        with _uncollected():
-            build = _traced(job, spec, place, replace(gpu, asked={}), tensors)
+        build = undisturbed(lambda: _traced(job, spec, place, replace(gpu, asked={}), tensors))
         phases, beside = replay(build.tape), build.tape.host
         found = Play(build, phases, attribution(build.tape, phases), None if beside is None else replay(beside))
         known.append(found)
@@ -81,8 +78,7 @@ def speed(job: Job, spec: DecoderSpec, place: Topology, gpu: Gpu) -> Tape:
     known = _tapes(_question(job, spec, place))
     found = next((one for one in known if gpu.alike(one.gpu)), None)
     if found is None:
-        with _uncollected():
-            found = trace_speed(job, spec, place, replace(gpu, asked={}))
+        found = undisturbed(lambda: trace_speed(job, spec, place, replace(gpu, asked={})))
         known.append(found)
     return found
 
@@ -106,19 +102,6 @@ def _question(
     part = job.training if job.task == "train" else job.serving
     text = job.task + part.model_dump_json(exclude=ignored)
     return _Question(spec.model_dump_json(), text, job.parallelism, job.offload, place, tensors)
-
-
-@contextmanager
-def _uncollected() -> Iterator[None]:
-    """Without Python's search for cycles, which takes a third of a trace's time and finds none: storages go with their last
-    reference."""
-    before = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if before:
-            gc.enable()
 
 
 def _traced(job: Job, spec: ModelSpec, place: Topology, gpu: Gpu, tensors: tuple[Stored, ...] | None) -> Builder:

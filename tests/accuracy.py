@@ -10,8 +10,8 @@ from statistics import median
 from estimator import Answer, estimate
 from estimator.units import MIB
 from tests.jobs import CASES, cases, counts, job_of
-from tests.judged import records
 from tests.measured import CUBLAS_WORKSPACES, a100_runs, as_measured, fsdp1_runs, megatron_runs, stages
+from tests.records import records
 
 
 @dataclass(frozen=True, slots=True)

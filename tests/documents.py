@@ -9,7 +9,6 @@ import json
 import re
 from collections.abc import Iterator
 from contextlib import chdir, redirect_stdout, suppress
-from datetime import date
 from io import StringIO
 from pathlib import Path
 from unittest import mock
@@ -20,11 +19,9 @@ from estimator.report import answer_text, headline_text
 from estimator.report_hardware import unverified_text
 from estimator.specs.schema import model_schema
 from tests import accuracy, accuracy_plot, efficiency_page, serving_speeds, techniques
-from tests.jobs import cases
+from tests.jobs import TODAY, cases
 
 ROOT = Path(__file__).parent.parent
-TODAY = date(2026, 11, 22)
-"""The day of every answer here: prices get old by it."""
 GENERATED = "<!-- generated: python -m tests.documents -->\n\n"
 MADE = re.compile(r"(?<=<!-- made: )([\w-]+)( -->\n).*?(?=<!-- end -->)", re.DOTALL)
 ASKED = re.compile(r"(?<=```console\n)\$ willitfit ([^\n]*)\n.*?(?=```)", re.DOTALL)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,8 @@ from estimator import Answer, Job
 from estimator.specs.published import published
 
 CASES = Path(__file__).parent / "cases"
+TODAY = date(2026, 11, 22)
+"""The day of every answer that is kept: prices get old by it."""
 COUNTS = ("resident", "forward_end", "forward", "backward", "optimizer_step")
 
 

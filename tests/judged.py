@@ -1,6 +1,6 @@
 """What the judges said of each case: `python -m tests.judged` asks them all anew and writes tests/data/judged.json.
 
-The tests compare every case with its record, and ask about a part anew; the accuracy page is made of the records.
+The tests compare every case with its record (records.py), and ask about a part anew; the accuracy page is made of the records.
 """
 
 from __future__ import annotations
@@ -9,9 +9,8 @@ import json
 import sys
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
-from functools import cache, partial
+from functools import partial
 from multiprocessing import get_context
-from pathlib import Path
 from typing import Any
 
 from estimator import Job, estimate
@@ -20,40 +19,15 @@ from estimator.specs.spec import ModelSpec
 from estimator.verify.step import Counted, fake_step
 from tests.jobs import cases, job_of
 from tests.judge.real import real_step
+from tests.records import FILE, records
 
-FILE = Path(__file__).parent / "data" / "judged.json"
-JUDGES: dict[str, Callable[[Job, ModelSpec], Counted]] = {"fake_steps": fake_step, "real_steps": real_step}
+ASKED: dict[str, Callable[[Job, ModelSpec], Counted]] = {"fake_steps": fake_step, "real_steps": real_step}
 
 
 def counted(judge: str, case: dict[str, Any]) -> Counted:
     """Ask a judge about a case: the bytes that it counts at each moment of a step."""
     job = Job.model_validate(estimate(job_of(case)).job)
-    return JUDGES[judge](job, resolve(job.model).spec)
-
-
-@cache
-def records() -> dict[str, dict[str, Counted]]:
-    """What was said last, by judge and case."""
-    found: dict[str, dict[str, Counted]] = json.loads(FILE.read_text(encoding="utf-8"))
-    return found
-
-
-def of_every_family(judge: str, share: int) -> list[dict[str, Any]]:
-    """The first case of each family, and of the others one in `share`; none that is judged elsewhere (judge/bottleneck.py,
-    judge/torchtitan.py)."""
-    seen, found = set(), []
-    here = [case for case in cases(judge) if not _elsewhere(case.get("training", {}))]
-    for i, case in enumerate(here):
-        family = resolve(job_of(case)["model"]).spec.model_type
-        if family not in seen or i % share == 0:
-            found.append(case)
-        seen.add(family)
-    return found
-
-
-def _elsewhere(training: dict[str, Any]) -> bool:
-    """Whether a case is judged by a library that is not among what the tests need."""
-    return training.get("adapter", {}).get("type") == "bottleneck" or training.get("implementation") == "torchtitan"
+    return ASKED[judge](job, resolve(job.model).spec)
 
 
 def main(parts: list[str]) -> None:
@@ -61,7 +35,7 @@ def main(parts: list[str]) -> None:
     found = records() if FILE.exists() and parts else {}
     lines = []
     with ProcessPoolExecutor(mp_context=get_context("spawn")) as pool:
-        for judge in JUDGES:
+        for judge in ASKED:
             all_of = {case["name"]: case for case in cases(judge)}
             known = {name: said for name, said in found.get(judge, {}).items() if not any(part in name for part in parts)}
             asked = [case for name, case in all_of.items() if name not in known]

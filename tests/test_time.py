@@ -16,7 +16,7 @@ from estimator.tape.kernels import kernels
 from estimator.timing.kernels import Clock
 from estimator.timing.measured import curves
 from tests.jobs import job_of
-from tests.judged import of_every_family
+from tests.records import of_every_family
 from tests.speeds import Speed, a100_speeds, megatron_speeds
 
 LLAMA = "llama-3.1-8b"

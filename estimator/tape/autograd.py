@@ -6,13 +6,13 @@ and lets go of a node's saved tensors as soon as it has run (torch/csrc/autograd
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
+from weakref import ref
 
 from estimator.tape.layout import is_dense
-from estimator.tape.tape import GRADIENT, PARAMETER, TEMPORARY
+from estimator.tape.tape import GRADIENT, PARAMETER, TEMPORARY, Storage
 from estimator.tape.tensor import Tensor, binary, empty, moved, output, unary
 
 Gradient = Tensor | None
@@ -148,7 +148,7 @@ def run_backward(outs: Sequence[Tensor], gradients: Sequence[Tensor]) -> None:
         root.gradients[out.output_nr] = gradient
         roots.append(root)
     nodes, uses = _reachable(roots)
-    sums: dict[Tensor, Gradient] = {}
+    sums: dict[Tensor, Tensor] = {}
     for leaf, gradient in leaves:
         if uses[leaf]:
             _meet(sums, leaf, gradient)
@@ -166,11 +166,13 @@ def run_backward(outs: Sequence[Tensor], gradients: Sequence[Tensor]) -> None:
     tape.grad_enabled = grad_enabled
 
 
-def _run(node: Node, uses: Counter[Tensor], sums: dict[Tensor, Gradient]) -> None:
+def _run(node: Node, uses: Counter[Tensor], sums: dict[Tensor, Tensor]) -> None:
     """Run one node and pass its gradients on: to other nodes, or to leaves, whose gradients wait for all `uses`."""
     incoming = [*(node.gradients or {}).values()]
     node.gradients = None
-    results = node.backward(*incoming, *node.unpack())
+    saved = node.unpack()  # held until backward is over, which not every interpreter does with a call's arguments
+    results = node.backward(*incoming, *saved)
+    del saved
     outgoing: list[Any] = [results] if results is None or isinstance(results, Tensor) else list(results)
     del results
     for i, (shape, dtype) in enumerate(node.metadata):
@@ -191,8 +193,9 @@ def _run(node: Node, uses: Counter[Tensor], sums: dict[Tensor, Gradient]) -> Non
             if gradient is not None:
                 _meet(sums, edge, gradient)
             gradient = None
-            if not uses[edge] and (gradient := sums.pop(edge, None)) is not None:
-                alone = sys.getrefcount(gradient) == 2  # the call itself is one
+            if not uses[edge] and edge in sums:
+                alone = is_alone(sums, edge)
+                gradient = sums.pop(edge)
                 _collect(edge, gradient, alone)
         elif edge is not None and gradient is not None:
             target, number = edge
@@ -205,20 +208,41 @@ def _meet(buffer: dict[Any, Any], key: Any, gradient: Tensor, in_place: bool = T
     """Put a gradient where others may come, or add it to the one that is there, `in_place` if possible."""
     if buffer.get(key) is None:
         buffer[key] = gradient
-    elif in_place and _can_add_in_place(buffer, key):
+    elif in_place and can_add_in_place(buffer, key):
         moved("add_", buffer[key], gradient, buffer[key])
     else:
         buffer[key] = binary("add", buffer[key], gradient)
 
 
-def _can_add_in_place(buffer: dict[Any, Any], key: Any) -> bool:
+def is_alone(sums: dict[Tensor, Tensor], leaf: Tensor) -> bool:
+    """Whether nothing else refers to a leaf's gradient: whether it dies when another tensor on its bytes takes its place."""
+    first = ref(sums[leaf])
+    sums[leaf] = sums[leaf].detach()
+    return first() is None
+
+
+def can_add_in_place(buffer: dict[Any, Any], key: Any) -> bool:
     """Whether the engine adds a second gradient to the first without a new tensor.
 
     It does where nothing but the buffer refers to the first, and nothing but the first to its storage
     (torch/csrc/autograd/input_buffer.cpp, `can_accumulate_inplace`). A view in torch also keeps what it is a view of.
+
+    References are not counted, since interpreters count them differently. The bytes are handed to another storage, which takes
+    the first one's place: if that then dies, nothing else referred to it, and if not it gets them back.
     """
-    alone = sys.getrefcount(buffer[key]) == 2 and sys.getrefcount(buffer[key].storage) == 2  # the call itself is one
-    return alone and not buffer[key].is_view and is_dense(buffer[key].shape, buffer[key].strides)
+    gradient: Tensor = buffer[key]
+    if gradient.is_view or not is_dense(gradient.shape, gradient.strides):
+        return False
+    storage = gradient.storage
+    first, other = ref(storage), Storage(storage.tape, storage.nbytes, "", storage.form, filled=False)
+    storage.hand_over(other)
+    buffer[key] = Tensor(other, gradient.shape, gradient.dtype, gradient.strides)
+    del gradient, storage
+    left = first()
+    if left is not None:
+        other.hand_over(left)
+        buffer[key].storage = left
+    return left is None
 
 
 def _collect(leaf: Tensor, gradient: Tensor, alone: bool) -> None:

@@ -350,7 +350,7 @@ class Tape:
 class Storage:
     """Bytes on the device, from their birth to the last reference."""
 
-    __slots__ = ("form", "index", "nbytes", "tape")
+    __slots__ = ("__weakref__", "form", "index", "nbytes", "tape")
 
     def __init__(self, tape: Tape, nbytes: int, operation: str, form: Form | None = None, filled: bool = True):
         self.tape = tape
@@ -381,6 +381,10 @@ class Storage:
             tape.slots.append(tape.slot)
             tape.forms.append(self.form)
             tape.events.append(index)
+
+    def hand_over(self, other: Storage) -> None:
+        """Give the bytes to another storage that has none; the tape sees nothing of it."""
+        other.index, self.index = self.index, 0
 
     def count_as(self, component: str) -> None:
         """Say what these bytes are, for the whole of their life."""

@@ -22,6 +22,7 @@ class Tensor:
     """
 
     __slots__ = (
+        "__weakref__",
         "dtype",
         "grad",
         "grad_fn",

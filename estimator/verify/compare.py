@@ -16,6 +16,7 @@ from estimator.parallel.offloading import offloads
 from estimator.parallel.topology import topology
 from estimator.specs.resolve import resolve
 from estimator.specs.spec import ModelSpec
+from estimator.tape.lifetimes import undisturbed
 from estimator.tape.tape import Tape
 from estimator.training.plan import trace_training
 from estimator.verify.step import Log, fake_step
@@ -127,7 +128,7 @@ def _of_torchao(training: Training) -> bool:
 def _unrolled(job: Job, spec: ModelSpec) -> dict[str, Log]:
     """The tape's events by phase, every layer by itself."""
     card = gpu(job, capacity(job.hardware))
-    tape = trace_training(job, spec, topology(job, spec), card, unrolled=True).tape
+    tape = undisturbed(lambda: trace_training(job, spec, topology(job, spec), card, unrolled=True)).tape
     logs: dict[str, Log] = {}
     stop = len(tape.events) if tape.stop is None else tape.stop
     for phase, end in zip(tape.phases, [*(p.start for p in tape.phases[1:]), stop], strict=True):
