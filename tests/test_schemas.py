@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import copy
 import json
 import re
 from pathlib import Path
@@ -22,7 +21,7 @@ from estimator.exchange import WRITE
 from estimator.options import command_parser, headline_parser
 from estimator.schemas import KINDS, schemas
 from tests.documents import ROOT
-from tests.jobs import cases, job_of, table
+from tests.jobs import cases, job_of, merged, table
 from tests.schemas import of_route, schema
 
 client = TestClient(app)
@@ -72,14 +71,7 @@ def drawn(count: int) -> list[dict[str, Any]]:
         found += [row.get("job") or job_of(row) for row in draw.sample(rows, min(count, len(rows)))]
     changes = table("techniques")
     for row in draw.sample(changes["rows"], count):
-        found.append(_merged(changes["base"], row.get("to", {})))
-    return found
-
-
-def _merged(base: dict[str, Any], change: dict[str, Any]) -> dict[str, Any]:
-    found = copy.deepcopy(base)
-    for name, value in change.items():
-        found[name] = _merged(found.get(name, {}), value) if isinstance(value, dict) else value
+        found.append(merged(changes["base"], row.get("to", {})))
     return found
 
 
@@ -252,7 +244,7 @@ def test_what_the_command_line_prints(
     command: str, kind: str, arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "job.yaml"
-    job = _merged(TINY_JOB, {"training": {"tokens": 1000}}) if command == "budget" else TINY_JOB
+    job = merged(TINY_JOB, {"training": {"tokens": 1000}}) if command == "budget" else TINY_JOB
     path.write_text(yaml.safe_dump(job), encoding="utf-8")
     words = [str(path) if word == "JOB" else word for word in arguments]
     assert main([*filter(None, [command]), *words, "--json"]) == 0
