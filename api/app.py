@@ -22,6 +22,7 @@ from estimator.answer import Answer
 from estimator.errors import InvalidJob
 from estimator.estimation import estimate
 from estimator.exchange import read, written
+from estimator.exchange.found import Found
 from estimator.hardware.accelerator import Accelerator, accelerator
 from estimator.hardware.node import Node, node
 from estimator.inspection import Card, inspect_model
@@ -29,11 +30,12 @@ from estimator.job import read_job
 from estimator.planner.answers import Budget, Fit
 from estimator.planner.budget import MOST_GPUS, Limits, budget
 from estimator.planner.headline import fit
+from estimator.rows import GpuRow, ModelRow, NodeRow
 from estimator.version import SOFTWARE_VERSION
 
 ANSWER = documentation.answers(Answer)
 
-app = FastAPI(title="willitfit", version=SOFTWARE_VERSION, description=documentation.DESCRIPTION, redoc_url=None)
+app = FastAPI(title="willitfit", version=SOFTWARE_VERSION, description=documentation.DESCRIPTION, redoc_url=None, swagger_ui_oauth2_redirect_url=None)
 app.add_middleware(BodyLimit)
 app.mount("/static", StaticFiles(directory=Path(__file__).parent / "static"), name="static")
 problems.install(app)
@@ -59,14 +61,14 @@ def get_estimate(request: Request) -> Response:
     return _json(estimate(job_mapping(request.query_params.multi_items()), allow_files=False).to_json())
 
 
-@app.post("/v1/estimate", response_class=Response, responses=ANSWER, openapi_extra=documentation.ESTIMATE_BODY)
+@app.post("/v1/estimate", response_class=Response, responses=ANSWER, openapi_extra=documentation.JOB_BODY)
 async def post_estimate(request: Request) -> Response:
     """One job in full."""
     job = _job(await request.body())
     return _json((await run_in_threadpool(estimate, job, allow_files=False)).to_json())
 
 
-@app.post("/v1/budget", response_class=Response, responses=documentation.answers(Budget))
+@app.post("/v1/budget", response_class=Response, responses=documentation.answers(Budget), openapi_extra=documentation.JOB_BODY)
 async def post_budget(
     request: Request,
     max_cost: Annotated[Decimal | None, Query(gt=0, description="in the offers' currency")] = None,
@@ -92,24 +94,26 @@ def _job(body: bytes) -> Any:
     return job
 
 
-@app.post("/v1/export", response_class=PlainTextResponse, responses=documentation.answers(None))
+@app.post(
+    "/v1/export", response_class=PlainTextResponse, responses=documentation.answers(None), openapi_extra=documentation.JOB_BODY
+)
 async def post_export(request: Request, to: str) -> Response:
     """A job's parallelism for the program that runs it: `to` is deepspeed, accelerate, torchtitan or megatron."""
     job = _job(await request.body())
     return PlainTextResponse(await run_in_threadpool(written, job, to, allow_files=False))
 
 
-@app.post("/v1/import", responses=documentation.answers(None))
-async def post_import(request: Request, given: Annotated[str, Query(alias="from")]) -> dict[str, Any]:
+@app.post("/v1/import", responses=documentation.answers(None), openapi_extra=documentation.IMPORT_BODY)
+async def post_import(request: Request, given: Annotated[str, Query(alias="from")]) -> Found:
     """What a configuration of such a program says of a job, and what it says that a job has no field for."""
     try:
         text = (await request.body()).decode()
     except UnicodeDecodeError:
         raise InvalidJob("is not text in UTF-8", "request body") from None
-    return (await run_in_threadpool(read, text, given))._asdict()
+    return await run_in_threadpool(read, text, given)
 
 
-@app.get("/v1/models", responses=documentation.answers(None))
+@app.get("/v1/models", response_model=list[ModelRow], responses=documentation.answers(None))
 def get_models(search: str = "", min: float = 0, max: float | None = None) -> list[dict[str, Any]]:
     """Known models of `min` to `max` parameters whose names have the words of `search` in them, smallest first."""
     return listing.models(search, min, inf if max is None else max)
@@ -121,7 +125,7 @@ def get_model(name: str) -> Response:
     return _json(inspect_model(name, allow_files=False).model_dump_json(indent=2))
 
 
-@app.get("/v1/gpus", responses=documentation.answers(None))
+@app.get("/v1/gpus", response_model=list[GpuRow], responses=documentation.answers(None))
 def get_gpus(search: str = "") -> list[dict[str, Any]]:
     """Accelerators that have the words of `search` in a name, or as vendor, architecture, form or memory (24GB)."""
     return listing.gpus(search)
@@ -133,7 +137,7 @@ def get_gpu(name: str) -> Response:
     return _json(accelerator(name).model_dump_json(indent=2))
 
 
-@app.get("/v1/nodes", responses=documentation.answers(None))
+@app.get("/v1/nodes", response_model=list[NodeRow], responses=documentation.answers(None))
 def get_nodes(search: str = "") -> list[dict[str, Any]]:
     """Systems and clouds' instances that have the words of `search` in a name, or as provider, accelerator or GPUs (8x)."""
     return listing.nodes(search)

@@ -9,6 +9,7 @@ from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
 
+from api.problems import Problem
 from estimator.estimation import estimate
 from estimator.job import Job
 from estimator.planner.headline import fit
@@ -43,21 +44,14 @@ ESTIMATE_QUERY: dict[str, Any] = {
         )
     ]
 }
-ESTIMATE_BODY: dict[str, Any] = {
+JOB_BODY: dict[str, Any] = {
     "requestBody": {
         "required": True,
         "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Job"}, "example": EXAMPLE_JOB}},
     }
 }
-_PROBLEM = {
-    "type": "object",
-    "required": ["type", "title", "status", "detail"],
-    "properties": {
-        "type": {"type": "string"},
-        "title": {"type": "string"},
-        "status": {"type": "integer"},
-        "detail": {"type": "string"},
-    },
+IMPORT_BODY: dict[str, Any] = {
+    "requestBody": {"required": True, "content": {"text/plain": {"schema": {"type": "string"}, "example": "fsdp_version: 2"}}}
 }
 
 
@@ -90,8 +84,8 @@ def _document(app: FastAPI) -> dict[str, Any]:
     schema = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
     schemas = schema["components"]["schemas"]
     job = Job.model_json_schema(ref_template="#/components/schemas/{model}")
-    schemas |= job.pop("$defs", {})
-    schemas |= {"Job": job, "Problem": _PROBLEM}
+    schemas |= job.pop("$defs")
+    schemas |= {"Job": job, "Problem": Problem.model_json_schema()}
     full, headline = estimate(EXAMPLE_JOB).to_json(), fit("llama-2-13b", "2x24GB").to_json()
     for path, method, example in (
         ("/v1/estimate", "get", full),

@@ -7,9 +7,23 @@ from http import HTTPStatus
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
+from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
 from estimator.errors import WillItFitError
+
+
+class Problem(BaseModel):
+    """An error's document (RFC 9457)."""
+
+    type: str
+    """Where it is explained, as a reference relative to the service; about:blank where HTTP's own words say all."""
+    title: str
+    status: int
+    """HTTP's code."""
+    detail: str
+    """What was wrong, where, and what to write instead."""
+
 
 MEDIA_TYPE = "application/problem+json"
 
@@ -18,8 +32,8 @@ def problem(status: int, slug: str, detail: str, headers: dict[str, str] | None 
     """A problem document; `type` is the address of the paragraph that explains the slug; without one, HTTP's own words do."""
     kind = f"/problems#{slug}" if slug else "about:blank"
     title = slug.replace("-", " ") or HTTPStatus(status).phrase
-    content = {"type": kind, "title": title, "status": status, "detail": detail}
-    return JSONResponse(content, status, headers, MEDIA_TYPE)
+    document = Problem(type=kind, title=title, status=status, detail=detail)
+    return JSONResponse(document.model_dump(), status, headers, MEDIA_TYPE)
 
 
 def install(app: FastAPI) -> None:

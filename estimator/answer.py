@@ -112,7 +112,7 @@ class Memory(AnswerPart):
     there, by what it is."""
 
 
-class Host(AnswerPart):
+class HostMemory(AnswerPart):
     """A node's own memory and its disk, of a training job. Files that are mapped are left out: the system drops them for room."""
 
     capacity_bytes: int | None
@@ -207,7 +207,7 @@ class TokenCost(AnswerPart):
     price_as_of: str | None
 
 
-class Serving(AnswerPart):
+class ServingTime(AnswerPart):
     """How fast requests are answered, each replica with as many sequences at a time as the job says."""
 
     prompt_tokens: int
@@ -321,11 +321,11 @@ class Answer(AnswerPart):
     verdict: Literal["fits", "tight", "does not fit", "unknown"]
     reason: str
     memory: Memory
-    host: Host | None
+    host: HostMemory | None
     parameters: Parameters
     time: Time | None
     """Of a served model: a decoding step."""
-    serving: Serving | None = None
+    serving: ServingTime | None = None
     """None: a training job, or an unnamed card."""
     run: Course | None = None
     communication: list[Traffic] = []

@@ -103,7 +103,10 @@ def _verify(options: argparse.Namespace) -> int:
         return 2
     found = verify(_job(options.job))
     if options.json:
-        print(json.dumps({"predicted": found.predicted, "counted": found.counted}, indent=2))
+        from estimator.answer import as_text
+        from estimator.rows import Counted
+
+        sys.stdout.write(as_text(Counted(predicted=found.predicted, counted=found.counted)))
     else:
         sys.stdout.write(comparison_text(found))
     return 1 if options.check and found.error > CLOSE else 0

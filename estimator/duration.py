@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from estimator.answer import Serving, Time
+from estimator.answer import ServingTime, Time
 from estimator.errors import NotModelled
 from estimator.hardware.accelerator import Accelerator
 from estimator.hardware.capability import gpu
 from estimator.hardware.capacity import Capacity
-from estimator.job import Job
-from estimator.job import Serving as Asked
+from estimator.job import Job, Serving
 from estimator.job.training import Bucket
 from estimator.parallel.ranks import alike
 from estimator.parallel.strategies import NONE
@@ -52,13 +51,13 @@ def duration(job: Job, spec: ModelSpec, place: Topology, card: Capacity, played:
     return lengthened(time, WRITING, written.request_seconds, written.range_request_seconds)
 
 
-def _writing(job: Job, spec: ModelSpec, card: Capacity) -> Serving | None:
+def _writing(job: Job, spec: ModelSpec, card: Capacity) -> ServingTime | None:
     """How long each GPU writes the answers that a step of it learns from, all at once; None where it writes none, or is not
     known to."""
     training, asked = job.training, job.training.objective
     if asked is None or asked.generation is None or not isinstance(spec, DecoderSpec):
         return None
-    serving = Asked(
+    serving = Serving(
         engine=asked.generation.engine,
         context=training.sequence_length,
         prompt_length=max(1, asked.prompt_length),
@@ -77,7 +76,7 @@ def _of_llamacpp(job: Job, spec: ModelSpec, place: Topology, card: Accelerator, 
     return decode_time(played.phases.phases[-1].end_bytes, job.serving.concurrency, place.gpus, card)
 
 
-def served(job: Job, spec: ModelSpec, place: Topology, card: Capacity) -> Serving | None:
+def served(job: Job, spec: ModelSpec, place: Topology, card: Capacity) -> ServingTime | None:
     """How fast a job serves; None where the card has no name, or no peak for the job."""
     accelerator = card.accelerator
     if accelerator is None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from estimator.advice import advice
-from estimator.answer import DEFAULT, Answer, Course, Host, KvCache, Memory, Parameters, Rank, Serving, Time, Versions
+from estimator.answer import DEFAULT, Answer, Course, HostMemory, KvCache, Memory, Parameters, Rank, ServingTime, Time, Versions
 from estimator.attribution import Attribution
 from estimator.course import Done, Hours, assumed, course
 from estimator.defaults import Reasons, defaults_used, with_defaults
@@ -148,7 +148,7 @@ class Judged(NamedTuple):
 
     job: Job
     memory: Memory
-    host: Host | None
+    host: HostMemory | None
     verdict: Verdict
 
 
@@ -385,7 +385,7 @@ def _saved_bytes(run: _Run) -> int:
     return whole // (job.hardware.nodes if job.host.save == "sharded" else 1)
 
 
-def _served(job: Job, spec: ModelSpec, place: Topology, card: Capacity, today: date) -> Serving | None:
+def _served(job: Job, spec: ModelSpec, place: Topology, card: Capacity, today: date) -> ServingTime | None:
     """How fast a job serves, and what its tokens cost."""
     found = served(job, spec, place, card)
     if found is None:

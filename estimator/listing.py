@@ -1,4 +1,4 @@
-"""What is known: models, accelerators and nodes, as rows."""
+"""What is known: models, accelerators, nodes and offers, as rows; `rows.py` says what is in them."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from estimator.job import Hardware
 from estimator.job.hardware import Rent
 from estimator.pricing import prices
 from estimator.pricing.cost import suiting
+from estimator.rows import GpuRow, ModelRow, NodeRow, OfferRow
 from estimator.specs.published import PublishedModel, every, folders
 from estimator.version import DATA_VERSION
 
@@ -43,16 +44,16 @@ def _named(model: PublishedModel, search: str) -> bool:
 
 
 def _row(model: PublishedModel) -> dict[str, Any]:
-    return {
-        "name": model.name,
-        "parameters": int(model.parameters.value) if model.parameters else count(model.architecture),
-        "architecture": model.architecture.model_type,
-        "layers": model.architecture.num_hidden_layers,
-        "context": model.context or model.architecture.longest_sequence,
-        "released": model.released,
-        "licence": model.licence,
-        "aliases": model.aliases,
-    }
+    return ModelRow(
+        name=model.name,
+        parameters=int(model.parameters.value) if model.parameters else count(model.architecture),
+        architecture=model.architecture.model_type,
+        layers=model.architecture.num_hidden_layers,
+        context=model.context or model.architecture.longest_sequence,
+        released=model.released,
+        licence=model.licence,
+        aliases=model.aliases,
+    ).model_dump(mode="json")
 
 
 def gpus(search: str = "") -> Rows:
@@ -99,39 +100,39 @@ def _nothing(kind: str, folder: Path, search: str) -> UnknownName:
 
 def _gpu(card: Accelerator) -> dict[str, Any]:
     link = card.interconnect
-    return {
-        "name": card.name,
-        "vendor": card.vendor,
-        "architecture": card.architecture,
-        "memory_bytes": card.memory_bytes,
-        "memory_verified": card.memory.verified,
-        "bf16_tflops": card.peak["bf16"].value if "bf16" in card.peak else None,
-        "bandwidth_gb_per_second": card.memory_bandwidth.value,
-        "interconnect": link.kind if link else None,
-        "interconnect_gb_per_second": link.bandwidth.value if link else None,
-        "power_watts": card.power.value if card.power else None,
-        "usd_per_gpu_hour": _least(card.name),
-        "unverified": [name for name, fact in card.facts.items() if not fact.verified],
-        "aliases": card.aliases,
-    }
+    return GpuRow(
+        name=card.name,
+        vendor=card.vendor,
+        architecture=card.architecture,
+        memory_bytes=card.memory_bytes,
+        memory_verified=card.memory.verified,
+        bf16_tflops=card.peak["bf16"].value if "bf16" in card.peak else None,
+        bandwidth_gb_per_second=card.memory_bandwidth.value,
+        interconnect=link.kind if link else None,
+        interconnect_gb_per_second=link.bandwidth.value if link else None,
+        power_watts=card.power.value if card.power else None,
+        usd_per_gpu_hour=_least(card.name),
+        unverified=[name for name, fact in card.facts.items() if not fact.verified],
+        aliases=card.aliases,
+    ).model_dump(mode="json")
 
 
 def _node(each: Node) -> dict[str, Any]:
     link, network = each.link, each.network
-    return {
-        "name": each.name,
-        "provider": each.provider,
-        "accelerator": each.accelerator,
-        "gpus": each.gpus.value,
-        "interconnect": link.kind if link else None,
-        "interconnect_gb_per_second": link.bandwidth.value if link else None,
-        "network": network.kind if network else None,
-        "network_gb_per_second": network.bandwidth.value if network else None,
-        "vcpus": each.vcpus.value if each.vcpus else None,
-        "host_memory_gib": each.memory.value if each.memory else None,
-        "unverified": [name for name, fact in each.facts.items() if not fact.verified],
-        "aliases": each.aliases,
-    }
+    return NodeRow(
+        name=each.name,
+        provider=each.provider,
+        accelerator=each.accelerator,
+        gpus=each.gpus.value,
+        interconnect=link.kind if link else None,
+        interconnect_gb_per_second=link.bandwidth.value if link else None,
+        network=network.kind if network else None,
+        network_gb_per_second=network.bandwidth.value if network else None,
+        vcpus=each.vcpus.value if each.vcpus else None,
+        host_memory_gib=each.memory.value if each.memory else None,
+        unverified=[name for name, fact in each.facts.items() if not fact.verified],
+        aliases=each.aliases,
+    ).model_dump(mode="json")
 
 
 def _least(card: str) -> str | None:
@@ -144,20 +145,20 @@ def _least(card: str) -> str | None:
 def offers(words: str = "") -> Rows:
     """The offers that have every one of some words, cheapest per GPU-hour first; `UnknownName` if none has."""
     return [
-        {
-            "provider": offer.provider,
-            "instance": offer.instance,
-            "accelerator": offer.accelerator,
-            "gpus": offer.gpus,
-            "vcpus": offer.vcpus,
-            "memory_gib": None if offer.memory_gib is None else str(offer.memory_gib),
-            "kind": offer.kind,
-            "region": offer.region,
-            "price_per_hour": str(offer.price_per_hour),
-            "per_gpu": str(round(offer.price_per_gpu_hour, 4)),
-            "currency": offer.currency,
-            "as_of": offer.as_of.isoformat(),
-            "source": offer.source,
-        }
+        OfferRow(
+            provider=offer.provider,
+            instance=offer.instance,
+            accelerator=offer.accelerator,
+            gpus=offer.gpus,
+            vcpus=offer.vcpus,
+            memory_gib=None if offer.memory_gib is None else str(offer.memory_gib),
+            kind=offer.kind,
+            region=offer.region,
+            price_per_hour=str(offer.price_per_hour),
+            per_gpu=str(round(offer.price_per_gpu_hour, 4)),
+            currency=offer.currency,
+            as_of=offer.as_of,
+            source=offer.source,
+        ).model_dump(mode="json")
         for offer in prices.search(words)
     ]

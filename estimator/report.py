@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from estimator.answer import Answer, Course, Energy, Host, Memory, Serving, Tensors, Time
+from estimator.answer import Answer, Course, Energy, HostMemory, Memory, ServingTime, Tensors, Time
 from estimator.planner.answers import Fit, FitRow
 from estimator.units import gib
 
@@ -172,7 +172,7 @@ def _memory_rows(answer: Answer) -> list[tuple[str, str]]:
     return rows
 
 
-def _host_rows(host: Host) -> list[tuple[str, str]]:
+def _host_rows(host: HostMemory) -> list[tuple[str, str]]:
     rows = [(f"{phase} peak", gib(size)) for phase, size in host.phases.items()]
     rows.append(("range", " to ".join(gib(b) for b in host.range_bytes)))
     rows += [(f"at the peak, {_spaced(name)}", gib(size)) for name, size in host.at_peak.items()]
@@ -180,7 +180,7 @@ def _host_rows(host: Host) -> list[tuple[str, str]]:
     return [*rows, ("for a scheduler", host.scheduler)]
 
 
-def _serving_rows(serving: Serving) -> list[tuple[str, str]]:
+def _serving_rows(serving: ServingTime) -> list[tuple[str, str]]:
     """Times of a request, what bounds them, and what comes of it."""
     prefill, decode = serving.prefill, serving.decode
     each, took = serving.range_time_per_output_token_seconds, serving.range_request_seconds

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from estimator.answer import Host, Memory
+from estimator.answer import HostMemory, Memory
 from estimator.job import Job
 from estimator.units import gib
 
@@ -50,7 +50,7 @@ def judge(job: Job, memory: Memory) -> Verdict:
     return Verdict(True, "tight", f"{reason}, which cached blocks and the context may take", (hint,) if asked else ())
 
 
-def judge_host(found: Verdict, host: Host | None) -> Verdict:
+def judge_host(found: Verdict, host: HostMemory | None) -> Verdict:
     """The verdict on the GPU, unless the job says what memory a node has and that is too small."""
     if host is None or host.capacity_bytes is None or found.fits is False:
         return found

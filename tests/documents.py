@@ -13,11 +13,12 @@ from io import StringIO
 from pathlib import Path
 from unittest import mock
 
-from estimator import Answer, Fit, Job, estimate, fit, listing
+from api.problems import Problem
+from estimator import estimate, fit, listing
 from estimator.cli import COMMANDS, main
 from estimator.report import answer_text, headline_text
 from estimator.report_hardware import unverified_text
-from estimator.specs.schema import model_schema
+from estimator.schemas import DIALECT, schemas
 from tests import accuracy, accuracy_plot, efficiency_page, serving_speeds, techniques
 from tests.jobs import TODAY, cases
 
@@ -29,10 +30,8 @@ ASKED = re.compile(r"(?<=```console\n)\$ willitfit ([^\n]*)\n.*?(?=```)", re.DOT
 
 def documents() -> Iterator[tuple[Path, str]]:
     """Every generated file and what it must hold."""
-    for model in (Job, Answer, Fit):
-        schema = {"$schema": "https://json-schema.org/draft/2020-12/schema", **model.model_json_schema()}
-        yield ROOT / "docs" / "schema" / f"{model.__name__.lower()}.json", json.dumps(schema, indent=2) + "\n"
-    yield ROOT / "docs" / "schema" / "model.json", json.dumps(model_schema(), indent=2) + "\n"
+    for name, schema in (schemas() | {"problem": {"$schema": DIALECT, **Problem.model_json_schema()}}).items():
+        yield ROOT / "docs" / "schema" / f"{name}.json", json.dumps(schema, indent=2) + "\n"
     yield ROOT / "docs" / "cli.md", GENERATED + _command_line()
     yield ROOT / "docs" / "catalogue.md", GENERATED + _catalogue()
     for name in ("README.md", "docs/jobs.md"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from datetime import date
 from pathlib import Path
@@ -40,6 +41,15 @@ def job_of(case: Mapping[str, Any]) -> dict[str, Any]:
         spec = published(given).architecture.model_dump() if isinstance(given, str) else given
         job["model"] = {**spec, "num_hidden_layers": case["layers"]}
     return job
+
+
+def merged(base: dict[str, Any], change: dict[str, Any]) -> dict[str, Any]:
+    """A job with parts of it changed; neither of the two is."""
+    found = copy.deepcopy(base)
+    for name, value in change.items():
+        kept = found.get(name)
+        found[name] = merged(kept if isinstance(kept, dict) else {}, value) if isinstance(value, dict) else value
+    return found
 
 
 def counts(answer: Answer) -> dict[str, int]:

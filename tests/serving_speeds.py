@@ -7,7 +7,7 @@ from statistics import median
 from typing import Any, NamedTuple
 
 from estimator import Answer, estimate
-from estimator.answer import Serving
+from estimator.answer import ServingTime
 from tests.accuracy import table
 from tests.measured import serving_runs
 
@@ -20,7 +20,7 @@ class Run(NamedTuple):
     answer: Answer
 
     @property
-    def serving(self) -> Serving:
+    def serving(self) -> ServingTime:
         assert self.answer.serving
         return self.answer.serving
 

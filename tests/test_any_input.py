@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 from contextlib import suppress
 from typing import Any
 
@@ -10,6 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from estimator import Answer, WillItFitError, estimate, fit
+from tests.schemas import schema
 
 INLINE = {"model_type": "llama", "hidden_size": 64, "intermediate_size": 100, "num_hidden_layers": 2, "num_attention_heads": 4}
 WHOLE = {
@@ -85,6 +87,8 @@ def test_a_job_is_answered_or_refused(job: Any) -> None:
         assert len(refused) < 5000
         return
     assert Answer.model_validate_json(answer.to_json()) == answer
+    schema("answer").validate(json.loads(answer.to_json()))
+    schema("job").validate(answer.job)
     assert answer.memory.peak_bytes > 0
 
 

@@ -9,22 +9,16 @@ from typing import Any
 
 import pytest
 import yaml
-from jsonschema import Draft202012Validator
 
-from estimator import WillItFitError, estimate, fit
+from estimator import WillItFitError, estimate
 from estimator.cli import COMMANDS
 from tests.documents import ROOT, documents
 from tests.jobs import cases
 from tests.measured import a100_runs
+from tests.schemas import schema
 
 DOCS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), ROOT / "tests" / "benchmarks" / "README.md"])
 GENERATED = list(documents())
-
-
-def schema(name: str) -> Draft202012Validator:
-    content = json.loads((ROOT / "docs" / "schema" / f"{name}.json").read_text(encoding="utf-8"))
-    Draft202012Validator.check_schema(content)
-    return Draft202012Validator(content)
 
 
 @pytest.mark.parametrize(("path", "text"), GENERATED, ids=[str(path.relative_to(ROOT)) for path, _ in GENERATED])
@@ -62,18 +56,6 @@ def test_the_job_in_the_documents_names_fields_that_exist() -> None:
 def test_examples_are_answered(path: Path) -> None:
     schema("job").validate(yaml.safe_load(path.read_text(encoding="utf-8")))
     assert estimate(path).fits is True
-
-
-@pytest.mark.parametrize("case", cases("golden"), ids=lambda case: case["name"])
-def test_jobs_and_answers_keep_to_their_schemas(case: dict[str, Any]) -> None:
-    answer = json.loads(estimate(case["job"]).to_json())
-    schema("job").validate(case["job"])
-    schema("job").validate(answer["job"])
-    schema("answer").validate(answer)
-
-
-def test_the_headline_answer_keeps_to_its_schema() -> None:
-    schema("fit").validate(json.loads(fit("7B", "h100").to_json()))
 
 
 @pytest.mark.parametrize("case", [c for c in cases("refused") if "unknown key" in c["says"] or "negative" in c["name"]])

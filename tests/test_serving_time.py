@@ -10,7 +10,7 @@ import pytest
 
 from api.page import render
 from estimator import estimate
-from estimator.answer import Serving
+from estimator.answer import ServingTime
 from estimator.errors import InvalidJob
 from estimator.report import answer_text
 from tests.serving_speeds import runs
@@ -62,7 +62,7 @@ def test_first_tokens_come_between_alone_and_last_of_all() -> None:
     assert between > 0.9 * len(waits)
 
 
-def served(model: str = "llama-3.1-8b", gpu: str = "h100", tensor: int = 1, gpus: int = 0, **serving: Any) -> Serving:
+def served(model: str = "llama-3.1-8b", gpu: str = "h100", tensor: int = 1, gpus: int = 0, **serving: Any) -> ServingTime:
     job = {
         "model": model,
         "task": "serve",

@@ -137,7 +137,7 @@ def read(text: str) -> Found:
         left = _of_fsdp(asked, job)
     else:
         raise InvalidJob(f"{kind} is not read; NO, MULTI_GPU, FSDP and DEEPSPEED are", "accelerate.distributed_type")
-    return Found(job, [*left, *asked.left(SILENT)])
+    return Found(job=job, left_out=[*left, *asked.left(SILENT)])
 
 
 def _of_deepspeed(zero: Settings, job: dict[str, Any]) -> list[str]:

@@ -99,7 +99,7 @@ def found(given: Any) -> Found:
     job: dict[str, Any] = {"training": training, "parallelism": parallelism}
     if offload := without(places, dict.fromkeys(PLACES, "none")):
         job["offload"] = offload
-    return Found(job, [*left, *all_of.left(SILENT)])
+    return Found(job=job, left_out=[*left, *all_of.left(SILENT)])
 
 
 PLACES = {"optimizer": "optimizer", "parameters": "param"}

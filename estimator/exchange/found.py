@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
+from estimator.answer import AnswerPart
 from estimator.errors import InvalidJob
 
 
-class Found(NamedTuple):
-    """`job`: its fields, without a model. `left_out`: settings that a job has no field for, and that may matter."""
+class Found(AnswerPart):
+    """What a program's configuration says of a job."""
 
     job: dict[str, Any]
+    """Its fields, without a model."""
     left_out: list[str]
+    """Settings that a job has no field for, and that may matter."""
 
 
 class Settings:

@@ -150,7 +150,8 @@ def read(text: str) -> Found:
     read_here = {*DEGREES.values(), *USUAL, *READ}
     left = [f"{name} {value}".rstrip() for name, value in given.items() if name not in read_here]
     return Found(
-        {"training": training, "parallelism": parallelism}, [one for one in left if any(part in one for part in MATTERS)]
+        job={"training": training, "parallelism": parallelism},
+        left_out=[one for one in left if any(part in one for part in MATTERS)],
     )
 
 

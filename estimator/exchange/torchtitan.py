@@ -127,7 +127,9 @@ def read(text: str) -> Found:
         steps = max(1, batches // (local * data)) * job["training"].get("gradient_accumulation_steps", 1)
         job["training"]["gradient_accumulation_steps"] = steps
     rest = frozenset({"steps", "dataset", "dataset_path", "max_norm", "seed", "deterministic", "gc_freq", "gc_debug"})
-    return Found(job, [*asked.left(frozenset({"disable_loss_parallel"})), *training.left(rest), *all_of.left(SILENT)])
+    return Found(
+        job=job, left_out=[*asked.left(frozenset({"disable_loss_parallel"})), *training.left(rest), *all_of.left(SILENT)]
+    )
 
 
 def _read_schedule(asked: Settings, job: dict[str, Any]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
-from estimator.answer import Host
+from estimator.answer import HostMemory
 from estimator.errors import InvalidJob, NotModelled
 from estimator.facts import MeasuredFact, measured
 from estimator.families import parameters
@@ -13,8 +13,7 @@ from estimator.host import megatron
 from estimator.host.contents import contents
 from estimator.host.phases import Parts, offloaded, phases
 from estimator.host.states import states_bytes
-from estimator.job import Host as Asked
-from estimator.job import Job
+from estimator.job import Host, Job
 from estimator.parallel.topology import Topology
 from estimator.parallel.zero3_offload import OffloadedZero3, files
 from estimator.playing import Play
@@ -33,7 +32,7 @@ def check_host(job: Job) -> None:
     """Raise `InvalidJob` for what does not fit together, and `NotModelled`. Of a job with its defaults."""
     host, training = job.host, job.training
     if job.task == "serve":
-        if host != Asked():
+        if host != Host():
             raise NotModelled("the host's memory while serving is not modelled yet; leave it out", "host")
         return
     if training.implementation == "megatron":
@@ -48,14 +47,14 @@ def check_host(job: Job) -> None:
         raise NotModelled("merging into quantized weights is not modelled yet; leave it out", "host.merge")
 
 
-def _check_megatron(host: Asked) -> None:
+def _check_megatron(host: Host) -> None:
     if host.loading != "device":
         raise InvalidJob("Megatron makes each part on its GPU, and reads it there: leave it out", "host.loading")
     if host.save == "checkpoint":
         raise InvalidJob("Megatron gathers no checkpoint (torch_dist): write sharded, model or none", "host.save")
 
 
-def host_memory(job: Job, spec: ModelSpec, place: Topology, played: Play) -> Host | None:
+def host_memory(job: Job, spec: ModelSpec, place: Topology, played: Play) -> HostMemory | None:
     """What a training job takes of each node; None while serving."""
     if job.task == "serve":
         return None
@@ -76,7 +75,7 @@ def host_memory(job: Job, spec: ModelSpec, place: Topology, played: Play) -> Hos
         for found in (taken(process.low, worker.low), taken(process.high, worker.high))
     )
     peak = max(expected, key=lambda phase: sum(expected[phase].values()))
-    return Host(
+    return HostMemory(
         capacity_bytes=job.host.memory,
         phases={phase: sum(parts.values()) for phase, parts in expected.items()},
         peak_bytes=sum(expected[peak].values()),

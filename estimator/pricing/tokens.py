@@ -9,7 +9,7 @@ from __future__ import annotations
 from datetime import date
 from decimal import Decimal
 
-from estimator.answer import Serving, TokenCost
+from estimator.answer import ServingTime, TokenCost
 from estimator.course import Hours
 from estimator.hardware.accelerator import Accelerator
 from estimator.job import Hardware
@@ -21,7 +21,7 @@ LONG = 1000.0
 PLACES = Decimal("0.0001")
 
 
-def token_cost(hardware: Hardware, card: Accelerator | None, serving: Serving, today: date) -> TokenCost | None:
+def token_cost(hardware: Hardware, card: Accelerator | None, serving: ServingTime, today: date) -> TokenCost | None:
     """By the hardware's cheapest price; None if none is known. The range is that of the time."""
     cost = priced(hardware, card, Hours(LONG, LONG, LONG), today).cost
     if cost is None or cost.total is None:
@@ -46,7 +46,7 @@ def token_cost(hardware: Hardware, card: Accelerator | None, serving: Serving, t
     )
 
 
-def _written(serving: Serving, reading: float, took: float) -> float:
+def _written(serving: ServingTime, reading: float, took: float) -> float:
     """Seconds of the hardware for each token written."""
     return (took / serving.sequences - reading * serving.prompt_tokens) / serving.output_tokens
 

@@ -12,13 +12,13 @@ each replica alike. The first token comes from the prefill.
 
 from __future__ import annotations
 
-from estimator.answer import Serving, Time
+from estimator.answer import ServingTime, Time
 from estimator.job import Job
 from estimator.parallel.topology import Topology
 from estimator.serving.plan import prompts
 
 
-def throughput(job: Job, place: Topology, prefill: Time, decode: Time) -> Serving:
+def throughput(job: Job, place: Topology, prefill: Time, decode: Time) -> ServingTime:
     """From the times of a prefill pass and a decoding step."""
     serving = job.serving
     prompt, output = serving.lengths
@@ -33,7 +33,7 @@ def throughput(job: Job, place: Topology, prefill: Time, decode: Time) -> Servin
     low, high = zip(prefill.range_seconds, decode.range_seconds, strict=True)
     took = round_trip(prefill.step_seconds, decode.step_seconds)
     rate = place.data * serving.concurrency / took
-    return Serving(
+    return ServingTime(
         prompt_tokens=prompt,
         output_tokens=output,
         sequences=place.data * serving.concurrency,

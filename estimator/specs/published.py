@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, SerializeAsAny
+from pydantic import BaseModel, BeforeValidator, ConfigDict, SerializeAsAny, WithJsonSchema
 
 from estimator import catalogue
 from estimator.errors import InvalidJob, WillItFitError
@@ -30,6 +30,14 @@ def _of_its_family(given: Any) -> Any:
     return given
 
 
+_OF_ANY_FAMILY = {
+    "type": "object",
+    "description": "The model's sizes, under the names of its config.json; docs/schema/model.json has those of each family.",
+    "properties": {"model_type": {"type": "string"}},
+    "required": ["model_type"],
+}
+
+
 class PublishedModel(BaseModel):
     """One file: a published checkpoint, or a user's own model, of which only the architecture must be said."""
 
@@ -39,7 +47,7 @@ class PublishedModel(BaseModel):
     """The file's name, without its suffix."""
     aliases: list[str] = []
     """The hub id first, then how people say it."""
-    architecture: Annotated[SerializeAsAny[ModelSpec], BeforeValidator(_of_its_family)]
+    architecture: Annotated[SerializeAsAny[ModelSpec], BeforeValidator(_of_its_family), WithJsonSchema(_OF_ANY_FAMILY)]
     parameters: Fact | None = None
     """The published count, tied weights once, buffers apart; the source says so where it is only counted."""
     context: int | None = None

@@ -16,14 +16,13 @@ def model_schema() -> dict[str, Any]:
     """Of one file; the architecture is one of the families', by its `model_type`."""
     schema = PublishedModel.model_json_schema(ref_template=PLACE)
     shared: dict[str, Any] = schema["$defs"]
-    del shared["ModelSpec"]
     families = []
     for model_type in FAMILIES:
         own = _family(model_type)
         shared |= own.pop("$defs", {})
         shared[f"architecture of {model_type}"] = own
         families.append({"$ref": PLACE.format(model=f"architecture of {model_type}")})
-    told = schema["properties"]["architecture"].get("description", "The model's sizes, under the names of its config.json.")
+    told = "The model's sizes, under the names of its config.json."
     schema["properties"]["architecture"] = {"oneOf": families, "description": told}
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
 
