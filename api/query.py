@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from estimator.errors import InvalidJob
-from estimator.hardware.parse import parse_hardware
+from estimator.hardware.parse import read_hardware
 from estimator.job import Job
 
 LISTS = tuple(f"training.adapter.{name}" for name in ("targets", "exclude", "feedforward", "layers", "modules_to_save"))
@@ -25,7 +25,7 @@ def job_mapping(items: Iterable[tuple[str, str]]) -> dict[str, Any]:
         if not text:
             continue
         if name == "on":
-            job["hardware"] = parse_hardware(text).model_dump(exclude_defaults=True)
+            job["hardware"] = read_hardware(text).hardware.model_dump(exclude_defaults=True)
             continue
         *path, last = name.split(".")
         part = job

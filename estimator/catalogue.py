@@ -1,7 +1,7 @@
 """Folders of facts: one YAML file per thing, found by its name or an alias, however it is written.
 
 A file's name is the canonical name of what it describes. Asking for one reads that file alone; an alias is looked up in
-the files' `aliases:` lines, without parsing them.
+the files' lists of them, which are read without parsing the file where they are plain.
 """
 
 from __future__ import annotations
@@ -12,21 +12,32 @@ from difflib import get_close_matches
 from functools import cache
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from estimator.errors import InvalidJob, UnknownName
+from estimator.spelling import LONGEST, folded, shown, words
 
 Folders = tuple[Path, ...]
 """Where things are described; what is in two of them counts as it is in the first."""
+LISTS = ("aliases", "same_architecture")
+"""A file's lists of names: its own, and those of other things that it describes as well."""
+_LIST = re.compile(rf"^({'|'.join(LISTS)}): \[((?:[\w ./-]|, |'[\w ./-]+')*)\]$", re.MULTILINE)
+"""Such a list as the shipped files have it: on one line, quoted at most where it is a number."""
 
-LONGEST = 80
-"""Characters of a name that are compared, and repeated in an error."""
-_ALIASES = re.compile(r"^aliases:\s*\[(.*?)\]", re.MULTILINE | re.DOTALL)
 
+class Entry(NamedTuple):
+    """One name of something."""
 
-def folded(name: str) -> str:
-    """A name as it is compared: lower case, letters and digits only, organisation dropped ("meta-llama/…")."""
-    return re.sub(r"[^a-z0-9.]+", "", name.rpartition("/")[2].lower())
+    name: str
+    """As it is written in the file, organisation and all."""
+    path: Path
+    other: bool = False
+    """Whether it is the name of another thing, that is described alike."""
+
+    @property
+    def spoken(self) -> str:
+        """What an answer calls it: the canonical name, but of another thing its own."""
+        return self.name.rpartition("/")[2] if self.other else self.path.stem
 
 
 def folder(package: str) -> Path:
@@ -35,14 +46,37 @@ def folder(package: str) -> Path:
 
 
 @cache
-def _index(directory: Path) -> dict[str, Path]:
-    """Folded name or alias to file, for every file of a folder."""
-    index = {}
-    for path in sorted(directory.glob("*.yaml")):
-        index[folded(path.stem)] = path
-        match = _ALIASES.search(path.read_text(encoding="utf-8", errors="replace"))
-        for alias in match.group(1).split(",") if match else ():
-            index.setdefault(folded(alias.strip().strip("'\"")), path)
+def entries(directory: Path) -> tuple[Entry, ...]:
+    """Every name of everything in a folder, canonical ones first."""
+    files = sorted(directory.glob("*.yaml"))
+    found = [Entry(path.stem, path) for path in files]
+    for path in files:
+        found += [Entry(name, path, key == LISTS[1]) for key, names in _listed(path).items() for name in names]
+    return tuple(found)
+
+
+def _listed(path: Path) -> dict[str, list[str]]:
+    """A file's lists of names; nothing where it cannot be read, which is said when it is asked for."""
+    text = path.read_text(encoding="utf-8", errors="replace")
+    plain = {match[1]: match[2].replace("'", "").split(", ") if match[2] else [] for match in _LIST.finditer(text)}
+    if all(key in plain for key in LISTS if key in text):
+        return plain
+    try:
+        content = parse_yaml(text, str(path))
+    except InvalidJob:
+        return {}
+    lists = {key: content.get(key) for key in LISTS} if isinstance(content, dict) else {}
+    return {key: [str(name) for name in names] for key, names in lists.items() if isinstance(names, list)}
+
+
+@cache
+def _index(directory: Path) -> dict[str, Entry]:
+    """Every name of a folder, folded, with and without its organisation."""
+    index: dict[str, Entry] = {}
+    for entry in entries(directory):
+        for written in (entry.name.rpartition("/")[2], entry.name):
+            index.setdefault(folded(written), entry)
+    index.pop("", None)
     return index
 
 
@@ -60,28 +94,46 @@ def names(*folders: Path) -> list[str]:
     return [path.stem for path in paths(folders)]
 
 
+def entry(folders: Folders, name: str) -> Entry | None:
+    """What has a name or alias, if anything has; a file's own name is looked up without reading any."""
+    for directory in folders:
+        for stem in (name, "-".join(words(name))):
+            if has(directory, stem):
+                return Entry(stem, directory / f"{stem}.yaml")
+        if found := _index(directory).get(folded(name)):
+            return found
+    return None
+
+
+def has(directory: Path, stem: str) -> bool:
+    """Whether a folder has a file of exactly this canonical name."""
+    return bool(words(stem)) and not {"/", "\\"} & {*stem} and os.path.isfile(directory / f"{stem}.yaml")
+
+
 def known(folders: Folders, name: str) -> Path | None:
     """The file behind a name or alias, if there is one."""
-    for directory in folders:
-        if "/" not in name and os.path.isfile(path := directory / f"{name}.yaml"):
-            return path
-    return next((index[folded(name)] for index in map(_index, folders) if folded(name) in index), None)
+    found = entry(folders, name)
+    return None if found is None else found.path
 
 
 def find(folders: Folders, name: str, kind: str) -> Path:
     """The file behind a name or alias; `UnknownName` if there is none, with the nearest."""
     found = known(folders, name)
     if found is None:
-        shown = name if len(name) <= LONGEST else f"{name[:LONGEST]}…"
-        near = nearest(folders, name)
-        hint = f" Did you mean {' or '.join(near)}?" if near else f" `willitfit {kind}s` lists them."
-        raise UnknownName(f"no {kind} is called {shown!r}.{hint}")
+        raise unknown(folders, name, kind)
     return found
 
 
+def unknown(folders: Folders, name: str, kind: str, like: str = "") -> UnknownName:
+    """That nothing has a name, and which are the nearest, to it or to what of it is `like` one."""
+    near = nearest(folders, like or name)
+    hint = f"Did you mean {' or '.join(near)}?" if near else f"`willitfit {kind}s` lists them."
+    return UnknownName(f"no {kind} is called {shown(name)}. {hint}")
+
+
 def nearest(folders: Folders, name: str) -> list[str]:
-    """Up to three canonical names that a name may have been meant for."""
-    index = {alias: path.stem for directory in reversed(folders) for alias, path in _index(directory).items()}
+    """Up to three names that a name may have been meant for."""
+    index = {key: found.spoken for directory in reversed(folders) for key, found in _index(directory).items()}
     near = get_close_matches(folded(name[:LONGEST]), index, n=5, cutoff=0.6)
     return list(dict.fromkeys(index[match] for match in near))[:3]
 

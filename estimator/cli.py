@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from datetime import date
 from typing import TYPE_CHECKING, Any
 
-from estimator.errors import WillItFitError
+from estimator.errors import InvalidJob, WillItFitError
 from estimator.options import FORMATS, command_parser, headline_parser
 
 if TYPE_CHECKING:
@@ -30,6 +30,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         if not arguments:
             headline_parser().print_help(sys.stderr)
             return 2
+        for option in arguments:
+            if option.startswith("--") and option.endswith("=--"):  # which argparse takes for the end of the options
+                raise InvalidJob("'--' is no value", option.partition("=")[0])
         command = arguments[0] in COMMANDS
         options = (command_parser() if command else headline_parser()).parse_args(arguments)
         for variable in ("specs", "prices"):

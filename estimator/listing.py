@@ -18,7 +18,9 @@ from estimator.job.hardware import Rent
 from estimator.pricing import prices
 from estimator.pricing.cost import suiting
 from estimator.rows import GpuRow, ModelRow, NodeRow, OfferRow
-from estimator.specs.published import PublishedModel, every, folders
+from estimator.specs import naming
+from estimator.specs.published import PublishedModel, every, folders, read
+from estimator.spelling import folded, shown, sought
 from estimator.version import DATA_VERSION
 
 Rows = list[dict[str, Any]]
@@ -27,20 +29,26 @@ Rows = list[dict[str, Any]]
 def models(search: str = "", least: float = 0, most: float = float("inf")) -> Rows:
     """The known models of `least` to `most` parameters whose name has every word of `search`, smallest first; files that
     describe none are left out. `UnknownName` if no name has the words."""
-    named = [model for model in every()[0] if _named(model, search)]
-    if search and not named:
+    named = [model for model in every()[0] if _named(model, search)] or _meant(search)
+    if not named:
         near = catalogue.nearest(folders(), search)
         hint = f" Did you mean {' or '.join(near)}?" if near else " `willitfit models` lists them all."
-        raise UnknownName(f"no model's name has {search[: catalogue.LONGEST]!r} in it.{hint}")
+        raise UnknownName(f"no model's name has {shown(search)} in it.{hint}")
     rows = [_row(model) for model in named]
     return sorted((row for row in rows if least <= row["parameters"] <= most), key=lambda row: row["parameters"])
 
 
+def _meant(search: str) -> list[PublishedModel]:
+    """The model that a search names, in words that no name of it has."""
+    found = naming.named(folders(), search)
+    return [read(found.entry.path)] if found else []
+
+
 def _named(model: PublishedModel, search: str) -> bool:
     """Whether one of its names has all words in it, however they are written; or all of them as one."""
-    names = [catalogue.folded(name) for name in (model.name, *model.aliases)]
-    words = [catalogue.folded(word) for word in search.split()]
-    return not search or (all(words) and any(all(word in name for word in words) or "".join(words) in name for name in names))
+    names = [folded(name) for name in (model.name, *model.aliases, *model.same_architecture)]
+    words = sought(search)
+    return not words or (all(words) and any(all(word in name for word in words) or folded(search) in name for name in names))
 
 
 def _row(model: PublishedModel) -> dict[str, Any]:
@@ -53,6 +61,7 @@ def _row(model: PublishedModel) -> dict[str, Any]:
         released=model.released,
         licence=model.licence,
         aliases=model.aliases,
+        same_architecture=model.same_architecture,
     ).model_dump(mode="json")
 
 
@@ -61,7 +70,10 @@ def gpus(search: str = "") -> Rows:
     memory first. `UnknownName` if none has."""
     found = [card for card in map(accelerator, catalogue.names(CARDS)) if _has(search, (card.name, *card.aliases), _kinds(card))]
     if not found:
-        raise _nothing("gpu", CARDS, search)
+        try:
+            found = [accelerator(search)]
+        except UnknownName:
+            raise _nothing("gpu", CARDS, search) from None
     return [_gpu(card) for card in sorted(found, key=lambda card: (card.memory_bytes, card.name))]
 
 
@@ -75,7 +87,10 @@ def nodes(search: str = "") -> Rows:
         if _has(search, (each.name, *each.aliases), (each.provider, each.accelerator, f"{each.gpus.value}x", each.joined_by))
     ]
     if not found:
-        raise _nothing("node", NODES, search)
+        try:
+            found = [node(search)]
+        except UnknownName:
+            raise _nothing("node", NODES, search) from None
     return [_node(each) for each in sorted(found, key=lambda each: (each.provider, each.accelerator, each.gpus.value))]
 
 
@@ -86,16 +101,17 @@ def _kinds(card: Accelerator) -> tuple[str, ...]:
 
 def _has(search: str, names: tuple[str, ...], kinds: tuple[str, ...]) -> bool:
     """Whether each word is part of a name, however written, or is one of the kinds; or all words together are part of a name."""
-    folded = [catalogue.folded(name) for name in names]
-    words = [catalogue.folded(word) for word in search.split()]
-    known = {catalogue.folded(kind) for kind in kinds}
-    return all(word in known or any(word in name for name in folded) for word in words) or "".join(words) in folded
+    names = tuple(map(folded, names))
+    words = sought(search)
+    known = set(map(folded, kinds))
+    each = all(word and (word in known or any(word in name for name in names)) for word in words)
+    return each or (folded(search) in names)
 
 
 def _nothing(kind: str, folder: Path, search: str) -> UnknownName:
     near = catalogue.nearest((folder,), search)
     hint = f" Did you mean {' or '.join(near)}?" if near else f" `willitfit {kind}s` lists them all."
-    return UnknownName(f"no {kind} has {search[: catalogue.LONGEST]!r} in its name or among its kinds.{hint}")
+    return UnknownName(f"no {kind} has {shown(search)} in its name or among its kinds.{hint}")
 
 
 def _gpu(card: Accelerator) -> dict[str, Any]:

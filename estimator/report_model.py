@@ -50,6 +50,8 @@ def _facts(card: Card) -> list[tuple[str, str]]:
             rows.append(("published count", f"{int(published.parameters.value):,} ({published.parameters.source})"))
         if published.aliases:
             rows.append(("also called", ", ".join(published.aliases)))
+        if published.same_architecture:
+            rows.append(("the same sizes", ", ".join(published.same_architecture)))
     return rows
 
 

@@ -21,6 +21,8 @@ class ModelRow(AnswerPart):
     released: str | None
     licence: str | None
     aliases: list[str]
+    same_architecture: list[str]
+    """Other models of this architecture and these sizes, which are answered alike."""
 
 
 class GpuRow(AnswerPart):

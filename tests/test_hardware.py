@@ -1,4 +1,4 @@
-"""Hardware as people write it."""
+"""Accelerators and nodes: what is known of them, how they are found, and what joins them."""
 
 from __future__ import annotations
 
@@ -7,54 +7,8 @@ import pytest
 from estimator import InvalidJob, UnknownName, catalogue, estimate, listing
 from estimator.hardware import accelerator, node
 from estimator.hardware.accelerator import accelerator as card_of
-from estimator.hardware.parse import parse_hardware
 from estimator.report_hardware import facts_text, gpus_text, unverified_text
-
-WRITTEN = [
-    # text, GPU, memory, GPUs in a node, nodes
-    ("2x24GB", None, "24GB", 2, 1),
-    ("24 gb", None, "24gb", 1, 1),
-    ("2x 24G", None, "24GB", 2, 1),
-    ("22.5GiB", None, "22.5GiB", 1, 1),
-    ("24GB x2", None, "24GB", 2, 1),
-    ("rtx-4090", "rtx-4090", None, 1, 1),
-    ("rtx4090", "rtx4090", None, 1, 1),
-    ("RTX 4090", "RTX 4090", None, 1, 1),
-    ("3090 ti", "3090 ti", None, 1, 1),
-    ("4090", "4090", None, 1, 1),
-    ("mi300x", "mi300x", None, 1, 1),
-    ("8xH100", "H100", None, 8, 1),
-    ("8 x mi300x", "mi300x", None, 8, 1),
-    ("8 H100", "H100", None, 8, 1),
-    ("l40s x2", "l40s", None, 2, 1),
-    ("2×4090", "4090", None, 2, 1),
-    ("2*3090", "3090", None, 2, 1),
-    ("2 nodes of 8xA100-80GB", "A100-80GB", None, 8, 2),
-    ("4 nodes x 8 H100", "H100", None, 8, 4),
-    ("1 node of 8xH200", "H200", None, 8, 1),
-    ("2x8xH100", "H100", None, 8, 2),
-    ("p5.48xlarge", "h100", None, 8, 1),
-    ("2xdgx-h100", "h100", None, 8, 2),
-    ("4 nodes of P4D.24xlarge", "a100-40gb", None, 8, 4),
-    ("2 nodes of 2 dgx-a100", "a100-80gb", None, 8, 4),
-    ("Standard_ND96isr_H100_v5 x 3", "h100", None, 8, 3),
-    ("gb200-nvl72", "gb200", None, 72, 1),
-]
-
-
-@pytest.mark.parametrize(("text", "gpu", "memory", "gpus", "nodes"), WRITTEN)
-def test_it_is_read(text: str, gpu: str | None, memory: str | None, gpus: int, nodes: int) -> None:
-    hardware = parse_hardware(text)
-    assert (hardware.gpu, hardware.memory, hardware.gpus, hardware.nodes) == (gpu, memory, gpus, nodes)
-
-
-@pytest.mark.parametrize(
-    "text", ["", "   ", "0x24GB", "2x0GB", "0 nodes of 8xH100", "999999999xH100", "1x99999GB", "0xdgx-h100", "999999xdgx-h100"]
-)
-def test_what_cannot_be_is_refused(text: str) -> None:
-    with pytest.raises(InvalidJob, match="hardware"):
-        parse_hardware(text)
-
+from estimator.spelling import folded
 
 NODES = catalogue.names(node.FOLDER)
 CARDS = catalogue.names(accelerator.FOLDER)
@@ -80,9 +34,9 @@ def test_a_node_is_what_it_says(name: str) -> None:
 
 
 def test_names_of_nodes_are_theirs_alone() -> None:
-    owners = {catalogue.folded(alias): name for name in CARDS for alias in (name, *card_of(name).aliases)}
+    owners = {folded(alias): name for name in CARDS for alias in (name, *card_of(name).aliases)}
     for name in NODES:
-        for alias in {catalogue.folded(a) for a in (name, *node.node(name).aliases)}:
+        for alias in {folded(a) for a in (name, *node.node(name).aliases)}:
             assert owners.setdefault(alias, name) == name, alias
 
 

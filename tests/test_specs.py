@@ -74,13 +74,6 @@ def test_any_name_finds_it(name: str) -> None:
             assert resolve(written).name == name
 
 
-def test_no_two_models_share_a_name() -> None:
-    owners: dict[str, str] = {}
-    for name in MODELS:
-        for alias in {catalogue.folded(a) for a in (name, *published(name).aliases)}:
-            assert owners.setdefault(alias, name) == name, alias
-
-
 @pytest.mark.parametrize("model_type", FIRST)
 def test_a_config_json_is_read_as_its_model(model_type: str, tmp_path: Path) -> None:
     spec = FIRST[model_type]

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from functools import cache
-from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict
 
 from estimator import catalogue
 from estimator.facts import Fact
+from estimator.hardware import naming
+from estimator.spelling import words
 from estimator.units import MIB
 from estimator.validation import validated
 
-FOLDER = Path(__file__).parent / "accelerators"
+FOLDER = naming.CARDS
 
 
 class Link(BaseModel):
@@ -57,6 +58,8 @@ class Accelerator(BaseModel):
     """What its board may draw. W."""
     multiprocessors: Fact | None = None
     """NVIDIA's multiprocessors, AMD's compute units, Apple's GPU cores."""
+    slice_cores: Fact | None = None
+    """What the number in the name of a slice of them counts of each chip: 1 of TPU v5e, whose v5e-8 has 8 chips; 2 of TPU v4."""
     usual_node: str | None = None
     """The node that stands for those of it of which nothing else is said."""
 
@@ -71,14 +74,18 @@ class Accelerator(BaseModel):
         found = {name: getattr(self, name) for name in ("memory", "framebuffer", "memory_bandwidth")}
         found |= {f"peak.{kind}": fact for kind, fact in self.peak.items()}
         found |= {f"{name}.bandwidth": link.bandwidth for name in ("interconnect", "pcie") if (link := getattr(self, name))}
-        return found | {name: fact for name in ("power", "multiprocessors") if (fact := getattr(self, name))}
+        return found | {name: fact for name in ("power", "multiprocessors", "slice_cores") if (fact := getattr(self, name))}
 
 
 def accelerator(name: str) -> Accelerator:
     """The accelerator of a name or alias; `UnknownName` if there is none."""
-    return _read(catalogue.find((FOLDER,), name, "gpu"))
+    found = naming.card(naming.with_units(words(name)))
+    if found is None:
+        raise catalogue.unknown((FOLDER,), name, "gpu")
+    return _read(found)
 
 
 @cache
-def _read(path: Path) -> Accelerator:
-    return validated(Accelerator, catalogue.load_yaml(path), str(path))
+def _read(name: str) -> Accelerator:
+    path = FOLDER / f"{name}.yaml"
+    return validated(Accelerator, catalogue.shipped(path), str(path))

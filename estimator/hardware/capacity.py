@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from estimator.errors import InvalidJob
+from estimator.errors import InvalidJob, UnknownName, WillItFitError
+from estimator.hardware import naming
 from estimator.hardware.accelerator import Accelerator, accelerator
-from estimator.hardware.node import is_node, node
+from estimator.hardware.parse import read_hardware
 from estimator.job import Hardware
 from estimator.runtime.overheads import facts
+from estimator.spelling import folded, shown, words
 from estimator.units import GIB, MIB, gib, parse_bytes
 
 
@@ -28,14 +30,15 @@ class Capacity:
 
 def capacity(hardware: Hardware) -> Capacity:
     """The capacity of one GPU: of a named accelerator as measured, of an unnamed card by what drivers keep. Raises `UnknownName`,
-    and `InvalidJob` where a node is named, which says how many GPUs there are as well."""
-    if hardware.gpu:
-        if is_node(hardware.gpu):
-            whole = node(hardware.gpu)
-            asked = f"write gpu: {whole.accelerator} and gpus: {whole.gpus.value}"
-            raise InvalidJob(f"{whole.name} is a node, not a GPU: {asked}", "hardware.gpu")
-        card = accelerator(hardware.gpu)
-        return Capacity(card.memory_bytes, card)
+    and `InvalidJob` where the name is a node's, or counts, which other fields of a job do."""
+    if hardware.gpu is not None:
+        try:
+            card = accelerator(hardware.gpu)
+        except UnknownName:
+            _refuse_phrase(hardware.gpu)
+            raise
+        plain = folded(hardware.gpu) == folded(card.name)
+        return Capacity(card.memory_bytes, card, () if plain else (f"{hardware.gpu} read as {card.name}",))
     if not hardware.memory:
         return Capacity(None, None)
     text = hardware.memory.strip().lower()
@@ -45,3 +48,15 @@ def capacity(hardware: Hardware) -> Capacity:
     usable = round(framebuffer - known["driver"].value * MIB - known["driver_share"].value * framebuffer)
     note = f"a card sold as {hardware.memory} taken to have {gib(framebuffer)}, of which a process can allocate {gib(usable)}"
     return Capacity(max(usable, 0), None, (note,))
+
+
+def _refuse_phrase(text: str) -> None:
+    """Refuse a text in place of a GPU's name that says more of the hardware than that."""
+    try:
+        found = read_hardware(text).hardware
+    except WillItFitError:
+        return
+    whole = found.model_dump(include={"gpu", "memory", "gpus", "nodes"}, exclude_none=True)
+    asked = " and ".join(f"{key}: {value}" for key, value in whole.items() if value != 1)
+    what = f"{text} is a node, not a GPU" if naming.node(words(text)) else f"{shown(text)} is more than a GPU's name"
+    raise InvalidJob(f"{what}: write {asked}", "hardware.gpu")

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from functools import cache
-from pathlib import Path
 from typing import Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict
 
 from estimator import catalogue
 from estimator.facts import Fact
-from estimator.hardware.accelerator import FOLDER as ACCELERATORS
+from estimator.hardware import naming
 from estimator.hardware.accelerator import Accelerator, Link, accelerator
+from estimator.spelling import words
 from estimator.validation import validated
 
-FOLDER = Path(__file__).parent / "nodes"
+FOLDER = naming.NODES
 
 
 class Node(BaseModel):
@@ -64,17 +64,16 @@ class Links(NamedTuple):
 
 def node(name: str) -> Node:
     """The node of a name or alias; `UnknownName` if there is none."""
-    return _read(catalogue.find((FOLDER,), name, "node"))
+    found = naming.node(naming.with_units(words(name)))
+    if found is None:
+        raise catalogue.unknown((FOLDER,), name, "node")
+    return _read(found)
 
 
 @cache
-def _read(path: Path) -> Node:
-    return validated(Node, catalogue.load_yaml(path), str(path))
-
-
-def is_node(name: str) -> bool:
-    """Whether a node has this name or alias, and no accelerator."""
-    return catalogue.known((ACCELERATORS,), name) is None and catalogue.known((FOLDER,), name) is not None
+def _read(name: str) -> Node:
+    path = FOLDER / f"{name}.yaml"
+    return validated(Node, catalogue.shipped(path), str(path))
 
 
 def links(card: Accelerator, gpus: int) -> Links:

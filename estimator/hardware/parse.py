@@ -1,49 +1,255 @@
-"""Hardware as people write it: '2x24GB', 'rtx-4090', '8xH100', '2 nodes of 8xA100-80GB', '2xp5.48xlarge'."""
+"""Hardware as people write it: '2x24GB', 'rtx-4090', 'two A100s', '2 nodes of 8xA100-80GB', '2xp5.48xlarge', 'TPU v5e-8'.
+
+A phrase is a thing (an accelerator, a node, an amount of memory) with counts before or after it. Counts are taken from both
+ends until what is left is a thing that is known; nothing is taken for a thing that it is merely like.
+"""
 
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from pydantic import ValidationError
 
-from estimator.errors import InvalidJob
-from estimator.hardware.node import is_node, node
+from estimator.errors import InvalidJob, NotModelled, WillItFitError
+from estimator.hardware import naming
+from estimator.hardware.accelerator import accelerator
+from estimator.hardware.naming import HOSTS, NOTHING, memory, with_units
+from estimator.hardware.node import node
 from estimator.job import Hardware
+from estimator.spelling import MOST, joined, shown, words
+from estimator.units import parse_bytes
 from estimator.validation import explain
 
-_NODES = re.compile(r"(\d+)\s*(?:x\s*)?nodes?\s*(?:of|with|x|:|,)?\s*(.+)", re.IGNORECASE)
-_TIMES = re.compile(r"(\d+)\s*[x×*]\s*(.+)", re.IGNORECASE)
-_OF = re.compile(r"(\d{1,2})\s+([a-z].*)", re.IGNORECASE)  # 8 H100; but 3090 ti is one card
-_AFTER = re.compile(r"(.*\S)\s+[x×*]\s*(\d{1,6})", re.IGNORECASE)  # l40s x2; but rtx4090 is one card
-_MEMORY = re.compile(r"\d+(?:\.\d+)?\s*gi?b?", re.IGNORECASE)
+NUMBERS = {"a": 1, "an": 1, "one": 1, "single": 1, "two": 2, "dual": 2, "pair": 2, "three": 3, "triple": 3, "four": 4, "quad": 4}
+NUMBERS |= {"five": 5, "six": 6, "seven": 7, "eight": 8, "octa": 8, "ten": 10, "twelve": 12, "sixteen": 16}
+JOINING = ("x", "of", "with")
+"""Words between a count and what is counted."""
+MOST_GPUS = 2**17
+EXAMPLES = "write 2x24GB, rtx-4090, 8xH100 or '2 nodes of 8xA100-80GB'"
+_BEFORE = re.compile(r"(\d+)[x*](.*)")
+_AFTER = re.compile(r"(.*)[x*](\d+)")
+_LIST = re.compile(r"[,/+&;|]|\s(?:and|or|plus)\s", re.IGNORECASE)
 
 
-def parse_hardware(text: str) -> Hardware:
-    """The hardware that a phrase describes; a node's name is looked up here, an accelerator's is not. Raises `InvalidJob`."""
-    rest = " ".join(text.split())
-    if not rest:
-        raise InvalidJob("is empty; write 2x24GB, rtx-4090, 8xH100 or '2 nodes of 8xA100-80GB'", "hardware")
-    nodes, gpus = 1, 1
-    if match := _NODES.fullmatch(rest):
-        nodes, rest = int(match[1]), match[2]
-    if match := _TIMES.fullmatch(rest):
-        gpus, rest = int(match[1]), match[2].strip()
-    elif match := _AFTER.fullmatch(rest):
-        gpus, rest = int(match[2]), match[1]
-    elif not _MEMORY.fullmatch(rest) and (match := _OF.fullmatch(rest)):
-        gpus, rest = int(match[1]), match[2]
-    if nodes == 1 and (match := _TIMES.fullmatch(rest)):  # 2x8xH100
-        nodes, gpus, rest = gpus, int(match[1]), match[2].strip()
-    if is_node(rest):
-        found = node(rest)
-        nodes, gpus, rest = nodes * gpus, int(found.gpus.value), found.accelerator
-    for count, what in ((nodes, "nodes"), (gpus, "GPUs")):
-        if not 1 <= count <= 2**17:
-            raise InvalidJob(f"{count} {what} in {text!r}: give between 1 and {2**17}", "hardware")
-    if _MEMORY.fullmatch(rest):
-        memory = re.sub(r"\s", "", rest)
+_NEGATIVE = re.compile(r"\s*[-\u2010-\u2015\u2212]\s*\d")
+_THOUSANDS = re.compile(r"(?<=\d),(?=\d{3}(?!\d))")
+"""Commas within a number: 1,024."""
+
+
+class ReadHardware(NamedTuple):
+    """Hardware as it was understood."""
+
+    hardware: Hardware
+    said: tuple[str, ...] = ()
+    """How, where that is not plain from what was written."""
+
+
+class _Thing(NamedTuple):
+    gpu: str | None = None
+    memory: str | None = None
+    gpus: int | None = None
+    """Of a node, or of a slice of TPUs."""
+
+    @property
+    def name(self) -> str:
+        return self.gpu or self.memory or ""
+
+
+@dataclass(slots=True)
+class _Phrase:
+    """What is left of a phrase, and the counts that were taken from it."""
+
+    pieces: list[str]
+    before: list[int] = field(default_factory=list)
+    after: list[int] = field(default_factory=list)
+    nodes: list[int] = field(default_factory=list)
+    plain: bool = True
+    """Whether all counts are digits before the thing."""
+
+    @property
+    def several(self) -> bool:
+        return any(count != 1 for count in (*self.before, *self.after, *self.nodes))
+
+    def take(self) -> bool:
+        """Take one count from the end or the start; False if there is none."""
+        return self._from_end() or self._from_start()
+
+    def _from_end(self) -> bool:
+        """x 8, x 4 nodes, each."""
+        if self.pieces[-1] == "each":
+            self.pieces, self.plain = self.pieces[:-1], False
+            return bool(self.pieces)
+        *left, first, last = ["", *self.pieces]
+        hosts = last in HOSTS
+        count = _number(first if hosts else last)
+        if not left[1:] or count is None or not (hosts or first == "x") or (hosts and count > 1 and not last.endswith("s")):
+            return False
+        (self.nodes if hosts else self.after).append(count)
+        self.pieces, self.plain = left[1:-1] if left[-1] == "x" else left[1:], False
+        return bool(self.pieces)
+
+    def _from_start(self) -> bool:
+        """8 x, two, 4 nodes of."""
+        first, *left = self.pieces
+        count = _number(first)
+        if not left or count is None or (left[0] not in (*JOINING, *HOSTS) and _number(left[0]) is not None):
+            return False
+        left = _after_joining(left)
+        hosts = left[0] in HOSTS
+        (self.nodes if hosts else self.before).append(count)
+        self.pieces, self.plain = _after_joining(left[1:]) if hosts else left, self.plain and first.isdecimal()
+        return bool(self.pieces)
+
+
+def read_hardware(text: str) -> ReadHardware:
+    """The hardware that a phrase describes, its accelerator by its canonical name.
+
+    Raises `InvalidJob` and `NotModelled` for what no phrase can say, `UnknownName` where nothing is called so.
+    """
+    if not text.strip():
+        raise InvalidJob(f"is empty; {EXAMPLES}", "hardware")
+    if len(text) > MOST:
+        raise InvalidJob(f"has {len(text):,} characters; {EXAMPLES}", "hardware")
+    if _NEGATIVE.match(text):
+        raise InvalidJob(f"{shown(text)} begins with a negative number; {EXAMPLES}", "hardware")
+    phrase = _Phrase(_after_joining(_pieces(words(_THOUSANDS.sub("", text)))))
+    thing = _named(phrase, text)
+    while thing is None and phrase.pieces and phrase.take():
+        thing = _named(phrase, text)
+    if thing is None:
+        _refuse_unlike(text)
+        if len(phrase.pieces) == 1 and phrase.pieces[0].isdecimal():
+            raise InvalidJob(f"{shown(text)} is a number: for a card of so much memory write {phrase.pieces[0]}GB", "hardware")
+        raise naming.unknown(" ".join(text.split()), " ".join(phrase.pieces))
+    hardware = _hardware(thing, phrase, text)
+    return ReadHardware(hardware, tuple(_said(thing, phrase, hardware, text)))
+
+
+def _pieces(parts: list[str]) -> list[str]:
+    """Words, with counts apart from what they are written together with: 8xh100 is 8, x and h100."""
+    found: list[str] = []
+    for word in with_units(parts):
+        part = "x" if word == "*" else word
+        while (match := _BEFORE.fullmatch(part)) and (_thing([match[2]]) or not _thing([part])):
+            found += [match[1], "x"]
+            part = match[2]
+        if (match := _AFTER.fullmatch(part)) and (not match[1] or _thing([match[1]])) and not _thing([part]):
+            found += [match[1], "x", match[2]]
+        else:
+            found.append(part)
+    return with_units([piece for piece in found if piece])
+
+
+def _number(piece: str) -> int | None:
+    """The count that a piece is: not where it is an accelerator's name, as 4090 is."""
+    if piece.isdecimal() and len(piece) < 10:
+        return None if naming.card([piece]) else int(piece)
+    return NUMBERS.get(piece)
+
+
+def _after_joining(pieces: list[str]) -> list[str]:
+    """Pieces without the words at their start that join them to a count."""
+    start = 0
+    while start < len(pieces) - 1 and pieces[start] in JOINING:
+        start += 1
+    return pieces[start:]
+
+
+def _thing(parts: list[str]) -> _Thing | None:
+    """What words name, without counts."""
+    told = [part for part in parts if part not in NOTHING]
+    if len(told) == 1 and (amount := memory(told[0])):
+        return _Thing(memory=amount)
+    if told and (card := naming.card(told)):
+        return _Thing(gpu=card)
+    if parts and (name := naming.node(parts)):
+        return _Thing(gpu=node(name).accelerator, gpus=int(node(name).gpus.value))
+    return _slice(parts)
+
+
+def _slice(parts: list[str]) -> _Thing | None:
+    """A slice of TPUs, whose name ends in how many chips it has, or cores of chips: v5e-8, v4-8."""
+    name = naming.card(parts[:-1]) if len(parts) > 1 and parts[-1].isdecimal() else None
+    per_chip = accelerator(name).slice_cores if name else None
+    if name is None or per_chip is None:
+        return None
+    chips, rest = divmod(int(parts[-1]), int(per_chip.value))
+    return _Thing(gpu=name, gpus=chips) if chips and not rest else None
+
+
+def _named(phrase: _Phrase, text: str) -> _Thing | None:
+    """The thing that is left of a phrase, in the plural as well, where it is counted."""
+    thing, last = _thing(phrase.pieces), phrase.pieces[-1] if phrase.pieces else ""
+    one = _thing([*phrase.pieces[:-1], last[:-1]]) if last.endswith("s") and len(last) > 2 else None
+    if one is None or one == thing or (thing and not phrase.several):
+        return thing
+    if thing is None and phrase.several:
+        return one
+    if thing is None:
+        raise InvalidJob(f"{shown(text)} does not say how many: write 2x{one.name}", "hardware")
+    written = re.search(re.escape(last), text, re.IGNORECASE)
+    if written and (written[0][-1] == "S" or (written[0] == thing.name and "x" in text)):
+        return thing
+    raise InvalidJob(
+        f"{shown(text)} may be several {one.name} or several {thing.name}: write 2x{one.name} or 2x{last.upper()}", "hardware"
+    )
+
+
+def _refuse_unlike(text: str) -> None:
+    """Cards that are not alike are refused in so many words."""
+    named: list[ReadHardware] = []
+    parts = _LIST.split(text)
+    for part in parts if len(parts) > 1 else ():
         try:
-            return Hardware(memory=memory if memory[-1] in "bB" else memory + "B", gpus=gpus, nodes=nodes)
-        except ValidationError as error:
-            raise InvalidJob(explain(error), "hardware") from None
-    return Hardware(gpu=rest, gpus=gpus, nodes=nodes)
+            named.append(read_hardware(part))
+        except WillItFitError:
+            continue
+    if len(named) < 2:
+        return
+    alike = {_size(one.hardware): one.hardware.gpu or one.hardware.memory for one in named}
+    smallest, count = alike[min(alike)], sum(one.hardware.gpus * one.hardware.nodes for one in named)
+    how = (
+        f"write {count}x{smallest}"
+        if len(alike) == 1
+        else f"ask for as many of the smallest, {count}x{smallest}, or for each kind alone"
+    )
+    raise NotModelled(f"{shown(text)} is a list; only cards that are alike share a job: {how}", "hardware")
+
+
+def _size(hardware: Hardware) -> tuple[int, str]:
+    """By which cards are told apart, the smallest first."""
+    if hardware.gpu:
+        return accelerator(hardware.gpu).memory_bytes, hardware.gpu
+    return parse_bytes(hardware.memory or ""), ""
+
+
+def _hardware(thing: _Thing, phrase: _Phrase, text: str) -> Hardware:
+    counts = phrase.before + phrase.after
+    if (phrase.before and phrase.after) or len(phrase.nodes) > 1 or len(counts) + len(phrase.nodes) > 2:
+        raise InvalidJob(f"{shown(text)} counts too much: write '4 nodes of 8xH100'", "hardware")
+    nodes, gpus = (*phrase.nodes, *(1,) * (2 - len(phrase.nodes) - len(counts)), *counts)[:2]
+    if thing.gpus:
+        nodes, gpus = nodes * gpus, thing.gpus
+    for count, what in ((nodes, "nodes"), (gpus, "GPUs")):
+        if not 1 <= count <= MOST_GPUS:
+            raise InvalidJob(f"{count} {what} in {shown(text)}: give between 1 and {MOST_GPUS}", "hardware")
+    try:
+        return Hardware(gpu=thing.gpu, memory=thing.memory, gpus=gpus, nodes=nodes)
+    except ValidationError as error:
+        raise InvalidJob(explain(error), "hardware") from None
+
+
+def _said(thing: _Thing, phrase: _Phrase, hardware: Hardware, text: str) -> list[str]:
+    """How a phrase was understood, where it did not say so itself."""
+    count = f"{hardware.gpus} x {thing.name}" if hardware.gpus > 1 else thing.name
+    whole = f"{hardware.nodes} nodes of {count}" if hardware.nodes > 1 else count
+    found = []
+    if not phrase.plain or joined(phrase.pieces) != joined(words(thing.name)):
+        found.append(f"{' '.join(text.split())} read as {whole}")
+    usual = accelerator(thing.gpu).usual_node if thing.gpu and not thing.gpus and not phrase.nodes else None
+    if usual and hardware.nodes == 1 and hardware.gpus > (each := int(node(usual).gpus.value)):
+        wanted = f"{hardware.gpus // each}x{each}x{thing.gpu}" if hardware.gpus % each == 0 else f"2x{each}x{thing.gpu}"
+        found.append(f"{whole} taken to be in one node; nodes of {each} are written {wanted}")
+    return found

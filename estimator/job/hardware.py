@@ -62,6 +62,9 @@ class Hardware(Part):
 
     @model_validator(mode="after")
     def _one_kind(self) -> Hardware:
+        for name in ("gpu", "memory", "grid"):
+            if (given := getattr(self, name)) is not None and not given.strip():
+                raise ValueError(f"{name} is empty: say it, or leave it out")
         if self.gpu and self.memory:
             raise ValueError("gpu and memory exclude each other: name the card, or say how large it is")
         if self.owned and self.rent != Rent():

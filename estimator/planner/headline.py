@@ -11,7 +11,7 @@ from estimator.errors import NotModelled, WillItFitError
 from estimator.estimation import Judged, fits, judged
 from estimator.families import count
 from estimator.hardware.capacity import capacity
-from estimator.hardware.parse import parse_hardware
+from estimator.hardware.parse import ReadHardware, read_hardware
 from estimator.job import Hardware
 from estimator.notes import without_bf16, without_cuda
 from estimator.parallel.topology import tensor_degrees
@@ -41,7 +41,7 @@ def fit(model: str | dict[str, Any], hardware: str | Hardware, allow_files: bool
 
     `allow_files` False refuses models named by a path. Raises `UnknownName`, `InvalidJob` and `NotModelled`.
     """
-    machine = parse_hardware(hardware) if isinstance(hardware, str) else hardware
+    machine, understood = read_hardware(hardware) if isinstance(hardware, str) else ReadHardware(hardware)
     found = resolve(model, allow_files)
     card = capacity(machine)
     question = _Question(model, found, allow_files)
@@ -53,6 +53,7 @@ def fit(model: str | dict[str, Any], hardware: str | Hardware, allow_files: bool
         capacity_bytes=card.memory_bytes,
         rows=[_row(question, way, machine) for way in ways(context, sequence)],
         assumptions=[
+            *understood,
             *found.assumptions,
             *filter(None, [found.spec.instead]),
             *card.assumptions,

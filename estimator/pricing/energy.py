@@ -19,6 +19,7 @@ from estimator.hardware.accelerator import Accelerator
 from estimator.job import Hardware
 from estimator.pricing.offer import exact
 from estimator.pricing.spot import Spread
+from estimator.spelling import LONGEST, shown
 
 FILE = Path(__file__).parent / "energy.yaml"
 
@@ -43,10 +44,10 @@ def grid(name: str | None) -> Fact:
     """The grid of a place, or of the world; `InvalidJob` if it is not known."""
     if name is None:
         return grids()["world"]
-    found = grids().get(name.lower())
+    found = grids().get(name.strip().lower())
     if found is None:
-        near = did_you_mean(name, grids()) or f" Known are {', '.join(grids())}."
-        raise InvalidJob(f"no grid is called {name!r}.{near}", "hardware.grid")
+        near = did_you_mean(name[:LONGEST], grids()) or f" Known are {', '.join(grids())}."
+        raise InvalidJob(f"no grid is called {shown(name)}.{near}", "hardware.grid")
     return found
 
 

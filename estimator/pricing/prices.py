@@ -15,6 +15,7 @@ from estimator import catalogue
 from estimator.errors import InvalidJob, UnknownName
 from estimator.hardware.accelerator import FOLDER
 from estimator.pricing.offer import Offer
+from estimator.spelling import folded, shown, sought
 from estimator.validation import explain
 
 FILE = Path(__file__).parent / "prices.yaml"
@@ -100,14 +101,14 @@ def our_name(accelerator: str) -> str | None:
 
 def search(words: str = "") -> list[Offer]:
     """The offers that have every word in provider, instance, accelerator, kind, region or currency; `UnknownName` if none has."""
-    wanted = [catalogue.folded(word) for word in words.split()]
+    wanted = sought(words)
     found = [
         offer
         for offer in offers()
-        if all(any(word in catalogue.folded(text) for text in (*offer.key, offer.accelerator, offer.currency)) for word in wanted)
+        if all(word and any(word in folded(text) for text in (*offer.key, offer.accelerator, offer.currency)) for word in wanted)
     ]
     if not found:
-        raise UnknownName(f"no price has {words[: catalogue.LONGEST]!r} in it. `willitfit prices` lists them all.")
+        raise UnknownName(f"no price has {shown(words)} in it. `willitfit prices` lists them all.")
     return found
 
 

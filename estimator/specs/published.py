@@ -46,7 +46,9 @@ class PublishedModel(BaseModel):
     name: str
     """The file's name, without its suffix."""
     aliases: list[str] = []
-    """The hub id first, then how people say it."""
+    """Names of this very model: the hub id first, then how people say it."""
+    same_architecture: list[str] = []
+    """Other models, such as fine-tunes, that have this architecture and these sizes: answers are the same, and say so."""
     architecture: Annotated[SerializeAsAny[ModelSpec], BeforeValidator(_of_its_family), WithJsonSchema(_OF_ANY_FAMILY)]
     parameters: Fact | None = None
     """The published count, tied weights once, buffers apart; the source says so where it is only counted."""

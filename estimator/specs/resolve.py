@@ -14,6 +14,7 @@ from estimator.errors import InvalidJob, NotModelled, UnknownName
 from estimator.families import FAMILIES
 from estimator.specs.generic import generic, generic_mixture
 from estimator.specs.huggingface import from_mapping, quantized_as, read_config
+from estimator.specs.naming import Named, named
 from estimator.specs.published import PublishedModel, folders, read
 from estimator.specs.spec import ModelSpec
 
@@ -63,15 +64,25 @@ def resolve(model: str | Mapping[str, Any], allow_files: bool = True) -> Model:
         if not allow_files:
             raise InvalidJob("files cannot be named here; send the architecture itself", "model")
         return _from_file(Path(text))
-    found = catalogue.known(folders(), text)
-    if found is None and allow_files:
-        if os.path.isdir(text):
-            return _from_folder(Path(text))
-        if _HUB_ID.fullmatch(text):
-            return _from_hub(text)
-    path = found or catalogue.find(folders(), text, "model")
-    known = read(path)
-    return Model(path.stem, known.architecture, known.source, published=known)
+    if allow_files and "/" in text and os.path.isdir(text):
+        return _from_folder(Path(text))
+    if (found := named(folders(), text)) is not None:
+        return _known(found)
+    if allow_files and os.path.isdir(text):
+        return _from_folder(Path(text))
+    if allow_files and _HUB_ID.fullmatch(text):
+        return _from_hub(text)
+    raise catalogue.unknown(folders(), text, "model", text.rpartition("/")[2])
+
+
+def _known(found: Named) -> Model:
+    """A model that a file describes; of another than the file's own, all that is the file's own is left out."""
+    described = read(found.entry.path)
+    if found.entry.other:
+        unknown = dict.fromkeys(("licence", "released", "parameters", "dtype", "context"))
+        lists: dict[str, list[str]] = {"aliases": [], "same_architecture": []}
+        described = described.model_copy(update={"name": found.entry.spoken, **unknown, **lists})
+    return Model(found.entry.spoken, described.architecture, described.source, found.said, published=described)
 
 
 def _of_size(size: re.Match[str] | None, mixture: re.Match[str] | None, text: str) -> tuple[ModelSpec, str]:

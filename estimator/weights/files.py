@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, NoReturn
 
-from estimator.catalogue import LONGEST
 from estimator.errors import InvalidJob
+from estimator.spelling import shown
 
 MOST_HEADER_BYTES = 100_000_000
 """The longest header that is read: safetensors' own limit (MAX_HEADER_SIZE in its tensor.rs), kept for every file here."""
@@ -44,11 +44,6 @@ def opened(path: Path) -> Iterator[tuple[BinaryIO, int]]:
 def unreadable(error: Exception, path: Path) -> InvalidJob:
     """The error of a path that the system refuses."""
     return InvalidJob(f"cannot be read: {getattr(error, 'strerror', None) or error}", str(path))
-
-
-def shown(name: str) -> str:
-    """A name as it is repeated in an error: quoted, unprintable characters escaped, not too long."""
-    return repr(name if len(name) <= LONGEST else f"{name[:LONGEST]}…")
 
 
 class _RefusedError(Exception):

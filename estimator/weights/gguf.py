@@ -9,10 +9,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from estimator.spelling import shown
 from estimator.weights.checkpoint import Checkpoint, Tensor
 from estimator.weights.cursor import Cursor
 from estimator.weights.dtypes import ggml_removed, ggml_types
-from estimator.weights.files import MOST_ELEMENTS, opened, shown
+from estimator.weights.files import MOST_ELEMENTS, opened
 
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)

@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from estimator.errors import InvalidJob
+from estimator.spelling import shown
 from estimator.weights.checkpoint import Checkpoint, Tensor
-from estimator.weights.files import MOST_HEADER_BYTES, json_object, opened, shown
+from estimator.weights.files import MOST_HEADER_BYTES, json_object, opened
 from estimator.weights.safetensors import read_safetensors
 
 MOST_SHARDS = 99_999

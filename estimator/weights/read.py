@@ -6,8 +6,9 @@ import os
 from pathlib import Path
 
 from estimator.errors import InvalidJob
+from estimator.spelling import shown
 from estimator.weights.checkpoint import Checkpoint
-from estimator.weights.files import MOST_HEADER_BYTES, opened, shown, unreadable
+from estimator.weights.files import MOST_HEADER_BYTES, opened, unreadable
 from estimator.weights.gguf import MAGIC
 from estimator.weights.index import read_index
 from estimator.weights.safetensors import PREFIX_BYTES, read_safetensors

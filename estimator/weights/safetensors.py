@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any, TypeGuard
 
 from estimator.errors import InvalidJob
+from estimator.spelling import shown
 from estimator.weights.checkpoint import Checkpoint, Tensor
 from estimator.weights.dtypes import safetensors_bits
-from estimator.weights.files import MOST_ELEMENTS, MOST_HEADER_BYTES, json_object, opened, shown
+from estimator.weights.files import MOST_ELEMENTS, MOST_HEADER_BYTES, json_object, opened
 
 PREFIX_BYTES = 8
 METADATA = "__metadata__"

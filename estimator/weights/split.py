@@ -11,8 +11,8 @@ import re
 from pathlib import Path
 
 from estimator.errors import InvalidJob
+from estimator.spelling import shown
 from estimator.weights.checkpoint import Checkpoint
-from estimator.weights.files import shown
 from estimator.weights.gguf import read_part
 from estimator.weights.index import joined
 

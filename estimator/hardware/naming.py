@@ -1,0 +1,159 @@
+"""Which accelerator or node some words name: a maker may be left out, and an amount of memory anywhere tells variants apart."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from functools import cache
+from pathlib import Path
+
+from estimator import catalogue
+from estimator.errors import UnknownName
+from estimator.spelling import joined, words
+
+CARDS = Path(__file__).parent / "accelerators"
+NODES = Path(__file__).parent / "nodes"
+MAKERS = {
+    "nvidia": ("nvidia",),
+    "geforce": ("nvidia",),
+    "tesla": ("nvidia",),
+    "amd": ("amd",),
+    "instinct": ("amd",),
+    "radeon": ("amd",),
+    "intel": ("intel",),
+    "habana": ("intel",),
+    "apple": ("apple",),
+    "macbook": ("apple",),
+    "mac": ("apple",),
+    "imac": ("apple",),
+    "google": ("google", "gcp"),
+    "tpu": ("google",),
+    "gcp": ("gcp",),
+    "aws": ("aws",),
+    "amazon": ("aws",),
+    "azure": ("azure",),
+    "oracle": ("oci",),
+    "oci": ("oci",),
+    "lambda": ("lambda",),
+    "nebius": ("nebius",),
+}
+"""Words that may stand before any name of these vendors or providers, or be left out of it."""
+MACS = {"macbook": ("pro", "air"), "mac": ("studio", "mini", "pro"), "imac": ("pro",)}
+"""What may follow a computer's name and is no part of its chip's."""
+HOSTS = frozenset({"node", "nodes", "machine", "machines", "server", "servers", "host", "hosts", "instance", "instances"})
+"""Words for a node."""
+NOTHING = frozenset(
+    {"gpu", "gpus", "card", "cards", "accelerator", "accelerators", "chip", "chips", "vram", "memory", "graphics", "of"}
+)
+"""Words that say nothing beside a name or an amount of memory."""
+_MEMORY = re.compile(r"(\d+(?:\.\d+)?)g(i?)b?")
+_NUMBER = re.compile(r"\d+(?:\.\d+)?")
+_UNITS = {"g": "gb", "gb": "gb", "gi": "gib", "gib": "gib", "gigabyte": "gb", "gigabytes": "gb", "gigs": "gb"}
+
+
+def with_units(parts: list[str]) -> list[str]:
+    """Words with numbers and the units of memory after them as one: 24 gb is 24gb."""
+    found: list[str] = []
+    for part in parts:
+        if part in _UNITS and found and _NUMBER.fullmatch(found[-1]):
+            found[-1] += _UNITS[part]
+        else:
+            found.append(part)
+    return found
+
+
+def memory(part: str) -> str | None:
+    """An amount of memory as a job says it, 24GB or 22.5GiB, if a word is one."""
+    match = _MEMORY.fullmatch(part)
+    return f"{match[1]}{'GiB' if match[2] else 'GB'}" if match else None
+
+
+def card(parts: list[str]) -> str | None:
+    """The canonical name of the accelerator that words name, if they name one.
+
+    Raises `UnknownName` where it may be several, or there is none of such a memory.
+    """
+    parts = [part for part in parts if part not in NOTHING]
+    if catalogue.has(CARDS, written := "-".join(parts)):
+        return written
+    bare = _bare(parts)
+    said, rest = [part for part in bare if memory(part)], [part for part in bare if not memory(part)]
+    if not rest or len(said) > 1:
+        return None
+    keys = _keys(CARDS)
+    found = keys.get(joined(bare)) or keys.get(joined([*rest, *said]))
+    if found is None and said and (one := keys.get(joined(rest))):
+        if memory(said[0]) not in _sold(one):
+            raise UnknownName(_without_such(one, said[0]))
+        found = one
+    if found is None and (among := _families().get(joined(rest))):
+        lacking = f" of {memory(said[0])}" if said else ", of which there are several: say how much memory"
+        raise UnknownName(f"no gpu is called {' '.join(rest)!r}{lacking}. Did you mean {' or '.join(sorted(among))}?")
+    return found if found and _made_by(parts, CARDS / f"{found}.yaml") else None
+
+
+def node(parts: list[str]) -> str | None:
+    """The canonical name of the node that words name, if they name one."""
+    if catalogue.has(NODES, written := "-".join(parts)):
+        return written
+    keys = _keys(NODES)
+    found = keys.get(joined(parts)) or keys.get(joined([part for part in _bare(parts) if part not in HOSTS]))
+    return found if found and _made_by(parts, NODES / f"{found}.yaml") else None
+
+
+def unknown(text: str, like: str = "") -> UnknownName:
+    """That neither an accelerator nor a node is called so, and what is nearest."""
+    return catalogue.unknown((CARDS, NODES), text, "gpu", like)
+
+
+@cache
+def _keys(directory: Path) -> dict[str, str]:
+    """Canonical names by every name, folded, without makers."""
+    found: dict[str, str] = {}
+    for entry in catalogue.entries(directory):
+        for parts in (with_units(words(entry.name)), _bare(with_units(words(entry.name)))):
+            found.setdefault(joined(parts), entry.path.stem)
+    found.pop("", None)
+    return found
+
+
+@cache
+def _families() -> dict[str, set[str]]:
+    """Canonical names of accelerators by what is left of them without the memory."""
+    found: dict[str, set[str]] = defaultdict(set)
+    for name in catalogue.names(CARDS):
+        found[_family(name)].add(name)
+    return found
+
+
+def _family(name: str) -> str:
+    return joined([part for part in _bare(words(name)) if not memory(part)])
+
+
+def _bare(parts: list[str]) -> list[str]:
+    """Words without makers, and without those of a computer that a chip is in."""
+    before = ["", *parts]
+    return [part for i, part in enumerate(parts) if part not in MAKERS and part not in MACS.get(before[i], ())]
+
+
+def _made_by(parts: list[str], path: Path) -> bool:
+    """Whether every maker among words is the one of a file."""
+    makers = [MAKERS[part] for part in parts if part in MAKERS]
+    content = catalogue.shipped(path) if makers else {}
+    return all(content.get("provider", content.get("vendor")) in maker for maker in makers)
+
+
+def _sold(name: str) -> list[str]:
+    """The amounts of memory that an accelerator is sold with: as its names say, else as nvidia-smi's figure rounds."""
+    content = catalogue.shipped(CARDS / f"{name}.yaml")
+    aliases = [word for alias in (name, *content["aliases"]) for word in with_units(words(str(alias)))]
+    return [*filter(None, map(memory, aliases)), f"{round(content['framebuffer']['value'] / 1024)}GB"]
+
+
+def _without_such(name: str, said: str) -> str:
+    """That there is no accelerator of a name with some memory."""
+    family, amount = sorted(_families()[_family(name)]), memory(said)
+    other = (
+        f"Did you mean {' or '.join(family)}?" if len(family) > 1 else f"Write {name}, or {amount} for any card of that memory."
+    )
+    return f"no {name} has {amount}, but {_sold(name)[0]}. {other}"
