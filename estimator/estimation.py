@@ -24,6 +24,7 @@ from estimator.notes import assumptions, not_modelled, warnings, what_stays
 from estimator.parallel.communicators import communicators
 from estimator.parallel.ranks import described, ranks, traffic
 from estimator.parallel.topology import Topology, topology
+from estimator.parallel.uneven import uneven
 from estimator.playing import Play, play
 from estimator.pricing.cost import Priced, priced, unpriced
 from estimator.pricing.energy import energy, grid
@@ -148,6 +149,8 @@ class Judged(NamedTuple):
     memory: Memory
     host: Host | None
     verdict: Verdict
+    uneven: str
+    """Why more GPUs take no less, where they do not share parameters evenly."""
 
 
 def _judged(run: _Run) -> Judged:
@@ -161,13 +164,15 @@ def _judged(run: _Run) -> Judged:
         memory = memory.model_copy(update={"host_bytes": host.phases})
     if _by_llamacpp(job):
         memory = memory.model_copy(update={"host_bytes": placed(job.serving, model.spec, run.tensors).host})
-    return Judged(job, memory, host, judge_host(judge(job, memory), host))
+    shared = uneven(run.play.build.parameters, place, job.parallelism.replicas or 1) if job.task == "train" else ""
+    return Judged(job, memory, host, judge_host(judge(job, memory), host), shared)
 
 
 def _answer(run: _Run, today: date) -> Answer:
     job, model, place, card = run.job, run.model, run.place, run.card
     build = run.play.build
-    _, memory, host, verdict = _judged(run)
+    found = _judged(run)
+    memory, host, verdict = found.memory, found.host, found.verdict
     serving = _served(job, model.spec, place, card, today) if job.task == "serve" and not _by_llamacpp(job) else None
     time = serving.decode if serving else duration(job, model.spec, place, card, run.play)
     whole = _course(run, time)
@@ -199,7 +204,12 @@ def _answer(run: _Run, today: date) -> Answer:
             *cost.assumptions,
             *(DEFAULT + used for used in defaults_used(run.given, job)),
         ],
-        warnings=[*warnings(job, model.spec, place, card, build.tape), *what_stays(job, memory), *cost.warnings],
+        warnings=[
+            *warnings(job, model.spec, place, card, build.tape),
+            *filter(None, [found.uneven]),
+            *what_stays(job, memory),
+            *cost.warnings,
+        ],
         suggestions=[*verdict.suggestions, *(advice(job, memory) if verdict.fits is False and not verdict.host else ())],
         not_modelled=not_modelled(job, time),
         versions=Versions(software=SOFTWARE_VERSION, data=DATA_VERSION),

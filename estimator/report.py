@@ -17,6 +17,8 @@ def headline_text(fit: Fit) -> str:
     if fit.capacity_bytes is not None:
         title += f"; a process can allocate {gib(fit.capacity_bytes)} per GPU"
     lines = [title, "", *aligned([_COLUMNS, *(_cells(row) for row in fit.rows)]), ""]
+    if notes := [f"  - {row.way}: {row.note}" for row in fit.rows if row.note]:
+        lines += ["Notes", *notes, ""]
     lines += ["Assumptions", *(f"  - {note}" for note in fit.assumptions)]
     return "\n".join(lines) + "\n"
 
