@@ -8,7 +8,7 @@ from datetime import date
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from estimator.advice import advice
+from estimator.advice import Trial, advice
 from estimator.answer import DEFAULT, Answer, Course, Host, KvCache, Memory, Parameters, Rank, Serving, Time, Versions
 from estimator.attribution import Attribution
 from estimator.course import Done, Hours, assumed, course
@@ -59,7 +59,7 @@ def estimate(
     not only those one of which needs most. `today`: the day by which a price is old; without it, this day. Raises `InvalidJob`
     for what cannot be read or does not fit together, `NotModelled` for what this version has no model of, and `UnknownName`.
     """
-    return _answer(_run(job, allow_files, every_rank), today or date.today())
+    return _answer(_run(job, allow_files, every_rank), today or date.today(), allow_files)
 
 
 def fits(job: Job | Mapping[str, Any] | str | Path, allow_files: bool = True, roomy: float = 0.0) -> bool | None:
@@ -168,7 +168,7 @@ def _judged(run: _Run) -> Judged:
     return Judged(job, memory, host, judge_host(judge(job, memory), host), shared)
 
 
-def _answer(run: _Run, today: date) -> Answer:
+def _answer(run: _Run, today: date, allow_files: bool) -> Answer:
     job, model, place, card = run.job, run.model, run.place, run.card
     build = run.play.build
     found = _judged(run)
@@ -210,10 +210,27 @@ def _answer(run: _Run, today: date) -> Answer:
             *what_stays(job, memory),
             *cost.warnings,
         ],
-        suggestions=[*verdict.suggestions, *(advice(job, memory) if verdict.fits is False and not verdict.host else ())],
+        suggestions=[
+            *verdict.suggestions,
+            *(_advice(run, memory, allow_files) if verdict.fits is False and not verdict.host else ()),
+        ],
         not_modelled=not_modelled(job, time),
         versions=Versions(software=SOFTWARE_VERSION, data=DATA_VERSION),
     )
+
+
+def _advice(run: _Run, memory: Memory, allow_files: bool) -> list[str]:
+    given = run.given.model_dump(exclude_unset=True)
+
+    def attempt(change: dict[str, dict[str, Any]]) -> Trial | None:
+        asked = {**given, **{part: {**given.get(part, {}), **settings} for part, settings in change.items()}}
+        try:
+            found = _judged(_run(asked, allow_files))
+        except (InvalidJob, NotModelled):
+            return None
+        return Trial(found.memory.total_bytes, found.verdict.fits)
+
+    return advice(run.job, memory, attempt)
 
 
 def _several(job: Job) -> bool:

@@ -24,22 +24,39 @@ class Remedy:
     change: dict[str, dict[str, Any]]
     same_result: bool = False
 
+    @property
+    def field(self) -> str:
+        """The first key that it changes: 'training.loss'."""
+        return self.said.split()[0]
+
+    def beside(self, other: Remedy) -> Remedy:
+        """Both at once, of different keys."""
+        change = {part: {**self.change.get(part, {}), **other.change.get(part, {})} for part in {**self.change, **other.change}}
+        return Remedy(f"{self.said} and {other.said}", change, self.same_result and other.same_result)
+
+
+def parts(memory: Memory) -> dict[str, int]:
+    """Bytes of each part at the peak, the largest first; where the loss sets it, what it makes of the logits is part of it."""
+    found = dict(memory.at_peak)
+    if memory.peak.part == HEAD and LOSS in found:
+        found[LOSS] += found.pop(TEMPORARY, 0)
+    return dict(sorted(found.items(), key=lambda one: -one[1]))
+
 
 def largest_parts(memory: Memory) -> list[str]:
-    """The largest parts at the peak, the largest first; the loss is one where its logits, or what it makes of them, set it."""
-    parts = dict(memory.at_peak)
-    if memory.peak.part == HEAD:
-        parts[LOSS] = parts.get(LOSS, 0) + parts.pop(TEMPORARY, 0)
-    found = sorted(parts, key=lambda part: -parts[part])
+    """The largest parts, and the loss, where it sets the peak."""
+    found = list(parts(memory))
     return found[:PARTS] + ([LOSS] if LOSS in found[PARTS:] and memory.peak.part == HEAD else [])
 
 
 def remedies(job: Job, memory: Memory) -> list[Remedy]:
     """Of a settled job, for each of its largest parts, what would make most of it first; whether it is modelled, or enough, only
     trying says."""
-    if job.task != "train":
-        return [remedy for part in largest_parts(memory) for remedy in _of_serving(part, job)]
-    return [remedy for part in largest_parts(memory) for remedy in _of_training(part, job, memory)]
+    found: dict[str, Remedy] = {}
+    for part in largest_parts(memory):
+        each = _of_serving(part, job) if job.task == "serve" else _of_training(part, job, memory)
+        found |= {remedy.said: remedy for remedy in each if remedy.said not in found}
+    return list(found.values())
 
 
 def _set(part: str, same_result: bool = False, **settings: Any) -> Remedy:
@@ -61,10 +78,9 @@ def _of_training(part: str, job: Job, memory: Memory) -> Iterator[Remedy]:
         yield _set("training", quantization="nf4")
     if memory.peak_phase == "optimizer_step" and asked.optimizer_implementation == "foreach":
         yield _set("training", True, optimizer_implementation="fused")
-    if part == OPTIMIZER_STATE and asked.optimizer in ("adamw", "adam"):
-        if whole:
-            yield _set("training", optimizer="adamw-8bit")
-            yield Remedy("offload.optimizer cpu", {"offload": {"optimizer": "cpu"}})
+    if part == OPTIMIZER_STATE and asked.optimizer in ("adamw", "adam") and whole:
+        yield _set("training", optimizer="adamw-8bit")
+        yield Remedy("offload.optimizer cpu", {"offload": {"optimizer": "cpu"}})
     if part in (OPTIMIZER_STATE, GRADIENT, PARAMETER) and job.parallelism.strategy not in (None, "none"):
         for strategy in ("fsdp2", "fsdp1", "zero3"):
             if strategy != job.parallelism.strategy:

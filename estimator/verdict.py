@@ -7,6 +7,7 @@ from typing import Literal
 
 from estimator.answer import Host, Memory
 from estimator.job import Job
+from estimator.remedies import parts
 from estimator.units import gib
 
 
@@ -41,7 +42,11 @@ def judge(job: Job, memory: Memory) -> Verdict:
     needed = f"{gib(memory.total_bytes)} needed at the peak ({memory.peak_phase.replace('_', ' ')})"
     spare = limit - memory.total_bytes
     if spare < 0:
-        return Verdict(False, "does not fit", f"{needed}, {gib(-spare)} more than the {gib(limit)} that one GPU offers{share}")
+        part, size = next(iter(parts(memory).items()))
+        most = f", of which {gib(size)} are {part.replace('_', ' ')}"
+        return Verdict(
+            False, "does not fit", f"{needed}{most}: {gib(-spare)} more than the {gib(limit)} that one GPU offers{share}"
+        )
     reason = f"{needed} of {gib(limit)}{share}; {gib(spare)} to spare"
     if memory.range_bytes[1] <= limit:
         return Verdict(True, "fits", reason)

@@ -33,8 +33,8 @@ LAYERS = (0.75, 0.5, 0.25)
 
 
 def smallest_change(question: Question, way: Way, hardware: Hardware, card: Capacity, answer: Judged) -> str:
-    """The first of these that fits: the same computed otherwise, half or a quarter of the tokens, more of the same GPUs, those and
-    the same computed otherwise, and last what waits in the host's memory. Where none does, what is in the way."""
+    """The first of these that fits: the same computed otherwise, half or a quarter of the tokens, more of the same GPUs, those
+    and the same computed otherwise, and last what waits in the host's memory. Where none does, what is in the way."""
     capacity = answer.memory.capacity_bytes or 0
     kinder = list(_same_result(way, answer))
     if question.least_bytes(way, hardware.gpus * hardware.nodes) <= capacity:
@@ -94,8 +94,8 @@ def _larger(way: Way, hardware: Hardware) -> Iterator[Hardware]:
 
 
 def _more(question: Question, way: Way, hardware: Hardware, capacity: int) -> str:
-    """The fewest GPUs that do it. A spread that is too much even on the most of them, though it shares all evenly, is not tried on
-    fewer."""
+    """The fewest GPUs that do it. A spread that is too much even on the most of them, though it shares all evenly, is not tried
+    on fewer."""
     sizes = list(_larger(way, hardware))
     hopeless = _hopeless(question, way, sizes[-1]) if sizes and way.part == "training" else set()
     for larger in sizes:

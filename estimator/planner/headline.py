@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from estimator.answer import Versions
 from estimator.errors import NotModelled
-from estimator.estimation import Judged
-from estimator.families import count
 from estimator.hardware.capacity import Capacity, capacity
 from estimator.hardware.parse import parse_hardware
 from estimator.job import Hardware
 from estimator.notes import without_cuda
 from estimator.planner.answers import Fit, FitRow
 from estimator.planner.changes import smallest_change
-from estimator.planner.spreads import Question, Tried, spreads, tried, unshared
+from estimator.planner.spreads import Question, Tried, tried, unshared
 from estimator.planner.ways import Platform, Way, platform, ways
 from estimator.specs.resolve import Model, resolve
 from estimator.units import gib
@@ -79,7 +76,8 @@ def _notes(asked: list[Way], context: int, sequence: int) -> list[str]:
         said.append(f"serving: llama.cpp, one sequence of {context} tokens, all layers on the GPU, cache in fp16")
     if trained:
         said.append(
-            f"training: transformers on torch, 1 sequence of {sequence} tokens per GPU, sdpa, every layer recomputed, AdamW (fused)"
+            f"training: transformers on torch, 1 sequence of {sequence} tokens per GPU, sdpa, every layer recomputed, AdamW "
+            "(fused)"
         )
     if lora:
         said.append(

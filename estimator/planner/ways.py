@@ -26,7 +26,7 @@ class _Part(BaseModel):
 
 
 class Platform(_Part):
-    """A kind of accelerator on which the same ways run. `starts`: NVIDIA's compute capability, up to that of the entry before it."""
+    """A kind of accelerator on which the same ways run. `starts`: NVIDIA's compute capability, up to that of the entry before."""
 
     name: str
     vendor: str
