@@ -41,7 +41,7 @@ from estimator.specs.spec import DecoderSpec, ModelSpec
 from estimator.specs.teacher import with_teacher
 from estimator.tape.kernels import flops
 from estimator.tape.replay import Replay
-from estimator.tape.tape import KV_CACHE
+from estimator.tape.tape import KV_CACHE, PARAMETER
 from estimator.training import partial, pruning
 from estimator.training.offload import check_offload
 from estimator.training.optimizers.refusals import check_optimizer
@@ -157,7 +157,7 @@ def _judged(run: _Run) -> Judged:
     job, model, place, card = run.job, run.model, run.place, run.card
     played, why = run.play.phases, run.play.why
     taken = _reserved(job, run.play, card)
-    cache = _kv_cache(job, model, place, played.peak.peak_bytes - why.at_peak.get(KV_CACHE, 0), run.beside, card)
+    cache = _kv_cache(run)
     memory = _memory(played, why, run.beside, taken, card, cache)
     host = None if _several(job) else host_memory(job, model.spec, place, run.play)
     if host is not None:
@@ -365,10 +365,13 @@ def _memory(
     )
 
 
-def _kv_cache(job: Job, model: Model, place: Topology, rest: int, beside: Overhead, card: Capacity) -> KvCache | None:
-    if job.task != "serve" or not isinstance(model.spec, DecoderSpec):
+def _kv_cache(run: _Run) -> KvCache | None:
+    if run.job.task != "serve" or not isinstance(run.model.spec, DecoderSpec):
         return None
-    return kv_cache(job.serving, model.spec, place, rest, beside.total_bytes, card.memory_bytes)
+    at_peak = run.play.why.at_peak
+    rest = run.play.phases.peak.peak_bytes - at_peak.get(KV_CACHE, 0)
+    weights = at_peak.get(PARAMETER, 0)
+    return kv_cache(run.job.serving, run.model.spec, run.place, rest, run.beside.total_bytes, weights, run.card)
 
 
 def _parameters(build: Builder, model: Model, place: Topology, job: Job) -> Parameters:

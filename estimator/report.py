@@ -169,6 +169,8 @@ def _memory_rows(answer: Answer) -> list[tuple[str, str]]:
         rows.append(("KV cache needed", f"{gib(cache.needed_bytes)} ({cache.bytes_per_token / 1024:.0f} KiB per token)"))
         if cache.available_bytes is not None:
             rows.append(("KV cache available", f"{gib(cache.available_bytes)} ({cache.available_tokens:,} tokens)"))
+        if cache.available_range_bytes is not None:
+            rows.append(("as vLLM may find it", " to ".join(map(gib, cache.available_range_bytes))))
     if answer.host is None:
         rows += [(f"on the host, {_spaced(name)}", gib(size)) for name, size in memory.host_bytes.items()]
     return rows

@@ -48,6 +48,12 @@ def judge(job: Job, memory: Memory) -> Verdict:
             False, "does not fit", f"{needed}{most}: {gib(-spare)} more than the {gib(limit)} that one GPU offers{share}"
         )
     reason = f"{needed} of {gib(limit)}{share}; {gib(spare)} to spare"
+    cache = memory.kv_cache
+    if cache is not None and cache.available_range_bytes is not None and cache.needed_bytes > cache.available_range_bytes[0]:
+        least = gib(cache.available_range_bytes[0])
+        return Verdict(
+            True, "tight", f"{reason}; but vLLM may find no more than {least} for its cache of {gib(cache.needed_bytes)}"
+        )
     if memory.range_bytes[1] <= limit:
         return Verdict(True, "fits", reason)
     hint = "set PYTORCH_ALLOC_CONF=expandable_segments:True to keep fragmentation low"
