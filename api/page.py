@@ -115,6 +115,7 @@ def render(items: Items) -> tuple[int, str]:
         "fit": headline,
         "answer": answer,
         "rows": _rows(headline, asked) if headline else [],
+        "notes": [f"{row.way}: {row.note}" for row in headline.rows if row.note] if headline else [],
         "bar": stacked_bar(answer) if answer else "",
         "components": _components(answer) if answer else [],
         "time_bar": time_bar(answer) if answer else "",

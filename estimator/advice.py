@@ -1,30 +1,67 @@
-"""What would take less, for a job that does not fit: the settings behind the largest parts of its peak."""
+"""What would take less, for a job that does not fit: settings behind the largest parts of its peak, tried, and what else."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 from estimator.answer import Memory
 from estimator.job import Job
 from estimator.parallel.strategies import DDP, strategy_of
+from estimator.remedies import PARTS, Remedy, parts, remedies
+from estimator.units import gib
 
-PARTS = 2
-"""How many of the largest parts are spoken of."""
+TRIALS = 4
+"""How many changes are tried at most: each is an estimate of its own."""
+WORTH = 0.01
+"""Share of what is needed that a change saves at least, to be spoken of."""
+ONE_OF = ("training.loss",)
+"""Fields whose values come to about the same: the first that is modelled stands for the others."""
 
 _NARROW = "training.optimizer adamw-8bit, whose states take two bytes per parameter"
 
 
-def advice(job: Job, memory: Memory) -> list[str]:
-    """A sentence for each of the largest parts at the peak, the largest first; whether it is enough, another question says."""
-    largest = sorted(memory.at_peak, key=lambda part: -memory.at_peak[part])[:PARTS]
+class Trial(NamedTuple):
+    """What a changed job needs, and whether it fits."""
+
+    total_bytes: int
+    fits: bool | None
+
+
+Attempt = Callable[[dict[str, dict[str, Any]]], Trial | None]
+"""Tries a change of a job; None: it is refused."""
+
+
+def advice(job: Job, memory: Memory, attempt: Attempt) -> list[str]:
+    """First what was tried and helps, with its bytes: what fits, then what saves most. Then a sentence for each of the largest
+    parts at the peak."""
+    largest = list(parts(memory))[:PARTS]
     about = _of_training if job.task == "train" else _of_serving
-    said = [f"{part.replace('_', ' ')}: {about(part, job)}" for part in largest]
-    training = job.training
-    if (
-        memory.peak_phase == "optimizer_step"
-        and training.optimizer.startswith("adam")
-        and (training.optimizer_implementation == "foreach")
-    ):
-        said.insert(0, "training.optimizer_implementation fused makes no temporaries for all parameters at once")
-    return said
+    return [*_tried(job, memory, attempt), *(f"{part.replace('_', ' ')}: {about(part, job)}" for part in largest)]
+
+
+def _tried(job: Job, memory: Memory, attempt: Attempt) -> list[str]:
+    """What helps; where none of it is enough, the two that save most are tried together."""
+    found: list[tuple[Remedy, Trial]] = []
+    settled: set[str] = set()
+    for remedy in remedies(job, memory):
+        if len(found) == TRIALS - 1:
+            break
+        if remedy.field not in settled and (trial := attempt(remedy.change)):
+            saves = memory.total_bytes - trial.total_bytes
+            found += [(remedy, trial)] if saves >= WORTH * memory.total_bytes else []
+            settled |= {remedy.field} if trial.fits or remedy.field in ONE_OF else set()
+    found.sort(key=lambda one: (not one[1].fits, one[1].total_bytes))
+    both = list({remedy.field: remedy for remedy, _ in reversed(found)}.values())[-2:]
+    if found and not found[0][1].fits and len(both) == 2:
+        together = both[1].beside(both[0])
+        if trial := attempt(together.change):
+            found.insert(0, (together, trial))
+    return [
+        f"{remedy.said} would need {gib(trial.total_bytes)}, {gib(memory.total_bytes - trial.total_bytes)} less: "
+        + ("it fits" if trial.fits else "not enough by itself")
+        for remedy, trial in found
+    ]
 
 
 def _of_training(part: str, job: Job) -> str:

@@ -25,6 +25,8 @@ class KvCache(AnswerPart):
     available_bytes: int | None
     """What the engine would give it on this card."""
     available_tokens: int | None
+    available_range_bytes: tuple[int, int] | None = None
+    """Within which that lies: vLLM profiles a pass of its own first, which is not modelled as it runs it (serving/vllm.yaml)."""
 
 
 class Place(AnswerPart):

@@ -8,7 +8,7 @@ from datetime import date
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from estimator.advice import advice
+from estimator.advice import Trial, advice
 from estimator.answer import DEFAULT, Answer, Course, HostMemory, KvCache, Memory, Parameters, Rank, ServingTime, Time, Versions
 from estimator.attribution import Attribution
 from estimator.course import Done, Hours, assumed, course
@@ -25,6 +25,7 @@ from estimator.notes import assumptions, not_modelled, warnings, what_stays
 from estimator.parallel.communicators import communicators
 from estimator.parallel.ranks import described, ranks, traffic
 from estimator.parallel.topology import Topology, topology
+from estimator.parallel.uneven import uneven
 from estimator.playing import Play, play
 from estimator.pricing.cost import Priced, priced, unpriced
 from estimator.pricing.energy import energy, grid
@@ -40,7 +41,7 @@ from estimator.specs.spec import DecoderSpec, ModelSpec
 from estimator.specs.teacher import with_teacher
 from estimator.tape.kernels import flops
 from estimator.tape.replay import Replay
-from estimator.tape.tape import KV_CACHE
+from estimator.tape.tape import KV_CACHE, PARAMETER
 from estimator.training import partial, pruning
 from estimator.training.offload import check_offload
 from estimator.training.optimizers.refusals import check_optimizer
@@ -58,7 +59,7 @@ def estimate(
     not only those one of which needs most. `today`: the day by which a price is old; without it, this day. Raises `InvalidJob`
     for what cannot be read or does not fit together, `NotModelled` for what this version has no model of, and `UnknownName`.
     """
-    return _answer(_run(job, allow_files, every_rank), today or date.today())
+    return _answer(_run(job, allow_files, every_rank), today or date.today(), allow_files)
 
 
 def fits(job: Job | Mapping[str, Any] | str | Path, allow_files: bool = True, roomy: float = 0.0) -> bool | None:
@@ -150,26 +151,30 @@ class Judged(NamedTuple):
     memory: Memory
     host: HostMemory | None
     verdict: Verdict
+    uneven: str
+    """Why more GPUs take no less, where they do not share parameters evenly."""
 
 
 def _judged(run: _Run) -> Judged:
     job, model, place, card = run.job, run.model, run.place, run.card
     played, why = run.play.phases, run.play.why
     taken = _reserved(job, run.play, card)
-    cache = _kv_cache(job, model, place, played.peak.peak_bytes - why.at_peak.get(KV_CACHE, 0), run.beside, card)
+    cache = _kv_cache(run)
     memory = _memory(played, why, run.beside, taken, card, cache)
     host = None if _several(job) else host_memory(job, model.spec, place, run.play)
     if host is not None:
         memory = memory.model_copy(update={"host_bytes": host.phases})
     if _by_llamacpp(job):
         memory = memory.model_copy(update={"host_bytes": placed(job.serving, model.spec, run.tensors).host})
-    return Judged(job, memory, host, judge_host(judge(job, memory), host))
+    shared = uneven(run.play.build.parameters, place, job.parallelism.replicas or 1) if job.task == "train" else ""
+    return Judged(job, memory, host, judge_host(judge(job, memory), host), shared)
 
 
-def _answer(run: _Run, today: date) -> Answer:
+def _answer(run: _Run, today: date, allow_files: bool) -> Answer:
     job, model, place, card = run.job, run.model, run.place, run.card
     build = run.play.build
-    _, memory, host, verdict = _judged(run)
+    found = _judged(run)
+    memory, host, verdict = found.memory, found.host, found.verdict
     serving = _served(job, model.spec, place, card, today) if job.task == "serve" and not _by_llamacpp(job) else None
     time = serving.decode if serving else duration(job, model.spec, place, card, run.play)
     whole = _course(run, time)
@@ -201,11 +206,33 @@ def _answer(run: _Run, today: date) -> Answer:
             *cost.assumptions,
             *(DEFAULT + used for used in defaults_used(run.given, job, run.reasons)),
         ],
-        warnings=[*warnings(job, model.spec, place, card, build.tape), *what_stays(job, memory), *cost.warnings],
-        suggestions=[*verdict.suggestions, *(advice(job, memory) if verdict.fits is False and not verdict.host else ())],
+        warnings=[
+            *warnings(job, model.spec, place, card, build.tape),
+            *filter(None, [found.uneven]),
+            *what_stays(job, memory),
+            *cost.warnings,
+        ],
+        suggestions=[
+            *verdict.suggestions,
+            *(_advice(run, memory, allow_files) if verdict.fits is False and not verdict.host else ()),
+        ],
         not_modelled=not_modelled(job, time),
         versions=Versions(software=SOFTWARE_VERSION, data=DATA_VERSION),
     )
+
+
+def _advice(run: _Run, memory: Memory, allow_files: bool) -> list[str]:
+    given = run.given.model_dump(exclude_unset=True)
+
+    def attempt(change: dict[str, dict[str, Any]]) -> Trial | None:
+        asked = {**given, **{part: {**given.get(part, {}), **settings} for part, settings in change.items()}}
+        try:
+            found = _judged(_run(asked, allow_files))
+        except (InvalidJob, NotModelled):
+            return None
+        return Trial(found.memory.total_bytes, found.verdict.fits)
+
+    return advice(run.job, memory, attempt)
 
 
 def _several(job: Job) -> bool:
@@ -340,10 +367,13 @@ def _memory(
     )
 
 
-def _kv_cache(job: Job, model: Model, place: Topology, rest: int, beside: Overhead, card: Capacity) -> KvCache | None:
-    if job.task != "serve" or not isinstance(model.spec, DecoderSpec):
+def _kv_cache(run: _Run) -> KvCache | None:
+    if run.job.task != "serve" or not isinstance(run.model.spec, DecoderSpec):
         return None
-    return kv_cache(job.serving, model.spec, place, rest, beside.total_bytes, card.memory_bytes)
+    at_peak = run.play.why.at_peak
+    rest = run.play.phases.peak.peak_bytes - at_peak.get(KV_CACHE, 0)
+    weights = at_peak.get(PARAMETER, 0)
+    return kv_cache(run.job.serving, run.model.spec, run.place, rest, run.beside.total_bytes, weights, run.card)
 
 
 def _parameters(build: Builder, model: Model, place: Topology, job: Job) -> Parameters:

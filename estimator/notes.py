@@ -340,4 +340,10 @@ def not_modelled(job: Job, time: Time | None) -> list[str]:
     if job.serving.engine == "llama.cpp":
         return [*left, "what CUDA's kernels take from ggml's pool", "loading the file"]
     left += ["the host's memory", "loading the checkpoint"]
-    return [*left, "CUDA graphs", "sampling beyond one set of logits"] if job.serving.engine == "vllm" else left
+    if job.serving.engine != "vllm":
+        return left
+    return [
+        *left,
+        "CUDA graphs, and sampling beyond one set of logits; the room for the cache as vLLM's profile run finds it, with "
+        "max_num_seqs, max_num_batched_tokens and graphs: its range covers what was logged of them",
+    ]

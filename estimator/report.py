@@ -17,6 +17,8 @@ def headline_text(fit: Fit) -> str:
     if fit.capacity_bytes is not None:
         title += f"; a process can allocate {gib(fit.capacity_bytes)} per GPU"
     lines = [title, "", *aligned([_COLUMNS, *(_cells(row) for row in fit.rows)]), ""]
+    if notes := [f"  - {row.way}: {row.note}" for row in fit.rows if row.note]:
+        lines += ["Notes", *notes, ""]
     lines += ["Assumptions", *(f"  - {note}" for note in fit.assumptions)]
     return "\n".join(lines) + "\n"
 
@@ -167,6 +169,8 @@ def _memory_rows(answer: Answer) -> list[tuple[str, str]]:
         rows.append(("KV cache needed", f"{gib(cache.needed_bytes)} ({cache.bytes_per_token / 1024:.0f} KiB per token)"))
         if cache.available_bytes is not None:
             rows.append(("KV cache available", f"{gib(cache.available_bytes)} ({cache.available_tokens:,} tokens)"))
+        if cache.available_range_bytes is not None:
+            rows.append(("as vLLM may find it", " to ".join(map(gib, cache.available_range_bytes))))
     if answer.host is None:
         rows += [(f"on the host, {_spaced(name)}", gib(size)) for name, size in memory.host_bytes.items()]
     return rows

@@ -7,6 +7,7 @@ from typing import Literal
 
 from estimator.answer import HostMemory, Memory
 from estimator.job import Job
+from estimator.remedies import parts
 from estimator.units import gib
 
 
@@ -41,8 +42,18 @@ def judge(job: Job, memory: Memory) -> Verdict:
     needed = f"{gib(memory.total_bytes)} needed at the peak ({memory.peak_phase.replace('_', ' ')})"
     spare = limit - memory.total_bytes
     if spare < 0:
-        return Verdict(False, "does not fit", f"{needed}, {gib(-spare)} more than the {gib(limit)} that one GPU offers{share}")
+        part, size = next(iter(parts(memory).items()))
+        most = f", of which {gib(size)} are {part.replace('_', ' ')}"
+        return Verdict(
+            False, "does not fit", f"{needed}{most}: {gib(-spare)} more than the {gib(limit)} that one GPU offers{share}"
+        )
     reason = f"{needed} of {gib(limit)}{share}; {gib(spare)} to spare"
+    cache = memory.kv_cache
+    if cache is not None and cache.available_range_bytes is not None and cache.needed_bytes > cache.available_range_bytes[0]:
+        least = gib(cache.available_range_bytes[0])
+        return Verdict(
+            True, "tight", f"{reason}; but vLLM may find no more than {least} for its cache of {gib(cache.needed_bytes)}"
+        )
     if memory.range_bytes[1] <= limit:
         return Verdict(True, "fits", reason)
     hint = "set PYTORCH_ALLOC_CONF=expandable_segments:True to keep fragmentation low"

@@ -15,7 +15,9 @@ from tests.jobs import cases, merged
 from tests.schemas import schema
 
 UNITS = {"": 1, "MiB": 2**20, "GiB": 2**30, "GB": 10**9}
-ROWS = [(table["page"], merged(table["base"], row.get("with", {})), row) for table in cases("figures") for row in table["figures"]]
+ROWS = [
+    (table["page"], merged(table["base"], row.get("with", {})), row) for table in cases("figures") for row in table["figures"]
+]
 PAGES = sorted((ROOT / "docs").rglob("*.md"))
 SHOWN = [
     pytest.param(page.name, block, id=f"{page.name} {i}")

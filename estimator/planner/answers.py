@@ -14,7 +14,8 @@ class FitRow(AnswerPart):
     spread: str
     """How it is spread over the GPUs."""
     fits: bool | None
-    verdict: Literal["fits", "tight", "does not fit", "unknown"]
+    verdict: Literal["fits", "tight", "does not fit", "unknown", "does not run"]
+    """does not run: a library that the way needs has no kernels for this hardware, whatever its memory."""
     total_bytes: int | None
     peak_bytes: int | None
     peak_phase: str
@@ -23,7 +24,9 @@ class FitRow(AnswerPart):
     would_fit_with: str
     """The smallest change that makes it fit; empty if it does."""
     problem: str
-    """Why there is no answer."""
+    """Why there is no answer; or, where it does not fit for certain though its bytes are not known, why not."""
+    note: str = ""
+    """What to know of the spread: what a simpler one would need, and why."""
     job: dict[str, Any] | None
     """The whole job, to ask for the answer in full."""
 

@@ -13,12 +13,14 @@ from estimator.families.build import Builder
 from estimator.families.changes import Cache, Quantization
 from estimator.families.heads import CausalLM
 from estimator.families.kernels import EAGER, SERVER, Kernels
+from estimator.hardware.capacity import Capacity
 from estimator.job import Job, Serving
 from estimator.parallel.topology import Topology, tensor_shard
 from estimator.quantization.formats import FORMATS, check_group
 from estimator.quantization.packed import Packed
 from estimator.serving.cache import HeldCache, PagedCache, bytes_per_token, growing, page_aligned
 from estimator.serving.llamacpp import cache_bytes, layer_caches
+from estimator.serving.room import cache_range
 from estimator.serving.step import Requests, serve
 from estimator.specs.spec import DecoderSpec, ModelSpec
 from estimator.tape.gpu import AMPERE, Gpu
@@ -141,9 +143,12 @@ def _quantization(serving: Serving) -> Quantization | None:
 
 
 def kv_cache(
-    serving: Serving, spec: DecoderSpec, topology: Topology, needed_by_rest: int, overhead: int, capacity: int | None
+    serving: Serving, spec: DecoderSpec, topology: Topology, needed_by_rest: int, overhead: int, weights: int, card: Capacity
 ) -> KvCache:
-    """The cache that the job needs, and that vLLM would reserve: all of its share of the card that nothing else takes."""
+    """The cache that the job needs, and that vLLM would reserve: all of its share of the card that nothing else takes.
+
+    `needed_by_rest`: the peak without the cache, `overhead`: what lies outside torch, `weights`: of this rank. All in bytes.
+    """
     if serving.engine == "llama.cpp":
         return _llamacpp_cache(serving, spec)
     shard = tensor_shard(spec, topology.tensor)
@@ -155,14 +160,18 @@ def kv_cache(
         if serving.engine == "vllm"
         else per_token * serving.context * serving.concurrency
     )
-    available = None
-    if capacity is not None and serving.engine == "vllm":
-        available = max(0, int(capacity * serving.gpu_memory_utilization) - needed_by_rest - overhead)
+    available, within = None, None
+    if card.memory_bytes is not None and serving.engine == "vllm":
+        share = int(card.memory_bytes * serving.gpu_memory_utilization)
+        available = max(0, share - needed_by_rest - overhead)
+        least, most = cache_range(share, weights, shard, spec, topology.tensor, card)
+        within = min(least, available), max(most, available)
     return KvCache(
         bytes_per_token=per_token,
         needed_bytes=needed,
         available_bytes=available,
         available_tokens=None if available is None else available // per_token,
+        available_range_bytes=within,
     )
 
 

@@ -1,0 +1,168 @@
+"""The smallest change with which a usual way of using a model would fit (docs/techniques/advice.md says why in this order)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Set
+from typing import Any
+
+from estimator.errors import WillItFitError
+from estimator.estimation import Judged
+from estimator.hardware.capacity import Capacity
+from estimator.job import Hardware
+from estimator.planner.spreads import Question, spreads, unshared
+from estimator.planner.ways import Way
+from estimator.remedies import remedies
+from estimator.units import gib
+
+MOST_GPUS = 1024
+NODE = 8
+"""GPUs up to which they are added within a node."""
+USUAL = ("ddp", "fsdp2")
+"""How several GPUs share training, where nothing is said of it."""
+EVEN = ("ddp", "hsdp", "zero", "fsdp1")
+"""Strategies of which more GPUs never take more of each: shards are cut from flat parameters, or are those of one node."""
+HOST: dict[str, str] = {"optimizer": "cpu", "gradients": "cpu", "parameters": "cpu"}
+OFFLOADING: tuple[tuple[str, dict[str, str]], ...] = (
+    ("none", {"optimizer": "cpu", "gradients": "cpu"}),
+    ("fsdp2", HOST),
+    ("zero3", HOST),
+)
+"""What each strategy can keep in the host's memory."""
+LAYERS = (0.75, 0.5, 0.25)
+"""Shares of its layers that llama.cpp may keep on the GPU."""
+
+
+def smallest_change(question: Question, way: Way, hardware: Hardware, card: Capacity, answer: Judged) -> str:
+    """The first of these that fits: the same computed otherwise, half or a quarter of the tokens, more of the same GPUs, those
+    and the same computed otherwise, and last what waits in the host's memory. Where none does, what is in the way."""
+    capacity = answer.memory.capacity_bytes or 0
+    kinder = list(_same_result(way, answer))
+    if question.least_bytes(way, hardware.gpus * hardware.nodes) <= capacity:
+        for said, other in [*kinder, *_fewer_tokens(way)]:
+            if _spread_that_fits(question, other, hardware):
+                return said
+    either = [("", way), *((f" and {said}", other) for said, other in kinder)]
+    alone = _comes_alone(card)
+    more = "" if alone else unshared(question, way, hardware)
+    if not alone and not more:
+        for extra, other in either:
+            if found := _more(question, other, hardware, capacity):
+                return found + extra
+    if not alone:
+        for extra, other in either:
+            if found := _on_the_host(question, other, hardware):
+                return found + extra
+    if more:
+        return f"a larger card; of more GPUs it is not known: {more}"
+    if alone:
+        return f"more memory: {_largest(answer)}, and it comes alone"
+    most = _most(question, way, hardware)
+    return f"a larger card: no number of these does it{f'; on {MOST_GPUS}, {_largest(most)}' if most else ''}"
+
+
+def _same_result(way: Way, answer: Judged) -> Iterator[tuple[str, Way]]:
+    """Settings that compute the same in fewer bytes, for the largest parts at the peak."""
+    if way.part == "training":
+        for remedy in remedies(answer.job, answer.memory):
+            if remedy.same_result and set(remedy.change) == {"training"}:
+                yield remedy.said, way.changed(**remedy.change["training"])
+
+
+def _fewer_tokens(way: Way) -> Iterator[tuple[str, Way]]:
+    key = "context" if way.part == "serving" else "sequence_length"
+    for divisor in (2, 4):
+        tokens = max(1, way.settings[key] // divisor)
+        yield f"{key.replace('_', ' ')} {tokens}", way.changed(**{key: tokens})
+
+
+def _comes_alone(card: Capacity) -> bool:
+    """Whether no second one can be put beside it, nor memory of a host's: it is one chip with its computer."""
+    return card.accelerator is not None and card.accelerator.form == "soc"
+
+
+def _largest(answer: Judged) -> str:
+    part, size = max(answer.memory.at_peak.items(), key=lambda one: one[1])
+    return f"{part.replace('_', ' ')} alone take {gib(size)}"
+
+
+def _larger(way: Way, hardware: Hardware) -> Iterator[Hardware]:
+    """More of the same GPUs, doubling: within a node up to eight, then nodes; a server stays within its node."""
+    gpus, nodes = hardware.gpus, hardware.nodes
+    while gpus * nodes < MOST_GPUS and not (way.part == "serving" and gpus >= NODE):
+        gpus, nodes = (gpus * 2, nodes) if gpus < NODE else (gpus, nodes * 2)
+        yield Hardware(gpu=hardware.gpu, memory=hardware.memory, gpus=gpus, nodes=nodes)
+
+
+def _more(question: Question, way: Way, hardware: Hardware, capacity: int) -> str:
+    """The fewest GPUs that do it. A spread that is too much even on the most of them, though it shares all evenly, is not tried
+    on fewer."""
+    sizes = list(_larger(way, hardware))
+    hopeless = _hopeless(question, way, sizes[-1]) if sizes and way.part == "training" else set()
+    for larger in sizes:
+        total = larger.gpus * larger.nodes
+        if question.least_bytes(way, total) > capacity:
+            continue
+        if spread := _spread_that_fits(question, way, larger, hopeless):
+            nodes = larger.nodes
+            said = f"{total} such GPUs" if nodes == 1 else f"{nodes} nodes of {larger.gpus} such GPUs"
+            return said if way.part == "serving" or spread.startswith(USUAL) else f"{said} ({spread})"
+    return ""
+
+
+def _hopeless(question: Question, way: Way, most: Hardware) -> set[str]:
+    """Spreads that are too much on the most GPUs, and so on fewer: they share all evenly, or the same whatever the number is."""
+    found = set()
+    for said, job in spreads(question, way, most):
+        if said.startswith(EVEN):
+            too_much = not question.fits(job)
+        else:
+            try:
+                answer = question.ask(job)
+            except WillItFitError:
+                too_much = True
+            else:
+                too_much = answer.verdict.fits is False and not answer.uneven
+        if too_much:
+            found.add(_kind(said))
+    return found
+
+
+def _kind(spread: str) -> str:
+    """'zero3' of 'zero3 x16', 'tensor' of 'tensor 8, fsdp2 x2'."""
+    return spread.split()[0]
+
+
+def _most(question: Question, way: Way, hardware: Hardware) -> Judged | None:
+    """What takes least on the most GPUs."""
+    *_, largest = _larger(way, hardware)
+    found = []
+    for _, job in spreads(question, way, largest):
+        try:
+            found.append(question.ask(job))
+        except WillItFitError:
+            continue
+    return min(found, key=lambda one: one.memory.total_bytes, default=None)
+
+
+def _on_the_host(question: Question, way: Way, hardware: Hardware) -> str:
+    """Whether it fits with a part in the host's memory, however much that is."""
+    if way.part == "serving":
+        layers = getattr(question.found.spec, "num_hidden_layers", 0)
+        for kept in [int(layers * share) for share in LAYERS] if way.settings.get("engine") == "llama.cpp" else []:
+            if _spread_that_fits(question, way.changed(gpu_layers=kept), hardware):
+                return f"{kept} of {layers} layers on the GPU, the others in the host's memory"
+        return ""
+    for strategy, places in OFFLOADING:
+        job: dict[str, Any] = {**way.job, "hardware": hardware, "parallelism": {"strategy": strategy}, "offload": places}
+        if question.fits(job):
+            by = "" if strategy == "none" else f" ({strategy})"
+            return f"{', '.join(places)} in the host's memory{by}"
+    return ""
+
+
+def _spread_that_fits(question: Question, way: Way, hardware: Hardware, without: Set[str] = frozenset()) -> str:
+    """The first spread that fits; empty if none does."""
+    for said, job in spreads(question, way, hardware):
+        if _kind(said) not in without and question.fits(job):
+            return said
+    return ""

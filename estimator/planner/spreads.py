@@ -1,0 +1,126 @@
+"""The ways of spreading a job over some hardware, and which of them is taken."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from estimator.errors import InvalidJob, NotModelled
+from estimator.estimation import Judged, fits, judged
+from estimator.families import count
+from estimator.job import Hardware
+from estimator.parallel.topology import tensor_degrees
+from estimator.planner.ways import Way
+from estimator.specs.resolve import Model
+from estimator.specs.spec import DecoderSpec
+
+
+@dataclass(frozen=True)
+class Question:
+    """A model, as it was named and as it was found."""
+
+    model: str | dict[str, Any]
+    found: Model
+    allow_files: bool
+
+    @cached_property
+    def parameters(self) -> int:
+        """How many the model has."""
+        return count(self.found.spec)
+
+    def ask(self, job: dict[str, Any]) -> Judged:
+        """What a job of the model takes."""
+        return judged({"model": self.model, **job}, self.allow_files)
+
+    def fits(self, job: dict[str, Any]) -> bool:
+        """Whether it fits; not, where it is refused."""
+        try:
+            return bool(fits({"model": self.model, **job}, self.allow_files))
+        except (InvalidJob, NotModelled):
+            return False
+
+    def least_bytes(self, way: Way, gpus: int) -> int:
+        """Bytes per GPU that no way of sharing goes below: of weights, and of AdamW's moments where all of them are trained."""
+        return int(self.parameters * way.bytes_per_parameter / gpus)
+
+
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """One way of spreading, and what it takes."""
+
+    spread: str
+    judged: Judged
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The spread that is taken, and all that were tried up to it."""
+
+    best: Tried
+    all: list[Tried]
+
+
+def tried(question: Question, way: Way, hardware: Hardware) -> Found | None:
+    """The first spread that fits, or the one that takes least; None if there is none. Raises `NotModelled` where none of them is
+    modelled, with the reason of the first."""
+    every: list[Tried] = []
+    refused: NotModelled | None = None
+    for spread, job in spreads(question, way, hardware):
+        try:
+            every.append(Tried(spread, question.ask(job)))
+        except InvalidJob:
+            if len(way.strategies) < 2:
+                raise
+            continue
+        except NotModelled as error:
+            refused = refused or error
+            continue
+        memory = every[-1].judged.memory
+        if every[-1].judged.verdict.fits is not False:
+            return Found(every[-1], every)
+        if question.least_bytes(way, hardware.gpus * hardware.nodes) > (memory.capacity_bytes or 0):
+            break  # no other way of sharing goes below that
+    if not every:
+        if refused:
+            raise refused
+        return None
+    return Found(min(every, key=lambda one: one.judged.memory.total_bytes), every)
+
+
+def spreads(question: Question, way: Way, hardware: Hardware) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The job of a way on some hardware, once for each sensible way of spreading it, the simplest first."""
+    spec, gpus, nodes = question.found.spec, hardware.gpus, hardware.nodes
+    total = gpus * nodes
+    if way.part == "serving":
+        one = way.settings.get("engine") == "llama.cpp"
+        degree = 1 if one else max(d for d in tensor_degrees(spec) if d <= gpus)
+        used = Hardware(gpu=hardware.gpu, memory=hardware.memory, gpus=degree)
+        yield f"tensor {degree}" if degree > 1 else "1 GPU", {**way.job, "hardware": used, "parallelism": {"tensor": degree}}
+    elif total == 1:
+        yield "1 GPU", {**way.job, "hardware": hardware}
+    else:
+        for strategy in way.strategies:
+            job = {**way.job, "hardware": hardware}
+            if strategy == "tensor" and gpus > 1:
+                beside = {"strategy": "fsdp2", "data": nodes} if nodes > 1 else {"data": 1}
+                yield _beside(gpus, nodes), {**job, "parallelism": {"tensor": gpus, **beside}}
+            elif strategy not in ("tensor", "hsdp") or (strategy == "hsdp" and nodes > 1 and gpus > 1):
+                yield f"{strategy} x{total}", {**job, "parallelism": {"strategy": strategy}}
+
+
+def _beside(gpus: int, nodes: int) -> str:
+    return f"tensor {gpus}" if nodes == 1 else f"tensor {gpus}, fsdp2 x{nodes}"
+
+
+def unshared(question: Question, way: Way, hardware: Hardware) -> str:
+    """Why a served model is on one GPU only though there are, or might be, more; empty where it is spread, or trained."""
+    spec = question.found.spec
+    if way.part == "training":
+        return ""
+    if way.settings.get("engine") == "llama.cpp":
+        return "llama.cpp on several GPUs is not modelled yet"
+    if not isinstance(spec, DecoderSpec) or not spec.tensor_parallel:
+        return f"tensor parallelism of {spec.model_type} models is not modelled yet"
+    return ""

@@ -1,0 +1,137 @@
+"""The usual ways of using a model, and on which hardware each of them runs: ways.yaml, read."""
+
+from __future__ import annotations
+
+from datetime import date
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from estimator import catalogue
+from estimator.hardware.capacity import Capacity
+from estimator.parallel.strategies import NONE
+from estimator.training.recipes import recipe
+from estimator.validation import validated
+
+FILE = Path(__file__).parent / "ways.yaml"
+PACKED = {"nf4-double": 0.5, "int8": 1.0, "q8_0": 1.0, "q4_k_m": 0.5}
+"""Bytes that a quantized weight takes at least."""
+STATES = 2
+"""Moments that AdamW keeps of each parameter."""
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Platform(_Part):
+    """A kind of accelerator on which the same ways run. `starts`: NVIDIA's compute capability, up to that of the entry before."""
+
+    name: str
+    vendor: str
+    starts: str = "0.0"
+    targets: tuple[str, ...] = ()
+    says: str = ""
+    source: str = ""
+    as_of: date | None = None
+
+
+class Elsewhere(_Part):
+    """Where a way is not answered, and why."""
+
+    where: tuple[str, ...]
+    verdict: Literal["unknown", "does not run"]
+    why: str
+    source: str
+    as_of: date
+
+
+class Way(_Part):
+    """One usual way of using a model: how it is called, and the part of a job that says it."""
+
+    way: str
+    job: dict[str, Any]
+    strategies: tuple[str, ...] = ()
+    where: tuple[str, ...] = ()
+    elsewhere: tuple[Elsewhere, ...] = ()
+
+    @property
+    def part(self) -> str:
+        """The key of the job under which its settings are: serving, training."""
+        return "serving" if self.job["task"] == "serve" else "training"
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Those."""
+        return dict(self.job[self.part])
+
+    def changed(self, **settings: Any) -> Way:
+        """The same way with other settings."""
+        return self.model_copy(update={"job": {**self.job, self.part: {**self.settings, **settings}}})
+
+    def refusal(self, platform: Platform) -> Elsewhere | None:
+        """Why it is not answered on a platform; None where it is."""
+        return next((one for one in self.elsewhere if platform.name in one.where), None)
+
+    @property
+    def bytes_per_parameter(self) -> float:
+        """Bytes that each parameter of the model takes at least, over all GPUs: its weight, and where all are trained AdamW's
+        moments. Whoever shares them, and however, has no fewer: what is gathered, gradients and activations come on top."""
+        asked = self.settings
+        if asked.get("engine") == "llama.cpp":
+            return 0.0  # whose embedding lies in the host's memory, and layers may
+        if "weights" in asked:
+            return PACKED.get(asked["weights"], 2.0)
+        weights = recipe(asked["precision"], NONE)
+        assert weights is not None
+        each = PACKED.get(asked.get("quantization", ""), float(weights.weights.itemsize))
+        return each if "adapter" in asked else each * (1 + STATES)
+
+
+class _File(_Part):
+    platforms: tuple[Platform, ...]
+    ways: tuple[Way, ...]
+
+
+@cache
+def _file() -> _File:
+    return validated(_File, catalogue.load_yaml(FILE), str(FILE))
+
+
+def platform(card: Capacity) -> Platform:
+    """What kind of accelerator a card is; one without a name is the first, CUDA's."""
+    found = card.accelerator
+    if found is None:
+        return _file().platforms[0]
+    return next(one for one in _file().platforms if one.vendor == found.vendor and _has(one, found.compute_capability or "0.0"))
+
+
+def _has(kind: Platform, capability: str) -> bool:
+    if kind.vendor != "nvidia":
+        return not kind.targets or capability in kind.targets
+    return _version(capability) >= _version(kind.starts)
+
+
+def _version(text: str) -> tuple[int, ...]:
+    return tuple(map(int, text.split(".")))
+
+
+def ways(kind: Platform, context: int, sequence: int) -> list[Way]:
+    """The ways of a platform, those that do not run there with them; `context`, `sequence`: tokens in serving and in training."""
+    return [
+        way.changed(**({"context": context} if way.part == "serving" else {"sequence_length": sequence}))
+        for way in _file().ways
+        if kind.name in way.where or way.refusal(kind)
+    ]
+
+
+def platforms() -> tuple[Platform, ...]:
+    """All of them."""
+    return _file().platforms
+
+
+def every_way() -> tuple[Way, ...]:
+    """All of them, of every platform."""
+    return _file().ways

@@ -1,0 +1,97 @@
+"""The headline's rows: tests/cases/headline.yaml; and that no row says what is not so."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from functools import cache
+from typing import Any
+
+import pytest
+
+from estimator import catalogue
+from estimator.errors import WillItFitError
+from estimator.estimation import fits
+from estimator.hardware.accelerator import FOLDER
+from estimator.hardware.capacity import capacity
+from estimator.hardware.parse import read_hardware
+from estimator.job import Hardware, Job
+from estimator.planner.answers import Fit
+from estimator.planner.headline import fit
+from estimator.planner.ways import every_way, platform, platforms, ways
+from tests.jobs import cases
+
+CASES = cases("headline")
+
+
+@cache
+def answer(model: str, hardware: str) -> Fit:
+    return fit(model, hardware)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case['model']} {case['hardware']} {case['row']}")
+def test_a_row(case: dict[str, Any]) -> None:
+    assert set(case) <= {"model", "hardware", "row", "verdict", "spread", "would", "says", "not", "absent"}
+    found = [row for row in answer(case["model"], case["hardware"]).rows if row.way == case["row"]]
+    if case.get("absent"):
+        assert not found
+        return
+    (row,) = found
+    assert row.verdict == case.get("verdict", row.verdict)
+    assert row.spread.startswith(case.get("spread", ""))
+    assert row.would_fit_with.startswith(case.get("would", ""))
+    assert case.get("says", "") in row.problem + row.note
+    assert "not" not in case or case["not"] not in row.would_fit_with + row.problem + row.note
+
+
+ASKED = sorted({(case["model"], case["hardware"]) for case in CASES})
+
+
+@pytest.mark.parametrize(("model", "on"), ASKED)
+def test_what_rows_say_is_consistent(model: str, on: str) -> None:
+    for row in answer(model, on).rows:
+        assert (row.fits is None) == (row.verdict in ("unknown", "does not run"))
+        assert (row.job is None) == (row.total_bytes is None)
+        assert bool(row.would_fit_with) == (row.verdict == "does not fit" and row.total_bytes is not None)
+        if row.verdict == "does not fit" and row.total_bytes is None:
+            assert "alone are" in row.problem  # a bound from below, and so certain
+
+
+STRATEGIES = ("ddp", "fsdp2", "fsdp1", "zero2", "zero3")
+SETTINGS = ("precision", "adapter", "quantization", "sequence_length", "autocast")
+
+
+@pytest.mark.parametrize("gpus", [2, 8, 16, 64, 512])
+@pytest.mark.parametrize(("model", "on"), [("gemma-2-9b", "8GB"), ("llama-2-70b", "gtx-1080")])
+def test_no_number_means_that_none_does(model: str, on: str, gpus: int) -> None:
+    """No strategy that is modelled fits, on any number of GPUs: they are tried one by one here."""
+    rows = [row for row in answer(model, on).rows if "no number of these" in row.would_fit_with]
+    assert rows
+    hardware = read_hardware(on).hardware
+    size = {"gpu": hardware.gpu, "memory": hardware.memory, "gpus": min(gpus, 8), "nodes": max(1, gpus // 8)}
+    for row in rows:
+        assert row.job is not None
+        training = {name: row.job["training"][name] for name in SETTINGS}
+        for strategy in STRATEGIES:
+            job = {"model": model, "training": training, "hardware": size, "parallelism": {"strategy": strategy}}
+            with suppress(WillItFitError):
+                assert not fits(job), (row.way, strategy)
+
+
+def test_every_accelerator_has_a_platform_and_rows() -> None:
+    for name in catalogue.names(FOLDER):
+        kind = platform(capacity(Hardware(gpu=name)))
+        asked = ways(kind, 4096, 2048)
+        assert any(way.part == "serving" for way in asked), name
+        assert any(way.part == "training" for way in asked), name
+        assert len({way.way for way in asked}) == len(asked), name
+
+
+def test_ways_name_platforms_that_exist_and_are_jobs() -> None:
+    known = {kind.name for kind in platforms()}
+    for way in every_way():
+        named = [*way.where, *(name for one in way.elsewhere for name in one.where)]
+        assert set(named) <= known
+        assert len(named) == len(set(named)), way.way
+        assert all(one.source for one in way.elsewhere)
+        Job.model_validate({"model": "gpt2", **way.job})
+    assert all(kind.source and kind.as_of for kind in platforms() if kind.says)
