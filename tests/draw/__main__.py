@@ -37,10 +37,9 @@ def draw(seed: str, width: str, only: str) -> tuple[dict[str, Any], Outcome, Cou
     rng, refusals = random.Random(seed), Counter[str]()
     job = drawn(rng, width, only)
     for _ in range(TRIES):
-        found = estimated(job)
-        if not isinstance(found, Outcome):
-            return job, judged(found), refusals
-        if found.kind == "finding" or (found.kind == "not judged" and rng.random() < LEFT):
+        answer = estimated(job)
+        found = answer if isinstance(answer, Outcome) else judged(answer)
+        if found.kind in ("equal", "finding") or (found.kind == "not judged" and rng.random() < LEFT):
             return job, found, refusals
         if found.kind == "refused":
             refusals[found.why] += 1

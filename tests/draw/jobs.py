@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from estimator.families import built, heads
+from estimator.families import built, heads, spec_class
 from estimator.job import Job
 from estimator.job.optimizer import IMPLEMENTATIONS
 from estimator.specs.resolve import resolve
@@ -34,17 +34,20 @@ PLAYED = {
 def drawn(rng: random.Random, width: str = "small", only: str = "") -> dict[str, Any]:
     """A job. `only`: the mode or the family that it must have, where it is given."""
     mode = only if only in MODES else rng.choices(list(MODES), list(MODES.values()))[0]
-    model = _model(rng, width, only)
+    model = _model(rng, width, only, served=mode == "serve")
     playable = rng.random() < PLAYABLE
     drawing = Drawing(rng, mode, playable, model, resolve(model).spec, OWN)
     drawing.degrees = _degrees(drawing)
     return _joined(drawing, drawing.part(Job))
 
 
-def _model(rng: random.Random, width: str, only: str) -> dict[str, Any]:
+def _model(rng: random.Random, width: str, only: str, served: bool) -> dict[str, Any]:
+    """A model, of a family that is served where that is asked."""
+    known = [kind for kind in models.kinds() if not served or getattr(spec_class(kind), "cached", False)]
+    known = [only] if only in known else known
     if width == "full":
-        return models.full(rng, rng.choice([name for name in models.named() if only in (*MODES, "") or name.startswith(only)]))
-    return models.small(rng, only if only in models.kinds() else rng.choice(models.kinds()))
+        return models.full(rng, rng.choice([name for name in models.named() if models.kind_of(name) in known]))
+    return models.small(rng, rng.choice(known))
 
 
 def _degrees(drawing: Drawing) -> dict[str, Any]:

@@ -39,6 +39,8 @@ def mended(job: dict[str, Any], where: str, rng: random.Random) -> dict[str, Any
     if not known:
         return None
     asked = tuple(where.split("."))
+    if asked == ("training", "adapter") and ("training", "quantization") in known and asked not in known:
+        return without(job, ("training", "quantization"))  # quantized weights ask for an adapter, which was taken away
     named = [path for path in known if path == asked[: len(path)] or path[: len(asked)] == asked]
     nearest = max(named, key=len) if named and rng.random() < 0.8 else rng.choice(known)
     return without(job, nearest)

@@ -9,7 +9,6 @@ from typing import Any, Literal
 from estimator import Answer, Job, NotModelled, WillItFitError, estimate
 from estimator.specs.resolve import resolve
 from estimator.specs.spec import DecoderSpec
-from estimator.verify.compare import _refuse_unplayable
 from estimator.verify.step import fake_step
 from tests.jobs import counts
 from tests.judge.serving import fake_serving
@@ -35,37 +34,16 @@ def outcome(asked: dict[str, Any]) -> Outcome:
 
 
 def estimated(asked: dict[str, Any]) -> Answer | Outcome:
-    """The answer to a job that a judge can play; else why there is none."""
+    """The answer to a job; else why there is none."""
     try:
         answer = estimate(asked)
-        job = Job.model_validate(answer.job)
+        Job.model_validate(answer.job)
     except WillItFitError as refused:
         where = refused.where or refused.message.partition(":")[0]
         return Outcome("refused", f"{refused.slug} {where}", where, refused.message)
     except Exception as error:
         return _crash("estimate", error)
-    try:
-        refuse_unplayable(job)
-    except NotModelled as unplayed:
-        why = unplayed.message.removeprefix("verify cannot play this job's model: ")
-        return Outcome("not judged", why, unplayed.where)
     return answer
-
-
-def refuse_unplayable(job: Job) -> None:
-    """Raise `NotModelled` for what no judge can play here."""
-    if job.task == "train":
-        return _refuse_unplayable(job)
-    serving, spec = job.serving, resolve(job.model).spec
-    for unplayable, why, where in (
-        (serving.engine != "transformers", f"{serving.engine} needs a GPU", "serving.engine"),
-        (serving.weights != "bf16", "the judge of serving has weights in bf16", "serving.weights"),
-        (serving.kv_cache != "bf16", "the judge of serving has its cache in bf16", "serving.kv_cache"),
-        (job.parallelism.tensor > 1, "the judge of serving has one GPU", "parallelism.tensor"),
-        (not isinstance(spec, DecoderSpec), "the judge of serving plays decoders", "model"),
-    ):
-        if unplayable:
-            raise NotModelled(why, where)
 
 
 def judged(answer: Answer) -> Outcome:
@@ -73,10 +51,8 @@ def judged(answer: Answer) -> Outcome:
     job = Job.model_validate(answer.job)
     try:
         counted = ask(job)
-    except NotModelled as unplayed:
+    except WillItFitError as unplayed:
         return Outcome("not judged", unplayed.message, unplayed.where)
-    except ModuleNotFoundError as missing:
-        return Outcome("not judged", f"{missing.name} is not installed", "training.optimizer")
     except Exception as error:
         return _crash("judge", error)
     memory = answer.memory
@@ -97,8 +73,9 @@ def ask(job: Job) -> dict[str, int]:
     """What the judge of a settled job counts."""
     spec = resolve(job.model).spec
     if job.task == "serve":
-        assert isinstance(spec, DecoderSpec)
-        return fake_serving(spec, job.serving.concurrency, job.serving.context)
+        if not isinstance(spec, DecoderSpec):
+            raise NotModelled("the judge of serving plays decoders", "model")
+        return fake_serving(job, spec)
     return fake_step(job, spec)
 
 
