@@ -46,5 +46,6 @@ def _pass(build: Builder, model: CausalLM, sequences: int, tokens: int) -> None:
     last = narrow(hidden, 1, 1)
     with tape.counting(LOSS):
         logits = model.logits(last)
+        del hidden, last  # locals of the model's forward pass
         wide = to(logits, dtypes.float32)
-    del wide, logits, last, hidden, ids
+    del wide, logits, ids

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from typing import Any
 
+from estimator import InvalidJob
 from estimator.families import built, heads, spec_class
 from estimator.job import Job
 from estimator.job.optimizer import IMPLEMENTATIONS
@@ -45,9 +46,16 @@ def _model(rng: random.Random, width: str, only: str, served: bool) -> dict[str,
     """A model, of a family that is served where that is asked."""
     known = [kind for kind in models.kinds() if not served or getattr(spec_class(kind), "cached", False)]
     known = [only] if only in known else known
-    if width == "full":
-        return models.full(rng, rng.choice([name for name in models.named() if models.kind_of(name) in known]))
-    return models.small(rng, rng.choice(known))
+    while True:
+        if width == "full":
+            model = models.full(rng, rng.choice([name for name in models.named() if models.kind_of(name) in known]))
+        else:
+            model = models.small(rng, rng.choice(known))
+        try:
+            resolve(model)
+        except InvalidJob:  # its values do not go together
+            continue
+        return model
 
 
 def _degrees(drawing: Drawing) -> dict[str, Any]:
