@@ -13,7 +13,7 @@ from estimator.families.modules import ACTIVATIONS
 from estimator.specs.spec import Activation, FullHeadsSpec, Probability, Size, called
 from estimator.tape.pointwise import add, add_scalar, dropout, mul_scalar
 from estimator.tape.tensor import Tensor, alias, empty
-from estimator.tape.views import contiguous, reshape, transpose
+from estimator.tape.views import contiguous, narrow, reshape, transpose
 
 OFFSET = 2
 """Positions that the table has before the first (`OPTLearnedPositionalEmbedding`)."""
@@ -128,8 +128,8 @@ class OPT:
         tape = ids.tape
         batch, tokens = ids.shape
         embeds = self.embed_tokens(ids)
-        ones = empty(tape, (batch, tokens), dtypes.float32, "ones")
-        positions = self._positions(ones)
+        ones = empty(tape, (batch, tape.past + tokens), dtypes.float32, "ones")
+        positions = narrow(self._positions(ones), 1, tokens)
         mask = causal_mask(tape, batch, tokens, embeds.dtype, self.attention, None)
         places = self.embed_positions(add_scalar(positions))
         if self.project_in is not None:

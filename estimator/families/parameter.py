@@ -26,10 +26,8 @@ class Parameter:
     active: int
     tokens: bool = False
     """Whether it is the input embedding of tokens."""
-
-    @property
-    def trainable(self) -> bool:
-        return self.tensor.requires_grad
+    trainable: bool = False
+    """Whether the optimizer has it. A frozen one may get a gradient all the same, as a part of a flat tensor (FSDP1)."""
 
     @property
     def times(self) -> int:

@@ -76,7 +76,8 @@ class Unit:
         del cast
 
     def before_forward(self) -> None:
-        """Gather, and make the parameters views of the flat tensor, which autograd follows."""
+        """Gather, and make the parameters views of the flat tensor, which autograd follows: those that are frozen, too, if
+        anything of it is trained (torch/distributed/fsdp/_flat_param.py, `_get_unflat_views_aligned`)."""
         self.gather()
         tape, pieces, dtype = self.shared.tape, self.pieces, self.full.dtype
 
@@ -88,7 +89,7 @@ class Unit:
 
         node = record("SplitWithSizesBackward0", (self.full,), (), backward, len(pieces))
         for number, (_, p) in enumerate(pieces):
-            if p is not None and p.trainable:
+            if p is not None:
                 attach(node, p.tensor).output_nr = number
 
     def watch(self, inputs: list[Any]) -> list[Any]:

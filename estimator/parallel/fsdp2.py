@@ -135,10 +135,22 @@ class Fsdp2(Sharding):
         self.forward_order.clear()
 
 
+def _check_one_type(parameters: list[Parameter]) -> None:
+    """Raise `InvalidJob` where what is trained in a group is of several types (`_init_mp_dtypes`)."""
+    trained = [p for p in parameters if p.trainable]
+    if other := next((p for p in trained if p.local.dtype is not trained[0].local.dtype), None):
+        raise InvalidJob(
+            f"fully_shard refuses a layer in which {trained[0].name} of {trained[0].local.dtype.name} and {other.name} of "
+            f"{other.local.dtype.name} are trained: choose one type",
+            "parallelism.strategy",
+        )
+
+
 class Group:
     """The parameters that are gathered and reduced together."""
 
     def __init__(self, shared: Fsdp2, parameters: list[Parameter], reshard: bool):
+        _check_one_type(parameters)
         self.shared = shared
         self.parameters = parameters
         self.reshard = reshard

@@ -35,6 +35,7 @@ def serve(build: Builder, model: CausalLM, requests: Requests, prompts: int | No
     else:
         _pass(build, model, 1, min(requests.chunk, requests.sequences * requests.context))
     tape.begin("decode")
+    tape.past = requests.context if requests.chunk is None else 0  # engines with kernels of their own ask for no mask
     _pass(build, model, requests.sequences, 1)
     tape.finish()
 
@@ -46,5 +47,6 @@ def _pass(build: Builder, model: CausalLM, sequences: int, tokens: int) -> None:
     last = narrow(hidden, 1, 1)
     with tape.counting(LOSS):
         logits = model.logits(last)
+        del hidden, last  # locals of the model's forward pass
         wide = to(logits, dtypes.float32)
-    del wide, logits, last, hidden, ids
+    del wide, logits, ids

@@ -212,6 +212,8 @@ class Tape:
         """The pass in which a model writes that else is trained."""
         self.rows = 1
         """How many sequences have positions of their own in the batch."""
+        self.past = 0
+        """Tokens of each sequence that its cache has before a pass."""
         self.caching = False
         """Whether attention layers of a model in training keep keys and values, as its output does (`use_cache`)."""
         self.states: list[tuple[Slot | None, Tensor]] | None = None

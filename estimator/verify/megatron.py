@@ -15,12 +15,12 @@ from torch import Tensor, nn
 class MegatronStep:
     """`DistributedDataParallel`'s buffer, `Float16OptimizerWithFloat16Params` and the loss scale, called as a `GradScaler` is.
 
-    `wide`: the buffer is float32 (`grad_reduce_in_fp32`).
+    `wide`: the buffer is float32 (`grad_reduce_in_fp32`). `half`: the model is in float16, and its loss is scaled.
     """
 
-    def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer, wide: bool):
+    def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer, wide: bool, half: bool):
         trained = [p for p in model.parameters() if p.requires_grad]
-        self.half = any(p.dtype is torch.float16 for p in trained)
+        self.half = half
         self.buffers = {}
         for dtype in {p.dtype for p in trained}:
             members = [p for p in trained if p.dtype is dtype]

@@ -279,5 +279,5 @@ def make_scaler(job: Job, model: nn.Module, optimizer: torch.optim.Optimizer) ->
     if job.training.precision.startswith("megatron"):
         asked = job.training.dtypes.gradients if job.training.dtypes else None
         wide = asked == "fp32" if asked else job.training.precision == "megatron-bf16"
-        return MegatronStep(model, optimizer, wide)
+        return MegatronStep(model, optimizer, wide, half=job.training.precision == "megatron-fp16")
     return torch.amp.GradScaler("cpu", enabled=job.training.precision == "16-mixed")

@@ -28,6 +28,7 @@ from estimator.verify.model import autocast, build, freeze, make_scaler, ranks, 
 from estimator.verify.offload import forward_offloaded, on_host
 from estimator.verify.optimizers import Optimizers, make_optimizer
 from estimator.verify.pruning import track_products
+from estimator.verify.views import real_strides
 
 Counted = dict[str, int]
 Log = list[tuple[int, str]]
@@ -46,6 +47,7 @@ def fake_step(job: Job, spec: ModelSpec, logs: dict[str, Log] | None = None) -> 
         FakeTensorMode(allow_non_fake_inputs=True),
         documents(job.training.attention_mask),
         on_cuda(card),
+        real_strides(),
         on_host(),
         host_seen(live) if job.offload.parameters == "cpu" else nullcontext(),
     ):

@@ -1,0 +1,63 @@
+"""Models that jobs are drawn for: small ones of every family, or catalogue models of full width with few layers."""
+
+from __future__ import annotations
+
+import random
+from functools import cache
+from typing import Any
+
+from estimator.families import FAMILIES, spec_class
+from estimator.specs.published import published
+from tests.jobs import table
+
+LAYERS = ("num_hidden_layers", "num_decoder_layers", "decoder_layers", "encoder_layers")
+
+
+@cache
+def kinds() -> tuple[str, ...]:
+    """Families whose forward pass is modelled."""
+    return tuple(kind for kind in FAMILIES if spec_class(kind).runs)
+
+
+@cache
+def named() -> tuple[str, ...]:
+    """Catalogue models that run, by name."""
+    from estimator.specs.published import model_folder
+
+    names = sorted(path.stem for path in model_folder().glob("*.yaml"))
+    return tuple(name for name in names if published(name).architecture.runs)
+
+
+def kind_of(name: str) -> str:
+    """The family of a catalogue model."""
+    return published(name).architecture.model_type
+
+
+def small(rng: random.Random, kind: str) -> dict[str, Any]:
+    """A small architecture of a family."""
+    layers, head_count, size = rng.choice((1, 2, 2, 3)), rng.choice((4, 8)), rng.choice((16, 32, 64, 80, 128))
+    common: dict[str, Any] = {
+        "hidden_size": head_count * size,
+        "num_hidden_layers": layers,
+        "num_attention_heads": head_count,
+        "vocab_size": rng.choice((1000, 8000)),
+    }
+    if kind == "clip":
+        common = {}
+    if kind == "mamba2":
+        common["num_heads"] = 2 * head_count * size // 32
+    if kind == "granitemoehybrid":
+        common["mamba_n_heads"] = head_count
+        common["layer_types"] = [rng.choice(("mamba", "attention")) for _ in range(layers)]
+    keys = spec_class(kind).keys()
+    known = {name: value for name, value in common.items() if name in keys}
+    own = {name: rng.choice(values) for name, values in table("random_models")[kind].items()}
+    return {"model_type": kind, **known, **own}
+
+
+def full(rng: random.Random, name: str) -> dict[str, Any]:
+    """A catalogue model with one to four layers."""
+    whole = published(name).architecture.model_dump(mode="json")
+    most = rng.randint(1, 4)
+    cut = {key: min(value, most) if key in LAYERS and isinstance(value, int) else value for key, value in whole.items()}
+    return {key: value[:most] if key == "layer_types" and value else value for key, value in cut.items()}
