@@ -60,7 +60,7 @@ def test_generation_allocates_what_torch_allocates(model: str | dict[str, Any], 
         ({"serving": {"engine": "transformers", "kv_cache": "fp8"}}, "serving.kv_cache"),
         ({"serving": {"engine": "transformers", "values_cache": "fp16"}}, "serving.values_cache"),
         ({"serving": {"engine": "transformers", "ubatch": 64}}, "serving.ubatch"),
-        ({"hardware": {"gpus": 2}, "parallelism": {"tensor": 2}}, "parallelism"),
+        ({"model": "llama-3.2-1b", "hardware": {"gpus": 2}, "parallelism": {"tensor": 2}}, "parallelism"),
     ],
 )
 def test_the_judge_refuses_what_it_would_play_as_another_job(change: dict[str, Any], where: str) -> None:
