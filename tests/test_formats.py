@@ -43,14 +43,15 @@ def bytes_of(module: torch.nn.Module) -> int:
 def test_generation_with_hqq_allocates_what_hqq_allocates() -> None:
     spec = resolve("llama-3-8b").spec.model_copy(update={"num_hidden_layers": 4})
     serving = {"engine": "transformers", "weights": "hqq-int4", "context": 512, "concurrency": 2}
-    memory = estimate({"model": spec.model_dump(), "task": "serve", "serving": serving}).memory
+    answer = estimate({"model": spec.model_dump(), "task": "serve", "serving": serving})
+    memory = answer.memory
     counted = {"resident": 2592154624, "prefill": 3024442368, "decode": 2961411072}
     assert {"resident": memory.resident_bytes, **memory.phases} == counted
     if importlib.util.find_spec("hqq"):
         from tests.judge.hqq import hqq_serving
 
         assert isinstance(spec, DecoderSpec)
-        assert hqq_serving(spec, 2, 512, 4) == counted
+        assert hqq_serving(Job.model_validate(answer.job), spec) == counted
 
 
 @pytest.mark.parametrize("name", TRANSFORMERS)

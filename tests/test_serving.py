@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from estimator import estimate
+from estimator import Job, NotModelled, estimate
 from estimator.specs.resolve import resolve
 from estimator.specs.spec import DecoderSpec
 from tests.judge.serving import fake_serving
@@ -42,11 +42,34 @@ def test_generation_allocates_what_torch_allocates(model: str | dict[str, Any], 
     spec = resolve(model).spec.model_copy(update={"num_hidden_layers": 4})
     assert isinstance(spec, DecoderSpec)
     serving = {"engine": "transformers", "context": context, "concurrency": sequences}
-    memory = estimate({"model": spec.model_dump(), "task": "serve", "serving": serving}).memory
-    counted = fake_serving(spec, sequences, context)
+    answer = estimate({"model": spec.model_dump(), "task": "serve", "serving": serving})
+    memory = answer.memory
+    counted = fake_serving(Job.model_validate(answer.job), spec)
     assert memory.resident_bytes == counted["resident"]
     assert memory.phases["prefill"] == counted["prefill"]
     assert memory.phases["decode"] == pytest.approx(counted["decode"], rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("change", "where"),
+    [
+        ({"task": "train"}, "task"),
+        ({"serving": {"engine": "vllm"}}, "serving.engine"),
+        ({"serving": {"engine": "llama.cpp"}}, "serving.engine"),
+        ({"serving": {"engine": "transformers", "weights": "int8"}}, "serving.weights"),
+        ({"serving": {"engine": "transformers", "kv_cache": "fp8"}}, "serving.kv_cache"),
+        ({"serving": {"engine": "transformers", "values_cache": "fp16"}}, "serving.values_cache"),
+        ({"serving": {"engine": "transformers", "ubatch": 64}}, "serving.ubatch"),
+        ({"model": "llama-3.2-1b", "hardware": {"gpus": 2}, "parallelism": {"tensor": 2}}, "parallelism"),
+    ],
+)
+def test_the_judge_refuses_what_it_would_play_as_another_job(change: dict[str, Any], where: str) -> None:
+    job = Job.model_validate({"model": "gpt2", "task": "serve", "serving": {"engine": "transformers"}} | change)
+    spec = resolve(job.model).spec
+    assert isinstance(spec, DecoderSpec)
+    with pytest.raises(NotModelled, match="cannot play") as refused:
+        fake_serving(job, spec)
+    assert refused.value.where == where
 
 
 @pytest.mark.parametrize(("model", "tensor", "kib"), [("llama-2-7b", 1, 512), ("llama-3-8b", 1, 128), ("llama-3-8b", 8, 16)])

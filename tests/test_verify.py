@@ -10,7 +10,7 @@ import pytest
 
 from estimator import NotModelled, estimate
 from estimator.cli import main
-from estimator.verify import compare
+from estimator.verify import compare, playable
 
 SMALL = {
     "model_type": "llama",
@@ -62,27 +62,6 @@ def test_the_first_operations_that_differ(file: str, capsys: pytest.CaptureFixtu
     assert difference.counted[-1] == (2048, "y")
 
 
-@pytest.mark.parametrize(
-    ("change", "where"),
-    [
-        ({"task": "serve"}, "task"),
-        ({"training": {"quantization": "nf4", "adapter": {}}}, "training.quantization"),
-        ({"training": {"implementation": "liger"}}, "training.implementation"),
-        ({"training": {"loss": "fused"}}, "training.loss"),
-        ({"training": {"loss": "cut"}}, "training.loss"),
-        ({"training": {"attention": "flash_attention_2"}}, "training.attention"),
-        ({"training": {"attention": "flash_attention_3"}, "hardware": {"gpu": "h100"}}, "training.attention"),
-        ({"training": {"transformers_release": "4.45"}}, "training.transformers_release"),
-        ({"training": {"adapter": {"type": "bottleneck"}}}, "training.adapter"),
-        ({"parallelism": {"strategy": "zero2"}, "hardware": {"gpus": 2}}, "parallelism.strategy"),
-    ],
-)
-def test_what_cannot_be_played_is_refused(change: dict[str, object], where: str) -> None:
-    with pytest.raises(NotModelled, match="verify cannot play") as refused:
-        compare.verify({**JOB, **change})
-    assert refused.value.where == where
-
-
 AWQ = {"precision": "16-true", "quantization": "awq-int4", "unquantized": ["mlp"], "adapter": {"targets": ["q_proj"]}}
 
 
@@ -92,7 +71,7 @@ AWQ = {"precision": "16-true", "quantization": "awq-int4", "unquantized": ["mlp"
 )
 def test_without_a_library_it_says_so(training: dict[str, object], library: str) -> None:
     job = {**JOB, "hardware": {"gpu": "h100"}, "training": training}
-    with mock.patch.object(compare, "find_spec", return_value=None), pytest.raises(NotModelled, match=f"pip install {library}"):
+    with mock.patch.object(playable, "find_spec", return_value=None), pytest.raises(NotModelled, match=f"pip install {library}"):
         compare.verify(job)
 
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from estimator.errors import InvalidJob, NotModelled
-from estimator.job import Job
+from estimator.job import Job, Offload
+
+CPU_OFFLOAD_POLICY = Offload(optimizer="cpu", parameters="cpu", gradients="cpu")
+"""What FSDP2's policy of that name moves: all of it."""
 
 
 def offloads(job: Job) -> bool:

@@ -5,14 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
-from importlib.util import find_spec
 
-from estimator.errors import NotModelled
 from estimator.estimation import estimate
 from estimator.hardware.capability import gpu
 from estimator.hardware.capacity import capacity
-from estimator.job import Bottleneck, Job, Training
-from estimator.parallel.offloading import offloads
+from estimator.job import Job
 from estimator.parallel.topology import topology
 from estimator.specs.resolve import resolve
 from estimator.specs.spec import ModelSpec
@@ -54,10 +51,12 @@ class Comparison:
 
 
 def verify(job: Job | dict[str, object] | str, most: int = 10) -> Comparison:
-    """Play a training job on the tape and its real model on fake tensors. `most`: differences to be found."""
+    """Play a training job on the tape and its real model on fake tensors. `most`: differences to be found.
+
+    Raises `NotModelled` for a job that torch cannot play without a GPU (`estimator.verify.playable`), and what `estimate` raises.
+    """
     answer = estimate(job)
     filled = Job.model_validate(answer.job)
-    _refuse_unplayable(filled)
     spec = resolve(filled.model).spec
     predicted = {
         "resident": answer.memory.resident_bytes,
@@ -72,57 +71,6 @@ def verify(job: Job | dict[str, object] | str, most: int = 10) -> Comparison:
     if predicted != counted:
         differences = list(_differences(_unrolled(filled, spec), logs, (predicted["resident"], counted["resident"])))
     return Comparison(filled, predicted, counted, differences[:most])
-
-
-def _refuse_unplayable(job: Job) -> None:
-    """Raise `NotModelled` for what the installed libraries do not run on tensors without data."""
-    training, strategy = job.training, job.parallelism.strategy
-    for unplayable, why, where in (
-        (job.task != "train", "training is what is verified", "task"),
-        (
-            training.quantization not in (None, "torchao-int8", "torchao-fp8", "fp8", "fp8-block", "eetq-int8", "awq-int4"),
-            "bitsandbytes, GPTQModel and HQQ have no kernels for tensors without data",
-            "training.quantization",
-        ),
-        (
-            training.quantization == "awq-int4" and not find_spec("gptqmodel"),
-            "pip install gptqmodel==7.7.0",
-            "training.quantization",
-        ),
-        (
-            training.optimizer_implementation in ("bitsandbytes", "torchao", "transformer-engine"),
-            f"optimizers of {training.optimizer_implementation} step on a GPU only",
-            "training.optimizer_implementation",
-        ),
-        (_of_torchao(training) and not find_spec("torchao"), "pip install torchao", "training"),
-        (
-            training.implementation == "torchtitan" and not find_spec("torchtitan"),
-            "pip install torchtitan==0.2.2",
-            "training.implementation",
-        ),
-        (
-            training.implementation not in ("transformers", "torchtitan"),
-            "fused kernels need a GPU",
-            "training.implementation",
-        ),
-        (training.loss in ("fused", "cut"), "fused kernels need a GPU", "training.loss"),
-        (training.attention.startswith("flash"), "FlashAttention needs a GPU", "training.attention"),
-        (training.transformers_release != "5", "the installed release is 5", "training.transformers_release"),
-        (isinstance(training.adapter, Bottleneck), "AdapterHub's library runs with transformers 4.57", "training.adapter"),
-        (strategy == "none" and offloads(job), "torchao's optimizer needs a GPU", "offload"),
-        (
-            strategy not in ("none", "fsdp1", "fsdp2", "hsdp"),
-            "only one process and FSDP are played",
-            "parallelism.strategy",
-        ),
-    ):
-        if unplayable:
-            raise NotModelled(f"verify cannot play this job's model: {why}", where)
-
-
-def _of_torchao(training: Training) -> bool:
-    """Whether the linear layers are torchao's."""
-    return training.float8 is not None or (training.quantization or "").startswith("torchao")
 
 
 def _unrolled(job: Job, spec: ModelSpec) -> dict[str, Log]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any
 from unittest import mock
@@ -27,6 +27,7 @@ from estimator.verify.live import Live, resizes_seen, shapes_unseen
 from estimator.verify.model import autocast, build, freeze, make_scaler, ranks, remembers
 from estimator.verify.offload import forward_offloaded, on_host
 from estimator.verify.optimizers import Optimizers, make_optimizer
+from estimator.verify.playable import refuse_unplayable
 from estimator.verify.pruning import track_products
 from estimator.verify.views import real_strides
 
@@ -35,11 +36,14 @@ Log = list[tuple[int, str]]
 """Changes of the live bytes, each with the operation during which it happened."""
 
 
-def fake_step(job: Job, spec: ModelSpec, logs: dict[str, Log] | None = None) -> Counted:
-    """Bytes between steps, at the end of forward, and at the peaks of forward, backward and optimizer step.
+def fake_step(job: Job, spec: ModelSpec, logs: dict[str, Log] | None = None, elsewhere: Collection[str] = ()) -> Counted:
+    """Bytes between steps, at the end of forward, and at the peaks of forward, backward and optimizer step, of a settled job.
 
-    Counts the second step: by then the optimizer has its states. `logs` gets the changes of each phase.
+    Counts the second step: by then the optimizer has its states. `logs` gets the changes of each phase. `elsewhere`: fields of
+    the job, as `training.quantization`, that the caller has a way to play. Raises `NotModelled` for a job that it would not play
+    as it says.
     """
+    refuse_unplayable(job, spec, elsewhere)
     card = gpu(job, capacity(job.hardware))
     live = Live(card)
     with (
@@ -135,12 +139,14 @@ def play(
         del loss, inputs
         at = lap("backward", at)
     if training.gradient_clipping:
-        scaler.unscale_(optimizer.members[0])
+        for member in optimizer.members:
+            scaler.unscale_(member)
         if isinstance(model, FullyShardedDataParallel):
             model.clip_grad_norm_(1.0)
         else:
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0, foreach=True)
-    scaler.step(optimizer.members[0] if scaler.is_enabled() else optimizer)
+    for stepped in optimizer.members if scaler.is_enabled() else [optimizer]:
+        scaler.step(stepped)
     scaler.update()
     lap("optimizer_step", at)
     optimizer.zero_grad(set_to_none=training.zero_grad_to_none)

@@ -49,7 +49,7 @@ def counted(case: dict[str, Any]) -> dict[str, int]:
             lives.append(self)
 
     with _without_gpu(lives), mock.patch.object(step, "Live", Seen):
-        return step.fake_step(job, resolve(job.model).spec)
+        return step.fake_step(job, resolve(job.model).spec, elsewhere=("offload",))
 
 
 @contextmanager

@@ -32,18 +32,19 @@ def hqq_step(job: Job, spec: ModelSpec) -> Counted:
         return made
 
     with mock.patch.object(usual, "plain", quantized):
-        return fake_step(job, spec)
+        return fake_step(job, spec, elsewhere=("training.quantization", "training.quantization_group"))
 
 
-def hqq_serving(spec: DecoderSpec, sequences: int, tokens: int, bits: int) -> Counted:
+def hqq_serving(job: Job, spec: DecoderSpec) -> Counted:
     """What `fake_serving` counts, likewise."""
+    bits = int(job.serving.weights.removeprefix("hqq-int"))
     plain = transformers.AutoModelForCausalLM.from_config
 
     def quantized(config: Any) -> Any:
         return replaced(plain(config), bits, 64)
 
     with mock.patch.object(transformers.AutoModelForCausalLM, "from_config", quantized):
-        return fake_serving(spec, sequences, tokens)
+        return fake_serving(job, spec, elsewhere=("serving.weights",))
 
 
 def replaced(model: Any, bits: int, group: int) -> Any:

@@ -12,18 +12,35 @@ from torch.distributed import destroy_process_group, init_process_group
 from torch.nn.parallel import DistributedDataParallel
 from torch.profiler import record_function
 
+from estimator.errors import NotModelled
 from estimator.job import Job
 from estimator.specs.spec import ModelSpec
 from estimator.verify.batch import batch
 from estimator.verify.cuda import on_cuda
 from estimator.verify.live import rounded
-from estimator.verify.model import build
+from estimator.verify.model import build, remembers
 from estimator.verify.optimizers import Optimizers, make_optimizer
+from estimator.verify.playable import refuse_unplayable
 from estimator.verify.step import Counted
 from tests.judge.allocations import Lap, laps, watching
 from tests.judge.dropout import fused_dropout
 
 PHASES = ("forward", "backward", "optimizer_step")
+
+
+PLAYED: dict[str, tuple[object, ...]] = {
+    "precision": ("32-true",),
+    "implementation": ("transformers",),
+    "autocast": (False,),
+    "float8": (None,),
+    "quantization": (None,),
+    "attention_mask": ("none",),
+    "gradient_clipping": (False,),
+    "zero_grad_to_none": (True,),
+    "evaluation": (None,),
+    "objective": (None,),
+}
+"""Settings of training of which some values only are played on real tensors."""
 
 
 class Place(NamedTuple):
@@ -41,8 +58,10 @@ GENERATOR = 5056
 def real_step(job: Job, spec: ModelSpec, place: Place | None = None) -> Counted:
     """The same moments as `fake_step`, of the second step of a float32 model, at one place among real processes.
 
-    Half precision is left to the fake tensors: the CPU's matrix products copy such tensors, which CUDA's do not.
+    Half precision is left to the fake tensors: the CPU's matrix products copy such tensors, which CUDA's do not. Raises
+    `NotModelled` for it, and for what else is not played here.
     """
+    _refuse_unplayable(job, spec)
     torch.manual_seed(0)
     with on_cuda(), fused_dropout(), _processes(place) if job.parallelism.strategy == "ddp" else nullcontext():
         model = build(job, spec)
@@ -57,6 +76,23 @@ def real_step(job: Job, spec: ModelSpec, place: Place | None = None) -> Counted:
         with watching() as watched:
             _play(job, spec, model, optimizer)
     return _counted(resident, laps(watched, PHASES))
+
+
+def _refuse_unplayable(job: Job, spec: ModelSpec) -> None:
+    """What `_play` would leave out, beside what is refused on fake tensors."""
+    refuse_unplayable(job, spec, elsewhere=("parallelism.strategy", "parallelism.gradient_as_bucket_view"))
+    training = job.training
+    for name, played in PLAYED.items():
+        if getattr(training, name) not in played:
+            raise NotModelled(f"real tensors are played with {' or '.join(map(str, played))}", f"training.{name}")
+    if training.optimizer == "radam":
+        raise NotModelled("its first steps, which are played, do less than those from the sixth on", "training.optimizer")
+    if remembers(training):
+        raise NotModelled("states of what was trained before are played on fake tensors only", "training.trainable")
+    if job.parallelism.strategy not in ("none", "ddp") or job.parallelism.tensor > 1:
+        raise NotModelled("real tensors are played by one process, or under ddp", "parallelism.strategy")
+    if any(where != "none" for _, where in job.offload):
+        raise NotModelled("nothing is offloaded of real tensors", "offload")
 
 
 def ddp_step(rank: int, world: int, meeting: str, job: Job, spec: ModelSpec) -> Counted:
