@@ -1,0 +1,119 @@
+"""Every recorded case on other interpreters: all must say what torch said, and the same in every answer.
+
+`python .ci/interpreters.py [TREE]`, by a Python that has the dependencies and pip; it is asked, too. From Debian's suites come
+CPythons as they are in their packages, unpacked into a folder and run from there; from npm comes Pyodide, CPython in WebAssembly.
+All that was fetched stays in ${XDG_CACHE_HOME:-~/.cache}/willitfit-ci. Needs mmdebstrap, node and npm, which are installed where
+one is root on Debian. WILLITFIT_INTERPRETERS=skip leaves other interpreters out, which is then said.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "willitfit-ci"
+DEBIAN = os.environ.get("DEBIAN_MIRROR", "http://deb.debian.org/debian")
+SUITES = {"3.13": "trixie", "3.14": "forky", "3.15": "forky"}
+"""Where Debian has which CPython."""
+PYODIDE, PYODIDE_TAG = "314.0.7", "pyemscripten_2026_0_wasm32"
+"""Its CPython is 3.14; the tag is that of the wheels that it takes."""
+LINUX = f"manylinux2014_{platform.machine()}"
+TOOLS = {"mmdebstrap": "mmdebstrap", "node": "nodejs", "npm": "npm"}
+"""Commands, and Debian's packages that have them."""
+MERGED = 'mkdir -p "$1/usr/lib" "$1/usr/lib64" && ln -s usr/lib "$1/lib" && ln -s usr/lib64 "$1/lib64"'
+
+Command = list[str | Path]
+Asked = tuple[Command, dict[str, str]]
+"""A command, and the environment variables that it needs."""
+
+
+def run(*command: str | Path) -> None:
+    """A command that must succeed, and is heard only if it does not."""
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    if done.returncode:
+        what = " ".join(map(str, command))
+        sys.exit(f"{done.stdout}failed: {what}\nto leave other interpreters out: WILLITFIT_INTERPRETERS=skip")
+
+
+def install_tools() -> None:
+    """Install the commands that are missing."""
+    packages = [package for tool, package in TOOLS.items() if not shutil.which(tool)]
+    if packages:
+        run("apt-get", "-qq", "update")
+        run("apt-get", "-qq", "install", "-y", *packages)
+
+
+def kept(name: str, fetch: Callable[[Path], None]) -> Path:
+    """A folder of the cache, fetched if it is not there."""
+    folder, part = CACHE / name, CACHE / f"{name}.part"
+    if not folder.exists():
+        shutil.rmtree(part, ignore_errors=True)
+        fetch(part)
+        part.rename(folder)
+    return folder
+
+
+def packages(version: str, tag: str) -> Path:
+    """The dependencies for another interpreter. Of PyYAML the half in Python is enough."""
+
+    def fetch(folder: Path) -> None:
+        pip = (sys.executable, "-m", "pip", "install", "--quiet", "--only-binary", ":all:", "--target", folder)
+        run(*pip, "--python-version", version, "--platform", tag, "pydantic>=2.9")
+        run(*pip, "--python-version", "3.14", "--platform", LINUX, "--no-deps", "pyyaml>=6")
+
+    return kept(f"packages-{version}-{tag}", fetch)
+
+
+def cpython(version: str, suite: str) -> Asked:
+    """Debian's CPython, with the libraries that it was linked to."""
+
+    def fetch(folder: Path) -> None:
+        # mirrors of suites in the making may be older than they say they should be
+        options = ["--variant=extract", '--aptopt=Acquire::Check-Valid-Until "false"', f"--setup-hook={MERGED}"]
+        run("mmdebstrap", *options, f"--include=python{version}", suite, folder, DEBIAN)
+
+    usr = kept(f"cpython-{version}-{suite}", fetch) / "usr"
+    loader, libraries = next(usr.glob("lib*/ld-linux-*.so.*")), next(usr.glob("lib/*-linux-gnu"))
+    command: Command = [loader, "--library-path", libraries, usr / "bin" / f"python{version}", "-m", "tests.records"]
+    return command, {"PYTHONHOME": str(usr), "PYTHONPATH": str(packages(version, LINUX))}
+
+
+def pyodide(tree: Path) -> Asked:
+    """CPython in WebAssembly."""
+    at = kept(f"pyodide-{PYODIDE}", lambda folder: run("npm", "install", "--silent", "--prefix", folder, f"pyodide@{PYODIDE}"))
+    return ["node", HERE / "pyodide.mjs", at / "node_modules" / "pyodide", tree, packages("3.14", PYODIDE_TAG)], {}
+
+
+def main() -> None:
+    """Ask each interpreter, as many at once as there are cores."""
+    if os.environ.get("WILLITFIT_INTERPRETERS") == "skip":
+        print("not tried on other interpreters: WILLITFIT_INTERPRETERS=skip")
+        return
+    tree = Path(sys.argv[1] if sys.argv[1:] else HERE.parent).resolve()
+    install_tools()
+    CACHE.mkdir(parents=True, exist_ok=True)
+    asked = [pyodide(tree), *(cpython(*one) for one in SUITES.items()), ([sys.executable, "-m", "tests.records"], {})]
+
+    def ask(one: Asked) -> subprocess.CompletedProcess[str]:
+        command, variables = one
+        environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1", **variables}
+        return subprocess.run(command, cwd=tree, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        answers = list(pool.map(ask, asked))
+    print(*(answer.stdout for answer in answers), sep="", end="")
+    if any(answer.returncode for answer in answers):
+        sys.exit("an interpreter does not say what was recorded")
+    if len({answer.stdout.splitlines()[-1] for answer in answers}) > 1:
+        sys.exit("interpreters differ from each other in what was not recorded")
+
+
+if __name__ == "__main__":
+    main()
