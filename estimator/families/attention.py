@@ -104,14 +104,19 @@ def causal_mask(
     `window`, where keys begin before it, or where the batch is padded or packed: then it is a mask of each sequence
     (masking_utils.py, `sdpa_mask`).
     """
-    keys = tape.prefix + (tape.generating.length if tape.generating else tokens)
+    keys = tape.prefix + (tape.generating.length if tape.generating else _reached(tape.past, tokens, window))
     if implementation == "eager":
         return empty(tape, (batch, 1, tokens, keys), dtype, "where")
     if implementation == "sdpa" and tape.batch_mask != "none":
         return empty(tape, (batch, 1, tokens, keys), dtypes.bool_, "bitwise_and")
-    if implementation == "sdpa" and (tape.prefix or (window is not None and tokens >= window)):
+    if implementation == "sdpa" and (tape.prefix or (window is not None and tape.past + tokens >= window)):
         return empty(tape, (1, 1, tokens, keys), dtypes.bool_, "bitwise_and")
     return None
+
+
+def _reached(past: int, tokens: int, window: int | None) -> int:
+    """Keys of a pass: those of its tokens, and of the `past` ones that a cache has kept (`DynamicSlidingWindowLayer`)."""
+    return tokens + (past if window is None else min(past, window - 1))
 
 
 def bidirectional_mask(
