@@ -122,5 +122,24 @@ def _reached(past: int, tokens: int, window: int | None) -> int:
 def bidirectional_mask(
     tape: Tape, batch: int, tokens: int, dtype: dtypes.DType, implementation: str, window: int
 ) -> Tensor | None:
-    """The same for attention in both directions that looks at tokens up to `window` away: None if that is all of them."""
-    return None if tokens < window else causal_mask(tape, batch, tokens, dtype, implementation, window)
+    """The same for attention in both directions that looks at tokens up to `window` away: None if that is all of them.
+
+    How far each token is from each other is a number of eight bytes, and so is its amount, before it is compared
+    (`sliding_window_bidirectional_overlay`).
+    """
+    if tokens < window:
+        return None
+    one = [empty(tape, (1,), dtypes.int64, "arange") for _ in ("sequence", "head")]
+    places = [empty(tape, (tokens,), dtypes.int64, "arange") for _ in ("queries", "keys")]
+    ones = empty(tape, (), dtypes.bool_, "new_ones")
+    square = (1, 1, tokens, tokens)
+    distance = empty(tape, square, dtypes.int64, "sub")
+    amount = empty(tape, square, dtypes.int64, "abs")
+    del distance
+    near = empty(tape, square, dtypes.bool_, "le")
+    del amount
+    joined = empty(tape, square, dtypes.bool_, "bitwise_and")
+    del near, ones
+    mask = causal_mask(tape, batch, tokens, dtype, implementation, window)
+    del joined, places, one
+    return mask
