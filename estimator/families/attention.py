@@ -104,18 +104,42 @@ def causal_mask(
     `window`, where keys begin before it, or where the batch is padded or packed: then it is a mask of each sequence
     (masking_utils.py, `sdpa_mask`).
     """
-    keys = tape.prefix + (tape.generating.length if tape.generating else tokens)
+    keys = tape.prefix + (tape.generating.length if tape.generating else _reached(tape.past, tokens, window))
     if implementation == "eager":
         return empty(tape, (batch, 1, tokens, keys), dtype, "where")
     if implementation == "sdpa" and tape.batch_mask != "none":
         return empty(tape, (batch, 1, tokens, keys), dtypes.bool_, "bitwise_and")
-    if implementation == "sdpa" and (tape.prefix or (window is not None and tokens >= window)):
+    if implementation == "sdpa" and (tape.prefix or (window is not None and tape.past + tokens >= window)):
         return empty(tape, (1, 1, tokens, keys), dtypes.bool_, "bitwise_and")
     return None
+
+
+def _reached(past: int, tokens: int, window: int | None) -> int:
+    """Keys of a pass: those of its tokens, and of the `past` ones that a cache has kept (`DynamicSlidingWindowLayer`)."""
+    return tokens + (past if window is None else min(past, window - 1))
 
 
 def bidirectional_mask(
     tape: Tape, batch: int, tokens: int, dtype: dtypes.DType, implementation: str, window: int
 ) -> Tensor | None:
-    """The same for attention in both directions that looks at tokens up to `window` away: None if that is all of them."""
-    return None if tokens < window else causal_mask(tape, batch, tokens, dtype, implementation, window)
+    """The same for attention in both directions that looks at tokens up to `window` away: None if that is all of them.
+
+    How far each token is from each other is a number of eight bytes, and so is its amount, before it is compared
+    (`sliding_window_bidirectional_overlay`).
+    """
+    if tokens < window:
+        return None
+    one = [empty(tape, (1,), dtypes.int64, "arange") for _ in ("sequence", "head")]
+    places = [empty(tape, (tokens,), dtypes.int64, "arange") for _ in ("queries", "keys")]
+    ones = empty(tape, (), dtypes.bool_, "new_ones")
+    square = (1, 1, tokens, tokens)
+    distance = empty(tape, square, dtypes.int64, "sub")
+    amount = empty(tape, square, dtypes.int64, "abs")
+    del distance
+    near = empty(tape, square, dtypes.bool_, "le")
+    del amount
+    joined = empty(tape, square, dtypes.bool_, "bitwise_and")
+    del near, ones
+    mask = causal_mask(tape, batch, tokens, dtype, implementation, window)
+    del joined, places, one
+    return mask

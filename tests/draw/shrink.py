@@ -17,7 +17,7 @@ def kind(found: Outcome) -> str:
     return "difference" if found.why.startswith("difference") else found.why
 
 
-def shrunk(job: dict[str, Any], found: Outcome, seconds: float = 120.0) -> tuple[dict[str, Any], Outcome]:
+def shrunk(job: dict[str, Any], found: Outcome, seconds: float = 60.0) -> tuple[dict[str, Any], Outcome]:
     """Take away field after field, and then of the model, while the finding stays."""
     until, smallest, last, again = time.monotonic() + seconds, job, found, True
     while again:
