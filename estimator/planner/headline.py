@@ -25,12 +25,12 @@ STRATEGIES = {
     "ddp": "DDP (adapters)",
     "fsdp2": "FSDP2",
     "hsdp": "HSDP (a group in each node)",
-    "fsdp1": "FSDP1",
     "zero3": "ZeRO-3",
     "zero2": "ZeRO-2",
+    "fsdp1": "FSDP1",
     "tensor": "tensor parallelism",
 }
-"""What a row may be spread by, in words."""
+"""What a row may be spread by, in the order in which it is tried, in words."""
 
 
 def fit(model: str | dict[str, Any], hardware: str | Hardware, allow_files: bool = True) -> Fit:
@@ -95,8 +95,9 @@ def _notes(asked: list[Way], context: int, sequence: int) -> list[str]:
             f"arithmetic{pure}"
         )
     if trained:
-        tries = dict.fromkeys(strategy for way in asked for strategy in way.strategies)
-        said.append(f"training on several GPUs: the first that fits of {', '.join(STRATEGIES[one] for one in tries)}")
+        tries = {strategy for way in asked for strategy in way.strategies}
+        names = ", ".join(name for strategy, name in STRATEGIES.items() if strategy in tries)
+        said.append(f"training on several GPUs: the first that fits of {names}")
     if "vllm" in engines:
         said.append("serving on several GPUs: each layer split over those of a node (tensor parallel)")
     return [
