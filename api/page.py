@@ -77,7 +77,7 @@ SERVING_FIELDS = (
     Field("parallelism.tensor", "Tensor parallel", placeholder="1"),
     Field("serving.hours", "Hours", placeholder="for the cost: 720"),
 )
-TONES = {"fits": "good", "tight": "some", "does not fit": "bad", "unknown": ""}
+TONES = {"fits": "good", "tight": "some", "does not fit": "bad", "unknown": "", "does not run": ""}
 """The look of each verdict."""
 ON_PAGE = {"model", "on", "task", *(field.name for field in TRAINING_FIELDS + SERVING_FIELDS)}
 

@@ -23,6 +23,7 @@ client = TestClient(app)
 PAGES = {
     "empty": "/",
     "headline": "/?model=llama-2-13b&on=2x24GB",
+    "ways that do not run": "/?model=qwen2.5-7b&on=T4",
     "unnamed card": "/?model=7B&on=80GB",
     "training": "/?task=train&model=llama-3-8b&on=8xh100&training.precision=bf16-true&training.tokens=1e9",
     "serving": "/?task=serve&model=qwen3-8b&on=rtx-4090&serving.hours=10",

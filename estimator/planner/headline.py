@@ -21,6 +21,16 @@ from estimator.version import DATA_VERSION, SOFTWARE_VERSION
 
 CONTEXT = 4096
 SEQUENCE = 2048
+STRATEGIES = {
+    "ddp": "DDP (adapters)",
+    "fsdp2": "FSDP2",
+    "hsdp": "HSDP (a group in each node)",
+    "zero3": "ZeRO-3",
+    "zero2": "ZeRO-2",
+    "fsdp1": "FSDP1",
+    "tensor": "tensor parallelism",
+}
+"""What a row may be spread by, in the order in which it is tried, in words."""
 
 
 def fit(model: str | dict[str, Any], hardware: str | Hardware, allow_files: bool = True) -> Fit:
@@ -86,26 +96,15 @@ def _notes(asked: list[Way], context: int, sequence: int) -> list[str]:
             f"arithmetic{pure}"
         )
     if trained:
-        said.append("on several GPUs: the simplest that fits of " + " and ".join(_strategies(asked)))
+        tries = {strategy for way in asked for strategy in way.strategies}
+        names = ", ".join(name for strategy, name in STRATEGIES.items() if strategy in tries)
+        said.append(f"training on several GPUs: the first that fits of {names}")
     if "vllm" in engines:
         said.append("serving on several GPUs: each layer split over those of a node (tensor parallel)")
     return [
         *said,
         "per GPU: what nvidia-smi would show, cached blocks, CUDA context and libraries included; tight: fragmentation decides",
         "not counted: workspaces inside kernels other than attention's, CUDA graphs",
-    ]
-
-
-def _strategies(asked: list[Way]) -> list[str]:
-    """The spreads that rows try, in their order: 'DDP, FSDP2, …' for adapters, and those of all parameters."""
-    names = {"ddp": "DDP", "fsdp2": "FSDP2", "hsdp": "HSDP", "fsdp1": "FSDP1", "zero3": "ZeRO-3", "zero2": "ZeRO-2"}
-    lists = dict.fromkeys(way.strategies for way in asked if way.strategies)
-    adapters = next((tries for tries in lists if "ddp" in tries), ())
-    whole = max((tries for tries in lists if "ddp" not in tries), key=len, default=())
-    return [
-        f"{', '.join(names.get(one, 'tensor parallelism') for one in tries)} ({what})"
-        for tries, what in ((adapters, "adapters"), (whole, "all parameters"))
-        if tries
     ]
 
 
