@@ -16,6 +16,7 @@ import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 HERE = Path(__file__).resolve().parent
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "willitfit-ci"
@@ -29,6 +30,7 @@ TOOLS = {"mmdebstrap": "mmdebstrap", "node": "nodejs", "npm": "npm"}
 """Commands, and Debian's packages that have them."""
 MERGED = 'mkdir -p "$1/usr/lib" "$1/usr/lib64" && ln -s usr/lib "$1/lib" && ln -s usr/lib64 "$1/lib64"'
 
+LEAVE_OUT = "\nto leave other interpreters out: WILLITFIT_INTERPRETERS=skip"
 Command = list[str | Path]
 Asked = tuple[Command, dict[str, str]]
 """A command, and the environment variables that it needs."""
@@ -39,24 +41,26 @@ def run(*command: str | Path) -> None:
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     if done.returncode:
         what = " ".join(map(str, command))
-        sys.exit(f"{done.stdout}failed: {what}\nto leave other interpreters out: WILLITFIT_INTERPRETERS=skip")
+        sys.exit(f"{done.stdout}failed: {what}{LEAVE_OUT}")
 
 
 def install_tools() -> None:
     """Install the commands that are missing."""
-    packages = [package for tool, package in TOOLS.items() if not shutil.which(tool)]
-    if packages:
+    missing = [package for tool, package in TOOLS.items() if not shutil.which(tool)]
+    if missing and (os.getuid() or not shutil.which("apt-get")):
+        sys.exit(f"needed and not installed: {', '.join(missing)}{LEAVE_OUT}")
+    if missing:
         run("apt-get", "-qq", "update")
-        run("apt-get", "-qq", "install", "-y", *packages)
+        run("apt-get", "-qq", "install", "-y", *missing)
 
 
 def kept(name: str, fetch: Callable[[Path], None]) -> Path:
     """A folder of the cache, fetched if it is not there."""
-    folder, part = CACHE / name, CACHE / f"{name}.part"
+    folder = CACHE / name
     if not folder.exists():
-        shutil.rmtree(part, ignore_errors=True)
-        fetch(part)
-        part.rename(folder)
+        with TemporaryDirectory(dir=CACHE) as part:
+            fetch(Path(part) / name)
+            (Path(part) / name).rename(folder)
     return folder
 
 
