@@ -21,8 +21,8 @@ Folders = tuple[Path, ...]
 """Where things are described; what is in two of them counts as it is in the first."""
 LISTS = ("aliases", "same_architecture")
 """A file's lists of names: its own, and those of other things that it describes as well."""
-_LIST = re.compile(rf"^({'|'.join(LISTS)}): \[((?:[\w ./-]|, |'[\w ./-]+')*)\]$", re.MULTILINE)
-"""Such a list as the shipped files have it: on one line, quoted at most where it is a number."""
+_PLAIN = re.compile(r"[\w ./-]*(?:, '?[\w ./-]+'?)*|'[\w ./-]+'(?:, '?[\w ./-]+'?)*")
+"""Such a list as the shipped files have it, between its brackets: on one line, quoted at most where it is a number."""
 
 
 class Entry(NamedTuple):
@@ -48,25 +48,29 @@ def folder(package: str) -> Path:
 @cache
 def entries(directory: Path) -> tuple[Entry, ...]:
     """Every name of everything in a folder, canonical ones first."""
-    files = sorted(directory.glob("*.yaml"))
+    files = [directory / name for name in sorted(os.listdir(directory)) if name.endswith(".yaml")]
     found = [Entry(path.stem, path) for path in files]
     for path in files:
-        found += [Entry(name, path, key == LISTS[1]) for key, names in _listed(path).items() for name in names]
+        with open(path, encoding="utf-8", errors="replace") as file:
+            text = file.read()
+        for key in LISTS:
+            found += [Entry(name, path, key != LISTS[0]) for name in _listed(text, key)]
     return tuple(found)
 
 
-def _listed(path: Path) -> dict[str, list[str]]:
-    """A file's lists of names; nothing where it cannot be read, which is said when it is asked for."""
-    text = path.read_text(encoding="utf-8", errors="replace")
-    plain = {match[1]: match[2].replace("'", "").split(", ") if match[2] else [] for match in _LIST.finditer(text)}
-    if all(key in plain for key in LISTS if key in text):
-        return plain
+def _listed(text: str, key: str) -> list[str]:
+    """A list of names in a file's text; nothing where that cannot be read, which is said when the file is asked for."""
+    if key not in text:
+        return []
+    line = text.partition(f"\n{key}: [")[2].partition("\n")[0]
+    if line.endswith("]") and _PLAIN.fullmatch(line[:-1]):
+        return [name.strip("'") for name in line[:-1].split(", ") if name]
     try:
-        content = parse_yaml(text, str(path))
+        content = parse_yaml(text, "")
     except InvalidJob:
-        return {}
-    lists = {key: content.get(key) for key in LISTS} if isinstance(content, dict) else {}
-    return {key: [str(name) for name in names] for key, names in lists.items() if isinstance(names, list)}
+        return []
+    names = content.get(key) if isinstance(content, dict) else None
+    return [str(name) for name in names] if isinstance(names, list) else []
 
 
 @cache
@@ -74,7 +78,8 @@ def _index(directory: Path) -> dict[str, Entry]:
     """Every name of a folder, folded, with and without its organisation."""
     index: dict[str, Entry] = {}
     for entry in entries(directory):
-        for written in (entry.name.rpartition("/")[2], entry.name):
+        *_, name = whole = entry.name.split("/")
+        for written in (name, entry.name)[: len(whole)]:
             index.setdefault(folded(written), entry)
     index.pop("", None)
     return index

@@ -6,6 +6,8 @@ import argparse
 from decimal import Decimal, InvalidOperation
 from typing import TYPE_CHECKING
 
+from estimator.spelling import shown
+
 if TYPE_CHECKING:
     Commands = argparse._SubParsersAction[argparse.ArgumentParser]
 
@@ -209,7 +211,7 @@ def _size(text: str) -> float:
     try:
         return float(number) * {"k": 1e3, "m": 1e6, "b": 1e9, "t": 1e12}[unit]
     except (KeyError, ValueError):
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of parameters; write 350M or 7B") from None
+        raise argparse.ArgumentTypeError(f"{shown(text)} is no number of parameters; write 350M or 7B") from None
 
 
 def _money(text: str) -> Decimal:
@@ -218,7 +220,7 @@ def _money(text: str) -> Decimal:
     except InvalidOperation:
         found = Decimal(0)
     if not found.is_finite() or found <= 0:
-        raise argparse.ArgumentTypeError(f"{text!r} is no amount of money; write 50 or 49.90")
+        raise argparse.ArgumentTypeError(f"{shown(text)} is no amount of money; write 50 or 49.90")
     return found
 
 
@@ -228,19 +230,19 @@ def _positive(text: str) -> float:
     except ValueError:
         found = 0.0
     if not 0 < found < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of hours; write 24 or 0.5")
+        raise argparse.ArgumentTypeError(f"{shown(text)} is no number of hours; write 24 or 0.5")
     return found
 
 
 def _whole(text: str) -> int:
-    if not text.isdecimal() or not 1 <= int(text) <= 2**17:
-        raise argparse.ArgumentTypeError(f"{text!r} is no such number; write one from 1 to {2**17}")
+    if not text.isdecimal() or len(text) > 6 or not 1 <= int(text) <= 2**17:
+        raise argparse.ArgumentTypeError(f"{shown(text)} is no such number; write one from 1 to {2**17}")
     return int(text)
 
 
 def _port(text: str) -> int:
-    if not text.isdigit() or not 1 <= int(text) <= 65535:
-        raise argparse.ArgumentTypeError(f"{text!r} is no port; write a number from 1 to 65535")
+    if not text.isdecimal() or len(text) > 5 or not 1 <= int(text) <= 65535:
+        raise argparse.ArgumentTypeError(f"{shown(text)} is no port; write a number from 1 to 65535")
     return int(text)
 
 

@@ -19,7 +19,9 @@ def words(text: str) -> list[str]:
 
     A text that is too long to be a name has none.
     """
-    plain = normalize("NFKC", text.translate(_SIGNS)).lower() if len(text) <= MOST else ""
+    plain = text.lower() if len(text) <= MOST else ""
+    if "+" in plain or not plain.isascii():
+        plain = normalize("NFKC", plain.translate(_SIGNS)).lower()
     return [word for word in _BETWEEN.split(plain) if word] if len(plain) <= 2 * MOST else []
 
 

@@ -96,6 +96,8 @@ def test_makers_make_no_two_names_one() -> None:
         for one in catalogue.entries(directory):
             bare = joined([word for word in naming.with_units(words(one.name)) if word not in naming.MAKERS])
             assert owners.setdefault(bare, one.path.stem) == one.path.stem, one
+            assert words(one.name)[1:2] != ["x"]
+            assert directory == accelerator.FOLDER or not words(one.name)[0].isdecimal()
 
 
 @pytest.mark.parametrize("name", catalogue.names(accelerator.FOLDER))

@@ -159,12 +159,14 @@ def _after_joining(pieces: list[str]) -> list[str]:
 
 def _thing(parts: list[str]) -> _Thing | None:
     """What words name, without counts."""
+    if parts[1:2] == ["x"]:
+        return None  # a count: no name begins so
     told = [part for part in parts if part not in NOTHING]
     if len(told) == 1 and (amount := memory(told[0])):
         return _Thing(memory=amount)
     if told and (card := naming.card(told)):
         return _Thing(gpu=card)
-    if parts and (name := naming.node(parts)):
+    if parts and not parts[0].isdecimal() and (name := naming.node(parts)):
         return _Thing(gpu=node(name).accelerator, gpus=int(node(name).gpus.value))
     return _slice(parts)
 
@@ -248,7 +250,7 @@ def _said(thing: _Thing, phrase: _Phrase, hardware: Hardware, text: str) -> list
     found = []
     if not phrase.plain or joined(phrase.pieces) != joined(words(thing.name)):
         found.append(f"{' '.join(text.split())} read as {whole}")
-    usual = accelerator(thing.gpu).usual_node if thing.gpu and not thing.gpus and not phrase.nodes else None
+    usual = accelerator(thing.gpu).usual_node if thing.gpu and not thing.gpus and hardware.gpus > 1 else None
     if usual and hardware.nodes == 1 and hardware.gpus > (each := int(node(usual).gpus.value)):
         wanted = f"{hardware.gpus // each}x{each}x{thing.gpu}" if hardware.gpus % each == 0 else f"2x{each}x{thing.gpu}"
         found.append(f"{whole} taken to be in one node; nodes of {each} are written {wanted}")

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from estimator.answer import Time, Versions
 from estimator.course import Hours
-from estimator.errors import InvalidJob, NotModelled, WillItFitError
+from estimator.errors import InvalidJob, NotModelled, WillItFitError, did_you_mean
 from estimator.estimation import fits, step_time
 from estimator.hardware.accelerator import accelerator
 from estimator.job import Job
@@ -24,7 +24,8 @@ from estimator.planner.answers import Budget, BudgetRow
 from estimator.pricing import spot
 from estimator.pricing.cost import suiting_any
 from estimator.pricing.offer import Offer, exact, run_cost
-from estimator.pricing.prices import age_warning, our_name
+from estimator.pricing.prices import age_warning, offers, our_name
+from estimator.spelling import LONGEST
 from estimator.units import money
 from estimator.validation import validated
 from estimator.version import DATA_VERSION, SOFTWARE_VERSION
@@ -80,10 +81,13 @@ def budget(job: Job, limits: Limits | None = None, today: date | None = None, ro
         raise InvalidJob("is missing: say how many tokens the whole run processes, such as 1e9", "training.tokens")
     day, limit = today or date.today(), limits or Limits()
     if not suiting_any(job.hardware, day):
-        asked = [*filter(None, [job.hardware.gpu]), *job.hardware.rent.model_dump(exclude_none=True).values()]
-        raise InvalidJob(
-            f"nothing that is {' and '.join(asked)} can be rented; `willitfit prices` lists what can", "hardware.rent"
+        rent = job.hardware.rent.model_dump(exclude_none=True)
+        asked = " and ".join(value[:LONGEST] for value in (job.hardware.gpu, *rent.values()) if value)
+        known = {name: {getattr(offer, name).lower() for offer in offers()} for name in rent}
+        near = "".join(
+            did_you_mean(value[:LONGEST], known[name]) for name, value in rent.items() if value.lower() not in known[name]
         )
+        raise InvalidJob(f"nothing that is {asked} can be rented; `willitfit prices` lists what can.{near}", "hardware.rent")
     search = _Search(job, limit, day, allow_files)
     options = sorted(search.options(), key=lambda one: (one.total, one.hours.value))
     if search.refused and not options and not search.too_small:

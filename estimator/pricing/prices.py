@@ -36,7 +36,7 @@ def own_files() -> tuple[Path, ...]:
     named = tuple(Path(os.path.expanduser(name)) for name in os.environ.get(VARIABLE, "").split(os.pathsep) if name)
     for path in named:
         if not os.path.isfile(path):
-            raise InvalidJob(f"names {str(path)!r}, which is no file; name a YAML file of prices", VARIABLE)
+            raise InvalidJob(f"names {shown(str(path))}, which is no file; name a YAML file of prices", VARIABLE)
     return named or tuple(path for path in (own_file(),) if os.path.isfile(path))
 
 

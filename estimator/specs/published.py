@@ -16,6 +16,7 @@ from estimator.facts import Fact
 from estimator.families import FAMILIES, spec_class
 from estimator.specs.huggingface import from_mapping
 from estimator.specs.spec import ModelSpec
+from estimator.spelling import shown
 from estimator.validation import validated
 
 VARIABLE = "WILLITFIT_SPECS"
@@ -72,8 +73,8 @@ def folders() -> catalogue.Folders:
     """The user's folders, in which a model may override a shipped one, and the shipped one."""
     own = [Path(name).expanduser() for name in os.environ.get(VARIABLE, "").split(os.pathsep) if name]
     for path in own:
-        if not path.is_dir():
-            raise InvalidJob(f"names {str(path)!r}, which is no folder; name one with a YAML file per model", VARIABLE)
+        if not os.path.isdir(path):
+            raise InvalidJob(f"names {shown(str(path))}, which is no folder; name one with a YAML file per model", VARIABLE)
     return (*own, model_folder())
 
 
