@@ -16,6 +16,7 @@ from estimator.families.build import Builder
 from estimator.families.heads import CausalLM, Head
 from estimator.families.llama import MLP
 from estimator.families.modules import rotary_table, token_positions
+from estimator.families.rotary import frequencies
 from estimator.families.windows import SLIDING, LayerType, WindowedSpec, causal_masks, layer_types
 from estimator.specs.spec import RotaryDecoderSpec, Size
 from estimator.tape.layout import Shape
@@ -151,7 +152,7 @@ class Cohere:
         self.embed_tokens = build.embedding("embed_tokens", spec.vocab_size, spec.hidden_size)
         self.layers = build.layers(layer_types(spec), lambda kind: DecoderLayer(spec, build, kind))
         self.norm = LayerNorm(build, "norm", (spec.hidden_size,))
-        self.buffers = [build.buffer("inv_freq", (spec.head_dim // 2,), dtypes.float32) for _ in range(2)]
+        self.buffers = frequencies(build, spec.head_dim)
 
     def forward(self, ids: Tensor) -> Tensor:
         tape, spec = ids.tape, self.spec

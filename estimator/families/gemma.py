@@ -16,6 +16,7 @@ from estimator.families.build import Builder
 from estimator.families.heads import CausalLM, decoder_heads
 from estimator.families.llama import MLP
 from estimator.families.modules import rotary_table, rotate, token_positions
+from estimator.families.rotary import frequencies
 from estimator.families.windows import WindowedSpec, causal_masks, layer_types
 from estimator.specs.spec import Activation, RotaryDecoderSpec, Size, called
 from estimator.tape.pointwise import add, add_scalar, mean_last, mul, mul_scalar, pow_scalar, rsqrt, tanh, to
@@ -193,8 +194,8 @@ class Gemma:
         self.layers = build.layers(layer_types(spec), lambda _: layer(spec, build))
         self.norm = RMSNorm(build, "norm", spec.hidden_size)
         self.types = set(layer_types(spec))
-        tables, frequencies = len(self.types) if spec.tables else 1, (spec.head_dim // 2,)
-        self.buffers = [build.buffer("inv_freq", frequencies, dtypes.float32) for _ in range(2 * tables)]
+        tables = len(self.types) if spec.tables else 1
+        self.buffers = [t for _ in range(tables) for t in frequencies(build, spec.head_dim)]
 
     def forward(self, ids: Tensor) -> Tensor:
         tape, spec = ids.tape, self.spec

@@ -17,6 +17,7 @@ from estimator.families.build import Builder
 from estimator.families.heads import decoder_heads
 from estimator.families.llama import MLP
 from estimator.families.modules import rotary_table, rotate, token_positions
+from estimator.families.rotary import frequencies
 from estimator.families.windows import WindowedSpec, causal_masks, layer_types
 from estimator.specs.spec import RotaryDecoderSpec
 from estimator.tape.normalization import layer_norm
@@ -168,7 +169,7 @@ class Olmo:
         self.layers = build.layers(layer_types(spec), lambda _: layer(spec, build))
         self.norm = RMSNorm(build, "norm", spec.hidden_size) if spec.norms else LayerNorm()
         self.types = set(layer_types(spec))
-        self.buffers = [build.buffer("inv_freq", (spec.head_dim // 2,), dtypes.float32) for _ in range(2 * len(self.types))]
+        self.buffers = [t for _ in self.types for t in frequencies(build, spec.head_dim)]
 
     def forward(self, ids: Tensor) -> Tensor:
         tape, spec = ids.tape, self.spec
