@@ -125,6 +125,8 @@ class DecoderSpec(ModelSpec):
     """Whether every layer keeps the keys and values of all its heads, and nothing else: what serving has a model of."""
     tensor_parallel: ClassVar[bool] = False
     """Whether heads, feed-forward layers and vocabulary split over ranks: what tensor parallelism has a model of."""
+    repeats_heads: ClassVar[bool] = False
+    """Whether transformers before 4.48 repeated its key heads for FlashAttention too."""
 
     intermediate_size: Size
     num_attention_heads: Size
