@@ -20,6 +20,7 @@ from estimator.families.grouped_query import GroupedQueryAttention
 from estimator.families.heads import Head
 from estimator.families.rotations import unrotated
 from estimator.families.windows import SLIDING, LayerType, WindowedSpec, layer_types
+from estimator.specs.abilities import Abilities
 from estimator.specs.spec import RotaryDecoderSpec, Size
 from estimator.tape.layout import Shape
 from estimator.tape.pointwise import add, add_scalar, mean_last, mul, neg, pow_scalar, rsqrt, sub, to
@@ -40,6 +41,7 @@ class _Spec(RotaryDecoderSpec):
 
 
 class CohereSpec(_Spec):
+    can = Abilities(batches=("padding",), gguf=True)
     cached = tensor_parallel = True
 
     max_position_embeddings: Size | None = 8192
@@ -51,6 +53,7 @@ class CohereSpec(_Spec):
 
 
 class Cohere2Spec(_Spec, WindowedSpec):
+    can = Abilities(gguf=True)
     default_period = 4
 
     max_position_embeddings: Size | None = 8192

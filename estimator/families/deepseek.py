@@ -14,11 +14,12 @@ from estimator.dtypes import DType
 from estimator.families.build import Builder
 from estimator.families.decoder import Decoder, Rotary, Table
 from estimator.families.decoder_layers import PreNorm
-from estimator.families.experts import AUXILIARY, Experts, MoeSpec
+from estimator.families.experts import AUXILIARY, EXPERTS_HELD_IN, Experts, MoeSpec
 from estimator.families.feed_forward import GatedMLP
 from estimator.families.heads import decoder_heads
 from estimator.families.latent import ComplexLatentAttention, LatentAttention
 from estimator.families.routers import DeepseekV2Router, DeepseekV3Router
+from estimator.specs.abilities import Abilities
 from estimator.specs.spec import Size, called
 from estimator.tape.pointwise import add
 from estimator.tape.tape import Tape
@@ -28,6 +29,8 @@ from estimator.tape.views import reshape
 
 class _DeepseekSpec(MoeSpec):
     """What both have in common. `head_dim` is the rotated part of a head."""
+
+    held_in = EXPERTS_HELD_IN
 
     head_dim: Size = called("qk_rope_head_dim", 64)
     num_experts: Size = called("n_routed_experts", 64)
@@ -48,6 +51,9 @@ class _DeepseekSpec(MoeSpec):
     @property
     def expert_size(self) -> int:
         return self.moe_intermediate_size
+
+    def sparse(self) -> list[bool]:
+        return [i >= self.first_k_dense_replace for i in range(self.num_hidden_layers)]
 
     @property
     def qk_head_dim(self) -> int:
@@ -76,6 +82,7 @@ class _DeepseekSpec(MoeSpec):
 
 
 class DeepseekV2Spec(_DeepseekSpec):
+    can = Abilities(megatron="latent", gguf=True)
     modelled = {**AUXILIARY, "moe_layer_freq": (1,), "scoring_func": ("softmax",)}
 
     n_shared_experts: Size = 2
@@ -85,6 +92,7 @@ class DeepseekV2Spec(_DeepseekSpec):
 
 
 class DeepseekV3Spec(_DeepseekSpec):
+    can = Abilities(megatron="latent", gguf=True)
     modelled = {**AUXILIARY, "moe_layer_freq": (1,), "scoring_func": ("sigmoid",), "topk_method": ("noaux_tc",)}
 
     max_position_embeddings: Size | None = 4096
@@ -134,8 +142,7 @@ def deepseek(spec: Any, build: Builder) -> Decoder:
         attention = (ComplexLatentAttention if second else LatentAttention)(spec, build)
         return PreNorm(spec, build, attention, DeepseekMoe(spec, build) if sparse else GatedMLP(spec, build))
 
-    kinds = [i >= spec.first_k_dense_replace for i in range(spec.num_hidden_layers)]
-    return Decoder(spec, build, layer, kinds, rotary=rotary)
+    return Decoder(spec, build, layer, spec.sparse(), rotary=rotary)
 
 
 HEADS = decoder_heads(deepseek)

@@ -21,6 +21,7 @@ from estimator.families.heads import CausalLM, decoder_heads
 from estimator.families.layers import Layer
 from estimator.families.modules import Module, rotate
 from estimator.families.windows import LayerType, WindowedSpec, layer_types
+from estimator.specs.abilities import Abilities
 from estimator.specs.spec import Activation, RotaryDecoderSpec, Size, called
 from estimator.tape.pointwise import add_scalar, mean_last, mul, mul_scalar, pow_scalar, rsqrt, tanh, to
 from estimator.tape.tensor import Tensor
@@ -51,6 +52,7 @@ class _Spec(RotaryDecoderSpec):
 
 
 class GemmaSpec(_Spec):
+    can = Abilities(batches=("padding",), gguf=True)
     cached = tensor_parallel = True
     post_norms = False
 
@@ -73,6 +75,7 @@ class _WindowedSpec(_Spec, WindowedSpec):
 
 
 class Gemma2Spec(_WindowedSpec):
+    can = Abilities(gguf=True)
     attentions = ("eager", "flash_attention_2")
     default_period = 2
 
@@ -88,6 +91,7 @@ class Gemma2Spec(_WindowedSpec):
 class Gemma3Spec(_WindowedSpec):
     """`attn_logit_softcapping` is in its configuration, but nothing reads it."""
 
+    can = Abilities(gguf=True, graph="gemma-3")
     default_period = 6
     qk_norm = tables = True
 

@@ -17,6 +17,7 @@ from estimator.families.feed_forward import TwoLayerMLP
 from estimator.families.grouped_query import GroupedQueryAttention
 from estimator.families.heads import decoder_heads
 from estimator.families.modules import rotate_part
+from estimator.specs.abilities import BATCHES, Abilities
 from estimator.specs.spec import Activation, DecoderSpec, FullHeadsSpec, Probability
 from estimator.tape.layout import Shape
 from estimator.tape.pointwise import add, dropout
@@ -25,6 +26,9 @@ from estimator.tape.views import reshape, split, transpose
 
 
 class GPTNeoXSpec(FullHeadsSpec):
+    can = Abilities(batches=BATCHES, prompts=True, returns_cache=True, ppo=True, gguf=True)
+    scales_activations = True
+    module_dropouts = ("hidden_dropout",)
     cached = True
 
     hidden_act: Activation = "gelu"

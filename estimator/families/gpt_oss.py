@@ -22,6 +22,7 @@ from estimator.families.llama import LlamaRotary, LlamaSpec
 from estimator.families.modules import rotary_table
 from estimator.families.norms import WideRMSNorm
 from estimator.families.windows import FULL, SLIDING, LayerType
+from estimator.specs.abilities import Abilities
 from estimator.specs.spec import DecoderSpec, Size, called
 from estimator.tape.math_attention import repeat_heads
 from estimator.tape.matmul import linear, matmul
@@ -33,6 +34,8 @@ from estimator.tape.views import cat, contiguous, every_second, expand, narrow, 
 
 
 class GptOssSpec(LlamaSpec, MoeSpec):
+    can = Abilities(gguf=True)
+    input_first = ("experts",)
     modelled = AUXILIARY
     attentions = ("eager",)
     tensor_parallel = cached = False

@@ -10,12 +10,15 @@ from estimator.families.decoder import Decoder
 from estimator.families.decoder_layers import scaled
 from estimator.families.heads import CausalLM, Head
 from estimator.families.llama import LlamaRotary, LlamaSpec, decoder_layer
+from estimator.specs.abilities import Abilities
 from estimator.tape.pointwise import mul_scalar
 from estimator.tape.tensor import Tensor
 
 
 class GraniteSpec(LlamaSpec):
     """The multipliers themselves change no bytes."""
+
+    can = Abilities(gguf=True)
 
 
 SPECS = {"granite": GraniteSpec}

@@ -13,6 +13,7 @@ from estimator.families.experts import AUXILIARY, Experts, MoeSpec, entered
 from estimator.families.granite import ScaledLM
 from estimator.families.heads import Head
 from estimator.families.llama import LlamaRotary, LlamaSpec, self_attention
+from estimator.specs.abilities import Abilities
 from estimator.specs.spec import Size, called
 from estimator.tape.matmul import linear
 from estimator.tape.pointwise import mul_scalar, softmax, to
@@ -22,6 +23,7 @@ from estimator.tape.views import reshape
 
 
 class GraniteMoeSpec(LlamaSpec, MoeSpec):
+    can = Abilities(gguf=True)
     modelled = AUXILIARY
     tensor_parallel = cached = False
 

@@ -17,6 +17,7 @@ from estimator.families.grouped_query import GroupedQueryAttention, Rotate
 from estimator.families.heads import decoder_heads
 from estimator.families.modules import Join, Module
 from estimator.families.rotary import frequencies
+from estimator.specs.abilities import BATCHES, Abilities
 from estimator.specs.spec import RotaryDecoderSpec, Size
 from estimator.tape.tensor import Tensor
 
@@ -36,6 +37,17 @@ class _Spec(RotaryDecoderSpec):
 
 
 class LlamaSpec(_Spec):
+    can = Abilities(
+        batches=BATCHES,
+        prompts=True,
+        returns_cache=True,
+        ppo=True,
+        bottleneck="pre-norm",
+        tensor=True,
+        megatron="dense",
+        gguf=True,
+        graph="plain",
+    )
     implementations: ClassVar[tuple[str, ...]] = ("transformers", "fast-kernels", "liger", "torchtitan")
 
     attention_bias: bool = False
@@ -47,6 +59,15 @@ class LlamaSpec(_Spec):
 
 
 class MistralSpec(_Spec):
+    can = Abilities(
+        batches=BATCHES,
+        prompts=True,
+        bottleneck="pre-norm",
+        tensor=True,
+        megatron="dense",
+        gguf=True,
+        graph="plain",
+    )
     implementations = ("transformers", "fast-kernels", "liger")
     repeats_heads = True
 
@@ -58,6 +79,7 @@ class MistralSpec(_Spec):
 
 
 class Qwen2Spec(_Spec):
+    can = Abilities(batches=BATCHES, prompts=True, ppo=True, tensor=True, megatron="dense", gguf=True, graph="biased")
     repeats_heads = True
     modelled = {"use_sliding_window": (False,)}
 
@@ -67,6 +89,7 @@ class Qwen2Spec(_Spec):
 
 
 class Qwen3Spec(_Spec):
+    can = Abilities(batches=BATCHES, prompts=True, tensor=True, megatron="dense", gguf=True, graph="plain")
     modelled = {"use_sliding_window": (False,)}
     qk_norm = True
 

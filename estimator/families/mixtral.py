@@ -14,13 +14,14 @@ from estimator.families.build import Builder
 from estimator.families.decoder import Decoder, Masks
 from estimator.families.decoder_layers import PreNorm
 from estimator.families.expert_loop import ExpertLoop
-from estimator.families.experts import AUXILIARY, Experts, MoeSpec
+from estimator.families.experts import AUXILIARY, EXPERTS_HELD_IN, Experts, MoeSpec
 from estimator.families.feed_forward import GatedMLP
 from estimator.families.heads import decoder_heads
 from estimator.families.llama import LlamaRotary, MistralSpec, Qwen2Spec, Qwen3Spec, decoder_layer
 from estimator.families.modules import Module
 from estimator.families.routers import TopKRouter
 from estimator.families.windows import SLIDING, LayerType, causal_masks
+from estimator.specs.abilities import BATCHES, Abilities
 from estimator.specs.spec import DecoderSpec, Size, called
 from estimator.tape.pointwise import add, mul, sigmoid
 from estimator.tape.tape import Tape
@@ -29,6 +30,8 @@ from estimator.tape.views import reshape
 
 
 class MixtralSpec(MistralSpec, MoeSpec):
+    can = Abilities(batches=BATCHES, prompts=True, returns_cache=True, megatron="mixture", gguf=True)
+    held_in = {"gate": "gate.weight", "w1": "gate_up_proj", "w3": "gate_up_proj", "w2": "down_proj"}
     modelled = {**AUXILIARY, "router_jitter_noise": (0.0, 0, None)}
     tensor_parallel = cached = joined_loss = False
 
@@ -54,12 +57,12 @@ class _QwenMoe(MoeSpec):
         return self.moe_intermediate_size
 
     def sparse(self) -> list[bool]:
-        """Whether each layer has experts."""
         dense, step = self.mlp_only_layers or [], self.decoder_sparse_step
         return [i not in dense and (i + 1) % step == 0 for i in range(self.num_hidden_layers)]
 
 
 class Qwen2MoeSpec(_QwenMoe, Qwen2Spec):
+    can = Abilities(megatron="mixture", gguf=True)
     modelled = {**AUXILIARY, **Qwen2Spec.modelled}
 
     num_experts: Size = 60
@@ -73,6 +76,8 @@ class Qwen2MoeSpec(_QwenMoe, Qwen2Spec):
 
 
 class Qwen3MoeSpec(_QwenMoe, Qwen3Spec):
+    can = Abilities(batches=BATCHES, megatron="mixture", gguf=True)
+    held_in = EXPERTS_HELD_IN
     modelled = {**AUXILIARY, **Qwen3Spec.modelled}
 
     num_experts: Size = called("num_local_experts", 128)

@@ -15,6 +15,7 @@ from estimator.families.grouped_query import GroupedQueryAttention
 from estimator.families.heads import decoder_heads
 from estimator.families.rotary import PartialRotarySpec
 from estimator.families.rotations import rotate_first_alone
+from estimator.specs.abilities import Abilities
 from estimator.specs.spec import Activation, Size
 from estimator.tape.autocast import paused
 from estimator.tape.normalization import layer_norm
@@ -23,6 +24,7 @@ from estimator.tape.tensor import Tensor
 
 
 class NemotronSpec(PartialRotarySpec):
+    can = Abilities(gguf=True)
     cached = tensor_parallel = True
 
     max_position_embeddings: Size | None = 4096

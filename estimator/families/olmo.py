@@ -22,6 +22,7 @@ from estimator.families.layers import Layer
 from estimator.families.modules import Module, rotate
 from estimator.families.norms import WideRMSNorm
 from estimator.families.windows import LayerType, WindowedSpec, layer_types
+from estimator.specs.abilities import Abilities
 from estimator.specs.spec import RotaryDecoderSpec
 from estimator.tape.layout import Shape
 from estimator.tape.normalization import layer_norm
@@ -45,6 +46,7 @@ class _Spec(RotaryDecoderSpec):
 
 
 class OlmoSpec(_Spec):
+    can = Abilities(gguf=True)
     cached = tensor_parallel = True
     norms = False
 
@@ -56,10 +58,12 @@ class OlmoSpec(_Spec):
 
 
 class Olmo2Spec(_Spec):
+    can = Abilities(gguf=True)
     cached = True
 
 
 class Olmo3Spec(_Spec, WindowedSpec):
+    can = Abilities(gguf=True)
     default_period = 4
 
 

@@ -12,17 +12,20 @@ from pydantic import model_validator
 from estimator.families.build import Builder
 from estimator.families.decoder import Decoder
 from estimator.families.decoder_layers import PreNorm
-from estimator.families.experts import AUXILIARY, Experts, MoeSpec
+from estimator.families.experts import AUXILIARY, EXPERTS_HELD_IN, Experts, MoeSpec
 from estimator.families.grouped_query import GroupedQueryAttention, normed_whole
 from estimator.families.heads import CausalLM, Head
 from estimator.families.llama import LlamaRotary, LlamaSpec
 from estimator.families.mixtral import MixtralMoe
 from estimator.families.modules import Module
 from estimator.families.routers import TopKRouter
+from estimator.specs.abilities import Abilities
 from estimator.specs.spec import Size
 
 
 class OlmoeSpec(LlamaSpec, MoeSpec):
+    can = Abilities(gguf=True)
+    held_in = EXPERTS_HELD_IN
     modelled = {**AUXILIARY, "clip_qkv": (None,)}
     tensor_parallel = cached = False
 

@@ -16,6 +16,7 @@ from estimator.families.grouped_query import GroupedQueryAttention
 from estimator.families.heads import decoder_heads
 from estimator.families.modules import rotated
 from estimator.families.rotary import PartialRotarySpec, frequencies
+from estimator.specs.abilities import Abilities
 from estimator.specs.spec import DecoderSpec, Probability, Size
 from estimator.tape.layout import Shape
 from estimator.tape.tensor import Tensor
@@ -23,6 +24,7 @@ from estimator.tape.views import cat, narrow, reshape, transpose, unsqueeze
 
 
 class Phi3Spec(PartialRotarySpec):
+    can = Abilities(gguf=True)
     cached = True
     ropes = ("default", "longrope", "su", "yarn")
 

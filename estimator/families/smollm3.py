@@ -15,12 +15,14 @@ from estimator.families.decoder_layers import PreNorm
 from estimator.families.heads import decoder_heads
 from estimator.families.llama import LlamaRotary, LlamaSpec, decoder_layer
 from estimator.families.rotations import unrotated
+from estimator.specs.abilities import Abilities
 from estimator.specs.spec import Size
 
 
 class SmolLM3Spec(LlamaSpec):
     """`no_rope_layers` has a 1 for each layer that rotates and a 0 for each that does not, whatever its name says."""
 
+    can = Abilities(gguf=True)
     implementations = ("transformers",)
     modelled = {"use_sliding_window": (False,)}
 

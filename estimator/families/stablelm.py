@@ -28,6 +28,7 @@ from estimator.tape.views import cat, reshape, split, transpose
 
 
 class StableLmSpec(PartialRotarySpec):
+    module_dropouts = ("hidden_dropout",)
     cached = True
 
     max_position_embeddings: Size | None = 4096

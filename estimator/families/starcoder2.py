@@ -13,10 +13,13 @@ from estimator.families.grouped_query import GroupedQueryAttention
 from estimator.families.heads import decoder_heads
 from estimator.families.modules import rotate
 from estimator.families.rotary import RotarySpec
+from estimator.specs.abilities import Abilities
 from estimator.specs.spec import Activation, Probability, Size
 
 
 class Starcoder2Spec(RotarySpec):
+    can = Abilities(gguf=True)
+    scales_activations = True
     cached = True
     max_position_embeddings: Size | None = 4096
     hidden_act: Activation = "gelu_pytorch_tanh"
