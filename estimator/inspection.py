@@ -17,7 +17,6 @@ from estimator.families.parameter import Parameter
 from estimator.quantization.formats import FORMATS
 from estimator.quantization.gguf_kinds import MIXTURES
 from estimator.quantization.gguf_size import header_bytes, tensor_bytes
-from estimator.quantization.gguf_tensors import FAMILIES
 from estimator.quantization.stored import built_bytes
 from estimator.specs.published import PublishedModel
 from estimator.specs.resolve import WEIGHTS, has_weights, resolve
@@ -159,7 +158,7 @@ def counts(spec: ModelSpec) -> Counts:
     """The counts of a model with its usual head."""
     build = built(spec)
     total = sum(p.total for p in build.parameters)
-    cached, described = spec.cached_per_token, spec.model_type in FAMILIES
+    cached, described = spec.cached_per_token, spec.can.gguf
     return Counts(
         total=total,
         active=sum(p.active * p.times for p in build.parameters),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import lru_cache
 from importlib import import_module
@@ -114,6 +115,11 @@ def spec_class(model_type: str) -> type[ModelSpec]:
     """What a spec of that type must say."""
     found: type[ModelSpec] = _family(model_type).SPECS[model_type]
     return found
+
+
+def having(test: Callable[[type[ModelSpec]], bool]) -> list[str]:
+    """The model types whose specs pass a test."""
+    return [kind for kind in FAMILIES if test(spec_class(kind))]
 
 
 def heads(model_type: str) -> dict[str, Head]:

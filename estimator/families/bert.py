@@ -23,6 +23,7 @@ from estimator.families.encoders import (
 )
 from estimator.families.heads import Head
 from estimator.families.modules import Module
+from estimator.specs.abilities import Abilities
 from estimator.specs.spec import Probability, Size
 from estimator.tape.pointwise import add, add_scalar, dropout, mul, tanh, to
 from estimator.tape.tensor import Tensor, alias, empty
@@ -30,6 +31,7 @@ from estimator.tape.views import expand, reshape, select, transpose
 
 
 class BertSpec(PostNormSpec):
+    can = Abilities(bottleneck="post-norm")
     modelled = PostNormSpec.modelled | {
         "add_cross_attention": (False,),
         "chunk_size_feed_forward": (0,),
@@ -45,6 +47,7 @@ class BertSpec(PostNormSpec):
 
 
 class RobertaSpec(BertSpec):
+    can = Abilities(bottleneck="post-norm")
     positions_from_ids = True
 
     pad_token_id: int = 1
@@ -56,6 +59,7 @@ class RobertaSpec(BertSpec):
 
 
 class XLMRobertaSpec(RobertaSpec):
+    can = Abilities(bottleneck="post-norm")
     head_first = True
 
 

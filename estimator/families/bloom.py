@@ -15,6 +15,7 @@ from estimator.families.attention import causal_mask
 from estimator.families.build import Builder
 from estimator.families.heads import decoder_heads
 from estimator.families.modules import gelu_fast
+from estimator.specs.abilities import Abilities
 from estimator.specs.spec import Depth, FullHeadsSpec, Probability, Size, called
 from estimator.tape.autograd import attach, record
 from estimator.tape.matmul import baddbmm, bmm
@@ -24,6 +25,9 @@ from estimator.tape.views import reshape, select, transpose
 
 
 class BloomSpec(FullHeadsSpec):
+    can = Abilities(batches=("padding",))
+    scales_activations = True
+    module_dropouts = ("attention_dropout",)
     modelled = {"slow_but_exact": (False,)}
     attentions = ("eager",)
 

@@ -13,6 +13,7 @@ from estimator import dtypes
 from estimator.families.build import Builder
 from estimator.families.gptj import GPTJ, Block, GPTJSpec, rotate_pairs
 from estimator.families.heads import CausalLM, Head
+from estimator.specs.abilities import Abilities
 from estimator.tape.matmul import matmul
 from estimator.tape.pointwise import add, div_scalar, dropout, softmax, to
 from estimator.tape.tensor import Tensor, empty
@@ -23,6 +24,9 @@ PARTS = 4
 
 
 class CodeGenSpec(GPTJSpec):
+    can = Abilities(batches=("padding",))
+    scales_activations = False
+
     @model_validator(mode="after")
     def _parts(self) -> Self:
         if self.num_attention_heads % PARTS:

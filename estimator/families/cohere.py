@@ -11,15 +11,19 @@ from typing import Self
 from pydantic import model_validator
 
 from estimator import dtypes
-from estimator.families.attention import Attention
 from estimator.families.build import Builder
-from estimator.families.heads import CausalLM, Head
-from estimator.families.llama import MLP
-from estimator.families.modules import rotary_table, token_positions
-from estimator.families.windows import SLIDING, LayerType, WindowedSpec, causal_masks, layer_types
+from estimator.families.decoder import Decoder
+from estimator.families.decoder_layers import Parallel
+from estimator.families.feed_forward import GatedMLP
+from estimator.families.granite import ScaledLM
+from estimator.families.grouped_query import GroupedQueryAttention
+from estimator.families.heads import Head
+from estimator.families.rotations import unrotated
+from estimator.families.windows import SLIDING, LayerType, WindowedSpec, layer_types
+from estimator.specs.abilities import Abilities
 from estimator.specs.spec import RotaryDecoderSpec, Size
 from estimator.tape.layout import Shape
-from estimator.tape.pointwise import add, add_scalar, mean_last, mul, mul_scalar, neg, pow_scalar, rsqrt, sub, to
+from estimator.tape.pointwise import add, add_scalar, mean_last, mul, neg, pow_scalar, rsqrt, sub, to
 from estimator.tape.tensor import Tensor
 from estimator.tape.views import every_second, reshape, stack_last, transpose, unsqueeze
 
@@ -37,6 +41,7 @@ class _Spec(RotaryDecoderSpec):
 
 
 class CohereSpec(_Spec):
+    can = Abilities(batches=("padding",), gguf=True)
     cached = tensor_parallel = True
 
     max_position_embeddings: Size | None = 8192
@@ -48,6 +53,7 @@ class CohereSpec(_Spec):
 
 
 class Cohere2Spec(_Spec, WindowedSpec):
+    can = Abilities(gguf=True)
     default_period = 4
 
     max_position_embeddings: Size | None = 8192
@@ -94,83 +100,42 @@ def _rotate_half(x: Tensor) -> Tensor:
     return reshape(pairs, x.shape)
 
 
-class SelfAttention:
-    def __init__(self, spec: _Spec, build: Builder, rotary: bool):
-        size, bias, queries, keys = spec.head_dim, spec.attention_bias, spec.num_attention_heads, spec.num_key_value_heads
-        self.head_dim, self.rotary = size, rotary
-        self.q_proj = build.linear("self_attn.q_proj", spec.hidden_size, queries * size, bias)
-        self.k_proj = build.linear("self_attn.k_proj", spec.hidden_size, keys * size, bias)
-        self.v_proj = build.linear("self_attn.v_proj", spec.hidden_size, keys * size, bias)
-        self.o_proj = build.linear("self_attn.o_proj", queries * size, spec.hidden_size, bias)
-        self.q_norm = LayerNorm(build, "self_attn.q_norm", (queries, size)) if spec.qk_norm else None
-        self.k_norm = LayerNorm(build, "self_attn.k_norm", (keys, size)) if spec.qk_norm else None
-        self.cache = build.cache() if build.cache else None
-        self.attend = Attention(build.attention, dropout=spec.attention_dropout if build.training else 0.0)
-
-    def __call__(self, hidden: Tensor, cos: Tensor, sin: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        batch, tokens, _ = hidden.shape
-        heads = (batch, tokens, -1, self.head_dim)
-        q = reshape(self.q_proj(hidden), heads)
-        k = reshape(self.k_proj(hidden), heads)
-        v = reshape(self.v_proj(hidden), heads)
-        if self.q_norm is not None and self.k_norm is not None:
-            q = self.q_norm(q)
-            k = self.k_norm(k)
-        q = transpose(q, 1, 2)
-        k = transpose(k, 1, 2)
-        v = transpose(v, 1, 2)
-        if self.rotary:
-            q, k = rotate_pairs(q, k, cos, sin)
-        if self.cache is not None:
-            k, v = self.cache.update(k, v)
-        out, weights = self.attend(q, k, v, mask)
-        return self.o_proj(reshape(out, (batch, tokens, -1))), weights
+def _project(module: GroupedQueryAttention, hidden: Tensor, heads: Shape) -> tuple[Tensor, ...]:
+    """All three are projected; then queries and keys are normalised; then all are transposed."""
+    q = reshape(module.q_proj(hidden), heads)
+    k = reshape(module.k_proj(hidden), heads)
+    v = reshape(module.v_proj(hidden), heads)
+    if module.q_norm is not None and module.k_norm is not None:
+        q = module.q_norm(q)
+        k = module.k_norm(k)
+    q = transpose(q, 1, 2)
+    k = transpose(k, 1, 2)
+    return q, k, transpose(v, 1, 2)
 
 
-class DecoderLayer:
-    def __init__(self, spec: _Spec, build: Builder, kind: LayerType):
-        rotary = kind == SLIDING or not isinstance(spec, WindowedSpec)
-        self.self_attn = SelfAttention(spec, build, rotary)
-        self.mlp = MLP(spec, build)
-        self.input_layernorm = LayerNorm(build, "input_layernorm", (spec.hidden_size,))
-
-    def __call__(self, hidden: Tensor, cos: Tensor, sin: Tensor, mask: Tensor | None, positions: Tensor) -> Tensor:
-        residual = hidden
-        out = self.input_layernorm(hidden)
-        attended, _ = self.self_attn(out, cos, sin, mask)
-        fed = self.mlp(out)
-        return add(add(residual, attended), fed)
-
-
-class Cohere:
+def cohere(spec: _Spec, build: Builder) -> Decoder:
     """The body of the model."""
 
-    def __init__(self, spec: _Spec, build: Builder):
-        self.spec = spec
-        self.attention = build.attention
-        self.embed_tokens = build.embedding("embed_tokens", spec.vocab_size, spec.hidden_size)
-        self.layers = build.layers(layer_types(spec), lambda kind: DecoderLayer(spec, build, kind))
-        self.norm = LayerNorm(build, "norm", (spec.hidden_size,))
-        self.buffers = [build.buffer("inv_freq", (spec.head_dim // 2,), dtypes.float32) for _ in range(2)]
+    def norm(name: str, size: int) -> LayerNorm:
+        return LayerNorm(build, name, (size,))
 
-    def forward(self, ids: Tensor) -> Tensor:
-        tape, spec = ids.tape, self.spec
-        batch, tokens = ids.shape
-        embeds = self.embed_tokens(ids)
-        positions = token_positions(tape, tokens)
-        masks = causal_masks(spec, tape, batch, tokens, embeds.dtype, self.attention)
-        hidden = embeds
-        cos, sin = rotary_table(tape, tokens, spec.head_dim, hidden.dtype)
-        for kind, layer in self.layers.by_kind():
-            hidden = layer(hidden, cos, sin, masks[kind], positions)
-        return self.norm(hidden)
+    def head_norm(which: str, heads: int) -> LayerNorm:
+        return LayerNorm(build, f"self_attn.{which}_norm", (heads, spec.head_dim))
 
+    def layer(kind: LayerType) -> Parallel:
+        rotates = kind == SLIDING or not isinstance(spec, WindowedSpec)
+        attention = GroupedQueryAttention(
+            spec,
+            build,
+            spec.attention_bias,
+            spec.attention_bias,
+            norm=head_norm if spec.qk_norm else None,
+            project=_project,
+            rotate=rotate_pairs if rotates else unrotated,
+        )
+        return Parallel(spec, build, attention, GatedMLP(spec, build), norm)
 
-class CohereCausalLM(CausalLM):
-    """Logits are multiplied by a number."""
-
-    def logits(self, hidden: Tensor) -> Tensor:
-        return mul_scalar(super().logits(hidden))
+    return Decoder(spec, build, layer, layer_types(spec), norm=norm)
 
 
-HEADS: dict[str, Head] = {"causal-lm": lambda spec, build: CohereCausalLM(Cohere(spec, build), spec, build)}
+HEADS: dict[str, Head] = {"causal-lm": lambda spec, build: ScaledLM(cohere(spec, build), spec, build)}

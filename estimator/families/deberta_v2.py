@@ -34,6 +34,7 @@ from estimator.tape.views import expand, select, unsqueeze
 class DebertaV2Spec(PostNormSpec):
     """`attention_head_size`, `embedding_size` and `pooler_hidden_size` may be given, but must be what follows from the width."""
 
+    by_position = differentiated_once = True
     modelled = PostNormSpec.modelled | {"conv_kernel_size": (0,), "legacy": (True,), "z_steps": (0,)}
     attentions = ("eager",)
 

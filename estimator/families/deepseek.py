@@ -10,22 +10,27 @@ from typing import Any, Literal, Self
 from pydantic import model_validator
 
 from estimator import dtypes
-from estimator.families.attention import causal_mask
+from estimator.dtypes import DType
 from estimator.families.build import Builder
-from estimator.families.experts import AUXILIARY, Experts, MoeSpec
+from estimator.families.decoder import Decoder, Rotary, Table
+from estimator.families.decoder_layers import PreNorm
+from estimator.families.experts import AUXILIARY, EXPERTS_HELD_IN, Experts, MoeSpec
+from estimator.families.feed_forward import GatedMLP
 from estimator.families.heads import decoder_heads
-from estimator.families.latent import ComplexLatentAttention, LatentAttention, Rotary
-from estimator.families.llama import MLP
-from estimator.families.modules import rotary_table
+from estimator.families.latent import ComplexLatentAttention, LatentAttention
 from estimator.families.routers import DeepseekV2Router, DeepseekV3Router
+from estimator.specs.abilities import Abilities
 from estimator.specs.spec import Size, called
-from estimator.tape.pointwise import add, add_scalar
+from estimator.tape.pointwise import add
+from estimator.tape.tape import Tape
 from estimator.tape.tensor import Tensor, empty
 from estimator.tape.views import reshape
 
 
 class _DeepseekSpec(MoeSpec):
     """What both have in common. `head_dim` is the rotated part of a head."""
+
+    held_in = EXPERTS_HELD_IN
 
     head_dim: Size = called("qk_rope_head_dim", 64)
     num_experts: Size = called("n_routed_experts", 64)
@@ -46,6 +51,9 @@ class _DeepseekSpec(MoeSpec):
     @property
     def expert_size(self) -> int:
         return self.moe_intermediate_size
+
+    def sparse(self) -> list[bool]:
+        return [i >= self.first_k_dense_replace for i in range(self.num_hidden_layers)]
 
     @property
     def qk_head_dim(self) -> int:
@@ -74,6 +82,7 @@ class _DeepseekSpec(MoeSpec):
 
 
 class DeepseekV2Spec(_DeepseekSpec):
+    can = Abilities(megatron="latent", gguf=True)
     modelled = {**AUXILIARY, "moe_layer_freq": (1,), "scoring_func": ("softmax",)}
 
     n_shared_experts: Size = 2
@@ -83,6 +92,7 @@ class DeepseekV2Spec(_DeepseekSpec):
 
 
 class DeepseekV3Spec(_DeepseekSpec):
+    can = Abilities(megatron="latent", gguf=True)
     modelled = {**AUXILIARY, "moe_layer_freq": (1,), "scoring_func": ("sigmoid",), "topk_method": ("noaux_tc",)}
 
     max_position_embeddings: Size | None = 4096
@@ -105,7 +115,7 @@ class DeepseekMoe:
         self.experts = Experts(spec, build)
         router = DeepseekV2Router if isinstance(spec, DeepseekV2Spec) else DeepseekV3Router
         self.gate = router(spec, build)
-        self.shared_experts = MLP(spec, build, "mlp.shared_experts", spec.moe_intermediate_size * spec.n_shared_experts)
+        self.shared_experts = GatedMLP(spec, build, "mlp.shared_experts", spec.moe_intermediate_size * spec.n_shared_experts)
 
     def __call__(self, hidden: Tensor) -> Tensor:
         logits, weights, chosen = self.gate(hidden)
@@ -116,49 +126,23 @@ class DeepseekMoe:
         return out
 
 
-class DecoderLayer:
-    def __init__(self, spec: Any, build: Builder, sparse: bool):
-        self.self_attn = (ComplexLatentAttention if isinstance(spec, DeepseekV2Spec) else LatentAttention)(spec, build)
-        self.mlp = (DeepseekMoe if sparse else MLP)(spec, build)
-        self.input_layernorm = build.rms_norm("input_layernorm", spec.hidden_size)
-        self.post_attention_layernorm = build.rms_norm("post_attention_layernorm", spec.hidden_size)
+class PolarRotary(Rotary):
+    """V2's table: complex numbers."""
 
-    def __call__(self, hidden: Tensor, mask: Tensor | None, positions: Tensor, *rotary: Tensor) -> Tensor:
-        residual = hidden
-        out = self.input_layernorm(hidden)
-        out, _ = self.self_attn(out, rotary, mask)
-        out = add(residual, out)
-        residual = out
-        out = self.post_attention_layernorm(out)
-        out = self.mlp(out)
-        return add(residual, out)
+    def table(self, tape: Tape, tokens: int, dtype: DType) -> Table:
+        return (empty(tape, (1, tokens, self.size // 2), dtypes.complex64, "polar"),)
 
 
-class Deepseek:
+def deepseek(spec: Any, build: Builder) -> Decoder:
     """The body of the model."""
+    second = isinstance(spec, DeepseekV2Spec)
+    rotary = (PolarRotary if second else Rotary)(spec.head_dim)
 
-    def __init__(self, spec: Any, build: Builder):
-        self.spec, self.attention = spec, build.attention
-        self.embed_tokens = build.embedding("embed_tokens", spec.vocab_size, spec.hidden_size)
-        kinds = [i >= spec.first_k_dense_replace for i in range(spec.num_hidden_layers)]
-        self.layers = build.layers(kinds, lambda sparse: DecoderLayer(spec, build, sparse))
-        self.norm = build.rms_norm("norm", spec.hidden_size)
-        self.buffers = [build.buffer(n, (spec.head_dim // 2,), dtypes.float32) for n in ("inv_freq", "original_inv_freq")]
+    def layer(sparse: bool) -> PreNorm:
+        attention = (ComplexLatentAttention if second else LatentAttention)(spec, build)
+        return PreNorm(spec, build, attention, DeepseekMoe(spec, build) if sparse else GatedMLP(spec, build))
 
-    def forward(self, ids: Tensor) -> Tensor:
-        tape, (batch, tokens) = ids.tape, ids.shape
-        embeds = self.embed_tokens(ids)
-        positions = add_scalar(empty(tape, (1, tokens), dtypes.int64, "arange"))
-        mask = causal_mask(tape, batch, tokens, embeds.dtype, self.attention, None)
-        hidden = embeds
-        rotary: Rotary
-        if isinstance(self.spec, DeepseekV2Spec):
-            rotary = (empty(tape, (1, tokens, self.spec.head_dim // 2), dtypes.complex64, "polar"),)
-        else:
-            rotary = rotary_table(tape, tokens, self.spec.head_dim, hidden.dtype)
-        for layer in self.layers:
-            hidden = layer(hidden, mask, positions, *rotary)
-        return self.norm(hidden)
+    return Decoder(spec, build, layer, spec.sparse(), rotary=rotary)
 
 
-HEADS = decoder_heads(Deepseek)
+HEADS = decoder_heads(deepseek)

@@ -27,6 +27,14 @@ from estimator.tape.views import index, reshape, split, unsqueeze
 
 AUXILIARY = {"output_router_logits": (False, None)}
 """The loss that balances experts is computed only where the config asks for the routers' scores; none does by default."""
+EXPERTS_HELD_IN = {
+    "gate": "gate.weight",
+    "gate_proj": "gate_up_proj",
+    "up_proj": "gate_up_proj",
+    "down_proj": "down_proj",
+}
+"""`held_in` of most mixtures (peft's `_MOE_TARGET_MODULE_MAPPING`; which model is like which: transformers'
+`_MODEL_TO_CONVERSION_PATTERN`, in which qwen2_moe is like none)."""
 
 
 class MoeSpec(DecoderSpec):
@@ -39,6 +47,10 @@ class MoeSpec(DecoderSpec):
     def expert_size(self) -> int:
         """Width of one expert."""
         return self.intermediate_size
+
+    def sparse(self) -> list[bool]:
+        """Whether each layer has experts."""
+        return [True] * self.num_hidden_layers
 
     @model_validator(mode="after")
     def _enough(self) -> Self:

@@ -17,12 +17,18 @@ from estimator.families.falcon_attention import FalconAttention, FalconLinear
 from estimator.families.heads import decoder_heads
 from estimator.families.modules import ACTIVATIONS, Module, rotary_table
 from estimator.families.rotary import RotarySpec, frequencies
+from estimator.specs.abilities import Abilities
 from estimator.specs.spec import Activation, Probability, Size, called
 from estimator.tape.pointwise import add, add_, add_scalar, dropout
 from estimator.tape.tensor import Tensor, binary, empty, unary
 
 
 class FalconSpec(RotarySpec):
+    can = Abilities(batches=("padding",), gguf=True)
+    flash_3 = False
+    adds_in_place = own_products = scales_activations = True
+    module_dropouts = ("attention_dropout",)
+
     num_key_value_heads: Size = called("num_kv_heads")
     intermediate_size: Size = called("ffn_hidden_size")
     hidden_act: Activation = called("activation", "gelu")

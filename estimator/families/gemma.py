@@ -6,21 +6,25 @@ After transformers' modeling_gemma.py, modeling_gemma2.py and modeling_gemma3.py
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated, ClassVar, Self
 
 from pydantic import Field, model_validator
 
 from estimator import dtypes
-from estimator.families.attention import Attention
 from estimator.families.build import Builder
+from estimator.families.decoder import Decoder, Rotary
+from estimator.families.decoder_layers import MakeNorm, PreNorm, Sandwich, SelfAttention
+from estimator.families.feed_forward import GatedMLP
+from estimator.families.grouped_query import GroupedQueryAttention, normed_after_all
 from estimator.families.heads import CausalLM, decoder_heads
-from estimator.families.llama import MLP
-from estimator.families.modules import rotary_table, rotate, token_positions
-from estimator.families.windows import WindowedSpec, causal_masks, layer_types
+from estimator.families.layers import Layer
+from estimator.families.modules import Module, rotate
+from estimator.families.windows import LayerType, WindowedSpec, layer_types
+from estimator.specs.abilities import Abilities
 from estimator.specs.spec import Activation, RotaryDecoderSpec, Size, called
-from estimator.tape.pointwise import add, add_scalar, mean_last, mul, mul_scalar, pow_scalar, rsqrt, tanh, to
+from estimator.tape.pointwise import add_scalar, mean_last, mul, mul_scalar, pow_scalar, rsqrt, tanh, to
 from estimator.tape.tensor import Tensor
-from estimator.tape.views import reshape, transpose
 
 Cap = Annotated[float, Field(gt=0)]
 
@@ -48,6 +52,7 @@ class _Spec(RotaryDecoderSpec):
 
 
 class GemmaSpec(_Spec):
+    can = Abilities(batches=("padding",), gguf=True)
     cached = tensor_parallel = True
     post_norms = False
 
@@ -70,6 +75,7 @@ class _WindowedSpec(_Spec, WindowedSpec):
 
 
 class Gemma2Spec(_WindowedSpec):
+    can = Abilities(gguf=True)
     attentions = ("eager", "flash_attention_2")
     default_period = 2
 
@@ -85,6 +91,7 @@ class Gemma2Spec(_WindowedSpec):
 class Gemma3Spec(_WindowedSpec):
     """`attn_logit_softcapping` is in its configuration, but nothing reads it."""
 
+    can = Abilities(gguf=True, graph="gemma-3")
     default_period = 6
     qk_norm = tables = True
 
@@ -111,105 +118,39 @@ class RMSNorm:
         return to(out, x.dtype)
 
 
-class SelfAttention:
-    def __init__(self, spec: _Spec, build: Builder):
-        size, bias = spec.head_dim, spec.attention_bias
-        queries, keys = spec.num_attention_heads * size, spec.num_key_value_heads * size
-        self.head_dim = size
-        self.q_proj = build.linear("self_attn.q_proj", spec.hidden_size, queries, bias)
-        self.k_proj = build.linear("self_attn.k_proj", spec.hidden_size, keys, bias)
-        self.v_proj = build.linear("self_attn.v_proj", spec.hidden_size, keys, bias)
-        self.o_proj = build.linear("self_attn.o_proj", queries, spec.hidden_size, bias)
-        self.q_norm = RMSNorm(build, "self_attn.q_norm", size) if spec.qk_norm else None
-        self.k_norm = RMSNorm(build, "self_attn.k_norm", size) if spec.qk_norm else None
-        self.cache = build.cache() if build.cache else None
-        dropout = spec.attention_dropout if build.training else 0.0
-        self.attend = Attention(build.attention, dropout=dropout, softcap=spec.softcap)
-
-    def __call__(self, hidden: Tensor, cos: Tensor, sin: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        batch, tokens, _ = hidden.shape
-        heads = (batch, tokens, -1, self.head_dim)
-        q = transpose(reshape(self.q_proj(hidden), heads), 1, 2)
-        k = transpose(reshape(self.k_proj(hidden), heads), 1, 2)
-        v = transpose(reshape(self.v_proj(hidden), heads), 1, 2)
-        if self.q_norm is not None and self.k_norm is not None:
-            q = self.q_norm(q)
-            k = self.k_norm(k)
-        q, k = rotate(q, k, cos, sin)
-        if self.cache is not None:
-            k, v = self.cache.update(k, v)
-        out, weights = self.attend(q, k, v, mask)
-        return self.o_proj(reshape(out, (batch, tokens, -1))), weights
-
-
-class DecoderLayer:
-    def __init__(self, spec: _Spec, build: Builder):
-        self.self_attn = SelfAttention(spec, build)
-        self.mlp = MLP(spec, build)
-        self.input_layernorm = RMSNorm(build, "input_layernorm", spec.hidden_size)
-        self.post_attention_layernorm = RMSNorm(build, "post_attention_layernorm", spec.hidden_size)
-
-    def __call__(self, hidden: Tensor, cos: Tensor, sin: Tensor, mask: Tensor | None, positions: Tensor) -> Tensor:
-        residual = hidden
-        out = self.input_layernorm(hidden)
-        out, _ = self.self_attn(out, cos, sin, mask)
-        out = add(residual, out)
-        residual = out
-        out = self.post_attention_layernorm(out)
-        out = self.mlp(out)
-        return add(residual, out)
-
-
-class PostNormDecoderLayer(DecoderLayer):
-    """Gemma 2's and 3's: what attention and the feed-forward layers give is normalised before it is added."""
-
-    def __init__(self, spec: _Spec, build: Builder):
-        super().__init__(spec, build)
-        self.pre_feedforward_layernorm = RMSNorm(build, "pre_feedforward_layernorm", spec.hidden_size)
-        self.post_feedforward_layernorm = RMSNorm(build, "post_feedforward_layernorm", spec.hidden_size)
-
-    def __call__(self, hidden: Tensor, cos: Tensor, sin: Tensor, mask: Tensor | None, positions: Tensor) -> Tensor:
-        residual = hidden
-        out = self.input_layernorm(hidden)
-        out, _ = self.self_attn(out, cos, sin, mask)
-        out = self.post_attention_layernorm(out)
-        out = add(residual, out)
-        residual = out
-        out = self.pre_feedforward_layernorm(out)
-        out = self.mlp(out)
-        out = self.post_feedforward_layernorm(out)
-        return add(residual, out)
-
-
-class Gemma:
+def gemma(spec: _Spec, build: Builder) -> Decoder:
     """The body of the model."""
+    norm, types = partial(RMSNorm, build), layer_types(spec)
 
-    def __init__(self, spec: _Spec, build: Builder):
-        self.spec = spec
-        self.attention = build.attention
-        scale = build.buffer("embed_scale", (), build.dtype)
-        self.embed_tokens = build.embedding("embed_tokens", spec.vocab_size, spec.hidden_size, scale)
-        layer = PostNormDecoderLayer if spec.post_norms else DecoderLayer
-        self.layers = build.layers(layer_types(spec), lambda _: layer(spec, build))
-        self.norm = RMSNorm(build, "norm", spec.hidden_size)
-        self.types = set(layer_types(spec))
-        tables, frequencies = len(self.types) if spec.tables else 1, (spec.head_dim // 2,)
-        self.buffers = [build.buffer("inv_freq", frequencies, dtypes.float32) for _ in range(2 * tables)]
+    def head_norm(which: str, heads: int) -> RMSNorm:
+        return RMSNorm(build, f"self_attn.{which}_norm", spec.head_dim)
 
-    def forward(self, ids: Tensor) -> Tensor:
-        tape, spec = ids.tape, self.spec
-        batch, tokens = ids.shape
-        embeds = self.embed_tokens(ids)
-        positions = token_positions(tape, tokens)
-        masks = causal_masks(spec, tape, batch, tokens, embeds.dtype, self.attention)
-        hidden = embeds
-        if spec.tables:
-            tables = {kind: rotary_table(tape, tokens, spec.head_dim, hidden.dtype) for kind in self.types}
-        else:
-            tables = dict.fromkeys(self.types, rotary_table(tape, tokens, spec.head_dim, hidden.dtype))
-        for kind, layer in self.layers.by_kind():
-            hidden = layer(hidden, *tables[kind], masks[kind], positions)
-        return self.norm(hidden)
+    def layer(_: LayerType) -> Layer:
+        attention = GroupedQueryAttention(
+            spec,
+            build,
+            spec.attention_bias,
+            spec.attention_bias,
+            norm=head_norm if spec.qk_norm else None,
+            project=normed_after_all,
+            rotate=rotate,
+            softcap=spec.softcap,
+        )
+        mlp = GatedMLP(spec, build)
+        return _sandwich(spec, attention, mlp, norm) if spec.post_norms else PreNorm(spec, build, attention, mlp, norm)
+
+    rotary = Rotary(spec.head_dim, kinds=types if spec.tables else ())
+    scale = build.buffer("embed_scale", (), build.dtype)
+    return Decoder(spec, build, layer, types, rotary=rotary, norm=norm, scale=scale)
+
+
+def _sandwich(spec: _Spec, attention: SelfAttention, mlp: Module, norm: MakeNorm) -> Sandwich:
+    """Gemma 2's and 3's: what attention and the feed-forward layer give is normalised before it is added."""
+    size = spec.hidden_size
+    before, after = norm("input_layernorm", size), norm("post_attention_layernorm", size)
+    return Sandwich(
+        attention, mlp, (before, after, norm("pre_feedforward_layernorm", size), norm("post_feedforward_layernorm", size))
+    )
 
 
 class Gemma2CausalLM(CausalLM):
@@ -224,7 +165,7 @@ class Gemma2CausalLM(CausalLM):
 
 def _causal_lm(spec: _Spec, build: Builder) -> CausalLM:
     capped = isinstance(spec, Gemma2Spec | Gemma3Spec) and spec.final_logit_softcapping is not None
-    return (Gemma2CausalLM if capped else CausalLM)(Gemma(spec, build), spec, build)
+    return (Gemma2CausalLM if capped else CausalLM)(gemma(spec, build), spec, build)
 
 
-HEADS = decoder_heads(Gemma) | {"causal-lm": _causal_lm}
+HEADS = decoder_heads(gemma) | {"causal-lm": _causal_lm}

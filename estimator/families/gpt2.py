@@ -14,6 +14,7 @@ from estimator.families.attention import Attention, causal_mask
 from estimator.families.build import Builder
 from estimator.families.heads import decoder_heads
 from estimator.families.modules import ACTIVATIONS, token_positions
+from estimator.specs.abilities import BATCHES, Abilities
 from estimator.specs.spec import Activation, DecoderSpec, Depth, Probability, Size, called
 from estimator.tape.pointwise import add, dropout
 from estimator.tape.tensor import Tensor
@@ -21,6 +22,10 @@ from estimator.tape.views import contiguous, reshape, split, transpose
 
 
 class GPT2Spec(DecoderSpec):
+    can = Abilities(batches=BATCHES, prompts=True, bottleneck="pre-norm", megatron="classic", gguf=True)
+    own_products = True
+    input_first = ("c_attn", "c_proj", "c_fc")
+    module_dropouts = ("attention_dropout",)
     modelled = {"add_cross_attention": (False,), "reorder_and_upcast_attn": (False,), "scale_attn_weights": (True,)}
     learned_positions = cached = True
 

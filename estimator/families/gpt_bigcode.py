@@ -27,6 +27,7 @@ from estimator.tape.views import contiguous, reshape, split, transpose, unsqueez
 
 
 class GPTBigCodeSpec(FullHeadsSpec):
+    scales_activations = True
     modelled = {"add_cross_attention": (False,)}
     learned_positions = cached = True
     implementations = ("transformers", "fast-kernels")  # these know its cross-entropy, where it calls torch's by its name

@@ -10,18 +10,25 @@ from typing import Annotated, Any, Self
 
 from pydantic import Field, model_validator
 
-from estimator import dtypes
-from estimator.families.attention import Attention, causal_mask
 from estimator.families.build import Builder
+from estimator.families.decoder import Decoder, Rotary, dropped
+from estimator.families.decoder_layers import SelfAttention
+from estimator.families.feed_forward import TwoLayerMLP
+from estimator.families.grouped_query import GroupedQueryAttention
 from estimator.families.heads import decoder_heads
-from estimator.families.modules import ACTIVATIONS, rotary_table, rotate_part, token_positions
-from estimator.specs.spec import Activation, FullHeadsSpec, Probability
+from estimator.families.modules import rotate_part
+from estimator.specs.abilities import BATCHES, Abilities
+from estimator.specs.spec import Activation, DecoderSpec, FullHeadsSpec, Probability
+from estimator.tape.layout import Shape
 from estimator.tape.pointwise import add, dropout
 from estimator.tape.tensor import Tensor
-from estimator.tape.views import contiguous, reshape, split, transpose
+from estimator.tape.views import reshape, split, transpose
 
 
 class GPTNeoXSpec(FullHeadsSpec):
+    can = Abilities(batches=BATCHES, prompts=True, returns_cache=True, ppo=True, gguf=True)
+    scales_activations = True
+    module_dropouts = ("hidden_dropout",)
     cached = True
 
     hidden_act: Activation = "gelu"
@@ -61,52 +68,34 @@ class GPTNeoXSpec(FullHeadsSpec):
 SPECS = {"gpt_neox": GPTNeoXSpec}
 
 
-class SelfAttention:
-    def __init__(self, spec: GPTNeoXSpec, build: Builder):
+class GPTNeoXAttention(GroupedQueryAttention):
+    def make_projections(self, spec: DecoderSpec, build: Builder, bias: bool, output_bias: bool, output: str) -> None:
         size = spec.hidden_size
-        self.head_dim = spec.head_dim
-        self.query_key_value = build.linear("attention.query_key_value", size, 3 * size, spec.attention_bias)
-        self.dense = build.linear("attention.dense", size, size, spec.attention_bias)
-        self.cache = build.cache() if build.cache else None
-        self.attend = Attention(build.attention, dropout=spec.attention_dropout if build.training else 0.0)
-
-    def __call__(self, hidden: Tensor, cos: Tensor, sin: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        batch, tokens, _ = hidden.shape
-        size = self.head_dim
-        fused = transpose(reshape(self.query_key_value(hidden), (batch, tokens, -1, 3 * size)), 1, 2)
-        q, k, v = split(fused, (size, size, size), 3)
-        q, k = rotate_part(q, k, cos, sin)
-        if self.cache is not None:
-            k, v = self.cache.update(k, v)
-        out, weights = self.attend(q, k, v, mask)
-        out = contiguous(reshape(out, (batch, tokens, -1)))
-        out = self.dense(out)
-        return out, weights
+        self.query_key_value = build.linear("attention.query_key_value", size, 3 * size, bias)
+        self.o_proj = build.linear("attention.dense", size, size, bias)
 
 
-class MLP:
-    def __init__(self, spec: GPTNeoXSpec, build: Builder):
-        self.dense_h_to_4h = build.linear("mlp.dense_h_to_4h", spec.hidden_size, spec.intermediate_size, bias=True)
-        self.dense_4h_to_h = build.linear("mlp.dense_4h_to_h", spec.intermediate_size, spec.hidden_size, bias=True)
-        self.act = ACTIVATIONS[spec.hidden_act]
-
-    def __call__(self, x: Tensor) -> Tensor:
-        out = self.dense_h_to_4h(x)
-        out = self.act(out)
-        return self.dense_4h_to_h(out)
+def _split(module: Any, hidden: Tensor, heads: Shape) -> tuple[Tensor, ...]:
+    """Each head has its queries, keys and values side by side; all of them are held."""
+    *batch_and_tokens, _, size = heads
+    fused = transpose(reshape(module.query_key_value(hidden), (*batch_and_tokens, -1, 3 * size)), 1, 2)
+    q, k, v = split(fused, (size, size, size), 3)
+    return q, k, v, fused
 
 
-class Layer:
+class GPTNeoXLayer:
+    """Two norms, whose results have no name, and the blocks side by side or one after the other."""
+
     def __init__(self, spec: GPTNeoXSpec, build: Builder):
         self.parallel = spec.use_parallel_residual
         self.input_layernorm = build.layer_norm("input_layernorm", spec.hidden_size)
         self.post_attention_layernorm = build.layer_norm("post_attention_layernorm", spec.hidden_size)
         self.dropout = spec.hidden_dropout if build.training else 0.0
-        self.attention = SelfAttention(spec, build)
-        self.mlp = MLP(spec, build)
+        self.attention: SelfAttention = GPTNeoXAttention(spec, build, spec.attention_bias, project=_split, rotate=rotate_part)
+        self.mlp = TwoLayerMLP(spec, build, ("dense_h_to_4h", "dense_4h_to_h"), bias=True)
 
-    def __call__(self, hidden: Tensor, mask: Tensor | None, positions: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        attended, _ = self.attention(self.input_layernorm(hidden), cos, sin, mask)
+    def __call__(self, hidden: Tensor, *shared: Tensor | None) -> Tensor:
+        attended, _ = self.attention(self.input_layernorm(hidden), *shared[:-1])
         attended = dropout(attended, self.dropout)
         if self.parallel:
             fed = self.mlp(self.post_attention_layernorm(hidden))
@@ -118,30 +107,18 @@ class Layer:
         return add(fed, attended)
 
 
-class GPTNeoX:
+def gpt_neox(spec: GPTNeoXSpec, build: Builder) -> Decoder:
     """The body of the model."""
-
-    def __init__(self, spec: GPTNeoXSpec, build: Builder):
-        self.spec = spec
-        self.attention = build.attention
-        self.embed_in = build.embedding("embed_in", spec.vocab_size, spec.hidden_size)
-        self.dropout = spec.hidden_dropout if build.training else 0.0
-        self.layers = build.layers(spec.num_hidden_layers, lambda _: Layer(spec, build))
-        self.final_layer_norm = build.layer_norm("final_layer_norm", spec.hidden_size)
-        frequencies = (spec.rotated // 2,)
-        self.buffers = [build.buffer(name, frequencies, dtypes.float32) for name in ("inv_freq", "original_inv_freq")]
-
-    def forward(self, ids: Tensor) -> Tensor:
-        tape = ids.tape
-        batch, tokens = ids.shape
-        embeds = self.embed_in(ids)
-        positions = token_positions(tape, tokens)
-        mask = causal_mask(tape, batch, tokens, embeds.dtype, self.attention, None)
-        hidden = dropout(embeds, self.dropout)
-        cos, sin = rotary_table(tape, tokens, self.spec.rotated, hidden.dtype)
-        for layer in self.layers:
-            hidden = layer(hidden, mask, positions, cos, sin)
-        return self.final_layer_norm(hidden)
+    return Decoder(
+        spec,
+        build,
+        lambda _: GPTNeoXLayer(spec, build),
+        rotary=Rotary(spec.rotated),
+        norm=build.layer_norm,
+        last="final_layer_norm",
+        embedding="embed_in",
+        begin=dropped(build, spec.hidden_dropout),
+    )
 
 
-HEADS = decoder_heads(GPTNeoX)
+HEADS = decoder_heads(gpt_neox)

@@ -5,42 +5,37 @@ After transformers' modeling_gpt_oss.py (5.23). Layers with and without a slidin
 
 from __future__ import annotations
 
-from typing import Literal, Self
+from functools import partial
+from typing import Any, Self
 
 from pydantic import model_validator
 
-from estimator import dtypes
+from estimator.dtypes import DType
 from estimator.families.attention import causal_mask
 from estimator.families.build import Builder
+from estimator.families.decoder import Decoder, Table
+from estimator.families.decoder_layers import SelfAttention
 from estimator.families.experts import AUXILIARY, Experts, MoeSpec, entered
+from estimator.families.grouped_query import GroupedQueryAttention
 from estimator.families.heads import decoder_heads
-from estimator.families.layers import Layers
-from estimator.families.llama import Llama, LlamaSpec, SelfAttention
-from estimator.families.modules import Module, rotary_table
-from estimator.specs.spec import Size, called
+from estimator.families.llama import LlamaRotary, LlamaSpec
+from estimator.families.modules import rotary_table
+from estimator.families.norms import WideRMSNorm
+from estimator.families.windows import FULL, SLIDING, LayerType
+from estimator.specs.abilities import Abilities
+from estimator.specs.spec import DecoderSpec, Size, called
 from estimator.tape.math_attention import repeat_heads
 from estimator.tape.matmul import linear, matmul
-from estimator.tape.pointwise import (
-    add,
-    add_scalar,
-    clamp,
-    dropout,
-    mean_last,
-    mul,
-    mul_scalar,
-    pow_scalar,
-    rsqrt,
-    sigmoid,
-    softmax,
-    sub,
-    to,
-)
+from estimator.tape.pointwise import add, add_scalar, clamp, dropout, mul, mul_scalar, sigmoid, softmax, sub, to
 from estimator.tape.selection import max_last, topk
-from estimator.tape.tensor import Tensor, empty
+from estimator.tape.tape import Tape
+from estimator.tape.tensor import Tensor
 from estimator.tape.views import cat, contiguous, every_second, expand, narrow, reshape, split, transpose, unsqueeze
 
 
 class GptOssSpec(LlamaSpec, MoeSpec):
+    can = Abilities(gguf=True)
+    input_first = ("experts",)
     modelled = AUXILIARY
     attentions = ("eager",)
     tensor_parallel = cached = False
@@ -50,13 +45,11 @@ class GptOssSpec(LlamaSpec, MoeSpec):
     num_experts_per_tok: Size = 4
     sliding_window: Size = 128
     attention_bias: bool = True
-    layer_types: list[Literal["sliding_attention", "full_attention"]] | None = None
+    layer_types: list[LayerType] | None = None
 
-    def windows(self) -> list[bool]:
-        """Whether each layer has a sliding window; every second one, from the first on, unless the config says otherwise."""
-        if self.layer_types is None:
-            return [i % 2 == 0 for i in range(self.num_hidden_layers)]
-        return [kind == "sliding_attention" for kind in self.layer_types]
+    def kinds(self) -> list[LayerType]:
+        """What each layer sees; every second one, from the first on, has a sliding window unless the config says otherwise."""
+        return self.layer_types or [FULL if i % 2 else SLIDING for i in range(self.num_hidden_layers)]
 
     @model_validator(mode="after")
     def _one_type_each(self) -> Self:
@@ -68,19 +61,6 @@ class GptOssSpec(LlamaSpec, MoeSpec):
 SPECS = {"gpt_oss": GptOssSpec}
 
 
-class RMSNorm:
-    """Multiplies by its weight before it converts back."""
-
-    def __init__(self, weight: Tensor):
-        self.weight = weight
-
-    def __call__(self, x: Tensor) -> Tensor:
-        wide = to(x, dtypes.float32)
-        variance = mean_last(pow_scalar(wide))
-        wide = mul(wide, rsqrt(add_scalar(variance)))
-        return to(mul(self.weight, wide), x.dtype)
-
-
 def rotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """The rotary embedding of both halves of each head, written out."""
     half = x.shape[-1] // 2
@@ -90,26 +70,26 @@ def rotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return cat((new_first, new_second), 3)
 
 
-class GptOssAttention(SelfAttention):
+def _rotate(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, ...]:
+    c, s = unsqueeze(cos, 1), unsqueeze(sin, 1)
+    rotated_q = rotated(q, c, s)
+    return rotated_q, rotated(k, c, s)
+
+
+class GptOssAttention(GroupedQueryAttention):
     def __init__(self, spec: GptOssSpec, build: Builder):
-        super().__init__(spec, build)
-        self.dropout = spec.attention_dropout if build.training else 0.0
-        self.sinks = build.parameter("self_attn.sinks", (spec.num_attention_heads,))
+        super().__init__(spec, build, spec.attention_bias, spec.attention_bias, rotate=_rotate)
+        sinks = build.parameter("self_attn.sinks", (spec.num_attention_heads,))
+        self.attend: Any = AttentionWithSinks(sinks, spec.attention_dropout if build.training else 0.0)
 
-    def __call__(self, hidden: Tensor, cos: Tensor, sin: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        batch, tokens, _ = hidden.shape
-        q, k, v = self.project(hidden, (batch, tokens, -1, self.head_dim))
-        q, k = self.turn(q, k, cos, sin)
-        out, weights = self.attend_with_sinks(q, k, v, mask)
-        return self.o_proj(reshape(out, (batch, tokens, -1))), weights
 
-    def turn(self, q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
-        c, s = unsqueeze(cos, 1), unsqueeze(sin, 1)
-        rotated_q = rotated(q, c, s)
-        return rotated_q, rotated(k, c, s)
+class AttentionWithSinks:
+    """Each head has one score more, that of its sink, which takes its share of the softmax and is then dropped."""
 
-    def attend_with_sinks(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Each head has one score more, that of its sink, which takes its share of the softmax and is then dropped."""
+    def __init__(self, sinks: Tensor, dropout: float):
+        self.sinks, self.dropout = sinks, dropout
+
+    def __call__(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
         keys, values = repeat_heads(q, k), repeat_heads(q, v)
         weights = mul_scalar(matmul(q, transpose(keys, 2, 3)))
         if mask is not None:
@@ -170,18 +150,18 @@ class GptOssMoe:
 
 
 class GptOssLayer:
-    def __init__(self, spec: GptOssSpec, build: Builder):
-        self.self_attn = GptOssAttention(spec, build)
-        self.mlp = GptOssMoe(spec, build)
-        self.input_layernorm, self.post_attention_layernorm = (
-            RMSNorm(build.parameter(f"{name}.weight", (spec.hidden_size,)))
-            for name in ("input_layernorm", "post_attention_layernorm")
-        )
+    """Not a `PreNorm`: the experts give their weights, too, which take the place of attention's in the frame."""
 
-    def __call__(self, hidden: Tensor, cos: Tensor, sin: Tensor, mask: Tensor | None, positions: Tensor) -> Tensor:
+    def __init__(self, spec: GptOssSpec, build: Builder):
+        self.self_attn: SelfAttention = GptOssAttention(spec, build)
+        self.mlp = GptOssMoe(spec, build)
+        self.input_layernorm = WideRMSNorm(build, "input_layernorm", spec.hidden_size)
+        self.post_attention_layernorm = WideRMSNorm(build, "post_attention_layernorm", spec.hidden_size)
+
+    def __call__(self, hidden: Tensor, *shared: Tensor | None) -> Tensor:
         residual = hidden
         out = self.input_layernorm(hidden)
-        out, _ = self.self_attn(out, cos, sin, mask)
+        out, _ = self.self_attn(out, *shared[:-1])
         out = add(residual, out)
         residual = out
         out = self.post_attention_layernorm(out)
@@ -189,25 +169,25 @@ class GptOssLayer:
         return add(residual, out)
 
 
-class GptOss(Llama):
+class HalfTable(LlamaRotary):
+    """Cosines and sines are not repeated for both halves of a head."""
+
+    def table(self, tape: Tape, tokens: int, dtype: DType) -> Table:
+        return rotary_table(tape, tokens, self.size // 2, dtype)
+
+
+def gpt_oss(spec: GptOssSpec, build: Builder) -> Decoder:
     """The body of the model."""
-
-    def rms_norm(self, build: Builder, size: int) -> Module:
-        return RMSNorm(build.parameter("norm.weight", (size,)))
-
-    def stack(self, spec: GptOssSpec, build: Builder) -> Layers:
-        return build.layers(spec.windows(), lambda _: GptOssLayer(spec, build))
-
-    def forward(self, ids: Tensor) -> Tensor:
-        tape, (batch, tokens) = ids.tape, ids.shape
-        embeds = self.embed_tokens(ids)
-        positions = add_scalar(empty(tape, (1, tokens), dtypes.int64, "arange"))
-        full, sliding = (causal_mask(tape, batch, tokens, embeds.dtype, "eager", None) for _ in range(2))
-        hidden = embeds
-        cos, sin = rotary_table(tape, tokens, self.spec.head_dim // 2, hidden.dtype)
-        for windowed, layer in self.layers.by_kind():
-            hidden = layer(hidden, cos, sin, sliding if windowed else full, positions)
-        return self.norm(hidden)
+    norm = partial(WideRMSNorm, build)
+    return Decoder(
+        spec, build, lambda _: GptOssLayer(spec, build), spec.kinds(), rotary=HalfTable(spec.head_dim), norm=norm, masks=_masks
+    )
 
 
-HEADS = decoder_heads(GptOss)
+def _masks(
+    spec: DecoderSpec, tape: Tape, batch: int, tokens: int, dtype: DType, implementation: str
+) -> dict[LayerType, Tensor | None]:
+    return {kind: causal_mask(tape, batch, tokens, dtype, implementation, None) for kind in (FULL, SLIDING)}
+
+
+HEADS = decoder_heads(gpt_oss)

@@ -23,6 +23,8 @@ from estimator.tape.views import cat, contiguous, every_second, narrow, reshape,
 
 
 class GPTJSpec(FullHeadsSpec):
+    scales_activations = True
+    module_dropouts = ("attention_dropout",)
     attentions = ("eager",)
     learned_positions = True
 

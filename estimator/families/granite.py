@@ -5,45 +5,36 @@ A product with a number is a tensor of its own, also where the number is one. Af
 
 from __future__ import annotations
 
+from estimator.families.build import Builder
+from estimator.families.decoder import Decoder
+from estimator.families.decoder_layers import scaled
 from estimator.families.heads import CausalLM, Head
-from estimator.families.llama import DecoderLayer, Llama, LlamaSpec
-from estimator.tape.pointwise import add, mul_scalar
+from estimator.families.llama import LlamaRotary, LlamaSpec, decoder_layer
+from estimator.specs.abilities import Abilities
+from estimator.tape.pointwise import mul_scalar
 from estimator.tape.tensor import Tensor
 
 
 class GraniteSpec(LlamaSpec):
     """The multipliers themselves change no bytes."""
 
+    can = Abilities(gguf=True)
+
 
 SPECS = {"granite": GraniteSpec}
 
 
-class GraniteDecoderLayer(DecoderLayer):
-    def __call__(self, hidden: Tensor, cos: Tensor, sin: Tensor, mask: Tensor | None, positions: Tensor) -> Tensor:
-        residual = hidden
-        out = self.input_layernorm(hidden)
-        out, _ = self.self_attn(out, cos, sin, mask)
-        out = add(residual, mul_scalar(out))
-        residual = out
-        out = self.post_attention_layernorm(out)
-        out = self.mlp(out)
-        return add(residual, mul_scalar(out))
-
-
-class Granite(Llama):
+def granite(spec: GraniteSpec, build: Builder) -> Decoder:
     """The body of the model."""
-
-    layer = GraniteDecoderLayer
-
-    def embed(self, ids: Tensor) -> Tensor:
-        return mul_scalar(super().embed(ids))
+    rotary = LlamaRotary(spec.head_dim)
+    return Decoder(spec, build, lambda _: decoder_layer(spec, build, join=scaled), rotary=rotary, embedded=mul_scalar)
 
 
-class GraniteCausalLM(CausalLM):
-    """Logits are divided by a number."""
+class ScaledLM(CausalLM):
+    """Logits are multiplied or divided by a number."""
 
     def logits(self, hidden: Tensor) -> Tensor:
         return mul_scalar(super().logits(hidden))
 
 
-HEADS: dict[str, Head] = {"causal-lm": lambda spec, build: GraniteCausalLM(Granite(spec, build), spec, build)}
+HEADS: dict[str, Head] = {"causal-lm": lambda spec, build: ScaledLM(granite(spec, build), spec, build)}

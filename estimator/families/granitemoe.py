@@ -7,20 +7,23 @@ from __future__ import annotations
 
 from estimator import dtypes
 from estimator.families.build import Builder
+from estimator.families.decoder import Decoder
+from estimator.families.decoder_layers import SelfAttention, scaled
 from estimator.families.experts import AUXILIARY, Experts, MoeSpec, entered
-from estimator.families.heads import CausalLM, Head
-from estimator.families.layers import Layers
-from estimator.families.llama import Llama, LlamaSpec, SelfAttention
-from estimator.families.modules import rotary_table
+from estimator.families.granite import ScaledLM
+from estimator.families.heads import Head
+from estimator.families.llama import LlamaRotary, LlamaSpec, self_attention
+from estimator.specs.abilities import Abilities
 from estimator.specs.spec import Size, called
 from estimator.tape.matmul import linear
-from estimator.tape.pointwise import add, add_scalar, mul_scalar, softmax, to
+from estimator.tape.pointwise import mul_scalar, softmax, to
 from estimator.tape.selection import topk
-from estimator.tape.tensor import Tensor, empty
+from estimator.tape.tensor import Tensor
 from estimator.tape.views import reshape
 
 
 class GraniteMoeSpec(LlamaSpec, MoeSpec):
+    can = Abilities(gguf=True)
     modelled = AUXILIARY
     tensor_parallel = cached = False
 
@@ -59,47 +62,34 @@ class GraniteMoe:
 
 
 class GraniteMoeLayer:
+    """Not a `PreNorm`: what it has in the place of a feed-forward layer has another name, by which it can be recomputed."""
+
     def __init__(self, spec: GraniteMoeSpec, build: Builder):
-        self.self_attn = SelfAttention(spec, build)
+        self.self_attn: SelfAttention = self_attention(spec, build)
         self.input_layernorm = build.rms_norm("input_layernorm", spec.hidden_size)
         self.post_attention_layernorm = build.rms_norm("post_attention_layernorm", spec.hidden_size)
         self.block_sparse_moe = GraniteMoe(spec, build)
 
-    def __call__(self, hidden: Tensor, cos: Tensor, sin: Tensor, mask: Tensor | None, positions: Tensor) -> Tensor:
+    def __call__(self, hidden: Tensor, *shared: Tensor | None) -> Tensor:
         residual = hidden
         out = self.input_layernorm(hidden)
-        out, _ = self.self_attn(out, cos, sin, mask)
-        out = add(residual, mul_scalar(out))
+        out, _ = self.self_attn(out, *shared[:-1])
+        out = scaled(out, residual)
         residual = out
         out = self.post_attention_layernorm(out)
         out = self.block_sparse_moe(out)
-        return add(residual, mul_scalar(out))
+        return scaled(out, residual)
 
 
-class GraniteMoeModel(Llama):
+def _begin(embeds: Tensor) -> tuple[Tensor, Tensor]:
+    """Embeddings are scaled late, when the mask is made."""
+    embeds = mul_scalar(embeds)
+    return embeds, embeds
+
+
+def granitemoe(spec: GraniteMoeSpec, build: Builder) -> Decoder:
     """The body of the model."""
-
-    def stack(self, spec: GraniteMoeSpec, build: Builder) -> Layers:
-        return build.layers(spec.num_hidden_layers, lambda _: GraniteMoeLayer(spec, build))
-
-    def forward(self, ids: Tensor) -> Tensor:
-        tape, (batch, tokens) = ids.tape, ids.shape
-        embeds = self.embed_tokens(ids)
-        positions = add_scalar(empty(tape, (1, tokens), dtypes.int64, "arange"))
-        (mask,) = self.masks(tape, batch, tokens, embeds.dtype)
-        embeds = mul_scalar(embeds)
-        hidden = embeds
-        cos, sin = rotary_table(tape, tokens, self.spec.head_dim, hidden.dtype)
-        for layer in self.layers:
-            hidden = layer(hidden, cos, sin, mask, positions)
-        return self.norm(hidden)
+    return Decoder(spec, build, lambda _: GraniteMoeLayer(spec, build), rotary=LlamaRotary(spec.head_dim), begin=_begin)
 
 
-class GraniteMoeLM(CausalLM):
-    """With scaled logits."""
-
-    def logits(self, hidden: Tensor) -> Tensor:
-        return mul_scalar(super().logits(hidden))
-
-
-HEADS: dict[str, Head] = {"causal-lm": lambda spec, build: GraniteMoeLM(GraniteMoeModel(spec, build), spec, build)}
+HEADS: dict[str, Head] = {"causal-lm": lambda spec, build: ScaledLM(granitemoe(spec, build), spec, build)}

@@ -40,7 +40,8 @@ class LatentAttention:
         self.o_proj = build.linear("self_attn.o_proj", heads * spec.v_head_dim, hidden, spec.attention_bias)
         self.attend = Attention(build.attention, dropout=spec.attention_dropout if build.training else 0.0)
 
-    def __call__(self, hidden: Tensor, rotary: Rotary, mask: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    def __call__(self, hidden: Tensor, *shared: Any) -> tuple[Tensor, Tensor | None]:
+        rotary, mask = shared[:-1], shared[-1]
         spec, (batch, tokens, _) = self.spec, hidden.shape
         q = self.q_proj(hidden) if spec.q_lora_rank is None else self.q_b_proj(self.q_a_layernorm(self.q_a_proj(hidden)))
         q = transpose(reshape(q, (batch, tokens, -1, spec.qk_head_dim)), 1, 2)

@@ -8,8 +8,8 @@ from __future__ import annotations
 from estimator import dtypes
 from estimator.families.build import Builder
 from estimator.families.counted import counted, stack
-from estimator.families.llama import MLP, LlamaSpec
-from estimator.families.llama import SelfAttention as Attention
+from estimator.families.feed_forward import GatedMLP
+from estimator.families.llama import LlamaSpec, self_attention
 from estimator.specs.spec import Size
 
 
@@ -46,14 +46,14 @@ def causal_lm(spec: Llama4TextSpec, build: Builder) -> None:
 
 def _layer(spec: Llama4TextSpec, build: Builder, sparse: bool) -> None:
     size, width, experts = spec.hidden_size, spec.intermediate_size, spec.num_local_experts
-    Attention(spec, build)
+    self_attention(spec, build)
     if sparse:
         build.weight("feed_forward.experts.gate_up_proj", (experts, size, 2 * width), spec.num_experts_per_tok)
         build.weight("feed_forward.experts.down_proj", (experts, width, size), spec.num_experts_per_tok)
         build.router("feed_forward.router", size, experts)
-        MLP(spec, build, "feed_forward.shared_expert")
+        GatedMLP(spec, build, "feed_forward.shared_expert")
     else:
-        MLP(spec, build, "feed_forward", spec.intermediate_size_mlp)
+        GatedMLP(spec, build, "feed_forward", spec.intermediate_size_mlp)
     build.rms_norm("input_layernorm", size)
     build.rms_norm("post_attention_layernorm", size)
 

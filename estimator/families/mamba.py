@@ -16,6 +16,7 @@ from estimator.errors import InvalidJob
 from estimator.families.build import Builder
 from estimator.families.mamba2 import CausalLM, causal_conv1d
 from estimator.families.modules import ACTIVATIONS
+from estimator.specs.abilities import Abilities
 from estimator.specs.spec import Activation, ModelSpec, Size
 from estimator.tape.autocast import cast_all
 from estimator.tape.autograd import attach, record
@@ -29,6 +30,8 @@ from estimator.tape.views import contiguous, expand, reshape, select, split, tra
 class MambaSpec(ModelSpec):
     """Without `time_step_rank`, or with "auto", it is a sixteenth of the width, rounded up."""
 
+    can = Abilities(gguf=True)
+    own_products = True
     has_attention = False
     modelled = {"use_bias": (False,), "use_mambapy": (False,)}
 

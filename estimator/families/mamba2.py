@@ -18,6 +18,7 @@ from estimator.families.build import Builder
 from estimator.families.heads import Batch
 from estimator.families.held import Held
 from estimator.families.modules import ACTIVATIONS, RMSNorm
+from estimator.specs.abilities import Abilities
 from estimator.specs.spec import Activation, ModelSpec, Size
 from estimator.tape.convolution import convolution
 from estimator.tape.einsum import einsum
@@ -77,6 +78,7 @@ class MixerSizes(NamedTuple):
 
 
 class Mamba2Spec(ModelSpec):
+    can = Abilities(gguf=True)
     has_attention = False
 
     num_heads: Size

@@ -11,14 +11,18 @@ from typing import Any
 from estimator.dtypes import DType
 from estimator.families.attention import causal_mask
 from estimator.families.build import Builder
+from estimator.families.decoder import Decoder, Masks
+from estimator.families.decoder_layers import PreNorm
 from estimator.families.expert_loop import ExpertLoop
-from estimator.families.experts import AUXILIARY, Experts, MoeSpec
+from estimator.families.experts import AUXILIARY, EXPERTS_HELD_IN, Experts, MoeSpec
+from estimator.families.feed_forward import GatedMLP
 from estimator.families.heads import decoder_heads
-from estimator.families.layers import Layers
-from estimator.families.llama import MLP, DecoderLayer, Llama, MistralSpec, Qwen2Spec, Qwen3Spec
+from estimator.families.llama import LlamaRotary, MistralSpec, Qwen2Spec, Qwen3Spec, decoder_layer
 from estimator.families.modules import Module
 from estimator.families.routers import TopKRouter
-from estimator.specs.spec import Size, called
+from estimator.families.windows import SLIDING, LayerType, causal_masks
+from estimator.specs.abilities import BATCHES, Abilities
+from estimator.specs.spec import DecoderSpec, Size, called
 from estimator.tape.pointwise import add, mul, sigmoid
 from estimator.tape.tape import Tape
 from estimator.tape.tensor import Tensor
@@ -26,6 +30,8 @@ from estimator.tape.views import reshape
 
 
 class MixtralSpec(MistralSpec, MoeSpec):
+    can = Abilities(batches=BATCHES, prompts=True, returns_cache=True, megatron="mixture", gguf=True)
+    held_in = {"gate": "gate.weight", "w1": "gate_up_proj", "w3": "gate_up_proj", "w2": "down_proj"}
     modelled = {**AUXILIARY, "router_jitter_noise": (0.0, 0, None)}
     tensor_parallel = cached = joined_loss = False
 
@@ -51,12 +57,12 @@ class _QwenMoe(MoeSpec):
         return self.moe_intermediate_size
 
     def sparse(self) -> list[bool]:
-        """Whether each layer has experts."""
         dense, step = self.mlp_only_layers or [], self.decoder_sparse_step
         return [i not in dense and (i + 1) % step == 0 for i in range(self.num_hidden_layers)]
 
 
 class Qwen2MoeSpec(_QwenMoe, Qwen2Spec):
+    can = Abilities(megatron="mixture", gguf=True)
     modelled = {**AUXILIARY, **Qwen2Spec.modelled}
 
     num_experts: Size = 60
@@ -70,6 +76,8 @@ class Qwen2MoeSpec(_QwenMoe, Qwen2Spec):
 
 
 class Qwen3MoeSpec(_QwenMoe, Qwen3Spec):
+    can = Abilities(batches=BATCHES, megatron="mixture", gguf=True)
+    held_in = EXPERTS_HELD_IN
     modelled = {**AUXILIARY, **Qwen3Spec.modelled}
 
     num_experts: Size = called("num_local_experts", 128)
@@ -104,7 +112,7 @@ class Qwen2Moe:
     def __init__(self, spec: Qwen2MoeSpec, build: Builder):
         self.gate = TopKRouter(spec, build, spec.norm_topk_prob)
         self.experts = Experts(spec, build)
-        self.shared_expert = MLP(spec, build, "mlp.shared_expert", spec.shared_expert_intermediate_size)
+        self.shared_expert = GatedMLP(spec, build, "mlp.shared_expert", spec.shared_expert_intermediate_size)
         self.shared_expert_gate = build.linear("mlp.shared_expert_gate", spec.hidden_size, 1)
 
     def __call__(self, hidden: Tensor) -> Tensor:
@@ -118,33 +126,32 @@ class Qwen2Moe:
         return reshape(out, hidden.shape)
 
 
-class Mixtral(Llama):
-    """The body of the model."""
-
-    def stack(self, spec: MixtralSpec, build: Builder) -> Layers:
-        experts: Callable[[Any, Builder], Module] = MixtralMoe if build.kernels.release == "5" else ExpertLoop
-        return build.layers(spec.num_hidden_layers, lambda _: DecoderLayer(spec, build, experts))
+def mixtral(spec: MixtralSpec, build: Builder) -> Decoder:
+    """The body of Mixtral."""
+    experts: Callable[[Any, Builder], Module] = MixtralMoe if build.kernels.release == "5" else ExpertLoop
+    return Decoder(spec, build, lambda _: decoder_layer(spec, build, experts), rotary=LlamaRotary(spec.head_dim))
 
 
-class Qwen3(Llama):
-    """The body of the model."""
+def qwen_moe(spec: Any, build: Builder, experts: Callable[[Any, Builder], Module], masks: Masks = causal_masks) -> Decoder:
+    """The body of Qwen's, in which some layers are dense."""
 
-    moe: Callable[[Any, Builder], Module] = Qwen3Moe
+    def layer(sparse: bool) -> PreNorm:
+        return decoder_layer(spec, build, experts if sparse else GatedMLP)
 
-    def stack(self, spec: Any, build: Builder) -> Layers:
-        return build.layers(spec.sparse(), lambda sparse: DecoderLayer(spec, build, self.moe if sparse else MLP))
-
-
-class Qwen2(Qwen3):
-    """The body of the model."""
-
-    moe = Qwen2Moe
-
-    def masks(self, tape: Tape, batch: int, tokens: int, dtype: DType) -> list[Tensor | None]:
-        """Beside the layers' mask the one for a sliding window, which is made, and held, though no layer has one."""
-        full = super().masks(tape, batch, tokens, dtype)
-        return [*full, causal_mask(tape, batch, tokens, dtype, self.attention, 0)]
+    return Decoder(spec, build, layer, spec.sparse(), rotary=LlamaRotary(spec.head_dim), masks=masks)
 
 
-BODIES = {"mixtral": Mixtral, "qwen2_moe": Qwen2, "qwen3_moe": Qwen3}
+def _qwen2_masks(
+    spec: DecoderSpec, tape: Tape, batch: int, tokens: int, dtype: DType, implementation: str
+) -> dict[LayerType, Tensor | None]:
+    """Beside the layers' mask the one for a sliding window, which is made, and held, though no layer has one."""
+    masks = causal_masks(spec, tape, batch, tokens, dtype, implementation)
+    return masks | {SLIDING: causal_mask(tape, batch, tokens, dtype, implementation, 0)}
+
+
+BODIES: dict[str, Callable[[Any, Builder], Decoder]] = {
+    "mixtral": mixtral,
+    "qwen2_moe": lambda spec, build: qwen_moe(spec, build, Qwen2Moe, _qwen2_masks),
+    "qwen3_moe": lambda spec, build: qwen_moe(spec, build, Qwen3Moe),
+}
 HEADS = decoder_heads(lambda spec, build: BODIES[spec.model_type](spec, build))

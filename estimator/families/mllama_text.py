@@ -8,8 +8,8 @@ from __future__ import annotations
 from estimator import dtypes
 from estimator.families.build import Builder
 from estimator.families.counted import counted, stack
-from estimator.families.llama import MLP, LlamaSpec
-from estimator.families.llama import SelfAttention as Attention
+from estimator.families.feed_forward import GatedMLP
+from estimator.families.llama import LlamaSpec, self_attention
 
 SPECIAL = 8
 """Rows of the input embedding beyond the vocabulary."""
@@ -52,8 +52,8 @@ def _layer(spec: MllamaTextSpec, build: Builder, crossing: bool) -> None:
         build.parameter("cross_attn_attn_gate", (1,))
         build.parameter("cross_attn_mlp_gate", (1,))
     else:
-        Attention(spec, build)
-    MLP(spec, build)
+        self_attention(spec, build)
+    GatedMLP(spec, build)
     build.rms_norm("input_layernorm", size)
     build.rms_norm("post_attention_layernorm", size)
 

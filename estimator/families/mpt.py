@@ -40,6 +40,7 @@ class AttentionSpec(BaseModel):
 
 
 class MptSpec(FullHeadsSpec):
+    scales_activations = True
     modelled = {
         "no_bias": (True,),
         "expansion_ratio": (4,),

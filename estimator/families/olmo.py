@@ -12,15 +12,21 @@ from typing import Annotated, ClassVar
 from pydantic import Field
 
 from estimator import dtypes
-from estimator.families.attention import Attention
 from estimator.families.build import Builder
+from estimator.families.decoder import Decoder, Rotary
+from estimator.families.decoder_layers import PostNorm, PreNorm
+from estimator.families.feed_forward import GatedMLP
+from estimator.families.grouped_query import GroupedQueryAttention, normed_whole
 from estimator.families.heads import decoder_heads
-from estimator.families.llama import MLP
-from estimator.families.modules import rotary_table, rotate, token_positions
-from estimator.families.windows import WindowedSpec, causal_masks, layer_types
+from estimator.families.layers import Layer
+from estimator.families.modules import Module, rotate
+from estimator.families.norms import WideRMSNorm
+from estimator.families.windows import LayerType, WindowedSpec, layer_types
+from estimator.specs.abilities import Abilities
 from estimator.specs.spec import RotaryDecoderSpec
+from estimator.tape.layout import Shape
 from estimator.tape.normalization import layer_norm
-from estimator.tape.pointwise import add, add_scalar, clamp_in_place, mean_last, mul, pow_scalar, rsqrt, to
+from estimator.tape.pointwise import clamp_in_place, to
 from estimator.tape.tensor import Tensor
 from estimator.tape.views import reshape, transpose
 
@@ -40,6 +46,7 @@ class _Spec(RotaryDecoderSpec):
 
 
 class OlmoSpec(_Spec):
+    can = Abilities(gguf=True)
     cached = tensor_parallel = True
     norms = False
 
@@ -51,10 +58,12 @@ class OlmoSpec(_Spec):
 
 
 class Olmo2Spec(_Spec):
+    can = Abilities(gguf=True)
     cached = True
 
 
 class Olmo3Spec(_Spec, WindowedSpec):
+    can = Abilities(gguf=True)
     default_period = 4
 
 
@@ -68,119 +77,48 @@ class LayerNorm:
         return to(layer_norm(to(x, dtypes.float32), None, None), x.dtype)
 
 
-class RMSNorm:
-    """Root-mean-square normalisation in float32, weighted before it is cast back."""
-
-    def __init__(self, build: Builder, name: str, size: int):
-        self.weight = build.parameter(name + ".weight", (size,))
-
-    def __call__(self, x: Tensor) -> Tensor:
-        out = to(x, dtypes.float32)
-        variance = mean_last(pow_scalar(out))
-        out = mul(out, rsqrt(add_scalar(variance)))
-        return to(mul(self.weight, out), x.dtype)
-
-
 def rotate_in_float32(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
     """Rotated with cosines and sines in float32, and cast back."""
     rotated_q, rotated_k = rotate(q, k, cos, sin)
     return to(rotated_q, q.dtype), to(rotated_k, k.dtype)
 
 
-class SelfAttention:
-    def __init__(self, spec: _Spec, build: Builder):
-        size, bias = spec.head_dim, spec.attention_bias
-        queries, keys = spec.num_attention_heads * size, spec.num_key_value_heads * size
-        self.head_dim, self.clips = size, spec.clips
-        self.q_proj = build.linear("self_attn.q_proj", spec.hidden_size, queries, bias)
-        self.k_proj = build.linear("self_attn.k_proj", spec.hidden_size, keys, bias)
-        self.v_proj = build.linear("self_attn.v_proj", spec.hidden_size, keys, bias)
-        self.o_proj = build.linear("self_attn.o_proj", queries, spec.hidden_size, bias)
-        self.q_norm = RMSNorm(build, "self_attn.q_norm", queries) if spec.norms else None
-        self.k_norm = RMSNorm(build, "self_attn.k_norm", keys) if spec.norms else None
-        self.cache = build.cache() if build.cache else None
-        self.attend = Attention(build.attention, dropout=spec.attention_dropout if build.training else 0.0)
-
-    def __call__(self, hidden: Tensor, cos: Tensor, sin: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        batch, tokens, _ = hidden.shape
-        heads = (batch, tokens, -1, self.head_dim)
-        q = self.q_proj(hidden) if self.q_norm is None else self.q_norm(self.q_proj(hidden))
-        k = self.k_proj(hidden) if self.k_norm is None else self.k_norm(self.k_proj(hidden))
-        v = self.v_proj(hidden)
-        if self.clips:
-            q = clamp_in_place(q)
-            k = clamp_in_place(k)
-            v = clamp_in_place(v)
-        q = transpose(reshape(q, heads), 1, 2)
-        k = transpose(reshape(k, heads), 1, 2)
-        v = transpose(reshape(v, heads), 1, 2)
-        q, k = rotate_in_float32(q, k, cos, sin)
-        if self.cache is not None:
-            k, v = self.cache.update(k, v)
-        out, weights = self.attend(q, k, v, mask)
-        return self.o_proj(reshape(out, (batch, tokens, -1))), weights
+def _clipped(module: GroupedQueryAttention, hidden: Tensor, heads: Shape) -> tuple[Tensor, ...]:
+    """All three are projected and cut off at a number; then they are transposed."""
+    q = module.q_proj(hidden)
+    k = module.k_proj(hidden)
+    v = module.v_proj(hidden)
+    q = clamp_in_place(q)
+    k = clamp_in_place(k)
+    v = clamp_in_place(v)
+    q = transpose(reshape(q, heads), 1, 2)
+    k = transpose(reshape(k, heads), 1, 2)
+    return q, k, transpose(reshape(v, heads), 1, 2)
 
 
-class OlmoDecoderLayer:
-    def __init__(self, spec: _Spec, build: Builder):
-        self.self_attn = SelfAttention(spec, build)
-        self.mlp = MLP(spec, build)
-        self.input_layernorm = LayerNorm()
-        self.post_attention_layernorm = LayerNorm()
-
-    def __call__(self, hidden: Tensor, cos: Tensor, sin: Tensor, mask: Tensor | None, positions: Tensor) -> Tensor:
-        residual = hidden
-        out = self.input_layernorm(hidden)
-        out, _ = self.self_attn(out, cos, sin, mask)
-        out = add(residual, out)
-        residual = out
-        out = self.post_attention_layernorm(out)
-        out = self.mlp(out)
-        return add(residual, out)
-
-
-class Olmo2DecoderLayer:
-    def __init__(self, spec: _Spec, build: Builder):
-        self.self_attn = SelfAttention(spec, build)
-        self.mlp = MLP(spec, build)
-        self.post_attention_layernorm = RMSNorm(build, "post_attention_layernorm", spec.hidden_size)
-        self.post_feedforward_layernorm = RMSNorm(build, "post_feedforward_layernorm", spec.hidden_size)
-
-    def __call__(self, hidden: Tensor, cos: Tensor, sin: Tensor, mask: Tensor | None, positions: Tensor) -> Tensor:
-        residual = hidden
-        out, _ = self.self_attn(hidden, cos, sin, mask)
-        out = self.post_attention_layernorm(out)
-        out = add(residual, out)
-        residual = out
-        out = self.mlp(out)
-        out = self.post_feedforward_layernorm(out)
-        return add(residual, out)
-
-
-class Olmo:
+def olmo(spec: _Spec, build: Builder) -> Decoder:
     """The body of the model."""
 
-    def __init__(self, spec: _Spec, build: Builder):
-        self.spec = spec
-        self.attention = build.attention
-        self.embed_tokens = build.embedding("embed_tokens", spec.vocab_size, spec.hidden_size)
-        layer = Olmo2DecoderLayer if spec.norms else OlmoDecoderLayer
-        self.layers = build.layers(layer_types(spec), lambda _: layer(spec, build))
-        self.norm = RMSNorm(build, "norm", spec.hidden_size) if spec.norms else LayerNorm()
-        self.types = set(layer_types(spec))
-        self.buffers = [build.buffer("inv_freq", (spec.head_dim // 2,), dtypes.float32) for _ in range(2 * len(self.types))]
+    def norm(name: str, size: int) -> Module:
+        return WideRMSNorm(build, name, size) if spec.norms else LayerNorm()
 
-    def forward(self, ids: Tensor) -> Tensor:
-        tape, spec = ids.tape, self.spec
-        batch, tokens = ids.shape
-        embeds = self.embed_tokens(ids)
-        positions = token_positions(tape, tokens)
-        masks = causal_masks(spec, tape, batch, tokens, embeds.dtype, self.attention)
-        hidden = embeds
-        tables = {kind: rotary_table(tape, tokens, spec.head_dim, dtypes.float32) for kind in self.types}
-        for kind, layer in self.layers.by_kind():
-            hidden = layer(hidden, *tables[kind], masks[kind], positions)
-        return self.norm(hidden)
+    def head_norm(which: str, heads: int) -> Module:
+        return WideRMSNorm(build, f"self_attn.{which}_norm", heads * spec.head_dim)
+
+    def layer(_: LayerType) -> Layer:
+        attention = GroupedQueryAttention(
+            spec,
+            build,
+            spec.attention_bias,
+            spec.attention_bias,
+            norm=head_norm if spec.norms else None,
+            project=_clipped if spec.clips else normed_whole,
+            rotate=rotate_in_float32,
+        )
+        return (PostNorm if spec.norms else PreNorm)(spec, build, attention, GatedMLP(spec, build), norm)
+
+    types = layer_types(spec)
+    return Decoder(spec, build, layer, types, rotary=Rotary(spec.head_dim, dtypes.float32, types), norm=norm)
 
 
-HEADS = decoder_heads(Olmo)
+HEADS = decoder_heads(olmo)

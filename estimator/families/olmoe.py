@@ -10,19 +10,22 @@ from typing import Self
 from pydantic import model_validator
 
 from estimator.families.build import Builder
-from estimator.families.experts import AUXILIARY, Experts, MoeSpec
+from estimator.families.decoder import Decoder
+from estimator.families.decoder_layers import PreNorm
+from estimator.families.experts import AUXILIARY, EXPERTS_HELD_IN, Experts, MoeSpec
+from estimator.families.grouped_query import GroupedQueryAttention, normed_whole
 from estimator.families.heads import CausalLM, Head
-from estimator.families.layers import Layers
-from estimator.families.llama import DecoderLayer, Llama, LlamaSpec, SelfAttention
+from estimator.families.llama import LlamaRotary, LlamaSpec
 from estimator.families.mixtral import MixtralMoe
+from estimator.families.modules import Module
 from estimator.families.routers import TopKRouter
+from estimator.specs.abilities import Abilities
 from estimator.specs.spec import Size
-from estimator.tape.layout import Shape
-from estimator.tape.tensor import Tensor
-from estimator.tape.views import reshape, transpose
 
 
 class OlmoeSpec(LlamaSpec, MoeSpec):
+    can = Abilities(gguf=True)
+    held_in = EXPERTS_HELD_IN
     modelled = {**AUXILIARY, "clip_qkv": (None,)}
     tensor_parallel = cached = False
 
@@ -41,36 +44,24 @@ class OlmoeSpec(LlamaSpec, MoeSpec):
 SPECS = {"olmoe": OlmoeSpec}
 
 
-class OlmoeAttention(SelfAttention):
-    def __init__(self, spec: OlmoeSpec, build: Builder):
-        super().__init__(spec, build)
-        self.query_norm = build.rms_norm("self_attn.q_norm", spec.hidden_size)
-        self.key_norm = build.rms_norm("self_attn.k_norm", spec.head_dim * spec.num_key_value_heads)
-
-    def project(self, hidden: Tensor, heads: Shape) -> tuple[Tensor, Tensor, Tensor]:
-        q = self.query_norm(self.q_proj(hidden))
-        k = self.key_norm(self.k_proj(hidden))
-        v = self.v_proj(hidden)
-        q = transpose(reshape(q, heads), 1, 2)
-        k = transpose(reshape(k, heads), 1, 2)
-        return q, k, transpose(reshape(v, heads), 1, 2)
-
-
 class OlmoeMoe(MixtralMoe):
     def __init__(self, spec: OlmoeSpec, build: Builder):
         self.gate = TopKRouter(spec, build, spec.norm_topk_prob)
         self.experts = Experts(spec, build)
 
 
-class OlmoeLayer(DecoderLayer):
-    attention = OlmoeAttention
-
-
-class Olmoe(Llama):
+def olmoe(spec: OlmoeSpec, build: Builder) -> Decoder:
     """The body of the model."""
 
-    def stack(self, spec: OlmoeSpec, build: Builder) -> Layers:
-        return build.layers(spec.num_hidden_layers, lambda _: OlmoeLayer(spec, build, OlmoeMoe))
+    def norm(which: str, heads: int) -> Module:
+        return build.rms_norm(f"self_attn.{which}_norm", heads * spec.head_dim)
+
+    def layer(_: None) -> PreNorm:
+        bias = spec.attention_bias
+        attention = GroupedQueryAttention(spec, build, bias, bias, norm=norm, project=normed_whole)
+        return PreNorm(spec, build, attention, OlmoeMoe(spec, build))
+
+    return Decoder(spec, build, layer, rotary=LlamaRotary(spec.head_dim))
 
 
-HEADS: dict[str, Head] = {"causal-lm": lambda spec, build: CausalLM(Olmoe(spec, build), spec, build)}
+HEADS: dict[str, Head] = {"causal-lm": lambda spec, build: CausalLM(olmoe(spec, build), spec, build)}

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from estimator.families.counted import counted
 from estimator.families.heads import CausalLM
-from estimator.families.llama import Llama, Qwen2Spec, Qwen3Spec
+from estimator.families.llama import Qwen2Spec, Qwen3Spec, llama
 
 
 class Qwen2VLTextSpec(Qwen2Spec):
@@ -19,4 +19,4 @@ class Qwen3VLTextSpec(Qwen3Spec):
 
 
 SPECS = {"qwen2_vl_text": Qwen2VLTextSpec, "qwen2_5_vl_text": Qwen2VLTextSpec, "qwen3_vl_text": Qwen3VLTextSpec}
-HEADS = {"causal-lm": counted(lambda spec, build: CausalLM(Llama(spec, build), spec, build))}
+HEADS = {"causal-lm": counted(lambda spec, build: CausalLM(llama(spec, build), spec, build))}

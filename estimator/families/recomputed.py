@@ -53,7 +53,7 @@ def _modules(layer: Any) -> Iterator[tuple[Any, str, str]]:
         in_parts = name == "attention" and hasattr(layer, "attention_output")  # BERT's attention is these two
         if name in MODULES and callable(module) and not in_parts:
             yield layer, name, name
-        if isinstance(getattr(module, "attend", None), Attention) and not hasattr(module, "sinks"):  # GPT-OSS has its own core
+        if isinstance(getattr(module, "attend", None), Attention):
             yield module, "attend", CORE_ATTENTION
 
 

@@ -79,6 +79,6 @@ class PartialRotarySpec(RotarySpec):
         return {name: nested[name] for name in ("partial_rotary_factor",) if nested.get(name) is not None}
 
 
-def frequencies(build: Builder, size: int) -> list[Tensor]:
+def frequencies(build: Builder, size: int, names: tuple[str, ...] = ("inv_freq", "original_inv_freq")) -> list[Tensor]:
     """The buffers of a rotary embedding over `size` elements of each head."""
-    return [build.buffer(name, (size // 2,), dtypes.float32) for name in ("inv_freq", "original_inv_freq")]
+    return [build.buffer(name, (size // 2,), dtypes.float32) for name in names]

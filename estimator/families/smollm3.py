@@ -10,16 +10,19 @@ from typing import Any, Self
 from pydantic import model_validator
 
 from estimator.families.build import Builder
+from estimator.families.decoder import Decoder
+from estimator.families.decoder_layers import PreNorm
 from estimator.families.heads import decoder_heads
-from estimator.families.layers import Layers
-from estimator.families.llama import DecoderLayer, Llama, LlamaSpec, SelfAttention
+from estimator.families.llama import LlamaRotary, LlamaSpec, decoder_layer
+from estimator.families.rotations import unrotated
+from estimator.specs.abilities import Abilities
 from estimator.specs.spec import Size
-from estimator.tape.tensor import Tensor
 
 
 class SmolLM3Spec(LlamaSpec):
     """`no_rope_layers` has a 1 for each layer that rotates and a 0 for each that does not, whatever its name says."""
 
+    can = Abilities(gguf=True)
     implementations = ("transformers",)
     modelled = {"use_sliding_window": (False,)}
 
@@ -46,26 +49,13 @@ class SmolLM3Spec(LlamaSpec):
 SPECS = {"smollm3": SmolLM3Spec}
 
 
-def _as_they_are(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
-    """No rotation."""
-    return q, k
-
-
-class UnrotatedAttention(SelfAttention):
-    def __init__(self, spec: SmolLM3Spec, build: Builder):
-        super().__init__(spec, build)
-        self.rotate = _as_they_are
-
-
-class UnrotatedLayer(DecoderLayer):
-    attention = UnrotatedAttention
-
-
-class SmolLM3(Llama):
+def smollm3(spec: SmolLM3Spec, build: Builder) -> Decoder:
     """The body of the model."""
 
-    def stack(self, spec: SmolLM3Spec, build: Builder) -> Layers:
-        return build.layers(spec.rotating, lambda rotates: (DecoderLayer if rotates else UnrotatedLayer)(spec, build))
+    def layer(rotates: bool) -> PreNorm:
+        return decoder_layer(spec, build, rotate=None if rotates else unrotated)
+
+    return Decoder(spec, build, layer, spec.rotating, rotary=LlamaRotary(spec.head_dim))
 
 
-HEADS = decoder_heads(SmolLM3)
+HEADS = decoder_heads(smollm3)

@@ -10,18 +10,25 @@ from typing import Self
 
 from pydantic import model_validator
 
-from estimator.families.attention import Attention, causal_mask
 from estimator.families.build import Builder
+from estimator.families.decoder import Decoder, Rotary
+from estimator.families.decoder_layers import Parallel, SelfAttention
+from estimator.families.feed_forward import GatedMLP
+from estimator.families.grouped_query import GroupedQueryAttention
 from estimator.families.heads import decoder_heads
-from estimator.families.modules import LayerNorm, rotary_table, rotate, token_positions
-from estimator.families.rotary import PartialRotarySpec, frequencies
+from estimator.families.layers import Layer
+from estimator.families.modules import LayerNorm, Module
+from estimator.families.rotary import PartialRotarySpec
+from estimator.families.rotations import rotate_first
 from estimator.specs.spec import Probability, Size
+from estimator.tape.layout import Shape
 from estimator.tape.pointwise import add, dropout
 from estimator.tape.tensor import Tensor
-from estimator.tape.views import cat, narrow, reshape, split, transpose
+from estimator.tape.views import cat, reshape, split, transpose
 
 
 class StableLmSpec(PartialRotarySpec):
+    module_dropouts = ("hidden_dropout",)
     cached = True
 
     max_position_embeddings: Size | None = 4096
@@ -52,104 +59,55 @@ class LayerNormPerHead:
         return cat([norm(state) for norm, state in zip(self.norms, states, strict=True)], 1)
 
 
-class StableLmAttention:
-    def __init__(self, spec: StableLmSpec, build: Builder):
-        size, heads, keys = spec.head_dim, spec.num_attention_heads, spec.num_key_value_heads
-        self.head_dim, self.rotary = size, spec.rotary_size
-        self.q_proj = build.linear("self_attn.q_proj", spec.hidden_size, heads * size, spec.use_qkv_bias)
-        self.k_proj = build.linear("self_attn.k_proj", spec.hidden_size, keys * size, spec.use_qkv_bias)
-        self.v_proj = build.linear("self_attn.v_proj", spec.hidden_size, keys * size, spec.use_qkv_bias)
-        self.o_proj = build.linear("self_attn.o_proj", spec.hidden_size, spec.hidden_size)
-        self.q_layernorm = LayerNormPerHead("self_attn.q_layernorm", size, heads, build) if spec.qk_layernorm else None
-        self.k_layernorm = LayerNormPerHead("self_attn.k_layernorm", size, keys, build) if spec.qk_layernorm else None
-        self.cache = build.cache() if build.cache else None
-        self.attend = Attention(build.attention, dropout=spec.attention_dropout if build.training else 0.0)
-
-    def __call__(self, hidden: Tensor, cos: Tensor, sin: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        batch, tokens, _ = hidden.shape
-        heads = (batch, tokens, -1, self.head_dim)
-        q = self.q_proj(hidden)
-        k = self.k_proj(hidden)
-        v = self.v_proj(hidden)
-        q = transpose(reshape(q, heads), 1, 2)
-        k = transpose(reshape(k, heads), 1, 2)
-        v = transpose(reshape(v, heads), 1, 2)
-        if self.q_layernorm is not None and self.k_layernorm is not None:
-            q = self.q_layernorm(q)
-            k = self.k_layernorm(k)
-        rest = self.head_dim - self.rotary
-        q_rot, q_pass = narrow(q, -1, self.rotary), narrow(q, -1, rest)  # both are held to the end
-        k_rot, k_pass = narrow(k, -1, self.rotary), narrow(k, -1, rest)
-        q_rot, k_rot = rotate(q_rot, k_rot, cos, sin)
-        q = cat((q_rot, q_pass), -1)
-        k = cat((k_rot, k_pass), -1)
-        if self.cache is not None:
-            k, v = self.cache.update(k, v)
-        out, weights = self.attend(q, k, v, mask)
-        out = reshape(out, (batch, tokens, -1))
-        out = self.o_proj(out)
-        return out, weights
+def _project(module: GroupedQueryAttention, hidden: Tensor, heads: Shape) -> tuple[Tensor, ...]:
+    """All three are projected, then transposed; then queries and keys are normalised."""
+    q = module.q_proj(hidden)
+    k = module.k_proj(hidden)
+    v = module.v_proj(hidden)
+    q = transpose(reshape(q, heads), 1, 2)
+    k = transpose(reshape(k, heads), 1, 2)
+    v = transpose(reshape(v, heads), 1, 2)
+    if module.q_norm is not None and module.k_norm is not None:
+        q = module.q_norm(q)
+        k = module.k_norm(k)
+    return q, k, v
 
 
-class StableLmMLP:
-    def __init__(self, spec: StableLmSpec, build: Builder):
-        self.gate_proj = build.linear("mlp.gate_proj", spec.hidden_size, spec.intermediate_size)
-        self.up_proj = build.linear("mlp.up_proj", spec.hidden_size, spec.intermediate_size)
-        self.down_proj = build.linear("mlp.down_proj", spec.intermediate_size, spec.hidden_size)
-        self.gated = build.gated(spec.hidden_act)
+class OneAfterTheOther:
+    """Not a `PreNorm`: what attention is given, and what it gives, is held to the end."""
 
-    def __call__(self, x: Tensor) -> Tensor:
-        return self.down_proj(self.gated(x, self.gate_proj, self.up_proj))
-
-
-class StableLmDecoderLayer:
-    def __init__(self, spec: StableLmSpec, build: Builder):
-        self.self_attn = StableLmAttention(spec, build)
-        self.mlp = StableLmMLP(spec, build)
+    def __init__(self, spec: StableLmSpec, build: Builder, attention: SelfAttention, mlp: Module):
+        self.self_attn, self.mlp = attention, mlp
         self.input_layernorm = build.layer_norm("input_layernorm", spec.hidden_size)
-        self.post_attention_layernorm = (
-            None if spec.use_parallel_residual else build.layer_norm("post_attention_layernorm", spec.hidden_size)
-        )
+        self.post_attention_layernorm = build.layer_norm("post_attention_layernorm", spec.hidden_size)
         self.dropout = spec.hidden_dropout if build.training else 0.0
 
-    def __call__(self, hidden: Tensor, cos: Tensor, sin: Tensor, mask: Tensor | None, positions: Tensor) -> Tensor:
+    def __call__(self, hidden: Tensor, *shared: Tensor | None) -> Tensor:
         residual = hidden
         out = self.input_layernorm(hidden)
-        attended, _ = self.self_attn(out, cos, sin, mask)
-        if self.post_attention_layernorm is None:
-            fed = self.mlp(out)
-            fed = dropout(fed, self.dropout)
-            out = add(add(residual, attended), fed)
-        else:
-            residual = add(residual, attended)
-            fed = self.mlp(self.post_attention_layernorm(residual))
-            fed = dropout(fed, self.dropout)
-            out = add(residual, fed)
+        attended, _ = self.self_attn(out, *shared[:-1])
+        residual = add(residual, attended)
+        fed = self.mlp(self.post_attention_layernorm(residual))
+        fed = dropout(fed, self.dropout)
+        out = add(residual, fed)
         return out
 
 
-class StableLmModel:
+def stablelm(spec: StableLmSpec, build: Builder) -> Decoder:
     """The body of the model."""
 
-    def __init__(self, spec: StableLmSpec, build: Builder):
-        self.spec = spec
-        self.attention = build.attention
-        self.embed_tokens = build.embedding("embed_tokens", spec.vocab_size, spec.hidden_size)
-        self.layers = build.layers(spec.num_hidden_layers, lambda _: StableLmDecoderLayer(spec, build))
-        self.norm = build.layer_norm("norm", spec.hidden_size)
-        self.buffers = frequencies(build, spec.rotary_size)
+    def norm(which: str, heads: int) -> Module:
+        return LayerNormPerHead(f"self_attn.{which}_layernorm", spec.head_dim, heads, build)
 
-    def forward(self, ids: Tensor) -> Tensor:
-        tape, spec = ids.tape, self.spec
-        batch, tokens = ids.shape
-        embeds = self.embed_tokens(ids)
-        positions = token_positions(tape, tokens)
-        mask = causal_mask(tape, batch, tokens, embeds.dtype, self.attention, spec.window)
-        hidden = embeds
-        cos, sin = rotary_table(tape, tokens, spec.rotary_size, hidden.dtype)
-        for layer in self.layers:
-            hidden = layer(hidden, cos, sin, mask, positions)
-        return self.norm(hidden)
+    def layer(_: None) -> Layer:
+        norms = norm if spec.qk_layernorm else None
+        attention = GroupedQueryAttention(spec, build, spec.use_qkv_bias, norm=norms, project=_project, rotate=rotate_first)
+        mlp = GatedMLP(spec, build)
+        if spec.use_parallel_residual:
+            return Parallel(spec, build, attention, mlp, build.layer_norm, (0.0, spec.hidden_dropout))
+        return OneAfterTheOther(spec, build, attention, mlp)
+
+    return Decoder(spec, build, layer, rotary=Rotary(spec.rotary_size), norm=build.layer_norm)
 
 
-HEADS = decoder_heads(StableLmModel)
+HEADS = decoder_heads(stablelm)

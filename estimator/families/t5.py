@@ -25,6 +25,7 @@ from estimator.tape.tensor import Tensor, empty
 class T5Spec(ModelSpec):
     """`tie_word_embeddings` false is v1.1: an output layer of its own, and hidden states that are not scaled for it."""
 
+    by_position = True
     modelled = {"is_encoder_decoder": (True,), "is_decoder": (False,)}
     attentions = ("sdpa", "eager")
 

@@ -8,9 +8,10 @@ from __future__ import annotations
 from estimator import dtypes
 from estimator.dtypes import DType
 from estimator.families.build import Builder
+from estimator.families.decoder import Decoder, Rotary
 from estimator.families.heads import Batch, CausalLM
 from estimator.families.held import Held
-from estimator.families.llama import Llama, LlamaSpec
+from estimator.families.llama import LlamaSpec, decoder_layer
 from estimator.tape import loss, loss_parallel
 from estimator.tape.collectives import Group
 from estimator.tape.pointwise import div, div_scalar, to
@@ -19,15 +20,23 @@ from estimator.tape.tensor import Tensor, empty
 from estimator.tape.views import reshape
 
 
-class Transformer(Llama):
-    """The body. Its rotations, `freqs_cis`, are complex numbers for each position of a sequence, and all that layers share."""
+class ComplexRotary(Rotary):
+    """Rotations, `freqs_cis`, as complex numbers for each of so many `positions` of a sequence."""
+
+    def __init__(self, size: int, positions: int):
+        super().__init__(size)
+        self.positions = positions
+
+    def buffers(self, build: Builder) -> list[Tensor]:
+        return [build.buffer("freqs_cis", (self.positions, self.size // 2), dtypes.complex64)]
+
+
+class Transformer(Decoder):
+    """The body. Its rotations are all that layers share."""
 
     def __init__(self, spec: LlamaSpec, build: Builder, positions: int):
-        self.positions = positions
-        super().__init__(spec, build)
-
-    def rotary_buffers(self, build: Builder) -> list[Tensor]:
-        return [build.buffer("freqs_cis", (self.positions, self.spec.head_dim // 2), dtypes.complex64)]
+        rotary = ComplexRotary(spec.head_dim, positions)
+        super().__init__(spec, build, lambda _: decoder_layer(spec, build), rotary=rotary)
 
     def forward(self, ids: Tensor) -> Tensor:
         (freqs_cis,) = self.buffers

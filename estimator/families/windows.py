@@ -74,7 +74,7 @@ def causal_masks(
     spec: DecoderSpec, tape: Tape, batch: int, tokens: int, dtype: DType, implementation: str
 ) -> dict[LayerType, Tensor | None]:
     """The mask for each kind of layer. Where there can be windows both are made, even if all layers are of one kind."""
-    masks = {FULL: causal_mask(tape, batch, tokens, dtype, implementation, None)}
+    masks = {FULL: causal_mask(tape, batch, tokens, dtype, implementation, spec.window)}
     if isinstance(spec, WindowedSpec):
         masks[SLIDING] = causal_mask(tape, batch, tokens, dtype, implementation, spec.sliding_window)
     return masks

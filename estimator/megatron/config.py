@@ -6,15 +6,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from estimator.errors import NotModelled
+from estimator.families import having
 from estimator.families.experts import MoeSpec
 from estimator.specs.spec import DecoderSpec, ModelSpec
 
 VOCABULARY_STEP = 128
 """Rows of the embedding are padded to a multiple of this times the tensor-parallel ranks (`make_vocab_size_divisible_by`)."""
-DENSE = ("llama", "mistral", "qwen2", "qwen3")
-MIXTURES = ("mixtral", "qwen2_moe", "qwen3_moe")
-LATENT = ("deepseek_v2", "deepseek_v3")
-CLASSIC = ("gpt2",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,13 +76,13 @@ class Config:
 
 def config(spec: ModelSpec) -> Config:
     """The config of a spec. Raises `NotModelled` for architectures that are not Megatron's, or not modelled."""
-    known = (*DENSE, *MIXTURES, *LATENT, *CLASSIC)
-    if not isinstance(spec, DecoderSpec) or spec.model_type not in known:
+    if not isinstance(spec, DecoderSpec) or spec.can.megatron is None:
+        known = ", ".join(having(lambda kind: kind.can.megatron is not None))
         raise NotModelled(
-            f"{spec.model_type} models are not modelled as Megatron-Core builds them; {', '.join(known)} are",
+            f"{spec.model_type} models are not modelled as Megatron-Core builds them; {known} are",
             "training.implementation",
         )
-    if spec.model_type in CLASSIC:
+    if spec.can.megatron == "classic":
         return _classic(spec)
     if spec.hidden_act != "silu":
         raise NotModelled(f"gated layers with {spec.hidden_act} are not modelled as Megatron-Core has them", "model")
@@ -101,11 +98,11 @@ def config(spec: ModelSpec) -> Config:
         width=spec.intermediate_size,
         vocabulary=spec.vocab_size,
         tied=spec.tie_word_embeddings,
-        sparse=_sparse(shape),
+        sparse=tuple(spec.sparse()) if isinstance(spec, MoeSpec) else (False,) * spec.num_hidden_layers,
         qkv_bias=qkv,
         qk_norm=getattr(spec, "qk_norm", False),
         mixture=_mixture(shape) if isinstance(spec, MoeSpec) else None,
-        latent=_latent(shape),
+        latent=_latent(shape) if spec.can.megatron == "latent" else None,
     )
 
 
@@ -127,26 +124,11 @@ def _classic(spec: Any) -> Config:
     )
 
 
-def _sparse(spec: Any) -> tuple[bool, ...]:
-    """Whether each layer is a mixture of experts."""
-    layers = range(spec.num_hidden_layers)
-    if spec.model_type in LATENT:
-        return tuple(i >= spec.first_k_dense_replace for i in layers)
-    if spec.model_type in ("qwen2_moe", "qwen3_moe"):
-        return tuple(spec.sparse())
-    return tuple(spec.model_type in MIXTURES for _ in layers)
-
-
 def _mixture(spec: Any) -> Mixture:
-    shared = 0
-    if spec.model_type in LATENT:
-        shared = spec.n_shared_experts * spec.moe_intermediate_size
-    elif spec.model_type == "qwen2_moe":
-        shared = spec.shared_expert_intermediate_size
-    return Mixture(spec.num_experts, spec.num_experts_per_tok, spec.expert_size, shared, spec.model_type == "qwen2_moe")
+    gated = getattr(spec, "shared_expert_intermediate_size", 0)
+    shared = gated or getattr(spec, "n_shared_experts", 0) * spec.expert_size
+    return Mixture(spec.num_experts, spec.num_experts_per_tok, spec.expert_size, shared, bool(gated))
 
 
-def _latent(spec: Any) -> Latent | None:
-    if spec.model_type not in LATENT:
-        return None
+def _latent(spec: Any) -> Latent:
     return Latent(spec.q_lora_rank, spec.kv_lora_rank, spec.qk_nope_head_dim, spec.head_dim, spec.v_head_dim)

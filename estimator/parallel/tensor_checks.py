@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from estimator.errors import InvalidJob, NotModelled
+from estimator.families import having
 from estimator.job import Job
 from estimator.parallel.strategies import strategy_of
 from estimator.specs.spec import DecoderSpec, ModelSpec
 from estimator.training.usual import PLAIN, refuse_unusual
 
-KINDS = ("llama", "mistral", "qwen2", "qwen3")
 USUAL = {"implementation": "transformers", **PLAIN, "fp8": None, "mtp_num_layers": None, "dtypes": None}
 """What is modelled of each field."""
 PRECISIONS = ("32-true", "bf16-true", "16-true", "bf16-mixed")
@@ -18,10 +18,10 @@ OPTIMIZERS = {"adamw": ("fused", "foreach"), "adam": ("fused", "foreach"), "sgd"
 def check_tensor(job: Job, spec: ModelSpec) -> None:
     """Raise `InvalidJob` for what does not divide, and `NotModelled`, of a training job without Megatron-Core."""
     training, spread = job.training, job.parallelism
-    if spec.model_type not in KINDS or not isinstance(spec, DecoderSpec):
+    if not spec.can.tensor or not isinstance(spec, DecoderSpec):
+        known = ", ".join(having(lambda kind: kind.can.tensor))
         raise NotModelled(
-            f"tensor parallelism of {spec.model_type} is not modelled in training without implementation: megatron; "
-            f"{', '.join(KINDS)} are",
+            f"tensor parallelism of {spec.model_type} is not modelled in training without implementation: megatron; {known} are",
             "parallelism.tensor",
         )
     if (spread.data or 1) > 1 and "tensor_parallelism" not in strategy_of(job).models:

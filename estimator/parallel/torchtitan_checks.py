@@ -27,7 +27,7 @@ def check_torchtitan(job: Job, spec: ModelSpec, place: Topology) -> None:
 
 
 def _check_model(spec: ModelSpec) -> None:
-    if spec.model_type != "llama" or not isinstance(spec, LlamaSpec):
+    if type(spec) is not LlamaSpec:
         raise NotModelled(
             f"of torchtitan's models Llama 3 is modelled, not {spec.model_type}: write implementation: transformers",
             "training.implementation",

@@ -12,34 +12,11 @@ from math import prod
 
 from estimator.dtypes import bfloat16
 from estimator.errors import NotModelled
-from estimator.families import build_model, heads
+from estimator.families import build_model, having, heads
 from estimator.families.build import Builder
 from estimator.families.parameter import Parameter
-from estimator.quantization.stored import INPUT_FIRST
 from estimator.specs.spec import ModelSpec
 from estimator.tape.tape import Tape
-
-FAMILIES = frozenset(
-    {
-        *(
-            "llama",
-            "mistral",
-            "qwen2",
-            "qwen3",
-            "smollm3",
-            "gemma",
-            "gemma2",
-            "gemma3_text",
-            "phi3",
-            "gpt2",
-            "gpt_neox",
-            "falcon",
-        ),
-        *("starcoder2", "cohere", "cohere2", "olmo", "olmo2", "olmo3", "granite", "nemotron", "mamba", "mamba2"),
-        *("olmoe", "granitemoe", "mixtral", "qwen2_moe", "qwen3_moe", "deepseek_v2", "deepseek_v3", "gpt_oss"),
-    }
-)
-"""Model types whose GGUF files are described here."""
 
 NAMES: dict[str, str] = {
     "embed_tokens": "token_embd",
@@ -110,8 +87,9 @@ class FileTensor:
 
 def file_tensors(spec: ModelSpec) -> list[FileTensor]:
     """Every tensor of a model's GGUF file. Raises `NotModelled` for families whose files are not described here."""
-    if spec.model_type not in FAMILIES:
-        raise NotModelled(f"GGUF files of {spec.model_type} are not modelled yet; {', '.join(sorted(FAMILIES))} are", "model")
+    if not spec.can.gguf:
+        known = ", ".join(having(lambda kind: kind.can.gguf))
+        raise NotModelled(f"GGUF files of {spec.model_type} are not modelled yet; {known} are", "model")
     build = Builder(Tape(), bfloat16, unrolled=True)
     build_model(spec, build, next(iter(heads(spec.model_type))))
     return [tensor for parameter in build.parameters for tensor in _tensors(spec, parameter)]
@@ -127,7 +105,7 @@ def _tensors(spec: ModelSpec, parameter: Parameter) -> Iterator[FileTensor]:
     if path.endswith("_proj_bias"):
         path, end = path.removesuffix("_bias"), "bias"
     shape = parameter.tensor.shape
-    turned = end == "weight" and any(part in path for part in INPUT_FIRST.get(spec.model_type, ()))
+    turned = end == "weight" and any(part in path for part in spec.input_first)
     columns = shape[-2] if turned else shape[-1]
 
     def tensor(name: str, size: int = columns, share: int = 1) -> FileTensor:

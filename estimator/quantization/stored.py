@@ -10,8 +10,6 @@ from estimator.families.parameter import Parameter
 from estimator.quantization.formats import FORMATS, Format, parts
 from estimator.specs.spec import ModelSpec
 
-INPUT_FIRST = {"gpt2": ("c_attn", "c_proj", "c_fc"), "gpt_oss": ("experts",)}
-"""Weights that transformers has as [.., in, out], by model type; a part of their name."""
 WHOLE = 2
 """Bytes of a number that is not quantized: checkpoints have them in half precision."""
 ROUTERS = ("gate", "router", "shared_expert_gate")
@@ -40,7 +38,7 @@ def _weights(spec: ModelSpec, p: Parameter, linears: set[str], known: Format) ->
     """
     shape = p.tensor.shape
     path = p.name.removesuffix(".weight")
-    turned = any(part in path for part in INPUT_FIRST.get(spec.model_type, ()))
+    turned = any(part in path for part in spec.input_first)
     inputs, outputs = (shape[-2:] if turned else shape[-1:-3:-1]) if len(shape) > 1 else (0, 0)
     if "experts" in path and len(shape) == 3 and "shared_experts" not in path:
         joined = 2 if path.endswith("gate_up_proj") else 1

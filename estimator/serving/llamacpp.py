@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 from estimator import dtypes
 from estimator.errors import InvalidJob, NotModelled
-from estimator.families import build_model
+from estimator.families import build_model, having
 from estimator.families.build import Builder
-from estimator.families.windows import WindowedSpec, layer_types
+from estimator.families.windows import SLIDING, WindowedSpec, layer_types
 from estimator.job import Job, Serving
 from estimator.parallel.topology import Topology
 from estimator.quantization.gguf_kinds import MIXTURES, block
@@ -25,8 +25,6 @@ from estimator.tape.tape import KV_CACHE, PARAMETER, Tape
 from estimator.tape.tensor import empty
 from estimator.weights import Checkpoint
 
-FAMILIES = ("llama", "mistral", "qwen2", "qwen3", "gemma3_text")
-"""Model types whose graph is described."""
 ON_GPU, ON_HOST = 128, 64
 """Bytes that ggml aligns tensors to, in CUDA's memory and in the host's."""
 PADDED_ROW = 512
@@ -142,9 +140,9 @@ def layer_caches(serving: Serving, spec: DecoderSpec) -> list[int]:
 
 def sliding(spec: DecoderSpec) -> tuple[bool, ...]:
     """Which layers llama.cpp gives a sliding window: Gemma's do, where Mistral's files say of none."""
-    if spec.model_type != "gemma3_text":
+    if spec.can.graph != "gemma-3":
         return ()
-    return tuple([kind == "sliding_attention" for kind in layer_types(spec)])
+    return tuple([kind == SLIDING for kind in layer_types(spec)])
 
 
 def cache_bytes(serving: Serving, spec: DecoderSpec) -> int:
@@ -188,18 +186,18 @@ def sizes_of(spec: RotaryDecoderSpec) -> Sizes:
         wide=spec.intermediate_size,
         vocabulary=spec.vocab_size,
         layers=spec.num_hidden_layers,
-        biased=spec.model_type == "qwen2",
-        normed=spec.model_type in ("qwen3", "gemma3_text"),
+        biased=spec.can.graph == "biased",
+        normed=getattr(spec, "qk_norm", False),
         sliding=sliding(spec),
-        gemma=spec.model_type == "gemma3_text",
+        gemma=spec.can.graph == "gemma-3",
     )
 
 
 def check(job: Job, spec: ModelSpec, place: Topology) -> None:
     """Raise `InvalidJob` or `NotModelled` for what llama.cpp does not do, or is not modelled doing."""
     asked = job.serving
-    if spec.model_type not in FAMILIES:
-        known = ", ".join(FAMILIES)
+    if spec.can.graph is None:
+        known = ", ".join(having(lambda kind: kind.can.graph is not None))
         raise NotModelled(f"llama.cpp with {spec.model_type} models is not modelled yet; {known} are", "serving.engine")
     if place.gpus > 1 or job.hardware.gpus * job.hardware.nodes > 1:
         raise NotModelled("llama.cpp on several GPUs is not modelled yet; one is", "hardware.gpus")

@@ -7,6 +7,8 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from estimator.specs.abilities import Abilities
+
 Size = Annotated[int, Field(ge=1, le=2**31)]
 Depth = Annotated[int, Field(ge=1, le=2**16)]
 Probability = Annotated[float, Field(ge=0, lt=1)]
@@ -39,6 +41,33 @@ class ModelSpec(BaseModel):
     """How transformers runs its attention, the way that it takes unasked first."""
     runs: ClassVar[bool] = True
     """Whether its forward pass is modelled; else only its parameters are."""
+    can: ClassVar[Abilities] = Abilities()
+    """What else is modelled of it. It is said of each family, and not inherited."""
+
+    flash_3: ClassVar[bool] = True
+    """Whether FlashAttention's third release is known to run where the second does."""
+    by_position: ClassVar[bool] = False
+    """Whether layers get more than hidden states by position: an offloaded checkpoint takes all of that to the host, and one with
+    re-entrance saves it."""
+    differentiated_once: ClassVar[bool] = False
+    """Whether layers share a tensor that wants a gradient, which checkpoints with re-entrance would differentiate for each."""
+    adds_in_place: ClassVar[bool] = False
+    """Whether it writes into what a linear module returned."""
+    own_products: ClassVar[bool] = False
+    """Whether linear layers are no torch.nn.Linear (Conv1D), or it multiplies their weights itself."""
+    scales_activations: ClassVar[bool] = False
+    """Whether AWQ scales its activations (transformers, integrations/awq.py, `AWQ_SCALES_MAPPINGS`)."""
+    input_first: ClassVar[tuple[str, ...]] = ()
+    """Weights that transformers has as [.., in, out]: parts of their names."""
+    module_dropouts: ClassVar[tuple[str, ...]] = ()
+    """Its dropouts that are modules, beside those that are modules in every model."""
+    held_in: ClassVar[Mapping[str, str]] = {}
+    """The parameter that holds what a linear layer of a name held before transformers 5."""
+
+    def __init_subclass__(cls, **given: Any) -> None:
+        super().__init_subclass__(**given)
+        if "can" not in cls.__dict__:
+            cls.can = Abilities()
 
     model_type: str
     hidden_size: Size
@@ -125,6 +154,8 @@ class DecoderSpec(ModelSpec):
     """Whether every layer keeps the keys and values of all its heads, and nothing else: what serving has a model of."""
     tensor_parallel: ClassVar[bool] = False
     """Whether heads, feed-forward layers and vocabulary split over ranks: what tensor parallelism has a model of."""
+    repeats_heads: ClassVar[bool] = False
+    """Whether transformers before 4.48 repeated its key heads for FlashAttention too."""
 
     intermediate_size: Size
     num_attention_heads: Size

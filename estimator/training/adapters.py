@@ -26,13 +26,6 @@ from estimator.training.rotations import Boft, Oft
 from estimator.training.targets import Names, Targets, matches
 from estimator.training.vera import Vera
 
-QWEN = {"gate": "gate.weight", "gate_proj": "gate_up_proj", "up_proj": "gate_up_proj", "down_proj": "down_proj"}
-MIXTRAL = {"gate": "gate.weight", "w1": "gate_up_proj", "w3": "gate_up_proj", "w2": "down_proj"}
-FUSED = {"mixtral": MIXTRAL, "qwen3_moe": QWEN, "olmoe": QWEN, "deepseek_v2": QWEN, "deepseek_v3": QWEN}
-"""By model type: the parameter that holds what a linear layer of that name held. (`_MOE_TARGET_MODULE_MAPPING`; which model is
-like which: transformers' `_MODEL_TO_CONVERSION_PATTERN`, in which qwen2_moe is like none.)"""
-
-
 TARGETS = "training.adapter.targets"
 
 WHOLE = ("gptq", "hqq", "torchao", "fp8", "awq", "eetq")
@@ -56,7 +49,7 @@ def adapter(asked: OnWeights, training: Training, spec: ModelSpec, strategy: Str
     if more:
         raise NotModelled(f"lora's {' and '.join(more)} under {strategy} are not modelled yet", "parallelism.strategy")
     _check_init(asked, training.quantization)
-    joined = FUSED.get(spec.model_type, {}) if training.transformers_release == "5" else {}
+    joined = spec.held_in if training.transformers_release == "5" else {}
     layers = _parameters(asked, joined)
     chosen = _targets(asked, frozenset(old for old in joined if joined[old] in layers))
     bias = getattr(asked, "bias", "none")
@@ -169,7 +162,7 @@ def check_applied(asked: OnWeights, build: Builder, spec: ModelSpec, strategy: S
         known = ", ".join(dict.fromkeys(name.rpartition(".")[2] for name in build.linears))
         wanted = asked.targets if isinstance(asked.targets, str) else " or ".join(asked.targets)
         raise InvalidJob(f"no linear layer is called {wanted}; this model has {known}", TARGETS)
-    joined = FUSED.get(spec.model_type, {})
+    joined = spec.held_in
     given = asked.targets if isinstance(asked.targets, list) else []
     passed_over = [t for t in given if t not in joined and not any(matches((t,), name) for name in build.adapted)]
     if passed_over:

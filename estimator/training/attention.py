@@ -29,5 +29,5 @@ def check_attention(job: Job, spec: ModelSpec, gpu: Gpu) -> None:
         raise InvalidJob("flash_attention_3 is for Hopper: name such a hardware.gpu, as h100, or write flash_attention_2", WHERE)
     if training.transformers_release != "5":
         raise InvalidJob("only transformers 5 has flash_attention_3; write flash_attention_2", WHERE)
-    if spec.model_type == "falcon":
-        raise NotModelled("flash_attention_3 is not modelled for falcon yet; write sdpa", WHERE)
+    if not spec.flash_3:
+        raise NotModelled(f"flash_attention_3 is not modelled for {spec.model_type} yet; write sdpa", WHERE)

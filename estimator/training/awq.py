@@ -24,10 +24,8 @@ from estimator.tape.awq import matmul_awq, matmul_eetq
 from estimator.tape.layout import Shape
 from estimator.tape.pointwise import to
 from estimator.tape.tensor import Tensor
-from estimator.training.quantization import FIELD, OTHER_PRODUCTS, held
+from estimator.training.quantization import FIELD, held
 
-SCALED = ("starcoder2", "falcon", "mpt", "gptj", "gpt_neox", "gpt_bigcode", "bloom")
-"""Models whose activations AWQ scales (transformers, integrations/awq.py, `AWQ_SCALES_MAPPINGS`)."""
 TILE = 64
 """What AWQ's product asks a layer's outputs to be a multiple of (gemm_cuda_gen.cu, `validate_awq_gemm_args`)."""
 
@@ -86,9 +84,9 @@ def in_float16(training: Training, spec: ModelSpec, strategy: Strategy) -> Quant
     name = training.quantization or ""
     awq = name.startswith("awq")
     check_group(name, training.quantization_group, "training.quantization_group")
-    if spec.model_type in OTHER_PRODUCTS or (awq and any("expert" in field for field in type(spec).model_fields)):
+    if spec.own_products or (awq and any("expert" in field for field in type(spec).model_fields)):
         raise InvalidJob(f"{name} is for torch.nn.Linear, and {spec.model_type} multiplies otherwise; write nf4", FIELD)
-    if awq and spec.model_type in SCALED:
+    if awq and spec.scales_activations:
         raise NotModelled(f"the activations of {spec.model_type}, which AWQ scales, are not modelled yet; write gptq-int4", FIELD)
     if training.precision != "16-true":
         said = "transformers loads AWQ's model in float16" if awq else "EETQ's kernel takes whatever it gets for float16"

@@ -13,6 +13,7 @@ from typing import ClassVar
 from estimator import job
 from estimator.dtypes import BY_NAME, DType
 from estimator.errors import InvalidJob, NotModelled
+from estimator.families import having
 from estimator.families.build import Builder
 from estimator.families.modules import ACTIVATIONS, Join, LayerNorm, Linear, Module, Residual
 from estimator.job import Training
@@ -23,8 +24,6 @@ from estimator.tape.tensor import Tensor
 from estimator.training.methods import Method
 from estimator.training.targets import Targets
 
-MODELLED = ("bert", "gpt2", "llama", "mistral", "roberta", "xlm-roberta")
-POST_NORM = ("bert", "roberta", "xlm-roberta")
 HEADS = ("lm_head.dense", "lm_head.layer_norm", "cls.", "classifier.", "score.")
 """Where the names of what is trained outside of a model's body begin: what of a head is no output layer (`freeze_embeddings`)."""
 NON_LINEARITIES: dict[str, Module] = {**ACTIVATIONS, "swish": silu, "tanh": tanh}
@@ -33,10 +32,9 @@ WHERE = "training.adapter"
 
 def bottleneck(asked: job.Bottleneck, training: Training, spec: ModelSpec, strategy: Strategy, dtype: DType) -> Bottleneck:
     """The method that a job trains with. Raises `InvalidJob` for what cannot be, `NotModelled` for what is not known."""
-    if spec.model_type not in MODELLED:
-        raise NotModelled(
-            f"bottleneck adapters in {spec.model_type} are not modelled yet; in {', '.join(MODELLED)} they are", WHERE
-        )
+    if spec.can.bottleneck is None:
+        known = ", ".join(having(lambda kind: kind.can.bottleneck is not None))
+        raise NotModelled(f"bottleneck adapters in {spec.model_type} are not modelled yet; in {known} they are", WHERE)
     if not strategy.alone:
         raise NotModelled(
             f"bottleneck adapters under {strategy} are not modelled yet; on one GPU they are", "parallelism.strategy"
@@ -58,7 +56,7 @@ def bottleneck(asked: job.Bottleneck, training: Training, spec: ModelSpec, strat
     if training.reentrant_checkpointing:
         raise InvalidJob("adapters refuses checkpointing with re-entrance: leave it out", "training.reentrant_checkpointing")
     if asked.residual_before_ln == "post_add" and not (
-        asked.original_ln_before and (spec.model_type in POST_NORM or asked.is_parallel)
+        asked.original_ln_before and (spec.can.bottleneck == "post-norm" or asked.is_parallel)
     ):
         raise InvalidJob(
             "post_add asks for a norm after the block, and original_ln_before: write true", f"{WHERE}.residual_before_ln"

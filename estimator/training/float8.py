@@ -12,8 +12,6 @@ from estimator.training.recipes import MIXED, TRUE
 
 ADA = (8, 9)
 """The first of NVIDIA's compute capabilities with products in fp8."""
-IN_PLACE = ("falcon",)
-"""Models that write into a linear module's output, a view that torchao's own backward pass made (torch raises a RuntimeError)."""
 WHERE = "training.float8"
 
 
@@ -32,7 +30,7 @@ def check_float8(job: Job, spec: ModelSpec, gpu: Gpu) -> None:
             f"products in fp8 take multiples of {ALIGNMENT}: not {tokens} tokens in a pass; pad, or write rowwise_with_gw_hp",
             WHERE,
         )
-    if spec.model_type in IN_PLACE:
+    if spec.adds_in_place:  # to a view that torchao's own backward pass made: torch raises a RuntimeError
         raise InvalidJob(
             f"{spec.model_type} adds in place to what a linear module returned, which torchao's do not allow: leave it out", WHERE
         )

@@ -6,18 +6,13 @@ from estimator.errors import InvalidJob, NotModelled
 from estimator.job import Training
 from estimator.specs.spec import ModelSpec
 
-PACKED = frozenset({"llama", "mistral", "qwen2", "qwen3", "gpt2", "gpt_neox", "mixtral", "qwen3_moe"})
-"""Model types whose masks and positions of packed documents are modelled."""
-PADDED = PACKED | {"bloom", "codegen", "cohere", "falcon", "gemma"}
-"""Model types whose masks of padded batches are."""
-
 
 def batch_mask(training: Training, spec: ModelSpec) -> str:
     """The kind of mask that the batch has of its own. Raises `InvalidJob` and `NotModelled`."""
     asked, where = training.attention_mask, "training.attention_mask"
     if asked == "none":
         return asked
-    if training.head != "causal-lm" or spec.model_type not in (PACKED if asked == "packed" else PADDED):
+    if training.head != "causal-lm" or asked not in spec.can.batches:
         raise NotModelled(f"{asked} is not modelled for the {training.head} of {spec.model_type} yet; write none", where)
     if training.attention not in ("eager", "sdpa"):
         raise NotModelled(f"{training.attention} of sequences of several lengths is not modelled yet; write none", where)

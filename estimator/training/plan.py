@@ -52,7 +52,7 @@ from estimator.training.prefix import LayerPrefix, layer_prefixes, prefixed
 from estimator.training.pruning import Pruning, masks
 from estimator.training.pruning import check as check_pruned
 from estimator.training.recipes import Recipe, recipe
-from estimator.training.recomputation import BY_POSITION, checkpointing, offloading
+from estimator.training.recomputation import checkpointing, offloading
 from estimator.training.scaling import scaler
 from estimator.training.spreading import clipping_of, sharding_of, shards
 from estimator.training.step import Step, train
@@ -162,13 +162,12 @@ def trace_training(job: Job, spec: ModelSpec, topology: Topology, gpu: Gpu = AMP
 def _recomputed(job: Job, spec: ModelSpec, topology: Topology) -> Checkpointing:
     """How layers are recomputed. Raises `InvalidJob` and `NotModelled` for what does not go with the model or the strategy."""
     training = job.training
-    recomputed = replace(checkpointing(training, spec.depth, topology.strategy), by_position=spec.model_type in BY_POSITION)
+    recomputed = replace(checkpointing(training, spec.depth, topology.strategy), by_position=spec.by_position)
     if job.offload.activations != "none":
-        recomputed = offloading(recomputed, job, topology, spec.model_type)
-    if recomputed.reentrant and recomputed.recomputes and spec.model_type == "deberta-v2":
+        recomputed = offloading(recomputed, job, topology, spec)
+    if recomputed.reentrant and recomputed.recomputes and spec.differentiated_once:
         raise InvalidJob(
-            "torch stops: the embeddings of distances that DeBERTa's layers share would be differentiated once for each layer; "
-            "leave it out",
+            f"torch stops: what the layers of {spec.model_type} share would be differentiated once for each layer; leave it out",
             "training.reentrant_checkpointing",
         )
     if recomputed.segment and "checkpoints_of_segments" not in topology.strategy.models:

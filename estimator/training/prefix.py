@@ -27,8 +27,6 @@ from estimator.tape.tape import Slot, Storage, Tape
 from estimator.tape.tensor import Tensor, alias, empty
 from estimator.tape.views import cat, permute, reshape
 
-RETURNING = {"llama", "gpt_neox", "mixtral"}
-"""Model types whose output has the cache that they are called with also where `use_cache` is false."""
 WHERE = "training.adapter"
 
 
@@ -175,7 +173,7 @@ def prefixed(asked: PrefixTuning, model: Model, build: Builder, layers: list[Lay
         return build.parameter(name + end, shape, dtype, trainable=True)
 
     shape = tokens, spec.num_hidden_layers, spec.num_key_value_heads, spec.head_dim
-    returned = spec.model_type in RETURNING
+    returned = spec.can.returns_cache
     if not asked.projection:
         weight = parameter("embedding.weight", (tokens, whole))
         return Prefixed(model, build.words, lambda numbers: embedding(weight, numbers), layers, shape, returned)

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from estimator import dtypes
 from estimator.dtypes import BY_NAME, DType
 from estimator.errors import InvalidJob, NotModelled
+from estimator.families import having
 from estimator.families.build import Builder
 from estimator.families.heads import Batch, Model
 from estimator.families.held import Held
@@ -28,8 +29,6 @@ from estimator.training import prefix
 from estimator.training.methods import Method
 from estimator.training.targets import Targets
 
-MODELLED = {"llama", "mistral", "qwen2", "qwen3", "gpt2", "gpt_neox", "mixtral"}
-"""Model types whose forward pass takes embeddings in the place of token ids, as it is modelled here."""
 WHERE = "training.adapter"
 
 
@@ -51,8 +50,9 @@ def refuse(asked: PromptLearning, training: Training, spec: ModelSpec, strategy:
         raise NotModelled(f"{asked.type} is not modelled under {strategy} yet; fsdp2 and ddp are", WHERE)
     if training.head != "causal-lm":
         raise NotModelled(f"{asked.type} is modelled for the head causal-lm only yet", WHERE)
-    if spec.model_type not in MODELLED:
-        raise NotModelled(f"{asked.type} of {spec.model_type} is not modelled yet; of {', '.join(sorted(MODELLED))} it is", WHERE)
+    if not spec.can.prompts:
+        known = ", ".join(having(lambda kind: kind.can.prompts))
+        raise NotModelled(f"{asked.type} of {spec.model_type} is not modelled yet; of {known} it is", WHERE)
     if training.implementation != "transformers" or training.transformers_release != "5":
         raise NotModelled(f"{asked.type} is modelled with transformers 5 and its own modules only yet", WHERE)
     if isinstance(asked, PrefixTuning):

@@ -228,8 +228,6 @@ TRAINED = (
 """Formats beside which an adapter's training is modelled. GPTQ's Triton kernel has no three bits."""
 IN_FLOAT16 = ("awq-int4", "eetq-int8")
 """Formats that are trained beside in float16 alone (awq.py)."""
-OTHER_PRODUCTS = ("gpt2", "falcon", "mamba")
-"""Models with linear layers that are no torch.nn.Linear (Conv1D), or whose weights they multiply themselves."""
 INFERENCE = {
     "fp8-row": "FBGEMM's fp8 layers",
     "mxfp4": "MXFP4's experts",

@@ -11,6 +11,7 @@ from estimator.families.layers import FULL, Checkpointing
 from estimator.job import CheckpointForm, Job, Training
 from estimator.parallel.strategies import NONE, Strategy
 from estimator.parallel.topology import Topology
+from estimator.specs.spec import ModelSpec
 from estimator.tape.selective import TORCHTITAN_02
 
 FIELD = "training.activation_checkpointing"
@@ -19,11 +20,6 @@ WAYS = (FULL, "attention", "torchtitan", "products")
 gone, so that what a layer makes again meets the fewest others there."""
 SELECTIVE = "torchtitan"
 """The operations that `selective` stands for."""
-
-
-BY_POSITION = ("t5", "mt5", "deberta-v2")
-"""Models whose layers get more than hidden states by position, all of which an offloaded checkpoint takes to the host, and one
-with re-entrance saves."""
 
 
 def checkpointing(training: Training, layers: int, strategy: Strategy = NONE) -> Checkpointing:
@@ -72,7 +68,7 @@ def _by_torchtitan(asked: str | CheckpointForm, layers: int) -> Checkpointing:
     return Checkpointing(every=every, skips=every - 1, inside=True, early_stop=False)
 
 
-def offloading(recomputed: Checkpointing, job: Job, place: Topology, model_type: str) -> Checkpointing:
+def offloading(recomputed: Checkpointing, job: Job, place: Topology, spec: ModelSpec) -> Checkpointing:
     """The same with what is kept in the host's memory.
 
     That is the inputs of checkpoints (transformers' `activation_checkpointing_enable(offload=True)`), or without checkpointing
@@ -87,9 +83,10 @@ def offloading(recomputed: Checkpointing, job: Job, place: Topology, model_type:
             "{layers: m}",
             where,
         )
-    if recomputed.recomputes and model_type in BY_POSITION:
+    if recomputed.recomputes and spec.by_position:
         raise NotModelled(
-            f"offloading the inputs of {model_type}'s layers, of which several are given by position, is not modelled yet", where
+            f"offloading the inputs of {spec.model_type}'s layers, of which several are given by position, is not modelled yet",
+            where,
         )
     if "offloaded_activations" not in place.strategy.models:
         raise NotModelled(f"activations are not offloaded under {place.strategy} yet", where)

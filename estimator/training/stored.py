@@ -11,7 +11,7 @@ from estimator.specs.spec import ModelSpec
 from estimator.tape.gpu import Gpu
 from estimator.training.awq import in_float16
 from estimator.training.float8 import ADA
-from estimator.training.quantization import FIELD, IN_FLOAT16, OTHER_PRODUCTS, BitsAndBytes8Bit, Fp8, Hqq, Torchao, storage
+from estimator.training.quantization import FIELD, IN_FLOAT16, BitsAndBytes8Bit, Fp8, Hqq, Torchao, storage
 from estimator.training.recipes import Recipe
 
 
@@ -28,7 +28,7 @@ def quantization(training: Training, spec: ModelSpec, strategy: Strategy, gpu: G
         )
     if isinstance(found, Fp8) and any("expert" in field for field in type(spec).model_fields):
         raise NotModelled("experts in fp8 are not modelled in training yet", FIELD)
-    if isinstance(found, Torchao | Fp8) and spec.model_type in OTHER_PRODUCTS:
+    if isinstance(found, Torchao | Fp8) and spec.own_products:
         raise InvalidJob(
             f"{training.quantization} is for torch.nn.Linear, and {spec.model_type} multiplies otherwise; write nf4", FIELD
         )

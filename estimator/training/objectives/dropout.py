@@ -10,12 +10,6 @@ from estimator.specs.spec import ModelSpec
 
 EVERYWHERE = ("resid_pdrop", "embd_pdrop", "resid_dropout", "embed_dropout")
 """A spec's dropouts that are modules wherever there are any. What a model applies by a function stays."""
-OF = {
-    "gpt_neox": ("hidden_dropout",),
-    "stablelm": ("hidden_dropout",),
-    **dict.fromkeys(("gpt2", "gpt_neo", "gptj", "codegen", "bloom", "falcon"), ("attention_dropout",)),
-}
-"""Those that are modules in models of one type."""
 
 LEFT_ON = ("grpo", "distillation")
 """Objectives whose trainers leave dropout as the model and the adapter have it."""
@@ -25,7 +19,7 @@ def without_dropout(job: Job, spec: ModelSpec) -> tuple[Job, ModelSpec]:
     """The job and its model as an objective trains them; the same if it switches nothing off."""
     if job.training.objective is None or job.training.objective.type in LEFT_ON:
         return job, spec
-    switched = {*EVERYWHERE, *OF.get(spec.model_type, ())} & set(type(spec).model_fields)
+    switched = {*EVERYWHERE, *spec.module_dropouts} & set(type(spec).model_fields)
     spec = spec.model_copy(update=dict.fromkeys(switched, 0.0))
     if job.training.adapter:
         adapter = job.training.adapter.model_copy(update={"dropout": 0.0})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from estimator.errors import InvalidJob, NotModelled
-from estimator.families import heads
+from estimator.families import having, heads
 from estimator.job import Job, Lora
 from estimator.parallel.strategies import strategy_of
 from estimator.specs.huggingface import from_mapping
@@ -73,10 +73,6 @@ def refuse(job: Job, spec: ModelSpec) -> None:
         )
 
 
-PPO_FAMILIES = ("llama", "qwen2", "gpt_neox")
-"""Model types of which PPO is judged."""
-
-
 def _check_ppo(job: Job, spec: ModelSpec) -> None:
     """Raise for what TRL's loop does not do, and for what is not modelled of it."""
     training, asked = job.training, job.training.objective
@@ -84,12 +80,13 @@ def _check_ppo(job: Job, spec: ModelSpec) -> None:
     rows = training.micro_batch_size * training.gradient_accumulation_steps
     if not strategy_of(job).alone:
         raise NotModelled("ppo on several GPUs is not modelled yet; one is", WHERE)
-    if spec.model_type not in PPO_FAMILIES:
-        raise NotModelled(f"ppo of {spec.model_type} models is not modelled yet; {', '.join(PPO_FAMILIES)} are", WHERE)
+    if not spec.can.ppo:
+        known = ", ".join(having(lambda kind: kind.can.ppo))
+        raise NotModelled(f"ppo of {spec.model_type} models is not modelled yet; {known} are", WHERE)
     if isinstance(asked.reward, dict):
         reward = from_mapping(asked.reward, f"{WHERE}.reward")
         _check_other(reward, spec, training.attention, "reward", "trained model")
-        if reward.model_type not in PPO_FAMILIES:
+        if not reward.can.ppo:
             raise NotModelled(f"{reward.model_type} as a reward model is not modelled yet", f"{WHERE}.reward")
     if job.host.memory is not None:
         raise NotModelled("the host's memory under ppo is not modelled yet; leave it out", "host.memory")

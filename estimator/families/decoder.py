@@ -1,0 +1,108 @@
+"""The body of a decoder: embeddings, positions, masks, rotary tables, layers, a last norm, in this order.
+
+After the `...Model` classes of transformers' modeling files (5.23), with hooks where they differ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from estimator.dtypes import DType
+from estimator.families.build import Builder
+from estimator.families.decoder_layers import MakeNorm
+from estimator.families.layers import Layer
+from estimator.families.modules import rotary_table, token_positions
+from estimator.families.rotary import frequencies
+from estimator.families.windows import FULL, SLIDING, LayerType, causal_masks
+from estimator.specs.spec import DecoderSpec
+from estimator.tape.pointwise import dropout
+from estimator.tape.tape import Tape
+from estimator.tape.tensor import Tensor
+
+Table = tuple[Tensor, ...]
+"""What rotates queries and keys: cosines and sines, mostly."""
+Masks = Callable[[DecoderSpec, Tape, int, int, DType, str], dict[LayerType, Tensor | None]]
+"""(spec, tape, sequences, tokens, type, implementation of attention) -> the mask of each kind of layer."""
+Begin = Callable[[Tensor], tuple[Tensor, Tensor]]
+"""Embeddings -> what the first layer gets, and what forward holds beside it to its end."""
+
+
+def dropped(build: Builder, p: float) -> Begin:
+    """Dropout of the embeddings, which are held beside its result."""
+    p = p if build.training else 0.0
+    return lambda embeds: (dropout(embeds, p), embeds)
+
+
+class Rotary:
+    """The rotary embedding of the first `size` elements of each head.
+
+    `dtype`: of its tables, if it is not the hidden states'. `kinds`: of layers which each have frequencies of their own; without
+    them all layers share one table. `early`: whether it is made before the last norm, and lies before it.
+    """
+
+    def __init__(self, size: int, dtype: DType | None = None, kinds: Sequence[LayerType] = (), early: bool = False):
+        self.size, self.dtype, self.kinds, self.early = size, dtype, tuple(dict.fromkeys(kinds)), early
+
+    def buffers(self, build: Builder) -> list[Tensor]:
+        """Frequencies, which live with the model."""
+        return [t for _ in self.kinds or (FULL,) for t in frequencies(build, self.size)]
+
+    def tables(self, tape: Tape, tokens: int, dtype: DType) -> dict[LayerType, Table]:
+        """The tables of one pass, for each kind of layer."""
+        if self.kinds:
+            return {kind: self.table(tape, tokens, self.dtype or dtype) for kind in self.kinds}
+        return dict.fromkeys((FULL, SLIDING), self.table(tape, tokens, self.dtype or dtype))
+
+    def table(self, tape: Tape, tokens: int, dtype: DType) -> Table:
+        """Cosines and sines."""
+        return rotary_table(tape, tokens, self.size, dtype)
+
+
+class Decoder:
+    """Embeddings, a stack of layers, a norm.
+
+    `layer`: makes a layer of a kind; `kinds`: that of each, where they are several: those with a sliding window are `SLIDING`.
+    `norm`: makes the last norm, called `last`; without it the job's RMS norm. `embedding`: the name of the embeddings, which are
+    multiplied by `scale`, a tensor of one number. `embedded`: what is done to them at once; `begin`: what is done to them once
+    the masks are made.
+    """
+
+    def __init__(
+        self,
+        spec: DecoderSpec,
+        build: Builder,
+        layer: Callable[[Any], Layer],
+        kinds: Sequence[Any] | None = None,
+        *,
+        rotary: Rotary | None = None,
+        norm: MakeNorm | None = None,
+        last: str = "norm",
+        embedding: str = "embed_tokens",
+        scale: Tensor | None = None,
+        embedded: Callable[[Tensor], Tensor] = lambda embeds: embeds,
+        masks: Masks = causal_masks,
+        begin: Begin = lambda embeds: (embeds, embeds),
+    ):
+        self.spec, self.attention = spec, build.attention
+        self.rotary = rotary or Rotary(spec.head_dim)
+        self.embedded, self.masks, self.begin = embedded, masks, begin
+        self.embed_tokens = build.embedding(embedding, spec.vocab_size, spec.hidden_size, scale)
+        self.layers = build.layers(spec.num_hidden_layers if kinds is None else kinds, layer)
+        self.buffers = self.rotary.buffers(build) if self.rotary.early else []
+        self.norm = (norm or build.rms_norm)(last, spec.hidden_size)
+        self.buffers = self.buffers or self.rotary.buffers(build)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """Last hidden states, [batch, tokens, hidden]."""
+        tape = ids.tape
+        batch, tokens = ids.shape
+        embeds = self.embedded(self.embed_tokens(ids))
+        positions = token_positions(tape, tokens)
+        masks = self.masks(self.spec, tape, batch, tokens, embeds.dtype, self.attention)
+        hidden, embeds = self.begin(embeds)
+        tables = self.rotary.tables(tape, tokens, hidden.dtype)
+        for kind, layer in self.layers.by_kind():
+            sees: LayerType = SLIDING if kind == SLIDING else FULL
+            hidden = layer(hidden, *tables[sees], masks[sees], positions)
+        return self.norm(hidden)

@@ -1,0 +1,60 @@
+"""Feed-forward layers as most decoders have them.
+
+After the `...MLP` classes of transformers' modeling files (5.23).
+"""
+
+from __future__ import annotations
+
+from estimator.families.build import Builder
+from estimator.families.modules import ACTIVATIONS
+from estimator.specs.spec import DecoderSpec
+from estimator.tape.pointwise import dropout, mul
+from estimator.tape.tensor import Tensor
+from estimator.tape.views import split
+
+
+class GatedMLP:
+    """down(activation(gate(x)) * up(x)) (`LlamaMLP`). `width`: of its middle, where it is another than the model's."""
+
+    def __init__(self, spec: DecoderSpec, build: Builder, name: str = "mlp", width: int | None = None, bias: bool = False):
+        width = width or spec.intermediate_size
+        self.gate_proj = build.linear(name + ".gate_proj", spec.hidden_size, width, bias)
+        self.up_proj = build.linear(name + ".up_proj", spec.hidden_size, width, bias)
+        self.down_proj = build.linear(name + ".down_proj", width, spec.hidden_size, bias)
+        self.gated = build.gated(spec.hidden_act)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return self.down_proj(self.gated(x, self.gate_proj, self.up_proj))
+
+
+class FusedGatedMLP:
+    """The same with gate and up in one layer (`Phi3MLP`, `Glm4MLP`)."""
+
+    def __init__(self, spec: DecoderSpec, build: Builder):
+        self.gate_up_proj = build.linear("mlp.gate_up_proj", spec.hidden_size, 2 * spec.intermediate_size)
+        self.down_proj = build.linear("mlp.down_proj", spec.intermediate_size, spec.hidden_size)
+        self.act = ACTIVATIONS[spec.hidden_act]
+
+    def __call__(self, x: Tensor) -> Tensor:
+        up = self.gate_up_proj(x)
+        half = up.shape[-1] // 2
+        gate, up = split(up, (half, half), 2)
+        up = mul(up, self.act(gate))
+        return self.down_proj(up)
+
+
+class TwoLayerMLP:
+    """last(activation(first(x))), and then dropout (`PhiMLP`, `NemotronMLP`). `names`: of the two layers."""
+
+    def __init__(self, spec: DecoderSpec, build: Builder, names: tuple[str, str], bias: bool, drops: float = 0.0):
+        first, last = names
+        self.first = build.linear(f"mlp.{first}", spec.hidden_size, spec.intermediate_size, bias)
+        self.last = build.linear(f"mlp.{last}", spec.intermediate_size, spec.hidden_size, bias)
+        self.act = ACTIVATIONS[spec.hidden_act]
+        self.drops = drops if build.training else 0.0
+
+    def __call__(self, x: Tensor) -> Tensor:
+        out = self.first(x)
+        out = self.act(out)
+        out = self.last(out)
+        return dropout(out, self.drops)

@@ -1,0 +1,21 @@
+"""Norms, written out, that several families share beside transformers' usual one."""
+
+from __future__ import annotations
+
+from estimator import dtypes
+from estimator.families.build import Builder
+from estimator.tape.pointwise import add_scalar, mean_last, mul, pow_scalar, rsqrt, to
+from estimator.tape.tensor import Tensor
+
+
+class WideRMSNorm:
+    """Root-mean-square normalisation in float32, weighted before it is cast back (`Olmo2RMSNorm`, `GptOssRMSNorm`)."""
+
+    def __init__(self, build: Builder, name: str, size: int):
+        self.weight = build.parameter(name + ".weight", (size,))
+
+    def __call__(self, x: Tensor) -> Tensor:
+        out = to(x, dtypes.float32)
+        variance = mean_last(pow_scalar(out))
+        out = mul(out, rsqrt(add_scalar(variance)))
+        return to(mul(self.weight, out), x.dtype)

@@ -1,0 +1,32 @@
+"""What of a family is modelled beside its own training step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Batch = Literal["padding", "packed"]
+BATCHES: tuple[Batch, ...] = ("padding", "packed")
+"""Kinds of batches that have masks of their own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Abilities:
+    """What jobs may ask of models of one type. Each is judged by itself, so no type has one because another has it.
+
+    `batches`: kinds of batches whose masks and positions are known. `prompts`: embeddings may stand in the place of token ids.
+    `returns_cache`: its output has the cache that it is called with also where `use_cache` is false. `ppo`: TRL's PPO.
+    `bottleneck`: AdapterHub's bottleneck adapters, by where its norms stand. `tensor`: training on tensor-parallel ranks with
+    DTensor. `megatron`: as Megatron-Core builds it, by what its layers are there. `gguf`: the tensors of its GGUF files.
+    `graph`: llama.cpp's graph, by what is special in it.
+    """
+
+    batches: tuple[Batch, ...] = ()
+    prompts: bool = False
+    returns_cache: bool = False
+    ppo: bool = False
+    bottleneck: Literal["pre-norm", "post-norm"] | None = None
+    tensor: bool = False
+    megatron: Literal["dense", "mixture", "latent", "classic"] | None = None
+    gguf: bool = False
+    graph: Literal["plain", "biased", "gemma-3"] | None = None
