@@ -14,7 +14,7 @@ from tests.documents import ROOT
 from tests.jobs import cases, merged
 from tests.schemas import schema
 
-UNITS = {"": 1, "MiB": 2**20, "GiB": 2**30, "GB": 10**9}
+UNITS = {"": 1, "MiB": 2**20, "GiB": 2**30, "GB": 10**9, "%": 0.01, "ms": 1e-3}
 ROWS = [(table["page"], merged(table["base"], row.get("with", {})), row) for table in cases("figures") for row in table["figures"]]
 PAGES = sorted((ROOT / "docs").rglob("*.md"))
 SHOWN = [
@@ -41,9 +41,9 @@ def _place(answer: dict[str, Any], path: str) -> Any:
     return found
 
 
-def _is(found: int, says: str) -> bool:
+def _is(found: float, says: str) -> bool:
     """Whether a number, rounded as it is written, is what is written."""
-    written = re.fullmatch(r"([\d, ]*\d)(?:\.(\d+))? ?([MG]i?B)?", says)
+    written = re.fullmatch(r"([\d, ]*\d)(?:\.(\d+))? ?([MG]i?B|%|ms)?", says)
     assert written, says
     whole, decimals, unit = written[1], written[2] or "", written[3] or ("GiB" if written[2] else "")
     return f"{found / UNITS[unit]:.{len(decimals)}f}" == re.sub("[, ]", "", whole) + (f".{decimals}" if decimals else "")
