@@ -35,7 +35,13 @@ from estimator.version import SOFTWARE_VERSION
 
 ANSWER = documentation.answers(Answer)
 
-app = FastAPI(title="willitfit", version=SOFTWARE_VERSION, description=documentation.DESCRIPTION, redoc_url=None, swagger_ui_oauth2_redirect_url=None)
+app = FastAPI(
+    title="willitfit",
+    version=SOFTWARE_VERSION,
+    description=documentation.DESCRIPTION,
+    redoc_url=None,
+    swagger_ui_oauth2_redirect_url=None,
+)
 app.add_middleware(BodyLimit)
 app.mount("/static", StaticFiles(directory=Path(__file__).parent / "static"), name="static")
 problems.install(app)

@@ -24,7 +24,12 @@ from tests.documents import ROOT
 from tests.shell import BLOCK, Command, request, shown_commands
 
 client = TestClient(app, raise_server_exceptions=False)
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md")), ROOT / "tests" / "benchmarks" / "README.md"]
+PAGES = [
+    ROOT / "README.md",
+    ROOT / "CONTRIBUTING.md",
+    *sorted((ROOT / "docs").rglob("*.md")),
+    ROOT / "tests" / "benchmarks" / "README.md",
+]
 SHOWN = [command for page in PAGES for command in shown_commands(page)]
 NOT_RUN = {
     "python3 -m venv": "makes an environment; the gate runs it",
@@ -80,7 +85,9 @@ def _exit_code(words: list[str]) -> int:
 
 def test_commands_are_found_and_each_is_of_a_known_kind() -> None:
     assert len(SHOWN) > 40
-    unknown = [str(c) for c in SHOWN if _runs_here(c) and c.words[0] not in ("willitfit", "curl", ".venv/bin/pytest", ".venv/bin/python")]
+    unknown = [
+        str(c) for c in SHOWN if _runs_here(c) and c.words[0] not in ("willitfit", "curl", ".venv/bin/pytest", ".venv/bin/python")
+    ]
     assert not unknown
     for start in NOT_RUN:
         assert start == "willitfit prices refresh" or any(" ".join(c.words).startswith(start) for c in SHOWN), start
