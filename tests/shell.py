@@ -40,7 +40,8 @@ def _simple(line: str, shown: str, place: str) -> Iterator[Command]:
     """The simple commands of a line, in order. Of pipes those from `echo` and `head -c N /dev/zero` are known."""
     lexer = shlex.shlex(line, posix=True, punctuation_chars=";&|>")
     lexer.whitespace_split = True
-    words, stdin, to = [], "", ""
+    words: list[str] = []
+    stdin, to = "", ""
     for word in [*lexer, ";"]:
         if word == "|":
             assert words[0] in ("echo", "head"), f"{place}: who writes into the pipe? {line}"

@@ -189,12 +189,13 @@ def test_budgets(limits: dict[str, str]) -> None:
 @pytest.mark.parametrize("program", WRITE)
 def test_what_other_programs_configurations_say(program: str) -> None:
     job: dict[str, Any] = {"model": "llama-3-8b", "hardware": {"gpu": "h100", "gpus": 8}}
-    job |= {
+    own: dict[str, dict[str, Any]] = {
         "deepspeed": {"parallelism": {"strategy": "zero3"}},
         "accelerate": {"parallelism": {"strategy": "fsdp2"}},
         "torchtitan": {"parallelism": {"strategy": "fsdp2"}, "training": {"implementation": "torchtitan"}},
         "megatron": {"parallelism": {"tensor": 8}, "training": {"implementation": "megatron"}},
-    }[program]
+    }
+    job |= own[program]
     text = client.post("/v1/export", params={"to": program}, json=job)
     assert text.status_code == 200, text.text
     answer = client.post("/v1/import", params={"from": program}, content=text.text)
