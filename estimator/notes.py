@@ -344,6 +344,7 @@ def not_modelled(job: Job, time: Time | None) -> list[str]:
         return left
     return [
         *left,
-        "CUDA graphs, and sampling beyond one set of logits; the room for the cache as vLLM's profile run finds it, with "
-        "max_num_seqs, max_num_batched_tokens and graphs: its range covers what was logged of them",
+        "CUDA graphs",
+        "sampling beyond one set of logits",
+        "the room for the cache as vLLM's profile run finds it: its range covers what was logged of runs",
     ]
