@@ -105,7 +105,7 @@ def _timed(size: int, direction: str, launch: float, fit: Fit, held: bool = Fals
 def published_errors(launch: float, fit: Fit) -> dict[str, list[Any]]:
     """Of each table of published speeds: what the line through a series says of each row, what was found, and whether it is held
     out. `launch`: microseconds, of the card whose attention was timed beside training."""
-    series = []
+    series: list[Any] = []
     for name, rows in speeds_series().items():
         part, card, kernel, size, mask = name.split()
         share, half = _fitted(part, card, kernel, int(size), mask, fit)
