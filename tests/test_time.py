@@ -45,8 +45,8 @@ def test_fine_tuning_on_a100() -> None:
     errors = [abs(one.error) for one in speeds("a100")]
     assert len(errors) == 141
     assert median(errors) < 0.03
-    # two are worse than the rest: a small mixture of casts on two GPUs, and SantaCoder's GELU in nine kernels, 35.4 % too slow; it was
-    # 33.8 % while what is between kernels, 0.059 then and 0.072 now, was fitted to the rows below that are held out
+    # two are worse than the rest: a small mixture of casts on two GPUs, and SantaCoder's GELU in nine kernels, 35.4 % too slow;
+    # it was 33.8 % while what is between kernels, 0.059 then and 0.072 now, was fitted to steps below that are held out
     assert sorted(errors)[-3] < 0.26
     assert max(errors) < 0.355
 
@@ -63,7 +63,7 @@ def test_megatron_on_b200() -> None:
 
 
 def test_megatron_runs_that_nothing_was_made_with() -> None:
-    """The rest of the same table, which is held out: other models, other ways to spread them, sequences of up to 131,072 tokens."""
+    """The rest of the same table, held out: other models, other ways to spread them, sequences of up to 131,072 tokens."""
     found = list(megatron_speeds(more=True))
     assert len(found) == 24
     assert all(held_out("b200_steps", one.name) for one in found)
