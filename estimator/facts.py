@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import date
 from functools import cache
 from pathlib import Path
+from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
@@ -25,10 +26,29 @@ class Fact(BaseModel):
     note: str = ""
 
 
+class Rows(BaseModel):
+    """Rows of a table that a number was fitted to, and how.
+
+    `table`: its name in tests/held_out.py. `rows`: their names, or patterns with `*`, which stand for the rows that match and are
+    not held out. By eye: the rows were looked at, held out or not, and no equation says how the number follows from them.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    table: str
+    rows: tuple[str, ...]
+    how: Literal["median", "middle", "reading", "least squares", "by eye"]
+
+
+FittedTo = Literal["nothing"] | tuple[Rows, ...]
+"""What a number was fitted to. Nothing: a source says it so, or it is an assumption, as `source` has it."""
+
+
 class MeasuredFact(Fact):
-    """A measured constant, with the range in which measurements lie."""
+    """A measured constant, with the range in which measurements lie, and the measurements that it was fitted to."""
 
     range: tuple[float, float] | None = None
+    fitted_to: FittedTo
 
     @property
     def low(self) -> float:

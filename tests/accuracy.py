@@ -8,10 +8,13 @@ from functools import cache
 from statistics import median
 
 from estimator import Answer, estimate
+from estimator.runtime import overheads
 from estimator.units import MIB
+from tests.held_out import held_out, nvidia_cards
 from tests.jobs import CASES, cases, counts, job_of
 from tests.measured import CUBLAS_WORKSPACES, a100_runs, as_measured, fsdp1_runs, megatron_runs, stages
 from tests.records import records
+from tests.splits import split, split_table
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +95,33 @@ def verdicts() -> Iterator[list[str]]:
         yield [str(run["name"]), was, said, f"{answer.memory.total_bytes / MIB:,.0f}", right]
 
 
+def capacities() -> dict[str, float]:
+    """What a process can allocate of a card by the line through some cards of which both totals were read, over what it can, less
+    one."""
+    known = overheads.facts()
+    errors = {}
+    for card in nvidia_cards():
+        kept = known["driver"].value + known["driver_share"].value * card.framebuffer.value
+        errors[card.name] = (card.framebuffer.value - kept) / card.memory.value - 1
+    return errors
+
+
+def held_out_part(peaks: list[Row], smi: list[Row], spread: list[Row]) -> str:
+    """Of each table of measured memory the rows that a number was fitted to, and those that none was."""
+    used = [row.case for row in smi if not held_out("fine_tuning_a100", row.case)]
+    cards = capacities()
+    rows = [
+        ("A100, peak allocated", split({row.case: row.error for row in peaks})),
+        ("B200, Megatron-Core, each stage's peak allocated", split({f"{row.case} {row.what}": row.error for row in spread})),
+        ("A100, what nvidia-smi showed", split({row.case: row.error for row in smi}, used)),
+        (
+            "cards, what a process can allocate of one not in the catalogue",
+            split(cards, [c for c in cards if not held_out("cards", c)]),
+        ),
+    ]
+    return split_table(rows, 3)
+
+
 def summary(rows: list[Row]) -> list[str]:
     """Group, cases, equal ones, median and worst error."""
     errors = [abs(row.error) for row in rows]
@@ -126,6 +156,7 @@ def page() -> dict[str, str]:
     said, spread = list(verdicts()), list(megatron())
     wrong = [line for line in said if line[-1] == "wrong"]
     return {
+        "held-out": held_out_part(peaks, smi, spread),
         "fake": by_group(fake) + "\n" + details(fake, "counted"),
         "real": by_group(real) + "\n" + details(real, "counted"),
         "allocated": by_group(peaks) + "\n" + details(peaks, "measured"),

@@ -19,7 +19,7 @@ from estimator.cli import COMMANDS, main
 from estimator.report import answer_text, headline_text
 from estimator.report_hardware import unverified_text
 from estimator.schemas import DIALECT, schemas
-from tests import accuracy, accuracy_plot, efficiency_page, serving_speeds, techniques
+from tests import accuracy, accuracy_plot, constants, efficiency_page, serving_speeds, techniques
 from tests.jobs import TODAY, cases
 
 ROOT = Path(__file__).parent.parent
@@ -40,6 +40,7 @@ def documents() -> Iterator[tuple[Path, str]]:
     yield _with_parts("techniques", techniques.page())
     yield _with_parts("efficiency", efficiency_page.page())
     yield _with_parts("serving_time", serving_speeds.page())
+    yield _with_parts("fits", constants.page())
     yield ROOT / "docs" / "accuracy.svg", accuracy_plot.plot()
     for case in cases("golden"):
         answer = estimate(case["job"], today=TODAY)

@@ -9,15 +9,19 @@ import yaml
 from estimator import catalogue
 from estimator.facts import MeasuredFact
 from estimator.timing.measured import FOLDER, Curves, Spread, borrowed, load, shared
+from tests.splits import Figures, split_table
 
 TERMS = Path(__file__).parent / "data" / "efficiency_terms.yaml"
 """Held-out errors of the equation with fewer terms, written by tests/fit_efficiency.py."""
+FITS = Path(__file__).parent / "data" / "efficiency_fits.yaml"
+"""Errors of rows that curves were fitted to, and of rows held out, by card and table, written by tests/fit_efficiency.py."""
 
 
 def page() -> dict[str, str]:
     """Every made part of the page."""
     cards = [load(name) for name in catalogue.names(FOLDER)]
     return {
+        "held-out": _held_out(),
         "products": _products(cards),
         "terms": _terms(),
         "attention": _attention(cards),
@@ -35,6 +39,16 @@ def _table(header: list[str], rows: list[list[object]]) -> str:
 
 def _error(spread: Spread) -> str:
     return f"{spread.median:.1%}, {spread.p90:.0%}"
+
+
+def _held_out() -> str:
+    fits: dict[str, dict[str, dict[str, dict[str, float]]]] = yaml.safe_load(FITS.read_text(encoding="utf-8"))
+    rows = []
+    for card, tables in fits.items():
+        for table, sides in tables.items():
+            used, held = (Figures(int(of["rows"]), of["median"], of["p90"], of["worst"]) for of in sides.values())
+            rows.append((f"{card}, {table.replace('_', ' ')}", (used, held)))
+    return split_table(rows)
 
 
 def _products(cards: list[Curves]) -> str:

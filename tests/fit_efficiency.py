@@ -4,6 +4,9 @@ Run by hand:  python -m tests.fit_efficiency WHEEL
 
 WHEEL is aiconfigurator-core 0.12.0 as PyPI has it (Apache-2.0, 82 MB: `pip download --no-deps aiconfigurator-core==0.12.0`), or
 where it was unpacked. Needs pandas, pyarrow and scipy, which nothing else here does. The tables themselves are not shipped.
+
+A third of each table's rows is held out of every fit, by the hash of its name (tests/held_out.py): rows of one shape are on the
+same side whichever framework timed them. Spreads, and the ranges of attention, are those of the rows held out.
 """
 
 from __future__ import annotations
@@ -22,8 +25,10 @@ from scipy.optimize import least_squares
 
 from estimator.timing.measured import FOLDER
 from tests import fit_plots
-from tests.efficiency_page import TERMS
-from tests.fit_published import DIAGONAL, head, published_attention
+from tests.efficiency_page import FITS, TERMS
+from tests.fit_published import DIAGONAL, head, published_attention, published_errors
+from tests.fit_steps import sustained_beside_training
+from tests.held_out import by_hash, of_series
 
 DATA = "aiconfigurator_core/systems/data"
 AS_OF = date(2026, 11, 22)
@@ -61,15 +66,8 @@ SUSTAINED_MAMF = {
     "gb200": 0.729,
 }
 """Largest share of peak that any product held (stas00/ml-engineering, mamf-finder, bfloat16, table of 2026-08-22)."""
-IN_TRAINING: dict[str, tuple[float, float, str]] = {
-    "b200": (
-        0.485,
-        0.45,
-        "MooreThreads/SimuMax (Apache-2.0), configs/system/b200_bf16_ceperm.json: median of 514 products measured on eight B200 "
-        "beside Megatron-LM",
-    ),
-}
-"""Shares that products held beside real training, the lowest of them, and where they were read: benchmarks are shorter."""
+BESIDE_TRAINING = "b200"
+"""The card whose products were timed beside real training, where they hold less than in benchmarks, which are shorter."""
 COLLECTIVES_IN_TRAINING: dict[str, Any] = yaml.safe_load((Path(__file__).parent / "data" / "collectives.yaml").read_text("utf-8"))
 """A second measurement of collectives, by card."""
 LARGE = 2.0 ** np.arange(24, 31)
@@ -119,6 +117,29 @@ def newest(frame: pd.DataFrame) -> pd.DataFrame:
     return frame[frame.table.isin(latest.values())]
 
 
+def held_out(rows: pd.DataFrame, *columns: str) -> np.ndarray:
+    """Which rows are held out, by the names that these columns give them."""
+    of_row = rows.groupby(list(columns)).ngroup().to_numpy()
+    shapes = np.zeros((of_row.max() + 1, len(columns)), int)
+    shapes[of_row] = rows[list(columns)].to_numpy(int)
+    return np.array([by_hash(" ".join(map(str, shape))) for shape in shapes])[of_row]
+
+
+def rows_of(table: str, how: str) -> dict[str, Any]:
+    """All rows of a table but those held out, as a number's `fitted_to` says it."""
+    return {"table": table, "rows": ["*"], "how": how}
+
+
+def errors(rows: pd.DataFrame, held: np.ndarray) -> dict[str, dict[str, Any]]:
+    """How far off rows are that a curve was fitted to, and rows held out."""
+    found = {}
+    for side, some in (("used", rows[~held]), ("held_out", rows[held])):
+        error = (some.predicted / some.found - 1).abs()
+        figures = {"median": error.median(), "p90": error.quantile(0.9), "worst": error.max()}
+        found[side] = {"rows": len(some), **{name: round(float(value), 4) for name, value in figures.items()}}
+    return found
+
+
 def spread(predicted: np.ndarray, found: np.ndarray) -> dict[str, Any]:
     """Rows, median and ninetieth percentile of the relative error, and the middle four fifths of found over predicted."""
     error, ratio = np.abs(predicted / found - 1), found / predicted
@@ -151,10 +172,10 @@ def fastest(rows: pd.DataFrame, shape: list[str]) -> pd.DataFrame:
 
 
 def fit_matmul(name: str, card: dict[str, Any], rows: pd.DataFrame, dtype: str) -> tuple[dict[str, Any], pd.DataFrame]:
-    """The parameters of one dtype, and the held-out rows with what they predict.
+    """The parameters of one dtype, and all rows but those of the cache with what they predict.
 
     Rows of all frameworks count alike. A product that is bound by memory and whose operands stay in the cache from one repetition
-    of the benchmark to the next is left out: no step finds its weights there. Three shapes in ten are held out, by a hash.
+    of the benchmark to the next is left out: no step finds its weights there.
     """
     peak = card["peak"] * (FP4.get(name, 4) if dtype == "nvfp4" else RATES[dtype])
     rows = rows[(rows.latency > 0) & (rows.n >= 64) & (rows.k >= 64)]
@@ -164,9 +185,9 @@ def fit_matmul(name: str, card: dict[str, Any], rows: pd.DataFrame, dtype: str) 
     megabytes = (size * (m * k + n * k) + 2 * m * n) / 1e6
     bound = megabytes / card["memory"] * 1e3 > 0.7 * 2 * m * n * k / peak / 1e6
     cached = bound & (megabytes > 1) & (megabytes < 1.5 * card["cache"])
-    held = (rows.m * 7919 + rows.n * 104729 + rows.k * 1299709).to_numpy() % 10 >= 7
+    held = held_out(rows, "m", "n", "k")
     quantized = dtype != "bfloat16"
-    teach, judge = ~held & ~cached, held & ~cached
+    teach = ~held & ~cached
     weight = np.where(training_like(rows)[teach], 2.0, 1.0)
 
     def solve(names: tuple[str, ...]) -> np.ndarray:
@@ -189,16 +210,17 @@ def fit_matmul(name: str, card: dict[str, Any], rows: pd.DataFrame, dtype: str) 
     rows = rows.assign(found=found, predicted=predicted, ideal=2 * m * n * k / peak / 1e6)
     for terms in () if quantized else (4, 5, 6):
         rows[f"terms {terms}"] = matmul_model(solve(PARAMETERS[:terms]), card, dtype, peak, m, n, k)
-    check = rows[judge]
+    rows = rows.assign(held=held)
+    check = rows[held & ~cached]
     training = check[training_like(check)]
-    long = rows[(rows.ideal > 2000) & (rows.m >= 1024) & (rows.n >= 1024) & (rows.k >= 1024)]
+    long = rows[~held & (rows.ideal > 2000) & (rows.m >= 1024) & (rows.n >= 1024) & (rows.k >= 1024)]
     passes = long.m * long.k * x[-1] / (0.85 * card["memory"] * 1e3)
     by_table = (long.ideal / (long.found - passes)).groupby(long.table).median()
     high_share = float(by_table.max())
     mamf = SUSTAINED_MAMF.get(name) if dtype == "bfloat16" else None
-    sustained, low_share, where = IN_TRAINING.get(name, (0.0, 0.0, "")) if dtype == "bfloat16" else (0.0, 0.0, "")
-    sustained, low_share = sustained or float(by_table.mean()), low_share or float(by_table.min())
-    where += "; shorter benchmarks reach more: " * bool(where)
+    sustained, low_share, where, whose = float(by_table.mean()), float(by_table.min()), "", rows_of("products", "median")
+    if name == BESIDE_TRAINING and dtype == "bfloat16":
+        sustained, low_share, where, whose = sustained_beside_training()
     fitted = {p: round(float(v), 4) for p, v in zip(PARAMETERS, x, strict=True)}
     fitted["wave_share"] = fitted["wave_share"] if fitted["wave_share"] >= 0.02 else 0.0
     return {
@@ -210,12 +232,14 @@ def fit_matmul(name: str, card: dict[str, Any], rows: pd.DataFrame, dtype: str) 
             "source": f"{where}{WHEEL}: products of more than 2 ms at peak, mean over frameworks of the median"
             + (f"; mamf-finder's best product {mamf} (stas00/ml-engineering)" if mamf else ""),
             "as_of": AS_OF,
+            "fitted_to": [whose],
         },
         "spread": spread(check.predicted.to_numpy(), check.found.to_numpy()),
         "training_spread": spread(training.predicted.to_numpy(), training.found.to_numpy()),
         "source": f"{WHEEL}, {DATA}/{card['data']}/gemm: {', '.join(sorted(rows.table.unique()))}",
         "as_of": AS_OF,
-    }, check
+        "fitted_to": [rows_of("products", "least squares")],
+    }, rows[~cached]
 
 
 def training_like(rows: pd.DataFrame) -> pd.Series:
@@ -284,7 +308,9 @@ def fit_attention(name: str, card: dict[str, Any], where: Path) -> tuple[dict[st
             fit, check = _fit_kernel(some, card, card["peak"] * RATES[dtype])
             if fit:
                 source = f"{WHEEL}, {DATA}/{card['data']}: {', '.join(sorted(some.kernel_source.unique()))}"
-                found.setdefault(kernel, {}).setdefault(dtype, {})["forward"] = {**fit, "source": source, "as_of": AS_OF}
+                fitted_to = [rows_of("attention", "least squares")]
+                entry = {**fit, "source": source, "as_of": AS_OF, "fitted_to": fitted_to}
+                found.setdefault(kernel, {}).setdefault(dtype, {})["forward"] = entry
                 judged.append(check.assign(kernel=kernel, dtype=dtype))
     published_attention(name, found, card, AS_OF, fit_half)
     return found, pd.concat(judged, ignore_index=True)
@@ -292,19 +318,20 @@ def fit_attention(name: str, card: dict[str, Any], where: Path) -> tuple[dict[st
 
 def _fit_kernel(rows: pd.DataFrame, card: dict[str, Any], peak: float) -> tuple[dict[str, Any], pd.DataFrame]:
     """One kernel: launch from its smallest calls, share and half-lengths by head size from calls that fill the card, of each
-    shape the fastest framework's; the range is that of all."""
+    shape the fastest framework's; the range is that of all held out."""
     if rows.empty:
         return {}, rows
-    launch = float(rows.latency.quantile(0.02)) * 1e3
+    shape = ["causal", "batch_size", "isl", "num_heads", "num_key_value_heads", "head_dim"]
+    rows = rows.assign(held=held_out(rows, *shape))
+    launch = float(rows[~rows.held].latency.quantile(0.02)) * 1e3
     full = rows[(rows.batch_size * rows.num_heads * rows.isl / 128 >= 8 * card["multiprocessors"]) & (rows.isl >= 256)]
     full = full.assign(share=full.flops / peak / 1e6 / np.maximum(full.latency * 1e3 - launch, 0.2 * full.latency * 1e3))
     heads: list[dict[str, Any]] = []
     kept = []
-    shape = ["causal", "batch_size", "isl", "num_heads", "num_key_value_heads", "head_dim"]
     full = full.assign(fastest=full.groupby(shape).latency.transform("min") == full.latency)
     for size, group in full.groupby("head_dim"):
         fits = {}
-        quick = group[group.fastest]
+        quick = group[group.fastest & ~group.held]
         for mask, some in (("causal", quick[quick.causal]), ("full", quick[~quick.causal])):
             if len(some) >= 20 and size not in (72, 80, 512):
                 fits[mask] = fit_half(some.isl.to_numpy(float), some.share.to_numpy(float))
@@ -319,7 +346,8 @@ def _fit_kernel(rows: pd.DataFrame, card: dict[str, Any], peak: float) -> tuple[
     if not heads:
         return {}, rows
     check = pd.concat(kept)
-    low, high = spread(check.predicted.to_numpy(), check.found.to_numpy())["factor"]
+    judge = check[check.held]
+    low, high = spread(judge.predicted.to_numpy(), judge.found.to_numpy())["factor"]
     return {"launch_us": round(launch, 2), "heads": heads, "range": [low, high]}, check
 
 
@@ -328,39 +356,38 @@ def fit_memory(card: dict[str, Any], where: Path) -> tuple[dict[str, Any], pd.Da
     rows = newest(tables(where, f"{card['data']}/quantize/*/*/scale_matrix_perf.parquet"))
     rows = rows[rows.table.str.startswith(("vllm", "trtllm"))]
     rows = rows.assign(moved=3.0 * rows.m * rows.k, found=rows.latency * 1e3)
+    rows = rows.assign(held=held_out(rows, "m", "k"))
     small, large = rows[rows.moved < 1e5], rows[rows.moved > 1.5e6 * card["cache"] * 1.5]
-    launch = float(small.found.median())
-    share = large.moved / 1e3 / card["memory"] / (large.found - launch)
+    launch = float(small[~small.held].found.median())
+    used = large[~large.held]
+    share = used.moved / 1e3 / card["memory"] / (used.found - launch)
     fit: dict[str, Any] = {"launch_us": round(launch, 2), "share": round(float(share.median()), 3)}
     fit["range"] = [round(float(share.quantile(q)), 3) for q in (0.1, 0.9)]
     rows = large.assign(predicted=launch + large.moved / 1e3 / card["memory"] / fit["share"])
     source = f"{WHEEL}, {DATA}/{card['data']}/quantize: casts from bf16 to fp8 by vLLM and TensorRT-LLM, beyond the cache"
-    return {**fit, "source": source, "as_of": AS_OF}, rows
+    return {**fit, "source": source, "as_of": AS_OF, "fitted_to": [rows_of("casts", "median")]}, rows
 
 
-def fit_decode(card: dict[str, Any], where: Path) -> dict[str, Any]:
+def fit_decode(card: dict[str, Any], where: Path) -> tuple[dict[str, Any], pd.DataFrame]:
     """Attention of one new token: bytes of keys and values that it reads."""
     rows = newest(tables(where, f"{card['data']}/attention/*/*/generation_attention_perf.parquet"))
     rows = rows[(rows.latency > 0) & (rows.kv_cache_dtype == "bfloat16") & (rows.head_dim == 128)]
     rows = rows[rows.window_size.fillna(0) == 0] if "window_size" in rows else rows
     moved = 4.0 * rows.batch_size * (rows.step + rows.isl) * rows.num_key_value_heads * rows.head_dim
     rows = rows.assign(moved=moved, found=rows.latency * 1e3)
-    launch = float(rows[rows.moved < 1e6].found.median())
+    shape = ["batch_size", "step", "num_heads", "num_key_value_heads"]
+    rows = rows.assign(held=held_out(rows, *shape))
+    launch = float(rows[(rows.moved < 1e6) & ~rows.held].found.median())
     large = rows[rows.moved > 3e6 * card["cache"]]
-    best = (large.moved / 1e3 / card["memory"] / np.maximum(large.found - launch, 1)).groupby(
-        [large.batch_size, large.step, large.num_heads, large.num_key_value_heads]
-    )
-    share = best.max()
-    share = share[share < 1]
+    large = large.assign(share=large.moved / 1e3 / card["memory"] / np.maximum(large.found - launch, 1))
+    best = large.loc[large.groupby(shape).share.idxmax()]
+    best = best[best.share < 1]
+    share = best[~best.held].share
     source = f"{WHEEL}, {DATA}/{card['data']}/attention: the fastest kernel of each shape, head size 128, caches beyond the cache"
     ends = [round(float(share.quantile(q)), 3) for q in (0.1, 0.9)]
-    return {
-        "launch_us": round(launch, 2),
-        "share": round(float(share.median()), 3),
-        "range": ends,
-        "source": source,
-        "as_of": AS_OF,
-    }
+    fit: dict[str, Any] = {"launch_us": round(launch, 2), "share": round(float(share.median()), 3), "range": ends}
+    judged = best.assign(predicted=launch + best.moved / 1e3 / card["memory"] / fit["share"])
+    return {**fit, "source": source, "as_of": AS_OF, "fitted_to": [rows_of("decoding", "median")]}, judged
 
 
 def fit_collectives(name: str, card: dict[str, Any], where: Path) -> tuple[dict[str, Any], pd.DataFrame]:
@@ -377,7 +404,7 @@ def fit_collectives(name: str, card: dict[str, Any], where: Path) -> tuple[dict[
             some = rows[(rows.op_name == operation) & (rows.num_gpus == count)]
             if some.empty:
                 continue
-            some = some[some.table == max(some.table, key=version)]
+            some = some[some.table == max(some.table, key=version)].sort_values("message_size")
             used |= set(some.table)
             payload, time = some.message_size.to_numpy(float) * 2, some.latency.to_numpy(float) * 1e3
             times = 2 if kind == "all_reduce" else 1
@@ -392,21 +419,26 @@ def fit_collectives(name: str, card: dict[str, Any], where: Path) -> tuple[dict[
                 a, b, g = np.exp(x)
                 return np.asarray(a + factor * payload / (b * card["link"] * 1e3) + g * np.sqrt(payload / 2**20))
 
-            def misses(x: np.ndarray, time: np.ndarray = time) -> np.ndarray:
-                return np.asarray(np.log(model(x) / time))
+            names = [f"{operation} {count} {elements:.0f}" for elements in payload / 2]
+            ends = len(names) - len(LARGE) * bool(second)
+            held = np.array([name in of_series(part) for part in (names[:ends], names[ends:]) for name in part])
+
+            def misses(x: np.ndarray, time: np.ndarray = time, used: np.ndarray = ~held) -> np.ndarray:
+                return np.asarray(np.log(model(x) / time)[used])
 
             solved = least_squares(misses, np.log([time.min(), 0.7, 5.0]), loss="soft_l1", f_scale=0.1)
             ranks[count] = [round(float(value), 3) for value in np.exp(solved.x)]
-            kept.append(some.assign(kind=kind, payload=payload, found=time, predicted=model(solved.x)))
+            kept.append(some.assign(kind=kind, payload=payload, found=time, predicted=model(solved.x), held=held))
         check = pd.concat(kept)
         judged.append(check)
         source = f"{WHEEL}, {DATA}/{card['data']}/comm: {', '.join(sorted(used))}, half precision, in one node"
         source += f"; {second['source']}, for half of the weight from 16 MiB on" if second else ""
         found[kind] = {
             "ranks": ranks,
-            "spread": spread(check.predicted.to_numpy(), check.found.to_numpy()),
+            "spread": spread(*(check[check.held][column].to_numpy() for column in ("predicted", "found"))),
             "source": source,
             "as_of": AS_OF,
+            "fitted_to": [rows_of("collectives", "least squares")],
         }
     return found, pd.concat(judged, ignore_index=True)
 
@@ -424,9 +456,9 @@ def fit(name: str, where: Path) -> tuple[dict[str, Any], dict[str, pd.DataFrame]
         if len(some):
             matmul[dtype], judged[f"matmul {dtype}"] = fit_matmul(name, card, some, dtype)
     attention, judged["attention"] = fit_attention(name, card, where)
-    decode = fit_decode(card, where)
+    decode, judged["decoding"] = fit_decode(card, where)
     if (where / card["data"] / "quantize").is_dir():
-        memory, judged["memory"] = fit_memory(card, where)
+        memory, judged["casts"] = fit_memory(card, where)
     else:
         share, source = ELEMENTWISE.get(name, (decode["share"], f"{WHEEL}: that of reading keys and values"))
         memory = {
@@ -435,6 +467,7 @@ def fit(name: str, where: Path) -> tuple[dict[str, Any], dict[str, pd.DataFrame]
             "range": [0.7, 0.92],
             "source": f"{source}; launch of an H100",
             "as_of": AS_OF,
+            "fitted_to": "nothing" if name in ELEMENTWISE else [rows_of("decoding", "median")],
         }
     collectives, judged["collectives"] = fit_collectives(name, card, where)
     parts = {"memory": memory, "decode": decode, "collectives": collectives}
@@ -449,6 +482,30 @@ class Plain(yaml.SafeDumper):
         return True
 
 
+class Inline(dict[str, Any]):
+    """What is written on one line."""
+
+
+Plain.add_representer(Inline, lambda dumper, data: dumper.represent_mapping("tag:yaml.org,2002:map", data, flow_style=True))
+
+
+def written(found: dict[str, Any]) -> str:
+    """A card's file."""
+    title = f"# What was measured on a {found['name']}: written by tests/fit_efficiency.py, read by estimator.timing.measured.\n"
+    text = yaml.dump(_inlined(found), Dumper=Plain, sort_keys=False, width=140, default_flow_style=None, allow_unicode=True)
+    return f"{title}{text}"
+
+
+def _inlined(value: Any) -> Any:
+    """With rows that numbers were fitted to on one line each."""
+    if isinstance(value, list):
+        return [_inlined(one) for one in value]
+    if isinstance(value, dict):
+        kept = {key: _inlined(one) for key, one in value.items()}
+        return Inline(kept) if "table" in kept else kept
+    return value
+
+
 def main(where: Path) -> None:
     """Fit every card and write everything."""
     if where.suffix == ".whl":
@@ -460,10 +517,14 @@ def main(where: Path) -> None:
     found, judged = {}, {}
     for name in CARDS:
         found[name], judged[name] = fit(name, where / DATA)
-        text = yaml.dump(found[name], Dumper=Plain, sort_keys=False, width=140, default_flow_style=None, allow_unicode=True)
-        title = f"# What was measured on a {name}: written by tests/fit_efficiency.py, read by estimator.timing.measured.\n"
-        (FOLDER / f"{name}.yaml").write_text(title + text, encoding="utf-8")
+        (FOLDER / f"{name}.yaml").write_text(written(found[name]), encoding="utf-8")
         print(name, {d: (v["training_spread"]["median"], v["training_spread"]["p90"]) for d, v in found[name]["matmul"].items()})
+    judged_by = {
+        name: {table: errors(rows, rows.held.to_numpy(bool)) for table, rows in of.items()} for name, of in judged.items()
+    }
+    judged_by["published"] = {table: errors(rows, rows.held.to_numpy(bool)) for table, rows in _published(found).items()}
+    FITS.write_text(yaml.dump(judged_by, Dumper=Plain, sort_keys=False, width=140), encoding="utf-8")
+    judged = {name: {table: shown_rows(table, rows) for table, rows in of.items()} for name, of in judged.items()}
     terms = {name: errors_by_terms(of["matmul bfloat16"]) for name, of in judged.items()}
     TERMS.write_text(yaml.dump(terms, Dumper=Plain, sort_keys=False, default_flow_style=None), encoding="utf-8")
     fit_plots.products("efficiency-products", [(name, of["matmul bfloat16"]) for name, of in judged.items()], training_like)
@@ -476,6 +537,18 @@ def main(where: Path) -> None:
         kernels.append((f"{name}, {kernel}", rows, found[name]["attention"][kernel]["bfloat16"]["forward"]))
     fit_plots.attention(kernels, {name: card["peak"] for name, card in CARDS.items()})
     fit_plots.collectives([(name, of["collectives"]) for name, of in judged.items()])
+
+
+def _published(found: dict[str, Any]) -> dict[str, pd.DataFrame]:
+    """Published speeds of attention beside the lines that were fitted to them."""
+    launch = found[BESIDE_TRAINING]["attention"]["cudnn"]["bfloat16"]["forward"]["launch_us"]
+    columns = ["predicted", "found", "held"]
+    return {table: pd.DataFrame(rows, columns=columns) for table, rows in published_errors(launch, fit_half).items()}
+
+
+def shown_rows(table: str, rows: pd.DataFrame) -> pd.DataFrame:
+    """What is plotted: of products what was held out, of the rest all."""
+    return rows[rows.held] if table.startswith("matmul") else rows
 
 
 def errors_by_terms(rows: pd.DataFrame) -> dict[str, list[float]]:

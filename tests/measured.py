@@ -22,6 +22,9 @@ CUBLAS_WORKSPACES = 2 * (8 * MIB + 128 * 1024)
 """Allocated through torch's allocator where the record's version allocates them: one for each of two streams
 (aten/src/ATen/cuda/CublasHandlePool.cpp). The estimate counts them beside the peak."""
 
+USUAL_LENGTH = 4096
+"""Tokens of a sequence of most of Megatron-LM's runs, which their names leave out."""
+
 
 @cache
 def a100_runs() -> list[dict[str, Any]]:
@@ -69,6 +72,7 @@ def megatron_functional() -> dict[str, Any]:
     return _read("megatron_functional")
 
 
+@cache
 def megatron_runs() -> list[dict[str, Any]]:
     """One record per way of spreading a model over eight B200, with its `job` and `name`."""
     table = _read("megatron_b200")
@@ -87,10 +91,17 @@ def _as_jobs(more: dict[str, Any], table: dict[str, Any]) -> list[dict[str, Any]
     for run in more["runs"]:
         training = {**table["training"], "sequence_length": run["sequence_length"]}
         run["name"] = " ".join([run["model"], *(f"{name} {degree}" for name, degree in run["parallelism"].items())])
+        if run["sequence_length"] != USUAL_LENGTH:
+            run["name"] += f" of {run['sequence_length']} tokens"
         model, hardware = models[run["model"]], {"gpu": "b200", "gpus": 8}
         run["job"] = {"model": model, "hardware": hardware, "training": training}
         run["job"]["parallelism"] = {"strategy": table["strategy"], **run["parallelism"]}
     return list(more["runs"])
+
+
+def megatron_steps(run: dict[str, Any]) -> dict[str, int]:
+    """A run's steps that were timed, by name: how many micro-batches each has."""
+    return {f"{run['name']}, {count} micro-batches": count for count in run["iteration_ms"]}
 
 
 @cache

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from statistics import median
@@ -16,6 +16,9 @@ import yaml
 
 from estimator import estimate
 from estimator.answer import Time
+from tests.held_out import LLM_FOUNDRY, held_out
+from tests.speeds import a100_speeds, megatron_speeds
+from tests.splits import split, split_table
 
 FILE = Path(__file__).parent / "data" / "published_runs.yaml"
 
@@ -70,18 +73,38 @@ def published() -> Iterator[Run]:
 
 
 def main() -> None:
-    """By group: runs, median of the errors with their sign, median, nine tenths and largest of their sizes."""
+    """By group: runs, median of the errors with their sign, median, nine tenths and largest of their sizes; then every table of
+    measured steps with the rows that a number was fitted to apart from those held out; and the runs that are furthest off."""
     groups: defaultdict[str, list[tuple[float, str]]] = defaultdict(list)
     for run in published():
-        error = run.error()
-        groups[run.group].append((error, run.name))
-        groups["all"].append((error, f"{run.group}: {run.name}"))
-    groups["all"] = groups.pop("all")
+        groups[run.group].append((run.error(), run.name))
+    everything = [(error, f"{group}: {name}") for group, found in groups.items() for error, name in found]
     print("| runs | number | with sign | median | nine tenths within | largest |\n| --- | --- | --- | --- | --- | --- |")
-    for name, found in groups.items():
+    for name, found in [*groups.items(), ("all", everything)]:
         print(_row(name, found))
-    for error, name in sorted(groups["all"], key=lambda one: -abs(one[0]))[:15]:
+    print(f"\n{_held_out(groups)}")
+    for error, name in sorted(everything, key=lambda one: -abs(one[0]))[:15]:
         print(f"{error:+.1%} {name}")
+
+
+def _held_out(groups: Mapping[str, Sequence[tuple[float, str]]]) -> str:
+    """Of each table of steps the rows that a number was fitted to, and those that none was."""
+    steps = {one.name: one.error for more in (False, True) for one in megatron_speeds(more)}
+    tuned = {one.name: one.error for one in a100_speeds()}
+    loaded = {name: error for error, name in groups[LLM_FOUNDRY]}
+    others = {f"{group}: {name}": error for group, found in groups.items() if group != LLM_FOUNDRY for error, name in found}
+
+    def used(table: str, errors: Mapping[str, float]) -> list[str]:
+        return [name for name in errors if not held_out(table, name)]
+
+    return split_table(
+        [
+            ("Megatron-LM, B200", split(steps, used("b200_steps", steps))),
+            (LLM_FOUNDRY, split(loaded, used("llm_foundry_h100", loaded))),
+            ("other published runs", split(others)),
+            ("fine-tuning, A100", split(tuned)),
+        ]
+    )
 
 
 def _row(name: str, found: Sequence[tuple[float, str]]) -> str:

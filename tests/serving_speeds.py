@@ -10,6 +10,7 @@ from estimator import Answer, estimate
 from estimator.answer import ServingTime
 from tests.accuracy import table
 from tests.measured import serving_runs
+from tests.splits import split, split_table
 
 
 class Run(NamedTuple):
@@ -71,6 +72,12 @@ def page() -> dict[str, str]:
     columns = ["run", "tensor", "tokens in", "tokens out", "at a time", "measured", "ours", "error"]
     return {
         "groups": table(header, [*lines, ["**all**", "", "", "", *_summary(everything)]]),
+        "held-out": split_table(
+            [
+                ("requests that do not queue", split({run.row["row"]: run.error for run in everything})),
+                ("requests that queue for the cache", split({run.row["row"]: run.error for run in runs() if run.queues})),
+            ]
+        ),
         "runs": f"<details><summary>every run</summary>\n\n{table(columns, list(map(_described, everything)))}\n</details>\n",
         "queued": table(columns, queued),
     }

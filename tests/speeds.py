@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from estimator import Answer, estimate
-from tests.measured import a100_runs, fsdp1_runs, megatron_runs, more_megatron_runs
+from tests.measured import a100_runs, fsdp1_runs, megatron_runs, megatron_steps, more_megatron_runs
 
 
 class Speed(NamedTuple):
@@ -36,7 +36,7 @@ def a100_speeds() -> Iterator[Speed]:
 def megatron_speeds(more: bool = False) -> Iterator[Speed]:
     """Megatron-LM on eight B200, by micro-batches of a step; `more`: the runs that nothing was made with."""
     for run in more_megatron_runs() if more else megatron_runs():
-        for steps, milliseconds in run["iteration_ms"].items():
+        for name, steps in megatron_steps(run).items():
             training = {**run["job"]["training"], "gradient_accumulation_steps": steps}
             job = {**run["job"], "training": training}
-            yield Speed("B200, Megatron", f"{run['name']}, {steps} micro-batches", milliseconds / 1000, estimate(job))
+            yield Speed("B200, Megatron", name, run["iteration_ms"][steps] / 1000, estimate(job))

@@ -15,8 +15,9 @@ from estimator.facts import MeasuredFact
 from estimator.hardware.accelerator import FOLDER as ACCELERATORS
 from estimator.hardware.accelerator import Accelerator, accelerator
 from estimator.timing import curves as timing
-from estimator.timing.measured import FOLDER, Curves, Matmul, Sourced, load, shared
+from estimator.timing.measured import FOLDER, Matmul, load, shared
 from tests import efficiency_page
+from tests.constants import sourced
 
 CASES: dict[str, Any] = yaml.safe_load((Path(__file__).parent / "cases" / "kernels.yaml").read_text(encoding="utf-8"))
 MEASURED = catalogue.names(FOLDER)
@@ -24,12 +25,6 @@ CARDS = catalogue.names(ACCELERATORS)
 NVIDIA = [name for name in CARDS if accelerator(name).vendor == "nvidia"]
 OWN = [name for name in MEASURED if name in CARDS]
 SIZES = (1, 64, 129, 1000, 1024, 4096, 4097, 16384)
-
-
-def sourced(measured: Curves) -> list[Sourced]:
-    """All that has a source."""
-    kernels = [entry for dtypes in measured.attention.values() for directions in dtypes.values() for entry in directions.values()]
-    return [*measured.matmul.values(), *kernels, measured.memory, measured.decode, *measured.collectives.values()]
 
 
 @pytest.mark.parametrize("name", MEASURED)
@@ -47,7 +42,7 @@ def test_parameters_can_be(name: str) -> None:
         assert p.sustained.low <= p.sustained.value <= p.sustained.high <= 1
         assert p.training_spread.median < 0.11
         assert p.spread.factor[0] < 1 < p.spread.factor[1]
-    for entry in sourced(measured):
+    for _, entry in sourced(measured):
         assert len(entry.source) > 30
         assert entry.as_of.year >= 2026
     for stream in (measured.memory, measured.decode):

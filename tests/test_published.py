@@ -11,6 +11,9 @@ from tests.published import Run, not_comparable, published
 EACH = 4
 """Of a group with many runs every so-manieth is played: the others differ in size and length."""
 MANY = 20
+WIDER = {"BLOOM": 0.2, "40gb": 0.08, "vTrain": 0.072}
+"""Groups that are further off: BLOOM's nodes had slower networks than the usual; an A100 of 40 GB borrows the curves of one of
+80 GB; vTrain's every fourth run is off by 7.0 %, and was by 6.0 % while what is between kernels was fitted to steps now held out."""
 
 
 @cache
@@ -21,25 +24,26 @@ def errors() -> dict[str, list[float]]:
     return {name: [run.error() for run in (runs[::EACH] if len(runs) > MANY else runs)] for name, runs in groups.items()}
 
 
-def test_half_of_all_runs_are_within_a_fourteenth_and_nine_tenths_within_a_quarter() -> None:
+def test_half_of_all_runs_are_within_a_fifteenth_and_nine_tenths_within_a_quarter() -> None:
     found = sorted(abs(error) for group in errors().values() for error in group)
     assert len(found) > 50
-    assert median(found) < 0.07
-    assert found[int(0.9 * len(found))] < 0.25
+    assert median(found) < 0.065
+    assert found[int(0.9 * len(found))] < 0.23
 
 
 def test_no_large_group_is_off_as_a_whole() -> None:
     for name, group in errors().items():
         if len(group) >= MANY // EACH:
-            # BLOOM's nodes had slower networks than the usual; an A100 of 40 GB borrows the curves of one of 80 GB
-            assert median(map(abs, group)) < (0.22 if "BLOOM" in name else 0.09 if "40gb" in name else 0.07), name
+            assert median(map(abs, group)) < next((most for part, most in WIDER.items() if part in name), 0.062), name
 
 
 def test_calculons_cases() -> None:
-    """Calculon reports 3.65 % on these. Ours are all too slow, by half a percent of what Megatron does beside its optimizer."""
+    """Calculon reports 3.65 % on these. Ours are all too slow, by 5.9 %: by half a percent of what Megatron does beside its
+    optimizer, and by what is between kernels, 0.072 by steps on B200; it was 4.3 % while that was 0.059, by steps now held out, too.
+    """
     found = [abs(error) for error in errors()["Korthikanti, a100-80gb"]]
     assert len(found) == 8
-    assert sum(found) / len(found) < 0.045
+    assert sum(found) / len(found) < 0.06
 
 
 def test_every_run_has_a_name_of_its_own() -> None:

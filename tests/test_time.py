@@ -15,6 +15,7 @@ from estimator.hardware.accelerator import accelerator
 from estimator.tape.kernels import kernels
 from estimator.timing.kernels import Clock
 from estimator.timing.measured import curves
+from tests.held_out import held_out
 from tests.jobs import job_of
 from tests.records import of_every_family
 from tests.speeds import Speed, a100_speeds, megatron_speeds
@@ -43,17 +44,18 @@ def time_of(gpu: str = "h100", gpus: int = 1, parallelism: dict[str, Any] | None
 def test_fine_tuning_on_a100() -> None:
     errors = [abs(one.error) for one in speeds("a100")]
     assert len(errors) == 141
-    assert median(errors) < 0.04
-    # two are worse than the rest: a small mixture of casts on two GPUs, and SantaCoder's GELU in nine kernels
-    assert sorted(errors)[-3] < 0.27
-    assert max(errors) < 0.35
+    assert median(errors) < 0.03
+    # two are worse than the rest: a small mixture of casts on two GPUs, and SantaCoder's GELU in nine kernels, 35.4 % too slow;
+    # it was 33.8 % while what is between kernels, 0.059 then and 0.072 now, was fitted to steps below that are held out
+    assert sorted(errors)[-3] < 0.26
+    assert max(errors) < 0.355
 
 
 def test_megatron_on_b200() -> None:
     errors = [abs(one.error) for one in speeds("b200")]
     assert len(errors) == 19
-    assert median(errors) < 0.055
-    assert max(errors) < 0.17
+    assert median(errors) < 0.05
+    assert max(errors) < 0.16
     for one in speeds("b200"):
         assert one.answer.time
         least, most = one.answer.time.range_seconds
@@ -61,11 +63,12 @@ def test_megatron_on_b200() -> None:
 
 
 def test_megatron_runs_that_nothing_was_made_with() -> None:
-    """The rest of the same table: other models, other ways to spread them, sequences of up to 131,072 tokens."""
+    """The rest of the same table, held out: other models, other ways to spread them, sequences of up to 131,072 tokens."""
     found = list(megatron_speeds(more=True))
     assert len(found) == 24
-    assert median(abs(one.error) for one in found) < 0.055
-    assert max(abs(one.error) for one in found) < 0.14
+    assert all(held_out("b200_steps", one.name) for one in found)
+    assert median(abs(one.error) for one in found) < 0.045
+    assert max(abs(one.error) for one in found) < 0.135
     for one in found:
         assert one.answer.time
         assert one.answer.time.range_seconds[0] < one.measured < one.answer.time.range_seconds[1]

@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict
 
 from estimator import catalogue
 from estimator.errors import NotModelled
-from estimator.facts import MeasuredFact
+from estimator.facts import FittedTo, MeasuredFact
 from estimator.hardware.accelerator import FOLDER as ACCELERATORS
 from estimator.hardware.accelerator import Accelerator, accelerator
 from estimator.validation import validated
@@ -34,8 +34,8 @@ class Strict(BaseModel):
 
 
 class Spread(Strict):
-    """How far measurements lie from the curve. `median` and `p90`: of |predicted / measured - 1|. `factor`: the tenth and the
-    ninetieth percentile of measured / predicted, to multiply a time with."""
+    """How far measurements lie from the curve that it was not fitted to. `median` and `p90`: of |predicted / measured - 1|.
+    `factor`: the tenth and the ninetieth percentile of measured / predicted, to multiply a time with."""
 
     rows: int
     median: float
@@ -44,11 +44,12 @@ class Spread(Strict):
 
 
 class Sourced(Strict):
-    """Where the parameters come from."""
+    """Where the parameters come from, and what they were fitted to."""
 
     source: str
     as_of: date
     note: str = ""
+    fitted_to: FittedTo
 
 
 class Matmul(Sourced):
