@@ -133,9 +133,7 @@ class Builder:
             tensor, local = self.sharding.parameter(self.tape, shape, dtype, name)
         tensor.requires_grad = trainable
         count = tensor.numel if count is None else count
-        parameter = Parameter(
-            name, tensor, local, self.tape.slot, count, count if active is None else active, tokens, trainable
-        )
+        parameter = Parameter(name, tensor, local, self.tape.slot, count, count if active is None else active, tokens, trainable)
         self.parameters.append(parameter)
         self._unit.append(parameter)
         return tensor
