@@ -116,7 +116,7 @@ def causal_mask(
 
 def _reached(past: int, tokens: int, window: int | None) -> int:
     """Keys of a pass: those of its tokens, and of the `past` ones that a cache has kept (`DynamicSlidingWindowLayer`)."""
-    return tokens + (past if window is None else min(past, window - 1))
+    return tokens + (min(past, window - 1) if window else past)
 
 
 def bidirectional_mask(
