@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from functools import cache
 from statistics import median
 
+import yaml
+
 from estimator import Answer, estimate
 from estimator.runtime import overheads
 from estimator.units import MIB
@@ -150,6 +152,13 @@ def by_group(rows: list[Row]) -> str:
     return table(["", "cases", "equal", "median error", "worst error"], [*lines, ["**all**", *summary(rows)]])
 
 
+def drawn() -> str:
+    """What became of jobs that were drawn at random, run by run."""
+    runs: list[dict[str, object]] = yaml.safe_load((CASES.parent / "data" / "drawn.yaml").read_text(encoding="utf-8"))
+    columns = ["date", "commit", "seed", "width", "draws", "equal", "refused", "not judged", "finding"]
+    return table(columns, [[str(run[column]) for column in columns] for run in runs])
+
+
 def page() -> dict[str, str]:
     """The parts of the page that are made, by the name of their place in it."""
     fake, real, peaks, smi = steps("fake_steps"), steps("real_steps"), list(allocated()), list(shown())
@@ -158,6 +167,7 @@ def page() -> dict[str, str]:
     return {
         "held-out": held_out_part(peaks, smi, spread),
         "fake": by_group(fake) + "\n" + details(fake, "counted"),
+        "drawn": drawn(),
         "real": by_group(real) + "\n" + details(real, "counted"),
         "allocated": by_group(peaks) + "\n" + details(peaks, "measured"),
         "megatron": by_group(spread) + "\n" + details(spread, "measured"),

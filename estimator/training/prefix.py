@@ -90,8 +90,10 @@ class Prefixed:
     def forward(self, *inputs: Tensor) -> tuple[Tensor, Held]:
         (ids,) = inputs
         tape = ids.tape
+        mask = lengthened_mask(tape, *ids.shape, self.shape[0])
         self._fill(tape, ids.shape[0])
         loss, held = self.model.forward(ids)
+        del mask
         keys, values = PerLayer(tape), PerLayer(tape)
         for layer in self.layers:
             assert layer.keys is not None
@@ -186,3 +188,12 @@ def prefixed(asked: PrefixTuning, model: Model, build: Builder, layers: list[Lay
         return last(tanh(first(embeds)))
 
     return Prefixed(model, build.words, encode, layers, shape, returned)
+
+
+def lengthened_mask(tape: Tape, batch: int, tokens: int, virtual: int) -> list[Tensor]:
+    """Of a padded batch the mask with ones for the virtual tokens before it, and these; both in float32, torch's usual type, and
+    there until the model is done (`PeftModelForCausalLM.forward`)."""
+    if tape.batch_mask != "padding":
+        return []
+    ones = empty(tape, (batch, virtual), dtypes.float32, "ones")
+    return [ones, empty(tape, (batch, virtual + tokens), dtypes.float32, "cat")]

@@ -58,9 +58,11 @@ class _VeraLinear:
 
     def __call__(self, x: Tensor) -> Tensor:
         result = self.base(x)
+        dtype = result.dtype
         assert self.config.shared.matrices is not None
         a, b = self.config.shared.matrices
         a, b = narrow(a, 1, self.sizes[0]), narrow(b, 0, self.sizes[1])
         adapted = to(x, self.d.dtype)
-        update = mul(self.b, linear(mul(self.d, linear(dropout(adapted, self.config.dropout), a)), b))
-        return to(to(add(result, update), result.dtype), x.dtype)
+        result = add(result, mul(self.b, linear(mul(self.d, linear(dropout(adapted, self.config.dropout), a)), b)))
+        result = to(result, dtype)
+        return to(result, x.dtype)

@@ -16,7 +16,7 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
-from tests.draw.findings import keep
+from tests.draw.findings import judge, keep
 from tests.draw.jobs import drawn
 from tests.draw.mending import mended
 from tests.draw.outcome import Outcome, estimated, judged
@@ -26,8 +26,8 @@ BATCH = 50
 """Draws after which a worker is replaced: fake tensors leave something behind."""
 TRIES = 16
 """How often a refused job is mended."""
-PATIENCE = 240
-"""Seconds that one draw may take, shrinking apart."""
+PATIENCE = 600
+"""Seconds that one draw may take, and the shrinking of one."""
 LEFT = 0.2
 """Share of jobs that no judge can play which are left so, when they are drawn."""
 
@@ -100,8 +100,8 @@ class Run:
         if found.kind == "finding":
             print(f"{seed}: {found.why}; {found.detail[:300]}", flush=True)
 
-    def ended(self, pipe: Connection) -> None:
-        """A worker is done, has died or hangs: a draw that it was at is a finding, and what it had left is begun anew."""
+    def ended(self, pipe: Connection, late: bool = False) -> None:
+        """A worker is done, has died or is late: a draw at which it died is a finding, and what it had left is begun anew."""
         process, seeds, at, _ = self.workers.pop(pipe)
         over = time.monotonic() > self.until
         if process.is_alive():
@@ -111,10 +111,10 @@ class Run:
         pipe.close()
         process.join()
         if at is not None:
-            if at[1] == "drawing" and not over:
-                self.note(
-                    at[0], {}, Outcome("finding", "the process died, or took too long", detail=f"{process.exitcode}"), Counter()
-                )
+            if at[1] == "drawing" and late:
+                self.note(at[0], {}, Outcome("not judged", f"it takes more than {PATIENCE} seconds"), Counter())
+            elif at[1] == "drawing" and not over:
+                self.note(at[0], {}, Outcome("finding", "the process died", detail=str(process.exitcode)), Counter())
             left = seeds[seeds.index(at[0]) + 1 :]
         else:
             left = []
@@ -149,7 +149,7 @@ class Run:
             for pipe, worker in list(self.workers.items()):
                 if time.monotonic() - worker[3] > PATIENCE:
                     worker[0].kill()
-                    self.ended(pipe)
+                    self.ended(pipe, late=True)
 
     def summary(self) -> dict[str, Any]:
         """Counts, the most frequent first."""
@@ -172,7 +172,12 @@ def main() -> int:
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--keep", default="tests/cases/drawn.yaml", help="where findings are kept")
     parser.add_argument("--log", default="/dev/null", help="a file that gets a line of JSON for each draw")
-    run = Run(parser.parse_args())
+    parser.add_argument("--judge", type=Path, metavar="FILE", help="draw nothing: ask the judge about the cases of a file anew")
+    asked = parser.parse_args()
+    if asked.judge:
+        judge(asked.judge)
+        return 0
+    run = Run(asked)
     run.go()
     summary = run.summary()
     json.dump(summary, sys.stdout, indent=1)
