@@ -90,7 +90,7 @@ class Prefixed:
     def forward(self, *inputs: Tensor) -> tuple[Tensor, Held]:
         (ids,) = inputs
         tape = ids.tape
-        mask = lengthened_mask(tape, *ids.shape, self.shape[0])
+        mask = lengthened_mask(ids, self.shape[0])
         self._fill(tape, ids.shape[0])
         loss, held = self.model.forward(ids)
         del mask
@@ -190,9 +190,10 @@ def prefixed(asked: PrefixTuning, model: Model, build: Builder, layers: list[Lay
     return Prefixed(model, build.words, encode, layers, shape, returned)
 
 
-def lengthened_mask(tape: Tape, batch: int, tokens: int, virtual: int) -> list[Tensor]:
-    """Of a padded batch the mask with ones for the virtual tokens before it, and these; both in float32, torch's usual type, and
+def lengthened_mask(ids: Tensor, virtual: int) -> list[Tensor]:
+    """Of a padded batch of `ids`, [sequences, tokens], the mask with ones for the virtual tokens before it, and these; both in float32, torch's usual type, and
     there until the model is done (`PeftModelForCausalLM.forward`)."""
+    tape, (batch, tokens) = ids.tape, ids.shape
     if tape.batch_mask != "padding":
         return []
     ones = empty(tape, (batch, virtual), dtypes.float32, "ones")

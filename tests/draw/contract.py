@@ -77,8 +77,8 @@ def rules() -> dict[str, dict[str, Rule]]:
 def _rule(said: dict[str, Any]) -> Rule:
     given = dict(said)
     lists = {name: tuple(given.pop(name)) for name in ("values", "unplayed") if name in given}
-    plain = {name: given.pop(name) for name in ("rate", "left_out") if name in given}
-    return Rule(**plain, **lists, rates=given)
+    plain: dict[str, Any] = lists | {name: given.pop(name) for name in ("rate", "left_out") if name in given}
+    return Rule(**plain, rates=given)
 
 
 def rule(part: type[BaseModel], name: str) -> Rule | None:

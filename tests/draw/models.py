@@ -60,4 +60,4 @@ def full(rng: random.Random, name: str) -> dict[str, Any]:
     whole = published(name).architecture.model_dump(mode="json")
     most = rng.randint(1, 4)
     cut = {key: min(value, most) if key in LAYERS and isinstance(value, int) else value for key, value in whole.items()}
-    return {key: value[:most] if key == "layer_types" and value else value for key, value in cut.items()}
+    return {key: value[:most] if isinstance(value, list) and key == "layer_types" else value for key, value in cut.items()}
