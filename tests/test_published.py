@@ -13,7 +13,7 @@ EACH = 4
 MANY = 20
 WIDER = {"BLOOM": 0.2, "40gb": 0.08, "vTrain": 0.072}
 """Groups that are further off: BLOOM's nodes had slower networks than the usual; an A100 of 40 GB borrows the curves of one of
-80 GB; vTrain's every fourth run is off by 7.0 %, and was by 6.0 % while the share between kernels was fitted to held-out steps."""
+80 GB; vTrain's every fourth run is off by 7.0 %, and was by 6.0 % while what is between kernels was fitted to held-out steps."""
 
 
 @cache

@@ -191,8 +191,10 @@ def prefixed(asked: PrefixTuning, model: Model, build: Builder, layers: list[Lay
 
 
 def lengthened_mask(ids: Tensor, virtual: int) -> list[Tensor]:
-    """Of a padded batch of `ids`, [sequences, tokens], the mask with ones for the virtual tokens before it, and these; both in float32, torch's usual type, and
-    there until the model is done (`PeftModelForCausalLM.forward`)."""
+    """Of a padded batch of `ids`, [sequences, tokens], the mask with ones for the virtual tokens before it, and these.
+
+    Both are in float32, torch's usual type, and there until the model is done (`PeftModelForCausalLM.forward`).
+    """
     tape, (batch, tokens) = ids.tape, ids.shape
     if tape.batch_mask != "padding":
         return []
