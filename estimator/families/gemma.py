@@ -192,7 +192,7 @@ class Gemma:
         layer = PostNormDecoderLayer if spec.post_norms else DecoderLayer
         self.layers = build.layers(layer_types(spec), lambda _: layer(spec, build))
         self.norm = RMSNorm(build, "norm", spec.hidden_size)
-        self.types = set(layer_types(spec))
+        self.types = sorted(set(layer_types(spec)))
         tables, frequencies = len(self.types) if spec.tables else 1, (spec.head_dim // 2,)
         self.buffers = [build.buffer("inv_freq", frequencies, dtypes.float32) for _ in range(2 * tables)]
 

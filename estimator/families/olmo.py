@@ -167,7 +167,7 @@ class Olmo:
         layer = Olmo2DecoderLayer if spec.norms else OlmoDecoderLayer
         self.layers = build.layers(layer_types(spec), lambda _: layer(spec, build))
         self.norm = RMSNorm(build, "norm", spec.hidden_size) if spec.norms else LayerNorm()
-        self.types = set(layer_types(spec))
+        self.types = sorted(set(layer_types(spec)))
         self.buffers = [build.buffer("inv_freq", (spec.head_dim // 2,), dtypes.float32) for _ in range(2 * len(self.types))]
 
     def forward(self, ids: Tensor) -> Tensor:
