@@ -144,7 +144,7 @@ class ModernBert:
         embedded = dropout(self.embedding_norm(self.embeddings(ids)), spec.embedding_dropout)
         window = spec.local_attention // 2
         near = bidirectional_mask(tape, batch, tokens, embedded.dtype, self.attention, window)
-        tables = {kind: rotary_table(tape, tokens, self.head_dim, embedded.dtype) for kind in set(spec.kinds)}
+        tables = {kind: rotary_table(tape, tokens, self.head_dim, embedded.dtype) for kind in sorted(set(spec.kinds))}
         hidden = embedded
         for (_, kind), layer in self.layers.by_kind():
             hidden = layer(hidden, near if kind == "sliding_attention" else None, *tables[kind])
