@@ -92,7 +92,7 @@ class Prefixed:
     def forward(self, *inputs: Tensor) -> tuple[Tensor, Held]:
         (ids,) = inputs
         tape = ids.tape
-        mask = lengthened_mask(tape, *ids.shape, self.shape[0])
+        mask = lengthened_mask(tape, ids.shape[0], ids.shape[1], self.shape[0])
         self._fill(tape, ids.shape[0])
         loss, held = self.model.forward(ids)
         del mask

@@ -81,7 +81,7 @@ class Prompted:
     def forward(self, *inputs: Tensor) -> tuple[Tensor, Held]:
         """Labels of the virtual tokens are -100; the model gets embeddings, and what is joined here lives until it is done."""
         (ids,) = inputs
-        mask = prefix.lengthened_mask(ids.tape, *ids.shape, self.tokens)
+        mask = prefix.lengthened_mask(ids.tape, ids.shape[0], ids.shape[1], self.tokens)
         embeds = self.words(ids)
         prefix_labels = empty(ids.tape, (ids.shape[0], self.tokens), dtypes.int64, "full")
         labels = cat((prefix_labels, ids), 1)
