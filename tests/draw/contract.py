@@ -75,10 +75,9 @@ def rules() -> dict[str, dict[str, Rule]]:
 
 
 def _rule(said: dict[str, Any]) -> Rule:
-    given = dict(said)
-    lists = {name: tuple(given.pop(name)) for name in ("values", "unplayed") if name in given}
-    plain: dict[str, Any] = lists | {name: given.pop(name) for name in ("rate", "left_out") if name in given}
-    return Rule(**plain, rates=given)
+    own = ("rate", "values", "unplayed", "left_out")
+    given = {name: tuple(value) if isinstance(value, list) else value for name, value in said.items() if name in own}
+    return Rule(**given, rates={name: rate for name, rate in said.items() if name not in own})
 
 
 def rule(part: type[BaseModel], name: str) -> Rule | None:

@@ -59,5 +59,8 @@ def full(rng: random.Random, name: str) -> dict[str, Any]:
     """A catalogue model with one to four layers."""
     whole = published(name).architecture.model_dump(mode="json")
     most = rng.randint(1, 4)
-    cut = {key: min(value, most) if key in LAYERS and isinstance(value, int) else value for key, value in whole.items()}
-    return {key: value[:most] if isinstance(value, list) and key == "layer_types" else value for key, value in cut.items()}
+    cut: dict[str, Any] = {}
+    for key, value in whole.items():
+        deep = key in LAYERS and isinstance(value, int)
+        cut[key] = min(value, most) if deep else value[:most] if key == "layer_types" and value else value
+    return cut
