@@ -48,7 +48,7 @@ def fit(model: str | dict[str, Any], hardware: str | Hardware, allow_files: bool
     context, sequence = lengths(found)
     return Fit(
         model=found.name,
-        hardware=str(hardware) if isinstance(hardware, str) else machine.model_dump_json(exclude_none=True),
+        hardware=" ".join(hardware.split()) if isinstance(hardware, str) else machine.model_dump_json(exclude_none=True),
         parameters=count(found.spec),
         capacity_bytes=card.memory_bytes,
         rows=[_row(question, way, machine) for way in ways(context, sequence)],
