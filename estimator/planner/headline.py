@@ -47,7 +47,7 @@ def fit(model: str | dict[str, Any], hardware: str | Hardware, allow_files: bool
     question = Question(model, found, allow_files)
     return Fit(
         model=found.name,
-        hardware=str(hardware) if isinstance(hardware, str) else machine.model_dump_json(exclude_none=True),
+        hardware=" ".join(hardware.split()) if isinstance(hardware, str) else machine.model_dump_json(exclude_none=True),
         parameters=question.parameters,
         capacity_bytes=card.memory_bytes,
         rows=[_row(question, way, machine, kind, card) for way in asked],
