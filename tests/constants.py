@@ -10,6 +10,7 @@ from estimator.hardware.capability import nvlinks
 from estimator.host import memory
 from estimator.pricing import energy, spot
 from estimator.runtime import overheads
+from estimator.serving import room
 from estimator.timing import host, loader, step
 from estimator.timing.measured import FOLDER, Curves, Sourced, load, shared
 from tests import held_out
@@ -21,8 +22,13 @@ BY_EYE = {
     "overheads.fragmentation",
     "overheads.driver",
     "overheads.driver_share",
+    "vllm.sampler",
+    "vllm.non_torch",
+    "vllm.non_torch_tensor_parallel",
+    "vllm.cuda_graphs",
 }
-"""Numbers that no equation makes of their rows: shares for cards without curves, a margin, and a line through twelve cards."""
+"""Numbers that no equation makes of their rows: shares for cards without curves, a margin, a line through twelve cards, and what
+vLLM's logs show between their extremes."""
 CONSTANTS: dict[str, Callable[[], dict[str, MeasuredFact]]] = {
     "efficiency": step.efficiencies,
     "overheads": overheads.facts,
@@ -30,6 +36,7 @@ CONSTANTS: dict[str, Callable[[], dict[str, MeasuredFact]]] = {
     "loader": lambda: measured(loader.FILE),
     "process": memory.facts,
     "course": course.facts,
+    "vllm": room.facts,
     "nvlink": nvlinks,
     "energy": energy.facts,
     "spot": lambda: {"hours_lost": spot.hours_lost()},
