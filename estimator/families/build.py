@@ -123,11 +123,17 @@ class Builder:
         count: int | None = None,
         active: int | None = None,
         tokens: bool = False,
+        read: bool = True,
     ) -> Tensor:
-        """A new parameter; frozen where an adapter or other parameters are trained instead, unless `trainable` says otherwise."""
+        """A new parameter; frozen where an adapter or other parameters are trained instead, unless `trainable` says otherwise.
+
+        One that no forward pass reads (`read` False) gets no gradient, and so no states of the optimizer, unless it lies in a flat
+        tensor, of whose gradient it has its part.
+        """
         if trainable is None:
             trainable = not self.served and (self._trains(name) if self.adapter else self.quantization is None)
             trainable = trainable and (self.trained is None or self.trained.trains(name, self._chosen))
+        trainable = trainable and (read or self.sharding.flattens)
         dtype = dtype or (self.norms if self.norms and "norm" in name else self.dtype)
         with self.tape.counting(OTHER_MODEL if self.beside else PARAMETER):
             tensor, local = self.sharding.parameter(self.tape, shape, dtype, name)

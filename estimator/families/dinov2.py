@@ -103,12 +103,10 @@ class Layer:
 
 
 class Dinov2:
-    """The body of the model. No head reads the token of masked patches, which gets no gradient."""
+    """The body of the model."""
 
     def __init__(self, spec: Dinov2Spec, build: Builder):
-        self.embeddings = vit.Embeddings(spec.vit, build)
-        if spec.use_mask_token:
-            build.parameter("mask_token", (1, spec.hidden_size), trainable=False)
+        self.embeddings = vit.Embeddings(spec.vit, build, mask_token=spec.use_mask_token)
         self.layers = build.layers(spec.num_hidden_layers, lambda _: Layer(spec, build))
         self.layernorm = build.layer_norm("layernorm", spec.hidden_size)
 

@@ -118,10 +118,14 @@ class Layer:
 
 
 class Embeddings:
-    def __init__(self, spec: ViTSpec, build: Builder):
+    """`mask_token`: there is a token for masked patches, which no head reads."""
+
+    def __init__(self, spec: ViTSpec, build: Builder, mask_token: bool = False):
         size, patch = spec.hidden_size, spec.patch_size
         tokens = (spec.image_size // patch) ** 2 + 1
         self.cls_token = build.parameter("cls_token", (1, 1, size))
+        if mask_token:
+            build.parameter("mask_token", (1, size), read=False)
         self.position_embeddings = build.parameter("position_embeddings", (1, tokens, size))
         # where layers are recomputed in segments, what is to be recomputed needs an input that requires gradients
         self.projection = build.convolution(

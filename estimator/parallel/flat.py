@@ -46,7 +46,8 @@ class Unit:
         self.full = Tensor(
             Storage(tape, numel * compute.itemsize, "flat_param", ((numel,), compute), filled=False), (numel,), compute
         )
-        self.full.requires_grad = any(p.trainable for p in parameters)
+        self.frozen = [p for p in parameters if not p.trainable]
+        self.full.requires_grad = len(self.frozen) < len(parameters)
         self.full.on_grad = self.after_backward
         self.held: list[Tensor] = []
         self.gradient: Tensor | None = None
@@ -77,7 +78,8 @@ class Unit:
 
     def before_forward(self) -> None:
         """Gather, and make the parameters views of the flat tensor, which autograd follows: those that are frozen, too, if
-        anything of it is trained (torch/distributed/fsdp/_flat_param.py, `_get_unflat_views_aligned`)."""
+        anything of it is trained (torch/distributed/fsdp/_flat_param.py, `_get_unflat_views_aligned`). What is frozen beside what
+        is trained gets a part of the flat gradient, which nothing reads."""
         self.gather()
         tape, pieces, dtype = self.shared.tape, self.pieces, self.full.dtype
 
@@ -91,6 +93,11 @@ class Unit:
         for number, (_, p) in enumerate(pieces):
             if p is not None:
                 attach(node, p.tensor).output_nr = number
+
+    def let_go(self) -> None:
+        """What is frozen needs no gradient outside of a forward pass."""
+        for p in self.frozen:
+            p.tensor.requires_grad, p.tensor.grad_fn = False, None
 
     def watch(self, inputs: list[Any]) -> list[Any]:
         """Where nothing of it is trained: free it when backward has passed all of its inputs."""

@@ -14,6 +14,7 @@ from __future__ import annotations
 from typing import Any
 
 from estimator.dtypes import DType
+from estimator.errors import InvalidJob
 from estimator.families.layers import Edges, Layer, hidden_of
 from estimator.families.modules import Linear
 from estimator.families.parameter import Parameter
@@ -53,6 +54,8 @@ class Fsdp1(Sharding):
 
     def parameter(self, tape: Tape, shape: Shape, dtype: DType, name: str) -> tuple[Tensor, Tensor]:
         """A view of a flat tensor that is made when the unit is complete; and this rank's part of it, likewise."""
+        if not shape:
+            raise InvalidJob(f"FSDP refuses parameters without dimensions ({name}); use ddp", "parallelism.strategy")
         compute = (self.policy.parameters or dtype) if dtype.is_floating else dtype
         full = Tensor(Storage(tape, 0, name, filled=False), shape, compute)
         return full, Tensor(Storage(tape, 0, name, filled=False), shape, dtype)
@@ -80,8 +83,9 @@ class Fsdp1(Sharding):
         def run(*batch: Tensor) -> tuple[Tensor, Any]:
             if self.stale:
                 self.drop_gradients()
+            inputs = self.policy.cast(batch)  # of other units' none (`cast_root_forward_inputs`, `cast_forward_inputs`)
             root.before_forward()
-            loss, held = model(*batch)
+            loss, held = model(*inputs)
             root.after_forward(loss)
             self.tape.backward_callbacks.append(self.finish)
             return loss, held
@@ -102,5 +106,6 @@ class Fsdp1(Sharding):
             self.tape.enter(unit.slot)
             unit.full.storage.release()
             unit.held.clear()
+            unit.let_go()
         self.tape.enter(None)
         self.forward_order.clear()

@@ -10,6 +10,7 @@ buffers, `_fsdp_param.py` for shards that are offloaded, `_fsdp_state.py` for th
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -36,6 +37,11 @@ class Policy:
 
     parameters: DType | None = None
     reduction: DType | None = None
+
+    def cast(self, inputs: Iterable[Any]) -> list[Any]:
+        """Inputs of a forward pass: those that are numbers with a fraction in the type of the parameters."""
+        dtype = self.parameters
+        return [to(t, dtype) if dtype and t is not None and t.dtype.is_floating else t for t in inputs]
 
 
 class Fsdp2(Sharding):
@@ -87,7 +93,7 @@ class Fsdp2(Sharding):
         self.groups.append(group)
 
         def run(*given: Tensor | None) -> Any:
-            inputs = self._cast(*given)
+            inputs = self.policy.cast(given)
             group.before_forward()
             out = layer(*group.watch(inputs))
             group.after_forward(hidden_of(out))
@@ -100,7 +106,7 @@ class Fsdp2(Sharding):
         self.groups.insert(0, group)
 
         def run(*batch: Tensor) -> tuple[Tensor, Any]:
-            inputs = self._cast(*batch)
+            inputs = self.policy.cast(batch)
             group.before_forward()
             loss, held = model(*inputs)
             group.after_forward(loss)
@@ -116,11 +122,6 @@ class Fsdp2(Sharding):
     def placed(self, p: Parameter, gradient: Tensor) -> Tensor:
         """A parameter's gradient, placed as the parameter is among other ranks than those of data."""
         return gradient
-
-    def _cast(self, *inputs: Any) -> list[Any]:
-        """A group's inputs in the policy's type (`cast_forward_inputs`)."""
-        dtype = self.policy.parameters
-        return [to(t, dtype) if dtype and t is not None and t.dtype.is_floating else t for t in inputs]
 
     def finish(self) -> None:
         """After backward: reduce the groups whose input needed no gradient, and let go of what was gathered for one that backward

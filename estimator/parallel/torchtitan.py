@@ -37,7 +37,7 @@ class TorchtitanFsdp2(Fsdp2):
 
     def _begins(self, group: Group, module: Module) -> Module:
         def run(x: Tensor) -> Tensor:
-            inputs = self._cast(x)
+            inputs = self.policy.cast([x])
             group.before_forward()
             return module(*group.watch(inputs))
 
@@ -45,7 +45,7 @@ class TorchtitanFsdp2(Fsdp2):
 
     def _ends(self, group: Group, module: Module) -> Module:
         def run(x: Tensor) -> Tensor:
-            out = module(*self._cast(x))
+            out = module(*self.policy.cast([x]))
             group.after_forward(out)
             return out
 

@@ -51,8 +51,8 @@ class _Frame:
         self.args: tuple[Tensor | OnHost | None, ...] = args
         self.placeholders: list[ref[_Placeholder]] = []
         self.recomputed: dict[int, Tensor] | None = None
-        self.store: Store = {}
-        """What selective checkpointing has put aside."""
+        self.store: Store | None = None
+        """What selective checkpointing has put aside, where it is selective."""
         tape = next(t for t in args if t is not None).tape
         self.tape, self.slot = tape, tape.slot
         self.autocast_dtype = tape.autocast.dtype if tape.autocast else None
@@ -81,7 +81,7 @@ class _Frame:
         tape = self.tape
         start, here, fresh, grad_enabled = len(tape.events), tape.slot, tape.fresh, tape.grad_enabled
         tape.saved_tensor_hooks, tape.grad_enabled, tape.recomputing = hooks, True, True
-        tape.selection = Cached(self.store) if self.store else None
+        tape.selection = None if self.store is None else Cached(self.store)
         args = [t.unpack() if isinstance(t, OnHost) else t for t in self.args]
         try:
             with autocast(tape, self.autocast_dtype):
@@ -131,7 +131,9 @@ def checkpoint(
     if not tape.grad_enabled or tape.saved_tensor_hooks is not None:
         return function(*args)
     tape.saved_tensor_hooks = frame = _Frame(function, args, offloads, early_stop)
-    tape.selection = None if policy is None else Caching(policy, frame.store)
+    if policy is not None:
+        frame.store = {}
+        tape.selection = Caching(policy, frame.store)
     del frame
     try:
         return function(*args)

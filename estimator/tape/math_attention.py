@@ -10,7 +10,7 @@ from estimator.tape.autocast import cast, paused
 from estimator.tape.autograd import attach, record
 from estimator.tape.layout import Shape
 from estimator.tape.matmul import matmul
-from estimator.tape.pointwise import add_, dropout, mul_scalar, to
+from estimator.tape.pointwise import add, add_, dropout, mul_scalar, to
 from estimator.tape.tensor import Tensor, empty, unary
 from estimator.tape.views import clone, expand, reshape, transpose, unsqueeze
 
@@ -36,8 +36,8 @@ def _math(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool, dr
         mask = _lower_triangle(scaled, tokens, length)
     keys, values = (_repeat_interleave(q, wide_k), _repeat_interleave(q, wide_v)) if grouped else (wide_k, wide_v)
     weights = matmul(scaled, mul_scalar(transpose(keys, 2, 3)))
-    if mask is not None:
-        weights = add_(weights, mask)
+    if mask is not None:  # in place, but not while a dispatch mode is active, as those of selective checkpointing are
+        weights = (add_ if q.tape.selection is None else add)(weights, mask)
     weights = _safe_softmax(weights)
     weights = dropout(weights, dropout_p)
     returned = to(weights, dtype)

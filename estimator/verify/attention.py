@@ -113,7 +113,7 @@ def _math_with_dropout(
     keys, values = (k, v) if shared == 1 else (k.repeat_interleave(shared, 1), v.repeat_interleave(shared, 1))
     weights = scaled @ (keys.transpose(2, 3) * root)
     if mask is not None:
-        weights.add_(mask)
+        weights = weights + mask  # as where a dispatch mode is active (`areAnyTensorSubclassLike`)
     weights = torch._safe_softmax(weights, -1)
     weights = torch.native_dropout(weights, dropout_p, True)[0]
     returned = weights.to(dtype)  # which the operation returns beside the result
