@@ -13,7 +13,7 @@ EACH = 4
 MANY = 20
 WIDER = {"BLOOM": 0.2, "40gb": 0.08, "vTrain": 0.072}
 """Groups that are further off: BLOOM's nodes had slower networks than the usual; an A100 of 40 GB borrows the curves of one of
-80 GB; vTrain's every fourth run is off by 7.0 %, and was by 6.0 % while what is between kernels was fitted to held-out steps."""
+80 GB; vTrain's every fourth run is off by 7.0 %, by 6.0 % while what is between kernels was fitted to steps now held out."""
 
 
 @cache
@@ -39,7 +39,7 @@ def test_no_large_group_is_off_as_a_whole() -> None:
 
 def test_calculons_cases() -> None:
     """Calculon reports 3.65 % on these. Ours are all too slow, by 5.9 %: by half a percent of what Megatron does beside its
-    optimizer, and by what is between kernels, 0.072 by steps on B200; 4.3 % while that was 0.059, by steps now held out, too.
+    optimizer, and by what is between kernels, 0.072 by steps on B200. It was 4.3 % while that was 0.059, by steps now held out.
     """
     found = [abs(error) for error in errors()["Korthikanti, a100-80gb"]]
     assert len(found) == 8
