@@ -76,7 +76,9 @@ def rules() -> dict[str, dict[str, Rule]]:
 
 def _rule(said: dict[str, Any]) -> Rule:
     own = ("rate", "values", "unplayed", "left_out")
-    given: dict[str, Any] = {n: tuple(value) if isinstance(value, list) else value for n, value in said.items() if n in own}
+    given: dict[str, Any] = {
+        name: tuple(value) if isinstance(value, list) else value for name, value in said.items() if name in own
+    }
     return Rule(**given, rates={name: rate for name, rate in said.items() if name not in own})
 
 
