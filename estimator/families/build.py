@@ -127,8 +127,8 @@ class Builder:
     ) -> Tensor:
         """A new parameter; frozen where an adapter or other parameters are trained instead, unless `trainable` says otherwise.
 
-        One that no forward pass reads (`read` False) gets no gradient, and so no states of the optimizer, unless it lies in a flat
-        tensor, of whose gradient it has its part.
+        One that no forward pass reads (`read` False) gets no gradient, and so no states of the optimizer, unless it lies in a
+        flat tensor, of whose gradient it has its part.
         """
         if trainable is None:
             trainable = not self.served and (self._trains(name) if self.adapter else self.quantization is None)
