@@ -13,7 +13,8 @@ import yaml
 from estimator import Answer, Job
 from estimator.specs.published import published
 
-CASES = Path(__file__).parent / "cases"
+ROOT = Path(__file__).parent.parent
+CASES = ROOT / "tests" / "cases"
 TODAY = date(2026, 11, 22)
 """The day of every answer that is kept: prices get old by it."""
 COUNTS = ("resident", "forward_end", "forward", "backward", "optimizer_step")

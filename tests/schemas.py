@@ -8,7 +8,7 @@ from functools import cache
 from jsonschema import Draft202012Validator
 
 from api.app import app
-from tests.documents import ROOT
+from tests.jobs import ROOT
 
 FORMATS = Draft202012Validator.FORMAT_CHECKER
 

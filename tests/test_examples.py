@@ -20,7 +20,7 @@ from starlette.routing import Match, Mount
 from api.app import app
 from estimator.cli import COMMANDS, main
 from estimator.errors import WillItFitError
-from tests.documents import ROOT
+from tests.jobs import ROOT
 from tests.shell import BLOCK, Command, request, shown_commands
 
 client = TestClient(app, raise_server_exceptions=False)

@@ -10,8 +10,7 @@ import pytest
 import yaml
 
 from estimator import Job, estimate, inspect_model
-from tests.documents import ROOT
-from tests.jobs import cases, merged
+from tests.jobs import ROOT, cases, merged
 from tests.schemas import schema
 
 UNITS = {"": 1, "MiB": 2**20, "GiB": 2**30, "GB": 10**9, "%": 0.01, "ms": 1e-3}

@@ -20,8 +20,7 @@ from estimator.cli import COMMANDS, main
 from estimator.exchange import WRITE
 from estimator.options import command_parser, headline_parser
 from estimator.schemas import KINDS, schemas
-from tests.documents import ROOT
-from tests.jobs import cases, job_of, merged, table
+from tests.jobs import ROOT, cases, job_of, merged, table
 from tests.schemas import of_route, schema
 
 client = TestClient(app)
