@@ -28,7 +28,7 @@ STRATEGIES = {
     "zero3": "ZeRO-3",
     "zero2": "ZeRO-2",
     "fsdp1": "FSDP1",
-    "tensor": "tensor parallelism",
+    "tensor": "tensor parallelism (one sequence for a node)",
 }
 """What a row may be spread by, in the order in which it is tried, in words."""
 
