@@ -71,7 +71,10 @@ def sourced(curves: Curves) -> Iterator[tuple[str, Sourced]]:
 
 def page() -> dict[str, str]:
     """The parts of docs/fits.md that are made."""
-    rows = [[where, f"{fact.value:g}", f"{fact.low:g} to {fact.high:g}", *_said(fact.fitted_to)] for where, fact in constants()]
+    rows = [
+        [where.replace("|", r"\|"), f"{fact.value:g}", f"{fact.low:g} to {fact.high:g}", *_said(fact.fitted_to)]
+        for where, fact in constants()
+    ]
     curves = [[where, *_said(entry.fitted_to)] for where, entry in parameters()]
     tables = [[name, *_divided(name), str(known["of"])] for name, known in held_out.listed().items()]
     return {
@@ -86,9 +89,9 @@ def _said(fitted_to: FittedTo) -> list[str]:
     if fitted_to == "nothing":
         return ["nothing", ""]
     counted = []
-    for rows in fitted_to:
-        known = rows.table not in held_out.WHEEL
-        counted.append(f"{rows.table}, {len(held_out.fitted_rows((rows,), rows.table))} rows" if known else rows.table)
+    for name in dict.fromkeys(rows.table for rows in fitted_to):
+        known = name not in held_out.WHEEL
+        counted.append(f"{name}, {len(held_out.fitted_rows(fitted_to, name))} rows" if known else name)
     return ["; ".join(counted), "; ".join(dict.fromkeys(rows.how for rows in fitted_to))]
 
 
