@@ -7,10 +7,11 @@ import json
 from contextlib import suppress
 from typing import Any
 
+import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from estimator import Answer, WillItFitError, estimate, fit
+from estimator import Answer, InvalidJob, WillItFitError, estimate, fit
 from tests.schemas import schema
 
 INLINE = {"model_type": "llama", "hidden_size": 64, "intermediate_size": 100, "num_hidden_layers": 2, "num_attention_heads": 4}
@@ -75,6 +76,11 @@ def jobs(draw: st.DrawFn) -> Any:
 @settings(max_examples=400, deadline=None, derandomize=True)
 @given(jobs())
 @example({"model": {**INLINE, "vocab_size": 2**31, "num_hidden_layers": 2**31, "hidden_size": 2**31}})
+@example({"model": "mixtral-8x7b", "training": {"micro_batch_size": 1000, "sequence_length": 2**20}})
+@example({"model": "llama-2-7b", "training": {"adapter": {"type": "oft", "block_size": 1}}})
+@example(None)
+@example([])
+@example(3)
 @example({"model": "gpt2", "training": {"micro_batch_size": 2**20, "gradient_accumulation_steps": 2**20, "tokens": 10**16}})
 def test_a_job_is_answered_or_refused(job: Any) -> None:
     try:
@@ -102,3 +108,18 @@ def test_a_job_is_answered_or_refused(job: Any) -> None:
 def test_the_headline_question_is_answered_or_refused(model: str, hardware: str) -> None:
     with suppress(WillItFitError):
         assert fit(model, hardware).rows
+
+
+def test_a_number_may_name_a_card() -> None:
+    """As YAML reads `gpu: 3090`."""
+    answer = estimate({"model": "gpt2", "hardware": {"gpu": 3090}})
+    assert answer.memory == estimate({"model": "gpt2", "hardware": {"gpu": "rtx-3090"}}).memory
+
+
+@pytest.mark.parametrize(
+    ("model", "hardware", "where"), [(None, "24GB", "model"), ("7B", None, "hardware"), (7, "24GB", "model")]
+)
+def test_what_is_no_name_is_refused(model: Any, hardware: Any, where: str) -> None:
+    with pytest.raises(InvalidJob) as refused:
+        fit(model, hardware)
+    assert refused.value.where == where

@@ -16,7 +16,7 @@ from estimator.job.adapter import AdaLora, Adapter, Boft, Bottleneck, Dora, Ia3,
 from estimator.job.dtypes import Dtypes
 from estimator.job.hardware import Hardware, Offload, Parallelism
 from estimator.job.host import Host
-from estimator.job.part import Part
+from estimator.job.part import Part, refuse_truths
 from estimator.job.serving import Serving
 from estimator.job.training import CheckpointForm, Training
 from estimator.validation import validated
@@ -67,7 +67,10 @@ def read_job(job: Job | Mapping[str, Any] | str | Path) -> Job:
     if isinstance(job, Job):
         return job
     if isinstance(job, Mapping):
-        return validated(Job, dict(job), "")
+        return _validated(job, "")
+    if not isinstance(job, str | Path):
+        said = "write a mapping that begins with model, or the path of a YAML file"
+        raise InvalidJob(f"{said}, not {type(job).__name__}", "job")
     from estimator.catalogue import read_text
 
     return job_from_text(read_text(Path(job)), str(job))
@@ -80,4 +83,9 @@ def job_from_text(text: str, where: str) -> Job:
     content = parse_yaml(text, where)
     if not isinstance(content, Mapping):
         raise InvalidJob("holds no mapping; a job begins with 'model:'", where)
+    return _validated(content, where)
+
+
+def _validated(content: Mapping[str, Any], where: str) -> Job:
+    refuse_truths(Job, content, "")
     return validated(Job, dict(content), where)

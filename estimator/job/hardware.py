@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from decimal import Decimal
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from estimator.job.part import Count, Part, Place
 from estimator.units import GB, parse_bytes
@@ -47,10 +47,17 @@ Schedule = Literal["1f1b", "interleaved", "gpipe", "looped-bfs", "zero-bubble", 
 """In what order a pipeline's ranks run their passes (parallel/schedules.py)."""
 
 
+def _as_text(name: Any) -> Any:
+    """A name that YAML reads as a number: 3090."""
+    return str(name) if isinstance(name, int) and not isinstance(name, bool) else name
+
+
 class Hardware(Part):
     """What it runs on. Without a GPU or an amount of memory the answer has bytes, but no verdict."""
 
-    gpu: str | None = Field(None, description="catalogue name or alias of the accelerator")
+    gpu: Annotated[str | None, BeforeValidator(_as_text, json_schema_input_type=str | int | None)] = Field(
+        None, description="catalogue name or alias of the accelerator"
+    )
     memory: str | None = Field(None, description="memory of an unnamed card, as it is sold: 24GB")
     gpus: Count = Field(1, description="GPUs in a node")
     nodes: Count = Field(1, description="nodes")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
+from estimator.errors import InvalidJob
 from estimator.units import parse_bytes, parse_count
 
 Count = Annotated[int, Field(ge=1, le=2**20)]
@@ -48,3 +50,26 @@ class Part(BaseModel):
     """A part of a job."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+def refuse_truths(part: type[BaseModel], content: Mapping[str, Any], path: str) -> None:
+    """Raise `InvalidJob` where true or false was given for what is no such thing: pydantic would take them for 1 and 0."""
+    for name, value in content.items():
+        field = part.model_fields.get(name) if isinstance(name, str) else None
+        if field is None:
+            continue  # an unknown key, which validation refuses
+        kinds = set(_kinds(field.annotation))
+        if isinstance(value, bool) and not kinds & {bool, Any}:
+            raise InvalidJob(f"write a number or text, not {str(value).lower()}", f"{path}{name}")
+        inner = [kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)]
+        if isinstance(value, Mapping) and len(inner) == 1:
+            refuse_truths(inner[0], value, f"{path}{name}.")
+
+
+def _kinds(annotation: Any) -> Iterator[Any]:
+    """A type, or those of a union."""
+    members = get_args(annotation)
+    if not members or getattr(annotation, "__origin__", None) is Literal:
+        yield annotation
+    for member in members:
+        yield from _kinds(member)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from estimator.answer import Versions
-from estimator.errors import NotModelled
+from estimator.errors import InvalidJob, NotModelled
 from estimator.hardware.capacity import Capacity, capacity
 from estimator.hardware.parse import ReadHardware, read_hardware
 from estimator.job import Hardware
@@ -38,6 +38,8 @@ def fit(model: str | dict[str, Any], hardware: str | Hardware, allow_files: bool
 
     `allow_files` False refuses models named by a path. Raises `UnknownName`, `InvalidJob` and `NotModelled`.
     """
+    if not isinstance(hardware, str | Hardware):
+        raise InvalidJob(f"write text, such as 2x24GB or rtx-4090, not {type(hardware).__name__}", "hardware")
     machine, understood = read_hardware(hardware) if isinstance(hardware, str) else ReadHardware(hardware)
     found = resolve(model, allow_files)
     card = capacity(machine)

@@ -16,8 +16,8 @@ LARGE, LARGE_SEGMENT = 10 * MIB, 20 * MIB
 ROUNDING = 2 * MIB
 SPLIT = MIB
 """Bytes that must be left of a large block for it to be split (`should_split`)."""
-ADDRESS = 50
-"""Bits of an address."""
+ADDRESS = 128
+"""Bits of an address: more than any sizes that a job may have add up to."""
 
 
 class CachingAllocator:

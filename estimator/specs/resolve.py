@@ -53,6 +53,8 @@ def resolve(model: str | Mapping[str, Any], allow_files: bool = True) -> Model:
     """
     if isinstance(model, Mapping):
         return Model("inline model", _from_mapping(model, "model"), "the job", quantized_as(model))
+    if not isinstance(model, str):
+        raise InvalidJob(f"write a name, a size such as 13B, or a mapping, not {type(model).__name__}", "model")
     text = model.strip()
     if not text:
         raise InvalidJob("is empty: name a model, a size such as 13B, or a config.json", "model")

@@ -34,6 +34,11 @@ class Oft(Method):
         refuse_conv1d(name, module)
         given = divisor(inputs, self.blocks or self.size)
         blocks, size = (given, inputs // given) if self.blocks else (inputs // given, given)
+        if size == 1:
+            where = "training.adapter.blocks" if self.blocks else "training.adapter.block_size"
+            raise InvalidJob(
+                f"blocks of one row of {name} turn nothing, and have nothing to train: write blocks of two or more", where
+            )
         count = size * (size - 1) // 2
         trained = build.parameter(name + ".oft_R.weight", (1 if self.shared else blocks, count), self.dtype, trainable=True)
         places = [build.buffer(f"{name}.oft_R.{end}", (count,), dtypes.int64) for end in ("rows", "cols")]
