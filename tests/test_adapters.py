@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from estimator import Job, NotModelled, estimate
+from estimator import InvalidJob, Job, NotModelled, estimate
 from estimator.job.adapter import OnWeights
 from estimator.specs.resolve import resolve
 from estimator.verify.adapters import adapted
@@ -180,6 +180,6 @@ def test_layers_that_are_replayed_are_those_that_would_be_played(adapter: Any, s
     }
     try:
         estimate(job)
-    except NotModelled:
+    except (InvalidJob, NotModelled):  # FSDP2 refuses a layer that is trained in two types
         return
     assert_folded_as_unrolled(job)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import io
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -150,8 +151,9 @@ def test_every_message_that_the_errors_page_quotes_is_tested() -> None:
     quoted = re.findall(r"^ *(?:willitfit: |\{\"type\").*$", ERRORS, re.MULTILINE)
     tested = {line for c in SHOWN if c.place == "errors.md" for line in c.shown.splitlines()}
     assert len(quoted) > 10
-    assert [line for line in quoted if line not in tested and "internal-error" not in line] == []
-    for kind in WillItFitError.__subclasses__():
+    assert [line for line in quoted if line not in tested and "internal-error" not in line and "cannot be used" not in line] == []
+    elsewhere = {"unsupported-interpreter"}  # which another interpreter says: tests/test_lifetimes.py
+    for kind in (kind for kind in WillItFitError.__subclasses__() if kind.slug not in elsewhere):
         assert [line for line in tested if line.endswith(f"[{kind.slug}]")], kind.slug
 
 
@@ -164,7 +166,11 @@ def test_a_module_that_is_run_is_there(command: Command) -> None:
 @pytest.mark.parametrize("command", _of(".venv/bin/pytest"), ids=str)
 def test_pytest_takes_the_arguments(command: Command) -> None:
     found = subprocess.run(
-        [sys.executable, "-m", "pytest", *command.words[1:], "--collect-only", "-q"], cwd=ROOT, capture_output=True, text=True
+        [sys.executable, "-m", "pytest", *command.words[1:], "--collect-only", "-q"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        env={name: value for name, value in os.environ.items() if "XDIST" not in name},
     )
     assert found.returncode == 0, found.stdout + found.stderr
 

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from estimator import Job, NotModelled, estimate
+from estimator.defaults import with_defaults
 from estimator.errors import WillItFitError
 from estimator.job import Offload, Parallelism, Training
-from estimator.settle import settled
 from estimator.specs.resolve import resolve
 from estimator.verify.compare import verify
 from estimator.verify.playable import HONOURED, WITHOUT_BYTES, refuse_unplayable
@@ -40,7 +40,7 @@ def rows(judge: str) -> list[Any]:
 def asked(row: dict[str, Any]) -> Job:
     """A job with its defaults filled in, whether or not it would be answered."""
     job = Job.model_validate({"model": MODEL, **row})
-    return settled(job, resolve(job.model).spec)
+    return with_defaults(job, resolve(job.model).spec)[0]
 
 
 @pytest.mark.parametrize(("where", "row"), rows("fake_step"))

@@ -109,7 +109,7 @@ def causal_mask(
         return empty(tape, (batch, 1, tokens, keys), dtype, "where")
     if implementation == "sdpa" and tape.batch_mask != "none":
         return empty(tape, (batch, 1, tokens, keys), dtypes.bool_, "bitwise_and")
-    if implementation == "sdpa" and (tape.prefix or (window is not None and tape.past + tokens >= window)):
+    if implementation == "sdpa" and (tape.prefix or (window is not None and tokens >= window)):
         return empty(tape, (1, 1, tokens, keys), dtypes.bool_, "bitwise_and")
     return None
 

@@ -133,9 +133,11 @@ def _kind(spread: str) -> str:
 
 
 def _most(question: Question, way: Way, hardware: Hardware) -> Judged | None:
-    """What takes least on the most GPUs."""
-    *_, largest = _larger(way, hardware)
-    found = []
+    """What takes least on the most GPUs; None where there are as many already."""
+    sizes = list(_larger(way, hardware))
+    if not sizes:
+        return None
+    largest, found = sizes[-1], []
     for _, job in spreads(question, way, largest):
         try:
             found.append(question.ask(job))

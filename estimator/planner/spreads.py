@@ -101,13 +101,13 @@ def spreads(question: Question, way: Way, hardware: Hardware) -> Iterator[tuple[
     elif total == 1:
         yield "1 GPU", {**way.job, "hardware": hardware}
     else:
-        for strategy in way.strategies:
+        for kind in way.strategies:
             job = {**way.job, "hardware": hardware}
-            if strategy == "tensor" and gpus > 1:
+            if kind == "tensor" and gpus > 1:
                 beside = {"strategy": "fsdp2", "data": nodes} if nodes > 1 else {"data": 1}
                 yield _beside(gpus, nodes), {**job, "parallelism": {"tensor": gpus, **beside}}
-            elif strategy not in ("tensor", "hsdp") or (strategy == "hsdp" and nodes > 1 and gpus > 1):
-                yield f"{strategy} x{total}", {**job, "parallelism": {"strategy": strategy}}
+            elif kind not in ("tensor", "hsdp") or (kind == "hsdp" and nodes > 1 and gpus > 1):
+                yield f"{kind} x{total}", {**job, "parallelism": {"strategy": kind}}
 
 
 def _beside(gpus: int, nodes: int) -> str:
