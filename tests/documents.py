@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import chdir, redirect_stdout, suppress
+from functools import partial
 from io import StringIO
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 from api.problems import Problem
-from estimator import estimate, fit, listing
+from estimator import Answer, estimate, fit, listing
 from estimator.cli import COMMANDS, main
 from estimator.report import answer_text, headline_text
 from estimator.report_hardware import unverified_text
@@ -24,37 +26,54 @@ from tests.jobs import TODAY, cases
 
 ROOT = Path(__file__).parent.parent
 GENERATED = "<!-- generated: python -m tests.documents -->\n\n"
+HEADLINE = ("llama-2-13b", "2x24GB")
+PAGES = {
+    "accuracy": accuracy.page,
+    "techniques": techniques.page,
+    "efficiency": efficiency_page.page,
+    "serving_time": serving_speeds.page,
+    "fits": constants.page,
+}
 MADE = re.compile(r"(?<=<!-- made: )([\w-]+)( -->\n).*?(?=<!-- end -->)", re.DOTALL)
 ASKED = re.compile(r"(?<=```console\n)\$ willitfit ([^\n]*)\n.*?(?=```)", re.DOTALL)
 
 
-def documents() -> Iterator[tuple[Path, str]]:
-    """Every generated file and what it must hold."""
+def documents() -> Iterator[tuple[Path, Callable[[], str]]]:
+    """Every generated file, and what makes its text: slow ones only when they are asked for."""
     for name, schema in (schemas() | {"problem": {"$schema": DIALECT, **Problem.model_json_schema()}}).items():
-        yield ROOT / "docs" / "schema" / f"{name}.json", json.dumps(schema, indent=2) + "\n"
-    yield ROOT / "docs" / "cli.md", GENERATED + _command_line()
-    yield ROOT / "docs" / "catalogue.md", GENERATED + _catalogue()
-    for name in ("README.md", "docs/jobs.md"):
-        yield ROOT / name, ASKED.sub(_answered, (ROOT / name).read_text(encoding="utf-8"))
-    yield _with_parts("accuracy", accuracy.page())
-    yield _with_parts("techniques", techniques.page())
-    yield _with_parts("efficiency", efficiency_page.page())
-    yield _with_parts("serving_time", serving_speeds.page())
-    yield _with_parts("fits", constants.page())
-    yield ROOT / "docs" / "accuracy.svg", accuracy_plot.plot()
+        yield ROOT / "docs" / "schema" / f"{name}.json", partial(_schema, schema)
+    yield ROOT / "docs" / "cli.md", _command_line
+    yield ROOT / "docs" / "catalogue.md", _catalogue
+    for path in (ROOT / "README.md", ROOT / "docs" / "jobs.md"):
+        yield path, partial(_with_answers, path)
+    for name, page in PAGES.items():
+        path = ROOT / "docs" / f"{name}.md"
+        yield path, partial(_with_parts, path, page)
+    yield ROOT / "docs" / "accuracy.svg", accuracy_plot.plot
     for case in cases("golden"):
-        answer = estimate(case["job"], today=TODAY)
-        yield ROOT / "tests" / "golden" / f"{case['name']}.json", answer.to_json()
-        yield ROOT / "tests" / "golden" / f"{case['name']}.txt", answer_text(answer)
-    headline = fit("llama-2-13b", "2x24GB")
-    yield ROOT / "tests" / "golden" / "headline.json", headline.to_json()
-    yield ROOT / "tests" / "golden" / "headline.txt", headline_text(headline)
+        yield ROOT / "tests" / "golden" / f"{case['name']}.json", partial(_golden, case["job"], Answer.to_json)
+        yield ROOT / "tests" / "golden" / f"{case['name']}.txt", partial(_golden, case["job"], answer_text)
+    yield ROOT / "tests" / "golden" / "headline.json", lambda: fit(*HEADLINE).to_json()
+    yield ROOT / "tests" / "golden" / "headline.txt", lambda: headline_text(fit(*HEADLINE))
 
 
-def _with_parts(name: str, parts: dict[str, str]) -> tuple[Path, str]:
+def _schema(schema: dict[str, Any]) -> str:
+    return json.dumps(schema, indent=2) + "\n"
+
+
+def _golden(job: dict[str, Any], written: Callable[[Answer], str]) -> str:
+    return written(estimate(job, today=TODAY))
+
+
+def _with_parts(path: Path, page: Callable[[], dict[str, str]]) -> str:
     """A page of which some parts are made."""
-    path = ROOT / "docs" / f"{name}.md"
-    return path, MADE.sub(lambda place: f"{place[1]}{place[2]}{parts[place[1]]}", path.read_text(encoding="utf-8"))
+    parts = page()
+    return MADE.sub(lambda place: f"{place[1]}{place[2]}{parts[place[1]]}", path.read_text(encoding="utf-8"))
+
+
+def _with_answers(path: Path) -> str:
+    """A page that shows commands with their output."""
+    return ASKED.sub(_answered, path.read_text(encoding="utf-8"))
 
 
 def _printed(arguments: list[str]) -> str:
@@ -72,7 +91,7 @@ def _answered(asked: re.Match[str]) -> str:
 
 
 def _command_line() -> str:
-    parts = ["# Command line\n"]
+    parts = [f"{GENERATED}# Command line\n"]
     for command in ([], *([name] for name in COMMANDS)):
         parts.append(f"## `{' '.join(['willitfit', *command])}`\n\n```text\n{_printed([*command, '--help'])}```\n")
     return "\n".join(parts)
@@ -116,7 +135,7 @@ def _catalogue() -> str:
     ]
     return "\n".join(
         [
-            "# Models, accelerators and nodes\n",
+            f"{GENERATED}# Models, accelerators and nodes\n",
             "Each is a file with its sources: in `model_specs/`, and in `accelerators/` and `nodes/` of `estimator/hardware/`.\n",
             "## Models\n",
             _table(["model", "parameters", "family", "layers", "positions", "licence"], models),
@@ -169,4 +188,4 @@ def _table(header: list[str], rows: list[list[object]]) -> str:
 if __name__ == "__main__":
     for path, text in documents():
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
+        path.write_text(text(), encoding="utf-8")
