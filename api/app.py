@@ -17,21 +17,21 @@ from api import documentation, problems
 from api.limits import BodyLimit
 from api.page import render, render_problems
 from api.query import job_mapping
-from estimator import listing
-from estimator.answer import Answer
-from estimator.errors import InvalidJob
-from estimator.estimation import estimate
+from estimator.contract.answer import Answer
+from estimator.contract.errors import InvalidJob
+from estimator.contract.job import read_job
+from estimator.contract.rows import GpuRow, ModelRow, NodeRow
+from estimator.contract.version import SOFTWARE_VERSION
 from estimator.exchange import read, written
 from estimator.exchange.found import Found
 from estimator.hardware.accelerator import Accelerator, accelerator
 from estimator.hardware.node import Node, node
-from estimator.inspection import Card, inspect_model
-from estimator.job import read_job
+from estimator.pipeline.estimation import estimate
 from estimator.planner.answers import Budget, Fit
 from estimator.planner.budget import MOST_GPUS, Limits, budget
 from estimator.planner.headline import fit
-from estimator.rows import GpuRow, ModelRow, NodeRow
-from estimator.version import SOFTWARE_VERSION
+from estimator.views import listing
+from estimator.views.inspection import Card, inspect_model
 
 ANSWER = documentation.answers(Answer)
 

@@ -10,8 +10,8 @@ from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
 
 from api.problems import Problem
-from estimator.estimation import estimate
-from estimator.job import Job
+from estimator.contract.job import Job
+from estimator.pipeline.estimation import estimate
 from estimator.planner.headline import fit
 
 DESCRIPTION = """\

@@ -14,20 +14,20 @@ import jinja2
 from markupsafe import Markup
 
 from api.query import job_fields, job_mapping, job_query
-from estimator import catalogue
-from estimator.answer import DEFAULT, Answer, TimePart
-from estimator.errors import InvalidJob, NotModelled, UnknownName, UnsupportedInterpreter, WillItFitError
-from estimator.estimation import estimate
+from estimator.cli.report import shape_text
+from estimator.contract.answer import DEFAULT, Answer, TimePart
+from estimator.contract.errors import InvalidJob, NotModelled, UnknownName, UnsupportedInterpreter, WillItFitError
+from estimator.contract.job import Job, Serving, Training
+from estimator.contract.job.optimizer import Implementation
+from estimator.contract.units import gib
+from estimator.contract.version import DATA_VERSION, SOFTWARE_VERSION
+from estimator.facts import catalogue
 from estimator.hardware.accelerator import FOLDER
-from estimator.job import Job, Serving, Training
-from estimator.job.optimizer import Implementation
+from estimator.pipeline.estimation import estimate
 from estimator.planner.answers import Fit
 from estimator.planner.headline import fit
-from estimator.report import shape_text
 from estimator.specs.published import folders
 from estimator.tape.tape import COMPONENTS
-from estimator.units import gib
-from estimator.version import DATA_VERSION, SOFTWARE_VERSION
 
 Items = Sequence[tuple[str, str]]
 

@@ -10,7 +10,7 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
-from estimator.errors import WillItFitError
+from estimator.contract.errors import WillItFitError
 
 
 class Problem(BaseModel):

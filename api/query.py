@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from estimator.errors import InvalidJob
+from estimator.contract.errors import InvalidJob
+from estimator.contract.job import Job
 from estimator.hardware.parse import read_hardware
-from estimator.job import Job
 
 LISTS = tuple(f"training.adapter.{name}" for name in ("targets", "exclude", "feedforward", "layers", "modules_to_save"))
 """Fields whose value is several, with commas between; but what has a character that no name has is a pattern."""

@@ -10,34 +10,34 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from estimator import version
+from estimator.contract import version
 
 if TYPE_CHECKING:
-    from estimator.answer import Answer
-    from estimator.errors import InvalidJob, NotModelled, UnknownName, UnsupportedInterpreter, WillItFitError
-    from estimator.estimation import estimate
-    from estimator.inspection import inspect_model
-    from estimator.job import Job
+    from estimator.contract.answer import Answer
+    from estimator.contract.errors import InvalidJob, NotModelled, UnknownName, UnsupportedInterpreter, WillItFitError
+    from estimator.contract.job import Job
+    from estimator.pipeline.estimation import estimate
     from estimator.planner.answers import Fit
     from estimator.planner.headline import fit
     from estimator.specs.module import architecture_of, count_module
+    from estimator.views.inspection import inspect_model
 
 __version__ = version.SOFTWARE_VERSION
 
 _EXPORTS = {
-    "Answer": "answer",
+    "Answer": "contract.answer",
     "Fit": "planner.answers",
-    "InvalidJob": "errors",
-    "Job": "job",
-    "NotModelled": "errors",
-    "UnknownName": "errors",
-    "UnsupportedInterpreter": "errors",
-    "WillItFitError": "errors",
+    "InvalidJob": "contract.errors",
+    "Job": "contract.job",
+    "NotModelled": "contract.errors",
+    "UnknownName": "contract.errors",
+    "UnsupportedInterpreter": "contract.errors",
+    "WillItFitError": "contract.errors",
     "architecture_of": "specs.module",
     "count_module": "specs.module",
-    "estimate": "estimation",
+    "estimate": "pipeline.estimation",
     "fit": "planner.headline",
-    "inspect_model": "inspection",
+    "inspect_model": "views.inspection",
 }
 
 __all__ = [

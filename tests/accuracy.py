@@ -10,8 +10,8 @@ from statistics import median
 import yaml
 
 from estimator import Answer, estimate
+from estimator.contract.units import MIB
 from estimator.runtime import overheads
-from estimator.units import MIB
 from tests.held_out import held_out, nvidia_cards
 from tests.jobs import CASES, cases, counts, job_of
 from tests.measured import CUBLAS_WORKSPACES, a100_runs, as_measured, fsdp1_runs, megatron_runs, stages

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from estimator import catalogue, course
-from estimator.facts import FittedTo, MeasuredFact, measured
+from estimator.facts import catalogue
+from estimator.facts.fact import FittedTo, MeasuredFact, measured
 from estimator.hardware.capability import nvlinks
 from estimator.host import memory
 from estimator.pricing import energy, spot
 from estimator.runtime import overheads
 from estimator.serving import room
 from estimator.timing import host, loader, step
+from estimator.timing import run_length as course
 from estimator.timing.measured import FOLDER, Curves, Sourced, load, shared
 from tests import held_out
 from tests.accuracy import table

@@ -16,11 +16,12 @@ from typing import Any
 from unittest import mock
 
 from api.problems import Problem
-from estimator import Answer, estimate, fit, listing
-from estimator.cli import COMMANDS, main
-from estimator.report import answer_text, headline_text
-from estimator.report_hardware import unverified_text
-from estimator.schemas import DIALECT, schemas
+from estimator import Answer, estimate, fit
+from estimator.cli.main import COMMANDS, main
+from estimator.cli.report import answer_text, headline_text
+from estimator.cli.report_hardware import unverified_text
+from estimator.views import listing
+from estimator.views.schemas import DIALECT, schemas
 from tests import accuracy, accuracy_plot, constants, efficiency_page, serving_speeds, techniques
 from tests.jobs import TODAY, cases
 
@@ -79,7 +80,7 @@ def _with_answers(path: Path) -> str:
 def _printed(arguments: list[str]) -> str:
     """What a command prints on a terminal of 100 columns."""
     out = StringIO()
-    columns, day = mock.patch.dict("os.environ", {"COLUMNS": "100"}), mock.patch("estimator.cli._today", return_value=TODAY)
+    columns, day = mock.patch.dict("os.environ", {"COLUMNS": "100"}), mock.patch("estimator.cli.main._today", return_value=TODAY)
     with chdir(ROOT), redirect_stdout(out), suppress(SystemExit), columns, day:
         main(arguments)
     return out.getvalue()

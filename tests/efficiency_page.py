@@ -6,8 +6,8 @@ from pathlib import Path
 
 import yaml
 
-from estimator import catalogue
-from estimator.facts import MeasuredFact
+from estimator.facts import catalogue
+from estimator.facts.fact import MeasuredFact
 from estimator.timing.measured import FOLDER, Curves, Spread, borrowed, load, shared
 from tests.splits import Figures, split_table
 

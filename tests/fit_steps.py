@@ -16,14 +16,14 @@ import numpy as np
 import yaml
 
 from estimator import estimate
-from estimator.duration import _step
-from estimator.estimation import _run
-from estimator.facts import MeasuredFact
-from estimator.job import read_job
+from estimator.contract.job import read_job
+from estimator.contract.units import MIB
+from estimator.facts.fact import MeasuredFact
+from estimator.pipeline.estimation import _run
+from estimator.pipeline.step_time import _step
 from estimator.runtime import overheads
 from estimator.timing import step
 from estimator.timing.measured import UnderLoad, load, shared
-from estimator.units import MIB
 from tests.held_out import LLM_FOUNDRY, fitted_rows, held_out
 from tests.measured import a100_runs, megatron_runs, megatron_steps, more_megatron_runs
 from tests.published import Run, published

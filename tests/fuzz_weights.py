@@ -21,8 +21,9 @@ from typing import Any
 
 from safetensors import SafetensorError, safe_open
 
-from estimator.errors import InvalidJob
-from estimator.weights import architecture, read_checkpoint
+from estimator.contract.errors import InvalidJob
+from estimator.specs.architecture import architecture
+from estimator.weights import read_checkpoint
 from tests.weights import ARRAY, BOOL, ENTRIES, LLAMA, STRING, TENSORS, UINT16, UINT32, gguf_bytes, safetensors_bytes, written
 
 SLOW_SECONDS = 5.0

@@ -18,9 +18,9 @@ import torch
 import transformers
 
 from estimator import Job, estimate
+from estimator.contract.units import MIB
+from estimator.families.spec import DecoderSpec, ModelSpec
 from estimator.specs.resolve import resolve
-from estimator.specs.spec import DecoderSpec, ModelSpec
-from estimator.units import MIB
 from estimator.verify.batch import batch
 from estimator.verify.model import autocast, build, config, defaulting_to
 from estimator.verify.optimizers import make_optimizer

@@ -24,8 +24,8 @@ from typing import Any
 
 import yaml
 
-from estimator import catalogue
-from estimator.facts import FittedTo
+from estimator.facts import catalogue
+from estimator.facts.fact import FittedTo
 from estimator.hardware.accelerator import FOLDER as ACCELERATORS
 from estimator.hardware.accelerator import Accelerator, accelerator
 from tests.measured import a100_runs, fsdp1_runs, megatron_runs, megatron_steps, more_megatron_runs

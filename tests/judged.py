@@ -14,8 +14,8 @@ from multiprocessing import get_context
 from typing import Any
 
 from estimator import Job, estimate
+from estimator.families.spec import ModelSpec
 from estimator.specs.resolve import resolve
-from estimator.specs.spec import ModelSpec
 from estimator.verify.step import Counted, fake_step
 from tests.jobs import cases, job_of
 from tests.judge.real import real_step

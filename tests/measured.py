@@ -9,12 +9,12 @@ from typing import Any
 import yaml
 
 from estimator import Answer
-from estimator.estimation import _run
-from estimator.job import read_job
-from estimator.parallel.ranks import ranks
-from estimator.playing import Play, play
+from estimator.contract.job import read_job
+from estimator.contract.units import MIB
+from estimator.pipeline.estimation import _run
+from estimator.simulation.ranks import ranks
+from estimator.simulation.simulation import Play, play
 from estimator.tape.gpu import Gpu
-from estimator.units import MIB
 
 B200 = Gpu((10, 0), True)
 DATA = Path(__file__).parent / "data"

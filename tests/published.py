@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import yaml
 
 from estimator import estimate
-from estimator.answer import Time
+from estimator.contract.answer import Time
 from tests.held_out import LLM_FOUNDRY, held_out
 from tests.speeds import a100_speeds, megatron_speeds
 from tests.splits import split, split_table

@@ -17,7 +17,7 @@ from time import perf_counter
 from typing import Any
 
 from estimator import Answer, estimate, fit
-from estimator.report import answer_text, headline_text
+from estimator.cli.report import answer_text, headline_text
 from estimator.specs.resolve import resolve
 from tests.jobs import TODAY, cases, counts, job_of
 

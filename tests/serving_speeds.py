@@ -7,7 +7,7 @@ from statistics import median
 from typing import Any, NamedTuple
 
 from estimator import Answer, estimate
-from estimator.answer import ServingTime
+from estimator.contract.answer import ServingTime
 from tests.accuracy import table
 from tests.measured import serving_runs
 from tests.splits import split, split_table

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from estimator import Job
-from estimator.defaults import with_defaults
 from estimator.families import layers
 from estimator.parallel.topology import topology
+from estimator.pipeline.defaults import with_defaults
 from estimator.specs.resolve import resolve
 from estimator.tape.peak import Place, crest, tensors
 from estimator.tape.replay import Replay, replay

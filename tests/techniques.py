@@ -7,7 +7,7 @@ from functools import cache
 from typing import Any
 
 from estimator import Answer, estimate
-from estimator.units import GIB, MIB
+from estimator.contract.units import GIB, MIB
 from tests.accuracy import table
 from tests.jobs import table as cases_of
 

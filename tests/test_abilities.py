@@ -8,8 +8,8 @@ from pathlib import Path
 
 import estimator
 from estimator.families import FAMILIES, having, spec_class
+from estimator.families.abilities import Abilities
 from estimator.families.llama import LlamaSpec
-from estimator.specs.abilities import Abilities
 
 ROOT = Path(estimator.__file__).parent
 ALLOWED = {

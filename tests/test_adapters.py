@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from estimator import InvalidJob, Job, NotModelled, estimate
-from estimator.job.adapter import OnWeights
+from estimator.contract.job.adapter import OnWeights
 from estimator.specs.resolve import resolve
 from estimator.verify.adapters import adapted
 from estimator.verify.model import plain

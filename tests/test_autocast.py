@@ -13,9 +13,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from estimator import dtypes
 from estimator.families.attention import Attention
-from estimator.tape import autocast, loss, matmul, normalization, pointwise, reduction, selection, views
+from estimator.tape import autocast, dtypes, loss, matmul, normalization, pointwise, reduction, selection, views
 from estimator.tape.convolution import convolution
 from estimator.tape.tape import Tape
 from estimator.tape.tensor import Tensor, empty

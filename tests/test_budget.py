@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from estimator import estimate
-from estimator.cli import main
-from estimator.errors import InvalidJob, NotModelled, UnknownName, WillItFitError
-from estimator.job import Job, read_job
+from estimator.cli.main import main
+from estimator.contract.errors import InvalidJob, NotModelled, UnknownName, WillItFitError
+from estimator.contract.job import Job, read_job
+from estimator.contract.units import money
 from estimator.planner.answers import Budget, BudgetRow
 from estimator.planner.budget import Limits, budget, narrowed, spread
-from estimator.units import money
 
 TODAY = date(2026, 11, 22)
 JOB: dict[str, Any] = {

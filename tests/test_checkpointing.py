@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from estimator import Answer, InvalidJob, NotModelled, estimate
-from estimator.answer import Recomputation
+from estimator.contract.answer import Recomputation
 from estimator.tape.host import pinned_bytes
 from estimator.tape.kernels import flops
 from estimator.tape.offload import host_bytes

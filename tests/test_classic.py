@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from estimator import estimate
-from estimator.errors import WillItFitError
-from estimator.estimation import _run
-from estimator.job import read_job
+from estimator.contract.errors import WillItFitError
+from estimator.contract.job import read_job
+from estimator.pipeline.estimation import _run
 
 H, HEADS, TOKENS, SEQUENCES = 512, 8, 256, 2
 SCORES = 5 * HEADS * TOKENS / H

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from estimator import __version__
-from estimator.cli import main
+from estimator.cli.main import main
 from tests.documents import ROOT
 
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from estimator import estimate
-from estimator.answer import Course
-from estimator.errors import InvalidJob
+from estimator.contract.answer import Course
+from estimator.contract.errors import InvalidJob
 
 
 def run_of(gpus: int = 1, **training: Any) -> Course:

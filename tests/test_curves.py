@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import yaml
 
-from estimator import catalogue
-from estimator.errors import NotModelled
-from estimator.facts import MeasuredFact
+from estimator.contract.errors import NotModelled
+from estimator.facts import catalogue
+from estimator.facts.fact import MeasuredFact
 from estimator.hardware.accelerator import FOLDER as ACCELERATORS
 from estimator.hardware.accelerator import Accelerator, accelerator
 from estimator.timing import curves as timing

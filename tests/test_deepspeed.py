@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 import yaml
 
-from estimator import estimate, playing
-from estimator.estimation import _run
-from estimator.job import read_job
+from estimator import estimate
+from estimator.contract.job import read_job
 from estimator.parallel import zero, zero3
+from estimator.pipeline.estimation import _run
+from estimator.simulation import simulation as playing
 from tests.jobs import counts
 from tests.judge import deepspeed_run as run
 

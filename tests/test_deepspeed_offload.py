@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 import yaml
 
-from estimator import playing
-from estimator.estimation import _run
 from estimator.parallel import zero, zero3, zero3_offload, zero_offload
+from estimator.pipeline.estimation import _run
+from estimator.simulation import simulation as playing
 from estimator.tape.replay import PhaseBytes
 from estimator.tape.tensor import empty
 from tests.judge import deepspeed_run as run

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from estimator import Job, estimate
-from estimator.answer import DEFAULT
-from estimator.defaults import RULES, with_defaults
+from estimator.contract.answer import DEFAULT
+from estimator.pipeline.defaults import RULES, with_defaults
 from estimator.specs.resolve import resolve
 
 CASES: list[tuple[str, dict[str, Any], Any]] = [

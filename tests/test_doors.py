@@ -14,7 +14,7 @@ from fastapi.testclient import TestClient
 from api.app import app
 from api.limits import LIMIT
 from estimator import Answer, Job, WillItFitError, estimate, fit
-from estimator.cli import main
+from estimator.cli.main import main
 from tests.jobs import cases
 
 client = TestClient(app, raise_server_exceptions=False)

@@ -19,8 +19,8 @@ from fastapi.testclient import TestClient
 from starlette.routing import Match, Mount
 
 from api.app import app
-from estimator.cli import COMMANDS, main
-from estimator.errors import WillItFitError
+from estimator.cli.main import COMMANDS, main
+from estimator.contract.errors import WillItFitError
 from tests.jobs import ROOT
 from tests.shell import BLOCK, Command, request, shown_commands
 

@@ -13,7 +13,7 @@ from fastapi.testclient import TestClient
 
 from api.app import app
 from estimator import InvalidJob, estimate
-from estimator.cli import main
+from estimator.cli.main import main
 from estimator.exchange import READ, read, written
 
 BASE: dict[str, Any] = {"model": "llama-3-8b", "hardware": {"gpu": "h100-80gb", "gpus": 8, "nodes": 2}}

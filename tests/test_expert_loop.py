@@ -10,13 +10,14 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from estimator import Job, dtypes
-from estimator.defaults import with_defaults
+from estimator import Job
 from estimator.families.build import Builder
 from estimator.families.expert_loop import ExpertLoop
 from estimator.families.mixtral import MixtralSpec
 from estimator.parallel.topology import topology
+from estimator.pipeline.defaults import with_defaults
 from estimator.specs.resolve import resolve
+from estimator.tape import dtypes
 from estimator.tape.autograd import run_backward
 from estimator.tape.replay import replay
 from estimator.tape.tape import Tape

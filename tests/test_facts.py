@@ -8,8 +8,9 @@ from datetime import date
 
 import pytest
 
-from estimator import catalogue, estimate
-from estimator.facts import Fact, MeasuredFact
+from estimator import estimate
+from estimator.facts import catalogue
+from estimator.facts.fact import Fact, MeasuredFact
 from estimator.hardware.accelerator import FOLDER, accelerator
 from estimator.hardware.capability import nvlinks
 from estimator.pricing import energy, spot

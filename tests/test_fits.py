@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from estimator import catalogue
-from estimator.errors import NotModelled
-from estimator.facts import FittedTo, MeasuredFact
+from estimator.contract.errors import NotModelled
+from estimator.facts import catalogue
+from estimator.facts.fact import FittedTo, MeasuredFact
 from estimator.timing import step
 from estimator.timing.measured import FOLDER, Sourced, curves, load, shared
 from tests import held_out
@@ -39,7 +39,7 @@ def test_files_are_all_walked() -> None:
         "timing/shared.yaml",
         "runtime/overheads.yaml",
         "host/facts.yaml",
-        "course.yaml",
+        "timing/run_length.yaml",
         "hardware/nvlink.yaml",
         "pricing/energy.yaml",
         "pricing/spot.yaml",

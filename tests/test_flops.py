@@ -10,9 +10,9 @@ from torch.utils.flop_counter import FlopCounterMode
 from transformers import PreTrainedModel
 
 from estimator import estimate
-from estimator.estimation import _run
-from estimator.job import Job, read_job
-from estimator.specs.spec import DecoderSpec, ModelSpec
+from estimator.contract.job import Job, read_job
+from estimator.families.spec import DecoderSpec, ModelSpec
+from estimator.pipeline.estimation import _run
 from estimator.tape.kernels import flops
 from estimator.verify.batch import batch
 from estimator.verify.cuda import on_cuda

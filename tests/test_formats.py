@@ -15,13 +15,13 @@ from transformers.integrations.fbgemm_fp8 import FbgemmFp8Linear
 from transformers.integrations.finegrained_fp8 import FP8Linear
 
 from estimator import InvalidJob, Job, NotModelled, estimate
-from estimator.job.part import Storage
+from estimator.contract.job.part import Storage
+from estimator.families.spec import DecoderSpec
 from estimator.quantization.formats import FORMATS, parts
 from estimator.quantization.stored import stored_bytes
 from estimator.specs.huggingface import quantized_as
 from estimator.specs.published import published
 from estimator.specs.resolve import resolve
-from estimator.specs.spec import DecoderSpec
 from tests.jobs import counts
 from tests.test_quantized import MODEL
 

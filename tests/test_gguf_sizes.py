@@ -10,12 +10,12 @@ import yaml
 
 from estimator import NotModelled
 from estimator.families import count, having
+from estimator.families.spec import ModelSpec
 from estimator.quantization.gguf_kinds import MIXTURES
 from estimator.quantization.gguf_mixtures import facts, type_of
 from estimator.quantization.gguf_size import header_bytes, tensor_bytes
 from estimator.quantization.gguf_tensors import file_tensors
 from estimator.specs.published import published
-from estimator.specs.spec import ModelSpec
 from estimator.weights.gguf_config import CONFIGS
 
 PUBLISHED = yaml.safe_load((Path(__file__).parent / "data" / "gguf_sizes.yaml").read_text(encoding="utf-8"))

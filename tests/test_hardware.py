@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from estimator import InvalidJob, UnknownName, catalogue, estimate, listing
+from estimator import InvalidJob, UnknownName, estimate
+from estimator.cli.report_hardware import facts_text, gpus_text, unverified_text
+from estimator.facts import catalogue
+from estimator.facts.spelling import folded
 from estimator.hardware import accelerator, node
 from estimator.hardware.accelerator import accelerator as card_of
-from estimator.report_hardware import facts_text, gpus_text, unverified_text
-from estimator.spelling import folded
+from estimator.views import listing
 
 NODES = catalogue.names(node.FOLDER)
 CARDS = catalogue.names(accelerator.FOLDER)

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from estimator import catalogue
-from estimator.errors import WillItFitError
-from estimator.estimation import fits
+from estimator.contract.errors import WillItFitError
+from estimator.contract.job import Hardware, Job
+from estimator.facts import catalogue
 from estimator.hardware.accelerator import FOLDER
 from estimator.hardware.capacity import capacity
 from estimator.hardware.parse import read_hardware
-from estimator.job import Hardware, Job
+from estimator.pipeline.estimation import fits
 from estimator.planner.answers import Fit
 from estimator.planner.headline import fit
 from estimator.planner.ways import every_way, platform, platforms, ways

@@ -12,10 +12,10 @@ import torch
 import transformers
 
 from estimator import Answer, InvalidJob, estimate
-from estimator.dtypes import BY_NAME
+from estimator.contract.units import GIB
 from estimator.host.disk import model_bytes, safetensors_bytes, shards
 from estimator.host.weights import Saved
-from estimator.units import GIB
+from estimator.tape.dtypes import BY_NAME
 
 SMALL = {
     "hidden_size": 64,

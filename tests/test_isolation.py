@@ -49,6 +49,6 @@ def test_an_unknown_member_is_an_attribute_error() -> None:
 
 
 def test_serving_without_its_libraries_says_what_to_install() -> None:
-    code = "import sys; sys.modules['uvicorn'] = None; from estimator.cli import main; assert main(['serve']) == 2"
+    code = "import sys; sys.modules['uvicorn'] = None; from estimator.cli.main import main; assert main(['serve']) == 2"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert "pip install 'willitfit[service]'" in run.stderr

@@ -12,11 +12,12 @@ import pytest
 from fastapi.testclient import TestClient
 
 from api.app import app
-from estimator import UnsupportedInterpreter, estimate, playing
-from estimator.cli import main
-from estimator.dtypes import float32
+from estimator import UnsupportedInterpreter, estimate
+from estimator.cli.main import main
+from estimator.simulation import simulation as playing
 from estimator.tape import lifetimes
 from estimator.tape.autograd import can_add_in_place, is_alone
+from estimator.tape.dtypes import float32
 from estimator.tape.tape import Storage, Tape
 from estimator.tape.tensor import Tensor, alias, empty
 from tests.jobs import cases, job_of

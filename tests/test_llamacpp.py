@@ -12,13 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from estimator import InvalidJob, NotModelled, estimate
-from estimator.answer import Answer
-from estimator.job import Serving
+from estimator.contract.answer import Answer
+from estimator.contract.job import Serving
+from estimator.families.spec import RotaryDecoderSpec
 from estimator.serving.ggml import Node, planned
 from estimator.serving.llamacpp import ON_HOST, Placed, batch_of, layer_caches, of_kind, placed, sizes_of
 from estimator.serving.llamacpp_graph import compute_bytes
 from estimator.specs.resolve import resolve
-from estimator.specs.spec import RotaryDecoderSpec
 from tests.jobs import cases, job_of
 from tests.judge.llamacpp import write
 

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from estimator import Job, estimate
+from estimator.contract.units import GIB, MIB
 from estimator.specs.resolve import resolve
-from estimator.units import GIB, MIB
 from estimator.verify.step import fake_step
 from tests import gpu
 from tests.jobs import cases, job_of

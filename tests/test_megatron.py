@@ -8,14 +8,16 @@ from typing import Any
 
 import pytest
 
-from estimator import dtypes, estimate
-from estimator.errors import WillItFitError
-from estimator.estimation import _run
-from estimator.job import read_job
+from estimator import estimate
+from estimator.contract.errors import WillItFitError
+from estimator.contract.job import read_job
+from estimator.contract.units import MIB
 from estimator.megatron.linear import ColumnLinear, RowLinear, Split
-from estimator.parallel.ranks import traffic
 from estimator.parallel.strategies import ZERO1
 from estimator.parallel.topology import Topology
+from estimator.pipeline.estimation import _run
+from estimator.simulation.ranks import traffic
+from estimator.tape import dtypes
 from estimator.tape.checkpoint import checkpoint
 from estimator.tape.collectives import Group
 from estimator.tape.kernels import flops
@@ -27,7 +29,6 @@ from estimator.tape.tape import Tape
 from estimator.tape.tensor import Tensor, empty
 from estimator.tape.views import permute, reshape, split
 from estimator.training.plan import trace_training
-from estimator.units import MIB
 from tests.measured import B200, CUBLAS_WORKSPACES, megatron_runs, more_megatron_runs, stages
 
 SMALL = {

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from estimator import estimate
-from estimator.errors import WillItFitError
-from estimator.estimation import _run
-from estimator.job import read_job
+from estimator.contract.errors import WillItFitError
+from estimator.contract.job import read_job
+from estimator.pipeline.estimation import _run
 from estimator.training.plan import trace_training
 from tests.measured import B200, stages
 from tests.test_megatron import SMALL, SPARSE, folded_as_unrolled, job

@@ -7,15 +7,17 @@ from typing import Any
 
 import pytest
 
-from estimator import dtypes, estimate
-from estimator.errors import WillItFitError
-from estimator.estimation import _run
+from estimator import estimate
+from estimator.contract.errors import WillItFitError
+from estimator.contract.job import read_job
+from estimator.contract.units import MIB
 from estimator.families.build import Builder
-from estimator.job import read_job
 from estimator.megatron.execution import Execution
 from estimator.megatron.fp8 import Fp8
 from estimator.megatron.linear import Norm, Split
-from estimator.playing import play
+from estimator.pipeline.estimation import _run
+from estimator.simulation.simulation import play
+from estimator.tape import dtypes
 from estimator.tape.autograd import run_backward
 from estimator.tape.collectives import Group
 from estimator.tape.gpu import Gpu
@@ -23,7 +25,6 @@ from estimator.tape.replay import replay
 from estimator.tape.tape import Tape
 from estimator.tape.tensor import Tensor, empty
 from estimator.training.plan import trace_training
-from estimator.units import MIB
 from tests.measured import B200, megatron_functional
 from tests.test_megatron import SMALL, SPARSE, folded_as_unrolled, job
 

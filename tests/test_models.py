@@ -23,13 +23,13 @@ from estimator import (
     listing,
     weights,
 )
-from estimator.cli import main
+from estimator.cli.main import main
 from estimator.families import count
-from estimator.inspection import Counts
 from estimator.specs import hub
 from estimator.specs.generic import generic_mixture
 from estimator.specs.published import VARIABLE, every
 from estimator.specs.resolve import resolve
+from estimator.views.inspection import Counts
 
 SMALL: dict[str, Any] = {
     "model_type": "llama",

@@ -13,12 +13,12 @@ import torch
 import transformers
 
 from estimator import InvalidJob, NotModelled, estimate, fit
-from estimator.dtypes import DType, bfloat16
 from estimator.families import FAMILIES, build_model, count, heads, parameters, spec_class
 from estimator.families.build import Builder
+from estimator.families.spec import ModelSpec
 from estimator.specs.published import published
 from estimator.specs.resolve import resolve
-from estimator.specs.spec import ModelSpec
+from estimator.tape.dtypes import DType, bfloat16
 from estimator.tape.layout import Shape
 from estimator.tape.tape import Tape
 from estimator.tape.tensor import Tensor

@@ -11,15 +11,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from api.app import app
-from estimator import UnknownName, WillItFitError, catalogue, estimate, fit, listing
-from estimator.cli import main
+from estimator import UnknownName, WillItFitError, estimate, fit
+from estimator.cli.main import main
+from estimator.contract.job import Hardware
+from estimator.facts import catalogue
+from estimator.facts.spelling import folded, joined, words
 from estimator.hardware import accelerator, naming, node
 from estimator.hardware.parse import read_hardware
-from estimator.job import Hardware
 from estimator.pricing import prices
 from estimator.specs.published import VARIABLE, folders, model_folder, read
 from estimator.specs.resolve import resolve
-from estimator.spelling import folded, joined, words
+from estimator.views import listing
 from tests.jobs import cases
 
 HARDWARE = cases("hardware_names")

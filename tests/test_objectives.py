@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from estimator import estimate
-from estimator.answer import Memory
-from estimator.errors import InvalidJob, UnknownName
+from estimator.contract.answer import Memory
+from estimator.contract.errors import InvalidJob, UnknownName
 from estimator.families import count
 from estimator.specs.resolve import resolve
 from tests.jobs import cases, counts, job_of

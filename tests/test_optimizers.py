@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from estimator import Job, estimate
-from estimator.dtypes import BY_NAME
+from estimator.contract.job.optimizer import ALIASES, IMPLEMENTATIONS
 from estimator.families.parameter import Parameter
-from estimator.job.optimizer import ALIASES, IMPLEMENTATIONS
+from estimator.tape.dtypes import BY_NAME
 from estimator.tape.replay import replay
 from estimator.tape.tape import Tape
 from estimator.tape.tensor import empty

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from estimator import Job, NotModelled, estimate
-from estimator.defaults import with_defaults
-from estimator.errors import WillItFitError
-from estimator.job import Offload, Parallelism, Training
+from estimator.contract.errors import WillItFitError
+from estimator.contract.job import Offload, Parallelism, Training
+from estimator.pipeline.defaults import with_defaults
 from estimator.specs.resolve import resolve
 from estimator.verify.compare import verify
 from estimator.verify.playable import HONOURED, WITHOUT_BYTES, refuse_unplayable

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from estimator import estimate, playing
+from estimator import estimate
+from estimator.simulation import simulation as playing
 from tests.jobs import cases
 
 TRAINING: dict[str, Any] = {"sequence_length": 256, "activation_checkpointing": "none"}

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from estimator import estimate
-from estimator.errors import InvalidJob
+from estimator.contract.errors import InvalidJob
 
 
 def answer(**training: Any) -> Any:

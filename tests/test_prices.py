@@ -19,16 +19,17 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from estimator import InvalidJob, UnknownName, estimate, listing
-from estimator.cli import main
-from estimator.course import Hours
-from estimator.facts import Fact
+from estimator import InvalidJob, UnknownName, estimate
+from estimator.cli.main import main
+from estimator.contract.job import Hardware
+from estimator.facts.fact import Fact
 from estimator.hardware.accelerator import accelerator
-from estimator.job import Hardware
 from estimator.pricing import prices, refresh, spot
 from estimator.pricing.cost import priced, suiting
 from estimator.pricing.energy import energy, grids, kilowatts
 from estimator.pricing.offer import SECONDS, Offer, billed_seconds, run_cost
+from estimator.timing.run_length import Hours
+from estimator.views import listing
 from tests.jobs import table
 
 TABLE = table("prices")

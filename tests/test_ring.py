@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 import yaml
 
-from estimator import dtypes
 from estimator.megatron import ring
-from estimator.tape import autograd
+from estimator.tape import autograd, dtypes
 from estimator.tape.attention import CUDNN
 from estimator.tape.collectives import Group
 from estimator.tape.gpu import Gpu

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from estimator import estimate
-from estimator.answer import Answer
+from estimator.contract.answer import Answer
 
 ROWS = yaml.safe_load((Path(__file__).parent / "data" / "vllm_cache.yaml").read_text(encoding="utf-8"))["rows"]
 GIB = 2**30

@@ -15,11 +15,12 @@ from fastapi.testclient import TestClient
 from jsonschema import Draft202012Validator, ValidationError
 
 from api.app import app
-from estimator import estimate, inspect_model, listing
-from estimator.cli import COMMANDS, main
+from estimator import estimate, inspect_model
+from estimator.cli.main import COMMANDS, main
+from estimator.cli.options import command_parser, headline_parser
 from estimator.exchange import WRITE
-from estimator.options import command_parser, headline_parser
-from estimator.schemas import KINDS, schemas
+from estimator.views import listing
+from estimator.views.schemas import KINDS, schemas
 from tests.jobs import ROOT, cases, job_of, merged, table
 from tests.schemas import of_route, schema
 

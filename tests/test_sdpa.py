@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from estimator import dtypes
+from estimator.tape import dtypes
 from estimator.tape.gpu import Gpu
 from estimator.tape.sdpa import scaled_dot_product_attention
 from estimator.tape.tape import Tape

@@ -15,9 +15,10 @@ from pydantic import TypeAdapter
 
 from api.app import app
 from api.query import job_mapping, job_query
-from estimator import Answer, Fit, Job, estimate, inspect_model, listing
+from estimator import Answer, Fit, Job, estimate, inspect_model
 from estimator.hardware.accelerator import Accelerator, accelerator
 from estimator.hardware.node import Node, node
+from estimator.views import listing
 
 client = TestClient(app)
 PAGES = {

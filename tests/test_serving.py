@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from estimator import Job, NotModelled, estimate
+from estimator.families.spec import DecoderSpec
 from estimator.specs.resolve import resolve
-from estimator.specs.spec import DecoderSpec
 from tests.judge.serving import fake_serving
 
 GIB = 2**30

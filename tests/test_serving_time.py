@@ -10,9 +10,9 @@ import pytest
 
 from api.page import render
 from estimator import estimate
-from estimator.answer import ServingTime
-from estimator.errors import InvalidJob
-from estimator.report import answer_text
+from estimator.cli.report import answer_text
+from estimator.contract.answer import ServingTime
+from estimator.contract.errors import InvalidJob
 from tests.serving_speeds import runs
 
 HALF = {"prompt_length": 1024, "output_length": 1024}

@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 from estimator import Answer, Job, estimate
-from estimator.defaults import with_defaults
 from estimator.families import count
 from estimator.parallel.topology import topology
+from estimator.pipeline.defaults import with_defaults
 from estimator.specs.resolve import resolve
 from estimator.training.plan import trace_training
 from tests.jobs import cases, counts, job_of

@@ -10,12 +10,13 @@ import pytest
 import torch
 from jsonschema import Draft202012Validator
 
-from estimator import InvalidJob, NotModelled, UnknownName, catalogue
+from estimator import InvalidJob, NotModelled, UnknownName
+from estimator.facts import catalogue
 from estimator.families import FAMILIES, count, heads, spec_class
-from estimator.inspection import counts
 from estimator.specs.published import PublishedModel, model_folder, published
 from estimator.specs.resolve import resolve
 from estimator.verify.model import config, plain
+from estimator.views.inspection import counts
 
 MODELS = catalogue.names(model_folder())
 SCHEMA = Draft202012Validator(

@@ -10,7 +10,7 @@ import pytest
 
 import estimator
 from estimator import Job, NotModelled, estimate
-from estimator.job import Parallelism
+from estimator.contract.job import Parallelism
 from estimator.parallel.strategies import STRATEGIES, Feature, strategy_of
 
 ROOM = Path(estimator.__file__).parent

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from estimator import Answer, estimate
-from estimator.job import Training
+from estimator.contract.job import Training
+from estimator.families.spec import DecoderSpec
 from estimator.parallel.tensor_checks import USUAL
 from estimator.specs.resolve import resolve
-from estimator.specs.spec import DecoderSpec
 from tests.jobs import OF_OTHERS
 from tests.judge.ranks import losses
 

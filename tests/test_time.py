@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from estimator import estimate
-from estimator.answer import Time
-from estimator.estimation import _run
+from estimator.contract.answer import Time
 from estimator.hardware.accelerator import accelerator
+from estimator.pipeline.estimation import _run
 from estimator.tape.kernels import kernels
 from estimator.timing.kernels import Clock
 from estimator.timing.measured import curves

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from estimator import Answer, InvalidJob, NotModelled, estimate
+from estimator.contract.job import Job, Training
 from estimator.exchange import read, written
-from estimator.job import Job, Training
 from estimator.parallel.torchtitan_checks import USUAL
 from tests.jobs import OF_OTHERS
 from tests.tapes import assert_folded_as_unrolled

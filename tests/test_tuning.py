@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from estimator import Job, WillItFitError, estimate
-from estimator.errors import InvalidJob
+from estimator.contract.errors import InvalidJob
+from estimator.contract.job.adapter import PromptLearning
 from estimator.families import heads
-from estimator.job.adapter import PromptLearning
 from estimator.specs.published import published
 from estimator.specs.resolve import resolve
 from estimator.verify.model import freeze, plain

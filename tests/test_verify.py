@@ -9,7 +9,7 @@ from unittest import mock
 import pytest
 
 from estimator import NotModelled, estimate
-from estimator.cli import main
+from estimator.cli.main import main
 from estimator.verify import compare, playable
 
 SMALL = {

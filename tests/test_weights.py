@@ -20,9 +20,10 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from estimator import catalogue
-from estimator.errors import InvalidJob
-from estimator.weights import Checkpoint, architecture, read_checkpoint
+from estimator.contract.errors import InvalidJob
+from estimator.facts import catalogue
+from estimator.specs.architecture import architecture
+from estimator.weights import Checkpoint, read_checkpoint
 from estimator.weights.cursor import MOST_VALUES
 from estimator.weights.dtypes import FILE, ggml_removed, ggml_types, safetensors_bits
 from estimator.weights.files import MOST_HEADER_BYTES, MOST_MARKS

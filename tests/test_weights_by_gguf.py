@@ -8,7 +8,8 @@ from typing import Any
 import numpy
 import pytest
 
-from estimator.weights import architecture, read_checkpoint
+from estimator.specs.architecture import architecture
+from estimator.weights import read_checkpoint
 from estimator.weights.dtypes import ggml_types
 
 gguf: Any = pytest.importorskip("gguf")

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from estimator import Answer, estimate, playing
+from estimator import Answer, estimate
 from estimator.parallel import zero3, zeropp
+from estimator.simulation import simulation as playing
 
 LAYERS = 4
 LIVE = 500_000_000

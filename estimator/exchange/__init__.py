@@ -6,11 +6,11 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from estimator.defaults import with_defaults
-from estimator.errors import InvalidJob
+from estimator.contract.errors import InvalidJob
+from estimator.contract.job import Job, read_job
 from estimator.exchange import accelerate, deepspeed, megatron, torchtitan
 from estimator.exchange.found import Found
-from estimator.job import Job, read_job
+from estimator.pipeline.defaults import with_defaults
 from estimator.specs.resolve import resolve
 
 WRITE: dict[str, Callable[[Job], str]] = {

@@ -9,9 +9,9 @@ from typing import Any
 
 import yaml
 
-from estimator.errors import InvalidJob
+from estimator.contract.errors import InvalidJob
+from estimator.contract.job import Job
 from estimator.exchange.found import Found, Settings
-from estimator.job import Job
 from estimator.parallel.zeropp import FIELDS
 
 MIXED = {"bf16": "bf16-mixed", "fp16": "16-mixed", "no": "32-true"}

@@ -8,9 +8,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from estimator.errors import InvalidJob
+from estimator.contract.errors import InvalidJob
+from estimator.contract.job import Job
 from estimator.exchange.found import Found, Settings, without
-from estimator.job import Job
 from estimator.parallel.zeropp import FIELDS
 
 HALF = {"bf16": "bf16-mixed", "fp16": "16-mixed"}

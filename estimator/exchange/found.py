@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from estimator.answer import AnswerPart
-from estimator.errors import InvalidJob
+from estimator.contract.answer import AnswerPart
+from estimator.contract.errors import InvalidJob
 
 
 class Found(AnswerPart):

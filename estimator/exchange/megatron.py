@@ -8,10 +8,10 @@ from __future__ import annotations
 import shlex
 from typing import Any
 
-from estimator.errors import InvalidJob
+from estimator.contract.errors import InvalidJob
+from estimator.contract.job import CheckpointForm, Job, Parallelism
+from estimator.contract.job.fp8 import Fp8
 from estimator.exchange.found import Found
-from estimator.job import CheckpointForm, Job, Parallelism
-from estimator.job.fp8 import Fp8
 
 DEGREES = {
     "tensor": "--tensor-model-parallel-size",

@@ -8,9 +8,9 @@ from __future__ import annotations
 import tomllib
 from typing import Any
 
-from estimator.errors import InvalidJob
+from estimator.contract.errors import InvalidJob
+from estimator.contract.job import CheckpointForm, Job, Parallelism
 from estimator.exchange.found import Found, Settings
-from estimator.job import CheckpointForm, Job, Parallelism
 
 TYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
 DEGREES = {

@@ -8,12 +8,12 @@ from functools import lru_cache
 from importlib import import_module
 from typing import Any
 
-from estimator.dtypes import bfloat16
-from estimator.errors import InvalidJob
+from estimator.contract.errors import InvalidJob
 from estimator.families.build import Builder
 from estimator.families.heads import Head, Model
 from estimator.families.parameter import Parameter
-from estimator.specs.spec import ModelSpec
+from estimator.families.spec import ModelSpec
+from estimator.tape.dtypes import bfloat16
 from estimator.tape.tape import Tape
 
 FAMILIES = {

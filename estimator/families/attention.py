@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from estimator import dtypes
+from estimator.tape import dtypes
 from estimator.tape.attention import TRITON, flash
 from estimator.tape.flash3 import flash_3
 from estimator.tape.math_attention import repeat_heads

@@ -9,14 +9,14 @@ from typing import Self
 
 from pydantic import model_validator
 
-from estimator import dtypes
 from estimator.families.attention import Attention, causal_mask
 from estimator.families.build import Builder
 from estimator.families.encoders import refuse_quantization
 from estimator.families.heads import Head
 from estimator.families.modules import ACTIVATIONS, Embedding
 from estimator.families.seq2seq import ClassificationHead, Seq2SeqClassification, Seq2SeqLM
-from estimator.specs.spec import Activation, Depth, ModelSpec, Probability, Size, called
+from estimator.families.spec import Activation, Depth, ModelSpec, Probability, Size, called
+from estimator.tape import dtypes
 from estimator.tape.pointwise import add, add_scalar, dropout, mul_scalar
 from estimator.tape.tensor import Tensor, empty
 from estimator.tape.views import reshape, transpose

@@ -9,7 +9,7 @@ from __future__ import annotations
 from contextlib import nullcontext
 from typing import ClassVar
 
-from estimator import dtypes
+from estimator.families.abilities import Abilities
 from estimator.families.attention import Attention
 from estimator.families.build import Builder
 from estimator.families.encoders import (
@@ -23,8 +23,8 @@ from estimator.families.encoders import (
 )
 from estimator.families.heads import Head
 from estimator.families.modules import Module
-from estimator.specs.abilities import Abilities
-from estimator.specs.spec import Probability, Size
+from estimator.families.spec import Probability, Size
+from estimator.tape import dtypes
 from estimator.tape.pointwise import add, add_scalar, dropout, mul, tanh, to
 from estimator.tape.tensor import Tensor, alias, empty
 from estimator.tape.views import expand, reshape, select, transpose

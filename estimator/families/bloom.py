@@ -10,13 +10,13 @@ from typing import Any, Literal, Self
 
 from pydantic import model_validator
 
-from estimator import dtypes
+from estimator.families.abilities import Abilities
 from estimator.families.attention import causal_mask
 from estimator.families.build import Builder
 from estimator.families.heads import decoder_heads
 from estimator.families.modules import gelu_fast
-from estimator.specs.abilities import Abilities
-from estimator.specs.spec import Depth, FullHeadsSpec, Probability, Size, called
+from estimator.families.spec import Depth, FullHeadsSpec, Probability, Size, called
+from estimator.tape import dtypes
 from estimator.tape.autograd import attach, record
 from estimator.tape.matmul import baddbmm, bmm
 from estimator.tape.pointwise import add, add_scalar, dropout, mul, mul_scalar, softmax, tanh, to

@@ -12,9 +12,7 @@ from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any, TypeVar
 
-from estimator.dtypes import DType
-from estimator.errors import InvalidJob, NotModelled
-from estimator.families.changes import Adapter, Cache, Quantization, Trained
+from estimator.contract.errors import InvalidJob, NotModelled
 from estimator.families.kernels import EAGER, Gated, Kernels, LinearKind
 from estimator.families.layers import Checkpointing, Edges, Layer, Layers, Part
 from estimator.families.modules import (
@@ -31,8 +29,10 @@ from estimator.families.modules import (
     SavedEmbedding,
 )
 from estimator.families.parameter import Buffer, Parameter, Weight
+from estimator.families.protocols import Adapter, Cache, Quantization, Trained
 from estimator.families.recomputed import recomputing
 from estimator.families.sharding import Forward, Sharding
+from estimator.tape.dtypes import DType
 from estimator.tape.layout import Shape
 from estimator.tape.tape import OTHER_MODEL, PARAMETER, Tape
 from estimator.tape.tensor import Tensor, empty

@@ -7,7 +7,7 @@ logits are there in the model's own type while it runs, and their log-probabilit
 
 from __future__ import annotations
 
-from estimator import dtypes
+from estimator.tape import dtypes
 from estimator.tape.autograd import attach, record
 from estimator.tape.loss import cross_entropy
 from estimator.tape.pointwise import add_, add_scalar, to

@@ -10,18 +10,18 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, model_validator
 
-from estimator import dtypes
-from estimator.dtypes import DType
-from estimator.errors import NotModelled
+from estimator.contract.errors import NotModelled
 from estimator.families.attention import Attention, causal_mask
 from estimator.families.build import Builder
 from estimator.families.heads import Batch
-from estimator.families.held import Held
 from estimator.families.layers import Layers
+from estimator.families.model_output import Held
 from estimator.families.modules import ACTIVATIONS, LayerNorm
+from estimator.families.spec import Activation, Depth, ModelSpec, Probability, Size
 from estimator.families.vit import patches
-from estimator.specs.spec import Activation, Depth, ModelSpec, Probability, Size
+from estimator.tape import dtypes
 from estimator.tape.autocast import cast_all
+from estimator.tape.dtypes import DType
 from estimator.tape.loss import cross_entropy
 from estimator.tape.matmul import mm
 from estimator.tape.pointwise import add, div, exp, mul, mul_scalar, pow_scalar

@@ -8,8 +8,8 @@ from __future__ import annotations
 from estimator.families import clip
 from estimator.families.build import Builder
 from estimator.families.counted import counted
+from estimator.families.spec import Activation, Depth, Size
 from estimator.families.towers import Side, SquareTowerSpec
-from estimator.specs.spec import Activation, Depth, Size
 
 
 class CLIPVisionSpec(SquareTowerSpec):

@@ -9,11 +9,11 @@ from typing import Self
 
 from pydantic import model_validator
 
-from estimator import dtypes
+from estimator.families.abilities import Abilities
 from estimator.families.build import Builder
 from estimator.families.gptj import GPTJ, Block, GPTJSpec, rotate_pairs
 from estimator.families.heads import CausalLM, Head
-from estimator.specs.abilities import Abilities
+from estimator.tape import dtypes
 from estimator.tape.matmul import matmul
 from estimator.tape.pointwise import add, div_scalar, dropout, softmax, to
 from estimator.tape.tensor import Tensor, empty

@@ -10,7 +10,7 @@ from typing import Self
 
 from pydantic import model_validator
 
-from estimator import dtypes
+from estimator.families.abilities import Abilities
 from estimator.families.build import Builder
 from estimator.families.decoder import Decoder
 from estimator.families.decoder_layers import Parallel
@@ -19,9 +19,9 @@ from estimator.families.granite import ScaledLM
 from estimator.families.grouped_query import GroupedQueryAttention
 from estimator.families.heads import Head
 from estimator.families.rotations import unrotated
+from estimator.families.spec import RotaryDecoderSpec, Size
 from estimator.families.windows import SLIDING, LayerType, WindowedSpec, layer_types
-from estimator.specs.abilities import Abilities
-from estimator.specs.spec import RotaryDecoderSpec, Size
+from estimator.tape import dtypes
 from estimator.tape.layout import Shape
 from estimator.tape.pointwise import add, add_scalar, mean_last, mul, neg, pow_scalar, rsqrt, sub, to
 from estimator.tape.tensor import Tensor

@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from estimator.dtypes import DType
-from estimator.errors import NotModelled
+from estimator.contract.errors import NotModelled
 from estimator.families.build import Builder, Kind
 from estimator.families.heads import Batch, Head
-from estimator.families.held import Held
-from estimator.specs.spec import ModelSpec
+from estimator.families.model_output import Held
+from estimator.families.spec import ModelSpec
+from estimator.tape.dtypes import DType
 from estimator.tape.tape import Tape
 from estimator.tape.tensor import Tensor
 

@@ -9,7 +9,6 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from estimator import dtypes
 from estimator.families.build import Builder
 from estimator.families.disentangled import DisentangledSelfAttention, relative_positions
 from estimator.families.encoders import (
@@ -23,7 +22,8 @@ from estimator.families.encoders import (
 )
 from estimator.families.heads import Head
 from estimator.families.modules import ACTIVATIONS, Module
-from estimator.specs.spec import Activation, Probability, Size
+from estimator.families.spec import Activation, Probability, Size
+from estimator.tape import dtypes
 from estimator.tape.loss import cross_entropy
 from estimator.tape.pointwise import add, dropout, mul, to
 from estimator.tape.selection import gather

@@ -8,14 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from estimator.dtypes import DType
 from estimator.families.build import Builder
 from estimator.families.decoder_layers import MakeNorm
 from estimator.families.layers import Layer
 from estimator.families.modules import rotary_table, token_positions
 from estimator.families.rotary import frequencies
+from estimator.families.spec import DecoderSpec
 from estimator.families.windows import FULL, SLIDING, LayerType, causal_masks
-from estimator.specs.spec import DecoderSpec
+from estimator.tape.dtypes import DType
 from estimator.tape.pointwise import dropout
 from estimator.tape.tape import Tape
 from estimator.tape.tensor import Tensor

@@ -11,7 +11,7 @@ from typing import Any
 
 from estimator.families.build import Builder
 from estimator.families.modules import Join, Module
-from estimator.specs.spec import DecoderSpec
+from estimator.families.spec import DecoderSpec
 from estimator.tape.pointwise import add, dropout, mul_scalar
 from estimator.tape.tensor import Tensor
 

@@ -9,8 +9,7 @@ from typing import Any, Literal, Self
 
 from pydantic import model_validator
 
-from estimator import dtypes
-from estimator.dtypes import DType
+from estimator.families.abilities import Abilities
 from estimator.families.build import Builder
 from estimator.families.decoder import Decoder, Rotary, Table
 from estimator.families.decoder_layers import PreNorm
@@ -19,8 +18,9 @@ from estimator.families.feed_forward import GatedMLP
 from estimator.families.heads import decoder_heads
 from estimator.families.latent import ComplexLatentAttention, LatentAttention
 from estimator.families.routers import DeepseekV2Router, DeepseekV3Router
-from estimator.specs.abilities import Abilities
-from estimator.specs.spec import Size, called
+from estimator.families.spec import Size, called
+from estimator.tape import dtypes
+from estimator.tape.dtypes import DType
 from estimator.tape.pointwise import add
 from estimator.tape.tape import Tape
 from estimator.tape.tensor import Tensor, empty

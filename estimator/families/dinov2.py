@@ -5,16 +5,16 @@ After transformers' modeling_dinov2.py (5.23). Images are of the size that the m
 
 from __future__ import annotations
 
-from estimator import dtypes
-from estimator.dtypes import DType
 from estimator.families import vit
 from estimator.families.attention import Attention
 from estimator.families.build import Builder
 from estimator.families.heads import Batch
-from estimator.families.held import Held
+from estimator.families.model_output import Held
 from estimator.families.modules import ACTIVATIONS
+from estimator.families.spec import Depth, Probability, Size
 from estimator.families.towers import Side, SquareTowerSpec
-from estimator.specs.spec import Depth, Probability, Size
+from estimator.tape import dtypes
+from estimator.tape.dtypes import DType
 from estimator.tape.loss import cross_entropy
 from estimator.tape.pointwise import add, mul
 from estimator.tape.reduction import mean

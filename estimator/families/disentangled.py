@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from estimator import dtypes
-from estimator.dtypes import DType
 from estimator.families.build import Builder
 from estimator.families.modules import Module
+from estimator.tape import dtypes
+from estimator.tape.dtypes import DType
 from estimator.tape.matmul import bmm
 from estimator.tape.pointwise import add, add_, add_scalar, dropout, mul_scalar, softmax
 from estimator.tape.selection import gather, masked_fill

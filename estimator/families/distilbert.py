@@ -5,13 +5,13 @@ After transformers' modeling_distilbert.py (5.23).
 
 from __future__ import annotations
 
-from estimator import dtypes
 from estimator.families.attention import Attention
 from estimator.families.build import Builder
 from estimator.families.encoders import Classification, MaskedLM, PostNormSpec, refuse_quantization
 from estimator.families.heads import Head
 from estimator.families.modules import ACTIVATIONS, Linear
-from estimator.specs.spec import Activation, Depth, Probability, Size, called
+from estimator.families.spec import Activation, Depth, Probability, Size, called
+from estimator.tape import dtypes
 from estimator.tape.pointwise import add, dropout, relu
 from estimator.tape.tensor import Tensor, alias
 from estimator.tape.views import reshape, select, transpose

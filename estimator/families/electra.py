@@ -10,7 +10,7 @@ from estimator.families.build import Builder
 from estimator.families.encoders import Classification, MaskedLM, refuse_quantization
 from estimator.families.heads import Head
 from estimator.families.modules import Linear
-from estimator.specs.spec import Size
+from estimator.families.spec import Size
 from estimator.tape.pointwise import gelu
 from estimator.tape.tensor import Tensor
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from estimator import dtypes
 from estimator.families.build import Builder
 from estimator.families.experts import MoeSpec
+from estimator.tape import dtypes
 from estimator.tape.pointwise import div_, mul, softmax, to
 from estimator.tape.reduction import sum_dim
 from estimator.tape.selection import index_add_, topk

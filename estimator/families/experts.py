@@ -13,11 +13,11 @@ from typing import Any, Self
 
 from pydantic import model_validator
 
-from estimator import dtypes
 from estimator.families.build import Builder
 from estimator.families.modules import ACTIVATIONS
 from estimator.families.parameter import Weight
-from estimator.specs.spec import DecoderSpec, Size
+from estimator.families.spec import DecoderSpec, Size
+from estimator.tape import dtypes
 from estimator.tape.grouped import grouped_linear
 from estimator.tape.pointwise import add_, mul, to
 from estimator.tape.reduction import sum_dim

@@ -9,16 +9,16 @@ from typing import Any, Literal, Self
 
 from pydantic import model_validator
 
-from estimator import dtypes
-from estimator.errors import InvalidJob
+from estimator.contract.errors import InvalidJob
+from estimator.families.abilities import Abilities
 from estimator.families.attention import causal_mask
 from estimator.families.build import Builder
 from estimator.families.falcon_attention import FalconAttention, FalconLinear
 from estimator.families.heads import decoder_heads
 from estimator.families.modules import ACTIVATIONS, Module, rotary_table
 from estimator.families.rotary import RotarySpec, frequencies
-from estimator.specs.abilities import Abilities
-from estimator.specs.spec import Activation, Probability, Size, called
+from estimator.families.spec import Activation, Probability, Size, called
+from estimator.tape import dtypes
 from estimator.tape.pointwise import add, add_, add_scalar, dropout
 from estimator.tape.tensor import Tensor, binary, empty, unary
 

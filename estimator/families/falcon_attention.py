@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from estimator import dtypes
 from estimator.families.build import Builder
 from estimator.families.modules import rotate
+from estimator.tape import dtypes
 from estimator.tape.matmul import matmul, times_transposed
 from estimator.tape.pointwise import add, dropout, mul_scalar_, softmax, to
 from estimator.tape.sdpa import scaled_dot_product_attention

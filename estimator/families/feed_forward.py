@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from estimator.families.build import Builder
 from estimator.families.modules import ACTIVATIONS
-from estimator.specs.spec import DecoderSpec
+from estimator.families.spec import DecoderSpec
 from estimator.tape.pointwise import dropout, mul
 from estimator.tape.tensor import Tensor
 from estimator.tape.views import split

@@ -11,7 +11,7 @@ from typing import Annotated, ClassVar, Self
 
 from pydantic import Field, model_validator
 
-from estimator import dtypes
+from estimator.families.abilities import Abilities
 from estimator.families.build import Builder
 from estimator.families.decoder import Decoder, Rotary
 from estimator.families.decoder_layers import MakeNorm, PreNorm, Sandwich, SelfAttention
@@ -20,9 +20,9 @@ from estimator.families.grouped_query import GroupedQueryAttention, normed_after
 from estimator.families.heads import CausalLM, decoder_heads
 from estimator.families.layers import Layer
 from estimator.families.modules import Module, rotate
+from estimator.families.spec import Activation, RotaryDecoderSpec, Size, called
 from estimator.families.windows import LayerType, WindowedSpec, layer_types
-from estimator.specs.abilities import Abilities
-from estimator.specs.spec import Activation, RotaryDecoderSpec, Size, called
+from estimator.tape import dtypes
 from estimator.tape.pointwise import add_scalar, mean_last, mul, mul_scalar, pow_scalar, rsqrt, tanh, to
 from estimator.tape.tensor import Tensor
 

@@ -16,7 +16,7 @@ from estimator.families.feed_forward import FusedGatedMLP
 from estimator.families.grouped_query import GroupedQueryAttention
 from estimator.families.heads import decoder_heads
 from estimator.families.rotary import PartialRotarySpec
-from estimator.specs.spec import Size
+from estimator.families.spec import Size
 from estimator.tape.pointwise import add, mul, neg
 from estimator.tape.tensor import Tensor, empty
 from estimator.tape.views import cat, every_second, narrow, reshape, stack_last, unsqueeze

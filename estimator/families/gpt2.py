@@ -9,13 +9,13 @@ from typing import Self
 
 from pydantic import model_validator
 
-from estimator import dtypes
+from estimator.families.abilities import BATCHES, Abilities
 from estimator.families.attention import Attention, causal_mask
 from estimator.families.build import Builder
 from estimator.families.heads import decoder_heads
 from estimator.families.modules import ACTIVATIONS, token_positions
-from estimator.specs.abilities import BATCHES, Abilities
-from estimator.specs.spec import Activation, DecoderSpec, Depth, Probability, Size, called
+from estimator.families.spec import Activation, DecoderSpec, Depth, Probability, Size, called
+from estimator.tape import dtypes
 from estimator.tape.pointwise import add, dropout
 from estimator.tape.tensor import Tensor
 from estimator.tape.views import contiguous, reshape, split, transpose

@@ -12,15 +12,15 @@ from typing import Any
 
 from pydantic import model_validator
 
-from estimator import dtypes
 from estimator.families.attention import Attention, causal_mask
 from estimator.families.build import Builder
 from estimator.families.heads import CausalLM, decoder_heads
-from estimator.families.held import Held, PerLayer
 from estimator.families.layers import hidden_of
 from estimator.families.losses import CausalLoss
+from estimator.families.model_output import Held, PerLayer
 from estimator.families.modules import ACTIVATIONS, token_positions
-from estimator.specs.spec import Activation, Depth, FullHeadsSpec, Probability, Size, called
+from estimator.families.spec import Activation, Depth, FullHeadsSpec, Probability, Size, called
+from estimator.tape import dtypes
 from estimator.tape.pointwise import add, dropout
 from estimator.tape.tensor import Tensor
 from estimator.tape.views import contiguous, reshape, split, transpose, unsqueeze

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from estimator import dtypes
 from estimator.families.attention import causal_mask
 from estimator.families.build import Builder
 from estimator.families.heads import decoder_heads
 from estimator.families.modules import ACTIVATIONS
-from estimator.specs.spec import Activation, Depth, FullHeadsSpec, Probability, Size, called
+from estimator.families.spec import Activation, Depth, FullHeadsSpec, Probability, Size, called
+from estimator.tape import dtypes
 from estimator.tape.matmul import matmul
 from estimator.tape.pointwise import add, add_scalar, dropout, softmax, to, where
 from estimator.tape.tensor import Tensor, alias, empty

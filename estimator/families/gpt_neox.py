@@ -10,6 +10,7 @@ from typing import Annotated, Any, Self
 
 from pydantic import Field, model_validator
 
+from estimator.families.abilities import BATCHES, Abilities
 from estimator.families.build import Builder
 from estimator.families.decoder import Decoder, Rotary, dropped
 from estimator.families.decoder_layers import SelfAttention
@@ -17,8 +18,7 @@ from estimator.families.feed_forward import TwoLayerMLP
 from estimator.families.grouped_query import GroupedQueryAttention
 from estimator.families.heads import decoder_heads
 from estimator.families.modules import rotate_part
-from estimator.specs.abilities import BATCHES, Abilities
-from estimator.specs.spec import Activation, DecoderSpec, FullHeadsSpec, Probability
+from estimator.families.spec import Activation, DecoderSpec, FullHeadsSpec, Probability
 from estimator.tape.layout import Shape
 from estimator.tape.pointwise import add, dropout
 from estimator.tape.tensor import Tensor

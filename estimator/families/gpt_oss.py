@@ -10,7 +10,7 @@ from typing import Any, Self
 
 from pydantic import model_validator
 
-from estimator.dtypes import DType
+from estimator.families.abilities import Abilities
 from estimator.families.attention import causal_mask
 from estimator.families.build import Builder
 from estimator.families.decoder import Decoder, Table
@@ -21,9 +21,9 @@ from estimator.families.heads import decoder_heads
 from estimator.families.llama import LlamaRotary, LlamaSpec
 from estimator.families.modules import rotary_table
 from estimator.families.norms import WideRMSNorm
+from estimator.families.spec import DecoderSpec, Size, called
 from estimator.families.windows import FULL, SLIDING, LayerType
-from estimator.specs.abilities import Abilities
-from estimator.specs.spec import DecoderSpec, Size, called
+from estimator.tape.dtypes import DType
 from estimator.tape.math_attention import repeat_heads
 from estimator.tape.matmul import linear, matmul
 from estimator.tape.pointwise import add, add_scalar, clamp, dropout, mul, mul_scalar, sigmoid, softmax, sub, to

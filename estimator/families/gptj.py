@@ -10,12 +10,12 @@ from typing import Any, Self
 
 from pydantic import model_validator
 
-from estimator import dtypes
 from estimator.families.attention import causal_mask
 from estimator.families.build import Builder
 from estimator.families.heads import CausalLM, Head, decoder_heads
 from estimator.families.modules import ACTIVATIONS
-from estimator.specs.spec import Activation, Depth, FullHeadsSpec, Probability, Size, called
+from estimator.families.spec import Activation, Depth, FullHeadsSpec, Probability, Size, called
+from estimator.tape import dtypes
 from estimator.tape.matmul import matmul
 from estimator.tape.pointwise import add, add_scalar, div_scalar, dropout, mul, neg, softmax, to
 from estimator.tape.tensor import Tensor, empty

@@ -5,12 +5,12 @@ A product with a number is a tensor of its own, also where the number is one. Af
 
 from __future__ import annotations
 
+from estimator.families.abilities import Abilities
 from estimator.families.build import Builder
 from estimator.families.decoder import Decoder
 from estimator.families.decoder_layers import scaled
 from estimator.families.heads import CausalLM, Head
 from estimator.families.llama import LlamaRotary, LlamaSpec, decoder_layer
-from estimator.specs.abilities import Abilities
 from estimator.tape.pointwise import mul_scalar
 from estimator.tape.tensor import Tensor
 

@@ -5,7 +5,7 @@ After transformers' modeling_granitemoe.py (5.23).
 
 from __future__ import annotations
 
-from estimator import dtypes
+from estimator.families.abilities import Abilities
 from estimator.families.build import Builder
 from estimator.families.decoder import Decoder
 from estimator.families.decoder_layers import SelfAttention, scaled
@@ -13,8 +13,8 @@ from estimator.families.experts import AUXILIARY, Experts, MoeSpec, entered
 from estimator.families.granite import ScaledLM
 from estimator.families.heads import Head
 from estimator.families.llama import LlamaRotary, LlamaSpec, self_attention
-from estimator.specs.abilities import Abilities
-from estimator.specs.spec import Size, called
+from estimator.families.spec import Size, called
+from estimator.tape import dtypes
 from estimator.tape.matmul import linear
 from estimator.tape.pointwise import mul_scalar, softmax, to
 from estimator.tape.selection import topk

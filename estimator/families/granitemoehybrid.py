@@ -10,15 +10,15 @@ from typing import Any, Literal, Self
 
 from pydantic import model_validator
 
-from estimator import dtypes
-from estimator.dtypes import DType
 from estimator.families.attention import Attention, causal_mask
 from estimator.families.build import Builder
 from estimator.families.heads import Batch
-from estimator.families.held import Held
 from estimator.families.mamba2 import IN_TORCH, Mixer, MixerSizes
+from estimator.families.model_output import Held
 from estimator.families.modules import ACTIVATIONS, rotary_table, rotate
-from estimator.specs.spec import DecoderSpec, Size
+from estimator.families.spec import DecoderSpec, Size
+from estimator.tape import dtypes
+from estimator.tape.dtypes import DType
 from estimator.tape.pointwise import add, add_scalar, mul, mul_scalar
 from estimator.tape.tape import Tape
 from estimator.tape.tensor import Tensor, empty

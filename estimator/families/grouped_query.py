@@ -12,7 +12,7 @@ from collections.abc import Callable
 from estimator.families.attention import Attention
 from estimator.families.build import Builder
 from estimator.families.modules import Module
-from estimator.specs.spec import DecoderSpec
+from estimator.families.spec import DecoderSpec
 from estimator.tape.layout import Shape
 from estimator.tape.math_attention import repeat_heads
 from estimator.tape.pointwise import dropout

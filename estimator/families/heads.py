@@ -9,12 +9,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from estimator import dtypes
-from estimator.dtypes import DType
 from estimator.families.build import Builder
 from estimator.families.chunked import chunked_loss, chunks
-from estimator.families.held import Held
-from estimator.specs.spec import DecoderSpec
+from estimator.families.model_output import Held
+from estimator.families.spec import DecoderSpec
+from estimator.tape import dtypes
+from estimator.tape.dtypes import DType
 from estimator.tape.loss import cross_entropy
 from estimator.tape.pointwise import to
 from estimator.tape.tape import Tape

@@ -9,8 +9,8 @@ from typing import Literal
 
 from estimator.families.build import Builder
 from estimator.families.counted import counted, stack
+from estimator.families.spec import Depth, Size
 from estimator.families.towers import Side, SquareTowerSpec
-from estimator.specs.spec import Depth, Size
 
 
 class InternVLVisionSpec(SquareTowerSpec):

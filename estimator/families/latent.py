@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from estimator import dtypes
 from estimator.families.attention import Attention
 from estimator.families.build import Builder
 from estimator.families.modules import rotate
+from estimator.tape import dtypes
 from estimator.tape.complex import as_complex, as_real, multiply_by
 from estimator.tape.pointwise import add, mul, sub, to
 from estimator.tape.tensor import Tensor, empty

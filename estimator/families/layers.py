@@ -12,10 +12,10 @@ from functools import partial
 from itertools import groupby
 from typing import Any, NamedTuple
 
-from estimator.dtypes import DType
-from estimator.errors import NotModelled
+from estimator.contract.errors import NotModelled
 from estimator.tape.autograd import keep
 from estimator.tape.checkpoint import checkpoint, reentrant_checkpoint
+from estimator.tape.dtypes import DType
 from estimator.tape.pointwise import to
 from estimator.tape.selective import POLICIES
 from estimator.tape.tape import Slot, Stack, Tape

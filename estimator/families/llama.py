@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, ClassVar
 
+from estimator.families.abilities import BATCHES, Abilities
 from estimator.families.build import Builder
 from estimator.families.decoder import Decoder, Rotary
 from estimator.families.decoder_layers import PreNorm
@@ -17,8 +18,7 @@ from estimator.families.grouped_query import GroupedQueryAttention, Rotate
 from estimator.families.heads import decoder_heads
 from estimator.families.modules import Join, Module
 from estimator.families.rotary import frequencies
-from estimator.specs.abilities import BATCHES, Abilities
-from estimator.specs.spec import RotaryDecoderSpec, Size
+from estimator.families.spec import RotaryDecoderSpec, Size
 from estimator.tape.tensor import Tensor
 
 

@@ -5,12 +5,12 @@ After transformers' modeling_llama4.py (5.23).
 
 from __future__ import annotations
 
-from estimator import dtypes
 from estimator.families.build import Builder
 from estimator.families.counted import counted, stack
 from estimator.families.feed_forward import GatedMLP
 from estimator.families.llama import LlamaSpec, self_attention
-from estimator.specs.spec import Size
+from estimator.families.spec import Size
+from estimator.tape import dtypes
 
 
 class Llama4TextSpec(LlamaSpec):

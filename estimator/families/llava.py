@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from estimator.families.build import Builder
 from estimator.families.parts import MultimodalSpec, multimodal
-from estimator.specs.spec import Size
+from estimator.families.spec import Size
 
 
 class _Spec(MultimodalSpec):

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from estimator import dtypes
-from estimator.tape import fused
+from estimator.tape import dtypes, fused
 from estimator.tape.loss import cross_entropy
 from estimator.tape.pointwise import to
 from estimator.tape.tensor import Tensor, alias, empty

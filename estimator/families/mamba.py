@@ -11,13 +11,13 @@ from typing import Any
 
 from pydantic import model_validator
 
-from estimator import dtypes
-from estimator.errors import InvalidJob
+from estimator.contract.errors import InvalidJob
+from estimator.families.abilities import Abilities
 from estimator.families.build import Builder
 from estimator.families.mamba2 import CausalLM, causal_conv1d
 from estimator.families.modules import ACTIVATIONS
-from estimator.specs.abilities import Abilities
-from estimator.specs.spec import Activation, ModelSpec, Size
+from estimator.families.spec import Activation, ModelSpec, Size
+from estimator.tape import dtypes
 from estimator.tape.autocast import cast_all
 from estimator.tape.autograd import attach, record
 from estimator.tape.matmul import matmul, mm

@@ -11,16 +11,16 @@ from typing import Any, NamedTuple, Self
 
 from pydantic import model_validator
 
-from estimator import dtypes
-from estimator.dtypes import DType
-from estimator.errors import InvalidJob
+from estimator.contract.errors import InvalidJob
+from estimator.families.abilities import Abilities
 from estimator.families.build import Builder
 from estimator.families.heads import Batch
-from estimator.families.held import Held
+from estimator.families.model_output import Held
 from estimator.families.modules import ACTIVATIONS, RMSNorm
-from estimator.specs.abilities import Abilities
-from estimator.specs.spec import Activation, ModelSpec, Size
+from estimator.families.spec import Activation, ModelSpec, Size
+from estimator.tape import dtypes
 from estimator.tape.convolution import convolution
+from estimator.tape.dtypes import DType
 from estimator.tape.einsum import einsum
 from estimator.tape.pointwise import (
     add,

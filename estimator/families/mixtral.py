@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from estimator.dtypes import DType
+from estimator.families.abilities import BATCHES, Abilities
 from estimator.families.attention import causal_mask
 from estimator.families.build import Builder
 from estimator.families.decoder import Decoder, Masks
@@ -20,9 +20,9 @@ from estimator.families.heads import decoder_heads
 from estimator.families.llama import LlamaRotary, MistralSpec, Qwen2Spec, Qwen3Spec, decoder_layer
 from estimator.families.modules import Module
 from estimator.families.routers import TopKRouter
+from estimator.families.spec import DecoderSpec, Size, called
 from estimator.families.windows import SLIDING, LayerType, causal_masks
-from estimator.specs.abilities import BATCHES, Abilities
-from estimator.specs.spec import DecoderSpec, Size, called
+from estimator.tape.dtypes import DType
 from estimator.tape.pointwise import add, mul, sigmoid
 from estimator.tape.tape import Tape
 from estimator.tape.tensor import Tensor

@@ -5,11 +5,11 @@ After transformers' modeling_mllama.py (5.23).
 
 from __future__ import annotations
 
-from estimator import dtypes
 from estimator.families.build import Builder
 from estimator.families.counted import counted, stack
 from estimator.families.feed_forward import GatedMLP
 from estimator.families.llama import LlamaSpec, self_attention
+from estimator.tape import dtypes
 
 SPECIAL = 8
 """Rows of the input embedding beyond the vocabulary."""

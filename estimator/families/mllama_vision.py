@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from estimator.families.build import Builder
 from estimator.families.counted import counted, stack
+from estimator.families.spec import Depth, Size, called
 from estimator.families.towers import Side, SquareTowerSpec
-from estimator.specs.spec import Depth, Size, called
 
 RATIOS = 8
 """Ways in which up to four tiles are arranged (`supported_aspect_ratios`)."""

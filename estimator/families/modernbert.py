@@ -9,13 +9,13 @@ from typing import Literal, Self
 
 from pydantic import model_validator
 
-from estimator import dtypes
 from estimator.families.attention import Attention, bidirectional_mask
 from estimator.families.build import Builder
 from estimator.families.encoders import Classification, EncoderSpec, MaskedLM, refuse_quantization
 from estimator.families.heads import Head
 from estimator.families.modules import ACTIVATIONS, rotary_table, rotate_half
-from estimator.specs.spec import Activation, Probability, Size, called
+from estimator.families.spec import Activation, Probability, Size, called
+from estimator.tape import dtypes
 from estimator.tape.pointwise import add, div, dropout, mul, to
 from estimator.tape.reduction import sum_dim
 from estimator.tape.tensor import Tensor, empty

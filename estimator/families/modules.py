@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from estimator import dtypes
-from estimator.tape import loss
+from estimator.tape import dtypes, loss
 from estimator.tape import normalization as norms
 from estimator.tape.convolution import convolution
 from estimator.tape.float8 import Scaling, scaled_linear

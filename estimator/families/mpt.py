@@ -10,11 +10,11 @@ from typing import Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from estimator import dtypes
 from estimator.families.attention import causal_mask
 from estimator.families.build import Builder
 from estimator.families.heads import decoder_heads
-from estimator.specs.spec import Depth, FullHeadsSpec, Size, called
+from estimator.families.spec import Depth, FullHeadsSpec, Size, called
+from estimator.tape import dtypes
 from estimator.tape.matmul import matmul
 from estimator.tape.pointwise import add, clamp, gelu, mul_scalar, softmax, to
 from estimator.tape.selection import masked_fill

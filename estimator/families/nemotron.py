@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from functools import partial
 
+from estimator.families.abilities import Abilities
 from estimator.families.build import Builder
 from estimator.families.decoder import Decoder, Rotary
 from estimator.families.decoder_layers import PreNorm
@@ -15,8 +16,7 @@ from estimator.families.grouped_query import GroupedQueryAttention
 from estimator.families.heads import decoder_heads
 from estimator.families.rotary import PartialRotarySpec
 from estimator.families.rotations import rotate_first_alone
-from estimator.specs.abilities import Abilities
-from estimator.specs.spec import Activation, Size
+from estimator.families.spec import Activation, Size
 from estimator.tape.autocast import paused
 from estimator.tape.normalization import layer_norm
 from estimator.tape.pointwise import add_scalar, to

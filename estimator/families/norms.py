@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from estimator import dtypes
 from estimator.families.build import Builder
+from estimator.tape import dtypes
 from estimator.tape.pointwise import add_scalar, mean_last, mul, pow_scalar, rsqrt, to
 from estimator.tape.tensor import Tensor
 

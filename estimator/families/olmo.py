@@ -11,7 +11,7 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field
 
-from estimator import dtypes
+from estimator.families.abilities import Abilities
 from estimator.families.build import Builder
 from estimator.families.decoder import Decoder, Rotary
 from estimator.families.decoder_layers import PostNorm, PreNorm
@@ -21,9 +21,9 @@ from estimator.families.heads import decoder_heads
 from estimator.families.layers import Layer
 from estimator.families.modules import Module, rotate
 from estimator.families.norms import WideRMSNorm
+from estimator.families.spec import RotaryDecoderSpec
 from estimator.families.windows import LayerType, WindowedSpec, layer_types
-from estimator.specs.abilities import Abilities
-from estimator.specs.spec import RotaryDecoderSpec
+from estimator.tape import dtypes
 from estimator.tape.layout import Shape
 from estimator.tape.normalization import layer_norm
 from estimator.tape.pointwise import clamp_in_place, to

@@ -9,6 +9,7 @@ from typing import Self
 
 from pydantic import model_validator
 
+from estimator.families.abilities import Abilities
 from estimator.families.build import Builder
 from estimator.families.decoder import Decoder
 from estimator.families.decoder_layers import PreNorm
@@ -19,8 +20,7 @@ from estimator.families.llama import LlamaRotary, LlamaSpec
 from estimator.families.mixtral import MixtralMoe
 from estimator.families.modules import Module
 from estimator.families.routers import TopKRouter
-from estimator.specs.abilities import Abilities
-from estimator.specs.spec import Size
+from estimator.families.spec import Size
 
 
 class OlmoeSpec(LlamaSpec, MoeSpec):

@@ -5,12 +5,12 @@ After transformers' modeling_opt.py (5.23).
 
 from __future__ import annotations
 
-from estimator import dtypes
 from estimator.families.attention import Attention, causal_mask
 from estimator.families.build import Builder
 from estimator.families.heads import decoder_heads
 from estimator.families.modules import ACTIVATIONS
-from estimator.specs.spec import Activation, FullHeadsSpec, Probability, Size, called
+from estimator.families.spec import Activation, FullHeadsSpec, Probability, Size, called
+from estimator.tape import dtypes
 from estimator.tape.pointwise import add, add_scalar, dropout, mul_scalar
 from estimator.tape.tensor import Tensor, alias, empty
 from estimator.tape.views import contiguous, narrow, reshape, transpose

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from estimator.dtypes import DType
+from estimator.tape.dtypes import DType
 from estimator.tape.tape import Slot
 from estimator.tape.tensor import Tensor
 

@@ -14,15 +14,15 @@ from typing import Any, ClassVar
 
 from pydantic import SerializeAsAny, model_validator
 
-from estimator import catalogue
-from estimator.errors import NotModelled
+from estimator.contract.errors import NotModelled
+from estimator.facts import catalogue
 from estimator.families import FAMILIES, build_model, heads, spec_class
 from estimator.families.build import Builder
 from estimator.families.counted import counted
 from estimator.families.heads import Head
+from estimator.families.spec import DecoderSpec, ModelSpec
 from estimator.families.towers import TowerSpec
 from estimator.specs.huggingface import from_mapping
-from estimator.specs.spec import DecoderSpec, ModelSpec
 
 
 class ComposedSpec(ModelSpec):

@@ -18,7 +18,7 @@ from estimator.families.heads import CausalLM, decoder_heads
 from estimator.families.modules import Module
 from estimator.families.rotary import PartialRotarySpec
 from estimator.families.rotations import rotate_first
-from estimator.specs.spec import Activation, Probability
+from estimator.families.spec import Activation, Probability
 from estimator.tape.pointwise import add, dropout
 from estimator.tape.tensor import Tensor
 

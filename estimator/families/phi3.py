@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal
 
+from estimator.families.abilities import Abilities
 from estimator.families.build import Builder
 from estimator.families.decoder import Decoder, Rotary
 from estimator.families.decoder_layers import PreNorm, dropping
@@ -16,8 +17,7 @@ from estimator.families.grouped_query import GroupedQueryAttention
 from estimator.families.heads import decoder_heads
 from estimator.families.modules import rotated
 from estimator.families.rotary import PartialRotarySpec, frequencies
-from estimator.specs.abilities import Abilities
-from estimator.specs.spec import DecoderSpec, Probability, Size
+from estimator.families.spec import DecoderSpec, Probability, Size
 from estimator.tape.layout import Shape
 from estimator.tape.tensor import Tensor
 from estimator.tape.views import cat, narrow, reshape, transpose, unsqueeze

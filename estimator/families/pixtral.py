@@ -5,11 +5,11 @@ After transformers' modeling_pixtral.py (5.23).
 
 from __future__ import annotations
 
-from estimator import dtypes
 from estimator.families.build import Builder
 from estimator.families.counted import counted, stack
+from estimator.families.spec import Depth, Size
 from estimator.families.towers import Side, SquareTowerSpec
-from estimator.specs.spec import Depth, Size
+from estimator.tape import dtypes
 
 
 class PixtralVisionSpec(SquareTowerSpec):

@@ -13,7 +13,7 @@ from pydantic import model_validator
 from estimator.families import spec_class
 from estimator.families.build import Builder
 from estimator.families.parts import MultimodalSpec, multimodal
-from estimator.specs.spec import ModelSpec
+from estimator.families.spec import ModelSpec
 
 
 class _Spec(MultimodalSpec):

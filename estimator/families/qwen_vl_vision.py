@@ -5,11 +5,11 @@ After transformers' modeling_qwen2_vl.py, modeling_qwen2_5_vl.py and modeling_qw
 
 from __future__ import annotations
 
-from estimator import dtypes
 from estimator.families.build import Builder
 from estimator.families.counted import counted, stack
+from estimator.families.spec import Activation, Depth, Size, called
 from estimator.families.towers import Side, TowerSpec
-from estimator.specs.spec import Activation, Depth, Size, called
+from estimator.tape import dtypes
 
 
 class _Spec(TowerSpec):

@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
-from estimator.dtypes import int64
-from estimator.errors import InvalidJob
+from estimator.contract.errors import InvalidJob
 from estimator.families.attention import Attention
 from estimator.tape.checkpoint import checkpoint
+from estimator.tape.dtypes import int64
 from estimator.tape.tensor import Tensor
 
 CORE_ATTENTION = "core_attention"

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from estimator import dtypes
-from estimator.dtypes import DType
 from estimator.families.attention import Attention
 from estimator.families.build import Builder
+from estimator.tape import dtypes
+from estimator.tape.dtypes import DType
 from estimator.tape.tape import Tape
 from estimator.tape.tensor import Tensor, empty
 from estimator.tape.views import permute, reshape, transpose, unsqueeze

@@ -10,9 +10,9 @@ from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import Field, model_validator
 
-from estimator import dtypes
 from estimator.families.build import Builder
-from estimator.specs.spec import DecoderSpec
+from estimator.families.spec import DecoderSpec
+from estimator.tape import dtypes
 from estimator.tape.tensor import Tensor
 
 ROPES = ("default", "linear", "llama3", "yarn")

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from estimator import dtypes
 from estimator.families.build import Builder
 from estimator.families.experts import entered
+from estimator.tape import dtypes
 from estimator.tape.matmul import linear
 from estimator.tape.pointwise import add, add_scalar, div_, mul_scalar, sigmoid, softmax, to
 from estimator.tape.reduction import sum_dim

@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from estimator import dtypes
-from estimator.dtypes import DType
 from estimator.families.build import Builder
 from estimator.families.heads import Batch
-from estimator.families.held import Held
+from estimator.families.model_output import Held
+from estimator.tape import dtypes
+from estimator.tape.dtypes import DType
 from estimator.tape.loss import cross_entropy
 from estimator.tape.pointwise import dropout, mul_scalar, tanh
 from estimator.tape.tape import Tape

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from estimator.dtypes import DType
 from estimator.families.layers import Edges, Layer
 from estimator.families.modules import Linear
 from estimator.families.parameter import Parameter
+from estimator.tape.dtypes import DType
 from estimator.tape.layout import Shape
 from estimator.tape.tape import Tape
 from estimator.tape.tensor import Tensor, empty

@@ -10,13 +10,13 @@ from typing import Any, Self
 
 from pydantic import SerializeAsAny, model_validator
 
-from estimator import dtypes
 from estimator.families import clip
 from estimator.families.build import Builder
 from estimator.families.counted import counted
 from estimator.families.parts import ComposedSpec, build_part
+from estimator.families.spec import Activation, Depth, ModelSpec, Size
 from estimator.families.towers import Side, SquareTowerSpec
-from estimator.specs.spec import Activation, Depth, ModelSpec, Size
+from estimator.tape import dtypes
 
 
 class SiglipVisionSpec(SquareTowerSpec):

@@ -9,14 +9,14 @@ from typing import Any, Self
 
 from pydantic import model_validator
 
+from estimator.families.abilities import Abilities
 from estimator.families.build import Builder
 from estimator.families.decoder import Decoder
 from estimator.families.decoder_layers import PreNorm
 from estimator.families.heads import decoder_heads
 from estimator.families.llama import LlamaRotary, LlamaSpec, decoder_layer
 from estimator.families.rotations import unrotated
-from estimator.specs.abilities import Abilities
-from estimator.specs.spec import Size
+from estimator.families.spec import Size
 
 
 class SmolLM3Spec(LlamaSpec):

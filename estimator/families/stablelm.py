@@ -20,7 +20,7 @@ from estimator.families.layers import Layer
 from estimator.families.modules import LayerNorm, Module
 from estimator.families.rotary import PartialRotarySpec
 from estimator.families.rotations import rotate_first
-from estimator.specs.spec import Probability, Size
+from estimator.families.spec import Probability, Size
 from estimator.tape.layout import Shape
 from estimator.tape.pointwise import add, dropout
 from estimator.tape.tensor import Tensor

@@ -5,6 +5,7 @@ After transformers' modeling_starcoder2.py (5.23).
 
 from __future__ import annotations
 
+from estimator.families.abilities import Abilities
 from estimator.families.build import Builder
 from estimator.families.decoder import Decoder, dropped
 from estimator.families.decoder_layers import PreNorm
@@ -13,8 +14,7 @@ from estimator.families.grouped_query import GroupedQueryAttention
 from estimator.families.heads import decoder_heads
 from estimator.families.modules import rotate
 from estimator.families.rotary import RotarySpec
-from estimator.specs.abilities import Abilities
-from estimator.specs.spec import Activation, Probability, Size
+from estimator.families.spec import Activation, Probability, Size
 
 
 class Starcoder2Spec(RotarySpec):

@@ -9,7 +9,6 @@ from typing import Any, Self
 
 from pydantic import Field, model_validator
 
-from estimator import dtypes
 from estimator.families.attention import causal_mask
 from estimator.families.build import Builder
 from estimator.families.encoders import refuse_quantization
@@ -17,7 +16,8 @@ from estimator.families.heads import Head
 from estimator.families.modules import ACTIVATIONS, Embedding
 from estimator.families.relative import RelativeAttention, Sizes
 from estimator.families.seq2seq import ClassificationHead, Seq2SeqClassification, Seq2SeqLM
-from estimator.specs.spec import Depth, ModelSpec, Probability, Size, called
+from estimator.families.spec import Depth, ModelSpec, Probability, Size, called
+from estimator.tape import dtypes
 from estimator.tape.pointwise import add, add_scalar, clamp_between, dropout, mean_last, mul, pow_scalar, rsqrt, to
 from estimator.tape.tensor import Tensor, empty
 

@@ -5,15 +5,14 @@ After torchtitan/models/llama3/model/model.py, components/loss.py and train.py (
 
 from __future__ import annotations
 
-from estimator import dtypes
-from estimator.dtypes import DType
 from estimator.families.build import Builder
 from estimator.families.decoder import Decoder, Rotary
 from estimator.families.heads import Batch, CausalLM
-from estimator.families.held import Held
 from estimator.families.llama import LlamaSpec, decoder_layer
-from estimator.tape import loss, loss_parallel
+from estimator.families.model_output import Held
+from estimator.tape import dtypes, loss, loss_parallel
 from estimator.tape.collectives import Group
+from estimator.tape.dtypes import DType
 from estimator.tape.pointwise import div, div_scalar, to
 from estimator.tape.tape import ALLOCATION_STEP, Tape
 from estimator.tape.tensor import Tensor, empty

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Self
 
 from pydantic import BeforeValidator, model_validator
 
-from estimator.specs.spec import Activation, ModelSpec, Size
+from estimator.families.spec import Activation, ModelSpec, Size
 
 
 def _of_a_square(given: Any) -> Any:

@@ -10,14 +10,14 @@ from typing import Any
 
 from pydantic import model_validator
 
-from estimator import dtypes
-from estimator.dtypes import DType
 from estimator.families.attention import Attention
 from estimator.families.build import Builder
 from estimator.families.heads import Batch
-from estimator.families.held import Held
+from estimator.families.model_output import Held
 from estimator.families.modules import ACTIVATIONS
-from estimator.specs.spec import Activation, ModelSpec, Probability, Size
+from estimator.families.spec import Activation, ModelSpec, Probability, Size
+from estimator.tape import dtypes
+from estimator.tape.dtypes import DType
 from estimator.tape.loss import cross_entropy
 from estimator.tape.pointwise import add, dropout
 from estimator.tape.tape import Tape

@@ -11,15 +11,15 @@ from typing import Any, Self
 
 from pydantic import model_validator
 
-from estimator import dtypes
-from estimator.dtypes import DType
-from estimator.errors import InvalidJob
+from estimator.contract.errors import InvalidJob
 from estimator.families.attention import Attention, causal_mask
 from estimator.families.build import Builder
 from estimator.families.heads import Batch
-from estimator.families.held import Held
+from estimator.families.model_output import Held
 from estimator.families.modules import ACTIVATIONS, Embedding, Linear
-from estimator.specs.spec import Activation, Depth, ModelSpec, Probability, Size, called
+from estimator.families.spec import Activation, Depth, ModelSpec, Probability, Size, called
+from estimator.tape import dtypes
+from estimator.tape.dtypes import DType
 from estimator.tape.loss import cross_entropy
 from estimator.tape.loss import embedding as rows
 from estimator.tape.matmul import matmul

@@ -10,9 +10,9 @@ from typing import Any, ClassVar, Literal, Self
 
 from pydantic import model_validator
 
-from estimator.dtypes import DType
 from estimator.families.attention import causal_mask
-from estimator.specs.spec import DecoderSpec, RotaryDecoderSpec, Size
+from estimator.families.spec import DecoderSpec, RotaryDecoderSpec, Size
+from estimator.tape.dtypes import DType
 from estimator.tape.tape import Tape
 from estimator.tape.tensor import Tensor
 

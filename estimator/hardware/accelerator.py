@@ -6,12 +6,12 @@ from functools import cache
 
 from pydantic import BaseModel, ConfigDict
 
-from estimator import catalogue
-from estimator.facts import Fact
+from estimator.contract.units import MIB
+from estimator.contract.validation import validated
+from estimator.facts import catalogue
+from estimator.facts.fact import Fact
+from estimator.facts.spelling import words
 from estimator.hardware import naming
-from estimator.spelling import words
-from estimator.units import MIB
-from estimator.validation import validated
 
 FOLDER = naming.CARDS
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from estimator.facts import MeasuredFact, measured
+from estimator.contract.job import Job
+from estimator.facts.fact import MeasuredFact, measured
 from estimator.hardware.capacity import Capacity
-from estimator.job import Job
 from estimator.runtime.nccl import Links
 from estimator.tape.gpu import Gpu
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from estimator.errors import InvalidJob, UnknownName, WillItFitError
+from estimator.contract.errors import InvalidJob, UnknownName, WillItFitError
+from estimator.contract.job import Hardware
+from estimator.contract.units import GIB, MIB, gib, parse_bytes
+from estimator.facts.spelling import folded, shown, words
 from estimator.hardware import naming
 from estimator.hardware.accelerator import Accelerator, accelerator
 from estimator.hardware.parse import read_hardware
-from estimator.job import Hardware
 from estimator.runtime.overheads import facts
-from estimator.spelling import folded, shown, words
-from estimator.units import GIB, MIB, gib, parse_bytes
 
 
 @dataclass(frozen=True, slots=True)

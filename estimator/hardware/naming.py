@@ -7,9 +7,9 @@ from collections import defaultdict
 from functools import cache
 from pathlib import Path
 
-from estimator import catalogue
-from estimator.errors import UnknownName
-from estimator.spelling import joined, words
+from estimator.contract.errors import UnknownName
+from estimator.facts import catalogue
+from estimator.facts.spelling import joined, words
 
 CARDS = Path(__file__).parent / "accelerators"
 NODES = Path(__file__).parent / "nodes"

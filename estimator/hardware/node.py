@@ -7,12 +7,12 @@ from typing import Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict
 
-from estimator import catalogue
-from estimator.facts import Fact
+from estimator.contract.validation import validated
+from estimator.facts import catalogue
+from estimator.facts.fact import Fact
+from estimator.facts.spelling import words
 from estimator.hardware import naming
 from estimator.hardware.accelerator import Accelerator, Link, accelerator
-from estimator.spelling import words
-from estimator.validation import validated
 
 FOLDER = naming.NODES
 

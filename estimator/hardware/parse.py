@@ -12,15 +12,15 @@ from typing import NamedTuple
 
 from pydantic import ValidationError
 
-from estimator.errors import InvalidJob, NotModelled, WillItFitError
+from estimator.contract.errors import InvalidJob, NotModelled, WillItFitError
+from estimator.contract.job import Hardware
+from estimator.contract.units import parse_bytes
+from estimator.contract.validation import explain
+from estimator.facts.spelling import MOST, joined, shown, words
 from estimator.hardware import naming
 from estimator.hardware.accelerator import accelerator
 from estimator.hardware.naming import HOSTS, NOTHING, memory, with_units
 from estimator.hardware.node import node
-from estimator.job import Hardware
-from estimator.spelling import MOST, joined, shown, words
-from estimator.units import parse_bytes
-from estimator.validation import explain
 
 NUMBERS = {"a": 1, "an": 1, "one": 1, "single": 1, "two": 2, "dual": 2, "pair": 2, "three": 3, "triple": 3, "four": 4, "quad": 4}
 NUMBERS |= {"five": 5, "six": 6, "seven": 7, "eight": 8, "octa": 8, "ten": 10, "twelve": 12, "sixteen": 16}

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
-from estimator import dtypes
 from estimator.host import weights
 from estimator.host.disk import model_bytes, shards
 from estimator.host.weights import Saved
-from estimator.playing import KEPT, Play
+from estimator.simulation.simulation import KEPT, Play
+from estimator.tape import dtypes
 
 
 @dataclass(frozen=True)

@@ -6,9 +6,9 @@ After core/dist_checkpointing and core/datasets/gpt_dataset.py of Megatron-Core 
 
 from __future__ import annotations
 
+from estimator.contract.job import Job
 from estimator.families.build import Builder
 from estimator.host.states import kept
-from estimator.job import Job
 from estimator.parallel.megatron import MainParameters
 from estimator.parallel.topology import Topology
 from estimator.tape.host import pinned_bytes

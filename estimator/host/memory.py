@@ -5,20 +5,20 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
-from estimator.answer import HostMemory
-from estimator.errors import InvalidJob, NotModelled
-from estimator.facts import MeasuredFact, measured
+from estimator.contract.answer import HostMemory
+from estimator.contract.errors import InvalidJob, NotModelled
+from estimator.contract.job import Host, Job
+from estimator.contract.units import GIB, MIB
+from estimator.facts.fact import MeasuredFact, measured
 from estimator.families import parameters
+from estimator.families.spec import ModelSpec
 from estimator.host import megatron
 from estimator.host.contents import contents
 from estimator.host.phases import Parts, offloaded, phases
 from estimator.host.states import states_bytes
-from estimator.job import Host, Job
 from estimator.parallel.topology import Topology
 from estimator.parallel.zero3_offload import OffloadedZero3, files
-from estimator.playing import Play
-from estimator.specs.spec import ModelSpec
-from estimator.units import GIB, MIB
+from estimator.simulation.simulation import Play
 
 FILE = Path(__file__).parent / "facts.yaml"
 

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from estimator.contract.job import Job
 from estimator.families.build import Builder
 from estimator.host.contents import Content, contents
 from estimator.host.states import states_bytes
-from estimator.job import Job
 from estimator.parallel.strategies import ZERO3, strategy_of
-from estimator.playing import Play
+from estimator.simulation.simulation import Play
 from estimator.tape.host import pinned_bytes
 from estimator.tape.offload import host_bytes
 from estimator.tape.replay import Replay

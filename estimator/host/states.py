@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 from math import prod
 
+from estimator.contract.job import Job
 from estimator.families.build import Builder
 from estimator.families.parameter import Parameter
 from estimator.host.weights import saved_dtype
-from estimator.job import Job
 from estimator.parallel.strategies import strategy_of
 from estimator.tape.tape import Storage
 from estimator.tape.tensor import Tensor

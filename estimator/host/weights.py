@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from math import prod
 
-from estimator.dtypes import DType
 from estimator.families.build import Builder
 from estimator.families.parameter import Parameter
 from estimator.parallel.zero import Zero
+from estimator.tape.dtypes import DType
 from estimator.tape.layout import Shape
 from estimator.training.badam import BlockCopies
 

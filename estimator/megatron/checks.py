@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from estimator.errors import InvalidJob, NotModelled
-from estimator.job import CheckpointForm, Job
-from estimator.job.fp8 import Fp8
+from estimator.contract.errors import InvalidJob, NotModelled
+from estimator.contract.job import CheckpointForm, Job
+from estimator.contract.job.fp8 import Fp8
+from estimator.families.spec import ModelSpec
 from estimator.megatron.config import Config, config
 from estimator.megatron.execution import CORE_ATTENTION, LAYER_NORM, MOE_ACTIVATION, PARTS, UP_PROJECTION, parts
 from estimator.megatron.losses import LOSSES
@@ -12,7 +13,6 @@ from estimator.parallel.pipeline import TWO, check_pipeline
 from estimator.parallel.schedules import SPLIT
 from estimator.parallel.strategies import DDP, NONE, ZERO1
 from estimator.parallel.topology import Topology
-from estimator.specs.spec import ModelSpec
 from estimator.tape.gpu import Gpu
 from estimator.training.recipes import MEGATRON
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from estimator.errors import NotModelled
+from estimator.contract.errors import NotModelled
 from estimator.families import having
 from estimator.families.experts import MoeSpec
-from estimator.specs.spec import DecoderSpec, ModelSpec
+from estimator.families.spec import DecoderSpec, ModelSpec
 
 VOCABULARY_STEP = 128
 """Rows of the embedding are padded to a multiple of this times the tensor-parallel ranks (`make_vocab_size_divisible_by`)."""

@@ -6,13 +6,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from estimator import dtypes
+from estimator.contract.job import CheckpointForm
 from estimator.families.build import Builder
 from estimator.families.modules import Module
-from estimator.job import CheckpointForm
 from estimator.megatron.fp8 import Fp8
 from estimator.megatron.fp8_linear import Fp8Grouped, Fp8Linear
 from estimator.megatron.linear import ColumnLinear, Later, Norm, NormLinear, RowLinear, Split, grouped
+from estimator.tape import dtypes
 from estimator.tape.layout import Shape
 from estimator.tape.tensor import Tensor
 

@@ -11,14 +11,14 @@ from dataclasses import dataclass
 from functools import partial
 from math import prod
 
-from estimator import dtypes
 from estimator.families.build import Builder
 from estimator.megatron.config import Config, Mixture
 from estimator.megatron.execution import LAYER_NORM, MOE, MOE_ACTIVATION, SHARED_EXPERTS, Execution
-from estimator.megatron.latent import gathered
 from estimator.megatron.layer import Mlp
 from estimator.megatron.linear import Norm, Split
+from estimator.megatron.mla import gathered
 from estimator.megatron.recomputed import discarding
+from estimator.tape import dtypes
 from estimator.tape.autograd import Gradient, attach, record
 from estimator.tape.checkpoint import reentrant_checkpoint
 from estimator.tape.collectives import Group, all_to_all, reduce_scatter

@@ -16,11 +16,11 @@ from dataclasses import dataclass
 from math import prod
 from typing import NamedTuple
 
-from estimator import dtypes
-from estimator.dtypes import DType
-from estimator.errors import InvalidJob
+from estimator.contract.errors import InvalidJob
 from estimator.families.build import Builder
 from estimator.megatron.linear import Split
+from estimator.tape import dtypes
+from estimator.tape.dtypes import DType
 from estimator.tape.float8 import SCALED_PRODUCT
 from estimator.tape.layout import Shape
 from estimator.tape.tape import PARAMETER

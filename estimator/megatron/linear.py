@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from math import prod
 
-from estimator import dtypes
+from estimator.tape import dtypes
 from estimator.tape.autograd import Gradient, attach, keep, record
 from estimator.tape.collectives import Group, all_gather, all_reduce, reduce_scatter
 from estimator.tape.layout import Shape

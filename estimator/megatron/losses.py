@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from estimator import dtypes
+from estimator.tape import dtypes
 from estimator.tape.autograd import attach, record
 from estimator.tape.collectives import Group, all_reduce
 from estimator.tape.pointwise import add_scalar

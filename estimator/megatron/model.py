@@ -10,19 +10,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from estimator import dtypes
+from estimator.contract.units import MIB
 from estimator.families.build import Builder
 from estimator.families.heads import Batch
-from estimator.megatron.ahead import PredictionLayer, rolled, scored
 from estimator.megatron.attention import HOPPER, Context, SelfAttention
-from estimator.megatron.classic import Layer, Positions, layer_norm
 from estimator.megatron.config import Config
 from estimator.megatron.execution import MLP, Execution
 from estimator.megatron.experts import Dispatch, MoeLayer
-from estimator.megatron.latent import LatentAttention
+from estimator.megatron.gpt_layer import Layer, Positions, layer_norm
 from estimator.megatron.layer import Mlp, TransformerLayer
 from estimator.megatron.linear import Norm, OutputLayer, Split
 from estimator.megatron.losses import Loss
+from estimator.megatron.mla import LatentAttention
+from estimator.megatron.mtp import PredictionLayer, rolled, scored
+from estimator.tape import dtypes
 from estimator.tape.autograd import Gradient, attach, record
 from estimator.tape.checkpoint import reentrant_checkpoint
 from estimator.tape.collectives import Group, all_gather, reduce_scatter
@@ -31,7 +32,6 @@ from estimator.tape.pointwise import add_scalar, mul, mul_scalar
 from estimator.tape.tape import COMMUNICATION, Tape
 from estimator.tape.tensor import Tensor, empty, unary
 from estimator.tape.views import cat, clone, contiguous, reshape, split, transpose
-from estimator.units import MIB
 
 WORKSPACE, WORKSPACE_HOPPER = 4 * MIB, 32 * MIB + 1024
 """Bytes that Transformer Engine gives cuBLAS for its products (cpp_extensions/gemm.py, `get_cublas_workspace_size_bytes`)."""

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import accumulate
 
-from estimator.errors import InvalidJob
+from estimator.contract.errors import InvalidJob
+from estimator.contract.job import CheckpointForm, Job, Parallelism, Training
 from estimator.families.build import Builder
 from estimator.families.heads import Batch
 from estimator.families.layers import Checkpointing
-from estimator.job import CheckpointForm, Job, Parallelism, Training
-from estimator.megatron.ahead import PROJECTION
+from estimator.families.spec import ModelSpec
 from estimator.megatron.attention import Context
 from estimator.megatron.config import Config, config
 from estimator.megatron.execution import CORE_ATTENTION, Execution, parts
@@ -19,6 +19,7 @@ from estimator.megatron.fp8 import Fp8
 from estimator.megatron.linear import Later, Split
 from estimator.megatron.losses import LOSSES
 from estimator.megatron.model import Place, Stage, workspaces
+from estimator.megatron.mtp import PROJECTION
 from estimator.megatron.schedule import Rounds
 from estimator.megatron.step import train
 from estimator.parallel.megatron import MainParameters
@@ -26,7 +27,6 @@ from estimator.parallel.pipeline import pipeline_of
 from estimator.parallel.schedules import FORWARD, INPUT, SPLIT, Action, Pipeline, waiting
 from estimator.parallel.strategies import ZERO1
 from estimator.parallel.topology import Topology
-from estimator.specs.spec import ModelSpec
 from estimator.tape.collectives import Group
 from estimator.tape.gpu import AMPERE, Gpu
 from estimator.tape.tape import GRADIENT, Tape

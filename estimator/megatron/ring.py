@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from math import prod
 
-from estimator import dtypes
+from estimator.tape import dtypes
 from estimator.tape.attention import CUDNN, FLASH
 from estimator.tape.autograd import Gradient, attach, record
 from estimator.tape.collectives import Group, receive

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from estimator.job import Job
+from estimator.contract.job import Job
+from estimator.families.spec import DecoderSpec, ModelSpec
 from estimator.parallel.strategies import ZERO1
 from estimator.parallel.topology import Topology
 from estimator.runtime.nccl import Communicator
-from estimator.specs.spec import DecoderSpec, ModelSpec
 from estimator.tape.tape import Tape
 
 SMALL = "all_gather"

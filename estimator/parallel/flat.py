@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from estimator.dtypes import DType
-from estimator.errors import InvalidJob
+from estimator.contract.errors import InvalidJob
 from estimator.families.modules import Linear
 from estimator.families.parameter import Parameter
 from estimator.tape.autograd import attach, record
+from estimator.tape.dtypes import DType
 from estimator.tape.tape import COMMUNICATION, GRADIENT, PARAMETER, Storage, Tape
 from estimator.tape.tensor import Tensor, alias, empty
 

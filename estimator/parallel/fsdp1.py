@@ -13,14 +13,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from estimator.dtypes import DType
-from estimator.errors import InvalidJob
+from estimator.contract.errors import InvalidJob
 from estimator.families.layers import Edges, Layer, hidden_of
 from estimator.families.modules import Linear
 from estimator.families.parameter import Parameter
 from estimator.families.sharding import Forward, Sharding
 from estimator.parallel.flat import Leaf, Unit, whole
 from estimator.parallel.fsdp2 import Policy
+from estimator.tape.dtypes import DType
 from estimator.tape.layout import Shape
 from estimator.tape.tape import Storage, Tape
 from estimator.tape.tensor import Tensor

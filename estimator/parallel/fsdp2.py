@@ -15,12 +15,12 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
-from estimator.dtypes import DType
-from estimator.errors import InvalidJob
+from estimator.contract.errors import InvalidJob
 from estimator.families.layers import Edges, Layer, hidden_of
 from estimator.families.parameter import Parameter
 from estimator.families.sharding import Forward, Sharding
 from estimator.tape.autograd import attach, record
+from estimator.tape.dtypes import DType
 from estimator.tape.host import pinned
 from estimator.tape.layout import Shape
 from estimator.tape.pointwise import to

@@ -14,13 +14,13 @@ from collections.abc import Callable
 from functools import partial
 from math import prod
 
-from estimator import dtypes
-from estimator.dtypes import DType
-from estimator.families.held import PerLayer
 from estimator.families.layers import Layer
+from estimator.families.model_output import PerLayer
 from estimator.families.parameter import Parameter
 from estimator.families.sharding import Forward, Sharding
+from estimator.tape import dtypes
 from estimator.tape.collectives import Group
+from estimator.tape.dtypes import DType
 from estimator.tape.layout import Shape
 from estimator.tape.tape import GRADIENT, PARAMETER, Storage, Tape
 from estimator.tape.tensor import Tensor, alias, empty

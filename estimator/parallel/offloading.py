@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from estimator.errors import InvalidJob, NotModelled
-from estimator.job import Job, Offload
+from estimator.contract.errors import InvalidJob, NotModelled
+from estimator.contract.job import Job, Offload
 
 CPU_OFFLOAD_POLICY = Offload(optimizer="cpu", parameters="cpu", gradients="cpu")
 """What FSDP2's policy of that name moves: all of it."""

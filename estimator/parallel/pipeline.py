@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from estimator.errors import InvalidJob, NotModelled
-from estimator.job import CheckpointForm, Job
+from estimator.contract.errors import InvalidJob, NotModelled
+from estimator.contract.job import CheckpointForm, Job
 from estimator.parallel.schedules import SPLIT, V_SHAPED, Pipeline
 
 TWO = frozenset({*V_SHAPED, "dualpipe"})

@@ -10,9 +10,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from estimator.errors import NotModelled
+from estimator.contract.errors import NotModelled
+from estimator.contract.job import Job, Parallelism
 from estimator.families.sharding import Sharding
-from estimator.job import Job, Parallelism
 from estimator.parallel import offloading
 from estimator.parallel.ddp import Ddp
 from estimator.parallel.fsdp1 import Fsdp1

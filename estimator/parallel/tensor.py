@@ -11,12 +11,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from estimator.dtypes import DType
 from estimator.families.layers import Layer
 from estimator.families.parameter import Parameter
 from estimator.families.sharding import Sharding
 from estimator.parallel.tensor_modules import Distributed, Embedding, Gathering, Head, Rowwise
 from estimator.tape.collectives import Group
+from estimator.tape.dtypes import DType
 from estimator.tape.layout import Shape
 from estimator.tape.tape import Tape
 from estimator.tape.tensor import Tensor, empty

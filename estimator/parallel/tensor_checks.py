@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from estimator.errors import InvalidJob, NotModelled
+from estimator.contract.errors import InvalidJob, NotModelled
+from estimator.contract.job import Job
 from estimator.families import having
-from estimator.job import Job
+from estimator.families.spec import DecoderSpec, ModelSpec
 from estimator.parallel.strategies import strategy_of
-from estimator.specs.spec import DecoderSpec, ModelSpec
-from estimator.training.usual import PLAIN, refuse_unusual
+from estimator.parallel.supported_settings import PLAIN, refuse_unusual
 
 USUAL = {"implementation": "transformers", **PLAIN, "fp8": None, "mtp_num_layers": None, "dtypes": None}
 """What is modelled of each field."""

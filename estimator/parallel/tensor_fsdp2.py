@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from estimator.dtypes import DType
 from estimator.families.layers import Layer
 from estimator.families.parameter import Parameter
 from estimator.parallel.fsdp2 import Fsdp2
 from estimator.parallel.tensor import TensorParallel, misplaced
+from estimator.tape.dtypes import DType
 from estimator.tape.layout import Shape
 from estimator.tape.tape import TEMPORARY, Tape
 from estimator.tape.tensor import Tensor, empty

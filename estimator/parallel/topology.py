@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from estimator.errors import InvalidJob, NotModelled
-from estimator.job import Job
+from estimator.contract.errors import InvalidJob, NotModelled
+from estimator.contract.job import Job
+from estimator.families.spec import DecoderSpec, ModelSpec
 from estimator.parallel.strategies import FSDP2, STRATEGIES, Strategy, strategy_of
 from estimator.parallel.tensor_checks import check_tensor
 from estimator.parallel.zeropp import check_plus_plus
-from estimator.specs.spec import DecoderSpec, ModelSpec
 
 MEGATRON_ONLY = (
     "expert_tensor",

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from estimator.errors import InvalidJob, NotModelled
+from estimator.contract.errors import InvalidJob, NotModelled
+from estimator.contract.job import Job
 from estimator.families.llama import LlamaSpec
-from estimator.job import Job
+from estimator.families.spec import ModelSpec
 from estimator.parallel.strategies import DDP, FSDP2, NONE
+from estimator.parallel.supported_settings import PLAIN, refuse_unusual
 from estimator.parallel.tensor_checks import check_sizes
 from estimator.parallel.topology import Topology
-from estimator.specs.spec import ModelSpec
-from estimator.training.usual import PLAIN, refuse_unusual
 
 USUAL = PLAIN | {"lengths": None, "attention": "sdpa"}
 """What is modelled of each field."""

@@ -11,11 +11,11 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from estimator import dtypes
-from estimator.dtypes import DType
 from estimator.families.layers import Edges, Layer
 from estimator.families.parameter import Parameter
 from estimator.families.sharding import Forward, Sharding
+from estimator.tape import dtypes
+from estimator.tape.dtypes import DType
 from estimator.tape.layout import Shape
 from estimator.tape.tape import COMMUNICATION, GRADIENT, PARAMETER, Storage, Tape
 from estimator.tape.tensor import Tensor, empty

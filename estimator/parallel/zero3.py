@@ -9,12 +9,12 @@ from collections.abc import Callable
 from math import prod
 from typing import Any
 
-from estimator import dtypes
-from estimator.dtypes import DType
 from estimator.families.parameter import Parameter
 from estimator.families.sharding import Forward
 from estimator.parallel.zero import BUCKET, Zero
 from estimator.parallel.zeropp import ZeroPlusPlus
+from estimator.tape import dtypes
+from estimator.tape.dtypes import DType
 from estimator.tape.layout import Shape
 from estimator.tape.tape import COMMUNICATION, GRADIENT, PARAMETER, Slot, Storage, Tape
 from estimator.tape.tensor import Tensor, empty

@@ -10,14 +10,14 @@ from collections.abc import Callable, Iterator
 from itertools import groupby
 from typing import NamedTuple
 
-from estimator import dtypes
-from estimator.dtypes import DType
-from estimator.errors import NotModelled
-from estimator.job import Offload
+from estimator.contract.errors import NotModelled
+from estimator.contract.job import Offload
 from estimator.parallel import zero3
 from estimator.parallel.zero3 import Zero3
 from estimator.parallel.zero_offload import NORM, nowhere
 from estimator.parallel.zeropp import ZeroPlusPlus
+from estimator.tape import dtypes
+from estimator.tape.dtypes import DType
 from estimator.tape.host import pinned
 from estimator.tape.layout import Shape
 from estimator.tape.tape import COMMUNICATION, GRADIENT, PARAMETER, TEMPORARY, Tape

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from estimator import dtypes
-from estimator.dtypes import DType
 from estimator.families.parameter import Parameter
 from estimator.families.sharding import Forward
 from estimator.parallel.zero import BUCKET, Zero12
+from estimator.tape import dtypes
+from estimator.tape.dtypes import DType
 from estimator.tape.host import pinned, pinned_bytes
 from estimator.tape.layout import Shape
 from estimator.tape.tape import COMMUNICATION, GRADIENT, PARAMETER, Storage, Tape

@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import ceil
 
-from estimator.errors import InvalidJob, NotModelled
-from estimator.job import Job
+from estimator.contract.errors import InvalidJob, NotModelled
+from estimator.contract.job import Job
 
 QUANTIZATION_GROUP = 8_000
 """Elements that share a float32 scale (`CUDAQuantizer.target_group_size`), at most: fewer, where they do not divide a part."""

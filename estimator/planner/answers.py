@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from estimator.answer import AnswerPart, Versions, as_text
+from estimator.contract.answer import AnswerPart, Versions, as_text
 
 
 class FitRow(AnswerPart):

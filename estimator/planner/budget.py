@@ -13,22 +13,22 @@ from datetime import date
 from decimal import Decimal
 from typing import NamedTuple
 
-from estimator.answer import Time, Versions
-from estimator.course import Hours
-from estimator.errors import InvalidJob, NotModelled, WillItFitError, did_you_mean
-from estimator.estimation import fits, step_time
+from estimator.contract.answer import Time, Versions
+from estimator.contract.errors import InvalidJob, NotModelled, WillItFitError, did_you_mean
+from estimator.contract.job import Job
+from estimator.contract.job.hardware import Rent
+from estimator.contract.units import money
+from estimator.contract.validation import validated
+from estimator.contract.version import DATA_VERSION, SOFTWARE_VERSION
+from estimator.facts.spelling import LONGEST
 from estimator.hardware.accelerator import accelerator
-from estimator.job import Job
-from estimator.job.hardware import Rent
+from estimator.pipeline.estimation import fits, step_time
 from estimator.planner.answers import Budget, BudgetRow
 from estimator.pricing import spot
 from estimator.pricing.cost import suiting_any
 from estimator.pricing.offer import Offer, exact, run_cost
 from estimator.pricing.prices import age_warning, offers, our_name
-from estimator.spelling import LONGEST
-from estimator.units import money
-from estimator.validation import validated
-from estimator.version import DATA_VERSION, SOFTWARE_VERSION
+from estimator.timing.run_length import Hours
 
 CLUSTER = 8
 """GPUs of an instance that is rented several times over."""

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Set
 from typing import Any
 
-from estimator.errors import WillItFitError
-from estimator.estimation import Judged
+from estimator.contract.errors import WillItFitError
+from estimator.contract.job import Hardware
+from estimator.contract.units import gib
 from estimator.hardware.capacity import Capacity
-from estimator.job import Hardware
+from estimator.pipeline.estimation import Judged
+from estimator.pipeline.remedies import remedies
 from estimator.planner.spreads import Question, spreads, unshared
 from estimator.planner.ways import Way
-from estimator.remedies import remedies
-from estimator.units import gib
 
 MOST_GPUS = 1024
 NODE = 8

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from typing import Any
 
-from estimator.answer import Versions
-from estimator.errors import InvalidJob, NotModelled
+from estimator.contract.answer import Versions
+from estimator.contract.errors import InvalidJob, NotModelled
+from estimator.contract.job import Hardware
+from estimator.contract.units import gib
+from estimator.contract.version import DATA_VERSION, SOFTWARE_VERSION
 from estimator.hardware.capacity import Capacity, capacity
 from estimator.hardware.parse import ReadHardware, read_hardware
-from estimator.job import Hardware
-from estimator.notes import without_cuda
+from estimator.pipeline.assumptions import without_cuda
+from estimator.pipeline.verdict import offered
 from estimator.planner.answers import Fit, FitRow
 from estimator.planner.changes import smallest_change
 from estimator.planner.spreads import Question, Tried, tried, unshared
 from estimator.planner.ways import Platform, Way, platform, ways
 from estimator.specs.resolve import Model, resolve
-from estimator.units import gib
-from estimator.verdict import offered
-from estimator.version import DATA_VERSION, SOFTWARE_VERSION
 
 CONTEXT = 4096
 SEQUENCE = 2048

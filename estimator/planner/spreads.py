@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from estimator.errors import InvalidJob, NotModelled
-from estimator.estimation import Judged, fits, judged
+from estimator.contract.errors import InvalidJob, NotModelled
+from estimator.contract.job import Hardware
 from estimator.families import count
-from estimator.job import Hardware
+from estimator.families.spec import DecoderSpec
 from estimator.parallel.topology import tensor_degrees
+from estimator.pipeline.estimation import Judged, fits, judged
 from estimator.planner.ways import Way
 from estimator.specs.resolve import Model
-from estimator.specs.spec import DecoderSpec
 
 
 @dataclass(frozen=True)

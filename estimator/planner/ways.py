@@ -9,11 +9,11 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from estimator import catalogue
+from estimator.contract.validation import validated
+from estimator.facts import catalogue
 from estimator.hardware.capacity import Capacity
 from estimator.parallel.strategies import NONE
 from estimator.training.recipes import recipe
-from estimator.validation import validated
 
 FILE = Path(__file__).parent / "ways.yaml"
 PACKED = {"nf4-double": 0.5, "int8": 1.0, "q8_0": 1.0, "q4_k_m": 0.5}

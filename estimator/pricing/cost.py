@@ -7,17 +7,17 @@ from datetime import date
 from decimal import Decimal
 from typing import NamedTuple
 
-from estimator.answer import Cost
-from estimator.course import Hours
-from estimator.errors import InvalidJob
+from estimator.contract.answer import Cost
+from estimator.contract.errors import InvalidJob
+from estimator.contract.job import Hardware
+from estimator.contract.job.hardware import Owned
+from estimator.contract.units import money
 from estimator.hardware.accelerator import Accelerator, accelerator
-from estimator.job import Hardware
-from estimator.job.hardware import Owned
 from estimator.pricing import spot
 from estimator.pricing.energy import facts, kilowatts
 from estimator.pricing.offer import Offer, exact, run_cost
 from estimator.pricing.prices import age_warning, offers
-from estimator.units import money
+from estimator.timing.run_length import Hours
 
 HOURS_PER_YEAR = 8766
 """365.25 days."""

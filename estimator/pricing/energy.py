@@ -10,16 +10,16 @@ from decimal import Decimal
 from functools import cache
 from pathlib import Path
 
-from estimator import catalogue
-from estimator.answer import Energy
-from estimator.course import Hours
-from estimator.errors import InvalidJob, did_you_mean
-from estimator.facts import Fact, MeasuredFact
+from estimator.contract.answer import Energy
+from estimator.contract.errors import InvalidJob, did_you_mean
+from estimator.contract.job import Hardware
+from estimator.facts import catalogue
+from estimator.facts.fact import Fact, MeasuredFact
+from estimator.facts.spelling import LONGEST, shown
 from estimator.hardware.accelerator import Accelerator
-from estimator.job import Hardware
 from estimator.pricing.offer import exact
 from estimator.pricing.spot import Spread
-from estimator.spelling import LONGEST, shown
+from estimator.timing.run_length import Hours
 
 FILE = Path(__file__).parent / "energy.yaml"
 

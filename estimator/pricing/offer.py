@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from estimator.job.hardware import Currency, Kind
+from estimator.contract.job.hardware import Currency, Kind
 
 SECONDS = {"second": 1, "minute": 60, "hour": 3600}
 """Of what time is billed in."""

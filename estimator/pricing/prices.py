@@ -11,12 +11,12 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from estimator import catalogue
-from estimator.errors import InvalidJob, UnknownName
+from estimator.contract.errors import InvalidJob, UnknownName
+from estimator.contract.validation import explain
+from estimator.facts import catalogue
+from estimator.facts.spelling import folded, shown, sought
 from estimator.hardware.accelerator import FOLDER
 from estimator.pricing.offer import Offer
-from estimator.spelling import folded, shown, sought
-from estimator.validation import explain
 
 FILE = Path(__file__).parent / "prices.yaml"
 VARIABLE = "WILLITFIT_PRICES"

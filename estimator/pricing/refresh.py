@@ -18,10 +18,10 @@ from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
-from estimator.errors import InvalidJob
+from estimator.contract.errors import InvalidJob
+from estimator.contract.validation import explain
 from estimator.pricing import prices
 from estimator.pricing.offer import Offer, exact
-from estimator.validation import explain
 
 WHERE = "prices refresh"
 _TABLE = "{o.instance} {o.accelerator} {o.gpus} {vcpus} {memory} {o.price_per_hour}"

@@ -13,9 +13,9 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-from estimator import catalogue
-from estimator.errors import InvalidJob
-from estimator.facts import MeasuredFact
+from estimator.contract.errors import InvalidJob
+from estimator.facts import catalogue
+from estimator.facts.fact import MeasuredFact
 from estimator.pricing.offer import Offer, exact
 
 FILE = Path(__file__).parent / "spot.yaml"

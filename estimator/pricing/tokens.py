@@ -9,12 +9,12 @@ from __future__ import annotations
 from datetime import date
 from decimal import Decimal
 
-from estimator.answer import ServingTime, TokenCost
-from estimator.course import Hours
+from estimator.contract.answer import ServingTime, TokenCost
+from estimator.contract.job import Hardware
 from estimator.hardware.accelerator import Accelerator
-from estimator.job import Hardware
 from estimator.pricing.cost import priced
 from estimator.pricing.offer import exact
+from estimator.timing.run_length import Hours
 
 LONG = 1000.0
 """Hours over which the hardware is paid for, so that no start is billed."""

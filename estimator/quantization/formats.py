@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from estimator.dtypes import DType, float16
-from estimator.errors import InvalidJob
+from estimator.contract.errors import InvalidJob
 from estimator.quantization import layouts
 from estimator.quantization.layouts import BLOCK, Layout, Part
+from estimator.tape.dtypes import DType, float16
 from estimator.tape.layout import Shape
 
 

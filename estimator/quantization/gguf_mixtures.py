@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from estimator.families.spec import ModelSpec
 from estimator.quantization.gguf_kinds import DEFAULT, EMBEDDINGS, LOWEST, PLAIN, block, category, fitting
 from estimator.quantization.gguf_tensors import FileTensor
-from estimator.specs.spec import ModelSpec
 from estimator.weights.dtypes import BlockType
 
 

@@ -10,10 +10,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from estimator import catalogue
+from estimator.facts import catalogue
+from estimator.families.spec import ModelSpec
 from estimator.quantization.gguf_mixtures import Model, facts, type_of
 from estimator.quantization.gguf_tensors import FileTensor, file_tensors
-from estimator.specs.spec import ModelSpec
 from estimator.weights.gguf import ALIGNMENT
 
 METADATA = Path(__file__).parent / "gguf_metadata.yaml"

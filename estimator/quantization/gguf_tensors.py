@@ -10,12 +10,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from math import prod
 
-from estimator.dtypes import bfloat16
-from estimator.errors import NotModelled
+from estimator.contract.errors import NotModelled
 from estimator.families import build_model, having, heads
 from estimator.families.build import Builder
 from estimator.families.parameter import Parameter
-from estimator.specs.spec import ModelSpec
+from estimator.families.spec import ModelSpec
+from estimator.tape.dtypes import bfloat16
 from estimator.tape.tape import Tape
 
 NAMES: dict[str, str] = {

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from math import prod
 
-from estimator.dtypes import DType, bfloat16, float8_e4m3fn, float16, float32, int8, int32, uint8
+from estimator.tape.dtypes import DType, bfloat16, float8_e4m3fn, float16, float32, int8, int32, uint8
 from estimator.tape.layout import Shape
 
 BLOCK = 64

@@ -7,8 +7,8 @@ from math import prod
 from estimator.families import built
 from estimator.families.build import Builder, within
 from estimator.families.parameter import Parameter
+from estimator.families.spec import ModelSpec
 from estimator.quantization.formats import FORMATS, Format, parts
-from estimator.specs.spec import ModelSpec
 
 WHOLE = 2
 """Bytes of a number that is not quantized: checkpoints have them in half precision."""

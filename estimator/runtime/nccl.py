@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from estimator.units import KIB, MIB
+from estimator.contract.units import KIB, MIB
 
 PAGE = 2 * MIB
 """`CUDA_IPC_MIN` (transport/p2p.cc), and the granularity of cuMemCreate."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from estimator.facts import MeasuredFact, measured
+from estimator.contract.units import MIB
+from estimator.facts.fact import MeasuredFact, measured
 from estimator.runtime.nccl import Communicator, Links, communicator_bytes
-from estimator.units import MIB
 
 FILE = Path(__file__).parent / "overheads.yaml"
 

@@ -8,18 +8,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from estimator import dtypes
-from estimator.errors import InvalidJob, NotModelled
+from estimator.contract.errors import InvalidJob, NotModelled
+from estimator.contract.job import Job, Serving
 from estimator.families import build_model, having
 from estimator.families.build import Builder
+from estimator.families.spec import DecoderSpec, ModelSpec, RotaryDecoderSpec
 from estimator.families.windows import SLIDING, WindowedSpec, layer_types
-from estimator.job import Job, Serving
 from estimator.parallel.topology import Topology
 from estimator.quantization.gguf_kinds import MIXTURES, block
 from estimator.quantization.gguf_mixtures import facts, type_of
 from estimator.quantization.gguf_tensors import file_tensors
 from estimator.serving.llamacpp_graph import Batch, Sizes, compute_bytes, host_bytes
-from estimator.specs.spec import DecoderSpec, ModelSpec, RotaryDecoderSpec
+from estimator.tape import dtypes
 from estimator.tape.gpu import AMPERE, Gpu
 from estimator.tape.tape import KV_CACHE, PARAMETER, Tape
 from estimator.tape.tensor import empty

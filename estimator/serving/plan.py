@@ -4,25 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from estimator import dtypes
-from estimator.answer import KvCache
-from estimator.dtypes import DType
-from estimator.errors import InvalidJob, NotModelled
+from estimator.contract.answer import KvCache
+from estimator.contract.errors import InvalidJob, NotModelled
+from estimator.contract.job import Job, Serving
 from estimator.families import build_model
 from estimator.families.build import Builder
-from estimator.families.changes import Cache, Quantization
 from estimator.families.heads import CausalLM
 from estimator.families.kernels import EAGER, SERVER, Kernels
+from estimator.families.kv_cache import HeldCache, PagedCache, bytes_per_token, growing, page_aligned
+from estimator.families.protocols import Cache, Quantization
+from estimator.families.spec import DecoderSpec, ModelSpec
 from estimator.hardware.capacity import Capacity
-from estimator.job import Job, Serving
 from estimator.parallel.topology import Topology, tensor_shard
 from estimator.quantization.formats import FORMATS, check_group
 from estimator.quantization.packed import Packed
-from estimator.serving.cache import HeldCache, PagedCache, bytes_per_token, growing, page_aligned
 from estimator.serving.llamacpp import cache_bytes, layer_caches
 from estimator.serving.room import cache_range
 from estimator.serving.step import Requests, serve
-from estimator.specs.spec import DecoderSpec, ModelSpec
+from estimator.tape import dtypes
+from estimator.tape.dtypes import DType
 from estimator.tape.gpu import AMPERE, Gpu
 from estimator.tape.tape import Tape
 from estimator.training.quantization import BITSANDBYTES, TRAINED, storage

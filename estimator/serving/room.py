@@ -10,11 +10,11 @@ from __future__ import annotations
 from functools import cache
 from pathlib import Path
 
-from estimator import dtypes
-from estimator.facts import MeasuredFact, measured
+from estimator.contract.units import GIB, MIB
+from estimator.facts.fact import MeasuredFact, measured
+from estimator.families.spec import DecoderSpec
 from estimator.hardware.capacity import Capacity
-from estimator.specs.spec import DecoderSpec
-from estimator.units import GIB, MIB
+from estimator.tape import dtypes
 
 FILE = Path(__file__).parent / "vllm.yaml"
 OTHERS = ("a100", "gb10")

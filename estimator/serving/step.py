@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from estimator import dtypes
 from estimator.families.build import Builder
 from estimator.families.heads import CausalLM
+from estimator.tape import dtypes
 from estimator.tape.pointwise import to
 from estimator.tape.tape import LOSS
 from estimator.tape.tensor import empty

@@ -12,8 +12,8 @@ each replica alike. The first token comes from the prefill.
 
 from __future__ import annotations
 
-from estimator.answer import ServingTime, Time
-from estimator.job import Job
+from estimator.contract.answer import ServingTime, Time
+from estimator.contract.job import Job
 from estimator.parallel.topology import Topology
 from estimator.serving.plan import prompts
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from estimator.errors import InvalidJob
+from estimator.contract.errors import InvalidJob
 from estimator.families.llama import LlamaSpec
-from estimator.specs.spec import ModelSpec
+from estimator.families.spec import ModelSpec
 
 VOCABULARY = 32000
 HEAD_DIM = 128

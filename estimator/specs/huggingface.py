@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from estimator.errors import InvalidJob, NotModelled, did_you_mean
+from estimator.contract.errors import InvalidJob, NotModelled, did_you_mean
+from estimator.contract.validation import validated
 from estimator.families import FAMILIES, spec_class
+from estimator.families.spec import ModelSpec
 from estimator.quantization.config import named
-from estimator.specs.spec import ModelSpec
-from estimator.validation import validated
 
 SAME = {"kimi_k2": "deepseek_v3"}
 """Types that transformers has no classes for, each with the one whose classes its checkpoints are of."""

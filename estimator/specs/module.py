@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
-from estimator.errors import InvalidJob
+from estimator.contract.errors import InvalidJob
 
 
 @dataclass(frozen=True, slots=True)

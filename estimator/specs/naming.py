@@ -12,10 +12,10 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-from estimator import catalogue
-from estimator.catalogue import Entry, Folders
-from estimator.errors import UnknownName
-from estimator.spelling import folded, joined, shown, words
+from estimator.contract.errors import UnknownName
+from estimator.facts import catalogue
+from estimator.facts.catalogue import Entry, Folders
+from estimator.facts.spelling import folded, joined, shown, words
 
 TUNED = ("instruct", "inst", "it", "chat", "hf")
 """Last words of the names of one model's checkpoints."""

@@ -10,14 +10,14 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, SerializeAsAny, WithJsonSchema
 
-from estimator import catalogue
-from estimator.errors import InvalidJob, WillItFitError
-from estimator.facts import Fact
+from estimator.contract.errors import InvalidJob, WillItFitError
+from estimator.contract.validation import validated
+from estimator.facts import catalogue
+from estimator.facts.fact import Fact
+from estimator.facts.spelling import shown
 from estimator.families import FAMILIES, spec_class
+from estimator.families.spec import ModelSpec
 from estimator.specs.huggingface import from_mapping
-from estimator.specs.spec import ModelSpec
-from estimator.spelling import shown
-from estimator.validation import validated
 
 VARIABLE = "WILLITFIT_SPECS"
 """The environment variable that names the user's folders of specs, as PATH names several."""

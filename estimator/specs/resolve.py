@@ -9,14 +9,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from estimator import catalogue
-from estimator.errors import InvalidJob, NotModelled, UnknownName
+from estimator.contract.errors import InvalidJob, NotModelled, UnknownName
+from estimator.facts import catalogue
 from estimator.families import FAMILIES
+from estimator.families.spec import ModelSpec
 from estimator.specs.generic import generic, generic_mixture
 from estimator.specs.huggingface import from_mapping, quantized_as, read_config
 from estimator.specs.naming import Named, named
 from estimator.specs.published import PublishedModel, folders, read
-from estimator.specs.spec import ModelSpec
 
 if TYPE_CHECKING:
     from estimator.weights import Checkpoint
@@ -133,7 +133,8 @@ def _from_config(path: Path) -> Model:
 
 def _from_weights(path: Path) -> Model:
     """The architecture that a GGUF file says, or the config.json beside a safetensors file."""
-    from estimator.weights import architecture, read_checkpoint
+    from estimator.specs.architecture import architecture
+    from estimator.weights import read_checkpoint
 
     checkpoint = read_checkpoint(path)
     config = Path(checkpoint.path).parent / "config.json"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from estimator.job import Job
+from estimator.contract.job import Job
 from estimator.specs.resolve import resolve
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from estimator import dtypes
+from estimator.tape import dtypes
 from estimator.tape.autocast import cast, cast_all
 from estimator.tape.autograd import Gradient, attach, record
 from estimator.tape.layout import Shape, normalized

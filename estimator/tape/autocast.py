@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from estimator.dtypes import DType, float32
+from estimator.tape.dtypes import DType, float32
 from estimator.tape.pointwise import to
 from estimator.tape.tape import Slot, Tape
 from estimator.tape.tensor import Tensor

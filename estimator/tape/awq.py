@@ -5,7 +5,7 @@ The weight itself is never trained, so only the gradient of the input is compute
 
 from __future__ import annotations
 
-from estimator import dtypes
+from estimator.tape import dtypes
 from estimator.tape.autograd import attach, record
 from estimator.tape.layout import Shape
 from estimator.tape.pointwise import to

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from estimator import dtypes
+from estimator.tape import dtypes
 from estimator.tape.autograd import attach, record
 from estimator.tape.layout import Shape, normalized
 from estimator.tape.pointwise import to

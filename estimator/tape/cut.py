@@ -6,7 +6,7 @@ apple/ml-cross-entropy (d42911f), cut_cross_entropy/cce.py, cce_lse_forward.py a
 
 from __future__ import annotations
 
-from estimator import dtypes
+from estimator.tape import dtypes
 from estimator.tape.autograd import Gradient, attach, record
 from estimator.tape.pointwise import to
 from estimator.tape.tensor import Tensor, empty, like, unary

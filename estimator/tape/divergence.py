@@ -5,7 +5,7 @@ TRL's `ChunkedDivergenceFunction` (1.16, trl/kernels/chunked_divergence.py) on C
 
 from __future__ import annotations
 
-from estimator import dtypes
+from estimator.tape import dtypes
 from estimator.tape.autograd import Gradient, attach, record
 from estimator.tape.logprobs import TOKENS, WORDS, Head
 from estimator.tape.pointwise import to

@@ -10,7 +10,7 @@ from __future__ import annotations
 from functools import partial
 from math import prod
 
-from estimator import dtypes
+from estimator.tape import dtypes
 from estimator.tape.autograd import attach, record
 from estimator.tape.collectives import Group, all_gather, reduce_scatter
 from estimator.tape.selective import made

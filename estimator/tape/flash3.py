@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from functools import partial
 
-from estimator import dtypes
-from estimator.errors import NotModelled
+from estimator.contract.errors import NotModelled
+from estimator.tape import dtypes
 from estimator.tape.attention import Kernel, fused, rounded
 from estimator.tape.pointwise import to
 from estimator.tape.tensor import Tensor, empty

@@ -6,7 +6,7 @@ The Triton kernels of Liger (linkedin/Liger-Kernel v0.8.2, src/liger_kernel/ops)
 
 from __future__ import annotations
 
-from estimator import dtypes
+from estimator.tape import dtypes
 from estimator.tape.autocast import cast
 from estimator.tape.autograd import Gradient, attach, record
 from estimator.tape.pointwise import to

@@ -6,7 +6,7 @@ operation and leaves its operands alone (it is in no list of aten/src/ATen/autoc
 
 from __future__ import annotations
 
-from estimator.errors import InvalidJob
+from estimator.contract.errors import InvalidJob
 from estimator.tape.autograd import Gradient, attach, record
 from estimator.tape.layout import Shape
 from estimator.tape.pointwise import to

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from math import prod
 
-from estimator.dtypes import DType
+from estimator.tape.dtypes import DType
 from estimator.tape.layout import Shape
 from estimator.tape.tape import Storage, Tape
 from estimator.tape.tensor import Tensor

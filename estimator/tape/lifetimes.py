@@ -15,9 +15,9 @@ from contextlib import suppress
 from functools import cache
 from typing import Any, TypeVar
 
-from estimator.dtypes import float32
-from estimator.errors import UnsupportedInterpreter
+from estimator.contract.errors import UnsupportedInterpreter
 from estimator.tape.autograd import can_add_in_place, is_alone
+from estimator.tape.dtypes import float32
 from estimator.tape.tape import Tape
 from estimator.tape.tensor import Tensor, empty
 

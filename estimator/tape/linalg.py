@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from estimator import dtypes
+from estimator.tape import dtypes
 from estimator.tape.autograd import Gradient, attach, record
 from estimator.tape.tensor import Tensor, alias, empty, unary
 

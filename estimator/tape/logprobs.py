@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from estimator import dtypes
-from estimator.dtypes import DType
+from estimator.tape import dtypes
 from estimator.tape.autograd import Gradient, attach, record
+from estimator.tape.dtypes import DType
 from estimator.tape.pointwise import to
 from estimator.tape.tape import Tape
 from estimator.tape.tensor import Tensor, binary, empty, unary

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from estimator import dtypes
+from estimator.tape import dtypes
 from estimator.tape.autograd import attach, record
 from estimator.tape.pointwise import to
 from estimator.tape.tensor import Tensor, binary, empty, moved, output, unary

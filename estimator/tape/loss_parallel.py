@@ -5,7 +5,7 @@ After torch/distributed/tensor/parallel/loss.py and `_MaskPartial` of torch/dist
 
 from __future__ import annotations
 
-from estimator import dtypes
+from estimator.tape import dtypes
 from estimator.tape.autograd import attach, record
 from estimator.tape.collectives import Group, all_reduced
 from estimator.tape.dtensor import masked

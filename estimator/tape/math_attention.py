@@ -5,7 +5,7 @@ Shapes are [batch, heads, tokens, head size].
 
 from __future__ import annotations
 
-from estimator import dtypes
+from estimator.tape import dtypes
 from estimator.tape.autocast import cast, paused
 from estimator.tape.autograd import attach, record
 from estimator.tape.layout import Shape

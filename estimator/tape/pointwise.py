@@ -6,9 +6,9 @@ the order of torch's generated code (by name of the argument), with the temporar
 
 from __future__ import annotations
 
-from estimator import dtypes
-from estimator.dtypes import DType
+from estimator.tape import dtypes
 from estimator.tape.autograd import Gradient, attach, record
+from estimator.tape.dtypes import DType
 from estimator.tape.tensor import Tensor, binary, empty, moved, output, unary
 
 

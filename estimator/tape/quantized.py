@@ -8,9 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 
-from estimator import dtypes
-from estimator.dtypes import DType
+from estimator.tape import dtypes
 from estimator.tape.autograd import attach, record
+from estimator.tape.dtypes import DType
 from estimator.tape.float8 import SCALED_PRODUCT
 from estimator.tape.layout import Shape
 from estimator.tape.pointwise import to

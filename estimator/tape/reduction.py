@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from estimator import dtypes
-from estimator.dtypes import DType
+from estimator.tape import dtypes
 from estimator.tape.autograd import attach, record
+from estimator.tape.dtypes import DType
 from estimator.tape.layout import Shape
 from estimator.tape.pointwise import to
 from estimator.tape.tensor import Tensor, alias, binary, output, unary

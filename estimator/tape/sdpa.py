@@ -6,9 +6,9 @@ arguments on this GPU. Shapes are [batch, heads, tokens, head size].
 
 from __future__ import annotations
 
-from estimator import dtypes
-from estimator.dtypes import DType
+from estimator.tape import dtypes
 from estimator.tape.attention import cudnn, efficient, flash
+from estimator.tape.dtypes import DType
 from estimator.tape.math_attention import math
 from estimator.tape.tensor import Tensor
 

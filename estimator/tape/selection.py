@@ -5,7 +5,7 @@ What is picked is data, how many is not. Gradients are zeros of the full shape, 
 
 from __future__ import annotations
 
-from estimator import dtypes
+from estimator.tape import dtypes
 from estimator.tape.autograd import Gradient, attach, record
 from estimator.tape.layout import Shape
 from estimator.tape.selective import made

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
-from estimator.errors import InvalidJob
+from estimator.contract.errors import InvalidJob
 from estimator.tape.autograd import keep
 from estimator.tape.tensor import Tensor
 

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, NamedTuple
 from estimator.tape.gpu import AMPERE, Gpu
 
 if TYPE_CHECKING:
-    from estimator.dtypes import DType
     from estimator.tape.autocast import Autocast
     from estimator.tape.checkpoint import Hooks
+    from estimator.tape.dtypes import DType
     from estimator.tape.layout import Shape
     from estimator.tape.offload import Copy
     from estimator.tape.selective import Cached, Caching

@@ -6,7 +6,7 @@ sequence by sequence, of float32 by sums of exponentials, else by a log-softmax.
 
 from __future__ import annotations
 
-from estimator import dtypes
+from estimator.tape import dtypes
 from estimator.tape.autograd import attach, record
 from estimator.tape.layout import normalized
 from estimator.tape.loss import log_softmax

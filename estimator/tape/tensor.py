@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from math import prod
 from typing import TYPE_CHECKING
 
-from estimator.dtypes import DType, promote
+from estimator.tape.dtypes import DType, promote
 from estimator.tape.layout import Shape, Strides, broadcast, contiguous, elementwise_strides, is_dense
 from estimator.tape.tape import Storage, Tape
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from estimator import dtypes
-from estimator.dtypes import DType
+from estimator.tape import dtypes
+from estimator.tape.dtypes import DType
 
 LITTLE_SHARED_MEMORY = frozenset({(7, 5), (8, 6), (8, 9), (12, 0), (12, 1)})
 """Compute capabilities whose shared memory of 64 to 99 KiB holds no blocks of 128 rows (comments of generate_kernels.py)."""

@@ -7,8 +7,8 @@ is an operand like any other, and saved.
 
 from __future__ import annotations
 
-from estimator import dtypes
-from estimator.dtypes import DType
+from estimator.tape import dtypes
+from estimator.tape.dtypes import DType
 from estimator.tape.matmul import linear, mm
 from estimator.tape.pointwise import add, add_, mul, to
 from estimator.tape.tensor import Tensor, unary

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from functools import reduce
 from math import prod
 
-from estimator.dtypes import DType, promote
 from estimator.tape.autograd import Gradient, attach, record
+from estimator.tape.dtypes import DType, promote
 from estimator.tape.layout import Shape, channels_last, is_channels_last, normalized, viewed
 from estimator.tape.tensor import Tensor, alias, empty, moved, output, unary
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from estimator.answer import Time
+from estimator.contract.answer import Time
+from estimator.contract.job import Job
+from estimator.families.spec import DecoderSpec
 from estimator.hardware.accelerator import Accelerator
-from estimator.job import Job
 from estimator.serving.plan import compute_type
-from estimator.specs.spec import DecoderSpec
 from estimator.tape.float8 import SCALED_PRODUCT
 from estimator.tape.kernels import flops, kernels
 from estimator.tape.tape import Tape, Work

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from math import ceil, log2, sqrt
 
-from estimator.errors import NotModelled
+from estimator.contract.errors import NotModelled
 from estimator.hardware.accelerator import Accelerator
 from estimator.timing.measured import Curves, Direction, Head, Kind, curves, pcie, shared
 

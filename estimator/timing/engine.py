@@ -14,11 +14,11 @@ from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
 
-from estimator import catalogue
-from estimator.answer import Time
-from estimator.job import Job
+from estimator.contract.answer import Time
+from estimator.contract.job import Job
+from estimator.facts import catalogue
+from estimator.families.spec import DecoderSpec
 from estimator.serving.plan import CHUNK, prompts
-from estimator.specs.spec import DecoderSpec
 from estimator.tape.kernels import KEPT, counted, flops, kernels
 from estimator.tape.tape import Tape, Work
 from estimator.timing.curves import DTYPES, memory_seconds, peak

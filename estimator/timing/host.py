@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
-from estimator.facts import measured
+from estimator.contract.job import Job
+from estimator.contract.units import GB
+from estimator.facts.fact import measured
 from estimator.hardware.accelerator import Accelerator
-from estimator.job import Job
 from estimator.parallel.strategies import strategy_of
 from estimator.parallel.zero3_offload import OffloadedZero3, files
-from estimator.playing import Play
+from estimator.simulation.simulation import Play
 from estimator.tape.kernels import exchanges
 from estimator.tape.tape import HOST, Tape
 from estimator.timing.measured import shared
 from estimator.timing.optimizer import moved_bytes
-from estimator.units import GB
 
 FILE = Path(__file__).parent / "host.yaml"
 COPIES, ON_HOST = "copies (host)", "optimizer (host)"

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol
 
-from estimator.dtypes import DType
 from estimator.hardware.accelerator import Accelerator
+from estimator.tape.dtypes import DType
 from estimator.tape.tape import GROUPED, PACKED, Work
 from estimator.timing.curves import DTYPES, attention_seconds, decode_seconds, matmul_seconds, memory_seconds
 from estimator.timing.measured import Curves, Direction, shared, slower

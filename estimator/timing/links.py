@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from estimator.contract.job import Hardware
 from estimator.hardware import node
 from estimator.hardware.accelerator import Accelerator
-from estimator.job import Hardware
 from estimator.timing.exchange import Links
 from estimator.timing.measured import shared
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from estimator.facts import measured
-from estimator.job import Job
+from estimator.contract.job import Job
+from estimator.facts.fact import measured
 
 FILE = Path(__file__).parent / "loader.yaml"
 LOADER = "data loader"

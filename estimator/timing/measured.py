@@ -13,12 +13,12 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from estimator import catalogue
-from estimator.errors import NotModelled
-from estimator.facts import FittedTo, MeasuredFact
+from estimator.contract.errors import NotModelled
+from estimator.contract.validation import validated
+from estimator.facts import catalogue
+from estimator.facts.fact import FittedTo, MeasuredFact
 from estimator.hardware.accelerator import FOLDER as ACCELERATORS
 from estimator.hardware.accelerator import Accelerator, accelerator
-from estimator.validation import validated
 
 FOLDER = Path(__file__).parent / "curves"
 SHARED = Path(__file__).parent / "shared.yaml"

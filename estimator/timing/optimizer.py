@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from estimator import catalogue
+from estimator.contract.job import Training
+from estimator.facts import catalogue
 from estimator.families.parameter import Parameter
-from estimator.job import Training
 from estimator.tape.tape import OPTIMIZER_STATE, Tape
 
 FILE = Path(__file__).parent / "optimizer.yaml"

@@ -12,13 +12,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from estimator.answer import Time
-from estimator.facts import MeasuredFact, measured
-from estimator.job import Job
+from estimator.contract.answer import Time
+from estimator.contract.job import Job
+from estimator.facts.fact import MeasuredFact, measured
 from estimator.parallel.pipeline import pipeline_of
 from estimator.parallel.schedules import BACKWARD, FORWARD, INPUT, WEIGHT, Pipeline
 from estimator.parallel.topology import Topology
-from estimator.playing import Play
+from estimator.simulation.simulation import Play
 from estimator.tape.kernels import flops, kernels
 from estimator.tape.tape import Work
 from estimator.timing.exchange import Wires

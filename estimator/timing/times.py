@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from estimator.answer import Time, TimePart
+from estimator.contract.answer import Time, TimePart
 
 
 class Done(NamedTuple):

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from estimator import job
-from estimator.dtypes import BY_NAME, DType
-from estimator.errors import InvalidJob, NotModelled
+from estimator.contract import job
+from estimator.contract.errors import InvalidJob, NotModelled
+from estimator.contract.job import Training
+from estimator.contract.job.adapter import ALL_LINEAR, OnWeights
 from estimator.families.build import Builder
-from estimator.job import Training
-from estimator.job.adapter import ALL_LINEAR, OnWeights
+from estimator.families.spec import ModelSpec
 from estimator.parallel.strategies import Feature, Strategy
-from estimator.specs.spec import ModelSpec
+from estimator.tape.dtypes import BY_NAME, DType
 from estimator.training.adalora import AdaLora
 from estimator.training.dora import Dora
 from estimator.training.ia3 import Ia3

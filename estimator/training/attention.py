@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from estimator.errors import InvalidJob, NotModelled
-from estimator.job import Job
-from estimator.specs.spec import ModelSpec
+from estimator.contract.errors import InvalidJob, NotModelled
+from estimator.contract.job import Job
+from estimator.families.spec import ModelSpec
 from estimator.tape.gpu import Gpu
 
 WHERE = "training.attention"

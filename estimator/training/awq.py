@@ -10,16 +10,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from estimator import dtypes
-from estimator.errors import InvalidJob, NotModelled
+from estimator.contract.errors import InvalidJob, NotModelled
+from estimator.contract.job import Training
+from estimator.contract.job.adapter import ALL_LINEAR
 from estimator.families.build import Builder
-from estimator.families.changes import Quantization
 from estimator.families.modules import Module
-from estimator.job import Training
-from estimator.job.adapter import ALL_LINEAR
+from estimator.families.protocols import Quantization
+from estimator.families.spec import ModelSpec
 from estimator.parallel.strategies import Strategy
 from estimator.quantization.formats import FORMATS, check_group, parts
-from estimator.specs.spec import ModelSpec
+from estimator.tape import dtypes
 from estimator.tape.awq import matmul_awq, matmul_eetq
 from estimator.tape.layout import Shape
 from estimator.tape.pointwise import to

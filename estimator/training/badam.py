@@ -9,15 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from estimator import dtypes
-from estimator.dtypes import DType
-from estimator.errors import InvalidJob, NotModelled
-from estimator.families.held import PerLayer
+from estimator.contract.errors import InvalidJob, NotModelled
+from estimator.contract.job import Job
+from estimator.contract.job.trainable import Trainable
 from estimator.families.layers import Layer
+from estimator.families.model_output import PerLayer
 from estimator.families.parameter import Parameter
 from estimator.families.sharding import Forward, Sharding
-from estimator.job import Job
-from estimator.job.trainable import Trainable
+from estimator.tape import dtypes
+from estimator.tape.dtypes import DType
 from estimator.tape.layout import Shape
 from estimator.tape.tape import GRADIENT, PARAMETER, Storage, Tape
 from estimator.tape.tensor import Tensor, empty

@@ -10,15 +10,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from estimator import job
-from estimator.dtypes import BY_NAME, DType
-from estimator.errors import InvalidJob, NotModelled
+from estimator.contract import job
+from estimator.contract.errors import InvalidJob, NotModelled
+from estimator.contract.job import Training
 from estimator.families import having
 from estimator.families.build import Builder
 from estimator.families.modules import ACTIVATIONS, Join, LayerNorm, Linear, Module, Residual
-from estimator.job import Training
+from estimator.families.spec import ModelSpec
 from estimator.parallel.strategies import Strategy
-from estimator.specs.spec import ModelSpec
+from estimator.tape.dtypes import BY_NAME, DType
 from estimator.tape.pointwise import add, dropout, mul, mul_scalar, silu, tanh
 from estimator.tape.tensor import Tensor
 from estimator.training.methods import Method

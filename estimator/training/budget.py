@@ -15,12 +15,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from estimator.errors import InvalidJob
+from estimator.contract.errors import InvalidJob
+from estimator.contract.units import gib
 from estimator.tape.kernels import flops
 from estimator.tape.replay import Stretch, folded
 from estimator.tape.tape import ACTIVATION, Slot, Tape
 from estimator.training.recomputation import FIELD
-from estimator.units import gib
 
 Mix = tuple[int, ...]
 """Layers per way of recomputing, in the ways' order; the rest keep all."""

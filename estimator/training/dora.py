@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from estimator.errors import NotModelled
+from estimator.contract.errors import NotModelled
 from estimator.families.build import Builder
 from estimator.families.modules import Conv1D, Embedding, Linear, Module
 from estimator.tape.matmul import linear

@@ -10,16 +10,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from estimator import dtypes
-from estimator.dtypes import DType
-from estimator.errors import InvalidJob, NotModelled
+from estimator.contract.errors import InvalidJob, NotModelled
+from estimator.contract.job import Job, Lora
+from estimator.contract.job.evaluation import Evaluation
 from estimator.families.build import Builder
 from estimator.families.heads import Batch, Model
-from estimator.families.held import widened
-from estimator.job import Job, Lora
-from estimator.job.evaluation import Evaluation
+from estimator.families.model_output import widened
 from estimator.parallel.strategies import strategy_of
+from estimator.tape import dtypes
 from estimator.tape.autocast import autocast
+from estimator.tape.dtypes import DType
 from estimator.tape.tape import Tape
 from estimator.tape.tensor import Tensor, empty
 from estimator.tape.views import cat

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from estimator.errors import InvalidJob, NotModelled
-from estimator.job import Job
+from estimator.contract.errors import InvalidJob, NotModelled
+from estimator.contract.job import Job
+from estimator.families.spec import ModelSpec
 from estimator.parallel.strategies import strategy_of
-from estimator.specs.spec import ModelSpec
 from estimator.tape.float8 import ALIGNMENT
 from estimator.tape.gpu import Gpu
 from estimator.training.recipes import MIXED, TRUE

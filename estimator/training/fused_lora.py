@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from estimator import dtypes
-from estimator.dtypes import DType
-from estimator.job import Training
+from estimator.contract.job import Training
+from estimator.tape import dtypes
 from estimator.tape.autograd import Gradient, attach, record
+from estimator.tape.dtypes import DType
 from estimator.tape.layout import Shape
 from estimator.tape.pointwise import to
 from estimator.tape.tensor import Tensor, empty, like, moved, unary

@@ -11,15 +11,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from estimator import dtypes
-from estimator.dtypes import DType
-from estimator.errors import InvalidJob, NotModelled
+from estimator.contract.errors import InvalidJob, NotModelled
+from estimator.contract.job import Job, Training
 from estimator.families.heads import CausalLM
-from estimator.families.held import widened
-from estimator.job import Job, Training
-from estimator.serving.cache import PassingCache, growing
-from estimator.specs.spec import DecoderSpec, ModelSpec
+from estimator.families.kv_cache import PassingCache, growing
+from estimator.families.model_output import widened
+from estimator.families.spec import DecoderSpec, ModelSpec
+from estimator.tape import dtypes
 from estimator.tape.autocast import autocast
+from estimator.tape.dtypes import DType
 from estimator.tape.pointwise import add, add_scalar, div_scalar, mul, softmax
 from estimator.tape.selection import argmax_last, multinomial
 from estimator.tape.tape import Generating, Tape

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from itertools import groupby
 
-from estimator import dtypes
 from estimator.families.parameter import Parameter
 from estimator.parallel.tensor import sum_norms
+from estimator.tape import dtypes
 from estimator.tape.collectives import Group, all_reduced
 from estimator.tape.pointwise import to
 from estimator.tape.tape import GRADIENT, Tape

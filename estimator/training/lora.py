@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from estimator.dtypes import DType
 from estimator.families.build import Builder
 from estimator.families.modules import Conv1D, Embedding, Linear, Module
 from estimator.families.parameter import Weight
 from estimator.tape import loss
+from estimator.tape.dtypes import DType
 from estimator.tape.matmul import times_transposed
 from estimator.tape.pointwise import add, dropout, mul, mul_scalar, to
 from estimator.tape.tensor import Tensor

@@ -6,12 +6,12 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar, Protocol, cast, runtime_checkable
 
-from estimator.dtypes import DType
-from estimator.errors import InvalidJob, NotModelled
+from estimator.contract.errors import InvalidJob, NotModelled
 from estimator.families.build import Builder
 from estimator.families.modules import Conv1D, Embedding, Join, Module, Residual
 from estimator.families.parameter import Weight
 from estimator.families.sharding import Forward
+from estimator.tape.dtypes import DType
 from estimator.tape.tensor import Tensor
 from estimator.training.targets import Targets
 

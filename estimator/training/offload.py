@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from estimator.errors import NotModelled
-from estimator.job import Job
+from estimator.contract.errors import NotModelled
+from estimator.contract.job import Job
 from estimator.parallel.offloading import check_beside, offloads
 from estimator.parallel.strategies import strategy_of
 

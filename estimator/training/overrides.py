@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from estimator import dtypes
-from estimator.dtypes import BY_NAME, DType
-from estimator.errors import InvalidJob
-from estimator.job import Dtypes
+from estimator.contract.errors import InvalidJob
+from estimator.contract.job import Dtypes
 from estimator.parallel.strategies import Strategy
+from estimator.tape import dtypes
+from estimator.tape.dtypes import BY_NAME, DType
 from estimator.training.recipes import Recipe
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from estimator.errors import InvalidJob, NotModelled
-from estimator.job import Training
-from estimator.specs.spec import ModelSpec
+from estimator.contract.errors import InvalidJob, NotModelled
+from estimator.contract.job import Training
+from estimator.families.spec import ModelSpec
 
 
 def batch_mask(training: Training, spec: ModelSpec) -> str:

@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
-from estimator.errors import InvalidJob, NotModelled
+from estimator.contract.errors import InvalidJob, NotModelled
+from estimator.contract.job import Job, Training
+from estimator.contract.job.trainable import Trainable, numbers
 from estimator.families import parameters
 from estimator.families.build import Builder
-from estimator.job import Job, Training
-from estimator.job.trainable import Trainable, numbers
+from estimator.families.spec import ModelSpec
 from estimator.parallel.strategies import strategy_of
-from estimator.specs.spec import ModelSpec
 from estimator.tape.tape import Slot
 from estimator.training import badam
 

@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from estimator import dtypes
-from estimator.dtypes import BY_NAME
-from estimator.errors import InvalidJob, NotModelled
+from estimator.contract.errors import InvalidJob, NotModelled
+from estimator.contract.job import Bottleneck, Job, Training
+from estimator.contract.job.adapter import PrefixTuning, PromptLearning
 from estimator.families import build_model, torchtitan
 from estimator.families.build import Builder
-from estimator.families.changes import Cache
 from estimator.families.heads import Batch, CausalLM, Model, takes_chunks
 from estimator.families.kernels import Kernels, in_float8, kernels
+from estimator.families.kv_cache import PassingCache
 from estimator.families.layers import Checkpointing
 from estimator.families.llama import LlamaSpec
-from estimator.job import Bottleneck, Job, Training
-from estimator.job.adapter import PrefixTuning, PromptLearning
+from estimator.families.protocols import Cache
+from estimator.families.spec import ModelSpec
 from estimator.megatron.checks import check as check_megatron
 from estimator.megatron.plan import trace_megatron
 from estimator.parallel.offloading import offloads
@@ -24,9 +24,9 @@ from estimator.parallel.strategies import Feature
 from estimator.parallel.topology import Topology
 from estimator.parallel.torchtitan import TorchtitanFsdp2
 from estimator.parallel.torchtitan_checks import check_torchtitan
-from estimator.serving.cache import PassingCache
-from estimator.specs.spec import ModelSpec
+from estimator.tape import dtypes
 from estimator.tape.collectives import Group
+from estimator.tape.dtypes import BY_NAME
 from estimator.tape.gpu import AMPERE, Gpu
 from estimator.tape.host import with_host
 from estimator.tape.tape import Tape
@@ -51,12 +51,12 @@ from estimator.training.partial import Part, check, part
 from estimator.training.prefix import LayerPrefix, layer_prefixes, prefixed
 from estimator.training.pruning import Pruning, masks
 from estimator.training.pruning import check as check_pruned
+from estimator.training.quantized_layers import quantization
 from estimator.training.recipes import Recipe, recipe
 from estimator.training.recomputation import checkpointing, offloading
 from estimator.training.scaling import scaler
-from estimator.training.spreading import clipping_of, sharding_of, shards
+from estimator.training.sharding_choice import clipping_of, sharding_of, shards
 from estimator.training.step import Step, train
-from estimator.training.stored import quantization
 
 AROUND_A_STEP: tuple[tuple[str, bool, Feature], ...] = (
     ("reentrant_checkpointing", True, "reentrant_checkpointing"),

@@ -9,17 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from estimator import dtypes
-from estimator.dtypes import BY_NAME, DType
-from estimator.errors import InvalidJob, NotModelled
+from estimator.contract.errors import InvalidJob, NotModelled
+from estimator.contract.job.adapter import PrefixTuning
+from estimator.contract.job.training import Training
 from estimator.families.build import Builder
 from estimator.families.heads import Batch, Model
-from estimator.families.held import Held, PerLayer
+from estimator.families.model_output import Held, PerLayer
 from estimator.families.modules import Embedding, Linear
-from estimator.job.adapter import PrefixTuning
-from estimator.job.training import Training
-from estimator.specs.spec import DecoderSpec, ModelSpec
+from estimator.families.spec import DecoderSpec, ModelSpec
+from estimator.tape import dtypes
 from estimator.tape.autograd import Gradient, attach, record
+from estimator.tape.dtypes import BY_NAME, DType
 from estimator.tape.layout import Shape, normalized
 from estimator.tape.loss import embedding
 from estimator.tape.pointwise import tanh, to

@@ -8,18 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from estimator import dtypes
-from estimator.dtypes import BY_NAME, DType
-from estimator.errors import InvalidJob, NotModelled
+from estimator.contract.errors import InvalidJob, NotModelled
+from estimator.contract.job.adapter import PrefixTuning, PromptLearning, PTuning
+from estimator.contract.job.training import Training
 from estimator.families import having
 from estimator.families.build import Builder
 from estimator.families.heads import Batch, Model
-from estimator.families.held import Held
+from estimator.families.model_output import Held
 from estimator.families.modules import Embedding, Linear, Module
-from estimator.job.adapter import PrefixTuning, PromptLearning, PTuning
-from estimator.job.training import Training
+from estimator.families.spec import DecoderSpec, ModelSpec
 from estimator.parallel.strategies import Strategy
-from estimator.specs.spec import DecoderSpec, ModelSpec
+from estimator.tape import dtypes
+from estimator.tape.dtypes import BY_NAME, DType
 from estimator.tape.loss import embedding
 from estimator.tape.pointwise import relu, to
 from estimator.tape.tape import Tape

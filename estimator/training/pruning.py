@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from estimator.errors import InvalidJob, NotModelled
+from estimator.contract.errors import InvalidJob, NotModelled
+from estimator.contract.job import Job, Training
+from estimator.contract.job.adapter import ALL_LINEAR
 from estimator.families.build import Builder
 from estimator.families.modules import Conv1D, Linear, Module
-from estimator.job import Job, Training
-from estimator.job.adapter import ALL_LINEAR
 from estimator.parallel.strategies import strategy_of
 from estimator.tape.pointwise import mul
 from estimator.tape.tape import PARAMETER

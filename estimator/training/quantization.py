@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from math import prod
 from typing import Protocol, runtime_checkable
 
-from estimator import dtypes
-from estimator.errors import InvalidJob, NotModelled
+from estimator.contract.errors import InvalidJob, NotModelled
 from estimator.families.build import Builder
-from estimator.families.changes import Quantization
 from estimator.families.modules import Module
+from estimator.families.protocols import Quantization
 from estimator.quantization.formats import check_group, parts
 from estimator.quantization.layouts import Part
+from estimator.tape import dtypes
 from estimator.tape.layout import Shape
 from estimator.tape.pointwise import to
 from estimator.tape.quantized import (

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from estimator import dtypes
-from estimator.dtypes import DType
 from estimator.parallel.strategies import Strategy
+from estimator.tape import dtypes
+from estimator.tape.dtypes import DType
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,12 +6,12 @@ import math
 from collections.abc import Mapping
 from dataclasses import replace
 
-from estimator.errors import InvalidJob, NotModelled
+from estimator.contract.errors import InvalidJob, NotModelled
+from estimator.contract.job import CheckpointForm, Job, Training
 from estimator.families.layers import FULL, Checkpointing
-from estimator.job import CheckpointForm, Job, Training
+from estimator.families.spec import ModelSpec
 from estimator.parallel.strategies import NONE, Strategy
 from estimator.parallel.topology import Topology
-from estimator.specs.spec import ModelSpec
 from estimator.tape.selective import TORCHTITAN_02
 
 FIELD = "training.activation_checkpointing"

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from estimator import dtypes
-from estimator.errors import InvalidJob
+from estimator.contract.errors import InvalidJob
 from estimator.families.build import Builder
 from estimator.families.modules import Module
+from estimator.tape import dtypes
 from estimator.tape.autocast import cast_all
 from estimator.tape.einsum import einsum
 from estimator.tape.linalg import block_diag, solve_right, upper_triangles

@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Protocol
 
-from estimator import dtypes
-from estimator.errors import InvalidJob
+from estimator.contract.errors import InvalidJob
+from estimator.contract.job import Training
 from estimator.families.parameter import Parameter
-from estimator.job import Training
+from estimator.tape import dtypes
 from estimator.tape.collectives import Group
 from estimator.tape.pointwise import mul
 from estimator.tape.tape import OPTIMIZER_STATE, Tape

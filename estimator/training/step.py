@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from estimator import dtypes
-from estimator.dtypes import DType
 from estimator.families.build import Builder
 from estimator.families.heads import Batch, Model
-from estimator.families.held import widened
-from estimator.tape import autograd
+from estimator.families.model_output import widened
+from estimator.tape import autograd, dtypes
 from estimator.tape.autocast import autocast
+from estimator.tape.dtypes import DType
 from estimator.tape.offload import Offload
 from estimator.tape.tape import Tape
 from estimator.tape.tensor import Tensor, empty

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from estimator.errors import NotModelled
+from estimator.contract.errors import NotModelled
 
 Names = tuple[str, ...] | str
 """Names of modules, or the ends of their paths; or a pattern that fits the whole path."""

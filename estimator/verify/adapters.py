@@ -16,9 +16,9 @@ from peft.tuners.tuners_utils import BaseTunerLayer
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
 
-from estimator.job import AdaLora, Boft, Dora, Ia3, LoHa, Lora, Oft, Vera
-from estimator.job.adapter import OnWeights
-from estimator.job.training import Head
+from estimator.contract.job import AdaLora, Boft, Dora, Ia3, LoHa, Lora, Oft, Vera
+from estimator.contract.job.adapter import OnWeights
+from estimator.contract.job.training import Head
 
 TASKS = {
     "causal-lm": "CAUSAL_LM",

@@ -8,7 +8,7 @@ from unittest import mock
 import torch
 from gptqmodel.nn_modules.qlinear import gemm_awq  # type: ignore[import-not-found]
 
-from estimator.job import Training
+from estimator.contract.job import Training
 from estimator.verify.fp8 import is_changed
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from estimator.job import Job
+from estimator.contract.job import Job
 
 
 def batch(job: Job, spec: Any, model: Any) -> dict[str, Any]:

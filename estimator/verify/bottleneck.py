@@ -6,7 +6,7 @@ from typing import Any
 
 import adapters  # type: ignore[import-not-found]
 
-from estimator.job import Bottleneck
+from estimator.contract.job import Bottleneck
 
 NOT_ITS_OWN = {"type", "config", "dtype"}
 """Keys of a job's adapter that are none of the library's."""

@@ -6,13 +6,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 
-from estimator.estimation import estimate
+from estimator.contract.job import Job
+from estimator.families.spec import ModelSpec
 from estimator.hardware.capability import gpu
 from estimator.hardware.capacity import capacity
-from estimator.job import Job
 from estimator.parallel.topology import topology
+from estimator.pipeline.estimation import estimate
 from estimator.specs.resolve import resolve
-from estimator.specs.spec import ModelSpec
 from estimator.tape.lifetimes import undisturbed
 from estimator.tape.tape import Tape
 from estimator.training.plan import trace_training

@@ -14,7 +14,7 @@ import torch
 from peft.tuners.lora import eetq, model
 from transformers.integrations.eetq import EetqLinear
 
-from estimator.job import Training
+from estimator.contract.job import Training
 from estimator.verify.fp8 import is_changed
 
 

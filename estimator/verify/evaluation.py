@@ -9,8 +9,8 @@ from accelerate.utils import convert_to_fp32
 from torch import nn
 from transformers.trainer_pt_utils import EvalLoopContainer, nested_detach
 
-from estimator.job import Job
-from estimator.job.evaluation import Evaluation
+from estimator.contract.job import Job
+from estimator.contract.job.evaluation import Evaluation
 from estimator.verify.batch import batch
 from estimator.verify.generation import written
 from estimator.verify.live import Live

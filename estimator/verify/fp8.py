@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from transformers.integrations.finegrained_fp8 import FP8Linear
 
-from estimator.job import Training
+from estimator.contract.job import Training
 
 
 def replace(model: Any, training: Training) -> None:

@@ -12,7 +12,7 @@ from transformers import GenerationConfig
 from transformers.cache_utils import DynamicSlidingWindowLayer
 from transformers.generation.utils import GenerationMixin, StopCheck
 
-from estimator.job import Job
+from estimator.contract.job import Job
 from estimator.verify.live import Live
 
 SETTINGS: dict[str, Any] = {"use_cache": True, "bos_token_id": 1, "eos_token_id": [2], "pad_token_id": 0}

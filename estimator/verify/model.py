@@ -30,10 +30,10 @@ from torch.distributed.fsdp.wrap import ModuleWrapPolicy
 from torch.distributed.tensor.debug import _clear_sharding_prop_cache
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from estimator.job import Bottleneck, Job, Training
-from estimator.job.adapter import PromptLearning
-from estimator.job.trainable import Trainable, numbers
-from estimator.specs.spec import ModelSpec
+from estimator.contract.job import Bottleneck, Job, Training
+from estimator.contract.job.adapter import PromptLearning
+from estimator.contract.job.trainable import Trainable, numbers
+from estimator.families.spec import ModelSpec
 from estimator.verify import eetq, fp8
 from estimator.verify.adapters import adapted
 from estimator.verify.chunked import in_chunks

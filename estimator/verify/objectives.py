@@ -21,10 +21,10 @@ import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
 
-from estimator.job import Job
-from estimator.job.objective import Objective
+from estimator.contract.job import Job
+from estimator.contract.job.objective import Objective
+from estimator.families.spec import ModelSpec
 from estimator.specs.huggingface import from_mapping
-from estimator.specs.spec import ModelSpec
 from estimator.training.objectives.dropout import LEFT_ON
 from estimator.verify.live import Live
 from estimator.verify.model import TRUE, plain, prepare

@@ -11,7 +11,7 @@ import torch
 from torch.autograd.graph import saved_tensors_hooks
 from transformers import modeling_utils
 
-from estimator.job import Job
+from estimator.contract.job import Job
 
 
 class SavedOnHost(saved_tensors_hooks):

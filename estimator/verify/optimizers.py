@@ -15,8 +15,8 @@ from torch import nn
 from transformers.optimization import Adafactor
 from transformers.pytorch_utils import Conv1D
 
-from estimator.job import Job, Training
-from estimator.job.optimizer import STATES
+from estimator.contract.job import Job, Training
+from estimator.contract.job.optimizer import STATES
 from estimator.training import badam
 
 TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}

@@ -12,14 +12,14 @@ from typing import NamedTuple
 
 import transformers
 
-from estimator.errors import NotModelled
-from estimator.job import Bottleneck, CheckpointForm, Job, Training
-from estimator.job.adapter import PromptLearning, PTuning
-from estimator.job.trainable import Trainable
+from estimator.contract.errors import NotModelled
+from estimator.contract.job import Bottleneck, CheckpointForm, Job, Training
+from estimator.contract.job.adapter import PromptLearning, PTuning
+from estimator.contract.job.trainable import Trainable
+from estimator.families.spec import ModelSpec
 from estimator.parallel.offloading import CPU_OFFLOAD_POLICY, offloads
 from estimator.parallel.topology import topology
 from estimator.parallel.torchtitan_checks import check_torchtitan
-from estimator.specs.spec import ModelSpec
 from estimator.training.plan import precision_of
 
 HONOURED = {

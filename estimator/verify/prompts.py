@@ -9,7 +9,7 @@ import peft
 import torch
 from torch import nn
 
-from estimator.job.adapter import PrefixTuning, PromptLearning, PTuning
+from estimator.contract.job.adapter import PrefixTuning, PromptLearning, PTuning
 
 
 class Hosted:

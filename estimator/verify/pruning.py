@@ -8,8 +8,8 @@ from torch import nn
 from torch.nn.utils import prune
 from transformers.pytorch_utils import Conv1D
 
-from estimator.job import Training
-from estimator.job.adapter import ALL_LINEAR
+from estimator.contract.job import Training
+from estimator.contract.job.adapter import ALL_LINEAR
 from estimator.training.targets import matches
 from estimator.verify.live import Live
 

@@ -17,8 +17,8 @@ from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selectiv
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_utils import AttentionInterface
 
+from estimator.contract.job import CheckpointForm, Training
 from estimator.families.recomputed import CORE_ATTENTION
-from estimator.job import CheckpointForm, Training
 from estimator.training.recomputation import SELECTIVE, WAYS, root
 
 aten = torch.ops.aten

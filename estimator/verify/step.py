@@ -13,10 +13,10 @@ from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTens
 from torch.distributed.fsdp import FullyShardedDataParallel
 from transformers import PreTrainedModel, masking_utils
 
+from estimator.contract.job import Job
+from estimator.families.spec import ModelSpec
 from estimator.hardware.capability import gpu
 from estimator.hardware.capacity import capacity
-from estimator.job import Job
-from estimator.specs.spec import ModelSpec
 from estimator.verify import objectives
 from estimator.verify.batch import batch
 from estimator.verify.cuda import on_cuda

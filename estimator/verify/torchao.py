@@ -8,7 +8,7 @@ from torch import nn
 from torchao.float8 import Float8LinearConfig, convert_to_float8_training
 from torchao.quantization import Float8WeightOnlyConfig, Int8WeightOnlyConfig, quantize_
 
-from estimator.job import Training
+from estimator.contract.job import Training
 from estimator.tape.float8 import ALIGNMENT
 from estimator.verify.fp8 import is_changed
 

@@ -22,7 +22,7 @@ from torchtitan.models.llama3.infra import parallelize
 from torchtitan.models.llama3.model.args import TransformerModelArgs
 from torchtitan.models.llama3.model.model import Transformer
 
-from estimator.job import CheckpointForm, Job
+from estimator.contract.job import CheckpointForm, Job
 from estimator.verify.live import Live
 from estimator.verify.model import defaulting_to
 from estimator.verify.optimizers import Optimizers

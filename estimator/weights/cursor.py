@@ -6,7 +6,7 @@ import struct
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from estimator.errors import InvalidJob
+from estimator.contract.errors import InvalidJob
 from estimator.weights.files import MOST_HEADER_BYTES
 
 FIRST_BYTES = 2**20

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from estimator import catalogue
+from estimator.facts import catalogue
 
 FILE = Path(__file__).parent / "dtypes.yaml"
 

@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, NoReturn
 
-from estimator.errors import InvalidJob
-from estimator.spelling import shown
+from estimator.contract.errors import InvalidJob
+from estimator.facts.spelling import shown
 
 MOST_HEADER_BYTES = 100_000_000
 """The longest header that is read: safetensors' own limit (MAX_HEADER_SIZE in its tensor.rs), kept for every file here."""

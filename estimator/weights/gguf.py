@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from estimator.spelling import shown
+from estimator.facts.spelling import shown
 from estimator.weights.checkpoint import Checkpoint, Tensor
 from estimator.weights.cursor import Cursor
 from estimator.weights.dtypes import ggml_removed, ggml_types

@@ -11,8 +11,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from estimator.errors import InvalidJob
-from estimator.spelling import shown
+from estimator.contract.errors import InvalidJob
+from estimator.facts.spelling import shown
 from estimator.weights.checkpoint import Checkpoint, Tensor
 from estimator.weights.files import MOST_HEADER_BYTES, json_object, opened
 from estimator.weights.safetensors import read_safetensors

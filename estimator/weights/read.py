@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from estimator.errors import InvalidJob
-from estimator.spelling import shown
+from estimator.contract.errors import InvalidJob
+from estimator.facts.spelling import shown
 from estimator.weights.checkpoint import Checkpoint
 from estimator.weights.files import MOST_HEADER_BYTES, opened, unreadable
 from estimator.weights.gguf import MAGIC

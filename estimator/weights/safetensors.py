@@ -9,8 +9,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, TypeGuard
 
-from estimator.errors import InvalidJob
-from estimator.spelling import shown
+from estimator.contract.errors import InvalidJob
+from estimator.facts.spelling import shown
 from estimator.weights.checkpoint import Checkpoint, Tensor
 from estimator.weights.dtypes import safetensors_bits
 from estimator.weights.files import MOST_ELEMENTS, MOST_HEADER_BYTES, json_object, opened

@@ -10,8 +10,8 @@ import os
 import re
 from pathlib import Path
 
-from estimator.errors import InvalidJob
-from estimator.spelling import shown
+from estimator.contract.errors import InvalidJob
+from estimator.facts.spelling import shown
 from estimator.weights.checkpoint import Checkpoint
 from estimator.weights.gguf import read_part
 from estimator.weights.index import joined

@@ -10,13 +10,15 @@ from typing import Any
 import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
-from estimator import Job, catalogue, estimate, fit, playing
+from estimator import Job, estimate, fit
+from estimator.facts import catalogue
 from estimator.families import spec_class
 from estimator.parallel.topology import topology
 from estimator.planner.budget import budget
-from estimator.playing import play
 from estimator.pricing import prices
 from estimator.runtime.reserved import reserved
+from estimator.simulation import simulation as playing
+from estimator.simulation.simulation import play
 from estimator.specs.published import model_folder, published
 from estimator.specs.resolve import resolve
 from estimator.tape.gpu import AMPERE
@@ -27,7 +29,7 @@ KINDS_OF_LAYERS = 4
 ONE_KIND = ("llama", "mistral", "qwen2", "qwen3", "gpt2")
 LARGE_SECONDS = 0.010
 COLD_SECONDS, ALL_SPECS_SECONDS, PRICES_SECONDS, BUDGET_SECONDS = 0.5, 1.0, 0.05, 1.0
-HEADLINE = [sys.executable, "-m", "estimator.cli", "llama-2-13b", "--on", "2x24GB"]
+HEADLINE = [sys.executable, "-m", "estimator.cli.main", "llama-2-13b", "--on", "2x24GB"]
 ALL_SPECS = """
 from time import perf_counter
 from estimator.specs.published import every

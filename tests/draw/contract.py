@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic import BaseModel
 
-from estimator.job import Job
+from estimator.contract.job import Job
 from tests.jobs import table
 
 Own = Callable[["Drawing", dict[str, Any]], Any]

@@ -6,9 +6,9 @@ import random
 from typing import Any
 
 from estimator import InvalidJob
+from estimator.contract.job import Job
+from estimator.contract.job.optimizer import IMPLEMENTATIONS
 from estimator.families import built, heads, spec_class
-from estimator.job import Job
-from estimator.job.optimizer import IMPLEMENTATIONS
 from estimator.specs.resolve import resolve
 from tests.draw import models
 from tests.draw.contract import NOTHING, Drawing, Own, choices
@@ -175,7 +175,7 @@ def _quantization(drawing: Drawing, made: dict[str, Any]) -> str:
 
 
 def _trainable(drawing: Drawing, made: dict[str, Any]) -> Any:
-    from estimator.job.trainable import Trainable
+    from estimator.contract.job.trainable import Trainable
 
     if drawing.rng.random() < 0.15:
         return drawing.one("all", "bias")
@@ -184,7 +184,7 @@ def _trainable(drawing: Drawing, made: dict[str, Any]) -> Any:
 
 
 def _dtypes(drawing: Drawing, made: dict[str, Any]) -> Any:
-    from estimator.job import Dtypes
+    from estimator.contract.job import Dtypes
 
     return drawing.part(Dtypes) or {"gradients": "fp32"}
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from estimator import Answer, Job, NotModelled, WillItFitError, estimate
+from estimator.families.spec import DecoderSpec
 from estimator.specs.resolve import resolve
-from estimator.specs.spec import DecoderSpec
 from estimator.verify.step import fake_step
 from tests.jobs import counts
 from tests.judge.serving import fake_serving

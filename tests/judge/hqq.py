@@ -10,8 +10,8 @@ import transformers
 from hqq.core.quantize import BaseQuantizeConfig, HQQLinear, Quantizer  # type: ignore[import-not-found]
 from torch import nn
 
-from estimator.job import Job
-from estimator.specs.spec import DecoderSpec, ModelSpec
+from estimator.contract.job import Job
+from estimator.families.spec import DecoderSpec, ModelSpec
 from estimator.verify import model as usual
 from estimator.verify.step import Counted, fake_step
 from tests.judge.serving import fake_serving

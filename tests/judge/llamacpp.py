@@ -18,10 +18,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from estimator.families.spec import RotaryDecoderSpec
 from estimator.quantization.gguf_mixtures import facts, type_of
 from estimator.quantization.gguf_tensors import file_tensors
 from estimator.specs.resolve import resolve
-from estimator.specs.spec import RotaryDecoderSpec
 from estimator.weights.dtypes import ggml_types
 from tests.jobs import cases, job_of
 

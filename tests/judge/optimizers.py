@@ -24,7 +24,7 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from estimator import Job
-from estimator.job.optimizer import IMPLEMENTATIONS, RANKS
+from estimator.contract.job.optimizer import IMPLEMENTATIONS, RANKS
 from estimator.verify.live import Live, rounded
 from estimator.verify.model import defaulting_to
 from estimator.verify.optimizers import Optimizers, make_optimizer

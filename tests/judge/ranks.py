@@ -11,7 +11,7 @@ from torch import distributed
 from torch.distributed.device_mesh import init_device_mesh
 from torch.multiprocessing.spawn import spawn
 
-from estimator.specs.spec import DecoderSpec
+from estimator.families.spec import DecoderSpec
 from estimator.verify.model import plain
 from estimator.verify.tensor import parallelize
 

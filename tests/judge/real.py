@@ -12,9 +12,9 @@ from torch.distributed import destroy_process_group, init_process_group
 from torch.nn.parallel import DistributedDataParallel
 from torch.profiler import record_function
 
-from estimator.errors import NotModelled
-from estimator.job import Job
-from estimator.specs.spec import ModelSpec
+from estimator.contract.errors import NotModelled
+from estimator.contract.job import Job
+from estimator.families.spec import ModelSpec
 from estimator.verify.batch import batch
 from estimator.verify.cuda import on_cuda
 from estimator.verify.live import rounded

@@ -10,11 +10,11 @@ import torch
 import transformers
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from estimator.contract.job import Job
+from estimator.families.spec import DecoderSpec
 from estimator.hardware.capability import gpu
 from estimator.hardware.capacity import capacity
-from estimator.job import Job
 from estimator.parallel.topology import topology
-from estimator.specs.spec import DecoderSpec
 from estimator.verify.cuda import on_cuda
 from estimator.verify.generation import windows_seen
 from estimator.verify.live import Live

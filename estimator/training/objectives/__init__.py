@@ -5,17 +5,17 @@ Each objective is a model to the step: it has a batch's inputs, and a forward pa
 
 from __future__ import annotations
 
-from estimator.dtypes import DType
-from estimator.errors import NotModelled
+from estimator.contract.errors import NotModelled
+from estimator.contract.job import Job
+from estimator.contract.job.objective import Objective
 from estimator.families import build_model
 from estimator.families.build import Builder
 from estimator.families.heads import Batch, CausalLM, Model, SequenceClassification
+from estimator.families.kv_cache import PassingCache
 from estimator.families.parameter import Parameter
-from estimator.job import Job
-from estimator.job.objective import Objective
-from estimator.serving.cache import PassingCache
+from estimator.families.spec import ModelSpec
 from estimator.specs.huggingface import from_mapping
-from estimator.specs.spec import ModelSpec
+from estimator.tape.dtypes import DType
 from estimator.training.generation import Writer, caches
 from estimator.training.objectives.distillation import Distillation
 from estimator.training.objectives.group import Grpo

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from estimator import dtypes
-from estimator.dtypes import DType
 from estimator.families.heads import Batch, CausalLM
+from estimator.tape import dtypes
 from estimator.tape.divergence import divergences
+from estimator.tape.dtypes import DType
 from estimator.tape.logprobs import Head
 from estimator.tape.pointwise import div
 from estimator.tape.tape import Tape

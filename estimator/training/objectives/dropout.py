@@ -5,8 +5,8 @@ Not every trainer does by default: of `disable_dropout` in each one's configurat
 
 from __future__ import annotations
 
-from estimator.job import Job
-from estimator.specs.spec import ModelSpec
+from estimator.contract.job import Job
+from estimator.families.spec import ModelSpec
 
 EVERYWHERE = ("resid_pdrop", "embd_pdrop", "resid_dropout", "embed_dropout")
 """A spec's dropouts that are modules wherever there are any. What a model applies by a function stays."""

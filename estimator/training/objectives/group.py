@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from estimator import dtypes
-from estimator.dtypes import DType
 from estimator.families.heads import Batch
+from estimator.tape import dtypes
+from estimator.tape.dtypes import DType
 from estimator.tape.pointwise import add, add_scalar, clamp, div, exp, mul, mul_scalar, neg, sub
 from estimator.tape.selection import minimum
 from estimator.tape.tape import Tape

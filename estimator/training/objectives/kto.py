@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from estimator import dtypes
-from estimator.dtypes import DType
 from estimator.families.heads import Batch
+from estimator.tape import dtypes
 from estimator.tape.autograd import attach, record
+from estimator.tape.dtypes import DType
 from estimator.tape.pointwise import clamp, div_, mul, mul_scalar, neg, sigmoid, sub
 from estimator.tape.reduction import mean
 from estimator.tape.tape import Tape

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from estimator import dtypes
-from estimator.dtypes import DType
 from estimator.families.heads import Batch, CausalLM
+from estimator.tape import dtypes
 from estimator.tape.autocast import autocast
 from estimator.tape.autograd import attach, record
+from estimator.tape.dtypes import DType
 from estimator.tape.logprobs import log_probs_of_logits, log_sigmoid
 from estimator.tape.loss import cross_entropy
 from estimator.tape.pointwise import div, exp, mul, mul_scalar, neg, sub, to

@@ -11,11 +11,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from estimator import dtypes
-from estimator.dtypes import DType
 from estimator.families.heads import Batch, CausalLM, SequenceClassification
-from estimator.serving.cache import PassingCache
+from estimator.families.kv_cache import PassingCache
+from estimator.tape import dtypes
 from estimator.tape.autocast import autocast
+from estimator.tape.dtypes import DType
 from estimator.tape.pointwise import add, clamp, clamp_between, div, exp, mul, mul_scalar, pow_scalar, softmax, sub, to
 from estimator.tape.reduction import sum_dim
 from estimator.tape.selection import masked_fill, minimum

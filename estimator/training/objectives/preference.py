@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from estimator import dtypes
-from estimator.dtypes import DType
 from estimator.families.heads import Batch
+from estimator.tape import dtypes
+from estimator.tape.dtypes import DType
 from estimator.tape.logprobs import log_sigmoid
 from estimator.tape.pointwise import add_scalar, mul_scalar, neg, sub
 from estimator.tape.reduction import mean

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from estimator.errors import InvalidJob, NotModelled
+from estimator.contract.errors import InvalidJob, NotModelled
+from estimator.contract.job import Job, Lora
 from estimator.families import having, heads
-from estimator.job import Job, Lora
+from estimator.families.spec import ModelSpec
 from estimator.parallel.strategies import strategy_of
 from estimator.specs.huggingface import from_mapping
-from estimator.specs.spec import ModelSpec
 
 WHERE = "training.objective"
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from estimator import dtypes
-from estimator.dtypes import DType
 from estimator.families.heads import Batch, SequenceClassification
+from estimator.tape import dtypes
 from estimator.tape.autocast import autocast
+from estimator.tape.dtypes import DType
 from estimator.tape.logprobs import log_sigmoid
 from estimator.tape.pointwise import neg, sub, to
 from estimator.tape.reduction import mean

@@ -5,11 +5,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from estimator import dtypes
-from estimator.dtypes import DType
 from estimator.families.heads import CausalLM
+from estimator.tape import dtypes
 from estimator.tape.autocast import autocast
 from estimator.tape.autograd import attach, record
+from estimator.tape.dtypes import DType
 from estimator.tape.layout import normalized
 from estimator.tape.logprobs import Head, Metrics, log_probs, masked_scatter
 from estimator.tape.pointwise import div, neg

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from estimator import dtypes
 from estimator.families.parameter import Parameter
+from estimator.tape import dtypes
 from estimator.tape.layout import Shape
 from estimator.tape.tape import Form, Slot, Tape
 from estimator.tape.tensor import Tensor, empty

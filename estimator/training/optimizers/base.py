@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import groupby
 
-from estimator import dtypes
-from estimator.dtypes import DType
 from estimator.families.parameter import Parameter
+from estimator.tape import dtypes
+from estimator.tape.dtypes import DType
 from estimator.tape.layout import Shape
 from estimator.tape.tape import OPTIMIZER_STATE, Form, Slot, Tape
 from estimator.tape.tensor import Tensor, empty

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from estimator import dtypes
 from estimator.families.parameter import Parameter
+from estimator.tape import dtypes
 from estimator.tape.tape import Form, Tape
 from estimator.tape.tensor import empty
 from estimator.training.optimizers.base import Optimizer, in_place, like, neighbours

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from estimator.dtypes import BY_NAME
+from estimator.contract.job import Training
+from estimator.contract.job.optimizer import STATES
 from estimator.families.parameter import Parameter
-from estimator.job import Training
-from estimator.job.optimizer import STATES
+from estimator.tape.dtypes import BY_NAME
 from estimator.tape.tape import Form, Tape
 from estimator.training.optimizers import adafactor, lion, muon
 from estimator.training.optimizers.adam import ADAM, ADAMAX, NADAM, RADAM

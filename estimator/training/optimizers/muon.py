@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from estimator import dtypes
 from estimator.families.parameter import Parameter
+from estimator.tape import dtypes
 from estimator.tape.tape import Tape
 from estimator.tape.tensor import Tensor, empty
 from estimator.training.optimizers.base import like, neighbours

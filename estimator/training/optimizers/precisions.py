@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from estimator import dtypes
-from estimator.dtypes import DType
 from estimator.families.parameter import Parameter
+from estimator.tape import dtypes
+from estimator.tape.dtypes import DType
 from estimator.tape.tape import Form, Tape
 from estimator.training.optimizers.base import SCALAR, Lists, Optimizer, like, neighbours
 

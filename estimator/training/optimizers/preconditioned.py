@@ -5,8 +5,8 @@ Workspaces inside the decompositions of cuSOLVER are not counted.
 
 from __future__ import annotations
 
-from estimator import dtypes
 from estimator.families.parameter import Parameter
+from estimator.tape import dtypes
 from estimator.tape.layout import Shape
 from estimator.tape.tape import Form, Tape
 from estimator.tape.tensor import Tensor, empty

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from estimator.errors import InvalidJob, NotModelled
-from estimator.job import Job, Training
-from estimator.job.optimizer import IMPLEMENTATIONS, RANKS, STATES, Implementation
+from estimator.contract.errors import InvalidJob, NotModelled
+from estimator.contract.job import Job, Training
+from estimator.contract.job.optimizer import IMPLEMENTATIONS, RANKS, STATES, Implementation
 from estimator.parallel.strategies import Strategy, strategy_of
 from estimator.training.optimizers.blocks import WITHOUT_BF16
 

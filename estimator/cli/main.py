@@ -1,0 +1,272 @@
+"""The command line. Data goes to standard output, everything else to standard error.
+
+Exit codes: 0 answered; 1 does not fit (only with --check); 2 usage or an invalid job; 3 unknown model or accelerator.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Callable, Sequence
+from datetime import date
+from typing import TYPE_CHECKING, Any
+
+from estimator.cli.options import FORMATS, command_parser, headline_parser
+from estimator.contract.errors import InvalidJob, WillItFitError
+
+if TYPE_CHECKING:
+    from estimator.contract.job import Job
+
+CLOSE = 0.005
+"""Relative error up to which `verify --check` is content."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command; its exit code."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    try:
+        if not arguments:
+            headline_parser().print_help(sys.stderr)
+            return 2
+        for option in arguments:
+            if option.startswith("--") and option.endswith("=--"):  # which argparse takes for the end of the options
+                raise InvalidJob("'--' is no value", option.partition("=")[0])
+        command = arguments[0] in COMMANDS
+        options = (command_parser() if command else headline_parser()).parse_args(arguments)
+        for variable in ("specs", "prices"):
+            if given := getattr(options, variable, None):
+                os.environ[f"WILLITFIT_{variable.upper()}"] = given
+        return COMMANDS[options.command](options) if command else _headline(options)
+    except WillItFitError as error:
+        print(f"willitfit: {error} [{error.slug}]", file=sys.stderr)
+        return error.exit_code
+    except BrokenPipeError:
+        sys.stderr.close()
+        return 0
+
+
+def _headline(options: argparse.Namespace) -> int:
+    from estimator.planner.headline import fit
+
+    asked = fit(options.model, options.on)
+    if options.json:
+        sys.stdout.write(asked.to_json())
+    else:
+        from estimator.cli.report import headline_text
+
+        sys.stdout.write(headline_text(asked))
+    return 1 if options.check and not any(row.fits for row in asked.rows) else 0
+
+
+def _estimate(options: argparse.Namespace) -> int:
+    from estimator.pipeline.estimation import estimate
+
+    answer = estimate(_job(options.job), every_rank=options.ranks, today=_today())
+    if options.json:
+        sys.stdout.write(answer.to_json())
+    else:
+        from estimator.cli.report import answer_text
+
+        sys.stdout.write(answer_text(answer, options.explain, options.ranks))
+    return 1 if options.check and answer.fits is False else 0
+
+
+def _budget(options: argparse.Namespace) -> int:
+    from estimator.planner.budget import Limits, budget, narrowed
+
+    asked = {name: value for name in ("gpu", "provider", "region", "kind") if (value := getattr(options, name))}
+    limits = Limits(options.max_cost, options.max_hours, options.max_gpus)
+    found = budget(narrowed(_job(options.job), asked), limits, _today(), options.top)
+    if options.json:
+        sys.stdout.write(found.to_json())
+    else:
+        from estimator.cli.report_budget import budget_text
+
+        sys.stdout.write(budget_text(found))
+    return 1 if options.check and not found.possible else 0
+
+
+def _today() -> date:
+    return date.today()
+
+
+def _job(asked: str) -> Job:
+    from estimator.contract.job import job_from_text, read_job
+
+    return job_from_text(sys.stdin.read(), "standard input") if asked == "-" else read_job(asked)
+
+
+def _verify(options: argparse.Namespace) -> int:
+    try:
+        from estimator.verify.compare import comparison_text, verify
+    except ImportError as error:
+        print(f"willitfit: verify needs {error.name}; install it with: pip install 'willitfit[torch]'", file=sys.stderr)
+        return 2
+    found = verify(_job(options.job))
+    if options.json:
+        from estimator.contract.answer import as_text
+        from estimator.contract.rows import Counted
+
+        sys.stdout.write(as_text(Counted(predicted=found.predicted, counted=found.counted)))
+    else:
+        sys.stdout.write(comparison_text(found))
+    return 1 if options.check and found.error > CLOSE else 0
+
+
+def _models(options: argparse.Namespace) -> int:
+    if options.words[:1] == ["show"]:
+        return _show(" ".join(options.words[1:]), options.json)
+    from estimator.specs.published import every
+    from estimator.views.listing import models
+
+    rows = models(" ".join(options.words), options.min, options.max)
+    for error in every()[1]:
+        print(f"willitfit: left out: {error}", file=sys.stderr)
+    return _list(rows, options.json)
+
+
+def _show(name: str, as_json: bool) -> int:
+    from estimator.views.inspection import inspect_model
+
+    card = inspect_model(name)
+    if as_json:
+        print(card.model_dump_json(indent=2))
+    else:
+        from estimator.cli.report_model import card_text
+
+        sys.stdout.write(card_text(card))
+    return 0
+
+
+def _gpus(options: argparse.Namespace) -> int:
+    from estimator.cli.report_hardware import gpus_text
+    from estimator.hardware.accelerator import accelerator
+    from estimator.views.listing import gpus
+
+    return _found(gpus(" ".join(options.words)), options, accelerator, gpus_text)
+
+
+def _nodes(options: argparse.Namespace) -> int:
+    from estimator.cli.report_hardware import nodes_text
+    from estimator.hardware.node import node
+    from estimator.views.listing import nodes
+
+    return _found(nodes(" ".join(options.words)), options, node, nodes_text)
+
+
+def _found(
+    rows: list[dict[str, Any]], options: argparse.Namespace, read: Callable[[str], Any], text: Callable[[Any], str]
+) -> int:
+    """Prints rows, or all about the only one, or about the one that is named."""
+    from estimator.cli.report_hardware import facts_text
+
+    named = [row["name"] for row in rows if len(rows) == 1 or row["name"] == "-".join(options.words).lower()]
+    if options.json:
+        print(read(named[0]).model_dump_json(indent=2) if named else json.dumps(rows, indent=2))
+    else:
+        sys.stdout.write(facts_text(read(named[0])) if named else text(rows))
+    return 0
+
+
+def _prices(options: argparse.Namespace) -> int:
+    if options.words[:1] == ["refresh"]:
+        return _refresh(options)
+    if options.provider or options.output:
+        print("willitfit: --provider and --output are of `prices refresh`", file=sys.stderr)
+        return 2
+    from estimator.views.listing import offers
+
+    rows = offers(" ".join(options.words))
+    return _list(rows if options.json else [{k: v for k, v in row.items() if k != "source"} for row in rows], options.json)
+
+
+def _refresh(options: argparse.Namespace) -> int:
+    from pathlib import Path
+
+    from estimator.pricing.prices import own_file
+    from estimator.pricing.refresh import refresh
+
+    try:
+        done = refresh(Path(options.output) if options.output else own_file(), options.provider)
+    except ImportError as error:
+        print(f"willitfit: prices refresh needs {error.name}; install it with: pip install 'willitfit[prices]'", file=sys.stderr)
+        return 2
+    if done.silent:
+        print(f"willitfit: nothing came from {', '.join(done.silent)}", file=sys.stderr)
+    if done.unknown:
+        print(f"willitfit: left out, for they are no accelerators of ours: {', '.join(done.unknown)}", file=sys.stderr)
+    print(f"{done.rows} prices in {done.path}")
+    return 0
+
+
+def _list(rows: list[dict[str, object]], as_json: bool) -> int:
+    if as_json:
+        print(json.dumps(rows, indent=2))
+        return 0
+    from estimator.cli.report import aligned
+
+    header = [name.replace("_", " ") for name in rows[0]] if rows else ["none of that size"]
+    print("\n".join(aligned([header, *([_cell(value) for value in row.values()] for row in rows)])))
+    return 0
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return ", ".join(map(str, value)) if isinstance(value, list) else f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def _export(options: argparse.Namespace) -> int:
+    from estimator.exchange import written
+
+    sys.stdout.write(written(_job(options.job), options.to))
+    return 0
+
+
+def _import(options: argparse.Namespace) -> int:
+    from pathlib import Path
+
+    import yaml
+
+    from estimator.exchange import read
+    from estimator.facts.catalogue import read_text
+
+    suffix = Path(options.file).suffix.replace(".yml", ".yaml")
+    given = options.given or next((name for name, end in FORMATS.items() if end == suffix), "megatron")
+    found = read(sys.stdin.read() if options.file == "-" else read_text(Path(options.file)), given)
+    for setting in found.left_out:
+        print(f"willitfit: left out: {setting}", file=sys.stderr)
+    job = {"model": options.model, **found.job} if options.model else found.job
+    sys.stdout.write(yaml.safe_dump(job, sort_keys=False))
+    return 0
+
+
+def _serve(options: argparse.Namespace) -> int:
+    try:
+        import uvicorn
+
+        from api.app import app
+    except ImportError as error:
+        print(f"willitfit: serve needs {error.name}; install it with: pip install 'willitfit[service]'", file=sys.stderr)
+        return 2
+    uvicorn.run(app, host=options.host, port=options.port)
+    return 0
+
+
+COMMANDS = {
+    "estimate": _estimate,
+    "budget": _budget,
+    "verify": _verify,
+    "models": _models,
+    "gpus": _gpus,
+    "nodes": _nodes,
+    "prices": _prices,
+    "export": _export,
+    "import": _import,
+    "serve": _serve,
+}
+"""Each command's function, in the order in which they are listed."""

@@ -1,0 +1,252 @@
+"""The command line's options: what each command takes, and the help that it gives."""
+
+from __future__ import annotations
+
+import argparse
+from decimal import Decimal, InvalidOperation
+from typing import TYPE_CHECKING
+
+from estimator.facts.spelling import shown
+
+if TYPE_CHECKING:
+    Commands = argparse._SubParsersAction[argparse.ArgumentParser]
+
+DESCRIPTION = """\
+Says, before a GPU is rented and without one, whether a transformer fits, why, and what would make it fit.
+
+  willitfit MODEL --on HARDWARE     the headline question, for every usual way of using the model
+  willitfit estimate JOB.yaml       one job in full
+  willitfit verify JOB.yaml         the same beside what torch counts
+  willitfit budget JOB.yaml         every way to rent what it needs, by cost and hours
+  willitfit models [WORDS]          which models are known; `models show MODEL`: what one is made of
+  willitfit gpus [WORDS]            which accelerators are known; all about one, with sources
+  willitfit nodes [WORDS]           the same of systems and clouds' instances
+  willitfit prices [WORDS]          what can be rented, and for how much; `prices refresh`: today's prices
+  willitfit export JOB.yaml         its parallelism for DeepSpeed, Accelerate, torchtitan or Megatron-LM
+  willitfit import FILE             a job of theirs
+  willitfit serve                   the same as REST and a web page
+"""
+MODEL_HELP = "name or alias (llama-2-13b), size (13B, 8x7B), hub id, or path to a config.json or spec"
+SPECS_HELP = "folder of your own specs, which add to the shipped ones and override them (also: WILLITFIT_SPECS)"
+PRICES_HELP = "price list of your own, which adds to the shipped one and overrides it (also: WILLITFIT_PRICES)"
+HARDWARE_HELP = "2x24GB, rtx-4090, 8xH100, p5.48xlarge, '2 nodes of 8xA100-80GB'"
+FORMATS = {"deepspeed": ".json", "accelerate": ".yaml", "torchtitan": ".toml", "megatron": ""}
+"""What jobs are written for and read of, and how such a file's name ends."""
+
+
+def headline_parser() -> argparse.ArgumentParser:
+    """Of the headline question, which has no command."""
+    parser = argparse.ArgumentParser(
+        prog="willitfit", description=DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("model", metavar="MODEL", help=MODEL_HELP)
+    parser.add_argument("--on", metavar="HARDWARE", required=True, help=HARDWARE_HELP)
+    parser.add_argument("--json", action="store_true", help="print the answers as JSON")
+    parser.add_argument("--check", action="store_true", help="exit with 1 if no way of using the model fits")
+    parser.add_argument("--specs", metavar="DIR", help=SPECS_HELP)
+    parser.add_argument("--version", action="version", version=f"willitfit {_version()}")
+    return parser
+
+
+def command_parser() -> argparse.ArgumentParser:
+    """Of all commands; `command` is the one that was given."""
+    parser = argparse.ArgumentParser(
+        prog="willitfit", description=DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    commands = parser.add_subparsers(dest="command", required=True)
+    for add in (_estimate, _budget, _verify, _models, _gpus, _nodes, _prices, _export, _import, _serve):
+        add(commands)
+    return parser
+
+
+def _takes_job(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("job", metavar="JOB.yaml", help="a job file; - reads standard input")
+
+
+def _takes_specs(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--specs", metavar="DIR", help=SPECS_HELP)
+
+
+def _takes_prices(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--prices", metavar="FILE", help=PRICES_HELP)
+
+
+def _estimate(commands: Commands) -> None:
+    one = commands.add_parser("estimate", help="answer one job file in full", description="Answer one job in full.")
+    _takes_job(one)
+    one.add_argument("--json", action="store_true", help="print the answer as REST would send it")
+    one.add_argument("--explain", action="store_true", help="name the tensors that are alive at the peak")
+    one.add_argument("--ranks", action="store_true", help="list every stage of a pipeline, and what ranks exchange")
+    one.add_argument("--check", action="store_true", help="exit with 1 if the job does not fit")
+    _takes_specs(one)
+    _takes_prices(one)
+
+
+def _budget(commands: Commands) -> None:
+    rented = commands.add_parser(
+        "budget",
+        help="every way to rent what a job needs",
+        description="Rank the offers that hold a training job by what its run costs; training.tokens says how much that is.",
+    )
+    _takes_job(rented)
+    rented.add_argument("--max-cost", metavar="MONEY", type=_money, help="no dearer ones, in the offers' currency")
+    rented.add_argument("--max-hours", metavar="HOURS", type=_positive, help="no slower ones")
+    rented.add_argument("--max-gpus", metavar="N", type=_whole, default=64, help="on no more GPUs than these (64)")
+    rented.add_argument("--gpu", metavar="NAME", help="only on this accelerator")
+    for name, what in (
+        ("provider", "of this provider"),
+        ("region", "in this region"),
+        ("kind", "paid for so: spot, reserved-1y"),
+    ):
+        rented.add_argument(f"--{name}", metavar=name.upper(), help=f"only offers {what}")
+    rented.add_argument("--top", metavar="N", type=_whole, default=20, help="so many rows (20)")
+    rented.add_argument("--json", action="store_true", help="print the rows as JSON, each with its job")
+    rented.add_argument("--check", action="store_true", help="exit with 1 if it cannot be done within the limits")
+    _takes_specs(rented)
+    _takes_prices(rented)
+
+
+def _verify(commands: Commands) -> None:
+    judged = commands.add_parser(
+        "verify",
+        help="let torch judge one job's answer",
+        description="Play a training job's real model on fake tensors, and print what torch counts beside what was predicted.",
+    )
+    _takes_job(judged)
+    judged.add_argument("--json", action="store_true", help="print both counts as JSON")
+    judged.add_argument("--check", action="store_true", help="exit with 1 if the two counts are more than 0.5 %% apart")
+    _takes_specs(judged)
+
+
+def _models(commands: Commands) -> None:
+    models = commands.add_parser(
+        "models",
+        help="models that are known, or what one is made of",
+        description="List the known models whose names have the words in them, smallest first; after `show`, count one model's "
+        "parameters by module, by layer and in bytes.",
+    )
+    models.add_argument(
+        "words", metavar="WORDS", nargs="*", help=f"parts of a name, however written; or: show MODEL, a {MODEL_HELP}"
+    )
+    models.add_argument("--min", metavar="SIZE", type=_size, default=0, help="no smaller ones: 1B, 350M")
+    models.add_argument("--max", metavar="SIZE", type=_size, default=float("inf"), help="no larger ones")
+    models.add_argument("--json", action="store_true", help="print them as JSON")
+    _takes_specs(models)
+
+
+def _gpus(commands: Commands) -> None:
+    _hardware(
+        commands,
+        "gpus",
+        "accelerators",
+        "a name, a vendor, an architecture, a form (sxm5), an amount of memory (24GB)",
+    )
+
+
+def _nodes(commands: Commands) -> None:
+    _hardware(commands, "nodes", "systems and clouds' instances", "a name, a provider, an accelerator, a number of GPUs (8x)")
+
+
+def _hardware(commands: Commands, name: str, what: str, kinds: str) -> None:
+    listed = commands.add_parser(
+        name,
+        help=f"{what} that are known, or all about one",
+        description=f"List the {what} that have all the words; if only one has, or they are its name, every fact about it "
+        "with its sources. Unverified is what no second source confirms.",
+    )
+    listed.add_argument("words", metavar="WORDS", nargs="*", help=f"parts of {kinds}")
+    listed.add_argument("--json", action="store_true", help="print them as JSON")
+    _takes_prices(listed)
+
+
+def _prices(commands: Commands) -> None:
+    offered = commands.add_parser(
+        "prices",
+        help="what can be rented, and for how much",
+        description="List the offers that have the words in them, cheapest per GPU first; after `refresh`, write today's prices, "
+        "as gpuhunt finds them, to your own price list.",
+    )
+    offered.add_argument(
+        "words", metavar="WORDS", nargs="*", help="of provider, instance, accelerator, kind or region; or: refresh"
+    )
+    offered.add_argument("--json", action="store_true", help="print them as JSON, with their sources")
+    offered.add_argument("--provider", metavar="NAME", action="append", default=[], help="refresh: only this one (repeatable)")
+    offered.add_argument("--output", metavar="FILE", help="refresh: write there (~/.config/willitfit/prices.yaml)")
+    _takes_prices(offered)
+
+
+def _export(commands: Commands) -> None:
+    out = commands.add_parser(
+        "export",
+        help="a job's parallelism for the program that runs it",
+        description="Print a job's parallelism as DeepSpeed's JSON, Accelerate's YAML, torchtitan's TOML or Megatron arguments.",
+    )
+    _takes_job(out)
+    out.add_argument("--to", choices=FORMATS, required=True, help="the program")
+    _takes_specs(out)
+
+
+def _import(commands: Commands) -> None:
+    back = commands.add_parser(
+        "import",
+        help="a job of another program's configuration",
+        description="Print what a configuration says of a job, as a job file; what has no field there goes to standard error.",
+    )
+    back.add_argument("file", metavar="FILE", help="the configuration; - reads standard input")
+    back.add_argument("--from", dest="given", choices=FORMATS, help="the program; without it, by how the file's name ends")
+    back.add_argument("--model", metavar="MODEL", help=f"the job's model: {MODEL_HELP}")
+    _takes_specs(back)
+
+
+def _serve(commands: Commands) -> None:
+    serve = commands.add_parser("serve", help="start the REST service and the web page", description="Start the service.")
+    serve.add_argument("--host", default="127.0.0.1", help="address to listen on (127.0.0.1)")
+    serve.add_argument("--port", type=_port, default=8000, help="port to listen on (8000)")
+    _takes_specs(serve)
+    _takes_prices(serve)
+
+
+def _size(text: str) -> float:
+    number, unit = text[:-1], text[-1:].lower()
+    try:
+        return float(number) * {"k": 1e3, "m": 1e6, "b": 1e9, "t": 1e12}[unit]
+    except (KeyError, ValueError):
+        raise argparse.ArgumentTypeError(f"{shown(text)} is no number of parameters; write 350M or 7B") from None
+
+
+def _money(text: str) -> Decimal:
+    try:
+        found = Decimal(text)
+    except InvalidOperation:
+        found = Decimal(0)
+    if not found.is_finite() or found <= 0:
+        raise argparse.ArgumentTypeError(f"{shown(text)} is no amount of money; write 50 or 49.90")
+    return found
+
+
+def _positive(text: str) -> float:
+    try:
+        found = float(text)
+    except ValueError:
+        found = 0.0
+    if not 0 < found < float("inf"):
+        raise argparse.ArgumentTypeError(f"{shown(text)} is no number of hours; write 24 or 0.5")
+    return found
+
+
+def _whole(text: str) -> int:
+    if not text.isdecimal() or len(text) > 6 or not 1 <= int(text) <= 2**17:
+        raise argparse.ArgumentTypeError(f"{shown(text)} is no such number; write one from 1 to {2**17}")
+    return int(text)
+
+
+def _port(text: str) -> int:
+    if not text.isdecimal() or len(text) > 5 or not 1 <= int(text) <= 65535:
+        raise argparse.ArgumentTypeError(f"{shown(text)} is no port; write a number from 1 to 65535")
+    return int(text)
+
+
+def _version() -> str:
+    from estimator.contract.version import SOFTWARE_VERSION
+
+    return SOFTWARE_VERSION

@@ -1,0 +1,80 @@
+"""How a model is served."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from estimator.contract.job.part import Count, Length, Part, Storage
+
+GgufKind = Literal[
+    "q8_0",
+    "q6_k",
+    "q5_k_m",
+    "q5_k_s",
+    "q5_1",
+    "q5_0",
+    "q4_k_m",
+    "q4_k_s",
+    "q4_1",
+    "q4_0",
+    "iq4_nl",
+    "iq4_xs",
+    "q3_k_l",
+    "q3_k_m",
+    "q3_k_s",
+    "iq3_m",
+    "iq3_s",
+    "iq3_xs",
+    "iq3_xxs",
+    "q2_k",
+    "q2_k_s",
+    "iq2_m",
+    "iq2_s",
+    "iq2_xs",
+    "iq2_xxs",
+    "iq1_m",
+    "iq1_s",
+]
+"""Kinds of GGUF files that are quantized, as llama.cpp names them."""
+CacheType = Literal["bf16", "fp16", "fp32", "fp8", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl"]
+
+
+class Serving(Part):
+    """How it is served."""
+
+    engine: Literal["vllm", "transformers", "llama.cpp"] = "vllm"
+    weights: Literal["bf16", "fp16", "fp32"] | Storage | GgufKind = Field(
+        "bf16", description="of llama.cpp the kind of the GGUF file; a model that is named by such a file has its own types"
+    )
+    weights_group: Count | None = Field(None, description="quantized weights that share a scale; without it, as many as is usual")
+    unquantized: list[str] | None = Field(None, description="parts of the names of linear layers that are not quantized")
+    kv_cache: CacheType = Field("bf16", description="without it, of llama.cpp fp16; what has blocks is llama.cpp's alone")
+    values_cache: CacheType | None = Field(None, description="of llama.cpp, the type of values where it is not that of keys")
+    context: Length = Field(4096, description="tokens per sequence, prompt and answer together")
+    prompt_length: Length | None = Field(None, description="tokens of a prompt, for the time; without it, half of the context")
+    output_length: Length | None = Field(
+        None, description="tokens of an answer, for the time; without it, what is left of the context"
+    )
+    concurrency: Annotated[int, Field(ge=1, le=2**20)] = Field(1, description="sequences at the same time")
+    gpu_memory_utilization: Annotated[float, Field(gt=0, le=1)] = 0.9
+    gpu_layers: Annotated[int, Field(ge=0, le=2**16)] | None = Field(
+        None, description="of llama.cpp, layers on the GPU, with the output as one more (n_gpu_layers); without it, all"
+    )
+    ubatch: Count | None = Field(None, description="of llama.cpp, tokens of a pass (n_ubatch); without it, 512")
+    outputs: Count | None = Field(
+        None,
+        description="of llama.cpp, tokens of a pass whose logits are made at most (n_outputs_max): its server of 2026 makes "
+        "one for each sequence; without it, of all, as before",
+    )
+    flash_attention: bool | None = Field(
+        None, description="of llama.cpp, whether attention is its flash attention (flash_attn); without it, true"
+    )
+    hours: Annotated[float, Field(gt=0, le=10**6)] | None = Field(None, description="how long it is served, for the cost")
+
+    @property
+    def lengths(self) -> tuple[int, int]:
+        """Tokens of a prompt and of its answer, one at least of each."""
+        prompt = self.prompt_length or max(1, self.context - (self.output_length or self.context // 2))
+        return prompt, self.output_length or max(1, self.context - prompt)

@@ -1,0 +1,179 @@
+"""Folders of facts: one YAML file per thing, found by its name or an alias, however it is written.
+
+A file's name is the canonical name of what it describes. Asking for one reads that file alone; an alias is looked up in
+the files' lists of them, which are read without parsing the file where they are plain.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from difflib import get_close_matches
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from estimator.contract.errors import InvalidJob, UnknownName
+from estimator.facts.spelling import LONGEST, folded, shown, words
+
+Folders = tuple[Path, ...]
+"""Where things are described; what is in two of them counts as it is in the first."""
+LISTS = ("aliases", "same_architecture")
+"""A file's lists of names: its own, and those of other things that it describes as well."""
+_PLAIN = re.compile(r"[\w ./-]*(?:, '?[\w ./-]+'?)*|'[\w ./-]+'(?:, '?[\w ./-]+'?)*")
+"""Such a list as the shipped files have it, between its brackets: on one line, quoted at most where it is a number."""
+
+
+class Entry(NamedTuple):
+    """One name of something."""
+
+    name: str
+    """As it is written in the file, organisation and all."""
+    path: Path
+    other: bool = False
+    """Whether it is the name of another thing, that is described alike."""
+
+    @property
+    def spoken(self) -> str:
+        """What an answer calls it: the canonical name, but of another thing its own."""
+        return self.name.rpartition("/")[2] if self.other else self.path.stem
+
+
+def folder(package: str) -> Path:
+    """The folder of an installed package that holds data."""
+    return Path(str(import_module(package).__file__)).parent
+
+
+@cache
+def entries(directory: Path) -> tuple[Entry, ...]:
+    """Every name of everything in a folder, canonical ones first."""
+    files = [directory / name for name in sorted(os.listdir(directory)) if name.endswith(".yaml")]
+    found = [Entry(path.stem, path) for path in files]
+    for path in files:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            text = file.read()
+        for key in LISTS:
+            found += [Entry(name, path, key != LISTS[0]) for name in _listed(text, key)]
+    return tuple(found)
+
+
+def _listed(text: str, key: str) -> list[str]:
+    """A list of names in a file's text; nothing where that cannot be read, which is said when the file is asked for."""
+    if key not in text:
+        return []
+    line = text.partition(f"\n{key}: [")[2].partition("\n")[0]
+    if line.endswith("]") and _PLAIN.fullmatch(line[:-1]):
+        return [name.strip("'") for name in line[:-1].split(", ") if name]
+    try:
+        content = parse_yaml(text, "")
+    except InvalidJob:
+        return []
+    names = content.get(key) if isinstance(content, dict) else None
+    return [str(name) for name in names] if isinstance(names, list) else []
+
+
+@cache
+def _index(directory: Path) -> dict[str, Entry]:
+    """Every name of a folder, folded, with and without its organisation."""
+    index: dict[str, Entry] = {}
+    for entry in entries(directory):
+        *_, name = whole = entry.name.split("/")
+        for written in (name, entry.name)[: len(whole)]:
+            index.setdefault(folded(written), entry)
+    index.pop("", None)
+    return index
+
+
+def paths(folders: Folders) -> list[Path]:
+    """Every file, by its canonical name; of several with one name that of the first folder."""
+    found: dict[str, Path] = {}
+    for directory in folders:
+        for path in directory.glob("*.yaml"):
+            found.setdefault(path.stem, path)
+    return [found[name] for name in sorted(found)]
+
+
+def names(*folders: Path) -> list[str]:
+    """Canonical names of everything."""
+    return [path.stem for path in paths(folders)]
+
+
+def entry(folders: Folders, name: str) -> Entry | None:
+    """What has a name or alias, if anything has; a file's own name is looked up without reading any."""
+    for directory in folders:
+        for stem in (name, "-".join(words(name))):
+            if has(directory, stem):
+                return Entry(stem, directory / f"{stem}.yaml")
+        if found := _index(directory).get(folded(name)):
+            return found
+    return None
+
+
+def has(directory: Path, stem: str) -> bool:
+    """Whether a folder has a file of exactly this canonical name."""
+    return bool(words(stem)) and not {"/", "\\"} & {*stem} and os.path.isfile(directory / f"{stem}.yaml")
+
+
+def known(folders: Folders, name: str) -> Path | None:
+    """The file behind a name or alias, if there is one."""
+    found = entry(folders, name)
+    return None if found is None else found.path
+
+
+def find(folders: Folders, name: str, kind: str) -> Path:
+    """The file behind a name or alias; `UnknownName` if there is none, with the nearest."""
+    found = known(folders, name)
+    if found is None:
+        raise unknown(folders, name, kind)
+    return found
+
+
+def unknown(folders: Folders, name: str, kind: str, like: str = "") -> UnknownName:
+    """That nothing has a name, and which are the nearest, to it or to what of it is `like` one."""
+    near = nearest(folders, like or name)
+    hint = f"Did you mean {' or '.join(near)}?" if near else f"`willitfit {kind}s` lists them."
+    return UnknownName(f"no {kind} is called {shown(name)}. {hint}")
+
+
+def nearest(folders: Folders, name: str) -> list[str]:
+    """Up to three names that a name may have been meant for."""
+    index = {key: found.spoken for directory in reversed(folders) for key, found in _index(directory).items()}
+    near = get_close_matches(folded(name[:LONGEST]), index, n=5, cutoff=0.6)
+    return list(dict.fromkeys(index[match] for match in near))[:3]
+
+
+def read_text(path: Path) -> str:
+    """A file's text; `InvalidJob` if it cannot be read."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise InvalidJob(f"is not text in UTF-8 ({error.reason})", str(path)) from None
+    except (OSError, ValueError) as error:
+        raise InvalidJob(f"cannot be read: {getattr(error, 'strerror', None) or error}", str(path)) from None
+
+
+def load_yaml(path: Path) -> Any:
+    """A YAML file's content; `InvalidJob` if it cannot be read."""
+    return parse_yaml(read_text(path), str(path))
+
+
+@cache
+def shipped(path: Path) -> Any:
+    """The content of one of the package's own YAML files, read once: not to be changed."""
+    return load_yaml(path)
+
+
+def parse_yaml(text: str, where: str) -> Any:
+    """YAML text as Python values; `InvalidJob` with line and column if it is broken."""
+    import yaml
+
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    try:
+        return yaml.load(text, Loader=loader)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        place = f" at line {mark.line + 1}, column {mark.column + 1}" if mark else ""
+        raise InvalidJob(f"is not valid YAML{place}: {getattr(error, 'problem', error)}", where) from None
+    except RecursionError:
+        raise InvalidJob("is nested too deeply", where) from None

@@ -1,0 +1,230 @@
+"""A model's architecture: what a family needs to build it, under transformers' names and with its defaults."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from estimator.families.abilities import Abilities
+
+Size = Annotated[int, Field(ge=1, le=2**31)]
+Depth = Annotated[int, Field(ge=1, le=2**16)]
+Probability = Annotated[float, Field(ge=0, lt=1)]
+Activation = Literal["silu", "gelu", "gelu_pytorch_tanh", "gelu_new", "gelu_fast", "quick_gelu", "relu", "relu2"]
+
+
+def called(name: str, default: Any = ...) -> Any:
+    """A field that config.json calls `name`; either name is read."""
+    return Field(default, alias=name)
+
+
+class ModelSpec(BaseModel):
+    """What every architecture says. Each family extends it; sizes count elements, dropout applies in training only."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+
+    modelled: ClassVar[Mapping[str, tuple[Any, ...]]] = {}
+    """Settings of a config.json that change what is computed, and the values that this family has a model of."""
+    made: ClassVar[frozenset[str]] = frozenset()
+    """Fields that a validator makes of others where they are left out."""
+    implementations: ClassVar[tuple[str, ...]] = ("transformers",)
+    """Whose kernels it can run with (`training.implementation`)."""
+    joined_loss: ClassVar[bool] = True
+    """Whether the fast kernels have one for its output layer and loss together."""
+    has_attention: ClassVar[bool] = True
+    """Whether any layer attends; else a job's choice of its implementation says nothing."""
+    learned_positions: ClassVar[bool] = False
+    """Whether there are no positions beyond `longest_sequence`."""
+    attentions: ClassVar[tuple[str, ...]] = ("sdpa", "eager", "flash_attention_2")
+    """How transformers runs its attention, the way that it takes unasked first."""
+    runs: ClassVar[bool] = True
+    """Whether its forward pass is modelled; else only its parameters are."""
+    can: ClassVar[Abilities] = Abilities()
+    """What else is modelled of it. It is said of each family, and not inherited."""
+
+    flash_3: ClassVar[bool] = True
+    """Whether FlashAttention's third release is known to run where the second does."""
+    by_position: ClassVar[bool] = False
+    """Whether layers get more than hidden states by position: an offloaded checkpoint takes all of that to the host, and one with
+    re-entrance saves it."""
+    differentiated_once: ClassVar[bool] = False
+    """Whether layers share a tensor that wants a gradient, which checkpoints with re-entrance would differentiate for each."""
+    adds_in_place: ClassVar[bool] = False
+    """Whether it writes into what a linear module returned."""
+    own_products: ClassVar[bool] = False
+    """Whether linear layers are no torch.nn.Linear (Conv1D), or it multiplies their weights itself."""
+    scales_activations: ClassVar[bool] = False
+    """Whether AWQ scales its activations (transformers, integrations/awq.py, `AWQ_SCALES_MAPPINGS`)."""
+    input_first: ClassVar[tuple[str, ...]] = ()
+    """Weights that transformers has as [.., in, out]: parts of their names."""
+    module_dropouts: ClassVar[tuple[str, ...]] = ()
+    """Its dropouts that are modules, beside those that are modules in every model."""
+    held_in: ClassVar[Mapping[str, str]] = {}
+    """The parameter that holds what a linear layer of a name held before transformers 5."""
+
+    def __init_subclass__(cls, **given: Any) -> None:
+        super().__init_subclass__(**given)
+        if "can" not in cls.__dict__:
+            cls.can = Abilities()
+
+    model_type: str
+    hidden_size: Size
+    num_hidden_layers: Depth
+    max_position_embeddings: Size | None = None
+    """Its positions; None where nothing limits them."""
+
+    @property
+    def depth(self) -> int:
+        """Layers of all stacks."""
+        return self.num_hidden_layers
+
+    @property
+    def refusal(self) -> str:
+        """What to say to a job that would run it, where it does not."""
+        return f"the forward pass of {self.model_type} models is not modelled yet, only their parameters are"
+
+    @property
+    def instead(self) -> str:
+        """What to ask instead; nothing where there is nothing near."""
+        return ""
+
+    @property
+    def longest_sequence(self) -> int | None:
+        """Tokens of a sequence that the model was made for; None where nothing limits them."""
+        return self.max_position_embeddings
+
+    @classmethod
+    def follows(cls, hidden: int, heads: int) -> dict[str, int]:
+        """What may be left out because it follows from the width and the number of heads."""
+        return {}
+
+    @model_validator(mode="before")
+    @classmethod
+    def _complete(cls, given: Any) -> Any:
+        if not isinstance(given, Mapping):
+            return given
+        found = {name: given.get(name, given.get(field.alias or name)) for name, field in cls.model_fields.items()}
+        hidden, heads = found.get("hidden_size"), found.get("num_attention_heads", 1)
+        if not (isinstance(hidden, int) and isinstance(heads, int) and heads > 0):
+            return given
+        missing = {name: value for name, value in cls.follows(hidden, heads).items() if found[name] is None}
+        aliases = {cls.model_fields[name].alias for name in missing}
+        return {name: value for name, value in given.items() if name not in aliases} | missing
+
+    @model_validator(mode="before")
+    @classmethod
+    def _one_name(cls, given: Any) -> Any:
+        """Of two names for one setting, which must agree, one is read: some config.json have both (`attribute_map`)."""
+        if not isinstance(given, Mapping):
+            return given
+        aliases = {name: field.alias for name, field in cls.model_fields.items() if field.alias not in (None, name)}
+        twice = [(name, alias) for name, alias in aliases.items() if alias and name in given and alias in given]
+        for name, alias in twice:
+            if None not in (given[name], given[alias]) and given[name] != given[alias]:
+                raise ValueError(f"{name} {given[name]!r} and {alias} {given[alias]!r} are one setting, and differ")
+        spare = {alias if given[alias] is None else name for name, alias in twice}
+        return {name: value for name, value in given.items() if name not in spare}
+
+    @property
+    def cached_per_token(self) -> int | None:
+        """Numbers that one token adds to the cache of keys and values; None where there is no such cache."""
+        return None
+
+    @property
+    def most_targets(self) -> int | None:
+        """Tokens that an encoder-decoder can write at most; None where nothing limits them."""
+        return None
+
+    @classmethod
+    def keys(cls) -> set[str]:
+        """Every key that a spec of this family may have."""
+        return set(cls.model_fields) | {field.alias for field in cls.model_fields.values() if field.alias}
+
+    def config(self) -> dict[str, Any]:
+        """The spec under the names of transformers' config."""
+        return self.model_dump(mode="json", by_alias=True)
+
+
+class DecoderSpec(ModelSpec):
+    """A decoder of attention and feed-forward layers. Without `num_key_value_heads` every head has keys of its own."""
+
+    cached: ClassVar[bool] = False
+    """Whether every layer keeps the keys and values of all its heads, and nothing else: what serving has a model of."""
+    tensor_parallel: ClassVar[bool] = False
+    """Whether heads, feed-forward layers and vocabulary split over ranks: what tensor parallelism has a model of."""
+    repeats_heads: ClassVar[bool] = False
+    """Whether transformers before 4.48 repeated its key heads for FlashAttention too."""
+
+    intermediate_size: Size
+    num_attention_heads: Size
+    num_key_value_heads: Size
+    head_dim: Size
+    vocab_size: Size
+    max_position_embeddings: Size | None = 2048
+    hidden_act: Activation = "silu"
+    tie_word_embeddings: bool = False
+    attention_dropout: Probability = 0.0
+
+    @property
+    def window(self) -> int | None:
+        """Tokens that attention looks back in every layer; None: all."""
+        return None
+
+    @property
+    def cached_per_token(self) -> int | None:
+        """Keys and values in every layer, as long as no sliding window is full: 2 x layers x key heads x head size."""
+        return 2 * self.num_hidden_layers * self.num_key_value_heads * self.head_dim
+
+    @property
+    def output_size(self) -> int:
+        """Width of the hidden states that the output layer gets."""
+        return self.hidden_size
+
+    @classmethod
+    def follows(cls, hidden: int, heads: int) -> dict[str, int]:
+        return {"num_key_value_heads": heads, "head_dim": hidden // heads}
+
+    @model_validator(mode="after")
+    def _heads(self) -> Self:
+        if self.num_attention_heads % self.num_key_value_heads:
+            raise ValueError(
+                f"num_attention_heads {self.num_attention_heads} is not a multiple of "
+                f"num_key_value_heads {self.num_key_value_heads}"
+            )
+        return self
+
+
+class RotaryDecoderSpec(DecoderSpec):
+    """A decoder with rotary position embeddings."""
+
+    @model_validator(mode="after")
+    def _pairs(self) -> Self:
+        if self.head_dim % 2:
+            raise ValueError(f"head_dim {self.head_dim} is odd: rotary embeddings need pairs")
+        return self
+
+
+class FullHeadsSpec(DecoderSpec):
+    """A decoder whose heads are together as wide as the model, each with keys of its own unless `key_heads` says otherwise.
+
+    Without `intermediate_size` its feed-forward layers are four times as wide.
+    """
+
+    @property
+    def key_heads(self) -> int:
+        """How many heads have keys of their own."""
+        return self.num_attention_heads
+
+    @classmethod
+    def follows(cls, hidden: int, heads: int) -> dict[str, int]:
+        return super().follows(hidden, heads) | {"intermediate_size": 4 * hidden}
+
+    @model_validator(mode="after")
+    def _whole(self) -> FullHeadsSpec:
+        if self.head_dim * self.num_attention_heads != self.hidden_size:
+            raise ValueError(f"hidden_size {self.hidden_size} is not head_dim {self.head_dim} x {self.num_attention_heads} heads")
+        if self.num_key_value_heads != self.key_heads:
+            raise ValueError(f"num_key_value_heads {self.num_key_value_heads} should be {self.key_heads}")
+        return self

@@ -1,0 +1,101 @@
+"""What would take less, for a job that does not fit: settings behind the largest parts of its peak, tried, and what else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from estimator.contract.answer import Memory
+from estimator.contract.job import Job
+from estimator.contract.units import gib
+from estimator.parallel.strategies import DDP, strategy_of
+from estimator.pipeline.remedies import PARTS, Remedy, parts, remedies
+
+TRIALS = 4
+"""How many changes are tried at most: each is an estimate of its own."""
+WORTH = 0.01
+"""Share of what is needed that a change saves at least, to be spoken of."""
+ONE_OF = ("training.loss",)
+"""Fields whose values come to about the same: the first that is modelled stands for the others."""
+
+_NARROW = "training.optimizer adamw-8bit, whose states take two bytes per parameter"
+
+
+class Trial(NamedTuple):
+    """What a changed job needs, and whether it fits."""
+
+    total_bytes: int
+    fits: bool | None
+
+
+Attempt = Callable[[dict[str, dict[str, Any]]], Trial | None]
+"""Tries a change of a job; None: it is refused."""
+
+
+def advice(job: Job, memory: Memory, attempt: Attempt) -> list[str]:
+    """First what was tried and helps, with its bytes: what fits, then what saves most. Then a sentence for each of the largest
+    parts at the peak."""
+    largest = list(parts(memory))[:PARTS]
+    about = _of_training if job.task == "train" else _of_serving
+    return [*_tried(job, memory, attempt), *(f"{part.replace('_', ' ')}: {about(part, job)}" for part in largest)]
+
+
+def _tried(job: Job, memory: Memory, attempt: Attempt) -> list[str]:
+    """What helps; where none of it is enough, the two that save most are tried together."""
+    found: list[tuple[Remedy, Trial]] = []
+    settled: set[str] = set()
+    for remedy in remedies(job, memory):
+        if len(found) == TRIALS - 1:
+            break
+        if remedy.field not in settled and (trial := attempt(remedy.change)):
+            saves = memory.total_bytes - trial.total_bytes
+            found += [(remedy, trial)] if saves >= WORTH * memory.total_bytes else []
+            settled |= {remedy.field} if trial.fits or remedy.field in ONE_OF else set()
+    found.sort(key=lambda one: (not one[1].fits, one[1].total_bytes))
+    both = list({remedy.field: remedy for remedy, _ in reversed(found)}.values())[-2:]
+    if found and not found[0][1].fits and len(both) == 2:
+        together = both[1].beside(both[0])
+        if trial := attempt(together.change):
+            found.insert(0, (together, trial))
+    return [
+        f"{remedy.said} would need {gib(trial.total_bytes)}, {gib(memory.total_bytes - trial.total_bytes)} less: "
+        + ("it fits" if trial.fits else "not enough by itself")
+        for remedy, trial in found
+    ]
+
+
+def _of_training(part: str, job: Job) -> str:
+    training, sharded = job.training, strategy_of(job).gathers
+    fewer = (
+        "fewer or shorter sequences at a time (micro_batch_size, sequence_length; gradient_accumulation_steps makes up for it)"
+    )
+    more = "more GPUs to share them" if sharded else "parallelism.strategy fsdp2 over more GPUs, to share them"
+    if part == "parameters":
+        if training.adapter and not training.quantization:
+            return f"training.quantization nf4 stores frozen weights in about a quarter of the bytes; or {more}"
+        return more
+    if part in ("gradients", "optimizer_states"):
+        narrower = part == "optimizer_states" and training.optimizer in ("adamw", "adam")
+        smaller = _NARROW + "; or " if narrower and not strategy_of(job).optimizers else ""
+        return more if training.adapter else f"training.adapter, which trains a small part of the weights; or {smaller}{more}"
+    switched = training.objective is None or not training.objective.several
+    if part == "activations" and training.activation_checkpointing != "full" and switched:
+        return f"training.activation_checkpointing full, which recomputes them; or {fewer}"
+    if part == "communication_buffers" and strategy_of(job) is DDP and not job.parallelism.gradient_as_bucket_view:
+        return "parallelism.gradient_as_bucket_view, which saves a copy of the gradients"
+    return fewer
+
+
+def _of_serving(part: str, job: Job) -> str:
+    if part == "kv_cache":
+        narrow = "serving.kv_cache q8_0; or " if job.serving.engine == "llama.cpp" and job.serving.kv_cache == "fp16" else ""
+        return f"{narrow}a shorter serving.context, or less serving.concurrency"
+    if job.serving.engine == "llama.cpp":
+        smaller = (
+            "a smaller kind in serving.weights, such as q4_k_m; or " if part == "parameters" else "a smaller serving.ubatch; or "
+        )
+        return f"{smaller}serving.gpu_layers, which leaves some in the host's memory"
+    if part == "parameters":
+        smaller = "serving.weights int8 or nf4-double; or " if job.serving.weights in ("bf16", "fp16", "fp32") else ""
+        return f"{smaller}parallelism.tensor over more GPUs"
+    return "a shorter serving.context"

@@ -1,0 +1,100 @@
+"""What would take less of a job's memory, by the part of its peak that it removes or shrinks: settings, to be tried."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from estimator.contract.answer import Memory
+from estimator.contract.job import Job
+from estimator.parallel.strategies import DDP, FSDP1, FSDP2, ZERO3, strategy_of
+from estimator.tape.tape import ACTIVATION, COMMUNICATION, GRADIENT, LOSS, OPTIMIZER_STATE, PARAMETER, TEMPORARY
+
+PARTS = 2
+"""How many of the largest parts are spoken of."""
+HEAD = "head and loss"
+"""Where the peak is, if the loss makes it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Remedy:
+    """A change of a job, as its own keys have it. `same_result`: the same is computed, up to rounding, on the same hardware."""
+
+    said: str
+    change: dict[str, dict[str, Any]]
+    same_result: bool = False
+
+    @property
+    def field(self) -> str:
+        """The first key that it changes: 'training.loss'."""
+        return self.said.split()[0]
+
+    def beside(self, other: Remedy) -> Remedy:
+        """Both at once, of different keys."""
+        change = {part: {**self.change.get(part, {}), **other.change.get(part, {})} for part in {**self.change, **other.change}}
+        return Remedy(f"{self.said} and {other.said}", change, self.same_result and other.same_result)
+
+
+def parts(memory: Memory) -> dict[str, int]:
+    """Bytes of each part at the peak, the largest first; where the loss sets it, what it makes of the logits is part of it."""
+    found = dict(memory.at_peak)
+    if memory.peak.part == HEAD and LOSS in found:
+        found[LOSS] += found.pop(TEMPORARY, 0)
+    return dict(sorted(found.items(), key=lambda one: -one[1]))
+
+
+def largest_parts(memory: Memory) -> list[str]:
+    """The largest parts, and the loss, where it sets the peak."""
+    found = list(parts(memory))
+    return found[:PARTS] + ([LOSS] if LOSS in found[PARTS:] and memory.peak.part == HEAD else [])
+
+
+def remedies(job: Job, memory: Memory) -> list[Remedy]:
+    """For each of its largest parts, what would make most of it first; whether it is modelled, or enough, only
+    trying says."""
+    found: dict[str, Remedy] = {}
+    for part in largest_parts(memory):
+        each = _of_serving(part, job) if job.task == "serve" else _of_training(part, job, memory)
+        found |= {remedy.said: remedy for remedy in each if remedy.said not in found}
+    return list(found.values())
+
+
+def _set(part: str, same_result: bool = False, **settings: Any) -> Remedy:
+    (name, value), *_ = settings.items()
+    said = f"{part}.{name} {value if isinstance(value, str) else str(value).lower()}"
+    return Remedy(said, {part: settings}, same_result)
+
+
+def _of_training(part: str, job: Job, memory: Memory) -> Iterator[Remedy]:
+    asked = job.training
+    strategy = strategy_of(job)
+    if part == LOSS and asked.loss == "eager" and asked.head == "causal-lm":
+        yield _set("training", True, loss="fused")
+        yield _set("training", True, loss="cut")
+        yield _set("training", True, loss="chunked")
+    if part == ACTIVATION and asked.activation_checkpointing == "none":
+        yield _set("training", True, activation_checkpointing="full")
+    if part == PARAMETER and asked.adapter and not asked.quantization:
+        yield _set("training", quantization="nf4")
+    if memory.peak_phase == "optimizer_step" and asked.optimizer_implementation == "foreach":
+        yield _set("training", True, optimizer_implementation="fused")
+    if part == OPTIMIZER_STATE and asked.optimizer in ("adamw", "adam") and strategy.optimizers is None:
+        yield _set("training", optimizer="adamw-8bit")
+        yield Remedy("offload.optimizer cpu", {"offload": {"optimizer": "cpu"}})
+    if part in (OPTIMIZER_STATE, GRADIENT, PARAMETER) and not strategy.alone:
+        for other in (FSDP2, FSDP1, ZERO3):
+            if other is not strategy:
+                change = {"parallelism": {"strategy": other.name, "replicas": None}}
+                yield Remedy(f"parallelism.strategy {other}", change, True)
+    if part == COMMUNICATION and strategy is DDP and not job.parallelism.gradient_as_bucket_view:
+        yield _set("parallelism", True, gradient_as_bucket_view=True)
+
+
+def _of_serving(part: str, job: Job) -> Iterator[Remedy]:
+    asked = job.serving
+    if part == PARAMETER and asked.engine != "llama.cpp" and asked.weights in ("bf16", "fp16", "fp32"):
+        yield _set("serving", weights="int8")
+        yield _set("serving", weights="nf4-double")
+    if part == PARAMETER and asked.engine == "llama.cpp" and asked.weights in ("bf16", "fp16", "fp32", "q8_0"):
+        yield _set("serving", weights="q4_k_m")

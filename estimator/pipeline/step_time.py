@@ -1,0 +1,142 @@
+"""From a played job to its time: every kind of stage and every length of its batches, on its card and its links."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from estimator.contract.answer import ServingTime, Time
+from estimator.contract.errors import NotModelled
+from estimator.contract.job import Job, Serving
+from estimator.contract.job.training import Bucket
+from estimator.families.spec import DecoderSpec, ModelSpec
+from estimator.hardware.accelerator import Accelerator
+from estimator.hardware.capability import gpu
+from estimator.hardware.capacity import Capacity
+from estimator.parallel.strategies import NONE
+from estimator.parallel.topology import Topology
+from estimator.serving.throughput import throughput
+from estimator.simulation.ranks import alike
+from estimator.simulation.simulation import Play, play, speed
+from estimator.tape.tape import Tape
+from estimator.timing.assumed import ASSUMED, assumed_cases, assumed_clock, assumed_pass, decode_time
+from estimator.timing.curves import peak
+from estimator.timing.engine import passed
+from estimator.timing.exchange import Wires
+from estimator.timing.kernels import Clock, Timer
+from estimator.timing.links import links
+from estimator.timing.measured import curves
+from estimator.timing.step import Stage, cases, spread_of, stage, training_time
+from estimator.timing.times import average_time, lengthened
+from estimator.training.plan import precision_of
+
+WRITING = "writing answers"
+"""Time in which a model that learns from its own answers, or an engine beside it, writes them."""
+
+
+def duration(job: Job, spec: ModelSpec, place: Topology, card: Capacity, played: Play) -> Time | None:
+    """The time of an optimizer step; None where there is none, or the card has no name, or no peak for the job."""
+    if card.accelerator is None:
+        return None
+    if job.task == "serve":
+        return _of_llamacpp(job, spec, place, card.accelerator, played) if job.serving.engine == "llama.cpp" else None
+    training = job.training
+    times = []
+    for bucket in training.lengths or [Bucket(tokens=training.sequence_length, share=1)]:
+        one = _of_length(job, bucket.tokens) if training.lengths else job
+        longest = bucket.tokens == training.sequence_length
+        times.append((bucket.share, _step(one, spec, place, card, played if longest else None)))
+    time, written = average_time(times), _writing(job, spec, card)
+    if time is None or written is None:
+        return time
+    return lengthened(time, WRITING, written.request_seconds, written.range_request_seconds)
+
+
+def _writing(job: Job, spec: ModelSpec, card: Capacity) -> ServingTime | None:
+    """How long each GPU writes the answers that a step of it learns from, all at once; None where it writes none, or is not
+    known to."""
+    training, asked = job.training, job.training.objective
+    if asked is None or asked.generation is None or not isinstance(spec, DecoderSpec):
+        return None
+    serving = Serving(
+        engine=asked.generation.engine,
+        context=training.sequence_length,
+        prompt_length=max(1, asked.prompt_length),
+        output_length=max(1, training.sequence_length - asked.prompt_length),
+        concurrency=training.micro_batch_size * training.gradient_accumulation_steps,
+    )
+    alone = job.model_copy(update={"task": "serve", "serving": serving})
+    return served(alone, spec, Topology(1, 1, 1, NONE), card)
+
+
+def _of_llamacpp(job: Job, spec: ModelSpec, place: Topology, card: Accelerator, played: Play) -> Time | None:
+    """The time of a token; None where the host's part takes most of it."""
+    layers = job.serving.gpu_layers
+    if layers is not None and layers <= spec.depth:
+        return None
+    return decode_time(played.phases.phases[-1].end_bytes, job.serving.concurrency, place.gpus, card)
+
+
+def served(job: Job, spec: ModelSpec, place: Topology, card: Capacity) -> ServingTime | None:
+    """How fast a job serves; None where the card has no name, or no peak for the job."""
+    accelerator = card.accelerator
+    if accelerator is None:
+        return None
+    assert isinstance(spec, DecoderSpec)
+    tape = speed(job, spec, place, gpu(job, card))
+    prefill, decode = (_pass(job, spec, place, accelerator, tape, phase) for phase in ("prefill", "decode"))
+    return throughput(job, place, prefill, decode) if prefill and decode else None
+
+
+def _pass(job: Job, spec: DecoderSpec, place: Topology, card: Accelerator, tape: Tape, phase: str) -> Time | None:
+    """The time of a served model's pass."""
+    try:
+        measured = curves(card.name)
+        wires = Wires(measured, links(job.hardware, card), place)
+        return passed(job, spec, tape, Clock(card, measured), wires, phase)
+    except NotModelled:
+        return assumed_pass(job, spec, tape, card, Wires(None, links(job.hardware, card), place), phase)
+
+
+def _step(job: Job, spec: ModelSpec, place: Topology, card: Capacity, played: Play | None) -> Time | None:
+    """The time of a step whose batches have one length."""
+    accelerator = card.accelerator
+    assert accelerator is not None
+    compute = precision_of(job, place).compute.name
+    if job.training.tf32 and "tf32" in accelerator.peak:
+        compute = "tf32"
+    places = alike(job, spec, place)
+    alone = played if place.pipeline == 1 else None
+    plays = {one: alone or play(job, spec, one, gpu(job, card)) for one in dict.fromkeys(places)}
+    for timed in (_measured, _assumed):
+        try:
+            return timed(job, place, accelerator, compute, [plays[one] for one in places])
+        except NotModelled:
+            continue
+    return None
+
+
+def _measured(job: Job, place: Topology, card: Accelerator, compute: str, plays: Sequence[Play]) -> Time:
+    """The time of a step whose pipeline's ranks are these, by curves; `NotModelled` where there are none."""
+    measured = curves(card.name)
+    clock = Clock(card, measured, compute == "tf32")
+    wires = Wires(measured, links(job.hardware, card), place, job.parallelism.replicas or 1)
+    stages = _stages(job, plays, clock, wires)
+    return training_time(job, stages, place, peak(card, compute), cases(measured), spread_of(measured))
+
+
+def _assumed(job: Job, place: Topology, card: Accelerator, compute: str, plays: Sequence[Play]) -> Time:
+    """The same, by stated shares; `NotModelled` where the card's peak is not known."""
+    clock, wires = assumed_clock(card, compute), Wires(None, links(job.hardware, card), place, job.parallelism.replicas or 1)
+    return training_time(job, _stages(job, plays, clock, wires), place, clock.peak, assumed_cases(), ASSUMED)
+
+
+def _stages(job: Job, plays: Sequence[Play], clock: Timer, wires: Wires) -> list[Stage]:
+    """One of each rank; most ranks' plays are the same."""
+    kinds = {one: stage(job, one, clock, wires) for one in dict.fromkeys(plays)}
+    return [kinds[one] for one in plays]
+
+
+def _of_length(job: Job, tokens: int) -> Job:
+    """The job with all batches of one length."""
+    changes = {"sequence_length": tokens, "lengths": None}
+    return job.model_copy(update={"training": job.training.model_copy(update=changes)})

@@ -1,0 +1,74 @@
+"""The verdict on a job: what it may take of a GPU, and whether what it needs fits in that."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from estimator.contract.answer import HostMemory, Memory
+from estimator.contract.job import Job
+from estimator.contract.units import gib
+from estimator.pipeline.remedies import parts
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """`fits` is None where the answer is unknown."""
+
+    fits: bool | None
+    verdict: Literal["fits", "tight", "does not fit", "unknown"]
+    reason: str
+    suggestions: tuple[str, ...] = ()
+    host: bool = False
+    """Whether it is the host's memory that is too small."""
+
+
+def offered(limit: int | None, job: Job) -> int | None:
+    """Bytes of a GPU that the job may take: all of them, or the share that vLLM is told to; None if no GPU was given."""
+    if limit is None or job.task != "serve" or job.serving.engine != "vllm":
+        return limit
+    return int(limit * job.serving.gpu_memory_utilization)
+
+
+def judge(job: Job, memory: Memory) -> Verdict:
+    """Fits if even the high end does; tight if what cannot be given back does.
+
+    When a card is full the caching allocator gives back what is wholly free, so that alone does not keep a job from running.
+    """
+    limit = offered(memory.capacity_bytes, job)
+    if limit is None:
+        return Verdict(None, "unknown", "no hardware was given: name a gpu, or an amount of memory")
+    share = "" if limit == memory.capacity_bytes else f" (vLLM's {job.serving.gpu_memory_utilization:.0%} share)"
+    needed = f"{gib(memory.total_bytes)} needed at the peak ({memory.peak_phase.replace('_', ' ')})"
+    spare = limit - memory.total_bytes
+    if spare < 0:
+        part, size = next(iter(parts(memory).items()))
+        most = f", of which {gib(size)} are {part.replace('_', ' ')}"
+        return Verdict(
+            False, "does not fit", f"{needed}{most}: {gib(-spare)} more than the {gib(limit)} that one GPU offers{share}"
+        )
+    reason = f"{needed} of {gib(limit)}{share}; {gib(spare)} to spare"
+    cache = memory.kv_cache
+    if cache is not None and cache.available_range_bytes is not None and cache.needed_bytes > cache.available_range_bytes[0]:
+        least = gib(cache.available_range_bytes[0])
+        return Verdict(
+            True, "tight", f"{reason}; but vLLM may find no more than {least} for its cache of {gib(cache.needed_bytes)}"
+        )
+    if memory.range_bytes[1] <= limit:
+        return Verdict(True, "fits", reason)
+    hint = "set PYTORCH_ALLOC_CONF=expandable_segments:True to keep fragmentation low"
+    asked = job.task == "train" and not job.training.expandable_segments
+    return Verdict(True, "tight", f"{reason}, which cached blocks and the context may take", (hint,) if asked else ())
+
+
+def judge_host(found: Verdict, host: HostMemory | None) -> Verdict:
+    """The verdict on the GPU, unless the job says what memory a node has and that is too small."""
+    if host is None or host.capacity_bytes is None or found.fits is False:
+        return found
+    needed = f"a node needs {gib(host.peak_bytes)} of its own memory ({host.peak_phase})"
+    spare = host.capacity_bytes - host.peak_bytes
+    if spare < 0:
+        return Verdict(False, "does not fit", f"{needed}, {gib(-spare)} more than its {gib(host.capacity_bytes)}", host=True)
+    if host.range_bytes[1] > host.capacity_bytes and found.verdict == "fits":
+        return Verdict(True, "tight", f"{found.reason}; {needed} of {gib(host.capacity_bytes)}, and its processes may take more")
+    return found

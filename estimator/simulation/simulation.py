@@ -1,0 +1,112 @@
+"""A job's model, played: its tape, what the tape says, and what the caching allocator takes for it.
+
+Of the GPU only its compute capability matters here, and of that what a run asks; so what was played is remembered: the same
+question comes again, of another card.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+
+from estimator.contract.job import Job, Offload, Parallelism
+from estimator.families.build import Builder
+from estimator.families.spec import DecoderSpec, ModelSpec
+from estimator.parallel.topology import Topology
+from estimator.runtime.reserved import Reserved, reserved
+from estimator.serving.llamacpp import Stored, trace_llamacpp
+from estimator.serving.plan import trace_serving, trace_speed
+from estimator.simulation.attribution import Attribution, attribution
+from estimator.tape.gpu import Gpu
+from estimator.tape.lifetimes import undisturbed
+from estimator.tape.replay import Replay, replay
+from estimator.tape.tape import Tape
+from estimator.training.plan import trace_training
+
+KEPT = 64
+"""Plays that are remembered, the ones asked for last."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Play:
+    """What a run allocates and frees: the model's parts, the phases, and where the peak is."""
+
+    build: Builder
+    phases: Replay
+    why: Attribution
+    host: Replay | None
+    """Of the host's memory, where the job offloads to it."""
+    _reserved: dict[tuple[int, bool], Reserved] = field(default_factory=dict)
+
+    def reserved(self, workspace: int, expandable: bool) -> Reserved:
+        """What the caching allocator takes. `workspace`: bytes that cuBLAS keeps per thread that multiplies."""
+        asked = workspace, expandable
+        if asked not in self._reserved:
+            self._reserved[asked] = reserved(self.build.tape, workspace, expandable)
+        return self._reserved[asked]
+
+
+@dataclass(frozen=True, slots=True)
+class _Question:
+    """All that a play depends on besides the GPU, as text where it is no plain value."""
+
+    spec_text: str
+    part_text: str
+    parallelism: Parallelism
+    offload: Offload
+    place: Topology
+    tensors: tuple[Stored, ...] | None
+
+
+def play(job: Job, spec: ModelSpec, place: Topology, gpu: Gpu, tensors: tuple[Stored, ...] | None = None) -> Play:
+    """Play a job with its defaults; `tensors`: those of a GGUF file that llama.cpp serves.
+
+    Raises `InvalidJob` and `NotModelled` for what the model or the framework does not have.
+    """
+    known = _plays(_question(job, spec, place, tensors, {"tokens", "dataset", "run", "hours", "prompt_length", "output_length"}))
+    found = next((one for one in known if gpu.alike(one.build.tape.gpu)), None)
+    if found is None:
+        build = undisturbed(lambda: _traced(job, spec, place, replace(gpu, asked={}), tensors))
+        phases, beside = replay(build.tape), build.tape.host
+        found = Play(build, phases, attribution(build.tape, phases), None if beside is None else replay(beside))
+        known.append(found)
+    return found
+
+
+def speed(job: Job, spec: DecoderSpec, place: Topology, gpu: Gpu) -> Tape:
+    """The kernels of a job with its defaults that serves: a prompt and a decoding step."""
+    known = _tapes(_question(job, spec, place))
+    found = next((one for one in known if gpu.alike(one.gpu)), None)
+    if found is None:
+        found = undisturbed(lambda: trace_speed(job, spec, place, replace(gpu, asked={})))
+        known.append(found)
+    return found
+
+
+@lru_cache(maxsize=KEPT)
+def _plays(_: _Question) -> list[Play]:
+    """Those of a question, on GPUs that do not play it alike."""
+    return []
+
+
+@lru_cache(maxsize=KEPT)
+def _tapes(_: _Question) -> list[Tape]:
+    """The same of `speed`."""
+    return []
+
+
+def _question(
+    job: Job, spec: ModelSpec, place: Topology, tensors: tuple[Stored, ...] | None = None, ignored: set[str] | None = None
+) -> _Question:
+    """`ignored`: settings that do not matter."""
+    part = job.training if job.task == "train" else job.serving
+    text = job.task + part.model_dump_json(exclude=ignored)
+    return _Question(spec.model_dump_json(), text, job.parallelism, job.offload, place, tensors)
+
+
+def _traced(job: Job, spec: ModelSpec, place: Topology, gpu: Gpu, tensors: tuple[Stored, ...] | None) -> Builder:
+    if job.task == "train":
+        return trace_training(job, spec, place, gpu)
+    if job.serving.engine == "llama.cpp":
+        return trace_llamacpp(job, spec, place, gpu, tensors)
+    return trace_serving(job, spec, place, gpu)

@@ -1,0 +1,41 @@
+"""The JSON Schemas (Draft 2020-12) of what is asked and of every answer in JSON; docs/schema/ has a file of each."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import TypeAdapter
+
+from estimator.contract.answer import Answer
+from estimator.contract.job import Job
+from estimator.contract.rows import Counted, GpuRow, ModelRow, NodeRow, OfferRow
+from estimator.exchange.found import Found
+from estimator.hardware.accelerator import Accelerator
+from estimator.hardware.node import Node
+from estimator.planner.answers import Budget, Fit
+from estimator.specs.schema import model_schema
+from estimator.views.inspection import Card
+
+DIALECT = "https://json-schema.org/draft/2020-12/schema"
+KINDS: dict[str, Any] = {
+    "job": Job,
+    "answer": Answer,
+    "fit": Fit,
+    "budget": Budget,
+    "verify": Counted,
+    "import": Found,
+    "card": Card,
+    "models": list[ModelRow],
+    "accelerator": Accelerator,
+    "gpus": list[GpuRow],
+    "node": Node,
+    "nodes": list[NodeRow],
+    "prices": list[OfferRow],
+}
+"""What is described, by the name of its schema; `model`, a file of model_specs/, is made of its families'."""
+
+
+def schemas() -> dict[str, dict[str, Any]]:
+    """Every schema by its name."""
+    found = {name: {"$schema": DIALECT, **TypeAdapter(kind).json_schema()} for name, kind in KINDS.items()}
+    return found | {"model": model_schema()}
