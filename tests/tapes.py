@@ -10,11 +10,11 @@ from estimator import Job
 from estimator.families import layers
 from estimator.parallel.topology import topology
 from estimator.pipeline.defaults import with_defaults
+from estimator.simulation.trace import trace
 from estimator.specs.resolve import resolve
 from estimator.tape.peak import Place, crest, tensors
 from estimator.tape.replay import Replay, replay
 from estimator.tape.tape import Slot, Stack, Tape
-from estimator.training.plan import trace_training
 
 
 def played(job: dict[str, Any], unrolled: bool = False) -> tuple[Tape, Replay]:
@@ -22,7 +22,7 @@ def played(job: dict[str, Any], unrolled: bool = False) -> tuple[Tape, Replay]:
     read = Job.model_validate(job)
     spec = resolve(read.model).spec
     read = with_defaults(read, spec)[0]
-    tape = trace_training(read, spec, topology(read, spec), unrolled=unrolled).tape
+    tape = trace(read, spec, topology(read, spec), unrolled=unrolled).tape
     return tape, replay(tape)
 
 

@@ -16,13 +16,13 @@ from estimator.families.expert_loop import ExpertLoop
 from estimator.families.mixtral import MixtralSpec
 from estimator.parallel.topology import topology
 from estimator.pipeline.defaults import with_defaults
+from estimator.simulation.trace import trace
 from estimator.specs.resolve import resolve
 from estimator.tape import dtypes
 from estimator.tape.autograd import run_backward
 from estimator.tape.replay import replay
 from estimator.tape.tape import Tape
 from estimator.tape.tensor import empty
-from estimator.training.plan import trace_training
 from estimator.verify.live import Live
 
 TOKENS, HIDDEN, WIDTH, EXPERTS, USED = 512, 256, 384, 4, 2
@@ -136,5 +136,5 @@ def test_what_shares_a_slot_is_what_would_be_played(model_type: str, checkpointi
     job = Job.model_validate({"model": {"model_type": model_type, **sizes}, "training": training})
     spec = resolve(job.model).spec
     job = with_defaults(job, spec)[0]
-    folded, long = (replay(trace_training(job, spec, topology(job, spec), unrolled=unrolled).tape) for unrolled in (False, True))
+    folded, long = (replay(trace(job, spec, topology(job, spec), unrolled=unrolled).tape) for unrolled in (False, True))
     assert folded.phases == long.phases

@@ -14,6 +14,7 @@ import pytest
 import yaml
 
 from estimator.contract.errors import NotModelled
+from estimator.contract.reading import load_yaml
 from estimator.facts import catalogue
 from estimator.facts.fact import FittedTo, MeasuredFact
 from estimator.timing import step
@@ -160,4 +161,4 @@ def test_the_tables_give_the_curves(name: str) -> None:
     """Needs pandas, pyarrow and scipy besides."""
     fit_efficiency = pytest.importorskip("tests.fit_efficiency")
     found, _ = fit_efficiency.fit(name, Path(TABLES) / fit_efficiency.DATA)
-    assert yaml.safe_load(fit_efficiency.written(found)) == catalogue.load_yaml(FOLDER / f"{name}.yaml")
+    assert yaml.safe_load(fit_efficiency.written(found)) == load_yaml(FOLDER / f"{name}.yaml")

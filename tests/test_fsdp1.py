@@ -15,9 +15,9 @@ from torch.utils.checkpoint import checkpoint
 from estimator import Job, estimate
 from estimator.parallel.fsdp1 import Fsdp1
 from estimator.parallel.topology import topology
+from estimator.simulation.trace import trace
 from estimator.specs.resolve import resolve
 from estimator.tape.replay import replay
-from estimator.training.plan import trace_training
 from estimator.verify import model as verified
 from estimator.verify.step import fake_step
 from tests.jobs import job_of
@@ -58,6 +58,6 @@ def test_a_checkpoint_around_a_frozen_unit_keeps_every_layers_input_and_its_grad
         counted = fake_step(job, spec)
     plain = Fsdp1.__init__
     with mock.patch.object(Fsdp1, "__init__", lambda self, *args, **more: plain(self, *args, **{**more, "around": True})):
-        tape = trace_training(job, spec, topology(job, spec)).tape
+        tape = trace(job, spec, topology(job, spec)).tape
     phases = [phase for phase in replay(tape).phases if phase.name != "load"]
     assert {phase.name: phase.peak_bytes for phase in phases} == {phase.name: counted[phase.name] for phase in phases}

@@ -17,6 +17,7 @@ from estimator.parallel.strategies import ZERO1
 from estimator.parallel.topology import Topology
 from estimator.pipeline.estimation import _run
 from estimator.simulation.ranks import traffic
+from estimator.simulation.trace import trace
 from estimator.tape import dtypes
 from estimator.tape.checkpoint import checkpoint
 from estimator.tape.collectives import Group
@@ -28,7 +29,6 @@ from estimator.tape.replay import replay
 from estimator.tape.tape import Tape
 from estimator.tape.tensor import Tensor, empty
 from estimator.tape.views import permute, reshape, split
-from estimator.training.plan import trace_training
 from tests.measured import B200, CUBLAS_WORKSPACES, megatron_runs, more_megatron_runs, stages
 
 SMALL = {
@@ -138,7 +138,7 @@ def folded_as_unrolled(asked: dict[str, Any]) -> None:
         place = replace(run.place, stage=number)
         found = []
         for each in (False, True):
-            tape = trace_training(run.job, run.model.spec, place, B200, each).tape
+            tape = trace(run.job, run.model.spec, place, B200, unrolled=each).tape
             phases = replay(tape).phases
             peaks = {name: max(p.peak_bytes for p in phases if p.name == name) for name in {p.name for p in phases}}
             sent = {str(one) for one in traffic(tape, steps)}

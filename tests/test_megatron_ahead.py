@@ -10,7 +10,7 @@ from estimator import estimate
 from estimator.contract.errors import WillItFitError
 from estimator.contract.job import read_job
 from estimator.pipeline.estimation import _run
-from estimator.training.plan import trace_training
+from estimator.simulation.trace import trace
 from tests.measured import B200, stages
 from tests.test_megatron import SMALL, SPARSE, folded_as_unrolled, job
 
@@ -53,7 +53,7 @@ def test_what_is_computed() -> None:
     counted = []
     for count in (None, 1):
         run = _run(read_job(job(SMALL, mtp_num_layers=count)), True)
-        tape = trace_training(run.job, run.model.spec, run.place, B200).tape
+        tape = trace(run.job, run.model.spec, run.place, B200).tape
         counted.append(sum(w.flops * (w.slot.total if w.slot else 1) for w in tape.work if w.operation == "mm"))
     assert counted[1] - counted[0] == 3 * 2 * TOKENS * (LINEAR + 2 * H * H + V * H)
 

@@ -17,6 +17,7 @@ from estimator.megatron.fp8 import Fp8
 from estimator.megatron.linear import Norm, Split
 from estimator.pipeline.estimation import _run
 from estimator.simulation.simulation import play
+from estimator.simulation.trace import trace
 from estimator.tape import dtypes
 from estimator.tape.autograd import run_backward
 from estimator.tape.collectives import Group
@@ -24,7 +25,6 @@ from estimator.tape.gpu import Gpu
 from estimator.tape.replay import replay
 from estimator.tape.tape import Tape
 from estimator.tape.tensor import Tensor, empty
-from estimator.training.plan import trace_training
 from tests.measured import B200, megatron_functional
 from tests.test_megatron import SMALL, SPARSE, folded_as_unrolled, job
 
@@ -218,7 +218,7 @@ def test_which_products_are_in_fp8() -> None:
     """Those of the layers: three for each of their parameters and tokens. The head's are not, nor attention's."""
     run = _run(read_job(job(SMALL, fp8={"recipe": "mxfp8"})), True)
     layers = 8 * (512 * 1024 + 512 * 512 + 3 * 512 * 1536)
-    tape = trace_training(run.job, run.model.spec, run.place, B200).tape
+    tape = trace(run.job, run.model.spec, run.place, B200).tape
     counted = sum(work.flops * (work.slot.total if work.slot else 1) for work in tape.work if work.operation == "scaled_mm")
     assert counted == 3 * 2 * 1024 * layers
 
@@ -248,7 +248,7 @@ def test_what_is_saved_less(parts: list[str], saved: int) -> None:
 
 def _forward_and_backward(recomputed: Any) -> tuple[int, int]:
     run = _run(read_job(job(SPARSE, activation_checkpointing=recomputed)), True)
-    phases = {p.name: p.end_bytes for p in replay(trace_training(run.job, run.model.spec, run.place, B200).tape).phases}
+    phases = {p.name: p.end_bytes for p in replay(trace(run.job, run.model.spec, run.place, B200).tape).phases}
     return phases["forward"], phases["backward"]
 
 

@@ -14,6 +14,7 @@ from api.app import app
 from estimator import UnknownName, WillItFitError, estimate, fit
 from estimator.cli.main import main
 from estimator.contract.job import Hardware
+from estimator.contract.reading import load_yaml
 from estimator.facts import catalogue
 from estimator.facts.spelling import folded, joined, words
 from estimator.hardware import accelerator, naming, node
@@ -86,7 +87,7 @@ def test_a_name_is_of_one_thing(what: str) -> None:
     listed = {(one.name, one.path.stem, one.other) for one in catalogue.entries(NAMES[what])}
     parsed: set[tuple[str, str, bool]] = set()
     for name in catalogue.names(NAMES[what]):
-        content = catalogue.load_yaml(NAMES[what] / f"{name}.yaml")
+        content = load_yaml(NAMES[what] / f"{name}.yaml")
         parsed |= {(str(alias), name, False) for alias in (name, *content["aliases"])}
         parsed |= {(alias, name, True) for alias in content.get("same_architecture", ())}
     assert listed == parsed

@@ -18,8 +18,8 @@ from estimator import Answer, Job, estimate
 from estimator.families import count
 from estimator.parallel.topology import topology
 from estimator.pipeline.defaults import with_defaults
+from estimator.simulation.trace import trace
 from estimator.specs.resolve import resolve
-from estimator.training.plan import trace_training
 from tests.jobs import cases, counts, job_of
 from tests.judge.real import ddp_step
 
@@ -151,7 +151,7 @@ def test_shards_sum_to_the_whole_and_padding(ranks: int) -> None:
     job = Job.model_validate(uneven(ranks, {"strategy": "fsdp2"}, "32-true"))
     spec = resolve(job.model).spec
     job = with_defaults(job, spec)[0]
-    parameters = trace_training(job, spec, topology(job, spec)).parameters
+    parameters = trace(job, spec, topology(job, spec)).parameters
     held = sum(p.times * p.local.numel for p in parameters)
     padding = sum(p.total // p.tensor.shape[0] * (-p.tensor.shape[0] % ranks) for p in parameters)
     assert sum(p.total for p in parameters) == count(spec)

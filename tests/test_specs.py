@@ -11,6 +11,7 @@ import torch
 from jsonschema import Draft202012Validator
 
 from estimator import InvalidJob, NotModelled, UnknownName
+from estimator.contract.reading import load_yaml
 from estimator.facts import catalogue
 from estimator.families import FAMILIES, count, heads, spec_class
 from estimator.specs.published import PublishedModel, model_folder, published
@@ -48,7 +49,7 @@ def test_a_spec_counts_as_torch_does_and_as_published(name: str) -> None:
 
 @pytest.mark.parametrize("name", MODELS)
 def test_a_shipped_file_says_everything(name: str) -> None:
-    content = catalogue.load_yaml(model_folder() / f"{name}.yaml")
+    content = load_yaml(model_folder() / f"{name}.yaml")
     SCHEMA.validate(json.loads(json.dumps(content, default=str)))
     said = published(name)
     assert said.aliases

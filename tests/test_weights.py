@@ -21,7 +21,7 @@ from safetensors.torch import save_file
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from estimator.contract.errors import InvalidJob
-from estimator.facts import catalogue
+from estimator.contract.reading import load_yaml
 from estimator.specs.architecture import architecture
 from estimator.weights import Checkpoint, read_checkpoint
 from estimator.weights.cursor import MOST_VALUES
@@ -307,7 +307,7 @@ def test_safetensors_with_odds_and_ends(tmp_path: Path) -> None:
 
 
 def test_the_tables_of_types_say_where_they_were_read() -> None:
-    for table in catalogue.load_yaml(FILE).values():
+    for table in load_yaml(FILE).values():
         assert set(table) <= {"unit", "source", "as_of", "types", "removed"}
         assert len(table["source"]) > 40
         assert isinstance(table["as_of"], date)

@@ -13,8 +13,8 @@ import yaml
 from transformers.integrations.ggml import GGUF_CONFIG_MAPPING
 
 from estimator.families import FAMILIES, count
+from estimator.families.from_config import from_mapping
 from estimator.specs.architecture import architecture
-from estimator.specs.huggingface import from_mapping
 from estimator.weights import Checkpoint, read_checkpoint
 from estimator.weights.gguf_config import CONFIGS
 from tests.weights import ARRAY, BOOL, FLOAT32, STRING, UINT32, Pair, gguf_bytes, gguf_checkpoint, written

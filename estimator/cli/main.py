@@ -232,8 +232,8 @@ def _import(options: argparse.Namespace) -> int:
 
     import yaml
 
+    from estimator.contract.reading import read_text
     from estimator.exchange import read
-    from estimator.facts.catalogue import read_text
 
     suffix = Path(options.file).suffix.replace(".yml", ".yaml")
     given = options.given or next((name for name, end in FORMATS.items() if end == suffix), "megatron")

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from estimator.contract.errors import InvalidJob, UnknownName
+from estimator.contract.reading import load_yaml, parse_yaml
 from estimator.facts.spelling import LONGEST, folded, shown, words
 
 Folders = tuple[Path, ...]
@@ -143,37 +144,7 @@ def nearest(folders: Folders, name: str) -> list[str]:
     return list(dict.fromkeys(index[match] for match in near))[:3]
 
 
-def read_text(path: Path) -> str:
-    """A file's text; `InvalidJob` if it cannot be read."""
-    try:
-        return path.read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        raise InvalidJob(f"is not text in UTF-8 ({error.reason})", str(path)) from None
-    except (OSError, ValueError) as error:
-        raise InvalidJob(f"cannot be read: {getattr(error, 'strerror', None) or error}", str(path)) from None
-
-
-def load_yaml(path: Path) -> Any:
-    """A YAML file's content; `InvalidJob` if it cannot be read."""
-    return parse_yaml(read_text(path), str(path))
-
-
 @cache
 def shipped(path: Path) -> Any:
     """The content of one of the package's own YAML files, read once: not to be changed."""
     return load_yaml(path)
-
-
-def parse_yaml(text: str, where: str) -> Any:
-    """YAML text as Python values; `InvalidJob` with line and column if it is broken."""
-    import yaml
-
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    try:
-        return yaml.load(text, Loader=loader)
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        place = f" at line {mark.line + 1}, column {mark.column + 1}" if mark else ""
-        raise InvalidJob(f"is not valid YAML{place}: {getattr(error, 'problem', error)}", where) from None
-    except RecursionError:
-        raise InvalidJob("is nested too deeply", where) from None

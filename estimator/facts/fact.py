@@ -9,7 +9,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from estimator.facts import catalogue
+from estimator.contract.reading import load_yaml
 
 
 class Fact(BaseModel):
@@ -66,4 +66,4 @@ class MeasuredFact(Fact):
 @cache
 def measured(path: Path) -> dict[str, MeasuredFact]:
     """The constants of a file that holds nothing else, by name."""
-    return {name: MeasuredFact.model_validate(fact) for name, fact in catalogue.load_yaml(path).items()}
+    return {name: MeasuredFact.model_validate(fact) for name, fact in load_yaml(path).items()}

@@ -15,14 +15,14 @@ from typing import Any, ClassVar
 from pydantic import SerializeAsAny, model_validator
 
 from estimator.contract.errors import NotModelled
-from estimator.facts import catalogue
+from estimator.contract.reading import load_yaml
 from estimator.families import FAMILIES, build_model, heads, spec_class
 from estimator.families.build import Builder
 from estimator.families.counted import counted
+from estimator.families.from_config import from_mapping
 from estimator.families.heads import Head
 from estimator.families.spec import DecoderSpec, ModelSpec
 from estimator.families.towers import TowerSpec
-from estimator.specs.huggingface import from_mapping
 
 
 class ComposedSpec(ModelSpec):
@@ -130,7 +130,7 @@ def build_part(spec: ModelSpec, build: Builder) -> None:
 @cache
 def _defaults() -> dict[str, dict[str, Any]]:
     """What a part's configuration may leave out, by its model type."""
-    found: dict[str, dict[str, Any]] = catalogue.load_yaml(Path(__file__).parent / "parts.yaml")
+    found: dict[str, dict[str, Any]] = load_yaml(Path(__file__).parent / "parts.yaml")
     return found
 
 

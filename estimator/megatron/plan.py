@@ -12,6 +12,7 @@ from estimator.families.heads import Batch
 from estimator.families.layers import Checkpointing
 from estimator.families.spec import ModelSpec
 from estimator.megatron.attention import Context
+from estimator.megatron.checks import check
 from estimator.megatron.config import Config, config
 from estimator.megatron.execution import CORE_ATTENTION, Execution, parts
 from estimator.megatron.experts import Dispatch
@@ -33,7 +34,7 @@ from estimator.tape.tape import GRADIENT, Tape
 from estimator.tape.tensor import Tensor, empty
 from estimator.training.optimizers import optimizer
 from estimator.training.optimizers.base import alike
-from estimator.training.recipes import Recipe
+from estimator.training.overrides import precision_of
 from estimator.training.recomputation import checkpointing
 from estimator.training.scaling import scaler
 
@@ -41,10 +42,13 @@ PRODUCTS = (".linear_", PROJECTION, "output_layer")
 """Parts of the names of what products add gradients of to the buffer by themselves."""
 
 
-def trace_megatron(
-    job: Job, spec: ModelSpec, topology: Topology, precision: Recipe, gpu: Gpu = AMPERE, unrolled: bool = False
-) -> Builder:
-    """Play one step of a job on a new tape, for a rank of `topology.stage`; the builder has the tape and the parameters."""
+def trace_megatron(job: Job, spec: ModelSpec, topology: Topology, gpu: Gpu = AMPERE, unrolled: bool = False) -> Builder:
+    """One step of a job on a new tape, for a rank of `topology.stage`; the builder has the tape and the parameters.
+
+    Raises `InvalidJob` and `NotModelled` for what Megatron-Core does not have or is not modelled.
+    """
+    check(job, spec, topology, gpu)
+    precision = precision_of(job, topology)
     training, found = job.training, _asked(config(spec), job.training)
     pipeline = pipeline_of(job).shortened()
     tape = Tape(gpu)

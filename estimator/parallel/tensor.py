@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from estimator.families.layers import Layer
+from estimator.families.multi_tensor import Lists
 from estimator.families.parameter import Parameter
 from estimator.families.sharding import Sharding
 from estimator.parallel.tensor_modules import Distributed, Embedding, Gathering, Head, Rowwise
@@ -20,7 +21,6 @@ from estimator.tape.dtypes import DType
 from estimator.tape.layout import Shape
 from estimator.tape.tape import Tape
 from estimator.tape.tensor import Tensor, empty
-from estimator.training.optimizers.base import Lists
 
 COLUMNS = ("q_proj", "k_proj", "v_proj", "gate_proj", "up_proj", "lm_head")
 """Linear layers whose outputs ranks share: rows of the weight, and of the bias (`ColwiseParallel`)."""

@@ -21,7 +21,7 @@ from estimator.timing.links import between_gpus
 from estimator.training import badam
 from estimator.training.fused_lora import ignores_adapters
 from estimator.training.objectives.dropout import LEFT_ON
-from estimator.training.plan import precision_of
+from estimator.training.overrides import precision_of
 
 
 def assumptions(job: Job, place: Topology, card: Capacity) -> list[str]:

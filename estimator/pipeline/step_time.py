@@ -27,7 +27,7 @@ from estimator.timing.links import links
 from estimator.timing.measured import curves
 from estimator.timing.step import Stage, cases, spread_of, stage, training_time
 from estimator.timing.times import average_time, lengthened
-from estimator.training.plan import precision_of
+from estimator.training.overrides import precision_of
 
 WRITING = "writing answers"
 """Time in which a model that learns from its own answers, or an engine beside it, writes them."""

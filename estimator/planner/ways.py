@@ -9,8 +9,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
+from estimator.contract.reading import load_yaml
 from estimator.contract.validation import validated
-from estimator.facts import catalogue
 from estimator.hardware.capacity import Capacity
 from estimator.parallel.strategies import NONE
 from estimator.training.recipes import recipe
@@ -97,7 +97,7 @@ class _File(_Part):
 
 @cache
 def _file() -> _File:
-    return validated(_File, catalogue.load_yaml(FILE), str(FILE))
+    return validated(_File, load_yaml(FILE), str(FILE))
 
 
 def platform(card: Capacity) -> Platform:

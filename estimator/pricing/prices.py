@@ -12,6 +12,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from estimator.contract.errors import InvalidJob, UnknownName
+from estimator.contract.reading import load_yaml
 from estimator.contract.validation import explain
 from estimator.facts import catalogue
 from estimator.facts.spelling import folded, shown, sought
@@ -55,7 +56,7 @@ def _merged(files: tuple[Path, ...]) -> tuple[Offer, ...]:
 @cache
 def read(path: Path) -> tuple[Offer, ...]:
     """The offers of a file; `InvalidJob` names every row that is none."""
-    content = catalogue.load_yaml(path)
+    content = load_yaml(path)
     entries = content.get("prices") if isinstance(content, dict) else None
     if not isinstance(entries, list):
         raise InvalidJob("holds no list under 'prices:'; docs/prices.md shows one", str(path))

@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from estimator.facts import catalogue
+from estimator.contract.reading import load_yaml
 from estimator.families.spec import ModelSpec
 from estimator.quantization.gguf_mixtures import Model, facts, type_of
 from estimator.quantization.gguf_tensors import FileTensor, file_tensors
@@ -48,5 +48,5 @@ def _bytes(kind: str, tensor: FileTensor, model: Model) -> int:
 
 @cache
 def _metadata() -> dict[tuple[str, int], int]:
-    rows: list[dict[str, Any]] = catalogue.load_yaml(METADATA)["vocabularies"]
+    rows: list[dict[str, Any]] = load_yaml(METADATA)["vocabularies"]
     return {(family, row["vocab_size"]): row["value"] for row in rows for family in row["families"]}

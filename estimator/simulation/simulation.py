@@ -14,14 +14,14 @@ from estimator.families.build import Builder
 from estimator.families.spec import DecoderSpec, ModelSpec
 from estimator.parallel.topology import Topology
 from estimator.runtime.reserved import Reserved, reserved
-from estimator.serving.llamacpp import Stored, trace_llamacpp
-from estimator.serving.plan import trace_serving, trace_speed
+from estimator.serving.llamacpp import Stored
+from estimator.serving.plan import trace_speed
 from estimator.simulation.attribution import Attribution, attribution
+from estimator.simulation.trace import trace
 from estimator.tape.gpu import Gpu
 from estimator.tape.lifetimes import undisturbed
 from estimator.tape.replay import Replay, replay
 from estimator.tape.tape import Tape
-from estimator.training.plan import trace_training
 
 KEPT = 64
 """Plays that are remembered, the ones asked for last."""
@@ -66,7 +66,7 @@ def play(job: Job, spec: ModelSpec, place: Topology, gpu: Gpu, tensors: tuple[St
     known = _plays(_question(job, spec, place, tensors, {"tokens", "dataset", "run", "hours", "prompt_length", "output_length"}))
     found = next((one for one in known if gpu.alike(one.build.tape.gpu)), None)
     if found is None:
-        build = undisturbed(lambda: _traced(job, spec, place, replace(gpu, asked={}), tensors))
+        build = undisturbed(lambda: trace(job, spec, place, replace(gpu, asked={}), tensors))
         phases, beside = replay(build.tape), build.tape.host
         found = Play(build, phases, attribution(build.tape, phases), None if beside is None else replay(beside))
         known.append(found)
@@ -102,11 +102,3 @@ def _question(
     part = job.training if job.task == "train" else job.serving
     text = job.task + part.model_dump_json(exclude=ignored)
     return _Question(spec.model_dump_json(), text, job.parallelism, job.offload, place, tensors)
-
-
-def _traced(job: Job, spec: ModelSpec, place: Topology, gpu: Gpu, tensors: tuple[Stored, ...] | None) -> Builder:
-    if job.task == "train":
-        return trace_training(job, spec, place, gpu)
-    if job.serving.engine == "llama.cpp":
-        return trace_llamacpp(job, spec, place, gpu, tensors)
-    return trace_serving(job, spec, place, gpu)

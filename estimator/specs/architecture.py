@@ -6,7 +6,7 @@ from typing import Any
 
 from estimator.contract.errors import WillItFitError
 from estimator.families import count, spec_class
-from estimator.specs.huggingface import from_mapping
+from estimator.families.from_config import from_mapping
 from estimator.weights.checkpoint import Checkpoint
 from estimator.weights.gguf_config import CONFIGS
 from estimator.weights.gguf_said import Said, UnsaidError

@@ -11,13 +11,14 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, SerializeAsAny, WithJsonSchema
 
 from estimator.contract.errors import InvalidJob, WillItFitError
+from estimator.contract.reading import load_yaml
 from estimator.contract.validation import validated
 from estimator.facts import catalogue
 from estimator.facts.fact import Fact
 from estimator.facts.spelling import shown
 from estimator.families import FAMILIES, spec_class
+from estimator.families.from_config import from_mapping
 from estimator.families.spec import ModelSpec
-from estimator.specs.huggingface import from_mapping
 
 VARIABLE = "WILLITFIT_SPECS"
 """The environment variable that names the user's folders of specs, as PATH names several."""
@@ -97,7 +98,7 @@ def every() -> tuple[list[PublishedModel], list[WillItFitError]]:
 @cache
 def read(path: Path) -> PublishedModel:
     """The model that a file describes; `InvalidJob` or `NotModelled` say what is wrong with one that describes none."""
-    content = catalogue.load_yaml(path)
+    content = load_yaml(path)
     if not isinstance(content, Mapping):
         raise InvalidJob("holds no mapping; a spec has an architecture, which names a model_type and its sizes", str(path))
     if "architecture" not in content:

@@ -10,11 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from estimator.contract.errors import InvalidJob, NotModelled, UnknownName
+from estimator.contract.reading import load_yaml
 from estimator.facts import catalogue
 from estimator.families import FAMILIES
+from estimator.families.from_config import from_mapping
 from estimator.families.spec import ModelSpec
 from estimator.specs.generic import generic, generic_mixture
-from estimator.specs.huggingface import from_mapping, quantized_as, read_config
+from estimator.specs.huggingface import quantized_as, read_config
 from estimator.specs.naming import Named, named
 from estimator.specs.published import PublishedModel, folders, read
 
@@ -101,7 +103,7 @@ def _from_file(path: Path) -> Model:
         return _from_weights(path)
     if path.suffix.lower() == ".json":
         return _from_config(path)
-    content = catalogue.load_yaml(path)
+    content = load_yaml(path)
     if not isinstance(content, Mapping):
         raise InvalidJob("holds no mapping; a spec names a model_type and its sizes", str(path))
     inner = content.get("architecture", content)

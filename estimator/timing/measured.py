@@ -14,6 +14,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict
 
 from estimator.contract.errors import NotModelled
+from estimator.contract.reading import load_yaml
 from estimator.contract.validation import validated
 from estimator.facts import catalogue
 from estimator.facts.fact import FittedTo, MeasuredFact
@@ -181,7 +182,7 @@ class Shared(Strict):
 @cache
 def shared() -> Shared:
     """The facts that hold for every card."""
-    return Shared.model_validate(catalogue.load_yaml(SHARED))
+    return Shared.model_validate(load_yaml(SHARED))
 
 
 @cache
@@ -228,7 +229,7 @@ def _lender(card: Accelerator) -> Borrowing | None:
 def load(name: str) -> Curves:
     """The file of a card that was measured."""
     path = FOLDER / f"{name}.yaml"
-    return validated(Curves, catalogue.load_yaml(path), str(path))
+    return validated(Curves, load_yaml(path), str(path))
 
 
 def pcie() -> Curves:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from itertools import groupby
 
+from estimator.families.multi_tensor import Lists
 from estimator.families.parameter import Parameter
 from estimator.parallel.tensor import sum_norms
 from estimator.tape import dtypes
@@ -12,7 +13,6 @@ from estimator.tape.collectives import Group, all_reduced
 from estimator.tape.pointwise import to
 from estimator.tape.tape import GRADIENT, Tape
 from estimator.tape.tensor import Tensor, empty, unary
-from estimator.training.optimizers.base import Lists
 
 Clip = Callable[[Tape, list[Parameter]], Tensor]
 """Clips gradients by their norm, and gives that."""

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from estimator.contract.errors import InvalidJob
-from estimator.contract.job import Dtypes
+from estimator.contract.errors import InvalidJob, NotModelled
+from estimator.contract.job import Dtypes, Job
 from estimator.parallel.strategies import Strategy
+from estimator.parallel.topology import Topology
 from estimator.tape import dtypes
 from estimator.tape.dtypes import BY_NAME, DType
-from estimator.training.recipes import Recipe
+from estimator.training.recipes import Recipe, recipe
 
 
 def parts(recipe: Recipe, strategy: Strategy) -> dict[str, DType | None]:
@@ -46,3 +47,19 @@ def overridden(recipe: Recipe, asked: Dtypes | None, precision: str, strategy: S
                 f"training.dtypes.{name}",
             )
     return changed
+
+
+def precision_of(job: Job, topology: Topology) -> Recipe:
+    """The recipe that the job's precision names; `NotModelled` if there is none for its strategy."""
+    alone = topology.tensor > 1 and topology.strategy.alone  # where torchtitan has neither a policy nor autocast
+    implementation = "transformers" if alone else job.training.implementation
+    found = recipe(job.training.precision, topology.strategy, implementation)
+    if found is None:
+        raise NotModelled(
+            f"{job.training.precision} under {topology.strategy} is not modelled yet; use bf16-mixed, or 32-true",
+            "training.precision",
+        )
+    found = overridden(found, job.training.dtypes, job.training.precision, topology.strategy)
+    if job.training.tf32 and found.compute is not dtypes.float32:
+        raise InvalidJob(f"matrix products run in {found.compute.name}; leave it out, or write 32-true", "training.tf32")
+    return found

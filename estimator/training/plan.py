@@ -17,8 +17,6 @@ from estimator.families.layers import Checkpointing
 from estimator.families.llama import LlamaSpec
 from estimator.families.protocols import Cache
 from estimator.families.spec import ModelSpec
-from estimator.megatron.checks import check as check_megatron
-from estimator.megatron.plan import trace_megatron
 from estimator.parallel.offloading import offloads
 from estimator.parallel.strategies import Feature
 from estimator.parallel.topology import Topology
@@ -45,14 +43,14 @@ from estimator.training.objectives.ppo import Ppo
 from estimator.training.objectives.refusals import refuse
 from estimator.training.optimizers import Optimizer, optimizer
 from estimator.training.optimizers.base import alike
-from estimator.training.overrides import overridden
+from estimator.training.overrides import precision_of
 from estimator.training.padding import batch_mask
 from estimator.training.partial import Part, check, part
 from estimator.training.prefix import LayerPrefix, layer_prefixes, prefixed
 from estimator.training.pruning import Pruning, masks
 from estimator.training.pruning import check as check_pruned
 from estimator.training.quantized_layers import quantization
-from estimator.training.recipes import Recipe, recipe
+from estimator.training.recipes import Recipe
 from estimator.training.recomputation import checkpointing, offloading
 from estimator.training.scaling import scaler
 from estimator.training.sharding_choice import clipping_of, sharding_of, shards
@@ -67,10 +65,10 @@ AROUND_A_STEP: tuple[tuple[str, bool, Feature], ...] = (
 
 
 def trace_training(job: Job, spec: ModelSpec, topology: Topology, gpu: Gpu = AMPERE, unrolled: bool = False) -> Builder:
-    """Play one step of a job on a new tape; the builder has the tape and the parameters. `unrolled`: each layer by itself."""
-    if job.training.implementation == "megatron":
-        check_megatron(job, spec, topology, gpu)
-        return trace_megatron(job, spec, topology, precision_of(job, topology), gpu, unrolled)
+    """One step of a job in transformers or torchtitan on a new tape; the builder has the tape and the parameters.
+
+    `unrolled`: each layer by itself.
+    """
     if job.training.implementation == "torchtitan":
         check_torchtitan(job, spec, topology)
     refuse(job, spec)
@@ -203,22 +201,6 @@ def _caches(
     if not writes(job, spec):
         return None
     return caches(tape, spec, written)
-
-
-def precision_of(job: Job, topology: Topology) -> Recipe:
-    """The recipe that the job's precision names; `NotModelled` if there is none for its strategy."""
-    alone = topology.tensor > 1 and topology.strategy.alone  # where torchtitan has neither a policy nor autocast
-    implementation = "transformers" if alone else job.training.implementation
-    found = recipe(job.training.precision, topology.strategy, implementation)
-    if found is None:
-        raise NotModelled(
-            f"{job.training.precision} under {topology.strategy} is not modelled yet; use bf16-mixed, or 32-true",
-            "training.precision",
-        )
-    found = overridden(found, job.training.dtypes, job.training.precision, topology.strategy)
-    if job.training.tf32 and found.compute is not dtypes.float32:
-        raise InvalidJob(f"matrix products run in {found.compute.name}; leave it out, or write 32-true", "training.tf32")
-    return found
 
 
 def _kernels(training: Training) -> Kernels:

@@ -12,10 +12,10 @@ from estimator.hardware.capability import gpu
 from estimator.hardware.capacity import capacity
 from estimator.parallel.topology import topology
 from estimator.pipeline.estimation import estimate
+from estimator.simulation.trace import trace
 from estimator.specs.resolve import resolve
 from estimator.tape.lifetimes import undisturbed
 from estimator.tape.tape import Tape
-from estimator.training.plan import trace_training
 from estimator.verify.step import Log, fake_step
 
 CONTEXT = 2
@@ -76,7 +76,7 @@ def verify(job: Job | dict[str, object] | str, most: int = 10) -> Comparison:
 def _unrolled(job: Job, spec: ModelSpec) -> dict[str, Log]:
     """The tape's events by phase, every layer by itself."""
     card = gpu(job, capacity(job.hardware))
-    tape = undisturbed(lambda: trace_training(job, spec, topology(job, spec), card, unrolled=True)).tape
+    tape = undisturbed(lambda: trace(job, spec, topology(job, spec), card, unrolled=True)).tape
     logs: dict[str, Log] = {}
     stop = len(tape.events) if tape.stop is None else tape.stop
     for phase, end in zip(tape.phases, [*(p.start for p in tape.phases[1:]), stop], strict=True):

@@ -23,8 +23,8 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from estimator.contract.job import Job
 from estimator.contract.job.objective import Objective
+from estimator.families.from_config import from_mapping
 from estimator.families.spec import ModelSpec
-from estimator.specs.huggingface import from_mapping
 from estimator.training.objectives.dropout import LEFT_ON
 from estimator.verify.live import Live
 from estimator.verify.model import TRUE, plain, prepare

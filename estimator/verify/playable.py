@@ -20,7 +20,7 @@ from estimator.families.spec import ModelSpec
 from estimator.parallel.offloading import CPU_OFFLOAD_POLICY, offloads
 from estimator.parallel.topology import topology
 from estimator.parallel.torchtitan_checks import check_torchtitan
-from estimator.training.plan import precision_of
+from estimator.training.overrides import precision_of
 
 HONOURED = {
     "training": {

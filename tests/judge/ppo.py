@@ -25,10 +25,10 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from transformers import PreTrainedModel
 
 from estimator import Job, estimate
+from estimator.families.from_config import from_mapping
 from estimator.families.spec import ModelSpec
 from estimator.hardware.capability import gpu
 from estimator.hardware.capacity import capacity
-from estimator.specs.huggingface import from_mapping
 from estimator.specs.resolve import resolve
 from estimator.verify.cuda import on_cuda
 from estimator.verify.generation import tokens_seen, until, windows_seen

@@ -71,14 +71,14 @@ def read_job(job: Job | Mapping[str, Any] | str | Path) -> Job:
     if not isinstance(job, str | Path):
         said = "write a mapping that begins with model, or the path of a YAML file"
         raise InvalidJob(f"{said}, not {type(job).__name__}", "job")
-    from estimator.facts.catalogue import read_text
+    from estimator.contract.reading import read_text
 
     return job_from_text(read_text(Path(job)), str(job))
 
 
 def job_from_text(text: str, where: str) -> Job:
     """A job from YAML or JSON text. Raises `InvalidJob`."""
-    from estimator.facts.catalogue import parse_yaml
+    from estimator.contract.reading import parse_yaml
 
     content = parse_yaml(text, where)
     if not isinstance(content, Mapping):

@@ -10,11 +10,11 @@ from estimator.contract.job import Job
 from estimator.contract.job.objective import Objective
 from estimator.families import build_model
 from estimator.families.build import Builder
+from estimator.families.from_config import from_mapping
 from estimator.families.heads import Batch, CausalLM, Model, SequenceClassification
 from estimator.families.kv_cache import PassingCache
 from estimator.families.parameter import Parameter
 from estimator.families.spec import ModelSpec
-from estimator.specs.huggingface import from_mapping
 from estimator.tape.dtypes import DType
 from estimator.training.generation import Writer, caches
 from estimator.training.objectives.distillation import Distillation

@@ -5,9 +5,9 @@ from __future__ import annotations
 from estimator.contract.errors import InvalidJob, NotModelled
 from estimator.contract.job import Job, Lora
 from estimator.families import having, heads
+from estimator.families.from_config import from_mapping
 from estimator.families.spec import ModelSpec
 from estimator.parallel.strategies import strategy_of
-from estimator.specs.huggingface import from_mapping
 
 WHERE = "training.objective"
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from estimator.families.multi_tensor import Lists
 from estimator.families.parameter import Parameter
 from estimator.tape import dtypes
 from estimator.tape.layout import Shape
 from estimator.tape.tape import Form, Slot, Tape
 from estimator.tape.tensor import Tensor, empty
-from estimator.training.optimizers.base import SCALAR, Lists, Step, by_type, like, neighbours
+from estimator.training.optimizers.base import SCALAR, Step, by_type, like, neighbours
 
 Held = list[tuple[Slot | None, Tensor]]
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from estimator.families.multi_tensor import Lists
 from estimator.families.parameter import Parameter
 from estimator.tape.tape import Slot, Tape
 from estimator.tape.tensor import Tensor
-from estimator.training.optimizers.base import Lists, Step, by_type, in_place, like, multi_tensor, neighbours
+from estimator.training.optimizers.base import Step, by_type, in_place, like, multi_tensor, neighbours
 
 
 def _one_by_one(first: str, second: str) -> Step:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from estimator.families.multi_tensor import Lists
 from estimator.families.parameter import Parameter
 from estimator.tape import dtypes
 from estimator.tape.dtypes import DType
 from estimator.tape.tape import Form, Tape
-from estimator.training.optimizers.base import SCALAR, Lists, Optimizer, like, neighbours
+from estimator.training.optimizers.base import SCALAR, Optimizer, like, neighbours
 
 
 def any_precision(name: str, dtype: DType) -> Optimizer:

@@ -23,14 +23,14 @@ GPUS = ("a100-80gb", "rtx-3090", "l40s", "rtx-5090", "h100", "b200", "b300", "v1
 def misses(monkeypatch: pytest.MonkeyPatch) -> Callable[[dict[str, Any]], int]:
     """How many plays a question takes."""
     played = 0
-    traced = playing._traced
+    traced = playing.trace
 
     def trace(*asked: Any) -> Any:
         nonlocal played
         played += 1
         return traced(*asked)
 
-    monkeypatch.setattr(playing, "_traced", trace)
+    monkeypatch.setattr(playing, "trace", trace)
 
     def count(job: dict[str, Any]) -> int:
         before = played

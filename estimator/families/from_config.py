@@ -1,0 +1,41 @@
+"""A spec from the mapping of a Hugging Face config.json."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from estimator.contract.errors import InvalidJob, NotModelled, did_you_mean
+from estimator.contract.validation import validated
+from estimator.families import FAMILIES, spec_class
+from estimator.families.spec import ModelSpec
+
+SAME = {"kimi_k2": "deepseek_v3"}
+"""Types that transformers has no classes for, each with the one whose classes its checkpoints are of."""
+
+
+def from_mapping(given: Mapping[str, Any], where: str) -> ModelSpec:
+    """The spec of a config's mapping: what the family does not know is left out, what it has no model of is refused.
+
+    What is a spec already, and no more, keeps to the spec's own rules.
+    """
+    kind = given.get("model_type")
+    if isinstance(kind, str) and kind in SAME:
+        kind = SAME[kind]
+        given = {**given, "model_type": kind}
+    if kind is None:
+        raise InvalidJob(f"has no model_type; a model's config.json names one of {', '.join(FAMILIES)}", where)
+    if not isinstance(kind, str) or kind not in FAMILIES:
+        near = did_you_mean(str(kind), FAMILIES)
+        raise NotModelled(
+            f"model_type {kind!r} is not modelled yet; known are {', '.join(FAMILIES)}.{near} "
+            "CONTRIBUTING.md says how to add a family; a model of the same operations can be given under a known model_type.",
+            where,
+        )
+    family = spec_class(kind)
+    for name, values in family.modelled.items():
+        if name in given and given[name] not in values:
+            known = " and ".join(map(repr, values))
+            raise NotModelled(f"{name} {given[name]!r} is not modelled for {kind} yet; {known} is", where)
+    keys = family.keys()
+    return validated(family, {name: value for name, value in given.items() if name in keys}, where)

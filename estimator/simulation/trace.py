@@ -1,0 +1,34 @@
+"""A job as a run on a tape, by whatever it runs in: transformers and torchtitan, Megatron-Core, or an engine that serves."""
+
+from __future__ import annotations
+
+from estimator.contract.job import Job
+from estimator.families.build import Builder
+from estimator.families.spec import ModelSpec
+from estimator.megatron.plan import trace_megatron
+from estimator.parallel.topology import Topology
+from estimator.serving.llamacpp import Stored, trace_llamacpp
+from estimator.serving.plan import trace_serving
+from estimator.tape.gpu import AMPERE, Gpu
+from estimator.training.plan import trace_training
+
+
+def trace(
+    job: Job,
+    spec: ModelSpec,
+    place: Topology,
+    gpu: Gpu = AMPERE,
+    tensors: tuple[Stored, ...] | None = None,
+    unrolled: bool = False,
+) -> Builder:
+    """A job with its defaults on a new tape; the builder has the tape and the parameters.
+
+    `tensors`: those of a GGUF file that llama.cpp serves. `unrolled`: each layer of a model that trains by itself.
+    Raises `InvalidJob` and `NotModelled` for what the model or the framework does not have.
+    """
+    if job.task == "train":
+        traced = trace_megatron if job.training.implementation == "megatron" else trace_training
+        return traced(job, spec, place, gpu, unrolled)
+    if job.serving.engine == "llama.cpp":
+        return trace_llamacpp(job, spec, place, gpu, tensors)
+    return trace_serving(job, spec, place, gpu)
