@@ -74,9 +74,9 @@ def megatron() -> Iterator[Row]:
     """Peaks of allocated bytes of each pipeline stage, cuBLAS's workspaces of torch's own products included."""
     for run in megatron_runs():
         ranks, output = stages(run["job"]), len(run["stages"]) - 1
-        for number, (played, found) in enumerate(zip(ranks, run["stages"], strict=True)):
-            predicted = played.phases.peak.peak_bytes + CUBLAS_WORKSPACES * (number == output)
-            moment = f"{played.phases.peak.name}, stage {number}"
+        for number, (simulated, found) in enumerate(zip(ranks, run["stages"], strict=True)):
+            predicted = simulated.phases.peak.peak_bytes + CUBLAS_WORKSPACES * (number == output)
+            moment = f"{simulated.phases.peak.name}, stage {number}"
             yield Row(str(run["model"]), str(run["name"]), moment, predicted, round(found["allocated_mib"] * MIB))
 
 

@@ -75,7 +75,7 @@ def seconds_under_load(run: Run) -> Callable[[float], float]:
     def seconds(ratio: float) -> float:
         fact: UnderLoad = shared().under_load[0].model_copy(update={"value": ratio})
         with mock.patch.object(step, "under_load", return_value=fact):
-            time = _step(known.job, known.model.spec, known.place, known.card, known.play)
+            time = _step(known.job, known.model.spec, known.place, known.card, known.simulation)
         assert time is not None
         return time.step_seconds
 

@@ -13,7 +13,7 @@ from estimator.contract.job import read_job
 from estimator.contract.units import MIB
 from estimator.pipeline.estimation import _run
 from estimator.simulation.ranks import ranks
-from estimator.simulation.simulation import Play, play
+from estimator.simulation.simulation import Simulation, simulate
 from estimator.tape.gpu import Gpu
 
 B200 = Gpu((10, 0), True)
@@ -38,11 +38,11 @@ def fsdp1_runs() -> list[dict[str, Any]]:
     return _with_jobs(_read("fms_fsdp1")["runs"])
 
 
-def stages(job: dict[str, Any]) -> list[Play]:
+def stages(job: dict[str, Any]) -> list[Simulation]:
     """Every pipeline stage of a job, played on a B200."""
     run = _run(read_job(job), True)
     places = ranks(run.job, run.model.spec, run.place, every=True)
-    return [play(run.job, run.model.spec, place, B200) for place in places]
+    return [simulate(run.job, run.model.spec, place, B200) for place in places]
 
 
 def as_measured(run: dict[str, Any], nbytes: int, answer: Answer) -> int:

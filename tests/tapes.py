@@ -12,12 +12,12 @@ from estimator.parallel.topology import topology
 from estimator.pipeline.defaults import with_defaults
 from estimator.simulation.trace import trace
 from estimator.specs.resolve import resolve
-from estimator.tape.peak import Place, crest, tensors
+from estimator.tape.peak import Place, locate_peak, tensors
 from estimator.tape.replay import Replay, replay
 from estimator.tape.tape import Slot, Stack, Tape
 
 
-def played(job: dict[str, Any], unrolled: bool = False) -> tuple[Tape, Replay]:
+def simulated(job: dict[str, Any], unrolled: bool = False) -> tuple[Tape, Replay]:
     """The tape of a job and what it says."""
     read = Job.model_validate(job)
     spec = resolve(read.model).spec
@@ -30,7 +30,7 @@ def unrolled(job: dict[str, Any]) -> tuple[Tape, Replay]:
     """The same with every layer in a slot of its own, also in groups of layers."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(layers, "runs", _alone)
-        return played(job, unrolled=True)
+        return simulated(job, unrolled=True)
 
 
 SMALL = {
@@ -46,7 +46,7 @@ SMALL = {
 
 def assert_folded_as_unrolled(job: dict[str, Any]) -> tuple[Tape, Tape]:
     """Layers that share a slot take what they take one by one, and have their peaks in the same places; both tapes."""
-    tape, folded = played(job)
+    tape, folded = simulated(job)
     long_tape, long = unrolled(job)
     assert folded.phases == long.phases
     assert peaks(tape, folded) == peaks(long_tape, long)
@@ -56,7 +56,7 @@ def assert_folded_as_unrolled(job: dict[str, Any]) -> tuple[Tape, Tape]:
 
 def peaks(tape: Tape, said: Replay) -> list[Place]:
     """Where each phase has its peak, after the model is loaded."""
-    return [crest(tape, at, said.blocks[at]) for at in range(1, len(said.phases))]
+    return [locate_peak(tape, at, said.blocks[at]) for at in range(1, len(said.phases))]
 
 
 def _alone(

@@ -43,11 +43,11 @@ def test_a_name_would_be_found(tmp_path: Path) -> None:
 
 
 def test_a_family_does_not_inherit_what_was_judged_of_another() -> None:
-    class Alike(LlamaSpec):
+    class TensorGroup(LlamaSpec):
         """A model of the same layers, of which nothing was judged."""
 
     assert LlamaSpec.can.prompts
-    assert Alike.can == Abilities()
+    assert TensorGroup.can == Abilities()
 
 
 def test_every_ability_is_one_of_some_family() -> None:

@@ -14,7 +14,7 @@ from estimator.tape.kernels import flops
 from estimator.tape.offload import host_bytes
 from estimator.training.budget import activations
 from estimator.training.recomputation import WAYS
-from tests.tapes import SMALL, assert_folded_as_unrolled, played, unrolled
+from tests.tapes import SMALL, assert_folded_as_unrolled, simulated, unrolled
 
 DEPTH = 5
 MODEL = {**SMALL, "num_hidden_layers": DEPTH}
@@ -61,7 +61,7 @@ def mixes(depth: int) -> list[dict[str, int]]:
 def test_a_budget_is_met_as_trying_everything_finds(model: dict[str, Any], precision: str) -> None:
     depth, by_mix = 4, {}
     for mix in mixes(depth):
-        by_mix[tuple(mix.values())] = activations(played(job({"mix": mix}, model, depth, precision=precision))[0])
+        by_mix[tuple(mix.values())] = activations(simulated(job({"mix": mix}, model, depth, precision=precision))[0])
     least, most = min(p.peak_bytes for p in by_mix.values()), by_mix[0, 0, 0, 0].peak_bytes
     for part in range(11):
         budget = least + (most - least) * part // 10
@@ -88,7 +88,7 @@ def test_a_budget_is_said_and_can_be_repeated() -> None:
 def test_layers_of_several_kinds_are_recomputed_whole() -> None:
     model = {"model_type": "gemma2", "hidden_size": 256, "intermediate_size": 512, "num_attention_heads": 4, "vocab_size": 1000}
     model |= {"num_key_value_heads": 2, "head_dim": 64, "num_hidden_layers": 6}
-    needed = [activations(played({"model": model, "training": _how(n)})[0]).peak_bytes for n in range(1, 7)]
+    needed = [activations(simulated({"model": model, "training": _how(n)})[0]).peak_bytes for n in range(1, 7)]
     for count, budget in enumerate(needed, 1):
         settled = estimate({"model": model, "training": {"activation_checkpointing": {"budget": budget}}}).job
         fewest = 1 + next(i for i, least in enumerate(needed) if least <= budget)
@@ -166,7 +166,7 @@ def test_parts_of_layers_under_zero3_are_refused() -> None:
 @pytest.mark.parametrize("precision", ["bf16-true", "bf16-mixed"])
 def test_what_is_on_the_host_is_replayed_as_it_would_be_played(how: Any, precision: str) -> None:
     asked = job(how, depth=9, precision=precision) | {"offload": {"activations": "cpu"}}
-    tape, folded = played(asked)
+    tape, folded = simulated(asked)
     long_tape, long = unrolled(asked)
     assert folded.phases == long.phases
     assert host_bytes(tape) == host_bytes(long_tape) > 0

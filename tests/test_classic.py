@@ -40,7 +40,7 @@ def saved(tensor: int, sequence: bool, checkpointing: str = "none", attention: s
 
     def kept(layers: int) -> int:
         asked = job(layers, tensor, sequence, activation_checkpointing=checkpointing, attention=attention)
-        phases = _run(read_job(asked), True).play.phases.phases
+        phases = _run(read_job(asked), True).simulation.phases.phases
         forward = next(phase for phase in phases if phase.name == "forward")
         return forward.end_bytes - forward.start_bytes
 

@@ -12,7 +12,7 @@ from estimator import estimate
 from estimator.contract.job import read_job
 from estimator.parallel import zero, zero3
 from estimator.pipeline.estimation import _run
-from estimator.simulation import simulation as playing
+from estimator.simulation import simulation
 from tests.jobs import counts
 from tests.judge import deepspeed_run as run
 
@@ -37,7 +37,7 @@ def test_zero_holds_what_deepspeed_held(record: dict[str, Any], monkeypatch: pyt
     monkeypatch.setattr(zero3, "PREFETCH", run.PREFETCH)
     monkeypatch.setattr(zero3, "PERSISTENT", run.PERSISTENT)
     monkeypatch.setattr(zero3, "LIVE", record.get("live", zero3.LIVE))
-    playing._plays.cache_clear()
+    simulation._simulations.cache_clear()
     job = {
         "model": run.MODEL,
         "hardware": {"gpus": record["ranks"]},
@@ -52,8 +52,8 @@ def test_zero_holds_what_deepspeed_held(record: dict[str, Any], monkeypatch: pyt
     }
     estimated = counts(estimate(job))
     if "before_step" in record:  # what is alive when all has been released, the second copy with it
-        played = _run(read_job(job), True).play.phases.phases
-        held = next(phase.start_bytes for phase in played if phase.name == "optimizer_step")
+        simulated = _run(read_job(job), True).simulation.phases.phases
+        held = next(phase.start_bytes for phase in simulated if phase.name == "optimizer_step")
         assert held == pytest.approx(record["before_step"], rel=ABOVE["resident"])
     below = UNSEEN if record["stage"] == 3 and record["ranks"] > 1 else BELOW
     for moment in set(MOMENTS) & set(record):

@@ -14,7 +14,7 @@ import yaml
 
 from estimator.parallel import zero, zero3, zero3_offload, zero_offload
 from estimator.pipeline.estimation import _run
-from estimator.simulation import simulation as playing
+from estimator.simulation import simulation
 from estimator.tape.replay import PhaseBytes
 from estimator.tape.tensor import empty
 from tests.judge import deepspeed_run as run
@@ -36,9 +36,9 @@ def _as_the_runs(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         monkeypatch.setattr(module, "pinned", empty)
     monkeypatch.setattr(zero_offload, "pinned_bytes", int)
     monkeypatch.setattr(zero3_offload.OffloadedZero3, "step", lambda self, optimize: None)  # half precision goes where it is made
-    playing._plays.cache_clear()
+    simulation._simulations.cache_clear()
     yield
-    playing._plays.cache_clear()
+    simulation._simulations.cache_clear()
 
 
 @pytest.mark.parametrize(
@@ -59,10 +59,10 @@ def test_gpu_and_host_hold_what_deepspeed_held(record: dict[str, Any], monkeypat
             "gradient_accumulation_steps": record["micro_steps"],
         },
     }
-    play = _run(job, allow_files=False).play
-    assert play.host is not None
-    freed = _kept_blocks(play) if record["offload"] == "all" else 0
-    estimated = _together(play.phases.phases, play.host.phases)
+    simulation = _run(job, allow_files=False).simulation
+    assert simulation.host is not None
+    freed = _kept_blocks(simulation) if record["offload"] == "all" else 0
+    estimated = _together(simulation.phases.phases, simulation.host.phases)
     for moment in ABOVE:
         if moment == "optimizer_step" and record["ranks"] > 1:
             continue  # gloo gathers the model through a copy, and its threads free what the profiler still counts; not so NCCL
@@ -79,8 +79,8 @@ def _together(gpu: list[PhaseBytes], host: list[PhaseBytes]) -> dict[str, int]:
     return found
 
 
-def _kept_blocks(play: playing.Play) -> int:
+def _kept_blocks(simulation: simulation.Simulation) -> int:
     """Of each parameter's part in half precision: pinned, and freed."""
-    sharding = play.build.sharding
+    sharding = simulation.build.sharding
     assert isinstance(sharding, zero3_offload.OffloadedZero3)
     return 2 * sharding.partition

@@ -49,7 +49,7 @@ def test_flops_are_those_that_torch_counts(name: str) -> None:
     attention = "eager" if name in ("bloom-560m", "gpt2") else "sdpa"
     training = {"precision": "bf16-true", "sequence_length": TOKENS, "attention": attention}
     run = _run(read_job({"model": name, "training": training}), True)
-    ours = sum(flops(run.play.build.tape, phase).total for phase in ("forward", "backward"))
+    ours = sum(flops(run.simulation.build.tape, phase).total for phase in ("forward", "backward"))
     assert ours == counted(run.job, run.model.spec)
 
 

@@ -14,7 +14,7 @@ from fastapi.testclient import TestClient
 from api.app import app
 from estimator import UnsupportedInterpreter, estimate
 from estimator.cli.main import main
-from estimator.simulation import simulation as playing
+from estimator.simulation import simulation
 from estimator.tape import lifetimes
 from estimator.tape.autograd import can_add_in_place, is_alone
 from estimator.tape.dtypes import float32
@@ -30,10 +30,10 @@ CASES = {case["name"]: case for case in cases("fake_steps")}
 @pytest.fixture
 def untried() -> Iterator[None]:
     """The interpreter is tried anew, and nothing is remembered."""
-    for known in (lifetimes.try_interpreter, playing._plays):
+    for known in (lifetimes.try_interpreter, simulation._simulations):
         known.cache_clear()
     yield
-    for known in (lifetimes.try_interpreter, playing._plays):
+    for known in (lifetimes.try_interpreter, simulation._simulations):
         known.cache_clear()
 
 

@@ -78,11 +78,11 @@ def test_what_a_measured_run_allocated(run: dict[str, Any]) -> None:
     """Dense models within 6e-5, given cuBLAS's workspaces where torch multiplies, which is at the output; mixtures within 0.14 %,
     of which 20 to 53 MiB were not found."""
     near = 6e-5 if run["model"] == "llama3-70b" else 1.4e-3
-    for number, (played, found) in enumerate(zip(stages(run["job"]), run["stages"], strict=True)):
+    for number, (simulated, found) in enumerate(zip(stages(run["job"]), run["stages"], strict=True)):
         output = number + 1 == len(run["stages"])
-        predicted = played.phases.peak.peak_bytes + CUBLAS_WORKSPACES * output
+        predicted = simulated.phases.peak.peak_bytes + CUBLAS_WORKSPACES * output
         assert predicted / MIB == pytest.approx(found["allocated_mib"], rel=near)
-        assert played.reserved(CUBLAS_WORKSPACES // 2, False).reserved_bytes / MIB == pytest.approx(
+        assert simulated.reserved(CUBLAS_WORKSPACES // 2, False).reserved_bytes / MIB == pytest.approx(
             found["reserved_mib"], rel=0.04
         )
 
@@ -152,8 +152,8 @@ def test_shards_sum_to_the_whole(model: dict[str, Any]) -> None:
 
     def held(spread: dict[str, Any], gpus: int) -> list[tuple[str, int]]:
         found = []
-        for played in stages(job(model, gpus, spread)):
-            found += [(p.name, p.total) for p in played.build.parameters]
+        for simulated in stages(job(model, gpus, spread)):
+            found += [(p.name, p.total) for p in simulated.build.parameters]
         return found
 
     whole = held({}, 1)
@@ -352,7 +352,7 @@ def test_what_ranks_of_a_schedule_hold() -> None:
         )
         assert (ranks[0].chunks, ranks[0].layers) == (first, first[0])
         assert sum(rank.embedding for rank in ranks) == sum(rank.output for rank in ranks) == copies
-        totals = [sum(p.total for p in played.build.parameters) for played in stages(job(SMALL, 4, spread))]
+        totals = [sum(p.total for p in simulated.build.parameters) for simulated in stages(job(SMALL, 4, spread))]
         whole = sum(p.total for p in stages(job(SMALL))[0].build.parameters)
         assert sum(totals) == copies * whole
 

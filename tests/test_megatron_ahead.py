@@ -36,8 +36,8 @@ def test_what_is_held() -> None:
     assert [b - a for a, b in zip(plain, ahead, strict=True)] == [0, 0, 0, AHEAD + V * H]
 
 
-def _held(played: list[Any]) -> list[int]:
-    return [sum(p.total for p in stage.build.parameters) for stage in played]
+def _held(simulated: list[Any]) -> list[int]:
+    return [sum(p.total for p in stage.build.parameters) for stage in simulated]
 
 
 @pytest.mark.parametrize("layers", [1, 3])

@@ -16,7 +16,7 @@ from estimator.megatron.execution import Execution
 from estimator.megatron.fp8 import Fp8
 from estimator.megatron.linear import Norm, Split
 from estimator.pipeline.estimation import _run
-from estimator.simulation.simulation import play
+from estimator.simulation.simulation import simulate
 from estimator.simulation.trace import trace
 from estimator.tape import dtypes
 from estimator.tape.autograd import run_backward
@@ -187,8 +187,8 @@ def test_what_fp8_adds_between_steps(plain: int) -> None:
     held = []
     for fp8 in (None, {"recipe": "tensorwise"}):
         run = _run(read_job({**asked, "training": {**record["training"], "fp8": fp8}}), True)
-        played = play(run.job, run.model.spec, replace(run.place, stage=1), Gpu((9, 0), True))
-        held.append(played.phases.phases[1].start_bytes)
+        simulated = simulate(run.job, run.model.spec, replace(run.place, stage=1), Gpu((9, 0), True))
+        held.append(simulated.phases.phases[1].start_bytes)
     assert held[1] - held[0] == pytest.approx(record["fp8"] - plain, rel=8e-3)
 
 

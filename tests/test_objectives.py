@@ -14,7 +14,7 @@ from estimator.contract.errors import InvalidJob, UnknownName
 from estimator.families import count
 from estimator.specs.resolve import resolve
 from tests.jobs import cases, counts, job_of
-from tests.tapes import played, unrolled
+from tests.tapes import simulated, unrolled
 
 MODEL = "qwen2.5-0.5b"
 PPO = json.loads((Path(__file__).parent / "data" / "ppo.json").read_text(encoding="utf-8"))
@@ -83,7 +83,7 @@ def test_what_a_model_writes_changes_nothing_of_the_step_but_what_waits() -> Non
 def test_layers_that_write_are_folded_as_they_are_unrolled() -> None:
     asked = {"type": "grpo", "prompt_length": 20, "generation": "transformers"}
     job = {"model": MODEL, "training": {"precision": "bf16-mixed", "sequence_length": 32, "objective": asked}}
-    assert played(job)[1].phases == unrolled(job)[1].phases
+    assert simulated(job)[1].phases == unrolled(job)[1].phases
 
 
 def test_an_engine_takes_its_share_beside_the_peak() -> None:
@@ -150,4 +150,4 @@ def test_layers_of_ppo_are_folded_as_they_are_unrolled() -> None:
     asked = {"type": "ppo", "prompt_length": 24}
     training = {"precision": "bf16-mixed", "sequence_length": 32, "gradient_accumulation_steps": 2, "objective": asked}
     job = {"model": MODEL, "training": training}
-    assert played(job)[1].phases == unrolled(job)[1].phases
+    assert simulated(job)[1].phases == unrolled(job)[1].phases

@@ -24,7 +24,7 @@ CASES: list[dict[str, Any]] = yaml.safe_load((Path(__file__).parent / "data" / "
 def test_what_a_ring_allocates(case: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """All but what the backward kernel holds within."""
     monkeypatch.setattr(ring, "CUDNN", CUDNN._replace(held=lambda *_: None))
-    phases, tape = played(case)
+    phases, tape = simulated(case)
     forward, backward = phases["forward"], phases["backward"]
     assert forward.end_bytes - forward.start_bytes == case["kept"]
     assert forward.peak_bytes - forward.start_bytes == case["forward"]
@@ -35,7 +35,7 @@ def test_what_a_ring_allocates(case: dict[str, Any], monkeypatch: pytest.MonkeyP
     assert sent == {"forward": (case["ranks"] - 1) * own, "backward": 2 * (case["ranks"] - 1) * own}
 
 
-def played(case: dict[str, Any]) -> tuple[dict[str, PhaseBytes], Tape]:
+def simulated(case: dict[str, Any]) -> tuple[dict[str, PhaseBytes], Tape]:
     """Forward and backward, on queries, keys and values that are there before."""
     tape = Tape(Gpu((10, 0), True))
     tape.begin("load")

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from estimator import estimate
-from estimator.simulation import simulation as playing
+from estimator.simulation import simulation
+from estimator.simulation import trace as tracing
 from tests.jobs import cases
 
 TRAINING: dict[str, Any] = {"sequence_length": 256, "activation_checkpointing": "none"}
@@ -21,31 +22,31 @@ GPUS = ("a100-80gb", "rtx-3090", "l40s", "rtx-5090", "h100", "b200", "b300", "v1
 
 @pytest.fixture
 def misses(monkeypatch: pytest.MonkeyPatch) -> Callable[[dict[str, Any]], int]:
-    """How many plays a question takes."""
-    played = 0
-    traced = playing.trace
+    """How many simulations a question takes."""
+    traces = 0
+    traced = tracing.trace
 
     def trace(*asked: Any) -> Any:
-        nonlocal played
-        played += 1
+        nonlocal traces
+        traces += 1
         return traced(*asked)
 
-    monkeypatch.setattr(playing, "trace", trace)
+    monkeypatch.setattr(simulation, "trace", trace)
 
     def count(job: dict[str, Any]) -> int:
-        before = played
+        before = traces
         estimate(job)
-        return played - before
+        return traces - before
 
-    playing._plays.cache_clear()
+    simulation._simulations.cache_clear()
     return count
 
 
 @pytest.mark.parametrize("case", cases("golden"), ids=lambda case: case["name"])
 def test_the_second_answer_is_the_first(case: dict[str, Any]) -> None:
-    playing._plays.cache_clear()
+    simulation._simulations.cache_clear()
     first, second = estimate(case["job"]), estimate(case["job"])
-    playing._plays.cache_clear()
+    simulation._simulations.cache_clear()
     assert first.to_json() == second.to_json() == estimate(case["job"]).to_json()
 
 
@@ -60,9 +61,9 @@ def test_a_play_of_another_gpu_is_taken_only_where_it_is_the_same(model: str, pr
 
     apart = []
     for gpu in GPUS:
-        playing._plays.cache_clear()
+        simulation._simulations.cache_clear()
         apart.append(ask(gpu))
-    playing._plays.cache_clear()
+    simulation._simulations.cache_clear()
     assert [ask(gpu) for gpu in GPUS] == apart
 
 

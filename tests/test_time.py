@@ -233,7 +233,7 @@ def test_few_workers_bound_a_step_of_a_small_model(workers: int, bound: bool) ->
 def test_whatever_computes_says_what_it_multiplies(case: dict[str, Any]) -> None:
     """A product whose sides are not known has no time; and none that is not brief takes ten times what the card's peaks would."""
     run = _run(job_of(case), True)
-    tape = run.play.build.tape
+    tape = run.simulation.build.tape
     clock = Clock(accelerator("a100-80gb"), curves("a100-80gb"))
     for phase in ("forward", "backward", "optimizer_step"):
         for work, _ in kernels(tape, phase):

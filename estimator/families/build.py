@@ -105,7 +105,7 @@ class Builder:
         return not self.served and not self.beside
 
     @property
-    def each_alone(self) -> bool:
+    def unit_per_module(self) -> bool:
         """Whether what is alike within a layer has slots of its own: ranks share a layer's parameters as one unit."""
         return self.unrolled or type(self.sharding) is not Sharding
 

@@ -51,7 +51,7 @@ class ExpertLoop:
 
     def _slots(self, build: Builder, layer: Slot | None) -> list[Slot]:
         last = self.spec.num_experts - 1
-        between = [1] * (last - 1) if build.each_alone else [last - 1] * (last > 1)
+        between = [1] * (last - 1) if build.unit_per_module else [last - 1] * (last > 1)
         return [Slot("experts", repeat, layer) for repeat in (1, *between, *[1] * (last > 0))]
 
     def _expert(self, slot: Slot, build: Builder) -> Expert:

@@ -8,7 +8,7 @@ from functools import cached_property, lru_cache
 from estimator.host import weights
 from estimator.host.disk import model_bytes, shards
 from estimator.host.weights import Saved
-from estimator.simulation.simulation import KEPT, Play
+from estimator.simulation.simulation import KEPT, Simulation
 from estimator.tape import dtypes
 
 
@@ -45,6 +45,6 @@ class Content:
 
 
 @lru_cache(maxsize=KEPT)
-def contents(play: Play) -> tuple[Content, Content]:
+def contents(simulation: Simulation) -> tuple[Content, Content]:
     """The model itself, and what an adapter trains."""
-    return Content(weights.base(play.build)), Content(weights.adapter(play.build))
+    return Content(weights.base(simulation.build)), Content(weights.adapter(simulation.build))

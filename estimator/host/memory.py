@@ -18,7 +18,7 @@ from estimator.host.phases import Parts, offloaded, phases
 from estimator.host.states import states_bytes
 from estimator.parallel.topology import Topology
 from estimator.parallel.zero3_offload import OffloadedZero3, files
-from estimator.simulation.simulation import Play
+from estimator.simulation.simulation import Simulation
 
 FILE = Path(__file__).parent / "facts.yaml"
 
@@ -54,12 +54,12 @@ def _check_megatron(host: Host) -> None:
         raise InvalidJob("Megatron gathers no checkpoint (torch_dist): write sharded, model or none", "host.save")
 
 
-def host_memory(job: Job, spec: ModelSpec, place: Topology, played: Play) -> HostMemory | None:
+def host_memory(job: Job, spec: ModelSpec, place: Topology, simulated: Simulation) -> HostMemory | None:
     """What a training job takes of each node; None while serving."""
     if job.task == "serve":
         return None
-    build = played.build
-    kept = offloaded(build.tape.host, played.host)
+    build = simulated.build
+    kept = offloaded(build.tape.host, simulated.host)
     process, worker = facts()["python_process"], facts()["data_loader_worker"]
     written = megatron.written_bytes(job, build) if job.training.implementation == "megatron" else 0
 
@@ -67,7 +67,7 @@ def host_memory(job: Job, spec: ModelSpec, place: Topology, played: Play) -> Hos
         processes, workers = round(process_mib * MIB), round(worker_mib * MIB)
         if job.training.implementation == "megatron":
             return megatron.phases(job, build, place, written, processes, workers)
-        return phases(job, played, kept, processes, workers)
+        return phases(job, simulated, kept, processes, workers)
 
     expected = taken(process.value, worker.value)
     low, high = (
@@ -84,21 +84,21 @@ def host_memory(job: Job, spec: ModelSpec, place: Topology, played: Play) -> Hos
         at_peak=expected[peak],
         rank_resident_bytes=kept.resident_bytes,
         rank_peak_bytes=kept.peak_bytes,
-        disk_bytes=disk_bytes(job, spec, played),
+        disk_bytes=disk_bytes(job, spec, simulated),
         scheduler=f"--mem={math.ceil(high / GIB)}G",
     )
 
 
-def disk_bytes(job: Job, spec: ModelSpec, played: Play) -> dict[str, int]:
+def disk_bytes(job: Job, spec: ModelSpec, simulated: Simulation) -> dict[str, int]:
     """What is saved once, of the whole job; and the files of a node's states on NVMe.
 
     An optimizer's file holds its states, DeepSpeed's and Megatron's also the float32 weights; what containers add, some hundred
     bytes per tensor, is left out. Of Megatron's, whose rank has a part, the vocabulary's padding is, too.
     """
-    build, found = played.build, {}
+    build, found = simulated.build, {}
     if job.training.implementation == "megatron":
         return megatron.disk_bytes(job, build, sum(p.total for p in parameters(spec)))
-    model, adapter = contents(played)
+    model, adapter = contents(simulated)
     if job.host.save in ("model", "checkpoint", "sharded"):
         found["model"] = model.disk_bytes
     if job.training.adapter and job.host.save != "none":

@@ -12,7 +12,7 @@ from estimator.families.build import Builder
 from estimator.host.contents import Content, contents
 from estimator.host.states import states_bytes
 from estimator.parallel.strategies import ZERO3, strategy_of
-from estimator.simulation.simulation import Play
+from estimator.simulation.simulation import Simulation
 from estimator.tape.host import pinned_bytes
 from estimator.tape.offload import host_bytes
 from estimator.tape.replay import Replay
@@ -35,34 +35,34 @@ class Offloaded:
     """At the peak of a step."""
 
 
-def offloaded(tape: Tape | None, played: Replay | None) -> Offloaded:
+def offloaded(tape: Tape | None, simulated: Replay | None) -> Offloaded:
     """Read off the host's tape."""
-    if tape is None or played is None:
+    if tape is None or simulated is None:
         return Offloaded()
-    steps = [phase for phase in played.phases if phase.name != "load"]
-    load = max(phase.peak_bytes for phase in played.phases if phase.name == "load")
+    steps = [phase for phase in simulated.phases if phase.name != "load"]
+    load = max(phase.peak_bytes for phase in simulated.phases if phase.name == "load")
     peak = max(phase.peak_bytes for phase in steps)
     parts = dict.fromkeys(COMPONENTS, 0)
-    for i, count in enumerate(played.alive):
+    for i, count in enumerate(simulated.alive):
         parts[tape.components[i]] += count * tape.sizes[i]
     rest = peak - sum(parts.values())  # what is alive at the highest moment of all, which may be while it is set up
     known = tuple((name, size) for name, size in parts.items() if size) if not rest else (("offloaded", peak),)
     return Offloaded(load, steps[0].start_bytes, peak, known)
 
 
-def phases(job: Job, play: Play, kept: Offloaded, process: int, worker: int) -> dict[str, Parts]:
+def phases(job: Job, simulation: Simulation, kept: Offloaded, process: int, worker: int) -> dict[str, Parts]:
     """By phase and part, bytes per node. `process` and `worker`: what a rank and a worker of its data loader take."""
     ranks, host = job.hardware.gpus, job.host
-    model, adapter = contents(play)
+    model, adapter = contents(simulation)
     always = {"processes": ranks * process}
     load = {**always, "loaded_weights": _loaded(job, model), "offloaded": ranks * kept.setting_up_bytes}
     running = {**always, "data_loader": ranks * _data_loader(job, worker)}
     train = running | {name: ranks * size for name, size in kept.components}
-    train["activations"] = train.get("activations", 0) + ranks * host_bytes(play.build.tape)
+    train["activations"] = train.get("activations", 0) + ranks * host_bytes(simulation.build.tape)
     found = {"load": load, "train": train}
     if host.save != "none":  # fsdp2's pinned gradients are freed by then, but torch keeps the blocks
         held = kept.peak_bytes if strategy_of(job).dtensors else kept.resident_bytes
-        found["save"] = {**running, "offloaded": ranks * held, "saved": _gathered(job, play.build, model, adapter)}
+        found["save"] = {**running, "offloaded": ranks * held, "saved": _gathered(job, simulation.build, model, adapter)}
     if host.merge:
         widest = max(t.numel for t in model.tensors if len(t.shape) > 1)
         found["merge"] = {"processes": process, "loaded_weights": 2 * model.numel, "merged_layer": 8 * widest}

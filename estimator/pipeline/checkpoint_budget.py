@@ -12,7 +12,7 @@ from estimator.contract.job import CheckpointForm, Job
 from estimator.contract.units import gib
 from estimator.families.spec import ModelSpec
 from estimator.parallel.topology import Topology
-from estimator.simulation.simulation import Play, play
+from estimator.simulation.simulation import Simulation, simulate
 from estimator.tape.gpu import Gpu
 from estimator.tape.kernels import flops
 from estimator.training.budget import Chosen, Mix, Played, activations, cheapest
@@ -37,17 +37,17 @@ def solved(job: Job, spec: ModelSpec, place: Topology, gpu: Gpu) -> tuple[Job, l
 
     def possible(way: str) -> bool:
         try:
-            play(_with(job, CheckpointForm.model_validate({"operations": way})), spec, place, gpu)
+            simulate(_with(job, CheckpointForm.model_validate({"operations": way})), spec, place, gpu)
         except (InvalidJob, NotModelled):
             return False
         return True
 
-    def played(mix: Mix) -> Played:
-        return activations(play(_with(job, _form(mix, ways)), spec, place, gpu).build.tape)
+    def simulated(mix: Mix) -> Played:
+        return activations(simulate(_with(job, _form(mix, ways)), spec, place, gpu).build.tape)
 
     ways = ("full", *(way for way in WAYS[1:] if possible(way)))
-    alike = play(_with(job, "none"), spec, place, gpu).build.alike
-    chosen = cheapest(asked.budget, spec.depth, len(ways), alike, played)
+    alike = simulate(_with(job, "none"), spec, place, gpu).build.alike
+    chosen = cheapest(asked.budget, spec.depth, len(ways), alike, simulated)
     return _with(job, _form(chosen.mix, ways)), _said(asked.budget, chosen, ways, spec.depth)
 
 
@@ -92,7 +92,7 @@ def best_segments(job: Job, spec: ModelSpec, place: Topology, gpu: Gpu) -> list[
         return []
     sizes = {math.ceil(spec.depth / count): count for count in range(spec.depth, 0, -1)}
     peaks = {
-        count: play(_with(job, CheckpointForm(segments=count)), spec, place, gpu).phases.peak.peak_bytes
+        count: simulate(_with(job, CheckpointForm(segments=count)), spec, place, gpu).phases.peak.peak_bytes
         for count in sizes.values()
     }
     best = min(peaks, key=lambda count: (peaks[count], -count))
@@ -102,11 +102,11 @@ def best_segments(job: Job, spec: ModelSpec, place: Topology, gpu: Gpu) -> list[
     ]
 
 
-def recomputation(job: Job, spec: ModelSpec, place: Topology, gpu: Gpu, made: Play) -> Recomputation | None:
+def recomputation(job: Job, spec: ModelSpec, place: Topology, gpu: Gpu, made: Simulation) -> Recomputation | None:
     """What is run again in a step, and the bytes that this saves; None where nothing is."""
     if job.task != "train" or not made.build.recomputes:
         return None
-    without = play(_with(job, "none"), spec, place, gpu)
+    without = simulate(_with(job, "none"), spec, place, gpu)
     backward = flops(made.build.tape, "backward")
     done = flops(made.build.tape, "forward").total + backward.total
     return Recomputation(

@@ -17,7 +17,7 @@ from estimator.tape.replay import Replay
 WHERE = "training.objective.generation"
 
 
-def with_engine(beside: Overhead, job: Job, spec: ModelSpec, card: Capacity, played: Replay) -> Overhead:
+def with_engine(beside: Overhead, job: Job, spec: ModelSpec, card: Capacity, simulated: Replay) -> Overhead:
     """What a process takes beside torch's allocations for training, with what the engine adds to the highest sum of both.
 
     It fills its share of the GPU with weights in bf16, the activations of a pass, and cache; one that sleeps while the model is
@@ -39,7 +39,7 @@ def with_engine(beside: Overhead, job: Job, spec: ModelSpec, card: Capacity, pla
         )
     added = share
     if asked.sleep:
-        between = next(phase.start_bytes for phase in played.phases if phase.name != "load")
-        added = max(0, between + share - played.peak.peak_bytes)
+        between = next(phase.start_bytes for phase in simulated.phases if phase.name != "load")
+        added = max(0, between + share - simulated.peak.peak_bytes)
     parts = {**beside.parts, "vllm_engine": added}
     return replace(beside, parts=parts, low_bytes=beside.low_bytes + added, high_bytes=beside.high_bytes + added)

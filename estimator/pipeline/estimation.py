@@ -50,7 +50,7 @@ from estimator.serving.llamacpp import Stored, of_file, placed
 from estimator.serving.plan import kv_cache
 from estimator.simulation.attribution import Attribution
 from estimator.simulation.ranks import described, ranks, traffic
-from estimator.simulation.simulation import Play, play
+from estimator.simulation.simulation import Simulation, simulate
 from estimator.specs.resolve import OF_THE_JOB, Model, resolve
 from estimator.specs.teacher import with_teacher
 from estimator.tape.kernels import flops
@@ -85,7 +85,7 @@ def fits(job: Job | Mapping[str, Any] | str | Path, allow_files: bool = True, ro
         roomy
         and run.job.host.memory is None
         and limit is not None
-        and run.play.phases.peak.peak_bytes + run.beside.total_bytes < (1 - roomy) * limit
+        and run.simulation.phases.peak.peak_bytes + run.beside.total_bytes < (1 - roomy) * limit
     ):
         return True
     return _judged(run).verdict.fits
@@ -101,13 +101,13 @@ def step_time(job: Job, allow_files: bool = True) -> tuple[Time | None, Hours | 
     run = _run(job, allow_files)
     if _overflows(run):
         return None
-    time = duration(run.job, run.model.spec, run.place, run.card, run.play)
+    time = duration(run.job, run.model.spec, run.place, run.card, run.simulation)
     return time, _hours(run.job, _course(run, time))
 
 
 def _overflows(run: _Run) -> bool:
     limit = offered(run.card.memory_bytes, run.job)
-    return limit is not None and run.play.phases.peak.peak_bytes + run.beside.total_bytes > limit
+    return limit is not None and run.simulation.phases.peak.peak_bytes + run.beside.total_bytes > limit
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +119,7 @@ class _Run:
     model: Model
     place: Topology
     card: Capacity
-    play: Play
+    simulation: Simulation
     beside: Overhead
     chosen: list[str]
     """What is said of a choice that was made."""
@@ -143,17 +143,17 @@ def _run(job: Job | Mapping[str, Any] | str | Path, allow_files: bool, every_ran
     job, chosen = solved(job, model.spec, place, gpu(job, card))
     given = solution_given(given, job) if chosen else given
     tensors = _of_file(given, model)
-    plays = [
-        (each, rank, play(each, model.spec, rank, gpu(each, card), tensors))
+    simulations = [
+        (each, rank, simulate(each, model.spec, rank, gpu(each, card), tensors))
         for each in partial.variants(job, model.spec)
         for rank in ranks(each, model.spec, place, every_rank)
     ]
-    worst, place, played = max(plays, key=lambda one: one[2].phases.peak.peak_bytes)
-    groups = communicators(played.build.tape, worst, model.spec, place)
+    worst, place, simulated = max(simulations, key=lambda one: one[2].phases.peak.peak_bytes)
+    groups = communicators(simulated.build.tape, worst, model.spec, place)
     beside = overhead(card.compute_capability, groups, links(card, job.hardware.gpus), job.task == "train")
-    beside = with_engine(beside, worst, model.spec, card, played.phases)
-    each_rank = [described(each, model.spec, rank, one) for each, rank, one in plays if each is worst and rank.pipeline > 1]
-    return _Run(given, worst, model, place, card, played, beside, chosen, each_rank, tensors, reasons)
+    beside = with_engine(beside, worst, model.spec, card, simulated.phases)
+    each_rank = [described(each, model.spec, rank, one) for each, rank, one in simulations if each is worst and rank.pipeline > 1]
+    return _Run(given, worst, model, place, card, simulated, beside, chosen, each_rank, tensors, reasons)
 
 
 class Judged(NamedTuple):
@@ -169,26 +169,26 @@ class Judged(NamedTuple):
 
 def _judged(run: _Run) -> Judged:
     job, model, place, card = run.job, run.model, run.place, run.card
-    played, why = run.play.phases, run.play.why
-    taken = _reserved(job, run.play, card)
+    simulated, why = run.simulation.phases, run.simulation.why
+    taken = _reserved(job, run.simulation, card)
     cache = _kv_cache(run)
-    memory = _memory(played, why, run.beside, taken, card, cache)
-    host = None if _several(job) else host_memory(job, model.spec, place, run.play)
+    memory = _memory(simulated, why, run.beside, taken, card, cache)
+    host = None if _several(job) else host_memory(job, model.spec, place, run.simulation)
     if host is not None:
         memory = memory.model_copy(update={"host_bytes": host.phases})
     if _by_llamacpp(job):
         memory = memory.model_copy(update={"host_bytes": placed(job.serving, model.spec, run.tensors).host})
-    shared = uneven(run.play.build.parameters, place, job.parallelism.replicas or 1) if job.task == "train" else ""
+    shared = uneven(run.simulation.build.parameters, place, job.parallelism.replicas or 1) if job.task == "train" else ""
     return Judged(job, memory, host, judge_host(judge(job, memory), host), shared)
 
 
 def _answer(run: _Run, today: date, allow_files: bool) -> Answer:
     job, model, place, card = run.job, run.model, run.place, run.card
-    build = run.play.build
+    build = run.simulation.build
     found = _judged(run)
     memory, host, verdict = found.memory, found.host, found.verdict
     serving = _served(job, model.spec, place, card, today) if job.task == "serve" and not _by_llamacpp(job) else None
-    time = serving.decode if serving else duration(job, model.spec, place, card, run.play)
+    time = serving.decode if serving else duration(job, model.spec, place, card, run.simulation)
     whole = _course(run, time)
     hours = _hours(job, whole)
     cost = _cost(job, hours, card, today)
@@ -204,7 +204,7 @@ def _answer(run: _Run, today: date, allow_files: bool) -> Answer:
         serving=serving,
         communication=traffic(build.tape, job.training.gradient_accumulation_steps),
         ranks=run.ranks,
-        recomputation=recomputation(job, model.spec, place, gpu(job, card), run.play),
+        recomputation=recomputation(job, model.spec, place, gpu(job, card), run.simulation),
         cost=cost.cost,
         energy=energy(job.hardware, card.accelerator, place.gpus, hours) if hours else None,
         job=job.model_dump(mode="json"),
@@ -330,26 +330,26 @@ def _check_lengths(job: Job, model: Model) -> None:
             raise InvalidJob(f"{asked} tokens are more than the model's {limit} learned positions", where)
 
 
-def _reserved(job: Job, played: Play, card: Capacity) -> Reserved | None:
+def _reserved(job: Job, simulated: Simulation, card: Capacity) -> Reserved | None:
     """What the caching allocator takes; None for vLLM, which takes its share of the card whatever it needs, and for llama.cpp,
     which takes what it needs."""
     if job.task == "serve" and job.serving.engine != "transformers":
         return None
     kept = round(workspace(card.compute_capability).value * MIB)
-    return played.reserved(kept, job.task == "train" and job.training.expandable_segments)
+    return simulated.reserved(kept, job.task == "train" and job.training.expandable_segments)
 
 
 def _memory(
-    played: Replay,
+    simulated: Replay,
     why: Attribution,
     beside: Overhead,
     taken: Reserved | None,
     card: Capacity,
     cache: KvCache | None,
 ) -> Memory:
-    peak, parts = played.peak, dict(beside.parts)
-    last = {phase.name: phase for phase in played.phases}
-    steps = [phase for phase in played.phases if phase.name != "load"]
+    peak, parts = simulated.peak, dict(beside.parts)
+    last = {phase.name: phase for phase in simulated.phases}
+    steps = [phase for phase in simulated.phases if phase.name != "load"]
     forward = last.get("forward") or last["prefill"]
     least = peak.peak_bytes + parts["cublas_workspaces"]
     most = held = shown = least
@@ -382,8 +382,8 @@ def _memory(
 def _kv_cache(run: _Run) -> KvCache | None:
     if run.job.task != "serve" or not isinstance(run.model.spec, DecoderSpec):
         return None
-    at_peak = run.play.why.at_peak
-    rest = run.play.phases.peak.peak_bytes - at_peak.get(KV_CACHE, 0)
+    at_peak = run.simulation.why.at_peak
+    rest = run.simulation.phases.peak.peak_bytes - at_peak.get(KV_CACHE, 0)
     weights = at_peak.get(PARAMETER, 0)
     return kv_cache(run.job.serving, run.model.spec, run.place, rest, run.beside.total_bytes, weights, run.card)
 
@@ -407,7 +407,7 @@ def _hours(job: Job, run: Course | None) -> Hours | None:
 
 
 def _course(run: _Run, time: Time | None) -> Course | None:
-    job, place, tape = run.job, run.place, run.play.build.tape
+    job, place, tape = run.job, run.place, run.simulation.build.tape
     if job.task == "serve":
         return None
 
@@ -423,7 +423,7 @@ def _saved_bytes(run: _Run) -> int:
     job = run.job
     if _several(job):
         return 0
-    whole = sum(size for name, size in disk_bytes(job, run.model.spec, run.play).items() if name != "nvme")
+    whole = sum(size for name, size in disk_bytes(job, run.model.spec, run.simulation).items() if name != "nvme")
     return whole // (job.hardware.nodes if job.host.save == "sharded" else 1)
 
 

@@ -16,7 +16,7 @@ from estimator.parallel.strategies import NONE
 from estimator.parallel.topology import Topology
 from estimator.serving.throughput import throughput
 from estimator.simulation.ranks import alike
-from estimator.simulation.simulation import Play, play, speed
+from estimator.simulation.simulation import Simulation, simulate, speed
 from estimator.tape.tape import Tape
 from estimator.timing.assumed import ASSUMED, assumed_cases, assumed_clock, assumed_pass, decode_time
 from estimator.timing.curves import peak
@@ -33,18 +33,18 @@ WRITING = "writing answers"
 """Time in which a model that learns from its own answers, or an engine beside it, writes them."""
 
 
-def duration(job: Job, spec: ModelSpec, place: Topology, card: Capacity, played: Play) -> Time | None:
+def duration(job: Job, spec: ModelSpec, place: Topology, card: Capacity, simulated: Simulation) -> Time | None:
     """The time of an optimizer step; None where there is none, or the card has no name, or no peak for the job."""
     if card.accelerator is None:
         return None
     if job.task == "serve":
-        return _of_llamacpp(job, spec, place, card.accelerator, played) if job.serving.engine == "llama.cpp" else None
+        return _of_llamacpp(job, spec, place, card.accelerator, simulated) if job.serving.engine == "llama.cpp" else None
     training = job.training
     times = []
     for bucket in training.lengths or [Bucket(tokens=training.sequence_length, share=1)]:
         one = _of_length(job, bucket.tokens) if training.lengths else job
         longest = bucket.tokens == training.sequence_length
-        times.append((bucket.share, _step(one, spec, place, card, played if longest else None)))
+        times.append((bucket.share, _step(one, spec, place, card, simulated if longest else None)))
     time, written = average_time(times), _writing(job, spec, card)
     if time is None or written is None:
         return time
@@ -68,12 +68,12 @@ def _writing(job: Job, spec: ModelSpec, card: Capacity) -> ServingTime | None:
     return served(alone, spec, Topology(1, 1, 1, NONE), card)
 
 
-def _of_llamacpp(job: Job, spec: ModelSpec, place: Topology, card: Accelerator, played: Play) -> Time | None:
+def _of_llamacpp(job: Job, spec: ModelSpec, place: Topology, card: Accelerator, simulated: Simulation) -> Time | None:
     """The time of a token; None where the host's part takes most of it."""
     layers = job.serving.gpu_layers
     if layers is not None and layers <= spec.depth:
         return None
-    return decode_time(played.phases.phases[-1].end_bytes, job.serving.concurrency, place.gpus, card)
+    return decode_time(simulated.phases.phases[-1].end_bytes, job.serving.concurrency, place.gpus, card)
 
 
 def served(job: Job, spec: ModelSpec, place: Topology, card: Capacity) -> ServingTime | None:
@@ -97,7 +97,7 @@ def _pass(job: Job, spec: DecoderSpec, place: Topology, card: Accelerator, tape:
         return assumed_pass(job, spec, tape, card, Wires(None, links(job.hardware, card), place), phase)
 
 
-def _step(job: Job, spec: ModelSpec, place: Topology, card: Capacity, played: Play | None) -> Time | None:
+def _step(job: Job, spec: ModelSpec, place: Topology, card: Capacity, simulated: Simulation | None) -> Time | None:
     """The time of a step whose batches have one length."""
     accelerator = card.accelerator
     assert accelerator is not None
@@ -105,35 +105,35 @@ def _step(job: Job, spec: ModelSpec, place: Topology, card: Capacity, played: Pl
     if job.training.tf32 and "tf32" in accelerator.peak:
         compute = "tf32"
     places = alike(job, spec, place)
-    alone = played if place.pipeline == 1 else None
-    plays = {one: alone or play(job, spec, one, gpu(job, card)) for one in dict.fromkeys(places)}
+    alone = simulated if place.pipeline == 1 else None
+    simulations = {one: alone or simulate(job, spec, one, gpu(job, card)) for one in dict.fromkeys(places)}
     for timed in (_measured, _assumed):
         try:
-            return timed(job, place, accelerator, compute, [plays[one] for one in places])
+            return timed(job, place, accelerator, compute, [simulations[one] for one in places])
         except NotModelled:
             continue
     return None
 
 
-def _measured(job: Job, place: Topology, card: Accelerator, compute: str, plays: Sequence[Play]) -> Time:
+def _measured(job: Job, place: Topology, card: Accelerator, compute: str, simulations: Sequence[Simulation]) -> Time:
     """The time of a step whose pipeline's ranks are these, by curves; `NotModelled` where there are none."""
     measured = curves(card.name)
     clock = Clock(card, measured, compute == "tf32")
     wires = Wires(measured, links(job.hardware, card), place, job.parallelism.replicas or 1)
-    stages = _stages(job, plays, clock, wires)
+    stages = _stages(job, simulations, clock, wires)
     return training_time(job, stages, place, peak(card, compute), cases(measured), spread_of(measured))
 
 
-def _assumed(job: Job, place: Topology, card: Accelerator, compute: str, plays: Sequence[Play]) -> Time:
+def _assumed(job: Job, place: Topology, card: Accelerator, compute: str, simulations: Sequence[Simulation]) -> Time:
     """The same, by stated shares; `NotModelled` where the card's peak is not known."""
     clock, wires = assumed_clock(card, compute), Wires(None, links(job.hardware, card), place, job.parallelism.replicas or 1)
-    return training_time(job, _stages(job, plays, clock, wires), place, clock.peak, assumed_cases(), ASSUMED)
+    return training_time(job, _stages(job, simulations, clock, wires), place, clock.peak, assumed_cases(), ASSUMED)
 
 
-def _stages(job: Job, plays: Sequence[Play], clock: Timer, wires: Wires) -> list[Stage]:
+def _stages(job: Job, simulations: Sequence[Simulation], clock: Timer, wires: Wires) -> list[Stage]:
     """One of each rank; most ranks' plays are the same."""
-    kinds = {one: stage(job, one, clock, wires) for one in dict.fromkeys(plays)}
-    return [kinds[one] for one in plays]
+    kinds = {one: stage(job, one, clock, wires) for one in dict.fromkeys(simulations)}
+    return [kinds[one] for one in simulations]
 
 
 def _of_length(job: Job, tokens: int) -> Job:

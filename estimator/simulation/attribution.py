@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from estimator.contract.answer import Peak, Place, Tensors
-from estimator.tape.peak import Alike, crest, tensors
+from estimator.tape.peak import TensorGroup, locate_peak, tensors
 from estimator.tape.replay import Replay
 from estimator.tape.tape import Tape
 
@@ -22,21 +22,21 @@ class Attribution:
     peak: Peak
 
 
-def attribution(tape: Tape, played: Replay) -> Attribution:
+def attribution(tape: Tape, simulated: Replay) -> Attribution:
     """Read off a tape and its replay."""
-    alive = [(kind, count, count * kind.each_bytes) for kind, count in tensors(tape, played.alive).items()]
+    alive = [(kind, count, count * kind.each_bytes) for kind, count in tensors(tape, simulated.alive).items()]
     alive.sort(key=lambda kind: -kind[2])
     at_peak: dict[str, int] = {}
     for kind, _, size in alive:
         at_peak[kind.component] = at_peak.get(kind.component, 0) + size
     highest: dict[str, int] = {}
-    for at, phase in enumerate(played.phases):
-        if phase.name not in highest or phase.peak_bytes > played.phases[highest[phase.name]].peak_bytes:
+    for at, phase in enumerate(simulated.phases):
+        if phase.name not in highest or phase.peak_bytes > simulated.phases[highest[phase.name]].peak_bytes:
             highest[phase.name] = at
-    places = {name: crest(tape, at, played.blocks[at])._asdict() for name, at in highest.items()}
+    places = {name: locate_peak(tape, at, simulated.blocks[at])._asdict() for name, at in highest.items()}
     peak = Peak(
-        phase=played.peak.name,
-        **places[played.peak.name],
+        phase=simulated.peak.name,
+        **places[simulated.peak.name],
         tensors=[_alike(*row) for row in alive[:LARGEST]],
         rest_count=sum(count for _, count, _ in alive[LARGEST:]),
         rest_bytes=sum(size for _, _, size in alive[LARGEST:]),
@@ -48,7 +48,7 @@ def attribution(tape: Tape, played: Replay) -> Attribution:
     )
 
 
-def _alike(kind: Alike, count: int, size: int) -> Tensors:
+def _alike(kind: TensorGroup, count: int, size: int) -> Tensors:
     shape, dtype = kind.form or (None, None)
     return Tensors(
         component=kind.component,

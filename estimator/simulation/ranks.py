@@ -14,7 +14,7 @@ from estimator.megatron.plan import candidates, kinds, stages
 from estimator.parallel.pipeline import check_pipeline, pipeline_of
 from estimator.parallel.schedules import in_flight
 from estimator.parallel.topology import Topology
-from estimator.simulation.simulation import Play
+from estimator.simulation.simulation import Simulation
 from estimator.tape.kernels import exchanges
 from estimator.tape.tape import Tape
 
@@ -37,9 +37,9 @@ def alike(job: Job, spec: ModelSpec, place: Topology) -> list[Topology]:
     return [replace(place, stage=found.index(kind)) for kind in found]
 
 
-def described(job: Job, spec: ModelSpec, place: Topology, played: Play) -> Rank:
+def described(job: Job, spec: ModelSpec, place: Topology, simulated: Simulation) -> Rank:
     """What a rank of a pipeline holds."""
-    pipeline, phases = pipeline_of(job).shortened(), played.phases
+    pipeline, phases = pipeline_of(job).shortened(), simulated.phases
     layers, held = stages(config(spec), pipeline, job.parallelism), pipeline.held(place.stage)
     chunks = [(layers[i][0], layers[i][-1]) if layers[i] else None for i in held]
     return Rank(

@@ -1,6 +1,6 @@
-"""A job's model, played: its tape, what the tape says, and what the caching allocator takes for it.
+"""A job's model, simulated: its tape, the peak of each phase, and what the caching allocator reserves for it.
 
-Of the GPU only its compute capability matters here, and of that what a run asks; so what was played is remembered: the same
+Of the GPU only its compute capability matters here, and of that what a run asks; so simulations are remembered: the same
 question comes again, of another card.
 """
 
@@ -17,18 +17,20 @@ from estimator.runtime.reserved import Reserved, reserved
 from estimator.serving.llamacpp import Stored
 from estimator.serving.plan import trace_speed
 from estimator.simulation.attribution import Attribution, attribution
-from estimator.simulation.trace import trace
+from estimator.simulation.trace import trace as trace
 from estimator.tape.gpu import Gpu
 from estimator.tape.lifetimes import undisturbed
 from estimator.tape.replay import Replay, replay
 from estimator.tape.tape import Tape
 
+WITHOUT_BYTES = frozenset({"tokens", "dataset", "run", "hours", "prompt_length", "output_length"})
+"""Settings on which no byte depends."""
 KEPT = 64
-"""Plays that are remembered, the ones asked for last."""
+"""Simulations that are remembered, the ones asked for last."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Play:
+class Simulation:
     """What a run allocates and frees: the model's parts, the phases, and where the peak is."""
 
     build: Builder
@@ -48,7 +50,7 @@ class Play:
 
 @dataclass(frozen=True, slots=True)
 class _Question:
-    """All that a play depends on besides the GPU, as text where it is no plain value."""
+    """All that a simulation depends on besides the GPU, as text where it is no plain value."""
 
     spec_text: str
     part_text: str
@@ -58,17 +60,17 @@ class _Question:
     tensors: tuple[Stored, ...] | None
 
 
-def play(job: Job, spec: ModelSpec, place: Topology, gpu: Gpu, tensors: tuple[Stored, ...] | None = None) -> Play:
-    """Play a job with its defaults; `tensors`: those of a GGUF file that llama.cpp serves.
+def simulate(job: Job, spec: ModelSpec, place: Topology, gpu: Gpu, tensors: tuple[Stored, ...] | None = None) -> Simulation:
+    """Simulate a job with its defaults; `tensors`: those of a GGUF file that llama.cpp serves.
 
     Raises `InvalidJob` and `NotModelled` for what the model or the framework does not have.
     """
-    known = _plays(_question(job, spec, place, tensors, {"tokens", "dataset", "run", "hours", "prompt_length", "output_length"}))
+    known = _simulations(_question(job, spec, place, tensors, WITHOUT_BYTES))
     found = next((one for one in known if gpu.alike(one.build.tape.gpu)), None)
     if found is None:
         build = undisturbed(lambda: trace(job, spec, place, replace(gpu, asked={}), tensors))
         phases, beside = replay(build.tape), build.tape.host
-        found = Play(build, phases, attribution(build.tape, phases), None if beside is None else replay(beside))
+        found = Simulation(build, phases, attribution(build.tape, phases), None if beside is None else replay(beside))
         known.append(found)
     return found
 
@@ -84,8 +86,8 @@ def speed(job: Job, spec: DecoderSpec, place: Topology, gpu: Gpu) -> Tape:
 
 
 @lru_cache(maxsize=KEPT)
-def _plays(_: _Question) -> list[Play]:
-    """Those of a question, on GPUs that do not play it alike."""
+def _simulations(_: _Question) -> list[Simulation]:
+    """Those of a question, on GPUs that are not alike for it."""
     return []
 
 
@@ -96,9 +98,9 @@ def _tapes(_: _Question) -> list[Tape]:
 
 
 def _question(
-    job: Job, spec: ModelSpec, place: Topology, tensors: tuple[Stored, ...] | None = None, ignored: set[str] | None = None
+    job: Job, spec: ModelSpec, place: Topology, tensors: tuple[Stored, ...] | None = None, ignored: frozenset[str] = frozenset()
 ) -> _Question:
     """`ignored`: settings that do not matter."""
     part = job.training if job.task == "train" else job.serving
-    text = job.task + part.model_dump_json(exclude=ignored)
+    text = job.task + part.model_dump_json(exclude=set(ignored))
     return _Question(spec.model_dump_json(), text, job.parallelism, job.offload, place, tensors)

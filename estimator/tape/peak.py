@@ -27,7 +27,7 @@ class Place(NamedTuple):
     recomputed: bool
 
 
-class Alike(NamedTuple):
+class TensorGroup(NamedTuple):
     """What tensors have in common that are counted together. `part` is their stack of layers, or None outside of all."""
 
     component: str
@@ -41,7 +41,7 @@ Kind = tuple[str, str, str | None, Form | None, int]
 """The same as a plain tuple, which is faster to make."""
 
 
-def crest(tape: Tape, at: int, block: Stretch) -> Place:
+def locate_peak(tape: Tape, at: int, block: Stretch) -> Place:
     """Where the phase number `at`, played in these blocks, reaches its peak."""
     if not block.top:
         return Place(None, None, None, None, False)
@@ -82,7 +82,7 @@ def _outside(tape: Tape, at: int, event: int) -> str:
     return f"{after} {stacks[follows - 1][1]}" if follows else f"{before} {stacks[0][1]}"
 
 
-def tensors(tape: Tape, alive: list[int]) -> dict[Alike, int]:
+def tensors(tape: Tape, alive: list[int]) -> dict[TensorGroup, int]:
     """How many tensors of each kind are alive, given how often each storage is: the kinds' bytes sum to the live bytes."""
     found: dict[Kind, int] = {}
     for storage, times in enumerate(alive):
@@ -91,7 +91,7 @@ def tensors(tape: Tape, alive: list[int]) -> dict[Alike, int]:
             found[kind] = found.get(kind, 0) + times
     if min(found.values(), default=0) < 0:
         _settle(tape, alive, found)
-    return {Alike(*kind): count for kind, count in found.items() if count}
+    return {TensorGroup(*kind): count for kind, count in found.items() if count}
 
 
 def _kind(tape: Tape, storage: int) -> Kind:

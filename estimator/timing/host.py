@@ -11,7 +11,7 @@ from estimator.facts.fact import measured
 from estimator.hardware.accelerator import Accelerator
 from estimator.parallel.strategies import strategy_of
 from estimator.parallel.zero3_offload import OffloadedZero3, files
-from estimator.simulation.simulation import Play
+from estimator.simulation.simulation import Simulation
 from estimator.tape.kernels import exchanges
 from estimator.tape.tape import HOST, Tape
 from estimator.timing.measured import shared
@@ -40,10 +40,10 @@ def _copies(tape: Tape, phase: str, group: str) -> Counter[str]:
     return nbytes
 
 
-def read_from_nvme(job: Job, play: Play, phase: str) -> Three:
+def read_from_nvme(job: Job, simulation: Simulation, phase: str) -> Three:
     """What one pass of a phase reads of parameters that are in files, a node's ranks together; while kernels run, for the next
     are fetched ahead."""
-    sharding, tape = play.build.sharding, play.build.tape
+    sharding, tape = simulation.build.sharding, simulation.build.tape
     if not isinstance(sharding, OffloadedZero3) or job.offload.parameters != "nvme":
         return NONE
     in_files = files(sharding).parameters / (sharding.partition * sharding.dtype.itemsize)
@@ -57,10 +57,10 @@ def on_host(job: Job) -> bool:
     return offload.optimizer != "none" or (strategy_of(job).dtensors and offload.parameters == "cpu")
 
 
-def optimizer_seconds(job: Job, play: Play) -> Three:
+def optimizer_seconds(job: Job, simulation: Simulation) -> Three:
     """The step of an optimizer that works `on_host`, a node's ranks together. Its states on NVMe are read and written besides,
     parameters written."""
-    build, host = play.build, play.build.tape.host
+    build, host = simulation.build, simulation.build.tape.host
     assert host is not None
     by = "deepspeed" if strategy_of(job).stage else "torch"
     facts, gpus = measured(FILE), job.hardware.gpus

@@ -18,7 +18,7 @@ from estimator.facts.fact import MeasuredFact, measured
 from estimator.parallel.pipeline import pipeline_of
 from estimator.parallel.schedules import BACKWARD, FORWARD, INPUT, WEIGHT, Pipeline
 from estimator.parallel.topology import Topology
-from estimator.simulation.simulation import Play
+from estimator.simulation.simulation import Simulation
 from estimator.tape.kernels import flops, kernels
 from estimator.tape.tape import Work
 from estimator.timing.exchange import Wires
@@ -68,12 +68,13 @@ class Stage:
         return {FORWARD: forward, BACKWARD: backward, INPUT: backward - late, WEIGHT: late}
 
 
-def stage(job: Job, play: Play, clock: Timer, wires: Wires) -> Stage:
+def stage(job: Job, simulation: Simulation, clock: Timer, wires: Wires) -> Stage:
     """What a played rank takes."""
-    tape, strategy = play.build.tape, wires.place.strategy
+    tape, strategy = simulation.build.tape, wires.place.strategy
     hidden = frozenset() if job.training.implementation == "megatron" else strategy.overlapped
     forward, backward = (
-        phase(tape, clock, wires, hidden, name).fetching(read_from_nvme(job, play, name)) for name in ("forward", "backward")
+        phase(tape, clock, wires, hidden, name).fetching(read_from_nvme(job, simulation, name))
+        for name in ("forward", "backward")
     )
     transfer = 0.0
     if job.parallelism.pipeline_schedule == "interleaved":  # receives one pass ahead (`overlap_p2p_comm`)
@@ -81,9 +82,9 @@ def stage(job: Job, play: Play, clock: Timer, wires: Wires) -> Stage:
         forward, backward = (one.without(RECEIVE) for one in (forward, backward))
     once = phase(tape, clock, wires, frozenset(), "optimizer_step")
     if on_host(job):
-        once = replace(once, waited={**once.waited, ON_HOST: optimizer_seconds(job, play)})
+        once = replace(once, waited={**once.waited, ON_HOST: optimizer_seconds(job, simulation)})
     else:
-        moved = optimizer_bytes(job.training, play.build.parameters, tape)
+        moved = optimizer_bytes(job.training, simulation.build.parameters, tape)
         kind, step = clock.kernel(Work(OPTIMIZER, 0, round(moved), None, "optimizer_step", None, False))
         once = replace(once, kernels={**once.kernels, kind: once.kernels.get(kind, 0.0) + step})
     put_off = spent((one for one in kernels(tape, "backward") if one[0].late), clock, tape.passes("backward"))

@@ -17,8 +17,8 @@ from estimator.parallel.topology import topology
 from estimator.planner.budget import budget
 from estimator.pricing import prices
 from estimator.runtime.reserved import reserved
-from estimator.simulation import simulation as playing
-from estimator.simulation.simulation import play
+from estimator.simulation import simulation
+from estimator.simulation.simulation import simulate
 from estimator.specs.published import model_folder, published
 from estimator.specs.resolve import resolve
 from estimator.tape.gpu import AMPERE
@@ -58,7 +58,7 @@ def test_a_trace(name: str, benchmark: BenchmarkFixture) -> None:
     asked = Job.model_validate(estimate(job(name)).job)
     spec = resolve(name).spec
     place = topology(asked, spec)
-    benchmark.pedantic(play, (asked, spec, place, AMPERE), setup=forget, rounds=40, warmup_rounds=2)
+    benchmark.pedantic(simulation, (asked, spec, place, AMPERE), setup=forget, rounds=40, warmup_rounds=2)
     assert (median(benchmark) or 0) < TRACE_SECONDS * (1 if spec.model_type in ONE_KIND else KINDS_OF_LAYERS)
 
 
@@ -67,7 +67,7 @@ def test_the_allocator(name: str, benchmark: BenchmarkFixture) -> None:
     """What the first answer to a question costs besides: every layer of two steps, played into the caching allocator."""
     asked = Job.model_validate(estimate(job(name)).job)
     spec = resolve(name).spec
-    benchmark.pedantic(reserved, (play(asked, spec, topology(asked, spec), AMPERE).build.tape, 2**23), rounds=8)
+    benchmark.pedantic(reserved, (simulate(asked, spec, topology(asked, spec), AMPERE).build.tape, 2**23), rounds=8)
 
 
 @pytest.mark.parametrize("name", FIRST.values())
@@ -92,7 +92,7 @@ def test_the_size_of_a_job_costs_nothing(job: dict[str, Any], benchmark: Benchma
 
 def forget() -> None:
     """Let the next question be a new one."""
-    playing._plays.cache_clear()
+    simulation._simulations.cache_clear()
 
 
 @pytest.mark.parametrize("layers", [8, 80])
@@ -101,7 +101,7 @@ def test_depth_costs_nothing(layers: int, checkpointing: str, benchmark: Benchma
     given = {**published("llama-3-70b").architecture.model_dump(), "num_hidden_layers": layers}
     asked = Job.model_validate(estimate(job(given, activation_checkpointing=checkpointing)).job)
     spec = resolve(given).spec
-    benchmark.pedantic(play, (asked, spec, topology(asked, spec), AMPERE), setup=forget, rounds=40, warmup_rounds=2)
+    benchmark.pedantic(simulation, (asked, spec, topology(asked, spec), AMPERE), setup=forget, rounds=40, warmup_rounds=2)
 
 
 def test_the_headline_question(benchmark: BenchmarkFixture) -> None:

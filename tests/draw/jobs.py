@@ -155,18 +155,18 @@ def _implementation(drawing: Drawing, made: dict[str, Any]) -> Any:
 
 
 def _optimizer(drawing: Drawing, made: dict[str, Any]) -> str:
-    played = [
+    simulated = [
         name for name, by in IMPLEMENTATIONS.items() if not drawing.playable or set(by) & {*PLAYED["optimizer_implementation"]}
     ]
     if drawing.mode in ("fsdp", "tensor", "megatron") and drawing.rng.random() < 0.7:
         return str(drawing.one("adamw", "adam", "sgd", "sgd-momentum"))
-    return str(drawing.one(*played))
+    return str(drawing.one(*simulated))
 
 
 def _stepped_by(drawing: Drawing, made: dict[str, Any]) -> str:
     known = IMPLEMENTATIONS[made.get("optimizer", "adamw")]
-    played = [by for by in known if by in PLAYED["optimizer_implementation"]]
-    return str(drawing.one(*(played if drawing.playable and played else known)))
+    simulated = [by for by in known if by in PLAYED["optimizer_implementation"]]
+    return str(drawing.one(*(simulated if drawing.playable and simulated else known)))
 
 
 def _quantization(drawing: Drawing, made: dict[str, Any]) -> str:
