@@ -1,6 +1,6 @@
 """Documents and golden files that are made from the code: `python -m tests.documents` writes them all anew.
 
-`test_documents.py` fails when one of them is not what the code would write.
+`tests/docs/test_documents.py` fails when one of them is not what the code would write.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Fit what steps take beyond their kernels' curves, and the other numbers that were fitted to tables which are here.
 
 `python -m tests.fit_steps` prints each number and its range as they follow from the rows that its `fitted_to` names, beside what
-its file has. tests/test_fits.py holds them together.
+its file has. tests/timing/test_fits.py holds them together.
 """
 
 from __future__ import annotations

@@ -24,7 +24,19 @@ from safetensors import SafetensorError, safe_open
 from estimator.contract.errors import InvalidJob
 from estimator.specs.architecture import architecture
 from estimator.weights import read_checkpoint
-from tests.weights import ARRAY, BOOL, ENTRIES, LLAMA, STRING, TENSORS, UINT16, UINT32, gguf_bytes, safetensors_bytes, written
+from tests.weight_files import (
+    ARRAY,
+    BOOL,
+    ENTRIES,
+    LLAMA,
+    STRING,
+    TENSORS,
+    UINT16,
+    UINT32,
+    gguf_bytes,
+    safetensors_bytes,
+    written,
+)
 
 SLOW_SECONDS = 5.0
 INDEX = json.dumps(

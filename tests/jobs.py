@@ -13,7 +13,8 @@ import yaml
 from estimator import Answer, Job
 from estimator.specs.published import published
 
-ROOT = Path(__file__).parent.parent
+TESTS = Path(__file__).parent
+ROOT = TESTS.parent
 CASES = ROOT / "tests" / "cases"
 TODAY = date(2026, 11, 22)
 """The day of every answer that is kept: prices get old by it."""

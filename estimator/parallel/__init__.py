@@ -1,0 +1,1 @@
+"""How a step is spread over ranks: strategies, what each shards and exchanges, and the schedules of pipelines."""

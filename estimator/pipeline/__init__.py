@@ -1,0 +1,1 @@
+"""From a job to its answer: defaults, simulation, verdict, time and cost, and the words around them."""

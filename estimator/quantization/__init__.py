@@ -1,0 +1,1 @@
+"""Formats of weights in few bits: which tensor is stored in which type."""

@@ -1,0 +1,1 @@
+"""What engines hold while they serve: weights, caches, a prompt and a decoding step."""

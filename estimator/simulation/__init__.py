@@ -1,0 +1,1 @@
+"""A job on a tape: its phases, its ranks, where the peak is and of what."""

@@ -1,0 +1,1 @@
+"""A training step: precision, optimizers, adapters, what is recomputed, objectives."""

@@ -35,8 +35,8 @@ def on_cuda(gpu: Gpu = AMPERE) -> Iterator[None]:
     CUDA's autocast runs some operations in float32 that the CPU's leaves alone (autocast_mode.h, AT_FORALL_FP32 and
     AT_FORALL_FP32_SET_OPT_DTYPE): of those that the tested models call, `pow`, which `square` calls, `rsqrt`, `exp`, `softplus`,
     `layer_norm`, `rms_norm`, `softmax`, `sum` and vectors' norms. Of `cross_entropy` it runs less in float32 than the CPU's does.
-    The CPU's casts what `cat` joins to the widest type, which CUDA's leaves to the kernel. tests/test_autocast.py asks CUDA's
-    dispatch itself. Whether autocast is on at all, Python code asks of CUDA's.
+    The CPU's casts what `cat` joins to the widest type, which CUDA's leaves to the kernel. tests/tape/test_autocast.py asks
+    CUDA's dispatch itself. Whether autocast is on at all, Python code asks of CUDA's.
     """
     instead: dict[str, Any] = {
         "scaled_dot_product_attention": partial(scaled_dot_product_attention, gpu),

@@ -13,7 +13,7 @@ import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
 from estimator.weights import read_checkpoint
-from tests.weights import ARRAY, FLOAT32, INT32, STRING, Info, Pair, gguf_header, safetensors_bytes, tensor_bytes, written
+from tests.weight_files import ARRAY, FLOAT32, INT32, STRING, Info, Pair, gguf_header, safetensors_bytes, tensor_bytes, written
 
 TOKENS, MERGES = 128_256, 280_147
 """Llama 3's."""

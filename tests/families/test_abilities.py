@@ -1,0 +1,59 @@
+"""What a family can do is said on its spec: no other module asks for a model type by its name."""
+
+from __future__ import annotations
+
+import ast
+from collections import Counter
+from pathlib import Path
+
+import estimator
+from estimator.families import FAMILIES, having, spec_class
+from estimator.families.abilities import Abilities
+from estimator.families.llama import LlamaSpec
+
+ROOT = Path(estimator.__file__).parent
+ALLOWED = {
+    "exchange/__init__.py": (1, "any model, for a job that is read without one"),
+    "quantization/gguf_mixtures.py": (4, "rules of llama.cpp by its own names of architectures"),
+    "specs/generic.py": (2, "what a size alone is taken for"),
+    "verify/adapters.py": (1, "asks transformers' own model"),
+    "weights/gguf_config.py": (47, "which type a GGUF file's architecture is: a table of names"),
+}
+"""How many names stand in a module, and why they may. The numbers fall, and do not rise."""
+
+
+def _names(path: Path) -> int:
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    return sum(
+        isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value in FAMILIES for node in ast.walk(tree)
+    )
+
+
+def test_no_module_outside_the_families_names_a_model_type() -> None:
+    outside = [path for path in ROOT.rglob("*.py") if ROOT / "families" not in path.parents]
+    found = Counter({path.relative_to(ROOT).as_posix(): _names(path) for path in outside})
+    assert +found == Counter({path: count for path, (count, _) in ALLOWED.items()}), "say it on the spec (families/abilities.py)"
+
+
+def test_a_name_would_be_found(tmp_path: Path) -> None:
+    module = tmp_path / "module.py"
+    module.write_text('KNOWN = ("llama", "t5")\n"""Llama and t5."""\n', encoding="utf-8")
+    assert _names(module) == 2
+
+
+def test_a_family_does_not_inherit_what_was_judged_of_another() -> None:
+    class TensorGroup(LlamaSpec):
+        """A model of the same layers, of which nothing was judged."""
+
+    assert LlamaSpec.can.prompts
+    assert TensorGroup.can == Abilities()
+
+
+def test_every_ability_is_one_of_some_family() -> None:
+    nothing = Abilities()
+    for ability in Abilities.__dataclass_fields__:
+        assert having(lambda kind, name=ability: getattr(kind.can, name) != getattr(nothing, name)), ability  # type: ignore[misc]
+
+
+def test_what_cannot_be_run_can_do_nothing_else() -> None:
+    assert all(spec_class(kind).can == Abilities() for kind in FAMILIES if not spec_class(kind).runs)

@@ -1,0 +1,60 @@
+"""DeepSpeed as judge: what real runs of it allocated, at the size that they ran at."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import yaml
+
+from estimator import estimate
+from estimator.contract.job import read_job
+from estimator.parallel import zero, zero3
+from estimator.pipeline.estimation import _run
+from estimator.simulation import simulation
+from tests.jobs import TESTS, counts
+from tests.judge import deepspeed_run as run
+
+RECORDS = yaml.safe_load((TESTS / "data" / "deepspeed.yaml").read_text(encoding="utf-8"))
+MOMENTS = ("resident", "forward", "backward", "optimizer_step")
+ABOVE = {"resident": 0.001, "forward": 0.001, "backward": 0.025, "optimizer_step": 0.001}
+"""Share by which the estimate may exceed the record: in backward, a copy of the bucket is taken to be there at any time."""
+BELOW = 0.002
+UNSEEN = 0.02
+"""Share by which it may fall short, of ZeRO-3 over several processes: gloo's threads free what the profiler then still counts.
+And exceed, of forward, where what they free early differs from run to run."""
+
+
+@pytest.mark.parametrize(
+    "record",
+    RECORDS,
+    ids=lambda r: f"zero{r['stage']} x{r['ranks']}, {r['micro_steps']} micro-steps, {r.get('secondary', 1)}, {r.get('live', 0)}",
+)
+def test_zero_holds_what_deepspeed_held(record: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (zero, zero3):
+        monkeypatch.setattr(module, "BUCKET", run.BUCKET)
+    monkeypatch.setattr(zero3, "PREFETCH", run.PREFETCH)
+    monkeypatch.setattr(zero3, "PERSISTENT", run.PERSISTENT)
+    monkeypatch.setattr(zero3, "LIVE", record.get("live", zero3.LIVE))
+    simulation._simulations.cache_clear()
+    job = {
+        "model": run.MODEL,
+        "hardware": {"gpus": record["ranks"]},
+        "parallelism": {"strategy": f"zero{record['stage']}", "zero_hpz_partition_size": record.get("secondary")},
+        "training": {
+            "sequence_length": run.TOKENS,
+            "optimizer_implementation": "foreach",
+            "activation_checkpointing": "none",
+            "attention": "eager",
+            "gradient_accumulation_steps": record["micro_steps"],
+        },
+    }
+    estimated = counts(estimate(job))
+    if "before_step" in record:  # what is alive when all has been released, the second copy with it
+        simulated = _run(read_job(job), True).simulation.phases.phases
+        held = next(phase.start_bytes for phase in simulated if phase.name == "optimizer_step")
+        assert held == pytest.approx(record["before_step"], rel=ABOVE["resident"])
+    below = UNSEEN if record["stage"] == 3 and record["ranks"] > 1 else BELOW
+    for moment in set(MOMENTS) & set(record):
+        above = max(ABOVE[moment], UNSEEN if "secondary" in record and moment == "forward" else 0)
+        assert record[moment] * (1 - below) <= estimated[moment] <= record[moment] * (1 + above), moment

@@ -1,0 +1,216 @@
+"""Formats of quantized weights: the libraries' own layers as judges of their bytes, and published checkpoints of whole models."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable
+from typing import Any, get_args
+
+import pytest
+import torch
+import yaml
+from transformers.integrations.eetq import EetqLinear
+from transformers.integrations.fbgemm_fp8 import FbgemmFp8Linear
+from transformers.integrations.finegrained_fp8 import FP8Linear
+
+from estimator import InvalidJob, Job, NotModelled, estimate
+from estimator.contract.job.part import Storage
+from estimator.families.spec import DecoderSpec
+from estimator.quantization.formats import FORMATS, parts
+from estimator.quantization.stored import stored_bytes
+from estimator.specs.huggingface import quantized_as
+from estimator.specs.published import published
+from estimator.specs.resolve import resolve
+from tests.jobs import ROOT, TESTS, counts
+from tests.tape.test_quantized import MODEL
+
+SHAPES = [(512, 1024), (384, 640), (14336, 4096)]
+TRANSFORMERS: dict[str, Callable[[int, int], torch.nn.Module]] = {
+    "eetq-int8": lambda outputs, inputs: EetqLinear(inputs, outputs),
+    "fp8": lambda outputs, inputs: FP8Linear(inputs, outputs),
+    "fp8-block": lambda outputs, inputs: FP8Linear(inputs, outputs, (128, 128)),
+    "fp8-row": lambda outputs, inputs: FbgemmFp8Linear(inputs, outputs, False),
+}
+"""transformers' own layers, by the format that they store."""
+HQQ: list[dict[str, Any]] = yaml.safe_load((TESTS / "data" / "hqq.yaml").read_text(encoding="utf-8"))
+
+
+def bytes_of(module: torch.nn.Module) -> int:
+    return sum(tensor.nbytes for name, tensor in module.state_dict().items() if name != "bias")
+
+
+def test_generation_with_hqq_allocates_what_hqq_allocates() -> None:
+    spec = resolve("llama-3-8b").spec.model_copy(update={"num_hidden_layers": 4})
+    serving = {"engine": "transformers", "weights": "hqq-int4", "context": 512, "concurrency": 2}
+    answer = estimate({"model": spec.model_dump(), "task": "serve", "serving": serving})
+    memory = answer.memory
+    counted = {"resident": 2592154624, "prefill": 3024442368, "decode": 2961411072}
+    assert {"resident": memory.resident_bytes, **memory.phases} == counted
+    if importlib.util.find_spec("hqq"):
+        from tests.judge.hqq import hqq_serving
+
+        assert isinstance(spec, DecoderSpec)
+        assert hqq_serving(Job.model_validate(answer.job), spec) == counted
+
+
+@pytest.mark.parametrize("name", TRANSFORMERS)
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_layer_takes_the_bytes_of_transformers_own(name: str, shape: tuple[int, int]) -> None:
+    with torch.device("meta"):
+        layer = TRANSFORMERS[name](*shape)
+    assert sum(part.nbytes for part in parts(name, shape)) == bytes_of(layer)
+
+
+@pytest.mark.parametrize("bits", [8, 4, 3, 2, 1])
+@pytest.mark.parametrize("shape", SHAPES[:2])
+def test_hqq_stores_what_its_layer_does(bits: int, shape: tuple[int, int]) -> None:
+    hqq: Any = pytest.importorskip("hqq.core.quantize", reason="pip install hqq")
+    plain = torch.nn.Linear(shape[1], shape[0], bias=False)
+    config = hqq.BaseQuantizeConfig(nbits=bits, group_size=64, axis=1)
+    layer = hqq.HQQLinear(plain, config, compute_dtype=torch.bfloat16, device="cpu")
+    held = [layer.W_q, *(value for value in layer.meta.values() if isinstance(value, torch.Tensor))]
+    assert sum(part.nbytes for part in parts(f"hqq-int{bits}", shape)) == sum(tensor.nbytes for tensor in held)
+
+
+@pytest.mark.parametrize(
+    ("name", "config"), [("torchao-int8", "Int8WeightOnlyConfig"), ("torchao-fp8", "Float8WeightOnlyConfig")]
+)
+def test_torchao_stores_what_its_tensor_does(name: str, config: str) -> None:
+    ao: Any = pytest.importorskip("torchao.quantization", reason="pip install torchao")
+    model = torch.nn.Sequential(torch.nn.Linear(1024, 512, bias=False, dtype=torch.bfloat16))
+    ao.quantize_(model, getattr(ao, config)())
+    weight: Any = model[0].weight
+    held = [getattr(weight, end, None) for end in ("qdata", "scale", "zero_point")]
+    assert sum(part.nbytes for part in parts(name, (512, 1024))) == sum(tensor.nbytes for tensor in held if tensor is not None)
+
+
+@pytest.mark.parametrize(("model", "size"), [("gpt-oss-20b", 13761264768), ("gpt-oss-120b", 65248815744)])
+def test_a_checkpoint_in_mxfp4_is_as_large_as_the_published_one(model: str, size: int) -> None:
+    """`total_size` of their model.safetensors.index.json."""
+    assert stored_bytes(published(model).architecture, "mxfp4") == size
+
+
+@pytest.mark.parametrize(
+    ("name", "bits"),
+    [("gptq-int4", 4 + 20 / 128 + 32 / 4096), ("awq-int4", 4 + 20 / 128), ("nvfp4", 4.5), ("fp8-block", 8 + 32 / 128**2)],
+)
+def test_bits_of_a_weight_by_arithmetic(name: str, bits: float) -> None:
+    """Codes, and what a group adds: a float16 scale and a zero point of 4 bits; of GPTQ an index per input, too."""
+    assert 8 * sum(part.nbytes for part in parts(name, (4096, 4096))) / 4096**2 == pytest.approx(bits, abs=1e-4)
+
+
+def test_every_format_has_a_name_in_jobs_and_fewer_bytes() -> None:
+    assert set(FORMATS) == set(get_args(Storage))
+    spec = published("llama-3-8b").architecture
+    plain = published("llama-3-8b").parameters
+    assert plain is not None
+    for name, known in FORMATS.items():
+        assert (stored_bytes(spec, name) < 2 * plain.value) == known.linears
+
+
+@pytest.mark.parametrize("name", [name for name in FORMATS if name.startswith(("gptq", "awq", "fp8", "nvfp4", "torchao"))])
+def test_what_vllm_serves_is_what_is_stored(name: str) -> None:
+    """The weights of a served model: the checkpoint's, each tensor rounded up as CUDA allocates it, and rotary frequencies."""
+    job = {"model": "llama-3-8b", "task": "serve", "serving": {"weights": name, "context": 256}}
+    memory = estimate(job).memory
+    stored = stored_bytes(published("llama-3-8b").architecture, name)
+    assert 0 <= memory.at_peak["parameters"] - stored < 1000 * 512
+
+
+def test_layers_that_stay_whole() -> None:
+    def resident(**more: Any) -> int:
+        training = {"precision": "bf16-true", "quantization": "nf4", "adapter": {"rank": 4, "targets": ["q_proj"]}, **more}
+        return estimate({"model": MODEL, "training": training}).memory.resident_bytes
+
+    gate = 1408 * 512
+    saved = 2 * gate - gate // 2 - 4 * gate // 64 - 512
+    assert resident(unquantized=["gate_proj"]) - resident() == 3 * saved
+    assert resident(unquantized=["mlp"]) - resident() == 3 * 3 * saved
+    with_unquantized = resident(unquantized=["gate"])
+    assert with_unquantized == resident(), "a part of a name is no part of a path"
+    assert resident(quantization_group=256) < resident(quantization_group=128) < resident()
+
+
+@pytest.mark.parametrize("row", HQQ, ids=lambda row: row["name"])
+def test_lora_beside_hqq_allocates_what_hqq_allocates(row: dict[str, Any]) -> None:
+    """As it was counted, and anew where HQQ is installed; transformers warns then, so: pytest -p no:warnings."""
+    answer = estimate(row["job"])
+    assert counts(answer) == row["counted"]
+    if importlib.util.find_spec("hqq"):
+        from tests.judge.hqq import hqq_step
+
+        job = Job.model_validate(answer.job)
+        assert hqq_step(job, resolve(job.model).spec) == row["counted"]
+
+
+@pytest.mark.parametrize("name", ["nvfp4", "gptq-int3", "hqq-int3"])
+def test_training_that_is_not_modelled_is_refused(name: str) -> None:
+    with pytest.raises(NotModelled, match=f"training beside weights in {name}"):
+        estimate({"model": MODEL, "training": {"precision": "bf16-true", "quantization": name, "adapter": {}}})
+
+
+@pytest.mark.parametrize(
+    ("serving", "says"),
+    [
+        ({"weights": "mxfp4"}, "mixture's experts"),
+        ({"weights": "hqq-int4"}, "vLLM loads no weights"),
+        ({"weights": "awq-int4", "engine": "transformers"}, "awq-int4 in transformers"),
+        ({"weights": "gptq-int4", "engine": "transformers"}, "gptq-int4 in transformers"),
+        ({"weights": "hqq-int3", "engine": "transformers"}, "hqq-int3 in transformers"),
+        ({"weights": "bf16", "unquantized": ["q_proj"]}, "nothing is quantized"),
+        ({"weights": "fp8-block", "weights_group": 64}, "no group to choose"),
+        ({"weights": "awq-int4", "weights_group": 100}, "power of two"),
+    ],
+)
+def test_serving_that_cannot_be_is_refused(serving: dict[str, Any], says: str) -> None:
+    with pytest.raises((InvalidJob, NotModelled), match=says):
+        estimate({"model": MODEL, "task": "serve", "serving": {"context": 256, **serving}})
+
+
+@pytest.mark.parametrize(
+    ("config", "says"),
+    [
+        ({"quant_method": "gptq", "bits": 4, "group_size": 128}, "name gptq-int4 in"),
+        ({"quant_method": "gptq", "bits": 4, "group_size": -1}, "name gptq-int4-ungrouped in"),
+        ({"quant_method": "awq", "bits": 4, "group_size": 64}, "name awq-int4, in groups of 64 in"),
+        ({"quant_method": "fp8", "weight_block_size": [128, 128]}, "name fp8-block in"),
+        ({"quant_method": "fbgemm_fp8", "modules_to_not_convert": ["self_attn"]}, "name fp8-row, but for self_attn in"),
+        ({"quant_method": "mxfp4"}, "name mxfp4 in"),
+        ({"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_quant_type": "nf4"}, "name nf4 in"),
+        ({"load_in_4bit": True, "bnb_4bit_quant_type": "nf4", "bnb_4bit_use_double_quant": True}, "name nf4-double in"),
+        ({"load_in_8bit": True}, "name int8 in"),
+        ({"quant_method": "modelopt", "quant_algo": "NVFP4"}, "name nvfp4 in"),
+        ({"quant_method": "compressed-tensors", "format": "float-quantized"}, "name fp8-row in"),
+        ({"quant_method": "hqq", "nbits": 3}, "name hqq-int3 in"),
+        ({"quant_method": "eetq"}, "name eetq-int8 in"),
+        ({"quant_method": "vptq"}, "no format here has its name"),
+    ],
+)
+def test_a_config_names_the_format_to_ask_for(config: dict[str, Any], says: str) -> None:
+    (said,) = quantized_as({"quantization_config": config})
+    assert says in said
+
+
+def test_four_bit_layers_compute_in_the_type_that_is_asked_for() -> None:
+    training = {"precision": "bf16-true", "quantization": "nf4", "adapter": {"rank": 4}, "sequence_length": 16}
+    plain, same, wide = (
+        estimate({"model": MODEL, "training": {**training, **more}}).memory
+        for more in ({}, {"quantization_compute": "bf16"}, {"quantization_compute": "fp32"})
+    )
+    assert plain == same
+    assert wide.resident_bytes == plain.resident_bytes
+    assert wide.peak_bytes > plain.peak_bytes
+
+
+def test_the_document_has_the_programs_figures() -> None:
+    text = (ROOT / "docs" / "techniques" / "quantization.md").read_text(encoding="utf-8")
+    spec = published("llama-3-8b").architecture
+    for name, known in FORMATS.items():
+        if known.linears and name not in ("gptq-int4-ungrouped", "torchao-int4-tiles"):
+            assert f"{stored_bytes(spec, name):,}" in text, name
+    for name in ("nf4", "nf4-double", "hqq-int4", "awq-int4", "eetq-int8"):
+        half = "fp16" if name in ("awq-int4", "eetq-int8") else "bf16"
+        adapter = {"rank": 16, "targets": ["q_proj", "v_proj"], "dtype": half}
+        training = {"precision": f"{half.removeprefix('fp')}-true", "quantization": name, "adapter": adapter}
+        memory = estimate({"model": "llama-3-8b", "training": training}).memory
+        assert f"{memory.resident_bytes:,} | {memory.peak_bytes:,}" in text, name

@@ -1,0 +1,121 @@
+"""Sizes of GGUF files: published ones as judge, to 0.1 % of the file, and to the digits printed of its tensors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import yaml
+
+from estimator import NotModelled
+from estimator.families import count, having
+from estimator.families.spec import ModelSpec
+from estimator.quantization.gguf_kinds import MIXTURES
+from estimator.quantization.gguf_mixtures import facts, type_of
+from estimator.quantization.gguf_size import header_bytes, tensor_bytes
+from estimator.quantization.gguf_tensors import file_tensors
+from estimator.specs.published import published
+from estimator.weights.gguf_config import CONFIGS
+from tests.jobs import TESTS
+
+PUBLISHED = yaml.safe_load((TESTS / "data" / "gguf_sizes.yaml").read_text(encoding="utf-8"))
+WORST = 0.001
+EACH = ["llama-3-8b", "mixtral-8x7b", "qwen2.5-0.5b", "gemma-2-2b", "gemma-3-1b", "phi-3-mini-4k", "gpt2", "pythia-160m"]
+EACH += [
+    "falcon-7b",
+    "falcon-40b",
+    "starcoder2-3b",
+    "command-r-v01",
+    "command-r7b",
+    "olmo-7b",
+    "olmo-2-7b",
+    "olmo-3-7b",
+    "olmoe-1b-7b",
+]
+EACH += [
+    "granite-3.0-2b",
+    "granite-3.0-1b-a400m",
+    "minitron-4b",
+    "qwen1.5-moe-a2.7b",
+    "qwen3-30b-a3b",
+    "deepseek-v2-lite",
+    "deepseek-v3",
+]
+EACH += ["gpt-oss-20b", "mamba-130m", "mamba2-130m", "qwen3-0.6b", "smollm3-3b", "gemma-2b"]
+
+
+def spec_of(row: dict[str, Any]) -> ModelSpec:
+    found: ModelSpec = published(row["model"]).architecture.model_copy(update=row.get("spec", {}))
+    return found
+
+
+@pytest.mark.parametrize("row", PUBLISHED["files"], ids=lambda row: f"{row['model']} {row['kind']}")
+def test_a_file_is_as_large_as_the_published_one(row: dict[str, Any]) -> None:
+    spec = spec_of(row)
+    header = header_bytes(spec)
+    assert header is not None
+    error = abs((tensor_bytes(spec, [row["kind"]])[row["kind"]] + header) / row["bytes"] - 1)
+    assert error <= row.get("within", WORST)
+    assert "within" not in row or (row["why"] and error > WORST)
+
+
+@pytest.mark.parametrize("kind", PUBLISHED["bits"]["per_weight"])
+def test_bits_per_weight_are_those_that_llama_cpp_prints(kind: str) -> None:
+    spec = published(PUBLISHED["bits"]["model"]).architecture
+    bits = 8 * tensor_bytes(spec, [kind])[kind] / count(spec)
+    assert bits == pytest.approx(PUBLISHED["bits"]["per_weight"][kind], abs=1e-4)
+
+
+@pytest.mark.parametrize("kind", PUBLISHED["rounded"]["gigabytes"])
+def test_the_rules_of_70b(kind: str) -> None:
+    spec = published(PUBLISHED["rounded"]["model"]).architecture
+    found = tensor_bytes(spec, [kind])[kind] + (header_bytes(spec) or 0)
+    assert found / 1e9 == pytest.approx(PUBLISHED["rounded"]["gigabytes"][kind], abs=0.0051)
+
+
+@pytest.mark.parametrize("name", EACH)
+def test_every_parameter_lies_in_the_file_once(name: str) -> None:
+    spec = published(name).architecture
+    tensors = file_tensors(spec)
+    assert sum(tensor.elements for tensor in tensors) == count(spec)
+    assert len({tensor.name for tensor in tensors}) == len(tensors)
+    model = facts(spec, tensors)
+    for kind in MIXTURES:
+        assert all(tensor.columns % type_of(kind, tensor, model).elements == 0 for tensor in tensors)
+
+
+def test_every_described_family_has_a_model_here() -> None:
+    kinds = {published(name).architecture.model_type for name in EACH}
+    described = set(having(lambda kind: kind.can.gguf))
+    assert described - kinds <= {"mistral"}  # a llama in every name
+    assert len(CONFIGS) <= len(described)
+
+
+def test_sizes_fall_with_the_kinds_bits() -> None:
+    sizes = tensor_bytes(published("llama-3-8b").architecture, MIXTURES)
+    ordered = (
+        "F32",
+        "F16",
+        "Q8_0",
+        "Q6_K",
+        "Q5_K_M",
+        "Q5_K_S",
+        "Q4_K_M",
+        "Q4_K_S",
+        "Q3_K_L",
+        "Q3_K_M",
+        "Q3_K_S",
+        "Q2_K",
+        "IQ1_S",
+    )
+    assert [sizes[kind] for kind in ordered] == sorted((sizes[kind] for kind in ordered), reverse=True)
+
+
+def test_a_family_without_files_is_refused() -> None:
+    with pytest.raises(NotModelled, match="GGUF files of bert"):
+        tensor_bytes(published("bert-base-uncased").architecture, ["Q4_0"])
+
+
+def test_an_unknown_tokenizer_has_no_size() -> None:
+    spec = published("llama-3-8b").architecture.model_copy(update={"vocab_size": 12345})
+    assert header_bytes(spec) is None

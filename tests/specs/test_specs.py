@@ -1,0 +1,136 @@
+"""Every shipped model: its count as published, as transformers builds it, and as the tape builds it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from jsonschema import Draft202012Validator
+
+from estimator import InvalidJob, NotModelled, UnknownName
+from estimator.contract.reading import load_yaml
+from estimator.facts import catalogue
+from estimator.families import FAMILIES, count, heads, spec_class
+from estimator.specs.published import PublishedModel, model_folder, published
+from estimator.specs.resolve import resolve
+from estimator.verify.model import config, plain
+from estimator.views.inspection import counts
+from tests.jobs import ROOT
+
+MODELS = catalogue.names(model_folder())
+SCHEMA = Draft202012Validator(json.loads((ROOT / "docs" / "schema" / "model.json").read_text(encoding="utf-8")))
+FIRST = {spec.model_type: spec for spec in (published(name).architecture for name in reversed(MODELS))}
+PICTURES = ("vit", "dinov2")
+"""Whose input embedding is of no tokens."""
+
+
+def test_there_are_enough() -> None:
+    assert len(MODELS) >= 200
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_spec_counts_as_torch_does_and_as_published(name: str) -> None:
+    model = published(name)
+    spec, found = model.architecture, counts(model.architecture)
+    with torch.device("meta"):
+        real = plain(spec, next(iter(heads(spec.model_type))), torch.bfloat16, "eager")
+    assert model.parameters
+    assert found.total == sum(p.numel() for p in real.parameters()) == model.parameters.value
+    assert found.as_built_bytes == sum(p.numel() * p.element_size() for p in real.parameters())
+    if getattr(spec, "rope_type", "") != "longrope":  # whose second table is made in the first forward pass
+        assert found.buffer_bytes == sum(b.numel() * b.element_size() for b in real.buffers())
+    tokens = real.text_model.embeddings.token_embedding if spec.model_type == "clip" else real.get_input_embeddings()
+    assert found.embedding == (0 if spec.model_type in PICTURES else tokens.weight.numel())
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_shipped_file_says_everything(name: str) -> None:
+    content = load_yaml(model_folder() / f"{name}.yaml")
+    SCHEMA.validate(json.loads(json.dumps(content, default=str)))
+    said = published(name)
+    assert said.aliases
+    assert all((said.dtype, said.licence, said.released, said.as_of))
+    assert said.source != PublishedModel.model_fields["source"].default
+
+
+@pytest.mark.parametrize("model_type", [t for t in FAMILIES if spec_class(t).runs])
+def test_every_family_has_a_published_model(model_type: str) -> None:
+    assert model_type in FIRST
+
+
+def test_no_two_models_are_one() -> None:
+    owners: dict[str, str] = {}
+    for name in MODELS:
+        written = published(name).architecture.model_dump_json()
+        assert owners.setdefault(written, name) == name
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_any_name_finds_it(name: str) -> None:
+    for alias in published(name).aliases:
+        for written in (alias, alias.upper(), alias.rpartition("/")[2], alias.replace("-", " ")):
+            assert resolve(written).name == name
+
+
+@pytest.mark.parametrize("model_type", FIRST)
+def test_a_config_json_is_read_as_its_model(model_type: str, tmp_path: Path) -> None:
+    spec = FIRST[model_type]
+    written = config(spec, spec.attentions[0]).to_dict() | spec.config()  # T5's class forgets that its embedding is not tied
+    (tmp_path / "config.json").write_text(json.dumps(written, default=str), encoding="utf-8")
+    for path in (tmp_path, tmp_path / "config.json"):
+        assert counts(resolve(str(path)).spec) == counts(spec)
+
+
+def test_a_type_of_anothers_classes_is_read_as_that() -> None:
+    spec = published("kimi-k2").architecture
+    assert resolve({**spec.config(), "model_type": "kimi_k2"}).spec == spec
+
+
+@pytest.mark.parametrize(("size", "like"), [("6.7B", "llama-2-7b"), ("13B", "llama-2-13b"), ("70b", "llama-2-70b")])
+def test_a_bare_size_is_a_usual_shape(size: str, like: str) -> None:
+    model, usual = resolve(size), published(like).architecture
+    assert model.spec.num_hidden_layers == pytest.approx(usual.num_hidden_layers, rel=0.05)
+    assert model.spec.hidden_size == pytest.approx(usual.hidden_size, rel=0.15)
+    assert "taken as a decoder of the Llama kind" in model.assumptions[0]
+
+
+@pytest.mark.parametrize("size", ["20M", "350m", "1B", "3B", "8B", "34B", "65B", "180B", "405B", "2000B"])
+def test_any_size_has_a_shape(size: str) -> None:
+    wanted = float(size[:-1]) * (1e6 if size[-1] in "mM" else 1e9)
+    assert count(resolve(size).spec) == pytest.approx(wanted, rel=0.02)
+
+
+T5 = {"model_type": "t5", "d_model": 256, "d_ff": 512, "num_layers": 2, "num_heads": 4, "vocab_size": 100}
+
+
+def test_a_setting_may_have_both_of_its_names() -> None:
+    assert resolve({**T5, "hidden_size": 256, "num_hidden_layers": 2}).spec == resolve(T5).spec
+    with pytest.raises(InvalidJob, match="hidden_size 128 and d_model 256"):
+        resolve({**T5, "hidden_size": 128})
+
+
+UNREADABLE: dict[str, tuple[Any, type[Exception], str]] = {
+    "no model_type": ({"hidden_size": 64}, InvalidJob, "model_type"),
+    "another family": ({"model_type": "rwkv", "hidden_size": 64}, NotModelled, "rwkv"),
+    "a list": ([1, 2], InvalidJob, "no JSON object"),
+    "few fields": ({"model_type": "llama", "hidden_size": "wide"}, InvalidJob, "num_attention_heads"),
+    "negative": ({**config(published("llama-7b").architecture, "sdpa").to_dict(), "num_hidden_layers": -3}, InvalidJob, "layers"),
+}
+
+
+@pytest.mark.parametrize("case", UNREADABLE)
+def test_a_config_that_is_none_is_refused(case: str, tmp_path: Path) -> None:
+    content, kind, said = UNREADABLE[case]
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(content), encoding="utf-8")
+    with pytest.raises(kind, match=said):
+        resolve(str(path))
+
+
+@pytest.mark.parametrize(("name", "near"), [("lama-2-7b", "llama-2-7b"), ("qwen3-9b", "qwen3-8b"), ("mistral-8b", "mistral-7b")])
+def test_a_misspelt_name_brings_the_nearest(name: str, near: str) -> None:
+    with pytest.raises(UnknownName, match=near):
+        resolve(name)

@@ -1,0 +1,24 @@
+"""Apple's cut cross-entropy: what its library allocated around its kernels, which need a GPU (tests/data/cut.yaml)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import yaml
+
+from estimator import estimate
+from tests.jobs import TESTS, counts, job_of
+
+CASES: list[dict[str, Any]] = yaml.safe_load((TESTS / "data" / "cut.yaml").read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case["name"])
+def test_cut_cross_entropy_allocates_what_its_library_does(case: dict[str, Any]) -> None:
+    assert counts(estimate(job_of(case))) == case["counted"]
+
+
+def test_it_holds_no_logits() -> None:
+    job = {"model": "llama-3-8b", "training": {"precision": "bf16-true", "sequence_length": 8192}}
+    kept = {loss: estimate({**job, "training": {**job["training"], "loss": loss}}).memory for loss in ("fused", "cut")}  # type: ignore[dict-item]
+    assert kept["cut"].phases["forward"] < kept["fused"].phases["forward"] - 2 * 128256 * 4096
