@@ -9,6 +9,7 @@ from estimator.contract.errors import WillItFitError
 from estimator.contract.job import Hardware
 from estimator.contract.units import gib
 from estimator.hardware.capacity import Capacity
+from estimator.parallel.strategies import STRATEGIES
 from estimator.pipeline.estimation import Judged
 from estimator.pipeline.remedies import remedies
 from estimator.planner.spreads import Question, spreads, unshared
@@ -157,7 +158,7 @@ def _on_the_host(question: Question, way: Way, hardware: Hardware) -> str:
     for strategy, places in OFFLOADING:
         job: dict[str, Any] = {**way.job, "hardware": hardware, "parallelism": {"strategy": strategy}, "offload": places}
         if question.fits(job):
-            by = "" if strategy == "none" else f" ({strategy})"
+            by = "" if STRATEGIES[strategy].alone else f" ({strategy})"
             return f"{', '.join(places)} in the host's memory{by}"
     return ""
 

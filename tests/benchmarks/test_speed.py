@@ -58,7 +58,7 @@ def test_a_trace(name: str, benchmark: BenchmarkFixture) -> None:
     asked = Job.model_validate(estimate(job(name)).job)
     spec = resolve(name).spec
     place = topology(asked, spec)
-    benchmark.pedantic(simulation, (asked, spec, place, AMPERE), setup=forget, rounds=40, warmup_rounds=2)
+    benchmark.pedantic(simulate, (asked, spec, place, AMPERE), setup=forget, rounds=40, warmup_rounds=2)
     assert (median(benchmark) or 0) < TRACE_SECONDS * (1 if spec.model_type in ONE_KIND else KINDS_OF_LAYERS)
 
 
@@ -101,7 +101,7 @@ def test_depth_costs_nothing(layers: int, checkpointing: str, benchmark: Benchma
     given = {**published("llama-3-70b").architecture.model_dump(), "num_hidden_layers": layers}
     asked = Job.model_validate(estimate(job(given, activation_checkpointing=checkpointing)).job)
     spec = resolve(given).spec
-    benchmark.pedantic(simulation, (asked, spec, topology(asked, spec), AMPERE), setup=forget, rounds=40, warmup_rounds=2)
+    benchmark.pedantic(simulate, (asked, spec, topology(asked, spec), AMPERE), setup=forget, rounds=40, warmup_rounds=2)
 
 
 def test_the_headline_question(benchmark: BenchmarkFixture) -> None:

@@ -20,7 +20,6 @@ from estimator import (
     count_module,
     estimate,
     inspect_model,
-    listing,
     weights,
 )
 from estimator.cli.main import main
@@ -29,6 +28,7 @@ from estimator.specs import hub
 from estimator.specs.generic import generic_mixture
 from estimator.specs.published import VARIABLE, every
 from estimator.specs.resolve import resolve
+from estimator.views import listing
 from estimator.views.inspection import Counts
 
 SMALL: dict[str, Any] = {
