@@ -73,8 +73,8 @@ def _loaded(job: Job, model: Content) -> int:
     """Copies of the weights before they are on the GPUs.
 
     transformers 5 keeps weights mapped that need no conversion; of another type than the file's bfloat16 they are a copy
-    (core_model_loading.py, `_materialize_copy`). Releases before it make the model first, in memory (modeling_utils.py,
-    `from_pretrained`).
+    (core_model_loading.py, `_materialize_copy`), on every rank: of FSDP's ranks it spares none, only ZeRO-3's (5.23,
+    modeling_utils.py, `_load_pretrained_model`). Releases before it make the model first, in memory (`from_pretrained`).
     """
     copies = {"each": job.hardware.gpus, "first": 1, "device": 0}[job.host.loading or "each"]
     if model.half and job.training.transformers_release == "5":

@@ -10,7 +10,7 @@ from estimator.contract.units import gib
 from estimator.families.spec import ModelSpec
 from estimator.hardware.capability import gpu
 from estimator.hardware.capacity import Capacity
-from estimator.parallel.strategies import ZERO1
+from estimator.parallel.strategies import ZERO1, strategy_of
 from estimator.parallel.topology import Topology
 from estimator.pipeline.step_time import WRITING
 from estimator.quantization.formats import FORMATS
@@ -325,11 +325,19 @@ _RUNS = {
 }
 
 
+def _whole_at_first(job: Job) -> str:
+    """Of quantized weights that transformers 5 loads for FSDP (5.23, quantizers: `update_device_map`)."""
+    training = job.training
+    if not training.quantization or training.transformers_release != "5" or not strategy_of(job).gathers:
+        return ""
+    return " (transformers 5 puts all quantized weights on each GPU before they are sharded)"
+
+
 def not_modelled(job: Job, time: Time | None) -> list[str]:
     """What the bytes and the time leave out."""
     left = ["workspaces inside kernels other than attention's"]
     if job.task == "train":
-        left.append("what loading and saving take of the GPU")
+        left.append(f"what loading and saving take of the GPU{_whole_at_first(job)}")
         writes = job.training.objective and job.training.objective.generation
         if writes and not any(part.name == WRITING for part in (time.parts if time else ())):
             left.append("the time that generating takes")

@@ -17,7 +17,7 @@ from estimator.contract.job.adapter import PrefixTuning, PromptLearning
 from estimator.contract.job.optimizer import IMPLEMENTATIONS, RANKS
 from estimator.families import heads
 from estimator.families.spec import ModelSpec
-from estimator.parallel.strategies import strategy_of
+from estimator.parallel.strategies import ZERO3, strategy_of
 from estimator.serving.llamacpp import UBATCH
 
 Reasons = dict[str, str]
@@ -181,6 +181,15 @@ def _quantizes(job: Job) -> bool:
     return job.task == "train" and job.training.quantization is not None
 
 
+def _gathers(job: Job) -> bool:
+    """Whether no rank has all of the model that is trained."""
+    return _trains(job) and strategy_of(job).gathers
+
+
+def _with_transformers_5(job: Job) -> bool:
+    return job.training.transformers_release == "5"
+
+
 RULES = (
     Rule(
         "parallelism.context_exchange",
@@ -257,12 +266,27 @@ RULES = (
         "one in each node",
     ),
     Rule("parallelism.sequence", _sequence_parallel, "beside tensor parallelism"),
+    Rule(
+        "host.loading",
+        _only(lambda job: _quantizes(job) and _gathers(job) and not _with_transformers_5(job), lambda job: "first"),
+        "transformers 4 quantizes on the GPU and keeps the weights in the first rank's host memory, for FSDP and ZeRO-3",
+    ),
     Rule("host.loading", _only(_quantizes, lambda job: "device"), "quantized weights go to their GPU"),
     Rule("host.loading", _only(_in_parts, lambda job: "device"), "each part is made on its GPU"),
     Rule(
         "host.loading",
-        _only(lambda job: _trains(job) and strategy_of(job).gathers, lambda job: "first"),
+        _only(lambda job: _gathers(job) and strategy_of(job) is ZERO3, lambda job: "first"),
+        "the first rank loads, as transformers does under ZeRO-3",
+    ),
+    Rule(
+        "host.loading",
+        _only(lambda job: _gathers(job) and not _with_transformers_5(job), lambda job: "first"),
         "the first rank of a node loads (cpu_ram_efficient_loading, which `accelerate launch` turns on for FSDP)",
+    ),
+    Rule(
+        "host.loading",
+        _only(_gathers, lambda job: "each"),
+        "each rank loads the model: transformers 5 does so under FSDP, whatever cpu_ram_efficient_loading says",
     ),
     Rule("host.loading", _only(_trains, lambda job: "each"), "each rank loads the model"),
     Rule("host.save", _only(lambda job: _trains(job) and job.training.adapter, lambda job: "adapter"), "what was trained"),

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import socket
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -109,10 +114,38 @@ SAVES = ("none", "model", "checkpoint")
 FSDP1 = {"strategy": "fsdp1"}
 
 
-def test_under_fsdp1_the_first_rank_loads_and_gathers() -> None:
-    """As under fsdp2: Accelerate's `cpu_ram_efficient_loading`, and a full state dict that is offloaded on the first rank."""
-    mixed, half = (phase("load", parallelism=FSDP1, training={"precision": p}) for p in PRECISIONS)
-    assert mixed - half == 4 * PARAMETERS
+def _loaded_by(rank: int, port: int, path: str) -> float:
+    """What one of two ranks finds in its parameters, loaded as `accelerate launch` has FSDP's ranks load them."""
+    fsdp = {"ACCELERATE_USE_FSDP": "true", "FSDP_CPU_RAM_EFFICIENT_LOADING": "true"}
+    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2", **fsdp}
+    torch.distributed.init_process_group("gloo", f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
+    model = transformers.AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32)
+    torch.distributed.barrier()
+    torch.distributed.destroy_process_group()
+    assert {parameter.device.type for parameter in model.parameters()} == {"cpu"}
+    return float(sum(parameter.detach().abs().sum() for parameter in model.parameters()))
+
+
+def test_transformers_5_loads_on_every_rank_of_fsdp(tmp_path: Path) -> None:
+    """transformers as judge of the default: both ranks have the whole model, with its values, in float32."""
+    sizes = {"hidden_size": 64, "num_hidden_layers": 1, "intermediate_size": 64, "num_attention_heads": 2, "vocab_size": 100}
+    transformers.LlamaForCausalLM(transformers.LlamaConfig(**sizes)).to(torch.bfloat16).save_pretrained(tmp_path)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as pool:
+        first, second = pool.map(partial(_loaded_by, port=port, path=str(tmp_path)), range(2))
+    assert first == second > 0
+
+
+@pytest.mark.parametrize("strategy", ["fsdp1", "fsdp2"])
+def test_ranks_of_fsdp_load_as_replicas_do(strategy: str) -> None:
+    mixed, half = (phase("load", parallelism={"strategy": strategy}, training={"precision": p}) for p in PRECISIONS)
+    assert mixed - half == 4 * 4 * PARAMETERS
+
+
+def test_under_fsdp1_the_first_rank_gathers() -> None:
+    """As under fsdp2: a full state dict that is offloaded on the first rank."""
     for save in SAVES:
         assert phase("save" if save != "none" else "train", parallelism=FSDP1, host={"save": save}) == phase(
             "save" if save != "none" else "train", host={"save": save}

@@ -11,6 +11,8 @@ from estimator.contract.answer import DEFAULT
 from estimator.pipeline.defaults import RULES, with_defaults
 from estimator.specs.resolve import resolve
 
+FSDP1: dict[str, Any] = {"hardware": {"gpus": 2}, "parallelism": {"strategy": "fsdp1"}}
+FSDP1: dict[str, Any] = {"hardware": {"gpus": 2}, "parallelism": {"strategy": "fsdp1"}}
 CASES: list[tuple[str, dict[str, Any], Any]] = [
     # field, the rest of the job, what the field becomes
     ("parallelism.strategy", {"hardware": {"gpus": 2}}, "fsdp2"),
@@ -38,6 +40,11 @@ CASES: list[tuple[str, dict[str, Any], Any]] = [
     ("serving.prompt_length", {"task": "serve", "serving": {"context": 100, "output_length": 10}}, 90),
     ("serving.kv_cache", {"task": "serve", "serving": {"engine": "llama.cpp"}}, "fp16"),
     ("host.loading", {"hardware": {"gpus": 2}, "parallelism": {"strategy": "ddp"}}, "each"),
+    ("host.loading", {"hardware": {"gpus": 2}, "parallelism": {"strategy": "fsdp2"}}, "each"),
+    ("host.loading", {"hardware": {"gpus": 2}, "parallelism": {"strategy": "zero3"}}, "first"),
+    ("host.loading", {**FSDP1, "training": {"transformers_release": "4.48"}}, "first"),
+    ("host.loading", {**FSDP1, "training": {"quantization": "nf4", "adapter": {}}}, "device"),
+    ("host.loading", {**FSDP1, "training": {"quantization": "nf4", "adapter": {}, "transformers_release": "4.48"}}, "first"),
     ("host.save", {"training": {"adapter": {}}}, "adapter"),
 ]
 
