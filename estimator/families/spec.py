@@ -10,7 +10,8 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from estimator.families.abilities import Abilities
 
 Size = Annotated[int, Field(ge=1, le=2**31)]
-Depth = Annotated[int, Field(ge=1, le=2**16)]
+Depth = Annotated[int, Field(ge=1, le=2**12)]
+"""Layers: four times as many as any model that was trained; more would hold a core for seconds."""
 Probability = Annotated[float, Field(ge=0, lt=1)]
 Activation = Literal["silu", "gelu", "gelu_pytorch_tanh", "gelu_new", "gelu_fast", "quick_gelu", "relu", "relu2"]
 

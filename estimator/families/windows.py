@@ -45,7 +45,7 @@ class WindowedSpec(RotaryDecoderSpec):
         if not isinstance(given, Mapping) or not isinstance(given.get("layer_types"), list | tuple):
             return given
         layers, period = given.get("num_hidden_layers"), given.get(PERIOD, cls.default_period)
-        if not (isinstance(layers, int) and isinstance(period, int) and 0 < layers <= 2**16 and period > 0):
+        if not (isinstance(layers, int) and isinstance(period, int) and 0 < layers <= 2**12 and period > 0):
             return given
         if list(given["layer_types"]) == list(_types(layers, period)):
             return {name: value for name, value in given.items() if name != "layer_types"}
