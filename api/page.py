@@ -135,7 +135,8 @@ def render(items: Items) -> tuple[int, str]:
 def render_problems() -> str:
     """The page that explains the slugs of errors."""
     kinds = (InvalidJob, NotModelled, UnknownName, UnsupportedInterpreter)
-    said = [(kind.slug, kind.status, kind.exit_code, kind.__doc__) for kind in kinds]
+    codes = {kind: [(one.code, one.__doc__) for one in kind.__subclasses__()] for kind in kinds}
+    said = [(kind.slug, kind.status, kind.exit_code, kind.__doc__, codes[kind]) for kind in kinds]
     return _environment().get_template("problems.html").render(kinds=said)
 
 

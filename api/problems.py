@@ -23,17 +23,23 @@ class Problem(BaseModel):
     """HTTP's code."""
     detail: str
     """What was wrong, where, and what to write instead."""
+    code: str | None = None
+    """Which of its type: docs/errors.md lists them."""
+    where: str | None = None
+    """The field, file or option that it is about."""
 
 
 MEDIA_TYPE = "application/problem+json"
 
 
-def problem(status: int, slug: str, detail: str, headers: dict[str, str] | None = None) -> JSONResponse:
+def problem(
+    status: int, slug: str, detail: str, headers: dict[str, str] | None = None, code: str | None = None, where: str | None = None
+) -> JSONResponse:
     """A problem document; `type` is the address of the paragraph that explains the slug; without one, HTTP's own words do."""
     kind = f"/problems#{slug}" if slug else "about:blank"
     title = slug.replace("-", " ") or HTTPStatus(status).phrase
-    document = Problem(type=kind, title=title, status=status, detail=detail)
-    return JSONResponse(document.model_dump(), status, headers, MEDIA_TYPE)
+    document = Problem(type=kind, title=title, status=status, detail=detail, code=code, where=where)
+    return JSONResponse(document.model_dump(exclude_none=True), status, headers, MEDIA_TYPE)
 
 
 def install(app: FastAPI) -> None:
@@ -41,7 +47,7 @@ def install(app: FastAPI) -> None:
 
     @app.exception_handler(WillItFitError)
     def ours(request: Request, error: WillItFitError) -> JSONResponse:
-        return problem(error.status, error.slug, str(error))
+        return problem(error.status, error.slug, str(error), code=error.code, where=error.where or None)
 
     @app.exception_handler(RequestValidationError)
     def arguments(request: Request, error: RequestValidationError) -> JSONResponse:

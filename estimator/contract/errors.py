@@ -1,9 +1,12 @@
-"""What can go wrong, as exceptions with a stable slug; docs/errors.md has a paragraph for each.
+"""What can go wrong, as exceptions with a stable slug, and a code that says more; docs/errors.md has a paragraph for each.
 
 WillItFitError
 ├── InvalidJob               a job, option or file that cannot be read as asked    (CLI exit 2, HTTP 422)
+│   ├── UnknownKey, InvalidValue, Unreadable, Contradiction
 ├── NotModelled              a valid request that this version has no model for    (CLI exit 2, HTTP 422)
+│   ├── UnknownArchitecture, NotJudged
 ├── UnknownName              a model or accelerator that no catalogue has          (CLI exit 3, HTTP 404)
+│   ├── UnknownModel, UnknownHardware
 └── UnsupportedInterpreter   a Python on which answers would be wrong              (CLI exit 2, HTTP 501)
 """
 
@@ -14,9 +17,15 @@ from difflib import get_close_matches
 
 
 class WillItFitError(Exception):
-    """Base of all errors that are the caller's to mend: says what was wrong, where, and what to write instead."""
+    """Base of all errors that are the caller's to mend: says what was wrong, where, and what to write instead.
+
+    `where`: the field, file or option that it is about; empty where that is all of what was asked.
+    """
 
     slug = "error"
+    """What kind of error it is, by which exit codes and HTTP's status go."""
+    code = "error"
+    """Which of its kind: a program can tell by it what to do."""
     exit_code = 2
     status = 422
 
@@ -29,27 +38,75 @@ class WillItFitError(Exception):
 class InvalidJob(WillItFitError):
     """The job, or something that it names, is not what it should be."""
 
-    slug = "invalid-job"
+    slug = code = "invalid-job"
+
+
+class UnknownKey(InvalidJob):
+    """A key that nothing reads: misspelt, or of another part of the job. The nearest known ones are given."""
+
+    code = "unknown-key"
+
+
+class InvalidValue(InvalidJob):
+    """A value of the wrong kind, out of its range, or in words that are not understood."""
+
+    code = "invalid-value"
+
+
+class Unreadable(InvalidJob):
+    """A file that is not there, cannot be read, or is broken."""
+
+    code = "unreadable"
+
+
+class Contradiction(InvalidJob):
+    """Settings that do not go together, or that the model or the framework does not have."""
+
+    code = "contradiction"
 
 
 class NotModelled(WillItFitError):
     """A combination that frameworks allow but this version has no model for: better no answer than a wrong one."""
 
-    slug = "not-modelled"
+    slug = code = "not-modelled"
+
+
+class UnknownArchitecture(NotModelled):
+    """A model of a kind that has no family here yet."""
+
+    code = "unknown-architecture"
+
+
+class NotJudged(NotModelled):
+    """A job that torch cannot be asked about without a GPU: it may be answered, but not verified."""
+
+    code = "not-judged"
 
 
 class UnknownName(WillItFitError):
     """A model or an accelerator that is in no catalogue."""
 
-    slug = "unknown-name"
+    slug = code = "unknown-name"
     exit_code = 3
     status = 404
+
+
+class UnknownModel(UnknownName):
+    """A model that is in no catalogue, in no folder and on no hub that was asked."""
+
+    code = "unknown-model"
+
+
+class UnknownHardware(UnknownName):
+    """An accelerator or a node that is in no catalogue."""
+
+    code = "unknown-hardware"
 
 
 class UnsupportedInterpreter(WillItFitError):
     """A Python that answers would be wrong on, because its objects do not die with their last reference."""
 
-    slug = "unsupported-interpreter"
+    slug = code = "unsupported-interpreter"
     status = 501
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from estimator.contract.errors import InvalidJob
+from estimator.contract.errors import Unreadable
 
 
 def read_text(path: Path) -> str:
@@ -13,9 +13,9 @@ def read_text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
-        raise InvalidJob(f"is not text in UTF-8 ({error.reason})", str(path)) from None
+        raise Unreadable(f"is not text in UTF-8 ({error.reason})", str(path)) from None
     except (OSError, ValueError) as error:
-        raise InvalidJob(f"cannot be read: {getattr(error, 'strerror', None) or error}", str(path)) from None
+        raise Unreadable(f"cannot be read: {getattr(error, 'strerror', None) or error}", str(path)) from None
 
 
 def load_yaml(path: Path) -> Any:
@@ -33,6 +33,6 @@ def parse_yaml(text: str, where: str) -> Any:
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         place = f" at line {mark.line + 1}, column {mark.column + 1}" if mark else ""
-        raise InvalidJob(f"is not valid YAML{place}: {getattr(error, 'problem', error)}", where) from None
+        raise Unreadable(f"is not valid YAML{place}: {getattr(error, 'problem', error)}", where) from None
     except RecursionError:
-        raise InvalidJob("is nested too deeply", where) from None
+        raise Unreadable("is nested too deeply", where) from None

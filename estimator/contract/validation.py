@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from estimator.contract.errors import InvalidJob, did_you_mean
+from estimator.contract.errors import InvalidValue, UnknownKey, did_you_mean
 
 WANTED = {"string_type": "text", "int_type": "a whole number", "list_type": "a list", "dict_type": "a mapping"}
 """What to write where the kind is wrong, by pydantic's name for the error."""
@@ -18,11 +18,12 @@ Model = TypeVar("Model", bound=BaseModel)
 
 
 def validated(model: type[Model], content: Any, where: str) -> Model:
-    """Content as a model of pydantic's; `InvalidJob` with every finding, and the file or key where it stands."""
+    """Content as a model of pydantic's; `UnknownKey` or `InvalidValue` with every finding, and where it stands."""
     try:
         return model.model_validate(content)
     except ValidationError as error:
-        raise InvalidJob(explain(error, model), where) from None
+        unknown = all(item["type"] == "extra_forbidden" for item in error.errors(include_url=False))
+        raise (UnknownKey if unknown else InvalidValue)(explain(error, model), where) from None
 
 
 def explain(error: ValidationError, model: type[BaseModel] | None = None) -> str:

@@ -14,7 +14,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from estimator.contract.errors import InvalidJob, UnknownName
+from estimator.contract.errors import InvalidJob, UnknownHardware, UnknownModel, UnknownName
 from estimator.contract.reading import load_yaml, parse_yaml
 from estimator.facts.spelling import LONGEST, folded, shown, words
 
@@ -134,7 +134,8 @@ def unknown(folders: Folders, name: str, kind: str, like: str = "") -> UnknownNa
     """That nothing has a name, and which are the nearest, to it or to what of it is `like` one."""
     near = nearest(folders, like or name)
     hint = f"Did you mean {' or '.join(near)}?" if near else f"`willitfit {kind}s` lists them."
-    return UnknownName(f"no {kind} is called {shown(name)}. {hint}")
+    of = UnknownModel if kind == "model" else UnknownHardware
+    return of(f"no {kind} is called {shown(name)}. {hint}")
 
 
 def nearest(folders: Folders, name: str) -> list[str]:

@@ -8,7 +8,7 @@ from functools import lru_cache
 from importlib import import_module
 from typing import Any
 
-from estimator.contract.errors import InvalidJob
+from estimator.contract.errors import Contradiction
 from estimator.families.build import Builder
 from estimator.families.heads import Head, Model
 from estimator.families.parameter import Parameter
@@ -132,7 +132,7 @@ def build_model(spec: ModelSpec, build: Builder, head: str) -> Model:
     """The model of a spec with the head of that name, on the builder's tape."""
     known = heads(spec.model_type)
     if head not in known:
-        raise InvalidJob(f"{spec.model_type} has no head {head}; it has {', '.join(known)}", "training.head")
+        raise Contradiction(f"{spec.model_type} has no head {head}; it has {', '.join(known)}", "training.head")
     return known[head](spec, build)
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any, TypeVar
 
-from estimator.contract.errors import InvalidJob, NotModelled
+from estimator.contract.errors import Contradiction, NotModelled
 from estimator.families.kernels import EAGER, Gated, Kernels, LinearKind
 from estimator.families.layers import Checkpointing, Edges, Layer, Layers, Part
 from estimator.families.modules import (
@@ -222,7 +222,7 @@ class Builder:
         if self.adapter is None or not adapts:
             return head
         if self.kernels.loss.fused is not None:
-            raise InvalidJob(f"a fused loss uses the weight of {name} without its adapter: write eager", "training.loss")
+            raise Contradiction(f"a fused loss uses the weight of {name} without its adapter: write eager", "training.loss")
         self.adapted.append(name)
         return AdaptedLinear(head, self.adapter.adapt(self, name, head, inputs, outputs))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from estimator.contract.errors import InvalidJob, NotModelled, did_you_mean
+from estimator.contract.errors import InvalidJob, NotModelled, UnknownArchitecture, did_you_mean
 from estimator.contract.validation import validated
 from estimator.families import FAMILIES, spec_class
 from estimator.families.spec import ModelSpec
@@ -27,7 +27,7 @@ def from_mapping(given: Mapping[str, Any], where: str) -> ModelSpec:
         raise InvalidJob(f"has no model_type; a model's config.json names one of {', '.join(FAMILIES)}", where)
     if not isinstance(kind, str) or kind not in FAMILIES:
         near = did_you_mean(str(kind), FAMILIES)
-        raise NotModelled(
+        raise UnknownArchitecture(
             f"model_type {kind!r} is not modelled yet; known are {', '.join(FAMILIES)}.{near} "
             "CONTRIBUTING.md says how to add a family; a model of the same operations can be given under a known model_type.",
             where,

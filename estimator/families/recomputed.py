@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
-from estimator.contract.errors import InvalidJob
+from estimator.contract.errors import Contradiction
 from estimator.families.attention import Attention
 from estimator.tape.checkpoint import checkpoint
 from estimator.tape.dtypes import int64
@@ -30,9 +30,9 @@ def recomputing(layer: Any, names: tuple[str, ...]) -> Callable[..., Any]:
         found.setdefault(called, []).append((owner, name))
     missing = [name for name in names if name not in found]
     if missing:
-        raise InvalidJob(f"a layer of this model has no {' or '.join(missing)}; it has {', '.join(sorted(found))}", FIELD)
+        raise Contradiction(f"a layer of this model has no {' or '.join(missing)}; it has {', '.join(sorted(found))}", FIELD)
     if CORE_ATTENTION in names and any(name in names for name in ATTENTIONS):
-        raise InvalidJob("core_attention is a part of attention, which is recomputed as a whole: name one of them", FIELD)
+        raise Contradiction("core_attention is a part of attention, which is recomputed as a whole: name one of them", FIELD)
     for called in names:
         for owner, name in found[called]:
             module = getattr(owner, name)

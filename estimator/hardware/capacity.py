@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from estimator.contract.errors import InvalidJob, UnknownName, WillItFitError
+from estimator.contract.errors import InvalidValue, UnknownName, WillItFitError
 from estimator.contract.job import Hardware
 from estimator.contract.units import GIB, MIB, gib, parse_bytes
 from estimator.facts.spelling import folded, shown, words
@@ -59,4 +59,4 @@ def _refuse_phrase(text: str) -> None:
     whole = found.model_dump(include={"gpu", "memory", "gpus", "nodes"}, exclude_none=True)
     asked = " and ".join(f"{key}: {value}" for key, value in whole.items() if value != 1)
     what = f"{text} is a node, not a GPU" if naming.node(words(text)) else f"{shown(text)} is more than a GPU's name"
-    raise InvalidJob(f"{what}: write {asked}", "hardware.gpu")
+    raise InvalidValue(f"{what}: write {asked}", "hardware.gpu")

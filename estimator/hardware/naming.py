@@ -7,7 +7,7 @@ from collections import defaultdict
 from functools import cache
 from pathlib import Path
 
-from estimator.contract.errors import UnknownName
+from estimator.contract.errors import UnknownHardware, UnknownName
 from estimator.facts import catalogue
 from estimator.facts.spelling import joined, words
 
@@ -84,11 +84,11 @@ def card(parts: list[str]) -> str | None:
     found = keys.get(joined(bare)) or keys.get(joined([*rest, *said]))
     if found is None and said and (one := keys.get(joined(rest))):
         if memory(said[0]) not in _sold(one):
-            raise UnknownName(_without_such(one, said[0]))
+            raise UnknownHardware(_without_such(one, said[0]))
         found = one
     if found is None and (among := _families().get(joined(rest))):
         lacking = f" of {memory(said[0])}" if said else ", of which there are several: say how much memory"
-        raise UnknownName(f"no gpu is called {' '.join(rest)!r}{lacking}. Did you mean {' or '.join(sorted(among))}?")
+        raise UnknownHardware(f"no gpu is called {' '.join(rest)!r}{lacking}. Did you mean {' or '.join(sorted(among))}?")
     return found if found and _made_by(parts, CARDS / f"{found}.yaml") else None
 
 

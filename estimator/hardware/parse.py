@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from pydantic import ValidationError
 
-from estimator.contract.errors import InvalidJob, NotModelled, WillItFitError
+from estimator.contract.errors import InvalidValue, NotModelled, WillItFitError
 from estimator.contract.job import Hardware
 from estimator.contract.units import parse_bytes
 from estimator.contract.validation import explain
@@ -109,11 +109,11 @@ def read_hardware(text: str) -> ReadHardware:
     Raises `InvalidJob` and `NotModelled` for what no phrase can say, `UnknownName` where nothing is called so.
     """
     if not text.strip():
-        raise InvalidJob(f"is empty; {EXAMPLES}", "hardware")
+        raise InvalidValue(f"is empty; {EXAMPLES}", "hardware")
     if len(text) > MOST:
-        raise InvalidJob(f"has {len(text):,} characters; {EXAMPLES}", "hardware")
+        raise InvalidValue(f"has {len(text):,} characters; {EXAMPLES}", "hardware")
     if _NEGATIVE.match(text):
-        raise InvalidJob(f"{shown(text)} begins with a negative number; {EXAMPLES}", "hardware")
+        raise InvalidValue(f"{shown(text)} begins with a negative number; {EXAMPLES}", "hardware")
     phrase = _Phrase(_after_joining(_pieces(words(_THOUSANDS.sub("", text)))))
     thing = _named(phrase, text)
     while thing is None and phrase.pieces and phrase.take():
@@ -121,7 +121,7 @@ def read_hardware(text: str) -> ReadHardware:
     if thing is None:
         _refuse_unlike(text)
         if len(phrase.pieces) == 1 and phrase.pieces[0].isdecimal():
-            raise InvalidJob(f"{shown(text)} is a number: for a card of so much memory write {phrase.pieces[0]}GB", "hardware")
+            raise InvalidValue(f"{shown(text)} is a number: for a card of so much memory write {phrase.pieces[0]}GB", "hardware")
         raise naming.unknown(" ".join(text.split()), " ".join(phrase.pieces))
     hardware = _hardware(thing, phrase, text)
     return ReadHardware(hardware, tuple(_said(thing, phrase, hardware, text)))
@@ -190,11 +190,11 @@ def _named(phrase: _Phrase, text: str) -> _Thing | None:
     if thing is None and phrase.several:
         return one
     if thing is None:
-        raise InvalidJob(f"{shown(text)} does not say how many: write 2x{one.name}", "hardware")
+        raise InvalidValue(f"{shown(text)} does not say how many: write 2x{one.name}", "hardware")
     written = re.search(re.escape(last), text, re.IGNORECASE)
     if written and (written[0][-1] == "S" or (written[0] == thing.name and "x" in text)):
         return thing
-    raise InvalidJob(
+    raise InvalidValue(
         f"{shown(text)} may be several {one.name} or several {thing.name}: write 2x{one.name} or 2x{last.upper()}", "hardware"
     )
 
@@ -230,17 +230,17 @@ def _size(hardware: Hardware) -> tuple[int, str]:
 def _hardware(thing: _Thing, phrase: _Phrase, text: str) -> Hardware:
     counts = phrase.before + phrase.after
     if (phrase.before and phrase.after) or len(phrase.nodes) > 1 or len(counts) + len(phrase.nodes) > 2:
-        raise InvalidJob(f"{shown(text)} counts too much: write '4 nodes of 8xH100'", "hardware")
+        raise InvalidValue(f"{shown(text)} counts too much: write '4 nodes of 8xH100'", "hardware")
     nodes, gpus = (*phrase.nodes, *(1,) * (2 - len(phrase.nodes) - len(counts)), *counts)[:2]
     if thing.gpus:
         nodes, gpus = nodes * gpus, thing.gpus
     for count, what in ((nodes, "nodes"), (gpus, "GPUs")):
         if not 1 <= count <= MOST_GPUS:
-            raise InvalidJob(f"{count} {what} in {shown(text)}: give between 1 and {MOST_GPUS}", "hardware")
+            raise InvalidValue(f"{count} {what} in {shown(text)}: give between 1 and {MOST_GPUS}", "hardware")
     try:
         return Hardware(gpu=thing.gpu, memory=thing.memory, gpus=gpus, nodes=nodes)
     except ValidationError as error:
-        raise InvalidJob(explain(error), "hardware") from None
+        raise InvalidValue(explain(error), "hardware") from None
 
 
 def _said(thing: _Thing, phrase: _Phrase, hardware: Hardware, text: str) -> list[str]:

@@ -6,7 +6,7 @@ import math
 from pathlib import Path
 
 from estimator.contract.answer import HostMemory
-from estimator.contract.errors import InvalidJob, NotModelled
+from estimator.contract.errors import Contradiction, NotModelled
 from estimator.contract.job import Host, Job
 from estimator.contract.units import GIB, MIB
 from estimator.facts.fact import MeasuredFact, measured
@@ -40,7 +40,7 @@ def check_host(job: Job) -> None:
     if training.adapter is None:
         for asked, where in ((host.save == "adapter", "save"), (host.merge, "merge")):
             if asked:
-                raise InvalidJob("there is no adapter; leave it out, or add training.adapter", f"host.{where}")
+                raise Contradiction("there is no adapter; leave it out, or add training.adapter", f"host.{where}")
     if training.quantization and host.save not in ("adapter", "none"):
         raise NotModelled("saving quantized weights is not modelled yet; write adapter", "host.save")
     if training.quantization and host.merge:
@@ -49,9 +49,9 @@ def check_host(job: Job) -> None:
 
 def _check_megatron(host: Host) -> None:
     if host.loading != "device":
-        raise InvalidJob("Megatron makes each part on its GPU, and reads it there: leave it out", "host.loading")
+        raise Contradiction("Megatron makes each part on its GPU, and reads it there: leave it out", "host.loading")
     if host.save == "checkpoint":
-        raise InvalidJob("Megatron gathers no checkpoint (torch_dist): write sharded, model or none", "host.save")
+        raise Contradiction("Megatron gathers no checkpoint (torch_dist): write sharded, model or none", "host.save")
 
 
 def host_memory(job: Job, spec: ModelSpec, place: Topology, simulated: Simulation) -> HostMemory | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from estimator.contract.errors import InvalidJob, NotModelled
+from estimator.contract.errors import Contradiction, NotModelled
 from estimator.contract.job import CheckpointForm, Job
 from estimator.contract.job.fp8 import Fp8
 from estimator.families.spec import ModelSpec
@@ -34,19 +34,21 @@ def check(job: Job, spec: ModelSpec, topology: Topology, gpu: Gpu) -> None:
     _check_schedule(job, found)
     for name, size in (("num_attention_heads", found.heads), ("num_key_value_heads", found.groups)):
         if size % tensor:
-            raise InvalidJob(f"{name} {size} does not divide by tensor {tensor}, as Megatron-Core wants", "parallelism.tensor")
+            raise Contradiction(f"{name} {size} does not divide by tensor {tensor}, as Megatron-Core wants", "parallelism.tensor")
     if found.width % tensor:
-        raise InvalidJob(f"intermediate_size {found.width} does not divide by tensor {tensor}", "parallelism.tensor")
+        raise Contradiction(f"intermediate_size {found.width} does not divide by tensor {tensor}", "parallelism.tensor")
     if job.parallelism.sequence and tensor == 1:
-        raise InvalidJob("sequence parallelism splits tokens over tensor-parallel ranks: there are none", "parallelism.sequence")
+        raise Contradiction(
+            "sequence parallelism splits tokens over tensor-parallel ranks: there are none", "parallelism.sequence"
+        )
     ranks = topology.context * (tensor if job.parallelism.sequence else 1) * (2 if topology.context > 1 else 1)
     if training.sequence_length % ranks:
-        raise InvalidJob(f"{training.sequence_length} tokens do not divide by {ranks} ranks", "training.sequence_length")
+        raise Contradiction(f"{training.sequence_length} tokens do not divide by {ranks} ranks", "training.sequence_length")
     _check_context(found, topology, job.parallelism.context_exchange)
     if topology.expert > 1 and found.mixture is None:
-        raise InvalidJob("the model has no experts: leave it out", "parallelism.expert")
+        raise Contradiction("the model has no experts: leave it out", "parallelism.expert")
     if found.mixture is not None and found.mixture.experts % topology.expert:
-        raise InvalidJob(f"{found.mixture.experts} experts do not divide by {topology.expert}", "parallelism.expert")
+        raise Contradiction(f"{found.mixture.experts} experts do not divide by {topology.expert}", "parallelism.expert")
     usual = {
         "adapter": None,
         "quantization": None,
@@ -69,7 +71,7 @@ def check(job: Job, spec: ModelSpec, topology: Topology, gpu: Gpu) -> None:
         if getattr(training, name) != value:
             raise NotModelled("not modelled with implementation: megatron; leave it out", f"training.{name}")
     if training.precision not in MEGATRON:
-        raise InvalidJob(f"Megatron-Core's are {' and '.join(MEGATRON)}", "training.precision")
+        raise Contradiction(f"Megatron-Core's are {' and '.join(MEGATRON)}", "training.precision")
     if training.head != "causal-lm":
         raise NotModelled("Megatron-Core's model is modelled with its language head only: causal-lm", "training.head")
     if training.optimizer not in ("adamw", "adam", "sgd"):
@@ -123,15 +125,15 @@ def _check_context(found: Config, topology: Topology, exchange: str | None) -> N
     field = "parallelism.context_exchange"
     if topology.context == 1:
         if exchange is not None:
-            raise InvalidJob("no ranks share a sequence: leave it out, or write context: 2 or more", field)
+            raise Contradiction("no ranks share a sequence: leave it out, or write context: 2 or more", field)
         return
     if exchange not in ("p2p", "a2a"):
         raise NotModelled(f"{exchange} is not modelled; write p2p or a2a", field)
     heads, groups = found.heads // topology.tensor, found.groups // topology.tensor
     if exchange == "a2a" and found.latent is not None and found.latent.plain + found.latent.rotary != found.latent.value:
-        raise InvalidJob("keys and values of different sizes are not exchanged by a2a; write p2p", field)
+        raise Contradiction("keys and values of different sizes are not exchanged by a2a; write p2p", field)
     if exchange == "a2a" and (heads % topology.context or groups % topology.context):
-        raise InvalidJob(
+        raise Contradiction(
             f"{groups} key heads of a rank do not divide by context {topology.context}; context_exchange: p2p needs no such",
             "parallelism.context",
         )
@@ -155,12 +157,12 @@ def _check_parts(asked: frozenset[str], found: Config) -> None:
     """What Megatron-Core refuses of selective recomputation."""
     unknown = sorted(asked - set(PARTS))
     if unknown:
-        raise InvalidJob(f"Megatron-Core recomputes {', '.join(PARTS)}, not {', '.join(unknown)}", f"{FIELD}.modules")
+        raise Contradiction(f"Megatron-Core recomputes {', '.join(PARTS)}, not {', '.join(unknown)}", f"{FIELD}.modules")
     for part, has, what in ((UP_PROJECTION, found.latent, "latent attention"), (MOE_ACTIVATION, found.mixture, "experts")):
         if part in asked and has is None:
-            raise InvalidJob(f"{part}: the model has no {what}", f"{FIELD}.modules")
+            raise Contradiction(f"{part}: the model has no {what}", f"{FIELD}.modules")
     if asked == {LAYER_NORM} and found.latent is None and found.mixture is None:
-        raise InvalidJob("layernorm: the norms of this model's layers are parts of products; leave it out", f"{FIELD}.modules")
+        raise Contradiction("layernorm: the norms of this model's layers are parts of products; leave it out", f"{FIELD}.modules")
 
 
 def _check_ahead(recomputed: str | CheckpointForm, topology: Topology) -> None:
@@ -169,7 +171,7 @@ def _check_ahead(recomputed: str | CheckpointForm, topology: Topology) -> None:
     if topology.context > 1:
         raise NotModelled("not modelled with context parallelism, where tokens are passed on between ranks: leave it out", where)
     if isinstance(recomputed, CheckpointForm) and (recomputed.segments or (recomputed.uniform or 1) > 1):
-        raise InvalidJob("Megatron-Core recomputes such layers with runs of one layer only: write full", FIELD)
+        raise Contradiction("Megatron-Core recomputes such layers with runs of one layer only: write full", FIELD)
     if recomputed == "sqrt":
         raise NotModelled("not modelled with segments: write full", FIELD)
 
@@ -179,7 +181,7 @@ def _check_fp8(job: Job, asked: Fp8, topology: Topology, gpu: Gpu) -> None:
     least, most = CAPABILITIES[asked.recipe]
     if not gpu.at_least(least) or gpu.at_least(most):
         named = ".".join(map(str, gpu.capability))
-        raise InvalidJob(
+        raise Contradiction(
             f"{asked.recipe} needs a compute capability from {least[0]}.{least[1]} on"
             + (f" and below {most[0]}.{most[1]}" if most < NEVER else "")
             + f", not {named}: name such a hardware.gpu",
@@ -191,9 +193,9 @@ def _check_fp8(job: Job, asked: Fp8, topology: Topology, gpu: Gpu) -> None:
             "training.fp8.recipe",
         )
     if asked.amax_history_len > 1 and asked.recipe != "delayed":
-        raise InvalidJob("only delayed scaling remembers maxima: leave it out", "training.fp8.amax_history_len")
+        raise Contradiction("only delayed scaling remembers maxima: leave it out", "training.fp8.amax_history_len")
     if asked.param_gather and topology.strategy is not ZERO1:
-        raise InvalidJob(
+        raise Contradiction(
             "weights in fp8 alone need the distributed optimizer: write strategy: zero1", "training.fp8.param_gather"
         )
     if asked.param_gather and asked.recipe == "mxfp8":
@@ -202,4 +204,4 @@ def _check_fp8(job: Job, asked: Fp8, topology: Topology, gpu: Gpu) -> None:
         raise NotModelled("fp8 is modelled beside megatron-bf16 only", "training.precision")
     taken = sorted(parts(job.training.activation_checkpointing) & {LAYER_NORM, MOE_ACTIVATION})
     if taken and asked.recipe == "delayed":
-        raise InvalidJob(f"Megatron-Core does not recompute {' and '.join(taken)} with delayed scaling", f"{FIELD}.modules")
+        raise Contradiction(f"Megatron-Core does not recompute {' and '.join(taken)} with delayed scaling", f"{FIELD}.modules")

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import NamedTuple
 
-from estimator.contract.errors import InvalidJob
+from estimator.contract.errors import Contradiction
 from estimator.families.build import Builder
 from estimator.megatron.linear import Split
 from estimator.tape import dtypes
@@ -95,7 +95,7 @@ class Fp8:
         """An operand of all tokens, from this rank's codes."""
         mine, ranks = part[0], split.group.size
         if self.recipe == "blockwise" and (mine.shape[0] % BLOCK or mine.shape[1] % BLOCK):
-            raise InvalidJob(
+            raise Contradiction(
                 f"ranks gather blocks of {BLOCK} by {BLOCK}, as {mine.shape[0]} by {mine.shape[1]} is not: choose other sizes",
                 FIELD,
             )
@@ -166,7 +166,7 @@ class Fp8:
     def _check(self, height: int, width: int) -> None:
         step = self.alignment
         if height % step or width % step:
-            raise InvalidJob(
+            raise Contradiction(
                 f"products in fp8 take multiples of {step}, as {height} by {width} is not: choose other sizes", FIELD
             )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import accumulate
 
-from estimator.contract.errors import InvalidJob
+from estimator.contract.errors import Contradiction
 from estimator.contract.job import CheckpointForm, Job, Parallelism, Training
 from estimator.families.build import Builder
 from estimator.families.heads import Batch
@@ -123,7 +123,7 @@ def stages(found: Config, pipeline: Pipeline, asked: Parallelism) -> list[range]
         if layers % count:
             chunks = count // pipeline.ranks
             of = f"{count} parts, {chunks} on each rank" if chunks > 1 else f"{count} stages"
-            raise InvalidJob(
+            raise Contradiction(
                 f"{layers} layers do not divide by {of}; use pipeline: "
                 f"{', '.join(str(n) for n in range(1, layers + 1) if layers % (n * chunks) == 0) or 1}, or pipeline_layers",
                 "parallelism.pipeline",
@@ -131,7 +131,7 @@ def stages(found: Config, pipeline: Pipeline, asked: Parallelism) -> list[range]
         return [range(i, i + layers // count) for i in range(0, layers, layers // count)]
     given = asked.pipeline_layers
     if len(given) != count or sum(given) != layers:
-        raise InvalidJob(
+        raise Contradiction(
             f"{len(given)} stages with {sum(given)} layers in all are not the {count} stages and {layers} layers there are",
             "parallelism.pipeline_layers",
         )
@@ -172,7 +172,7 @@ def _recomputed(training: Training, layers: int) -> Checkpointing:
         return Checkpointing()
     if isinstance(asked, CheckpointForm) and asked.uniform:
         if layers % asked.uniform:
-            raise InvalidJob(
+            raise Contradiction(
                 f"the {layers} layers of a stage are no runs of {asked.uniform}", "training.activation_checkpointing.uniform"
             )
         return Checkpointing(segment=asked.uniform, reentrant=True)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from estimator.contract.errors import InvalidJob
+from estimator.contract.errors import Contradiction
 from estimator.families.modules import Linear
 from estimator.families.parameter import Parameter
 from estimator.tape.autograd import attach, record
@@ -33,7 +33,7 @@ class Unit:
         shared.units.append(self)
         tape, dtype, compute = shared.tape, parameters[0].local.dtype, parameters[0].tensor.dtype
         if other := next((p for p in parameters if p.local.dtype is not dtype), None):
-            raise InvalidJob(
+            raise Contradiction(
                 f"fsdp1 flattens what lies together into one tensor of one type, but {parameters[0].name} is {dtype.name} and "
                 f"{other.name} {other.local.dtype.name}: choose one type, or fsdp2",
                 "parallelism.strategy",

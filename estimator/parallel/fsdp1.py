@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from estimator.contract.errors import InvalidJob
+from estimator.contract.errors import Contradiction
 from estimator.families.layers import Edges, Layer, hidden_of
 from estimator.families.modules import Linear
 from estimator.families.parameter import Parameter
@@ -55,7 +55,7 @@ class Fsdp1(Sharding):
     def parameter(self, tape: Tape, shape: Shape, dtype: DType, name: str) -> tuple[Tensor, Tensor]:
         """A view of a flat tensor that is made when the unit is complete; and this rank's part of it, likewise."""
         if not shape:
-            raise InvalidJob(f"FSDP refuses parameters without dimensions ({name}); use ddp", "parallelism.strategy")
+            raise Contradiction(f"FSDP refuses parameters without dimensions ({name}); use ddp", "parallelism.strategy")
         compute = (self.policy.parameters or dtype) if dtype.is_floating else dtype
         full = Tensor(Storage(tape, 0, name, filled=False), shape, compute)
         return full, Tensor(Storage(tape, 0, name, filled=False), shape, dtype)

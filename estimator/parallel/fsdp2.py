@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
-from estimator.contract.errors import InvalidJob
+from estimator.contract.errors import Contradiction
 from estimator.families.layers import Edges, Layer, hidden_of
 from estimator.families.parameter import Parameter
 from estimator.families.sharding import Forward, Sharding
@@ -80,7 +80,7 @@ class Fsdp2(Sharding):
     def parameter(self, tape: Tape, shape: Shape, dtype: DType, name: str) -> tuple[Tensor, Tensor]:
         """A shard of whole rows, padded up; and the gathered parameter, which has no bytes until it is gathered."""
         if not shape:
-            raise InvalidJob(f"fully_shard refuses parameters without dimensions ({name}); use ddp", "parallelism.strategy")
+            raise Contradiction(f"fully_shard refuses parameters without dimensions ({name}); use ddp", "parallelism.strategy")
         rows = -(-shape[0] // self.world)
         part = (rows, *shape[1:])
         local = empty(tape, part, dtype, name) if tape.host is None else pinned(tape.host, part, dtype, name)
@@ -140,7 +140,7 @@ def _check_one_type(parameters: list[Parameter]) -> None:
     """Raise `InvalidJob` where what is trained in a group is of several types (`_init_mp_dtypes`)."""
     trained = [p for p in parameters if p.trainable]
     if other := next((p for p in trained if p.local.dtype is not trained[0].local.dtype), None):
-        raise InvalidJob(
+        raise Contradiction(
             f"fully_shard refuses a layer in which {trained[0].name} of {trained[0].local.dtype.name} and {other.name} of "
             f"{other.local.dtype.name} are trained: choose one type",
             "parallelism.strategy",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from estimator.contract.errors import InvalidJob, NotModelled
+from estimator.contract.errors import Contradiction, NotModelled
 from estimator.contract.job import Job, Offload
 
 CPU_OFFLOAD_POLICY = Offload(optimizer="cpu", parameters="cpu", gradients="cpu")
@@ -17,7 +17,7 @@ def offloads(job: Job) -> bool:
 
 def refuse_ddp(job: Job) -> None:
     """Raise `InvalidJob`: nothing of DDP's is offloaded."""
-    raise InvalidJob("ddp keeps everything on the GPU; write zero1, zero2, zero3 or fsdp2", "parallelism.strategy")
+    raise Contradiction("ddp keeps everything on the GPU; write zero1, zero2, zero3 or fsdp2", "parallelism.strategy")
 
 
 def refuse_fsdp1(job: Job) -> None:
@@ -44,7 +44,7 @@ def check_fsdp2(job: Job) -> None:
     """Raise `InvalidJob` for what `CPUOffloadPolicy` does not do."""
     asked = job.offload
     if (asked.optimizer, asked.parameters, asked.gradients) != ("cpu", "cpu", "cpu"):
-        raise InvalidJob(
+        raise Contradiction(
             "fsdp2 offloads parameters, gradients and optimizer together, to the host's memory (CPUOffloadPolicy): "
             "write offload: {parameters: cpu, gradients: cpu, optimizer: cpu}",
             "offload",
@@ -55,13 +55,13 @@ def check_one_gpu(job: Job) -> None:
     """Raise `InvalidJob` for what torchao's `CPUOffloadOptimizer` cannot do, and `NotModelled`."""
     asked, training = job.offload, job.training
     if (asked.optimizer, asked.parameters) != ("cpu", "none") or asked.gradients == "nvme":
-        raise InvalidJob(
+        raise Contradiction(
             "one GPU offloads its optimizer to the host's memory (torchao's CPUOffloadOptimizer), gradients with it if asked: "
             "write offload: {optimizer: cpu, gradients: cpu}; parameters need zero3 or fsdp2",
             "offload",
         )
     if asked.gradients == "cpu" and training.gradient_accumulation_steps > 1:
-        raise InvalidJob(
+        raise Contradiction(
             "CPUOffloadOptimizer frees gradients as they come, and cannot add those of several micro-steps; leave it out",
             "offload.gradients",
         )
@@ -70,7 +70,7 @@ def check_one_gpu(job: Job) -> None:
         (not training.zero_grad_to_none, "zero_grad_to_none"),
     ):
         if refused:
-            raise InvalidJob("CPUOffloadOptimizer sends gradients to the host as they come; leave it out", f"training.{where}")
+            raise Contradiction("CPUOffloadOptimizer sends gradients to the host as they come; leave it out", f"training.{where}")
     if training.optimizer not in ("adamw", "adam", "sgd", "sgd-momentum"):
         raise NotModelled(f"{training.optimizer} in CPUOffloadOptimizer is not modelled yet; write adamw or sgd", _OPTIMIZER)
     if training.optimizer in ("adamw", "adam") and training.optimizer_implementation != "fused":
@@ -86,21 +86,21 @@ def check_zero(job: Job) -> None:
     parameters in stage 3 only."""
     asked, stage = job.offload, int((job.parallelism.strategy or "")[-1])
     if asked.optimizer == "none" and asked.gradients != "none":
-        raise InvalidJob("DeepSpeed offloads gradients with the optimizer; write optimizer: cpu", "offload.optimizer")
+        raise Contradiction("DeepSpeed offloads gradients with the optimizer; write optimizer: cpu", "offload.optimizer")
     if asked.optimizer == "none":
         raise NotModelled("offloading parameters alone is not modelled yet; write optimizer: cpu, too", "offload.optimizer")
     if asked.gradients not in ("none", asked.optimizer):
-        raise InvalidJob(
+        raise Contradiction(
             f"DeepSpeed's gradients go where the optimizer is; write gradients: {asked.optimizer}", "offload.gradients"
         )
     if stage < 3 and asked.parameters != "none":
-        raise InvalidJob(f"zero{stage} keeps the parameters on the GPU; write none, or zero3", "offload.parameters")
+        raise Contradiction(f"zero{stage} keeps the parameters on the GPU; write none, or zero3", "offload.parameters")
     if stage < 3 and asked.optimizer == "nvme":
-        raise InvalidJob(f"zero{stage} offloads to the host's memory only; write cpu, or zero3", "offload.optimizer")
+        raise Contradiction(f"zero{stage} offloads to the host's memory only; write cpu, or zero3", "offload.optimizer")
     if asked.parameters != "none" and job.hardware.gpus * job.hardware.nodes == 1:
         raise NotModelled("zero3's offloaded parameters on one GPU are not modelled yet; use two or more", "offload.parameters")
     if job.training.optimizer not in ("adamw", "adam"):
-        raise InvalidJob("DeepSpeed offloads Adam (DeepSpeedCPUAdam) and no other; write adamw", "training.optimizer")
+        raise Contradiction("DeepSpeed offloads Adam (DeepSpeedCPUAdam) and no other; write adamw", "training.optimizer")
     if job.training.quantization or job.training.adapter:
         raise NotModelled("adapters with ZeRO's offloading are not modelled yet; leave one out", "offload")
     if job.training.precision == "32-true":

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from estimator.contract.errors import InvalidJob, NotModelled
+from estimator.contract.errors import Contradiction, NotModelled
 from estimator.contract.job import CheckpointForm, Job
 from estimator.parallel.schedules import SPLIT, V_SHAPED, Pipeline
 
@@ -34,27 +34,27 @@ def check_pipeline(job: Job) -> None:
     schedule, ranks, chunks, count = asked.pipeline_schedule, pipeline.ranks, pipeline.chunks, pipeline.micro_batches
     if ranks == 1:
         if schedule not in (None, "1f1b") or asked.model_chunks not in (None, 1) or asked.micro_batch_group is not None:
-            raise InvalidJob(
+            raise Contradiction(
                 "one rank has no schedule: leave it out, or write pipeline: 2 or more", "parallelism.pipeline_schedule"
             )
         return
     _check_chunks(pipeline)
     if asked.micro_batch_group is not None and schedule != "interleaved":
-        raise InvalidJob("only an interleaved schedule has groups: leave it out", "parallelism.micro_batch_group")
+        raise Contradiction("only an interleaved schedule has groups: leave it out", "parallelism.micro_batch_group")
     steps = "training.gradient_accumulation_steps"
     if schedule == "interleaved":
         _check_groups(pipeline, given=asked.micro_batch_group is not None)
     if schedule == "zero-bubble" and count % max(1, count // ranks):
         rounds = count // ranks
-        raise InvalidJob(f"{count} micro-batches are not {rounds} rounds of as many each; write {rounds * ranks}", steps)
+        raise Contradiction(f"{count} micro-batches are not {rounds} rounds of as many each; write {rounds * ranks}", steps)
     if schedule in ("dualpipe", "dualpipev") and count < 2 * ranks:
-        raise InvalidJob(f"{schedule} on {ranks} ranks needs {2 * ranks} micro-batches or more, not {count}", steps)
+        raise Contradiction(f"{schedule} on {ranks} ranks needs {2 * ranks} micro-batches or more, not {count}", steps)
     if schedule == "dualpipe" and count % 2:
-        raise InvalidJob(f"dualpipe sends half of its micro-batches from each end: {count} is odd", steps)
+        raise Contradiction(f"dualpipe sends half of its micro-batches from each end: {count} is odd", steps)
     if schedule == "dualpipe" and ranks % 2:
-        raise InvalidJob(f"dualpipe needs an even number of ranks, not {ranks}", "parallelism.pipeline")
+        raise Contradiction(f"dualpipe needs an even number of ranks, not {ranks}", "parallelism.pipeline")
     if pipeline.shortened().micro_batches > MOST:
-        raise InvalidJob(
+        raise Contradiction(
             f"{schedule} holds up to {pipeline.shortened().micro_batches} micro-batches; write {MOST} or fewer", steps
         )
     recomputed = job.training.activation_checkpointing
@@ -74,11 +74,11 @@ def _check_chunks(pipeline: Pipeline) -> None:
     schedule, chunks = pipeline.schedule, pipeline.chunks
     field = "parallelism.model_chunks"
     if schedule in TWO and chunks != 2:
-        raise InvalidJob(f"{schedule} has two chunks of the model on each rank, not {chunks}", field)
+        raise Contradiction(f"{schedule} has two chunks of the model on each rank, not {chunks}", field)
     if schedule in ONE and chunks != 1:
-        raise InvalidJob(f"{schedule} has one chunk of the model on each rank, not {chunks}; several: interleaved", field)
+        raise Contradiction(f"{schedule} has one chunk of the model on each rank, not {chunks}; several: interleaved", field)
     if schedule == "interleaved" and chunks < 2:
-        raise InvalidJob("an interleaved schedule has two chunks of the model on each rank or more", field)
+        raise Contradiction("an interleaved schedule has two chunks of the model on each rank or more", field)
 
 
 def _check_groups(pipeline: Pipeline, given: bool) -> None:
@@ -86,11 +86,11 @@ def _check_groups(pipeline: Pipeline, given: bool) -> None:
     ranks, count, group = pipeline.ranks, pipeline.micro_batches, pipeline.group
     if not ranks <= group <= count:
         field = "parallelism.micro_batch_group" if given else "training.gradient_accumulation_steps"
-        raise InvalidJob(
+        raise Contradiction(
             f"micro-batches in a group, {group}, must be {ranks}, as there are ranks, to {count}, all of them", field
         )
     if 0 < count % group < ranks:
-        raise InvalidJob(
+        raise Contradiction(
             f"{count} micro-batches in groups of {group} leave {count % group}, fewer than the {ranks} ranks; write a multiple "
             f"of {group}, or a micro_batch_group",
             "training.gradient_accumulation_steps",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from estimator.contract.errors import InvalidJob, NotModelled
+from estimator.contract.errors import Contradiction, NotModelled
 from estimator.contract.job import Job
 from estimator.families import having
 from estimator.families.spec import DecoderSpec, ModelSpec
@@ -56,10 +56,10 @@ def check_sizes(job: Job, spec: DecoderSpec) -> None:
     training, tensor = job.training, job.parallelism.tensor
     for name in ("num_attention_heads", "num_key_value_heads", "intermediate_size", "vocab_size"):
         if (size := getattr(spec, name)) % tensor:
-            raise InvalidJob(f"{name} {size} does not divide by tensor {tensor}", "parallelism.tensor")
+            raise Contradiction(f"{name} {size} does not divide by tensor {tensor}", "parallelism.tensor")
     for tokens in [bucket.tokens for bucket in training.lengths or ()] or [training.sequence_length]:
         if tokens % tensor:
-            raise InvalidJob(f"{tokens} tokens do not divide by tensor {tensor}", "training.sequence_length")
+            raise Contradiction(f"{tokens} tokens do not divide by tensor {tensor}", "training.sequence_length")
     if any(getattr(spec, name, False) for name in ("attention_bias", "mlp_bias")):
         raise NotModelled("biases of layers whose inputs ranks share are not modelled yet", "parallelism.tensor")
 
@@ -67,11 +67,11 @@ def check_sizes(job: Job, spec: DecoderSpec) -> None:
 def _check_attention(job: Job, spec: DecoderSpec) -> None:
     """transformers makes masks, and counts where a window ends, by the tokens that this rank has."""
     if job.training.attention == "eager":
-        raise InvalidJob(
+        raise Contradiction(
             "transformers makes eager attention's mask for this rank's tokens only: write sdpa", "training.attention"
         )
     if spec.window is not None and job.training.sequence_length >= spec.window:
-        raise InvalidJob(
+        raise Contradiction(
             f"transformers does not see that {job.training.sequence_length} tokens outgrow the sliding window of {spec.window}, "
             "for a rank has a part of them",
             "training.sequence_length",

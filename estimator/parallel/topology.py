@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from estimator.contract.errors import InvalidJob, NotModelled
+from estimator.contract.errors import Contradiction, NotModelled
 from estimator.contract.job import Job
 from estimator.families.spec import DecoderSpec, ModelSpec
 from estimator.parallel.strategies import FSDP2, STRATEGIES, Strategy, strategy_of
@@ -58,15 +58,15 @@ def topology(job: Job, spec: ModelSpec) -> Topology:
     degrees = {"data": data, "tensor": asked.tensor, "pipeline": asked.pipeline, "context": asked.context}
     if math.prod(degrees.values()) != gpus:
         said = " x ".join(f"{name} {degree}" for name, degree in degrees.items() if name in ("data", "tensor") or degree > 1)
-        raise InvalidJob(f"{said} are {math.prod(degrees.values())} GPUs, but the hardware has {gpus}", "parallelism")
+        raise Contradiction(f"{said} are {math.prod(degrees.values())} GPUs, but the hardware has {gpus}", "parallelism")
     _check_replicas(job, data, strategy)
     if strategy.alone and data > 1 and job.task == "train":
         known = "ddp or zero1" if megatron else _either(*(name for name, one in STRATEGIES.items() if not one.alone))
-        raise InvalidJob(f"{data} data-parallel GPUs need a strategy: {known}", "parallelism.strategy")
+        raise Contradiction(f"{data} data-parallel GPUs need a strategy: {known}", "parallelism.strategy")
     strategy = FSDP2 if strategy.replicated else strategy  # of which it is one, with replicas
     inner = asked.expert_tensor or asked.tensor
     if (ranks := data * asked.context * asked.tensor) % (asked.expert * inner):
-        raise InvalidJob(
+        raise Contradiction(
             f"experts over {asked.expert} x {inner} ranks do not fit the {ranks} of data, context and tensor",
             "parallelism.expert",
         )
@@ -82,15 +82,15 @@ def _check_replicas(job: Job, data: int, strategy: Strategy) -> None:
     """Of hsdp, of what only torch's newer sharding has, and of ZeRO++."""
     replicas = job.parallelism.replicas
     if strategy.replicated and (replicas is None or replicas < 2 or data % replicas or data == replicas):
-        raise InvalidJob(
+        raise Contradiction(
             f"{data} data-parallel GPUs are not {replicas or 1} groups that hold the same, of several each; write a number that "
             "divides them, or fsdp2, or ddp",
             "parallelism.replicas",
         )
     if not strategy.replicated and replicas is not None:
-        raise InvalidJob("only hsdp has replicas: leave it out", "parallelism.replicas")
+        raise Contradiction("only hsdp has replicas: leave it out", "parallelism.replicas")
     if not strategy.dtensors and not job.parallelism.gradient_sync:
-        raise InvalidJob("only fsdp2 and hsdp can do without: leave it out", "parallelism.gradient_sync")
+        raise Contradiction("only fsdp2 and hsdp can do without: leave it out", "parallelism.gradient_sync")
     check_plus_plus(job, data, strategy.stage)
 
 
@@ -106,7 +106,7 @@ def _refuse(job: Job, spec: ModelSpec) -> None:
             )
     for field in MEGATRON_ONLY:
         if getattr(job.parallelism, field) is not None and not (trains and field == "sequence"):
-            raise InvalidJob("only implementation: megatron has it: leave it out", f"parallelism.{field}")
+            raise Contradiction("only implementation: megatron has it: leave it out", f"parallelism.{field}")
     if trains and job.training.implementation != "torchtitan":
         check_tensor(job, spec)
 
@@ -130,7 +130,7 @@ def _check_heads(tensor: int, spec: ModelSpec) -> None:
     if not isinstance(spec, DecoderSpec) or not spec.tensor_parallel:
         raise NotModelled(f"tensor parallelism of {spec.model_type} models is not modelled yet", "parallelism.tensor")
     pipeline = f" or pipeline: {tensor}" if tensor <= spec.num_hidden_layers else ""
-    raise InvalidJob(
+    raise Contradiction(
         f"{spec.num_attention_heads} attention heads ({spec.num_key_value_heads} for keys and values) and a feed-forward size of "
         f"{spec.intermediate_size} do not divide by {tensor}; use tensor: {', '.join(map(str, degrees))}{pipeline}",
         "parallelism.tensor",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from estimator.contract.errors import InvalidJob, NotModelled
+from estimator.contract.errors import Contradiction, NotModelled
 from estimator.contract.job import Job
 from estimator.families.llama import LlamaSpec
 from estimator.families.spec import ModelSpec
@@ -41,20 +41,20 @@ def _check_model(spec: ModelSpec) -> None:
         ("head_dim", "heads that make up the hidden size", spec.head_dim * spec.num_attention_heads == spec.hidden_size),
     ):
         if not is_so:
-            raise InvalidJob(f"torchtitan's Llama 3 has {said}: write implementation: transformers", f"model.{name}")
+            raise Contradiction(f"torchtitan's Llama 3 has {said}: write implementation: transformers", f"model.{name}")
 
 
 def _check_training(job: Job) -> None:
     training = job.training
     refuse_unusual(training, USUAL, "not modelled with torchtitan's modules", ", or write implementation: transformers")
     if training.precision not in PRECISIONS:
-        raise InvalidJob(f"torchtitan has no {training.precision}; write {', '.join(PRECISIONS)}", "training.precision")
+        raise Contradiction(f"torchtitan has no {training.precision}; write {', '.join(PRECISIONS)}", "training.precision")
     if training.dtypes is not None and training.dtypes.weights is not None:
-        raise InvalidJob(
+        raise Contradiction(
             "torchtitan's weights are of training.dtype: leave it out, or write bf16-true", "training.dtypes.weights"
         )
     if training.optimizer not in OPTIMIZERS or training.optimizer_implementation not in IMPLEMENTATIONS:
-        raise InvalidJob(
+        raise Contradiction(
             f"torchtitan has {' and '.join(OPTIMIZERS)}, as torch has them: {', '.join(IMPLEMENTATIONS)}", "training.optimizer"
         )
     if any(where != "none" for where in job.offload.model_dump().values()):
@@ -63,7 +63,7 @@ def _check_training(job: Job) -> None:
     if asked in ("none", "full", "selective"):
         return
     if isinstance(asked, str) or not (asked.every or asked.operations == "torchtitan"):
-        raise InvalidJob("torchtitan recomputes none, full, selective, or {every: k}", WHERE)
+        raise Contradiction("torchtitan recomputes none, full, selective, or {every: k}", WHERE)
 
 
 def _check_parallelism(job: Job, spec: ModelSpec, place: Topology) -> None:
@@ -71,22 +71,22 @@ def _check_parallelism(job: Job, spec: ModelSpec, place: Topology) -> None:
     if place.strategy is DDP:
         raise NotModelled("torchtitan's ddp is not modelled: write fsdp2 or hsdp", "parallelism.strategy")
     if place.strategy not in (NONE, FSDP2):
-        raise InvalidJob(f"torchtitan has fsdp2 and hsdp, not {place.strategy}", "parallelism.strategy")
+        raise Contradiction(f"torchtitan has fsdp2 and hsdp, not {place.strategy}", "parallelism.strategy")
     if place.strategy is FSDP2 and place.data == 1:
-        raise InvalidJob("torchtitan shards nothing on one GPU: write none", "parallelism.strategy")
+        raise Contradiction("torchtitan shards nothing on one GPU: write none", "parallelism.strategy")
     if asked.tensor > 1:
         _check_tensor(job, spec, place)
     if not asked.gradient_sync:
-        raise InvalidJob("torchtitan reduces gradients after every micro-step: leave it out", "parallelism.gradient_sync")
+        raise Contradiction("torchtitan reduces gradients after every micro-step: leave it out", "parallelism.gradient_sync")
 
 
 def _check_tensor(job: Job, spec: ModelSpec, place: Topology) -> None:
     assert isinstance(spec, LlamaSpec)
     check_sizes(job, spec)
     if job.parallelism.sequence is False:
-        raise InvalidJob("torchtitan's tensor-parallel ranks share tokens, too: leave it out", "parallelism.sequence")
+        raise Contradiction("torchtitan's tensor-parallel ranks share tokens, too: leave it out", "parallelism.sequence")
     if place.strategy is NONE and job.training.precision == "bf16-mixed":
-        raise InvalidJob(
+        raise Contradiction(
             "torchtitan computes in float32 where it spreads a model and shards nothing: write 32-true, or bf16-true",
             "training.precision",
         )

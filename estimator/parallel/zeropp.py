@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import ceil
 
-from estimator.contract.errors import InvalidJob, NotModelled
+from estimator.contract.errors import Contradiction, NotModelled
 from estimator.contract.job import Job
 
 QUANTIZATION_GROUP = 8_000
@@ -73,9 +73,9 @@ def check_plus_plus(job: Job, data: int, stage: int) -> None:
     if not given:
         return
     if stage != 3:
-        raise InvalidJob("only zero3 has it: leave it out", f"parallelism.{given[0]}")
+        raise Contradiction("only zero3 has it: leave it out", f"parallelism.{given[0]}")
     if data % (group := asked.zero_hpz_partition_size or 1):
-        raise InvalidJob(
+        raise Contradiction(
             f"{data} data-parallel GPUs are not groups of {group}; write a number that divides them, as the GPUs of a node",
             "parallelism.zero_hpz_partition_size",
         )

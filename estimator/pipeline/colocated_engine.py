@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from estimator.contract.errors import InvalidJob
+from estimator.contract.errors import Contradiction
 from estimator.contract.job import Job
 from estimator.contract.units import gib
 from estimator.families import count
@@ -27,12 +27,12 @@ def with_engine(beside: Overhead, job: Job, spec: ModelSpec, card: Capacity, sim
     if job.task != "train" or not asked or asked.engine != "vllm":
         return beside
     if card.memory_bytes is None:
-        raise InvalidJob("vllm takes a share of a GPU's memory: name a gpu, or an amount of memory", "hardware")
+        raise Contradiction("vllm takes a share of a GPU's memory: name a gpu, or an amount of memory", "hardware")
     share, weights = int(card.memory_bytes * asked.gpu_memory_utilization), count(spec) * bfloat16.itemsize
     token = (spec.cached_per_token or 0) * bfloat16.itemsize
     least = weights + token * job.training.sequence_length
     if least > share:
-        raise InvalidJob(
+        raise Contradiction(
             f"{gib(share)} hold neither vLLM's weights, {gib(weights)}, nor the cache of a sequence beside them: write a share "
             f"of more than {least / card.memory_bytes:.2f}",
             f"{WHERE}.gpu_memory_utilization",

@@ -21,7 +21,7 @@ from estimator.contract.answer import (
     Time,
     Versions,
 )
-from estimator.contract.errors import InvalidJob, NotModelled
+from estimator.contract.errors import Contradiction, InvalidJob, NotModelled
 from estimator.contract.job import Job, read_job
 from estimator.contract.units import MIB
 from estimator.contract.version import DATA_VERSION, SOFTWARE_VERSION
@@ -293,19 +293,19 @@ def _refuse_unmodelled(job: Job, spec: ModelSpec) -> None:
                 f"loss {training.loss} is modelled with the modules of transformers 5; write eager or fused", "training.loss"
             )
         if (training.loss != "eager" or training.transformers_release != "5") and training.head != "causal-lm":
-            raise InvalidJob(f"loss and its release are those of a causal-lm, not of {training.head}", "training.loss")
+            raise Contradiction(f"loss and its release are those of a causal-lm, not of {training.head}", "training.loss")
         if training.autocast and training.precision == "32-true":
-            raise InvalidJob("autocast over float32 weights is a mixed precision: write bf16-mixed", "training.autocast")
+            raise Contradiction("autocast over float32 weights is a mixed precision: write bf16-mixed", "training.autocast")
         if training.upcast_unquantized != "none" and not training.quantization:
-            raise InvalidJob("nothing is quantized: leave it out, or name a quantization", "training.upcast_unquantized")
+            raise Contradiction("nothing is quantized: leave it out, or name a quantization", "training.upcast_unquantized")
         if ((training.unquantized and not training.float8) or training.quantization_group) and not training.quantization:
-            raise InvalidJob("nothing is quantized: leave it out, or name a quantization", "training.quantization")
+            raise Contradiction("nothing is quantized: leave it out, or name a quantization", "training.quantization")
         if training.quantization_compute and training.quantization not in ("nf4", "nf4-double", "fp4"):
-            raise InvalidJob(
+            raise Contradiction(
                 "only bitsandbytes' 4-bit layers have a type of their own to compute in", "training.quantization_compute"
             )
         if training.quantization and not training.adapter:
-            raise InvalidJob("quantized weights are frozen: add an adapter, or nothing is left to train", "training.adapter")
+            raise Contradiction("quantized weights are frozen: add an adapter, or nothing is left to train", "training.adapter")
         partial.refuse(job)
         pruning.refuse(job)
         check_optimizer(job)
@@ -320,14 +320,14 @@ def _check_lengths(job: Job, model: Model) -> None:
     }
     prompt, output = job.serving.lengths
     if job.task == "serve" and prompt + output > max(2, job.serving.context):
-        raise InvalidJob(
+        raise Contradiction(
             f"a prompt of {prompt} tokens and an answer of {output} are more than the context of {job.serving.context}",
             "serving.context",
         )
     limit = model.spec.longest_sequence
     for where, asked in lengths.items() if job.task == "train" else (("serving.context", job.serving.context),):
         if model.spec.learned_positions and limit and asked > limit:
-            raise InvalidJob(f"{asked} tokens are more than the model's {limit} learned positions", where)
+            raise Contradiction(f"{asked} tokens are more than the model's {limit} learned positions", where)
 
 
 def _reserved(job: Job, simulated: Simulation, card: Capacity) -> Reserved | None:

@@ -14,7 +14,7 @@ from decimal import Decimal
 from typing import NamedTuple
 
 from estimator.contract.answer import Time, Versions
-from estimator.contract.errors import InvalidJob, NotModelled, WillItFitError, did_you_mean
+from estimator.contract.errors import Contradiction, InvalidJob, NotModelled, WillItFitError, did_you_mean
 from estimator.contract.job import Job
 from estimator.contract.job.hardware import Rent
 from estimator.contract.units import money
@@ -78,7 +78,7 @@ def budget(job: Job, limits: Limits | None = None, today: date | None = None, ro
     if job.task != "train":
         raise NotModelled("budgets are of training; estimate a served model on some hardware instead", "task")
     if job.training.tokens is None and job.training.dataset is None:
-        raise InvalidJob("is missing: say how many tokens the whole run processes, such as 1e9", "training.tokens")
+        raise Contradiction("is missing: say how many tokens the whole run processes, such as 1e9", "training.tokens")
     day, limit = today or date.today(), limits or Limits()
     if not suiting_any(job.hardware, day):
         rent = job.hardware.rent.model_dump(exclude_none=True)
@@ -87,7 +87,7 @@ def budget(job: Job, limits: Limits | None = None, today: date | None = None, ro
         near = "".join(
             did_you_mean(value[:LONGEST], known[name]) for name, value in rent.items() if value.lower() not in known[name]
         )
-        raise InvalidJob(f"nothing that is {asked} can be rented; `willitfit prices` lists what can.{near}", "hardware.rent")
+        raise Contradiction(f"nothing that is {asked} can be rented; `willitfit prices` lists what can.{near}", "hardware.rent")
     search = _Search(job, limit, day, allow_files)
     options = sorted(search.options(), key=lambda one: (one.total, one.hours.value))
     if search.refused and not options and not search.too_small:

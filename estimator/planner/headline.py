@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from estimator.contract.answer import Versions
-from estimator.contract.errors import InvalidJob, NotModelled
+from estimator.contract.errors import Contradiction, NotModelled
 from estimator.contract.job import Hardware
 from estimator.contract.units import gib
 from estimator.contract.version import DATA_VERSION, SOFTWARE_VERSION
@@ -39,7 +39,7 @@ def fit(model: str | dict[str, Any], hardware: str | Hardware, allow_files: bool
     `allow_files` False refuses models named by a path. Raises `UnknownName`, `InvalidJob` and `NotModelled`.
     """
     if not isinstance(hardware, str | Hardware):
-        raise InvalidJob(f"write text, such as 2x24GB or rtx-4090, not {type(hardware).__name__}", "hardware")
+        raise Contradiction(f"write text, such as 2x24GB or rtx-4090, not {type(hardware).__name__}", "hardware")
     machine, understood = read_hardware(hardware) if isinstance(hardware, str) else ReadHardware(hardware)
     found = resolve(model, allow_files)
     card = capacity(machine)

@@ -8,7 +8,7 @@ from decimal import Decimal
 from typing import NamedTuple
 
 from estimator.contract.answer import Cost
-from estimator.contract.errors import InvalidJob
+from estimator.contract.errors import InvalidValue
 from estimator.contract.job import Hardware
 from estimator.contract.job.hardware import Owned
 from estimator.contract.units import money
@@ -63,7 +63,7 @@ def suiting(hardware: Hardware, name: str | None, today: date) -> list[Offer]:
     left = _rather(left, lambda offer: not offer.old(today))
     left = _rather(left, lambda offer: offer.gpus >= hardware.gpus)
     if len(currencies := sorted({offer.currency for offer in left})) > 1:
-        raise InvalidJob(
+        raise InvalidValue(
             f"prices of {name} are in {' and '.join(currencies)}, which are not converted: name one of them",
             "hardware.rent.currency",
         )
@@ -89,7 +89,7 @@ def suiting_any(hardware: Hardware, today: date) -> list[Offer]:
             continue
         cheapest.setdefault((offer.provider, offer.instance, offer.kind, offer.currency), offer)
     if len(currencies := sorted({offer.currency for offer in cheapest.values()})) > 1:
-        raise InvalidJob(
+        raise InvalidValue(
             f"offers are in {' and '.join(currencies)}, which are not converted: name one of them", "hardware.rent.currency"
         )
     return list(cheapest.values())
@@ -149,7 +149,7 @@ def _owned(hardware: Hardware, owned: Owned, card: Accelerator | None, hours: Ho
     """Purchase price / (years × 8766 h × utilisation), and kW × PUE × the price of a kWh, for each GPU-hour."""
     power, gpus = kilowatts(hardware, card), hardware.gpus * hardware.nodes
     if power is None:
-        raise InvalidJob(
+        raise InvalidValue(
             "is not known of this card: write what one GPU and its share of the server draw", "hardware.owned.power_watts"
         )
     purchase = owned.purchase_price / (owned.lifetime_years * HOURS_PER_YEAR * owned.utilisation)

@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 
 from estimator.contract.answer import Energy
-from estimator.contract.errors import InvalidJob, did_you_mean
+from estimator.contract.errors import InvalidValue, did_you_mean
 from estimator.contract.job import Hardware
 from estimator.facts import catalogue
 from estimator.facts.fact import Fact, MeasuredFact
@@ -47,7 +47,7 @@ def grid(name: str | None) -> Fact:
     found = grids().get(name.strip().lower())
     if found is None:
         near = did_you_mean(name[:LONGEST], grids()) or f" Known are {', '.join(grids())}."
-        raise InvalidJob(f"no grid is called {shown(name)}.{near}", "hardware.grid")
+        raise InvalidValue(f"no grid is called {shown(name)}.{near}", "hardware.grid")
     return found
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from estimator.contract.errors import InvalidJob, UnknownName
+from estimator.contract.errors import InvalidValue, UnknownName
 from estimator.contract.reading import load_yaml
 from estimator.contract.validation import explain
 from estimator.facts import catalogue
@@ -37,7 +37,7 @@ def own_files() -> tuple[Path, ...]:
     named = tuple(Path(os.path.expanduser(name)) for name in os.environ.get(VARIABLE, "").split(os.pathsep) if name)
     for path in named:
         if not os.path.isfile(path):
-            raise InvalidJob(f"names {shown(str(path))}, which is no file; name a YAML file of prices", VARIABLE)
+            raise InvalidValue(f"names {shown(str(path))}, which is no file; name a YAML file of prices", VARIABLE)
     return named or tuple(path for path in (own_file(),) if os.path.isfile(path))
 
 
@@ -59,7 +59,7 @@ def read(path: Path) -> tuple[Offer, ...]:
     content = load_yaml(path)
     entries = content.get("prices") if isinstance(content, dict) else None
     if not isinstance(entries, list):
-        raise InvalidJob("holds no list under 'prices:'; docs/prices.md shows one", str(path))
+        raise InvalidValue("holds no list under 'prices:'; docs/prices.md shows one", str(path))
     found: dict[tuple[str, str, str, str], Offer] = {}
     wrong = []
     for where, row in _rows(entries, str(path)):
@@ -73,7 +73,7 @@ def read(path: Path) -> tuple[Offer, ...]:
         name = our_name(offer.accelerator) or offer.accelerator
         found[offer.key] = offer if name == offer.accelerator else offer.model_copy(update={"accelerator": name})
     if wrong:
-        raise InvalidJob("\n".join(wrong), str(path))
+        raise InvalidValue("\n".join(wrong), str(path))
     return tuple(found.values())
 
 
@@ -89,7 +89,7 @@ def _rows(entries: list[Any], path: str) -> Iterator[tuple[str, Any]]:
             cells = text.split()
             if len(cells) != len(COLUMNS):
                 said = f"{where}.{line}: {text!r} has {len(cells)} columns, not {len(COLUMNS)}: {', '.join(COLUMNS)}"
-                raise InvalidJob(said, path)
+                raise InvalidValue(said, path)
             yield f"{where}.{line}", shared | {key: cell for key, cell in zip(COLUMNS, cells, strict=True) if cell != UNKNOWN}
 
 

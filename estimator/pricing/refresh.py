@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
-from estimator.contract.errors import InvalidJob
+from estimator.contract.errors import InvalidValue
 from estimator.contract.validation import explain
 from estimator.pricing import prices
 from estimator.pricing.offer import Offer, exact
@@ -47,9 +47,9 @@ def refresh(path: Path, providers: Sequence[str] = (), today: date | None = None
     try:
         items = catalogue.query(provider=list(providers) or None, min_gpu_count=1)
     except ValueError as error:  # a provider that it does not know, or cannot ask
-        raise InvalidJob(f"{error}; gpuhunt knows {', '.join(_known())}", WHERE) from None
+        raise InvalidValue(f"{error}; gpuhunt knows {', '.join(_known())}", WHERE) from None
     except Exception as error:
-        raise InvalidJob(
+        raise InvalidValue(
             f"the providers could not be asked ({str(error) or type(error).__name__}); nothing was written", WHERE
         ) from None
     days = {name: _day(one.version) for name, one in catalogue.catalog.items()}
@@ -57,7 +57,7 @@ def refresh(path: Path, providers: Sequence[str] = (), today: date | None = None
     silent = [name for name in providers or _known() if name not in days]
     if not found:
         lost = f"; nothing came from {', '.join(silent)}" if silent else ""
-        raise InvalidJob(f"of {len(items)} offers none is of an accelerator that is known{lost}; nothing was written", WHERE)
+        raise InvalidValue(f"of {len(items)} offers none is of an accelerator that is known{lost}; nothing was written", WHERE)
     _write(path, as_text(found))
     return Refreshed(path, len(found), unknown, silent)
 
@@ -72,7 +72,7 @@ def _catalogue() -> Any:
         catalogue.load()
     except Exception as error:
         reason = error.__cause__ or error
-        raise InvalidJob(f"gpuhunt's catalogue could not be loaded ({reason}); nothing was written", WHERE) from None
+        raise InvalidValue(f"gpuhunt's catalogue could not be loaded ({reason}); nothing was written", WHERE) from None
     return catalogue
 
 
@@ -124,7 +124,7 @@ def _offer(item: Any, accelerator: str, as_of: date) -> Offer:
             as_of=as_of,
         )
     except ValidationError as error:
-        raise InvalidJob(f"{item.instance_name} of {item.provider}: {explain(error, Offer)}", WHERE) from None
+        raise InvalidValue(f"{item.instance_name} of {item.provider}: {explain(error, Offer)}", WHERE) from None
 
 
 def _accelerator(name: str | None, memory: float | None) -> str | None:
@@ -157,4 +157,4 @@ def _write(path: Path, text: str) -> None:
             whole.write_text(text, encoding="utf-8")
             os.replace(whole, path)
     except OSError as error:
-        raise InvalidJob(f"cannot be written: {error.strerror or error}", str(path)) from None
+        raise InvalidValue(f"cannot be written: {error.strerror or error}", str(path)) from None

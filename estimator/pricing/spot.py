@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-from estimator.contract.errors import InvalidJob
+from estimator.contract.errors import InvalidValue
 from estimator.facts import catalogue
 from estimator.facts.fact import MeasuredFact
 from estimator.pricing.offer import Offer, exact
@@ -57,7 +57,7 @@ def lengthening(offer: Offer, instances: int) -> Spread:
         for part, hours in zip(share, (lost.low, lost.value, lost.high), strict=True)
     ]
     if min(parts) <= 0:
-        raise InvalidJob(
+        raise InvalidValue(
             f"of {instances} {offer.provider} {offer.instance} one may be taken back sooner than a checkpoint is reached: "
             "use fewer, or leave kind: spot out",
             "hardware.rent.kind",

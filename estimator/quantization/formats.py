@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from estimator.contract.errors import InvalidJob
+from estimator.contract.errors import Contradiction
 from estimator.quantization import layouts
 from estimator.quantization.layouts import BLOCK, Layout, Part
 from estimator.tape.dtypes import DType, float16
@@ -76,7 +76,7 @@ def check_group(name: str, group: int | None, where: str) -> None:
         return
     known = FORMATS.get(name)
     if known is None or known.group is None or name in FIXED:
-        raise InvalidJob(f"{name} has no group to choose: leave it out", where)
+        raise Contradiction(f"{name} has no group to choose: leave it out", where)
     least, most = (64, 4096) if known.layout in BLOCKS else (16, 1024)
     if not least <= group <= most or group & (group - 1):
-        raise InvalidJob(f"no kernel has a group of {group} for {name}: write a power of two from {least} to {most}", where)
+        raise Contradiction(f"no kernel has a group of {group} for {name}: write a power of two from {least} to {most}", where)

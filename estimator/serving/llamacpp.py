@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from estimator.contract.errors import InvalidJob, NotModelled
+from estimator.contract.errors import Contradiction, NotModelled
 from estimator.contract.job import Job, Serving
 from estimator.families import build_model, having
 from estimator.families.build import Builder
@@ -62,7 +62,7 @@ class Placed:
 def of_file(checkpoint: Checkpoint) -> tuple[Stored, ...]:
     """The tensors of a GGUF file, as they lie in it. Raises `InvalidJob` where parts of it are missing."""
     if checkpoint.missing:
-        raise InvalidJob(checkpoint.summary, checkpoint.path)
+        raise Contradiction(checkpoint.summary, checkpoint.path)
     return tuple([_stored(t.name, t.dtype, t.shape[-1] if t.shape else 1, t.nbytes) for t in checkpoint.tensors])
 
 
@@ -154,7 +154,7 @@ def cache_bytes(serving: Serving, spec: DecoderSpec) -> int:
 def _row_bytes(kind: str, width: int) -> int:
     chosen = block(NAMES.get(kind, kind.upper()))
     if width % chosen.elements:
-        raise InvalidJob(f"{width} numbers of a token are no blocks of {chosen.elements}: write fp16", "serving.kv_cache")
+        raise Contradiction(f"{width} numbers of a token are no blocks of {chosen.elements}: write fp16", "serving.kv_cache")
     return width // chosen.elements * chosen.nbytes
 
 
@@ -202,13 +202,13 @@ def check(job: Job, spec: ModelSpec, place: Topology) -> None:
     if place.gpus > 1 or job.hardware.gpus * job.hardware.nodes > 1:
         raise NotModelled("llama.cpp on several GPUs is not modelled yet; one is", "hardware.gpus")
     if asked.weights not in NAMES and asked.weights.upper() not in MIXTURES:
-        raise InvalidJob(f"{asked.weights} is no kind of GGUF file: write q4_k_m, or another", "serving.weights")
+        raise Contradiction(f"{asked.weights} is no kind of GGUF file: write q4_k_m, or another", "serving.weights")
     if asked.weights_group or asked.unquantized:
-        raise InvalidJob("a GGUF file's kind says which tensor has which type: leave both out", "serving.weights_group")
+        raise Contradiction("a GGUF file's kind says which tensor has which type: leave both out", "serving.weights_group")
     if "fp8" in (asked.kv_cache, asked.values_cache):
-        raise InvalidJob("a cache in fp8 is vLLM's: write fp16, or q8_0", "serving.kv_cache")
+        raise Contradiction("a cache in fp8 is vLLM's: write fp16, or q8_0", "serving.kv_cache")
     if (asked.values_cache or asked.kv_cache) not in NAMES and asked.flash_attention is False:
-        raise InvalidJob("a cache of values in blocks needs flash attention", "serving.flash_attention")
+        raise Contradiction("a cache of values in blocks needs flash attention", "serving.flash_attention")
 
 
 def trace_llamacpp(

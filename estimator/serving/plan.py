@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from estimator.contract.answer import KvCache
-from estimator.contract.errors import InvalidJob, NotModelled
+from estimator.contract.errors import Contradiction, NotModelled
 from estimator.contract.job import Job, Serving
 from estimator.families import build_model
 from estimator.families.build import Builder
@@ -50,14 +50,14 @@ def trace_serving(job: Job, spec: ModelSpec, topology: Topology, gpu: Gpu = AMPE
     asked = job.serving
     vllm = asked.engine == "vllm"
     if asked.kv_cache not in (*WHOLE, "fp8") or asked.values_cache:
-        raise InvalidJob(
+        raise Contradiction(
             "a cache in blocks, or of two types, is llama.cpp's: write bf16, or engine llama.cpp", "serving.kv_cache"
         )
     if asked.weights not in WHOLE and asked.weights not in FORMATS:
-        raise InvalidJob(f"{asked.weights} is a kind of GGUF file: write engine llama.cpp", "serving.weights")
+        raise Contradiction(f"{asked.weights} is a kind of GGUF file: write engine llama.cpp", "serving.weights")
     for name in ("gpu_layers", "ubatch", "outputs", "flash_attention"):
         if getattr(asked, name) is not None:
-            raise InvalidJob("it is llama.cpp's: leave it out, or write engine llama.cpp", f"serving.{name}")
+            raise Contradiction("it is llama.cpp's: leave it out, or write engine llama.cpp", f"serving.{name}")
     if topology.tensor > 1 and not vllm:
         raise NotModelled("tensor parallelism is modelled for engine vllm only yet", "parallelism.tensor")
     if vllm and asked.weights == "fp32":
@@ -68,7 +68,7 @@ def trace_serving(job: Job, spec: ModelSpec, topology: Topology, gpu: Gpu = AMPE
     plain = compute_type(asked)
     cached = dtypes.BY_NAME[asked.kv_cache]
     if not vllm and cached is not plain:
-        raise InvalidJob(
+        raise Contradiction(
             f"transformers keeps its cache in the model's type; write {asked.weights}, or engine vllm", "serving.kv_cache"
         )
     tokens, own = page_aligned(asked.context) * asked.concurrency, growing(spec)
@@ -127,18 +127,20 @@ def _quantization(serving: Serving) -> Quantization | None:
     name, group = serving.weights, serving.weights_group
     if name not in FORMATS:
         if group or serving.unquantized:
-            raise InvalidJob(f"nothing is quantized in {name}: leave groups and exceptions out", "serving.weights_group")
+            raise Contradiction(f"nothing is quantized in {name}: leave groups and exceptions out", "serving.weights_group")
         return None
     check_group(name, group, "serving.weights_group")
     if not FORMATS[name].linears:
-        raise InvalidJob(f"{name} stores a mixture's experts, and these models have none: write nvfp4 or fp8", "serving.weights")
+        raise Contradiction(
+            f"{name} stores a mixture's experts, and these models have none: write nvfp4 or fp8", "serving.weights"
+        )
     transformers = serving.engine == "transformers"
     if name in BITSANDBYTES or (transformers and name in TRAINED and name.startswith("hqq")):
         return storage(name, group, "serving.weights_group")
     if transformers:
         raise NotModelled(f"{name} in transformers is not modelled yet; bitsandbytes and HQQ are", "serving.weights")
     if name.startswith(("hqq", "eetq")):
-        raise InvalidJob(f"vLLM loads no weights in {name}; write engine transformers, or gptq-int4", "serving.weights")
+        raise Contradiction(f"vLLM loads no weights in {name}; write engine transformers, or gptq-int4", "serving.weights")
     return Packed(name, group)
 
 

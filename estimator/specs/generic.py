@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from estimator.contract.errors import InvalidJob
+from estimator.contract.errors import InvalidValue
 from estimator.families.llama import LlamaSpec
 from estimator.families.spec import ModelSpec
 
@@ -72,7 +72,7 @@ def generic_mixture(experts: int, billions: float, text: str) -> tuple[ModelSpec
     As `generic`, but a SwiGLU of 7/2 the width in each expert, and eight key/value heads, as Mixtral 8x7B and 8x22B have.
     """
     if not PER_TOKEN <= experts <= 1024:
-        raise InvalidJob(f"{text!r} has {experts} experts; give {PER_TOKEN} to 1024, or a name", "model")
+        raise InvalidValue(f"{text!r} has {experts} experts; give {PER_TOKEN} to 1024, or a name", "model")
     from estimator.families.mixtral import MixtralSpec
 
     shape = _nearest(billions, text, True, (7, 2))
@@ -89,7 +89,7 @@ def generic_mixture(experts: int, billions: float, text: str) -> tuple[ModelSpec
 def _nearest(billions: float, text: str, grouped: bool, ratio: tuple[int, int]) -> Shape:
     """The shape that meets a size best, feed-forward `ratio` times as wide as the model."""
     if not 0.02 <= billions <= 2000:
-        raise InvalidJob(f"{text!r} is not a size that a generic decoder can have; give 0.02B to 2000B, or a name", "model")
+        raise InvalidValue(f"{text!r} is not a size that a generic decoder can have; give 0.02B to 2000B, or a name", "model")
     target, step = billions * 1e9, GROUPS if grouped and billions >= 2 else 1
     found = []
     for width in range(max(step, 2), 400, step):

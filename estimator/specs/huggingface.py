@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from estimator.contract.errors import InvalidJob
+from estimator.contract.errors import Unreadable
 from estimator.quantization.config import named
 
 
@@ -16,15 +16,15 @@ def read_config(path: Path) -> dict[str, Any]:
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise InvalidJob(f"cannot be read: {error.strerror}", str(path)) from None
+        raise Unreadable(f"cannot be read: {error.strerror}", str(path)) from None
     except UnicodeDecodeError:
-        raise InvalidJob("is not text in UTF-8; give a model's config.json", str(path)) from None
+        raise Unreadable("is not text in UTF-8; give a model's config.json", str(path)) from None
     except json.JSONDecodeError as error:
-        raise InvalidJob(f"is not JSON (line {error.lineno}: {error.msg}); give a model's config.json", str(path)) from None
+        raise Unreadable(f"is not JSON (line {error.lineno}: {error.msg}); give a model's config.json", str(path)) from None
     except RecursionError:
-        raise InvalidJob("is nested too deeply for a config.json", str(path)) from None
+        raise Unreadable("is nested too deeply for a config.json", str(path)) from None
     if not isinstance(config, dict):
-        raise InvalidJob("holds no JSON object; give a model's config.json", str(path))
+        raise Unreadable("holds no JSON object; give a model's config.json", str(path))
     return config
 
 

@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-from estimator.contract.errors import UnknownName
+from estimator.contract.errors import UnknownModel
 from estimator.facts import catalogue
 from estimator.facts.catalogue import Entry, Folders
 from estimator.facts.spelling import folded, joined, shown, words
@@ -75,7 +75,7 @@ def _of_core(folders: Folders, core: str, asked: str) -> Entry | None:
     """The model whose checkpoints are called so; `UnknownName` where several are."""
     found = {entry.path: entry for directory in reversed(folders) for entry in _cores(directory).get(core, ())}
     if len(found) > 1:
-        raise UnknownName(f"several models are called {shown(asked)}: {' or '.join(sorted(e.name for e in found.values()))}?")
+        raise UnknownModel(f"several models are called {shown(asked)}: {' or '.join(sorted(e.name for e in found.values()))}?")
     return next(iter(found.values()), None)
 
 

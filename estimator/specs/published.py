@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, SerializeAsAny, WithJsonSchema
 
-from estimator.contract.errors import InvalidJob, WillItFitError
+from estimator.contract.errors import InvalidValue, WillItFitError
 from estimator.contract.reading import load_yaml
 from estimator.contract.validation import validated
 from estimator.facts import catalogue
@@ -75,7 +75,7 @@ def folders() -> catalogue.Folders:
     own = [Path(name).expanduser() for name in os.environ.get(VARIABLE, "").split(os.pathsep) if name]
     for path in own:
         if not os.path.isdir(path):
-            raise InvalidJob(f"names {shown(str(path))}, which is no folder; name one with a YAML file per model", VARIABLE)
+            raise InvalidValue(f"names {shown(str(path))}, which is no folder; name one with a YAML file per model", VARIABLE)
     return (*own, model_folder())
 
 
@@ -100,10 +100,10 @@ def read(path: Path) -> PublishedModel:
     """The model that a file describes; `InvalidJob` or `NotModelled` say what is wrong with one that describes none."""
     content = load_yaml(path)
     if not isinstance(content, Mapping):
-        raise InvalidJob("holds no mapping; a spec has an architecture, which names a model_type and its sizes", str(path))
+        raise InvalidValue("holds no mapping; a spec has an architecture, which names a model_type and its sizes", str(path))
     if "architecture" not in content:
         content = {"architecture": from_mapping(content, str(path))}
     content = {"name": path.stem, **content}
     if content["name"] != path.stem:
-        raise InvalidJob(f"is called {content['name']!r} within; name the file so, or leave the name out", str(path))
+        raise InvalidValue(f"is called {content['name']!r} within; name the file so, or leave the name out", str(path))
     return validated(PublishedModel, content, str(path))

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from estimator.contract.errors import InvalidJob, NotModelled, UnknownName
+from estimator.contract.errors import InvalidJob, InvalidValue, NotModelled, UnknownModel
 from estimator.contract.reading import load_yaml
 from estimator.facts import catalogue
 from estimator.families import FAMILIES
@@ -56,17 +56,17 @@ def resolve(model: str | Mapping[str, Any], allow_files: bool = True) -> Model:
     if isinstance(model, Mapping):
         return Model("inline model", _from_mapping(model, "model"), "the job", quantized_as(model))
     if not isinstance(model, str):
-        raise InvalidJob(f"write a name, a size such as 13B, or a mapping, not {type(model).__name__}", "model")
+        raise InvalidValue(f"write a name, a size such as 13B, or a mapping, not {type(model).__name__}", "model")
     text = model.strip()
     if not text:
-        raise InvalidJob("is empty: name a model, a size such as 13B, or a config.json", "model")
+        raise InvalidValue("is empty: name a model, a size such as 13B, or a config.json", "model")
     size, mixture = _SIZE.fullmatch(text), _MIXTURE.fullmatch(text)
     if size or mixture:
         spec, assumption = _of_size(size, mixture, text)
         return Model(size[1] + size[2].upper() if size else text, spec, "a generic architecture of that size", (assumption,))
     if text.lower().endswith(_FILES):
         if not allow_files:
-            raise InvalidJob("files cannot be named here; send the architecture itself", "model")
+            raise InvalidValue("files cannot be named here; send the architecture itself", "model")
         return _from_file(Path(text))
     if allow_files and "/" in text and os.path.isdir(text):
         return _from_folder(Path(text))
@@ -98,14 +98,14 @@ def _of_size(size: re.Match[str] | None, mixture: re.Match[str] | None, text: st
 
 def _from_file(path: Path) -> Model:
     if not os.path.exists(path):
-        raise InvalidJob("there is no such file", str(path))
+        raise InvalidValue("there is no such file", str(path))
     if path.name.lower().endswith(WEIGHTS):
         return _from_weights(path)
     if path.suffix.lower() == ".json":
         return _from_config(path)
     content = load_yaml(path)
     if not isinstance(content, Mapping):
-        raise InvalidJob("holds no mapping; a spec names a model_type and its sizes", str(path))
+        raise InvalidValue("holds no mapping; a spec names a model_type and its sizes", str(path))
     inner = content.get("architecture", content)
     return Model(str(content.get("name", path.stem)), _from_mapping(inner, str(path)), str(path))
 
@@ -143,7 +143,7 @@ def _from_weights(path: Path) -> Model:
     if checkpoint.format == "safetensors":
         if config.exists():
             return replace(_from_config(config), checkpoint=checkpoint)
-        raise InvalidJob(f"has tensors but no architecture: put its config.json beside it. {checkpoint.summary}", str(path))
+        raise InvalidValue(f"has tensors but no architecture: put its config.json beside it. {checkpoint.summary}", str(path))
     mapping = architecture(checkpoint)
     if mapping is None:
         kind = checkpoint.metadata.get("general.architecture")
@@ -178,12 +178,12 @@ def _from_hub(name: str) -> Model:
     except Unreachable as why:
         near = catalogue.nearest(folders(), name)
         hint = f" Did you mean {' or '.join(near)}?" if near else ""
-        raise UnknownName(f"no model is called {name!r} here, and {why}.{hint}") from None
+        raise UnknownModel(f"no model is called {name!r} here, and {why}.{hint}") from None
     config = read_config(path)
     return Model(name, from_mapping(config, name), f"config.json of {name} on the Hugging Face hub", quantized_as(config))
 
 
 def _from_mapping(given: Any, where: str) -> ModelSpec:
     if not isinstance(given, Mapping):
-        raise InvalidJob("is not a mapping", where)
+        raise InvalidValue("is not a mapping", where)
     return from_mapping(given, where)

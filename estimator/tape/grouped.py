@@ -6,7 +6,7 @@ operation and leaves its operands alone (it is in no list of aten/src/ATen/autoc
 
 from __future__ import annotations
 
-from estimator.contract.errors import InvalidJob
+from estimator.contract.errors import Contradiction
 from estimator.tape.autograd import Gradient, attach, record
 from estimator.tape.layout import Shape
 from estimator.tape.pointwise import to
@@ -41,7 +41,7 @@ def _grouped_mm(x: Tensor, weight: Tensor, offsets: Tensor) -> Tensor:
     (rows, inputs), outputs = x.shape, weight.shape[2]
     for size in (inputs, outputs):
         if size * x.dtype.itemsize % ROW:
-            raise InvalidJob(f"experts of width {size} cannot be multiplied: rows must be multiples of {ROW} bytes", "model")
+            raise Contradiction(f"experts of width {size} cannot be multiplied: rows must be multiples of {ROW} bytes", "model")
     shape, groups = weight.shape, weight.shape[0]
 
     def backward(g: Tensor, w: Gradient, x: Gradient, *_: Tensor) -> tuple[Gradient, Gradient]:

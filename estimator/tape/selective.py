@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
-from estimator.contract.errors import InvalidJob
+from estimator.contract.errors import Contradiction
 from estimator.tape.autograd import keep
 from estimator.tape.tensor import Tensor
 
@@ -88,7 +88,7 @@ class Caching:
     def changes(self, x: Tensor) -> None:
         """An operation is about to write over `x`. Raises `InvalidJob` where that is kept, as torch does (`_VersionWrapper`)."""
         if any(t.storage is x.storage for tensors in self.store.values() for t in tensors):
-            raise InvalidJob(
+            raise Contradiction(
                 "torch refuses to keep what this model then divides in place, the weights of the chosen experts: write "
                 "{operations: products}, or full",
                 "training.activation_checkpointing",

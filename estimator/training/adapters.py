@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from estimator.contract import job
-from estimator.contract.errors import InvalidJob, NotModelled
+from estimator.contract.errors import Contradiction, NotModelled
 from estimator.contract.job import Training
 from estimator.contract.job.adapter import ALL_LINEAR, OnWeights
 from estimator.families.build import Builder
@@ -61,12 +61,12 @@ def adapter(asked: OnWeights, training: Training, spec: ModelSpec, strategy: Str
     if asked.type != "lora" and (fused or layers):
         what = "fast-kernels" if fused else f"the parameters that hold {', '.join(layers)}"
         where = "training.implementation" if fused else TARGETS
-        raise InvalidJob(f"{asked.type} has no form for {what}: write lora, or other", where)
+        raise Contradiction(f"{asked.type} has no form for {what}: write lora, or other", where)
     if layers and strategy.flattens:
         raise NotModelled(f"lora on the parameters that hold {', '.join(layers)} under fsdp1 is not modelled yet", TARGETS)
     if asked.type == "lora":
         if layers and asked.dropout:
-            raise InvalidJob(
+            raise Contradiction(
                 f"LoRA on the parameters that hold {', '.join(chosen.hidden)} has no dropout: write 0, or other targets",
                 "training.adapter.dropout",
             )
@@ -96,16 +96,16 @@ def _check_init(asked: OnWeights, quantization: str | None) -> None:
     where = "training.adapter.init"
     whole = asked.init in ("pissa", "corda") or (asked.init == "olora" and (quantization or "").startswith("gptq"))
     if quantization and whole:
-        raise InvalidJob(f"{asked.init} begins with weights that are not quantized: leave out quantization, or init", where)
+        raise Contradiction(f"{asked.init} begins with weights that are not quantized: leave out quantization, or init", where)
     if asked.init == "orthogonal" and asked.rank % 2:
-        raise InvalidJob(f"orthogonal asks for an even rank, and {asked.rank} is odd", where)
+        raise Contradiction(f"orthogonal asks for an even rank, and {asked.rank} is odd", where)
 
 
 def _targets(asked: OnWeights, hidden: frozenset[str]) -> Targets:
     names = None if asked.targets == ALL_LINEAR else _names(asked.targets)
     layers: list[int] | None = getattr(asked, "layers", None)
     if layers is not None and isinstance(asked.targets, str):
-        raise InvalidJob("PEFT chooses layers by number only where targets are a list of names", "training.adapter.layers")
+        raise Contradiction("PEFT chooses layers by number only where targets are a list of names", "training.adapter.layers")
     excluded: str | list[str] | None = getattr(asked, "exclude", None)
     return Targets(
         names,
@@ -134,7 +134,7 @@ def _parameters(asked: OnWeights, joined: Mapping[str, str]) -> dict[str, int]:
         counts[joined[old]] = counts.get(joined[old], 0) + 1
     for old in joined:
         if old not in named and joined[old] in counts:
-            raise InvalidJob(f"{old} lies in one parameter with another target: name both, or neither", TARGETS)
+            raise Contradiction(f"{old} lies in one parameter with another target: name both, or neither", TARGETS)
     return counts
 
 
@@ -145,7 +145,7 @@ def check_gathered(training: Training, gathered: DType | None) -> None:
     """
     asked = training.adapter
     if asked and asked.dtype and gathered and BY_NAME[asked.dtype] is not gathered and not training.autocast:
-        raise InvalidJob(
+        raise Contradiction(
             f"fsdp1 gathers the adapter's weights as {gathered.name}, but PEFT casts their inputs to {asked.dtype}: "
             f"write autocast: true, as Accelerate has it, or an adapter in {gathered.name}",
             "training.adapter.dtype",
@@ -157,11 +157,11 @@ def check_applied(asked: OnWeights, build: Builder, spec: ModelSpec, strategy: S
     layers: list[int] | None = getattr(asked, "layers", None)
     deepest = max(build.stacks, default=0)
     if layers is not None and max(layers, default=-1) >= deepest:
-        raise InvalidJob(f"there is no layer {max(layers)}: the model has {deepest}, from 0 on", "training.adapter.layers")
+        raise Contradiction(f"there is no layer {max(layers)}: the model has {deepest}, from 0 on", "training.adapter.layers")
     if not build.adapted:
         known = ", ".join(dict.fromkeys(name.rpartition(".")[2] for name in build.linears))
         wanted = asked.targets if isinstance(asked.targets, str) else " or ".join(asked.targets)
-        raise InvalidJob(f"no linear layer is called {wanted}; this model has {known}", TARGETS)
+        raise Contradiction(f"no linear layer is called {wanted}; this model has {known}", TARGETS)
     joined = spec.held_in
     given = asked.targets if isinstance(asked.targets, list) else []
     passed_over = [t for t in given if t not in joined and not any(matches((t,), name) for name in build.adapted)]
@@ -178,7 +178,7 @@ def check_applied(asked: OnWeights, build: Builder, spec: ModelSpec, strategy: S
         if any(part.isdigit() for part in target.split(".")):
             raise NotModelled(f"{target} names a layer by its number: write that under layers", TARGETS)
         if target in above:
-            raise InvalidJob(f"{target} is no linear layer, but holds several: name those", TARGETS)
+            raise Contradiction(f"{target} is no linear layer, but holds several: name those", TARGETS)
     for saved in asked.modules_to_save:
         if not any(name.endswith(saved) for name in build.saved) or any(part.endswith(saved) for part in above):
             raise NotModelled(

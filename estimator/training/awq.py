@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from estimator.contract.errors import InvalidJob, NotModelled
+from estimator.contract.errors import Contradiction, NotModelled
 from estimator.contract.job import Training
 from estimator.contract.job.adapter import ALL_LINEAR
 from estimator.families.build import Builder
@@ -41,7 +41,7 @@ class Awq:
         outputs, inputs = weight
         group = self.group or FORMATS["awq-int4"].group or inputs
         if inputs % group or outputs % TILE or outputs % group:
-            raise InvalidJob(
+            raise Contradiction(
                 f"AWQ's kernel takes outputs that are a multiple of {TILE}, and inputs and outputs that are one of the group of "
                 f"{group}: {name} has {inputs} and {outputs}; write unquantized: [{name.rpartition('.')[2]}]",
                 FIELD,
@@ -85,12 +85,12 @@ def in_float16(training: Training, spec: ModelSpec, strategy: Strategy) -> Quant
     awq = name.startswith("awq")
     check_group(name, training.quantization_group, "training.quantization_group")
     if spec.own_products or (awq and any("expert" in field for field in type(spec).model_fields)):
-        raise InvalidJob(f"{name} is for torch.nn.Linear, and {spec.model_type} multiplies otherwise; write nf4", FIELD)
+        raise Contradiction(f"{name} is for torch.nn.Linear, and {spec.model_type} multiplies otherwise; write nf4", FIELD)
     if awq and spec.scales_activations:
         raise NotModelled(f"the activations of {spec.model_type}, which AWQ scales, are not modelled yet; write gptq-int4", FIELD)
     if training.precision != "16-true":
         said = "transformers loads AWQ's model in float16" if awq else "EETQ's kernel takes whatever it gets for float16"
-        raise InvalidJob(f"{said}: write precision 16-true", "training.precision")
+        raise Contradiction(f"{said}: write precision 16-true", "training.precision")
     if training.autocast and not awq:
         raise NotModelled(f"{name} under autocast is not modelled yet: leave it out", "training.autocast")
     for given, where in (
@@ -103,7 +103,7 @@ def in_float16(training: Training, spec: ModelSpec, strategy: Strategy) -> Quant
     if not strategy.alone:
         raise NotModelled(f"{name} under {strategy} is not modelled yet; write nf4, or train on one GPU", FIELD)
     if getattr(training.adapter, "targets", None) == ALL_LINEAR:
-        raise InvalidJob(
+        raise Contradiction(
             f"PEFT's all-linear finds no layer of {name}, which are no torch.nn.Linear: name them, such as [q_proj, v_proj]",
             "training.adapter.targets",
         )

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from estimator.contract.errors import InvalidJob, NotModelled
+from estimator.contract.errors import Contradiction, NotModelled
 from estimator.contract.job import Job
 from estimator.contract.job.trainable import Trainable
 from estimator.families.layers import Layer
@@ -36,15 +36,15 @@ def refuse(job: Job) -> None:
     """Raise for what goes not together with BAdam."""
     training = job.training
     if training.optimizer in MATRICES:
-        raise InvalidJob(f"BAdam makes two groups of weights and biases, of which {training.optimizer} knows nothing", WHERE)
+        raise Contradiction(f"BAdam makes two groups of weights and biases, of which {training.optimizer} knows nothing", WHERE)
     if training.optimizer_in_backward:
-        raise InvalidJob(
+        raise Contradiction(
             "BAdam's copies have gradients at the end of backward only: leave it out", "training.optimizer_in_backward"
         )
     if not training.zero_grad_to_none:
-        raise InvalidJob("BAdam drops each gradient: leave zero_grad_to_none out", "training.zero_grad_to_none")
+        raise Contradiction("BAdam drops each gradient: leave zero_grad_to_none out", "training.zero_grad_to_none")
     if training.precision == "16-mixed":
-        raise InvalidJob(
+        raise Contradiction(
             "torch's scaler finds no gradients on BAdam's copies: write bf16-mixed, or bf16-true", "training.precision"
         )
     if training.precision.startswith(("megatron", "deepspeed")) or training.dtypes is not None:

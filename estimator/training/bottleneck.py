@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from estimator.contract import job
-from estimator.contract.errors import InvalidJob, NotModelled
+from estimator.contract.errors import Contradiction, NotModelled
 from estimator.contract.job import Training
 from estimator.families import having
 from estimator.families.build import Builder
@@ -54,21 +54,21 @@ def bottleneck(asked: job.Bottleneck, training: Training, spec: ModelSpec, strat
                 f"{where}: {getattr(training, where)} beside bottleneck adapters is not modelled yet", f"training.{where}"
             )
     if training.reentrant_checkpointing:
-        raise InvalidJob("adapters refuses checkpointing with re-entrance: leave it out", "training.reentrant_checkpointing")
+        raise Contradiction("adapters refuses checkpointing with re-entrance: leave it out", "training.reentrant_checkpointing")
     if asked.residual_before_ln == "post_add" and not (
         asked.original_ln_before and (spec.can.bottleneck == "post-norm" or asked.is_parallel)
     ):
-        raise InvalidJob(
+        raise Contradiction(
             "post_add asks for a norm after the block, and original_ln_before: write true", f"{WHERE}.residual_before_ln"
         )
     own = BY_NAME[asked.dtype] if asked.dtype else dtype
     if own is not dtype and not training.autocast:
-        raise InvalidJob(
+        raise Contradiction(
             f"the adapter's layers get hidden states in {dtype.name} as they are: write that, or autocast: true", f"{WHERE}.dtype"
         )
     depth = spec.depth
     if asked.leave_out and (max(asked.leave_out) >= depth or len(set(asked.leave_out)) == depth):
-        raise InvalidJob(f"the model has {depth} layers, from 0 on: leave out some of those", f"{WHERE}.leave_out")
+        raise Contradiction(f"the model has {depth} layers, from 0 on: leave out some of those", f"{WHERE}.leave_out")
     layers = frozenset(range(depth)) - frozenset(asked.leave_out) if asked.leave_out else None
     return Bottleneck(Targets(names=(), layers=layers), own, None, "none", asked)
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from estimator.contract.errors import InvalidJob
+from estimator.contract.errors import Contradiction
 from estimator.contract.units import gib
 from estimator.tape.kernels import flops
 from estimator.tape.replay import Stretch, folded
@@ -96,7 +96,7 @@ def cheapest(budget: int, layers: int, ways: int, alike: bool, play: Callable[[M
         if played.peak_bytes <= budget:
             return Chosen(mix, played, without)
     least = min(play(_only(way, layers, ways)).peak_bytes for way in range(ways))
-    raise InvalidJob(
+    raise Contradiction(
         f"activations take at least {gib(least)} ({least} bytes) at some moment, also where every layer is recomputed: write a "
         "budget of as much, or a smaller sequence_length or micro_batch_size",
         f"{FIELD}.budget",

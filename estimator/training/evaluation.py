@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from estimator.contract.errors import InvalidJob, NotModelled
+from estimator.contract.errors import Contradiction, NotModelled
 from estimator.contract.job import Job, Lora
 from estimator.contract.job.evaluation import Evaluation
 from estimator.families.build import Builder
@@ -51,7 +51,7 @@ def evaluation(job: Job, build: Builder, model: Model, writer: Writer | None, ca
         if unknown:
             raise NotModelled(f"evaluation with {what} is not modelled yet; leave one out", "training.evaluation")
     if asked.keeps == "logits" and asked.generates:
-        raise InvalidJob("what is generated is gathered in place of logits: leave keeps out", "training.evaluation.keeps")
+        raise Contradiction("what is generated is gathered in place of logits: leave keeps out", "training.evaluation.keeps")
     if asked.keeps == "logits" and training.head in ("seq2seq-lm", "speech-seq2seq-lm", "contrastive"):
         raise NotModelled(f"logits of a {training.head} are not modelled yet, its loss is", "training.evaluation.keeps")
     tokens = asked.sequence_length or training.sequence_length

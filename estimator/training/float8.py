@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from estimator.contract.errors import InvalidJob, NotModelled
+from estimator.contract.errors import Contradiction, NotModelled
 from estimator.contract.job import Job
 from estimator.families.spec import ModelSpec
 from estimator.parallel.strategies import strategy_of
@@ -21,17 +21,17 @@ def check_float8(job: Job, spec: ModelSpec, gpu: Gpu) -> None:
     if training.float8 is None:
         return
     if not gpu.at_least(ADA):
-        raise InvalidJob(
+        raise Contradiction(
             "products in fp8 need compute capability 8.9 or more (Ada, Hopper, Blackwell): name such a hardware.gpu", WHERE
         )
     tokens = training.micro_batch_size * training.sequence_length
     if training.float8 != "rowwise_with_gw_hp" and tokens % ALIGNMENT:
-        raise InvalidJob(
+        raise Contradiction(
             f"products in fp8 take multiples of {ALIGNMENT}: not {tokens} tokens in a pass; pad, or write rowwise_with_gw_hp",
             WHERE,
         )
     if spec.adds_in_place:  # to a view that torchao's own backward pass made: torch raises a RuntimeError
-        raise InvalidJob(
+        raise Contradiction(
             f"{spec.model_type} adds in place to what a linear module returned, which torchao's do not allow: leave it out", WHERE
         )
     for unknown, what, where in (

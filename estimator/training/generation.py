@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from estimator.contract.errors import InvalidJob, NotModelled
+from estimator.contract.errors import Contradiction, NotModelled
 from estimator.contract.job import Job, Training
 from estimator.families.heads import CausalLM
 from estimator.families.kv_cache import PassingCache, growing
@@ -173,7 +173,7 @@ def _refuse(job: Job, spec: ModelSpec, tokens: int, where: str) -> None:
     if not isinstance(spec, DecoderSpec) or not spec.cached or training.head != "causal-lm":
         raise NotModelled(f"generating with {spec.model_type} models is not modelled yet", where)
     if spec.learned_positions and spec.longest_sequence and tokens > spec.longest_sequence:
-        raise InvalidJob(f"{tokens} tokens are more than the model's {spec.longest_sequence} learned positions", where)
+        raise Contradiction(f"{tokens} tokens are more than the model's {spec.longest_sequence} learned positions", where)
     if spec.window is not None and spec.window <= tokens:
         raise NotModelled(f"generating past the {spec.window} tokens of a sliding window is not modelled yet", where)
     if (training.implementation, training.transformers_release) != ("transformers", "5"):

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar, Protocol, cast, runtime_checkable
 
-from estimator.contract.errors import InvalidJob, NotModelled
+from estimator.contract.errors import Contradiction, NotModelled
 from estimator.families.build import Builder
 from estimator.families.modules import Conv1D, Embedding, Join, Module, Residual
 from estimator.families.parameter import Weight
@@ -65,7 +65,7 @@ class Method(ABC):
 
     def embed(self, build: Builder, name: str, module: Embedding, rows: int, size: int) -> Module:
         """The adapted embedding; `InvalidJob` where PEFT has none."""
-        raise InvalidJob(f"only lora adapts an embedding: leave {name} out", "training.adapter.targets")
+        raise Contradiction(f"only lora adapts an embedding: leave {name} out", "training.adapter.targets")
 
     def weight(self, build: Builder, name: str, tensor: Tensor, used: int) -> Weight:
         """A weight outside linear layers; see `Builder.weight`."""
@@ -90,6 +90,6 @@ def dense(module: Module) -> Dense:
 def refuse_conv1d(name: str, module: Module) -> None:
     """Raise `InvalidJob` for a layer that PEFT has some methods not for."""
     if isinstance(module, Conv1D):
-        raise InvalidJob(
+        raise Contradiction(
             f"PEFT has this method for linear layers only, and {name} is a Conv1D: write lora", "training.adapter.type"
         )

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from estimator.contract.errors import InvalidJob, NotModelled
+from estimator.contract.errors import Contradiction, NotModelled
 from estimator.contract.job import Dtypes, Job
 from estimator.parallel.strategies import Strategy
 from estimator.parallel.topology import Topology
@@ -42,7 +42,7 @@ def overridden(recipe: Recipe, asked: Dtypes | None, precision: str, strategy: S
     for name, has in parts(changed, strategy).items():
         if name in wanted and wanted[name] is not has:
             known = f"are {has.name}" if has else "do not exist"
-            raise InvalidJob(
+            raise Contradiction(
                 f"the {name.replace('_', ' ')} of {precision} under {strategy} {known}; leave it out, or name another precision",
                 f"training.dtypes.{name}",
             )
@@ -61,5 +61,5 @@ def precision_of(job: Job, topology: Topology) -> Recipe:
         )
     found = overridden(found, job.training.dtypes, job.training.precision, topology.strategy)
     if job.training.tf32 and found.compute is not dtypes.float32:
-        raise InvalidJob(f"matrix products run in {found.compute.name}; leave it out, or write 32-true", "training.tf32")
+        raise Contradiction(f"matrix products run in {found.compute.name}; leave it out, or write 32-true", "training.tf32")
     return found

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from estimator.contract.errors import InvalidJob, NotModelled
+from estimator.contract.errors import Contradiction, NotModelled
 from estimator.contract.job import Training
 from estimator.families.spec import ModelSpec
 
@@ -17,7 +17,7 @@ def batch_mask(training: Training, spec: ModelSpec) -> str:
     if training.attention not in ("eager", "sdpa"):
         raise NotModelled(f"{training.attention} of sequences of several lengths is not modelled yet; write none", where)
     if training.loss == "chunked":
-        raise InvalidJob("torchtune's loss in chunks goes with full sequences; write none, or another loss", where)
+        raise Contradiction("torchtune's loss in chunks goes with full sequences; write none, or another loss", where)
     if asked == "packed" and training.micro_batch_size > 1:
-        raise InvalidJob("documents are packed in one sequence; write micro_batch_size: 1, and its whole length", where)
+        raise Contradiction("documents are packed in one sequence; write micro_batch_size: 1, and its whole length", where)
     return asked

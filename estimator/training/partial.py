@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
-from estimator.contract.errors import InvalidJob, NotModelled
+from estimator.contract.errors import Contradiction, NotModelled
 from estimator.contract.job import Job, Training
 from estimator.contract.job.trainable import Trainable, numbers
 from estimator.families import parameters
@@ -61,7 +61,7 @@ def part(training: Training, spec: ModelSpec) -> Part | None:
     layers = _layers(asked, spec.depth)
     if layers is not None and not layers <= {*range(spec.depth)}:
         has = f"the model has {spec.depth} layers, 0 to {spec.depth - 1}"
-        raise InvalidJob(f"{has}: no layers {asked.layers}" if asked.layers else f"{has}: not {asked.last}", WHERE)
+        raise Contradiction(f"{has}: no layers {asked.layers}" if asked.layers else f"{has}: not {asked.last}", WHERE)
     rotates = asked.lisa is not None
     names = tuple(asked.names) if asked.names else None
     return Part(layers, names, asked.outside or rotates, rotates and asked.states == "kept")
@@ -89,7 +89,7 @@ def variants(job: Job, spec: ModelSpec) -> list[Job]:
         return [job]
     count = asked.lisa or 1
     if count > depth:
-        raise InvalidJob(f"the model has {depth} layers: not {count}", WHERE)
+        raise Contradiction(f"the model has {depth} layers: not {count}", WHERE)
     if not _alike(spec):
         said = "layers of several sizes, trained in turn, are not modelled yet; write those of the largest turn (layers: a-b)"
         raise NotModelled(said, WHERE)
@@ -113,7 +113,7 @@ def refuse(job: Job) -> None:
     if training.trainable == "all":
         return
     if training.adapter:
-        raise InvalidJob("an adapter freezes the model's own parameters: leave trainable out, or the adapter", WHERE)
+        raise Contradiction("an adapter freezes the model's own parameters: leave trainable out, or the adapter", WHERE)
     asked = training.trainable
     if isinstance(asked, Trainable) and (asked.lisa or asked.badam) and not strategy.alone:
         raise NotModelled(f"layers that are trained in turn are not modelled under {strategy} yet", WHERE)
@@ -129,9 +129,9 @@ def check(build: Builder, trained: Part) -> None:
     """Raise `InvalidJob` where a part of a name occurs in none, or nothing is left to train."""
     for name in trained.names or ():
         if not any(names(name, p.name) for p in build.parameters):
-            raise InvalidJob(f"no parameter has {name} in its name, from dot to dot; this model has {_known(build)}", WHERE)
+            raise Contradiction(f"no parameter has {name} in its name, from dot to dot; this model has {_known(build)}", WHERE)
     if not any(p.trainable for p in build.parameters):
-        raise InvalidJob("no parameter of those layers has such a name: nothing would be trained", WHERE)
+        raise Contradiction("no parameter of those layers has such a name: nothing would be trained", WHERE)
 
 
 def _known(build: Builder) -> str:

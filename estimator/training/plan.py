@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from estimator.contract.errors import InvalidJob, NotModelled
+from estimator.contract.errors import Contradiction, NotModelled
 from estimator.contract.job import Bottleneck, Job, Training
 from estimator.contract.job.adapter import PrefixTuning, PromptLearning
 from estimator.families import build_model, torchtitan
@@ -115,7 +115,7 @@ def trace_training(job: Job, spec: ModelSpec, topology: Topology, gpu: Gpu = AMP
     if training.loss in ("chunked", "cut") and not takes_chunks(model, biased=training.loss == "chunked"):
         raise NotModelled(f"loss {training.loss} is not modelled for {spec.model_type} yet; write eager", "training.loss")
     if training.loss == "cut" and not gpu.at_least(AMPERE.exact):
-        raise InvalidJob("cut cross-entropy needs an Ampere GPU or newer; write chunked", "training.loss")
+        raise Contradiction("cut cross-entropy needs an Ampere GPU or newer; write chunked", "training.loss")
     if isinstance(training.adapter, PrefixTuning):
         model = prefixed(training.adapter, model, build, prefixes, spec)
     elif isinstance(training.adapter, PromptLearning):
@@ -164,7 +164,7 @@ def _recomputed(job: Job, spec: ModelSpec, topology: Topology) -> Checkpointing:
     if job.offload.activations != "none":
         recomputed = offloading(recomputed, job, topology, spec)
     if recomputed.reentrant and recomputed.recomputes and spec.differentiated_once:
-        raise InvalidJob(
+        raise Contradiction(
             f"torch stops: what the layers of {spec.model_type} share would be differentiated once for each layer; leave it out",
             "training.reentrant_checkpointing",
         )

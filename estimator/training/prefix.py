@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from estimator.contract.errors import InvalidJob, NotModelled
+from estimator.contract.errors import Contradiction, NotModelled
 from estimator.contract.job.adapter import PrefixTuning
 from estimator.contract.job.training import Training
 from estimator.families.build import Builder
@@ -33,7 +33,7 @@ WHERE = "training.adapter"
 def refuse(asked: PrefixTuning, training: Training) -> None:
     """Raise for what PEFT refuses, or what is not modelled."""
     if training.activation_checkpointing != "none":
-        raise InvalidJob(
+        raise Contradiction(
             f"PEFT refuses {asked.type} with checkpointing, which drops the cache: write none",
             "training.activation_checkpointing",
         )

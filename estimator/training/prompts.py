@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from estimator.contract.errors import InvalidJob, NotModelled
+from estimator.contract.errors import Contradiction, NotModelled
 from estimator.contract.job.adapter import PrefixTuning, PromptLearning, PTuning
 from estimator.contract.job.training import Training
 from estimator.families import having
@@ -63,7 +63,7 @@ def refuse(asked: PromptLearning, training: Training, spec: ModelSpec, strategy:
         raise NotModelled(f"{asked.type} of quantized models is not modelled yet", "training.quantization")
     longest, tokens = spec.longest_sequence, training.sequence_length + asked.virtual_tokens
     if spec.learned_positions and longest and tokens > longest:
-        raise InvalidJob(
+        raise Contradiction(
             f"{training.sequence_length} tokens and {asked.virtual_tokens} virtual ones are more than the model's {longest} "
             "learned positions",
             "training.sequence_length",

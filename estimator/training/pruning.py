@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from estimator.contract.errors import InvalidJob, NotModelled
+from estimator.contract.errors import Contradiction, NotModelled
 from estimator.contract.job import Job, Training
 from estimator.contract.job.adapter import ALL_LINEAR
 from estimator.families.build import Builder
@@ -83,4 +83,4 @@ def check(build: Builder, found: Pruning) -> None:
     """Raise `InvalidJob` where nothing was found to be pruned."""
     if not found.pruned:
         known = ", ".join(dict.fromkeys(name.rpartition(".")[2] for name in build.linears))
-        raise InvalidJob(f"no linear layer has such a name; this model has {known}", WHERE + ".targets")
+        raise Contradiction(f"no linear layer has such a name; this model has {known}", WHERE + ".targets")

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import Protocol, runtime_checkable
 
-from estimator.contract.errors import InvalidJob, NotModelled
+from estimator.contract.errors import Contradiction, NotModelled
 from estimator.families.build import Builder
 from estimator.families.modules import Module
 from estimator.families.protocols import Quantization
@@ -241,7 +241,7 @@ def storage(name: str, group: int | None, where: str) -> Quantization:
     """Linear layers in a format, unpacked as its library does. `where`: the field to blame for a group that cannot be."""
     check_group(name, group, where)
     if name in INFERENCE:
-        raise InvalidJob(
+        raise Contradiction(
             f"transformers trains nothing beside {INFERENCE[name]}; write one of {', '.join(TRAINED)}", "training.quantization"
         )
     if name not in TRAINED:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from estimator.contract.errors import InvalidJob, NotModelled
+from estimator.contract.errors import Contradiction, NotModelled
 from estimator.contract.job import Training
 from estimator.contract.job.adapter import ALL_LINEAR
 from estimator.families.protocols import Quantization
@@ -23,13 +23,13 @@ def quantization(training: Training, spec: ModelSpec, strategy: Strategy, gpu: G
         return in_float16(training, spec, strategy)
     found = storage(training.quantization, training.quantization_group, "training.quantization_group")
     if isinstance(found, Fp8) and not gpu.at_least(ADA):
-        raise InvalidJob(
+        raise Contradiction(
             "fp8 needs compute capability 8.9 or more: name such a hardware.gpu; on others transformers makes bf16 of it", FIELD
         )
     if isinstance(found, Fp8) and any("expert" in field for field in type(spec).model_fields):
         raise NotModelled("experts in fp8 are not modelled in training yet", FIELD)
     if isinstance(found, Torchao | Fp8) and spec.own_products:
-        raise InvalidJob(
+        raise Contradiction(
             f"{training.quantization} is for torch.nn.Linear, and {spec.model_type} multiplies otherwise; write nf4", FIELD
         )
     if isinstance(found, Hqq | Torchao | Fp8):
@@ -39,7 +39,7 @@ def quantization(training: Training, spec: ModelSpec, strategy: Strategy, gpu: G
             f"wider norms beside {training.quantization} are not modelled yet; write none", "training.upcast_unquantized"
         )
     if isinstance(found, Hqq) and getattr(training.adapter, "targets", None) == ALL_LINEAR:
-        raise InvalidJob(
+        raise Contradiction(
             "PEFT's all-linear finds none of HQQ's layers, which are no torch.nn.Linear: name them, such as [q_proj, v_proj]",
             "training.adapter.targets",
         )
@@ -61,13 +61,13 @@ def _in_one_type(training: Training, strategy: Strategy) -> None:
 def _flattened(found: Quantization, precision: Recipe) -> None:
     """What cannot lie in one tensor with a layer's other parameters."""
     if isinstance(found, BitsAndBytes8Bit):
-        raise InvalidJob(
+        raise Contradiction(
             "fsdp1 flattens a layer's parameters into one tensor of one type, but bitsandbytes' 8-bit weights are int8 whatever "
             "the others are: write nf4, which can be stored as any type, or fsdp2",
             FIELD,
         )
     if precision.gathered not in (None, precision.weights):
-        raise InvalidJob(
+        raise Contradiction(
             f"fsdp1 would cast packed weights from {precision.weights.name} to {precision.gathered.name} "
             "as if they were numbers: "
             "load the others in that type, too (dtypes: weights), or write bf16-true",

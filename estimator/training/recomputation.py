@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import replace
 
-from estimator.contract.errors import InvalidJob, NotModelled
+from estimator.contract.errors import Contradiction, NotModelled
 from estimator.contract.job import CheckpointForm, Job, Training
 from estimator.families.layers import FULL, Checkpointing
 from estimator.families.spec import ModelSpec
@@ -41,7 +41,7 @@ def checkpointing(training: Training, layers: int, strategy: Strategy = NONE) ->
         _at_most(layers, asked.segments, "segments")
         return Checkpointing(segment=math.ceil(layers / asked.segments), reentrant=reentrant)
     if asked.uniform:
-        raise InvalidJob("uniform is Megatron-LM's, with implementation: megatron; write segments", f"{FIELD}.uniform")
+        raise Contradiction("uniform is Megatron-LM's, with implementation: megatron; write segments", f"{FIELD}.uniform")
     if asked.layers:
         _at_most(layers, asked.layers, "layers")
         return Checkpointing(first=((FULL, asked.layers),), reentrant=reentrant)
@@ -103,13 +103,15 @@ def root(layers: int) -> int:
 def _at_most(layers: int, asked: int, what: str) -> None:
     if asked > layers:
         many = f"{asked} layers" if what == "mix" else f"{asked} {what}"
-        raise InvalidJob(f"{many} are more than the model's {layers}{' layers' if what == 'segments' else ''}", f"{FIELD}.{what}")
+        raise Contradiction(
+            f"{many} are more than the model's {layers}{' layers' if what == 'segments' else ''}", f"{FIELD}.{what}"
+        )
 
 
 def _refuse_beside(training: Training, strategy: Strategy) -> None:
     """What parts of a layer are not recomputed beside."""
     if training.reentrant_checkpointing:
-        raise InvalidJob(
+        raise Contradiction(
             "torch recomputes parts of a layer without re-entrance only: leave it out", "training.reentrant_checkpointing"
         )
     if training.quantization or training.implementation != "transformers":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from estimator.contract.errors import InvalidJob
+from estimator.contract.errors import Contradiction
 from estimator.families.build import Builder
 from estimator.families.modules import Module
 from estimator.tape import dtypes
@@ -36,7 +36,7 @@ class Oft(Method):
         blocks, size = (given, inputs // given) if self.blocks else (inputs // given, given)
         if size == 1:
             where = "training.adapter.blocks" if self.blocks else "training.adapter.block_size"
-            raise InvalidJob(
+            raise Contradiction(
                 f"blocks of one row of {name} turn nothing, and have nothing to train: write blocks of two or more", where
             )
         count = size * (size - 1) // 2
@@ -101,7 +101,7 @@ class Boft(Method):
     def adapt(self, build: Builder, name: str, module: Module, inputs: int, outputs: int) -> Module:
         refuse_conv1d(name, module)
         if inputs % self.size:
-            raise InvalidJob(f"{self.size} does not divide the {inputs} inputs of {name}", "training.adapter.block_size")
+            raise Contradiction(f"{self.size} does not divide the {inputs} inputs of {name}", "training.adapter.block_size")
         shape = (1, inputs // self.size, self.size, self.size)
         trained = build.parameter(name + ".boft_R", shape, self.dtype, trainable=True)
         factors = build.parameter(name + ".boft_s", (outputs, 1), self.dtype, trainable=True)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Protocol
 
-from estimator.contract.errors import InvalidJob
+from estimator.contract.errors import Contradiction
 from estimator.contract.job import Training
 from estimator.families.parameter import Parameter
 from estimator.tape import dtypes
@@ -147,7 +147,7 @@ def scaler(training: Training, precision: Recipe, parameters: Iterable[Parameter
     fused = training.optimizer_implementation == "fused"
     halves = {p.local.dtype.name for p in parameters if p.trainable} - {"float32"}
     if halves and (halves != {"float16"} or not fused or training.gradient_clipping):
-        raise InvalidJob(
+        raise Contradiction(
             f"GradScaler does not unscale gradients in {' or '.join(sorted(halves))}; write dtype: fp32",
             "training.adapter.dtype" if training.adapter else "training.dtypes.weights",
         )

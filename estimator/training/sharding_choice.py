@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from estimator.contract.errors import InvalidJob
+from estimator.contract.errors import Contradiction
 from estimator.contract.job import Job
 from estimator.families.sharding import Sharding
 from estimator.families.spec import DecoderSpec, ModelSpec
@@ -30,10 +30,12 @@ def sharding_of(job: Job, spec: ModelSpec, topology: Topology, precision: Recipe
     by_lists = training.optimizer in ("adamw", "adam") and training.optimizer_implementation == "foreach"
     policy = Policy(precision.gathered, precision.reduced)
     if not strategy.flattens and not asked.backward_prefetch:
-        raise InvalidJob("leave it out: only fsdp1 can do without prefetching", "parallelism.backward_prefetch")
+        raise Contradiction("leave it out: only fsdp1 can do without prefetching", "parallelism.backward_prefetch")
     if precision.summed:
         if asked.gradient_as_bucket_view:
-            raise InvalidJob("Megatron's gradients are its buffer already: leave it out", "parallelism.gradient_as_bucket_view")
+            raise Contradiction(
+                "Megatron's gradients are its buffer already: leave it out", "parallelism.gradient_as_bucket_view"
+            )
         return MainParameters(tape, precision.summed, lambda _: Group("data", topology.data), strategy is ZERO1)
     setup = Setup(job, tape, topology.data, shards(job, topology), policy, by_lists, ignores_adapters(training))
     titan = training.implementation == "torchtitan"

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import transformers
 
-from estimator.contract.errors import NotModelled
+from estimator.contract.errors import NotJudged
 from estimator.contract.job import Bottleneck, CheckpointForm, Job, Training
 from estimator.contract.job.adapter import PromptLearning, PTuning
 from estimator.contract.job.trainable import Trainable
@@ -79,7 +79,7 @@ def refuse(reasons: Iterable[Unplayable], elsewhere: Collection[str] = ()) -> No
     """Raise `NotModelled` for the first reason that a job gives, unless its field is played `elsewhere`."""
     for asked, why, where in reasons:
         if asked and where not in elsewhere:
-            raise NotModelled(f"torch cannot play this job on tensors without data: {why}", where)
+            raise NotJudged(f"torch cannot play this job on tensors without data: {why}", where)
 
 
 def unread(job: Job, honoured: Mapping[str, Collection[str]]) -> Iterator[Unplayable]:

@@ -6,7 +6,7 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
-from estimator.contract.errors import UnknownName
+from estimator.contract.errors import UnknownModel, UnknownName
 from estimator.contract.job import Hardware
 from estimator.contract.job.hardware import Rent
 from estimator.contract.rows import GpuRow, ModelRow, NodeRow, OfferRow
@@ -33,7 +33,7 @@ def models(search: str = "", least: float = 0, most: float = float("inf")) -> Ro
     if not named:
         near = catalogue.nearest(folders(), search)
         hint = f" Did you mean {' or '.join(near)}?" if near else " `willitfit models` lists them all."
-        raise UnknownName(f"no model's name has {shown(search)} in it.{hint}")
+        raise UnknownModel(f"no model's name has {shown(search)} in it.{hint}")
     rows = [_row(model) for model in named]
     return sorted((row for row in rows if least <= row["parameters"] <= most), key=lambda row: row["parameters"])
 

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, NoReturn
 
-from estimator.contract.errors import InvalidJob
+from estimator.contract.errors import InvalidJob, Unreadable
 from estimator.facts.spelling import shown
 
 MOST_HEADER_BYTES = 100_000_000
@@ -28,9 +28,9 @@ def opened(path: Path) -> Iterator[tuple[BinaryIO, int]]:
     try:
         mode = path.stat().st_mode
         if stat.S_ISDIR(mode):
-            raise InvalidJob("is a folder; give a file in it", str(path))
+            raise Unreadable("is a folder; give a file in it", str(path))
         if not stat.S_ISREG(mode):
-            raise InvalidJob("is not a regular file; give a .safetensors or .gguf file", str(path))
+            raise Unreadable("is not a regular file; give a .safetensors or .gguf file", str(path))
         file = path.open("rb")
     except (OSError, ValueError) as error:
         raise unreadable(error, path) from None
@@ -71,23 +71,23 @@ def json_object(data: bytes, path: Path, what: str) -> dict[str, Any]:
     than `MOST_MARKS`, before anything is built of them.
     """
     if data.count(b",") + data.count(b"{") + data.count(b"[") > MOST_MARKS:
-        raise InvalidJob(f"{what} has more than {MOST_MARKS:,} brackets and commas, as no published checkpoint has", str(path))
+        raise Unreadable(f"{what} has more than {MOST_MARKS:,} brackets and commas, as no published checkpoint has", str(path))
     try:
         found = json.loads(data.decode("utf-8"), object_pairs_hook=_unique, parse_constant=_no_number)
         if b"\\u" in data:
             json.dumps(found, ensure_ascii=False).encode()
     except UnicodeEncodeError:
-        raise InvalidJob(f"{what} has half a surrogate pair, which is no text", str(path)) from None
+        raise Unreadable(f"{what} has half a surrogate pair, which is no text", str(path)) from None
     except UnicodeDecodeError as error:
-        raise InvalidJob(f"{what} is not text in UTF-8 (byte {error.start:,} of it)", str(path)) from None
+        raise Unreadable(f"{what} is not text in UTF-8 (byte {error.start:,} of it)", str(path)) from None
     except json.JSONDecodeError as error:
-        raise InvalidJob(f"{what} is not JSON (character {error.pos:,} of it: {error.msg})", str(path)) from None
+        raise Unreadable(f"{what} is not JSON (character {error.pos:,} of it: {error.msg})", str(path)) from None
     except RecursionError:
-        raise InvalidJob(f"{what} is nested too deeply", str(path)) from None
+        raise Unreadable(f"{what} is nested too deeply", str(path)) from None
     except _RefusedError as refused:
-        raise InvalidJob(f"{what} {refused}", str(path)) from None
+        raise Unreadable(f"{what} {refused}", str(path)) from None
     except ValueError:
-        raise InvalidJob(f"{what} has a number of thousands of digits", str(path)) from None
+        raise Unreadable(f"{what} has a number of thousands of digits", str(path)) from None
     if not isinstance(found, dict):
-        raise InvalidJob(f"{what} is not a JSON object", str(path))
+        raise Unreadable(f"{what} is not a JSON object", str(path))
     return found

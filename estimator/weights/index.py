@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from estimator.contract.errors import InvalidJob
+from estimator.contract.errors import Unreadable
 from estimator.facts.spelling import shown
 from estimator.weights.checkpoint import Checkpoint, Tensor
 from estimator.weights.files import MOST_HEADER_BYTES, json_object, opened
@@ -31,12 +31,12 @@ def read_index(path: Path) -> Checkpoint:
     index = _content(path)
     weight_map = index.get("weight_map")
     if not isinstance(weight_map, dict) or not all(isinstance(shard, str) for shard in weight_map.values()):
-        raise InvalidJob(f"has no weight_map from tensors to files; {INDEX}", str(path))
+        raise Unreadable(f"has no weight_map from tensors to files; {INDEX}", str(path))
     listed: dict[str, set[str]] = {}
     for name, shard in weight_map.items():
         listed.setdefault(shard, set()).add(name)
     if len(listed) > MOST_SHARDS:
-        raise InvalidJob(f"names {len(listed):,} files, more than the {MOST_SHARDS:,} that shards can be", str(path))
+        raise Unreadable(f"names {len(listed):,} files, more than the {MOST_SHARDS:,} that shards can be", str(path))
     parts, missing = [], []
     for shard in sorted(listed):
         _beside(shard, path)
@@ -46,7 +46,7 @@ def read_index(path: Path) -> Checkpoint:
         part = read_safetensors(path.parent / shard)
         absent = listed[shard].difference(tensor.name for tensor in part.tensors)
         if absent:
-            raise InvalidJob(f"{shard} lacks the tensor {shown(min(absent))}, which the index says it has", str(path))
+            raise Unreadable(f"{shard} lacks the tensor {shown(min(absent))}, which the index says it has", str(path))
         parts.append(part)
     return joined(path, parts, missing, _declared(index, path))
 
@@ -66,23 +66,23 @@ def _once(tensors: Iterable[Tensor], path: Path) -> tuple[Tensor, ...]:
     for tensor in tensors:
         other = found.setdefault(tensor.name, tensor)
         if other is not tensor:
-            raise InvalidJob(f"tensor {shown(tensor.name)} is both in {other.file} and in {tensor.file}", str(path))
+            raise Unreadable(f"tensor {shown(tensor.name)} is both in {other.file} and in {tensor.file}", str(path))
     return tuple(found.values())
 
 
 def _content(path: Path) -> dict[str, Any]:
     with opened(path) as (file, size):
         if size > MOST_HEADER_BYTES:
-            raise InvalidJob(f"has {size:,} bytes, too many for an index (at most {MOST_HEADER_BYTES:,}); {INDEX}", str(path))
+            raise Unreadable(f"has {size:,} bytes, too many for an index (at most {MOST_HEADER_BYTES:,}); {INDEX}", str(path))
         return json_object(file.read(MOST_HEADER_BYTES), path, "the index")
 
 
 def _beside(shard: str, path: Path) -> None:
     """Refuses a shard that is not a .safetensors file of the index's own folder."""
     if not shard.endswith(".safetensors"):
-        raise InvalidJob(f"names {shown(shard)}, which is no .safetensors file; save the model as safetensors", str(path))
+        raise Unreadable(f"names {shown(shard)}, which is no .safetensors file; save the model as safetensors", str(path))
     if not shard.isprintable() or any(mark in shard for mark in "/\\:"):
-        raise InvalidJob(f"names {shown(shard)}; shards are files in the index's own folder", str(path))
+        raise Unreadable(f"names {shown(shard)}; shards are files in the index's own folder", str(path))
 
 
 def _declared(index: dict[str, Any], path: Path) -> int | None:
@@ -92,5 +92,5 @@ def _declared(index: dict[str, Any], path: Path) -> int | None:
     if size is None:
         return None
     if isinstance(size, bool) or not isinstance(size, int | float) or not math.isfinite(size) or size < 0:
-        raise InvalidJob(f"metadata.total_size is {shown(str(size))}; it is a number of bytes", str(path))
+        raise Unreadable(f"metadata.total_size is {shown(str(size))}; it is a number of bytes", str(path))
     return math.ceil(size)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from estimator.contract.errors import InvalidJob
+from estimator.contract.errors import Unreadable
 from estimator.facts.spelling import shown
 from estimator.weights.checkpoint import Checkpoint
 from estimator.weights.files import MOST_HEADER_BYTES, opened, unreadable
@@ -30,7 +30,7 @@ def read_checkpoint(path: Path | str) -> Checkpoint:
         if path.is_dir():
             path = _only(path)
         elif not path.exists():
-            raise InvalidJob("there is no such file", str(path))
+            raise Unreadable("there is no such file", str(path))
     except (OSError, ValueError) as error:
         raise unreadable(error, path) from None
     if path.suffix.lower() == ".json":
@@ -42,8 +42,8 @@ def read_checkpoint(path: Path | str) -> Checkpoint:
     if path.suffix.lower() == ".safetensors" or _like_safetensors(begin):
         return read_safetensors(path)
     if begin.startswith(PICKLES):
-        raise InvalidJob("looks like a file of torch.save, which is not read; save the model as safetensors", str(path))
-    raise InvalidJob(f"is neither safetensors nor GGUF; {FORMATS}", str(path))
+        raise Unreadable("looks like a file of torch.save, which is not read; save the model as safetensors", str(path))
+    raise Unreadable(f"is neither safetensors nor GGUF; {FORMATS}", str(path))
 
 
 def _like_safetensors(begin: bytes) -> bool:
@@ -62,6 +62,6 @@ def _only(folder: Path) -> Path:
     if len(found) == 1:
         return folder / found[0]
     if not found:
-        raise InvalidJob(f"is a folder without weights; {FORMATS}", str(folder))
+        raise Unreadable(f"is a folder without weights; {FORMATS}", str(folder))
     listed = ", ".join(shown(name) for name in found[:5]) + (", …" if len(found) > 5 else "")
-    raise InvalidJob(f"is a folder with {len(found)} checkpoints ({listed}); name one of them", str(folder))
+    raise Unreadable(f"is a folder with {len(found)} checkpoints ({listed}); name one of them", str(folder))

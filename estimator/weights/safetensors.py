@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, TypeGuard
 
-from estimator.contract.errors import InvalidJob
+from estimator.contract.errors import InvalidJob, Unreadable
 from estimator.facts.spelling import shown
 from estimator.weights.checkpoint import Checkpoint, Tensor
 from estimator.weights.dtypes import safetensors_bits
@@ -25,18 +25,18 @@ def read_safetensors(path: Path) -> Checkpoint:
     with opened(path) as (file, size):
         prefix = file.read(PREFIX_BYTES)
         if not prefix:
-            raise InvalidJob(f"is empty; {AGAIN}", str(path))
+            raise Unreadable(f"is empty; {AGAIN}", str(path))
         if len(prefix) < PREFIX_BYTES:
-            raise InvalidJob(f"ends after {len(prefix)} bytes, before its header's length; {AGAIN}", str(path))
+            raise Unreadable(f"ends after {len(prefix)} bytes, before its header's length; {AGAIN}", str(path))
         length = int.from_bytes(prefix, "little")
         if length > MOST_HEADER_BYTES:
             most = f"the format allows {MOST_HEADER_BYTES:,}"
-            raise InvalidJob(f"claims a header of {length:,} bytes, but {most}; give a .safetensors file", str(path))
+            raise Unreadable(f"claims a header of {length:,} bytes, but {most}; give a .safetensors file", str(path))
         header = file.read(min(length, max(size - PREFIX_BYTES, 0)))
     if len(header) < length:
-        raise InvalidJob(f"ends at byte {PREFIX_BYTES + len(header):,}, within its header ({length:,} bytes); {AGAIN}", str(path))
+        raise Unreadable(f"ends at byte {PREFIX_BYTES + len(header):,}, within its header ({length:,} bytes); {AGAIN}", str(path))
     if not header.startswith(b"{"):
-        raise InvalidJob("its header does not begin with '{' (byte 8); give a .safetensors file", str(path))
+        raise Unreadable("its header does not begin with '{' (byte 8); give a .safetensors file", str(path))
     entries = json_object(header, path, "its header")
     metadata = _metadata(entries.pop(METADATA, None), path)
     start, name = PREFIX_BYTES + length, path.name
@@ -48,7 +48,7 @@ def _metadata(given: Any, path: Path) -> dict[str, str]:
     if given is None:
         return {}
     if not isinstance(given, dict) or not all(isinstance(value, str) for value in given.values()):
-        raise InvalidJob(f"{METADATA} is not a mapping of strings to strings", str(path))
+        raise Unreadable(f"{METADATA} is not a mapping of strings to strings", str(path))
     return given
 
 
@@ -100,13 +100,13 @@ def _in_place(tensors: list[Tensor], start: int, size: int, path: Path) -> tuple
     for tensor in placed:
         if tensor.offset < end:
             within = f"within tensor {shown(before)}, at byte {tensor.offset - start:,} of the data"
-            raise InvalidJob(f"tensor {shown(tensor.name)} begins {within}; the format allows no overlaps", str(path))
+            raise Unreadable(f"tensor {shown(tensor.name)} begins {within}; the format allows no overlaps", str(path))
         if tensor.offset > end:
             hole = f"bytes {end - start:,} to {tensor.offset - start:,} of its data"
-            raise InvalidJob(f"{hole} belong to no tensor; the format allows no holes", str(path))
+            raise Unreadable(f"{hole} belong to no tensor; the format allows no holes", str(path))
         end, before = tensor.offset + tensor.nbytes, tensor.name
     if end > size:
-        raise InvalidJob(f"is truncated: its tensors end at byte {end:,}, the file at {size:,}; {AGAIN}", str(path))
+        raise Unreadable(f"is truncated: its tensors end at byte {end:,}, the file at {size:,}; {AGAIN}", str(path))
     if end < size:
-        raise InvalidJob(f"has {size - end:,} bytes after its last tensor; the format allows none", str(path))
+        raise Unreadable(f"has {size - end:,} bytes after its last tensor; the format allows none", str(path))
     return tuple(placed)

@@ -10,7 +10,7 @@ import os
 import re
 from pathlib import Path
 
-from estimator.contract.errors import InvalidJob
+from estimator.contract.errors import Unreadable
 from estimator.facts.spelling import shown
 from estimator.weights.checkpoint import Checkpoint
 from estimator.weights.gguf import read_part
@@ -25,12 +25,12 @@ def read_gguf(path: Path) -> Checkpoint:
     given = read_part(path)
     count = given.metadata.get(COUNT, 1)
     if type(count) is not int or count < 0:
-        raise InvalidJob(f"{COUNT} is {shown(str(count))}; it is the number of parts", str(path))
+        raise Unreadable(f"{COUNT} is {shown(str(count))}; it is the number of parts", str(path))
     if count <= 1:
         return given
     name = PART.fullmatch(path.name)
     if name is None or int(name["count"]) != count:
-        raise InvalidJob(f"is one of {count} parts; name the parts as gguf-split does, …-00001-of-{count:05}.gguf", str(path))
+        raise Unreadable(f"is one of {count} parts; name the parts as gguf-split does, …-00001-of-{count:05}.gguf", str(path))
     parts, missing = [], []
     for number in range(1, count + 1):
         part = path.with_name(f"{name['stem']}-{number:05}-of-{count:05}.gguf")
@@ -41,7 +41,7 @@ def read_gguf(path: Path) -> Checkpoint:
     whole = joined(path, parts, missing)
     declared = whole.metadata.get(TENSORS)
     if not missing and declared not in (None, len(whole.tensors)):
-        raise InvalidJob(f"has {len(whole.tensors):,} tensors in its {count} parts, but {TENSORS} is {declared}", str(path))
+        raise Unreadable(f"has {len(whole.tensors):,} tensors in its {count} parts, but {TENSORS} is {declared}", str(path))
     return whole
 
 
@@ -50,5 +50,5 @@ def _numbered(part: Checkpoint, number: int, count: int) -> Checkpoint:
     said = part.metadata.get(NUMBER), part.metadata.get(COUNT)
     if said != (number, count):
         message = f"is by its name part {number + 1} of {count}, but {NUMBER} is {said[0]} and {COUNT} is {said[1]}"
-        raise InvalidJob(f"{message}; put the parts of one model together, as they were named", part.path)
+        raise Unreadable(f"{message}; put the parts of one model together, as they were named", part.path)
     return part

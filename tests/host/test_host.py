@@ -128,8 +128,9 @@ def _loaded_by(rank: int, port: int, path: str) -> float:
 
 def test_transformers_5_loads_on_every_rank_of_fsdp(tmp_path: Path) -> None:
     """transformers as judge of the default: both ranks have the whole model, with its values, in float32."""
-    sizes = {"hidden_size": 64, "num_hidden_layers": 1, "intermediate_size": 64, "num_attention_heads": 2, "vocab_size": 100}
-    transformers.LlamaForCausalLM(transformers.LlamaConfig(**sizes)).to(torch.bfloat16).save_pretrained(tmp_path)
+    sizes: dict[str, Any] = {"hidden_size": 64, "num_hidden_layers": 1, "intermediate_size": 64, "num_attention_heads": 2}
+    model: Any = transformers.LlamaForCausalLM(transformers.LlamaConfig(**sizes, vocab_size=100))
+    model.to(torch.bfloat16).save_pretrained(tmp_path)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]

@@ -12,7 +12,6 @@ from estimator.pipeline.defaults import RULES, with_defaults
 from estimator.specs.resolve import resolve
 
 FSDP1: dict[str, Any] = {"hardware": {"gpus": 2}, "parallelism": {"strategy": "fsdp1"}}
-FSDP1: dict[str, Any] = {"hardware": {"gpus": 2}, "parallelism": {"strategy": "fsdp1"}}
 CASES: list[tuple[str, dict[str, Any], Any]] = [
     # field, the rest of the job, what the field becomes
     ("parallelism.strategy", {"hardware": {"gpus": 2}}, "fsdp2"),

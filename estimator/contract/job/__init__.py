@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from estimator.contract.errors import InvalidJob
+from estimator.contract.errors import InvalidValue
 from estimator.contract.job.adapter import AdaLora, Adapter, Boft, Bottleneck, Dora, Ia3, LoHa, LoKr, Lora, Oft, Vera
 from estimator.contract.job.dtypes import Dtypes
 from estimator.contract.job.hardware import Hardware, Offload, Parallelism
@@ -70,7 +70,7 @@ def read_job(job: Job | Mapping[str, Any] | str | Path) -> Job:
         return _validated(job, "")
     if not isinstance(job, str | Path):
         said = "write a mapping that begins with model, or the path of a YAML file"
-        raise InvalidJob(f"{said}, not {type(job).__name__}", "job")
+        raise InvalidValue(f"{said}, not {type(job).__name__}", "job")
     from estimator.contract.reading import read_text
 
     return job_from_text(read_text(Path(job)), str(job))
@@ -82,7 +82,7 @@ def job_from_text(text: str, where: str) -> Job:
 
     content = parse_yaml(text, where)
     if not isinstance(content, Mapping):
-        raise InvalidJob("holds no mapping; a job begins with 'model:'", where)
+        raise InvalidValue("holds no mapping; a job begins with 'model:'", where)
     return _validated(content, where)
 
 

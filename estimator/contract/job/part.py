@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-from estimator.contract.errors import InvalidJob
+from estimator.contract.errors import InvalidValue
 from estimator.contract.units import parse_bytes, parse_count
 
 Count = Annotated[int, Field(ge=1, le=2**20)]
@@ -60,7 +60,7 @@ def refuse_truths(part: type[BaseModel], content: Mapping[str, Any], path: str) 
             continue  # an unknown key, which validation refuses
         kinds = set(_kinds(field.annotation))
         if isinstance(value, bool) and not kinds & {bool, Any}:
-            raise InvalidJob(f"write a number or text, not {str(value).lower()}", f"{path}{name}")
+            raise InvalidValue(f"write a number or text, not {str(value).lower()}", f"{path}{name}")
         inner = [kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)]
         if isinstance(value, Mapping) and len(inner) == 1:
             refuse_truths(inner[0], value, f"{path}{name}.")

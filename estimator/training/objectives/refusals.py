@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from estimator.contract.errors import InvalidJob, NotModelled
+from estimator.contract.errors import Contradiction, NotModelled
 from estimator.contract.job import Job, Lora
 from estimator.families import having, heads
 from estimator.families.from_config import from_mapping
@@ -24,16 +24,16 @@ def refuse(job: Job, spec: ModelSpec) -> None:
     if name == "ppo":
         _check_ppo(job, spec)
     elif asked.reward is not None:
-        raise InvalidJob("ppo, and no other objective, learns from a reward model: leave it out", f"{WHERE}.reward")
+        raise Contradiction("ppo, and no other objective, learns from a reward model: leave it out", f"{WHERE}.reward")
     if "objectives" not in strategy.models:
         raise NotModelled(f"{name} under {strategy} is not modelled yet; one GPU and ddp are", WHERE)
     head = "sequence-classification" if name == "reward" else "causal-lm"
     if training.head != head:
-        raise InvalidJob(f"{name} trains a {head}, not a {training.head}", "training.head")
+        raise Contradiction(f"{name} trains a {head}, not a {training.head}", "training.head")
     if name == "reward" and training.labels != 1:
-        raise InvalidJob(f"a reward model has 1 label, not {training.labels}", "training.labels")
+        raise Contradiction(f"a reward model has 1 label, not {training.labels}", "training.labels")
     if name == "reward" and (asked.reference or asked.prompt_length):
-        raise InvalidJob("a reward model is trained on whole answers, without a reference: leave both out", WHERE)
+        raise Contradiction("a reward model is trained on whole answers, without a reference: leave both out", WHERE)
     if training.implementation != "transformers" or training.loss != "eager" or training.transformers_release != "5":
         raise NotModelled(
             f"{name} is modelled with TRL's own loss over transformers 5: write implementation transformers and loss eager", WHERE
@@ -45,30 +45,32 @@ def refuse(job: Job, spec: ModelSpec) -> None:
     if any("expert" in field for field in type(spec).model_fields):
         raise NotModelled(f"{name} of mixtures of experts, with their auxiliary loss, is not modelled yet", WHERE)
     if name == "orpo" and asked.reference:
-        raise InvalidJob("orpo compares answers by the model itself: leave it out", f"{WHERE}.reference")
+        raise Contradiction("orpo compares answers by the model itself: leave it out", f"{WHERE}.reference")
     if name == "kto" and training.micro_batch_size < 2:
-        raise InvalidJob("kto mixes the answers of a batch: write 2 or more", "training.micro_batch_size")
+        raise Contradiction("kto mixes the answers of a batch: write 2 or more", "training.micro_batch_size")
     if asked.prompt_length >= training.sequence_length:
-        raise InvalidJob(
+        raise Contradiction(
             f"a prompt of {asked.prompt_length} tokens leaves none of {training.sequence_length} for the answer",
             f"{WHERE}.prompt_length",
         )
     if (name == "distillation") != (asked.teacher is not None):
-        raise InvalidJob("distillation, and no other objective, learns from a teacher: name a model", f"{WHERE}.teacher")
+        raise Contradiction("distillation, and no other objective, learns from a teacher: name a model", f"{WHERE}.teacher")
     if name == "distillation" and asked.reference:
-        raise InvalidJob("a student is compared with its teacher: leave the reference out", f"{WHERE}.reference")
+        raise Contradiction("a student is compared with its teacher: leave the reference out", f"{WHERE}.reference")
     if isinstance(asked.teacher, dict):
         _check_other(from_mapping(asked.teacher, f"{WHERE}.teacher"), spec, training.attention, "teacher", "student")
     if name not in ("grpo", "distillation") and asked.generation:
-        raise InvalidJob(f"{name} is trained on answers that are there already: leave it out", f"{WHERE}.generation")
+        raise Contradiction(f"{name} is trained on answers that are there already: leave it out", f"{WHERE}.generation")
     if name in ("grpo", "distillation", "ppo") and not asked.prompt_length:
-        raise InvalidJob("answers need a prompt: write how many tokens of sequence_length it has", f"{WHERE}.prompt_length")
+        raise Contradiction("answers need a prompt: write how many tokens of sequence_length it has", f"{WHERE}.prompt_length")
     if name in ("grpo", "ppo") and asked.reference == "precomputed":
-        raise InvalidJob("answers that are not there yet cannot be scored before: write model, or adapter", f"{WHERE}.reference")
+        raise Contradiction(
+            "answers that are not there yet cannot be scored before: write model, or adapter", f"{WHERE}.reference"
+        )
     if name == "grpo" and asked.reference == "model" and training.adapter:
-        raise InvalidJob("beside an adapter TRL's reference is the model without it: write adapter", f"{WHERE}.reference")
+        raise Contradiction("beside an adapter TRL's reference is the model without it: write adapter", f"{WHERE}.reference")
     if asked.reference == "adapter" and not training.adapter:
-        raise InvalidJob(
+        raise Contradiction(
             "without an adapter the model is no reference of its own: write model, or precomputed", f"{WHERE}.reference"
         )
 
@@ -91,13 +93,13 @@ def _check_ppo(job: Job, spec: ModelSpec) -> None:
     if job.host.memory is not None:
         raise NotModelled("the host's memory under ppo is not modelled yet; leave it out", "host.memory")
     if asked.generation:
-        raise InvalidJob("in TRL's ppo the model itself writes the answers: leave it out", f"{WHERE}.generation")
+        raise Contradiction("in TRL's ppo the model itself writes the answers: leave it out", f"{WHERE}.generation")
     if training.quantization:
         raise NotModelled("ppo with quantized weights is not modelled yet", "training.quantization")
     if training.activation_checkpointing != "none":
-        raise InvalidJob("TRL's ppo never switches checkpointing on: write none", "training.activation_checkpointing")
+        raise Contradiction("TRL's ppo never switches checkpointing on: write none", "training.activation_checkpointing")
     if training.gradient_clipping or not training.zero_grad_to_none:
-        raise InvalidJob("TRL's ppo clips no gradients, and sets them to None: leave both out", "training.gradient_clipping")
+        raise Contradiction("TRL's ppo clips no gradients, and sets them to None: leave both out", "training.gradient_clipping")
     if rows > asked.rollout_batch_size and rows % asked.rollout_batch_size:
         raise NotModelled(
             f"{rows} sequences in parts of {asked.rollout_batch_size} are not modelled yet: write a number that divides them",
@@ -114,9 +116,9 @@ def _check_other(other: ModelSpec, student: ModelSpec, attention: str, what: str
         raise NotModelled(f"a mixture of experts as a {what} is not modelled yet", where)
     words = [getattr(spec, "vocab_size", None) for spec in (other, student)]
     if words[0] != words[1]:
-        raise InvalidJob(f"its vocabulary of {words[0]} is not the {who}'s of {words[1]}, as TRL asks", where)
+        raise Contradiction(f"its vocabulary of {words[0]} is not the {who}'s of {words[1]}, as TRL asks", where)
     if attention not in other.attentions:
-        raise InvalidJob(f"transformers does not run {other.model_type} in {attention}", where)
+        raise Contradiction(f"transformers does not run {other.model_type} in {attention}", where)
 
 
 def _check_beside(job: Job, name: str) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from estimator.contract.errors import InvalidJob, NotModelled
+from estimator.contract.errors import Contradiction, NotModelled
 from estimator.contract.job import Job, Training
 from estimator.contract.job.optimizer import IMPLEMENTATIONS, RANKS, STATES, Implementation
 from estimator.parallel.strategies import Strategy, strategy_of
@@ -20,15 +20,17 @@ def check_optimizer(job: Job) -> None:
     name, by = training.optimizer, training.optimizer_implementation
     known = IMPLEMENTATIONS[name]
     if by is None or by not in known:
-        raise InvalidJob(
+        raise Contradiction(
             f"there is no {by} implementation of {name}; write {' or '.join(known)}", "training.optimizer_implementation"
         )
     if training.optimizer_rank is not None and name not in RANKS:
-        raise InvalidJob(f"{name} projects nothing: a rank is for {', '.join(RANKS)}", "training.optimizer_rank")
+        raise Contradiction(f"{name} projects nothing: a rank is for {', '.join(RANKS)}", "training.optimizer_rank")
     if training.optimizer_wide_embeddings and not (by == "bitsandbytes" and name.endswith("-8bit")):
-        raise InvalidJob(f"{name} ({by}) has no 8-bit states of bitsandbytes: leave it out", "training.optimizer_wide_embeddings")
+        raise Contradiction(
+            f"{name} ({by}) has no 8-bit states of bitsandbytes: leave it out", "training.optimizer_wide_embeddings"
+        )
     if by == "bitsandbytes" and name.removesuffix("-8bit") in WITHOUT_BF16 and training.precision == "bf16-true":
-        raise InvalidJob(
+        raise Contradiction(
             f"bitsandbytes has no kernel for bf16 gradients of {name}: write adamw-8bit, or another precision",
             "training.optimizer",
         )
@@ -47,7 +49,7 @@ def check_optimizer(job: Job) -> None:
 
 def _check_states(training: Training, by: Implementation) -> None:
     if training.optimizer_states is not None and by not in STATES:
-        raise InvalidJob(
+        raise Contradiction(
             f"{training.optimizer} ({by}) has no moments of a chosen type: leave it out, or write adamw of {' or '.join(STATES)}",
             "training.optimizer_states",
         )
@@ -63,7 +65,7 @@ def _check_strategy(training: Training, strategy: Strategy) -> None:
     if known is None or by in known.beside_torch:
         return
     if name.startswith("sgd") and by == "fused" and not known.fused_sgd:
-        raise InvalidJob(
+        raise Contradiction(
             f"torch has no fused SGD for parameters that {strategy} shards; write foreach", "training.optimizer_implementation"
         )
     if name not in known.names or by not in TORCH:
@@ -73,12 +75,14 @@ def _check_strategy(training: Training, strategy: Strategy) -> None:
 def _check_in_backward(training: Training, strategy: Strategy) -> None:
     where = "training.optimizer_in_backward"
     if training.gradient_accumulation_steps > 1:
-        raise InvalidJob("a step within backward leaves no gradients to accumulate: write gradient_accumulation_steps: 1", where)
+        raise Contradiction(
+            "a step within backward leaves no gradients to accumulate: write gradient_accumulation_steps: 1", where
+        )
     if training.gradient_clipping:
-        raise InvalidJob("a step within backward knows no norm of all gradients: leave gradient_clipping out", where)
+        raise Contradiction("a step within backward knows no norm of all gradients: leave gradient_clipping out", where)
     if not training.zero_grad_to_none:
-        raise InvalidJob("a step within backward frees each gradient: leave zero_grad_to_none out", where)
+        raise Contradiction("a step within backward frees each gradient: leave zero_grad_to_none out", where)
     if training.precision == "16-mixed" or training.precision.startswith("megatron"):
-        raise InvalidJob(f"{training.precision} steps once all gradients are there: write bf16-mixed, or bf16-true", where)
+        raise Contradiction(f"{training.precision} steps once all gradients are there: write bf16-mixed, or bf16-true", where)
     if not strategy.alone:
         raise NotModelled(f"a step within backward is not modelled under {strategy} yet; use strategy none", where)
