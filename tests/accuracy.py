@@ -13,7 +13,7 @@ from estimator import Answer, estimate
 from estimator.contract.units import MIB
 from estimator.runtime import overheads
 from tests.held_out import held_out, nvidia_cards
-from tests.jobs import CASES, cases, counts, job_of
+from tests.jobs import CASES, cases, job_of, moments
 from tests.measured import CUBLAS_WORKSPACES, a100_runs, as_measured, fsdp1_runs, megatron_runs, stages
 from tests.records import records
 from tests.splits import split, split_table
@@ -45,7 +45,7 @@ def steps(judge: str) -> list[Row]:
     rows = []
     for path in sorted((CASES / judge).glob("*.yaml")):
         for case in cases(f"{judge}/{path.stem}"):
-            estimated, counted = counts(estimate(job_of(case))), records()[judge][case["name"]]
+            estimated, counted = moments(job_of(case)), records()[judge][case["name"]]
             worst = max(counted, key=lambda name: (abs(relative(estimated[name], counted[name])), counted[name]))
             rows.append(Row(path.stem.replace("_", " "), case["name"], worst.replace("_", " "), estimated[worst], counted[worst]))
     return rows

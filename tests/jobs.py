@@ -11,6 +11,7 @@ from typing import Any
 import yaml
 
 from estimator import Answer, Job
+from estimator.pipeline.estimation import Judged, judged
 from estimator.specs.published import published
 
 TESTS = Path(__file__).parent
@@ -54,7 +55,12 @@ def merged(base: dict[str, Any], change: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def counts(answer: Answer) -> dict[str, int]:
+def moments(job: dict[str, Any]) -> dict[str, int]:
+    """The counts of a job's answer, without the rest of the answer."""
+    return counts(judged(job, reserves=False))
+
+
+def counts(answer: Answer | Judged) -> dict[str, int]:
     """The moments of a training step that torch can be asked about."""
     memory, host = answer.memory, answer.host
     found = {"resident": memory.resident_bytes, "forward_end": memory.forward_end_bytes, **memory.phases}

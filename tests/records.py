@@ -16,7 +16,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-from estimator import Answer, estimate, fit
+from estimator import estimate, fit
 from estimator.cli.report import answer_text, headline_text
 from estimator.specs.resolve import resolve
 from tests.jobs import TODAY, cases, counts, job_of
@@ -38,9 +38,9 @@ def records() -> dict[str, dict[str, dict[str, int]]]:
     return found
 
 
-def difference(judge: str, case: dict[str, Any], answer: Answer) -> str:
+def difference(judge: str, case: dict[str, Any], estimated: dict[str, int]) -> str:
     """How an estimate differs from the record of its case; nothing where they are equal, or as far apart as the case says."""
-    recorded, estimated = records()[judge].get(case["name"]), counts(answer)
+    recorded = records()[judge].get(case["name"])
     if recorded is None:
         return "has no record; run: python -m tests.judged"
     if "within" not in case:
@@ -102,7 +102,7 @@ def main() -> int:
     for judge in JUDGES:
         for case in cases(judge):
             answer = estimate(job_of(case), today=TODAY)
-            said = difference(judge, case, answer)
+            said = difference(judge, case, counts(answer))
             if said:
                 print(f"{judge} {case['name']}: {said}")
             wrong, asked = wrong + bool(said), asked + 1

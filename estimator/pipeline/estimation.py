@@ -91,9 +91,12 @@ def fits(job: Job | Mapping[str, Any] | str | Path, allow_files: bool = True, ro
     return _judged(run).verdict.fits
 
 
-def judged(job: Mapping[str, Any], allow_files: bool = True) -> Judged:
-    """What `estimate` says of a job's memory and verdict, without its time."""
-    return _judged(_run(job, allow_files))
+def judged(job: Job | Mapping[str, Any], allow_files: bool = True, reserves: bool = True) -> Judged:
+    """What `estimate` says of a job's memory and verdict, without its time.
+
+    `reserves` False: sooner, without what the caching allocator reserves beyond the tensors.
+    """
+    return _judged(_run(job, allow_files), reserves)
 
 
 def step_time(job: Job, allow_files: bool = True) -> tuple[Time | None, Hours | None] | None:
@@ -167,10 +170,10 @@ class Judged(NamedTuple):
     """Why more GPUs take no less, where they do not share parameters evenly."""
 
 
-def _judged(run: _Run) -> Judged:
+def _judged(run: _Run, reserves: bool = True) -> Judged:
     job, model, place, card = run.job, run.model, run.place, run.card
     simulated, why = run.simulation.phases, run.simulation.why
-    taken = _reserved(job, run.simulation, card)
+    taken = _reserved(job, run.simulation, card) if reserves else None
     cache = _kv_cache(run)
     memory = _memory(simulated, why, run.beside, taken, card, cache)
     host = None if _several(job) else host_memory(job, model.spec, place, run.simulation)

@@ -20,7 +20,7 @@ from estimator.tape.autograd import can_add_in_place, is_alone
 from estimator.tape.dtypes import float32
 from estimator.tape.tape import Storage, Tape
 from estimator.tape.tensor import Tensor, alias, empty
-from tests.jobs import cases, job_of
+from tests.jobs import cases, job_of, moments
 from tests.records import difference
 
 JOB = {"model": "gpt2", "hardware": {"gpu": "h100"}}
@@ -121,7 +121,7 @@ def test_who_looks_at_variables_changes_no_answer(tell: Callable[[Any], None], t
     before = told()
     tell(look)
     try:
-        answer = estimate(job_of(CASES[name]))
+        answer = moments(job_of(CASES[name]))
         kept = told()
     finally:
         tell(before)
@@ -137,7 +137,7 @@ def test_the_look_would_change_it(monkeypatch: pytest.MonkeyPatch) -> None:
     before = sys.gettrace()
     sys.settrace(look)
     try:
-        answer = estimate(job_of(CASES["llama-3.2-1b dora"]))
+        answer = moments(job_of(CASES["llama-3.2-1b dora"]))
     finally:
         sys.settrace(before)
     assert difference("fake_steps", CASES["llama-3.2-1b dora"], answer)

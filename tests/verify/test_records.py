@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from estimator import estimate
 from tests import records
-from tests.jobs import cases, job_of
+from tests.jobs import cases, job_of, moments
 
 
 @pytest.mark.parametrize(
@@ -31,7 +30,7 @@ def test_answers_are_alike_but_for_the_last_bits_of_floats(a: Any, b: Any, same:
 def test_a_case_that_is_a_byte_off_is_different(monkeypatch: pytest.MonkeyPatch) -> None:
     case = next(case for case in cases("real_steps") if "within" not in case)
     said = records.records()["real_steps"][case["name"]]
-    answer = estimate(job_of(case))
+    answer = moments(job_of(case))
     assert records.difference("real_steps", case, answer) == ""
     monkeypatch.setitem(said, "backward", said["backward"] + 1)
     assert str(said["backward"]) in records.difference("real_steps", case, answer)

@@ -12,8 +12,7 @@ from typing import Any
 
 import pytest
 
-from estimator import estimate
-from tests.jobs import cases, job_of
+from tests.jobs import cases, job_of, moments
 from tests.records import JUDGES, difference
 
 ALL = [pytest.param(judge, case, id=f"{judge} {case['name']}") for judge in JUDGES for case in cases(judge)]
@@ -21,4 +20,4 @@ ALL = [pytest.param(judge, case, id=f"{judge} {case['name']}") for judge in JUDG
 
 @pytest.mark.parametrize(("judge", "case"), ALL)
 def test_a_step_allocates_what_torch_allocates(judge: str, case: dict[str, Any]) -> None:
-    assert not difference(judge, case, estimate(job_of(case)))
+    assert not difference(judge, case, moments(job_of(case)))
