@@ -39,6 +39,7 @@ FAMILIES = {
     "falcon": "falcon",
     "starcoder2": "starcoder2",
     "nemotron": "nemotron",
+    "seed_oss": "seed_oss",
     "gpt_neox": "gpt_neox",
     "gpt_bigcode": "gpt_bigcode",
     "gptj": "gptj",

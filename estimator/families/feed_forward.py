@@ -14,17 +14,29 @@ from estimator.tape.views import split
 
 
 class GatedMLP:
-    """down(activation(gate(x)) * up(x)) (`LlamaMLP`). `width`: of its middle, where it is another than the model's."""
+    """down(activation(gate(x)) * up(x)) (`LlamaMLP`), and then dropout (`SeedOssMLP`).
 
-    def __init__(self, spec: DecoderSpec, build: Builder, name: str = "mlp", width: int | None = None, bias: bool = False):
+    `width`: of its middle, where it is another than the model's.
+    """
+
+    def __init__(
+        self,
+        spec: DecoderSpec,
+        build: Builder,
+        name: str = "mlp",
+        width: int | None = None,
+        bias: bool = False,
+        drops: float = 0.0,
+    ):
         width = width or spec.intermediate_size
         self.gate_proj = build.linear(name + ".gate_proj", spec.hidden_size, width, bias)
         self.up_proj = build.linear(name + ".up_proj", spec.hidden_size, width, bias)
         self.down_proj = build.linear(name + ".down_proj", width, spec.hidden_size, bias)
         self.gated = build.gated(spec.hidden_act)
+        self.drops = drops if build.training else 0.0
 
     def __call__(self, x: Tensor) -> Tensor:
-        return self.down_proj(self.gated(x, self.gate_proj, self.up_proj))
+        return dropout(self.down_proj(self.gated(x, self.gate_proj, self.up_proj)), self.drops)
 
 
 class FusedGatedMLP:
