@@ -53,7 +53,7 @@ def _as_text(name: Any) -> Any:
 
 
 class Hardware(Part):
-    """What it runs on. Without a GPU or an amount of memory the answer has bytes, but no verdict."""
+    """What a job runs on. Without a GPU or an amount of memory the answer has bytes, but no verdict."""
 
     gpu: Annotated[str | None, BeforeValidator(_as_text, json_schema_input_type=str | int | None)] = Field(
         None, description="catalogue name or alias of the accelerator"
