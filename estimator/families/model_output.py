@@ -24,7 +24,7 @@ class PerLayer:
         self.tensors.append((self.tape.slot, t))
 
     def each(self, change: Callable[[Tensor], Tensor]) -> PerLayer:
-        """The same of every layer, changed there."""
+        """A new tensor of every layer, made by `change` in the slot of its layer."""
         here, changed = self.tape.slot, PerLayer(self.tape)
         for slot, t in self.tensors:
             self.tape.enter(slot)

@@ -117,7 +117,7 @@ class ModelSpec(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _one_name(cls, given: Any) -> Any:
-        """Of two names for one setting, which must agree, one is read: some config.json have both (`attribute_map`)."""
+        """Drop one of two names for one setting, which must agree: some config.json have both (`attribute_map`)."""
         if not isinstance(given, Mapping):
             return given
         aliases = {name: field.alias for name, field in cls.model_fields.items() if field.alias not in (None, name)}

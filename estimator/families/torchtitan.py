@@ -102,7 +102,7 @@ class Trained(CausalLM):
         return mean, ()
 
     def _loss(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """Of logits over all words, or over this rank's."""
+        """Summed cross-entropy of logits [tokens, words], over all words or over this rank's."""
         if self.tensor.size == 1:
             return loss.cross_entropy(logits, labels)
         return loss_parallel.cross_entropy(logits, labels, self.tensor)

@@ -50,7 +50,7 @@ class _Thing(NamedTuple):
     gpu: str | None = None
     memory: str | None = None
     gpus: int | None = None
-    """Of a node, or of a slice of TPUs."""
+    """GPUs of the node, or of the slice of TPUs, that was named; None for a card."""
 
     @property
     def name(self) -> str:

@@ -74,7 +74,8 @@ class MoeLayer:
         return run(self.pre_mlp_layernorm(hidden))
 
     def run(self, hidden: Tensor) -> Tensor:
-        """As `custom_forward` holds them: rows before and after they were sent, and the experts' results, live to its end."""
+        """Route tokens to experts, compute and combine. Lifetimes are those in `custom_forward`: rows before and after they
+        are sent, and the experts' results, live to its end."""
         rows, probs, row_id_map = self.routed(hidden)
         arrived, arrived_probs = self.sent(rows, probs)
         out, shared = self.computed(arrived, arrived_probs, hidden)

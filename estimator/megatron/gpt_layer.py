@@ -116,7 +116,7 @@ class Positions:
         self.weight = build.parameter("embedding.position_embeddings.weight", (classic.positions, hidden))
 
     def __call__(self, words: Tensor) -> Tensor:
-        """Of words [tokens, sequences, width]."""
+        """Embedded words [tokens, sequences, width] with their positions added; under sequence parallelism this rank's tokens."""
         summed = _placed(words, self.weight)
         if self.ranks.sequence:
             summed = self._part(summed)

@@ -110,7 +110,8 @@ def _reaching(actions: list[Action], end: int) -> range:
 
 
 def _play(rounds: Rounds, span: range) -> None:
-    """These actions, after what waits before them. Their own micro-batches wait one by one, all others as one of each chunk."""
+    """Run the actions in `span`, with the micro-batches that wait before them. Those that the span takes up wait one by one,
+    all others as one of each chunk."""
     actions, tape = rounds.actions, rounds.tape
     before: Counter[tuple[str, int]] = Counter()
     for now in waiting(actions[: span.start]):

@@ -161,6 +161,6 @@ class Files(NamedTuple):
 
 
 def files(sharding: OffloadedZero3) -> Files:
-    """Those of a rank."""
+    """Bytes of one rank's files on NVMe."""
     places, outside = sharding.places, max(0, sharding.partition - IN_CPU) * sharding.dtype.itemsize
     return Files(16 * sharding.partition if places.optimizer == "nvme" else 0, outside if places.parameters == "nvme" else 0)

@@ -125,7 +125,7 @@ def _measured(job: Job, place: Topology, card: Accelerator, compute: str, simula
 
 
 def _assumed(job: Job, place: Topology, card: Accelerator, compute: str, simulations: Sequence[Simulation]) -> Time:
-    """The same, by stated shares; `NotModelled` where the card's peak is not known."""
+    """The time of a step on a card without curves, by stated shares of its peak; `NotModelled` where the peak is not known."""
     clock, wires = assumed_clock(card, compute), Wires(None, links(job.hardware, card), place, job.parallelism.replicas or 1)
     return training_time(job, _stages(job, simulations, clock, wires), place, clock.peak, assumed_cases(), ASSUMED)
 

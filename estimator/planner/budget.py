@@ -132,7 +132,7 @@ class _Search:
             yield from self._instances(offer)
 
     def _instances(self, offer: Offer) -> Iterator[Option]:
-        """As few of an offer as hold the job, and twice as many until they are quick enough."""
+        """Ways to rent one offer: the fewest instances that hold the job, and twice as many until they are quick enough."""
         instances = 1
         while instances * offer.gpus <= self.limits.gpus and (instances == 1 or offer.gpus >= CLUSTER):
             asked = offer.accelerator, offer.gpus, instances

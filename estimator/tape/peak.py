@@ -38,7 +38,7 @@ class TensorGroup(NamedTuple):
 
 
 Kind = tuple[str, str, str | None, Form | None, int]
-"""The same as a plain tuple, which is faster to make."""
+"""A `TensorGroup` as a plain tuple, which is faster to make."""
 
 
 def locate_peak(tape: Tape, at: int, block: Stretch) -> Place:

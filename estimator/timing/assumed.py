@@ -49,7 +49,7 @@ class AssumedClock:
 
 
 def assumed_clock(card: Accelerator, compute: str) -> AssumedClock:
-    """That of a card which nothing like was measured of; `NotModelled` if its peak in `compute` is not known."""
+    """The clock of a card that nothing like was measured of; `NotModelled` if its peak in `compute` is not known."""
     known = peak(card, compute)
     return AssumedClock(card, known, peak(card, "fp8") if "fp8" in card.peak else known)
 

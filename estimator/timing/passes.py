@@ -74,7 +74,7 @@ class Pass:
         return found
 
     def fetching(self, files: Three) -> Pass:
-        """The same, whose copies come from files first: each as long as the slower of both."""
+        """This pass with copies that come from files first: each takes as long as the slower of the two."""
         low, expected, high = (max(pair) for pair in zip(self.copies, files, strict=True))
         return replace(self, copies=(low, expected, high))
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from estimator.parallel.schedules import FORWARD, WEIGHT, Pipeline
 
 Seconds = Mapping[str, float]
-"""Of a pass of one chunk, by its kind."""
+"""Seconds of a pass of one chunk, by the kind of pass."""
 Pass = tuple[bool, int, int]
 """Whether it is a forward pass; stage and micro-batch."""
 
@@ -39,7 +39,7 @@ def makespan(pipeline: Pipeline, seconds: Sequence[Seconds], transfer: float = 0
 
 @lru_cache(maxsize=256)
 def _makespan(pipeline: Pipeline, items: tuple[tuple[tuple[str, float], ...], ...], transfer: float) -> float:
-    """The same, remembered; `items`: of each rank's seconds."""
+    """`makespan`, with its results remembered; `items`: each rank's seconds by kind of pass."""
     brief, seconds = pipeline.brief(), [dict(one) for one in items]
     lists = _lists(brief.half() if pipeline.schedule == "dualpipe" else brief)
     found = _played(lists, seconds, transfer)

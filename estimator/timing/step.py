@@ -63,7 +63,7 @@ class Stage:
         return total((1, one.parts(case)) for one in (self.forward, self.backward))
 
     def seconds(self, case: Case, chunks: int) -> dict[str, float]:
-        """Of each kind of pass of a chunk, if all chunks are alike."""
+        """Seconds of each kind of pass of one chunk, all chunks taken to be alike."""
         forward, backward, late = (_sum(one.parts(case)) / chunks for one in (self.forward, self.backward, self.late))
         return {FORWARD: forward, BACKWARD: backward, INPUT: backward - late, WEIGHT: late}
 

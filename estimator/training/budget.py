@@ -48,7 +48,8 @@ class Chosen:
 
 @dataclass(frozen=True, slots=True)
 class _Way:
-    """Of a layer: bytes that it keeps, bytes that its backward adds at most, operations that are run again."""
+    """One way to recompute a layer: bytes that the layer keeps, bytes that its backward adds at most, operations that are run
+    again."""
 
     kept_bytes: int
     added_bytes: int

@@ -69,7 +69,7 @@ def _by_torchtitan(asked: str | CheckpointForm, layers: int) -> Checkpointing:
 
 
 def offloading(recomputed: Checkpointing, job: Job, place: Topology, spec: ModelSpec) -> Checkpointing:
-    """The same with what is kept in the host's memory.
+    """The checkpointing that a job asks for, with what it keeps in the host's memory.
 
     That is the inputs of checkpoints (transformers' `activation_checkpointing_enable(offload=True)`), or without checkpointing
     all that forward saves (torch's `save_on_cpu` around it).

@@ -37,7 +37,7 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Both counts at the moments that an answer names, and the first differences, if there are any."""
+    """The tape's bytes and torch's at the moments that an answer names, and the first differences, if there are any."""
 
     job: Job
     predicted: dict[str, int]

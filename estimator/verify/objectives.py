@@ -215,7 +215,7 @@ def _stand_in(job: Job, asked: Objective, model: Any, reference: Any) -> SimpleN
 
 
 def _of_grpo(asked: Objective, steps: int) -> dict[str, Any]:
-    """Those that only GRPO's loss reads."""
+    """Settings of the trainer that only GRPO's loss reads."""
     if asked.type != "grpo":
         return {}
     from trl.trainer.grpo_trainer import GRPOTrainer
