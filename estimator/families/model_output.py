@@ -1,4 +1,4 @@
-"""What a model's output holds beside the loss, until the caller lets it go."""
+"""What a model's output holds in addition to the loss, until the caller lets it go."""
 
 from __future__ import annotations
 

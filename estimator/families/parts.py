@@ -89,7 +89,7 @@ class MultimodalSpec(ComposedSpec):
 
     @property
     def alone(self) -> ModelSpec:
-        """What to ask instead of this model: its language model."""
+        """What to write in the job instead of this model: its language model."""
         return self.language_model
 
     @property

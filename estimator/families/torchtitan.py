@@ -49,7 +49,7 @@ class Trained(CausalLM):
     """The model as `Trainer.train_step` runs it, `micro_steps` times between two steps of the optimizer.
 
     What that holds to its end is held here: every batch's tokens and loss, the last labels, and how many tokens there are, which
-    is Python's number unless the GPU is `alone`. Micro-steps that are not played leave what they hold, too.
+    is Python's number unless the GPU is `alone`. Micro-steps that are not simulated leave what they hold, too.
     """
 
     def __init__(self, spec: LlamaSpec, build: Builder, positions: int, micro_steps: int, alone: bool, tensor: Group):

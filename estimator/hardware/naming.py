@@ -45,7 +45,7 @@ HOSTS = frozenset({"node", "nodes", "machine", "machines", "server", "servers", 
 NOTHING = frozenset(
     {"gpu", "gpus", "card", "cards", "accelerator", "accelerators", "chip", "chips", "vram", "memory", "graphics", "of"}
 )
-"""Words that say nothing beside a name or an amount of memory."""
+"""Words that say nothing more next to a name or an amount of memory."""
 _MEMORY = re.compile(r"(\d+(?:\.\d+)?)g(i?)b?")
 _NUMBER = re.compile(r"\d+(?:\.\d+)?")
 _UNITS = {"g": "gb", "gb": "gb", "gi": "gib", "gib": "gib", "gigabyte": "gb", "gigabytes": "gb", "gigs": "gb"}

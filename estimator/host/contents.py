@@ -1,4 +1,4 @@
-"""What a job's checkpoint comes to, all tensors together: counted once for a play, and asked often."""
+"""What a job's checkpoint comes to, all tensors together: counted once for a simulation, and read often."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ZeRO-3 with the optimizer, and parameters if asked, in the host's memory or on NVMe (ZeRO-Infinity).
+"""ZeRO-3 with the optimizer, and parameters if the job says so, in the host's memory or on NVMe (ZeRO-Infinity).
 
 After deepspeed/runtime/zero/stage3.py, partition_parameters.py and runtime/swap_tensor of DeepSpeed 0.19.8, with `pin_memory`,
 which is its default; docs/zero.md.
@@ -119,7 +119,7 @@ class OffloadedZero3(Zero3):
         return made
 
     def arriving(self, elements: int) -> int:
-        """Beside the buffer, this rank's parts on their way from the host (`_all_gather_dtype`)."""
+        """In addition to the buffer, this rank's parts on their way from the host (`_all_gather_dtype`)."""
         return elements if self.places.parameters == "none" else elements + elements // self.world
 
     def reduce(self, leaf: Tensor) -> None:

@@ -60,7 +60,7 @@ def quantized_bytes(elements: int) -> int:
 
 
 def plus_plus(job: Job) -> ZeroPlusPlus:
-    """What a job with its defaults asks for."""
+    """The settings of ZeRO++ of a job with its defaults."""
     asked, nodes = job.parallelism, job.hardware.nodes
     quantized = asked.zero_quantized_gradients and nodes > 1
     return ZeroPlusPlus(asked.zero_hpz_partition_size or 1, asked.zero_quantized_weights, quantized, nodes)

@@ -203,7 +203,7 @@ def _within(one: Option, limits: Limits) -> bool:
 
 
 def _confirmed(options: list[Option], rows: int, allow_files: bool) -> Iterator[Option]:
-    """The first options that fit with all that is beside the peak."""
+    """The first options that fit with the overhead on top of the peak."""
     verdicts: dict[tuple[str, int, int], bool | None] = {}
     for one in options:
         asked = one.offer.accelerator, one.offer.gpus, one.instances

@@ -1,6 +1,6 @@
 """A job's model, simulated: its tape, the peak of each phase, and what the caching allocator reserves for it.
 
-Of the GPU only its compute capability matters here, and of that what a run asks; so simulations are remembered: the same
+Of the GPU only its compute capability matters here, and of that what a run depends on; so simulations are remembered: the same
 question comes again, of another card.
 """
 

@@ -1,4 +1,4 @@
-"""What of a GPU a run depends on, and what it asked of that."""
+"""What of a GPU a run depends on, and what a run has read of it."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ Kind = tuple[str, str, str | None, Form | None, int]
 
 
 def locate_peak(tape: Tape, at: int, block: Stretch) -> Place:
-    """Where the phase number `at`, played in these blocks, reaches its peak."""
+    """Where the phase number `at`, replayed in these blocks, reaches its peak."""
     if not block.top:
         return Place(None, None, None, None, False)
     phase, stays, leaf = tape.phases[at].name, [], block

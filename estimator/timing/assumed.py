@@ -55,7 +55,7 @@ def assumed_clock(card: Accelerator, compute: str) -> AssumedClock:
 
 
 def assumed_cases() -> Cases:
-    """Low, expected and high: the share, with exchanges beside kernels where they can be, or not."""
+    """Low, expected and high: the share, with exchanges overlapped where they can be, or not."""
     least, expected, most = efficiencies()["training"].taken(1.0)
 
     def case(seconds: float, taken: float | None, host: int) -> Case:

@@ -48,7 +48,7 @@ class Stage:
     """One rank of a pipeline: forward and backward of a micro-batch, in all of its chunks, and what comes once in a step.
 
     `late`: of backward, the weights' gradients that a schedule may put off. `transfer`: seconds in which a hidden state comes
-    from another rank beside other passes; 0 where a pass waits for it, and has it in its own time. `flops`: of a micro-batch.
+    from another rank while other passes run; 0 where a pass waits for it, and has it in its own time. `flops`: of a micro-batch.
     """
 
     forward: Pass
@@ -69,7 +69,7 @@ class Stage:
 
 
 def stage(job: Job, simulation: Simulation, clock: Timer, wires: Wires) -> Stage:
-    """What a played rank takes."""
+    """The times of a rank's passes, from its simulation."""
     tape, strategy = simulation.build.tape, wires.place.strategy
     hidden = frozenset() if job.training.implementation == "megatron" else strategy.overlapped
     forward, backward = (

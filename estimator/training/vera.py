@@ -20,7 +20,8 @@ from estimator.training.methods import Method
 
 @dataclass
 class Shared:
-    """The matrices A [rank, inputs] and B [outputs, rank]; before they are made, the largest sizes that were asked for."""
+    """The matrices A [rank, inputs] and B [outputs, rank]; before they are made, the largest sizes that layers have needed so
+    far."""
 
     inputs: int = 0
     outputs: int = 0

@@ -1,4 +1,4 @@
-"""What a job runs on, and how it is spread over it."""
+"""What a job runs on, and how the model is spread over that."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class Hardware(Part):
 
 
 class Parallelism(Part):
-    """How it is spread over GPUs. Degrees multiply to the number of GPUs; `data` fills what the others leave."""
+    """How the model is spread over GPUs. Degrees multiply to the number of GPUs; `data` fills what the others leave."""
 
     strategy: Literal["none", "ddp", "zero1", "zero2", "zero3", "fsdp1", "fsdp2", "hsdp"] | None = None
     data: Count | None = None
@@ -143,7 +143,7 @@ class Parallelism(Part):
 
 
 class Offload(Part):
-    """What lives outside the GPU."""
+    """What is kept outside the GPU: in the host's memory, or on NVMe."""
 
     optimizer: Place = "none"
     parameters: Place = "none"
