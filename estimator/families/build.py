@@ -101,8 +101,8 @@ class Builder:
 
     @property
     def training(self) -> bool:
-        """Whether the model is built to be trained. A reference, whose scores alone are needed, is held as if it were, not
-        frozen."""
+        """Whether the model itself is trained. A second model, such as a reference, is not, though its parameters are held like
+        trained ones, not like frozen ones."""
         return not self.served and not self.beside
 
     @property
