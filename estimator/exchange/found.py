@@ -13,7 +13,7 @@ class Found(AnswerPart):
     """What a program's configuration says of a job."""
 
     job: dict[str, Any]
-    """Its fields, without a model."""
+    """Fields of the job, without a model."""
     left_out: list[str]
     """Settings that a job has no field for, and that may matter."""
 

@@ -74,7 +74,7 @@ class MultimodalSpec(ComposedSpec):
 
     @property
     def cached_per_token(self) -> int | None:
-        """The language model's."""
+        """Numbers that one token adds to the KV cache of the language model."""
         return self.text_config.cached_per_token
 
     @property

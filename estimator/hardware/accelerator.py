@@ -44,11 +44,11 @@ class Accelerator(BaseModel):
     """NVIDIA's two numbers, or AMD's target (gfx942); None where neither CUDA nor ROCm runs."""
     bf16: bool
     memory: Fact
-    """What a process can allocate: the device's total as torch reports it. MiB."""
+    """Memory that a process can allocate, MiB: the device's total as torch reports it."""
     framebuffer: Fact
-    """What nvidia-smi shows as the total. MiB."""
+    """Total memory that nvidia-smi shows, MiB."""
     memory_bandwidth: Fact
-    """GB/s."""
+    """Bandwidth of the accelerator's memory, GB/s."""
     peak: dict[str, Fact]
     """Dense peak by element type, products of less than fp32 summed in fp32. TFLOP/s."""
     interconnect: Link | None = None

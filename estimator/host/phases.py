@@ -32,7 +32,7 @@ class Offloaded:
     resident_bytes: int = 0
     peak_bytes: int = 0
     components: tuple[tuple[str, int], ...] = ()
-    """At the peak of a step."""
+    """Bytes at the peak of a step, by what they are."""
 
 
 def offloaded(tape: Tape | None, simulated: Replay | None) -> Offloaded:

@@ -39,7 +39,7 @@ class Dispatch:
     imbalance: float
 
     def sent(self, mixture: Mixture, tokens: int) -> int:
-        """Rows that a rank sends."""
+        """Rows (a token for each of its experts) that a rank sends to the ranks of the experts."""
         rows = tokens * mixture.per_token
         if self.capacity is None:
             return rows

@@ -58,7 +58,7 @@ class Layer:
         return bias_dropout_add(out, self.fc2_bias, hidden, self.classic.hidden_dropout)
 
     def attention(self, hidden: Tensor) -> Tensor:
-        """Without the bias of its last product."""
+        """The attention block's output [tokens, sequences, width], without the bias of its last product."""
         mixed = self.linear_qkv(hidden)
         tokens, sequences, _ = mixed.shape
         grouped = reshape(mixed, (tokens, sequences, self.heads, 3 * self.size))

@@ -119,7 +119,8 @@ class OffloadedZero3(Zero3):
         return made
 
     def arriving(self, elements: int) -> int:
-        """In addition to the buffer, this rank's parts on their way from the host (`_all_gather_dtype`)."""
+        """Elements that gathering so many takes: the buffer, and this rank's parts on their way from the host
+        (`_all_gather_dtype`)."""
         return elements if self.places.parameters == "none" else elements + elements // self.world
 
     def reduce(self, leaf: Tensor) -> None:

@@ -55,7 +55,7 @@ class ZeroPlusPlus:
 
 
 def quantized_bytes(elements: int) -> int:
-    """In int8, with float32 scales."""
+    """Bytes of so many elements in int8, with float32 scales."""
     return elements + 4 * ceil(elements / QUANTIZATION_GROUP)
 
 

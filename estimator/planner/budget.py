@@ -51,7 +51,7 @@ class Limits(NamedTuple):
 
 
 class Timed(NamedTuple):
-    """A job on some GPUs."""
+    """A job as it would run on some GPUs, and the time of its step."""
 
     job: Job
     time: Time

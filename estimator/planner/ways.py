@@ -128,7 +128,7 @@ def ways(kind: Platform, context: int, sequence: int) -> list[Way]:
 
 
 def platforms() -> tuple[Platform, ...]:
-    """All of them."""
+    """Every platform that ways.yaml describes."""
     return _file().platforms
 
 

@@ -111,8 +111,8 @@ class Collective(Sourced):
 
 
 class Curves(Strict):
-    """All that was measured on a card. `borrowed_from`: the card whose measurements these are, if not its own, and `widen`: by
-    what its times may then be off besides."""
+    """All that was measured on a card. `borrowed_from`: the card whose measurements these are, if they are not its own;
+    `widen`: by what factors its times may then be wider."""
 
     name: str
     multiprocessors: int

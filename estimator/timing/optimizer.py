@@ -27,7 +27,7 @@ def moved_bytes(parameters: Iterable[Parameter], tape: Tape) -> int:
 
 
 def _states(tape: Tape) -> int:
-    """Bytes of the states."""
+    """Bytes of the optimizer's states on the tape, all layers counted."""
     before = tape.phases[1].start
     return sum(
         tape.sizes[event] * (slot.total if (slot := tape.slots[event]) else 1)

@@ -30,7 +30,7 @@ class Shared:
 
 @dataclass(frozen=True, slots=True)
 class Vera(Method):
-    """Vectors for a `rank`."""
+    """VeRA: two frozen random matrices of a `rank`, shared by all layers, and two trained vectors for each layer."""
 
     rank: int
     dropout: float

@@ -240,7 +240,7 @@ def _of_grpo(asked: Objective, steps: int) -> dict[str, Any]:
 
 
 class _Accelerator:
-    """One process's."""
+    """A stand-in for accelerate's `Accelerator`, of a single process."""
 
     device = torch.device("cpu")
     num_processes = 1
@@ -307,11 +307,11 @@ def _log_probs_and_entropy() -> Callable[..., Any]:
 
 
 class _Kernel:
-    """One that was launched on a grid."""
+    """A stand-in for a Triton kernel that was launched on a grid."""
 
     def __getitem__(self, grid: Any) -> Callable[..., None]:
         return self.launch
 
     @staticmethod
     def launch(*args: Any, **settings: Any) -> None:
-        """It writes where it is told to."""
+        """Do nothing: the kernel writes into tensors that it is given."""
