@@ -170,7 +170,7 @@ def readyz() -> dict[str, str]:
 
 @app.get("/", response_class=HTMLResponse, include_in_schema=False)
 def page(request: Request) -> HTMLResponse:
-    """The page: a form, and the answer to what its address asks."""
+    """The page: a form, and the answer to the job in its address."""
     status, html = render(list(request.query_params.multi_items()))
     return HTMLResponse(html, status)
 

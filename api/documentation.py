@@ -70,7 +70,7 @@ def answers(model: type[BaseModel] | None) -> dict[int | str, dict[str, Any]]:
 
 
 def install(app: FastAPI) -> None:
-    """Have the document made when it is first asked for, examples and all."""
+    """Have the document made when it is first requested, examples and all."""
 
     def document() -> dict[str, Any]:
         if app.openapi_schema is None:

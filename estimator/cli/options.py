@@ -31,11 +31,11 @@ SPECS_HELP = "folder of your own specs, which add to the shipped ones and overri
 PRICES_HELP = "price list of your own, which adds to the shipped one and overrides it (also: WILLITFIT_PRICES)"
 HARDWARE_HELP = "2x24GB, rtx-4090, 8xH100, p5.48xlarge, '2 nodes of 8xA100-80GB'"
 FORMATS = {"deepspeed": ".json", "accelerate": ".yaml", "torchtitan": ".toml", "megatron": ""}
-"""What jobs are written for and read of, and how such a file's name ends."""
+"""Formats that jobs are exported to and imported from, with the ending of such a file."""
 
 
 def headline_parser() -> argparse.ArgumentParser:
-    """Of the headline question, which has no command."""
+    """The argument parser of `willitfit MODEL --on HARDWARE`, which is no command."""
     parser = argparse.ArgumentParser(
         prog="willitfit", description=DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -49,7 +49,7 @@ def headline_parser() -> argparse.ArgumentParser:
 
 
 def command_parser() -> argparse.ArgumentParser:
-    """Of all commands; `command` is the one that was given."""
+    """The argument parser of all commands; `command` in what it returns is the name of the one that was given."""
     parser = argparse.ArgumentParser(
         prog="willitfit", description=DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter
     )

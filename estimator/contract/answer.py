@@ -8,25 +8,26 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict
 
 DEFAULT = "default: "
-"""How an assumption begins that names a default."""
+"""What an assumption begins with that says which default a field has."""
 
 
 class AnswerPart(BaseModel):
-    """What all answers are made of."""
+    """The base of every model of an answer: unknown fields are refused, and nothing can be changed."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class KvCache(AnswerPart):
-    """The cache of a served model, per GPU."""
+    """The KV cache of a served model, bytes and tokens on one GPU."""
 
     bytes_per_token: int
     needed_bytes: int
     available_bytes: int | None
-    """What the engine would give it on this card."""
+    """Room that the engine leaves for the cache on this GPU; null for an unnamed card."""
     available_tokens: int | None
     available_range_bytes: tuple[int, int] | None = None
-    """Within which that lies: vLLM profiles a pass of its own first, which is not modelled as it runs it (serving/vllm.yaml)."""
+    """Lowest and highest value of `available_bytes`: vLLM profiles a forward pass of its own first, which is not modelled as
+    it runs it (serving/vllm.yaml); null for other engines."""
 
 
 class Place(AnswerPart):
@@ -45,7 +46,7 @@ class Place(AnswerPart):
 
     @property
     def where(self) -> str:
-        """All of it in words."""
+        """The place as one phrase: "layers[3] of 32, at mul, recomputed"."""
         if self.operation is None:
             return "nothing allocated"
         place = self.part if self.layer is None else f"{self.part}[{self.layer}] of {self.layers}"
@@ -53,19 +54,19 @@ class Place(AnswerPart):
 
 
 class Tensors(AnswerPart):
-    """Tensors that are alike."""
+    """Tensors that are alive at the peak and alike: made by the same operation, of the same shape and type."""
 
     component: str
-    """As in `at_peak`."""
+    """What the tensors are counted as: a key of `Memory.at_peak`, such as "activations"."""
     operation: str
-    """What made them; a parameter's name."""
+    """The operation that made them, or a parameter's name."""
     part: str | None
-    """The stack whose layers made them; null: none of a layer."""
+    """The stack of layers in which they were made; null: outside all layers."""
     shape: list[int] | None
     dtype: str | None
     count: int
     each_bytes: int
-    """Of one, rounded up as the allocator does."""
+    """Bytes of one of the tensors, rounded up to 512 as the allocator does."""
     bytes: int
 
 
@@ -79,63 +80,64 @@ class Peak(Place):
 
 
 class Memory(AnswerPart):
-    """Per GPU, of the rank that needs most."""
+    """Memory of one GPU in bytes: that of the rank that needs most."""
 
     capacity_bytes: int | None
-    """What the GPU offers to a process."""
+    """Bytes that a process can allocate on the GPU; null where no hardware was named."""
     peak_bytes: int
     """Peak of allocated bytes (torch.cuda.max_memory_allocated)."""
     peak_phase: str
     """forward | backward | optimizer_step | prefill | decode."""
     reserved_bytes: int | None
-    """Most that the caching allocator holds (torch.cuda.max_memory_reserved); None where an engine reserves all it may."""
+    """Most bytes that the caching allocator holds (torch.cuda.max_memory_reserved); null where an engine reserves all it may."""
     held_bytes: int | None
-    """Of it, what it cannot give back when the card is full: segments with a block in use."""
+    """The part of `reserved_bytes` that the allocator cannot give back when the card is full: segments with a block in use."""
     total_bytes: int
-    """With the CUDA context, libraries' workspaces, communicators and cached blocks: what nvidia-smi shows."""
+    """`peak_bytes` with cached blocks, the CUDA context, libraries' workspaces and communicators: what nvidia-smi shows."""
     range_bytes: tuple[int, int]
-    """Within which `total_bytes` lies, given the spread of what was measured."""
+    """Lowest and highest value of `total_bytes`, given the spread of the measured constants."""
     resident_bytes: int
-    """Alive between steps."""
+    """Bytes that are alive between two steps."""
     forward_end_bytes: int
-    """Alive when forward and loss have run."""
+    """Bytes that are alive when forward pass and loss have run."""
     phases: dict[str, int]
-    """Peak of each phase."""
+    """Highest allocated bytes of each phase."""
     phase_peaks: dict[str, Place]
-    """Where each phase reaches its peak."""
+    """Where in the model each phase reaches its peak."""
     at_peak: dict[str, int]
-    """What is alive at the peak; sums to `peak_bytes`."""
+    """Bytes that are alive at the peak, by what they are (parameters, activations, …); they sum to `peak_bytes`."""
     peak: Peak
     overhead: dict[str, int]
-    """What lies between `peak_bytes` and `total_bytes`."""
+    """Bytes between `peak_bytes` and `total_bytes`, by what takes them."""
     kv_cache: KvCache | None = None
     host_bytes: dict[str, int] = {}
-    """Peak of each phase in a node's own memory, of which `host` of the answer says more. While llama.cpp serves, what it keeps
-    there, by what it is."""
+    """Training: highest bytes of each phase in a node's own memory, of which `Answer.host` says more. llama.cpp: the bytes
+    that it keeps there while it serves, by what they are."""
 
 
 class HostMemory(AnswerPart):
     """A node's own memory and its disk, of a training job. Files that are mapped are left out: the system drops them for room."""
 
     capacity_bytes: int | None
-    """What the job says that a node has."""
+    """Memory of a node in bytes, where the job gives it."""
     phases: dict[str, int]
-    """Peak of each phase."""
+    """Highest bytes of each phase, in one node's memory."""
     peak_bytes: int
     peak_phase: str
     """load | train | save | merge."""
     range_bytes: tuple[int, int]
-    """Within which `peak_bytes` lies, given the spread of what was measured."""
+    """Lowest and highest value of `peak_bytes`, given the spread of the measured constants."""
     at_peak: dict[str, int]
-    """What is alive at the peak; sums to `peak_bytes`."""
+    """Bytes in use at the peak, by what they are; they sum to `peak_bytes`."""
     rank_resident_bytes: int
-    """What one rank's training keeps there between steps, because the job offloads it."""
+    """Bytes of states, parameters or activations that the job offloads and one rank keeps in the node's memory between steps."""
     rank_peak_bytes: int
-    """The highest of that in a step."""
+    """Highest bytes that one rank's offloading takes of the node's memory at any moment of a step."""
     disk_bytes: dict[str, int]
-    """Of the whole job: what is saved, by what it is; and `nvme`, the files of one node's offloaded states."""
+    """Bytes on disk, by what they are: what the whole job saves, all ranks together; and `nvme`, the files of one node's
+    offloaded states."""
     scheduler: str
-    """What to ask a scheduler for, per node: Slurm's --mem, whose G is GiB."""
+    """The memory to request from a scheduler for each node: Slurm's --mem, whose G is GiB."""
 
 
 class Parameters(AnswerPart):
@@ -160,17 +162,17 @@ class Time(AnswerPart):
     tokens_per_second: float
     tokens_per_second_per_gpu: float
     flops_per_step: int
-    """Per GPU, recomputation included."""
+    """Floating-point operations of one GPU in a step, recomputation included."""
     tflops_per_gpu: float
-    """What is done of them in a second."""
+    """TFLOP/s of one GPU, recomputation included."""
     mfu: float
-    """Of the dense peak, without what is recomputed."""
+    """Model FLOPs utilisation, 0 to 1: FLOP/s without what is recomputed, over the GPU's dense peak."""
     hfu: float
-    """With it."""
+    """Hardware FLOPs utilisation, 0 to 1: FLOP/s with what is recomputed, over the GPU's dense peak."""
     bottleneck: str
-    """What most of the time goes to."""
+    """The name of the largest of `parts`."""
     parts: list[TimePart]
-    """Largest first; they sum to the step."""
+    """What the time goes to, largest first; the seconds sum to `step_seconds`."""
     range_seconds: tuple[float, float]
     range_reason: str
 
@@ -179,19 +181,19 @@ class Course(AnswerPart):
     """The whole run, if the job says how much it processes."""
 
     steps: int
-    """Of the optimizer."""
+    """Optimizer steps of the whole run."""
     tokens: int
-    """That are learned from."""
+    """Tokens of the data that the run learns from, each epoch counted, padding left out."""
     computed_tokens: int
-    """Of all batches: with padding, and with what the last batches lack."""
+    """Tokens that all batches have room for: `tokens`, padding, and what the last batch of an epoch lacks."""
     epochs: float | None
     hours: float | None
-    """By the clock."""
+    """Duration of the whole run in hours, everything in `parts` included; null where the time of a step is not known."""
     range_hours: tuple[float, float] | None
     parts: dict[str, float]
     """Hours by what they go to: training, set_up, evaluation, saving, restarts."""
     gpu_hours: float | None
-    """Those hours on all GPUs."""
+    """`hours` times the number of GPUs."""
 
 
 class TokenCost(AnswerPart):
@@ -201,10 +203,10 @@ class TokenCost(AnswerPart):
     million_output: str
     range_million_input: tuple[str, str]
     range_million_output: tuple[str, str]
-    """Of the time alone, at one price."""
+    """Lowest and highest cost of a million output tokens over the range of the time, at the one hourly price."""
     currency: str
     price_per_hour: str
-    """Of all the hardware."""
+    """Price of all instances for an hour, as decimal text in `currency`."""
     price_source: str
     price_as_of: str | None
 
@@ -215,17 +217,17 @@ class ServingTime(AnswerPart):
     prompt_tokens: int
     output_tokens: int
     sequences: int
-    """At the same time, on all replicas."""
+    """Sequences that are served at the same time, on all replicas together."""
     prefill: Time
     """Reading a prompt (or those of a batch, in transformers) with nothing else running."""
     decode: Time
-    """A token for each sequence, halfway through the answers."""
+    """A decoding step, one token for each sequence, when half of each answer is written."""
     time_to_first_token_seconds: float
-    """Of a request that does not wait for others."""
+    """Seconds to the first token of a request that arrives while nothing else runs."""
     time_to_first_token_queued_seconds: float
-    """Of the last, where as many prompts as there are sequences come at once."""
+    """Seconds to the first token of the request that is read last, where as many as are served at a time arrive at once."""
     time_per_output_token_seconds: float
-    """With the prompts of other requests that are read meanwhile."""
+    """Seconds from one output token to the next on average, with the prompts of other requests that are read meanwhile."""
     range_time_per_output_token_seconds: tuple[float, float]
     request_seconds: float
     range_request_seconds: tuple[float, float]
@@ -234,40 +236,41 @@ class ServingTime(AnswerPart):
     output_tokens_per_second: float
     output_tokens_per_second_per_gpu: float
     cost: TokenCost | None
-    """None: no price is known."""
+    """What tokens cost; null where no price is known."""
 
 
 class Rank(AnswerPart):
-    """A pipeline stage's GPUs, which hold the same."""
+    """The GPUs of one pipeline stage, which all hold the same layers."""
 
     stage: int
     gpus: int
     layers: tuple[int, int] | None
-    """The first and the last of its first chunk; None: it has none."""
+    """The first and the last layer of the stage's first chunk; null where that has none."""
     chunks: list[tuple[int, int] | None]
-    """The same of each chunk that it holds."""
+    """The first and the last layer of each chunk of the model that the stage holds; null for a chunk without layers."""
     embedding: bool
     output: bool
-    """Whether it has the input embedding, and the output layer and the loss."""
+    """Whether the stage has the output layer and the loss; `embedding`: whether it has the input embedding."""
     micro_batches: int
-    """Those whose activations it holds at once, each counted for every chunk in which it waits."""
+    """Micro-batches whose activations the stage holds at once, each counted for every chunk in which it waits."""
     peak_bytes: int
     peak_phase: str
     resident_bytes: int
 
 
 class Traffic(AnswerPart):
-    """What a GPU takes part in to exchange, per optimizer step."""
+    """Collectives and transfers of one kind that a GPU takes part in during an optimizer step."""
 
     operation: str
     """all_gather | reduce_scatter | all_reduce | all_to_all | receive."""
     group: str
-    """Whose ranks exchange: data, tensor, context, expert, expert_tensor, expert_data or pipeline."""
+    """The group of ranks that exchange: data, tensor, context, expert, expert_tensor, expert_data or pipeline."""
     ranks: int
     phase: str
     count: int
     bytes: int
-    """Of all together: the whole tensors, which an all-gather makes and a reduce-scatter starts from."""
+    """Bytes of all `count` exchanges together: of the whole tensors, which an all-gather makes and a reduce-scatter starts
+    from."""
 
 
 class Recomputation(AnswerPart):
@@ -276,26 +279,27 @@ class Recomputation(AnswerPart):
     flops: int
     """Operations of an optimizer step that repeat what forward did."""
     share: float
-    """Of the operations that a step has without them."""
+    """`flops` over the operations that a step has without recomputation."""
     saved_bytes: int
-    """By how much the peak is lower than without."""
+    """Bytes by which the peak is lower than without recomputation; negative if it is higher."""
 
 
 class Cost(AnswerPart):
     gpu_hours: float | None
     range_gpu_hours: tuple[float, float] | None
     price_per_gpu_hour: str | None
-    """Of the GPUs that the job uses: an instance with more is paid for whole."""
+    """Price of a GPU-hour, decimal text: all rented instances over the GPUs that the job uses, so that unused ones are paid
+    for."""
     total: str | None
-    """None: no price is known; never zero for want of one."""
+    """Money for the whole run, as decimal text; null where no price is known, never zero for want of one."""
     range_total: tuple[str, str] | None
     currency: str
     price_source: str
     price_as_of: str | None
     instances: int | None
-    """How many are rented; None where none is."""
+    """How many instances are rented; null where none is."""
     parts: dict[str, str]
-    """Of the total, where the GPUs are one's own: their purchase, their electricity."""
+    """What `total` consists of where the GPUs are one's own: purchase and electricity, as decimal text; else empty."""
 
 
 class Energy(AnswerPart):
@@ -306,7 +310,7 @@ class Energy(AnswerPart):
     co2e_kg: float
     range_co2e_kg: tuple[float, float]
     grid: str
-    """Whose electricity it is."""
+    """The electricity grid that supplies the site."""
     grams_per_kwh: float
     source: str
 
@@ -326,16 +330,17 @@ class Answer(AnswerPart):
     host: HostMemory | None
     parameters: Parameters
     time: Time | None
-    """Of a served model: a decoding step."""
+    """An optimizer step, or of a served model a decoding step; null where no time is known."""
     serving: ServingTime | None = None
-    """None: a training job, or an unnamed card."""
+    """Throughput and latency of a served model; null for a training job or an unnamed card."""
     run: Course | None = None
     communication: list[Traffic] = []
-    """Of the rank that needs most."""
+    """What the rank that needs most memory exchanges with others in an optimizer step."""
     ranks: list[Rank] = []
-    """Of a pipeline: the stages that differ, those that were compared to find the one that needs most; or all, where asked."""
+    """Pipeline stages that differ, as compared to find the one that needs most memory, or all stages where they were
+    requested; empty without a pipeline."""
     recomputation: Recomputation | None = None
-    """None: nothing is recomputed."""
+    """What activation checkpointing costs and saves; null where nothing is recomputed."""
     cost: Cost | None
     energy: Energy | None
     job: dict[str, Any]

@@ -17,7 +17,7 @@ class ModelRow(AnswerPart):
     """The `model_type` of its config.json."""
     layers: int
     context: int | None
-    """Tokens that it was made for; null: nothing limits them."""
+    """Length of sequence in tokens that the model was made for; null: nothing limits it."""
     released: str | None
     licence: str | None
     aliases: list[str]
@@ -36,16 +36,16 @@ class GpuRow(AnswerPart):
     memory_verified: bool
     """Whether a second, independent source agrees."""
     bf16_tflops: int | float | None
-    """Dense peak; null: it has no products in bf16."""
+    """Dense peak of bf16 products, TFLOP/s; null: the accelerator has none."""
     bandwidth_gb_per_second: int | float
-    """Of its memory."""
+    """Bandwidth of the accelerator's memory, GB/s."""
     interconnect: str | None
-    """What joins it to others of its kind; null: only the host's links do."""
+    """The link to accelerators of the same kind; null: only the host's links join them."""
     interconnect_gb_per_second: int | float | None
-    """In one direction."""
+    """GB/s of one accelerator to the others of its kind, in one direction."""
     power_watts: int | float | None
     usd_per_gpu_hour: str | None
-    """The least of the price list; null: no price is known."""
+    """Lowest price per GPU-hour in the price list, USD; null: no price is known."""
     unverified: list[str]
     """Facts that no second source confirms."""
     aliases: list[str]
@@ -59,13 +59,13 @@ class NodeRow(AnswerPart):
     accelerator: str
     gpus: int
     interconnect: str | None
-    """What joins its accelerators."""
+    """The link between the accelerators of the node."""
     interconnect_gb_per_second: int | float | None
-    """Of one accelerator, in one direction."""
+    """GB/s of one accelerator to the others of the node, in one direction."""
     network: str | None
-    """To other nodes; null: not known."""
+    """The network to other nodes; null: not known."""
     network_gb_per_second: int | float | None
-    """Of the whole node, in one direction."""
+    """GB/s of the whole node to other nodes, in one direction."""
     vcpus: int | None
     host_memory_gib: int | float | None
     unverified: list[str]
@@ -86,9 +86,9 @@ class OfferRow(AnswerPart):
     kind: str
     region: str
     price_per_hour: str
-    """Of the whole instance."""
+    """Price of the whole instance, per hour in `currency`, as decimal text."""
     per_gpu: str
-    """The same by its GPUs."""
+    """Price of the instance divided by its GPUs, per GPU-hour in `currency`, as decimal text."""
     currency: str
     as_of: date
     source: str

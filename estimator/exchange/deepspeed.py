@@ -79,7 +79,7 @@ def read(text: str) -> Found:
 
 
 def found(given: Any) -> Found:
-    """The same of what is in it."""
+    """What DeepSpeed's configuration, given as a mapping, says of a job."""
     all_of = Settings(given, "deepspeed")
     zero = all_of.part("zero_optimization")
     stage = zero.number("stage", 0)

@@ -13,13 +13,13 @@ class Found(AnswerPart):
     """What a program's configuration says of a job."""
 
     job: dict[str, Any]
-    """Its fields, without a model."""
+    """Fields of the job, without a model."""
     left_out: list[str]
     """Settings that a job has no field for, and that may matter."""
 
 
 class Settings:
-    """A file's settings, of which each is asked for once; what is left was not understood."""
+    """A file's settings, of which each is read once; what is left was not understood."""
 
     def __init__(self, given: Any, where: str):
         if not isinstance(given, Mapping):
@@ -58,7 +58,7 @@ class Settings:
         return Settings(self.take(name, {}), f"{self.where}.{name}")
 
     def left(self, known: frozenset[str] = frozenset()) -> Iterator[str]:
-        """What was not asked for, without what is `known` to matter not."""
+        """What was not read, without what is `known` to matter not."""
         for name, value in self.given.items():
             if name not in known:
                 yield f"{self.where}.{name}: {value}"

@@ -28,7 +28,8 @@ SCHEDULES = {
     "zbv": "ZBVZeroBubble",
     "dualpipev": "DualPipeV",
 }
-"""Of a pipeline; all but the single ones have two chunks on each rank, unless layers_per_stage says otherwise."""
+"""torchtitan's name for each pipeline schedule of a job. All but those in `SINGLE` have two chunks on each rank, unless
+layers_per_stage says otherwise."""
 SINGLE = ("1F1B", "GPipe")
 SILENT = frozenset({"job", "profiling", "metrics", "model", "optimizer", "lr_scheduler", "checkpoint", "validation", "comm"})
 

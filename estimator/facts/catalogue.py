@@ -23,17 +23,18 @@ Folders = tuple[Path, ...]
 LISTS = ("aliases", "same_architecture")
 """A file's lists of names: its own, and those of other things that it describes as well."""
 _PLAIN = re.compile(r"[\w ./-]*(?:, '?[\w ./-]+'?)*|'[\w ./-]+'(?:, '?[\w ./-]+'?)*")
-"""Such a list as the shipped files have it, between its brackets: on one line, quoted at most where it is a number."""
+"""A list of names between its brackets, as the shipped files write it: on one line, a name quoted at most where it is a
+number."""
 
 
 class Entry(NamedTuple):
     """One name of something."""
 
     name: str
-    """As it is written in the file, organisation and all."""
+    """The name as the file writes it, organisation and all."""
     path: Path
     other: bool = False
-    """Whether it is the name of another thing, that is described alike."""
+    """Whether the name is that of another thing, which has the same description."""
 
     @property
     def spoken(self) -> str:
@@ -131,7 +132,7 @@ def find(folders: Folders, name: str, kind: str) -> Path:
 
 
 def unknown(folders: Folders, name: str, kind: str, like: str = "") -> UnknownName:
-    """That nothing has a name, and which are the nearest, to it or to what of it is `like` one."""
+    """The error that nothing of a kind has this name, with the names nearest to it, or to `like` if that is given."""
     near = nearest(folders, like or name)
     hint = f"Did you mean {' or '.join(near)}?" if near else f"`willitfit {kind}s` lists them."
     of = UnknownModel if kind == "model" else UnknownHardware

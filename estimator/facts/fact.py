@@ -59,7 +59,8 @@ class MeasuredFact(Fact):
         return self.range[1] if self.range else self.value
 
     def taken(self, whole: float) -> tuple[float, float, float]:
-        """At this rate, or share of one: what takes `whole` at a rate of one, at least, expected and at most."""
+        """How long something takes at this rate, or share of one, that takes `whole` at a rate of one: at least, expected and
+        at most."""
         return whole / self.high, whole / self.value, whole / self.low
 
 

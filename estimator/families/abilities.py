@@ -1,4 +1,4 @@
-"""What of a family is modelled beside its own training step."""
+"""What of a family is modelled in addition to its own training step."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ BATCHES: tuple[Batch, ...] = ("padding", "packed")
 
 @dataclass(frozen=True, slots=True)
 class Abilities:
-    """What jobs may ask of models of one type. Each is judged by itself, so no type has one because another has it.
+    """What jobs may do with models of one type. Each is judged by itself, so no type has one because another has it.
 
     `batches`: kinds of batches whose masks and positions are known. `prompts`: embeddings may stand in the place of token ids.
     `returns_cache`: its output has the cache that it is called with also where `use_cache` is false. `ppo`: TRL's PPO.

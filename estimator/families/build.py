@@ -101,7 +101,8 @@ class Builder:
 
     @property
     def training(self) -> bool:
-        """Whether the model is built to be trained. One that is only asked, beside it, is held as if it were, not frozen."""
+        """Whether the model itself is trained. A second model, such as a reference, is not, though its parameters are held like
+        trained ones, not like frozen ones."""
         return not self.served and not self.beside
 
     @property
@@ -145,7 +146,7 @@ class Builder:
         return tensor
 
     def trained_linear(self, name: str, shape: Shape, dtype: DType) -> Linear:
-        """A linear layer [out, in] without bias, trained beside a frozen one."""
+        """A linear layer [out, in] without bias, trained in addition to a frozen one."""
         module = Linear(self.parameter(name + ".weight", shape, dtype, trainable=True), None)
         return self.sharding.leaf(module, self._unit)
 

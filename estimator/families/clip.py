@@ -270,7 +270,7 @@ def contrastive_loss(logits: Tensor) -> Tensor:
 
 
 class CLIP:
-    """Both towers (`CLIPModel`)."""
+    """CLIP's text encoder and image encoder, each with its projection (`CLIPModel`)."""
 
     def __init__(self, spec: CLIPSpec, build: Builder):
         self.vision = spec.vision_config

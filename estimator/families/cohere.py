@@ -29,7 +29,7 @@ from estimator.tape.views import every_second, reshape, stack_last, transpose, u
 
 
 class _Spec(RotaryDecoderSpec):
-    """What both have in common."""
+    """What the specs of Command R and Command R7B have in common."""
 
     tie_word_embeddings: bool = True
     attention_bias: bool = False

@@ -174,7 +174,7 @@ def _masked_lm(spec: DebertaV2Spec, build: Builder) -> MaskedLM:
 
 
 class Classifier:
-    """Of the first token."""
+    """Class scores of a sequence, from the last hidden state of its first token (`ContextPooler` and `classifier`)."""
 
     def __init__(self, spec: DebertaV2Spec, build: Builder):
         self.dense = build.linear("pooler.dense", spec.hidden_size, spec.hidden_size, bias=True)

@@ -25,7 +25,7 @@ Table = tuple[Tensor, ...]
 Masks = Callable[[DecoderSpec, Tape, int, int, DType, str], dict[LayerType, Tensor | None]]
 """(spec, tape, sequences, tokens, type, implementation of attention) -> the mask of each kind of layer."""
 Begin = Callable[[Tensor], tuple[Tensor, Tensor]]
-"""Embeddings -> what the first layer gets, and what forward holds beside it to its end."""
+"""Embeddings -> what the first layer gets, and what else forward holds to its end."""
 
 
 def dropped(build: Builder, p: float) -> Begin:

@@ -68,7 +68,8 @@ class _DeepseekSpec(MoeSpec):
 
     @property
     def biases(self) -> tuple[bool, bool, bool]:
-        """As Llama's; here only feed-forward layers ask."""
+        """Whether there are biases for queries, keys and values; in attention's output layer; in the feed-forward layers,
+        which alone read this."""
         return self.attention_bias, self.attention_bias, self.mlp_bias
 
     @model_validator(mode="after")

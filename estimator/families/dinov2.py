@@ -62,7 +62,7 @@ SPECS = {"dinov2": Dinov2Spec}
 
 
 class SelfAttention(vit.SelfAttention):
-    """Its softmax is asked for in no type of its own."""
+    """ViT's attention, but its softmax is given no type, where ViT's is given float32."""
 
     def __init__(self, spec: vit.ViTSpec, build: Builder):
         super().__init__(spec, build)
@@ -119,7 +119,7 @@ class Dinov2:
 
 
 class ImageClassification:
-    """A linear layer on the class token beside the mean of the patches (`Dinov2ForImageClassification`)."""
+    """A linear layer on the class token joined with the mean of the patches (`Dinov2ForImageClassification`)."""
 
     def __init__(self, spec: Dinov2Spec, build: Builder):
         self.spec = spec

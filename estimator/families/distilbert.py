@@ -134,7 +134,8 @@ class Predictions:
 
 
 class Classifier:
-    """Of the first token. PEFT trains a copy of both of its layers: both names end in "classifier"."""
+    """Class scores of a sequence, from the last hidden state of its first token. PEFT trains a copy of both layers, since both
+    names end in "classifier"."""
 
     def __init__(self, spec: DistilBertSpec, build: Builder):
         self.pre_classifier = build.score(spec.hidden_size, bias=True, name="pre_classifier", outputs=spec.hidden_size)

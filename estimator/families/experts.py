@@ -26,7 +26,7 @@ from estimator.tape.tensor import Tensor, empty
 from estimator.tape.views import index, reshape, split, unsqueeze
 
 AUXILIARY = {"output_router_logits": (False, None)}
-"""The loss that balances experts is computed only where the config asks for the routers' scores; none does by default."""
+"""The loss that balances experts is computed only where the config has the routers' scores returned; none does by default."""
 EXPERTS_HELD_IN = {
     "gate": "gate.weight",
     "gate_proj": "gate_up_proj",

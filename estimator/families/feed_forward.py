@@ -40,7 +40,7 @@ class GatedMLP:
 
 
 class FusedGatedMLP:
-    """The same with gate and up in one layer (`Phi3MLP`, `Glm4MLP`)."""
+    """down(activation(gate(x)) * up(x)), with gate and up in one linear layer (`Phi3MLP`, `Glm4MLP`)."""
 
     def __init__(self, spec: DecoderSpec, build: Builder):
         self.gate_up_proj = build.linear("mlp.gate_up_proj", spec.hidden_size, 2 * spec.intermediate_size)

@@ -54,7 +54,8 @@ class GraniteMoeHybridSpec(DecoderSpec):
 
     @property
     def cached_per_token(self) -> int | None:
-        """Of its layers of attention alone: the others keep a state, however many tokens there are."""
+        """Numbers that one token adds to the KV cache, in the layers of attention alone: the others keep a state of fixed
+        size."""
         return 2 * self.layer_types.count(ATTENTION) * self.num_key_value_heads * self.head_dim
 
     @model_validator(mode="before")

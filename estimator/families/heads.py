@@ -38,7 +38,7 @@ class Model(Protocol):
         """The tensors of a batch; what is not a number of something is in the model's type."""
 
     def forward(self, *inputs: Tensor) -> tuple[Tensor, Held]:
-        """The loss, and what the output holds beside it."""
+        """The loss, and what else the model's output holds."""
 
 
 Head = Callable[[Any, Builder], Model]
@@ -114,7 +114,7 @@ class SequenceClassification:
         return loss, pooled
 
     def pooled(self, ids: Tensor) -> tuple[Tensor, ...]:
-        """Scores of each sequence, [sequences, labels]; beside them what forward holds to its end."""
+        """Scores of each sequence, [sequences, labels]; and what else forward holds to its end."""
         hidden = self.body.forward(ids)
         with ids.tape.losing():
             logits = self.score(hidden)

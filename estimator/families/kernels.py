@@ -29,20 +29,21 @@ Matched = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor, Tensor]]
 
 
 def copied(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """As many sequences of each, though there are as many: adapters 1.3, composition.py, `match_attn_matrices_for_parallel`."""
+    """Queries, keys and values, each copied to the same number of sequences although the numbers agree: adapters 1.3,
+    composition.py, `match_attn_matrices_for_parallel`."""
     queries = repeat_first(q, 1)
     keys = repeat_first(k, 1)
     return queries, keys, repeat_first(v, 1)
 
 
 def eager_gated(activation: str) -> Gated:
-    """Two operations."""
+    """activation(gate(x)) * up(x) in two operations."""
     act = ACTIVATIONS[activation]
     return lambda x, gate, up: mul(act(gate(x)), up(x))
 
 
 def fused_gated(activation: str) -> Gated:
-    """One kernel, for SiLU; other activations stay as they are."""
+    """silu(gate(x)) * up(x) in one kernel; other activations take two operations."""
     if activation != "silu":
         return eager_gated(activation)
     return lambda x, gate, up: fused.silu_mul(gate(x), up(x))
@@ -78,7 +79,7 @@ def _norm_of_torch(weight: Tensor) -> Module:
 
 
 SERVER = Kernels(_fused_norm(weight_gradient=False), fused.rotate, fused_gated)
-"""Those of a serving engine: norms, rotary embedding and SwiGLU in a kernel each."""
+"""Kernels of a serving engine: norms, rotary embedding and SwiGLU in a kernel each."""
 
 _LOSSES = {
     "5": CausalLoss(),

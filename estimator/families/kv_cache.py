@@ -49,8 +49,8 @@ class PassingCache:
 
 
 class SlidingCache:
-    """The same where attention has a sliding window (`DynamicSlidingWindowLayer`): of what was joined the last tokens stay,
-    as views of it, one fewer than the window; and old keys and values live until both new ones are there."""
+    """The KV cache of a layer with a sliding window (`DynamicSlidingWindowLayer`): of old and new tokens, joined, it keeps the
+    last, one fewer than the window, as views; old keys and values live until both new ones are there."""
 
     def __init__(self, window: int):
         self.window = window
@@ -78,7 +78,8 @@ def growing(spec: DecoderSpec) -> Callable[[], Cache]:
 
 
 def _joined(before: Tensor | None, new: Tensor, dtype: DType) -> Tensor:
-    """Both in one; of a model in training that writes, as long as the pass says, which may stand for many."""
+    """Cached and new keys (or values) joined, [batch, heads, tokens, size]. While a model in training generates, the number of
+    tokens is that of the pass, which may stand for many passes."""
     batch, heads, tokens, size = new.shape
     writing = new.tape.generating
     if new.tape.caching:

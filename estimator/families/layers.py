@@ -22,7 +22,7 @@ from estimator.tape.tape import Slot, Stack, Tape
 from estimator.tape.tensor import Tensor
 
 Layer = Callable[..., Any]
-"""Hidden states in, hidden states out; beside them, what the next layer takes or the caller holds."""
+"""Hidden states in, hidden states out; and what else the next layer takes or the caller holds."""
 
 
 FULL = "full"
@@ -177,8 +177,9 @@ def _period(kinds: Sequence[Any]) -> int:
 class Layers:
     """The stack: iterate over it to run it, going to each layer's slot on the way.
 
-    `holding`: something that a layer returns beside hidden states lives until the next layer is done, so that a layer after
-    one that is recomputed frees what others do not. `before`: layers of the stacks built earlier, from which on `every` counts.
+    `holding`: something that a layer returns in addition to hidden states lives until the next layer is done, so that a layer
+    after one that is recomputed frees what others do not. `before`: layers of the stacks built earlier, from which on `every`
+    counts.
     """
 
     def __init__(

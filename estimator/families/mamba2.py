@@ -255,7 +255,7 @@ def _inverted(mask: Tensor) -> Tensor:
 
 
 class Block:
-    """A mixer beside a residual that may be kept in float32."""
+    """A mixer with a residual that may be kept in float32."""
 
     def __init__(self, spec: Any, build: Builder, mixer: Callable[[Tensor], Tensor]):
         self.residual_in_fp32 = spec.residual_in_fp32

@@ -1,4 +1,4 @@
-"""What a model's output holds beside the loss, until the caller lets it go."""
+"""What a model's output holds in addition to the loss, until the caller lets it go."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class PerLayer:
         self.tensors.append((self.tape.slot, t))
 
     def each(self, change: Callable[[Tensor], Tensor]) -> PerLayer:
-        """The same of every layer, changed there."""
+        """A new tensor of every layer, made by `change` in the slot of its layer."""
         here, changed = self.tape.slot, PerLayer(self.tape)
         for slot, t in self.tensors:
             self.tape.enter(slot)

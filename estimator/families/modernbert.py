@@ -175,7 +175,7 @@ class Predictions:
 
 
 class Classifier:
-    """Of the first token, or of the mean of all."""
+    """Class scores of a sequence, from the last hidden state of its first token or the mean of all, by `classifier_pooling`."""
 
     def __init__(self, spec: ModernBertSpec, build: Builder):
         self.pooling, self.dropout = spec.classifier_pooling, spec.classifier_dropout

@@ -185,7 +185,7 @@ def relu_squared(x: Tensor) -> Tensor:
 
 
 def gelu_fast(x: Tensor) -> Tensor:
-    """The same approximation, without a power: eight operations."""
+    """GELU by its tanh approximation with products instead of a power: eight operations (`FastGELUActivation`)."""
     return mul(mul_scalar(x), add_scalar(tanh(mul(mul_scalar(x), add_scalar(mul(mul_scalar(x), x))))))
 
 
@@ -239,7 +239,8 @@ def rotated(x: Tensor, c: Tensor, s: Tensor) -> Tensor:
 
 
 def rotate_part(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
-    """The same for the first elements of each head, as many as the table has; the others pass."""
+    """Apply the rotary position embedding to the first elements of each head, as many as the table has; the others pass
+    unchanged."""
     c, s = unsqueeze(cos, 1), unsqueeze(sin, 1)
     size, rest = c.shape[-1], q.shape[-1] - c.shape[-1]
     turned_q, kept_q = narrow(q, -1, size), narrow(q, -1, rest)

@@ -1,4 +1,4 @@
-"""Norms, written out, that several families share beside transformers' usual one."""
+"""Norms, written out, that several families share, other than transformers' usual one."""
 
 from __future__ import annotations
 

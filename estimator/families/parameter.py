@@ -31,12 +31,12 @@ class Parameter:
 
     @property
     def times(self) -> int:
-        """In how many layers it occurs."""
+        """In how many layers the parameter occurs."""
         return self.slot.total if self.slot else 1
 
     @property
     def total(self) -> int:
-        """Its count in all layers."""
+        """Elements of the parameter in all layers."""
         return self.count * self.times
 
 
@@ -50,7 +50,7 @@ class Buffer:
 
     @property
     def times(self) -> int:
-        """In how many layers they occur."""
+        """In how many layers the buffer occurs."""
         return self.slot.total if self.slot else 1
 
 

@@ -74,7 +74,7 @@ class MultimodalSpec(ComposedSpec):
 
     @property
     def cached_per_token(self) -> int | None:
-        """The language model's."""
+        """Numbers that one token adds to the KV cache of the language model."""
         return self.text_config.cached_per_token
 
     @property
@@ -89,7 +89,7 @@ class MultimodalSpec(ComposedSpec):
 
     @property
     def alone(self) -> ModelSpec:
-        """What to ask instead of this model: its language model."""
+        """What to write in the job instead of this model: its language model."""
         return self.language_model
 
     @property

@@ -72,7 +72,7 @@ def phi(spec: PhiSpec, build: Builder) -> Decoder:
 
 
 def _merge(attended: Tensor, fed: Tensor, residual: Tensor) -> Tensor:
-    """Both blocks first, then the input."""
+    """attention + feed-forward, summed first, then + the layer's input."""
     return add(add(attended, fed), residual)
 
 

@@ -28,7 +28,8 @@ class _Spec(TowerSpec):
 
     @property
     def widths(self) -> tuple[int, int, int]:
-        """Of the layers, of what is within their feed-forward layers, and of what the language model gets."""
+        """Widths of hidden states, of what is inside the feed-forward layers, and of the output, which the language model
+        reads."""
         raise NotImplementedError
 
 
@@ -44,7 +45,7 @@ class Qwen2VisionSpec(_Spec):
 
 
 class _WiderSpec(_Spec):
-    """Of the later two."""
+    """What the vision towers of Qwen2.5-VL and Qwen3-VL have in common."""
 
     intermediate_size: Size
     out_hidden_size: Size = 3584

@@ -52,7 +52,7 @@ class RotarySpec(DecoderSpec):
 
     @classmethod
     def from_rope(cls, kind: str, nested: Mapping[str, Any]) -> dict[str, Any]:
-        """The fields that follow from the kind of rotary embedding and from what is said beside it."""
+        """The fields that follow from the kind of rotary embedding and from the other numbers that the config.json gives."""
         return {}
 
     @model_validator(mode="after")

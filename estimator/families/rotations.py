@@ -8,12 +8,12 @@ from estimator.tape.views import cat, narrow
 
 
 def unrotated(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
-    """That of layers without positions: none."""
+    """Queries and keys as they are: for layers without positions."""
     return q, k
 
 
 def rotate_first(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, ...]:
-    """Of each head, as many elements are rotated as the table has; the rest, which may be none, is joined again.
+    """Rotate the first elements of each head, as many as the table has, and join the rest, which may be none.
 
     The parts are held: PhiAttention has names for them.
     """
@@ -25,5 +25,6 @@ def rotate_first(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor
 
 
 def rotate_first_alone(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, ...]:
-    """The same in a function of its own, after which nothing else is held (modeling_nemotron.py, `apply_rotary_pos_emb`)."""
+    """Rotate the first elements of each head, in a function of its own, after which only the results are held
+    (modeling_nemotron.py, `apply_rotary_pos_emb`)."""
     return rotate_first(q, k, cos, sin)[:2]

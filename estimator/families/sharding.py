@@ -14,7 +14,7 @@ from estimator.tape.tape import Tape
 from estimator.tape.tensor import Tensor, empty
 
 Forward = Callable[..., tuple[Tensor, Any]]
-"""A batch in; out come the loss, and what the model's output holds beside it."""
+"""A batch in; out come the loss, and what else the model's output holds."""
 
 
 class Sharding:

@@ -80,7 +80,7 @@ SPECS: dict[str, type[ModelSpec]] = {
 
 
 def siglip(spec: SiglipSpec, build: Builder) -> None:
-    """Both towers (`SiglipModel`)."""
+    """SigLIP's text encoder and image encoder (`SiglipModel`): parameters only."""
     build_part(spec.text_config, build)
     build_part(spec.vision_config, build)
     build.parameter("logit_scale", (1,))

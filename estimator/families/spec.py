@@ -61,7 +61,7 @@ class ModelSpec(BaseModel):
     input_first: ClassVar[tuple[str, ...]] = ()
     """Weights that transformers has as [.., in, out]: parts of their names."""
     module_dropouts: ClassVar[tuple[str, ...]] = ()
-    """Its dropouts that are modules, beside those that are modules in every model."""
+    """The architecture's dropouts that are modules, other than those that are modules in every model."""
     held_in: ClassVar[Mapping[str, str]] = {}
     """The parameter that holds what a linear layer of a name held before transformers 5."""
 
@@ -88,7 +88,7 @@ class ModelSpec(BaseModel):
 
     @property
     def instead(self) -> str:
-        """What to ask instead; nothing where there is nothing near."""
+        """Which model or task to write in the job instead; nothing where there is nothing near."""
         return ""
 
     @property
@@ -117,7 +117,7 @@ class ModelSpec(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _one_name(cls, given: Any) -> Any:
-        """Of two names for one setting, which must agree, one is read: some config.json have both (`attribute_map`)."""
+        """Drop one of two names for one setting, which must agree: some config.json have both (`attribute_map`)."""
         if not isinstance(given, Mapping):
             return given
         aliases = {name: field.alias for name, field in cls.model_fields.items() if field.alias not in (None, name)}

@@ -49,7 +49,7 @@ class Trained(CausalLM):
     """The model as `Trainer.train_step` runs it, `micro_steps` times between two steps of the optimizer.
 
     What that holds to its end is held here: every batch's tokens and loss, the last labels, and how many tokens there are, which
-    is Python's number unless the GPU is `alone`. Micro-steps that are not played leave what they hold, too.
+    is Python's number unless the GPU is `alone`. Micro-steps that are not simulated leave what they hold, too.
     """
 
     def __init__(self, spec: LlamaSpec, build: Builder, positions: int, micro_steps: int, alone: bool, tensor: Group):
@@ -102,7 +102,7 @@ class Trained(CausalLM):
         return mean, ()
 
     def _loss(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """Of logits over all words, or over this rank's."""
+        """Summed cross-entropy of logits [tokens, words], over all words or over this rank's."""
         if self.tensor.size == 1:
             return loss.cross_entropy(logits, labels)
         return loss_parallel.cross_entropy(logits, labels, self.tensor)

@@ -32,7 +32,7 @@ class TowerSpec(ModelSpec):
 
     @property
     def width(self) -> int:
-        """Of the layers."""
+        """Width of the hidden states."""
         return self.hidden_size
 
     @model_validator(mode="after")
@@ -46,7 +46,7 @@ class TowerSpec(ModelSpec):
 
 
 class SquareTowerSpec(TowerSpec):
-    """Of images that are squares of one size."""
+    """An encoder of square images of one size."""
 
     image_size: Side = 224
 
@@ -58,5 +58,5 @@ class SquareTowerSpec(TowerSpec):
 
     @property
     def patches(self) -> int:
-        """Of one image."""
+        """Patches of one image."""
         return (self.image_size // self.patch_size) ** 2

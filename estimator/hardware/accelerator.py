@@ -44,24 +44,24 @@ class Accelerator(BaseModel):
     """NVIDIA's two numbers, or AMD's target (gfx942); None where neither CUDA nor ROCm runs."""
     bf16: bool
     memory: Fact
-    """What a process can allocate: the device's total as torch reports it. MiB."""
+    """Memory that a process can allocate, MiB: the device's total as torch reports it."""
     framebuffer: Fact
-    """What nvidia-smi shows as the total. MiB."""
+    """Total memory that nvidia-smi shows, MiB."""
     memory_bandwidth: Fact
-    """GB/s."""
+    """Bandwidth of the accelerator's memory, GB/s."""
     peak: dict[str, Fact]
     """Dense peak by element type, products of less than fp32 summed in fp32. TFLOP/s."""
     interconnect: Link | None = None
-    """Links to others of its kind; None where only the host's joins them."""
+    """Links to accelerators of the same kind; None where only the host's join them."""
     pcie: Link | None = None
     power: Fact | None = None
-    """What its board may draw. W."""
+    """Power that the board may draw, W."""
     multiprocessors: Fact | None = None
     """NVIDIA's multiprocessors, AMD's compute units, Apple's GPU cores."""
     slice_cores: Fact | None = None
     """What the number in the name of a slice of them counts of each chip: 1 of TPU v5e, whose v5e-8 has 8 chips; 2 of TPU v4."""
     usual_node: str | None = None
-    """The node that stands for those of it of which nothing else is said."""
+    """Name of the node that is assumed around accelerators of which nothing else is said."""
 
     @property
     def memory_bytes(self) -> int:

@@ -16,7 +16,7 @@ CUDNN_PREFERRED = (9, 10)
 `check_prefer_cudnn_attention`): torch 2.13 brings 9.20 (nvidia-cudnn-cu13), those before 2.11 brought older ones."""
 
 CUDNN_FIRST = (8, 0)
-"""From which on cuDNN's attention runs where it is asked for before others (`check_cudnn_hardware_support`), as torchtitan asks
+"""From which on cuDNN's attention runs where it is preferred to others (`check_cudnn_hardware_support`), as torchtitan asks
 (0.2.2, models/attention.py, `ScaledDotProductAttentionWrapper`)."""
 
 

@@ -45,7 +45,7 @@ HOSTS = frozenset({"node", "nodes", "machine", "machines", "server", "servers", 
 NOTHING = frozenset(
     {"gpu", "gpus", "card", "cards", "accelerator", "accelerators", "chip", "chips", "vram", "memory", "graphics", "of"}
 )
-"""Words that say nothing beside a name or an amount of memory."""
+"""Words that say nothing more next to a name or an amount of memory."""
 _MEMORY = re.compile(r"(\d+(?:\.\d+)?)g(i?)b?")
 _NUMBER = re.compile(r"\d+(?:\.\d+)?")
 _UNITS = {"g": "gb", "gb": "gb", "gi": "gib", "gib": "gib", "gigabyte": "gb", "gigabytes": "gb", "gigs": "gb"}
@@ -102,7 +102,7 @@ def node(parts: list[str]) -> str | None:
 
 
 def unknown(text: str, like: str = "") -> UnknownName:
-    """That neither an accelerator nor a node is called so, and what is nearest."""
+    """The error that neither an accelerator nor a node has this name, with the nearest names."""
     return catalogue.unknown((CARDS, NODES), text, "gpu", like)
 
 
@@ -151,7 +151,7 @@ def _sold(name: str) -> list[str]:
 
 
 def _without_such(name: str, said: str) -> str:
-    """That there is no accelerator of a name with some memory."""
+    """The sentence that an accelerator is not sold with some amount of memory, and with which it is."""
     family, amount = sorted(_families()[_family(name)]), memory(said)
     other = (
         f"Did you mean {' or '.join(family)}?" if len(family) > 1 else f"Write {name}, or {amount} for any card of that memory."

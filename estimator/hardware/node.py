@@ -18,7 +18,7 @@ FOLDER = naming.NODES
 
 
 class Node(BaseModel):
-    """One file of nodes/."""
+    """A system or an instance of a cloud, as one file of nodes/ describes it."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -26,17 +26,17 @@ class Node(BaseModel):
     aliases: list[str]
     provider: str
     accelerator: str
-    """Its name in the catalogue."""
+    """Name of the accelerator in the catalogue."""
     gpus: Fact
     joined_by: Literal["interconnect", "pcie"]
-    """Which of the accelerator's links join those of the node."""
+    """Which links of the accelerator join those of the node."""
     switched: bool = False
     """Whether a switch gives any two of them the whole bandwidth (NVSwitch)."""
     network: Link | None = None
-    """To other nodes; its bandwidth is that of the whole node, in GB/s and one direction. None: not known."""
+    """The network to other nodes; its bandwidth is that of the whole node, in GB/s and one direction. None: not known."""
     vcpus: Fact | None = None
     memory: Fact | None = None
-    """The host's. GiB."""
+    """Memory of the host, GiB."""
 
     @property
     def facts(self) -> dict[str, Fact]:

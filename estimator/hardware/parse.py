@@ -50,7 +50,7 @@ class _Thing(NamedTuple):
     gpu: str | None = None
     memory: str | None = None
     gpus: int | None = None
-    """Of a node, or of a slice of TPUs."""
+    """GPUs of the node, or of the slice of TPUs, that was named; None for a card."""
 
     @property
     def name(self) -> str:
@@ -221,7 +221,7 @@ def _refuse_unlike(text: str) -> None:
 
 
 def _size(hardware: Hardware) -> tuple[int, str]:
-    """By which cards are told apart, the smallest first."""
+    """The key that tells cards apart and sorts them by memory in bytes, smallest first."""
     if hardware.gpu:
         return accelerator(hardware.gpu).memory_bytes, hardware.gpu
     return parse_bytes(hardware.memory or ""), ""

@@ -1,4 +1,4 @@
-"""What a job's checkpoint comes to, all tensors together: counted once for a play, and asked often."""
+"""What a job's checkpoint comes to, all tensors together: counted once for a simulation, and read often."""
 
 from __future__ import annotations
 
@@ -20,27 +20,27 @@ class Content:
 
     @cached_property
     def nbytes(self) -> int:
-        """All together."""
+        """Bytes of all tensors."""
         return sum(t.nbytes for t in self.tensors)
 
     @cached_property
     def numel(self) -> int:
-        """Their elements."""
+        """Elements of all tensors."""
         return sum(t.numel for t in self.tensors)
 
     @cached_property
     def half(self) -> bool:
-        """Whether they are of the type that checkpoints are published in, so that loading need not convert them."""
+        """Whether all tensors have the type that checkpoints are published in, so that loading need not convert them."""
         return all(t.dtype is dtypes.bfloat16 for t in self.tensors)
 
     @cached_property
     def largest_file_bytes(self) -> int:
-        """Tensors of the largest of its files."""
+        """Bytes of the tensors in the largest file of the checkpoint."""
         return max(sum(t.nbytes for t in file) for file in shards(self.tensors))
 
     @cached_property
     def disk_bytes(self) -> int:
-        """All of its files."""
+        """Bytes of all files of the checkpoint on disk."""
         return model_bytes(self.tensors)
 
 

@@ -65,7 +65,8 @@ def _loading_ranks(job: Job, place: Topology) -> int:
 
 
 def _data_loader(job: Job, worker: int) -> int:
-    """Of one such rank: its workers, each with a mask of its own, and the batches that are ready, one in pinned memory."""
+    """Bytes of one rank that loads data: its workers, each with an attention mask of its own, and the batches that are ready,
+    one of them in pinned memory."""
     host, training = job.host, job.training
     pairs = training.sequence_length**2
     batch = training.micro_batch_size * (TOKEN * training.sequence_length + MASK * pairs)

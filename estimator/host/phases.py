@@ -32,7 +32,7 @@ class Offloaded:
     resident_bytes: int = 0
     peak_bytes: int = 0
     components: tuple[tuple[str, int], ...] = ()
-    """At the peak of a step."""
+    """Bytes at the peak of a step, by what they are."""
 
 
 def offloaded(tape: Tape | None, simulated: Replay | None) -> Offloaded:
@@ -83,7 +83,7 @@ def _loaded(job: Job, model: Content) -> int:
 
 
 def _data_loader(job: Job, worker: int) -> int:
-    """Of one rank: its workers, and the batches that are ready, of which one is in pinned memory."""
+    """Bytes of one rank's data loader: its workers, and the batches that are ready, one of them in pinned memory."""
     host, training = job.host, job.training
     batch = IDS * 8 * training.micro_batch_size * training.sequence_length
     ready = host.data_loader_workers * host.prefetch_factor

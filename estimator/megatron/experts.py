@@ -39,7 +39,7 @@ class Dispatch:
     imbalance: float
 
     def sent(self, mixture: Mixture, tokens: int) -> int:
-        """Rows that a rank sends."""
+        """Rows (a token for each of its experts) that a rank sends to the ranks of the experts."""
         rows = tokens * mixture.per_token
         if self.capacity is None:
             return rows
@@ -74,7 +74,8 @@ class MoeLayer:
         return run(self.pre_mlp_layernorm(hidden))
 
     def run(self, hidden: Tensor) -> Tensor:
-        """As `custom_forward` holds them: rows before and after they were sent, and the experts' results, live to its end."""
+        """Route tokens to experts, compute and combine. Lifetimes are those in `custom_forward`: rows before and after they
+        are sent, and the experts' results, live to its end."""
         rows, probs, row_id_map = self.routed(hidden)
         arrived, arrived_probs = self.sent(rows, probs)
         out, shared = self.computed(arrived, arrived_probs, hidden)

@@ -28,7 +28,8 @@ from estimator.tape.tensor import Tensor, empty, moved, unary
 
 BLOCK, MX_BLOCK = 128, 32
 QUANTIZERS = {"forward": 3, "backward": 2}
-"""Of each product: of input, weight and output; of the gradients of output and input (module/base.py, `set_meta_tensor`)."""
+"""Quantizers of each linear module: in forward for input, weight and output, in backward for the gradients of output and input
+(module/base.py, `set_meta_tensor`)."""
 FIELD = "training.fp8"
 
 Codes = tuple[Tensor, ...]
@@ -132,8 +133,8 @@ class Fp8:
         self.ordered(*operands)
 
     def weight(self, build: Builder, weight: Tensor) -> tuple[Operand, list[Tensor]]:
-        """Both forms of a weight, made anew in the first micro-batch of a step (`get_weight_workspace`), of one that is kept
-        in fp8 all but its rows; and what its module remembers to make scales of."""
+        """A weight's codes by row and by column, made anew in the first micro-batch of a step (`get_weight_workspace`), for a
+        weight that is kept in fp8 all but its rows; and what its module remembers to make scales of."""
         products = weight.shape[0] if len(weight.shape) > 2 else 1
         with build.tape.counting(PARAMETER):
             made = self.operand(weight, True, True, products, weight=True)

@@ -58,7 +58,7 @@ class Layer:
         return bias_dropout_add(out, self.fc2_bias, hidden, self.classic.hidden_dropout)
 
     def attention(self, hidden: Tensor) -> Tensor:
-        """Without the bias of its last product."""
+        """The attention block's output [tokens, sequences, width], without the bias of its last product."""
         mixed = self.linear_qkv(hidden)
         tokens, sequences, _ = mixed.shape
         grouped = reshape(mixed, (tokens, sequences, self.heads, 3 * self.size))
@@ -116,7 +116,7 @@ class Positions:
         self.weight = build.parameter("embedding.position_embeddings.weight", (classic.positions, hidden))
 
     def __call__(self, words: Tensor) -> Tensor:
-        """Of words [tokens, sequences, width]."""
+        """Embedded words [tokens, sequences, width] with their positions added; under sequence parallelism this rank's tokens."""
         summed = _placed(words, self.weight)
         if self.ranks.sequence:
             summed = self._part(summed)

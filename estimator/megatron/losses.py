@@ -46,7 +46,7 @@ def _vocab_parallel_backward(g: Tensor, softmax: Tensor, *_: Tensor) -> Tensor:
 
 
 def fused(logits: Tensor, labels: Tensor, ranks: Group) -> Tensor:
-    """Writes the gradient over the logits in forward, and saves them; beside them per token three numbers of every rank."""
+    """Writes the gradient over the logits in forward, and saves them; in addition per token three numbers of every rank."""
     tape, (tokens, sequences) = logits.tape, labels.shape
     node = record("FusedCrossEntropy", (logits,), (logits,), _fused_backward)
     losses = empty(tape, (tokens, sequences), dtypes.float32, "cross_entropy")

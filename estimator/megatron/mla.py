@@ -104,7 +104,7 @@ class LatentAttention:
 
 
 def _rotated_in_place(q: Tensor, frequencies: Tensor) -> Tensor:
-    """The same bytes; so is the gradient."""
+    """Queries rotated in place: the result lies on the same bytes, and so does the gradient."""
     node = record("ApplyMLARotaryEmbQ", (q,), (frequencies,), lambda g, _: g)
     return attach(node, q.detach())
 

@@ -75,7 +75,7 @@ class Embedding:
         return self.words(ids, self.ranks.sequence)
 
     def words(self, ids: Tensor, sequence: bool) -> Tensor:
-        """Without positions; `sequence`: of this rank's tokens only."""
+        """Embeddings of `ids` without positions, [tokens, sequences, width]; `sequence`: of this rank's tokens only."""
         ranks = self.ranks
         if ranks.group.size == 1:
             return contiguous(transpose(embedding(self.weight, ids), 0, 1))

@@ -89,7 +89,7 @@ def trace_megatron(job: Job, spec: ModelSpec, topology: Topology, gpu: Gpu = AMP
 
 
 def _asked(found: Config, training: Training) -> Config:
-    """With the way of attention that was asked for."""
+    """The config with the way of attention that the job has."""
     if found.classic is None:
         return found
     selective = CORE_ATTENTION in parts(training.activation_checkpointing)

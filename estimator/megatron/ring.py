@@ -1,7 +1,7 @@
 """Ring attention: keys and values go round the context-parallel ranks, each of which keeps its own queries.
 
 Transformer Engine 2.11, attention/dot_product_attention/context_parallel.py, `AttnFuncWithCPAndKVP2P`, causal. Of c ranks the
-last is played, which in forward holds most: its queries see the keys of all others, so that the result of every step is whole.
+last is simulated, which in forward holds most: its queries see the keys of all others, so that the result of every step is whole.
 Tokens are this rank's: the first dimension where cuDNN attends, the second where FlashAttention does.
 """
 

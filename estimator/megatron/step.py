@@ -1,7 +1,7 @@
 """A training step of one rank of a pipeline.
 
-It is not played pass by pass. One micro-batch goes through all chunks, which says what each pass adds, leaves and frees. From
-that follows at which action of the rank's list most is alive. That moment is played: what waits then, and the passes up to it.
+It is not simulated pass by pass. One micro-batch goes through all chunks, which says what each pass adds, leaves and frees. From
+that follows at which action of the rank's list most is alive. That moment is simulated: what waits then, and the passes up to it.
 What waits is alike, so of each chunk it is one slot of the tape.
 """
 
@@ -18,14 +18,14 @@ from estimator.tape.tape import Slot
 from estimator.training.optimizers import Optimizer
 
 SHORT = 4
-"""Actions of a list that is played as it is."""
+"""The largest number of actions of a list that is simulated as it is."""
 
 Passes = dict[tuple[str, int], tuple[int, int]]
 """Per kind of pass and chunk: bytes that it leaves, and those by which it rises."""
 
 
 def train(build: Builder, rounds: Rounds, optimizer: Optimizer, literally: bool = False) -> None:
-    """Play a step: what its schedule has alive at most, or `literally` each action of it."""
+    """Simulate a step: what its schedule has alive at most, or `literally` each action of it."""
     tape, actions = build.tape, rounds.actions
     trained = [p for p in build.parameters if p.trainable]
     build.sharding.prepare(trained)
@@ -66,7 +66,7 @@ def passes(rounds: Rounds) -> Passes:
 
 
 def worst(rounds: Rounds, found: Passes) -> list[range]:
-    """The actions to play: in forward and in backward that at which most is alive, from where a pass in each direction came
+    """The actions to simulate: in forward and in backward that at which most is alive, from where a pass in each direction came
     before it, which leave what a round begins with."""
     actions = rounds.actions
     beside, size = _beside(rounds), rounds.stages[0].hidden("empty").nbytes
@@ -85,7 +85,7 @@ def worst(rounds: Rounds, found: Passes) -> list[range]:
 
 
 def _beside(rounds: Rounds) -> list[int]:
-    """How many hidden states and gradients of other passes are alive beside each action: those that `Rounds` has names for."""
+    """How many hidden states and gradients of other passes are alive during each action: those that `Rounds` has names for."""
     got = made = sent = next_input = next_gradient = False
     found = []
     for i, (kind, chunk, _) in enumerate(rounds.actions):
@@ -110,7 +110,8 @@ def _reaching(actions: list[Action], end: int) -> range:
 
 
 def _play(rounds: Rounds, span: range) -> None:
-    """These actions, after what waits before them. Their own micro-batches wait one by one, all others as one of each chunk."""
+    """Run the actions in `span`, with the micro-batches that wait before them. Those that the span takes up wait one by one,
+    all others as one of each chunk."""
     actions, tape = rounds.actions, rounds.tape
     before: Counter[tuple[str, int]] = Counter()
     for now in waiting(actions[: span.start]):

@@ -12,7 +12,7 @@ from estimator.runtime.nccl import Communicator
 from estimator.tape.tape import Tape
 
 SMALL = "all_gather"
-"""Of a few numbers even a sum needs no more than a ring."""
+"""The operation that stands for sums of a few numbers: they need no more than a ring."""
 
 
 def communicators(tape: Tape, job: Job, spec: ModelSpec, place: Topology) -> list[Communicator]:

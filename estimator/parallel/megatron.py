@@ -112,9 +112,10 @@ class MainParameters(Sharding):
         del copies
 
     def _read_and_write(self) -> None:
-        """What kernels go over beside the optimizer: the buffer, which is filled with zeros (`zero_grad_buffer`), the gradients,
-        for their norm, which is clipped to 1.0 unless arguments say otherwise (`get_grad_norm_fp32`), and the float32 copies, of
-        which the weights are made anew (`_copy_main_params_to_model_params`)."""
+        """What kernels read and write in addition to the optimizer's: the buffer, which is filled with zeros
+        (`zero_grad_buffer`), the gradients, for their norm, which is clipped to 1.0 unless arguments say otherwise
+        (`get_grad_norm_fp32`), and the float32 copies, of which the weights are made anew
+        (`_copy_main_params_to_model_params`)."""
         self.tape.compute("zero_", 0, sum(buffer.nbytes for buffer in self.buffers))
         self.tape.compute("norm", 0, sum(4 * p.local.numel * p.times for p in self.trained))
         copied = [p for p in self.trained if p.tensor.dtype is not dtypes.float32]

@@ -1,4 +1,4 @@
-"""What a job keeps in the host's memory: which of the libraries' ways its `offload` asks for, and what each strategy refuses."""
+"""What a job keeps in the host's memory: which of the libraries' ways its `offload` names, and what each strategy refuses."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def refuse_fsdp1(job: Job) -> None:
 
 
 def check_beside(job: Job) -> None:
-    """Raise `NotModelled` for what is not known beside an offloaded optimizer, whatever the strategy."""
+    """Raise `NotModelled` for what is not known together with an offloaded optimizer, whatever the strategy."""
     training = job.training
     if training.optimizer_implementation not in ("foreach", "fused", "forloop"):
         raise NotModelled(

@@ -59,7 +59,7 @@ class Pipeline(NamedTuple):
         return self._replace(micro_batches=self.micro_batches - spare // period * period)
 
     def half(self) -> Pipeline:
-        """Of DualPipe: the DualPipeV that a rank of each pair runs."""
+        """The DualPipeV that a rank of each pair of DualPipe runs."""
         return self._replace(schedule="dualpipev", ranks=self.ranks // 2, micro_batches=self.micro_batches // 2)
 
     def held(self, rank: int) -> tuple[int, ...]:
@@ -117,7 +117,8 @@ def _one_forward_one_backward(pipeline: Pipeline, rank: int) -> Iterator[Action]
 
 
 def _interleaved(pipeline: Pipeline, rank: int) -> Iterator[Action]:
-    """The same over several chunks (`get_schedule_table`, `get_pp_rank_microbatches`)."""
+    """1F1B over several chunks: some passes forward, then one each way in turn (`get_schedule_table`,
+    `get_pp_rank_microbatches`)."""
     further = pipeline.ranks - rank - 1
     return _alternating(*_by_group(pipeline), (pipeline.chunks - 1) * pipeline.group + 2 * further)
 

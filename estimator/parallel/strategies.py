@@ -276,9 +276,9 @@ FSDP2 = Strategy(
 HSDP = replace(FSDP2, name="hsdp", models=FSDP2.models - {"float8"}, replicated=True)
 
 STRATEGIES = {one.name: one for one in (NONE, DDP, ZERO1, ZERO2, ZERO3, FSDP1, FSDP2, HSDP)}
-"""By the name that a job has."""
+"""Every strategy by the name that jobs have for it."""
 
 
 def strategy_of(job: Job) -> Strategy:
-    """That of a job, whose defaults are filled in."""
+    """The strategy of a job whose defaults are filled in."""
     return STRATEGIES[job.parallelism.strategy or "none"]

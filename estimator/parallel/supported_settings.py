@@ -1,4 +1,4 @@
-"""What modules that are modelled in part ask of a training job: the usual of each field."""
+"""What modules that are modelled in part need of a training job: the usual value of each field."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What torch's tensor parallelism of a transformers model asks for, and what of it is modelled."""
+"""What torch's tensor parallelism of a transformers model needs, and what of it is modelled."""
 
 from __future__ import annotations
 

@@ -79,7 +79,7 @@ def _either(*names: str) -> str:
 
 
 def _check_replicas(job: Job, data: int, strategy: Strategy) -> None:
-    """Of hsdp, of what only torch's newer sharding has, and of ZeRO++."""
+    """Raise `Contradiction` where `replicas` does not fit hsdp, or settings of FSDP2 or ZeRO++ are given to another strategy."""
     replicas = job.parallelism.replicas
     if strategy.replicated and (replicas is None or replicas < 2 or data % replicas or data == replicas):
         raise Contradiction(

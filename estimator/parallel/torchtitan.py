@@ -64,4 +64,4 @@ class TorchtitanFsdp2(Fsdp2):
 
 
 class TorchtitanTensorFsdp2(TensorFsdp2, TorchtitanFsdp2):
-    """The same, of a model that is spread over tensor-parallel ranks."""
+    """FSDP2 as torchtitan applies it, for a model that is spread over tensor-parallel ranks."""

@@ -69,7 +69,7 @@ class Zero(Sharding):
         self.last = last
 
     def reduce(self, leaf: Tensor) -> None:
-        """A gradient has come."""
+        """Called when backward has made the gradient of `leaf`."""
 
     @property
     def partition(self) -> int:

@@ -120,7 +120,8 @@ class Zero3(Zero):
         del copy
 
     def reducing_bytes(self, leaf: Tensor) -> int:
-        """Of the buffers in which gradients are reduced, `leaf`'s the last: a copy of the bucket, or what is quantized."""
+        """Bytes of the buffers in which gradients are reduced when `leaf`'s comes last: a copy of the bucket, or what is
+        quantized."""
         if not self.plus.gradients or len(leaf.shape) == 1:
             return BUCKET * self.dtype.itemsize
         return self.plus.reducing_bytes(leaf.numel, self.world // self.plus.nodes) + BUCKET * self.dtype.itemsize // self.world

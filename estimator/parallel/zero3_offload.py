@@ -1,4 +1,4 @@
-"""ZeRO-3 with the optimizer, and parameters if asked, in the host's memory or on NVMe (ZeRO-Infinity).
+"""ZeRO-3 with the optimizer, and parameters if the job says so, in the host's memory or on NVMe (ZeRO-Infinity).
 
 After deepspeed/runtime/zero/stage3.py, partition_parameters.py and runtime/swap_tensor of DeepSpeed 0.19.8, with `pin_memory`,
 which is its default; docs/zero.md.
@@ -119,7 +119,8 @@ class OffloadedZero3(Zero3):
         return made
 
     def arriving(self, elements: int) -> int:
-        """Beside the buffer, this rank's parts on their way from the host (`_all_gather_dtype`)."""
+        """Elements that gathering so many takes: the buffer, and this rank's parts on their way from the host
+        (`_all_gather_dtype`)."""
         return elements if self.places.parameters == "none" else elements + elements // self.world
 
     def reduce(self, leaf: Tensor) -> None:
@@ -161,6 +162,6 @@ class Files(NamedTuple):
 
 
 def files(sharding: OffloadedZero3) -> Files:
-    """Those of a rank."""
+    """Bytes of one rank's files on NVMe."""
     places, outside = sharding.places, max(0, sharding.partition - IN_CPU) * sharding.dtype.itemsize
     return Files(16 * sharding.partition if places.optimizer == "nvme" else 0, outside if places.parameters == "nvme" else 0)

@@ -69,7 +69,7 @@ class OffloadedZero12(Zero12):
         return made
 
     def _hold_accumulated(self) -> None:
-        """Of each parameter in this rank's part a pinned buffer of its own (`accumulated_grads_in_cpu`).
+        """A pinned buffer for the accumulated gradient of each parameter in this rank's part (`accumulated_grads_in_cpu`).
 
         Parameters lie whole in one part, but for those at its ends: each rank is counted an equal share of all buffers.
         """

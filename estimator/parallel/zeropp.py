@@ -55,12 +55,12 @@ class ZeroPlusPlus:
 
 
 def quantized_bytes(elements: int) -> int:
-    """In int8, with float32 scales."""
+    """Bytes of so many elements in int8, with float32 scales."""
     return elements + 4 * ceil(elements / QUANTIZATION_GROUP)
 
 
 def plus_plus(job: Job) -> ZeroPlusPlus:
-    """What a job with its defaults asks for."""
+    """The settings of ZeRO++ of a job with its defaults."""
     asked, nodes = job.parallelism, job.hardware.nodes
     quantized = asked.zero_quantized_gradients and nodes > 1
     return ZeroPlusPlus(asked.zero_hpz_partition_size or 1, asked.zero_quantized_weights, quantized, nodes)

@@ -1,4 +1,4 @@
-"""What a job recomputes, beside what it would be otherwise: a budget solved, the best number of segments, and what it costs."""
+"""What a job recomputes, and what that costs against none: a budget solved, the best number of segments."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def solved(job: Job, spec: ModelSpec, place: Topology, gpu: Gpu) -> tuple[Job, l
 
 
 def solution_given(given: Job, job: Job) -> Job:
-    """What was asked, with what its budget came to in place of it: that is no default."""
+    """The job's own setting, with what its budget came to in place of it: that is no default."""
     return _with(given, job.training.activation_checkpointing)
 
 
@@ -86,7 +86,7 @@ def _range(start: int, count: int) -> str:
 
 
 def best_segments(job: Job, spec: ModelSpec, place: Topology, gpu: Gpu) -> list[str]:
-    """Where the layers are recomputed in segments: which number of segments has the lowest peak, by playing each."""
+    """Where the layers are recomputed in segments: which number of segments has the lowest peak, by simulating each."""
     asked = job.training.activation_checkpointing
     if job.task != "train" or not (asked == "sqrt" or (isinstance(asked, CheckpointForm) and asked.segments)):
         return []

@@ -18,10 +18,10 @@ WHERE = "training.objective.generation"
 
 
 def with_engine(beside: Overhead, job: Job, spec: ModelSpec, card: Capacity, simulated: Replay) -> Overhead:
-    """What a process takes beside torch's allocations for training, with what the engine adds to the highest sum of both.
+    """What a process takes in addition to torch's allocations for training, with what the engine adds to the highest sum of both.
 
     It fills its share of the GPU with weights in bf16, the activations of a pass, and cache; one that sleeps while the model is
-    trained has it only beside what is there between steps.
+    trained has it only together with what is there between steps.
     """
     asked = job.training.objective and job.training.objective.generation
     if job.task != "train" or not asked or asked.engine != "vllm":

@@ -112,7 +112,7 @@ def _chunks(job: Job, spec: ModelSpec) -> int | None:
 
 
 def _positions(job: Job, spec: ModelSpec) -> int | None:
-    """Tokens that the model has positions for, beside those of a trained prompt."""
+    """Tokens that the model has positions for, without those of a trained prompt."""
     most, adapter = spec.longest_sequence, job.training.adapter
     if most and job.task == "train" and isinstance(adapter, PromptLearning):
         return max(1, most - adapter.virtual_tokens)
@@ -293,4 +293,4 @@ RULES = (
     Rule("host.save", _only(_in_parts, lambda job: "sharded"), "each rank writes its part"),
     Rule("host.save", _only(_trains, lambda job: "model"), "the weights, without the optimizer"),
 )
-"""In the order in which they are asked."""
+"""The rules, in the order in which they are applied."""

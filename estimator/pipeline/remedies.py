@@ -31,7 +31,7 @@ class Remedy:
         return self.said.split()[0]
 
     def beside(self, other: Remedy) -> Remedy:
-        """Both at once, of different keys."""
+        """This remedy and another in one, which change different keys."""
         change = {part: {**self.change.get(part, {}), **other.change.get(part, {})} for part in {**self.change, **other.change}}
         return Remedy(f"{self.said} and {other.said}", change, self.same_result and other.same_result)
 

@@ -1,4 +1,4 @@
-"""From a played job to its time: every kind of stage and every length of its batches, on its card and its links."""
+"""From a simulated job to its time: every kind of stage and every length of its batches, on its card and its links."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from estimator.timing.times import average_time, lengthened
 from estimator.training.overrides import precision_of
 
 WRITING = "writing answers"
-"""Time in which a model that learns from its own answers, or an engine beside it, writes them."""
+"""Time in which a model that learns from its own answers writes them, or an engine on the same GPU does."""
 
 
 def duration(job: Job, spec: ModelSpec, place: Topology, card: Capacity, simulated: Simulation) -> Time | None:
@@ -125,13 +125,13 @@ def _measured(job: Job, place: Topology, card: Accelerator, compute: str, simula
 
 
 def _assumed(job: Job, place: Topology, card: Accelerator, compute: str, simulations: Sequence[Simulation]) -> Time:
-    """The same, by stated shares; `NotModelled` where the card's peak is not known."""
+    """The time of a step on a card without curves, by stated shares of its peak; `NotModelled` where the peak is not known."""
     clock, wires = assumed_clock(card, compute), Wires(None, links(job.hardware, card), place, job.parallelism.replicas or 1)
     return training_time(job, _stages(job, simulations, clock, wires), place, clock.peak, assumed_cases(), ASSUMED)
 
 
 def _stages(job: Job, simulations: Sequence[Simulation], clock: Timer, wires: Wires) -> list[Stage]:
-    """One of each rank; most ranks' plays are the same."""
+    """The stage of each rank; the simulations of most are the same one."""
     kinds = {one: stage(job, one, clock, wires) for one in dict.fromkeys(simulations)}
     return [kinds[one] for one in simulations]
 

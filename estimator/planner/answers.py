@@ -12,7 +12,7 @@ class FitRow(AnswerPart):
 
     way: str
     spread: str
-    """How it is spread over the GPUs."""
+    """How the model is spread over the GPUs: the strategy and its degrees, in words."""
     fits: bool | None
     verdict: Literal["fits", "tight", "does not fit", "unknown", "does not run"]
     """does not run: a library that the way needs has no kernels for this hardware, whatever its memory."""
@@ -20,15 +20,15 @@ class FitRow(AnswerPart):
     peak_bytes: int | None
     peak_phase: str
     headroom_bytes: int | None
-    """What is left of the card, or of the engine's share of it; negative if it does not fit."""
+    """Bytes that are left of the GPU's capacity, or of the engine's share of it; negative if the model does not fit."""
     would_fit_with: str
-    """The smallest change that makes it fit; empty if it does."""
+    """The smallest change that makes it fit, in words; empty if it fits."""
     problem: str
-    """Why there is no answer; or, where it does not fit for certain though its bytes are not known, why not."""
+    """Why there is no answer; or why it certainly does not fit, where its bytes are not known. Empty otherwise."""
     note: str = ""
-    """What to know of the spread: what a simpler one would need, and why."""
+    """A remark about `spread`: what a simpler one would need, and why it was not taken."""
     job: dict[str, Any] | None
-    """The whole job, to ask for the answer in full."""
+    """The complete job of this row, which `estimate` answers in full."""
 
 
 class Fit(AnswerPart):
@@ -43,7 +43,7 @@ class Fit(AnswerPart):
     versions: Versions
 
     def to_json(self) -> str:
-        """The one text form, as of `Answer`."""
+        """The answer as JSON text: what the command line prints and REST sends, byte for byte."""
         return as_text(self)
 
 
@@ -51,7 +51,7 @@ class BudgetRow(AnswerPart):
     """One way to rent what a job needs."""
 
     within: bool
-    """Whether it is within the limits."""
+    """Whether hours and money are within the limits that were given."""
     provider: str
     instance: str
     kind: str
@@ -59,12 +59,12 @@ class BudgetRow(AnswerPart):
     instances: int
     accelerator: str
     gpus: int
-    """Of all instances."""
+    """GPUs of all rented instances together."""
     strategy: str
     micro_batch_size: int
     gradient_accumulation_steps: int
     hours: float
-    """Of the run, by the clock; with what interruptions of a spot instance are expected to add."""
+    """Duration of the run in hours, with what interruptions of a spot instance are expected to add."""
     range_hours: tuple[float, float]
     gpu_hours: float
     total: str
@@ -74,22 +74,22 @@ class BudgetRow(AnswerPart):
     price_as_of: str
     price_source: str
     warning: str
-    """Empty, or what to know of the price."""
+    """A warning about the price, such as its age; empty if there is none."""
     job: dict[str, Any]
-    """The job as it would run there, to ask for the answer in full."""
+    """The complete job as it would run on these instances, which `estimate` answers in full."""
 
 
 class Budget(AnswerPart):
-    """Ways to rent what a job needs, cheapest first; or the nearest to what was asked."""
+    """Ways to rent what a job needs, cheapest first; or, where none is within the limits, the nearest to them."""
 
     possible: bool
     reason: str
     compared: int
-    """Ways whose peak fits."""
+    """How many ways to rent were compared: those whose peak fits."""
     rows: list[BudgetRow]
     assumptions: list[str]
     versions: Versions
 
     def to_json(self) -> str:
-        """The one text form, as of `Answer`."""
+        """The answer as JSON text: what the command line prints and REST sends, byte for byte."""
         return as_text(self)

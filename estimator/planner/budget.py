@@ -51,7 +51,7 @@ class Limits(NamedTuple):
 
 
 class Timed(NamedTuple):
-    """A job on some GPUs."""
+    """A job as it would run on some GPUs, and the time of its step."""
 
     job: Job
     time: Time
@@ -132,7 +132,7 @@ class _Search:
             yield from self._instances(offer)
 
     def _instances(self, offer: Offer) -> Iterator[Option]:
-        """As few of an offer as hold the job, and twice as many until they are quick enough."""
+        """Ways to rent one offer: the fewest instances that hold the job, and twice as many until they are quick enough."""
         instances = 1
         while instances * offer.gpus <= self.limits.gpus and (instances == 1 or offer.gpus >= CLUSTER):
             asked = offer.accelerator, offer.gpus, instances
@@ -203,7 +203,7 @@ def _within(one: Option, limits: Limits) -> bool:
 
 
 def _confirmed(options: list[Option], rows: int, allow_files: bool) -> Iterator[Option]:
-    """The first options that fit with all that is beside the peak."""
+    """The first options that fit with the overhead on top of the peak."""
     verdicts: dict[tuple[str, int, int], bool | None] = {}
     for one in options:
         asked = one.offer.accelerator, one.offer.gpus, one.instances

@@ -27,7 +27,7 @@ class Question:
 
     @cached_property
     def parameters(self) -> int:
-        """How many the model has."""
+        """Parameters of the model."""
         return count(self.found.spec)
 
     def ask(self, job: dict[str, Any]) -> Judged:

@@ -64,11 +64,11 @@ class Way(_Part):
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Those."""
+        """The settings under `part`."""
         return dict(self.job[self.part])
 
     def changed(self, **settings: Any) -> Way:
-        """The same way with other settings."""
+        """This way of using a model with some settings replaced."""
         return self.model_copy(update={"job": {**self.job, self.part: {**self.settings, **settings}}})
 
     def refusal(self, platform: Platform) -> Elsewhere | None:
@@ -128,7 +128,7 @@ def ways(kind: Platform, context: int, sequence: int) -> list[Way]:
 
 
 def platforms() -> tuple[Platform, ...]:
-    """All of them."""
+    """Every platform that ways.yaml describes."""
     return _file().platforms
 
 

@@ -24,7 +24,7 @@ HOURS_PER_YEAR = 8766
 
 
 class Priced(NamedTuple):
-    """A cost, and what is said beside it."""
+    """A cost, and the assumptions and warnings that come with it."""
 
     cost: Cost | None
     assumptions: tuple[str, ...] = ()

@@ -26,7 +26,7 @@ FILE = Path(__file__).parent / "energy.yaml"
 
 @cache
 def facts() -> dict[str, MeasuredFact]:
-    """`node_power` and `pue`."""
+    """The facts `node_power` and `pue` of energy.yaml, by name."""
     return {name: MeasuredFact.model_validate(catalogue.shipped(FILE)[name]) for name in ("node_power", "pue")}
 
 

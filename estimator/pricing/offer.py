@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from estimator.contract.job.hardware import Currency, Kind
 
 SECONDS = {"second": 1, "minute": 60, "hour": 3600}
-"""Of what time is billed in."""
+"""Seconds of each unit in which time is billed."""
 OLD_DAYS = 90
 """Age in days from which a price is said to be old."""
 
@@ -28,9 +28,9 @@ class Offer(BaseModel):
     gpus: Annotated[int, Field(ge=1)]
     vcpus: Annotated[int, Field(ge=1)] | None = None
     memory_gib: Annotated[Decimal, Field(gt=0)] | None = None
-    """Of the host."""
+    """Memory of the instance's host, GiB."""
     price_per_hour: Annotated[Decimal, Field(gt=0, le=10**6)]
-    """Of the whole instance."""
+    """Price of the whole instance per hour, in `currency`."""
     currency: Currency
     kind: Kind
     region: str
@@ -42,7 +42,7 @@ class Offer(BaseModel):
 
     @property
     def price_per_gpu_hour(self) -> Decimal:
-        """Of one of its GPUs."""
+        """Price of one GPU of the instance per hour, in `currency`."""
         return self.price_per_hour / self.gpus
 
     @property

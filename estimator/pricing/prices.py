@@ -23,7 +23,7 @@ FILE = Path(__file__).parent / "prices.yaml"
 VARIABLE = "WILLITFIT_PRICES"
 """The environment variable that names the user's price lists, as PATH names several; what is in two counts as in the first."""
 COLUMNS = ("instance", "accelerator", "gpus", "vcpus", "memory_gib", "price_per_hour")
-"""Of a table: one instance a line."""
+"""Columns of a table of offers in a price list, which has one instance a line."""
 UNKNOWN = "-"
 
 

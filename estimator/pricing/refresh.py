@@ -1,4 +1,4 @@
-"""Today's prices from gpuhunt's catalogue, as a price list of the user's: an extra, and the only part that asks the network.
+"""Today's prices from gpuhunt's catalogue, as a price list of the user's: an extra, and the only part that needs the network.
 
 gpuhunt (dstack, MPL-2.0) downloads a catalogue of each of the larger providers, whose version begins with its day. A price
 goes into the list if the accelerator is one of ours; of several zones of a region, and of several machines of a name, the
@@ -46,7 +46,7 @@ def refresh(path: Path, providers: Sequence[str] = (), today: date | None = None
     catalogue = _catalogue()
     try:
         items = catalogue.query(provider=list(providers) or None, min_gpu_count=1)
-    except ValueError as error:  # a provider that it does not know, or cannot ask
+    except ValueError as error:  # a provider that it does not know, or cannot reach
         raise InvalidValue(f"{error}; gpuhunt knows {', '.join(_known())}", WHERE) from None
     except Exception as error:
         raise InvalidValue(
@@ -149,7 +149,7 @@ def as_text(found: Iterable[Offer]) -> str:
 
 
 def _write(path: Path, text: str) -> None:
-    """Write a file whole or not at all: beside it, then in its place."""
+    """Write a file whole or not at all: first under another name next to it, then in its place."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=path.parent) as beside:

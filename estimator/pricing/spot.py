@@ -1,8 +1,8 @@
-"""What it costs that a spot instance is taken back: hours that are run again, and how often.
+"""Interruptions of spot instances: how often they come, and the hours that are run again.
 
-Of n instances, each taken back at the rate r (1/hour), one is lost every 1/(n·r) hours, and with it L hours of all of them:
-work since the last checkpoint, a new instance, the program's start. A run that needs T hours of work takes W = T + n·r·L·W,
-so W = T / (1 − n·r·L). Of the share p of instances that are taken back in a month r follows: r = −ln(1 − p) / (730 hours).
+With n instances, each taken back at the rate r (1/hour), one is lost every 1/(n·r) hours, and with it L hours of all of them:
+work since the last checkpoint, a new instance, the program's start. A run that needs T hours of work takes W = T + n·r·L·W, so W
+= T / (1 − n·r·L). The rate follows from the share p of instances that are taken back in a month: r = −ln(1 − p) / (730 hours).
 The shares and L are in spot.yaml, with their sources.
 """
 

@@ -13,7 +13,7 @@ from estimator.tape.layout import Shape
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """`group`: weights that share a scale, where nothing else is asked; None where the format has no groups.
+    """`group`: weights that share a scale, where nothing else is given; None where the format has no groups.
 
     `linears`, `routers`, `experts`: whether linear layers are stored so, those that choose a mixture's experts, and the experts.
     `bias`: the type of linear layers' biases, if not the model's.

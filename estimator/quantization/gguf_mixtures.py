@@ -18,8 +18,8 @@ from estimator.weights.dtypes import BlockType
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """What the rules ask of a model. `grouped`: queries per head of keys. `layers` counts all of them, `values` the tensors
-    that hold values, among others or alone."""
+    """What the rules need to know of a model. `grouped`: queries per head of keys. `layers` counts all of them, `values` the
+    tensors that hold values, among others or alone."""
 
     falcon: bool
     seventy: bool
@@ -31,7 +31,7 @@ class Model:
 
 
 def facts(spec: ModelSpec, tensors: list[FileTensor]) -> Model:
-    """What the rules ask of a model with these tensors."""
+    """What the rules need to know of a model with these tensors."""
     kind, asked = spec.model_type, spec.config()
     queries, layers = getattr(spec, "num_attention_heads", 1), spec.depth
     keys = getattr(spec, "num_key_value_heads", None) or queries

@@ -32,8 +32,8 @@ def tensor_bytes(spec: ModelSpec, kinds: Iterable[str]) -> dict[str, int]:
 
 
 def header_bytes(spec: ModelSpec) -> int | None:
-    """What a file has beside its tensors' bytes: metadata, of which the tokenizer is nearly all, and each tensor's name, sizes,
-    type and place. None where the tokenizer is not known."""
+    """What a file has in addition to its tensors' bytes: metadata, of which the tokenizer is nearly all, and each tensor's
+    name, sizes, type and place. None where the tokenizer is not known."""
     metadata = _metadata().get((spec.model_type, int(getattr(spec, "vocab_size", 0))))
     if metadata is None:
         return None

@@ -18,7 +18,7 @@ from estimator.tape.dtypes import DType, bfloat16, float8_e4m3fn, float16, float
 from estimator.tape.layout import Shape
 
 BLOCK = 64
-"""Weights per scale in bitsandbytes' 4-bit storage, where nothing else is asked (`quantize_4bit`, default block size)."""
+"""Weights per scale in bitsandbytes' 4-bit storage, where nothing else is given (`quantize_4bit`, default block size)."""
 WORD = 32
 """Bits of a word that codes are packed into."""
 SCALES_PER_BLOCK = 256

@@ -21,7 +21,8 @@ def stored_bytes(spec: ModelSpec, name: str, group: int | None = None, whole: tu
 
 
 def built_bytes(spec: ModelSpec, build: Builder, name: str, group: int | None = None, whole: tuple[str, ...] = ()) -> int:
-    """The same of a model that is built already."""
+    """Bytes of a checkpoint in a format, for a model that is built already. `whole`: parts of the names of layers that are not
+    quantized."""
     linears, known = set(build.linears), FORMATS[name]
     total = 0
     for p in build.parameters:

@@ -77,7 +77,7 @@ def connection_bytes() -> int:
 
 
 def network_bytes() -> int:
-    """The same to another node: LL's buffer is the host's (transport/net.cc)."""
+    """A channel's buffers to a peer on another node and from it: LL's buffer is in the host's memory (transport/net.cc)."""
     return 2 * _pages(PROTOCOLS["LL128"] + PROTOCOLS["Simple"])
 
 

@@ -1,4 +1,4 @@
-"""What a process takes on a GPU beside torch's own allocations."""
+"""Overhead: what a process takes on a GPU in addition to torch's own allocations."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """What the caching allocator holds in the course of a run that is on a tape.
 
-The tape is played into the allocator, every layer of it: the model is loaded, then come two steps. In the first the optimizer
+The tape is replayed into the allocator, every layer of it: the model is loaded, then come two steps. In the first the optimizer
 makes its states; the second finds them there, and gradients gone.
 """
 
@@ -27,7 +27,7 @@ class Reserved:
 
 
 def reserved(tape: Tape, workspace: int, expandable: bool = False) -> Reserved:
-    """Play a run into the allocator. `workspace`: bytes that cuBLAS keeps from the first product of a thread on."""
+    """Replay a run into the allocator. `workspace`: bytes that cuBLAS keeps from the first product of a thread on."""
     run = _Run(tape, expandable)
     course = zip(tape.phases, folded(tape), strict=True)
     phases = [(phase.name, fold.blocks) for phase, fold in course if not phase.aside]
@@ -77,7 +77,7 @@ class _Run:
         self.partners: dict[Stretch, dict[int, int]] = {}
 
     def play(self, blocks: list[Stretch], only: str | None = None, skipped: str | None = None) -> None:
-        """Play blocks in a row: all that is allocated in them, or what is counted as `only`, or is not `skipped`."""
+        """Replay blocks in a row: all that is allocated in them, or what is counted as `only`, or is not `skipped`."""
         for block in blocks:
             if not block.blocks and block not in self.large:
                 sizes = self.tape.sizes

@@ -1,6 +1,6 @@
 """A job's model, simulated: its tape, the peak of each phase, and what the caching allocator reserves for it.
 
-Of the GPU only its compute capability matters here, and of that what a run asks; so simulations are remembered: the same
+Of the GPU only its compute capability matters here, and of that what a run depends on; so simulations are remembered: the same
 question comes again, of another card.
 """
 
@@ -26,7 +26,7 @@ from estimator.tape.tape import Tape
 WITHOUT_BYTES = frozenset({"tokens", "dataset", "run", "hours", "prompt_length", "output_length"})
 """Settings on which no byte depends."""
 KEPT = 64
-"""Simulations that are remembered, the ones asked for last."""
+"""How many questions are remembered with their simulations, the most recently used ones."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -37,7 +37,7 @@ class Simulation:
     phases: Replay
     why: Attribution
     host: Replay | None
-    """Of the host's memory, where the job offloads to it."""
+    """The phases of the host's memory; None where the job offloads nothing to it."""
     _reserved: dict[tuple[int, bool], Reserved] = field(default_factory=dict)
 
     def reserved(self, workspace: int, expandable: bool) -> Reserved:
@@ -87,13 +87,13 @@ def speed(job: Job, spec: DecoderSpec, place: Topology, gpu: Gpu) -> Tape:
 
 @lru_cache(maxsize=KEPT)
 def _simulations(_: _Question) -> list[Simulation]:
-    """Those of a question, on GPUs that are not alike for it."""
+    """Simulations of a question that are remembered, for GPUs on which it has different answers."""
     return []
 
 
 @lru_cache(maxsize=KEPT)
 def _tapes(_: _Question) -> list[Tape]:
-    """The same of `speed`."""
+    """Tapes of `speed` for a question that are remembered, for GPUs on which it has different answers."""
     return []
 
 

@@ -31,14 +31,14 @@ class Shape:
 
     @property
     def parameters(self) -> int:
-        """Of a dense decoder with untied embeddings."""
+        """Parameters of a dense decoder of these sizes with untied embeddings."""
         hidden, keys = self.hidden, self.keys * HEAD_DIM
         layer = 2 * hidden * hidden + 2 * hidden * keys + 3 * hidden * self.feed_forward + 2 * hidden
         return self.layers * layer + 2 * VOCABULARY * hidden + hidden
 
     @property
     def fields(self) -> dict[str, int]:
-        """Under the names of a spec."""
+        """The sizes under the names of a spec."""
         return {
             "hidden_size": self.hidden,
             "intermediate_size": self.feed_forward,

@@ -24,7 +24,7 @@ def fetched(name: str) -> Path:
     if isinstance(cached, str):
         return Path(cached)
     try:
-        hub.get_hf_file_metadata(hub.hf_hub_url(name, CONFIG), timeout=TIMEOUT_S)  # a download would ask five times
+        hub.get_hf_file_metadata(hub.hf_hub_url(name, CONFIG), timeout=TIMEOUT_S)  # a download would try five times
         return Path(hub.hf_hub_download(name, CONFIG, etag_timeout=TIMEOUT_S))
     except errors.GatedRepoError:
         raise Unreachable(f"the hub shows {name} only to those whom its owner let in: log in with `hf auth login`") from None

@@ -18,9 +18,9 @@ from estimator.facts.catalogue import Entry, Folders
 from estimator.facts.spelling import folded, joined, shown, words
 
 TUNED = ("instruct", "inst", "it", "chat", "hf")
-"""Last words of the names of one model's checkpoints."""
+"""Last words of a checkpoint's name that do not make it another model."""
 UNTUNED = ("base", "pt")
-"""The same, but only after a size: "8b base"; in "bert base" the word is the size."""
+"""Last words that do not make it another model if they follow a size: "8b base"; in "bert base" the word is the size."""
 _SIZED = re.compile(r"\d[bm]$")
 
 

@@ -34,7 +34,7 @@ _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """A model that was asked for. `assumptions` say what was not given but filled in."""
+    """A model that a job names. `assumptions` say what was not given but filled in."""
 
     name: str
     spec: ModelSpec

@@ -13,7 +13,7 @@ PLACE = "#/$defs/{model}"
 
 
 def model_schema() -> dict[str, Any]:
-    """Of one file; the architecture is one of the families', by its `model_type`."""
+    """The JSON Schema of one file; `architecture` is one of the families', told by its `model_type`."""
     schema = PublishedModel.model_json_schema(ref_template=PLACE)
     shared: dict[str, Any] = schema["$defs"]
     families = []
@@ -28,7 +28,8 @@ def model_schema() -> dict[str, Any]:
 
 
 def _family(model_type: str) -> dict[str, Any]:
-    """Of one architecture: a field goes by either of its two names, and what follows from other fields may be left out."""
+    """The schema of one architecture: a field goes by either of its two names, and what follows from other fields may be left
+    out."""
     family = spec_class(model_type)
     schema = family.model_json_schema(by_alias=False, ref_template=PLACE)
     properties: dict[str, Any] = schema["properties"]

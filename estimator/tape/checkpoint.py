@@ -142,7 +142,8 @@ def checkpoint(
 
 
 def reentrant_checkpoint(function: Callable[..., Any], *args: Tensor | None, by_position: bool = False) -> Any:
-    """The same by `CheckpointFunction`: its inputs are saved, and `function(*args)` runs without a graph.
+    """Checkpointing with re-entrance, by torch's `CheckpointFunction`: the inputs are saved, and `function(*args)` runs without a
+    graph.
 
     Where it returns several tensors, those that nothing uses get a gradient of zeros. What all layers share is a keyword's value,
     part of the function: it lives as long as the graph (transformers, `GradientCheckpointingLayer.__call__`); unless all is given

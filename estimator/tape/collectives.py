@@ -58,6 +58,6 @@ def all_to_all(x: Tensor, group: Group, shape: Shape) -> Tensor:
 
 
 def receive(x: Tensor, group: Group) -> Tensor:
-    """A tensor of another rank."""
+    """Receive `x` from another rank."""
     x.tape.communicate("receive", group.name, group.size, x.nbytes)
     return x

@@ -13,7 +13,7 @@ from estimator.tape.tensor import Tensor, empty, like, unary
 from estimator.tape.views import contiguous, reshape
 
 ROWS, COLUMNS = 128, 64
-"""Of a gradient, what shares a lock."""
+"""Rows and columns of the block of a gradient that shares one lock."""
 
 
 def cut_cross_entropy(hidden: Tensor, weight: Tensor, labels: Tensor) -> Tensor:

@@ -18,7 +18,8 @@ STATISTICS = 9
 
 
 def divergences(student: Tensor, head: Head, teacher: Tensor, other: Head) -> Tensor:
-    """Of each token, [tokens], in float32, of hidden states [tokens, width]. Saves these, both heads and three such numbers."""
+    """The divergence of the student's words from the teacher's for each token, [tokens] in float32, from hidden states
+    [tokens, width]. Saves these, both heads and three numbers of each token."""
     tape, tokens = student.tape, student.shape[0]
     given = [student, head.weight, *(() if head.bias is None else (head.bias,))]
     wants = [t.requires_grad for t in given]

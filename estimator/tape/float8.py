@@ -45,7 +45,7 @@ class _Operand:
         return _Operand(transpose(self.codes, 0, 1), transpose(self.scale, 0, 1) if self.scale.shape else self.scale)
 
     def flat(self) -> _Operand:
-        """Of a tensor whose last dimension is multiplied, all rows."""
+        """The operand as a matrix [rows, columns]: its last dimension is the one that is multiplied."""
         scale = reshape(self.scale, (-1, 1)) if self.scale.shape else self.scale
         return _Operand(reshape(self.codes, (-1, self.codes.shape[-1])), scale)
 

@@ -1,4 +1,4 @@
-"""What of a GPU a run depends on, and what it asked of that."""
+"""What of a GPU a run depends on, and what a run has read of it."""
 
 from __future__ import annotations
 
@@ -18,16 +18,17 @@ class Gpu:
     exact: Capability = (8, 0)
     prefers_cudnn: bool = False
     asked: dict[Capability | None, Capability | bool] = field(default_factory=dict, compare=False, repr=False)
-    """Whether it is of a capability or a later one; under None, which it is."""
+    """The run's questions and their answers: whether the GPU has a compute capability or a later one; under None, which it
+    has."""
 
     def at_least(self, capability: Capability) -> bool:
-        """Whether it is of this capability, or a later one."""
+        """Whether the GPU has this compute capability, or a later one."""
         self.asked[capability] = self.exact >= capability
         return self.exact >= capability
 
     @property
     def capability(self) -> Capability:
-        """Which it is: for what `at_least` does not tell."""
+        """The GPU's compute capability, for what `at_least` does not tell."""
         self.asked[None] = self.exact
         return self.exact
 

@@ -18,7 +18,7 @@ ALIGNMENT = 64
 
 
 def with_host(tape: Tape) -> Tape:
-    """The tape, with one for its host's memory beside it; before its first phase."""
+    """The tape, with another for its host's memory; before its first phase."""
     tape.host = Tape(tape.gpu, ALIGNMENT)
     return tape
 

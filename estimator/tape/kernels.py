@@ -11,7 +11,7 @@ from estimator.tape.float8 import SCALED_PRODUCT
 from estimator.tape.tape import Tape, Traffic, Work
 
 KEPT = 256
-"""Phases of tapes that are remembered, the ones asked for last."""
+"""How many phases of tapes are remembered, the most recently used ones."""
 
 
 def counted(works: Iterable[Work]) -> list[tuple[Work, int]]:
@@ -24,7 +24,7 @@ def counted(works: Iterable[Work]) -> list[tuple[Work, int]]:
 
 @lru_cache(maxsize=KEPT)
 def kernels(tape: Tape, phase: str) -> list[tuple[Work, int]]:
-    """Those of a phase of a finished tape, in all passes that it is counted for."""
+    """Each kernel of a phase of a finished tape, and how often it runs in all passes that the phase stands for."""
     return counted(work for work in tape.work if work.phase == phase)
 
 

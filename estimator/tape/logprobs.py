@@ -24,7 +24,7 @@ WORDS = 32768
 
 
 Metrics = tuple[Literal["entropy", "mean_logits", "is_top1"], ...]
-"""What is read off the tiles beside log-probabilities; an entropy comes first, and has a gradient."""
+"""What is read off the tiles in addition to log-probabilities; an entropy comes first, and has a gradient."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +121,7 @@ def masked_scatter(x: Tensor, mask: Tensor) -> Tensor:
 def log_probs_of_logits(logits: Tensor, index: Tensor) -> Tensor:
     """Log-probabilities [...] in float32 of the words at `index`, of logits [..., vocabulary], which may be views.
 
-    TRL's `_LogProbEntropyFunction` (trl/kernels/logprob_entropy.py), which makes entropies beside them. Saves its arguments and
+    TRL's `_LogProbEntropyFunction` (trl/kernels/logprob_entropy.py), which makes entropies, too. Saves its arguments and
     two numbers of each row; the gradient is contiguous.
     """
     shape, dtype = logits.shape, logits.dtype

@@ -85,7 +85,7 @@ def repeat_heads(q: Tensor, x: Tensor) -> Tensor:
 
 
 def _repeat_interleave(q: Tensor, x: Tensor) -> Tensor:
-    """The same as torch does it: always copied."""
+    """torch's `repeat_interleave`: each head of `x` for all queries that share it, always copied."""
     return x if q.shape[1] == x.shape[1] else reshape(clone(_for_each_query(q, x)), (*x.shape[:1], q.shape[1], *x.shape[2:]))
 
 

@@ -38,11 +38,11 @@ class TensorGroup(NamedTuple):
 
 
 Kind = tuple[str, str, str | None, Form | None, int]
-"""The same as a plain tuple, which is faster to make."""
+"""A `TensorGroup` as a plain tuple, which is faster to make."""
 
 
 def locate_peak(tape: Tape, at: int, block: Stretch) -> Place:
-    """Where the phase number `at`, played in these blocks, reaches its peak."""
+    """Where the phase number `at`, replayed in these blocks, reaches its peak."""
     if not block.top:
         return Place(None, None, None, None, False)
     phase, stays, leaf = tape.phases[at].name, [], block

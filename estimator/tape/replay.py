@@ -128,7 +128,7 @@ def _whole(block: Stretch, times: int) -> Iterator[tuple[int, int, int]]:
 
 
 def _to_crest(block: Stretch) -> Iterator[tuple[int, int, int]]:
-    """The same from a block's start to its crest."""
+    """Ranges of events from a block's start to its crest, and how often each runs."""
     if not block.blocks:
         yield block.start, block.start + block.crest, 1
         return

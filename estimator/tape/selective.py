@@ -42,8 +42,8 @@ def every_second_product(operation: str, number: int) -> bool:
 
 
 def every_second_mm(operation: str, number: int) -> bool:
-    """That of 0.2.2 (models/llama3/infra/parallelize.py, `_op_sac_save_list`), which keeps no products but those of `mm`, and
-    what ranks have summed up and scattered."""
+    """What torchtitan 0.2.2 keeps of a layer (models/llama3/infra/parallelize.py, `_op_sac_save_list`): every second `mm` and
+    no other products, attention, and what ranks have summed up and scattered."""
     return number % 2 == 0 if operation == "mm" else operation in ATTENTION or operation in ("cudnn_attention", "reduce_scatter")
 
 

@@ -29,7 +29,7 @@ ALLOCATION_STEP = 512
 """Bytes; CUDA's caching allocator rounds every allocation up to a multiple (`kMinBlockSize`, CUDACachingAllocator.cpp)."""
 
 HOST, SAVED = "host", "saved"
-"""Groups of what one rank copies to and from its host's memory: beside its kernels, and between them (`save_on_cpu`)."""
+"""Groups of what one rank copies to and from its host's memory: while its kernels run, and between them (`save_on_cpu`)."""
 ONCE = "optimizer_step"
 """The phase that counts what is exchanged once per step, wherever it is."""
 
@@ -97,7 +97,7 @@ class Phase(NamedTuple):
     """From event number `start` on, the run was in this phase; a phase can occur several times.
 
     `passes`: micro-batches that it is counted for; none where it is a further part of a pass, or where nothing is counted (None).
-    `aside`: it is played to be counted, and is not the step's course.
+    `aside`: it is simulated for its kernels alone, and is not a part of the step's course.
     """
 
     start: int
@@ -303,7 +303,8 @@ class Tape:
 
     @property
     def counts(self) -> bool:
-        """Whether what is computed and exchanged is counted: not of what stands for several, or is played for its bytes."""
+        """Whether what is computed and exchanged is counted: not of what stands for several, or is simulated for its bytes
+        alone."""
         return self.outer is None and self.phases[-1].passes is not None
 
     def passes(self, phase: str) -> int:

@@ -37,7 +37,7 @@ def tempered(logits: Tensor, answer: int) -> Tensor:
 
 
 def log_probs(logits: Tensor, words: Tensor) -> Tensor:
-    """Of logits [sequences, tokens, vocabulary] those of the `words` [sequences, tokens]."""
+    """Log-probabilities of `words` [sequences, tokens] by logits [sequences, tokens, vocabulary]."""
     places = unsqueeze(words, 2)
     if logits.dtype is dtypes.float32:
         selected = gather(logits, places)

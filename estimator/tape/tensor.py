@@ -59,7 +59,7 @@ class Tensor:
         return self.numel * self.dtype.itemsize
 
     def detach(self) -> Tensor:
-        """The same bytes, outside the graph."""
+        """A tensor on the same storage, outside the graph."""
         return Tensor(self.storage, self.shape, self.dtype, self.strides)
 
     def element_strides(self) -> Shape:

@@ -49,13 +49,13 @@ class AssumedClock:
 
 
 def assumed_clock(card: Accelerator, compute: str) -> AssumedClock:
-    """That of a card which nothing like was measured of; `NotModelled` if its peak in `compute` is not known."""
+    """The clock of a card that nothing like was measured of; `NotModelled` if its peak in `compute` is not known."""
     known = peak(card, compute)
     return AssumedClock(card, known, peak(card, "fp8") if "fp8" in card.peak else known)
 
 
 def assumed_cases() -> Cases:
-    """Low, expected and high: the share, with exchanges beside kernels where they can be, or not."""
+    """Low, expected and high: the share, with exchanges overlapped where they can be, or not."""
     least, expected, most = efficiencies()["training"].taken(1.0)
 
     def case(seconds: float, taken: float | None, host: int) -> Case:

@@ -36,8 +36,8 @@ DTYPES = {
     "int8": ("int8", "int8", 1.0, 2.0),
     "nvfp4": ("fp4", "nvfp4", 0.5625, 2.0),
 }
-"""Of a dtype: the name of its peak, whose curve it takes (float16, tf32 and float32 were not measured: they run the same kernels
-at another rate), bytes of an input's element with its share of a scale, and of an output's."""
+"""For each dtype: the name of its peak, the dtype whose curve it takes (float16, tf32 and float32 were not measured: they run
+the same kernels at another rate), bytes of an input's element with its share of a scale, and bytes of an output's."""
 
 
 def peak(card: Accelerator, dtype: str) -> float:

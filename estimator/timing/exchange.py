@@ -35,14 +35,14 @@ class Wires:
     replicas: int = 1
 
     def seconds(self, one: Traffic) -> float:
-        """One exchange."""
+        """Seconds of one exchange."""
         if one.operation == "receive":
             _, nodes = self.span(one.group, one.ranks)
             return transfer_seconds(one.nbytes, self.links.link if nodes == 1 else self.links.network)
         return self.collective(cast(Kind, one.operation), one.nbytes, one.group, one.ranks)
 
     def collective(self, kind: Kind, nbytes: int, group: str, ranks: int) -> float:
-        """One of NCCL's among so many ranks of a group."""
+        """Seconds of one of NCCL's collectives among so many ranks of a group."""
         in_node, nodes = self.span(group, ranks)
         return collective_seconds(self.curves, kind, nbytes, in_node, nodes, self.links.link, self.links.network)
 

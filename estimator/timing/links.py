@@ -10,7 +10,7 @@ from estimator.timing.measured import shared
 
 
 def links(hardware: Hardware, card: Accelerator) -> Links:
-    """Those of the usual node of such cards."""
+    """Bandwidths between a job's GPUs, within and between nodes: those of the usual node of such cards."""
     found = node.links(card, hardware.gpus)
     within = found.within.bandwidth.value if found.within else shared().unknown_link.value
     between = found.between.bandwidth.value if found.between else shared().unknown_network.value
@@ -18,7 +18,7 @@ def links(hardware: Hardware, card: Accelerator) -> Links:
 
 
 def between_gpus(hardware: Hardware, card: Accelerator) -> list[str]:
-    """What is assumed of them, in words."""
+    """What is assumed of the bandwidths between GPUs, in words."""
     found, usual = links(hardware, card), node.links(card, hardware.gpus)
     within = f"{found.link:g} GB/s between GPUs of a node" if hardware.gpus > 1 else ""
     beyond = f"{found.network:g} GB/s for each GPU between nodes" if hardware.nodes > 1 else ""

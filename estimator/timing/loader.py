@@ -15,9 +15,9 @@ OF_TOKENS = ("causal-lm", "masked-lm", "seq2seq-lm", "sequence-classification")
 
 
 def loading_seconds(job: Job) -> tuple[float, float, float]:
-    """Of a micro-batch, at least, expected and at most: as fast as one process does it, or as all workers do side by side.
+    """Seconds to load a micro-batch, at least, expected and at most: by one process, or by all workers side by side.
 
-    None of Megatron-LM's, whose tokens are mapped from a file as they are.
+    Zero for Megatron-LM, whose tokens are mapped from a file as they are, and for models that do not read tokens.
     """
     training, workers = job.training, job.host.data_loader_workers
     if training.head not in OF_TOKENS or training.implementation == "megatron":

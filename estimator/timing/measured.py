@@ -111,8 +111,8 @@ class Collective(Sourced):
 
 
 class Curves(Strict):
-    """All that was measured on a card. `borrowed_from`: the card whose measurements these are, if not its own, and `widen`: by
-    what its times may then be off besides."""
+    """All that was measured on a card. `borrowed_from`: the card whose measurements these are, if they are not its own;
+    `widen`: by what factors its times may then be wider."""
 
     name: str
     multiprocessors: int
@@ -165,11 +165,11 @@ class Shared(Strict):
     host_pageable: MeasuredFact
     triton_attention: MeasuredFact
     unknown_network: MeasuredFact
-    """Of a whole node to others, where no node of such cards is known."""
+    """GB/s of a whole node to others, where no node of such cards is known."""
     unknown_link: MeasuredFact
-    """Between cards of whose board nothing is known."""
+    """GB/s between cards of whose board nothing is known."""
     unknown_collective_us: MeasuredFact
-    """The least that a collective takes between cards that nothing like was measured of."""
+    """Microseconds that a collective takes at least, between cards that nothing like was measured of."""
     fastest_pcie: MeasuredFact
     """What is no faster is no NVLink of a server."""
     under_load: list[UnderLoad]
@@ -192,7 +192,7 @@ def slower(operation: str) -> float:
 
 
 def under_load(name: str) -> UnderLoad | None:
-    """Of the card of this name; None where its clock is not known to sink."""
+    """How much longer products take under load on the card of this name; None where its clock is not known to sink."""
     return next((fact for fact in shared().under_load if re.fullmatch(fact.names, name)), None)
 
 

@@ -21,13 +21,13 @@ def optimizer_bytes(training: Training, parameters: Iterable[Parameter], tape: T
 
 
 def moved_bytes(parameters: Iterable[Parameter], tape: Tape) -> int:
-    """The same if each tensor is read or written once; states are those on the tape."""
+    """Bytes that a step moves if each tensor is read or written once; states are those on the tape."""
     held = sum(p.local.nbytes * p.times for p in parameters if p.trainable)
     return 3 * held + 2 * _states(tape)
 
 
 def _states(tape: Tape) -> int:
-    """Bytes of the states."""
+    """Bytes of the optimizer's states on the tape, all layers counted."""
     before = tape.phases[1].start
     return sum(
         tape.sizes[event] * (slot.total if (slot := tape.slots[event]) else 1)

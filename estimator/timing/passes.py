@@ -1,4 +1,4 @@
-"""How long one pass of a phase takes on a GPU: kernels after one another, and beside them what ranks exchange.
+"""How long one pass of a phase takes on a GPU: kernels one after another, and meanwhile what ranks exchange.
 
 While an exchange is hidden behind kernels, NCCL's own kernel takes some of the multiprocessors from these.
 """
@@ -41,7 +41,7 @@ class Case(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class Pass:
     """Seconds of kernels by kind, kernels, and seconds of exchanges: those that are `hidden` behind kernels, of which `last` has
-    nothing left to hide behind, and the others. Through the host go `copies` beside kernels, and what is `waited` for."""
+    nothing left to hide behind, and the others. Through the host go `copies` while kernels run, and what is `waited` for."""
 
     kernels: Parts
     launches: float
@@ -74,7 +74,7 @@ class Pass:
         return found
 
     def fetching(self, files: Three) -> Pass:
-        """The same, whose copies come from files first: each as long as the slower of both."""
+        """This pass with copies that come from files first: each takes as long as the slower of the two."""
         low, expected, high = (max(pair) for pair in zip(self.copies, files, strict=True))
         return replace(self, copies=(low, expected, high))
 
@@ -85,7 +85,7 @@ class Pass:
 
 
 def phase(tape: Tape, clock: Timer, wires: Wires, hidden: frozenset[str], name: str) -> Pass:
-    """One pass of a phase. `hidden`: groups whose exchanges run beside kernels."""
+    """One pass of a phase. `hidden`: groups whose exchanges overlap with kernels."""
     times = tape.passes(name)
     computed = spent(kernels(tape, name), clock, times)
     moved = exchanged(exchanges(tape), wires, name, times)

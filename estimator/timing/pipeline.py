@@ -1,4 +1,4 @@
-"""How long a pipeline's ranks take for a step: their lists of actions, played.
+"""How long a pipeline's ranks take for a step: their lists of actions, run through.
 
 A pass begins when the rank has done what its list has before, and when what it is made from has come: of a forward pass the
 result of the stage before, of a backward pass the gradient of the stage after. What is left of the slowest rank's time is the
@@ -14,7 +14,7 @@ from typing import NamedTuple
 from estimator.parallel.schedules import FORWARD, WEIGHT, Pipeline
 
 Seconds = Mapping[str, float]
-"""Of a pass of one chunk, by its kind."""
+"""Seconds of a pass of one chunk, by the kind of pass."""
 Pass = tuple[bool, int, int]
 """Whether it is a forward pass; stage and micro-batch."""
 
@@ -28,18 +28,19 @@ class Step(NamedTuple):
 
 
 def makespan(pipeline: Pipeline, seconds: Sequence[Seconds], transfer: float = 0.0) -> float:
-    """From the first pass to the end of the last. `seconds`: each rank's; `transfer`: from rank to rank, beside other passes.
+    """Seconds from the first pass to the end of the last. `seconds`: each rank's; `transfer`: from rank to rank, while other
+    passes run.
 
     Rounds in the midst of many are left out, and the slowest rank's time for as many is added; where transfers may be what a
     round waits for, the time that the last two groups of micro-batches add, if that is more. Of DualPipe one rank of each pair is
-    played: the other does the same from the other end.
+    timed: the other does the same from the other end.
     """
     return _makespan(pipeline, tuple(tuple(one.items()) for one in seconds), transfer)
 
 
 @lru_cache(maxsize=256)
 def _makespan(pipeline: Pipeline, items: tuple[tuple[tuple[str, float], ...], ...], transfer: float) -> float:
-    """The same, remembered; `items`: of each rank's seconds."""
+    """`makespan`, with its results remembered; `items`: each rank's seconds by kind of pass."""
     brief, seconds = pipeline.brief(), [dict(one) for one in items]
     lists = _lists(brief.half() if pipeline.schedule == "dualpipe" else brief)
     found = _played(lists, seconds, transfer)

@@ -47,10 +47,11 @@ def facts() -> dict[str, MeasuredFact]:
 
 
 def course(job: Job, data: int, gpus: int, time: Time | None, done: Callable[[], Done]) -> Course | None:
-    """Of a job in `data` parallel ranks on `gpus`; None if it is not said how much is processed. Hours are None without a time.
+    """Steps, tokens and hours of the whole run, in `data` parallel ranks on `gpus`; None if the job does not say how much is
+    processed. Hours are None without a time.
 
-    Rows that are packed fill sequences; others take one each, and are cut where they are longer. The last batch of an epoch is
-    as large as what is left, and takes as long as any.
+    Rows that are packed fill sequences; others take one each, and are cut where they are longer. The last batch of an epoch is as
+    large as what is left, and takes as long as any.
     """
     training = job.training
     per_step = training.tokens_per_pass * training.gradient_accumulation_steps * data

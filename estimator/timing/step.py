@@ -48,7 +48,7 @@ class Stage:
     """One rank of a pipeline: forward and backward of a micro-batch, in all of its chunks, and what comes once in a step.
 
     `late`: of backward, the weights' gradients that a schedule may put off. `transfer`: seconds in which a hidden state comes
-    from another rank beside other passes; 0 where a pass waits for it, and has it in its own time. `flops`: of a micro-batch.
+    from another rank while other passes run; 0 where a pass waits for it, and has it in its own time. `flops`: of a micro-batch.
     """
 
     forward: Pass
@@ -63,13 +63,13 @@ class Stage:
         return total((1, one.parts(case)) for one in (self.forward, self.backward))
 
     def seconds(self, case: Case, chunks: int) -> dict[str, float]:
-        """Of each kind of pass of a chunk, if all chunks are alike."""
+        """Seconds of each kind of pass of one chunk, all chunks taken to be alike."""
         forward, backward, late = (_sum(one.parts(case)) / chunks for one in (self.forward, self.backward, self.late))
         return {FORWARD: forward, BACKWARD: backward, INPUT: backward - late, WEIGHT: late}
 
 
 def stage(job: Job, simulation: Simulation, clock: Timer, wires: Wires) -> Stage:
-    """What a played rank takes."""
+    """The times of a rank's passes, from its simulation."""
     tape, strategy = simulation.build.tape, wires.place.strategy
     hidden = frozenset() if job.training.implementation == "megatron" else strategy.overlapped
     forward, backward = (

@@ -20,7 +20,7 @@ class Done(NamedTuple):
 
 
 RATES = ("tokens_per_second", "tokens_per_second_per_gpu", "tflops_per_gpu", "mfu", "hfu")
-"""Of a time, what is done in a second, or its share of the peak."""
+"""Fields of `Time` that are rates, or shares of the peak: they fall as a step gets longer."""
 
 
 def answered(parts: dict[str, float], bounds: tuple[float, float], work: Done, reason: str) -> Time:
@@ -44,7 +44,7 @@ def answered(parts: dict[str, float], bounds: tuple[float, float], work: Done, r
 
 
 def lengthened(time: Time, name: str, seconds: float, bounds: tuple[float, float]) -> Time:
-    """The same with a further part, in which nothing is learnt."""
+    """A time with a further part, in which no token is learnt from: the step gets longer and the rates fall."""
     longer = time.step_seconds / (time.step_seconds + seconds)
     largest = _largest_first({**{part.name: part.seconds for part in time.parts}, name: seconds})
     return time.model_copy(

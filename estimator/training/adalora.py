@@ -1,4 +1,4 @@
-"""AdaLoRA as PEFT applies it: B diag(E) A beside a frozen layer, and a loss that asks A and B to be orthogonal.
+"""AdaLoRA as PEFT applies it: B diag(E) A beside a frozen layer, and a loss that keeps A and B near orthogonal.
 
 peft 0.21, tuners/adalora: layer.py, `SVDLinear`; model.py, `AdaLoraModel.forward`. A training loop changes the ranks by calling
 `update_and_allocate`, if it wants to: the scores that this keeps, three numbers per trained one, are not counted.

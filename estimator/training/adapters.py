@@ -1,4 +1,4 @@
-"""The adapter that a job asks for, as PEFT applies it (peft 0.21).
+"""The adapter of a job, as PEFT applies it (peft 0.21).
 
 Experts are no linear layers, but one parameter for all of them. For some models PEFT adapts that, too, since each expert had
 linear layers once: where the targets name those, or all (utils/transformers_weight_conversion.py, `_convert_peft_config_moe`).
@@ -90,7 +90,8 @@ def adapter(asked: OnWeights, training: Training, spec: ModelSpec, strategy: Str
 
 
 def _check_init(asked: OnWeights, quantization: str | None) -> None:
-    """What PEFT's ways to begin ask for (tuners/lora/layer.py, `pissa_init`, `corda_init`, `olora_init`, `orthogonal_init`)."""
+    """What PEFT's ways to initialise adapters need (tuners/lora/layer.py, `pissa_init`, `corda_init`, `olora_init`,
+    `orthogonal_init`)."""
     if not isinstance(asked, job.Lora) or asked.init is None:
         return
     where = "training.adapter.init"

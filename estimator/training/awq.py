@@ -1,4 +1,4 @@
-"""Linear layers with AWQ's or EETQ's weights, beside which transformers 5.23 and PEFT 0.21 train adapters, in float16.
+"""Linear layers with AWQ's or EETQ's weights, with which transformers 5.23 and PEFT 0.21 train adapters, in float16.
 
 AWQ: GPTQModel 7.7's `AwqGEMMLinear`, which backend "auto_trainable" takes where CUDA's compiler is there; what "auto" takes
 (Marlin, Machete, ExLlama) refuses to be trained beside (nn_modules/qlinear/__init__.py, `BaseQuantLinear.train`). EETQ:
@@ -80,7 +80,7 @@ class _Linear:
 
 
 def in_float16(training: Training, spec: ModelSpec, strategy: Strategy) -> Quantization:
-    """A job's linear layers in AWQ's or EETQ's format. Raises for what cannot be trained beside them, or is not modelled."""
+    """A job's linear layers in AWQ's or EETQ's format. Raises for what cannot be trained with them, or is not modelled."""
     name = training.quantization or ""
     awq = name.startswith("awq")
     check_group(name, training.quantization_group, "training.quantization_group")

@@ -75,7 +75,7 @@ def bottleneck(asked: job.Bottleneck, training: Training, spec: ModelSpec, strat
 
 @dataclass(frozen=True, slots=True)
 class Bottleneck(Method):
-    """`asked`: where adapters are, and how they run."""
+    """`asked`: the job's settings, which say where adapters are and how they run."""
 
     of_peft: ClassVar[bool] = False
 

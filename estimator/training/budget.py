@@ -6,7 +6,7 @@ that keep least, and the peak is where the backward pass enters the last layer o
 
     peak = base + max over the ways w in use of (sum over the ways up to w of n·a, + p of w)
 
-The least Σ n·f with a peak within the budget is searched exhaustively, and what is found is played. Where the play takes more
+The least Σ n·f with a peak within the budget is searched exhaustively, and what is found is simulated. Where that takes more
 than the sum said, the search goes on with the difference taken off: what is given back is always what a tape said.
 """
 
@@ -48,7 +48,8 @@ class Chosen:
 
 @dataclass(frozen=True, slots=True)
 class _Way:
-    """Of a layer: bytes that it keeps, bytes that its backward adds at most, operations that are run again."""
+    """One way to recompute a layer: bytes that the layer keeps, bytes that its backward adds at most, operations that are run
+    again."""
 
     kept_bytes: int
     added_bytes: int
@@ -85,7 +86,7 @@ def cheapest(budget: int, layers: int, ways: int, alike: bool, play: Callable[[M
     """The mix of least recomputation within a budget in bytes. Raises `InvalidJob` if there is none.
 
     `ways`: how many there are to recompute a layer, those that keep least first. `alike`: whether all layers do the same; where
-    they do not, only the first way is used, and every number of layers is played.
+    they do not, only the first way is used, and every number of layers is simulated.
     """
     without = play((0,) * ways)
     if without.peak_bytes <= budget:

@@ -60,7 +60,7 @@ def evaluation(job: Job, build: Builder, model: Model, writer: Writer | None, ca
 
 
 def evaluate(build: Builder, model: Model, writer: Writer | None, asked: Evaluation, batch: Batch, cast: DType | None) -> None:
-    """Play the first batch, and the last of those that are gathered, which needs most."""
+    """Simulate the first batch, and the last of those that are gathered, which needs most."""
     tape = build.tape
     tape.begin(PHASE)
     tape.evaluating, before = True, tape.grad_enabled
@@ -101,7 +101,7 @@ def _written(writer: Writer | None, ids: Tensor, answer: int | None) -> Tensor |
 
 
 def _predicted(tape: Tape, model: Model, inputs: tuple[Tensor, ...], cast: DType | None, asked: Evaluation) -> list[Tensor]:
-    """A batch's loss, and the logits and labels if they are asked for. Accelerate widens what a model in autocast returns."""
+    """A batch's loss, and the logits and labels if they are gathered, too. Accelerate widens what a model in autocast returns."""
     with autocast(tape, cast):
         loss, held = model.forward(*inputs)
     with tape.losing():

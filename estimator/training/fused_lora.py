@@ -118,7 +118,8 @@ def fused_lora(x: Tensor, layers: list[Adapted], dropout: float) -> list[Tensor]
 
 
 def _narrow_products(x: Tensor, rows: int, layer: Adapted, times: int) -> None:
-    """Both products of an adapter, forward, or for its own or for the input's gradients."""
+    """The two products of an adapter's matrices with `rows` rows, `times` over: forward, for its own gradients, or for the
+    input's."""
     (outputs, inputs), rank = layer.shape, layer.lora_a.shape[0]
     for _ in range(times):
         x.tape.multiply(rows, rank, inputs, x.dtype)

@@ -49,7 +49,8 @@ class Writer:
         return ids
 
     def scored(self, ids: Tensor, mask: Tensor, answer: int) -> tuple[Tensor, Tensor]:
-        """The same, drawn at a temperature, and what each token was drawn from, [sequences, answer, vocabulary] in float32."""
+        """Prompts and answers [sequences, tokens], drawn at a temperature, and the logits that each token was drawn from,
+        [sequences, answer, vocabulary] in float32."""
         scores: list[Tensor] = []
         ids = self._write(ids, mask, answer, scores)
         with ids.tape.losing():

@@ -140,7 +140,7 @@ def clip_distributed(
 
 
 def keeping(clip: Clip, held: list[Tensor]) -> Clip:
-    """The same, whose norm is `held`."""
+    """A clip that also appends the norm to `held`, which keeps it alive."""
 
     def run(tape: Tape, parameters: list[Parameter]) -> Tensor:
         norm = clip(tape, parameters)

@@ -26,7 +26,7 @@ class Dense(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Method(ABC):
-    """Trainable parameters of `dtype` beside frozen layers, or in their place.
+    """Trainable parameters of `dtype` added to frozen layers, or in their place.
 
     `bias`: which of the model's own biases are trained, too: none, all, or those of the adapted layers ("only").
     """

@@ -1,4 +1,4 @@
-"""Parts of a precision recipe that a job asks for otherwise: what the frameworks let one choose, and nothing else.
+"""Parts of a precision recipe that a job sets otherwise: what the frameworks let one choose, and nothing else.
 
 FSDP's policy has the type that gradients are reduced in, and shards are of whatever type the model was loaded in
 (torch/distributed/fsdp/_fully_shard/_fsdp_api.py, `MixedPrecisionPolicy`); Megatron's buffer of gradients is float32 or of the
@@ -30,7 +30,7 @@ def parts(recipe: Recipe, strategy: Strategy) -> dict[str, DType | None]:
 
 
 def overridden(recipe: Recipe, asked: Dtypes | None, precision: str, strategy: Strategy) -> Recipe:
-    """The recipe with the parts that were asked for. Raises `InvalidJob` for what no framework has."""
+    """The recipe with the parts that the job sets. Raises `InvalidJob` for what no framework has."""
     if asked is None:
         return recipe
     wanted = {name: BY_NAME[value] for name, value in asked if value is not None}

@@ -49,7 +49,7 @@ class LoraExperts(Weight):
 
 
 class LoraMatrix(LoraExperts):
-    """The same for a single matrix: W + scale * B A, of which the latter is made first (`_LoraParameterProxy`)."""
+    """W + scale * B A for a single matrix; the product is made first (`_LoraParameterProxy`)."""
 
     def enter(self) -> None:
         delta = mul_scalar(_product(self.lora_b, self.lora_a))

@@ -61,7 +61,7 @@ AROUND_A_STEP: tuple[tuple[str, bool, Feature], ...] = (
     ("gradient_clipping", True, "gradient_clipping"),
     ("zero_grad_to_none", False, "kept_gradients"),
 )
-"""Settings of what happens around a step, the value that asks for something, and what that is."""
+"""Settings of what happens around a step, the value that turns something on, and what that is."""
 
 
 def trace_training(job: Job, spec: ModelSpec, topology: Topology, gpu: Gpu = AMPERE, unrolled: bool = False) -> Builder:

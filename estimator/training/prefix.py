@@ -191,7 +191,8 @@ def prefixed(asked: PrefixTuning, model: Model, build: Builder, layers: list[Lay
 
 
 def lengthened_mask(ids: Tensor, virtual: int) -> list[Tensor]:
-    """Of a padded batch of `ids`, [sequences, tokens], the mask with ones for the virtual tokens before it, and these.
+    """For a padded batch of `ids` [sequences, tokens]: ones for the virtual tokens, and the mask with these before it; else
+    nothing.
 
     Both are in float32, torch's usual type, and there until the model is done (`PeftModelForCausalLM.forward`).
     """

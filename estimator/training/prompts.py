@@ -96,7 +96,8 @@ class Prompted:
         return out
 
     def _prompts(self, tape: Tape, batch: int) -> Tensor:
-        """The same for every sequence. Their numbers lie in the host's memory, and are copied for all sequences."""
+        """The trained vectors [batch, tokens, width], the same for every sequence. Their indices lie in the host's memory, and
+        are copied for all sequences."""
         numbers = empty(tape, (batch, self.tokens), dtypes.int64, "_to_copy")
         prompts = self.encoder(narrow(numbers, 0, 1))
         return repeat_first(prompts, batch)

@@ -38,7 +38,7 @@ FIELD = "training.quantization"
 
 
 def held(build: Builder, name: str, weight: Shape, stored: list[Part], words: int = 1) -> tuple[Tensor, list[Tensor]]:
-    """The codes of a weight, a parameter that counts as what it stands for, and what is held beside them.
+    """The codes of a weight, a parameter that counts as what it stands for, and what else is held with them.
 
     Where parameters are flattened, the first `words` of what is stored are such, in the type of the model's other weights:
     bitsandbytes' `quant_storage`; fms-acceleration's `build_patch_to_view_tensor_to_parameter_for_fsdp_gptq`.
@@ -225,16 +225,16 @@ TRAINED = (
     *("gptq-int8", "gptq-int4", "gptq-int4-ungrouped", "gptq-int2", "hqq-int8", "hqq-int4", "hqq-int2", "hqq-int1"),
     *("torchao-int8", "torchao-fp8", "fp8", "fp8-block"),
 )
-"""Formats beside which an adapter's training is modelled. GPTQ's Triton kernel has no three bits."""
+"""Formats of frozen weights with which an adapter's training is modelled. GPTQ's Triton kernel has no three bits."""
 IN_FLOAT16 = ("awq-int4", "eetq-int8")
-"""Formats that are trained beside in float16 alone (awq.py)."""
+"""Formats with which adapters are trained in float16 alone (awq.py)."""
 INFERENCE = {
     "fp8-row": "FBGEMM's fp8 layers",
     "mxfp4": "MXFP4's experts",
     "torchao-int4": "torchao's weights in four bits",
     "torchao-int4-tiles": "torchao's weights in four bits",
 }
-"""Formats that transformers 5.23 refuses to train beside (`is_trainable` of its quantizers)."""
+"""Formats with which transformers 5.23 refuses to train adapters (`is_trainable` of its quantizers)."""
 
 
 def storage(name: str, group: int | None, where: str) -> Quantization:

@@ -1,4 +1,4 @@
-"""What a job stores frozen weights as, and what is refused beside them."""
+"""What a job stores frozen weights as, and what is refused together with them."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def quantization(training: Training, spec: ModelSpec, strategy: Strategy, gpu: G
 
 
 def _in_one_type(training: Training, strategy: Strategy) -> None:
-    """What is modelled beside bf16 alone, and whole on every GPU."""
+    """Raise unless weights are bf16 and whole on every GPU: a format may be modelled for these alone."""
     if training.precision != "bf16-true" or training.autocast:
         raise NotModelled(
             f"{training.quantization} beside float32, or autocast, is not modelled yet; write precision bf16-true", FIELD

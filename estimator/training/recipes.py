@@ -14,7 +14,7 @@ class Recipe:
     """`weights`: what parameters, gradients and optimizer states are held in. `autocast`: what matrix products are cast to.
 
     `gathered` and `reduced`: FSDP's mixed-precision policy, in place of autocast. `scaled`: the loss is scaled by a `GradScaler`.
-    `summed`: what gradients are added up in, in a buffer beside float32 copies of the weights, as Megatron does.
+    `summed`: what gradients are added up in, in a buffer in addition to float32 copies of the weights, as Megatron does.
     """
 
     weights: DType
@@ -44,7 +44,7 @@ MEGATRON = {
     "megatron-bf16": Recipe(dtypes.bfloat16, summed=dtypes.float32),
     "megatron-fp16": Recipe(dtypes.float16, summed=dtypes.float16),
 }
-"""Megatron's modes: bf16 weights ask for float32 gradients (`accumulate_allreduce_grads_in_fp32`), float16 ones do not."""
+"""Megatron's modes: bf16 weights come with float32 gradients (`accumulate_allreduce_grads_in_fp32`), float16 ones do not."""
 
 
 def recipe(precision: str, strategy: Strategy, implementation: str = "transformers") -> Recipe | None:
@@ -53,7 +53,7 @@ def recipe(precision: str, strategy: Strategy, implementation: str = "transforme
     `bf16-mixed` is autocast over float32 weights; under FSDP it is the policy that gathers bf16 and reduces float32;
     under ZeRO it is DeepSpeed's bf16 mode, as in Accelerate and Lightning: bf16 weights, and a float32 copy of them in parts.
     `16-mixed` is the same with float16, and a scaled loss. (DeepSpeed's scale is a number of Python's: its float32 gradients
-    are divided by it in place.) torchtitan asks for bf16 arithmetic beside `training.dtype: bfloat16`, too: for autocast on one
+    are divided by it in place.) torchtitan sets bf16 arithmetic under `training.dtype: bfloat16`, too: for autocast on one
     GPU, and for a policy that reduces float32 where it shards (torchtitan/distributed/utils.py, `maybe_enable_amp`).
     """
     if implementation == "torchtitan" and precision == "bf16-true":

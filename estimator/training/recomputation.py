@@ -69,7 +69,7 @@ def _by_torchtitan(asked: str | CheckpointForm, layers: int) -> Checkpointing:
 
 
 def offloading(recomputed: Checkpointing, job: Job, place: Topology, spec: ModelSpec) -> Checkpointing:
-    """The same with what is kept in the host's memory.
+    """The checkpointing of a job, with what it keeps in the host's memory.
 
     That is the inputs of checkpoints (transformers' `activation_checkpointing_enable(offload=True)`), or without checkpointing
     all that forward saves (torch's `save_on_cpu` around it).
@@ -109,7 +109,7 @@ def _at_most(layers: int, asked: int, what: str) -> None:
 
 
 def _refuse_beside(training: Training, strategy: Strategy) -> None:
-    """What parts of a layer are not recomputed beside."""
+    """Raise for settings with which parts of a layer cannot be recomputed, or are not modelled."""
     if training.reentrant_checkpointing:
         raise Contradiction(
             "torch recomputes parts of a layer without re-entrance only: leave it out", "training.reentrant_checkpointing"

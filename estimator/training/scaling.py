@@ -26,20 +26,20 @@ class Scaler(Protocol):
     """What happens to the loss before backward, and to gradients around the optimizer's step."""
 
     def scale(self, loss: Tensor) -> Tensor:
-        """What backward starts from."""
+        """The loss that backward starts from."""
 
     def unscale(self) -> None:
         """Bring gradients to their own size, ahead of the step."""
 
     def step(self, optimize: Callable[[], None]) -> None:
-        """The optimizer's step."""
+        """Run the optimizer's step, which is `optimize`."""
 
     def update(self) -> None:
-        """After the step."""
+        """Adjust the scale after the step."""
 
 
 class Unscaled:
-    """Nothing happens to them."""
+    """Training without a scale: loss and gradients stay as they are."""
 
     def __init__(self, tape: Tape):
         del tape
@@ -48,13 +48,13 @@ class Unscaled:
         return loss
 
     def unscale(self) -> None:
-        """They are of their own size."""
+        """Nothing: gradients were never scaled."""
 
     def step(self, optimize: Callable[[], None]) -> None:
         optimize()
 
     def update(self) -> None:
-        """There is nothing to update."""
+        """Nothing: there is no scale."""
 
 
 class GradScaler:
@@ -125,7 +125,7 @@ class MegatronScaler:
             return mul(self.factor, loss)
 
     def unscale(self) -> None:
-        """It is the step that does it."""
+        """Nothing: the step itself brings gradients to their own size."""
 
     def step(self, optimize: Callable[[], None]) -> None:
         if self.unscales:
@@ -133,7 +133,7 @@ class MegatronScaler:
         optimize()
 
     def update(self) -> None:
-        """The scale stays."""
+        """Nothing: the scale stays the same."""
 
 
 def scaler(training: Training, precision: Recipe, parameters: Iterable[Parameter], shards: int = 1) -> Callable[[Tape], Scaler]:

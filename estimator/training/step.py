@@ -42,10 +42,11 @@ class Step:
 
 
 def train(build: Builder, model: Model, optimizer: Optimizer, step: Step) -> None:
-    """Play a step on the tape on which `model` was built: the second, so that the optimizer has its states.
+    """Simulate a step on the tape on which `model` was built: the second, so that the optimizer has its states.
 
     The first micro-step creates the gradients; all later ones add to them and are alike, so two stand for any number, or three
-    where the last does what those between do not, or what runs after one beside the gradients holds what the one before left.
+    where the last does what those between do not, or what runs after one, with the gradients there, holds what the one before
+    left.
     """
     tape = build.tape
     run = build.root(model.forward)
@@ -97,8 +98,8 @@ def train(build: Builder, model: Model, optimizer: Optimizer, step: Step) -> Non
 
 
 def _beside_ids(tape: Tape, batch: Batch) -> Tensor | None:
-    """What a batch has beside its ids: a mask if it is padded, [sequences, tokens]; positions, of each sequence if documents are
-    packed in it."""
+    """What a batch has in addition to its ids: a mask if it is padded, [sequences, tokens]; positions, of each sequence if
+    documents are packed in it."""
     if tape.batch_mask == "none" and not tape.positions_given:
         return None
     rows = 1 if tape.batch_mask == "none" else batch.sequences

@@ -20,7 +20,8 @@ from estimator.training.methods import Method
 
 @dataclass
 class Shared:
-    """The matrices A [rank, inputs] and B [outputs, rank]; before they are made, the largest sizes that were asked for."""
+    """The matrices A [rank, inputs] and B [outputs, rank]; before they are made, the largest sizes that layers have needed so
+    far."""
 
     inputs: int = 0
     outputs: int = 0
@@ -29,7 +30,7 @@ class Shared:
 
 @dataclass(frozen=True, slots=True)
 class Vera(Method):
-    """Vectors for a `rank`."""
+    """VeRA: two frozen random matrices of a `rank`, shared by all layers, and two trained vectors for each layer."""
 
     rank: int
     dropout: float

@@ -86,7 +86,8 @@ def _on_fake_tensors() -> Iterator[None]:
 
 
 def _copied(parameter: torch.Tensor, memo: dict[int, Any]) -> torch.Tensor:
-    """As `nn.Parameter` copies itself. A fake parameter is none: torch would copy the bytes that it does not have."""
+    """A copy of a parameter, made as `nn.Parameter` makes it. A fake parameter is no `nn.Parameter`: torch would copy the
+    bytes that it does not have."""
     copy = nn.Parameter(parameter.detach().clone(), parameter.requires_grad)
     memo[id(parameter)] = copy
     return copy

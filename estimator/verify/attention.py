@@ -116,14 +116,14 @@ def _math_with_dropout(
         weights = weights + mask  # as where a dispatch mode is active (`areAnyTensorSubclassLike`)
     weights = torch._safe_softmax(weights, -1)
     weights = torch.native_dropout(weights, dropout_p, True)[0]
-    returned = weights.to(dtype)  # which the operation returns beside the result
+    returned = weights.to(dtype)  # which the operation returns with the result
     out = (weights @ values).to(dtype)
     del returned
     return out
 
 
 def workspaces(capability: tuple[int, int], func: Any, args: Any) -> list[Tensor]:
-    """What CUDA's attention kernels hold while they run, beside their results.
+    """What CUDA's attention kernels hold while they run, in addition to their results.
 
     Memory-efficient forward: sums of wide heads in float32. Of the gradients, flash: flash_attn/flash_api.cpp, `mha_bwd`;
     cuDNN: cudnn_frontend's `get_fe_workspace_size_node`, and, inferred, what its plan needs where key heads are shared;

@@ -13,8 +13,8 @@ from estimator.verify.fp8 import is_changed
 
 
 def replace(model: Any, training: Training) -> None:
-    """Put the layers that can be trained beside in the place of all linear layers, but the output layer and what the job leaves
-    out."""
+    """Put layers with which adapters can be trained in the place of all linear layers, but the output layer and what the job
+    leaves out."""
     gemm_awq.awq_dequantize_weights, gemm_awq.awq_gemm_forward = dequantized, multiplied
     group = training.quantization_group or 128
     for name, module in [*model.named_modules()]:

@@ -1,4 +1,4 @@
-"""What the tape predicts beside what torch counts: by phase, and the first operations that differ."""
+"""What the tape predicts against what torch counts: by phase, and the first operations that differ."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Both counts at the moments that an answer names, and the first differences, if there are any."""
+    """The tape's bytes and torch's at the moments that an answer names, and the first differences, if there are any."""
 
     job: Job
     predicted: dict[str, int]
@@ -51,9 +51,9 @@ class Comparison:
 
 
 def verify(job: Job | dict[str, object] | str, most: int = 10) -> Comparison:
-    """Play a training job on the tape and its real model on fake tensors. `most`: differences to be found.
+    """Simulate a training job on the tape, and run its real model on fake tensors. `most`: differences to be found.
 
-    Raises `NotModelled` for a job that torch cannot play without a GPU (`estimator.verify.playable`), and what `estimate` raises.
+    Raises `NotModelled` for a job that torch cannot run without a GPU (`estimator.verify.playable`), and what `estimate` raises.
     """
     answer = estimate(job)
     filled = Job.model_validate(answer.job)

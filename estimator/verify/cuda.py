@@ -71,7 +71,7 @@ def on_cuda(gpu: Gpu = AMPERE) -> Iterator[None]:
 
 
 def is_autocast_enabled(device: str = "cpu") -> bool:
-    """Without a device torch answers for CUDA, whose part the CPU plays."""
+    """Without a device torch answers for CUDA, in whose place the CPU runs."""
     return _is_autocast_enabled(device)
 
 

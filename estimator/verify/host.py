@@ -1,4 +1,4 @@
-"""The host's memory on fake tensors: which storages FSDP2 moves out of the GPU, where both are played by the CPU."""
+"""The host's memory on fake tensors: which storages FSDP2 moves out of the GPU, where the CPU stands for both."""
 
 from __future__ import annotations
 

@@ -138,7 +138,7 @@ class Live(TorchDispatchMode):
             self._host_changes(self.offloaded[storage._cdata])
 
     def lies_on_host(self, tensor: torch.Tensor) -> bool:
-        """Whether the job put it there."""
+        """Whether the job put the tensor into the host's memory."""
         return _local(tensor).untyped_storage()._cdata in self.offloaded
 
     def _host_changes(self, nbytes: int) -> None:
@@ -146,7 +146,7 @@ class Live(TorchDispatchMode):
         self.host_log.append(nbytes)
 
     def highest_on_host(self, since: int) -> int:
-        """As `highest`, of the host's memory."""
+        """The highest count of the host's memory from entry `since` of its log on, and just before it."""
         changes = self.host_log[since:]
         return max(accumulate(changes, initial=self.host_bytes - sum(changes)))
 
@@ -256,7 +256,7 @@ class Live(TorchDispatchMode):
 
 
 def _local(tensor: torch.Tensor) -> torch.Tensor:
-    """Of a sharded tensor, the part that lies here."""
+    """The part of a sharded tensor that lies on this rank."""
     return tensor._local_tensor if isinstance(tensor, DTensor) else tensor
 
 

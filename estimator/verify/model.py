@@ -147,7 +147,7 @@ def plain(spec: ModelSpec, head: str, dtype: torch.dtype, attention: str, labels
 
 
 def _keep_in_float32(model: Any) -> None:
-    """What `from_pretrained` leaves in float32 whatever type it is asked for (`_keep_in_fp32_modules_strict`)."""
+    """What `from_pretrained` leaves in float32 whatever type is requested (`_keep_in_fp32_modules_strict`)."""
     for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
         if any(part in name for part in model._keep_in_fp32_modules_strict or ()):
             tensor.data = tensor.data.float()

@@ -1,6 +1,7 @@
 """TRL's own losses over several models or answers, on fake tensors: what an objective runs in place of the model's loss.
 
-Needs `trl` (1.16) beside the extra `torch`; its trainers' methods are called on a stand-in that has the settings they read.
+Needs `trl` (1.16) in addition to the extra `torch`; its trainers' methods are called on a stand-in that has the settings they
+read.
 """
 
 from __future__ import annotations
@@ -34,11 +35,11 @@ METRICS = {
     "grpo": ("log_probs", "entropy"),
     "kto": ("log_probs", "entropy", "mean_logits"),
 }
-"""What each trainer asks of the model's scores, for its loss and its log."""
+"""What each trainer reads of the model's scores, for its loss and its log."""
 
 
 class Trainer(nn.Module):
-    """A model to be trained, the models beside it, and the loss of all of them; called with a batch, as a model is."""
+    """A model to be trained, the further models, and the loss of all of them; called with a batch, as a model is."""
 
     def __init__(self, job: Job, spec: ModelSpec, model: Any):
         from trl.trainer.utils import add_fused_lm_head, disable_dropout_in_model
@@ -215,7 +216,7 @@ def _stand_in(job: Job, asked: Objective, model: Any, reference: Any) -> SimpleN
 
 
 def _of_grpo(asked: Objective, steps: int) -> dict[str, Any]:
-    """Those that only GRPO's loss reads."""
+    """Settings of the trainer that only GRPO's loss reads."""
     if asked.type != "grpo":
         return {}
     from trl.trainer.grpo_trainer import GRPOTrainer
@@ -239,7 +240,7 @@ def _of_grpo(asked: Objective, steps: int) -> dict[str, Any]:
 
 
 class _Accelerator:
-    """One process's."""
+    """A stand-in for accelerate's `Accelerator`, of a single process."""
 
     device = torch.device("cpu")
     num_processes = 1
@@ -306,11 +307,11 @@ def _log_probs_and_entropy() -> Callable[..., Any]:
 
 
 class _Kernel:
-    """One that was launched on a grid."""
+    """A stand-in for a Triton kernel that was launched on a grid."""
 
     def __getitem__(self, grid: Any) -> Callable[..., None]:
         return self.launch
 
     @staticmethod
     def launch(*args: Any, **settings: Any) -> None:
-        """It writes where it is told to."""
+        """Do nothing: the kernel writes into tensors that it is given."""

@@ -35,7 +35,7 @@ CLASSES: dict[str, Any] = {
 }
 """torch's class for each optimizer of a job."""
 FUSED = ("adamw", "adam", "sgd", "sgd-momentum", "adagrad")
-"""Those that have a `fused` setting."""
+"""Optimizers of torch that have a `fused` setting."""
 RULES = {
     "adamw": "AdamW",
     "adam": "Adam",

@@ -1,4 +1,4 @@
-"""Which jobs torch plays on tensors without data. All others are refused: what is counted of another job would be no judgement.
+"""Which jobs torch can run on tensors without data. All others are refused: what is counted of another job would be no judgement.
 
 A setting that the judge does not read is refused unless it is at its default: one that is added to the contract is refused until
 somebody lets the judge honour it and says so here.
@@ -36,13 +36,13 @@ HONOURED = {
     },
     "offload": {"optimizer", "parameters", "gradients", "activations"},
 }
-"""Settings that the judge reads: their values that it does not play are among `_unplayable`."""
+"""Settings that the judge reads: their values that it cannot run are among `_unplayable`."""
 WITHOUT_BYTES = {
     "training": {"tf32", "expandable_segments", "tokens", "dataset", "lengths", "run"},
     "serving": {"prompt_length", "output_length", "hours", "gpu_memory_utilization"},
 }
-"""Settings on which no byte of what is played depends: the longest of `lengths` is a settled job's sequence length, and a context
-is of the same bytes wherever its prompt ends."""
+"""Settings on which no byte of what is run depends: the longest of `lengths` is its sequence length once defaults are filled
+in, and a context is of the same bytes wherever its prompt ends."""
 SHARDED = ("fsdp2", "hsdp")
 QUANTIZED = ("torchao-int8", "torchao-fp8", "fp8", "fp8-block", "eetq-int8", "awq-int4")
 LIBRARIES = {
@@ -56,7 +56,7 @@ LIBRARIES = {
 
 
 class Unplayable(NamedTuple):
-    """A reason not to play a job, and where in the job it is; `asked`: whether the job has it."""
+    """A reason not to run a job, and where in the job it is; `asked`: whether it holds for the job."""
 
     asked: bool
     why: str
@@ -64,9 +64,8 @@ class Unplayable(NamedTuple):
 
 
 def refuse_unplayable(job: Job, spec: ModelSpec, elsewhere: Collection[str] = ()) -> None:
-    """Raise `NotModelled` for a settled training job whose step would be counted as another's; `InvalidJob` where its parts
-    contradict each other. `elsewhere`: fields, as `training.quantization`, that the caller plays by itself.
-    """
+    """Raise `NotModelled` for a training job with its defaults whose step would be counted as another's; `InvalidJob` where
+    its parts contradict each other. `elsewhere`: fields, as `training.quantization`, that the caller runs by itself."""
     refuse(_unplayable(job, spec), elsewhere)
     refuse(unread(job, HONOURED), elsewhere)
     place = topology(job, spec)
@@ -76,7 +75,7 @@ def refuse_unplayable(job: Job, spec: ModelSpec, elsewhere: Collection[str] = ()
 
 
 def refuse(reasons: Iterable[Unplayable], elsewhere: Collection[str] = ()) -> None:
-    """Raise `NotModelled` for the first reason that a job gives, unless its field is played `elsewhere`."""
+    """Raise `NotModelled` for the first reason that a job gives, unless its field is handled `elsewhere`."""
     for asked, why, where in reasons:
         if asked and where not in elsewhere:
             raise NotJudged(f"torch cannot play this job on tensors without data: {why}", where)

@@ -29,7 +29,7 @@ class Hosted:
 
 
 def prompted(model: Any, asked: PromptLearning) -> Any:
-    """`model` with the prompts that a job asks for, of torch's default type."""
+    """`model` with the trained prompts of a job, of torch's default type."""
     made: Any
     staying = mock.patch.object(nn.Module, "to", lambda self, *args, **kwargs: self)  # on fake tensors a move replaces parameters
     with staying:

@@ -37,11 +37,12 @@ Log = list[tuple[int, str]]
 
 
 def fake_step(job: Job, spec: ModelSpec, logs: dict[str, Log] | None = None, elsewhere: Collection[str] = ()) -> Counted:
-    """Bytes between steps, at the end of forward, and at the peaks of forward, backward and optimizer step, of a settled job.
+    """Bytes between steps, at the end of forward, and at the peaks of forward, backward and optimizer step, of a job with its
+    defaults.
 
     Counts the second step: by then the optimizer has its states. `logs` gets the changes of each phase. `elsewhere`: fields of
-    the job, as `training.quantization`, that the caller has a way to play. Raises `NotModelled` for a job that it would not play
-    as it says.
+    the job, as `training.quantization`, that the caller has a way to run. Raises `NotModelled` for a job that it would not run as
+    it says.
     """
     refuse_unplayable(job, spec, elsewhere)
     card = gpu(job, capacity(job.hardware))
@@ -84,7 +85,7 @@ def fake_step(job: Job, spec: ModelSpec, logs: dict[str, Log] | None = None, els
 
 
 def _player(job: Job) -> Callable[..., Counted]:
-    """What plays one step: torchtitan's trainer has its own."""
+    """What runs one step: torchtitan's trainer has its own."""
     if job.training.implementation != "torchtitan":
         return play
     from estimator.verify import torchtitan  # which is not among what verifying needs otherwise

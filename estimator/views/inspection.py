@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from estimator.weights import Checkpoint
 
 BITS = {"float32": 32, "bfloat16": 16, "float16": 16, "float8": 8, "int8": 8, "int4": 4}
-"""Of one number, without the scales that a quantization adds."""
+"""Bits of one number of each type, without the scales that a quantization adds."""
 CACHE_TYPES = {"bfloat16": 2, "float8": 1}
 """Bytes of one number of the cache."""
 
@@ -49,25 +49,25 @@ class Counts(_Part):
 
     total: int
     active: int
-    """What one token uses: of a mixture's experts only those that it is sent to."""
+    """Parameters that one token uses: of a mixture's experts only those that it is sent to."""
     embedding: int
-    """The input embedding of tokens, which may be the output layer's weight, too."""
+    """Parameters of the input embedding of tokens, which may be the output layer's weight, too."""
     buffers: int
     modules: list[Group]
     layers: list[Group]
     bytes: dict[str, int]
-    """By the type that all are stored in, without the scales of a quantization."""
+    """Bytes of all parameters by the type that all are stored in, without the scales of a quantization."""
     as_built_bytes: int
-    """As transformers holds them when asked for bfloat16: some it keeps in float32."""
+    """Bytes of all parameters as transformers holds them when it loads the model in bfloat16: some it keeps in float32."""
     buffer_bytes: int
     stored_bytes: dict[str, int] = {}
-    """Of a checkpoint in each format of few bits, scales and all; embeddings, output layer and norms in half precision."""
+    """Bytes of a checkpoint in each format of few bits, scales included; embeddings, output layer and norms in half precision."""
     gguf_bytes: dict[str, int] | None = None
-    """Of all tensors in llama.cpp's file, by its kind (Q4_K_M); None where the family's files are not described."""
+    """Bytes of all tensors in llama.cpp's file, by its kind (Q4_K_M); None where the family's files are not described."""
     gguf_header_bytes: int | None = None
-    """What such a file has besides, nearly all of it the tokenizer; None where that is not known."""
+    """Bytes of a GGUF file besides its tensors, nearly all of it the tokenizer; None where that is not known."""
     kv_bytes_per_token: dict[str, int] | None
-    """What one token adds to the cache of keys and values, by the cache's type; None where there is no such cache."""
+    """Bytes that one token adds to the KV cache, by the type of the cache; None where there is no such cache."""
 
 
 class Stored(_Part):

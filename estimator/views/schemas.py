@@ -1,4 +1,4 @@
-"""The JSON Schemas (Draft 2020-12) of what is asked and of every answer in JSON; docs/schema/ has a file of each."""
+"""The JSON Schemas (Draft 2020-12) of questions and of every answer in JSON; docs/schema/ has a file of each."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ class Checkpoint:
 
     @property
     def summary(self) -> str:
-        """What it holds, as a sentence."""
+        """What the weights hold, as a sentence."""
         if self.parameters is None:
             declared = "" if self.declared_bytes is None else f"; its index says {self.declared_bytes:,} bytes"
             return f"Its weights cannot be counted without {', '.join(self.missing[:3])}{declared}."

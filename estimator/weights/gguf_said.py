@@ -39,7 +39,7 @@ class Said:
         return self.size("embedding_length") // max(self.size("attention.head_count"), 1)
 
     def optional(self, **keys: str) -> dict[str, Any]:
-        """Of names and keys those that the file has values for."""
+        """The value for each name whose key the file has; `keys`: name = key of the file."""
         return {name: self.get(key) for name, key in keys.items() if self.get(key) is not None}
 
     def has(self, tensor: str) -> bool:

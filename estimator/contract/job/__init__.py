@@ -48,7 +48,7 @@ __all__ = [
 
 
 class Job(Part):
-    """The whole question."""
+    """The whole question: a model, a task, hardware, and settings."""
 
     model: str | dict[str, Any] = Field(
         description="name or alias, size such as 13B, path to a config.json or spec, or an inline architecture"

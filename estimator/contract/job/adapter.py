@@ -1,4 +1,5 @@
-"""Adapters: small trainable parts beside a frozen model. Each method is a class with the keys that it has; `type` says which."""
+"""Adapters: small trainable parts added to a frozen model. Each method is a class with the keys that it has; `type` says
+which."""
 
 from __future__ import annotations
 
@@ -41,7 +42,7 @@ Targets = Annotated[
 
 
 class LowRank(Part):
-    """A method that puts matrices of a low rank beside linear layers."""
+    """A method that adds trainable matrices of a low rank to linear layers."""
 
     type: str
     rank: Rank = 16
@@ -53,7 +54,7 @@ class LowRank(Part):
 
 
 class Lora(LowRank):
-    """LoRA: small trainable matrices beside frozen linear layers."""
+    """LoRA: small trainable matrices added to frozen linear layers."""
 
     type: Literal["lora"] = "lora"
     exclude: Pattern | list[str] | None = Field(None, description="names of layers that are not adapted, or a pattern")
@@ -150,7 +151,7 @@ class Oft(OnLayers):
 
 
 class Boft(OnLayers):
-    """BOFT: the same and a factor for each output, as PEFT runs it without its CUDA extension: one factor of a butterfly."""
+    """BOFT: OFT's blocks and a factor for each output, as PEFT runs it without its CUDA extension: one factor of a butterfly."""
 
     type: Literal["boft"]
     block_size: Count = Field(4, description="rows of a block, which divides the inputs of each adapted layer")
@@ -172,7 +173,7 @@ class PromptTuning(PromptLearning):
 
 
 class PTuning(PromptLearning):
-    """P-tuning: the same, made by a small network from vectors of its own."""
+    """P-tuning: vectors before the embeddings of the sequence, made by a small network from vectors of its own."""
 
     type: Literal["p-tuning"]
     encoder: Literal["mlp", "lstm"] = "mlp"
@@ -197,7 +198,7 @@ BOTTLENECKS: dict[str, dict[str, Any]] = {
 
 
 class Bottleneck(Part):
-    """Bottleneck adapters: two small layers after a block of each layer, or beside it. The keys are AdapterHub's."""
+    """Bottleneck adapters: two small layers after a block of each layer, or parallel to it. The keys are AdapterHub's."""
 
     type: Literal["bottleneck"]
     config: Literal["seq_bn", "double_seq_bn", "par_bn", "scaled_par_bn"] = Field(
@@ -266,4 +267,4 @@ Adapter = Annotated[
     | Annotated[PrefixTuning, Tag(branch("prefix-tuning"))],
     Discriminator(_type),
 ]
-"""One method."""
+"""Any method of parameter-efficient training, told by its `type`."""

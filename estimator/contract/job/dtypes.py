@@ -1,4 +1,4 @@
-"""The parts of a precision recipe, each of which can be asked for by itself."""
+"""The parts of a precision recipe, each of which can be set by itself."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from estimator.contract.job.part import Count, Length, Part
 
 
 class Evaluation(Part):
-    """Evaluation as transformers' Trainer runs it between two steps, beside the optimizer's states."""
+    """Evaluation as transformers' Trainer runs it between two steps, with the optimizer's states kept where they are."""
 
     micro_batch_size: Count = Field(8, description="sequences per GPU and forward pass (per_device_eval_batch_size)")
     sequence_length: Length | None = Field(None, description="tokens; without it, as many as in training")

@@ -1,4 +1,4 @@
-"""What a job runs on, and how it is spread over it."""
+"""What a job runs on, and how the model is spread over that."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def _as_text(name: Any) -> Any:
 
 
 class Hardware(Part):
-    """What it runs on. Without a GPU or an amount of memory the answer has bytes, but no verdict."""
+    """What a job runs on. Without a GPU or an amount of memory the answer has bytes, but no verdict."""
 
     gpu: Annotated[str | None, BeforeValidator(_as_text, json_schema_input_type=str | int | None)] = Field(
         None, description="catalogue name or alias of the accelerator"
@@ -82,7 +82,7 @@ class Hardware(Part):
 
 
 class Parallelism(Part):
-    """How it is spread over GPUs. Degrees multiply to the number of GPUs; `data` fills what the others leave."""
+    """How the model is spread over GPUs. Degrees multiply to the number of GPUs; `data` fills what the others leave."""
 
     strategy: Literal["none", "ddp", "zero1", "zero2", "zero3", "fsdp1", "fsdp2", "hsdp"] | None = None
     data: Count | None = None
@@ -143,7 +143,7 @@ class Parallelism(Part):
 
 
 class Offload(Part):
-    """What lives outside the GPU."""
+    """What is kept outside the GPU: in the host's memory, or on NVMe."""
 
     optimizer: Place = "none"
     parameters: Place = "none"

@@ -10,7 +10,7 @@ from estimator.contract.job.part import Bytes, Part
 
 
 class Host(Part):
-    """The machine around a node's GPUs. Its memory is asked about only where `memory` is given."""
+    """The machine around a node's GPUs. Its memory is part of the verdict only where `memory` is given."""
 
     memory: Bytes | None = Field(None, description="memory of a node: 512GB; if it is too small, the job does not fit")
     loading: Literal["each", "first", "device"] | None = Field(

@@ -1,4 +1,4 @@
-"""What a model is trained for, where that takes more than its own loss: other models beside it, pairs, generation."""
+"""What a model is trained for, where that takes more than its own loss: further models, pairs, generation."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ Storage = Literal[
 
 
 class Part(BaseModel):
-    """A part of a job."""
+    """A part of a job: unknown keys are refused, and nothing can be changed."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 

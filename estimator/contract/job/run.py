@@ -1,4 +1,4 @@
-"""What a run does beside its training steps."""
+"""What a run does in addition to its training steps."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ Hours = Annotated[float, Field(ge=0, le=10**4)]
 
 
 class Run(Part):
-    """What a run does by the clock beside its training steps. What is left out is an assumption, which the answer states."""
+    """What a run spends time on in addition to its training steps. A field that is left out is an assumption, which the answer
+    states."""
 
     set_up: Hours | None = Field(None, description="hours from the start of the instances to the first step")
     evaluate_every: Count | None = Field(None, description="optimizer steps from one evaluation to the next; without it, none")

@@ -42,7 +42,7 @@ CacheType = Literal["bf16", "fp16", "fp32", "fp8", "q8_0", "q5_1", "q5_0", "q4_1
 
 
 class Serving(Part):
-    """How it is served."""
+    """How the model is served."""
 
     engine: Literal["vllm", "transformers", "llama.cpp"] = "vllm"
     weights: Literal["bf16", "fp16", "fp32"] | Storage | GgufKind = Field(

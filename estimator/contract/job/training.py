@@ -71,7 +71,7 @@ class CheckpointForm(Part):
 
 
 class Bucket(Part):
-    """Batches of one length."""
+    """Batches whose sequences have one length, and their share of all."""
 
     tokens: Length = Field(description="of each sequence of such a batch, padding included")
     share: Annotated[float, Field(gt=0, le=1)] = Field(description="of all batches; the shares sum to 1")
@@ -87,7 +87,7 @@ class Dataset(Part):
 
 
 class Training(Part):
-    """How it is trained."""
+    """How the model is trained."""
 
     precision: Literal[
         "32-true",

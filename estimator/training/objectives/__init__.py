@@ -1,4 +1,4 @@
-"""Training for more than a model's own loss: other models beside it, answers in pairs, log-probabilities of answers.
+"""Training for more than a model's own loss: further models, answers in pairs, log-probabilities of answers.
 
 Each objective is a model to the step: it has a batch's inputs, and a forward pass that ends in a loss.
 """
@@ -63,7 +63,7 @@ def objective(
 
 
 def _ppo(job: Job, spec: ModelSpec, build: Builder, policy: Shower, autocast: DType | None, writer: Writer) -> Ppo:
-    """Four models, or three; of those beside the policy the one that values learns, too."""
+    """Four models, or three; of those other than the policy the one that values learns, too."""
     training, asked = job.training, job.training.objective
     assert asked is not None
     other = from_mapping(asked.reward, "training.objective.reward") if isinstance(asked.reward, dict) else spec

@@ -32,7 +32,8 @@ class Orpo:
     prompt: int
 
     def inputs(self, tape: Tape, batch: Batch, dtype: DType) -> tuple[Tensor, ...]:
-        """Of chosen and rejected sequences ids, the attention's mask and labels; of their prompts ids and mask."""
+        """Token ids, attention's mask and labels of the chosen sequences, then of the rejected ones; ids and mask of their
+        prompts. All int64."""
         names = ("input_ids", "attention_mask", "labels")
         shape, prompt = (batch.sequences, batch.tokens), (batch.sequences, self.prompt)
         made = [empty(tape, shape, dtypes.int64, f"{kind}_{name}") for kind in ("chosen", "rejected") for name in names]

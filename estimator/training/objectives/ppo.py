@@ -54,7 +54,7 @@ class Shower:
     caches: list[PassingCache]
 
     def __call__(self, ids: Tensor, caching: bool = True) -> tuple[Tensor, Shown]:
-        """Last hidden states, and what is held beside them."""
+        """Last hidden states, and what else the model's output holds."""
         tape = ids.tape
         tape.states, tape.caching, tape.rows, tape.positions_given = [], caching, ids.shape[0], True
         hidden = self.model.body.forward(ids)
@@ -129,7 +129,7 @@ class Ppo:
             self._score(chunks)
 
     def _score(self, chunks: int) -> None:
-        """All chunks but the last leave only small tensors; the last is scored beside them."""
+        """All chunks but the last leave only small tensors; the last is scored while these are there."""
         tape, forms = self.tape, self._forms
         rows = (chunks - 1) * self.chunk
         before = [empty(tape, (rows, *shape), dtype, name) for name, shape, dtype in forms] if rows else []

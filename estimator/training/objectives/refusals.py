@@ -122,7 +122,7 @@ def _check_other(other: ModelSpec, student: ModelSpec, attention: str, what: str
 
 
 def _check_beside(job: Job, name: str) -> None:
-    """Other techniques, of which no objective is known beside."""
+    """Other techniques that are not known to go with any objective."""
     training = job.training
     asked = training.adapter
     lora = asked is None or (isinstance(asked, Lora) and asked.bias == "none" and not asked.modules_to_save)

@@ -40,7 +40,7 @@ class Reward:
             return neg(mean(log_sigmoid(sub(chosen, rejected)), 0)), ()
 
     def _scores(self, ids: Tensor) -> Tensor:
-        """Of each sequence one number; accelerate widens what a model in autocast returns."""
+        """One number for each sequence; in float32 under autocast, as accelerate widens what a model returns."""
         with autocast(ids.tape, self.autocast):
             scores, *_held = self.model.pooled(ids)
         del _held

@@ -26,7 +26,7 @@ class Scorer:
     metrics: Metrics = ()
 
     def __call__(self, ids: Tensor, labels: Tensor, prompt: int) -> Scores:
-        """Of `ids` [sequences, tokens] all but the first `prompt` tokens, and never the very first, are scored."""
+        """Scores of `ids` [sequences, tokens]: of all but the first `prompt` tokens, and never of the very first."""
         with autocast(ids.tape, self.autocast):
             return self._scores(ids, labels, prompt)
 

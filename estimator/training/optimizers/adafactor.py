@@ -24,7 +24,8 @@ def kept(parameter: Parameter) -> list[Form]:
 
 
 def kept_in_fp32(parameter: Parameter) -> list[Form]:
-    """The same in float32 whatever the weights are, and the weights' norm (transformers/optimization.py, `step`)."""
+    """Forms of the second moments, by row and column or for a vector whole, in float32 whatever the weights are; and the
+    weights' norm (transformers/optimization.py, `step`)."""
     shape = parameter.local.shape
     forms = [(shape,)] if len(shape) < 2 else [(shape[:-1],), (shape[:-2] + shape[-1:],)]
     return [*((form, dtypes.float32) for (form,) in forms), SCALAR]

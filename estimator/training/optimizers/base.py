@@ -1,6 +1,6 @@
 """What all optimizers have in common: what they keep per parameter, and how their temporaries live during a step.
 
-A step's events depend only on the parameters' shapes, so it is played on the tape directly.
+A step's events depend only on the parameters' shapes, so it is simulated on the tape directly.
 """
 
 from __future__ import annotations

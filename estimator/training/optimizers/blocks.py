@@ -21,7 +21,7 @@ PAGED = 100_000
 MOMENTS = {"adamw": 2, "adam": 2, "sgd": 1, "sgd-momentum": 1, "adagrad": 1, "rmsprop": 1, "lion": 1, "lamb": 2, "ademamix": 3}
 """How many tensors of a parameter's size bitsandbytes keeps; AdEMAMix's first is two in one."""
 WITHOUT_BF16 = ("sgd", "sgd-momentum", "adagrad", "rmsprop")
-"""Those whose 32-bit kernels take no bfloat16 gradients (`str2optimizer32bit`, bitsandbytes/backends/cuda/ops.py)."""
+"""Optimizers whose 32-bit kernels take no bfloat16 gradients (`str2optimizer32bit`, bitsandbytes/backends/cuda/ops.py)."""
 
 
 def bitsandbytes(name: str, wide: frozenset[str]) -> Optimizer:

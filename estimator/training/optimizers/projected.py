@@ -82,7 +82,7 @@ def _project_back(tape: Tape, p: Parameter) -> Tensor:
 def apollo(matrices: frozenset[str], rank: int, by_channel: bool) -> Optimizer:
     """apollo-torch 1.0 with random projections (apollo_torch/apollo.py); `by_channel`: or the gradient as a whole.
 
-    It keeps the norm of the last scaled gradient beside moments and projection.
+    It keeps the norm of the last scaled gradient in addition to moments and projection.
     """
 
     def kept(p: Parameter) -> list[Form]:
