@@ -1,4 +1,8 @@
-"""Which tests need torch: `pytest -m "not torch"` is the quick loop, and does not even import those that do."""
+"""Which tests need torch, and which are slow: `pytest -m "not torch"` is the quick loop and leaves both out.
+
+It holds every record, table and golden file, and does not even import what needs torch. Slow are properties that are tried on
+many jobs, pages that are made of all cases, examples in pages, and benchmarks.
+"""
 
 from __future__ import annotations
 
@@ -22,15 +26,23 @@ def _needs_torch(path: Path) -> bool:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "torch: torch is the judge; `-m 'not torch'` leaves these out")
+    config.addinivalue_line("markers", "slow: takes seconds; `-m 'not torch'` leaves these out, too")
+
+
+def _quick(config: pytest.Config) -> bool:
+    return bool(config.option.markexpr == "not torch")
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """In the quick loop, modules that import torch: to import it takes longer than most of the others run."""
-    quick = config.option.markexpr == "not torch" and collection_path.suffix == ".py"
-    return True if quick and _needs_torch(collection_path) else None
+    return True if _quick(config) and collection_path.suffix == ".py" and _needs_torch(collection_path) else None
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     for item in items:
         if _needs_torch(item.path):
             item.add_marker("torch")
+    if _quick(config):
+        slow = [item for item in items if item.get_closest_marker("slow")]
+        config.hook.pytest_deselected(items=slow)
+        items[:] = [item for item in items if not item.get_closest_marker("slow")]

@@ -15,6 +15,8 @@ from pytest_benchmark.fixture import BenchmarkFixture
 from estimator.weights import read_checkpoint
 from tests.weight_files import ARRAY, FLOAT32, INT32, STRING, Info, Pair, gguf_header, safetensors_bytes, tensor_bytes, written
 
+pytestmark = pytest.mark.slow
+
 TOKENS, MERGES = 128_256, 280_147
 """Llama 3's."""
 SQUARE, WIDE, KEYS = (4096, 4096), (4096, 14336), (4096, 1024)

@@ -33,6 +33,8 @@ HEADLINE = [sys.executable, "-m", "estimator.cli.main", "llama-2-13b", "--on", "
 ALL_SPECS = """
 from time import perf_counter
 from estimator.specs.published import every
+
+pytestmark = pytest.mark.slow
 start = perf_counter()
 assert not every()[1]
 print(perf_counter() - start)

@@ -14,6 +14,8 @@ from hypothesis import strategies as st
 from estimator import Answer, InvalidJob, WillItFitError, estimate, fit
 from tests.schemas import schema
 
+pytestmark = pytest.mark.slow
+
 INLINE = {"model_type": "llama", "hidden_size": 64, "intermediate_size": 100, "num_hidden_layers": 2, "num_attention_heads": 4}
 WHOLE = {
     "train": estimate({"model": {**INLINE, "vocab_size": 100}, "hardware": {"gpu": "h100"}, "training": {"adapter": {}}}).job,

@@ -18,8 +18,12 @@ from tests.jobs import cases
 from tests.measured import a100_runs
 from tests.schemas import schema
 
+QUICK = ("schema", "golden")
+"""Folders of files that are made in no time; pages are made of all cases."""
+MADE = [pytest.param(*one, marks=() if one[0].parent.name in QUICK else pytest.mark.slow, id=one[0].name) for one in documents()]
 
-@pytest.mark.parametrize(("path", "text"), list(documents()), ids=lambda given: given.name if isinstance(given, Path) else "")
+
+@pytest.mark.parametrize(("path", "text"), MADE)
 def test_it_is_what_the_code_writes(path: Path, text: Callable[[], str]) -> None:
     assert path.read_text(encoding="utf-8") == text(), "run: python -m tests.documents"
 

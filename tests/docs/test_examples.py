@@ -24,6 +24,8 @@ from estimator.contract.errors import WillItFitError
 from tests.jobs import ROOT
 from tests.shell import BLOCK, Command, request, shown_commands
 
+pytestmark = pytest.mark.slow
+
 client = TestClient(app, raise_server_exceptions=False)
 PAGES = [
     ROOT / "README.md",

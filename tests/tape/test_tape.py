@@ -42,6 +42,7 @@ def answered(job: dict[str, Any]) -> Answer | None:
         return None
 
 
+@pytest.mark.slow
 @settings(max_examples=120, deadline=None, derandomize=True)
 @given(jobs())
 def test_layers_that_are_replayed_are_those_that_would_be_played(job: dict[str, Any]) -> None:
@@ -53,6 +54,7 @@ def test_layers_that_are_replayed_are_those_that_would_be_played(job: dict[str, 
     ]
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None, derandomize=True)
 @given(jobs(), st.sampled_from(["micro_batch_size", "sequence_length"]))
 def test_more_tokens_never_take_less(job: dict[str, Any], what: str) -> None:
@@ -65,6 +67,7 @@ def test_more_tokens_never_take_less(job: dict[str, Any], what: str) -> None:
         assert after.memory.resident_bytes == before.memory.resident_bytes
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None, derandomize=True)
 @given(jobs())
 def test_a_deeper_model_never_takes_less(job: dict[str, Any]) -> None:
@@ -75,6 +78,7 @@ def test_a_deeper_model_never_takes_less(job: dict[str, Any]) -> None:
         assert after.memory.resident_bytes > before.memory.resident_bytes
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None, derandomize=True)
 @given(jobs())
 def test_the_parts_at_the_peak_are_the_peak(job: dict[str, Any]) -> None:

@@ -6,7 +6,11 @@ from collections import defaultdict
 from functools import cache
 from statistics import median
 
+import pytest
+
 from tests.published import Run, not_comparable, published
+
+pytestmark = pytest.mark.slow
 
 EACH = 4
 """Of a group with many runs every so-manieth is played: the others differ in size and length."""

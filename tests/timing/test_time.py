@@ -41,6 +41,7 @@ def time_of(gpu: str = "h100", gpus: int = 1, parallelism: dict[str, Any] | None
     return found
 
 
+@pytest.mark.slow
 def test_fine_tuning_on_a100() -> None:
     errors = [abs(one.error) for one in speeds("a100")]
     assert len(errors) == 141
