@@ -107,16 +107,14 @@ def causal_mask(
     """The mask that transformers builds; [batch or 1, 1, tokens, keys], or None.
 
     `eager` adds numbers of the model's type; `sdpa` needs a mask, of booleans, only where the keys fill the sliding
-    `window`, where keys begin before it, or where the batch is padded or packed: then it is a mask of each sequence
-    (masking_utils.py, `sdpa_mask`).
+    `window`, where keys begin before it, or where the batch is padded or packed; it is a mask of each sequence where the model
+    is given one (masking_utils.py, `sdpa_mask`).
     """
     keys = tape.prefix + (tape.generating.length if tape.generating else _reached(tape.past, tokens, window))
     if implementation == "eager":
         return empty(tape, (batch, 1, tokens, keys), dtype, "where")
-    if implementation == "sdpa" and tape.batch_mask != "none":
-        return empty(tape, (batch, 1, tokens, keys), dtypes.bool_, "bitwise_and")
-    if implementation == "sdpa" and (tape.prefix or (window is not None and keys >= window)):
-        return empty(tape, (1, 1, tokens, keys), dtypes.bool_, "bitwise_and")
+    if implementation == "sdpa" and (tape.batch_mask != "none" or tape.prefix or (window is not None and keys >= window)):
+        return empty(tape, (batch if tape.mask_given else 1, 1, tokens, keys), dtypes.bool_, "bitwise_and")
     return None
 
 

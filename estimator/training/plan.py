@@ -81,6 +81,7 @@ def trace_training(job: Job, spec: ModelSpec, topology: Topology, gpu: Gpu = AMP
     _check_step(training, topology, precision)
     tape = with_host(Tape(gpu)) if offloads(job) else Tape(gpu)
     tape.batch_mask = batch_mask(training, spec)
+    tape.mask_given = tape.batch_mask != "none" or training.objective is not None
     spread = topology.tensor > 1 and training.implementation != "torchtitan"
     tape.positions_given = tape.batch_mask == "packed" or spread
     tape.begin("load")
