@@ -20,15 +20,22 @@ from estimator.tape.tape import Slot
 from estimator.tape.tensor import Tensor, empty
 from estimator.training.methods import Method
 
+HEADS_OF_PEFT = ("causal-lm", "seq2seq-lm", "sequence-classification")
+"""Heads for which PEFT has a model of its own, by its `task_type`."""
 NOT_COUNTED = "AdaLoRA: update_and_allocate, which changes the ranks, is taken to be never called; its scores are not counted"
 
 
 @dataclass(frozen=True, slots=True)
 class AdaLora(Method):
-    """Matrices of a `rank` to begin with; `matrices`: those of every layer, with its slot."""
+    """Matrices of a `rank` to begin with; `matrices`: those of every layer, with its slot.
+
+    `regularises`: whether the loss asks anything. PEFT's model for a kind of task does; the one for any model calls the model
+    that is adapted past `AdaLoraModel` (peft_model.py, `PeftModel.forward`).
+    """
 
     rank: int
     dropout: float
+    regularises: bool
     matrices: list[tuple[Slot | None, Tensor, Tensor]] = field(default_factory=list)
 
     def adapt(self, build: Builder, name: str, module: Module, inputs: int, outputs: int) -> Module:
@@ -41,6 +48,8 @@ class AdaLora(Method):
 
     def root(self, build: Builder, model: Forward) -> Forward:
         build.tape.remarks[NOT_COUNTED] = None
+        if not self.regularises:
+            return model
 
         def run(*inputs: Tensor) -> tuple[Tensor, Any]:
             loss, held = model(*inputs)
