@@ -14,7 +14,7 @@ from estimator.families.modules import Module
 from estimator.families.sharding import Forward
 from estimator.tape.autocast import cast_all
 from estimator.tape.matmul import mm, times_transposed, transposed
-from estimator.tape.pointwise import add_, add_scalar, div, div_scalar, dropout, mul, mul_scalar, sub, to
+from estimator.tape.pointwise import add_, add_scalar, add_to_view_, div, div_scalar, dropout, mul, mul_scalar, sub, to
 from estimator.tape.reduction import vector_norm
 from estimator.tape.tape import Slot
 from estimator.tape.tensor import Tensor, empty
@@ -85,7 +85,9 @@ class _SvdLinear:
         result = self.base(x)
         ranks = add_scalar(self.ranks)
         adapted = to(x, self.lora_a.dtype)
-        return add_(result, div(mul_scalar(self._update(adapted)), ranks))
+        change = div(mul_scalar(self._update(adapted)), ranks)
+        biased = getattr(self.base, "bias", None) is not None  # then a product of all rows, seen as sequences (Linear.cpp)
+        return add_to_view_(result, change) if biased and result.is_view else add_(result, change)
 
     def _update(self, x: Tensor) -> Tensor:
         return times_transposed(times_transposed(dropout(x, self.p), mul(self.lora_a, self.lora_e)), self.lora_b)
