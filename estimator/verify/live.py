@@ -20,6 +20,8 @@ from estimator.tape.gpu import AMPERE, Gpu
 from estimator.verify.attention import workspaces
 
 aten = torch.ops.aten
+ASKS = torch.ops.prim.device.default
+"""Where a tensor lies, which is asked more often than anything is computed."""
 CHUNK = 65536
 """Elements that one block of CUDA's `_foreach_norm` reduces (`kChunkSize`, MultiTensorApply.cuh)."""
 ALLOCATION_STEP = 512
@@ -182,7 +184,7 @@ class Live(TorchDispatchMode):
             self._host_changes(-self.offloaded.pop(key))
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if not self.entered:
+        if not self.entered or func is ASKS:
             return func(*args, **(kwargs or {}))
         if any(issubclass(kind, DTensor) for kind in types):  # what it does to its parts comes here next
             if not self.in_backward:
