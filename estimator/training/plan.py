@@ -137,7 +137,7 @@ def trace_training(job: Job, spec: ModelSpec, topology: Topology, gpu: Gpu = AMP
     model = objective(job, spec, build, model, autocast, writer)
     if isinstance(model, Ppo):
         between, after = model.write, model.after
-    clipping = clipping_of(job, topology, spec)
+    clipping = clipping_of(job, topology, spec, tape)
     if clipping and isinstance(model, torchtitan.Trained):
         clipping = keeping(clipping, model.kept)
     batch = Batch(training.micro_batch_size, training.sequence_length, training.target_length or training.sequence_length)
