@@ -149,7 +149,7 @@ def scaler(training: Training, precision: Recipe, parameters: Iterable[Parameter
     trained = [p for p in parameters if p.trainable]
     if not any(p.local.numel for p in trained):
         raise InvalidJob(
-            "GradScaler takes no step on a rank whose part holds nothing that is trained; write precision: bf16-mixed, or train more",
+            "GradScaler takes no step on a rank whose part holds nothing that is trained; write bf16-mixed, or train more",
             "training.precision",
         )
     halves = {p.local.dtype.name for p in trained} - {"float32"}

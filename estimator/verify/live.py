@@ -336,7 +336,7 @@ def shapes_unseen(live: Live) -> Iterator[None]:
 
 @contextmanager
 def numbers_seen(live: Live) -> Iterator[None]:
-    """Let `live` count single numbers that are made for a device, `torch.tensor(3, device=x.device)`; others stay with the host."""
+    """Let `live` count single numbers that are made for a device, `torch.tensor(3, device=x.device)`; others lie on the host."""
     plain = torch.tensor
 
     def tensor(data: Any, **settings: Any) -> torch.Tensor:
