@@ -17,7 +17,7 @@ from estimator.tape.pointwise import add, dropout, mul_scalar, softmax, tanh, to
 from estimator.tape.sdpa import FLASH_HEAD_SIZE, scaled_dot_product_attention
 from estimator.tape.tape import Tape
 from estimator.tape.tensor import Tensor, empty
-from estimator.tape.views import contiguous, transpose
+from estimator.tape.views import contiguous, reshape, transpose
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,13 +78,19 @@ class Attention:
 
 
 def sdpa(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, dropout_p: float, causal: bool, efficient: bool = True) -> Tensor:
-    """How transformers calls it on CUDA: it asks for grouped heads where there is no mask and flash takes the heads' size, and
-    copies key heads for all queries elsewhere (integrations/sdpa_attention.py, `use_gqa_in_sdpa`)."""
+    """How transformers calls it on CUDA: it asks for grouped heads where there is no mask and flash takes the heads' size
+    (integrations/sdpa_attention.py, `use_gqa_in_sdpa`). Elsewhere it copies key heads for all queries, or takes the heads of a
+    single query that share keys for that many queries (`pack_gqa`; its masks are the same for all heads)."""
+    heads, tokens = q.shape[1], q.shape[2]
     grouped = mask is None and k.shape[3] == v.shape[3] <= FLASH_HEAD_SIZE
-    if not grouped:
-        k, v = repeat_heads(q, k), repeat_heads(q, v)
-    causal = causal and mask is None and q.shape[2] > 1
-    return scaled_dot_product_attention(q, k, v, mask, dropout_p, causal, grouped, efficient)
+    if k.shape[1] != heads and not grouped:
+        if tokens == 1:
+            q = reshape(q, (q.shape[0], k.shape[1], heads // k.shape[1], q.shape[3]))
+        else:
+            k, v = repeat_heads(q, k), repeat_heads(q, v)
+    causal = causal and mask is None and tokens > 1
+    out = scaled_dot_product_attention(q, k, v, mask, dropout_p, causal, grouped, efficient)
+    return out if out.shape[1] == heads else reshape(out, (out.shape[0], heads, tokens, out.shape[3]))
 
 
 def _position_bias(bias: Tensor, causal: bool) -> Tensor:
@@ -100,17 +106,15 @@ def causal_mask(
 ) -> Tensor | None:
     """The mask that transformers builds; [batch or 1, 1, tokens, keys], or None.
 
-    `eager` adds numbers of the model's type; `sdpa` needs a mask, of booleans, only where the sequence outgrows the sliding
-    `window`, where keys begin before it, or where the batch is padded or packed: then it is a mask of each sequence
-    (masking_utils.py, `sdpa_mask`).
+    `eager` adds numbers of the model's type; `sdpa` needs a mask, of booleans, only where the keys fill the sliding
+    `window`, where keys begin before it, or where the batch is padded or packed; it is a mask of each sequence where the model
+    is given one (masking_utils.py, `sdpa_mask`).
     """
     keys = tape.prefix + (tape.generating.length if tape.generating else _reached(tape.past, tokens, window))
     if implementation == "eager":
         return empty(tape, (batch, 1, tokens, keys), dtype, "where")
-    if implementation == "sdpa" and tape.batch_mask != "none":
-        return empty(tape, (batch, 1, tokens, keys), dtypes.bool_, "bitwise_and")
-    if implementation == "sdpa" and (tape.prefix or (window is not None and tokens >= window)):
-        return empty(tape, (1, 1, tokens, keys), dtypes.bool_, "bitwise_and")
+    if implementation == "sdpa" and (tape.batch_mask != "none" or tape.prefix or (window is not None and keys >= window)):
+        return empty(tape, (batch if tape.mask_given else 1, 1, tokens, keys), dtypes.bool_, "bitwise_and")
     return None
 
 

@@ -159,15 +159,25 @@ class Bloom:
         batch, tokens = ids.shape
         embeds = self.word_embeddings(ids)
         hidden = self.word_embeddings_layernorm(embeds)
-        slopes = empty(tape, (self.heads, 1, 1), dtypes.float32, "pow")
-        alibi = mul(slopes, empty(tape, (tokens,), dtypes.int64, "arange"))
-        alibi = to(empty(tape, (batch * self.heads, 1, tokens), dtypes.float32, "repeat"), hidden.dtype)
+        if tape.mask_given:
+            alibi = self._alibi_by_mask(hidden)
+        else:
+            slopes = empty(tape, (self.heads, 1, 1), dtypes.float32, "pow")  # which live to the end
+            alibi = mul(slopes, empty(tape, (tokens,), dtypes.int64, "arange"))
+            alibi = to(empty(tape, (batch * self.heads, 1, tokens), dtypes.float32, "repeat"), hidden.dtype)
         mask = causal_mask(tape, batch, tokens, embeds.dtype, "eager", None)
         assert mask is not None
         for block in self.h:
             outputs = block(hidden, alibi, mask)  # the attention weights live until the next block is done
             hidden = outputs[0]
         return self.ln_f(hidden)
+
+    def _alibi_by_mask(self, hidden: Tensor) -> Tensor:
+        """`build_alibi_tensor`: of each sequence, whose tokens are counted in its mask."""
+        tape, (batch, tokens, _) = hidden.tape, hidden.shape
+        slopes = empty(tape, (self.heads, 1), dtypes.float32, "pow")
+        alibi = mul(slopes, empty(tape, (batch, 1, tokens), dtypes.int64, "mul"))
+        return to(reshape(alibi, (batch * self.heads, 1, tokens)), hidden.dtype)
 
 
 HEADS = decoder_heads(Bloom)

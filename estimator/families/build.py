@@ -80,6 +80,8 @@ class Builder:
     buffers: list[Buffer] = field(default_factory=list)
     linears: list[str] = field(default_factory=list)
     """Names of the linear layers that an adapter can be put on."""
+    bypassed: list[str] = field(default_factory=list)
+    """Names of the linear layers of which the model takes the weight and multiplies by it itself."""
     adapted: list[str] = field(default_factory=list)
     """Names of what an adapter was put on."""
     saved: list[str] = field(default_factory=list)

@@ -78,8 +78,8 @@ def _rotate(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, ...
 
 class GptOssAttention(GroupedQueryAttention):
     def __init__(self, spec: GptOssSpec, build: Builder):
-        super().__init__(spec, build, spec.attention_bias, spec.attention_bias, rotate=_rotate)
         sinks = build.parameter("self_attn.sinks", (spec.num_attention_heads,))
+        super().__init__(spec, build, spec.attention_bias, spec.attention_bias, rotate=_rotate)
         self.attend: Any = AttentionWithSinks(sinks, spec.attention_dropout if build.training else 0.0)
 
 

@@ -79,6 +79,7 @@ class Mixer:
         self.conv_bias = build.parameter("mixer.conv1d.bias", (inner,)) if spec.use_conv_bias else None
         self.in_proj = build.linear("mixer.in_proj", spec.hidden_size, 2 * inner)
         self.x_proj = build.linear("mixer.x_proj", inner, rank + 2 * states)
+        build.bypassed.append("mixer.dt_proj")
         self.dt_weight = build.parameter("mixer.dt_proj.weight", (inner, rank))
         self.dt_bias = build.parameter("mixer.dt_proj.bias", (inner,))
         self.out_proj = build.linear("mixer.out_proj", inner, spec.hidden_size)

@@ -257,10 +257,10 @@ def _inverted(mask: Tensor) -> Tensor:
 class Block:
     """A mixer with a residual that may be kept in float32."""
 
-    def __init__(self, spec: Any, build: Builder, mixer: Callable[[Tensor], Tensor]):
+    def __init__(self, spec: Any, build: Builder, mixer: Callable[[], Callable[[Tensor], Tensor]]):
         self.residual_in_fp32 = spec.residual_in_fp32
-        self.mixer = mixer
         self.norm = RMSNorm(build.parameter("norm.weight", (spec.hidden_size,)))
+        self.mixer = mixer()
 
     def __call__(self, hidden: Tensor) -> Tensor:
         residual = hidden
@@ -280,7 +280,7 @@ class CausalLM:
                 f"peft puts no LoRA on out_proj of {spec.model_type} models; name in_proj", "training.adapter.targets"
             )
         self.embeddings = build.embedding("embeddings", spec.vocab_size, spec.hidden_size)
-        self.layers = build.layers(spec.num_hidden_layers, lambda _: Block(spec, build, mixer()))
+        self.layers = build.layers(spec.num_hidden_layers, lambda _: Block(spec, build, mixer))
         self.norm_f = build.rms_norm("norm_f", spec.hidden_size)
         self.loss = build.kernels.loss
         self.lm_head = build.head(spec.hidden_size, spec.vocab_size, spec.tie_word_embeddings)

@@ -163,25 +163,35 @@ class Block:
         self, hidden: Tensor, mask: Tensor | None, bias: Tensor | None, encoded: Tensor | None, cross_bias: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor | None]:
         out, bias, _ = self.self_attention(hidden, mask, bias)
-        out = _clamped(out)
+        most = _largest(out)  # which lives until the next one is made
+        out = _clamped(out, most)
         if self.cross_attention is not None and encoded is not None:
             out, cross_bias, _ = self.cross_attention(out, None, cross_bias, encoded)
-            out = _clamped(out)
+            most = _largest(out)
+            out = _clamped(out, most)
         out = self.feed_forward(out)
-        out = _clamped(out)
+        most = _largest(out)
+        out = _clamped(out, most)
         return out, bias, cross_bias
 
 
-def _clamped(x: Tensor) -> Tensor:
-    """Half precision is kept from infinity."""
+def _largest(x: Tensor) -> Tensor | None:
+    """The number that half precision is kept within: less than the largest one where there is an infinity."""
     if x.dtype is not dtypes.float16:
-        return x
+        return None
     size = empty(x.tape, x.shape, x.dtype, "abs")
     infinite = empty(x.tape, x.shape, dtypes.bool_, "eq")
     del size
-    most = empty(x.tape, (), dtypes.float32, "where")
+    found = empty(x.tape, (), dtypes.bool_, "any")
     del infinite
-    return clamp_between(x, empty(x.tape, (), dtypes.float32, "neg"), most)
+    choices = [empty(x.tape, (), dtypes.float32, "scalar_tensor") for _ in range(2)]
+    most = empty(x.tape, (), dtypes.float32, "where")
+    del found, choices
+    return most
+
+
+def _clamped(x: Tensor, most: Tensor | None) -> Tensor:
+    return x if most is None else clamp_between(x, empty(x.tape, (), dtypes.float32, "neg"), most)
 
 
 class Stack:

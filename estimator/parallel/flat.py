@@ -56,6 +56,11 @@ class Unit:
                 self.gradient = empty(tape, (part,), dtype, "reduce_scatter")
         self._share_out(part)
 
+    @property
+    def trains(self) -> bool:
+        """Whether anything of what this rank has is trained."""
+        return any(p.trainable and p.local.numel for p in self.parameters)
+
     def _share_out(self, part: int) -> None:
         """Each parameter's part of the shard, which may be none of it."""
         start = 0

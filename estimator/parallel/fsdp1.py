@@ -81,8 +81,7 @@ class Fsdp1(Sharding):
         root = Unit(self, parameters, reshard=False)
 
         def run(*batch: Tensor) -> tuple[Tensor, Any]:
-            if self.stale:
-                self.drop_gradients()
+            self.drop_gradients()
             inputs = self.policy.cast(batch)  # of other units' none (`cast_root_forward_inputs`, `cast_forward_inputs`)
             root.before_forward()
             loss, held = model(*inputs)
@@ -93,11 +92,13 @@ class Fsdp1(Sharding):
         return run
 
     def drop_gradients(self) -> None:
-        """What `zero_grad` left of the step before goes."""
-        self.stale = False
+        """What `zero_grad` left of the step before goes, and what the micro-step before left where none of the parameters in this
+        rank's part is trained: a flat gradient that no parameter has a view of (`_reset_flat_param_grad_info_if_needed`)."""
         for unit in self.units:
-            self.tape.enter(unit.slot)
-            unit.gradient = None
+            if self.stale or not unit.trains:
+                self.tape.enter(unit.slot)
+                unit.gradient = None
+        self.stale = False
         self.tape.enter(None)
 
     def finish(self) -> None:

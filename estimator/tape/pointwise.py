@@ -36,6 +36,22 @@ def add_(a: Tensor, b: Tensor) -> Tensor:
     return attach(node, Tensor(a.storage, a.shape, a.dtype, a.strides))
 
 
+def add_to_view_(a: Tensor, b: Tensor) -> Tensor:
+    """`a += b` where `a` is a view that autograd knows: the gradient is copied twice, as that of what `a` is a view of and for b.
+
+    torch/csrc/autograd/functions/tensor.cpp, `CopySlices`.
+    """
+    wanted = a.requires_grad, b.requires_grad
+
+    def backward(g: Tensor) -> tuple[Gradient, Gradient]:
+        whole = output("new_empty_strided", (g,), g.shape, g.dtype)
+        part = output("clone", (g,), g.shape, g.dtype)
+        return (whole if wanted[0] else None), (part if wanted[1] else None)
+
+    moved("add_", a, b, a)
+    return attach(record("CopySlices", (a, b), (), backward), Tensor(a.storage, a.shape, a.dtype, a.strides))
+
+
 def add_scaled_(a: Tensor, b: Tensor) -> Tensor:
     """`a += number * b`, as `add_`; the gradient of b is multiplied by the number in a tensor of its own."""
     wanted = a.requires_grad, b.requires_grad

@@ -202,6 +202,8 @@ class Tape:
         """Keys that every attention layer has before those of the tokens."""
         self.batch_mask = "none"
         """Whether sequences end early (`padding`), or hold several documents (`packed`): then the batch has a mask of its own."""
+        self.mask_given = False
+        """Whether the batch holds a mask of each sequence, as also trainers of whole sequences give it."""
         self.positions_given = False
         """Whether the batch holds the tokens' positions."""
         self.distributed = False

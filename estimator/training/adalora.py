@@ -14,21 +14,28 @@ from estimator.families.modules import Module
 from estimator.families.sharding import Forward
 from estimator.tape.autocast import cast_all
 from estimator.tape.matmul import mm, times_transposed, transposed
-from estimator.tape.pointwise import add_, add_scalar, div, div_scalar, dropout, mul, mul_scalar, sub, to
+from estimator.tape.pointwise import add_, add_scalar, add_to_view_, div, div_scalar, dropout, mul, mul_scalar, sub, to
 from estimator.tape.reduction import vector_norm
 from estimator.tape.tape import Slot
 from estimator.tape.tensor import Tensor, empty
 from estimator.training.methods import Method
 
+HEADS_OF_PEFT = ("causal-lm", "seq2seq-lm", "sequence-classification")
+"""Heads for which PEFT has a model of its own, by its `task_type`."""
 NOT_COUNTED = "AdaLoRA: update_and_allocate, which changes the ranks, is taken to be never called; its scores are not counted"
 
 
 @dataclass(frozen=True, slots=True)
 class AdaLora(Method):
-    """Matrices of a `rank` to begin with; `matrices`: those of every layer, with its slot."""
+    """Matrices of a `rank` to begin with; `matrices`: those of every layer, with its slot.
+
+    `regularises`: whether the loss asks anything. PEFT's model for a kind of task does; the one for any model calls the model
+    that is adapted past `AdaLoraModel` (peft_model.py, `PeftModel.forward`).
+    """
 
     rank: int
     dropout: float
+    regularises: bool
     matrices: list[tuple[Slot | None, Tensor, Tensor]] = field(default_factory=list)
 
     def adapt(self, build: Builder, name: str, module: Module, inputs: int, outputs: int) -> Module:
@@ -41,6 +48,8 @@ class AdaLora(Method):
 
     def root(self, build: Builder, model: Forward) -> Forward:
         build.tape.remarks[NOT_COUNTED] = None
+        if not self.regularises:
+            return model
 
         def run(*inputs: Tensor) -> tuple[Tensor, Any]:
             loss, held = model(*inputs)
@@ -76,7 +85,9 @@ class _SvdLinear:
         result = self.base(x)
         ranks = add_scalar(self.ranks)
         adapted = to(x, self.lora_a.dtype)
-        return add_(result, div(mul_scalar(self._update(adapted)), ranks))
+        change = div(mul_scalar(self._update(adapted)), ranks)
+        biased = getattr(self.base, "bias", None) is not None  # then a product of all rows, seen as sequences (Linear.cpp)
+        return add_to_view_(result, change) if biased and result.is_view else add_(result, change)
 
     def _update(self, x: Tensor) -> Tensor:
         return times_transposed(times_transposed(dropout(x, self.p), mul(self.lora_a, self.lora_e)), self.lora_b)

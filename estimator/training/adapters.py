@@ -16,7 +16,7 @@ from estimator.families.build import Builder
 from estimator.families.spec import ModelSpec
 from estimator.parallel.strategies import Feature, Strategy
 from estimator.tape.dtypes import BY_NAME, DType
-from estimator.training.adalora import AdaLora
+from estimator.training.adalora import HEADS_OF_PEFT, AdaLora
 from estimator.training.dora import Dora
 from estimator.training.ia3 import Ia3
 from estimator.training.lora import Lora
@@ -76,7 +76,7 @@ def adapter(asked: OnWeights, training: Training, spec: ModelSpec, strategy: Str
     if asked.type == "dora":
         return Dora(*common, asked.rank, asked.dropout)
     if asked.type == "adalora":
-        return AdaLora(*common, asked.rank, asked.dropout)
+        return AdaLora(*common, asked.rank, asked.dropout, training.head in HEADS_OF_PEFT)
     if asked.type == "vera":
         return Vera(*common, asked.rank, asked.dropout)
     if asked.type == "ia3":

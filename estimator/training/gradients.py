@@ -65,11 +65,13 @@ def _read_and_scaled(tape: Tape, p: Parameter) -> None:
     tape.compute("_foreach_mul_", 0, 2 * p.local.nbytes)
 
 
-def clip_sharded(tape: Tape, parameters: list[Parameter]) -> Tensor:
+def clip_sharded(zero: Tensor, tape: Tape, parameters: list[Parameter]) -> Tensor:
     """`FullyShardedDataParallel.clip_grad_norm_`: a norm in float32 for each part of a gradient, then one of all.
 
-    torch/distributed/fsdp/fully_sharded_data_parallel.py, `_get_grad_norm`.
+    torch/distributed/fsdp/fully_sharded_data_parallel.py, `_get_grad_norm`. `zero`: a number that its first call makes and that
+    stays (`_zero_scalar`).
     """
+    del zero
     norms = []
     for p in parameters:
         tape.enter(p.slot)

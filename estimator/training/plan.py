@@ -81,6 +81,7 @@ def trace_training(job: Job, spec: ModelSpec, topology: Topology, gpu: Gpu = AMP
     _check_step(training, topology, precision)
     tape = with_host(Tape(gpu)) if offloads(job) else Tape(gpu)
     tape.batch_mask = batch_mask(training, spec)
+    tape.mask_given = tape.batch_mask != "none" or training.objective is not None
     spread = topology.tensor > 1 and training.implementation != "torchtitan"
     tape.positions_given = tape.batch_mask == "packed" or spread
     tape.begin("load")
@@ -136,7 +137,7 @@ def trace_training(job: Job, spec: ModelSpec, topology: Topology, gpu: Gpu = AMP
     model = objective(job, spec, build, model, autocast, writer)
     if isinstance(model, Ppo):
         between, after = model.write, model.after
-    clipping = clipping_of(job, topology, spec)
+    clipping = clipping_of(job, topology, spec, tape)
     if clipping and isinstance(model, torchtitan.Trained):
         clipping = keeping(clipping, model.kept)
     batch = Batch(training.micro_batch_size, training.sequence_length, training.target_length or training.sequence_length)
@@ -221,7 +222,7 @@ def _adapter(training: Training, spec: ModelSpec, topology: Topology, precision:
 def _optimizer(job: Job, topology: Topology, precision: Recipe, build: Builder) -> Optimizer:
     """The optimizer of a job. DeepSpeed's on the host counts its steps in Python; on NVMe, its states are in files."""
     training = job.training
-    weights = (frozenset(f"{name}.weight" for name in names) for names in (build.linears, build.embeddings))
+    weights = (frozenset(f"{name}.weight" for name in names) for names in (build.linears + build.bypassed, build.embeddings))
     if topology.strategy.stage and offloads(job):
         found = optimizer(training.model_copy(update={"optimizer_implementation": "foreach"}), *weights)
         return replace(found, kept=alike(0)) if job.offload.optimizer == "nvme" else found

@@ -139,13 +139,20 @@ class MegatronScaler:
 def scaler(training: Training, precision: Recipe, parameters: Iterable[Parameter], shards: int = 1) -> Callable[[Tape], Scaler]:
     """The scaler of a job, whose parameters are DTensors in so many `shards`.
 
-    Raises `InvalidJob` for gradients that none of torch's kernels unscales (AmpKernels.cu in 2.13)."""
+    Raises `InvalidJob` for gradients that none of torch's kernels unscales (AmpKernels.cu in 2.13), and where the part of this
+    rank, the first, holds nothing that is trained: GradScaler takes no step without a gradient."""
     if precision.summed:
         return partial(MegatronScaler, unscales=precision.weights is dtypes.float16)
     if not precision.scaled:
         return Unscaled
     fused = training.optimizer_implementation == "fused"
-    halves = {p.local.dtype.name for p in parameters if p.trainable} - {"float32"}
+    trained = [p for p in parameters if p.trainable]
+    if not any(p.local.numel for p in trained):
+        raise InvalidJob(
+            "GradScaler takes no step on a rank whose part holds nothing that is trained; write bf16-mixed, or train more",
+            "training.precision",
+        )
+    halves = {p.local.dtype.name for p in trained} - {"float32"}
     if halves and (halves != {"float16"} or not fused or training.gradient_clipping):
         raise Contradiction(
             f"GradScaler does not unscale gradients in {' or '.join(sorted(halves))}; write dtype: fp32",

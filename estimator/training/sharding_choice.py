@@ -15,8 +15,10 @@ from estimator.parallel.tensor import TensorParallel, misplaced, whole
 from estimator.parallel.tensor_fsdp2 import TensorFsdp2
 from estimator.parallel.topology import Topology
 from estimator.parallel.torchtitan import TorchtitanFsdp2, TorchtitanTensorFsdp2
+from estimator.tape import dtypes
 from estimator.tape.collectives import Group
-from estimator.tape.tape import Tape
+from estimator.tape.tape import OPTIMIZER_STATE, Tape
+from estimator.tape.tensor import empty
 from estimator.training import badam
 from estimator.training.fused_lora import ignores_adapters
 from estimator.training.gradients import Clip, clip, clip_distributed, clip_sharded
@@ -56,8 +58,8 @@ def shards(job: Job, topology: Topology) -> int:
     return topology.data // (job.parallelism.replicas or 1) if topology.strategy.dtensors else 1
 
 
-def clipping_of(job: Job, topology: Topology, spec: ModelSpec) -> Clip | None:
-    """How gradients are clipped, if they are."""
+def clipping_of(job: Job, topology: Topology, spec: ModelSpec, tape: Tape) -> Clip | None:
+    """How gradients are clipped, if they are; with what clipping keeps on the tape."""
     if not job.training.gradient_clipping:
         return None
     tensor = Group("tensor", topology.tensor)
@@ -67,7 +69,10 @@ def clipping_of(job: Job, topology: Topology, spec: ModelSpec) -> Clip | None:
     if tensor.size > 1:
         unplaced = partial(misplaced, tied=_tied(spec))
         return partial(clip_distributed, [tensor], unplaced, unplaced)
-    return clip_sharded if topology.strategy.flattens else clip
+    if topology.strategy.flattens:
+        with tape.counting(OPTIMIZER_STATE):
+            return partial(clip_sharded, empty(tape, (), dtypes.float32, "zero"))
+    return clip
 
 
 def _tied(spec: ModelSpec) -> bool:

@@ -56,7 +56,7 @@ def answered(job: Job, model: Any, inputs: Any, answer: int, live: Live) -> torc
 
 def predicted(job: Job, model: nn.Module, inputs: Any, asked: Evaluation) -> tuple[torch.Tensor, Any, Any]:
     """`prediction_step` of a model that accelerate has prepared."""
-    labels = nested_detach(inputs["labels"])
+    labels = nested_detach(inputs["labels"]) if "labels" in inputs else None  # a contrastive model has none
     with torch.no_grad():
         with autocast(job):
             outputs = model(**inputs)

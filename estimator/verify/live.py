@@ -20,6 +20,8 @@ from estimator.tape.gpu import AMPERE, Gpu
 from estimator.verify.attention import workspaces
 
 aten = torch.ops.aten
+ASKS = torch.ops.prim.device.default
+"""Where a tensor lies, which is asked more often than anything is computed."""
 CHUNK = 65536
 """Elements that one block of CUDA's `_foreach_norm` reduces (`kChunkSize`, MultiTensorApply.cuh)."""
 ALLOCATION_STEP = 512
@@ -116,6 +118,13 @@ class Live(TorchDispatchMode):
             self.host.add(storage._cdata)
             weakref.finalize(storage, self._freed, storage._cdata)
 
+    def count(self, tensor: torch.Tensor) -> None:
+        """Count a tensor that was left out."""
+        storage = tensor.untyped_storage()
+        if storage._cdata in self.host:
+            self.host.discard(storage._cdata)
+            self.measure(storage)
+
     def empty_on_host(self, like: torch.Tensor, pinned: bool) -> torch.Tensor:
         """A new tensor in the host's memory."""
         before, self.entered = self.entered, False  # what is made here is nobody's on the GPU
@@ -175,7 +184,7 @@ class Live(TorchDispatchMode):
             self._host_changes(-self.offloaded.pop(key))
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if not self.entered:
+        if not self.entered or func is ASKS:
             return func(*args, **(kwargs or {}))
         if any(issubclass(kind, DTensor) for kind in types):  # what it does to its parts comes here next
             if not self.in_backward:
@@ -208,6 +217,9 @@ class Live(TorchDispatchMode):
         if func is aten._safe_softmax.default:
             with self:
                 return _safe_softmax(*args)
+        if func is aten.isinf.default:  # sizes are compared (TensorCompare.cpp, `isinf`)
+            with self:
+                return args[0].abs() == torch.inf
         if func is aten.index.Tensor and args[1][0] is not None and args[1][0].dtype == torch.bool:
             args = (args[0], self._picks(args[1][0]))
         if func is aten.masked_select.default:
@@ -319,6 +331,21 @@ def shapes_unseen(live: Live) -> Iterator[None]:
             live.entered = before
 
     with mock.patch.object(ShardingPropagator, "_propagate_tensor_meta_non_cached", propagated):
+        yield
+
+
+@contextmanager
+def numbers_seen(live: Live) -> Iterator[None]:
+    """Let `live` count single numbers that are made for a device, `torch.tensor(3, device=x.device)`; others lie on the host."""
+    plain = torch.tensor
+
+    def tensor(data: Any, **settings: Any) -> torch.Tensor:
+        made = plain(data, **settings)
+        if settings.get("device") not in (None, "cpu") and live.entered:
+            live.count(made)
+        return made
+
+    with mock.patch.object(torch, "tensor", tensor):
         yield
 
 

@@ -13,6 +13,7 @@ from unittest import mock
 import torch
 from torch import nn
 from torch._functorch.partitioners import get_default_op_list
+from torch.distributed.fsdp import FullyShardedDataParallel
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_utils import AttentionInterface
@@ -64,11 +65,16 @@ def recompute(model: Any, training: Training, offloads: bool = False) -> None:
 def stacks(model: nn.Module) -> list[nn.ModuleList]:
     """The stacks of layers: what is checkpointed and sharded layer by layer."""
     lists = [m for m in model.modules() if isinstance(m, nn.ModuleList)]
-    return [m for m in lists if len(m) and all(isinstance(layer, GradientCheckpointingLayer) for layer in m)]
+    return [m for m in lists if len(m) and all(isinstance(_own(layer), GradientCheckpointingLayer) for layer in m)]
+
+
+def _own(layer: nn.Module) -> nn.Module:
+    """A layer itself, which FSDP1 puts into a module of its own."""
+    return layer.module if isinstance(layer, FullyShardedDataParallel) else layer
 
 
 def _layers(model: nn.Module) -> list[Any]:
-    return [layer for stack in stacks(model) for layer in stack]
+    return [_own(layer) for stack in stacks(model) for layer in stack]
 
 
 def _in_ways(layers: list[Any], form: CheckpointForm) -> None:

@@ -23,7 +23,7 @@ from estimator.verify.cuda import on_cuda
 from estimator.verify.evaluation import evaluate
 from estimator.verify.generation import generate
 from estimator.verify.host import host_seen
-from estimator.verify.live import Live, resizes_seen, shapes_unseen
+from estimator.verify.live import Live, numbers_seen, resizes_seen, shapes_unseen
 from estimator.verify.model import autocast, build, freeze, make_scaler, ranks, remembers
 from estimator.verify.offload import forward_offloaded, on_host
 from estimator.verify.optimizers import Optimizers, make_optimizer
@@ -68,7 +68,7 @@ def fake_step(job: Job, spec: ModelSpec, logs: dict[str, Log] | None = None, els
         for state in optimizer.states():  # AdaGrad has them from the start
             for tensor in filter(torch.is_tensor, state.values()):
                 live.track(tensor)
-        with usual_numbers(), resizes_seen(live), shapes_unseen(live), objectives.kernels(job, live), live:
+        with usual_numbers(), numbers_seen(live), resizes_seen(live), shapes_unseen(live), objectives.kernels(job, live), live:
             scaler = make_scaler(job, model, optimizer.members[0])
             played = _player(job)
             played(job, spec, called, optimizer, scaler, live)

@@ -38,7 +38,7 @@ CASES: list[tuple[str | dict[str, Any], int, int]] = [
 
 @pytest.mark.parametrize(("model", "sequences", "context"), CASES)
 def test_generation_allocates_what_torch_allocates(model: str | dict[str, Any], sequences: int, context: int) -> None:
-    """Equal for the prompt. For the next token torch holds its position and mask besides: a few KiB, 0.01 % at most."""
+    """Equal for the prompt and for the next token."""
     spec = resolve(model).spec.model_copy(update={"num_hidden_layers": 4})
     assert isinstance(spec, DecoderSpec)
     serving = {"engine": "transformers", "context": context, "concurrency": sequences}
@@ -47,7 +47,7 @@ def test_generation_allocates_what_torch_allocates(model: str | dict[str, Any], 
     counted = fake_serving(Job.model_validate(answer.job), spec)
     assert memory.resident_bytes == counted["resident"]
     assert memory.phases["prefill"] == counted["prefill"]
-    assert memory.phases["decode"] == pytest.approx(counted["decode"], rel=1e-4)
+    assert memory.phases["decode"] == counted["decode"]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,56 @@
+"""Parameters of layers come in transformers' order, which decides what the first rank of a flat tensor holds; and linear layers
+are known as such."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable
+
+import pytest
+import torch
+from torch import nn
+from transformers.pytorch_utils import Conv1D
+
+from estimator import InvalidJob
+from estimator.families import built, heads
+from estimator.families.spec import ModelSpec
+from estimator.specs.resolve import resolve
+from estimator.verify.model import AUTO, config
+from tests.draw import models
+
+
+def small(kind: str) -> ModelSpec:
+    """A random small model of a family."""
+    rng = random.Random(kind)
+    while True:
+        try:
+            return resolve(models.small(rng, kind)).spec
+        except InvalidJob:  # its values do not go together
+            continue
+
+
+def known(name: str, names: Iterable[str]) -> str | None:
+    """The longest of our `names` that the path of a module or parameter ends with."""
+    return max((own for own in names if f".{name}".endswith(f".{own}")), key=len, default=None)
+
+
+def in_stacks(model: nn.Module) -> list[str]:
+    """Paths of the linear layers of a model's layers."""
+    stacks = [name for name, module in model.named_modules() if isinstance(module, nn.ModuleList)]
+    linears = [name for name, module in model.named_modules() if isinstance(module, nn.Linear | Conv1D)]
+    return [name for name in linears if any(name.startswith(f"{stack}.") for stack in stacks)]
+
+
+@pytest.mark.parametrize("kind", models.kinds())
+def test_layers_are_in_order(kind: str) -> None:
+    spec = small(kind)
+    build = built(spec)
+    with torch.device("meta"):
+        model = AUTO[next(iter(heads(kind)))].from_config(config(spec, spec.attentions[0] if spec.attentions else "eager"))
+    ours = list(dict.fromkeys(p.name for p in build.parameters if p.slot is not None))
+    theirs = [known(name, ours) for name, _ in model.named_parameters()]
+    in_theirs = [name for name in dict.fromkeys(theirs) if name is not None]
+    assert in_theirs
+    assert in_theirs == [name for name in ours if name in in_theirs]
+    linears = build.linears + build.bypassed
+    assert not [name for name in in_stacks(model) if known(name, linears) is None]
