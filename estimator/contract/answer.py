@@ -26,7 +26,27 @@ class KvCache(AnswerPart):
     """What the engine would give it on this card."""
     available_tokens: int | None
     available_range_bytes: tuple[int, int] | None = None
-    """Within which that lies: vLLM profiles a pass of its own first, which is not modelled as it runs it (serving/vllm.yaml)."""
+    """Within which that lies: what vLLM takes outside torch and for CUDA graphs is not derived (serving/vllm.yaml)."""
+
+
+class EngineMemory(AnswerPart):
+    """What an engine logs of one rank when it starts, and what its cache then holds. Of the cache null where no GPU was given."""
+
+    weights_bytes: int
+    activation_bytes: int
+    """The highest of torch's memory beside them in the pass that it profiles: one layer, or sampling."""
+    non_torch_bytes: int
+    """Outside torch: libraries, communicators. CUDA's context is not in it."""
+    cuda_graph_bytes: int
+    cache_bytes: int | None = None
+    """What is left for its cache."""
+    cache_blocks: int | None = None
+    cache_tokens: int | None = None
+    """As it logs it: those of as many requests as long as the context as the blocks hold."""
+    longest_context: int | None = None
+    """The longest request that the cache holds, which is the longest context that it would start with."""
+    concurrency: float | None = None
+    """Requests as long as the context that the cache holds at the same time."""
 
 
 class Place(AnswerPart):
@@ -92,7 +112,8 @@ class Memory(AnswerPart):
     held_bytes: int | None
     """Of it, what it cannot give back when the card is full: segments with a block in use."""
     total_bytes: int
-    """With the CUDA context, libraries' workspaces, communicators and cached blocks: what nvidia-smi shows."""
+    """With the CUDA context, libraries' workspaces, communicators and cached blocks: what nvidia-smi shows. Of vLLM what its
+    share of the GPU must hold, beside which the context lies."""
     range_bytes: tuple[int, int]
     """Within which `total_bytes` lies, given the spread of what was measured."""
     resident_bytes: int
@@ -109,6 +130,8 @@ class Memory(AnswerPart):
     overhead: dict[str, int]
     """What lies between `peak_bytes` and `total_bytes`."""
     kv_cache: KvCache | None = None
+    engine: EngineMemory | None = None
+    """None: not an engine's, or one that says none of it yet."""
     host_bytes: dict[str, int] = {}
     """Peak of each phase in a node's own memory, of which `host` of the answer says more. While llama.cpp serves, what it keeps
     there, by what it is."""

@@ -83,7 +83,7 @@ def _notes(asked: list[Way], context: int, sequence: int) -> list[str]:
     said = []
     if "vllm" in engines:
         said.append(
-            f"serving: vLLM, one sequence of {context} tokens, 90 % of the card; int8 and 4-bit as bitsandbytes stores weights"
+            f"serving: vLLM, one sequence of {context} tokens, 92 % of the card; int8 and 4-bit as bitsandbytes stores weights"
         )
     if "llama.cpp" in engines:
         said.append(f"serving: llama.cpp, one sequence of {context} tokens, all layers on the GPU, cache in fp16")
@@ -106,14 +106,15 @@ def _notes(asked: list[Way], context: int, sequence: int) -> list[str]:
     return [
         *said,
         "per GPU: what nvidia-smi would show, cached blocks, CUDA context and libraries included; tight: fragmentation decides",
-        "not counted: workspaces inside kernels other than attention's, CUDA graphs",
+        "not counted: workspaces inside kernels other than attention's",
     ]
 
 
 def _row(question: Question, way: Way, hardware: Hardware, kind: Platform, card: Capacity) -> FitRow:
     if refused := way.refusal(kind):
         return _unknown(question, way, hardware, card, refused.verdict, refused.why)
-    if not question.found.spec.runs:
+    served = way.part == "serving" and way.settings.get("engine", "vllm") == "vllm" and question.found.spec.cache_layers
+    if not question.found.spec.runs and not served:
         return _unknown(question, way, hardware, card, "unknown", question.found.spec.refusal)
     try:
         found = tried(question, way, hardware)
