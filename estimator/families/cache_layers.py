@@ -25,6 +25,14 @@ class CacheLayer:
     state: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """An image at its largest, as an engine's processor makes it: `tokens` of the language model, of so many `numbers`."""
+
+    tokens: int
+    numbers: int
+
+
 def attention(heads: int, size: int, window: int | None = None) -> CacheLayer:
     """A layer of `heads` key heads of `size` numbers, that looks back `window` tokens or, with None, at all."""
     return CacheLayer("full" if window is None else "window", heads, size, size, window)

@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from estimator.families.abilities import Abilities
-from estimator.families.cache_layers import CacheLayer, attention
+from estimator.families.cache_layers import CacheLayer, Picture, attention
 
 Size = Annotated[int, Field(ge=1, le=2**31)]
 Depth = Annotated[int, Field(ge=1, le=2**16)]
@@ -62,6 +62,8 @@ class ModelSpec(BaseModel):
     """Weights that transformers has as [.., in, out]: parts of their names."""
     last_vllm: ClassVar[str | None] = None
     """The last release of vLLM that runs it, "none" where none does; None where all of those do that are modelled."""
+    stretched: ClassVar[int] = 1
+    """By how much rotary positions are stretched in layers that see everything, where others are not."""
     module_dropouts: ClassVar[tuple[str, ...]] = ()
     """Its dropouts that are modules, beside those that are modules in every model."""
     held_in: ClassVar[Mapping[str, str]] = {}
@@ -144,6 +146,11 @@ class ModelSpec(BaseModel):
     def cache_layers(self) -> tuple[CacheLayer, ...]:
         """What each layer keeps of a sequence that an engine serves; nothing for a model that generates none."""
         return ()
+
+    @property
+    def picture(self) -> Picture | None:
+        """The largest image that it reads; None for a model of texts, and where it is not known."""
+        return None
 
     @property
     def most_targets(self) -> int | None:

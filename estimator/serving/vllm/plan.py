@@ -22,7 +22,7 @@ from estimator.runtime.overheads import facts as outside
 from estimator.serving.vllm.beside import beside
 from estimator.serving.vllm.cache_groups import Groups, grouped, kept
 from estimator.serving.vllm.profile import Pass, activation_bytes
-from estimator.serving.vllm.settings import ASYNC_IN_FLIGHT, NULL_BLOCK, release
+from estimator.serving.vllm.settings import ASYNC_IN_FLIGHT, NULL_BLOCK, TOKENS_OF_REQUESTS, release
 from estimator.serving.vllm.weights import weights_bytes
 from estimator.tape import dtypes
 from estimator.tape.dtypes import DType
@@ -94,10 +94,16 @@ def engine_memory(found: Sized, serving: Serving, spec: ModelSpec, tensor: int, 
         **parts,
         cache_bytes=cache,
         cache_blocks=blocks,
-        cache_tokens=blocks * serving.context // each,
+        cache_tokens=_logged_tokens(blocks, each, groups, serving),
         longest_context=groups.longest(usable, most, found.in_flight),
         concurrency=blocks / each,
     )
+
+
+def _logged_tokens(blocks: int, each: int, groups: Groups, serving: Serving) -> int:
+    if release(serving.engine_version) >= TOKENS_OF_REQUESTS:
+        return blocks * serving.context // each
+    return blocks // len(groups.kinds) * min(kind.block for kind in groups.kinds)
 
 
 def _room(found: Sized, serving: Serving, memory: int) -> int:

@@ -45,7 +45,8 @@ def activation_bytes(spec: ModelSpec, run: Pass, tensor: int, expert_parallel: b
     experts = _workspaces(parts, run, weights)
     stays = experts if run.release >= PERSISTENT_WORKSPACES else 0
     layer = _layer(spec.language_model, parts, run, experts - stays)
-    return run.workspace + stays + max(layer, _sampling(spec.language_model, run)) + _counts(spec.language_model, run)
+    beside = run.workspace + stays + _pictures(spec, run) + _counts(spec.language_model, run)
+    return beside + max(layer, _sampling(spec.language_model, run))
 
 
 def _vocabulary(spec: ModelSpec) -> int:
@@ -66,6 +67,17 @@ def _sampling(spec: ModelSpec, run: Pass) -> int:
 
 def _counts(spec: ModelSpec, run: Pass) -> int:
     return round(run.rows * _vocabulary(spec) * COUNTS) if run.release >= SECOND_RUNNER else 0
+
+
+def _pictures(spec: ModelSpec, run: Pass) -> int:
+    """What the tower gave of as many images as a pass has tokens for, which stays until the end; before the second runner also
+    the images. What the tower's own pass takes is not counted."""
+    picture = spec.picture
+    if picture is None:
+        return 0
+    count = max(1, run.tokens // picture.tokens)
+    given = count * picture.tokens * spec.language_model.hidden_size
+    return (given + (count * picture.numbers if run.release < SECOND_RUNNER else 0)) * run.plain
 
 
 def _layer(spec: ModelSpec, parts: list[Held], run: Pass, experts: int) -> int:

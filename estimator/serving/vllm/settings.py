@@ -21,6 +21,8 @@ OLDEST, NEWEST = (0, 8), (0, 33)
 TRITON_SAMPLER, PERSISTENT_WORKSPACES, GRAPHS_CHARGED = (0, 17), (0, 12), (0, 21)
 MORE_OUTSIDE = (0, 18)
 """Since when about twice as much was logged outside torch."""
+TOKENS_OF_REQUESTS = (0, 21)
+"""Since when the tokens that are logged are those of requests as long as the context."""
 ASYNC_IN_FLIGHT, LARGEST_GPUS, NULL_BLOCK, SECOND_RUNNER = (0, 27), (0, 30), (0, 30), (0, 30)
 """Since when: logits are cut by a kernel instead of sorted; a mixture's workspaces stay; graphs are charged to the share; tokens
 of two passes count as in flight; GPUs of 160 GiB have settings of their own; a block that none may use is set aside; the second

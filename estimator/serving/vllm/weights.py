@@ -54,8 +54,8 @@ def rotary_bytes(spec: ModelSpec, plain: DType) -> int:
     if not isinstance(text, DecoderSpec) or not isinstance(text, RotaryDecoderSpec | RotarySpec):
         return _latent_rotary(text, plain)
     size = getattr(text, "rotary_size", text.head_dim)
-    kinds = 2 if getattr(text, "tables", False) else 1
-    return kinds * _block((text.max_position_embeddings or 0) * size * plain.itemsize)
+    table = (text.max_position_embeddings or 0) * size * plain.itemsize
+    return _block(table) + (_block(table * spec.stretched) if getattr(text, "tables", False) else 0)
 
 
 def _latent_rotary(text: ModelSpec, plain: DType) -> int:
