@@ -120,7 +120,7 @@ def tensor_degrees(spec: ModelSpec) -> list[int]:
     """Tensor-parallel degrees that an engine can serve the model with, up to 64: which its heads and its feed-forward layers
     divide by; 1 for models without a cache."""
     text, kept = spec.language_model, spec.cache_layers
-    heads = next((sizes[name] for name in HEADS if (sizes := vars(text)).get(name)), 1)
+    heads = next((sizes[name] for name in HEADS if (sizes := vars(text)).get(name)), text.hidden_size)
     keys = next((layer.heads for layer in kept if layer.kind not in ("latent", "state")), heads)
     wide = [vars(text)[name] for name in WIDTHS if vars(text).get(name)]
     return [

@@ -346,4 +346,5 @@ def not_modelled(job: Job, time: Time | None) -> list[str]:
     return [
         *left,
         "CUDA graphs by their number and size: what was logged is taken",
+        *([] if time else ["the time of a served model of this kind"]),
     ]

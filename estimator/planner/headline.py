@@ -17,6 +17,7 @@ from estimator.planner.answers import Fit, FitRow
 from estimator.planner.changes import smallest_change
 from estimator.planner.spreads import Question, Tried, tried, unshared
 from estimator.planner.ways import Platform, Way, platform, ways
+from estimator.serving.vllm.settings import not_run
 from estimator.specs.resolve import Model, resolve
 
 CONTEXT = 4096
@@ -113,9 +114,12 @@ def _notes(asked: list[Way], context: int, sequence: int) -> list[str]:
 def _row(question: Question, way: Way, hardware: Hardware, kind: Platform, card: Capacity) -> FitRow:
     if refused := way.refusal(kind):
         return _unknown(question, way, hardware, card, refused.verdict, refused.why)
-    served = way.part == "serving" and way.settings.get("engine", "vllm") == "vllm" and question.found.spec.cache_layers
-    if not question.found.spec.runs and not served:
-        return _unknown(question, way, hardware, card, "unknown", question.found.spec.refusal)
+    spec = question.found.spec
+    served = way.part == "serving" and way.settings.get("engine", "vllm") == "vllm" and spec.cache_layers
+    if served and (dropped := not_run(spec.last_vllm, None, spec.model_type)):
+        return _unknown(question, way, hardware, card, "does not run", dropped)
+    if not spec.runs and not served:
+        return _unknown(question, way, hardware, card, "unknown", spec.refusal)
     try:
         found = tried(question, way, hardware)
     except NotModelled as error:

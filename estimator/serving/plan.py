@@ -19,6 +19,7 @@ from estimator.quantization.formats import FORMATS, check_group
 from estimator.quantization.packed import Packed
 from estimator.serving.llamacpp import cache_bytes, layer_caches
 from estimator.serving.step import Requests, serve
+from estimator.serving.vllm.settings import refuse_elsewhere
 from estimator.serving.vllm.trace import trace_vllm
 from estimator.tape import dtypes
 from estimator.tape.dtypes import DType
@@ -59,7 +60,7 @@ def trace_serving(job: Job, spec: ModelSpec, topology: Topology, gpu: Gpu = AMPE
             raise InvalidJob("it is llama.cpp's: leave it out, or write engine llama.cpp", f"serving.{name}")
     if vllm:
         return trace_vllm(job, spec, topology, compute_type(asked), gpu)
-    refuse_vllms_own(asked)
+    refuse_elsewhere(asked)
     if topology.tensor > 1:
         raise NotModelled("tensor parallelism is modelled for engine vllm only yet", "parallelism.tensor")
     if not isinstance(spec, DecoderSpec) or not spec.cached:
@@ -73,20 +74,6 @@ def trace_serving(job: Job, spec: ModelSpec, topology: Topology, gpu: Gpu = AMPE
     build, model = _built(job, spec, gpu, lambda tape: own())
     serve(build, model, Requests(asked.concurrency, asked.context))
     return build
-
-
-def refuse_vllms_own(asked: Serving) -> None:
-    """Raise `InvalidJob` for settings that are vLLM's, of another engine."""
-    for name in (
-        "engine_version",
-        "max_num_seqs",
-        "max_num_batched_tokens",
-        "block_size",
-        "enforce_eager",
-        "enable_expert_parallel",
-    ):
-        if getattr(asked, name):
-            raise InvalidJob("it is vLLM's: leave it out, or write engine vllm", f"serving.{name}")
 
 
 def trace_speed(job: Job, spec: DecoderSpec, topology: Topology, gpu: Gpu = AMPERE) -> Tape:

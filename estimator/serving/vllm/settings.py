@@ -10,6 +10,7 @@ from functools import cache
 from pathlib import Path
 
 from estimator.contract.errors import InvalidJob, NotModelled
+from estimator.contract.job import Serving
 from estimator.contract.units import GIB
 from estimator.facts.fact import MeasuredFact, measured
 from estimator.hardware.capacity import Capacity
@@ -27,8 +28,12 @@ ASYNC_IN_FLIGHT, LARGEST_GPUS, NULL_BLOCK, SECOND_RUNNER = (0, 27), (0, 30), (0,
 """Since when: logits are cut by a kernel instead of sorted; a mixture's workspaces stay; graphs are charged to the share; tokens
 of two passes count as in flight; GPUs of 160 GiB have settings of their own; a block that none may use is set aside; the second
 model runner, which counts tokens for penalties on the GPU, runs all models."""
+NO_BITSANDBYTES = (0, 30)
+"""Since when it has no loader of bitsandbytes' weights (model_executor/layers/quantization): 0.27 has one, 0.30 has none."""
 MORE_UTILIZED = (0, 21)
 """Since when the share of the GPU is larger unasked."""
+ITS_OWN = ("engine_version", "max_num_seqs", "max_num_batched_tokens", "block_size", "enforce_eager", "enable_expert_parallel")
+"""Settings that no other engine has."""
 OTHERS = ("a100", "gb10")
 """How the names begin of GPUs that count as small, whatever they have."""
 
@@ -50,17 +55,20 @@ def release(version: str | None) -> Release:
     return first, second
 
 
-def check_runs(last: str | None, version: str | None, kind: str) -> None:
-    """Raise `InvalidJob` where a release no longer runs models of a kind, or none ever did."""
-    if last is None:
-        return
+def refuse_elsewhere(asked: Serving) -> None:
+    """Raise `InvalidJob` for settings that are vLLM's, in a job of another engine."""
+    for name in ITS_OWN:
+        if getattr(asked, name):
+            raise InvalidJob("it is vLLM's: leave it out, or write engine vllm", f"serving.{name}")
+
+
+def not_run(last: str | None, version: str | None, kind: str) -> str:
+    """Why a release runs no models of a kind, of which `last` was the last that did, "none" if there was none; else nothing."""
+    if last is None or (last != "none" and release(version) <= release(last)):
+        return ""
     if last == "none":
-        raise InvalidJob(f"vLLM runs no {kind} models: write engine transformers", "serving.engine")
-    if release(version) > release(last):
-        raise InvalidJob(
-            f"vLLM runs {kind} models up to {last} only: write serving.engine_version {last}, or engine transformers",
-            "serving.engine_version",
-        )
+        return f"vLLM runs no {kind} models: write engine transformers"
+    return f"vLLM runs {kind} models up to {last} only: write serving.engine_version {last}, or engine transformers"
 
 
 def utilization(version: str | None) -> float:

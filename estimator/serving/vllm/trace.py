@@ -9,7 +9,7 @@ from estimator.families.build import Builder
 from estimator.families.spec import ModelSpec
 from estimator.parallel.topology import Topology
 from estimator.serving.vllm.plan import sized
-from estimator.serving.vllm.settings import check_runs, release
+from estimator.serving.vllm.settings import NO_BITSANDBYTES, not_run, release
 from estimator.serving.vllm.tensors import held
 from estimator.serving.vllm.weights import check_format
 from estimator.tape import dtypes
@@ -18,12 +18,16 @@ from estimator.tape.gpu import AMPERE, Gpu
 from estimator.tape.tape import ACTIVATION, KV_CACHE, PARAMETER, Tape
 from estimator.tape.tensor import empty
 
+BITSANDBYTES = ("nf4", "nf4-double", "fp4", "int8")
+"""Formats of the library whose loader it had."""
+
 
 def check(job: Job, spec: ModelSpec, place: Topology) -> None:
     """Raise `InvalidJob` or `NotModelled` for what vLLM does not do, or is not modelled doing."""
     asked = job.serving
     release(asked.engine_version)
-    check_runs(spec.last_vllm, asked.engine_version, spec.model_type)
+    if refused := not_run(spec.last_vllm, asked.engine_version, spec.model_type):
+        raise InvalidJob(refused, "serving.engine_version")
     if not spec.cache_layers:
         raise NotModelled(f"serving {spec.model_type} models is not modelled yet", "task")
     if asked.weights == "fp32":
@@ -42,6 +46,8 @@ def trace_vllm(job: Job, spec: ModelSpec, place: Topology, plain: DType, gpu: Gp
     counted = Builder(Tape(), plain, served=True)
     build_model(spec, counted, next(iter(heads(spec.model_type))))
     build = Builder(tape, plain, served=True, parameters=counted.parameters)
+    if release(job.serving.engine_version) >= NO_BITSANDBYTES and job.serving.weights in BITSANDBYTES:
+        tape.remarks[f"vLLM {job.serving.engine_version} loads no weights of bitsandbytes; releases to 0.27 do"] = None
     tape.begin("load")
     sizes = (PARAMETER, found.weights, "weights"), (KV_CACHE, found.needed, "kv_cache")
     alive = []
