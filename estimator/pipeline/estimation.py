@@ -154,7 +154,7 @@ def _run(job: Job | Mapping[str, Any] | str | Path, allow_files: bool, every_ran
     worst, place, simulated = max(simulations, key=lambda one: one[2].phases.peak.peak_bytes)
     groups = communicators(simulated.build.tape, worst, model.spec, place)
     if _by_vllm(job):
-        beside = engine_overhead(job.serving, place.tensor)
+        beside = engine_overhead(worst.serving, place.tensor, gpu(worst, card))
     else:
         beside = overhead(card.compute_capability, groups, links(card, job.hardware.gpus), job.task == "train")
     beside = with_engine(beside, worst, model.spec, card, simulated.phases)
@@ -399,9 +399,10 @@ def _engine(run: _Run) -> tuple[EngineMemory | None, KvCache | None]:
         return None, None
     if not _by_vllm(job):
         return None, kv_cache(job.serving, spec) if isinstance(spec, DecoderSpec) else None
-    found = sized(job.serving, spec, place.tensor, compute_type(job.serving), gpu(job, card))
-    engine = engine_memory(found, job.serving, spec, place.tensor, card)
-    return engine, engine_cache(found, job.serving, engine, place.tensor, card)
+    on = gpu(job, card)
+    found = sized(job.serving, spec, place.tensor, compute_type(job.serving), on)
+    engine = engine_memory(found, job.serving, spec, place.tensor, card, on)
+    return engine, engine_cache(found, job.serving, engine, place.tensor, card, on)
 
 
 def _parameters(build: Builder, model: Model, place: Topology, job: Job) -> Parameters:

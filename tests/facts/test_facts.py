@@ -26,7 +26,6 @@ UNITS = {
     "GiB",
     "sequences",
     "tokens",
-    "float32 logits of max_num_seqs rows",
     "GB/s",
     "TFLOP/s",
     "W",

@@ -7,6 +7,11 @@ from dataclasses import dataclass
 from estimator.contract.job import Serving
 from estimator.contract.units import MIB
 from estimator.serving.vllm.settings import GRAPHS_CHARGED, MORE_OUTSIDE, facts, release
+from estimator.tape.gpu import Gpu
+
+FUSED = (9, 10)
+"""Major compute capabilities on which ranks have symmetric memory, and workspaces of all-reduces that are fused with norms
+(distributed/device_communicators/symm_mem.py, flashinfer_all_reduce.py)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,14 +24,16 @@ class Beside:
     charged: bool = True
 
 
-def beside(serving: Serving, tensor: int) -> dict[str, Beside]:
+def beside(serving: Serving, tensor: int, gpu: Gpu) -> dict[str, Beside]:
     """Per rank: libraries and communicators, and the graphs of decoding steps, which lay outside the share before 0.21."""
     version = release(serving.engine_version)
-    before = "" if version >= MORE_OUTSIDE else "_before"
-    spread = "_tensor_parallel" if tensor > 1 else ""
+    name = "non_torch" if version >= MORE_OUTSIDE else "non_torch_before"
+    if tensor > 1:
+        fused = gpu.exact[0] in FUSED
+        name = name.replace("non_torch", "non_torch_tensor_parallel") if fused else "non_torch_tensor_parallel_others"
     graphs = _fact("cuda_graphs", version >= GRAPHS_CHARGED)
     return {
-        "non_torch": _fact(f"non_torch{spread}{before}"),
+        "non_torch": _fact(name),
         "cuda_graphs": Beside(0, 0, 0) if serving.enforce_eager else graphs,
     }
 

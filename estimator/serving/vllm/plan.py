@@ -63,9 +63,9 @@ def sized(serving: Serving, spec: ModelSpec, tensor: int, plain: DType, gpu: Gpu
     )
 
 
-def overhead(serving: Serving, tensor: int) -> Overhead:
+def overhead(serving: Serving, tensor: int, gpu: Gpu) -> Overhead:
     """What the engine charges to its share outside torch."""
-    parts = {name: each for name, each in beside(serving, tensor).items() if each.charged}
+    parts = {name: each for name, each in beside(serving, tensor, gpu).items() if each.charged}
     return Overhead(
         {name: each.nbytes for name, each in parts.items()},
         sum(each.low_bytes for each in parts.values()),
@@ -73,9 +73,9 @@ def overhead(serving: Serving, tensor: int) -> Overhead:
     )
 
 
-def engine_memory(found: Sized, serving: Serving, spec: ModelSpec, tensor: int, card: Capacity) -> EngineMemory:
+def engine_memory(found: Sized, serving: Serving, spec: ModelSpec, tensor: int, card: Capacity, gpu: Gpu) -> EngineMemory:
     """What the engine logs when it starts; of its cache nothing where no GPU was given."""
-    known = beside(serving, tensor)
+    known = beside(serving, tensor, gpu)
     parts = {
         "weights_bytes": found.weights,
         "activation_bytes": found.activations,
@@ -110,11 +110,11 @@ def _room(found: Sized, serving: Serving, memory: int) -> int:
     return math.ceil(memory * serving.gpu_memory_utilization) - found.weights - found.activations
 
 
-def kv_cache(found: Sized, serving: Serving, engine: EngineMemory, tensor: int, card: Capacity) -> KvCache:
+def kv_cache(found: Sized, serving: Serving, engine: EngineMemory, tensor: int, card: Capacity, gpu: Gpu) -> KvCache:
     """The cache that the job needs, and what the engine finds for it, with the range of what is not derived."""
     within = None
     if card.memory_bytes is not None:
-        room, charged = _room(found, serving, card.memory_bytes), overhead(serving, tensor)
+        room, charged = _room(found, serving, card.memory_bytes), overhead(serving, tensor, gpu)
         within = max(0, room - charged.high_bytes), max(0, room - charged.low_bytes)
     growing = [kind for kind in found.groups.kinds if kind.kind != "state"]
     return KvCache(
