@@ -60,7 +60,8 @@ def judge(job: Job, memory: Memory) -> Verdict:
         return Verdict(True, "fits", reason)
     hint = "set PYTORCH_ALLOC_CONF=expandable_segments:True to keep fragmentation low"
     asked = job.task == "train" and not job.training.expandable_segments
-    return Verdict(True, "tight", f"{reason}, which cached blocks and the context may take", (hint,) if asked else ())
+    takes = "cached blocks and the context" if memory.engine is None else "libraries and CUDA graphs"
+    return Verdict(True, "tight", f"{reason}, which {takes} may take", (hint,) if asked else ())
 
 
 def _not_started(job: Job, memory: Memory, engine: EngineMemory) -> Verdict | None:

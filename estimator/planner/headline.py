@@ -104,6 +104,7 @@ def _notes(asked: list[Way], context: int, sequence: int) -> list[str]:
         said.append(f"training on several GPUs: the first that fits of {names}")
     if "vllm" in engines:
         said.append("serving on several GPUs: each layer split over those of a node (tensor parallel)")
+        said.append("per GPU, serving: what vLLM's share of the card must hold; the CUDA context lies beside it")
     return [
         *said,
         "per GPU: what nvidia-smi would show, cached blocks, CUDA context and libraries included; tight: fragmentation decides",
