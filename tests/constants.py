@@ -10,7 +10,7 @@ from estimator.hardware.capability import nvlinks
 from estimator.host import memory
 from estimator.pricing import energy, spot
 from estimator.runtime import overheads
-from estimator.serving import room
+from estimator.serving.vllm import settings
 from estimator.timing import host, loader, step
 from estimator.timing import run_length as course
 from estimator.timing.measured import FOLDER, Curves, Sourced, load, shared
@@ -23,9 +23,10 @@ BY_EYE = {
     "overheads.fragmentation",
     "overheads.driver",
     "overheads.driver_share",
-    "vllm.sampler",
     "vllm.non_torch",
+    "vllm.non_torch_before",
     "vllm.non_torch_tensor_parallel",
+    "vllm.non_torch_tensor_parallel_before",
     "vllm.cuda_graphs",
 }
 """Numbers that no equation makes of their rows: shares for cards without curves, a margin, a line through twelve cards, and what
@@ -37,7 +38,7 @@ CONSTANTS: dict[str, Callable[[], dict[str, MeasuredFact]]] = {
     "loader": lambda: measured(loader.FILE),
     "process": memory.facts,
     "course": course.facts,
-    "vllm": room.facts,
+    "vllm": settings.facts,
     "nvlink": nvlinks,
     "energy": energy.facts,
     "spot": lambda: {"hours_lost": spot.hours_lost()},

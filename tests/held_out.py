@@ -140,9 +140,9 @@ def _nodes() -> list[str]:
     return [str(row["payload"]) for row in _read("cases/kernels.yaml")["nodes"]]
 
 
-def _caches() -> list[dict[str, Any]]:
-    """What vLLM logged of its cache; every third row by name is `aside`."""
-    found: list[dict[str, Any]] = _read("data/vllm_cache.yaml")["rows"]
+def _starts() -> list[dict[str, Any]]:
+    """What vLLM logged when it started; every third row by name is `aside`."""
+    found: list[dict[str, Any]] = _read("data/vllm_starts.yaml")["rows"]
     return found
 
 
@@ -155,7 +155,7 @@ TABLES: dict[str, tuple[Callable[[], list[str]], Callable[[], set[str]] | None]]
     "fine_tuning_a100": (_fine_tuning, None),
     "cards": (lambda: [card.name for card in nvidia_cards()], None),
     "nodes": (_nodes, None),
-    "vllm_cache": (lambda: [row["name"] for row in _caches()], lambda: {row["name"] for row in _caches() if row.get("aside")}),
+    "vllm_starts": (lambda: [row["name"] for row in _starts()], lambda: {row["name"] for row in _starts() if row.get("aside")}),
 }
 """Of each table that is here: its rows, and what its rule holds out; None: all but those that are named."""
 SHORT = {"b200_memory": ("permute_fwd", "permute_bwd", "ce_fusion"), "links": ("A100", "H100", "GB200")}

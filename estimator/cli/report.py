@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from estimator.contract.answer import Answer, Course, Energy, HostMemory, Memory, ServingTime, Tensors, Time
+from estimator.contract.answer import Answer, Course, Energy, EngineMemory, HostMemory, Memory, ServingTime, Tensors, Time
 from estimator.contract.units import gib
 from estimator.planner.answers import Fit, FitRow
 
@@ -51,6 +51,8 @@ def answer_text(answer: Answer, explain: bool = False, ranks: bool = False) -> s
     if ranks:
         lines += _ranks(answer)
     lines += _block("Beside it", [(_spaced(name), gib(size)) for name, size in memory.overhead.items()])
+    if memory.engine:
+        lines += _block("What the engine logs, per GPU", _engine_rows(memory.engine))
     if answer.host:
         lines += _block("Memory of a node's host", _host_rows(answer.host))
     count = answer.parameters
@@ -173,6 +175,18 @@ def _memory_rows(answer: Answer) -> list[tuple[str, str]]:
             rows.append(("as vLLM may find it", " to ".join(map(gib, cache.available_range_bytes))))
     if answer.host is None:
         rows += [(f"on the host, {_spaced(name)}", gib(size)) for name, size in memory.host_bytes.items()]
+    return rows
+
+
+def _engine_rows(engine: EngineMemory) -> list[tuple[str, str]]:
+    """What an engine sets aside, and what its cache holds."""
+    sizes = ("weights", "activation", "non_torch", "cuda_graph", "cache")
+    rows = [(_spaced(name), gib(size)) for name in sizes if (size := getattr(engine, f"{name}_bytes")) is not None]
+    if engine.cache_blocks is not None:
+        rows.append(("blocks", f"{engine.cache_blocks:,}"))
+        rows.append(("tokens", f"{engine.cache_tokens:,}"))
+        rows.append(("requests as long as the context", f"{engine.concurrency:,.2f}"))
+        rows.append(("longest context", f"{engine.longest_context:,}"))
     return rows
 
 

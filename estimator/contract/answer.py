@@ -26,8 +26,28 @@ class KvCache(AnswerPart):
     """Room that the engine leaves for the cache on this GPU; null for an unnamed card."""
     available_tokens: int | None
     available_range_bytes: tuple[int, int] | None = None
-    """Lowest and highest value of `available_bytes`: vLLM profiles a forward pass of its own first, which is not modelled as
-    it runs it (serving/vllm.yaml); null for other engines."""
+    """Lowest and highest value of `available_bytes`: what vLLM takes outside torch and for CUDA graphs is measured, not derived
+    (serving/vllm.yaml); null for other engines."""
+
+
+class EngineMemory(AnswerPart):
+    """What an engine logs of one rank when it starts, and what its cache then holds. Of the cache null where no GPU was given."""
+
+    weights_bytes: int
+    activation_bytes: int
+    """The highest of torch's memory beside them in the pass that it profiles: one layer, or sampling."""
+    non_torch_bytes: int
+    """Outside torch: libraries, communicators. CUDA's context is not in it."""
+    cuda_graph_bytes: int
+    cache_bytes: int | None = None
+    """What is left for its cache."""
+    cache_blocks: int | None = None
+    cache_tokens: int | None = None
+    """As it logs it: those of as many requests as long as the context as the blocks hold."""
+    longest_context: int | None = None
+    """The longest request that the cache holds, which is the longest context that it would start with."""
+    concurrency: float | None = None
+    """Requests as long as the context that the cache holds at the same time."""
 
 
 class Place(AnswerPart):
@@ -93,7 +113,8 @@ class Memory(AnswerPart):
     held_bytes: int | None
     """The part of `reserved_bytes` that the allocator cannot give back when the card is full: segments with a block in use."""
     total_bytes: int
-    """`peak_bytes` with cached blocks, the CUDA context, libraries' workspaces and communicators: what nvidia-smi shows."""
+    """`peak_bytes` with cached blocks, the CUDA context, libraries' workspaces and communicators: what nvidia-smi shows. For
+    vLLM what its share of the GPU must hold, beside which the context lies."""
     range_bytes: tuple[int, int]
     """Lowest and highest value of `total_bytes`, given the spread of the measured constants."""
     resident_bytes: int
@@ -110,6 +131,8 @@ class Memory(AnswerPart):
     overhead: dict[str, int]
     """Bytes between `peak_bytes` and `total_bytes`, by what takes them."""
     kv_cache: KvCache | None = None
+    engine: EngineMemory | None = None
+    """None: not an engine's, or one that says none of it yet."""
     host_bytes: dict[str, int] = {}
     """Training: highest bytes of each phase in a node's own memory, of which `Answer.host` says more. llama.cpp: the bytes
     that it keeps there while it serves, by what they are."""

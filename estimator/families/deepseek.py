@@ -11,6 +11,7 @@ from pydantic import model_validator
 
 from estimator.families.abilities import Abilities
 from estimator.families.build import Builder
+from estimator.families.cache_layers import CacheLayer, latent
 from estimator.families.decoder import Decoder, Rotary, Table
 from estimator.families.decoder_layers import PreNorm
 from estimator.families.experts import AUXILIARY, EXPERTS_HELD_IN, Experts, MoeSpec
@@ -65,6 +66,10 @@ class _DeepseekSpec(MoeSpec):
         """A latent and the rotated part of a key, which all heads share, in every layer: what engines keep (vLLM). transformers
         keeps every head's keys and values."""
         return self.num_hidden_layers * (self.kv_lora_rank + self.head_dim)
+
+    @property
+    def cache_layers(self) -> tuple[CacheLayer, ...]:
+        return (latent(self.kv_lora_rank + self.head_dim),) * self.num_hidden_layers
 
     @property
     def biases(self) -> tuple[bool, bool, bool]:

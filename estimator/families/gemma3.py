@@ -6,16 +6,29 @@ After transformers' modeling_gemma3.py and modeling_paligemma.py (5.23).
 from __future__ import annotations
 
 from estimator.families.build import Builder
+from estimator.families.cache_layers import Picture
 from estimator.families.gemma import RMSNorm
 from estimator.families.parts import MultimodalSpec, multimodal
 from estimator.families.spec import Size
+from estimator.families.towers import SquareTowerSpec
+
+PICTURE = 256
+"""Tokens of an image in Gemma 3: the default of its configuration (`mm_tokens_per_image`), which the published models have."""
 
 
 class Gemma3Spec(MultimodalSpec):
+    """`stretched` is the published models' linear scaling of rotary positions, which leaves parameters as they are."""
+
+    stretched = 8
     kinds = {"text_config": "gemma3_text", "vision_config": "siglip_vision_model"}
     fixed = ("text_config",)
 
     tie_word_embeddings: bool = True
+
+    @property
+    def picture(self) -> Picture | None:
+        tower = self.vision_config
+        return Picture(PICTURE, tower.pixels) if isinstance(tower, SquareTowerSpec) else None
 
 
 class PaliGemmaSpec(MultimodalSpec):
@@ -24,6 +37,11 @@ class PaliGemmaSpec(MultimodalSpec):
 
     projection_dim: Size = 2048
     tie_word_embeddings: bool = True
+
+    @property
+    def picture(self) -> Picture | None:
+        tower = self.vision_config
+        return Picture(tower.patches, tower.pixels) if isinstance(tower, SquareTowerSpec) else None
 
 
 SPECS = {"gemma3": Gemma3Spec, "paligemma": PaliGemmaSpec}

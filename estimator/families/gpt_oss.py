@@ -13,6 +13,7 @@ from pydantic import model_validator
 from estimator.families.abilities import Abilities
 from estimator.families.attention import causal_mask
 from estimator.families.build import Builder
+from estimator.families.cache_layers import CacheLayer, attention
 from estimator.families.decoder import Decoder, Table
 from estimator.families.decoder_layers import SelfAttention
 from estimator.families.experts import AUXILIARY, Experts, MoeSpec, entered
@@ -50,6 +51,11 @@ class GptOssSpec(LlamaSpec, MoeSpec):
     def kinds(self) -> list[LayerType]:
         """What each layer sees; every second one, from the first on, has a sliding window unless the config says otherwise."""
         return self.layer_types or [FULL if i % 2 else SLIDING for i in range(self.num_hidden_layers)]
+
+    @property
+    def cache_layers(self) -> tuple[CacheLayer, ...]:
+        heads, size, window = self.num_key_value_heads, self.head_dim, self.sliding_window
+        return tuple([attention(heads, size, window if kind == SLIDING else None) for kind in self.kinds()])
 
     @model_validator(mode="after")
     def _one_type_each(self) -> Self:

@@ -12,6 +12,7 @@ from pydantic import model_validator
 
 from estimator.families.attention import Attention, causal_mask
 from estimator.families.build import Builder
+from estimator.families.cache_layers import CacheLayer, attention, mamba_state
 from estimator.families.heads import Batch
 from estimator.families.mamba2 import IN_TORCH, Mixer, MixerSizes
 from estimator.families.model_output import Held
@@ -57,6 +58,14 @@ class GraniteMoeHybridSpec(DecoderSpec):
         """Numbers that one token adds to the KV cache, in the layers of attention alone: the others keep a state of fixed
         size."""
         return 2 * self.layer_types.count(ATTENTION) * self.num_key_value_heads * self.head_dim
+
+    @property
+    def cache_layers(self) -> tuple[CacheLayer, ...]:
+        inner = self.mamba_n_heads * self.mamba_d_head
+        convolved = inner + 2 * self.mamba_n_groups * self.mamba_d_state
+        mamba = mamba_state(inner, convolved, self.mamba_d_state, self.mamba_d_conv)
+        full = attention(self.num_key_value_heads, self.head_dim)
+        return tuple([mamba if kind == MAMBA else full for kind in self.layer_types])
 
     @model_validator(mode="before")
     @classmethod

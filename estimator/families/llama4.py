@@ -8,8 +8,13 @@ from __future__ import annotations
 from pydantic import SerializeAsAny
 
 from estimator.families.build import Builder
+from estimator.families.cache_layers import Picture
 from estimator.families.llama4_vision import Llama4VisionSpec
 from estimator.families.parts import MultimodalSpec, multimodal
+
+TILES, SHUFFLED = 17, 4
+"""Squares of an image at most, with one of the whole, and patches to a token: the published models' (`max_patches`,
+`pixel_shuffle_ratio`)."""
 
 
 class Llama4Spec(MultimodalSpec):
@@ -17,6 +22,10 @@ class Llama4Spec(MultimodalSpec):
     fixed = ("text_config", "vision_config")
 
     vision_config: SerializeAsAny[Llama4VisionSpec]
+
+    @property
+    def picture(self) -> Picture | None:
+        return Picture(TILES * self.vision_config.patches // SHUFFLED, TILES * self.vision_config.pixels)
 
     @property
     def tied(self) -> bool:

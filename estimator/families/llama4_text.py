@@ -5,12 +5,19 @@ After transformers' modeling_llama4.py (5.23).
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from estimator.families.build import Builder
+from estimator.families.cache_layers import CacheLayer, attention
 from estimator.families.counted import counted, stack
 from estimator.families.feed_forward import GatedMLP
 from estimator.families.llama import LlamaSpec, self_attention
 from estimator.families.spec import Size
 from estimator.tape import dtypes
+
+CHUNK, PERIOD = 8192, 4
+"""Tokens that most layers see at once, and of how many layers the last sees all: the defaults of its configuration, which the
+published models have."""
 
 
 class Llama4TextSpec(LlamaSpec):
@@ -30,6 +37,12 @@ class Llama4TextSpec(LlamaSpec):
         if self.moe_layers is not None:
             return [i in self.moe_layers for i in range(self.num_hidden_layers)]
         return [(i + 1) % self.interleave_moe_layer_step == 0 for i in range(self.num_hidden_layers)]
+
+    @property
+    def cache_layers(self) -> tuple[CacheLayer, ...]:
+        full = attention(self.num_key_value_heads, self.head_dim)
+        chunk = replace(full, kind="chunk", tokens=CHUNK)
+        return tuple([chunk if (i + 1) % PERIOD else full for i in range(self.num_hidden_layers)])
 
 
 SPECS = {"llama4_text": Llama4TextSpec}

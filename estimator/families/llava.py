@@ -6,8 +6,10 @@ After transformers' modeling_llava.py, modeling_llava_next.py and modeling_mistr
 from __future__ import annotations
 
 from estimator.families.build import Builder
+from estimator.families.cache_layers import Picture
 from estimator.families.parts import MultimodalSpec, multimodal
 from estimator.families.spec import Size
+from estimator.families.towers import SquareTowerSpec
 
 
 class _Spec(MultimodalSpec):
@@ -27,6 +29,11 @@ class LlavaSpec(_Spec):
     kinds = {"text_config": "llama", "vision_config": "clip_vision_model"}
 
     @property
+    def picture(self) -> Picture | None:
+        tower = self.vision_config
+        return Picture(tower.patches, tower.pixels) if isinstance(tower, SquareTowerSpec) else None
+
+    @property
     def tied(self) -> bool:
         return self.tie_word_embeddings or self.text_config.tie_word_embeddings
 
@@ -42,6 +49,15 @@ class Mistral3Spec(_Spec):
     multimodal_projector_bias: bool = False
     spatial_merge_size: Size = 2
     tie_word_embeddings: bool = True
+
+    @property
+    def picture(self) -> Picture | None:
+        """Its rows end with a token each."""
+        tower = self.vision_config
+        if not isinstance(tower, SquareTowerSpec):
+            return None
+        side = -(-tower.image_size // (tower.patch_size * self.spatial_merge_size))
+        return Picture(side * (side + 1), tower.pixels)
 
 
 SPECS = {"llava": LlavaSpec, "llava_next": LlavaNextSpec, "mistral3": Mistral3Spec}

@@ -14,6 +14,7 @@ from pydantic import model_validator
 from estimator.contract.errors import InvalidJob
 from estimator.families.abilities import Abilities
 from estimator.families.build import Builder
+from estimator.families.cache_layers import CacheLayer, mamba_state
 from estimator.families.mamba2 import CausalLM, causal_conv1d
 from estimator.families.modules import ACTIVATIONS
 from estimator.families.spec import Activation, ModelSpec, Size
@@ -44,6 +45,11 @@ class MambaSpec(ModelSpec):
     hidden_act: Activation = "silu"
     residual_in_fp32: bool = True
     tie_word_embeddings: bool = True
+
+    @property
+    def cache_layers(self) -> tuple[CacheLayer, ...]:
+        inner = self.expand * self.hidden_size
+        return (mamba_state(inner, inner, self.state_size, self.conv_kernel),) * self.num_hidden_layers
 
     @classmethod
     def follows(cls, hidden: int, heads: int) -> dict[str, int]:

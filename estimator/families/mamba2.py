@@ -14,6 +14,7 @@ from pydantic import model_validator
 from estimator.contract.errors import InvalidJob
 from estimator.families.abilities import Abilities
 from estimator.families.build import Builder
+from estimator.families.cache_layers import CacheLayer, mamba_state
 from estimator.families.heads import Batch
 from estimator.families.model_output import Held
 from estimator.families.modules import ACTIVATIONS, RMSNorm
@@ -94,6 +95,12 @@ class Mamba2Spec(ModelSpec):
     residual_in_fp32: bool = True
     chunk_size: Size = 256
     tie_word_embeddings: bool = False
+
+    @property
+    def cache_layers(self) -> tuple[CacheLayer, ...]:
+        inner = self.num_heads * self.head_dim
+        convolved = inner + 2 * self.n_groups * self.state_size
+        return (mamba_state(inner, convolved, self.state_size, self.conv_kernel),) * self.num_hidden_layers
 
     @model_validator(mode="after")
     def _whole(self) -> Self:

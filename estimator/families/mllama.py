@@ -17,6 +17,7 @@ from estimator.families.parts import MultimodalSpec, multimodal
 class MllamaSpec(MultimodalSpec):
     """Its output layer is never tied: the input embedding has more rows."""
 
+    last_vllm = "0.10.2"
     kinds = {"text_config": "mllama_text_model", "vision_config": "mllama_vision_model"}
     fixed = ("text_config", "vision_config")
 

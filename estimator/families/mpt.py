@@ -40,6 +40,7 @@ class AttentionSpec(BaseModel):
 
 
 class MptSpec(FullHeadsSpec):
+    last_vllm = "0.28"
     scales_activations = True
     modelled = {
         "no_bias": (True,),

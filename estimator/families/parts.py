@@ -18,6 +18,7 @@ from estimator.contract.errors import NotModelled
 from estimator.contract.reading import load_yaml
 from estimator.families import FAMILIES, build_model, heads, spec_class
 from estimator.families.build import Builder
+from estimator.families.cache_layers import CacheLayer
 from estimator.families.counted import counted
 from estimator.families.from_config import from_mapping
 from estimator.families.heads import Head
@@ -76,6 +77,11 @@ class MultimodalSpec(ComposedSpec):
     def cached_per_token(self) -> int | None:
         """Numbers that one token adds to the KV cache of the language model."""
         return self.text_config.cached_per_token
+
+    @property
+    def cache_layers(self) -> tuple[CacheLayer, ...]:
+        """The language model's."""
+        return self.text_config.cache_layers
 
     @property
     def tied(self) -> bool:

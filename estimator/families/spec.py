@@ -8,6 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from estimator.families.abilities import Abilities
+from estimator.families.cache_layers import CacheLayer, Picture, attention
 
 Size = Annotated[int, Field(ge=1, le=2**31)]
 Depth = Annotated[int, Field(ge=1, le=2**12)]
@@ -60,6 +61,10 @@ class ModelSpec(BaseModel):
     """Whether AWQ scales its activations (transformers, integrations/awq.py, `AWQ_SCALES_MAPPINGS`)."""
     input_first: ClassVar[tuple[str, ...]] = ()
     """Weights that transformers has as [.., in, out]: parts of their names."""
+    last_vllm: ClassVar[str | None] = None
+    """The last release of vLLM that runs it, "none" where none does; None where all of those do that are modelled."""
+    stretched: ClassVar[int] = 1
+    """By how much rotary positions are stretched in layers that see everything, where others are not."""
     module_dropouts: ClassVar[tuple[str, ...]] = ()
     """The architecture's dropouts that are modules, other than those that are modules in every model."""
     held_in: ClassVar[Mapping[str, str]] = {}
@@ -134,6 +139,21 @@ class ModelSpec(BaseModel):
         return None
 
     @property
+    def language_model(self) -> ModelSpec:
+        """The part of it that reads and writes texts: here all of it."""
+        return self
+
+    @property
+    def cache_layers(self) -> tuple[CacheLayer, ...]:
+        """What each layer keeps of a sequence that an engine serves; nothing for a model that generates none."""
+        return ()
+
+    @property
+    def picture(self) -> Picture | None:
+        """The largest image that it reads; None for a model of texts, and where it is not known."""
+        return None
+
+    @property
     def most_targets(self) -> int | None:
         """Tokens that an encoder-decoder can write at most; None where nothing limits them."""
         return None
@@ -177,6 +197,10 @@ class DecoderSpec(ModelSpec):
     def cached_per_token(self) -> int | None:
         """Keys and values in every layer, as long as no sliding window is full: 2 x layers x key heads x head size."""
         return 2 * self.num_hidden_layers * self.num_key_value_heads * self.head_dim
+
+    @property
+    def cache_layers(self) -> tuple[CacheLayer, ...]:
+        return (attention(self.num_key_value_heads, self.head_dim, self.window),) * self.num_hidden_layers
 
     @property
     def output_size(self) -> int:

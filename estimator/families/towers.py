@@ -57,6 +57,11 @@ class SquareTowerSpec(TowerSpec):
         return self
 
     @property
+    def pixels(self) -> int:
+        """Numbers of one image, of all channels."""
+        return self.num_channels * self.image_size**2
+
+    @property
     def patches(self) -> int:
         """Patches of one image."""
         return (self.image_size // self.patch_size) ** 2

@@ -14,6 +14,7 @@ from pydantic import model_validator
 from estimator.contract.errors import InvalidJob
 from estimator.families.attention import Attention, causal_mask
 from estimator.families.build import Builder
+from estimator.families.cache_layers import CacheLayer, attention
 from estimator.families.heads import Batch
 from estimator.families.model_output import Held
 from estimator.families.modules import ACTIVATIONS, Embedding, Linear
@@ -69,6 +70,12 @@ class WhisperSpec(ModelSpec):
             if self.hidden_size % heads:
                 raise ValueError(f"d_model {self.hidden_size} is not a multiple of {heads} heads")
         return self
+
+    @property
+    def cache_layers(self) -> tuple[CacheLayer, ...]:
+        heads, size = self.decoder_attention_heads, self.hidden_size // self.decoder_attention_heads
+        own, cross = attention(heads, size), CacheLayer("cross", heads, size, size, self.max_source_positions)
+        return (own, cross) * self.decoder_layers
 
     def config(self) -> dict[str, Any]:
         return self.model_dump(by_alias=True, exclude={"max_position_embeddings"})

@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Literal, Self
 from pydantic import model_validator
 
 from estimator.families.attention import causal_mask
+from estimator.families.cache_layers import CacheLayer, attention
 from estimator.families.spec import DecoderSpec, RotaryDecoderSpec, Size
 from estimator.tape.dtypes import DType
 from estimator.tape.tape import Tape
@@ -37,6 +38,11 @@ class WindowedSpec(RotaryDecoderSpec):
     def kinds(self) -> tuple[LayerType, ...]:
         """What each layer sees."""
         return self.layer_types or _types(self.num_hidden_layers, getattr(self, PERIOD, self.default_period))
+
+    @property
+    def cache_layers(self) -> tuple[CacheLayer, ...]:
+        heads, size, window = self.num_key_value_heads, self.head_dim, self.sliding_window
+        return tuple([attention(heads, size, window if kind == SLIDING else None) for kind in self.kinds])
 
     @model_validator(mode="before")
     @classmethod

@@ -111,15 +111,22 @@ def _refuse(job: Job, spec: ModelSpec) -> None:
         check_tensor(job, spec)
 
 
+HEADS = ("num_attention_heads", "decoder_attention_heads", "num_heads")
+WIDTHS = ("intermediate_size", "moe_intermediate_size", "shared_intermediate_size", "decoder_ffn_dim")
+"""Fields of specs that an engine divides among its ranks."""
+
+
 def tensor_degrees(spec: ModelSpec) -> list[int]:
-    """Tensor-parallel degrees that the model's heads and feed-forward layers divide by, up to 64; 1 for other models."""
-    if not isinstance(spec, DecoderSpec) or not spec.tensor_parallel:
-        return [1]
-    heads, keys = spec.num_attention_heads, spec.num_key_value_heads
+    """Tensor-parallel degrees that an engine can serve the model with, up to 64: which its heads and its feed-forward layers
+    divide by; 1 for models without a cache."""
+    text, kept = spec.language_model, spec.cache_layers
+    heads = next((sizes[name] for name in HEADS if (sizes := vars(text)).get(name)), text.hidden_size)
+    keys = next((layer.heads for layer in kept if layer.kind not in ("latent", "state")), heads)
+    wide = [vars(text)[name] for name in WIDTHS if vars(text).get(name)]
     return [
         d
-        for d in range(1, min(heads, 64) + 1)
-        if heads % d == 0 and (keys % d == 0 or d % keys == 0) and spec.intermediate_size % d == 0
+        for d in range(1, (min(heads, 64) if kept else 1) + 1)
+        if heads % d == 0 and (keys % d == 0 or d % keys == 0) and all(width % d == 0 for width in wide)
     ]
 
 
@@ -127,7 +134,7 @@ def _check_heads(tensor: int, spec: ModelSpec) -> None:
     degrees = tensor_degrees(spec)
     if tensor in degrees:
         return
-    if not isinstance(spec, DecoderSpec) or not spec.tensor_parallel:
+    if not isinstance(spec, DecoderSpec):
         raise NotModelled(f"tensor parallelism of {spec.model_type} models is not modelled yet", "parallelism.tensor")
     pipeline = f" or pipeline: {tensor}" if tensor <= spec.num_hidden_layers else ""
     raise Contradiction(

@@ -14,7 +14,7 @@ from estimator.parallel.strategies import ZERO1, strategy_of
 from estimator.parallel.topology import Topology
 from estimator.pipeline.step_time import WRITING
 from estimator.quantization.formats import FORMATS
-from estimator.serving.plan import CHUNK, compute_type
+from estimator.serving.plan import compute_type
 from estimator.tape.dtypes import DType
 from estimator.tape.tape import ACTIVATION, LOSS, Tape
 from estimator.timing.links import between_gpus
@@ -228,7 +228,8 @@ def _of_serving(job: Job) -> list[str]:
         )
     if job.serving.engine == "vllm":
         said.append(
-            f"activations of transformers' eager modules in passes of {CHUNK} prompt tokens: vLLM's fused kernels need less"
+            f"vLLM {job.serving.engine_version}'s profile run, of {job.serving.max_num_batched_tokens} tokens and "
+            f"{job.serving.max_num_seqs} sequences; without adapters, speculation and prefix caching of states"
         )
     prompt, output = job.serving.lengths
     said.append(
@@ -352,7 +353,6 @@ def not_modelled(job: Job, time: Time | None) -> list[str]:
         return left
     return [
         *left,
-        "CUDA graphs",
-        "sampling beyond one set of logits",
-        "the room for the cache as vLLM's profile run finds it: its range covers what was logged of runs",
+        "CUDA graphs by their number and size: what was logged is taken",
+        *([] if time else ["the time of a served model of this kind"]),
     ]

@@ -17,8 +17,10 @@ from estimator.contract.job.adapter import PrefixTuning, PromptLearning
 from estimator.contract.job.optimizer import IMPLEMENTATIONS, RANKS
 from estimator.families import heads
 from estimator.families.spec import ModelSpec
+from estimator.hardware.capacity import capacity
 from estimator.parallel.strategies import ZERO3, strategy_of
 from estimator.serving.llamacpp import UBATCH
+from estimator.serving.vllm import settings as vllm
 
 Reasons = dict[str, str]
 """Why a field has the value that a rule gave it, by its path in a job."""
@@ -128,6 +130,7 @@ def _context(job: Job, spec: ModelSpec) -> int | None:
     serving, most = job.serving, _positions(job, spec)
     if serving.prompt_length and serving.output_length:
         return serving.prompt_length + serving.output_length
+    most = spec.most_targets or most
     return most if most and serving.context > most else None
 
 
@@ -171,6 +174,10 @@ def _by_llamacpp(job: Job) -> bool:
 
 def _serves(job: Job) -> bool:
     return job.task == "serve"
+
+
+def _by_vllm(job: Job) -> bool:
+    return job.task == "serve" and job.serving.engine == "vllm"
 
 
 def _trains(job: Job) -> bool:
@@ -247,6 +254,26 @@ RULES = (
     Rule("training.labels", _labels, "a classification of two"),
     Rule("training.objective.reference", _reference, "TRL's: the model without its adapter, or a copy of the model"),
     Rule("serving.context", _context, "prompt and answer together, or as much as the model has positions for"),
+    Rule(
+        "serving.engine_version",
+        _only(_by_vllm, lambda job: ".".join(map(str, vllm.NEWEST))),
+        "the newest release that is known",
+    ),
+    Rule(
+        "serving.gpu_memory_utilization",
+        _only(_by_vllm, lambda job: vllm.utilization(job.serving.engine_version)),
+        "that release's own",
+    ),
+    Rule(
+        "serving.max_num_seqs",
+        _only(_by_vllm, lambda job: vllm.max_num_seqs(capacity(job.hardware))),
+        "vLLM's own for this GPU",
+    ),
+    Rule(
+        "serving.max_num_batched_tokens",
+        _only(_by_vllm, lambda job: vllm.max_num_batched_tokens(capacity(job.hardware), job.serving.engine_version)),
+        "vLLM's own for a server on this GPU",
+    ),
     Rule("serving.ubatch", _only(_by_llamacpp, lambda job: UBATCH), "llama.cpp's own"),
     Rule("serving.flash_attention", _only(_by_llamacpp, lambda job: True), "llama.cpp's own"),
     Rule("serving.kv_cache", _only(_by_llamacpp, lambda job: "fp16"), "llama.cpp's own"),

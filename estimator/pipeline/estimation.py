@@ -12,6 +12,7 @@ from estimator.contract.answer import (
     DEFAULT,
     Answer,
     Course,
+    EngineMemory,
     HostMemory,
     KvCache,
     Memory,
@@ -47,7 +48,10 @@ from estimator.pricing.tokens import token_cost
 from estimator.runtime.overheads import Overhead, facts, overhead, workspace
 from estimator.runtime.reserved import Reserved
 from estimator.serving.llamacpp import Stored, of_file, placed
-from estimator.serving.plan import kv_cache
+from estimator.serving.plan import compute_type, kv_cache
+from estimator.serving.vllm.plan import engine_memory, sized
+from estimator.serving.vllm.plan import kv_cache as engine_cache
+from estimator.serving.vllm.plan import overhead as engine_overhead
 from estimator.simulation.attribution import Attribution
 from estimator.simulation.ranks import described, ranks, traffic
 from estimator.simulation.simulation import Simulation, simulate
@@ -55,7 +59,6 @@ from estimator.specs.resolve import OF_THE_JOB, Model, resolve
 from estimator.specs.teacher import with_teacher
 from estimator.tape.kernels import flops
 from estimator.tape.replay import Replay
-from estimator.tape.tape import KV_CACHE, PARAMETER
 from estimator.timing.run_length import Done, Hours, assumed, course
 from estimator.training import partial, pruning
 from estimator.training.offload import check_offload
@@ -153,7 +156,10 @@ def _run(job: Job | Mapping[str, Any] | str | Path, allow_files: bool, every_ran
     ]
     worst, place, simulated = max(simulations, key=lambda one: one[2].phases.peak.peak_bytes)
     groups = communicators(simulated.build.tape, worst, model.spec, place)
-    beside = overhead(card.compute_capability, groups, links(card, job.hardware.gpus), job.task == "train")
+    if _by_vllm(job):
+        beside = engine_overhead(worst.serving, place.tensor, gpu(worst, card))
+    else:
+        beside = overhead(card.compute_capability, groups, links(card, job.hardware.gpus), job.task == "train")
     beside = with_engine(beside, worst, model.spec, card, simulated.phases)
     each_rank = [described(each, model.spec, rank, one) for each, rank, one in simulations if each is worst and rank.pipeline > 1]
     return _Run(given, worst, model, place, card, simulated, beside, chosen, each_rank, tensors, reasons)
@@ -174,8 +180,8 @@ def _judged(run: _Run, reserves: bool = True) -> Judged:
     job, model, place, card = run.job, run.model, run.place, run.card
     simulated, why = run.simulation.phases, run.simulation.why
     taken = _reserved(job, run.simulation, card) if reserves else None
-    cache = _kv_cache(run)
-    memory = _memory(simulated, why, run.beside, taken, card, cache)
+    engine, cache = _engine(run)
+    memory = _memory(simulated, why, run.beside, taken, card, cache, engine)
     host = None if _several(job) else host_memory(job, model.spec, place, run.simulation)
     if host is not None:
         memory = memory.model_copy(update={"host_bytes": host.phases})
@@ -259,6 +265,10 @@ def _by_llamacpp(job: Job) -> bool:
     return job.task == "serve" and job.serving.engine == "llama.cpp"
 
 
+def _by_vllm(job: Job) -> bool:
+    return job.task == "serve" and job.serving.engine == "vllm"
+
+
 def _of_file(given: Job, model: Model) -> tuple[Stored, ...] | None:
     """The tensors of the GGUF file that names the model, where llama.cpp serves it as it is."""
     file = model.checkpoint
@@ -268,7 +278,7 @@ def _of_file(given: Job, model: Model) -> tuple[Stored, ...] | None:
 
 
 def _refuse_unmodelled(job: Job, spec: ModelSpec) -> None:
-    if not spec.runs:
+    if not spec.runs and not (_by_vllm(job) and spec.cache_layers):
         raise NotModelled("; ".join(filter(None, (spec.refusal, spec.instead))), "model")
     grid(job.hardware.grid)
     if job.task == "train":
@@ -349,20 +359,22 @@ def _memory(
     taken: Reserved | None,
     card: Capacity,
     cache: KvCache | None,
+    engine: EngineMemory | None,
 ) -> Memory:
     peak, parts = simulated.peak, dict(beside.parts)
     last = {phase.name: phase for phase in simulated.phases}
     steps = [phase for phase in simulated.phases if phase.name != "load"]
     forward = last.get("forward") or last["prefill"]
-    least = peak.peak_bytes + parts["cublas_workspaces"]
+    workspaces = parts.get("cublas_workspaces", 0)
+    least = peak.peak_bytes + workspaces
     most = held = shown = least
     if taken is not None:
         most, held = max(least, taken.reserved_bytes), max(least, taken.held_bytes)
-        outside = beside.total_bytes - parts["cublas_workspaces"]
+        outside = beside.total_bytes - workspaces
         crowded = card.memory_bytes is not None and most + outside > card.memory_bytes
         shown = held if crowded else most  # a full card makes the allocator give back what is wholly free
         parts["cached_blocks"] = shown - least
-    spread = round(peak.peak_bytes * facts()["fragmentation"].high)
+    spread = 0 if engine else round(peak.peak_bytes * facts()["fragmentation"].high)
     return Memory(
         capacity_bytes=card.memory_bytes,
         peak_bytes=peak.peak_bytes,
@@ -370,7 +382,7 @@ def _memory(
         reserved_bytes=None if taken is None else shown,
         held_bytes=None if taken is None else held,
         total_bytes=peak.peak_bytes + sum(parts.values()),
-        range_bytes=(peak.peak_bytes + beside.low_bytes, most - parts["cublas_workspaces"] + beside.high_bytes + spread),
+        range_bytes=(peak.peak_bytes + beside.low_bytes, most - workspaces + beside.high_bytes + spread),
         resident_bytes=steps[0].start_bytes,
         forward_end_bytes=forward.end_bytes,
         phases={name: max(p.peak_bytes for p in steps if p.name == name) for name in last if name != "load"},
@@ -379,16 +391,21 @@ def _memory(
         peak=why.peak,
         overhead=parts,
         kv_cache=cache,
+        engine=engine,
     )
 
 
-def _kv_cache(run: _Run) -> KvCache | None:
-    if run.job.task != "serve" or not isinstance(run.model.spec, DecoderSpec):
-        return None
-    at_peak = run.simulation.why.at_peak
-    rest = run.simulation.phases.peak.peak_bytes - at_peak.get(KV_CACHE, 0)
-    weights = at_peak.get(PARAMETER, 0)
-    return kv_cache(run.job.serving, run.model.spec, run.place, rest, run.beside.total_bytes, weights, run.card)
+def _engine(run: _Run) -> tuple[EngineMemory | None, KvCache | None]:
+    """What an engine says of its memory when it starts, and its cache."""
+    job, spec, place, card = run.job, run.model.spec, run.place, run.card
+    if job.task != "serve":
+        return None, None
+    if not _by_vllm(job):
+        return None, kv_cache(job.serving, spec) if isinstance(spec, DecoderSpec) else None
+    on = gpu(job, card)
+    found = sized(job.serving, spec, place.tensor, compute_type(job.serving), on)
+    engine = engine_memory(found, job.serving, spec, place.tensor, card, on)
+    return engine, engine_cache(found, job.serving, engine, place.tensor, card, on)
 
 
 def _parameters(build: Builder, model: Model, place: Topology, job: Job) -> Parameters:

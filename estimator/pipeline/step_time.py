@@ -81,7 +81,8 @@ def served(job: Job, spec: ModelSpec, place: Topology, card: Capacity) -> Servin
     accelerator = card.accelerator
     if accelerator is None:
         return None
-    assert isinstance(spec, DecoderSpec)
+    if not isinstance(spec, DecoderSpec) or not spec.cached or not spec.runs:
+        return None
     tape = speed(job, spec, place, gpu(job, card))
     prefill, decode = (_pass(job, spec, place, accelerator, tape, phase) for phase in ("prefill", "decode"))
     return throughput(job, place, prefill, decode) if prefill and decode else None

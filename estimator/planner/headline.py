@@ -17,6 +17,7 @@ from estimator.planner.answers import Fit, FitRow
 from estimator.planner.changes import smallest_change
 from estimator.planner.spreads import Question, Tried, tried, unshared
 from estimator.planner.ways import Platform, Way, platform, ways
+from estimator.serving.vllm.settings import not_run
 from estimator.specs.resolve import Model, resolve
 
 CONTEXT = 4096
@@ -83,7 +84,7 @@ def _notes(asked: list[Way], context: int, sequence: int) -> list[str]:
     said = []
     if "vllm" in engines:
         said.append(
-            f"serving: vLLM, one sequence of {context} tokens, 90 % of the card; int8 and 4-bit as bitsandbytes stores weights"
+            f"serving: vLLM, one sequence of {context} tokens, 92 % of the card; int8 and 4-bit as bitsandbytes stores weights"
         )
     if "llama.cpp" in engines:
         said.append(f"serving: llama.cpp, one sequence of {context} tokens, all layers on the GPU, cache in fp16")
@@ -103,18 +104,23 @@ def _notes(asked: list[Way], context: int, sequence: int) -> list[str]:
         said.append(f"training on several GPUs: the first that fits of {names}")
     if "vllm" in engines:
         said.append("serving on several GPUs: each layer split over those of a node (tensor parallel)")
+        said.append("per GPU, serving: what vLLM's share of the card must hold; the CUDA context lies beside it")
     return [
         *said,
         "per GPU: what nvidia-smi would show, cached blocks, CUDA context and libraries included; tight: fragmentation decides",
-        "not counted: workspaces inside kernels other than attention's, CUDA graphs",
+        "not counted: workspaces inside kernels other than attention's",
     ]
 
 
 def _row(question: Question, way: Way, hardware: Hardware, kind: Platform, card: Capacity) -> FitRow:
     if refused := way.refusal(kind):
         return _unknown(question, way, hardware, card, refused.verdict, refused.why)
-    if not question.found.spec.runs:
-        return _unknown(question, way, hardware, card, "unknown", question.found.spec.refusal)
+    spec = question.found.spec
+    served = way.part == "serving" and way.settings.get("engine", "vllm") == "vllm" and spec.cache_layers
+    if served and (dropped := not_run(spec.last_vllm, None, spec.model_type)):
+        return _unknown(question, way, hardware, card, "does not run", dropped)
+    if not spec.runs and not served:
+        return _unknown(question, way, hardware, card, "unknown", spec.refusal)
     try:
         found = tried(question, way, hardware)
     except NotModelled as error:

@@ -10,7 +10,6 @@ from typing import Any
 from estimator.contract.errors import InvalidJob, NotModelled
 from estimator.contract.job import Hardware
 from estimator.families import count
-from estimator.families.spec import DecoderSpec
 from estimator.parallel.topology import tensor_degrees
 from estimator.pipeline.estimation import Judged, fits, judged
 from estimator.planner.ways import Way
@@ -121,6 +120,6 @@ def unshared(question: Question, way: Way, hardware: Hardware) -> str:
         return ""
     if way.settings.get("engine") == "llama.cpp":
         return "llama.cpp on several GPUs is not modelled yet"
-    if not isinstance(spec, DecoderSpec) or not spec.tensor_parallel:
+    if not spec.cache_layers:
         return f"tensor parallelism of {spec.model_type} models is not modelled yet"
     return ""

@@ -19,6 +19,7 @@ from estimator.quantization.gguf_kinds import MIXTURES, block
 from estimator.quantization.gguf_mixtures import facts, type_of
 from estimator.quantization.gguf_tensors import file_tensors
 from estimator.serving.llamacpp_graph import Batch, Sizes, compute_bytes, host_bytes
+from estimator.serving.vllm.settings import refuse_elsewhere
 from estimator.tape import dtypes
 from estimator.tape.gpu import AMPERE, Gpu
 from estimator.tape.tape import KV_CACHE, PARAMETER, Tape
@@ -201,6 +202,7 @@ def check(job: Job, spec: ModelSpec, place: Topology) -> None:
         raise NotModelled(f"llama.cpp with {spec.model_type} models is not modelled yet; {known} are", "serving.engine")
     if place.gpus > 1 or job.hardware.gpus * job.hardware.nodes > 1:
         raise NotModelled("llama.cpp on several GPUs is not modelled yet; one is", "hardware.gpus")
+    refuse_elsewhere(asked)
     if asked.weights not in NAMES and asked.weights.upper() not in MIXTURES:
         raise Contradiction(f"{asked.weights} is no kind of GGUF file: write q4_k_m, or another", "serving.weights")
     if asked.weights_group or asked.unquantized:

@@ -11,16 +11,16 @@ from estimator.families import build_model
 from estimator.families.build import Builder
 from estimator.families.heads import CausalLM
 from estimator.families.kernels import EAGER, SERVER, Kernels
-from estimator.families.kv_cache import HeldCache, PagedCache, bytes_per_token, growing, page_aligned
+from estimator.families.kv_cache import HeldCache, bytes_per_token, growing
 from estimator.families.protocols import Cache, Quantization
 from estimator.families.spec import DecoderSpec, ModelSpec
-from estimator.hardware.capacity import Capacity
 from estimator.parallel.topology import Topology, tensor_shard
 from estimator.quantization.formats import FORMATS, check_group
 from estimator.quantization.packed import Packed
 from estimator.serving.llamacpp import cache_bytes, layer_caches
-from estimator.serving.room import cache_range
 from estimator.serving.step import Requests, serve
+from estimator.serving.vllm.settings import refuse_elsewhere
+from estimator.serving.vllm.trace import trace_vllm
 from estimator.tape import dtypes
 from estimator.tape.dtypes import DType
 from estimator.tape.gpu import AMPERE, Gpu
@@ -46,7 +46,7 @@ def compute_type(serving: Serving) -> DType:
 
 
 def trace_serving(job: Job, spec: ModelSpec, topology: Topology, gpu: Gpu = AMPERE) -> Builder:
-    """Play prefill and decoding on a new tape, for one rank."""
+    """Play prefill and decoding on a new tape, for one rank; of vLLM what its profile run finds."""
     asked = job.serving
     vllm = asked.engine == "vllm"
     if asked.kv_cache not in (*WHOLE, "fp8") or asked.values_cache:
@@ -58,26 +58,21 @@ def trace_serving(job: Job, spec: ModelSpec, topology: Topology, gpu: Gpu = AMPE
     for name in ("gpu_layers", "ubatch", "outputs", "flash_attention"):
         if getattr(asked, name) is not None:
             raise Contradiction("it is llama.cpp's: leave it out, or write engine llama.cpp", f"serving.{name}")
-    if topology.tensor > 1 and not vllm:
+    if vllm:
+        return trace_vllm(job, spec, topology, compute_type(asked), gpu)
+    refuse_elsewhere(asked)
+    if topology.tensor > 1:
         raise NotModelled("tensor parallelism is modelled for engine vllm only yet", "parallelism.tensor")
-    if vllm and asked.weights == "fp32":
-        raise NotModelled("vllm in fp32 is not modelled; use bf16, or engine transformers", "serving.weights")
     if not isinstance(spec, DecoderSpec) or not spec.cached:
         raise NotModelled(f"serving {spec.model_type} models is not modelled yet", "task")
-    shard = tensor_shard(spec, topology.tensor)
     plain = compute_type(asked)
-    cached = dtypes.BY_NAME[asked.kv_cache]
-    if not vllm and cached is not plain:
+    if dtypes.BY_NAME[asked.kv_cache] is not plain:
         raise Contradiction(
             f"transformers keeps its cache in the model's type; write {asked.weights}, or engine vllm", "serving.kv_cache"
         )
-    tokens, own = page_aligned(asked.context) * asked.concurrency, growing(spec)
-
-    def cache(tape: Tape) -> Cache:
-        return PagedCache(tape, tokens, shard.num_key_value_heads, shard.head_dim, cached) if vllm else own()
-
-    build, model = _built(job, shard, gpu, cache)
-    serve(build, model, Requests(asked.concurrency, asked.context, CHUNK if vllm else None))
+    own = growing(spec)
+    build, model = _built(job, spec, gpu, lambda tape: own())
+    serve(build, model, Requests(asked.concurrency, asked.context))
     return build
 
 
@@ -144,37 +139,13 @@ def _quantization(serving: Serving) -> Quantization | None:
     return Packed(name, group)
 
 
-def kv_cache(
-    serving: Serving, spec: DecoderSpec, topology: Topology, needed_by_rest: int, overhead: int, weights: int, card: Capacity
-) -> KvCache:
-    """The cache that the job needs, and that vLLM would reserve: all of its share of the card that nothing else takes.
-
-    `needed_by_rest`: the peak without the cache, `overhead`: what lies outside torch, `weights`: of this rank. All in bytes.
-    """
+def kv_cache(serving: Serving, spec: DecoderSpec) -> KvCache:
+    """The cache that a job of llama.cpp or transformers needs."""
     if serving.engine == "llama.cpp":
         return _llamacpp_cache(serving, spec)
-    shard = tensor_shard(spec, topology.tensor)
-    per_token = bytes_per_token(
-        shard.num_hidden_layers, shard.num_key_value_heads, shard.head_dim, dtypes.BY_NAME[serving.kv_cache]
-    )
-    needed = (
-        per_token * page_aligned(serving.context) * serving.concurrency
-        if serving.engine == "vllm"
-        else per_token * serving.context * serving.concurrency
-    )
-    available, within = None, None
-    if card.memory_bytes is not None and serving.engine == "vllm":
-        share = int(card.memory_bytes * serving.gpu_memory_utilization)
-        available = max(0, share - needed_by_rest - overhead)
-        least, most = cache_range(share, weights, shard, spec, topology.tensor, card)
-        within = min(least, available), max(most, available)
-    return KvCache(
-        bytes_per_token=per_token,
-        needed_bytes=needed,
-        available_bytes=available,
-        available_tokens=None if available is None else available // per_token,
-        available_range_bytes=within,
-    )
+    per_token = bytes_per_token(spec.num_hidden_layers, spec.num_key_value_heads, spec.head_dim, dtypes.BY_NAME[serving.kv_cache])
+    needed = per_token * serving.context * serving.concurrency
+    return KvCache(bytes_per_token=per_token, needed_bytes=needed, available_bytes=None, available_tokens=None)
 
 
 def _llamacpp_cache(serving: Serving, spec: DecoderSpec) -> KvCache:

@@ -148,7 +148,7 @@ def scaler(training: Training, precision: Recipe, parameters: Iterable[Parameter
     fused = training.optimizer_implementation == "fused"
     trained = [p for p in parameters if p.trainable]
     if not any(p.local.numel for p in trained):
-        raise InvalidJob(
+        raise Contradiction(
             "GradScaler takes no step on a rank whose part holds nothing that is trained; write bf16-mixed, or train more",
             "training.precision",
         )

@@ -115,10 +115,10 @@ def test_a_published_configuration_may_leave_out_what_is_usual(name: str) -> Non
 
 
 @pytest.mark.parametrize("kind", COMPOSED)
-@pytest.mark.parametrize("task", ["train", "serve"])
-def test_it_is_not_run(kind: str, task: str) -> None:
+@pytest.mark.parametrize("job", [{"task": "train"}, {"task": "serve", "serving": {"engine": "transformers"}}])
+def test_it_is_not_run(kind: str, job: dict[str, Any]) -> None:
     with pytest.raises(NotModelled, match=f"forward pass of {kind} models is not modelled") as refused:
-        estimate({"model": ANY[kind], "task": task, "hardware": {"gpu": "h100"}})
+        estimate({"model": ANY[kind], "hardware": {"gpu": "h100"}, **job})
     assert refused.value.where == "model"
 
 
@@ -133,7 +133,8 @@ def test_what_it_names_instead_is_answered(name: str) -> None:
 def test_the_headline_answer_counts_it() -> None:
     found = fit("gemma-3-4b", "h100")
     assert found.parameters == count(published("gemma-3-4b").architecture)
-    assert {row.verdict for row in found.rows} == {"unknown"}
+    assert {row.verdict for row in found.rows if not row.way.startswith("serve")} == {"unknown"}
+    assert {row.verdict for row in found.rows if row.way.startswith("serve")} == {"fits"}
     assert any("gemma3_text" in said for said in found.assumptions)
 
 

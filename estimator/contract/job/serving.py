@@ -58,7 +58,25 @@ class Serving(Part):
         None, description="tokens of an answer, for the time; without it, what is left of the context"
     )
     concurrency: Annotated[int, Field(ge=1, le=2**20)] = Field(1, description="sequences at the same time")
-    gpu_memory_utilization: Annotated[float, Field(gt=0, le=1)] = 0.9
+    gpu_memory_utilization: Annotated[float, Field(gt=0, le=1)] = Field(
+        0.9, description="of vLLM, the share of a GPU's memory that it may take; without it, its release's own"
+    )
+    engine_version: Annotated[str, Field(pattern=r"^[0-9]{1,3}\.[0-9]{1,3}(\.[0-9]{1,3})?$")] | None = Field(
+        None, description="of vLLM, its release, such as 0.19.1; without it, the newest that is known"
+    )
+    max_num_seqs: Annotated[int, Field(ge=1, le=2**16)] | None = Field(
+        None, description="of vLLM, sequences of a pass at most; without it, its own for the GPU"
+    )
+    max_num_batched_tokens: Annotated[int, Field(ge=1, le=2**24)] | None = Field(
+        None, description="of vLLM, tokens of a pass at most; without it, its server's own for the GPU"
+    )
+    block_size: Annotated[int, Field(ge=1, le=4096)] | None = Field(
+        None, description="of vLLM, tokens of a block of its cache; without it, its own"
+    )
+    enforce_eager: bool = Field(False, description="of vLLM, whether it captures no CUDA graphs")
+    enable_expert_parallel: bool = Field(
+        False, description="of vLLM, whether tensor-parallel ranks hold whole experts, instead of a part of each"
+    )
     gpu_layers: Annotated[int, Field(ge=0, le=2**16)] | None = Field(
         None, description="of llama.cpp, layers on the GPU, with the output as one more (n_gpu_layers); without it, all"
     )

@@ -1,0 +1,48 @@
+"""What the layers of a model keep of a sequence while an engine serves it, so that no token is computed twice."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True, slots=True)
+class CacheLayer:
+    """One layer's part of the cache.
+
+    `full`: keys and values of all tokens. `window`: of the last `tokens`. `chunk`: of those in the same `tokens`. `latent`: one
+    vector of `key_size` numbers for each token, which all heads share. `cross`: keys and values of an encoder's `tokens`.
+    `state`: `state` numbers for a sequence, however long it is.
+
+    `heads` have keys of their own, of `key_size` numbers each, and values of `value_size`.
+    """
+
+    kind: Literal["full", "window", "chunk", "latent", "cross", "state"]
+    heads: int = 1
+    key_size: int = 0
+    value_size: int = 0
+    tokens: int | None = None
+    state: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """An image at its largest, as an engine's processor makes it: `tokens` of the language model, of so many `numbers`."""
+
+    tokens: int
+    numbers: int
+
+
+def attention(heads: int, size: int, window: int | None = None) -> CacheLayer:
+    """A layer of `heads` key heads of `size` numbers, that looks back `window` tokens or, with None, at all."""
+    return CacheLayer("full" if window is None else "window", heads, size, size, window)
+
+
+def latent(size: int) -> CacheLayer:
+    """A layer of latent attention: `size` numbers for a token, the rotated part of its key among them."""
+    return CacheLayer("latent", 1, size)
+
+
+def mamba_state(inner: int, convolved: int, states: int, kernel: int) -> CacheLayer:
+    """A Mamba mixer: the last inputs of a convolution of `convolved` channels, and `states` numbers for each of `inner`."""
+    return CacheLayer("state", state=convolved * (kernel - 1) + inner * states)

@@ -1,0 +1,130 @@
+"""How vLLM shares out the memory of its cache: layers in groups, pages of one size, blocks, and how many requests they hold.
+
+After v1/core/kv_cache_planning.py (`get_kv_cache_groups`, `unify_kv_cache_spec_page_size`,
+`_get_kv_cache_groups_uniform_page_size`, `_max_memory_usage_bytes_from_groups`, `_estimate_max_model_len_from_groups`),
+v1/kv_cache_interface.py and platforms/interface.py (`_align_hybrid_block_size`) of 0.33; where older releases differ, it says so.
+
+A page is what one layer keeps of one block of tokens. Layers that keep alike are cut into groups of equally many; a block of the
+pool is a page of every layer of a group, whichever group takes it:
+
+    blocks = bytes // (layers of a group x page),  concurrency = blocks / sum over groups of the blocks of one request
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, replace
+
+from estimator.families.cache_layers import CacheLayer
+
+BLOCK = 16
+"""Tokens of a block, unless more are asked for or states of fixed size need more."""
+LATENT_BLOCK = 64
+"""That of latent attention: its kernels' own on Hopper and Blackwell (platforms/cuda.py)."""
+NEARLY = 1.5
+"""How much longer the longest group may be than the shortest before groups are cut to the shortest."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What one layer keeps on one rank: `page` bytes for each block of `block` tokens."""
+
+    kind: str
+    block: int
+    page: int
+    tokens: int | None = None
+
+    def blocks(self, length: int, in_flight: int) -> int:
+        """Blocks of one request of `length` tokens, of which passes that are not settled have `in_flight`."""
+        if self.kind == "state":
+            return 1
+        if self.kind == "window":
+            assert self.tokens is not None
+            return _up(min(self.tokens - 1 + in_flight, length), self.block) + 1
+        if self.kind == "chunk":
+            assert self.tokens is not None
+            return _up(min(self.tokens + in_flight, length), self.block)
+        return _up(self.tokens or 1 if self.kind == "cross" else length, self.block)
+
+
+@dataclass(frozen=True, slots=True)
+class Groups:
+    """All layers, as groups of `size` layers with one page size: what each group's layers keep."""
+
+    kinds: tuple[Kept, ...]
+    size: int
+    padding: int
+    """Layers that groups are filled up by."""
+
+    @property
+    def block_bytes(self) -> int:
+        """Bytes of one block of the pool."""
+        return self.size * max((kind.page for kind in self.kinds), default=0)
+
+    def request_blocks(self, length: int, in_flight: int) -> int:
+        """Blocks that one request of `length` tokens takes of the pool, from all groups."""
+        return sum(kind.blocks(length, in_flight) for kind in self.kinds)
+
+    def longest(self, blocks: int, most: int, in_flight: int) -> int:
+        """The longest request, of up to `most` tokens, that so many blocks hold; 0 if they hold none."""
+        if not self.kinds or self.request_blocks(1, in_flight) > blocks:
+            return 0 if self.kinds else most
+        least, above = 1, most + 1
+        while above - least > 1:
+            middle = (least + above) // 2
+            if self.request_blocks(middle, in_flight) <= blocks:
+                least = middle
+            else:
+                above = middle
+        return least
+
+
+def kept(layers: tuple[CacheLayer, ...], tensor: int, cached: int, plain: int, block: int | None = None) -> list[Kept]:
+    """What layers keep on one of `tensor` ranks, in numbers of `cached` bytes, states of `plain` bytes.
+
+    Latents are not divided, and key heads are copied where they are fewer than ranks. Where states lie beside attention, a block
+    holds as many tokens as make a page of attention as large as a state, which is filled up to it.
+    """
+    latents = any(layer.kind == "latent" for layer in layers)
+    given = block or (LATENT_BLOCK if latents else BLOCK)
+    state = max((layer.state // tensor * plain for layer in layers if layer.kind == "state"), default=0)
+    tokens = [_token_bytes(layer, tensor, cached) for layer in layers if layer.kind != "state"]
+    if state and tokens:
+        given = max(given, given * _up(state, given * min(tokens)))
+        state = given * min(tokens)
+    made = []
+    for layer in layers:
+        page = state if layer.kind == "state" else given * _token_bytes(layer, tensor, cached)
+        made.append(Kept(layer.kind, given, page, layer.tokens))
+    return made
+
+
+def _token_bytes(layer: CacheLayer, tensor: int, cached: int) -> int:
+    heads = layer.heads if layer.kind == "latent" else max(1, layer.heads // tensor)
+    return heads * (layer.key_size + layer.value_size) * cached
+
+
+def grouped(layers: list[Kept]) -> Groups:
+    """Layers in groups of equally many."""
+    if not layers:
+        return Groups((), 0, 0)
+    kinds = Counter(_one_page(layers))
+    least, most = min(kinds.values()), max(kinds.values())
+    size = most if most < least * NEARLY else least
+    groups = [kind for kind, count in kinds.items() for _ in range(_up(count, size))]
+    return Groups(tuple(groups), size, len(groups) * size - len(layers))
+
+
+def _one_page(layers: list[Kept]) -> list[Kept]:
+    """With pages of the largest size: smaller ones hold more tokens, or else are filled up."""
+    largest = max(layer.page for layer in layers)
+    made = []
+    for layer in layers:
+        more, rest = divmod(largest, layer.page)
+        longer = layer.block * more if not rest and layer.kind != "state" else layer.block
+        made.append(replace(layer, page=largest, block=longer))
+    return made
+
+
+def _up(a: int, b: int) -> int:
+    return -(-a // b)

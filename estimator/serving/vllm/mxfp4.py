@@ -1,0 +1,39 @@
+"""Experts in MXFP4 as vLLM's kernels hold them, which is more than the checkpoint's bytes.
+
+After model_executor/layers/quantization/mxfp4.py of 0.11 and fused_moe/oracle/mxfp4.py of 0.19: before Hopper Marlin's kernels,
+of widths rounded up; on Hopper Triton's, whose scales lie beside those that were loaded (third_party/triton_kernels,
+tensor_details/layout_details/hopper_scale.py: rows in multiples of 256); on Blackwell FlashInfer's, of widths rounded up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from estimator.serving.vllm.tensors import Held
+from estimator.tape.gpu import Gpu
+
+GROUP = 32
+"""Weights that share a scale of one byte."""
+HOPPER, BLACKWELL = (9, 0), (10, 0)
+ROWS = 256
+"""Rows that scales come in on Hopper."""
+
+
+def mxfp4_sizes(each: Held, gpu: Gpu) -> Iterator[int]:
+    """Bytes of the codes and of the scales of a tensor of experts [experts, out, in]."""
+    experts, outputs, inputs = each.shape
+    hopper = gpu.at_least(HOPPER) and not gpu.at_least(BLACKWELL)
+    if not hopper:
+        wide = 256 if gpu.at_least(BLACKWELL) else 128
+        first = each.end == "gate_up_proj"
+        outputs = 2 * _up(outputs // 2, wide) if first else _up(outputs, ROWS)
+        inputs = _up(inputs, ROWS if first else wide)
+    yield experts * outputs * inputs // 2
+    scales = experts * outputs * -(-inputs // GROUP)
+    yield scales
+    if hopper:
+        yield experts * _up(outputs, ROWS) * -(-inputs // GROUP)
+
+
+def _up(size: int, multiple: int) -> int:
+    return -(-size // multiple) * multiple

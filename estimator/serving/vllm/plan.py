@@ -1,0 +1,126 @@
+"""What vLLM's engine holds on one rank when it has started, and whether it starts at all.
+
+After v1/worker/gpu_worker.py (`determine_available_memory`) and v1/core/kv_cache_planning.py (`get_kv_cache_configs`) of 0.33:
+
+    cache = ceil(GPU x utilization) - weights - activations - outside torch - CUDA graphs,  blocks = cache // bytes of a block
+
+CUDA's context, and what torch's process groups take before, lie outside the share.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from estimator.contract.answer import EngineMemory, KvCache
+from estimator.contract.job import Serving
+from estimator.contract.units import MIB
+from estimator.families.spec import ModelSpec
+from estimator.hardware.capacity import Capacity
+from estimator.runtime.overheads import Overhead
+from estimator.runtime.overheads import facts as outside
+from estimator.serving.vllm.beside import beside
+from estimator.serving.vllm.cache_groups import Groups, grouped, kept
+from estimator.serving.vllm.profile import Pass, activation_bytes
+from estimator.serving.vllm.settings import ASYNC_IN_FLIGHT, NULL_BLOCK, TOKENS_OF_REQUESTS, release
+from estimator.serving.vllm.weights import weights_bytes
+from estimator.tape import dtypes
+from estimator.tape.dtypes import DType
+from estimator.tape.gpu import Gpu
+
+HOPPER = (9, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Sized:
+    """Bytes of one rank that do not depend on the GPU's memory: weights, activations, the cache that the job needs; and how it is
+    made. `in_flight`: tokens of passes that are not settled."""
+
+    weights: int
+    activations: int
+    groups: Groups
+    in_flight: int
+    needed: int
+
+
+def sized(serving: Serving, spec: ModelSpec, tensor: int, plain: DType, gpu: Gpu) -> Sized:
+    """What a job's engine, with its defaults, needs on one of `tensor` ranks."""
+    assert serving.max_num_batched_tokens
+    assert serving.max_num_seqs
+    version = release(serving.engine_version)
+    tokens = serving.max_num_batched_tokens
+    workspace = outside()["cublas_workspace_hopper" if gpu.at_least(HOPPER) else "cublas_workspace"]
+    run = Pass(tokens, min(tokens, serving.max_num_seqs), plain.itemsize, version, round(workspace.value * MIB))
+    cached = dtypes.BY_NAME[serving.kv_cache].itemsize
+    groups = grouped(kept(spec.cache_layers, tensor, cached, plain.itemsize, serving.block_size))
+    in_flight = tokens * (2 if version >= ASYNC_IN_FLIGHT else 1)
+    return Sized(
+        weights_bytes(serving, spec, tensor, plain, gpu),
+        activation_bytes(spec, run, tensor, serving.enable_expert_parallel, serving.weights),
+        groups,
+        in_flight,
+        serving.concurrency * groups.request_blocks(serving.context, in_flight) * groups.block_bytes,
+    )
+
+
+def overhead(serving: Serving, tensor: int, gpu: Gpu) -> Overhead:
+    """What the engine charges to its share outside torch."""
+    parts = {name: each for name, each in beside(serving, tensor, gpu).items() if each.charged}
+    return Overhead(
+        {name: each.nbytes for name, each in parts.items()},
+        sum(each.low_bytes for each in parts.values()),
+        sum(each.high_bytes for each in parts.values()),
+    )
+
+
+def engine_memory(found: Sized, serving: Serving, spec: ModelSpec, tensor: int, card: Capacity, gpu: Gpu) -> EngineMemory:
+    """What the engine logs when it starts; of its cache nothing where no GPU was given."""
+    known = beside(serving, tensor, gpu)
+    parts = {
+        "weights_bytes": found.weights,
+        "activation_bytes": found.activations,
+        "non_torch_bytes": known["non_torch"].nbytes,
+        "cuda_graph_bytes": known["cuda_graphs"].nbytes,
+    }
+    if card.memory_bytes is None:
+        return EngineMemory(**parts)
+    cache = max(0, _room(found, serving, card.memory_bytes) - sum(each.nbytes for each in known.values() if each.charged))
+    groups = found.groups
+    blocks = cache // groups.block_bytes
+    each = groups.request_blocks(serving.context, found.in_flight)
+    usable = blocks - (release(serving.engine_version) >= NULL_BLOCK)
+    most = max(spec.longest_sequence or serving.context, serving.context)
+    return EngineMemory(
+        **parts,
+        cache_bytes=cache,
+        cache_blocks=blocks,
+        cache_tokens=_logged_tokens(blocks, each, groups, serving),
+        longest_context=groups.longest(usable, most, found.in_flight),
+        concurrency=blocks / each,
+    )
+
+
+def _logged_tokens(blocks: int, each: int, groups: Groups, serving: Serving) -> int:
+    if release(serving.engine_version) >= TOKENS_OF_REQUESTS:
+        return blocks * serving.context // each
+    return blocks // len(groups.kinds) * min(kind.block for kind in groups.kinds)
+
+
+def _room(found: Sized, serving: Serving, memory: int) -> int:
+    return math.ceil(memory * serving.gpu_memory_utilization) - found.weights - found.activations
+
+
+def kv_cache(found: Sized, serving: Serving, engine: EngineMemory, tensor: int, card: Capacity, gpu: Gpu) -> KvCache:
+    """The cache that the job needs, and what the engine finds for it, with the range of what is not derived."""
+    within = None
+    if card.memory_bytes is not None:
+        room, charged = _room(found, serving, card.memory_bytes), overhead(serving, tensor, gpu)
+        within = max(0, room - charged.high_bytes), max(0, room - charged.low_bytes)
+    growing = [kind for kind in found.groups.kinds if kind.kind != "state"]
+    return KvCache(
+        bytes_per_token=sum(found.groups.size * kind.page // kind.block for kind in growing),
+        needed_bytes=found.needed,
+        available_bytes=engine.cache_bytes,
+        available_tokens=engine.cache_tokens,
+        available_range_bytes=within,
+    )

@@ -1,0 +1,114 @@
+"""The highest of torch's memory in the pass that vLLM runs to see what is left, beside the weights.
+
+After v1/worker/gpu_model_runner.py (`profile_run`, `_dummy_run`, `_dummy_sampler_run`), v1/sample/sampler.py and
+ops/topk_topp_sampler.py; of the second runner v1/worker/gpu/model_runner.py, sample/sampler.py and sample/penalties.py, and
+FlashInfer's `top_k_top_p_sampling_from_logits`; of mixtures fused_moe/modular_kernel.py and fused_moe.py (`workspace_shapes`).
+
+The pass has `max_num_batched_tokens` tokens; then `max_num_seqs` of them are sampled, with hidden states of all tokens alive:
+
+    activations = max(one layer, sampling) + workspaces that stay
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from estimator.families.spec import ModelSpec
+from estimator.serving.vllm.settings import PERSISTENT_WORKSPACES, SECOND_RUNNER, TRITON_SAMPLER, Release, facts
+from estimator.serving.vllm.tensors import Held, held
+from estimator.tape import dtypes
+
+LOGITS = dtypes.float32.itemsize
+SORTED, CUT = 9, 3
+"""Tensors of the size of float32 logits at the peak of sampling. Sorted: the logits in float32; sorted values, and their indices,
+which are twice as wide; and of torch's segmented sort indices before it, twice as wide, and a second buffer of both for CUB
+(aten/src/ATen/native/cuda/Sort.cu, SortStable.cu): 1 + 1 + 2 + 2 + 3. Cut by a kernel: logits, probabilities and the noise
+that they are divided by; of the second runner logits, those that top-k leaves, and probabilities."""
+COUNTS = LOGITS + 1 / 8
+"""Bytes that the second runner keeps for each sequence and token of the vocabulary: how often it was written, and if read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """The pass that is run: `tokens`, of which `rows` are sampled, in numbers of `plain` bytes; `workspace`: of cuBLAS."""
+
+    tokens: int
+    rows: int
+    plain: int
+    release: Release
+    workspace: int
+
+
+def activation_bytes(spec: ModelSpec, run: Pass, tensor: int, expert_parallel: bool, weights: str) -> int:
+    """Bytes of one of `tensor` ranks; `weights`: the type or format that its weights are in."""
+    parts = [each for each in held(spec, tensor, expert_parallel) if not each.seen]
+    experts = _workspaces(parts, run, weights)
+    stays = experts if run.release >= PERSISTENT_WORKSPACES else 0
+    layer = _layer(spec.language_model, parts, run, experts - stays)
+    beside = run.workspace + stays + _pictures(spec, run) + _counts(spec.language_model, run)
+    return beside + max(layer, _sampling(spec.language_model, run))
+
+
+def _vocabulary(spec: ModelSpec) -> int:
+    return int(getattr(spec, "vocab_size", 0))
+
+
+def _sampling(spec: ModelSpec, run: Pass) -> int:
+    """Hidden states of the pass, those of what is sampled twice, its logits, and what sampling makes of them."""
+    vocabulary = _vocabulary(spec)
+    hidden = (run.tokens + 2 * run.rows) * spec.hidden_size * run.plain
+    logits = run.rows * (-(-vocabulary // 64) * 64) * run.plain
+    made = SORTED if run.release < TRITON_SAMPLER else CUT
+    buffer = 0
+    if TRITON_SAMPLER <= run.release < SECOND_RUNNER:
+        buffer = min(int(facts()["multiprocessors"].value), run.rows) * vocabulary * LOGITS
+    return hidden + logits + made * run.rows * vocabulary * LOGITS + buffer
+
+
+def _counts(spec: ModelSpec, run: Pass) -> int:
+    return round(run.rows * _vocabulary(spec) * COUNTS) if run.release >= SECOND_RUNNER else 0
+
+
+def _pictures(spec: ModelSpec, run: Pass) -> int:
+    """What the tower gave of as many images as a pass has tokens for, which stays until the end; before the second runner also
+    the images. What the tower's own pass takes is not counted."""
+    picture = spec.picture
+    if picture is None:
+        return 0
+    count = max(1, run.tokens // picture.tokens)
+    given = count * picture.tokens * spec.language_model.hidden_size
+    return (given + (count * picture.numbers if run.release < SECOND_RUNNER else 0)) * run.plain
+
+
+def _layer(spec: ModelSpec, parts: list[Held], run: Pass, experts: int) -> int:
+    """The widest layer where its feed-forward part is activated: what attention gave, the residual before and after it, and what
+    the two products around the activation give and take; or a mixture's workspaces beside them."""
+    widest = 0
+    for layer in {each.layer for each in parts if each.layer is not None}:
+        linears = [each for each in parts if each.layer == layer and each.kind == "linear"]
+        attended = max(
+            (each.shape[1] for each in linears if each.end in ("o_proj", "out_proj", "dense")), default=spec.hidden_size
+        )
+        wide = [
+            each.shape[0] for each in linears if each.end == "gate_proj+up_proj" or each.end in ("gate_up_proj", "input_linear")
+        ]
+        plain = [each.shape[0] for each in linears if each.end in ("up_proj", "fc1", "c_fc", "dense_h_to_4h", "fc_in", "in_proj")]
+        fed = max([n + n // 2 for n in wide] + [2 * n for n in plain], default=0)
+        mixed = any(each.kind == "experts" and each.layer == layer for each in parts)
+        more = max(fed * run.tokens * run.plain, experts if mixed else 0)
+        widest = max(widest, (attended + 2 * spec.hidden_size) * run.tokens * run.plain + more)
+    return widest
+
+
+def _workspaces(parts: list[Held], run: Pass, weights: str) -> int:
+    """Of a mixture's fused kernels: for every token and expert that it goes to, what the first product gives or the second, and
+    what the activation gives or the second. gpt-oss's kernels for MXFP4 have none of them."""
+    if weights == "mxfp4":
+        return 0
+    first = [each for each in parts if each.kind == "experts" and each.end == "gate_up_proj"]
+    sizes = []
+    for each in first:
+        _, wide, hidden = each.shape
+        rows = run.tokens * each.used
+        sizes.append(rows * (max(wide, hidden) + max(wide // 2, hidden)) * run.plain)
+    return max(sizes, default=0)

@@ -1,0 +1,96 @@
+"""vLLM's settings, by its own names, and what differs between its releases.
+
+After vllm/engine/arg_utils.py (`get_batch_defaults`), config/cache.py, config/vllm.py (`max_in_flight_tokens`,
+`use_v2_model_runner`) and envs.py of 0.11, 0.16, 0.19, 0.21, 0.24, 0.27, 0.30 and 0.33.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+
+from estimator.contract.errors import InvalidJob, NotModelled
+from estimator.contract.job import Serving
+from estimator.contract.units import GIB
+from estimator.facts.fact import MeasuredFact, measured
+from estimator.hardware.capacity import Capacity
+
+FILE = Path(__file__).parent.parent / "vllm.yaml"
+Release = tuple[int, int]
+OLDEST, NEWEST = (0, 8), (0, 33)
+"""Releases between which the rules were read: the first that runs its V1 engine unasked, and the newest."""
+TRITON_SAMPLER, PERSISTENT_WORKSPACES, GRAPHS_CHARGED = (0, 17), (0, 12), (0, 21)
+MORE_OUTSIDE = (0, 18)
+"""Since when about twice as much was logged outside torch."""
+TOKENS_OF_REQUESTS = (0, 21)
+"""Since when the tokens that are logged are those of requests as long as the context."""
+ASYNC_IN_FLIGHT, LARGEST_GPUS, NULL_BLOCK, SECOND_RUNNER = (0, 27), (0, 30), (0, 30), (0, 30)
+"""Since when: logits are cut by a kernel instead of sorted; a mixture's workspaces stay; graphs are charged to the share; tokens
+of two passes count as in flight; GPUs of 160 GiB have settings of their own; a block that none may use is set aside; the second
+model runner, which counts tokens for penalties on the GPU, runs all models."""
+NO_BITSANDBYTES = (0, 30)
+"""Since when it has no loader of bitsandbytes' weights (model_executor/layers/quantization): 0.27 has one, 0.30 has none."""
+MORE_UTILIZED = (0, 21)
+"""Since when the share of the GPU is larger unasked."""
+ITS_OWN = ("engine_version", "max_num_seqs", "max_num_batched_tokens", "block_size", "enforce_eager", "enable_expert_parallel")
+"""Settings that no other engine has."""
+OTHERS = ("a100", "gb10")
+"""How the names begin of GPUs that count as small, whatever they have."""
+
+
+@cache
+def facts() -> dict[str, MeasuredFact]:
+    """What vLLM sets aside that is not derived, and its settings by GPU."""
+    return measured(FILE)
+
+
+def release(version: str | None) -> Release:
+    """A release, of which the third number changes nothing here. Raises `NotModelled` for one that was not read."""
+    if version is None:
+        return NEWEST
+    first, second, *_ = (int(part) for part in version.split("."))
+    if not OLDEST <= (first, second) <= NEWEST:
+        known = " to ".join(".".join(map(str, one)) for one in (OLDEST, NEWEST))
+        raise NotModelled(f"vLLM {version} is not modelled; releases {known} are", "serving.engine_version")
+    return first, second
+
+
+def refuse_elsewhere(asked: Serving) -> None:
+    """Raise `InvalidJob` for settings that are vLLM's, in a job of another engine."""
+    for name in ITS_OWN:
+        if getattr(asked, name):
+            raise InvalidJob("it is vLLM's: leave it out, or write engine vllm", f"serving.{name}")
+
+
+def not_run(last: str | None, version: str | None, kind: str) -> str:
+    """Why a release runs no models of a kind, of which `last` was the last that did, "none" if there was none; else nothing."""
+    if last is None or (last != "none" and release(version) <= release(last)):
+        return ""
+    if last == "none":
+        return f"vLLM runs no {kind} models: write engine transformers"
+    return f"vLLM runs {kind} models up to {last} only: write serving.engine_version {last}, or engine transformers"
+
+
+def utilization(version: str | None) -> float:
+    """The share of a GPU's memory that it takes unasked."""
+    return float(facts()["utilization" if release(version) >= MORE_UTILIZED else "utilization_before"].value)
+
+
+def max_num_seqs(card: Capacity) -> int:
+    """Sequences of a pass unasked."""
+    return int(facts()[f"max_num_seqs{_size(card)}"].value)
+
+
+def max_num_batched_tokens(card: Capacity, version: str | None) -> int:
+    """Tokens of a pass unasked, of its server."""
+    named = facts()
+    if release(version) >= LARGEST_GPUS and card.memory_bytes is not None and card.memory_bytes >= named["largest"].value * GIB:
+        return int(named["max_num_batched_tokens_largest"].value)
+    return int(named[f"max_num_batched_tokens{_size(card)}"].value)
+
+
+def _size(card: Capacity) -> str:
+    """Which of its two sets of settings a GPU gets; an A100 without a name counts as what its memory says."""
+    small = card.accelerator is not None and card.accelerator.name.startswith(OTHERS)
+    enough = card.memory_bytes is not None and card.memory_bytes >= facts()["large"].value * GIB
+    return "_large" if enough and not small else ""

@@ -1,0 +1,183 @@
+"""A model's weights as vLLM's layers hold them on one rank: which are one tensor, and how each is shared out.
+
+After vllm/model_executor/layers of 0.33: linear.py (`QKVParallelLinear`, `MergedColumnParallelLinear`: layers that read the same
+are one; outputs or inputs are divided, key heads copied where there are fewer than ranks), vocab_parallel_embedding.py (rows
+padded to a multiple of 64), fused_moe/layer.py (each expert's width divided, or whole experts), and of latent attention
+models/deepseek_v2.py (what makes a latent is on every rank).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from itertools import groupby
+from math import prod
+from typing import Literal
+
+from estimator.families import built
+from estimator.families.parameter import Parameter
+from estimator.families.spec import ModelSpec
+from estimator.tape.layout import Shape
+
+PADDING = 64
+"""Rows of an embedding come in multiples of it."""
+JOINED = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"), ("q_a_proj", "kv_a_proj_with_mqa"))
+"""Layers that are one in vLLM, by the ends of their names."""
+WHOLE = ("q_a_proj", "kv_a_proj_with_mqa", "gate", "router", "shared_expert_gate")
+"""Layers that every rank holds whole: what makes a latent, and what chooses experts."""
+KEYS = ("k_proj", "v_proj")
+QUERIES_KEYS_VALUES = ("qkv_proj", "query_key_value", "c_attn", "Wqkv")
+INPUTS_DIVIDED = ("o_proj", "out_proj", "down_proj", "c_proj", "dense", "dense_4h_to_h", "fc2", "fc_out", "output_linear")
+"""Layers whose inputs are divided, so that every rank has the whole bias."""
+Kind = Literal["linear", "experts", "embedding", "other"]
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A tensor of one rank, `times` over. `shape`: of a linear layer [out, in], of experts [experts, out, in], of which a token
+    uses `used`. `layer`: which of the model's kinds of layers it is in; None outside. `seen`: part of what reads images."""
+
+    name: str
+    kind: Kind
+    shape: Shape
+    times: int
+    layer: int | None = None
+    used: int = 0
+    seen: bool = False
+
+    @property
+    def end(self) -> str:
+        """The last word of its name."""
+        return self.name.rpartition(".")[2]
+
+    @property
+    def numel(self) -> int:
+        return prod(self.shape)
+
+
+def held(spec: ModelSpec, tensor: int = 1, expert_parallel: bool = False) -> tuple[Held, ...]:
+    """The tensors of one of `tensor` ranks, whole experts on each if `expert_parallel`."""
+    return _held(spec.model_dump_json(), _Spec(spec), tensor, expert_parallel)
+
+
+class _Spec:
+    """A spec that a cache does not look at: its text is the key."""
+
+    def __init__(self, spec: ModelSpec):
+        self.spec = spec
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Spec)
+
+    def __hash__(self) -> int:
+        return 0
+
+
+@lru_cache(maxsize=64)
+def _held(_: str, asked: _Spec, tensor: int, expert_parallel: bool) -> tuple[Held, ...]:
+    spec = asked.spec
+    keys = next((each for each in spec.cache_layers if each.kind not in ("state", "latent")), None)
+    heads, size = (keys.heads, keys.key_size) if keys else (tensor, 0)
+    parts = [_divided(each, tensor, heads, size, expert_parallel) for each in _joined(whole_tensors(spec))]
+    return tuple(parts)
+
+
+def whole_tensors(spec: ModelSpec) -> list[Held]:
+    """The model's tensors, one for each parameter."""
+    build = built(spec)
+    text = len(built(spec.language_model).parameters) if spec.language_model is not spec else len(build.parameters)
+    linears = set(build.linears)
+    slots: dict[int, int] = {}
+    for parameter in build.parameters:
+        if parameter.slot is not None:
+            slots.setdefault(id(parameter.slot), len(slots))
+    biases = {p.name[: -len(".bias")]: p.tensor.shape[0] for p in build.parameters if p.name.endswith(".bias")}
+    found = []
+    for number, parameter in enumerate(build.parameters):
+        layer = None if parameter.slot is None else slots[id(parameter.slot)]
+        found.append(_named(parameter, spec.language_model, linears, biases, layer, number >= text))
+    return found
+
+
+def _named(
+    parameter: Parameter, spec: ModelSpec, linears: set[str], biases: dict[str, int], layer: int | None, seen: bool
+) -> Held:
+    name, shape, times = parameter.name, parameter.tensor.shape, parameter.times
+    plain = name.removesuffix(".weight")
+    if not seen and (parameter.tokens or plain.startswith("lm_head")):
+        return Held(plain, "embedding", shape, times, layer)
+    if "experts." in name and "shared" not in name:
+        if len(shape) == 3 and _inputs_first(plain, shape, spec.hidden_size):
+            shape = (shape[0], shape[2], shape[1])
+        used = parameter.active * shape[0] // parameter.count
+        return Held(plain, "experts", shape, times, layer, used)
+    linear = len(shape) == 2 and (plain in linears or plain.rpartition(".")[2] in WHOLE)
+    if linear and biases.get(plain, shape[0]) == shape[1] != shape[0]:
+        shape = (shape[1], shape[0])  # Conv1D, which has its inputs first
+    return Held(plain, "linear" if linear else "other", shape, times, layer, seen=seen)
+
+
+def _inputs_first(name: str, shape: Shape, hidden: int) -> bool:
+    """Whether experts are stored as [experts, in, out]."""
+    ins, outs = (1, 2) if name.endswith("gate_up_proj") else (2, 1)
+    return shape[ins] == hidden and shape[outs] != hidden
+
+
+def _joined(tensors: list[Held]) -> Iterator[Held]:
+    """With the layers that read the same as one."""
+    for _, group in groupby(tensors, lambda each: (each.layer, each.seen)):
+        members = list(group)
+        places = {each.name: each for each in members}
+        gone: set[str] = set()
+        for each in members:
+            if each.name in gone:
+                continue
+            path, _, end = each.name.rpartition(".")
+            ends = next((ends for ends in JOINED if end in ends), ())
+            others = [place for name in ends if (place := places.get(f"{path}.{name}")) is not None and place.kind == "linear"]
+            if len(others) < 2 or len(others) < len(ends):
+                yield each
+                continue
+            gone |= {other.name for other in others}
+            yield replace(each, name=f"{path}.{'+'.join(ends)}", shape=(sum(other.shape[0] for other in others), each.shape[1]))
+
+
+def _divided(each: Held, tensor: int, heads: int, size: int, expert_parallel: bool) -> Held:
+    """One rank's part."""
+    shape, ends = each.shape, each.end.split("+")
+    if each.kind == "embedding":
+        rows = -(-shape[0] // PADDING) * PADDING
+        return replace(each, shape=(-(-rows // tensor), *shape[1:]))
+    if tensor == 1:
+        return each
+    if each.kind == "experts":
+        if expert_parallel:
+            return replace(each, shape=(-(-shape[0] // tensor), *shape[1:]))
+        bias = len(shape) == 2
+        if bias or "gate_up" in each.end:
+            return replace(each, shape=(shape[0], -(-shape[1] // tensor), *shape[2:]) if "gate_up" in each.end else shape)
+        return replace(each, shape=(*shape[:2], -(-shape[2] // tensor)))
+    if each.kind == "other":
+        return replace(each, shape=_part_of_bias(each, tensor))
+    if set(ends) & set(WHOLE):
+        return each
+    if set(ends) & set(INPUTS_DIVIDED):
+        return replace(each, shape=(shape[0], -(-shape[1] // tensor)))
+    copied = 0
+    if not each.seen and heads < tensor and (set(ends) & set(KEYS) or ends[0] in QUERIES_KEYS_VALUES):
+        copied = (1 if len(ends) == 1 and ends[0] in KEYS else 2) * size  # a head of keys and one of values
+    divided = shape[0] - copied * heads
+    return replace(each, shape=(-(-divided // tensor) + copied, shape[1]))
+
+
+def _part_of_bias(each: Held, tensor: int) -> Shape:
+    """Of what is neither a layer's weight nor an embedding: biases of divided outputs, sinks and a mixer's own are divided."""
+    name, shape = each.name, each.shape
+    path, _, end = name.rpartition(".")
+    bias = end == "bias" and path.rpartition(".")[2] not in (*WHOLE, *INPUTS_DIVIDED) and "norm" not in path and "ln" not in path
+    if len(shape) == 1 and (bias or end in ("sinks", "D", "dt_bias", "A_log")):
+        return (-(-shape[0] // tensor),)
+    if "mixer." in name or "mamba." in name:
+        return (-(-shape[0] // tensor), *shape[1:])
+    return shape

@@ -1,0 +1,219 @@
+"""vLLM's engine: which models it answers for, what it says when it does not start, and what differs between its releases."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from estimator import InvalidJob, NotModelled, estimate
+from estimator.contract.answer import Answer, EngineMemory
+from estimator.contract.errors import WillItFitError
+from estimator.contract.job import Hardware
+from estimator.facts import catalogue
+from estimator.hardware.capacity import capacity
+from estimator.serving.vllm import settings
+from estimator.serving.vllm.tensors import held, whole_tensors
+from estimator.specs.published import model_folder
+from estimator.specs.resolve import resolve
+
+GIB = 2**30
+
+
+def asked(model: Any, gpus: int = 1, gpu: str = "h100", **serving: Any) -> Answer:
+    hardware = {"gpu": gpu, "gpus": gpus}
+    return estimate({"model": model, "task": "serve", "hardware": hardware, "serving": serving, "parallelism": {"tensor": gpus}})
+
+
+def engine(model: Any, gpus: int = 1, gpu: str = "h100", **serving: Any) -> EngineMemory:
+    found = asked(model, gpus, gpu, **serving).memory.engine
+    assert found is not None
+    return found
+
+
+NOT_SERVED = {
+    "serving is not modelled": {
+        *("bart", "bert", "clip", "deberta-v2", "dinov2", "distilbert", "electra", "modernbert", "mt5", "roberta", "t5", "vit"),
+        "xlm-roberta",
+    },
+    "vLLM runs none": {"codegen", "gpt_neo"},
+    "vLLM runs older releases only": {"mllama", "mpt"},
+}
+"""Types of which no model of the catalogue answers, and why."""
+
+
+def _problem(name: str) -> str:
+    try:
+        estimate({"model": name, "task": "serve", "hardware": {"memory": "4000GB"}})
+    except WillItFitError as error:
+        if "is not modelled yet" in error.message:
+            return "serving is not modelled"
+        return "vLLM runs none" if "runs no" in error.message else "vLLM runs older releases only"
+    return ""
+
+
+def test_every_model_that_vllm_runs_has_an_answer() -> None:
+    names = catalogue.names(model_folder())
+    problems = {name: _problem(name) for name in names}
+    why: dict[str, set[str]] = {}
+    for name, problem in problems.items():
+        if problem:
+            why.setdefault(problem, set()).add(resolve(name).spec.model_type)
+    assert why == NOT_SERVED
+    assert Counter(problems.values())[""] >= 268
+
+
+@pytest.mark.parametrize("name", ["deepseek-v3", "gpt-oss-20b", "gemma-3-27b", "llama-4-scout", "granite-4.0-h-1b", "mamba-1.4b"])
+def test_parts_sum_to_the_share(name: str) -> None:
+    found = engine(name, 8 if name == "deepseek-v3" else 4, weights="bf16")
+    parts = found.weights_bytes + found.activation_bytes + found.non_torch_bytes + found.cuda_graph_bytes
+    room = capacity(Hardware(gpu="h100")).memory_bytes
+    assert room is not None
+    assert found.cache_bytes is not None
+    assert found.cache_bytes == max(0, -int(-(room * 0.92) // 1) - parts)
+
+
+def test_a_context_that_it_would_not_start_with() -> None:
+    """It says how long one would be, and that one is the longest."""
+    answer = asked("llama-3.1-8b", gpu="rtx-4090", context=131072)
+    assert answer.verdict == "does not fit"
+    assert "would not start" in answer.reason
+    longest = answer.memory.engine.longest_context if answer.memory.engine else None
+    assert longest
+    assert f"the longest context that would is {longest}" in answer.reason
+    assert asked("llama-3.1-8b", gpu="rtx-4090", context=longest).fits
+    assert asked("llama-3.1-8b", gpu="rtx-4090", context=longest + 16).fits is False
+
+
+def test_weights_that_leave_nothing() -> None:
+    assert "nothing is left for its cache" in asked("llama-3.1-70b").reason
+
+
+def test_more_requests_than_the_cache_holds() -> None:
+    found = engine("qwen3-8b", context=8192)
+    assert found.concurrency is not None
+    assert asked("qwen3-8b", context=8192, concurrency=int(found.concurrency) + 1).fits is False
+    assert asked("qwen3-8b", context=8192, concurrency=int(found.concurrency * 0.9)).verdict == "fits"
+
+
+def test_a_cache_that_it_may_not_find_room_for_is_tight() -> None:
+    cache = asked("llama-3.1-8b", concurrency=100).memory.kv_cache
+    assert cache is not None
+    assert cache.available_range_bytes is not None
+    assert cache.available_bytes is not None
+    between = (cache.available_range_bytes[0] + cache.available_bytes) // 2 // (cache.needed_bytes // 100)
+    assert asked("llama-3.1-8b", concurrency=between).verdict == "tight"
+
+
+def test_without_a_gpu_its_cache_is_not_known() -> None:
+    found = estimate({"model": "llama-3.1-8b", "task": "serve"}).memory.engine
+    assert found is not None
+    assert found.cache_bytes is None
+    assert found.weights_bytes > 8_000_000_000 * 2
+
+
+@pytest.mark.parametrize("other", ["transformers", "llama.cpp"])
+def test_other_engines_say_none_of_it(other: str) -> None:
+    assert asked("llama-3.1-8b", engine=other, weights="fp16", kv_cache="fp16").memory.engine is None
+
+
+@pytest.mark.parametrize(
+    ("gpu", "version", "sequences", "tokens", "share"),
+    [
+        ("h100", "0.33", 1024, 8192, 0.92),
+        ("h100", "0.19.1", 1024, 8192, 0.9),
+        ("a100-80gb", "0.33", 256, 2048, 0.92),
+        ("rtx-4090", "0.33", 256, 2048, 0.92),
+        ("b200", "0.33", 1024, 16384, 0.92),
+        ("b200", "0.27", 1024, 8192, 0.92),
+    ],
+)
+def test_its_settings_by_gpu_and_release(gpu: str, version: str, sequences: int, tokens: int, share: float) -> None:
+    serving = asked("qwen3-8b", gpu=gpu, engine_version=version).job["serving"]
+    settled = [serving[name] for name in ("max_num_seqs", "max_num_batched_tokens", "gpu_memory_utilization")]
+    assert settled == [sequences, tokens, share]
+
+
+def test_graphs_are_in_the_share_since_0_21() -> None:
+    before, since, eager = (
+        engine("qwen3-8b", engine_version=v, enforce_eager=e) for v, e in (("0.20", 0), ("0.21", 0), ("0.21", 1))
+    )
+    assert before.cuda_graph_bytes == since.cuda_graph_bytes > eager.cuda_graph_bytes == 0
+    charged = asked("qwen3-8b", engine_version="0.21").memory.overhead
+    assert "cuda_graphs" in charged
+    assert "cuda_graphs" not in asked("qwen3-8b", engine_version="0.20").memory.overhead
+
+
+def test_sampling_by_sorting_takes_more() -> None:
+    """For 1024 sequences and a vocabulary of 151,936 six more tensors of float32 logits, but for a row per multiprocessor."""
+    logits = 1024 * 151936 * 4
+    before, since = (engine("qwen3-14b", engine_version=version).activation_bytes for version in ("0.16", "0.17"))
+    assert before - since == 6 * logits - 132 * 151936 * 4
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "says"),
+    [
+        ({"engine_version": "0.7.3"}, NotModelled, "releases 0.8 to 0.33 are"),
+        ({"engine_version": "0.34"}, NotModelled, "releases 0.8 to 0.33 are"),
+        ({"engine_version": "latest"}, InvalidJob, "engine_version"),
+        ({"engine": "transformers", "max_num_seqs": 8}, InvalidJob, "it is vLLM's"),
+        ({"engine": "llama.cpp", "engine_version": "0.33"}, InvalidJob, "it is vLLM's"),
+        ({"enable_expert_parallel": True}, InvalidJob, "have no experts"),
+        ({"weights": "hqq-int4"}, InvalidJob, "vLLM loads no weights in hqq-int4"),
+        ({"weights": "q4_k_m"}, InvalidJob, "GGUF"),
+    ],
+)
+def test_what_is_refused(changes: dict[str, Any], error: type[Exception], says: str) -> None:
+    with pytest.raises(error, match=says):
+        asked("qwen3-0.6b", **changes)
+
+
+def test_a_release_that_does_not_run_a_model() -> None:
+    with pytest.raises(InvalidJob, match=r"up to 0\.28 only"):
+        asked("mpt-7b")
+    assert asked("mpt-7b", engine_version="0.28", context=2048).fits
+    assert settings.not_run("none", None, "any")
+
+
+@pytest.mark.parametrize(
+    "name", ["llama-3.1-8b", "qwen3-30b-a3b", "deepseek-v2-lite", "gemma-3-4b", "falcon-40b", "mamba2-130m", "gpt2"]
+)
+def test_one_rank_holds_every_parameter_once(name: str) -> None:
+    """But for rows that fill the vocabulary up; and two ranks together hold each at least once."""
+    spec = resolve(name).spec
+    whole, one, two = whole_tensors(spec), held(spec), held(spec, 2)
+    total = sum(each.numel * each.times for each in whole)
+    padding = sum((one_.numel - each.numel) for each, one_ in zip(_embeddings(whole), _embeddings(one), strict=True))
+    assert sum(each.numel * each.times for each in one) == total + padding
+    assert total <= 2 * sum(each.numel * each.times for each in two) < 1.2 * total
+
+
+def _embeddings(tensors: Any) -> list[Any]:
+    return [each for each in tensors if each.kind == "embedding"]
+
+
+def test_what_a_rank_holds_of_latents_heads_and_experts() -> None:
+    def shapes(name: str, tensor: int, whole_experts: bool = False) -> dict[str, tuple[int, ...]]:
+        return {each.name: each.shape for each in held(resolve(name).spec, tensor, whole_experts)}
+
+    latent = shapes("deepseek-v3", 8)
+    assert latent["self_attn.q_a_proj+kv_a_proj_with_mqa"] == (1536 + 576, 7168)  # on every rank
+    assert latent["self_attn.q_b_proj"] == (24576 // 8, 1536)
+    assert latent["mlp.experts.gate_up_proj"] == (256, 4096 // 8, 7168)
+    assert latent["mlp.gate"] == (256, 7168)
+    assert shapes("deepseek-v3", 8, True)["mlp.experts.gate_up_proj"] == (256 // 8, 4096, 7168)
+    assert shapes("qwen2.5-7b", 4)["self_attn.q_proj+k_proj+v_proj"] == (28 // 4 * 128 + 2 * 128, 3584)
+    assert shapes("llama-3.1-8b", 16)["self_attn.q_proj+k_proj+v_proj"] == (2 * 128 + 2 * 128, 4096)  # key heads are copied
+    assert shapes("falcon-7b", 1)["self_attention.query_key_value"] == (73 * 64, 4544)
+    assert shapes("gpt-oss-20b", 2)["mlp.experts.gate_up_proj"] == (32, 2880, 2880)
+    assert shapes("granite-3.1-8b", 2)["embed_tokens"] == (49216 // 2, 4096)  # 49,155 rows, filled up to 64
+
+
+def test_a_model_whose_passes_are_not_modelled_has_no_time() -> None:
+    answer = asked("gemma-3-4b")
+    assert answer.fits
+    assert answer.serving is None
+    assert answer.time is None
+    assert "the time of a served model of this kind" in answer.not_modelled
