@@ -8,12 +8,9 @@ from functools import partial
 from estimator.families.protocols import Cache
 from estimator.families.spec import DecoderSpec
 from estimator.tape.dtypes import DType, int64, promote
-from estimator.tape.tape import KV_CACHE, Slot, Tape
+from estimator.tape.tape import KV_CACHE, Slot
 from estimator.tape.tensor import Tensor, alias, empty, moved
 from estimator.tape.views import cat
-
-PAGE = 16
-"""Tokens in a block of vLLM's cache (`--block-size`, default on CUDA)."""
 
 
 class DynamicCache:
@@ -89,19 +86,6 @@ def _joined(before: Tensor | None, new: Tensor, dtype: DType) -> Tensor:
         return empty(new.tape, (batch, heads, length, size), promote(dtype, new.dtype), "cat")
 
 
-class PagedCache:
-    """vLLM's: blocks of tokens, allocated before the first request, written in place and read by the kernel."""
-
-    def __init__(self, tape: Tape, tokens: int, heads: int, size: int, dtype: DType):
-        with tape.counting(KV_CACHE):
-            self.blocks = empty(tape, (2, tokens, heads, size), dtype, "kv_cache")
-
-    def update(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        batch, heads, _, size = k.shape
-        per_sequence = (batch, heads, self.blocks.shape[1] // batch, size)
-        return alias(self.blocks, per_sequence), alias(self.blocks, per_sequence)
-
-
 class HeldCache:
     """A cache in which every sequence has `length` tokens while the model writes. `joined`: it is copied at each step, as
     transformers' `DynamicLayer` copies it, not written in place."""
@@ -118,11 +102,6 @@ class HeldCache:
         if self.joined:
             moved("cat", held, held)
         return held
-
-
-def page_aligned(tokens: int) -> int:
-    """Tokens rounded up to whole blocks."""
-    return -(-tokens // PAGE) * PAGE
 
 
 def bytes_per_token(layers: int, heads: int, size: int, dtype: DType) -> int:

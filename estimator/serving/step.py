@@ -1,4 +1,4 @@
-"""Serving on a tape: the prompt in one or several passes (prefill), then one token at a time (decode)."""
+"""Serving on a tape: the prompt in one pass (prefill), then one token at a time (decode)."""
 
 from __future__ import annotations
 
@@ -15,11 +15,10 @@ from estimator.tape.views import narrow
 
 @dataclass(frozen=True, slots=True)
 class Requests:
-    """`sequences` at a time of `context` tokens each; prefill passes take up to `chunk` tokens of all of them together."""
+    """`sequences` at a time of `context` tokens each."""
 
     sequences: int
     context: int
-    chunk: int | None = None
 
 
 def serve(build: Builder, model: CausalLM, requests: Requests, prompts: int | None = None) -> None:
@@ -30,12 +29,9 @@ def serve(build: Builder, model: CausalLM, requests: Requests, prompts: int | No
     """
     tape = build.tape
     tape.begin("prefill")
-    if requests.chunk is None:
-        _pass(build, model, prompts or requests.sequences, requests.context)
-    else:
-        _pass(build, model, 1, min(requests.chunk, requests.sequences * requests.context))
+    _pass(build, model, prompts or requests.sequences, requests.context)
     tape.begin("decode")
-    tape.past = requests.context if requests.chunk is None else 0  # engines with kernels of their own ask for no mask
+    tape.past = requests.context
     _pass(build, model, requests.sequences, 1)
     tape.finish()
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import cache
 from pathlib import Path
 
-from estimator.contract.errors import InvalidJob, NotModelled
+from estimator.contract.errors import Contradiction, NotModelled
 from estimator.contract.job import Serving
 from estimator.contract.units import GIB
 from estimator.facts.fact import MeasuredFact, measured
@@ -59,7 +59,7 @@ def refuse_elsewhere(asked: Serving) -> None:
     """Raise `InvalidJob` for settings that are vLLM's, in a job of another engine."""
     for name in ITS_OWN:
         if getattr(asked, name):
-            raise InvalidJob("it is vLLM's: leave it out, or write engine vllm", f"serving.{name}")
+            raise Contradiction("it is vLLM's: leave it out, or write engine vllm", f"serving.{name}")
 
 
 def not_run(last: str | None, version: str | None, kind: str) -> str:

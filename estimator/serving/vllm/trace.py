@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from estimator.contract.errors import InvalidJob, NotModelled
+from estimator.contract.errors import Contradiction, NotModelled
 from estimator.contract.job import Job
 from estimator.families import build_model, heads
 from estimator.families.build import Builder
@@ -27,14 +27,14 @@ def check(job: Job, spec: ModelSpec, place: Topology) -> None:
     asked = job.serving
     release(asked.engine_version)
     if refused := not_run(spec.last_vllm, asked.engine_version, spec.model_type):
-        raise InvalidJob(refused, "serving.engine_version")
+        raise Contradiction(refused, "serving.engine_version")
     if not spec.cache_layers:
         raise NotModelled(f"serving {spec.model_type} models is not modelled yet", "task")
     if asked.weights == "fp32":
         raise NotModelled("vllm in fp32 is not modelled; use bf16, or engine transformers", "serving.weights")
     experts = any(each.kind == "experts" for each in held(spec))
     if asked.enable_expert_parallel and not experts:
-        raise InvalidJob(f"{spec.model_type} models have no experts: leave it out", "serving.enable_expert_parallel")
+        raise Contradiction(f"{spec.model_type} models have no experts: leave it out", "serving.enable_expert_parallel")
     check_format(asked, experts)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from estimator.contract.errors import InvalidJob
+from estimator.contract.errors import Contradiction
 from estimator.contract.job import Serving
 from estimator.families.build import within
 from estimator.families.rotary import RotarySpec
@@ -31,13 +31,15 @@ def check_format(serving: Serving, experts: bool) -> None:
     name = serving.weights
     if name in dtypes.BY_NAME:
         if serving.weights_group or serving.unquantized:
-            raise InvalidJob(f"nothing is quantized in {name}: leave groups and exceptions out", "serving.weights_group")
+            raise Contradiction(f"nothing is quantized in {name}: leave groups and exceptions out", "serving.weights_group")
         return
     check_group(name, serving.weights_group, "serving.weights_group")
     if not FORMATS[name].linears and not experts:
-        raise InvalidJob(f"{name} stores a mixture's experts, and these models have none: write nvfp4 or fp8", "serving.weights")
+        raise Contradiction(
+            f"{name} stores a mixture's experts, and these models have none: write nvfp4 or fp8", "serving.weights"
+        )
     if not name.startswith(LOADED):
-        raise InvalidJob(f"vLLM loads no weights in {name}; write engine transformers, or gptq-int4", "serving.weights")
+        raise Contradiction(f"vLLM loads no weights in {name}; write engine transformers, or gptq-int4", "serving.weights")
 
 
 def weights_bytes(serving: Serving, spec: ModelSpec, tensor: int, plain: DType, gpu: Gpu) -> int:
