@@ -57,6 +57,8 @@ def smallest_change(question: Question, way: Way, hardware: Hardware, card: Capa
         return f"a larger card; of more GPUs it is not known: {more}"
     if alone:
         return f"more memory: {_largest(answer)}, and it comes alone"
+    if way.part == "serving":
+        return f"a larger card; of more than {NODE} GPUs it is not known: servers are modelled within one node"
     most = _most(question, way, hardware)
     return f"a larger card: no number of these does it{f'; on {MOST_GPUS}, {_largest(most)}' if most else ''}"
 
