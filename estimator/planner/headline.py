@@ -84,7 +84,8 @@ def _notes(asked: list[Way], context: int, sequence: int) -> list[str]:
     said = []
     if "vllm" in engines:
         said.append(
-            f"serving: vLLM, one sequence of {context} tokens, 92 % of the card; int8 and 4-bit as bitsandbytes stores weights"
+            f"serving: vLLM, one sequence of {context} tokens, 92 % of the card; int8 and 4-bit as bitsandbytes stores weights "
+            "(vLLM to 0.27 loads them)"
         )
     if "llama.cpp" in engines:
         said.append(f"serving: llama.cpp, one sequence of {context} tokens, all layers on the GPU, cache in fp16")
