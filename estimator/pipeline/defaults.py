@@ -8,13 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import reduce
-from typing import Any
+from typing import Any, get_args
 
 from pydantic import BaseModel
 
 from estimator.contract.job import Job
 from estimator.contract.job.adapter import PrefixTuning, PromptLearning
 from estimator.contract.job.optimizer import IMPLEMENTATIONS, RANKS
+from estimator.contract.job.training import Head
 from estimator.families import heads
 from estimator.families.spec import ModelSpec
 from estimator.hardware.capacity import capacity
@@ -188,6 +189,12 @@ def _quantizes(job: Job) -> bool:
     return job.task == "train" and job.training.quantization is not None
 
 
+def _usual_head(job: Job, spec: ModelSpec) -> str | None:
+    """None for models of several parts, whose heads no job can name yet."""
+    usual: str = next(iter(heads(spec.model_type)))
+    return usual if usual in get_args(Head) else None
+
+
 def _gathers(job: Job) -> bool:
     """Whether no rank has all of the model that is trained."""
     return _trains(job) and strategy_of(job).gathers
@@ -250,7 +257,7 @@ RULES = (
         "what a reward model is",
     ),
     Rule("training.labels", _only(lambda job: _objective(job) == "reward", lambda job: 1), "a reward is one number"),
-    Rule("training.head", lambda job, spec: next(iter(heads(spec.model_type))), "the usual head of this kind of model"),
+    Rule("training.head", _usual_head, "the usual head of this kind of model"),
     Rule("training.labels", _labels, "a classification of two"),
     Rule("training.objective.reference", _reference, "TRL's: the model without its adapter, or a copy of the model"),
     Rule("serving.context", _context, "prompt and answer together, or as much as the model has positions for"),

@@ -23,18 +23,19 @@ from estimator.specs.published import model_folder, published
 from estimator.specs.resolve import resolve
 from estimator.tape.gpu import AMPERE
 
+pytestmark = pytest.mark.slow
+
 TRACE_SECONDS, ESTIMATE_SECONDS = 0.005, 0.003
 KINDS_OF_LAYERS = 4
 """How much longer a trace may take where layers are of several kinds, each of which is traced."""
 ONE_KIND = ("llama", "mistral", "qwen2", "qwen3", "gpt2")
 LARGE_SECONDS = 0.010
 COLD_SECONDS, ALL_SPECS_SECONDS, PRICES_SECONDS, BUDGET_SECONDS = 0.5, 1.0, 0.05, 1.0
-HEADLINE = [sys.executable, "-m", "estimator.cli.main", "llama-2-13b", "--on", "2x24GB"]
+HEADLINE = [sys.executable, "-m", "estimator.cli", "llama-2-13b", "--on", "2x24GB"]
 ALL_SPECS = """
 from time import perf_counter
 from estimator.specs.published import every
 
-pytestmark = pytest.mark.slow
 start = perf_counter()
 assert not every()[1]
 print(perf_counter() - start)

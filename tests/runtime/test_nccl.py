@@ -116,6 +116,10 @@ def test_a_communicator_for_each_group_that_exchanges(
     assert ("nccl_kernels" in overhead) == bool(groups)
 
 
-def test_a_server_has_one_where_its_ranks_share_layers() -> None:
-    job = {"model": "llama-3-8b", "task": "serve", "hardware": {"gpu": "h100", "gpus": 2}, "parallelism": {"tensor": 2}}
-    assert "nccl_tensor" in estimate(job).memory.overhead
+def test_ranks_of_a_server_communicate() -> None:
+    """What they take for it is among what vLLM logs outside torch."""
+    job = {"model": "llama-3-8b", "task": "serve", "hardware": {"gpu": "h100", "gpus": 2}}
+    alone, shared = (estimate({**job, "parallelism": {"tensor": ranks, "data": 2 // ranks}}).memory.engine for ranks in (1, 2))
+    assert alone is not None
+    assert shared is not None
+    assert shared.non_torch_bytes > alone.non_torch_bytes
