@@ -17,6 +17,8 @@ from estimator import Answer, Job, WillItFitError, estimate, fit
 from estimator.cli.main import main
 from tests.jobs import cases
 
+pytestmark = pytest.mark.slow
+
 client = TestClient(app, raise_server_exceptions=False)
 JOBS: list[dict[str, Any]] = [
     {"model": "llama-2-13b"},

@@ -20,6 +20,8 @@ from estimator.hardware.accelerator import Accelerator, accelerator
 from estimator.hardware.node import Node, node
 from estimator.views import listing
 
+pytestmark = pytest.mark.slow
+
 client = TestClient(app)
 PAGES = {
     "empty": "/",

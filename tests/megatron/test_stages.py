@@ -31,6 +31,8 @@ from estimator.tape.tensor import Tensor, empty
 from estimator.tape.views import permute, reshape, split
 from tests.measured import B200, CUBLAS_WORKSPACES, megatron_runs, more_megatron_runs, stages
 
+pytestmark = pytest.mark.slow
+
 SMALL = {
     "model_type": "llama",
     "hidden_size": 512,

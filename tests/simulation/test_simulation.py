@@ -12,6 +12,8 @@ from estimator.simulation import simulation
 from estimator.simulation import trace as tracing
 from tests.jobs import cases
 
+pytestmark = pytest.mark.slow
+
 TRAINING: dict[str, Any] = {"sequence_length": 256, "activation_checkpointing": "none"}
 JOB: dict[str, Any] = {"model": "gpt2", "hardware": {"gpu": "h100"}, "training": TRAINING}
 

@@ -11,6 +11,8 @@ from estimator import Answer, WillItFitError, estimate
 from tests.jobs import cases, job_of
 from tests.tapes import SMALL, assert_folded_as_unrolled
 
+pytestmark = pytest.mark.slow
+
 TABLE = [job_of(case) for case in cases("real_steps")] + [case["job"] for case in cases("golden")]
 MODEL = {**SMALL, "num_hidden_layers": 12, "vocab_size": 64}
 

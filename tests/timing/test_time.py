@@ -20,6 +20,8 @@ from tests.jobs import job_of
 from tests.records import of_every_family
 from tests.speeds import Speed, a100_speeds, megatron_speeds
 
+pytestmark = pytest.mark.slow
+
 LLAMA = "llama-3.1-8b"
 ZERO: dict[str, Any] = {"parallelism": {"strategy": "zero3"}, "training": {"precision": "deepspeed-bf16"}}
 
@@ -41,7 +43,6 @@ def time_of(gpu: str = "h100", gpus: int = 1, parallelism: dict[str, Any] | None
     return found
 
 
-@pytest.mark.slow
 def test_fine_tuning_on_a100() -> None:
     errors = [abs(one.error) for one in speeds("a100")]
     assert len(errors) == 141

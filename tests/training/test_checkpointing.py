@@ -16,6 +16,8 @@ from estimator.training.budget import activations
 from estimator.training.recomputation import WAYS
 from tests.tapes import SMALL, assert_folded_as_unrolled, simulated, unrolled
 
+pytestmark = pytest.mark.slow
+
 DEPTH = 5
 MODEL = {**SMALL, "num_hidden_layers": DEPTH}
 GPT2 = {"model_type": "gpt2", "n_embd": 256, "n_layer": DEPTH, "n_head": 4, "vocab_size": 1000}

@@ -15,6 +15,8 @@ from estimator.specs.resolve import resolve
 from tests.jobs import TESTS, cases, counts, job_of
 from tests.tapes import simulated, unrolled
 
+pytestmark = pytest.mark.slow
+
 MODEL = "qwen2.5-0.5b"
 PPO = json.loads((TESTS / "data" / "ppo.json").read_text(encoding="utf-8"))
 """What TRL's trainer took (tests/judge/ppo.py)."""

@@ -24,6 +24,8 @@ from estimator.views.schemas import KINDS, schemas
 from tests.jobs import ROOT, cases, job_of, merged, table
 from tests.schemas import of_route, schema
 
+pytestmark = pytest.mark.slow
+
 client = TestClient(app)
 NAMES = sorted(path.stem for path in (ROOT / "docs" / "schema").glob("*.json"))
 TABLES = ("fake_steps", "real_steps", "cpu_offload", "asked", "gpu", "golden")
