@@ -360,6 +360,12 @@ class Builder:
         for made, before in lists:
             made[:] = made[before:] + made[:before]
 
+    @property
+    def layers_matrices(self) -> frozenset[str]:
+        """Names of the weights of linear layers in the stack of layers: not those of an output layer, a pooler or a head."""
+        inside = {p.name for p in self.parameters if p.slot is not None}
+        return frozenset(f"{name}.weight" for name in self.linears + self.bypassed) & inside
+
     def root(self, model: Forward) -> Forward:
         """The finished model's forward pass as the job runs it."""
         return self.sharding.root(self._outside, model if self.adapter is None else self.adapter.root(self, model))

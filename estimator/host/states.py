@@ -21,7 +21,7 @@ from estimator.training.recipes import recipe
 def kept(job: Job, build: Builder) -> Iterator[tuple[Parameter, list[int]]]:
     """Each parameter of the model and the bytes of the optimizer's tensors for it, in one layer: its states, and the float32
     copy that DeepSpeed and Megatron keep; no bytes for frozen parameters. Counts of steps are left out."""
-    names = (frozenset(f"{name}.weight" for name in names) for names in (build.linears + build.bypassed, build.embeddings))
+    names = build.layers_matrices, frozenset(f"{name}.weight" for name in build.embeddings)
     found, strategy = optimizer(job.training, *names), strategy_of(job)
     precision = recipe(job.training.precision, strategy, job.training.implementation)
     copies = parts(precision, strategy)["master_weights"] if precision else None

@@ -222,7 +222,7 @@ def _adapter(training: Training, spec: ModelSpec, topology: Topology, precision:
 def _optimizer(job: Job, topology: Topology, precision: Recipe, build: Builder) -> Optimizer:
     """The optimizer of a job. DeepSpeed's on the host counts its steps in Python; on NVMe, its states are in files."""
     training = job.training
-    weights = (frozenset(f"{name}.weight" for name in names) for names in (build.linears + build.bypassed, build.embeddings))
+    weights = build.layers_matrices, frozenset(f"{name}.weight" for name in build.embeddings)
     if topology.strategy.stage and offloads(job):
         found = optimizer(training.model_copy(update={"optimizer_implementation": "foreach"}), *weights)
         return replace(found, kept=alike(0)) if job.offload.optimizer == "nvme" else found
