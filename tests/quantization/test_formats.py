@@ -110,11 +110,16 @@ def test_every_format_has_a_name_in_jobs_and_fewer_bytes() -> None:
 
 @pytest.mark.parametrize("name", [name for name in FORMATS if name.startswith(("gptq", "awq", "fp8", "nvfp4", "torchao"))])
 def test_what_vllm_serves_is_what_is_stored(name: str) -> None:
-    """The weights of a served model: the checkpoint's, in blocks that the caching allocator does not split, and rotary tables."""
+    """The weights of a served model: the checkpoint's, each tensor rounded up as CUDA allocates it, and rotary tables.
+
+    A layer's down projection in three bits has 21 MiB, for which the caching allocator takes a segment of 22 that stays whole.
+    """
     job = {"model": "llama-3-8b", "task": "serve", "serving": {"weights": name, "context": 256}}
     memory = estimate(job).memory
     stored = stored_bytes(published("llama-3-8b").architecture, name)
-    assert 0 <= memory.at_peak["parameters"] - stored < 0.008 * stored
+    unsplit = 32 * 2**20 if name == "gptq-int3" else 0
+    rotary = 2 * 8192 * 128
+    assert 0 <= memory.at_peak["parameters"] - stored - unsplit < rotary + 300 * 512
 
 
 def test_layers_that_stay_whole() -> None:
