@@ -178,7 +178,7 @@ def _serves(job: Job) -> bool:
 
 
 def _by_vllm(job: Job) -> bool:
-    return job.task == "serve" and job.serving.engine == "vllm"
+    return job.served_by("vllm")
 
 
 def _trains(job: Job) -> bool:

@@ -22,7 +22,7 @@ from estimator.contract.answer import (
     Time,
     Versions,
 )
-from estimator.contract.errors import Contradiction, InvalidJob, NotModelled
+from estimator.contract.errors import InvalidJob, NotModelled
 from estimator.contract.job import Job, read_job
 from estimator.contract.units import MIB
 from estimator.contract.version import DATA_VERSION, SOFTWARE_VERSION
@@ -40,10 +40,11 @@ from estimator.pipeline.assumptions import assumptions, not_modelled, warnings, 
 from estimator.pipeline.checkpoint_budget import best_segments, recomputation, solution_given, solved
 from estimator.pipeline.colocated_engine import with_engine
 from estimator.pipeline.defaults import Reasons, defaults_used, with_defaults
+from estimator.pipeline.refusals import check_lengths, refuse_unmodelled
 from estimator.pipeline.step_time import duration, served
 from estimator.pipeline.verdict import Verdict, judge, judge_host, offered
 from estimator.pricing.cost import Priced, priced, unpriced
-from estimator.pricing.energy import energy, grid
+from estimator.pricing.energy import energy
 from estimator.pricing.tokens import token_cost
 from estimator.runtime.overheads import Overhead, facts, overhead, workspace
 from estimator.runtime.reserved import Reserved
@@ -60,9 +61,7 @@ from estimator.specs.teacher import with_teacher
 from estimator.tape.kernels import flops
 from estimator.tape.replay import Replay
 from estimator.timing.run_length import Done, Hours, assumed, course
-from estimator.training import partial, pruning
-from estimator.training.offload import check_offload
-from estimator.training.optimizers.refusals import check_optimizer
+from estimator.training import partial
 
 
 def estimate(
@@ -141,9 +140,9 @@ def _run(job: Job | Mapping[str, Any] | str | Path, allow_files: bool, every_ran
     given = read_job(job)
     model = resolve(given.model, allow_files)
     job, reasons = with_defaults(with_teacher(given, allow_files), model.spec)
-    _refuse_unmodelled(job, model.spec)
+    refuse_unmodelled(job, model.spec)
     check_host(job)
-    _check_lengths(job, model)
+    check_lengths(job, model)
     place = topology(job, model.spec)
     card = capacity(job.hardware)
     job, chosen = solved(job, model.spec, place, gpu(job, card))
@@ -156,7 +155,7 @@ def _run(job: Job | Mapping[str, Any] | str | Path, allow_files: bool, every_ran
     ]
     worst, place, simulated = max(simulations, key=lambda one: one[2].phases.peak.peak_bytes)
     groups = communicators(simulated.build.tape, worst, model.spec, place)
-    if _by_vllm(job):
+    if job.served_by("vllm"):
         beside = engine_overhead(worst.serving, place.tensor, gpu(worst, card))
     else:
         beside = overhead(card.compute_capability, groups, links(card, job.hardware.gpus), job.task == "train")
@@ -185,7 +184,7 @@ def _judged(run: _Run, reserves: bool = True) -> Judged:
     host = None if _several(job) else host_memory(job, model.spec, place, run.simulation)
     if host is not None:
         memory = memory.model_copy(update={"host_bytes": host.phases})
-    if _by_llamacpp(job):
+    if job.served_by("llama.cpp"):
         memory = memory.model_copy(update={"host_bytes": placed(job.serving, model.spec, run.tensors).host})
     shared = uneven(run.simulation.build.parameters, place, job.parallelism.replicas or 1) if job.task == "train" else ""
     return Judged(job, memory, host, judge_host(judge(job, memory), host), shared)
@@ -196,7 +195,7 @@ def _answer(run: _Run, today: date, allow_files: bool) -> Answer:
     build = run.simulation.build
     found = _judged(run)
     memory, host, verdict = found.memory, found.host, found.verdict
-    serving = _served(job, model.spec, place, card, today) if job.task == "serve" and not _by_llamacpp(job) else None
+    serving = _served(job, model.spec, place, card, today) if job.task == "serve" and not job.served_by("llama.cpp") else None
     time = serving.decode if serving else duration(job, model.spec, place, card, run.simulation)
     whole = _course(run, time)
     hours = _hours(job, whole)
@@ -261,86 +260,12 @@ def _several(job: Job) -> bool:
     return job.training.objective is not None and job.training.objective.several
 
 
-def _by_llamacpp(job: Job) -> bool:
-    return job.task == "serve" and job.serving.engine == "llama.cpp"
-
-
-def _by_vllm(job: Job) -> bool:
-    return job.task == "serve" and job.serving.engine == "vllm"
-
-
 def _of_file(given: Job, model: Model) -> tuple[Stored, ...] | None:
     """The tensors of the GGUF file that names the model, where llama.cpp serves it as it is."""
     file = model.checkpoint
-    if not _by_llamacpp(given) or file is None or file.format != "gguf" or "weights" in given.serving.model_fields_set:
+    if not given.served_by("llama.cpp") or file is None or file.format != "gguf" or "weights" in given.serving.model_fields_set:
         return None
     return of_file(file)
-
-
-def _refuse_unmodelled(job: Job, spec: ModelSpec) -> None:
-    if not spec.runs and not (_by_vllm(job) and spec.cache_layers):
-        raise NotModelled("; ".join(filter(None, (spec.refusal, spec.instead))), "model")
-    grid(job.hardware.grid)
-    if job.task == "train":
-        training = job.training
-        if training.implementation not in (*spec.implementations, "megatron"):
-            known = " and ".join(spec.implementations)
-            raise NotModelled(
-                f"implementation {training.implementation} of {spec.model_type} is not modelled; {known} is",
-                "training.implementation",
-            )
-        if training.fp8 is not None and training.implementation != "megatron":
-            raise NotModelled(
-                "Transformer Engine's products in fp8 are modelled with implementation: megatron; float8 is torchao's",
-                "training.fp8",
-            )
-        if training.mtp_num_layers and training.implementation != "megatron":
-            raise NotModelled(
-                "layers that predict further tokens are modelled with implementation: megatron", "training.mtp_num_layers"
-            )
-        if training.loss == "fused" and training.implementation == "fast-kernels" and not spec.joined_loss:
-            raise NotModelled(f"fast-kernels have no fused loss for {spec.model_type}: write eager", "training.loss")
-        plain = (training.implementation, training.transformers_release) == ("transformers", "5")
-        if training.loss in ("chunked", "cut") and not plain:
-            raise NotModelled(
-                f"loss {training.loss} is modelled with the modules of transformers 5; write eager or fused", "training.loss"
-            )
-        if (training.loss != "eager" or training.transformers_release != "5") and training.head != "causal-lm":
-            raise Contradiction(f"loss and its release are those of a causal-lm, not of {training.head}", "training.loss")
-        if training.autocast and training.precision == "32-true":
-            raise Contradiction("autocast over float32 weights is a mixed precision: write bf16-mixed", "training.autocast")
-        if training.upcast_unquantized != "none" and not training.quantization:
-            raise Contradiction("nothing is quantized: leave it out, or name a quantization", "training.upcast_unquantized")
-        if ((training.unquantized and not training.float8) or training.quantization_group) and not training.quantization:
-            raise Contradiction("nothing is quantized: leave it out, or name a quantization", "training.quantization")
-        if training.quantization_compute and training.quantization not in ("nf4", "nf4-double", "fp4"):
-            raise Contradiction(
-                "only bitsandbytes' 4-bit layers have a type of their own to compute in", "training.quantization_compute"
-            )
-        if training.quantization and not training.adapter:
-            raise Contradiction("quantized weights are frozen: add an adapter, or nothing is left to train", "training.adapter")
-        partial.refuse(job)
-        pruning.refuse(job)
-        check_optimizer(job)
-    check_offload(job)
-
-
-def _check_lengths(job: Job, model: Model) -> None:
-    """Learned positions end; rotary ones can be stretched, and get a warning."""
-    lengths = {
-        "training.sequence_length": job.training.sequence_length,
-        "training.target_length": job.training.target_length or 0,
-    }
-    prompt, output = job.serving.lengths
-    if job.task == "serve" and prompt + output > max(2, job.serving.context):
-        raise Contradiction(
-            f"a prompt of {prompt} tokens and an answer of {output} are more than the context of {job.serving.context}",
-            "serving.context",
-        )
-    limit = model.spec.longest_sequence
-    for where, asked in lengths.items() if job.task == "train" else (("serving.context", job.serving.context),):
-        if model.spec.learned_positions and limit and asked > limit:
-            raise Contradiction(f"{asked} tokens are more than the model's {limit} learned positions", where)
 
 
 def _reserved(job: Job, simulated: Simulation, card: Capacity) -> Reserved | None:
@@ -400,7 +325,7 @@ def _engine(run: _Run) -> tuple[EngineMemory | None, KvCache | None]:
     job, spec, place, card = run.job, run.model.spec, run.place, run.card
     if job.task != "serve":
         return None, None
-    if not _by_vllm(job):
+    if not job.served_by("vllm"):
         return None, kv_cache(job.serving, spec) if isinstance(spec, DecoderSpec) else None
     on = gpu(job, card)
     found = sized(job.serving, spec, place.tensor, compute_type(job.serving), on)

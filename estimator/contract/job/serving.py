@@ -40,11 +40,13 @@ GgufKind = Literal[
 """Kinds of GGUF files that are quantized, as llama.cpp names them."""
 CacheType = Literal["bf16", "fp16", "fp32", "fp8", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl"]
 
+Engine = Literal["vllm", "transformers", "llama.cpp"]
+
 
 class Serving(Part):
     """How the model is served."""
 
-    engine: Literal["vllm", "transformers", "llama.cpp"] = "vllm"
+    engine: Engine = "vllm"
     weights: Literal["bf16", "fp16", "fp32"] | Storage | GgufKind = Field(
         "bf16", description="of llama.cpp the kind of the GGUF file; a model that is named by such a file has its own types"
     )

@@ -1,0 +1,79 @@
+"""What is refused of a job before it is simulated: settings that do not go together, or are not modelled together."""
+
+from __future__ import annotations
+
+from estimator.contract.errors import Contradiction, NotModelled
+from estimator.contract.job import Job
+from estimator.families.spec import ModelSpec
+from estimator.pricing.energy import grid
+from estimator.specs.resolve import Model
+from estimator.training import partial, pruning
+from estimator.training.offload import check_offload
+from estimator.training.optimizers.refusals import check_optimizer
+
+
+def refuse_unmodelled(job: Job, spec: ModelSpec) -> None:
+    """Raise `NotModelled` or `Contradiction` for settings that the model or the rest of the job does not go with."""
+    if not spec.runs and not (job.served_by("vllm") and spec.cache_layers):
+        raise NotModelled("; ".join(filter(None, (spec.refusal, spec.instead))), "model")
+    grid(job.hardware.grid)
+    if job.task == "train":
+        training = job.training
+        if training.implementation not in (*spec.implementations, "megatron"):
+            known = " and ".join(spec.implementations)
+            raise NotModelled(
+                f"implementation {training.implementation} of {spec.model_type} is not modelled; {known} is",
+                "training.implementation",
+            )
+        if training.fp8 is not None and training.implementation != "megatron":
+            raise NotModelled(
+                "Transformer Engine's products in fp8 are modelled with implementation: megatron; float8 is torchao's",
+                "training.fp8",
+            )
+        if training.mtp_num_layers and training.implementation != "megatron":
+            raise NotModelled(
+                "layers that predict further tokens are modelled with implementation: megatron", "training.mtp_num_layers"
+            )
+        if training.loss == "fused" and training.implementation == "fast-kernels" and not spec.joined_loss:
+            raise NotModelled(f"fast-kernels have no fused loss for {spec.model_type}: write eager", "training.loss")
+        plain = (training.implementation, training.transformers_release) == ("transformers", "5")
+        if training.loss in ("chunked", "cut") and not plain:
+            raise NotModelled(
+                f"loss {training.loss} is modelled with the modules of transformers 5; write eager or fused", "training.loss"
+            )
+        if (training.loss != "eager" or training.transformers_release != "5") and training.head != "causal-lm":
+            raise Contradiction(f"loss and its release are those of a causal-lm, not of {training.head}", "training.loss")
+        if training.autocast and training.precision == "32-true":
+            raise Contradiction("autocast over float32 weights is a mixed precision: write bf16-mixed", "training.autocast")
+        if training.upcast_unquantized != "none" and not training.quantization:
+            raise Contradiction("nothing is quantized: leave it out, or name a quantization", "training.upcast_unquantized")
+        if ((training.unquantized and not training.float8) or training.quantization_group) and not training.quantization:
+            raise Contradiction("nothing is quantized: leave it out, or name a quantization", "training.quantization")
+        if training.quantization_compute and training.quantization not in ("nf4", "nf4-double", "fp4"):
+            raise Contradiction(
+                "only bitsandbytes' 4-bit layers have a type of their own to compute in", "training.quantization_compute"
+            )
+        if training.quantization and not training.adapter:
+            raise Contradiction("quantized weights are frozen: add an adapter, or nothing is left to train", "training.adapter")
+        partial.refuse(job)
+        pruning.refuse(job)
+        check_optimizer(job)
+    check_offload(job)
+
+
+def check_lengths(job: Job, model: Model) -> None:
+    """Raise `Contradiction` for more tokens than learned positions; rotary ones can be stretched, and get a warning."""
+    lengths = {
+        "training.sequence_length": job.training.sequence_length,
+        "training.target_length": job.training.target_length or 0,
+    }
+    prompt, output = job.serving.lengths
+    if job.task == "serve" and prompt + output > max(2, job.serving.context):
+        raise Contradiction(
+            f"a prompt of {prompt} tokens and an answer of {output} are more than the context of {job.serving.context}",
+            "serving.context",
+        )
+    limit = model.spec.longest_sequence
+    for where, asked in lengths.items() if job.task == "train" else (("serving.context", job.serving.context),):
+        if model.spec.learned_positions and limit and asked > limit:
+            raise Contradiction(f"{asked} tokens are more than the model's {limit} learned positions", where)
