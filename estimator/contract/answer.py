@@ -27,7 +27,7 @@ class KvCache(AnswerPart):
     available_tokens: int | None
     available_range_bytes: tuple[int, int] | None = None
     """Lowest and highest value of `available_bytes`: what vLLM takes outside torch and for CUDA graphs is measured, not derived
-    (serving/vllm.yaml); null for other engines."""
+    (serving/vllm/facts.yaml); null for other engines."""
 
 
 class EngineMemory(AnswerPart):

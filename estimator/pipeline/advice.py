@@ -10,6 +10,7 @@ from estimator.contract.job import Job
 from estimator.contract.units import gib
 from estimator.parallel.strategies import DDP, strategy_of
 from estimator.pipeline.remedies import PARTS, Remedy, parts, remedies
+from estimator.serving.engines import engine_of
 
 TRIALS = 4
 """How many changes are tried at most: each is an estimate of its own."""
@@ -87,15 +88,4 @@ def _of_training(part: str, job: Job) -> str:
 
 
 def _of_serving(part: str, job: Job) -> str:
-    if part == "kv_cache":
-        narrow = "serving.kv_cache q8_0; or " if job.serving.engine == "llama.cpp" and job.serving.kv_cache == "fp16" else ""
-        return f"{narrow}a shorter serving.context, or less serving.concurrency"
-    if job.serving.engine == "llama.cpp":
-        smaller = (
-            "a smaller kind in serving.weights, such as q4_k_m; or " if part == "parameters" else "a smaller serving.ubatch; or "
-        )
-        return f"{smaller}serving.gpu_layers, which leaves some in the host's memory"
-    if part == "parameters":
-        smaller = "serving.weights int8 or nf4-double; or " if job.serving.weights in ("bf16", "fp16", "fp32") else ""
-        return f"{smaller}parallelism.tensor over more GPUs"
-    return "a shorter serving.context"
+    return engine_of(job).advice(part, job.serving)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from estimator.contract.answer import Memory, Time
-from estimator.contract.job import Job, Serving, Training
+from estimator.contract.job import Job, Training
 from estimator.contract.job.adapter import Bottleneck, PromptLearning
 from estimator.contract.job.objective import Objective
 from estimator.contract.units import gib
@@ -13,8 +13,10 @@ from estimator.hardware.capacity import Capacity
 from estimator.parallel.strategies import ZERO1, strategy_of
 from estimator.parallel.topology import Topology
 from estimator.pipeline.step_time import WRITING
-from estimator.quantization.formats import FORMATS
-from estimator.serving.plan import compute_type
+from estimator.serving.engine import compute_type
+from estimator.serving.engines import engine_of
+from estimator.serving.transformers.engine import TRANSFORMERS
+from estimator.serving.vllm.engine import VLLM
 from estimator.tape.dtypes import DType
 from estimator.tape.tape import ACTIVATION, LOSS, Tape
 from estimator.timing.links import between_gpus
@@ -219,44 +221,15 @@ def _reentrance(job: Job) -> str:
 
 
 def _of_serving(job: Job) -> list[str]:
-    said = [f"{job.serving.concurrency} sequence(s) of {job.serving.context} tokens, prompt and answer together"]
-    if job.serving.engine == "llama.cpp":
-        return [*said, *_of_llamacpp(job.serving)]
-    if job.serving.weights in FORMATS:
-        said.append(
-            f"weights in {job.serving.weights} as a checkpoint stores them; embeddings, norms and the output layer in bf16"
-        )
-    if job.serving.engine == "vllm":
-        said.append(
-            f"vLLM {job.serving.engine_version}'s profile run, of {job.serving.max_num_batched_tokens} tokens and "
-            f"{job.serving.max_num_seqs} sequences; without adapters, speculation and prefix caching of states"
-        )
-    prompt, output = job.serving.lengths
-    said.append(
-        f"time: prompts of {prompt} tokens and answers of {output}, no prompt read before, and "
-        + ("always as many sequences" if job.serving.engine == "vllm" else "batches that begin and end together")
-    )
-    return said
-
-
-def _of_llamacpp(asked: Serving) -> list[str]:
-    """What is taken of llama.cpp."""
-    attention = "flash attention" if asked.flash_attention is not False else "attention that holds its scores"
-    said = [f"llama.cpp of October 2026, {attention}, passes of {asked.ubatch} tokens, each sequence with a cache of its own"]
-    if asked.outputs is None:
-        said.append(
-            "logits of all tokens of a pass: llama.cpp's server of 2026 makes one for each sequence, which is serving.outputs"
-        )
-    if asked.gpu_layers is not None:
-        said.append(f"{asked.gpu_layers} layers on the GPU, the last ones, of which the output counts as one")
-    return said
+    sequences = f"{job.serving.concurrency} sequence(s) of {job.serving.context} tokens, prompt and answer together"
+    return [sequences, *engine_of(job).assumptions(job.serving)]
 
 
 def _of_sdpa(job: Job, card: Capacity) -> list[str]:
     """How torch's attention is taken to choose its kernel, where the GPU's name does not settle it."""
     if job.task == "train" and job.training.implementation == "megatron":
         return []
-    if (job.training.attention if job.task == "train" else {"transformers": "sdpa"}.get(job.serving.engine)) != "sdpa":
+    if job.training.attention != "sdpa" if job.task == "train" else engine_of(job) is not TRANSFORMERS:
         return []
     if gpu(job, card).prefers_cudnn and job.task == "train" and job.training.implementation == "torchtitan":
         return ["torchtitan asks for cuDNN's attention before flash attention, and for no memory-efficient one"]
@@ -346,13 +319,6 @@ def not_modelled(job: Job, time: Time | None) -> list[str]:
             left.append("the host's memory")
             left.append("the time of writing and scoring answers, and of further epochs over them")
         return left if job.training.evaluation else [*left, "evaluation"]
-    if job.serving.engine == "llama.cpp":
-        return [*left, "what CUDA's kernels take from ggml's pool", "loading the file"]
-    left += ["the host's memory", "loading the checkpoint"]
-    if job.serving.engine != "vllm":
-        return left
-    return [
-        *left,
-        "CUDA graphs by their number and size: what was logged is taken",
-        *([] if time else ["the time of a served model of this kind"]),
-    ]
+    left += engine_of(job).not_modelled
+    known = time is not None or engine_of(job) is not VLLM
+    return left if known else [*left, "the time of a served model of this kind"]

@@ -20,8 +20,8 @@ from estimator.families import heads
 from estimator.families.spec import ModelSpec
 from estimator.hardware.capacity import capacity
 from estimator.parallel.strategies import ZERO3, strategy_of
-from estimator.serving.llamacpp import UBATCH
-from estimator.serving.vllm import settings as vllm
+from estimator.serving.engine import Default, Engine
+from estimator.serving.engines import ENGINES, served_by
 
 Reasons = dict[str, str]
 """Why a field has the value that a rule gave it, by its path in a job."""
@@ -169,16 +169,8 @@ def _only(where: Callable[[Job], Any], value: Callable[[Job], Any]) -> Callable[
     return lambda job, spec: value(job) if where(job) else None
 
 
-def _by_llamacpp(job: Job) -> bool:
-    return job.serving.engine == "llama.cpp"
-
-
 def _serves(job: Job) -> bool:
     return job.task == "serve"
-
-
-def _by_vllm(job: Job) -> bool:
-    return job.served_by("vllm")
 
 
 def _trains(job: Job) -> bool:
@@ -202,6 +194,14 @@ def _gathers(job: Job) -> bool:
 
 def _with_transformers_5(job: Job) -> bool:
     return job.training.transformers_release == "5"
+
+
+def _of_engine(engine: Engine, each: Default) -> Rule:
+    return Rule(
+        f"serving.{each.field}",
+        _only(lambda job: served_by(job) is engine, lambda job: each.value(job.serving, capacity(job.hardware))),
+        each.reason,
+    )
 
 
 RULES = (
@@ -261,29 +261,7 @@ RULES = (
     Rule("training.labels", _labels, "a classification of two"),
     Rule("training.objective.reference", _reference, "TRL's: the model without its adapter, or a copy of the model"),
     Rule("serving.context", _context, "prompt and answer together, or as much as the model has positions for"),
-    Rule(
-        "serving.engine_version",
-        _only(_by_vllm, lambda job: ".".join(map(str, vllm.NEWEST))),
-        "the newest release that is known",
-    ),
-    Rule(
-        "serving.gpu_memory_utilization",
-        _only(_by_vllm, lambda job: vllm.utilization(job.serving.engine_version)),
-        "that release's own",
-    ),
-    Rule(
-        "serving.max_num_seqs",
-        _only(_by_vllm, lambda job: vllm.max_num_seqs(capacity(job.hardware))),
-        "vLLM's own for this GPU",
-    ),
-    Rule(
-        "serving.max_num_batched_tokens",
-        _only(_by_vllm, lambda job: vllm.max_num_batched_tokens(capacity(job.hardware), job.serving.engine_version)),
-        "vLLM's own for a server on this GPU",
-    ),
-    Rule("serving.ubatch", _only(_by_llamacpp, lambda job: UBATCH), "llama.cpp's own"),
-    Rule("serving.flash_attention", _only(_by_llamacpp, lambda job: True), "llama.cpp's own"),
-    Rule("serving.kv_cache", _only(_by_llamacpp, lambda job: "fp16"), "llama.cpp's own"),
+    *(_of_engine(engine, each) for engine in ENGINES.values() for each in engine.defaults),
     Rule(
         "serving.prompt_length",
         _only(_serves, lambda job: job.serving.lengths[0]),

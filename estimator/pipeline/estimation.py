@@ -28,7 +28,7 @@ from estimator.contract.units import MIB
 from estimator.contract.version import DATA_VERSION, SOFTWARE_VERSION
 from estimator.families import parameters
 from estimator.families.build import Builder
-from estimator.families.spec import DecoderSpec, ModelSpec
+from estimator.families.spec import ModelSpec
 from estimator.hardware.capability import gpu, links
 from estimator.hardware.capacity import Capacity, capacity
 from estimator.host.memory import check_host, disk_bytes, host_memory
@@ -48,11 +48,9 @@ from estimator.pricing.energy import energy
 from estimator.pricing.tokens import token_cost
 from estimator.runtime.overheads import Overhead, facts, overhead, workspace
 from estimator.runtime.reserved import Reserved
-from estimator.serving.llamacpp import Stored, of_file, placed
-from estimator.serving.plan import compute_type, kv_cache
-from estimator.serving.vllm.plan import engine_memory, sized
-from estimator.serving.vllm.plan import kv_cache as engine_cache
-from estimator.serving.vllm.plan import overhead as engine_overhead
+from estimator.serving.engines import engine_of, served_by
+from estimator.serving.llamacpp.engine import LLAMA_CPP
+from estimator.serving.llamacpp.placement import Stored, of_file
 from estimator.simulation.attribution import Attribution
 from estimator.simulation.ranks import described, ranks, traffic
 from estimator.simulation.simulation import Simulation, simulate
@@ -155,8 +153,9 @@ def _run(job: Job | Mapping[str, Any] | str | Path, allow_files: bool, every_ran
     ]
     worst, place, simulated = max(simulations, key=lambda one: one[2].phases.peak.peak_bytes)
     groups = communicators(simulated.build.tape, worst, model.spec, place)
-    if job.served_by("vllm"):
-        beside = engine_overhead(worst.serving, place.tensor, gpu(worst, card))
+    engine = served_by(job)
+    if engine is not None and engine.beside is not None:
+        beside = engine.beside(worst, model.spec, place, gpu(worst, card))
     else:
         beside = overhead(card.compute_capability, groups, links(card, job.hardware.gpus), job.task == "train")
     beside = with_engine(beside, worst, model.spec, card, simulated.phases)
@@ -179,13 +178,14 @@ def _judged(run: _Run, reserves: bool = True) -> Judged:
     job, model, place, card = run.job, run.model, run.place, run.card
     simulated, why = run.simulation.phases, run.simulation.why
     taken = _reserved(job, run.simulation, card) if reserves else None
-    engine, cache = _engine(run)
-    memory = _memory(simulated, why, run.beside, taken, card, cache, engine)
+    logged, cache = _engine(run)
+    memory = _memory(simulated, why, run.beside, taken, card, cache, logged)
     host = None if _several(job) else host_memory(job, model.spec, place, run.simulation)
     if host is not None:
         memory = memory.model_copy(update={"host_bytes": host.phases})
-    if job.served_by("llama.cpp"):
-        memory = memory.model_copy(update={"host_bytes": placed(job.serving, model.spec, run.tensors).host})
+    engine = served_by(job)
+    if engine is not None and engine.on_host is not None:
+        memory = memory.model_copy(update={"host_bytes": engine.on_host(job, model.spec, run.tensors)})
     shared = uneven(run.simulation.build.parameters, place, job.parallelism.replicas or 1) if job.task == "train" else ""
     return Judged(job, memory, host, judge_host(judge(job, memory), host), shared)
 
@@ -195,7 +195,7 @@ def _answer(run: _Run, today: date, allow_files: bool) -> Answer:
     build = run.simulation.build
     found = _judged(run)
     memory, host, verdict = found.memory, found.host, found.verdict
-    serving = _served(job, model.spec, place, card, today) if job.task == "serve" and not job.served_by("llama.cpp") else None
+    serving = _served(job, model.spec, place, card, today) if job.task == "serve" and engine_of(job) is not LLAMA_CPP else None
     time = serving.decode if serving else duration(job, model.spec, place, card, run.simulation)
     whole = _course(run, time)
     hours = _hours(job, whole)
@@ -262,16 +262,15 @@ def _several(job: Job) -> bool:
 
 def _of_file(given: Job, model: Model) -> tuple[Stored, ...] | None:
     """The tensors of the GGUF file that names the model, where llama.cpp serves it as it is."""
-    file = model.checkpoint
-    if not given.served_by("llama.cpp") or file is None or file.format != "gguf" or "weights" in given.serving.model_fields_set:
+    file, chosen = model.checkpoint, "weights" in given.serving.model_fields_set
+    if served_by(given) is not LLAMA_CPP or chosen or file is None or file.format != "gguf":
         return None
     return of_file(file)
 
 
 def _reserved(job: Job, simulated: Simulation, card: Capacity) -> Reserved | None:
-    """What the caching allocator takes; None for vLLM, which takes its share of the card whatever it needs, and for llama.cpp,
-    which takes what it needs."""
-    if job.task == "serve" and job.serving.engine != "transformers":
+    """What the caching allocator takes; None for engines that take their share of the card whatever they need, or all at once."""
+    if job.task == "serve" and not engine_of(job).allocates:
         return None
     kept = round(workspace(card.compute_capability).value * MIB)
     return simulated.reserved(kept, job.task == "train" and job.training.expandable_segments)
@@ -325,12 +324,7 @@ def _engine(run: _Run) -> tuple[EngineMemory | None, KvCache | None]:
     job, spec, place, card = run.job, run.model.spec, run.place, run.card
     if job.task != "serve":
         return None, None
-    if not job.served_by("vllm"):
-        return None, kv_cache(job.serving, spec) if isinstance(spec, DecoderSpec) else None
-    on = gpu(job, card)
-    found = sized(job.serving, spec, place.tensor, compute_type(job.serving), on)
-    engine = engine_memory(found, job.serving, spec, place.tensor, card, on)
-    return engine, engine_cache(found, job.serving, engine, place.tensor, card, on)
+    return engine_of(job).memory(job, spec, place, card, gpu(job, card))
 
 
 def _parameters(build: Builder, model: Model, place: Topology, job: Job) -> Parameters:

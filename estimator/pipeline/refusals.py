@@ -6,6 +6,7 @@ from estimator.contract.errors import Contradiction, NotModelled
 from estimator.contract.job import Job
 from estimator.families.spec import ModelSpec
 from estimator.pricing.energy import grid
+from estimator.serving.engines import served_by
 from estimator.specs.resolve import Model
 from estimator.training import partial, pruning
 from estimator.training.offload import check_offload
@@ -14,7 +15,8 @@ from estimator.training.optimizers.refusals import check_optimizer
 
 def refuse_unmodelled(job: Job, spec: ModelSpec) -> None:
     """Raise `NotModelled` or `Contradiction` for settings that the model or the rest of the job does not go with."""
-    if not spec.runs and not (job.served_by("vllm") and spec.cache_layers):
+    server = served_by(job)
+    if not spec.runs and not (server and server.runs(spec)):
         raise NotModelled("; ".join(filter(None, (spec.refusal, spec.instead))), "model")
     grid(job.hardware.grid)
     if job.task == "train":

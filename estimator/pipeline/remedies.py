@@ -9,6 +9,7 @@ from typing import Any
 from estimator.contract.answer import Memory
 from estimator.contract.job import Job
 from estimator.parallel.strategies import DDP, FSDP1, FSDP2, ZERO3, strategy_of
+from estimator.serving.engines import engine_of
 from estimator.tape.tape import ACTIVATION, COMMUNICATION, GRADIENT, LOSS, OPTIMIZER_STATE, PARAMETER, TEMPORARY
 
 PARTS = 2
@@ -92,9 +93,6 @@ def _of_training(part: str, job: Job, memory: Memory) -> Iterator[Remedy]:
 
 
 def _of_serving(part: str, job: Job) -> Iterator[Remedy]:
-    asked = job.serving
-    if part == PARAMETER and asked.engine != "llama.cpp" and asked.weights in ("bf16", "fp16", "fp32"):
-        yield _set("serving", weights="int8")
-        yield _set("serving", weights="nf4-double")
-    if part == PARAMETER and asked.engine == "llama.cpp" and asked.weights in ("bf16", "fp16", "fp32", "q8_0"):
-        yield _set("serving", weights="q4_k_m")
+    if part == PARAMETER:
+        for weights in engine_of(job).smaller_weights(job.serving.weights):
+            yield _set("serving", weights=weights)

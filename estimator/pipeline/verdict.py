@@ -9,6 +9,7 @@ from estimator.contract.answer import EngineMemory, HostMemory, Memory
 from estimator.contract.job import Job
 from estimator.contract.units import gib
 from estimator.pipeline.remedies import parts
+from estimator.serving.engines import engine_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,10 +25,10 @@ class Verdict:
 
 
 def offered(limit: int | None, job: Job) -> int | None:
-    """Bytes of a GPU that the job may take: all of them, or the share that vLLM is told to; None if no GPU was given."""
-    if limit is None or job.task != "serve" or job.serving.engine != "vllm":
+    """Bytes of a GPU that the job may take: all of them, or the share that its engine is told to; None if no GPU was given."""
+    if limit is None or job.task != "serve":
         return limit
-    return int(limit * job.serving.gpu_memory_utilization)
+    return int(limit * engine_of(job).share(job.serving))
 
 
 def judge(job: Job, memory: Memory) -> Verdict:
@@ -40,7 +41,7 @@ def judge(job: Job, memory: Memory) -> Verdict:
         return Verdict(None, "unknown", "no hardware was given: name a gpu, or an amount of memory")
     if memory.engine is not None and (refused := _not_started(job, memory, memory.engine)):
         return refused
-    share = "" if limit == memory.capacity_bytes else f" (vLLM's {job.serving.gpu_memory_utilization:.0%} share)"
+    share = "" if limit == memory.capacity_bytes else f" ({engine_of(job).title}'s {engine_of(job).share(job.serving):.0%} share)"
     needed = f"{gib(memory.total_bytes)} needed at the peak ({memory.peak_phase.replace('_', ' ')})"
     spare = limit - memory.total_bytes
     if spare < 0:
@@ -52,9 +53,11 @@ def judge(job: Job, memory: Memory) -> Verdict:
     reason = f"{needed} of {gib(limit)}{share}; {gib(spare)} to spare"
     cache = memory.kv_cache
     if cache is not None and cache.available_range_bytes is not None and cache.needed_bytes > cache.available_range_bytes[0]:
-        least = gib(cache.available_range_bytes[0])
+        least, server = gib(cache.available_range_bytes[0]), engine_of(job).title
         return Verdict(
-            True, "tight", f"{reason}; but vLLM may find no more than {least} for its cache of {gib(cache.needed_bytes)}"
+            True,
+            "tight",
+            f"{reason}; but {server} may find no more than {least} for its cache of {gib(cache.needed_bytes)}",
         )
     if memory.range_bytes[1] <= limit:
         return Verdict(True, "fits", reason)
@@ -71,7 +74,8 @@ def _not_started(job: Job, memory: Memory, engine: EngineMemory) -> Verdict | No
     assert engine.cache_bytes is not None
     assert memory.kv_cache is not None
     each = memory.kv_cache.needed_bytes // job.serving.concurrency
-    what = f"vLLM would not start: of its {job.serving.gpu_memory_utilization:.0%} share"
+    serves = engine_of(job)
+    what = f"{serves.title} would not start: of its {serves.share(job.serving):.0%} share"
     if not engine.cache_bytes:
         taken = memory.total_bytes - memory.kv_cache.needed_bytes
         return Verdict(

@@ -15,7 +15,7 @@ from __future__ import annotations
 from estimator.contract.answer import ServingTime, Time
 from estimator.contract.job import Job
 from estimator.parallel.topology import Topology
-from estimator.serving.plan import prompts
+from estimator.serving.speed import prompts
 
 
 def throughput(job: Job, place: Topology, prefill: Time, decode: Time) -> ServingTime:

@@ -14,8 +14,8 @@ from estimator.families.build import Builder
 from estimator.families.spec import DecoderSpec, ModelSpec
 from estimator.parallel.topology import Topology
 from estimator.runtime.reserved import Reserved, reserved
-from estimator.serving.llamacpp import Stored
-from estimator.serving.plan import trace_speed
+from estimator.serving.llamacpp.placement import Stored
+from estimator.serving.speed import trace_speed
 from estimator.simulation.attribution import Attribution, attribution
 from estimator.simulation.trace import trace as trace
 from estimator.tape.gpu import Gpu

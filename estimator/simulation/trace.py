@@ -7,8 +7,8 @@ from estimator.families.build import Builder
 from estimator.families.spec import ModelSpec
 from estimator.megatron.plan import trace_megatron
 from estimator.parallel.topology import Topology
-from estimator.serving.llamacpp import Stored, trace_llamacpp
-from estimator.serving.plan import trace_serving
+from estimator.serving.engines import trace_serving
+from estimator.serving.llamacpp.placement import Stored
 from estimator.tape.gpu import AMPERE, Gpu
 from estimator.training.plan import trace_training
 
@@ -29,6 +29,4 @@ def trace(
     if job.task == "train":
         traced = trace_megatron if job.training.implementation == "megatron" else trace_training
         return traced(job, spec, place, gpu, unrolled)
-    if job.serving.engine == "llama.cpp":
-        return trace_llamacpp(job, spec, place, gpu, tensors)
-    return trace_serving(job, spec, place, gpu)
+    return trace_serving(job, spec, place, gpu, tensors)

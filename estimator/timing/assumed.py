@@ -8,7 +8,7 @@ from estimator.contract.answer import Time
 from estimator.contract.job import Job
 from estimator.families.spec import DecoderSpec
 from estimator.hardware.accelerator import Accelerator
-from estimator.serving.plan import compute_type
+from estimator.serving.engine import compute_type
 from estimator.tape.float8 import SCALED_PRODUCT
 from estimator.tape.kernels import flops, kernels
 from estimator.tape.tape import Tape, Work

@@ -18,7 +18,8 @@ from estimator.contract.answer import Time
 from estimator.contract.job import Job
 from estimator.facts import catalogue
 from estimator.families.spec import DecoderSpec
-from estimator.serving.plan import CHUNK, prompts
+from estimator.serving.engines import engine_of
+from estimator.serving.speed import CHUNK, prompts
 from estimator.tape.kernels import KEPT, counted, flops, kernels
 from estimator.tape.tape import Tape, Work
 from estimator.timing.curves import DTYPES, memory_seconds, peak
@@ -61,7 +62,7 @@ def merged(works: Iterable[Work]) -> Iterator[Work]:
 def seconds_of(job: Job, tape: Tape, clock: Clock, phase: str) -> tuple[Parts, float]:
     """Seconds of a phase's kernels on one GPU, by what they go to, and how many there are."""
     found: Parts = defaultdict(float)
-    many, engine = 0.0, job.serving.engine == "vllm"
+    many, engine = 0.0, engine_of(job).continuous
     for work, times in _joined(tape, phase) if engine else kernels(tape, phase):
         kind, seconds = clock.kernel(work)
         if engine and work.operation == JOINED:
@@ -124,7 +125,7 @@ def between_ranks(spec: DecoderSpec, wires: Wires, tokens: int, sequences: int, 
 
 def passed(job: Job, spec: DecoderSpec, tape: Tape, clock: Clock, wires: Wires, phase: str) -> Time:
     """The time of a prefill pass, or of a decoding step."""
-    engine, known = job.serving.engine == "vllm", efficiencies()
+    engine, known = engine_of(job).continuous, efficiencies()
     sequences, tokens = batch(job, phase)
     itemsize = next(work.form[1].itemsize for work in tape.work if work.form)
     parts, launched = seconds_of(job, tape, clock, phase)

@@ -15,9 +15,9 @@ from estimator import InvalidJob, NotModelled, estimate
 from estimator.contract.answer import Answer
 from estimator.contract.job import Serving
 from estimator.families.spec import RotaryDecoderSpec
-from estimator.serving.ggml import Node, planned
-from estimator.serving.llamacpp import ON_HOST, Placed, batch_of, layer_caches, of_kind, placed, sizes_of
-from estimator.serving.llamacpp_graph import compute_bytes
+from estimator.serving.llamacpp.ggml import Node, planned
+from estimator.serving.llamacpp.graph import compute_bytes
+from estimator.serving.llamacpp.placement import ON_HOST, Placed, batch_of, layer_caches, of_kind, placed, sizes_of
 from estimator.specs.resolve import resolve
 from tests.jobs import TESTS, cases, job_of
 from tests.judge.llamacpp import write

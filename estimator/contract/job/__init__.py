@@ -17,7 +17,7 @@ from estimator.contract.job.dtypes import Dtypes
 from estimator.contract.job.hardware import Hardware, Offload, Parallelism
 from estimator.contract.job.host import Host
 from estimator.contract.job.part import Part, refuse_truths
-from estimator.contract.job.serving import Engine, Serving
+from estimator.contract.job.serving import Serving
 from estimator.contract.job.training import CheckpointForm, Training
 from estimator.contract.validation import validated
 
@@ -60,10 +60,6 @@ class Job(Part):
     offload: Offload = Offload()
     host: Host = Host()
     serving: Serving = Serving()
-
-    def served_by(self, engine: Engine) -> bool:
-        """Whether it serves, in this engine."""
-        return self.task == "serve" and self.serving.engine == engine
 
 
 def read_job(job: Job | Mapping[str, Any] | str | Path) -> Job:

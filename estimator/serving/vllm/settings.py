@@ -9,13 +9,12 @@ from __future__ import annotations
 from functools import cache
 from pathlib import Path
 
-from estimator.contract.errors import Contradiction, NotModelled
-from estimator.contract.job import Serving
+from estimator.contract.errors import NotModelled
 from estimator.contract.units import GIB
 from estimator.facts.fact import MeasuredFact, measured
 from estimator.hardware.capacity import Capacity
 
-FILE = Path(__file__).parent.parent / "vllm.yaml"
+FILE = Path(__file__).parent / "facts.yaml"
 Release = tuple[int, int]
 OLDEST, NEWEST = (0, 8), (0, 33)
 """Releases between which the rules were read: the first that runs its V1 engine unasked, and the newest."""
@@ -32,8 +31,6 @@ NO_BITSANDBYTES = (0, 30)
 """Since when it has no loader of bitsandbytes' weights (model_executor/layers/quantization): 0.27 has one, 0.30 has none."""
 MORE_UTILIZED = (0, 21)
 """Since when the share of the GPU is larger unasked."""
-ITS_OWN = ("engine_version", "max_num_seqs", "max_num_batched_tokens", "block_size", "enforce_eager", "enable_expert_parallel")
-"""Settings that no other engine has."""
 OTHERS = ("a100", "gb10")
 """How the names begin of GPUs that count as small, whatever they have."""
 
@@ -53,13 +50,6 @@ def release(version: str | None) -> Release:
         known = " to ".join(".".join(map(str, one)) for one in (OLDEST, NEWEST))
         raise NotModelled(f"vLLM {version} is not modelled; releases {known} are", "serving.engine_version")
     return first, second
-
-
-def refuse_elsewhere(asked: Serving) -> None:
-    """Raise `InvalidJob` for settings that are vLLM's, in a job of another engine."""
-    for name in ITS_OWN:
-        if getattr(asked, name):
-            raise Contradiction("it is vLLM's: leave it out, or write engine vllm", f"serving.{name}")
 
 
 def not_run(last: str | None, version: str | None, kind: str) -> str:

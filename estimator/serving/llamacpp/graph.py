@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from estimator.serving.ggml import Kind, Node, planned
+from estimator.serving.llamacpp.ggml import Kind, Node, planned
 
 FLOAT, PLACE, NUMBER = 4, 8, 4
 """Bytes."""

@@ -8,22 +8,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from estimator.contract.errors import Contradiction, NotModelled
-from estimator.contract.job import Job, Serving
-from estimator.families import build_model, having
-from estimator.families.build import Builder
+from estimator.contract.errors import Contradiction
+from estimator.contract.job import Serving
 from estimator.families.spec import DecoderSpec, ModelSpec, RotaryDecoderSpec
 from estimator.families.windows import SLIDING, WindowedSpec, layer_types
-from estimator.parallel.topology import Topology
-from estimator.quantization.gguf_kinds import MIXTURES, block
+from estimator.quantization.gguf_kinds import block
 from estimator.quantization.gguf_mixtures import facts, type_of
 from estimator.quantization.gguf_tensors import file_tensors
-from estimator.serving.llamacpp_graph import Batch, Sizes, compute_bytes, host_bytes
-from estimator.serving.vllm.settings import refuse_elsewhere
-from estimator.tape import dtypes
-from estimator.tape.gpu import AMPERE, Gpu
-from estimator.tape.tape import KV_CACHE, PARAMETER, Tape
-from estimator.tape.tensor import empty
+from estimator.serving.llamacpp.graph import Batch, Sizes, compute_bytes, host_bytes
 from estimator.weights import Checkpoint
 
 ON_GPU, ON_HOST = 128, 64
@@ -192,45 +184,3 @@ def sizes_of(spec: RotaryDecoderSpec) -> Sizes:
         sliding=sliding(spec),
         gemma=spec.can.graph == "gemma-3",
     )
-
-
-def check(job: Job, spec: ModelSpec, place: Topology) -> None:
-    """Raise `InvalidJob` or `NotModelled` for what llama.cpp does not do, or is not modelled doing."""
-    asked = job.serving
-    if spec.can.graph is None:
-        known = ", ".join(having(lambda kind: kind.can.graph is not None))
-        raise NotModelled(f"llama.cpp with {spec.model_type} models is not modelled yet; {known} are", "serving.engine")
-    if place.gpus > 1 or job.hardware.gpus * job.hardware.nodes > 1:
-        raise NotModelled("llama.cpp on several GPUs is not modelled yet; one is", "hardware.gpus")
-    refuse_elsewhere(asked)
-    if asked.weights not in NAMES and asked.weights.upper() not in MIXTURES:
-        raise Contradiction(f"{asked.weights} is no kind of GGUF file: write q4_k_m, or another", "serving.weights")
-    if asked.weights_group or asked.unquantized:
-        raise Contradiction("a GGUF file's kind says which tensor has which type: leave both out", "serving.weights_group")
-    if "fp8" in (asked.kv_cache, asked.values_cache):
-        raise Contradiction("a cache in fp8 is vLLM's: write fp16, or q8_0", "serving.kv_cache")
-    if (asked.values_cache or asked.kv_cache) not in NAMES and asked.flash_attention is False:
-        raise Contradiction("a cache of values in blocks needs flash attention", "serving.flash_attention")
-
-
-def trace_llamacpp(
-    job: Job, spec: ModelSpec, place: Topology, gpu: Gpu = AMPERE, tensors: tuple[Stored, ...] | None = None
-) -> Builder:
-    """What the GPU holds, on a tape without operations. `tensors`: those of a file that was named."""
-    check(job, spec, place)
-    found = placed(job.serving, spec, tensors)
-    counted, tape = Builder(Tape(), dtypes.float16, served=True), Tape(gpu, step=1)
-    build_model(spec, counted, "causal-lm")
-    build = Builder(tape, dtypes.float16, served=True, parameters=counted.parameters)
-    tape.begin("load")
-    held = []
-    for component, nbytes, name in ((PARAMETER, found.weights, "weights"), (KV_CACHE, found.cache, "kv_cache")):
-        with tape.counting(component):
-            held.append(empty(tape, (nbytes,), dtypes.uint8, name))
-    tape.begin("prefill")
-    compute = empty(tape, (found.compute,), dtypes.uint8, "compute_buffer")
-    tape.begin("decode")
-    del compute
-    tape.finish()
-    del held
-    return build

@@ -1,0 +1,106 @@
+"""What an engine is: how a job that it serves is laid out, what it holds of a GPU, and what is said of it.
+
+Each engine has a folder here, and one value of `Engine`; `estimator/serving/engines.py` has the table of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from estimator.contract.answer import EngineMemory, KvCache
+from estimator.contract.job import Job, Serving
+from estimator.families.build import Builder
+from estimator.families.spec import ModelSpec
+from estimator.hardware.capacity import Capacity
+from estimator.parallel.topology import Topology
+from estimator.quantization.formats import FORMATS
+from estimator.runtime.overheads import Overhead
+from estimator.serving.llamacpp.placement import Stored
+from estimator.tape import dtypes
+from estimator.tape.dtypes import DType
+from estimator.tape.gpu import Gpu
+
+WHOLE = ("bf16", "fp16", "fp32")
+"""Types that have no blocks."""
+
+Trace = Callable[[Job, ModelSpec, Topology, Gpu, tuple[Stored, ...] | None], Builder]
+"""(job, model, ranks, GPU, tensors of the file that names the model) -> what one rank holds, on a tape."""
+Logged = tuple[EngineMemory | None, KvCache | None]
+"""What an engine says of its memory when it starts, and its cache."""
+
+
+@dataclass(frozen=True, slots=True)
+class Default:
+    """What an engine takes for a field of `Serving` that a job leaves out, on a card, and whose choice that is."""
+
+    field: str
+    value: Callable[[Serving, Capacity], Any]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Engine:
+    """An engine, by its `name` in a job; `title` is how it is written in a sentence.
+
+    Attributes:
+        settings: fields of `Serving` that it reads and that not all engines have.
+        trace: puts a job on a tape; raises `InvalidJob` and `NotModelled` for what it does not do.
+        memory: what it logs.
+        assumptions: sentences of what is taken for granted.
+        not_modelled: what the bytes leave out.
+        smaller_weights: of a value of `serving.weights`, others that are worth a try in its place.
+        advice: what would make a part of the peak smaller.
+        defaults: what it takes unasked.
+        runs: whether it serves a model whose forward pass is not written.
+        beside: what a process takes beside torch's allocations; None: what any process of torch does.
+        allocates: whether torch's caching allocator hands out its memory.
+        share: of a GPU's memory that it may take.
+        continuous: whether it takes requests as they come and replays graphs of fused kernels.
+        on_host: bytes in the host's memory, by what they are.
+    """
+
+    name: str
+    title: str
+    settings: frozenset[str]
+    trace: Trace
+    memory: Callable[[Job, ModelSpec, Topology, Capacity, Gpu], Logged]
+    assumptions: Callable[[Serving], list[str]]
+    not_modelled: tuple[str, ...]
+    smaller_weights: Callable[[str], tuple[str, ...]]
+    advice: Callable[[str, Serving], str]
+    defaults: tuple[Default, ...] = ()
+    runs: Callable[[ModelSpec], bool] = lambda spec: False
+    beside: Callable[[Job, ModelSpec, Topology, Gpu], Overhead] | None = None
+    allocates: bool = False
+    share: Callable[[Serving], float] = lambda serving: 1.0
+    continuous: bool = False
+    on_host: Callable[[Job, ModelSpec, tuple[Stored, ...] | None], dict[str, int]] | None = None
+
+
+def compute_type(serving: Serving) -> DType:
+    """What a served model computes in, and what of it is not quantized is stored in.
+
+    llama.cpp's kernels read blocks of a GGUF file in float16.
+    """
+    if serving.weights in WHOLE:
+        return dtypes.BY_NAME[serving.weights]
+    return dtypes.bfloat16 if serving.weights in FORMATS else dtypes.float16
+
+
+def stored(asked: Serving) -> list[str]:
+    """What of a quantized checkpoint is not quantized."""
+    if asked.weights in WHOLE:
+        return []
+    return [f"weights in {asked.weights} as a checkpoint stores them; embeddings, norms and the output layer in bf16"]
+
+
+def torch_advice(part: str, asked: Serving) -> str:
+    """What makes a part of a server's peak smaller that computes with torch."""
+    if part == "kv_cache":
+        return "a shorter serving.context, or less serving.concurrency"
+    if part == "parameters":
+        smaller = "serving.weights int8 or nf4-double; or " if asked.weights in WHOLE else ""
+        return f"{smaller}parallelism.tensor over more GPUs"
+    return "a shorter serving.context"

@@ -1,0 +1,53 @@
+"""The engines that serve a model, one value each."""
+
+from __future__ import annotations
+
+from estimator.contract.errors import Contradiction
+from estimator.contract.job import Job, Serving
+from estimator.families.build import Builder
+from estimator.families.spec import ModelSpec
+from estimator.parallel.topology import Topology
+from estimator.quantization.formats import FORMATS
+from estimator.serving.engine import WHOLE, Engine
+from estimator.serving.llamacpp.engine import LLAMA_CPP
+from estimator.serving.llamacpp.placement import Stored
+from estimator.serving.transformers.engine import TRANSFORMERS
+from estimator.serving.vllm.engine import VLLM
+from estimator.tape.gpu import AMPERE, Gpu
+
+ENGINES = {each.name: each for each in (VLLM, TRANSFORMERS, LLAMA_CPP)}
+"""By their names in a job."""
+
+
+def engine_of(job: Job) -> Engine:
+    """The engine that serves a job."""
+    return ENGINES[job.serving.engine]
+
+
+def served_by(job: Job) -> Engine | None:
+    """The engine that serves a job; None for one that trains."""
+    return engine_of(job) if job.task == "serve" else None
+
+
+def trace_serving(
+    job: Job, spec: ModelSpec, place: Topology, gpu: Gpu = AMPERE, tensors: tuple[Stored, ...] | None = None
+) -> Builder:
+    """What one rank holds and plays, on a new tape. Raises `InvalidJob` and `NotModelled` for what its engine does not do."""
+    asked, engine = job.serving, engine_of(job)
+    if engine is not LLAMA_CPP:
+        if asked.kv_cache not in (*WHOLE, "fp8") or asked.values_cache:
+            raise Contradiction(
+                "a cache in blocks, or of two types, is llama.cpp's: write bf16, or engine llama.cpp", "serving.kv_cache"
+            )
+        if asked.weights not in WHOLE and asked.weights not in FORMATS:
+            raise Contradiction(f"{asked.weights} is a kind of GGUF file: write engine llama.cpp", "serving.weights")
+    _refuse_others(asked, engine)
+    return engine.trace(job, spec, place, gpu, tensors)
+
+
+def _refuse_others(asked: Serving, engine: Engine) -> None:
+    """Raise `Contradiction` for a setting that only other engines have."""
+    for other in ENGINES.values():
+        for name in sorted(other.settings - engine.settings):
+            if getattr(asked, name) != Serving.model_fields[name].default:
+                raise Contradiction(f"it is {other.title}'s: leave it out, or write engine {other.name}", f"serving.{name}")

@@ -1,0 +1,109 @@
+"""What llama.cpp is, as an engine."""
+
+from __future__ import annotations
+
+from estimator.contract.answer import KvCache
+from estimator.contract.errors import Contradiction, NotModelled
+from estimator.contract.job import Job, Serving
+from estimator.families import build_model, having
+from estimator.families.build import Builder
+from estimator.families.spec import DecoderSpec, ModelSpec
+from estimator.hardware.capacity import Capacity
+from estimator.parallel.topology import Topology
+from estimator.quantization.gguf_kinds import MIXTURES
+from estimator.serving.engine import WHOLE, Default, Engine, Logged
+from estimator.serving.llamacpp.placement import NAMES, UBATCH, Stored, cache_bytes, layer_caches, placed
+from estimator.tape import dtypes
+from estimator.tape.gpu import Gpu
+from estimator.tape.tape import KV_CACHE, PARAMETER, Tape
+from estimator.tape.tensor import empty
+
+
+def check(job: Job, spec: ModelSpec, place: Topology) -> None:
+    """Raise `InvalidJob` or `NotModelled` for what llama.cpp does not do, or is not modelled doing."""
+    asked = job.serving
+    if spec.can.graph is None:
+        known = ", ".join(having(lambda kind: kind.can.graph is not None))
+        raise NotModelled(f"llama.cpp with {spec.model_type} models is not modelled yet; {known} are", "serving.engine")
+    if place.gpus > 1 or job.hardware.gpus * job.hardware.nodes > 1:
+        raise NotModelled("llama.cpp on several GPUs is not modelled yet; one is", "hardware.gpus")
+    if asked.weights not in NAMES and asked.weights.upper() not in MIXTURES:
+        raise Contradiction(f"{asked.weights} is no kind of GGUF file: write q4_k_m, or another", "serving.weights")
+    if asked.weights_group or asked.unquantized:
+        raise Contradiction("a GGUF file's kind says which tensor has which type: leave both out", "serving.weights_group")
+    if "fp8" in (asked.kv_cache, asked.values_cache):
+        raise Contradiction("a cache in fp8 is vLLM's: write fp16, or q8_0", "serving.kv_cache")
+    if (asked.values_cache or asked.kv_cache) not in NAMES and asked.flash_attention is False:
+        raise Contradiction("a cache of values in blocks needs flash attention", "serving.flash_attention")
+
+
+def trace_llamacpp(job: Job, spec: ModelSpec, place: Topology, gpu: Gpu, tensors: tuple[Stored, ...] | None) -> Builder:
+    """What the GPU holds, on a tape without operations. `tensors`: those of a file that was named."""
+    check(job, spec, place)
+    found = placed(job.serving, spec, tensors)
+    counted, tape = Builder(Tape(), dtypes.float16, served=True), Tape(gpu, step=1)
+    build_model(spec, counted, "causal-lm")
+    build = Builder(tape, dtypes.float16, served=True, parameters=counted.parameters)
+    tape.begin("load")
+    held = []
+    for component, nbytes, name in ((PARAMETER, found.weights, "weights"), (KV_CACHE, found.cache, "kv_cache")):
+        with tape.counting(component):
+            held.append(empty(tape, (nbytes,), dtypes.uint8, name))
+    tape.begin("prefill")
+    compute = empty(tape, (found.compute,), dtypes.uint8, "compute_buffer")
+    tape.begin("decode")
+    del compute
+    tape.finish()
+    del held
+    return build
+
+
+def cache(job: Job, spec: ModelSpec, place: Topology, card: Capacity, gpu: Gpu) -> Logged:
+    """The cache that the job needs, all of it, also what lies in the host's memory."""
+    assert isinstance(spec, DecoderSpec)
+    per_token = spec.num_hidden_layers * cache_bytes(job.serving, spec)
+    needed = sum(layer_caches(job.serving, spec))
+    return None, KvCache(bytes_per_token=per_token, needed_bytes=needed, available_bytes=None, available_tokens=None)
+
+
+def assumptions(asked: Serving) -> list[str]:
+    """What is taken of llama.cpp."""
+    attention = "flash attention" if asked.flash_attention is not False else "attention that holds its scores"
+    said = [f"llama.cpp of October 2026, {attention}, passes of {asked.ubatch} tokens, each sequence with a cache of its own"]
+    if asked.outputs is None:
+        said.append(
+            "logits of all tokens of a pass: llama.cpp's server of 2026 makes one for each sequence, which is serving.outputs"
+        )
+    if asked.gpu_layers is not None:
+        said.append(f"{asked.gpu_layers} layers on the GPU, the last ones, of which the output counts as one")
+    return said
+
+
+def advice(part: str, asked: Serving) -> str:
+    """What makes a part of the GPU's share smaller."""
+    if part == "kv_cache":
+        narrow = "serving.kv_cache q8_0; or " if asked.kv_cache == "fp16" else ""
+        return f"{narrow}a shorter serving.context, or less serving.concurrency"
+    smaller = (
+        "a smaller kind in serving.weights, such as q4_k_m; or " if part == "parameters" else "a smaller serving.ubatch; or "
+    )
+    return f"{smaller}serving.gpu_layers, which leaves some in the host's memory"
+
+
+LLAMA_CPP = Engine(
+    name="llama.cpp",
+    title="llama.cpp",
+    settings=frozenset({"values_cache", "gpu_layers", "ubatch", "outputs", "flash_attention"}),
+    trace=trace_llamacpp,
+    memory=cache,
+    assumptions=assumptions,
+    not_modelled=("what CUDA's kernels take from ggml's pool", "loading the file"),
+    smaller_weights=lambda weights: ("q4_k_m",) if weights in (*WHOLE, "q8_0") else (),
+    advice=advice,
+    defaults=(
+        Default("ubatch", lambda asked, card: UBATCH, "llama.cpp's own"),
+        Default("flash_attention", lambda asked, card: True, "llama.cpp's own"),
+        Default("kv_cache", lambda asked, card: "fp16", "llama.cpp's own"),
+    ),
+    on_host=lambda job, spec, tensors: placed(job.serving, spec, tensors).host,
+)

@@ -1,0 +1,1 @@
+"""transformers: prefill and decoding as its `generate` runs them."""

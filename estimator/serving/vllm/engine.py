@@ -1,0 +1,121 @@
+"""What vLLM is, as an engine.
+
+A job that it serves is on a tape without operations: weights, the cache that it needs, and the pass of the profile run.
+"""
+
+from __future__ import annotations
+
+from estimator.contract.errors import Contradiction, NotModelled
+from estimator.contract.job import Job, Serving
+from estimator.families import build_model, heads
+from estimator.families.build import Builder
+from estimator.families.spec import ModelSpec
+from estimator.hardware.capacity import Capacity
+from estimator.parallel.topology import Topology
+from estimator.serving.engine import WHOLE, Default, Engine, Logged, compute_type, stored, torch_advice
+from estimator.serving.vllm import settings
+from estimator.serving.vllm.plan import engine_memory, kv_cache, overhead, sized
+from estimator.serving.vllm.settings import NO_BITSANDBYTES, not_run, release
+from estimator.serving.vllm.tensors import held
+from estimator.serving.vllm.weights import check_format
+from estimator.tape import dtypes
+from estimator.tape.gpu import Gpu
+from estimator.tape.tape import ACTIVATION, KV_CACHE, PARAMETER, Tape
+from estimator.tape.tensor import empty
+
+BITSANDBYTES = ("nf4", "nf4-double", "fp4", "int8")
+"""Formats of the library whose loader it had."""
+
+
+def check(job: Job, spec: ModelSpec, place: Topology) -> None:
+    """Raise `InvalidJob` or `NotModelled` for what vLLM does not do, or is not modelled doing."""
+    asked = job.serving
+    release(asked.engine_version)
+    if refused := not_run(spec.last_vllm, asked.engine_version, spec.model_type):
+        raise Contradiction(refused, "serving.engine_version")
+    if not spec.cache_layers:
+        raise NotModelled(f"serving {spec.model_type} models is not modelled yet", "task")
+    if asked.weights == "fp32":
+        raise NotModelled("vllm in fp32 is not modelled; use bf16, or engine transformers", "serving.weights")
+    experts = any(each.kind == "experts" for each in held(spec))
+    if asked.enable_expert_parallel and not experts:
+        raise Contradiction(f"{spec.model_type} models have no experts: leave it out", "serving.enable_expert_parallel")
+    check_format(asked, experts)
+
+
+def trace_vllm(job: Job, spec: ModelSpec, place: Topology, gpu: Gpu, file: object = None) -> Builder:
+    """What one rank's GPU holds."""
+    check(job, spec, place)
+    plain = compute_type(job.serving)
+    found = sized(job.serving, spec, place.tensor, plain, gpu)
+    tape = Tape(gpu, step=1)
+    counted = Builder(Tape(), plain, served=True)
+    build_model(spec, counted, next(iter(heads(spec.model_type))))
+    build = Builder(tape, plain, served=True, parameters=counted.parameters)
+    if release(job.serving.engine_version) >= NO_BITSANDBYTES and job.serving.weights in BITSANDBYTES:
+        tape.remarks[f"vLLM {job.serving.engine_version} loads no weights of bitsandbytes; releases to 0.27 do"] = None
+    tape.begin("load")
+    sizes = (PARAMETER, found.weights, "weights"), (KV_CACHE, found.needed, "kv_cache")
+    alive = []
+    for component, nbytes, name in sizes:
+        with tape.counting(component):
+            alive.append(empty(tape, (nbytes,), dtypes.uint8, name))
+    tape.begin("prefill")
+    with tape.counting(ACTIVATION):
+        activations = empty(tape, (found.activations,), dtypes.uint8, "profile_run")
+    tape.begin("decode")
+    del activations
+    tape.finish()
+    del alive
+    return build
+
+
+def memory(job: Job, spec: ModelSpec, place: Topology, card: Capacity, gpu: Gpu) -> Logged:
+    """What it logs when it starts, and its cache."""
+    found = sized(job.serving, spec, place.tensor, compute_type(job.serving), gpu)
+    logged = engine_memory(found, job.serving, spec, place.tensor, card, gpu)
+    return logged, kv_cache(found, job.serving, logged, place.tensor, card, gpu)
+
+
+def assumptions(asked: Serving) -> list[str]:
+    """What is taken of its profile run, and of its requests."""
+    prompt, output = asked.lengths
+    return [
+        *stored(asked),
+        f"vLLM {asked.engine_version}'s profile run, of {asked.max_num_batched_tokens} tokens and "
+        f"{asked.max_num_seqs} sequences; without adapters, speculation and prefix caching of states",
+        f"time: prompts of {prompt} tokens and answers of {output}, no prompt read before, and always as many sequences",
+    ]
+
+
+VLLM = Engine(
+    name="vllm",
+    title="vLLM",
+    settings=frozenset(
+        {"engine_version", "max_num_seqs", "max_num_batched_tokens", "block_size", "enforce_eager", "enable_expert_parallel"}
+    ),
+    trace=trace_vllm,
+    memory=memory,
+    assumptions=assumptions,
+    not_modelled=(
+        "the host's memory",
+        "loading the checkpoint",
+        "CUDA graphs by their number and size: what was logged is taken",
+    ),
+    smaller_weights=lambda weights: ("int8", "nf4-double") if weights in WHOLE else (),
+    advice=torch_advice,
+    defaults=(
+        Default("engine_version", lambda asked, card: ".".join(map(str, settings.NEWEST)), "the newest release that is known"),
+        Default("gpu_memory_utilization", lambda asked, card: settings.utilization(asked.engine_version), "that release's own"),
+        Default("max_num_seqs", lambda asked, card: settings.max_num_seqs(card), "vLLM's own for this GPU"),
+        Default(
+            "max_num_batched_tokens",
+            lambda asked, card: settings.max_num_batched_tokens(card, asked.engine_version),
+            "vLLM's own for a server on this GPU",
+        ),
+    ),
+    runs=lambda spec: bool(spec.cache_layers),
+    beside=lambda job, spec, place, gpu: overhead(job.serving, place.tensor, gpu),
+    share=lambda serving: serving.gpu_memory_utilization,
+    continuous=True,
+)
