@@ -19,7 +19,7 @@ from estimator import estimate
 from estimator.contract.job import read_job
 from estimator.contract.units import MIB
 from estimator.facts.fact import MeasuredFact
-from estimator.pipeline.estimation import _run
+from estimator.pipeline.run import played
 from estimator.pipeline.step_time import _step
 from estimator.runtime import overheads
 from estimator.timing import step
@@ -70,7 +70,7 @@ def loaded_runs() -> Iterator[Run]:
 
 def seconds_under_load(run: Run) -> Callable[[float], float]:
     """Seconds of a run's step by how much longer its products take than alone, with all else as it is modelled."""
-    known = _run(read_job(run.job), True)
+    known = played(read_job(run.job), True)
 
     def seconds(ratio: float) -> float:
         fact: UnderLoad = shared().under_load[0].model_copy(update={"value": ratio})

@@ -11,7 +11,8 @@ from typing import Any
 import yaml
 
 from estimator import Answer, Job
-from estimator.pipeline.estimation import Judged, judged
+from estimator.pipeline.estimation import judged
+from estimator.pipeline.judged import Judged
 from estimator.specs.published import published
 
 TESTS = Path(__file__).parent

@@ -11,7 +11,7 @@ import yaml
 from estimator import Answer
 from estimator.contract.job import read_job
 from estimator.contract.units import MIB
-from estimator.pipeline.estimation import _run
+from estimator.pipeline.run import played
 from estimator.simulation.ranks import ranks
 from estimator.simulation.simulation import Simulation, simulate
 from estimator.tape.gpu import Gpu
@@ -40,7 +40,7 @@ def fsdp1_runs() -> list[dict[str, Any]]:
 
 def stages(job: dict[str, Any]) -> list[Simulation]:
     """Every pipeline stage of a job, played on a B200."""
-    run = _run(read_job(job), True)
+    run = played(read_job(job), True)
     places = ranks(run.job, run.model.spec, run.place, every=True)
     return [simulate(run.job, run.model.spec, place, B200) for place in places]
 

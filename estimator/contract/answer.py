@@ -338,6 +338,17 @@ class Energy(AnswerPart):
     source: str
 
 
+class Note(AnswerPart):
+    """A sentence beside the numbers."""
+
+    kind: Literal["assumption", "default", "warning", "suggestion", "not modelled"]
+    slug: str
+    """What it stands for, by which a program knows it: "what-stays"."""
+    about: str | None
+    """The field of the job that it is about; null of no single one."""
+    text: str
+
+
 class Versions(AnswerPart):
     software: str
     data: str
@@ -372,6 +383,8 @@ class Answer(AnswerPart):
     warnings: list[str]
     suggestions: list[str]
     not_modelled: list[str]
+    notes: list[Note]
+    """The sentences of the four lists above as values, in the same order; a default's text is there without its prefix."""
     versions: Versions
 
     def to_json(self) -> str:

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from estimator.contract.answer import Memory
 from estimator.contract.job import Job
+from estimator.contract.notes import Said
 from estimator.contract.units import gib
 from estimator.parallel.strategies import DDP, strategy_of
 from estimator.pipeline.remedies import PARTS, Remedy, parts, remedies
@@ -33,15 +34,22 @@ Attempt = Callable[[dict[str, dict[str, Any]]], Trial | None]
 """Tries a change of a job; None: it is refused."""
 
 
-def advice(job: Job, memory: Memory, attempt: Attempt) -> list[str]:
+def advice(job: Job, memory: Memory, attempt: Attempt) -> list[Said]:
     """First what was tried and helps, with its bytes: what fits, then what saves most. Then a sentence for each of the largest
     parts at the peak."""
     largest = list(parts(memory))[:PARTS]
     about = _of_training if job.task == "train" else _of_serving
-    return [*_tried(job, memory, attempt), *(f"{part.replace('_', ' ')}: {about(part, job)}" for part in largest)]
+    return [
+        *_tried(job, memory, attempt),
+        *(Said("largest-part", f"{part.replace('_', ' ')}: {about(part, job)}") for part in largest),
+    ]
 
 
-def _tried(job: Job, memory: Memory, attempt: Attempt) -> list[str]:
+def _largest(part: str, what: str) -> Said:
+    return Said("largest-part", f"{part.replace('_', ' ')}: {what}")
+
+
+def _tried(job: Job, memory: Memory, attempt: Attempt) -> list[Said]:
     """What helps; where none of it is enough, the two that save most are tried together."""
     found: list[tuple[Remedy, Trial]] = []
     settled: set[str] = set()
@@ -59,8 +67,12 @@ def _tried(job: Job, memory: Memory, attempt: Attempt) -> list[str]:
         if trial := attempt(together.change):
             found.insert(0, (together, trial))
     return [
-        f"{remedy.said} would need {gib(trial.total_bytes)}, {gib(memory.total_bytes - trial.total_bytes)} less: "
-        + ("it fits" if trial.fits else "not enough by itself")
+        Said(
+            "would-fit" if trial.fits else "would-save",
+            f"{remedy.said} would need {gib(trial.total_bytes)}, {gib(memory.total_bytes - trial.total_bytes)} less: "
+            + ("it fits" if trial.fits else "not enough by itself"),
+            remedy.field,
+        )
         for remedy, trial in found
     ]
 

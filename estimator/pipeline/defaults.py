@@ -16,6 +16,7 @@ from estimator.contract.job import Job
 from estimator.contract.job.adapter import PrefixTuning, PromptLearning
 from estimator.contract.job.optimizer import IMPLEMENTATIONS, RANKS
 from estimator.contract.job.training import Head
+from estimator.contract.notes import Said
 from estimator.families import heads
 from estimator.families.spec import ModelSpec
 from estimator.hardware.capacity import capacity
@@ -63,14 +64,14 @@ def with_defaults(job: Job, spec: ModelSpec) -> tuple[Job, Reasons]:
     return job, reasons
 
 
-def defaults_used(given: Job, filled: Job, reasons: Reasons) -> list[str]:
+def defaults_used(given: Job, filled: Job, reasons: Reasons) -> Iterator[Said]:
     """'training.optimizer = adamw' for every field that was not given, with the value that it got and, of a rule's, the reason.
 
     Those of the other task are left out.
     """
     other = ("serving.",) if filled.task == "train" else ("training.", "host.")
     used = ((field, value) for field, value in _unlike(given, filled, "") if not field.startswith(other))
-    return [_said(field, value, reasons.get(field)) for field, value in used]
+    return (Said("default", _said(field, value, reasons.get(field)), field) for field, value in used)
 
 
 def _said(field: str, value: Any, reason: str | None) -> str:

@@ -10,7 +10,7 @@ from estimator.contract.job import Hardware
 from estimator.contract.units import gib
 from estimator.hardware.capacity import Capacity
 from estimator.parallel.strategies import STRATEGIES
-from estimator.pipeline.estimation import Judged
+from estimator.pipeline.judged import Judged
 from estimator.pipeline.remedies import remedies
 from estimator.planner.spreads import Question, spreads, unshared
 from estimator.planner.ways import Way

@@ -11,7 +11,7 @@ from estimator.contract.units import gib
 from estimator.contract.version import DATA_VERSION, SOFTWARE_VERSION
 from estimator.hardware.capacity import Capacity, capacity
 from estimator.hardware.parse import ReadHardware, read_hardware
-from estimator.pipeline.assumptions import without_cuda
+from estimator.pipeline.notes.hardware import without_cuda
 from estimator.pipeline.verdict import offered
 from estimator.planner.answers import Fit, FitRow
 from estimator.planner.changes import smallest_change

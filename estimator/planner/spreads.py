@@ -11,7 +11,8 @@ from estimator.contract.errors import InvalidJob, NotModelled
 from estimator.contract.job import Hardware
 from estimator.families import count
 from estimator.parallel.topology import tensor_degrees
-from estimator.pipeline.estimation import Judged, fits, judged
+from estimator.pipeline.estimation import fits, judged
+from estimator.pipeline.judged import Judged
 from estimator.planner.ways import Way
 from estimator.specs.resolve import Model
 

@@ -15,7 +15,7 @@ from estimator.families.build import Builder
 from estimator.megatron.execution import Execution
 from estimator.megatron.fp8 import Fp8
 from estimator.megatron.linear import Norm, Split
-from estimator.pipeline.estimation import _run
+from estimator.pipeline.run import played
 from estimator.simulation.simulation import simulate
 from estimator.simulation.trace import trace
 from estimator.tape import dtypes
@@ -186,7 +186,7 @@ def test_what_fp8_adds_between_steps(plain: int) -> None:
     asked = {"model": record["model"], "hardware": {"gpu": "h100", "gpus": 8}, "parallelism": record["parallelism"]}
     held = []
     for fp8 in (None, {"recipe": "tensorwise"}):
-        run = _run(read_job({**asked, "training": {**record["training"], "fp8": fp8}}), True)
+        run = played(read_job({**asked, "training": {**record["training"], "fp8": fp8}}), True)
         simulated = simulate(run.job, run.model.spec, replace(run.place, stage=1), Gpu((9, 0), True))
         held.append(simulated.phases.phases[1].start_bytes)
     assert held[1] - held[0] == pytest.approx(record["fp8"] - plain, rel=8e-3)
@@ -216,7 +216,7 @@ def test_activations_are_never_more(gpu: str, recipe: str, model: dict[str, Any]
 
 def test_which_products_are_in_fp8() -> None:
     """Those of the layers: three for each of their parameters and tokens. The head's are not, nor attention's."""
-    run = _run(read_job(job(SMALL, fp8={"recipe": "mxfp8"})), True)
+    run = played(read_job(job(SMALL, fp8={"recipe": "mxfp8"})), True)
     layers = 8 * (512 * 1024 + 512 * 512 + 3 * 512 * 1536)
     tape = trace(run.job, run.model.spec, run.place, B200).tape
     counted = sum(work.flops * (work.slot.total if work.slot else 1) for work in tape.work if work.operation == "scaled_mm")
@@ -247,7 +247,7 @@ def test_what_is_saved_less(parts: list[str], saved: int) -> None:
 
 
 def _forward_and_backward(recomputed: Any) -> tuple[int, int]:
-    run = _run(read_job(job(SPARSE, activation_checkpointing=recomputed)), True)
+    run = played(read_job(job(SPARSE, activation_checkpointing=recomputed)), True)
     phases = {p.name: p.end_bytes for p in replay(trace(run.job, run.model.spec, run.place, B200).tape).phases}
     return phases["forward"], phases["backward"]
 

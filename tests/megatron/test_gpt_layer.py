@@ -9,7 +9,7 @@ import pytest
 from estimator import estimate
 from estimator.contract.errors import WillItFitError
 from estimator.contract.job import read_job
-from estimator.pipeline.estimation import _run
+from estimator.pipeline.run import played
 
 H, HEADS, TOKENS, SEQUENCES = 512, 8, 256, 2
 SCORES = 5 * HEADS * TOKENS / H
@@ -40,7 +40,7 @@ def saved(tensor: int, sequence: bool, checkpointing: str = "none", attention: s
 
     def kept(layers: int) -> int:
         asked = job(layers, tensor, sequence, activation_checkpointing=checkpointing, attention=attention)
-        phases = _run(read_job(asked), True).simulation.phases.phases
+        phases = played(read_job(asked), True).simulation.phases.phases
         forward = next(phase for phase in phases if phase.name == "forward")
         return forward.end_bytes - forward.start_bytes
 

@@ -9,7 +9,7 @@ import pytest
 from estimator import estimate
 from estimator.contract.errors import WillItFitError
 from estimator.contract.job import read_job
-from estimator.pipeline.estimation import _run
+from estimator.pipeline.run import played
 from estimator.simulation.trace import trace
 from tests.measured import B200, stages
 from tests.megatron.test_stages import SMALL, SPARSE, folded_as_unrolled, job
@@ -52,7 +52,7 @@ def test_what_is_computed() -> None:
     """Three products for each parameter and token of the layer, its projection and the output layer, which is used again."""
     counted = []
     for count in (None, 1):
-        run = _run(read_job(job(SMALL, mtp_num_layers=count)), True)
+        run = played(read_job(job(SMALL, mtp_num_layers=count)), True)
         tape = trace(run.job, run.model.spec, run.place, B200).tape
         counted.append(sum(w.flops * (w.slot.total if w.slot else 1) for w in tape.work if w.operation == "mm"))
     assert counted[1] - counted[0] == 3 * 2 * TOKENS * (LINEAR + 2 * H * H + V * H)

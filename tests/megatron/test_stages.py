@@ -15,7 +15,7 @@ from estimator.contract.units import MIB
 from estimator.megatron.linear import ColumnLinear, RowLinear, Split
 from estimator.parallel.strategies import ZERO1
 from estimator.parallel.topology import Topology
-from estimator.pipeline.estimation import _run
+from estimator.pipeline.run import played
 from estimator.simulation.ranks import traffic
 from estimator.simulation.trace import trace
 from estimator.tape import dtypes
@@ -134,7 +134,7 @@ def test_the_moment_that_is_played_is_the_highest_of_all(model: dict[str, Any], 
 
 def folded_as_unrolled(asked: dict[str, Any]) -> None:
     """The peaks of each phase, what is alive at the end, what is computed and what is exchanged."""
-    run = _run(read_job(asked), True)
+    run = played(read_job(asked), True)
     steps = run.job.training.gradient_accumulation_steps
     for number in range(run.place.pipeline):
         place = replace(run.place, stage=number)

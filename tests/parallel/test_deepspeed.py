@@ -10,7 +10,7 @@ import yaml
 from estimator import estimate
 from estimator.contract.job import read_job
 from estimator.parallel import zero, zero3
-from estimator.pipeline.estimation import _run
+from estimator.pipeline.run import played
 from estimator.simulation import simulation
 from tests.jobs import TESTS, counts
 from tests.judge import deepspeed_run as run
@@ -51,7 +51,7 @@ def test_zero_holds_what_deepspeed_held(record: dict[str, Any], monkeypatch: pyt
     }
     estimated = counts(estimate(job))
     if "before_step" in record:  # what is alive when all has been released, the second copy with it
-        simulated = _run(read_job(job), True).simulation.phases.phases
+        simulated = played(read_job(job), True).simulation.phases.phases
         held = next(phase.start_bytes for phase in simulated if phase.name == "optimizer_step")
         assert held == pytest.approx(record["before_step"], rel=ABOVE["resident"])
     below = UNSEEN if record["stage"] == 3 and record["ranks"] > 1 else BELOW

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from estimator.parallel import zero, zero3, zero3_offload, zero_offload
-from estimator.pipeline.estimation import _run
+from estimator.pipeline.run import played
 from estimator.simulation import simulation
 from estimator.tape.replay import PhaseBytes
 from estimator.tape.tensor import empty
@@ -59,7 +59,7 @@ def test_gpu_and_host_hold_what_deepspeed_held(record: dict[str, Any], monkeypat
             "gradient_accumulation_steps": record["micro_steps"],
         },
     }
-    simulation = _run(job, allow_files=False).simulation
+    simulation = played(job, allow_files=False).simulation
     assert simulation.host is not None
     freed = _kept_blocks(simulation) if record["offload"] == "all" else 0
     estimated = _together(simulation.phases.phases, simulation.host.phases)

@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 from estimator import estimate
 from estimator.contract.job import Job, read_job
 from estimator.families.spec import DecoderSpec, ModelSpec
-from estimator.pipeline.estimation import _run
+from estimator.pipeline.run import played
 from estimator.tape.kernels import flops
 from estimator.verify.batch import batch
 from estimator.verify.cuda import on_cuda
@@ -48,7 +48,7 @@ def counted(job: Job, spec: ModelSpec) -> int:
 def test_flops_are_those_that_torch_counts(name: str) -> None:
     attention = "eager" if name in ("bloom-560m", "gpt2") else "sdpa"
     training = {"precision": "bf16-true", "sequence_length": TOKENS, "attention": attention}
-    run = _run(read_job({"model": name, "training": training}), True)
+    run = played(read_job({"model": name, "training": training}), True)
     ours = sum(flops(run.simulation.build.tape, phase).total for phase in ("forward", "backward"))
     assert ours == counted(run.job, run.model.spec)
 
@@ -60,7 +60,7 @@ def test_six_flops_for_each_parameter_and_token(name: str) -> None:
     tokens = 1024
     training = {"sequence_length": tokens, "activation_checkpointing": "none"}
     answer = estimate({"model": name, "training": training, "hardware": {"gpu": "h100"}})
-    spec = _run(read_job({"model": name}), True).model.spec
+    spec = played(read_job({"model": name}), True).model.spec
     assert answer.time
     assert isinstance(spec, DecoderSpec)
     looked_up = spec.vocab_size * (0 if spec.tie_word_embeddings else 1) + (spec.longest_sequence or 0) * spec.learned_positions

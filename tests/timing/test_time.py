@@ -11,7 +11,7 @@ import pytest
 from estimator import estimate
 from estimator.contract.answer import Time
 from estimator.hardware.accelerator import accelerator
-from estimator.pipeline.estimation import _run
+from estimator.pipeline.run import played
 from estimator.tape.kernels import kernels
 from estimator.timing.kernels import Clock
 from estimator.timing.measured import curves
@@ -234,7 +234,7 @@ def test_few_workers_bound_a_step_of_a_small_model(workers: int, bound: bool) ->
 @pytest.mark.parametrize("case", of_every_family("fake_steps", 10), ids=lambda case: case["name"])
 def test_whatever_computes_says_what_it_multiplies(case: dict[str, Any]) -> None:
     """A product whose sides are not known has no time; and none that is not brief takes ten times what the card's peaks would."""
-    run = _run(job_of(case), True)
+    run = played(job_of(case), True)
     tape = run.simulation.build.tape
     clock = Clock(accelerator("a100-80gb"), curves("a100-80gb"))
     for phase in ("forward", "backward", "optimizer_step"):

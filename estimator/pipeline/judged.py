@@ -1,0 +1,118 @@
+"""What a played job takes of the GPU and of the host, and whether it fits."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from estimator.contract.answer import (
+    EngineMemory,
+    HostMemory,
+    KvCache,
+    Memory,
+)
+from estimator.contract.job import Job
+from estimator.contract.units import MIB
+from estimator.hardware.capability import gpu
+from estimator.hardware.capacity import Capacity
+from estimator.host.memory import host_memory
+from estimator.parallel.uneven import uneven
+from estimator.pipeline.run import Run
+from estimator.pipeline.verdict import Verdict, judge, judge_host
+from estimator.runtime.overheads import Overhead, facts, workspace
+from estimator.runtime.reserved import Reserved
+from estimator.serving.engines import engine_of, served_by
+from estimator.simulation.attribution import Attribution
+from estimator.simulation.simulation import Simulation
+from estimator.tape.replay import Replay
+
+
+class Judged(NamedTuple):
+    """What a job with its defaults takes, and whether it fits."""
+
+    job: Job
+    memory: Memory
+    host: HostMemory | None
+    verdict: Verdict
+    uneven: str
+    """Why more GPUs take no less, where they do not share parameters evenly."""
+
+
+def judge_run(run: Run, reserves: bool = True) -> Judged:
+    """Memory and verdict. `reserves` False: without what the caching allocator reserves beyond the tensors."""
+    job, model, place, card = run.job, run.model, run.place, run.card
+    simulated, why = run.simulation.phases, run.simulation.why
+    taken = _reserved(job, run.simulation, card) if reserves else None
+    logged, cache = _engine(run)
+    memory = _memory(simulated, why, run.beside, taken, card, cache, logged)
+    host = None if several_models(job) else host_memory(job, model.spec, place, run.simulation)
+    if host is not None:
+        memory = memory.model_copy(update={"host_bytes": host.phases})
+    engine = served_by(job)
+    if engine is not None and engine.on_host is not None:
+        memory = memory.model_copy(update={"host_bytes": engine.on_host(job, model.spec, run.tensors)})
+    shared = uneven(run.simulation.build.parameters, place, job.parallelism.replicas or 1) if job.task == "train" else ""
+    return Judged(job, memory, host, judge_host(judge(job, memory), host), shared)
+
+
+def several_models(job: Job) -> bool:
+    """Whether several models are trained or run: what a host holds and saves of them is not modelled."""
+    return job.training.objective is not None and job.training.objective.several
+
+
+def _reserved(job: Job, simulated: Simulation, card: Capacity) -> Reserved | None:
+    """What the caching allocator takes; None for engines that take their share of the card whatever they need, or all at once."""
+    if job.task == "serve" and not engine_of(job).allocates:
+        return None
+    kept = round(workspace(card.compute_capability).value * MIB)
+    return simulated.reserved(kept, job.task == "train" and job.training.expandable_segments)
+
+
+def _memory(
+    simulated: Replay,
+    why: Attribution,
+    beside: Overhead,
+    taken: Reserved | None,
+    card: Capacity,
+    cache: KvCache | None,
+    engine: EngineMemory | None,
+) -> Memory:
+    peak, parts = simulated.peak, dict(beside.parts)
+    last = {phase.name: phase for phase in simulated.phases}
+    steps = [phase for phase in simulated.phases if phase.name != "load"]
+    forward = last.get("forward") or last["prefill"]
+    workspaces = parts.get("cublas_workspaces", 0)
+    least = peak.peak_bytes + workspaces
+    most = held = shown = least
+    if taken is not None:
+        most, held = max(least, taken.reserved_bytes), max(least, taken.held_bytes)
+        outside = beside.total_bytes - workspaces
+        crowded = card.memory_bytes is not None and most + outside > card.memory_bytes
+        shown = held if crowded else most  # a full card makes the allocator give back what is wholly free
+        parts["cached_blocks"] = shown - least
+    spread = 0 if engine else round(peak.peak_bytes * facts()["fragmentation"].high)
+    return Memory(
+        capacity_bytes=card.memory_bytes,
+        peak_bytes=peak.peak_bytes,
+        peak_phase=peak.name,
+        reserved_bytes=None if taken is None else shown,
+        held_bytes=None if taken is None else held,
+        total_bytes=peak.peak_bytes + sum(parts.values()),
+        range_bytes=(peak.peak_bytes + beside.low_bytes, most - workspaces + beside.high_bytes + spread),
+        resident_bytes=steps[0].start_bytes,
+        forward_end_bytes=forward.end_bytes,
+        phases={name: max(p.peak_bytes for p in steps if p.name == name) for name in last if name != "load"},
+        phase_peaks=why.phase_peaks,
+        at_peak=why.at_peak,
+        peak=why.peak,
+        overhead=parts,
+        kv_cache=cache,
+        engine=engine,
+    )
+
+
+def _engine(run: Run) -> tuple[EngineMemory | None, KvCache | None]:
+    """What an engine says of its memory when it starts, and its cache."""
+    job, spec, place, card = run.job, run.model.spec, run.place, run.card
+    if job.task != "serve":
+        return None, None
+    return engine_of(job).memory(job, spec, place, card, gpu(job, card))
