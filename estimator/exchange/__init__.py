@@ -34,7 +34,8 @@ def written(job: Job | Mapping[str, Any] | str | Path, to: str, allow_files: boo
     """
     known(to)
     job = read_job(job)
-    return WRITE[to](with_defaults(job, resolve(job.model, allow_files).spec)[0])
+    model = resolve(job.model, allow_files)
+    return WRITE[to](with_defaults(job, model.spec, model.stored)[0])
 
 
 def read(text: str, given: str) -> Found:

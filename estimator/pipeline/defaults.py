@@ -23,6 +23,9 @@ from estimator.hardware.capacity import capacity
 from estimator.parallel.strategies import ZERO3, strategy_of
 from estimator.serving.engine import Default, Engine
 from estimator.serving.engines import ENGINES, served_by
+from estimator.serving.llamacpp.engine import LLAMA_CPP
+from estimator.specs.stored import Stored
+from estimator.training.quantization import TRAINED
 
 Reasons = dict[str, str]
 """Why a field has the value that a rule gave it, by its path in a job."""
@@ -53,10 +56,13 @@ class Rule:
         return part
 
 
-def with_defaults(job: Job, spec: ModelSpec) -> tuple[Job, Reasons]:
-    """The job with every default filled in that a rule has for it, and why, by field."""
+def with_defaults(job: Job, spec: ModelSpec, stored: Stored | None = None) -> tuple[Job, Reasons]:
+    """The job with every default filled in that a rule has for it, and why, by field.
+
+    `stored`: how the checkpoint is stored, of one that is quantized.
+    """
     reasons: Reasons = {}
-    for rule in RULES:
+    for rule in (*(_as_stored(stored) if stored else ()), *RULES):
         filled = rule.applied(job, spec)
         if filled is not None:
             job = filled
@@ -203,6 +209,28 @@ def _of_engine(engine: Engine, each: Default) -> Rule:
         _only(lambda job: served_by(job) is engine, lambda job: each.value(job.serving, capacity(job.hardware))),
         each.reason,
     )
+
+
+def _as_stored(stored: Stored) -> Iterator[Rule]:
+    """What a quantized checkpoint says of the types of weights, where what runs it loads them so."""
+    why = "as its checkpoint stores them"
+
+    def serves(job: Job) -> bool:
+        return _serves(job) and ENGINES[job.serving.engine].loads(stored.format)
+
+    def trains(job: Job) -> bool:
+        asked = job.training
+        plain = asked.implementation not in ("megatron", "torchtitan")
+        return _trains(job) and stored.named and plain and asked.adapter is not None and stored.format in TRAINED
+
+    if stored.gguf:
+        yield Rule("serving.engine", _only(_serves, lambda job: LLAMA_CPP.name), "a GGUF file is llama.cpp's")
+    for where, name, asked in (("serving", "weights", serves), ("training", "quantization", trains)):
+        yield Rule(f"{where}.{name}", _only(asked, lambda job: stored.format), why)
+        if stored.group:
+            yield Rule(f"{where}.{name}_group", _only(asked, lambda job: stored.group), why)
+        if stored.whole:
+            yield Rule(f"{where}.unquantized", _only(asked, lambda job: list(stored.whole)), why)
 
 
 RULES = (

@@ -56,7 +56,7 @@ def played(job: Job | Mapping[str, Any] | str | Path, allow_files: bool, every_r
     """Read, fill in, refuse what is not modelled, and simulate: of a pipeline's stages the one that needs most."""
     given = read_job(job)
     model = resolve(given.model, allow_files)
-    job, reasons = with_defaults(with_teacher(given, allow_files), model.spec)
+    job, reasons = with_defaults(with_teacher(given, allow_files), model.spec, model.stored)
     refuse_unmodelled(job, model.spec)
     check_host(job)
     check_lengths(job, model)

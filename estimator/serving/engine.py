@@ -53,6 +53,7 @@ class Engine:
         smaller_weights: of a value of `serving.weights`, others that are worth a try in its place.
         advice: what would make a part of the peak smaller.
         defaults: what it takes unasked.
+        loads: whether it takes weights that a checkpoint stores in a format.
         runs: whether it serves a model whose forward pass is not written.
         beside: what a process takes beside torch's allocations; None: what any process of torch does.
         allocates: whether torch's caching allocator hands out its memory.
@@ -71,6 +72,7 @@ class Engine:
     smaller_weights: Callable[[str], tuple[str, ...]]
     advice: Callable[[str, Serving], str]
     defaults: tuple[Default, ...] = ()
+    loads: Callable[[str], bool] = lambda kind: False
     runs: Callable[[ModelSpec], bool] = lambda spec: False
     beside: Callable[[Job, ModelSpec, Topology, Gpu], Overhead] | None = None
     allocates: bool = False
@@ -93,6 +95,8 @@ def stored(asked: Serving) -> list[str]:
     """What of a quantized checkpoint is not quantized."""
     if asked.weights in WHOLE:
         return []
+    if asked.weights in FORMATS and not FORMATS[asked.weights].linears:
+        return [f"experts in {asked.weights} as a checkpoint stores them; all else in bf16"]
     return [f"weights in {asked.weights} as a checkpoint stores them; embeddings, norms and the output layer in bf16"]
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from estimator.contract.errors import Unreadable
 from estimator.quantization.config import named
+from estimator.specs.stored import Stored
 
 
 def read_config(path: Path) -> dict[str, Any]:
@@ -28,8 +29,15 @@ def read_config(path: Path) -> dict[str, Any]:
     return config
 
 
+def stored_as(given: Mapping[str, Any]) -> Stored | None:
+    """How a config.json says that its checkpoint is stored; None where it is not quantized, or in no format that is known."""
+    asked = given.get("quantization_config")
+    known = named(asked) if isinstance(asked, Mapping) else None
+    return Stored(known.name, known.group, known.whole) if known else None
+
+
 def quantized_as(given: Mapping[str, Any]) -> tuple[str, ...]:
-    """What to say of a config.json whose checkpoint is quantized: weights are counted in a job's types, whatever it says."""
+    """What to say of a config.json whose checkpoint is quantized."""
     asked = given.get("quantization_config")
     if not isinstance(asked, Mapping):
         return ()
@@ -45,9 +53,9 @@ def quantized_as(given: Mapping[str, Any]) -> tuple[str, ...]:
     )
     known = named(asked)
     if known is None:
-        advice = "no format here has its name"
+        advice = "weights are counted in the job's types: no format here has its name"
     else:
         chosen = "" if known.group is None else f", in groups of {known.group}"
         kept = "" if not known.whole else f", but for {', '.join(known.whole)}"
-        advice = f"to count it, name {known.name}{chosen}{kept} in training.quantization or serving.weights"
-    return (f"its config.json says that the checkpoint is quantized ({said}); weights are counted in the job's types: {advice}",)
+        advice = f"where the job says nothing else, and what runs it loads them, weights are in {known.name}{chosen}{kept}"
+    return (f"its config.json says that the checkpoint is quantized ({said}); {advice}",)

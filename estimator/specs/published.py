@@ -15,10 +15,11 @@ from estimator.contract.reading import load_yaml
 from estimator.contract.validation import validated
 from estimator.facts import catalogue
 from estimator.facts.fact import Fact
-from estimator.facts.spelling import shown
+from estimator.facts.spelling import folded, shown
 from estimator.families import FAMILIES, spec_class
 from estimator.families.from_config import from_mapping
 from estimator.families.spec import ModelSpec
+from estimator.specs.stored import Stored
 
 VARIABLE = "WILLITFIT_SPECS"
 """The environment variable that names the user's folders of specs, as PATH names several."""
@@ -40,6 +41,22 @@ _OF_ANY_FAMILY = {
 }
 
 
+class StoredAs(BaseModel):
+    """In what a published checkpoint is stored, where that is quantized."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    format: str
+    """By its name in a job: mxfp4, fp8-block."""
+    too: list[str] = []
+    """Names of `same_architecture` whose checkpoints are stored so, too."""
+
+    def of_name(self, name: str, other: bool) -> Stored | None:
+        """How the checkpoint of a name is stored; None where it is not known to be quantized. `other`: it is one of others."""
+        alike = {folded(one) for one in self.too} | {folded(one.rpartition("/")[2]) for one in self.too}
+        return Stored(self.format, named=False) if not other or folded(name) in alike else None
+
+
 class PublishedModel(BaseModel):
     """One file: a published checkpoint, or a user's own model, of which only the architecture must be said."""
 
@@ -57,7 +74,8 @@ class PublishedModel(BaseModel):
     context: int | None = None
     """Tokens that it was trained for, where that is not its architecture's `max_position_embeddings`."""
     dtype: Literal["float32", "float16", "bfloat16"] | None = None
-    """What the published weights are stored in."""
+    """What the published weights are stored in, but for those that `stored` says."""
+    stored: StoredAs | None = None
     licence: str | None = None
     released: str | None = None
     source: str = "the user's own file"

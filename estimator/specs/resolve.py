@@ -16,9 +16,10 @@ from estimator.families import FAMILIES
 from estimator.families.from_config import from_mapping
 from estimator.families.spec import ModelSpec
 from estimator.specs.generic import generic, generic_mixture
-from estimator.specs.huggingface import quantized_as, read_config
+from estimator.specs.huggingface import quantized_as, read_config, stored_as
 from estimator.specs.naming import Named, named
 from estimator.specs.published import PublishedModel, folders, read
+from estimator.specs.stored import Stored, stripped
 
 if TYPE_CHECKING:
     from estimator.weights import Checkpoint
@@ -42,6 +43,8 @@ class Model:
     assumptions: tuple[str, ...] = ()
     published: PublishedModel | None = None
     """The file that describes it, of a model that is known by name."""
+    stored: Stored | None = None
+    """How its checkpoint is stored, of one that is quantized."""
     checkpoint: Checkpoint | None = None
     """What the header of its weights says, of a model that is named by them."""
 
@@ -54,7 +57,7 @@ def resolve(model: str | Mapping[str, Any], allow_files: bool = True) -> Model:
     Raises `UnknownName`, `InvalidJob` or `NotModelled`.
     """
     if isinstance(model, Mapping):
-        return Model("inline model", _from_mapping(model, "model"), "the job", quantized_as(model))
+        return Model("inline model", _from_mapping(model, "model"), "the job", quantized_as(model), stored=stored_as(model))
     if not isinstance(model, str):
         raise InvalidValue(f"write a name, a size such as 13B, or a mapping, not {type(model).__name__}", "model")
     text = model.strip()
@@ -72,6 +75,8 @@ def resolve(model: str | Mapping[str, Any], allow_files: bool = True) -> Model:
         return _from_folder(Path(text))
     if (found := named(folders(), text)) is not None:
         return _known(found)
+    if (shipped := _quantized(text)) is not None:
+        return shipped
     if allow_files and os.path.isdir(text):
         return _from_folder(Path(text))
     if allow_files and _HUB_ID.fullmatch(text):
@@ -79,14 +84,28 @@ def resolve(model: str | Mapping[str, Any], allow_files: bool = True) -> Model:
     raise catalogue.unknown(folders(), text, "model", text.rpartition("/")[2])
 
 
+def _quantized(text: str) -> Model | None:
+    """A known model whose name says how its checkpoint is stored."""
+    for rest, stored in stripped(text):
+        found = named(folders(), rest) or named(folders(), rest.rpartition("/")[2])
+        if found is not None:
+            model = _known(found)
+            more = f" ({stored.says})" if stored.says else ""
+            same = [said for said in model.assumptions if "the same architecture" in said]
+            said = f"{text}: {model.name}, its checkpoint in {stored.format}{more}"
+            return replace(model, stored=stored, assumptions=(said, *same))
+    return None
+
+
 def _known(found: Named) -> Model:
     """A model that a file describes; of another than the file's own, all that is the file's own is left out."""
     described = read(found.entry.path)
+    stored = described.stored.of_name(found.entry.spoken, found.entry.other) if described.stored else None
     if found.entry.other:
-        unknown = dict.fromkeys(("licence", "released", "parameters", "dtype", "context"))
+        unknown = dict.fromkeys(("licence", "released", "parameters", "dtype", "context", "stored"))
         lists: dict[str, list[str]] = {"aliases": [], "same_architecture": []}
         described = described.model_copy(update={"name": found.entry.spoken, **unknown, **lists})
-    return Model(found.entry.spoken, described.architecture, described.source, found.said, published=described)
+    return Model(found.entry.spoken, described.architecture, described.source, found.said, published=described, stored=stored)
 
 
 def _of_size(size: re.Match[str] | None, mixture: re.Match[str] | None, text: str) -> tuple[ModelSpec, str]:
@@ -130,7 +149,7 @@ def _from_config(path: Path) -> Model:
         if config.get("model_type") in FAMILIES:
             raise
         raise NotModelled(f"{error.message}{_held_beside(path)}", str(path)) from None
-    return Model(path.parent.resolve().name, spec, str(path), quantized_as(config))
+    return Model(path.parent.resolve().name, spec, str(path), quantized_as(config), stored=stored_as(config))
 
 
 def _from_weights(path: Path) -> Model:
@@ -180,7 +199,8 @@ def _from_hub(name: str) -> Model:
         hint = f" Did you mean {' or '.join(near)}?" if near else ""
         raise UnknownModel(f"no model is called {name!r} here, and {why}.{hint}") from None
     config = read_config(path)
-    return Model(name, from_mapping(config, name), f"config.json of {name} on the Hugging Face hub", quantized_as(config))
+    source = f"config.json of {name} on the Hugging Face hub"
+    return Model(name, from_mapping(config, name), source, quantized_as(config), stored=stored_as(config))
 
 
 def _from_mapping(given: Any, where: str) -> ModelSpec:

@@ -105,5 +105,6 @@ LLAMA_CPP = Engine(
         Default("flash_attention", lambda asked, card: True, "llama.cpp's own"),
         Default("kv_cache", lambda asked, card: "fp16", "llama.cpp's own"),
     ),
+    loads=lambda kind: kind in NAMES or kind.upper() in MIXTURES,
     on_host=lambda job, spec, tensors: placed(job.serving, spec, tensors).host,
 )

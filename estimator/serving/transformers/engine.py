@@ -15,6 +15,7 @@ from estimator.serving.model import built
 from estimator.serving.passes import Requests, serve
 from estimator.tape import dtypes
 from estimator.tape.gpu import Gpu
+from estimator.training.quantization import BITSANDBYTES
 
 
 def trace_transformers(job: Job, spec: ModelSpec, topology: Topology, gpu: Gpu, file: object = None) -> Builder:
@@ -63,5 +64,6 @@ TRANSFORMERS = Engine(
     not_modelled=("the host's memory", "loading the checkpoint"),
     smaller_weights=lambda weights: ("int8", "nf4-double") if weights in WHOLE else (),
     advice=torch_advice,
+    loads=lambda kind: kind in BITSANDBYTES,
     allocates=True,
 )

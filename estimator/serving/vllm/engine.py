@@ -17,7 +17,7 @@ from estimator.serving.vllm import settings
 from estimator.serving.vllm.plan import engine_memory, kv_cache, overhead, sized
 from estimator.serving.vllm.settings import NO_BITSANDBYTES, not_run, release
 from estimator.serving.vllm.tensors import held
-from estimator.serving.vllm.weights import check_format
+from estimator.serving.vllm.weights import LOADED, check_format
 from estimator.tape import dtypes
 from estimator.tape.gpu import Gpu
 from estimator.tape.tape import ACTIVATION, KV_CACHE, PARAMETER, Tape
@@ -114,6 +114,7 @@ VLLM = Engine(
             "vLLM's own for a server on this GPU",
         ),
     ),
+    loads=lambda kind: kind.startswith(LOADED),
     runs=lambda spec: bool(spec.cache_layers),
     beside=lambda job, spec, place, gpu: overhead(job.serving, place.tensor, gpu),
     share=lambda serving: serving.gpu_memory_utilization,
