@@ -20,6 +20,7 @@ from api.query import job_mapping
 from estimator.contract.answer import Answer
 from estimator.contract.errors import InvalidJob
 from estimator.contract.job import read_job
+from estimator.contract.job.part import Count, Length
 from estimator.contract.rows import GpuRow, ModelRow, NodeRow
 from estimator.contract.version import SOFTWARE_VERSION
 from estimator.exchange import read, written
@@ -56,9 +57,13 @@ def _json(text: str) -> Response:
 def get_fit(
     model: Annotated[str, Query(description="name, alias or size")],
     on: Annotated[str, Query(description="hardware: 2x24GB, rtx-4090, 8xH100, 2 nodes of 8xA100-80GB")],
+    context: Annotated[Length | None, Query(description="tokens of a served sequence")] = None,
+    concurrency: Annotated[Count, Query(description="served sequences at the same time")] = 1,
+    sequence: Annotated[Length | None, Query(description="tokens of a sequence in training")] = None,
+    batch: Annotated[Count, Query(description="sequences in training on each GPU at a time")] = 1,
 ) -> Response:
     """The headline question: which usual ways of using a model fit on some hardware."""
-    return _json(fit(model, on, allow_files=False).to_json())
+    return _json(fit(model, on, False, context=context, concurrency=concurrency, sequence=sequence, batch=batch).to_json())
 
 
 @app.get("/v1/estimate", response_class=Response, responses=ANSWER, openapi_extra=documentation.ESTIMATE_QUERY)

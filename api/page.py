@@ -16,12 +16,13 @@ from markupsafe import Markup
 from api.query import job_fields, job_mapping, job_query
 from estimator.cli.report import shape_text
 from estimator.contract.answer import DEFAULT, Answer, TimePart
-from estimator.contract.errors import InvalidJob, NotModelled, UnknownName, UnsupportedInterpreter, WillItFitError
+from estimator.contract.errors import InvalidJob, InvalidValue, NotModelled, UnknownName, UnsupportedInterpreter, WillItFitError
 from estimator.contract.job import Job, Serving, Training
 from estimator.contract.job.optimizer import Implementation
 from estimator.contract.units import gib
 from estimator.contract.version import DATA_VERSION, SOFTWARE_VERSION
 from estimator.facts import catalogue
+from estimator.facts.spelling import shown
 from estimator.hardware.accelerator import FOLDER
 from estimator.pipeline.estimation import estimate
 from estimator.planner.answers import Fit
@@ -104,7 +105,7 @@ def render(items: Items) -> tuple[int, str]:
         if "model" in asked and "task" in asked:
             answer = estimate(job_mapping(items), allow_files=False)
         elif "model" in asked and "on" in asked:
-            headline = fit(asked["model"], asked["on"], allow_files=False)
+            headline = fit(asked["model"], asked["on"], False, **_numbers(asked))
         elif asked:
             raise InvalidJob("give a model and the hardware", "the form")
     except WillItFitError as found:
@@ -130,6 +131,18 @@ def render(items: Items) -> tuple[int, str]:
         "gpus": catalogue.names(FOLDER),
     }
     return status, _environment().get_template("page.html").render(context)
+
+
+def _numbers(asked: dict[str, str]) -> dict[str, int]:
+    """Settings of the headline question that are whole numbers."""
+    found = {}
+    for name in ("context", "concurrency", "sequence", "batch"):
+        text = asked.get(name)
+        if text is not None and not (text.isdecimal() and len(text) <= 8):
+            raise InvalidValue(f"{shown(text)} is no whole number", name)
+        if text is not None:
+            found[name] = int(text)
+    return found
 
 
 def render_problems() -> str:

@@ -50,7 +50,14 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _headline(options: argparse.Namespace) -> int:
     from estimator.planner.headline import fit
 
-    asked = fit(options.model, options.on)
+    asked = fit(
+        options.model,
+        options.on,
+        context=options.context,
+        concurrency=options.concurrency,
+        sequence=options.sequence,
+        batch=options.batch,
+    )
     if options.json:
         sys.stdout.write(asked.to_json())
     else:

@@ -41,6 +41,10 @@ def headline_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("model", metavar="MODEL", help=MODEL_HELP)
     parser.add_argument("--on", metavar="HARDWARE", required=True, help=HARDWARE_HELP)
+    parser.add_argument("--context", metavar="TOKENS", type=_tokens, help="served sequences of so many tokens (4096)")
+    parser.add_argument("--concurrency", metavar="N", type=_whole, default=1, help="so many of them at the same time (1)")
+    parser.add_argument("--sequence", metavar="TOKENS", type=_tokens, help="train on sequences of so many tokens (2048)")
+    parser.add_argument("--batch", metavar="N", type=_whole, default=1, help="so many of them at a time on each GPU (1)")
     parser.add_argument("--json", action="store_true", help="print the answers as JSON")
     parser.add_argument("--check", action="store_true", help="exit with 1 if no way of using the model fits")
     parser.add_argument("--specs", metavar="DIR", help=SPECS_HELP)
@@ -237,6 +241,12 @@ def _positive(text: str) -> float:
 def _whole(text: str) -> int:
     if not text.isdecimal() or len(text) > 6 or not 1 <= int(text) <= 2**17:
         raise argparse.ArgumentTypeError(f"{shown(text)} is no such number; write one from 1 to {2**17}")
+    return int(text)
+
+
+def _tokens(text: str) -> int:
+    if not text.isdecimal() or len(text) > 8 or not 1 <= int(text) <= 2**24:
+        raise argparse.ArgumentTypeError(f"{shown(text)} is no such number; write one from 1 to {2**24}")
     return int(text)
 
 

@@ -8,7 +8,7 @@ from estimator.contract.answer import Answer, Course, Energy, EngineMemory, Host
 from estimator.contract.units import gib
 from estimator.planner.answers import Fit, FitRow
 
-_COLUMNS = ("way", "spread", "verdict", "per GPU", "peak in", "headroom", "would fit with")
+_COLUMNS = ("way", "spread", "verdict", "per GPU", "peak in", "headroom", "context to", "would fit with")
 
 
 def headline_text(fit: Fit) -> str:
@@ -25,9 +25,11 @@ def headline_text(fit: Fit) -> str:
 
 def _cells(row: FitRow) -> tuple[str, ...]:
     if row.total_bytes is None:
-        return row.way, row.spread, row.verdict, "", "", "", row.problem
+        return row.way, row.spread, row.verdict, "", "", "", "", row.problem
     headroom = "" if row.headroom_bytes is None else gib(row.headroom_bytes)
-    return row.way, row.spread, row.verdict, gib(row.total_bytes), _spaced(row.peak_phase), headroom, row.would_fit_with
+    longest = "" if row.longest_context is None else str(row.longest_context)
+    known = row.way, row.spread, row.verdict, gib(row.total_bytes), _spaced(row.peak_phase)
+    return (*known, headroom, longest, row.would_fit_with)
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> list[str]:

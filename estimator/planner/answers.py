@@ -27,6 +27,8 @@ class FitRow(AnswerPart):
     """Why there is no answer; or why it certainly does not fit, where its bytes are not known. Empty otherwise."""
     note: str = ""
     """A remark about `spread`: what a simpler one would need, and why it was not taken."""
+    longest_context: int | None = None
+    """The longest context that the server would start with, of vLLM; null of others."""
     job: dict[str, Any] | None
     """The complete job of this row, which `estimate` answers in full."""
 

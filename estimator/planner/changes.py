@@ -39,7 +39,7 @@ def smallest_change(question: Question, way: Way, hardware: Hardware, card: Capa
     capacity = answer.memory.capacity_bytes or 0
     kinder = list(_same_result(way, answer))
     if question.least_bytes(way, hardware.gpus * hardware.nodes) <= capacity:
-        for said, other in [*kinder, *_fewer_tokens(way)]:
+        for said, other in [*kinder, *_fewer_tokens(way, answer)]:
             if _spread_that_fits(question, other, hardware):
                 return said
     either = [("", way), *((f" and {said}", other) for said, other in kinder)]
@@ -71,7 +71,16 @@ def _same_result(way: Way, answer: Judged) -> Iterator[tuple[str, Way]]:
                 yield remedy.said, way.changed(**remedy.change["training"])
 
 
-def _fewer_tokens(way: Way) -> Iterator[tuple[str, Way]]:
+def _fewer_tokens(way: Way, answer: Judged) -> Iterator[tuple[str, Way]]:
+    """Where an engine says how many requests its cache holds, and the longest, those; else a half and a quarter of the tokens."""
+    engine = answer.memory.engine
+    if engine is not None and engine.longest_context is not None:
+        fewer = int(engine.concurrency or 0)
+        if 0 < fewer < way.settings["concurrency"]:
+            yield f"concurrency {fewer}", way.changed(concurrency=fewer)
+        if engine.longest_context:
+            yield f"context {engine.longest_context}", way.changed(context=engine.longest_context)
+        return
     key = "context" if way.part == "serving" else "sequence_length"
     for divisor in (2, 4):
         tokens = max(1, way.settings[key] // divisor)

@@ -17,11 +17,15 @@ from estimator.planner.answers import Fit, FitRow
 from estimator.planner.changes import smallest_change
 from estimator.planner.spreads import Question, Tried, tried, unshared
 from estimator.planner.ways import Platform, Way, platform, ways
+from estimator.serving.engines import ENGINES
+from estimator.serving.vllm.engine import VLLM
 from estimator.serving.vllm.settings import not_run
 from estimator.specs.resolve import Model, resolve
 
 CONTEXT = 4096
+"""Tokens of a served sequence, unless the question says; fewer where the model has positions for fewer."""
 SEQUENCE = 2048
+"""Tokens of a sequence in training, likewise."""
 STRATEGIES = {
     "ddp": "DDP (adapters)",
     "fsdp2": "FSDP2",
@@ -34,10 +38,21 @@ STRATEGIES = {
 """What a row may be spread by, in the order in which it is tried, in words."""
 
 
-def fit(model: str | dict[str, Any], hardware: str | Hardware, allow_files: bool = True) -> Fit:
+def fit(
+    model: str | dict[str, Any],
+    hardware: str | Hardware,
+    allow_files: bool = True,
+    *,
+    context: int | None = None,
+    concurrency: int = 1,
+    sequence: int | None = None,
+    batch: int = 1,
+) -> Fit:
     """Every usual way of using a model on some hardware ('2x24GB', 'rtx-4090', '8xH100', '2 nodes of 8xA100-80GB').
 
-    `allow_files` False refuses models named by a path. Raises `UnknownName`, `InvalidJob` and `NotModelled`.
+    `context`: tokens of a served sequence, of which `concurrency` are served at the same time. `sequence`: tokens of one in
+    training, of which each GPU has `batch` at a time. `allow_files` False refuses models named by a path. Raises `UnknownName`,
+    `InvalidJob` and `NotModelled`.
     """
     if not isinstance(hardware, str | Hardware):
         raise Contradiction(f"write text, such as 2x24GB or rtx-4090, not {type(hardware).__name__}", "hardware")
@@ -45,9 +60,11 @@ def fit(model: str | dict[str, Any], hardware: str | Hardware, allow_files: bool
     found = resolve(model, allow_files)
     card = capacity(machine)
     kind = platform(card)
-    context, sequence = lengths(found)
-    asked = ways(kind, context, sequence)
-    question = Question(model, found, allow_files)
+    most = found.spec.longest_sequence or CONTEXT
+    serving = {"context": context or min(CONTEXT, most), "concurrency": concurrency}
+    training = {"sequence_length": sequence or min(SEQUENCE, most), "micro_batch_size": batch}
+    asked = _as_published(found, kind, ways(kind, serving, training))
+    question = Question(found.name if found.published else model, found, allow_files)
     return Fit(
         model=found.name,
         hardware=" ".join(hardware.split()) if isinstance(hardware, str) else machine.model_dump_json(exclude_none=True),
@@ -61,19 +78,24 @@ def fit(model: str | dict[str, Any], hardware: str | Hardware, allow_files: bool
             *card.assumptions,
             *filter(None, [f"{card.accelerator.name}: {kind.says}" if card.accelerator and kind.says else ""]),
             *without_cuda(card),
-            *_notes([way for way in asked if not way.refusal(kind)], context, sequence),
+            *_notes([way for way in asked if not way.refusal(kind)], serving, training),
         ],
         versions=Versions(software=SOFTWARE_VERSION, data=DATA_VERSION),
     )
 
 
-def lengths(model: Model) -> tuple[int, int]:
-    """Tokens of context in serving, and of a sequence in training: fewer where a model has positions for fewer."""
-    most = model.spec.longest_sequence or CONTEXT
-    return min(CONTEXT, most), min(SEQUENCE, most)
+def _as_published(found: Model, kind: Platform, asked: list[Way]) -> list[Way]:
+    """The ways with one more before them where the checkpoint is quantized and served so; and no other in the same format."""
+    first = next((way for way in asked if way.part == "serving" and not way.refusal(kind)), None)
+    if found.stored is None or first is None or not ENGINES[first.settings.get("engine", VLLM.name)].loads(found.stored.format):
+        return asked
+    more = {"weights_group": found.stored.group, "unquantized": list(found.stored.whole)}
+    chosen = {"weights": found.stored.format, **{name: value for name, value in more.items() if value}}
+    shipped = first.changed(**chosen).model_copy(update={"way": f"serve {found.stored.format}, as published"})
+    return [shipped, *(way for way in asked if way.part != "serving" or way.settings["weights"] != found.stored.format)]
 
 
-def _notes(asked: list[Way], context: int, sequence: int) -> list[str]:
+def _notes(asked: list[Way], serving: dict[str, int], training: dict[str, int]) -> list[str]:
     """What the rows take for granted."""
     engines = {way.settings.get("engine", "vllm") for way in asked if way.part == "serving"}
     trained = [way.settings for way in asked if way.part == "training"]
@@ -81,19 +103,17 @@ def _notes(asked: list[Way], context: int, sequence: int) -> list[str]:
     half = "fp16" if any(each["precision"].startswith("16") for each in trained) else "bf16"
     scaled = ", fp16 arithmetic (autocast) and a GradScaler" if half == "fp16" else ""
     pure = "; pure bf16: all in bf16" if half == "bf16" else ""
+    requests, batch = _so_many(serving["concurrency"], serving["context"]), _so_many(*reversed(list(training.values())))
     said = []
     if "vllm" in engines:
         said.append(
-            f"serving: vLLM, one sequence of {context} tokens, 92 % of the card; int8 and 4-bit as bitsandbytes stores weights "
-            "(vLLM to 0.27 loads them)"
+            f"serving: vLLM, {requests}, 92 % of the card; fp8 with a scale for each tensor, 4-bit as an AWQ checkpoint stores "
+            "weights, in groups of 128"
         )
     if "llama.cpp" in engines:
-        said.append(f"serving: llama.cpp, one sequence of {context} tokens, all layers on the GPU, cache in fp16")
+        said.append(f"serving: llama.cpp, {requests}, all layers on the GPU, cache in fp16")
     if trained:
-        said.append(
-            f"training: transformers on torch, 1 sequence of {sequence} tokens per GPU, sdpa, every layer recomputed, AdamW "
-            "(fused)"
-        )
+        said.append(f"training: transformers on torch, {batch} per GPU, sdpa, every layer recomputed, AdamW (fused)")
     if lora:
         said.append(
             f"LoRA: rank {lora['rank']} on all linear layers, {lora['dtype']}{scaled}; mixed: float32 weights, {half} "
@@ -111,6 +131,10 @@ def _notes(asked: list[Way], context: int, sequence: int) -> list[str]:
         "per GPU: what nvidia-smi would show, cached blocks, CUDA context and libraries included; tight: fragmentation decides",
         "not counted: workspaces inside kernels other than attention's",
     ]
+
+
+def _so_many(count: int, tokens: int) -> str:
+    return f"one sequence of {tokens} tokens" if count == 1 else f"{count} sequences of {tokens} tokens each"
 
 
 def _row(question: Question, way: Way, hardware: Hardware, kind: Platform, card: Capacity) -> FitRow:
@@ -147,6 +171,7 @@ def _row(question: Question, way: Way, hardware: Hardware, kind: Platform, card:
         would_fit_with=smallest_change(question, way, hardware, card, answer) if verdict.fits is False else "",
         problem="",
         note=_note(found.all, best),
+        longest_context=memory.engine.longest_context if memory.engine else None,
         job=answer.job.model_dump(mode="json"),
     )
 

@@ -13,10 +13,11 @@ from estimator.contract.reading import load_yaml
 from estimator.contract.validation import validated
 from estimator.hardware.capacity import Capacity
 from estimator.parallel.strategies import NONE
+from estimator.serving.engine import WHOLE
 from estimator.training.recipes import recipe
 
 FILE = Path(__file__).parent / "ways.yaml"
-PACKED = {"nf4-double": 0.5, "int8": 1.0, "q8_0": 1.0, "q4_k_m": 0.5}
+PACKED = {"nf4-double": 0.5, "awq-int4": 0.5, "fp8": 1.0, "q8_0": 1.0, "q4_k_m": 0.5}
 """Bytes that a quantized weight takes at least."""
 STATES = 2
 """Moments that AdamW keeps of each parameter."""
@@ -83,7 +84,7 @@ class Way(_Part):
         if asked.get("engine") == "llama.cpp":
             return 0.0  # whose embedding lies in the host's memory, and layers may
         if "weights" in asked:
-            return PACKED.get(asked["weights"], 2.0)
+            return PACKED.get(asked["weights"], 2.0 if asked["weights"] in WHOLE else 0.5)
         weights = recipe(asked["precision"], NONE)
         assert weights is not None
         each = PACKED.get(asked.get("quantization", ""), float(weights.weights.itemsize))
@@ -118,10 +119,10 @@ def _version(text: str) -> tuple[int, ...]:
     return tuple(map(int, text.split(".")))
 
 
-def ways(kind: Platform, context: int, sequence: int) -> list[Way]:
-    """The ways of a platform, those that do not run there with them; `context`, `sequence`: tokens in serving and in training."""
+def ways(kind: Platform, serving: dict[str, int], training: dict[str, int]) -> list[Way]:
+    """The ways of a platform, those that do not run there with them; `serving`, `training`: settings that all of them have."""
     return [
-        way.changed(**({"context": context} if way.part == "serving" else {"sequence_length": sequence}))
+        way.changed(**(serving if way.part == "serving" else training))
         for way in _file().ways
         if kind.name in way.where or way.refusal(kind)
     ]

@@ -100,11 +100,11 @@ def stored(asked: Serving) -> list[str]:
     return [f"weights in {asked.weights} as a checkpoint stores them; embeddings, norms and the output layer in bf16"]
 
 
-def torch_advice(part: str, asked: Serving) -> str:
-    """What makes a part of a server's peak smaller that computes with torch."""
+def torch_advice(part: str, asked: Serving, smaller: str = "int8 or nf4-double") -> str:
+    """What makes a part of a server's peak smaller that computes with torch. `smaller`: values of `serving.weights`."""
     if part == "kv_cache":
         return "a shorter serving.context, or less serving.concurrency"
     if part == "parameters":
-        smaller = "serving.weights int8 or nf4-double; or " if asked.weights in WHOLE else ""
-        return f"{smaller}parallelism.tensor over more GPUs"
+        narrower = f"serving.weights {smaller}; or " if asked.weights in WHOLE else ""
+        return f"{narrower}parallelism.tensor over more GPUs"
     return "a shorter serving.context"

@@ -22,8 +22,8 @@ def test_the_headline_table(capsys: pytest.CaptureFixture[str]) -> None:
     rows = {line.split("  ")[0]: line for line in lines[3 : lines.index("Assumptions") - 1]}
     assert list(rows) == [
         "serve bf16",
-        "serve int8",
-        "serve 4-bit",
+        "serve fp8",
+        "serve 4-bit (AWQ)",
         "QLoRA (nf4)",
         "LoRA (bf16)",
         "full, pure bf16",

@@ -5,6 +5,8 @@ A job that it serves is on a tape without operations: weights, the cache that it
 
 from __future__ import annotations
 
+from functools import partial
+
 from estimator.contract.errors import Contradiction, NotModelled
 from estimator.contract.job import Job, Serving
 from estimator.families import build_model, heads
@@ -102,8 +104,8 @@ VLLM = Engine(
         "loading the checkpoint",
         "CUDA graphs by their number and size: what was logged is taken",
     ),
-    smaller_weights=lambda weights: ("int8", "nf4-double") if weights in WHOLE else (),
-    advice=torch_advice,
+    smaller_weights=lambda weights: ("fp8", "awq-int4") if weights in WHOLE else (),
+    advice=partial(torch_advice, smaller="fp8 or awq-int4"),
     defaults=(
         Default("engine_version", lambda asked, card: ".".join(map(str, settings.NEWEST)), "the newest release that is known"),
         Default("gpu_memory_utilization", lambda asked, card: settings.utilization(asked.engine_version), "that release's own"),
