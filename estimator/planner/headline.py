@@ -6,7 +6,7 @@ from typing import Any
 
 from estimator.contract.answer import Versions
 from estimator.contract.errors import Contradiction, NotModelled
-from estimator.contract.job import Hardware
+from estimator.contract.job import Hardware, read_job
 from estimator.contract.units import gib
 from estimator.contract.version import DATA_VERSION, SOFTWARE_VERSION
 from estimator.hardware.capacity import Capacity, capacity
@@ -61,8 +61,9 @@ def fit(
     card = capacity(machine)
     kind = platform(card)
     most = found.spec.longest_sequence or CONTEXT
-    serving = {"context": context or min(CONTEXT, most), "concurrency": concurrency}
-    training = {"sequence_length": sequence or min(SEQUENCE, most), "micro_batch_size": batch}
+    serving = {"context": min(CONTEXT, most) if context is None else context, "concurrency": concurrency}
+    training = {"sequence_length": min(SEQUENCE, most) if sequence is None else sequence, "micro_batch_size": batch}
+    read_job({"model": "gpt2", "serving": serving, "training": training})  # whatever the model is, they are fields of a job
     asked = _as_published(found, kind, ways(kind, serving, training))
     question = Question(found.name if found.published else model, found, allow_files)
     return Fit(

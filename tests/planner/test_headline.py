@@ -80,7 +80,7 @@ def test_no_number_means_that_none_does(model: str, on: str, gpus: int) -> None:
 def test_every_accelerator_has_a_platform_and_rows() -> None:
     for name in catalogue.names(FOLDER):
         kind = platform(capacity(Hardware(gpu=name)))
-        asked = ways(kind, 4096, 2048)
+        asked = ways(kind, {"context": 4096}, {"sequence_length": 2048})
         assert any(way.part == "serving" for way in asked), name
         assert any(way.part == "training" for way in asked), name
         assert len({way.way for way in asked}) == len(asked), name
