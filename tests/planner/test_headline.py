@@ -101,7 +101,8 @@ def test_a_question_says_how_much_is_served_and_trained() -> None:
     plain = {row.way: row for row in answer("qwen3-0.6b", "24GB").rows}
     asked = {row.way: row for row in fit("qwen3-0.6b", "24GB", context=8192, concurrency=4, sequence=512, batch=2).rows}
     served, trained = asked["serve bf16"].job, asked["LoRA (bf16)"].job
-    assert served and trained
+    assert served
+    assert trained
     assert (served["serving"]["context"], served["serving"]["concurrency"]) == (8192, 4)
     assert (trained["training"]["sequence_length"], trained["training"]["micro_batch_size"]) == (512, 2)
     assert (asked["serve bf16"].total_bytes or 0) > (plain["serve bf16"].total_bytes or 0)
@@ -118,6 +119,6 @@ def test_the_context_that_would_fit_is_the_longest() -> None:
     row = next(row for row in fit("qwen3-8b", "24GB", context=131072).rows if row.way == "serve bf16")
     assert row.longest_context is not None
     assert row.would_fit_with == f"context {row.longest_context}"
-    for context, fits in ((row.longest_context, True), (row.longest_context + 1, False)):
+    for context, starts in ((row.longest_context, True), (row.longest_context + 1, False)):
         found = next(one for one in fit("qwen3-8b", "24GB", context=context).rows if one.way == "serve bf16")
-        assert found.fits is fits
+        assert found.fits is starts
