@@ -96,6 +96,7 @@ class Builder:
         self._outside: list[Parameter] = []
         self._unit = self._outside
         self._chosen: bool | None = None
+        self._path = ""
         self.words: Embedding | None = None
         """The input embedding, once it is made."""
         self.alike = True
@@ -135,7 +136,7 @@ class Builder:
         """
         if trainable is None:
             trainable = not self.served and (self._trains(name) if self.adapter else self.quantization is None)
-            trainable = trainable and (self.trained is None or self.trained.trains(name, self._chosen))
+            trainable = trainable and (self.trained is None or self.trained.trains(self._path + name, self._chosen))
         trainable = trainable and (read or self.sharding.flattens)
         dtype = dtype or (self.norms if self.norms and "norm" in name else self.dtype)
         with self.tape.counting(OTHER_MODEL if self.beside else PARAMETER):
@@ -295,12 +296,14 @@ class Builder:
         kinds: int | Sequence[Kind],
         make: Callable[[Kind], Layer],
         label: str = "layers",
+        path: str = "",
         holding: bool = False,
         first: int = 1,
         last: int = 0,
     ) -> Layers:
         """A stack of layers, each checkpointed and sharded as the job says: so many, or one per kind in the sequence.
 
+        `path`: the module that has the stack, where names of parameters outside the layers begin with it, too: `encoder.`.
         `holding` if the model holds what a layer returns beside hidden states until the next layer is done; without, the next
         layer takes it. `first` and `last`: layers at the ends that do what the others do not. Where layers read a tensor that
         wants a gradient, the first in backward, which is the last layer, makes that, and the others add to it.
@@ -309,11 +312,11 @@ class Builder:
         def build(part: Part, way: str | None) -> Layer:
             unit: list[Parameter] = []
             outside, self._adapting = self._adapting, part.adapted
-            self._unit, self._chosen = unit, part.chosen
+            self._unit, self._chosen, self._path = unit, part.chosen, path
             layer = self.sharding.split(make(part.kind))
             if self.checkpointing.modules:
                 layer = recomputing(layer, self.checkpointing.modules)
-            self._unit, self._chosen, self._adapting = self._outside, None, outside
+            self._unit, self._chosen, self._path, self._adapting = self._outside, None, "", outside
             if self.checkpointing.inside:
                 return self.sharding.unit(unit, self.checkpointing.apply(layer, way))
             return self.checkpointing.apply(self.sharding.unit(unit, layer), way)
