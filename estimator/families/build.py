@@ -256,7 +256,8 @@ class Builder:
         embedding = Embedding(self.parameter(name + ".weight", (rows, size), tokens=first), asks, scale)
         self.words = embedding if first else self.words
         if self.saves(name):
-            return SavedEmbedding(embedding, self._copied(name, (rows, size), size, False)[0])
+            copied = None if scale is None else self.buffer(name + ".embed_scale", scale.shape, scale.dtype)
+            return SavedEmbedding(embedding, self._copied(name, (rows, size), size, False)[0], copied)
         if self.adapter is None or not self.adapter.outside(name):
             return embedding
         self.adapted.append(name)
