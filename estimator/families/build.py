@@ -41,6 +41,9 @@ Kind = TypeVar("Kind")
 
 WHOLE = "linear layers are stored in few bits, and experts' weights are none: they stay as they are"
 
+PEFT_HEADS = ("classifier", "score")
+"""What PEFT never adapts of a classification; it trains a copy of all whose name ends so (utils/other.py, `_set_trainable`)."""
+
 
 def within(name: str, paths: tuple[str, ...]) -> bool:
     """Whether one of the paths is a part of a layer's own: q_proj and self_attn are of self_attn.q_proj."""
@@ -238,6 +241,8 @@ class Builder:
         outputs = self.labels if outputs is None else outputs
         if self.adapter is not None and self.adapter.of_peft:
             self.saved.append(name)
+            if name.partition(".")[0] not in PEFT_HEADS and self.adapter.layers is None and self.adapter.targets(name):
+                self.adapted.append(name)  # of which the training's checks say that it cannot be both
             self.parameter(name + ".original.weight", (outputs, inputs), trainable=False)
             if bias:
                 self.parameter(name + ".original.bias", (outputs,), trainable=False)
