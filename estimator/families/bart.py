@@ -150,7 +150,7 @@ class Stack:
         layers = spec.decoder_layers if decodes else spec.num_hidden_layers
         self.decodes, self.words, self.attention = decodes, words, build.attention
         self.positions = build.embedding(name + ".embed_positions", spec.max_position_embeddings + 2, spec.hidden_size)
-        self.layers = build.layers(layers, lambda _: Layer(decodes, spec, build), name, last=int(decodes))
+        self.layers = build.layers(layers, lambda _: Layer(decodes, spec, build), name, f"{name}.", last=int(decodes))
         self.norm = build.layer_norm(name + ".layernorm_embedding", spec.hidden_size)
         self.dropout = spec.dropout
 

@@ -41,6 +41,9 @@ Kind = TypeVar("Kind")
 
 WHOLE = "linear layers are stored in few bits, and experts' weights are none: they stay as they are"
 
+PEFT_HEADS = ("classifier", "score")
+"""What PEFT never adapts of a classification; it trains a copy of all whose name ends so (utils/other.py, `_set_trainable`)."""
+
 
 def within(name: str, paths: tuple[str, ...]) -> bool:
     """Whether one of the paths is a part of a layer's own: q_proj and self_attn are of self_attn.q_proj."""
@@ -96,6 +99,7 @@ class Builder:
         self._outside: list[Parameter] = []
         self._unit = self._outside
         self._chosen: bool | None = None
+        self._path = ""
         self.words: Embedding | None = None
         """The input embedding, once it is made."""
         self.alike = True
@@ -135,7 +139,7 @@ class Builder:
         """
         if trainable is None:
             trainable = not self.served and (self._trains(name) if self.adapter else self.quantization is None)
-            trainable = trainable and (self.trained is None or self.trained.trains(name, self._chosen))
+            trainable = trainable and (self.trained is None or self.trained.trains(self._path + name, self._chosen))
         trainable = trainable and (read or self.sharding.flattens)
         dtype = dtype or (self.norms if self.norms and "norm" in name else self.dtype)
         with self.tape.counting(OTHER_MODEL if self.beside else PARAMETER):
@@ -237,6 +241,8 @@ class Builder:
         outputs = self.labels if outputs is None else outputs
         if self.adapter is not None and self.adapter.of_peft:
             self.saved.append(name)
+            if name.partition(".")[0] not in PEFT_HEADS and self.adapter.layers is None and self.adapter.targets(name):
+                self.adapted.append(name)  # of which the training's checks say that it cannot be both
             self.parameter(name + ".original.weight", (outputs, inputs), trainable=False)
             if bias:
                 self.parameter(name + ".original.bias", (outputs,), trainable=False)
@@ -255,7 +261,8 @@ class Builder:
         embedding = Embedding(self.parameter(name + ".weight", (rows, size), tokens=first), asks, scale)
         self.words = embedding if first else self.words
         if self.saves(name):
-            return SavedEmbedding(embedding, self._copied(name, (rows, size), size, False)[0])
+            copied = None if scale is None else self.buffer(name + ".embed_scale", scale.shape, scale.dtype)
+            return SavedEmbedding(embedding, self._copied(name, (rows, size), size, False)[0], copied)
         if self.adapter is None or not self.adapter.outside(name):
             return embedding
         self.adapted.append(name)
@@ -295,12 +302,14 @@ class Builder:
         kinds: int | Sequence[Kind],
         make: Callable[[Kind], Layer],
         label: str = "layers",
+        path: str = "",
         holding: bool = False,
         first: int = 1,
         last: int = 0,
     ) -> Layers:
         """A stack of layers, each checkpointed and sharded as the job says: so many, or one per kind in the sequence.
 
+        `path`: the module that has the stack, where names of parameters outside the layers begin with it, too: `encoder.`.
         `holding` if the model holds what a layer returns beside hidden states until the next layer is done; without, the next
         layer takes it. `first` and `last`: layers at the ends that do what the others do not. Where layers read a tensor that
         wants a gradient, the first in backward, which is the last layer, makes that, and the others add to it.
@@ -309,11 +318,11 @@ class Builder:
         def build(part: Part, way: str | None) -> Layer:
             unit: list[Parameter] = []
             outside, self._adapting = self._adapting, part.adapted
-            self._unit, self._chosen = unit, part.chosen
+            self._unit, self._chosen, self._path = unit, part.chosen, path
             layer = self.sharding.split(make(part.kind))
             if self.checkpointing.modules:
                 layer = recomputing(layer, self.checkpointing.modules)
-            self._unit, self._chosen, self._adapting = self._outside, None, outside
+            self._unit, self._chosen, self._path, self._adapting = self._outside, None, "", outside
             if self.checkpointing.inside:
                 return self.sharding.unit(unit, self.checkpointing.apply(layer, way))
             return self.checkpointing.apply(self.sharding.unit(unit, layer), way)

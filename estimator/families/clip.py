@@ -184,7 +184,9 @@ class TextModel:
         places = spec.max_position_embeddings
         self.position_embedding = build.embedding("text_model.position_embedding", places, spec.hidden_size, first=False)
         self.position_ids = build.buffer("text_model.position_ids", (1, places), dtypes.int64)
-        self.layers = build.layers(spec.num_hidden_layers, lambda _: EncoderLayer(spec, build), "text_model.layers")
+        self.layers = build.layers(
+            spec.num_hidden_layers, lambda _: EncoderLayer(spec, build), "text_model.layers", "text_model."
+        )
         self.final_layer_norm = build.layer_norm("text_model.final_layer_norm", spec.hidden_size)
 
     def forward(self, ids: Tensor) -> tuple[Tensor, Tensor]:
@@ -224,7 +226,9 @@ class VisionModel:
         self.position_embedding = build.embedding("vision_model.position_embedding", spec.tokens, size, first=False)
         self.position_ids = build.buffer("vision_model.position_ids", (1, spec.tokens), dtypes.int64)
         self.pre_layrnorm = build.layer_norm("vision_model.pre_layrnorm", size)
-        self.layers = build.layers(spec.num_hidden_layers, lambda _: EncoderLayer(spec, build), "vision_model.layers")
+        self.layers = build.layers(
+            spec.num_hidden_layers, lambda _: EncoderLayer(spec, build), "vision_model.layers", "vision_model."
+        )
         trained = None if whole else False  # what no head reads gets no gradient
         weights = [
             build.parameter(f"vision_model.post_layernorm.{part}", (size,), trainable=trained) for part in ("weight", "bias")

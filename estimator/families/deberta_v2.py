@@ -142,7 +142,7 @@ class DebertaV2:
         refuse_quantization(build, spec.model_type)
         self.spec = spec
         self.embeddings = Embeddings(spec, build)
-        self.layers = build.layers(spec.num_hidden_layers, lambda _: Layer(spec, build), "layer", last=1)
+        self.layers = build.layers(spec.num_hidden_layers, lambda _: Layer(spec, build), "layer", "encoder.", last=1)
         self.table = build.parameter("encoder.rel_embeddings.weight", (2 * spec.span, spec.hidden_size))
         norm = spec.norm_rel_ebd == "layer_norm"
         self.norm: Module | None = build.layer_norm("encoder.LayerNorm", spec.hidden_size) if norm else None

@@ -119,11 +119,11 @@ class Embedding:
 
 
 class SavedEmbedding(Embedding):
-    """One of which a `copy` is trained instead; what is tied to its weight stays so."""
+    """One of which a `copy` is trained instead, with a `scale` of its own; what is tied to its weight stays so."""
 
-    def __init__(self, own: Embedding, copy: Tensor):
+    def __init__(self, own: Embedding, copy: Tensor, scale: Tensor | None):
         super().__init__(own.weight)
-        self.copy = Embedding(copy, own.require_grad, own.scale)
+        self.copy = Embedding(copy, own.require_grad, scale)
 
     def __call__(self, ids: Tensor) -> Tensor:
         return self.copy(ids)

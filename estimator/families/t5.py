@@ -203,7 +203,7 @@ class Stack:
             name, layers = "decoder", spec.depth - layers
         self.decodes, self.words, self.attention, self.dropout = decodes, words, build.attention, spec.dropout_rate
         kinds = [True] + [False] * (layers - 1)
-        self.blocks = build.layers(kinds, lambda first: Block(decodes, first, spec, build), name, first=2, last=1)
+        self.blocks = build.layers(kinds, lambda first: Block(decodes, first, spec, build), name, f"{name}.", first=2, last=1)
         self.norm = LayerNorm(name + ".final_layer_norm", spec, build)
 
     def __call__(self, ids: Tensor, encoded: Tensor | None = None) -> Tensor:

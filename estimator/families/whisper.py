@@ -200,7 +200,7 @@ class Encoder:
         self.embed_positions = build.parameter(
             "encoder.embed_positions.weight", (spec.max_source_positions, size), trainable=False
         )
-        self.layers = build.layers(spec.num_hidden_layers, lambda _: EncoderLayer(spec, build), "encoder.layers")
+        self.layers = build.layers(spec.num_hidden_layers, lambda _: EncoderLayer(spec, build), "encoder.layers", "encoder.")
         self.layer_norm = build.layer_norm("encoder.layer_norm", size)
 
     def forward(self, features: Tensor) -> Tensor:
@@ -226,7 +226,7 @@ class Decoder:
         self.embed_positions = build.parameter("decoder.embed_positions.weight", (spec.max_target_positions, spec.hidden_size))
         build.embeddings += ["decoder.embed_tokens", "decoder.embed_positions"]
         # backward makes the gradient of the encoder's output in the last layer, the others add to it
-        self.layers = build.layers(spec.decoder_layers, lambda _: DecoderLayer(spec, build), "decoder.layers", last=1)
+        self.layers = build.layers(spec.decoder_layers, lambda _: DecoderLayer(spec, build), "decoder.layers", "decoder.", last=1)
         self.layer_norm = build.layer_norm("decoder.layer_norm", spec.hidden_size)
 
     def forward(self, ids: Tensor, encoded: Tensor) -> Tensor:

@@ -89,7 +89,7 @@ class Fsdp2(Sharding):
         return Tensor(full, shape, compute), local
 
     def unit(self, parameters: list[Parameter], layer: Layer) -> Layer:
-        group = Group(self, parameters, self.reshard_after_forward)
+        group = Group(self, managed([(p.name.split("."), p) for p in parameters]), self.reshard_after_forward)
         self.groups.append(group)
 
         def run(*given: Tensor | None) -> Any:
@@ -134,6 +134,19 @@ class Fsdp2(Sharding):
         self.tape.enter(None)
         self.reducing = None
         self.forward_order.clear()
+
+
+def managed(named: list[tuple[list[str], Parameter]]) -> list[Parameter]:
+    """A layer's parameters, given with the parts of their names, in the order of `fully_shard`: a module's own come after those
+    of the modules in it (_fsdp_init.py, `_get_managed_modules`). A layer's weight and bias stay before an adapter that is put
+    on it, beside which PEFT makes a module of them."""
+    own = [p for name, p in named if len(name) == 1]
+    inner: dict[str, list[tuple[list[str], Parameter]]] = {}
+    for name, p in named:
+        if len(name) > 1:
+            inner.setdefault(name[0], []).append((name[1:], p))
+    nested = [p for module in inner.values() for p in managed(module)]
+    return own + nested if any(name in (["weight"], ["bias"]) for name, _ in named) else nested + own
 
 
 def _check_one_type(parameters: list[Parameter]) -> None:

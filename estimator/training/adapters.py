@@ -163,6 +163,12 @@ def check_applied(asked: OnWeights, build: Builder, spec: ModelSpec, strategy: S
         known = ", ".join(dict.fromkeys(name.rpartition(".")[2] for name in build.linears))
         wanted = asked.targets if isinstance(asked.targets, str) else " or ".join(asked.targets)
         raise Contradiction(f"no linear layer is called {wanted}; this model has {known}", TARGETS)
+    if twice := next((name for name in build.adapted if name in build.saved), None):
+        raise Contradiction(
+            f"peft trains a copy of {twice}, for the end of its name, and puts no adapter on a layer of which it does: "
+            "write targets without it",
+            TARGETS,
+        )
     joined = spec.held_in
     given = asked.targets if isinstance(asked.targets, list) else []
     passed_over = [t for t in given if t not in joined and not any(matches((t,), name) for name in build.adapted)]

@@ -123,7 +123,7 @@ def _math_with_dropout(
 
 
 def workspaces(capability: tuple[int, int], func: Any, args: Any) -> list[Tensor]:
-    """What CUDA's attention kernels hold while they run, in addition to their results.
+    """What CUDA's attention kernels hold while they run, in addition to their results, which they make first.
 
     Memory-efficient forward: sums of wide heads in float32. Of the gradients, flash: flash_attn/flash_api.cpp, `mha_bwd`;
     cuDNN: cudnn_frontend's `get_fe_workspace_size_node`, and, inferred, what its plan needs where key heads are shared;
@@ -164,14 +164,21 @@ def _of_efficient(capability: tuple[int, int], q: Tensor, k: Tensor, v: Tensor) 
         splits = 1 if batch * heads >= 256 and k.shape[2] <= 2 * columns else splits
         splits = max(1, min(splits, 200 // (batch * heads)))
         count += splits * columns * sum(t.shape[3] + -t.shape[3] % rows for t in (k, v))
-    workspace = [_float32(batch, heads, count + -count % 4)] if count else []
     if half and (registers or not (7, 0) <= capability < (7, 5)):
-        return [_float32(batch, heads, tokens), *workspace]
-    wide = [_float32(*v.shape[:2], tokens, v.shape[3]) for _ in range(3 if half else 1)]  # out, its gradient and their product
+        delta = _float32(batch, heads, tokens)
+    else:
+        delta = _delta(q, v)
+    return [delta, _float32(batch, heads, count + -count % 4)] if count else [delta]
+
+
+def _delta(q: Tensor, v: Tensor) -> Tensor:
+    """A float32 sum per row, which is copied to be in the order of heads."""
+    batch, heads, tokens, _ = q.shape
+    product = [_float32(batch, heads, tokens, v.shape[3]) for _ in range(3 if q.dtype in HALF else 1)]  # of both in float32
     summed = _float32(batch, tokens, heads)
-    delta = [_float32(batch, heads, tokens)] if heads > 1 and tokens > 1 else [summed]
-    del wide
-    return [*delta, *workspace]
+    delta = _float32(batch, heads, tokens) if heads > 1 and tokens > 1 else summed
+    del product
+    return delta
 
 
 def _block(capability: tuple[int, int], half: bool, width: int) -> tuple[int, int, bool]:

@@ -224,9 +224,6 @@ class Live(TorchDispatchMode):
             args = (args[0], self._picks(args[1][0]))
         if func is aten.masked_select.default:
             func, args = aten.index.Tensor, (args[0], self._picks(args[1]))
-        held = workspaces(self.gpu.capability, func, args)
-        for workspace in held:
-            self.track(workspace)
         with self:
             copies = [a.contiguous() for a in args[: DENSE.get(func, 0)] if not a.is_contiguous()]
         self.operation = func.name()
@@ -247,6 +244,9 @@ class Live(TorchDispatchMode):
         if self.offloaded and self._computes_on_host(args):
             keep = self._put_on_host
         tree_map_only(torch.Tensor, keep, result)
+        with self:
+            held = workspaces(self.gpu.capability, func, args)
+        del held  # as a kernel does when it is done
         return result
 
     def _computes_on_host(self, args: Any) -> bool:

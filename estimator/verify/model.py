@@ -182,13 +182,15 @@ def remembers(training: Training) -> bool:
 
 
 def freeze(model: nn.Module, training: Training) -> None:
-    """Leave to be trained what the job says, by the names that transformers gives."""
+    """Leave to be trained what the job says, by the names that transformers gives; what its class freezes itself stays frozen."""
     if training.trainable == "all":
         return
     asked = training.trainable if isinstance(training.trainable, Trainable) else Trainable(names=[training.trainable])
     by_layer = asked.layers is not None or asked.last is not None
     layer_of = {id(p): (i, len(stack)) for stack in stacks(model) for i, layer in enumerate(stack) for p in layer.parameters()}
     for name, parameter in model.named_parameters():
+        if not parameter.requires_grad:
+            continue
         named = any(f".{part}." in f".{name}." for part in asked.names or ())
         if id(parameter) in layer_of:
             number, count = layer_of[id(parameter)]

@@ -20,7 +20,6 @@ from unittest import mock
 
 import torch
 from torch import nn
-from torch._subclasses.fake_tensor import FakeTensor
 
 from estimator.contract.job import Job
 from estimator.contract.job.objective import Objective
@@ -286,7 +285,6 @@ def kernels(job: Job, live: Live) -> Iterator[None]:
         mock.patch.multiple(chunked_divergence, _use_triton=_supported, _backward_kernel=_Kernel()),
         mock.patch.object(chunked_divergence, "triton", SimpleNamespace(cdiv=lambda a, b: -(-a // b)), create=True),
         mock.patch("trl.trainer.distillation_trainer._use_triton", _supported),
-        mock.patch.object(FakeTensor, "item", create=True, return_value=1.0),
     ):
         yield
 

@@ -7,8 +7,10 @@ from collections.abc import Iterator
 from copy import deepcopy
 from typing import Any
 
-KEPT = {("model",), ("task",), ("hardware",), ("hardware", "gpus"), ("training",), ("parallelism",), ("serving",)}
-"""What no mending takes away."""
+LENGTH = ("training", "sequence_length")
+"""Taken away only where it is refused: without it a sequence is long, and a model that scans tokens takes minutes."""
+KEPT = {("model",), ("task",), ("hardware",), ("hardware", "gpus"), ("training",), ("parallelism",), ("serving",), LENGTH}
+"""What no mending takes away otherwise."""
 
 Path = tuple[str, ...]
 
@@ -39,6 +41,8 @@ def mended(job: dict[str, Any], where: str, rng: random.Random) -> dict[str, Any
     if not known:
         return None
     asked = tuple(where.split("."))
+    if asked == LENGTH and "sequence_length" in job.get("training", {}):
+        return without(job, LENGTH)
     if asked == ("training", "adapter") and ("training", "quantization") in known and asked not in known:
         return without(job, ("training", "quantization"))  # quantized weights ask for an adapter, which was taken away
     named = [path for path in known if path == asked[: len(path)] or path[: len(asked)] == asked]

@@ -43,10 +43,11 @@ def objective(
         assert writer is not None
         return _ppo(job, spec, build, Shower(model, writer.caches), autocast, writer)
     if asked.type == "grpo":
-        beside = _reference(asked, spec, build, model, autocast) if asked.reference else None
+        scorer = Scorer(model, autocast, ("entropy",))
+        beside = _reference(asked, spec, build, scorer) if asked.reference else None
         steps = job.training.gradient_accumulation_steps
         engine = asked.generation is None or asked.generation.engine != "transformers"
-        answers = Grpo(Scorer(model, autocast, ("entropy",)), beside, asked.prompt_length, steps, engine)
+        answers = Grpo(scorer, beside, asked.prompt_length, steps, engine)
         answers.gather(build.tape, Batch(job.training.micro_batch_size, job.training.sequence_length, 0))
         return answers
     if asked.type == "distillation":
@@ -57,9 +58,9 @@ def objective(
         return Orpo(model, autocast, asked.prompt_length)
     if asked.type == "kto":
         policy = Scorer(model, autocast, ("entropy", "mean_logits"))
-        return Kto(policy, _reference(asked, spec, build, model, autocast), asked.prompt_length)
+        return Kto(policy, _reference(asked, spec, build, policy), asked.prompt_length)
     policy = Scorer(model, autocast, ("entropy", "mean_logits", "is_top1"))
-    return Dpo(policy, _reference(asked, spec, build, model, autocast), asked.prompt_length)
+    return Dpo(policy, _reference(asked, spec, build, policy), asked.prompt_length)
 
 
 def _ppo(job: Job, spec: ModelSpec, build: Builder, policy: Shower, autocast: DType | None, writer: Writer) -> Ppo:
@@ -97,12 +98,13 @@ def _shower(spec: ModelSpec, build: Builder, what: str, head: str) -> tuple[Show
     return Shower(model, made), other.parameters
 
 
-def _reference(asked: Objective, spec: ModelSpec, build: Builder, model: CausalLM, autocast: DType | None) -> Reference:
+def _reference(asked: Objective, spec: ModelSpec, build: Builder, policy: Scorer) -> Reference:
+    """What the policy is compared with; without its adapter it makes what is read off its logits all the same."""
     if asked.reference == "precomputed":
         return Reference(None)
     if asked.reference == "adapter":
-        return Reference(Scorer(model, autocast), without_adapter=True)
-    return Reference(Scorer(_beside(spec, build, "reference"), autocast))
+        return Reference(policy, without_adapter=True)
+    return Reference(Scorer(_beside(spec, build, "reference"), policy.autocast))
 
 
 def _teacher(asked: Objective, build: Builder) -> CausalLM:

@@ -1,7 +1,7 @@
 """Odds-ratio preference optimization: pairs of answers, told apart by the model alone while it is trained on the chosen ones.
 
 After TRL 1.16's experimental/orpo/orpo_trainer.py, `get_batch_loss_metrics` and `concatenated_forward`, with its defaults. All
-logits are made. What it logs is left out: means over logits that are there.
+logits are made. What it logs is there until all of it is made.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from estimator.tape.loss import cross_entropy
 from estimator.tape.pointwise import div, exp, mul, mul_scalar, neg, sub, to
 from estimator.tape.reduction import mean, sum_dim
 from estimator.tape.tape import Tape
-from estimator.tape.tensor import Tensor, binary, empty, unary
+from estimator.tape.tensor import Tensor, binary, empty, output, unary
 from estimator.tape.views import cat, clone, contiguous, narrow, reshape
 
 
@@ -42,12 +42,13 @@ class Orpo:
     def forward(self, *inputs: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
         """The loss."""
         tape, pairs = inputs[0].tape, inputs[0].shape[0]
-        _logits, likelihood, each = self._joined(inputs[:3], inputs[3:6])
+        logits, likelihood, each = self._joined(inputs[:3], inputs[3:6])
         with tape.losing():
-            chosen, rejected = narrow(each, 0, pairs), narrow(each, 0, pairs)
-            odds = sub(sub(chosen, rejected), sub(_log_of_rest(chosen), _log_of_rest(rejected)))
-            losses = mul_scalar(log_sigmoid(odds))
-            return sub(likelihood, mean(losses, 0)), ()
+            losses, *logged = _odds_ratio_loss(narrow(each, 0, pairs), narrow(each, 0, pairs))
+            loss = sub(likelihood, mean(losses, 0))
+            metrics = _metrics(logits, likelihood, each, logged)
+            del losses, logged, metrics
+            return loss, ()
 
     def _joined(self, chosen: Sequence[Tensor], rejected: Sequence[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
         """All logits, the loss of the chosen, and the mean log-probability of each answer (`concatenated_forward`)."""
@@ -69,6 +70,32 @@ class Orpo:
                 del hidden
         with ids.tape.losing():
             return to(logits, dtypes.float32) if self.autocast else logits
+
+
+def _odds_ratio_loss(chosen: Tensor, rejected: Tensor) -> tuple[Tensor, ...]:
+    """The loss of each pair; to be logged, what chosen and rejected ones earn, and the means of both odds (`odds_ratio_loss`)."""
+    chosen, rejected = to(chosen, dtypes.float32), to(rejected, dtypes.float32)
+    odds = sub(sub(chosen, rejected), sub(_log_of_rest(chosen), _log_of_rest(rejected)))
+    ratio = log_sigmoid(odds)
+    losses = mul_scalar(ratio)
+    return losses, unary("mul", chosen), unary("mul", rejected), _mean(ratio), _mean(odds)
+
+
+def _metrics(logits: Tensor, likelihood: Tensor, each: Tensor, logged: Sequence[Tensor]) -> object:
+    """The numbers that are logged, in the order in which `get_batch_loss_metrics` makes them; all live until the last is made."""
+    chosen, rejected, *odds = logged
+    won = unary("_to_copy", unary("gt", chosen, dtypes.bool_), dtypes.float32)
+    made = [_mean(x) for x in (chosen, rejected, won)]
+    made.append(_mean(binary("sub", chosen, rejected)))
+    made += [_mean(each) for _ in range(2)]
+    made += [_mean(_mean(logits)) for _ in range(2)]
+    made += [_mean(x) for x in (likelihood, *odds)]
+    return won, made
+
+
+def _mean(x: Tensor) -> Tensor:
+    """The mean of all numbers, of which no gradient is wanted."""
+    return output("mean", (x,), (), x.dtype)
 
 
 def _where_attended(labels: Tensor, mask: Tensor) -> Tensor:
