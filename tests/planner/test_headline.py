@@ -109,7 +109,7 @@ def test_a_question_says_how_much_is_served_and_trained() -> None:
 
 
 @pytest.mark.parametrize(("settings", "where"), [({"context": 0}, "context"), ({"batch": 2**30}, "micro_batch_size")])
-def test_a_question_of_no_such_number_is_refused(settings: dict[str, int], where: str) -> None:
+def test_a_question_of_no_such_number_is_refused(settings: dict[str, Any], where: str) -> None:
     with pytest.raises(InvalidJob, match=where):
         fit("gpt2", "8GB", **settings)
 
