@@ -9,11 +9,11 @@ from typing import Any
 from estimator.contract.errors import InvalidJob
 from estimator.contract.job import Job, read_job
 from estimator.exchange import accelerate, deepspeed, megatron, torchtitan
-from estimator.exchange.documents import FRAMEWORKS, PARTS, read, read_file
+from estimator.exchange.documents import FRAMEWORKS, PARTS, Surroundings, answer, is_configuration, read, read_file
 from estimator.pipeline.defaults import with_defaults
 from estimator.specs.resolve import resolve
 
-__all__ = ["READ", "WRITE", "known", "read", "read_file", "written"]
+__all__ = ["READ", "WRITE", "Surroundings", "answer", "is_configuration", "known", "read", "read_file", "written"]
 
 WRITE: dict[str, Callable[[Job], str]] = {
     "deepspeed": deepspeed.write,

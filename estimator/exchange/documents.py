@@ -5,12 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from datetime import date
 from pathlib import Path
 from typing import Any
 
+from estimator.contract.answer import Answer
 from estimator.contract.errors import InvalidValue, Unreadable, WillItFitError
-from estimator.contract.job import Hardware, read_job
+from estimator.contract.job import Job, read_job
 from estimator.contract.reading import parse_yaml, read_text
+from estimator.contract.version import SOFTWARE_VERSION
 from estimator.exchange import accelerate, deepspeed, megatron, recognise, torchtitan
 from estimator.exchange.concessions import accepted
 from estimator.exchange.configuration import Configuration, Launch, Lines, Surroundings
@@ -21,6 +24,8 @@ from estimator.exchange.quantized_names import with_known_model
 from estimator.exchange.shell import MOST_SCRIPT, commands, sbatch
 from estimator.exchange.spread import FEWEST, SHARDED, UNSAID
 from estimator.hardware.parse import read_hardware
+from estimator.pipeline.estimation import estimate
+from estimator.specs.resolve import WEIGHTS
 
 FRAMEWORKS: dict[str, Callable[[Configuration], None]] = {
     "axolotl": axolotl.read,
@@ -66,6 +71,29 @@ def read_file(path: str | Path, on: str | None = None, model: str | None = None,
     return read(read_text(where), given, model=model, around=around)
 
 
+def answer(found: Found, allow_files: bool = True, today: date | None = None) -> Answer:
+    """What `estimate` says of the job that was found, with what the file leaves open among its assumptions. Raises as `estimate`."""
+    if not found.job.get("model"):
+        raise InvalidValue(f"a file of {found.framework} names no model: say which with --model", "model")
+    said = estimate(found.job, allow_files=allow_files, today=today)
+    read = f"read as a file of {found.framework} {found.version}".rstrip()
+    assumptions = [read, *(f"{found.framework}: {one}" for one in found.assumed), *said.assumptions]
+    left = [f"{found.framework}: {one}" for one in found.left_out]
+    return said.model_copy(update={"assumptions": assumptions, "not_modelled": [*left, *said.not_modelled]})
+
+
+def is_configuration(path: Path) -> bool:
+    """Whether a file is a job, or a framework's, and not a model's configuration, specification or weights."""
+    if not path.is_file() or path.name.lower().endswith(WEIGHTS):
+        return False
+    settings = recognise.settings(read_text(path), str(path))
+    return settings is None or _is_job(settings) or recognise.file(settings) is not None
+
+
+def _is_job(settings: Mapping[str, Any]) -> bool:
+    return "model" in settings and set(settings) <= set(Job.model_fields)
+
+
 def _beside(folder: Path, name: str) -> str | None:
     """The text of a file that a file points to, from its own folder or the current one."""
     if not name or len(name) > 400 or "\0" in name:
@@ -79,6 +107,8 @@ def _beside(folder: Path, name: str) -> str | None:
 def _read(text: str, given: str | None, around: Surroundings) -> Found:
     settings = recognise.settings(text, "file")
     if settings is not None:
+        if given is None and _is_job(settings):
+            return Found(framework="willitfit", version=SOFTWARE_VERSION, job=dict(settings))
         whose = given or recognise.file(settings)
         if whose is None:
             raise recognise.unknown("file")
@@ -185,18 +215,18 @@ def _finished(found: Found, model: str | None, around: Surroundings) -> Found:
     job: dict[str, Any] = dict(found.job)
     if model:
         job = {"model": model, **{key: value for key, value in job.items() if key != "model"}}
-    if around.hardware is not None and found.framework in PARTS:
+    if around.hardware is not None and found.framework in (*PARTS, "willitfit"):
         job["hardware"] = around.hardware.model_dump(mode="json", exclude_unset=True, exclude_defaults=True)
     found = found.model_copy(update={"job": job})
     if "hardware" not in job and str(job.get("parallelism", {}).get("strategy")).startswith(SHARDED):
         job["hardware"] = {"gpus": FEWEST}
         found = found.model_copy(update={"assumed": [*found.assumed, Assumed(key="gpus", value=FEWEST, why=UNSAID)]})
+    if found.framework == "willitfit":
+        read_job(job)
+        return found
     if not job.get("model"):
         read_job({**job, "model": "gpt2"})  # whatever the model is, its fields are those of a job
         return found
     found = with_known_model(found, around.allow_files)
     read_job(found.job)
     return accepted(found, around.allow_files)
-
-
-__all__ = ["FRAMEWORKS", "PARTS", "Hardware", "Surroundings", "read", "read_file"]
