@@ -18,6 +18,9 @@ from estimator.contract.validation import validated
 from estimator.exchange.found import NO_FIELD, Assumed, Found, LeftOut
 
 FOLDER = Path(__file__).parent / "frameworks"
+_SHELL = re.compile(r"\$[\w({]|^\$")
+WORDS = "command words"
+"""The key of what a command says without options: a subcommand, a model."""
 YES, NO = ("true", "yes", "1", "on"), ("false", "no", "0", "off", "none", "null", "")
 
 
@@ -116,12 +119,20 @@ class Configuration:
 
     def yes(self, key: str) -> bool:
         """A setting that is on or off, in whatever words."""
-        value = self.take(key)
+        value = self._known(key)
         if isinstance(value, str):
             if value.lower() not in (*YES, *NO):
                 raise InvalidValue(f"{value[:40]!r} is neither true nor false", self.where(key))
             return value.lower() in YES
         return bool(value)
+
+    def _known(self, key: str) -> Any:
+        """What `take` gives, or the default in place of what only a shell knows."""
+        given = self.given.get(key)
+        if isinstance(given, str) and _SHELL.search(given):
+            self.leave(key, f"{_short(given)}: only a shell knows what it is; the framework's default is taken")
+            self.given[key] = None
+        return self.take(key)
 
     def whole(self, key: str) -> int | None:
         """A whole number; None where nothing says one."""
@@ -132,7 +143,7 @@ class Configuration:
 
     def number(self, key: str) -> float | None:
         """A number; None where nothing says one."""
-        value = self.take(key)
+        value = self._known(key)
         if value is None or value == "auto":
             return None
         try:
@@ -211,7 +222,7 @@ class Configuration:
         """The job, and all that was not read named."""
         silent = _silent(self.facts.framework)
         for key, value in self.given.items():
-            if key in self.read or value in (None, False, "", [], {}) or str(value).lower() in ("false", "none"):
+            if key in self.read or key == WORDS or value in (None, False, "", [], {}) or str(value).lower() in ("false", "none"):
                 continue
             if key in self.facts.left:
                 self.leave(key, f"{_short(value)}: {self.facts.left[key]}")

@@ -16,7 +16,7 @@ from estimator.contract.reading import parse_yaml, read_text
 from estimator.contract.version import SOFTWARE_VERSION
 from estimator.exchange import accelerate, deepspeed, megatron, recognise, torchtitan
 from estimator.exchange.concessions import accepted
-from estimator.exchange.configuration import Configuration, Launch, Lines, Surroundings
+from estimator.exchange.configuration import WORDS, Configuration, Launch, Lines, Surroundings
 from estimator.exchange.found import Assumed, Found
 from estimator.exchange.frameworks import axolotl, huggingface, litgpt, llama_cpp, llama_factory, ms_swift, oumi, sglang, torchtune, vllm
 from estimator.exchange.launch import Program, arguments, programs, slurm
@@ -199,14 +199,11 @@ def _of_program(whose: str, program: Program, launch: Launch, around: Surroundin
         settings, lines = {**content, **options}, {}
     else:
         settings = options
-    settings = {key: value for key, value in settings.items()}
     if words:
         settings[WORDS] = words
     return _configured(whose, settings, lines, launch, around)
 
 
-WORDS = "command words"
-"""The key of what a command says without options: a subcommand, a model."""
 SHORT: dict[str, Mapping[str, str]] = {"llama.cpp": llama_cpp.SHORT, "vllm": vllm.SHORT, "sglang": sglang.SHORT}
 
 

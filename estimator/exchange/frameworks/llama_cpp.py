@@ -9,7 +9,7 @@ from typing import get_args
 from estimator.contract.errors import InvalidValue
 from estimator.contract.job.serving import CacheType, GgufKind
 from estimator.exchange import spread as spreading
-from estimator.exchange.configuration import Configuration
+from estimator.exchange.configuration import WORDS, Configuration
 from estimator.exchange.frameworks import vllm
 
 SHORT = {
@@ -52,7 +52,7 @@ ALL = 999
 
 def read(conf: Configuration) -> None:
     """The serving job that arguments are."""
-    conf.skip("command words")
+    conf.skip(WORDS)
     conf.put("task", "serve")
     conf.put("serving.engine", "llama.cpp")
     _model(conf)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from estimator.contract.errors import InvalidValue
 from estimator.exchange import spread as spreading
-from estimator.exchange.configuration import Configuration
+from estimator.exchange.configuration import WORDS, Configuration
 
 SHORT = {"-tp": "tensor_parallel_size", "-pp": "pipeline_parallel_size", "-dp": "data_parallel_size", "-q": "quantization", "-cc": "compilation_config"}
 TYPES = {"bfloat16": "bf16", "float16": "fp16", "half": "fp16", "float": "fp32", "float32": "fp32", "bf16": "bf16", "fp16": "fp16"}
@@ -36,9 +36,9 @@ def read(conf: Configuration) -> None:
 
 def served(conf: Configuration, key: str) -> str:
     """The model, which is an option, or the word after the command."""
-    conf.skip("command words")
+    conf.skip(WORDS)
     name = conf.text(key)
-    words = [word for word in conf.given.get("command words") or [] if word not in ("serve", "vllm")]
+    words = [word for word in conf.given.get(WORDS) or [] if word not in ("serve", "vllm")]
     if not name and not words:
         raise InvalidValue("the command names no model", conf.where(key))
     return name or words[0]
