@@ -20,9 +20,9 @@ from api.query import job_mapping
 from estimator.contract.answer import Answer
 from estimator.contract.errors import InvalidJob
 from estimator.contract.job import read_job
+from estimator.contract.reading import decoded
 from estimator.contract.rows import GpuRow, ModelRow, NodeRow
 from estimator.contract.version import SOFTWARE_VERSION
-from estimator.contract.reading import decoded
 from estimator.exchange import Surroundings, read, written
 from estimator.exchange.found import Found
 from estimator.hardware.accelerator import Accelerator, accelerator

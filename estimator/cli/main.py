@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from datetime import date
 from typing import TYPE_CHECKING, Any
 
-from estimator.cli.options import FORMATS, command_parser, headline_parser
+from estimator.cli.options import command_parser, headline_parser
 from estimator.contract.errors import InvalidJob, WillItFitError
 
 if TYPE_CHECKING:

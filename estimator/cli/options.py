@@ -211,7 +211,9 @@ def _import(commands: Commands) -> None:
         "it says; files that it points to are read beside it. What the job does not have, and what was filled in by the framework's "
         "defaults, goes to standard error.",
     )
-    back.add_argument("file", metavar="FILE", help="YAML, JSON, TOML, a command or a script, which is not run; - reads standard input")
+    back.add_argument(
+        "file", metavar="FILE", help="YAML, JSON, TOML, a command or a script, which is not run; - reads standard input"
+    )
     back.add_argument("--from", dest="given", metavar="FRAMEWORK", help=f"whose it is: {', '.join(FRAMEWORKS)}")
     back.add_argument("--model", metavar="MODEL", help=f"the job's model: {MODEL_HELP}")
     back.add_argument("--on", metavar="HARDWARE", help=f"what it is to run on, in place of what the file says: {HARDWARE_HELP}")

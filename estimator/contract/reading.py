@@ -103,9 +103,14 @@ def parse_json(text: str, where: str) -> Any:
     if text.count(",") + text.count("[") + text.count("{") > MOST_VALUES:
         raise Unreadable(f"has more than {MOST_VALUES:,} values", where)
     try:
-        return json.loads(text)
+        found = json.loads(text)
+        if "\\u" in text:
+            json.dumps(found, ensure_ascii=False).encode()
+        return found
     except RecursionError:
         raise Unreadable("is nested too deeply", where) from None
+    except UnicodeEncodeError:
+        raise Unreadable("has half a surrogate pair, which is no text", where) from None
     except ValueError as error:
         raise Unreadable(f"is not JSON: {error}", where) from None
 

@@ -105,7 +105,9 @@ def found(given: Any, trained: bool = False) -> Found:
     parallelism: dict[str, Any] = {"strategy": f"zero{stage}" if stage else "ddp"}
     if stage == 3:  # the others have no use for them
         parallelism |= _plus_plus(zero)
-    left += [LeftOut(key=f"deepspeed.zero_optimization.{name}", why=f"{value}: {OTHERWISE}") for name, value in _unusual(zero).items()]
+    left += [
+        LeftOut(key=f"deepspeed.zero_optimization.{name}", why=f"{value}: {OTHERWISE}") for name, value in _unusual(zero).items()
+    ]
     job: dict[str, Any] = {"training": training, "parallelism": parallelism}
     if offload := without(places, dict.fromkeys(PLACES, "none")):
         job["offload"] = offload

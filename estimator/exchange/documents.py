@@ -18,7 +18,18 @@ from estimator.exchange import accelerate, deepspeed, megatron, recognise, torch
 from estimator.exchange.concessions import accepted
 from estimator.exchange.configuration import WORDS, Configuration, Launch, Lines, Surroundings
 from estimator.exchange.found import Assumed, Found
-from estimator.exchange.frameworks import axolotl, huggingface, litgpt, llama_cpp, llama_factory, ms_swift, oumi, sglang, torchtune, vllm
+from estimator.exchange.frameworks import (
+    axolotl,
+    huggingface,
+    litgpt,
+    llama_cpp,
+    llama_factory,
+    ms_swift,
+    oumi,
+    sglang,
+    torchtune,
+    vllm,
+)
 from estimator.exchange.launch import Program, arguments, programs, slurm
 from estimator.exchange.quantized_names import with_known_model
 from estimator.exchange.shell import MOST_SCRIPT, commands, sbatch
@@ -215,7 +226,7 @@ def _finished(found: Found, model: str | None, around: Surroundings) -> Found:
     if around.hardware is not None and found.framework in (*PARTS, "willitfit"):
         job["hardware"] = around.hardware.model_dump(mode="json", exclude_unset=True, exclude_defaults=True)
     found = found.model_copy(update={"job": job})
-    if "hardware" not in job and str(job.get("parallelism", {}).get("strategy")).startswith(SHARDED):
+    if job.get("model") and "hardware" not in job and str(job.get("parallelism", {}).get("strategy")).startswith(SHARDED):
         job["hardware"] = {"gpus": FEWEST}
         found = found.model_copy(update={"assumed": [*found.assumed, Assumed(key="gpus", value=FEWEST, why=UNSAID)]})
     if found.framework == "willitfit":

@@ -8,7 +8,6 @@ from typing import Any
 from estimator.contract.answer import AnswerPart
 from estimator.contract.errors import InvalidJob
 
-
 NO_FIELD = "a job has no field for it"
 
 

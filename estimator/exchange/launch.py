@@ -16,8 +16,28 @@ from estimator.exchange.configuration import Launch
 from estimator.exchange.shell import Command, Word
 
 ALONE = frozenset(
-    "--multi_gpu --use_deepspeed --use_fsdp --cpu --tpu --module -m --no_python --debug --quiet -q --same_network --standalone "
-    "--run_path --no-python --use_megatron_lm --enable_each_rank_log --no_local_rank --force_multi --bind_cores_to_rank".split()
+    [
+        "--multi_gpu",
+        "--use_deepspeed",
+        "--use_fsdp",
+        "--cpu",
+        "--tpu",
+        "--module",
+        "-m",
+        "--no_python",
+        "--debug",
+        "--quiet",
+        "-q",
+        "--same_network",
+        "--standalone",
+        "--run_path",
+        "--no-python",
+        "--use_megatron_lm",
+        "--enable_each_rank_log",
+        "--no_local_rank",
+        "--force_multi",
+        "--bind_cores_to_rank",
+    ]
 )
 """Options of launchers that no value follows."""
 PYTHON = re.compile(r"(?:.*/)?python(?:3(?:\.\d+)?)?")
@@ -61,14 +81,28 @@ def programs(command: Command) -> list[Program]:
                 if texts[at + 2] in TORCH:
                     return [_started(command, at + 3, "torchrun")]
                 return [Program(texts[at + 2], command.words[at + 3 :], _alone(command))]
-            if following.endswith(".py") and not any(one in ("--", "torchrun", "accelerate", "deepspeed") for one in texts[at + 2 :]):
+            if following.endswith(".py") and not any(
+                one in ("--", "torchrun", "accelerate", "deepspeed") for one in texts[at + 2 :]
+            ):
                 return [Program(following, command.words[at + 2 :], _alone(command))]
         elif name in COMMANDS and (at == 0 or not texts[at - 1].startswith("-")):
             return [Program(name, command.words[at + 1 :], _alone(command))]
     return []
 
 
-COMMANDS = ("vllm", "swift", "megatron", "axolotl", "llamafactory-cli", "trl", "llama-server", "llama-cli", "sglang", "litgpt", "tune")
+COMMANDS = (
+    "vllm",
+    "swift",
+    "megatron",
+    "axolotl",
+    "llamafactory-cli",
+    "trl",
+    "llama-server",
+    "llama-cli",
+    "sglang",
+    "litgpt",
+    "tune",
+)
 """Commands of frameworks that start themselves."""
 
 
@@ -176,7 +210,7 @@ def arguments(words: Sequence[Word], short: Mapping[str, str] | None = None) -> 
     for word in words:
         text = word.text
         option = text.startswith("--") or (short is not None and text.startswith("-") and text.partition("=")[0] in short)
-        if option and len(text) > 2 or (option and short):
+        if (option and len(text) > 2) or (option and short):
             end()
             name, given, value = text.partition("=")
             key = short[name] if short and name in short else name.lstrip("-").replace("-", "_")

@@ -155,7 +155,9 @@ def read(text: str) -> Found:
         version="Core 0.15",
         job={"training": training, "parallelism": parallelism},
         left_out=[
-            LeftOut(key=f"megatron {name}", why=f"{said}: {NO_FIELD}") for name, said in left if any(part in said for part in MATTERS)
+            LeftOut(key=f"megatron {name}", why=f"{said}: {NO_FIELD}")
+            for name, said in left
+            if any(part in said for part in MATTERS)
         ],
     )
 

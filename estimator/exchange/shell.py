@@ -30,7 +30,26 @@ _ARRAY = re.compile(rf'"\$\{{{_NAME}\[@\]\}}"')
 _HEREDOC = re.compile(r"[ \t]*(['\"]?)(\w+)\1([^\n]*)\n")
 _SBATCH = re.compile(r"^#SBATCH\s+(.*)$", re.MULTILINE)
 KEYWORDS = frozenset(
-    ("if", "then", "else", "elif", "do", "while", "until", "for", "{", "}", "!", "time", "exec", "export", "local", "fi", "done", "esac")
+    (
+        "if",
+        "then",
+        "else",
+        "elif",
+        "do",
+        "while",
+        "until",
+        "for",
+        "{",
+        "}",
+        "!",
+        "time",
+        "exec",
+        "export",
+        "local",
+        "fi",
+        "done",
+        "esac",
+    )
 )
 
 

@@ -82,11 +82,15 @@ def of_deepspeed(conf: Configuration, key: str, given: Any) -> None:
         return
     stage = _STAGE.search(name.rpartition("/")[2])
     if known is None and stage is None:
-        raise Unreadable(f"{name[:80]!r} is not beside this file: send its content in its place, or put it there", conf.where(key))
+        raise Unreadable(
+            f"{name[:80]!r} is not beside this file: send its content in its place, or put it there", conf.where(key)
+        )
     offloaded = "offload" in name
     zero: dict[str, Any] = known or {"stage": int(stage[1]) if stage else 0}
     if known is None:
-        conf.assume(key, name, f"the file is not here: ZeRO-{zero['stage']}{' with offloading' if offloaded else ''}, by its name")
+        conf.assume(
+            key, name, f"the file is not here: ZeRO-{zero['stage']}{' with offloading' if offloaded else ''}, by its name"
+        )
         if offloaded:
             zero["offload_optimizer"] = {"device": "cpu"}
             if zero["stage"] == 3:
@@ -105,7 +109,15 @@ def of_fsdp(conf: Configuration, words: Any, given: Mapping[str, Any]) -> None:
         settings["offload_params"] = True
     if "hybrid_shard" in said or "shard_grad_op" in said:
         conf.leave("fsdp", f"{said}: read as full_shard")
-    for name in ("min_num_params", "xla", "xla_fsdp_v2", "xla_fsdp_grad_ckpt", "xla_fsdp_settings", "limit_all_gathers", "enabled"):
+    for name in (
+        "min_num_params",
+        "xla",
+        "xla_fsdp_v2",
+        "xla_fsdp_grad_ckpt",
+        "xla_fsdp_settings",
+        "limit_all_gathers",
+        "enabled",
+    ):
         settings.pop(name, None)
     settings.pop("mixed_precision_policy", None)
     if str(settings.get("sharding_strategy", "FULL_SHARD")) not in ("FULL_SHARD", "1"):

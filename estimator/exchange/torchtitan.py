@@ -128,7 +128,7 @@ def read(text: str) -> Found:
         framework="torchtitan",
         version="0.2",
         job=job,
-        left_out=[*asked.left(frozenset({"disable_loss_parallel"})), *training.left(rest), *all_of.left(SILENT)]
+        left_out=[*asked.left(frozenset({"disable_loss_parallel"})), *training.left(rest), *all_of.left(SILENT)],
     )
 
 

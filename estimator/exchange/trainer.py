@@ -67,7 +67,9 @@ def precision(conf: Configuration, weights: str, mixed: str | None, *, trained: 
         found = f"deepspeed-{mixed or weights}" if (mixed or weights) != "fp32" else "32-true"
         conf.put("training.precision", found)
         if mixed:
-            conf.assume("precision", found, f"DeepSpeed holds weights and gradients in {mixed}, and a float32 copy for the optimizer")
+            conf.assume(
+                "precision", found, f"DeepSpeed holds weights and gradients in {mixed}, and a float32 copy for the optimizer"
+            )
         return
     sharded = strategy.startswith(("fsdp", "hsdp"))
     if mixed is None:
@@ -80,13 +82,19 @@ def precision(conf: Configuration, weights: str, mixed: str | None, *, trained: 
         if sharded:
             conf.put("training.autocast", True)
         if whole and weights != "fp32":
-            who = "Accelerate makes what FSDP trains float32" if sharded else f"{conf.facts.framework} casts what is trained to float32"
+            who = (
+                "Accelerate makes what FSDP trains float32"
+                if sharded
+                else f"{conf.facts.framework} casts what is trained to float32"
+            )
             conf.assume("precision", f"{named[mixed]}-mixed", f"{who}: weights, gradients and states take 4 bytes each")
         return
     conf.put("training.precision", f"{named[weights]}-true")
     conf.put("training.autocast", True)
     held = "the frozen weights" if adapter else "weights, gradients and optimizer states"
-    conf.assume("precision", f"{named[weights]}-true", f"{held} keep the type that the model is loaded in; autocast computes in {mixed}")
+    conf.assume(
+        "precision", f"{named[weights]}-true", f"{held} keep the type that the model is loaded in; autocast computes in {mixed}"
+    )
 
 
 def optimizer(conf: Configuration, key: str = "optim") -> None:
@@ -183,8 +191,10 @@ def length(conf: Configuration, tokens: int | None, key: str) -> None:
         conf.put("training.sequence_length", tokens)
         conf.assume("lengths", tokens, f"the data are not read: its longest sample is taken for as long as {key} lets it be")
     else:
-        conf.assume("lengths", 2048, f"{key} sets no limit, so the length is that of the longest sample, which the file does not say")
-        conf.put("training.sequence_length", 2048)
+        why = (
+            f"{key} sets no limit: the length is that of the longest sample, which the file does not say; as a job has it unsaid"
+        )
+        conf.assume("lengths", None, why)
 
 
 def liger(conf: Configuration, on: bool, *, fused: bool = True) -> None:

@@ -51,7 +51,9 @@ def compared(row: dict[str, Any]) -> tuple[float | None, str]:
     given, whose = text(row)
     hardware = Hardware(gpus=row.get("gpus") or 1)
     try:
-        found = read(given, whose, around=Surroundings(name=row.get("config_file") or row["id"], hardware=hardware, allow_files=False))
+        found = read(
+            given, whose, around=Surroundings(name=row.get("config_file") or row["id"], hardware=hardware, allow_files=False)
+        )
         answer = estimate(found.job, allow_files=False)
     except WillItFitError as error:
         return None, f"{type(error).__name__}: {error}"

@@ -63,7 +63,11 @@ def _types(conf: Configuration) -> None:
             conf.put("training.quantization", "gptq-int4")
         targets = "all-linear" if conf.has("lora_target_linear") and conf.yes("lora_target_linear") else None
         given = conf.take("lora_target_modules")
-        trainer.lora(conf, targets=targets or (given if isinstance(given, str) and given else conf.names("lora_target_modules")), kept="fp32")
+        trainer.lora(
+            conf,
+            targets=targets or (given if isinstance(given, str) and given else conf.names("lora_target_modules")),
+            kept="fp32",
+        )
         if saved := conf.names("lora_modules_to_save"):
             conf.put("training.adapter.modules_to_save", saved)
         conf.skip("peft_use_dora", "gptq")
@@ -90,7 +94,9 @@ def _batches(conf: Configuration) -> None:
         conf.put("training.sequence_length", tokens * rows)
         conf.put("training.micro_batch_size", 1)
         if rows > 1:
-            conf.assume("micro_batch_size", 1, f"multipack makes one row of {rows} × {tokens} tokens of the samples of a micro batch")
+            conf.assume(
+                "micro_batch_size", 1, f"multipack makes one row of {rows} × {tokens} tokens of the samples of a micro batch"
+            )
     else:
         trainer.length(conf, tokens, "sequence_len")
         conf.put("training.micro_batch_size", rows)
@@ -140,7 +146,9 @@ def _kernels(conf: Configuration) -> None:
     off = [name for name in kernels if conf.has(name) and not conf.yes(name)]
     conf.skip(*kernels)
     if conf.get("training.adapter") and not conf.get("training.adapter.dropout") and len(off) < 3:
-        conf.leave("lora_mlp_kernel", "axolotl's LoRA kernels, on where dropout is 0, keep fewer activations; the estimate is of PEFT's")
+        conf.leave(
+            "lora_mlp_kernel", "axolotl's LoRA kernels, on where dropout is 0, keep fewer activations; the estimate is of PEFT's"
+        )
 
 
 def _objective(conf: Configuration) -> None:

@@ -36,7 +36,13 @@ def read(conf: Configuration) -> None:
         trainer.lora(conf, targets="all-linear" if given in (["all-linear"], ["all"]) else given, kept=kept)
         if saved := conf.names("lora_modules_to_save"):
             conf.put("training.adapter.modules_to_save", saved)
-        why = "TRL casts QLoRA's adapters" if qlora else "under ZeRO-3 they stay so" if zero3 else "PEFT holds adapters so (autocast_adapter_dtype)"
+        why = (
+            "TRL casts QLoRA's adapters"
+            if qlora
+            else "under ZeRO-3 they stay so"
+            if zero3
+            else "PEFT holds adapters so (autocast_adapter_dtype)"
+        )
         conf.assume("adapter dtype", {"bf16": "bfloat16", "fp32": "float32"}[kept], why)
     elif bits:
         conf.leave(f"load_in_{bits}bit", "without an adapter nothing could be trained; the weights are taken for whole")

@@ -47,7 +47,9 @@ def read(conf: Configuration) -> None:
     storage = conf.text("quantize")
     if storage and storage in conf.facts.tables["quantize"] and conf.get("training.adapter"):
         conf.put("training.quantization", conf.facts.tables["quantize"][storage])
-        conf.leave("quantize", f"{storage}: litgpt quantizes the output layer, too; and loading holds the whole weights for a moment")
+        conf.leave(
+            "quantize", f"{storage}: litgpt quantizes the output layer, too; and loading holds the whole weights for a moment"
+        )
     elif storage:
         conf.leave("quantize", f"{storage}: not modelled; the weights are taken for whole")
     _batches(conf)

@@ -43,7 +43,9 @@ SHORT = {
     "-v": "verbose",
     "-cnv": "conversation",
 }
-_KIND = re.compile(rf"[-.:_]({'|'.join(sorted(get_args(GgufKind), key=len, reverse=True))}|f16|bf16|f32)(?=$|[-.])", re.IGNORECASE)
+_KIND = re.compile(
+    rf"[-.:_]({'|'.join(sorted(get_args(GgufKind), key=len, reverse=True))}|f16|bf16|f32)(?=$|[-.])", re.IGNORECASE
+)
 _SHARD = re.compile(r"-\d{5}-of-\d{5}$")
 DEFAULT_KIND = "q4_k_m"
 ALL = 999
@@ -101,7 +103,12 @@ def _model(conf: Configuration) -> None:
     kind = _KIND.search(_SHARD.sub("", name))
     bare = _KIND.sub("", _SHARD.sub("", name)).partition(":")[0]
     bare = re.sub(r"-GGUF$", "", bare, flags=re.IGNORECASE)
+    bare = bare.rpartition("/")[2]  # whoever packed the file
     found = kind[1].lower() if kind else DEFAULT_KIND
     conf.put("model", bare)
     conf.put("serving.weights", conf.facts.tables["kinds"].get(found, found))
-    conf.assume("model", bare, f"{given}, by its name" + ("" if kind else f", and {DEFAULT_KIND}, llama.cpp's own choice of a repository's files"))
+    conf.assume(
+        "model",
+        bare,
+        f"{given}, by its name" + ("" if kind else f", and {DEFAULT_KIND}, llama.cpp's own choice of a repository's files"),
+    )

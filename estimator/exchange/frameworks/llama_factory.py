@@ -101,7 +101,9 @@ def _types(conf: Configuration, kind: str) -> None:
     if pure or (badam and mixed is None):
         trainer.precision(conf, "bf16", None)
         if not pure:
-            conf.assume("precision", "bf16-true", "neither bf16 nor pure_bf16 is said: the checkpoint's type, of weights and states")
+            conf.assume(
+                "precision", "bf16-true", "neither bf16 nor pure_bf16 is said: the checkpoint's type, of weights and states"
+            )
         return
     if mixed is None:
         conf.assume("precision", "float32", "neither bf16 nor fp16 is said: LLaMA-Factory casts what is trained to float32")

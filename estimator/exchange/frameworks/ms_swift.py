@@ -43,7 +43,9 @@ def read(conf: Configuration) -> None:
             conf.put("training.adapter", {"type": tuner, "targets": targets, "dtype": kept})
         if saved := conf.names("modules_to_save"):
             conf.put("training.adapter.modules_to_save", saved)
-        conf.assume("adapter dtype", {"bf16": "bfloat16", "fp32": "float32"}[kept], "what PEFT makes of it (autocast_adapter_dtype)")
+        conf.assume(
+            "adapter dtype", {"bf16": "bfloat16", "fp32": "float32"}[kept], "what PEFT makes of it (autocast_adapter_dtype)"
+        )
     said = conf.has("bf16") or conf.has("fp16")
     trainer.precision(conf, weights, trainer.half(conf) if said else None if weights == "fp32" else weights)
     _batches(conf)

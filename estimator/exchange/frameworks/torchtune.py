@@ -49,7 +49,9 @@ def read(conf: Configuration) -> None:
     found = conf.facts.tables["optimizers"].get(name)
     if found is None:
         conf.leave("optimizer", f"{name}: a job has no such optimizer; AdamW is taken")
-    conf.put("training.optimizer", "adamw_torch_fused" if found == "adamw_torch" and given.get("fused") else found or "adamw_torch")
+    conf.put(
+        "training.optimizer", "adamw_torch_fused" if found == "adamw_torch" and given.get("fused") else found or "adamw_torch"
+    )
     if conf.yes("optimizer_in_bwd"):
         conf.put("training.optimizer_in_backward", True)
     loss = str(conf.part("loss").get("_component_", "")).rpartition(".")[2]
@@ -89,7 +91,7 @@ def _adapter(conf: Configuration, model: Mapping[str, object], method: str, kept
     if model.get("lora_dropout"):
         found["dropout"] = model["lora_dropout"]
     conf.put("training.adapter", found)
-    if method.startswith("q") and method != "qat_lora" or model.get("quantize_base"):
+    if (method.startswith("q") and method != "qat_lora") or model.get("quantize_base"):
         conf.put("training.quantization", "nf4-double")
 
 

@@ -6,8 +6,22 @@ from estimator.contract.errors import InvalidValue
 from estimator.exchange import spread as spreading
 from estimator.exchange.configuration import WORDS, Configuration
 
-SHORT = {"-tp": "tensor_parallel_size", "-pp": "pipeline_parallel_size", "-dp": "data_parallel_size", "-q": "quantization", "-cc": "compilation_config"}
-TYPES = {"bfloat16": "bf16", "float16": "fp16", "half": "fp16", "float": "fp32", "float32": "fp32", "bf16": "bf16", "fp16": "fp16"}
+SHORT = {
+    "-tp": "tensor_parallel_size",
+    "-pp": "pipeline_parallel_size",
+    "-dp": "data_parallel_size",
+    "-q": "quantization",
+    "-cc": "compilation_config",
+}
+TYPES = {
+    "bfloat16": "bf16",
+    "float16": "fp16",
+    "half": "fp16",
+    "float": "fp32",
+    "float32": "fp32",
+    "bf16": "bf16",
+    "fp16": "fp16",
+}
 
 
 def read(conf: Configuration) -> None:
@@ -51,7 +65,10 @@ def weights(conf: Configuration) -> None:
     if method in conf.facts.tables["weights"]:
         conf.put("serving.weights", conf.facts.tables["weights"][method])
     elif method and method != "none":
-        conf.leave("quantization", f"{method}: a job has no such format by this name; the weights are taken for bf16, or what the model's name says")
+        conf.leave(
+            "quantization",
+            f"{method}: a job has no such format by this name; the weights are taken for bf16, or what the model's name says",
+        )
     elif given in TYPES:
         conf.put("serving.weights", TYPES[given])
     if given not in TYPES and given != "auto":
@@ -72,7 +89,7 @@ def context(conf: Configuration, key: str) -> None:
         conf.skip(key)
         conf.leave(key, "auto: as much as the memory holds, which memory.engine.longest_context of the answer says")
         return
-    if (tokens := conf.whole(key)):
+    if tokens := conf.whole(key):
         conf.put("serving.context", tokens)
         return
     from estimator.contract.errors import WillItFitError
@@ -104,7 +121,9 @@ def spread(conf: Configuration, tensor: str, pipeline: str, data: str) -> None:
         if conf.around.hardware.gpus * conf.around.hardware.nodes != ranks:
             conf.assume("gpus", ranks, f"of the {asked.gpus * asked.nodes} that were asked about, those that the file uses")
         if ranks > asked.gpus * asked.nodes:
-            raise InvalidValue(f"the file divides the model over {ranks} GPUs, of which {asked.gpus * asked.nodes} are there", conf.where(tensor))
+            raise InvalidValue(
+                f"the file divides the model over {ranks} GPUs, of which {asked.gpus * asked.nodes} are there", conf.where(tensor)
+            )
         nodes = -(-ranks // asked.gpus)
         given = asked.model_dump(mode="json", exclude_unset=True, exclude_defaults=True)
         conf.job["hardware"] = {**given, "gpus": ranks // nodes, **({"nodes": nodes} if nodes > 1 else {})}
