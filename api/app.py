@@ -118,7 +118,7 @@ async def post_import(
     model: Annotated[str | None, Query(description="the job's model, where the file names none")] = None,
     on: Annotated[str | None, Query(description="hardware, in place of what the file says")] = None,
 ) -> Found:
-    """What a configuration, a command or a script of a framework says, as a job, with what that does not have and what was filled in."""
+    """What a configuration, a command or a script of a framework says, as a job, with what was left out and what filled in."""
     text = decoded(await request.body(), "request body")
     around = Surroundings(hardware=read_hardware(on).hardware if on else None)
     return await run_in_threadpool(read, text, given, model=model, around=around)

@@ -40,6 +40,8 @@ FRAMEWORKS = (
     "trl",
     "transformers",
     "ms-swift",
+    "ms-swift-megatron",
+    "nemo-automodel",
     "litgpt",
     "torchtune",
     "oumi",
@@ -207,9 +209,9 @@ def _import(commands: Commands) -> None:
     back = commands.add_parser(
         "import",
         help="a job of another program's configuration",
-        description="Print what a configuration, a command or a script that holds one says, as a job file. Whose it is, is told by what "
-        "it says; files that it points to are read beside it. What the job does not have, and what was filled in by the framework's "
-        "defaults, goes to standard error.",
+        description="Print what a configuration, a command or a script that holds one says, as a job file. Whose it is, is told "
+        "by what it says; files that it points to are read beside it. What the job does not have, and what the framework's "
+        "defaults filled in, goes to standard error.",
     )
     back.add_argument(
         "file", metavar="FILE", help="YAML, JSON, TOML, a command or a script, which is not run; - reads standard input"

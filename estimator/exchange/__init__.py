@@ -9,7 +9,8 @@ from typing import Any
 from estimator.contract.errors import InvalidJob
 from estimator.contract.job import Job, read_job
 from estimator.exchange import accelerate, deepspeed, megatron, torchtitan
-from estimator.exchange.documents import FRAMEWORKS, PARTS, Surroundings, answer, is_configuration, read, read_file
+from estimator.exchange.configuration import Surroundings
+from estimator.exchange.documents import FRAMEWORKS, PARTS, answer, is_configuration, read, read_file
 from estimator.pipeline.defaults import with_defaults
 from estimator.specs.resolve import resolve
 

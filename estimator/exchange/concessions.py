@@ -1,6 +1,8 @@
-"""What is given way in so that a file's job can be answered at all: the table of concessions.yaml, tried only where `estimate` refuses.
+"""What is given way in so that a file's job can be answered at all: the table of concessions.yaml, tried only where `estimate`
+refuses.
 
-Better an answer that says what it leaves out than none: each concession is named, and one is no longer made as soon as the refusal is gone.
+Better an answer that says what it leaves out than none: each concession is named, and one is no longer made as soon as the
+refusal is gone.
 """
 
 from __future__ import annotations

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -254,10 +255,8 @@ class Lines:
         import yaml
 
         lines = cls()
-        try:
+        with suppress(yaml.YAMLError):  # JSON that is no YAML
             lines._gather(yaml.parse(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)))
-        except yaml.YAMLError:  # JSON that is no YAML
-            pass
         return lines
 
     def _gather(self, events: Any) -> None:
@@ -273,7 +272,7 @@ class Lines:
                 keyed = False
             elif isinstance(event, yaml.ScalarEvent) and maps and maps[-1] and not keyed:
                 path[-1] = event.value
-                self.found.setdefault(".".join(filter(None, path)), event.start_mark.line + 1)
+                self.found.setdefault(".".join(filter(None, path)), event.start_mark.line + 1 if event.start_mark else 0)
                 keyed = True
             elif isinstance(event, yaml.MappingStartEvent | yaml.SequenceStartEvent):
                 maps.append(isinstance(event, yaml.MappingStartEvent))

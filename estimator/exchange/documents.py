@@ -25,6 +25,8 @@ from estimator.exchange.frameworks import (
     llama_cpp,
     llama_factory,
     ms_swift,
+    ms_swift_megatron,
+    nemo_automodel,
     oumi,
     sglang,
     torchtune,
@@ -44,6 +46,8 @@ FRAMEWORKS: dict[str, Callable[[Configuration], None]] = {
     "trl": huggingface.read,
     "transformers": huggingface.read,
     "ms-swift": ms_swift.read,
+    "ms-swift-megatron": ms_swift_megatron.read,
+    "nemo-automodel": nemo_automodel.read,
     "litgpt": litgpt.read,
     "torchtune": torchtune.read,
     "oumi": oumi.read,
@@ -59,12 +63,12 @@ PARTS: dict[str, Callable[[str], Found]] = {
     "megatron": megatron.read,
 }
 """Programs whose files say how a job is spread, without a model."""
-FILES = {"llama-factory": 1, "axolotl": 1}
-"""Commands of frameworks whose words end with a file of settings, and how many words come before it at most."""
+FILES = ("llama-factory", "axolotl")
+"""Commands of frameworks whose words end with a file of settings."""
 
 
 def read(text: str, given: str | None = None, *, model: str | None = None, around: Surroundings | None = None) -> Found:
-    """What a file, a command or a script says, as a job. `given`: whose it is, where that is known; else it is told by what it says.
+    """What a file, a command or a script says, as a job. `given`: whose it is; without it, it is told by what it says.
 
     Raises `InvalidJob` for a file that cannot be read, `NotModelled` for one of a framework that is not read yet.
     """
@@ -76,14 +80,14 @@ def read(text: str, given: str | None = None, *, model: str | None = None, aroun
 
 
 def read_file(path: str | Path, on: str | None = None, model: str | None = None, given: str | None = None) -> Found:
-    """What a file on disk says, with the files that it points to. `on`: hardware such as 2xA100-80GB, in place of the file's own."""
+    """What a file on disk says, with the files that it points to. `on`: hardware such as 2xA100-80GB, in place of its own."""
     where = Path(path)
     around = Surroundings(str(where), read_hardware(on).hardware if on else None, lambda name: _beside(where.parent, name), True)
     return read(read_text(where), given, model=model, around=around)
 
 
 def answer(found: Found, allow_files: bool = True, today: date | None = None) -> Answer:
-    """What `estimate` says of the job that was found, with what the file leaves open among its assumptions. Raises as `estimate`."""
+    """What `estimate` says of the job that was found, and what the file leaves open. Raises as `estimate`."""
     if not found.job.get("model"):
         raise InvalidValue(f"a file of {found.framework} names no model: say which with --model", "model")
     said = estimate(found.job, allow_files=allow_files, today=today)

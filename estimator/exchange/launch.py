@@ -196,7 +196,7 @@ def _count(text: str | None) -> int | None:
 def arguments(words: Sequence[Word], short: Mapping[str, str] | None = None) -> tuple[dict[str, Any], dict[str, int], list[str]]:
     """A program's options by their names with underscores, the line of each, and the words that belong to none.
 
-    An option has the words up to the next one as its value: one, or a list; without any it is true. `short` names one-letter options.
+    An option has the words up to the next one as its value: one, or a list; without any it is true. `short` names short options.
     """
     found: dict[str, Any] = {}
     lines: dict[str, int] = {}

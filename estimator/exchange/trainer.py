@@ -1,7 +1,7 @@
 """What transformers' Trainer makes of settings, and with it axolotl, LLaMA-Factory, TRL and ms-swift, which are built on it.
 
-transformers/training_args.py and trainer.py of 5.23, peft/mapping_func.py of 0.21, accelerate/accelerator.py of 1.15 (`prepare_model`:
-trainable parameters become float32 under FSDP with mixed precision).
+transformers/training_args.py and trainer.py of 5.23, peft/mapping_func.py of 0.21, accelerate/accelerator.py of 1.15
+(`prepare_model`: trainable parameters become float32 under FSDP with mixed precision).
 """
 
 from __future__ import annotations

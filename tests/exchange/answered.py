@@ -1,6 +1,7 @@
 """How many files of a folder are answered, by framework: `python -m tests.exchange.answered FOLDER [WORD]`.
 
-A file is answered if `estimate` takes the job that it is read as, or, of a file that says only how a job is spread, takes it with a model.
+A file is answered if `estimate` takes the job that it is read as, or, of a file that says only how a job is spread, takes it
+with a model.
 """
 
 from __future__ import annotations

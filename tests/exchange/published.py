@@ -1,4 +1,5 @@
-"""How near answers come to figures that were published beside a framework's configuration: `python -m tests.exchange.published FILE [WORD]`.
+"""How near answers come to figures that were published beside a framework's configuration: `python -m tests.exchange.published
+FILE [WORD]`.
 
 A row of the file has `framework`, `config` (its keys), `gpus`, `kind` and `measured: {value, unit}`.
 """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -67,7 +68,7 @@ def test_every_framework_has_a_case_and_data_with_a_source() -> None:
     assert set(readable()) == set(READ)
     for name in (*FRAMEWORKS, "shared"):
         data = framework(name)
-        assert data.release and data.source and data.as_of, name
+        assert all((data.release, data.source, data.as_of)), name
 
 
 @pytest.mark.parametrize("strategy", ["ddp", "zero2"])
@@ -126,10 +127,12 @@ def test_models_stay_models(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
 
 
 def test_scripts_are_read_and_not_run(tmp_path: Path) -> None:
-    text = f'A=(--x 1 "two words")\nB=\'$A\'\nrun ${{A[@]}} "$B" `touch {tmp_path}/no` $(touch {tmp_path}/no) ${{C:-d}} $((6*7)) # end\n'
+    touch = f"touch {tmp_path}/no"
+    text = f'A=(--x 1 "two words")\nB=\'$A\'\nrun ${{A[@]}} "$B" `{touch}` $({touch}) ${{C:-d}} $((6*7)) # end\n'
     words = commands(text)[-1].texts
     assert words[:4] == ["run", "--x", "1", "two"]
-    assert "d" in words and "42" in words and "# end" not in " ".join(words)
+    assert {"$A", "d", "42"} <= set(words)
+    assert "end" not in words
     assert list(tmp_path.iterdir()) == []
     assert sbatch("#SBATCH -N 4 --gres=gpu:a100:8\n") == {"--nodes": "4", "--gres": "gpu:a100:8"}
 
@@ -147,8 +150,5 @@ def test_whatever_is_read_is_answered_or_refused(case: dict[str, Any], edits: li
     text = case["text"]
     for place, piece, cut in edits:
         text = text[: place % (len(text) + 1)] + piece + text[place % (len(text) + 1) + cut :]
-    try:
-        found = read(text)
-        found.model_dump_json()
-    except WillItFitError as error:
-        assert str(error)
+    with suppress(WillItFitError):
+        read(text).model_dump_json()

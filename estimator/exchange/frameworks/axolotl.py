@@ -1,7 +1,7 @@
 """axolotl's YAML.
 
-axolotl 0.21: utils/schemas/config.py, loaders/model.py (types, `prepare_model_for_kbit_training`, the cast after it), loaders/adapter.py,
-utils/collators (multipack: the samples of a micro batch are one row).
+axolotl 0.21: utils/schemas/config.py, loaders/model.py (types, `prepare_model_for_kbit_training`, the cast after it),
+loaders/adapter.py, utils/collators (multipack: the samples of a micro batch are one row).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """TRL's YAML and command lines, and those of scripts around transformers' Trainer.
 
-TRL 1.16: trainer/sft_trainer.py (its own loss in chunks instead of the full logits; QLoRA's adapters in bf16), model_config.py; transformers
-5.23: training_args.py.
+TRL 1.16: trainer/sft_trainer.py (its own loss in chunks instead of the full logits; QLoRA's adapters in bf16), model_config.py;
+transformers 5.23: training_args.py.
 """
 
 from __future__ import annotations

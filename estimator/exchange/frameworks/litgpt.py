@@ -1,7 +1,7 @@
 """litgpt's YAML: LoRA, full fine-tuning and pre-training.
 
-litgpt 0.5: finetune/lora.py and full.py (FSDP with activation checkpointing of each block on several GPUs, none of either on one; the
-output layer in chunks of 128 tokens for LoRA), lora.py (adapters in the type of the weights).
+litgpt 0.5: finetune/lora.py and full.py (FSDP with activation checkpointing of each block on several GPUs, none of either on
+one; the output layer in chunks of 128 tokens for LoRA), lora.py (adapters in the type of the weights).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """LLaMA-Factory's YAML, and the arguments of `llamafactory-cli`.
 
-src/llamafactory of 0.9.5: hparams/parser.py, model/adapter.py (what is trained is cast to float32 unless pure_bf16, BAdam, or ZeRO-3
-without quantization), model/model_utils/checkpointing.py (on unless disabled, in torch's older way).
+src/llamafactory of 0.9.5: hparams/parser.py, model/adapter.py (what is trained is cast to float32 unless pure_bf16, BAdam, or
+ZeRO-3 without quantization), model/model_utils/checkpointing.py (on unless disabled, in torch's older way).
 """
 
 from __future__ import annotations

@@ -57,12 +57,18 @@ def read(conf: Configuration) -> None:
     trainer.liger(conf, conf.yes("use_liger_kernel"))
     if layers := conf.whole("lisa_activated_layers"):
         conf.put("training.trainable", {"lisa": layers})
+    if conf.text("task_type") == "seq_cls":
+        conf.put("training.head", "sequence-classification")
+        conf.put("training.labels", conf.whole("num_labels") or 2)
     _objective(conf)
     spreading.hardware(conf)
 
 
 def _batches(conf: Configuration) -> None:
     rows, tokens = conf.whole("per_device_train_batch_size") or 1, conf.whole("max_length")
+    if tokens and (parts := conf.whole("sequence_parallel_size") or 1) > 1:
+        tokens = -(-tokens // parts)
+        conf.leave("sequence_parallel_size", f"{parts}: read as each GPU's part of a sequence; what they exchange is not counted")
     steps = conf.whole("gradient_accumulation_steps")
     if steps is None:
         steps = max(1, SEQUENCES // (conf.gpus * rows))

@@ -1,4 +1,5 @@
-"""SGLang's arguments. No engine of a job is SGLang yet: weights and cache are answered as vLLM's, and what differs is left out by name."""
+"""SGLang's arguments. No engine of a job is SGLang yet: weights and cache are answered as vLLM's, and what differs is left out
+by name."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """torchtune's recipes: `tune run RECIPE --config FILE`.
 
-torchtune 0.6: recipes/{full,lora}_finetune_{single_device,distributed}.py; adapters are in the recipe's type; the loss projects in chunks
-(modules/loss/cross_entropy_loss.py).
+torchtune 0.6: recipes/{full,lora}_finetune_{single_device,distributed}.py; adapters are in the recipe's type; the loss projects
+in chunks (modules/loss/cross_entropy_loss.py).
 """
 
 from __future__ import annotations

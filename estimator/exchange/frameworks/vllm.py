@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from estimator.contract.errors import InvalidValue
 from estimator.exchange import spread as spreading
 from estimator.exchange.configuration import WORDS, Configuration
@@ -115,18 +117,16 @@ def spread(conf: Configuration, tensor: str, pipeline: str, data: str) -> None:
     copies = conf.whole(data) or 1
     if copies > 1:
         conf.leave(data, f"{copies} copies: the answer is of one, on {ranks} GPUs")
-    if conf.around.hardware is None or conf.gpus != ranks:
+    asked = conf.around.hardware
+    if asked is None:
         conf.launch.gpus, conf.launch.nodes = ranks, 1
-    if (asked := conf.around.hardware) is not None:
-        if conf.around.hardware.gpus * conf.around.hardware.nodes != ranks:
+    else:
+        if asked.gpus * asked.nodes != ranks:
             conf.assume("gpus", ranks, f"of the {asked.gpus * asked.nodes} that were asked about, those that the file uses")
         if ranks > asked.gpus * asked.nodes:
             raise InvalidValue(
                 f"the file divides the model over {ranks} GPUs, of which {asked.gpus * asked.nodes} are there", conf.where(tensor)
             )
         nodes = -(-ranks // asked.gpus)
-        given = asked.model_dump(mode="json", exclude_unset=True, exclude_defaults=True)
-        conf.job["hardware"] = {**given, "gpus": ranks // nodes, **({"nodes": nodes} if nodes > 1 else {})}
-        conf.job["hardware"].pop("nodes", None) if nodes == 1 else None
-        return
+        conf.around = replace(conf.around, hardware=asked.model_copy(update={"gpus": ranks // nodes, "nodes": nodes}))
     spreading.hardware(conf)
