@@ -45,7 +45,9 @@ FRAMEWORKS = (
     "litgpt",
     "torchtune",
     "oumi",
+    "deepspeed-chat",
     "vllm",
+    "vllm-recipe",
     "sglang",
     "llama.cpp",
 )

@@ -20,6 +20,7 @@ from estimator.exchange.configuration import WORDS, Configuration, Launch, Lines
 from estimator.exchange.found import Assumed, Found
 from estimator.exchange.frameworks import (
     axolotl,
+    deepspeed_chat,
     huggingface,
     litgpt,
     llama_cpp,
@@ -31,6 +32,7 @@ from estimator.exchange.frameworks import (
     sglang,
     torchtune,
     vllm,
+    vllm_recipe,
 )
 from estimator.exchange.launch import Program, arguments, programs, slurm
 from estimator.exchange.quantized_names import with_known_model
@@ -51,7 +53,9 @@ FRAMEWORKS: dict[str, Callable[[Configuration], None]] = {
     "litgpt": litgpt.read,
     "torchtune": torchtune.read,
     "oumi": oumi.read,
+    "deepspeed-chat": deepspeed_chat.read,
     "vllm": vllm.read,
+    "vllm-recipe": vllm_recipe.read,
     "sglang": sglang.read,
     "llama.cpp": llama_cpp.read,
 }

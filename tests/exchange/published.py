@@ -20,6 +20,8 @@ from estimator.contract.errors import WillItFitError
 from estimator.contract.job import Hardware
 from estimator.exchange import READ, Surroundings, read
 
+OTHER = ("KV cache", "while training")
+"""Parts of the kinds of figures that are not of a process's highest memory."""
 BYTES = {"GB": 10**9, "GiB": 2**30, "MiB": 2**20}
 
 
@@ -40,7 +42,7 @@ def text(row: dict[str, Any]) -> tuple[str, str | None]:
 def predicted(answer: Answer, kind: str) -> int | None:
     """The answer's bytes of the kind that was measured."""
     memory = answer.memory
-    if "allocated" in kind and "max_memory_allocated" in kind:
+    if "max_memory_allocated" in kind:
         return memory.peak_bytes
     if "nvidia-smi" in kind:
         return memory.total_bytes
@@ -67,6 +69,7 @@ def main(path: Path, word: str = "") -> None:
     """Print a line for each row, and how near they are by framework."""
     rows = yaml.load(path.read_text(encoding="utf-8"), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))["rows"]
     rows = [row for row in rows if row["tier"] in "AB" and word in row["id"] and row["measured"].get("unit") in BYTES]
+    rows = [row for row in rows if not any(other in str(row["kind"]) for other in OTHER)]
     ratios: dict[str, list[float]] = defaultdict(list)
     refused: dict[str, Counter[str]] = defaultdict(Counter)
     for row in rows:
