@@ -1,7 +1,7 @@
 """DeepSpeed-Chat's supervised fine-tuning.
 
-applications/DeepSpeed-Chat/training: step1_supervised_finetuning/main.py, utils/ds_utils.py (clipping at 1.0), utils/module/lora.py
-(matrices beside layers whose names have `lora_module_name` in them).
+applications/DeepSpeed-Chat/training: step1_supervised_finetuning/main.py, utils/ds_utils.py (clipping at 1.0),
+utils/module/lora.py (matrices beside layers whose names have `lora_module_name` in them).
 """
 
 from __future__ import annotations
