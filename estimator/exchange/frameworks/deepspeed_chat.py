@@ -35,11 +35,8 @@ def read(conf: Configuration) -> None:
     if rank := conf.whole("lora_dim"):
         conf.put("training.adapter", {"type": "lora", "rank": rank, "dtype": kind})
         if not conf.yes("only_optimize_lora"):
-            conf.leave(
-                "lora_dim",
-                f"{rank}: without only_optimize_lora the whole model is trained beside the matrices, which are left out",
-            )
-            del conf.job["training"]["adapter"]
+            why = "without only_optimize_lora embeddings and norms are trained beside the matrices, which the job does not have"
+            conf.leave("only_optimize_lora", why)
     mixed = {"fp16": "16-mixed", "bf16": "bf16-mixed"}.get(kind, "32-true")
     zero = (conf.get("parallelism.strategy") or "").startswith("zero") and kind != "fp32"
     conf.put("training.precision", f"deepspeed-{kind}" if zero else mixed)
