@@ -272,10 +272,10 @@ def _import(options: argparse.Namespace) -> int:
     if options.json:
         print(found.model_dump_json(indent=2))
         return 0
-    print(f"willitfit: read as a file of {found.framework} {found.version}".rstrip(), file=sys.stderr)
     for name, entries in (("left out", found.left_out), ("assumed", found.assumed)):
         for entry in entries:
             print(f"willitfit: {name}: {entry}", file=sys.stderr)
+    print(f"# read as a file of {found.framework} {found.version}".rstrip())
     sys.stdout.write(yaml.safe_dump(found.job, sort_keys=False))
     return 0
 
