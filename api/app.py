@@ -21,12 +21,14 @@ from estimator.contract.answer import Answer
 from estimator.contract.errors import InvalidJob
 from estimator.contract.job import read_job
 from estimator.contract.job.part import Count, Length
+from estimator.contract.reading import decoded
 from estimator.contract.rows import GpuRow, ModelRow, NodeRow
 from estimator.contract.version import SOFTWARE_VERSION
-from estimator.exchange import read, written
+from estimator.exchange import Surroundings, read, written
 from estimator.exchange.found import Found
 from estimator.hardware.accelerator import Accelerator, accelerator
 from estimator.hardware.node import Node, node
+from estimator.hardware.parse import read_hardware
 from estimator.pipeline.estimation import estimate
 from estimator.planner.answers import Budget, Fit
 from estimator.planner.budget import MOST_GPUS, Limits, budget
@@ -115,13 +117,16 @@ async def post_export(request: Request, to: str) -> Response:
 
 
 @app.post("/v1/import", responses=documentation.answers(None), openapi_extra=documentation.IMPORT_BODY)
-async def post_import(request: Request, given: Annotated[str, Query(alias="from")]) -> Found:
-    """What a configuration of such a program says of a job, and what it says that a job has no field for."""
-    try:
-        text = (await request.body()).decode()
-    except UnicodeDecodeError:
-        raise InvalidJob("is not text in UTF-8", "request body") from None
-    return await run_in_threadpool(read, text, given)
+async def post_import(
+    request: Request,
+    given: Annotated[str | None, Query(alias="from", description="whose it is; without it, told by what it says")] = None,
+    model: Annotated[str | None, Query(description="the job's model, where the file names none")] = None,
+    on: Annotated[str | None, Query(description="hardware, in place of what the file says")] = None,
+) -> Found:
+    """What a configuration, a command or a script of a framework says, as a job, with what was left out and what filled in."""
+    text = decoded(await request.body(), "request body")
+    around = Surroundings(hardware=read_hardware(on).hardware if on else None)
+    return await run_in_threadpool(read, text, given, model=model, around=around)
 
 
 @app.get("/v1/models", response_model=list[ModelRow], responses=documentation.answers(None))

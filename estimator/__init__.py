@@ -4,6 +4,7 @@ from estimator import estimate, fit
 
 estimate({"model": "llama-2-13b", "hardware": {"gpu": "a100-80gb"}}).fits
 fit("llama-2-13b", "2x24GB").rows
+read_file("train.yaml", on="2x24GB").job
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from estimator.contract.answer import Answer
     from estimator.contract.errors import InvalidJob, NotModelled, UnknownName, UnsupportedInterpreter, WillItFitError
     from estimator.contract.job import Job
+    from estimator.exchange.documents import read_file
     from estimator.pipeline.estimation import estimate
     from estimator.planner.answers import Fit
     from estimator.planner.headline import fit
@@ -38,6 +40,7 @@ _EXPORTS = {
     "estimate": "pipeline.estimation",
     "fit": "planner.headline",
     "inspect_model": "views.inspection",
+    "read_file": "exchange.documents",
 }
 
 __all__ = [
@@ -55,6 +58,7 @@ __all__ = [
     "estimate",
     "fit",
     "inspect_model",
+    "read_file",
 ]
 
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from datetime import date
 from typing import TYPE_CHECKING, Any
 
-from estimator.cli.options import FORMATS, command_parser, headline_parser
+from estimator.cli.options import command_parser, headline_parser
 from estimator.contract.errors import InvalidJob, WillItFitError
 
 if TYPE_CHECKING:
@@ -48,6 +48,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _headline(options: argparse.Namespace) -> int:
+    if (answered := _configuration(options)) is not None:
+        return answered
     from estimator.planner.headline import fit
 
     asked = fit(
@@ -65,6 +67,27 @@ def _headline(options: argparse.Namespace) -> int:
 
         sys.stdout.write(headline_text(asked))
     return 1 if options.check and not any(row.fits for row in asked.rows) else 0
+
+
+def _configuration(options: argparse.Namespace) -> int | None:
+    """The answer to a file of a framework, or to a job, in place of a model's name; None where it is no such file."""
+    from pathlib import Path
+
+    path = Path(options.model)
+    if "\0" in options.model or len(options.model) > 4000 or not path.is_file():
+        return None
+    from estimator.exchange import answer, is_configuration, read_file
+
+    if not is_configuration(path):
+        return None
+    found = answer(read_file(path, options.on, options.of), today=_today())
+    if options.json:
+        sys.stdout.write(found.to_json())
+    else:
+        from estimator.cli.report import answer_text
+
+        sys.stdout.write(answer_text(found, False, False))
+    return 1 if options.check and found.fits is False else 0
 
 
 def _estimate(options: argparse.Namespace) -> int:
@@ -102,7 +125,14 @@ def _today() -> date:
 def _job(asked: str) -> Job:
     from estimator.contract.job import job_from_text, read_job
 
-    return job_from_text(sys.stdin.read(), "standard input") if asked == "-" else read_job(asked)
+    return job_from_text(_standard_input(), "standard input") if asked == "-" else read_job(asked)
+
+
+def _standard_input() -> str:
+    """Its text, bounded as that of a file."""
+    from estimator.contract.reading import MOST_BYTES, decoded
+
+    return decoded(sys.stdin.buffer.read(MOST_BYTES + 1)[:MOST_BYTES], "standard input")
 
 
 def _verify(options: argparse.Namespace) -> int:
@@ -235,20 +265,25 @@ def _export(options: argparse.Namespace) -> int:
 
 
 def _import(options: argparse.Namespace) -> int:
-    from pathlib import Path
-
     import yaml
 
-    from estimator.contract.reading import read_text
-    from estimator.exchange import read
+    from estimator.exchange import Surroundings, read, read_file
+    from estimator.hardware.parse import read_hardware
 
-    suffix = Path(options.file).suffix.replace(".yml", ".yaml")
-    given = options.given or next((name for name, end in FORMATS.items() if end == suffix), "megatron")
-    found = read(sys.stdin.read() if options.file == "-" else read_text(Path(options.file)), given)
-    for setting in found.left_out:
-        print(f"willitfit: left out: {setting}", file=sys.stderr)
-    job = {"model": options.model, **found.job} if options.model else found.job
-    sys.stdout.write(yaml.safe_dump(job, sort_keys=False))
+    if options.file == "-":
+        hardware = read_hardware(options.on).hardware if options.on else None
+        around = Surroundings(hardware=hardware, allow_files=True)
+        found = read(_standard_input(), options.given, model=options.model, around=around)
+    else:
+        found = read_file(options.file, options.on, options.model, options.given)
+    if options.json:
+        print(found.model_dump_json(indent=2))
+        return 0
+    for name, entries in (("left out", found.left_out), ("assumed", found.assumed)):
+        for entry in entries:
+            print(f"willitfit: {name}: {entry}", file=sys.stderr)
+    print(f"# read as a file of {found.framework} {found.version}".rstrip())
+    sys.stdout.write(yaml.safe_dump(found.job, sort_keys=False))
     return 0
 
 

@@ -15,6 +15,7 @@ DESCRIPTION = """\
 Says, before a GPU is rented and without one, whether a transformer fits, why, and what would make it fit.
 
   willitfit MODEL --on HARDWARE     the headline question, for every usual way of using the model
+  willitfit FILE --on HARDWARE      the answer to a training framework's file, an engine's command, or a job
   willitfit estimate JOB.yaml       one job in full
   willitfit verify JOB.yaml         the same beside what torch counts
   willitfit budget JOB.yaml         every way to rent what it needs, by cost and hours
@@ -23,15 +24,34 @@ Says, before a GPU is rented and without one, whether a transformer fits, why, a
   willitfit nodes [WORDS]           the same of systems and clouds' instances
   willitfit prices [WORDS]          what can be rented, and for how much; `prices refresh`: today's prices
   willitfit export JOB.yaml         its parallelism for DeepSpeed, Accelerate, torchtitan or Megatron-LM
-  willitfit import FILE             a job of theirs
+  willitfit import FILE             what a file of theirs, axolotl's, TRL's, vLLM's, … says, as a job
   willitfit serve                   the same as REST and a web page
 """
 MODEL_HELP = "name or alias (llama-2-13b), size (13B, 8x7B), hub id, or path to a config.json or spec"
 SPECS_HELP = "folder of your own specs, which add to the shipped ones and override them (also: WILLITFIT_SPECS)"
 PRICES_HELP = "price list of your own, which adds to the shipped one and overrides it (also: WILLITFIT_PRICES)"
 HARDWARE_HELP = "2x24GB, rtx-4090, 8xH100, p5.48xlarge, '2 nodes of 8xA100-80GB'"
-FORMATS = {"deepspeed": ".json", "accelerate": ".yaml", "torchtitan": ".toml", "megatron": ""}
-"""Formats that jobs are exported to and imported from, with the ending of such a file."""
+FORMATS = ("deepspeed", "accelerate", "torchtitan", "megatron")
+"""Formats that jobs are exported to."""
+FRAMEWORKS = (
+    *FORMATS,
+    "axolotl",
+    "llama-factory",
+    "trl",
+    "transformers",
+    "ms-swift",
+    "ms-swift-megatron",
+    "nemo-automodel",
+    "litgpt",
+    "torchtune",
+    "oumi",
+    "deepspeed-chat",
+    "vllm",
+    "vllm-recipe",
+    "sglang",
+    "llama.cpp",
+)
+"""Whose files are imported, in the order of `estimator.exchange.READ`, which is not imported for the sake of speed."""
 
 
 def headline_parser() -> argparse.ArgumentParser:
@@ -39,7 +59,7 @@ def headline_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="willitfit", description=DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("model", metavar="MODEL", help=MODEL_HELP)
+    parser.add_argument("model", metavar="MODEL", help=f"{MODEL_HELP}; or a configuration, a script or a job (see import)")
     parser.add_argument("--on", metavar="HARDWARE", required=True, help=HARDWARE_HELP)
     parser.add_argument("--context", metavar="TOKENS", type=_tokens, help="served sequences of so many tokens (4096)")
     parser.add_argument("--concurrency", metavar="N", type=_whole, default=1, help="so many of them at the same time (1)")
@@ -47,6 +67,7 @@ def headline_parser() -> argparse.ArgumentParser:
     parser.add_argument("--batch", metavar="N", type=_whole, default=1, help="so many of them at a time on each GPU (1)")
     parser.add_argument("--json", action="store_true", help="print the answers as JSON")
     parser.add_argument("--check", action="store_true", help="exit with 1 if no way of using the model fits")
+    parser.add_argument("--model", dest="of", metavar="NAME", help="the model, where a configuration names none")
     parser.add_argument("--specs", metavar="DIR", help=SPECS_HELP)
     parser.add_argument("--version", action="version", version=f"willitfit {_version()}")
     return parser
@@ -194,11 +215,17 @@ def _import(commands: Commands) -> None:
     back = commands.add_parser(
         "import",
         help="a job of another program's configuration",
-        description="Print what a configuration says of a job, as a job file; what has no field there goes to standard error.",
+        description="Print what a configuration, a command or a script that holds one says, as a job file. Whose it is, is told "
+        "by what it says; files that it points to are read beside it. What the job does not have, and what the framework's "
+        "defaults filled in, goes to standard error.",
     )
-    back.add_argument("file", metavar="FILE", help="the configuration; - reads standard input")
-    back.add_argument("--from", dest="given", choices=FORMATS, help="the program; without it, by how the file's name ends")
+    back.add_argument(
+        "file", metavar="FILE", help="YAML, JSON, TOML, a command or a script, which is not run; - reads standard input"
+    )
+    back.add_argument("--from", dest="given", metavar="FRAMEWORK", help=f"whose it is: {', '.join(FRAMEWORKS)}")
     back.add_argument("--model", metavar="MODEL", help=f"the job's model: {MODEL_HELP}")
+    back.add_argument("--on", metavar="HARDWARE", help=f"what it is to run on, in place of what the file says: {HARDWARE_HELP}")
+    back.add_argument("--json", action="store_true", help="print job, left_out and assumed as JSON")
     _takes_specs(back)
 
 

@@ -1,4 +1,4 @@
-"""How a job is spread over GPUs, in the words of the programs that run it, and back."""
+"""Jobs in the words of the programs that run them, and back."""
 
 from __future__ import annotations
 
@@ -9,9 +9,12 @@ from typing import Any
 from estimator.contract.errors import InvalidJob
 from estimator.contract.job import Job, read_job
 from estimator.exchange import accelerate, deepspeed, megatron, torchtitan
-from estimator.exchange.found import Found
+from estimator.exchange.configuration import Surroundings
+from estimator.exchange.documents import FRAMEWORKS, PARTS, answer, is_configuration, read, read_file
 from estimator.pipeline.defaults import with_defaults
 from estimator.specs.resolve import resolve
+
+__all__ = ["READ", "WRITE", "Surroundings", "answer", "is_configuration", "known", "read", "read_file", "written"]
 
 WRITE: dict[str, Callable[[Job], str]] = {
     "deepspeed": deepspeed.write,
@@ -19,12 +22,8 @@ WRITE: dict[str, Callable[[Job], str]] = {
     "torchtitan": torchtitan.write,
     "megatron": megatron.write,
 }
-READ: dict[str, Callable[[str], Found]] = {
-    "deepspeed": deepspeed.read,
-    "accelerate": accelerate.read,
-    "torchtitan": torchtitan.read,
-    "megatron": megatron.read,
-}
+READ = (*PARTS, *FRAMEWORKS)
+"""Whose files are read."""
 
 
 def written(job: Job | Mapping[str, Any] | str | Path, to: str, allow_files: bool = True) -> str:
@@ -38,15 +37,7 @@ def written(job: Job | Mapping[str, Any] | str | Path, to: str, allow_files: boo
     return WRITE[to](with_defaults(job, model.spec, model.stored)[0])
 
 
-def read(text: str, given: str) -> Found:
-    """What a file of such a program says of a job, and what it says that a job does not. Raises `InvalidJob`."""
-    known(given)
-    found = READ[given](text)
-    read_job({"model": "gpt2", **found.job})  # whatever the model is, its fields are those of a job
-    return found
-
-
 def known(name: str) -> None:
-    """Raise `InvalidJob` for a format that there is not."""
-    if name not in READ:
-        raise InvalidJob(f"{name!r} is no format; write {', '.join(READ)}", "format")
+    """Raise `InvalidJob` for a format that is not written."""
+    if name not in WRITE:
+        raise InvalidJob(f"{name!r} is no format; write {', '.join(WRITE)}", "format")

@@ -11,7 +11,8 @@ import yaml
 
 from estimator.contract.errors import InvalidJob
 from estimator.contract.job import Job
-from estimator.exchange.found import Found, Settings
+from estimator.contract.reading import parse_yaml
+from estimator.exchange.found import Found, LeftOut, Settings
 from estimator.parallel.zeropp import FIELDS
 
 MIXED = {"bf16": "bf16-mixed", "fp16": "16-mixed", "no": "32-true"}
@@ -113,10 +114,11 @@ def _deepspeed(job: Job, strategy: str) -> dict[str, Any]:
 
 def read(text: str) -> Found:
     """What a file says of a job."""
-    try:
-        given = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise InvalidJob(f"is not YAML: {error}", "accelerate") from None
+    return found(parse_yaml(text, "accelerate"))
+
+
+def found(given: Any) -> Found:
+    """What Accelerate's configuration, given as a mapping, says of a job."""
     asked = Settings(given, "accelerate")
     machines, processes = asked.number("num_machines"), asked.number("num_processes")
     if machines < 1 or processes < 1 or processes % machines:
@@ -124,25 +126,29 @@ def read(text: str) -> Found:
     mixed = str(asked.take("mixed_precision", "no")).lower().replace("false", "no")
     if mixed not in MIXED:
         raise InvalidJob(f"{mixed} is not modelled; write bf16, fp16 or no", "accelerate.mixed_precision")
+    kind = str(asked.take("distributed_type", "NO")).upper()
+    left: list[LeftOut] = []
+    if kind == "NO" and processes > 1:
+        left.append(LeftOut(key="accelerate.num_processes", why=f"{processes}: distributed_type NO starts one process"))
+        machines = processes = 1
     job: dict[str, Any] = {
         "hardware": {"gpus": processes // machines, "nodes": machines},
         "training": {"precision": MIXED[mixed]},
     }
-    kind, left = str(asked.take("distributed_type", "NO")).upper(), []
     if kind in ("NO", "MULTI_GPU"):
         job["parallelism"] = {"strategy": "ddp" if kind == "MULTI_GPU" else "none"}
     elif kind == "DEEPSPEED":
-        left = _of_deepspeed(asked.part("deepspeed_config"), job)
+        left += _of_deepspeed(asked.part("deepspeed_config"), job)
     elif kind == "FSDP":
-        left = _of_fsdp(asked, job)
+        left += _of_fsdp(asked, job)
     else:
         raise InvalidJob(f"{kind} is not read; NO, MULTI_GPU, FSDP and DEEPSPEED are", "accelerate.distributed_type")
-    return Found(job=job, left_out=[*left, *asked.left(SILENT)])
+    return Found(framework="accelerate", version="1.15", job=job, left_out=[*left, *asked.left(SILENT)])
 
 
-def _of_deepspeed(zero: Settings, job: dict[str, Any]) -> list[str]:
+def _of_deepspeed(zero: Settings, job: dict[str, Any]) -> list[LeftOut]:
     if config := zero.take("deepspeed_config_file"):
-        return [f"the settings of {config}: read that file as deepspeed's"]
+        return [LeftOut(key="accelerate.deepspeed_config.deepspeed_config_file", why=f"{config}: read that file as deepspeed's")]
     stage = zero.number("zero_stage", 2)
     job["parallelism"] = {"strategy": f"zero{stage}" if stage else "ddp"}
     job["training"]["gradient_accumulation_steps"] = zero.number("gradient_accumulation_steps")
@@ -154,7 +160,7 @@ def _of_deepspeed(zero: Settings, job: dict[str, Any]) -> list[str]:
     return list(zero.left(frozenset({"zero3_init_flag", "zero3_save_16bit_model", "deepspeed_multinode_launcher"})))
 
 
-def _of_fsdp(asked: Settings, job: dict[str, Any]) -> list[str]:
+def _of_fsdp(asked: Settings, job: dict[str, Any]) -> list[LeftOut]:
     fsdp, degrees = asked.part("fsdp_config"), asked.part("parallelism_config")
     newer = fsdp.number("fsdp_version") == 2
     parallelism: dict[str, Any] = {"strategy": "fsdp2" if newer else "fsdp1"}

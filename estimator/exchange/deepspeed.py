@@ -6,11 +6,13 @@ https://www.deepspeed.ai/docs/config-json (read 2026-11-22).
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-from estimator.contract.errors import InvalidJob
+from estimator.contract.errors import InvalidJob, InvalidValue
 from estimator.contract.job import Job
-from estimator.exchange.found import Found, Settings, without
+from estimator.contract.reading import parse_json
+from estimator.exchange.found import Found, LeftOut, Settings, without
 from estimator.parallel.zeropp import FIELDS
 
 HALF = {"bf16": "bf16-mixed", "fp16": "16-mixed"}
@@ -71,37 +73,60 @@ def settings(job: Job) -> dict[str, Any]:
 
 def read(text: str) -> Found:
     """What a file says of a job."""
-    try:
-        given = json.loads(text)
-    except ValueError as error:
-        raise InvalidJob(f"is not JSON: {error}", "deepspeed") from None
-    return found(given)
+    return found(parse_json(text, "deepspeed"))
 
 
-def found(given: Any) -> Found:
-    """What DeepSpeed's configuration, given as a mapping, says of a job."""
+AUTO = "auto: what the Trainer's own arguments say, which are not in this file"
+
+
+def found(given: Any, trained: bool = False) -> Found:
+    """What DeepSpeed's configuration, given as a mapping, says of a job.
+
+    `trained`: the arguments of a Trainer are read with it, which say what is `auto`. Without them `auto` is left out, by name.
+    """
+    left = [] if trained else [LeftOut(key=f"deepspeed.{key}", why=AUTO) for key in _autos(given)]
     all_of = Settings(given, "deepspeed")
+    unsaid = [name for name in HALF if isinstance(part := all_of.given.get(name), Mapping) and part.get("enabled") == "auto"]
     zero = all_of.part("zero_optimization")
     stage = zero.number("stage", 0)
     if stage not in (0, 1, 2, 3):
-        raise InvalidJob(f"there is no stage {stage}; write 0, 1, 2 or 3", "deepspeed.zero_optimization.stage")
+        raise InvalidValue(f"there is no stage {stage}; write 0, 1, 2 or 3", "deepspeed.zero_optimization.stage")
     enabled = [name for name in HALF if all_of.part(name).yes("enabled")]
     training: dict[str, Any] = {"precision": HALF[enabled[0]] if enabled else "32-true"}
-    training["micro_batch_size"] = all_of.number("train_micro_batch_size_per_gpu")
-    training["gradient_accumulation_steps"] = all_of.number("gradient_accumulation_steps")
+    if unsaid and not enabled:
+        del training["precision"]
+    for name, ours in BATCHES.items():
+        if all_of.given.get(name) != "auto":
+            training[ours] = all_of.number(name)
+        all_of.given.pop(name, None)
     if all_of.amount("gradient_clipping"):
         training["gradient_clipping"] = True
     places = {name: zero.part(f"offload_{short}").take("device", "none") for name, short in PLACES.items()}
     parallelism: dict[str, Any] = {"strategy": f"zero{stage}" if stage else "ddp"}
     if stage == 3:  # the others have no use for them
         parallelism |= _plus_plus(zero)
-    left = [f"deepspeed.zero_optimization.{name}: {value}" for name, value in _unusual(zero).items()]
+    left += [
+        LeftOut(key=f"deepspeed.zero_optimization.{name}", why=f"{value}: {OTHERWISE}") for name, value in _unusual(zero).items()
+    ]
     job: dict[str, Any] = {"training": training, "parallelism": parallelism}
     if offload := without(places, dict.fromkeys(PLACES, "none")):
         job["offload"] = offload
-    return Found(job=job, left_out=[*left, *all_of.left(SILENT)])
+    rest = (one for one in all_of.left(SILENT) if not one.why.startswith("auto:"))
+    return Found(framework="deepspeed", version=READ, job=job, left_out=[*left, *rest])
 
 
+def _autos(given: Any, path: str = "") -> Iterator[str]:
+    """The settings that are `auto`, of those that matter."""
+    for name, value in given.items() if isinstance(given, Mapping) else ():
+        if value == "auto" and name not in SILENT:
+            yield f"{path}{name}"
+        elif name not in SILENT:
+            yield from _autos(value, f"{path}{name}.")
+
+
+READ = "documentation of 2026-11-22"
+OTHERWISE = "the model of ZeRO takes another value for granted"
+BATCHES = {"train_micro_batch_size_per_gpu": "micro_batch_size", "gradient_accumulation_steps": "gradient_accumulation_steps"}
 PLACES = {"optimizer": "optimizer", "parameters": "param"}
 
 

@@ -8,14 +8,48 @@ from typing import Any
 from estimator.contract.answer import AnswerPart
 from estimator.contract.errors import InvalidJob
 
+NO_FIELD = "a job has no field for it"
+
+
+class LeftOut(AnswerPart):
+    """A setting that may change what a GPU holds, and that the job does not have."""
+
+    key: str
+    """Its name in the file, with dots between a section and what is in it."""
+    line: int | None = None
+    """Where it stands in the file, from 1 on; null where that is not known, or where a default of the framework says it."""
+    why: str
+
+    def __str__(self) -> str:
+        return f"{self.key}{f' (line {self.line})' if self.line else ''}: {self.why}"
+
+
+class Assumed(AnswerPart):
+    """What the file does not say, and the framework's own default does, or the reader."""
+
+    key: str
+    """The framework's setting, or what it is about."""
+    value: Any = None
+    why: str
+
+    def __str__(self) -> str:
+        shown = f" = {str(self.value).lower() if isinstance(self.value, bool) else self.value}" if self.value is not None else ""
+        return f"{self.key}{shown}: {self.why}"
+
 
 class Found(AnswerPart):
     """What a program's configuration says of a job."""
 
+    framework: str = ""
+    """Whose file it is."""
+    version: str = ""
+    """The release whose defaults were taken, where the file says none."""
     job: dict[str, Any]
-    """Fields of the job, without a model."""
-    left_out: list[str]
-    """Settings that a job has no field for, and that may matter."""
+    """The job, or its fields without a model, where the file names none."""
+    left_out: list[LeftOut] = []
+    """Settings that the job does not have, and that may matter."""
+    assumed: list[Assumed] = []
+    """What the file leaves unsaid, and how it was filled in."""
 
 
 class Settings:
@@ -57,11 +91,11 @@ class Settings:
         """Settings within a setting; none where it is not there."""
         return Settings(self.take(name, {}), f"{self.where}.{name}")
 
-    def left(self, known: frozenset[str] = frozenset()) -> Iterator[str]:
+    def left(self, known: frozenset[str] = frozenset()) -> Iterator[LeftOut]:
         """What was not read, without what is `known` to matter not."""
         for name, value in self.given.items():
             if name not in known:
-                yield f"{self.where}.{name}: {value}"
+                yield LeftOut(key=f"{self.where}.{name}", why=f"{value}: {NO_FIELD}")
 
 
 def without(fields: Mapping[str, Any], usual: Mapping[str, Any]) -> dict[str, Any]:

@@ -11,7 +11,8 @@ from typing import Any
 from estimator.contract.errors import InvalidJob
 from estimator.contract.job import CheckpointForm, Job, Parallelism
 from estimator.contract.job.fp8 import Fp8
-from estimator.exchange.found import Found
+from estimator.exchange.found import NO_FIELD, Found, LeftOut
+from estimator.exchange.shell import MOST_SCRIPT
 
 DEGREES = {
     "tensor": "--tensor-model-parallel-size",
@@ -148,10 +149,16 @@ def read(text: str) -> Found:
         training["expert_capacity_factor"] = _amount(given, "--moe-expert-capacity-factor")
     training["activation_checkpointing"] = _read_recomputation(given)
     read_here = {*DEGREES.values(), *USUAL, *READ}
-    left = [f"{name} {value}".rstrip() for name, value in given.items() if name not in read_here]
+    left = [(name, f"{name} {value}".rstrip()) for name, value in given.items() if name not in read_here]
     return Found(
+        framework="megatron",
+        version="Core 0.15",
         job={"training": training, "parallelism": parallelism},
-        left_out=[one for one in left if any(part in one for part in MATTERS)],
+        left_out=[
+            LeftOut(key=f"megatron {name}", why=f"{said}: {NO_FIELD}")
+            for name, said in left
+            if any(part in said for part in MATTERS)
+        ],
     )
 
 
@@ -194,6 +201,8 @@ def _arguments(text: str) -> dict[str, str]:
     """Each flag with what follows it up to the next."""
     found: dict[str, str] = {}
     last = ""
+    if len(text) > MOST_SCRIPT:
+        raise InvalidJob(f"has more than {MOST_SCRIPT:,} characters, as no command needs", "megatron")
     try:
         words = shlex.split(text, comments=True)
     except ValueError as error:

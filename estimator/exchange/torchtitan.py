@@ -5,11 +5,11 @@ torchtitan/config/job_config.py of release 0.2 (read 2026-11-22).
 
 from __future__ import annotations
 
-import tomllib
 from typing import Any
 
 from estimator.contract.errors import InvalidJob
 from estimator.contract.job import CheckpointForm, Job, Parallelism
+from estimator.contract.reading import parse_toml
 from estimator.exchange.found import Found, Settings
 
 TYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
@@ -110,11 +110,7 @@ def _value(value: Any) -> str:
 
 def read(text: str) -> Found:
     """What a file says of a job. Its degree of sharding may be -1, all that is left: then the job's `data` stays open."""
-    try:
-        given = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise InvalidJob(f"is not TOML: {error}", "torchtitan") from None
-    all_of = Settings(given, "torchtitan")
+    all_of = Settings(parse_toml(text, "torchtitan"), "torchtitan")
     asked, training, recomputed = (all_of.part(name) for name in ("parallelism", "training", "activation_checkpoint"))
     job: dict[str, Any] = {"training": _training(training), "parallelism": _parallelism(asked)}
     job["training"]["activation_checkpointing"] = _recomputed(recomputed)
@@ -129,7 +125,10 @@ def read(text: str) -> Found:
         job["training"]["gradient_accumulation_steps"] = steps
     rest = frozenset({"steps", "dataset", "dataset_path", "max_norm", "seed", "deterministic", "gc_freq", "gc_debug"})
     return Found(
-        job=job, left_out=[*asked.left(frozenset({"disable_loss_parallel"})), *training.left(rest), *all_of.left(SILENT)]
+        framework="torchtitan",
+        version="0.2",
+        job=job,
+        left_out=[*asked.left(frozenset({"disable_loss_parallel"})), *training.left(rest), *all_of.left(SILENT)],
     )
 
 

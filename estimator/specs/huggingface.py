@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from estimator.contract.errors import Unreadable
+from estimator.contract.reading import read_text
 from estimator.quantization.config import named
 from estimator.specs.stored import Stored
 
@@ -15,15 +16,13 @@ from estimator.specs.stored import Stored
 def read_config(path: Path) -> dict[str, Any]:
     """A config.json on disk; `InvalidJob` says what is wrong with a file that is not one."""
     try:
-        config = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise Unreadable(f"cannot be read: {error.strerror}", str(path)) from None
-    except UnicodeDecodeError:
-        raise Unreadable("is not text in UTF-8; give a model's config.json", str(path)) from None
+        config = json.loads(read_text(path))
     except json.JSONDecodeError as error:
         raise Unreadable(f"is not JSON (line {error.lineno}: {error.msg}); give a model's config.json", str(path)) from None
     except RecursionError:
         raise Unreadable("is nested too deeply for a config.json", str(path)) from None
+    except ValueError:
+        raise Unreadable("has a number of thousands of digits", str(path)) from None
     if not isinstance(config, dict):
         raise Unreadable("holds no JSON object; give a model's config.json", str(path))
     return config

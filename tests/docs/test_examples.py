@@ -75,6 +75,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "path" / "to").mkdir(parents=True)
     (tmp_path / "path" / "to" / "config.json").write_text(json.dumps(CONFIG), encoding="utf-8")
     (tmp_path / "ds_config.json").write_text('{"zero_optimization": {"stage": 2}, "bf16": {"enabled": true}}', encoding="utf-8")
+    (tmp_path / "train.yaml").write_text(
+        "base_model: llama-3-8b\nadapter: lora\nsequence_len: 512\nbf16: true\n", encoding="utf-8"
+    )
     monkeypatch.chdir(tmp_path)
     return tmp_path
 

@@ -1,0 +1,92 @@
+"""What is given way in so that a file's job can be answered at all: the table of concessions.yaml, tried only where `estimate`
+refuses.
+
+Better an answer that says what it leaves out than none: each concession is named, and one is no longer made as soon as the
+refusal is gone.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict
+
+from estimator.contract.errors import Contradiction, NotModelled, WillItFitError
+from estimator.contract.reading import load_yaml
+from estimator.contract.validation import validated
+from estimator.exchange.found import Found, LeftOut
+from estimator.pipeline.estimation import estimate
+
+FILE = Path(__file__).with_name("concessions.yaml")
+MOST = 8
+"""Concessions in one job."""
+
+
+class Concession(BaseModel):
+    """A refusal, what of the job may have caused it, and what is taken instead."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    refused: str
+    """How the field begins that the refusal is about."""
+    given: dict[str, Any]
+    """Fields that the job must have, with these values, or with any (`*`)."""
+    instead: dict[str, Any]
+    """What they become; null takes a field away."""
+    why: str
+
+
+class _Table(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    concessions: list[Concession]
+
+
+@cache
+def table() -> list[Concession]:
+    """The concessions, in the order in which they are tried."""
+    return validated(_Table, load_yaml(FILE), str(FILE)).concessions
+
+
+def accepted(found: Found, allow_files: bool) -> Found:
+    """What was found, as a job that `estimate` takes where one can be had; what it then refuses still, it says itself."""
+    job, left = found.job, list(found.left_out)
+    for _ in range(MOST):
+        try:
+            estimate(job, allow_files=allow_files)
+        except (NotModelled, Contradiction) as error:
+            one = next((one for one in table() if error.where.startswith(one.refused) and _holds(job, one)), None)
+            if one is None:
+                break
+            left.append(LeftOut(key=next(iter(one.given)), why=one.why))
+            for path, value in one.instead.items():
+                job = _with(job, path.split("."), value)
+        except WillItFitError:
+            break
+        else:
+            break
+    return found.model_copy(update={"job": job, "left_out": left})
+
+
+def _holds(job: dict[str, Any], one: Concession) -> bool:
+    for path, wanted in one.given.items():
+        part = _at(job, path)
+        if part is None or (wanted != "*" and part != wanted):
+            return False
+    return any(_at(job, path) != value for path, value in one.instead.items())
+
+
+def _at(job: dict[str, Any], path: str) -> Any:
+    """A field of a job, by its dotted name; None where it is not there."""
+    part: Any = job
+    for name in path.split("."):
+        part = part.get(name) if isinstance(part, dict) else None
+    return part
+
+
+def _with(job: dict[str, Any], path: list[str], value: Any) -> dict[str, Any]:
+    """The job with a field set; null takes it away."""
+    name, *inner = path
+    if inner:
+        return {**job, name: _with(job.get(name) or {}, inner, value)}
+    return {key: kept for key, kept in job.items() if key != name} | ({} if value is None else {name: value})

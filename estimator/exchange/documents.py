@@ -1,0 +1,248 @@
+"""Any file that people have, as a job: whose it is, what it says, and what `estimate` is then asked."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+from estimator.contract.answer import Answer
+from estimator.contract.errors import InvalidValue, Unreadable, WillItFitError
+from estimator.contract.job import Job, read_job
+from estimator.contract.reading import parse_yaml, read_text
+from estimator.contract.version import SOFTWARE_VERSION
+from estimator.exchange import accelerate, deepspeed, megatron, recognise, torchtitan
+from estimator.exchange.concessions import accepted
+from estimator.exchange.configuration import WORDS, Configuration, Launch, Lines, Surroundings
+from estimator.exchange.found import Assumed, Found
+from estimator.exchange.frameworks import (
+    axolotl,
+    deepspeed_chat,
+    huggingface,
+    litgpt,
+    llama_cpp,
+    llama_factory,
+    ms_swift,
+    ms_swift_megatron,
+    nemo_automodel,
+    oumi,
+    sglang,
+    torchtune,
+    vllm,
+    vllm_recipe,
+)
+from estimator.exchange.launch import Program, arguments, programs, slurm
+from estimator.exchange.quantized_names import with_known_model
+from estimator.exchange.shell import MOST_SCRIPT, commands, sbatch
+from estimator.exchange.spread import FEWEST, SHARDED, UNSAID
+from estimator.hardware.parse import read_hardware
+from estimator.pipeline.estimation import estimate
+from estimator.specs.resolve import WEIGHTS
+
+FRAMEWORKS: dict[str, Callable[[Configuration], None]] = {
+    "axolotl": axolotl.read,
+    "llama-factory": llama_factory.read,
+    "trl": huggingface.read,
+    "transformers": huggingface.read,
+    "ms-swift": ms_swift.read,
+    "ms-swift-megatron": ms_swift_megatron.read,
+    "nemo-automodel": nemo_automodel.read,
+    "litgpt": litgpt.read,
+    "torchtune": torchtune.read,
+    "oumi": oumi.read,
+    "deepspeed-chat": deepspeed_chat.read,
+    "vllm": vllm.read,
+    "vllm-recipe": vllm_recipe.read,
+    "sglang": sglang.read,
+    "llama.cpp": llama_cpp.read,
+}
+"""Frameworks whose files are whole jobs."""
+PARTS: dict[str, Callable[[str], Found]] = {
+    "deepspeed": deepspeed.read,
+    "accelerate": accelerate.read,
+    "torchtitan": torchtitan.read,
+    "megatron": megatron.read,
+}
+"""Programs whose files say how a job is spread, without a model."""
+FILES = ("llama-factory", "axolotl")
+"""Commands of frameworks whose words end with a file of settings."""
+
+
+def read(text: str, given: str | None = None, *, model: str | None = None, around: Surroundings | None = None) -> Found:
+    """What a file, a command or a script says, as a job. `given`: whose it is; without it, it is told by what it says.
+
+    Raises `InvalidJob` for a file that cannot be read, `NotModelled` for one of a framework that is not read yet.
+    """
+    around = around or Surroundings()
+    if given is not None and given not in (*FRAMEWORKS, *PARTS):
+        raise InvalidValue(f"{given!r} is no format; write {', '.join((*PARTS, *FRAMEWORKS))}", "format")
+    found = PARTS[given](text) if given in PARTS else _read(text, given, around)
+    return _finished(found, model, around)
+
+
+def read_file(path: str | Path, on: str | None = None, model: str | None = None, given: str | None = None) -> Found:
+    """What a file on disk says, with the files that it points to. `on`: hardware such as 2xA100-80GB, in place of its own."""
+    where = Path(path)
+    around = Surroundings(str(where), read_hardware(on).hardware if on else None, lambda name: _beside(where.parent, name), True)
+    return read(read_text(where), given, model=model, around=around)
+
+
+def answer(found: Found, allow_files: bool = True, today: date | None = None) -> Answer:
+    """What `estimate` says of the job that was found, and what the file leaves open. Raises as `estimate`."""
+    if not found.job.get("model"):
+        raise InvalidValue(f"a file of {found.framework} names no model: say which with --model", "model")
+    said = estimate(found.job, allow_files=allow_files, today=today)
+    read = f"read as a file of {found.framework} {found.version}".rstrip()
+    assumptions = [read, *(f"{found.framework}: {one}" for one in found.assumed), *said.assumptions]
+    left = [f"{found.framework}: {one}" for one in found.left_out]
+    return said.model_copy(update={"assumptions": assumptions, "not_modelled": [*left, *said.not_modelled]})
+
+
+def is_configuration(path: Path) -> bool:
+    """Whether a file is a job, or a framework's, and not a model's configuration, specification or weights."""
+    if not path.is_file() or path.name.lower().endswith(WEIGHTS):
+        return False
+    settings = recognise.settings(read_text(path), str(path))
+    return settings is None or _is_job(settings) or recognise.file(settings) is not None
+
+
+def _is_job(settings: Mapping[str, Any]) -> bool:
+    return "model" in settings and set(settings) <= set(Job.model_fields)
+
+
+def _beside(folder: Path, name: str) -> str | None:
+    """The text of a file that a file points to, from its own folder or the current one."""
+    if not name or len(name) > 400 or "\0" in name:
+        return None
+    for path in (folder / name, Path(name), folder / Path(name).name):
+        if path.is_file():
+            return read_text(path)
+    return None
+
+
+def _read(text: str, given: str | None, around: Surroundings) -> Found:
+    settings = recognise.settings(text, "file")
+    if settings is not None:
+        if given is None and _is_job(settings):
+            return Found(framework="willitfit", version=SOFTWARE_VERSION, job=dict(settings))
+        whose = given or recognise.file(settings)
+        if whose is None:
+            raise recognise.unknown("file")
+        if whose in PARTS:
+            return PARTS[whose](text)
+        return _configured(whose, settings, Lines.of(text).found, Launch(), around)
+    if len(text) <= MOST_SCRIPT and (found := _of_script(text, given, around)) is not None:
+        return found
+    recognise.text(text)
+    raise recognise.unknown("file")
+
+
+def _configured(whose: str, settings: Mapping[str, Any], lines: Mapping[str, int], launch: Launch, around: Surroundings) -> Found:
+    conf = Configuration(whose, settings, lines, launch, around)
+    _beside_accelerate(conf)
+    FRAMEWORKS[whose](conf)
+    return conf.found()
+
+
+def _beside_accelerate(conf: Configuration) -> None:
+    """Put the file of `accelerate launch --config_file` in its place."""
+    given = dict(conf.launch.accelerate or {})
+    path = given.pop("config_file", None)
+    if path is None:
+        return
+    text = conf.around.beside(str(path))
+    if text is None:
+        conf.leave("accelerate --config_file", f"{path}: is not beside this file; the options alone are taken")
+        conf.launch.accelerate = given or None
+        return
+    content = parse_yaml(text, str(path))
+    if not isinstance(content, Mapping):
+        raise Unreadable("holds no mapping of settings", str(path))
+    conf.launch.accelerate = {**content, **given}
+
+
+def _of_script(text: str, given: str | None, around: Surroundings) -> Found | None:
+    """The first command of a script that is known; its later ones are counted."""
+    header = slurm(sbatch(text))
+    found: list[tuple[str, Program]] = []
+    refused: WillItFitError | None = None
+    for command in commands(text):
+        for one in programs(command) or ([Program("", command.words)] if command.words[0].text.startswith("--") else []):
+            options, _, _ = arguments(one.arguments)
+            try:
+                whose = given or recognise.program(one.name, one.words(1), options)
+            except WillItFitError as error:
+                refused = refused or error
+                continue
+            if whose is not None:
+                found.append((whose, one))
+    if not found:
+        if refused is not None:
+            raise refused
+        return None
+    whose, program = found[0]
+    launch = program.launch
+    if launch.gpus is None:
+        launch = replace(launch, gpus=header.gpus)
+    launch = replace(launch, nodes=launch.nodes or header.nodes)
+    if whose == "megatron":
+        return megatron.read(" ".join(word.text for word in program.arguments))
+    read = _of_program(whose, program, replace(launch, program=" ".join([program.name, *program.words(1)])), around)
+    if len(found) > 1:
+        said = [*read.assumed, _several(len(found))]
+        return read.model_copy(update={"assumed": said})
+    return read
+
+
+def _several(count: int) -> Assumed:
+    return Assumed(key="command", value=1, why=f"the script has {count} commands that are known; the first is read")
+
+
+def _of_program(whose: str, program: Program, launch: Launch, around: Surroundings) -> Found:
+    short = SHORT.get(whose)
+    options, lines, words = arguments(program.arguments, short)
+    path = options.pop("config", None)
+    if whose in FILES and path is None:
+        path = next((word for word in words if re.search(r"\.(ya?ml|json)$", word)), None)
+    settings: dict[str, Any] = {}
+    if isinstance(path, str):
+        text = around.beside(path)
+        if text is None:
+            raise Unreadable(f"{path[:80]!r}, to which the command points, is not beside it: send that file", "file")
+        content = recognise.settings(text, path)
+        if content is None:
+            raise Unreadable("holds no mapping of settings", path)
+        settings, lines = {**content, **options}, {}
+    else:
+        settings = options
+    if words:
+        settings[WORDS] = words
+    return _configured(whose, settings, lines, launch, around)
+
+
+SHORT: dict[str, Mapping[str, str]] = {"llama.cpp": llama_cpp.SHORT, "vllm": vllm.SHORT, "sglang": sglang.SHORT}
+
+
+def _finished(found: Found, model: str | None, around: Surroundings) -> Found:
+    """The job with the model that was asked for, as one that `estimate` takes wherever one can be had."""
+    job: dict[str, Any] = dict(found.job)
+    if model:
+        job = {"model": model, **{key: value for key, value in job.items() if key != "model"}}
+    if around.hardware is not None and found.framework in (*PARTS, "willitfit"):
+        job["hardware"] = around.hardware.model_dump(mode="json", exclude_unset=True, exclude_defaults=True)
+    found = found.model_copy(update={"job": job})
+    if job.get("model") and "hardware" not in job and str(job.get("parallelism", {}).get("strategy")).startswith(SHARDED):
+        job["hardware"] = {"gpus": FEWEST}
+        found = found.model_copy(update={"assumed": [*found.assumed, Assumed(key="gpus", value=FEWEST, why=UNSAID)]})
+    if found.framework == "willitfit":
+        read_job(job)
+        return found
+    if not job.get("model"):
+        read_job({**job, "model": "gpt2"})  # whatever the model is, its fields are those of a job
+        return found
+    found = with_known_model(found, around.allow_files)
+    read_job(found.job)
+    return accepted(found, around.allow_files)

@@ -1,0 +1,126 @@
+"""TRL's YAML and command lines, and those of scripts around transformers' Trainer.
+
+TRL 1.16: trainer/sft_trainer.py (its own loss in chunks instead of the full logits; QLoRA's adapters in bf16), model_config.py;
+transformers 5.23: training_args.py.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import PurePath
+
+from estimator.exchange import spread as spreading
+from estimator.exchange import trainer
+from estimator.exchange.configuration import Configuration
+
+KINDS = ("orpo", "dpo", "kto", "grpo", "reward", "sft", "gkd", "cpo", "rloo", "ppo")
+OBJECTIVES = ("orpo", "dpo", "kto", "grpo", "reward")
+
+
+def read(conf: Configuration) -> None:
+    """The job that arguments are."""
+    trl = conf.facts.framework == "trl"
+    conf.put("model", conf.text("model_name_or_path"))
+    mixed = spreading.spread(conf)
+    kind = _kind(conf) if trl else "sft"
+    weights = trainer.dtype(conf, "dtype")
+    half = trainer.half(conf, unsaid=mixed) if mixed in (None, "no") or conf.has("bf16") or conf.has("fp16") else mixed
+    bits = 4 if conf.yes("load_in_4bit") else 8 if conf.yes("load_in_8bit") else None
+    adapts = conf.yes("use_peft") if conf.has("use_peft") else any(conf.has(key) for key in ("lora_r", "lora_target_modules"))
+    zero3 = conf.get("parallelism.strategy") == "zero3"
+    if adapts:
+        trainer.quantized(conf, bits, conf.yes("use_bnb_nested_quant"), conf.text("bnb_4bit_quant_type") or "nf4")
+        qlora = trl and bits is not None
+        kept = "bf16" if qlora or zero3 else "fp32"
+        given = conf.names("lora_target_modules")
+        trainer.lora(conf, targets="all-linear" if given in (["all-linear"], ["all"]) else given, kept=kept)
+        if saved := conf.names("lora_modules_to_save"):
+            conf.put("training.adapter.modules_to_save", saved)
+        why = (
+            "TRL casts QLoRA's adapters"
+            if qlora
+            else "under ZeRO-3 they stay so"
+            if zero3
+            else "PEFT holds adapters so (autocast_adapter_dtype)"
+        )
+        conf.assume("adapter dtype", {"bf16": "bfloat16", "fp32": "float32"}[kept], why)
+    elif bits:
+        conf.leave(f"load_in_{bits}bit", "without an adapter nothing could be trained; the weights are taken for whole")
+    trainer.precision(conf, weights, half)
+    trainer.run(conf)
+    _lengths(conf, trl, kind)
+    on = conf.yes("gradient_checkpointing") or conf.get("training.activation_checkpointing") == "full"
+    said = trainer.reentrant(conf)
+    forced = trl and zero3 and adapts
+    trainer.checkpointing(conf, on, forced or bool(said))
+    if on and forced and not said:
+        conf.assume("use_reentrant", True, "TRL checkpoints in torch's older way with PEFT under ZeRO-3")
+    if conf.has("activation_offloading") and conf.yes("activation_offloading"):
+        conf.put("offload.activations", "cpu")
+    trainer.optimizer(conf)
+    trainer.clipping(conf)
+    trainer.attention(conf, "attn_implementation")
+    liger = conf.yes("use_liger_kernel") or conf.yes("use_liger")
+    trainer.liger(conf, liger)
+    if trl and kind in ("sft", "dpo", "grpo") and not liger:
+        conf.put("training.loss", "fused")
+        conf.assume("loss_type", "nll", "TRL makes the loss in chunks, without the full logits (add_fused_lm_head)")
+    if kind in OBJECTIVES:
+        _objective(conf, kind)
+    spreading.hardware(conf)
+
+
+def _kind(conf: Configuration) -> str:
+    """Which trainer it is: by the script, the subcommand, the file's name, or keys that only one has."""
+    program = PurePath(conf.launch.program).name.lower()
+    for said in (program, conf.around.name.lower()):
+        for kind in KINDS:
+            if re.search(rf"(?:^|[^a-z]){kind}(?:[^a-z]|$)", said):
+                if kind not in (*OBJECTIVES, "sft"):
+                    conf.leave("trainer", f"{kind}: not modelled; answered as supervised fine-tuning")
+                return kind
+    if conf.has("num_generations") or conf.has("use_vllm"):
+        return "grpo"
+    if conf.has("max_prompt_length") or conf.has("beta") or conf.has("rpo_alpha"):
+        conf.assume("trainer", "dpo", "the file has keys of preferences, and its name says no other trainer")
+        return "dpo"
+    return "sft"
+
+
+def _lengths(conf: Configuration, trl: bool, kind: str) -> None:
+    packed = conf.has("packing") and conf.yes("packing")
+    free = conf.has("padding_free") and conf.yes("padding_free")
+    if kind == "grpo":
+        prompt, answer = conf.whole("max_prompt_length"), conf.whole("max_completion_length") or 512
+        if prompt is None:
+            conf.assume("prompts", 512, "TRL sets no limit, so their length is that of the data, which the file does not say")
+        conf.put("training.sequence_length", (prompt or 512) + answer)
+        conf.skip("max_length")
+        return
+    tokens, rows = conf.whole("max_length"), conf.get("training.micro_batch_size") or 1
+    if tokens and (packed or free) and kind == "sft":
+        conf.put("training.attention_mask", "packed")
+        conf.put("training.sequence_length", tokens * rows)
+        conf.put("training.micro_batch_size", 1)
+        if rows > 1:
+            conf.assume("micro_batch_size", 1, f"without padding the batch is one row of {rows} × {tokens} tokens")
+    else:
+        trainer.length(conf, tokens, "max_length" if trl else "the file")
+    asked = str(conf.take("eval_strategy") or "no").lower()
+    batch = conf.whole("per_device_eval_batch_size")
+    trainer.evaluation(conf, asked not in ("no", "false"), batch, tokens if packed else None)
+
+
+def _objective(conf: Configuration, kind: str) -> None:
+    found: dict[str, object] = {"type": kind}
+    if kind in ("dpo", "kto") and conf.has("precompute_ref_log_probs") and conf.yes("precompute_ref_log_probs"):
+        found["reference"] = "precomputed"
+    if kind == "grpo":
+        if beta := conf.number("beta"):
+            found["reference"] = "adapter" if conf.get("training.adapter") else "model"
+            del beta
+        if not conf.yes("use_vllm"):
+            found["generation"] = {"engine": "transformers"}
+        elif (conf.text("vllm_mode") or "colocate") == "colocate":
+            found["generation"] = {"engine": "vllm", "gpu_memory_utilization": conf.number("vllm_gpu_memory_utilization") or 0.3}
+    conf.put("training.objective", found)

@@ -1,0 +1,105 @@
+"""litgpt's YAML: LoRA, full fine-tuning and pre-training.
+
+litgpt 0.5: finetune/lora.py and full.py (FSDP with activation checkpointing of each block on several GPUs, none of either on
+one; the output layer in chunks of 128 tokens for LoRA), lora.py (adapters in the type of the weights).
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from estimator.contract.errors import InvalidValue, WillItFitError
+from estimator.exchange import spread as spreading
+from estimator.exchange import trainer
+from estimator.exchange.configuration import Configuration
+from estimator.specs.resolve import resolve
+
+TARGETS = ("query", "key", "value", "projection", "mlp", "head")
+PRECISIONS = ("32-true", "bf16-true", "16-true", "bf16-mixed", "16-mixed")
+
+
+def read(conf: Configuration) -> None:
+    """The job that a file is."""
+    path = conf.text("checkpoint_dir") or conf.text("initial_checkpoint_dir") or ""
+    conf.put("model", conf.text("model_name") or re.sub(r"^(?:\./)?checkpoints/", "", path).rstrip("/"))
+    devices = conf.take("devices")
+    if str(devices) in ("auto", "-1"):
+        conf.assume("devices", None, "auto: all GPUs that there are")
+        devices = None
+    else:
+        devices = conf.whole("devices")
+    if conf.launch.gpus is None and devices:
+        conf.launch.gpus, conf.launch.nodes = devices, conf.whole("num_nodes")
+    conf.skip("num_nodes")
+    several = conf.gpus > 1
+    if several:
+        conf.put("parallelism.strategy", "fsdp1")
+    conf.put("training.activation_checkpointing", "full" if several else "none")
+    why = "on several GPUs litgpt shards by FSDP and recomputes each block" if several else "on one GPU litgpt recomputes nothing"
+    conf.assume("activation_checkpointing", conf.get("training.activation_checkpointing"), why)
+    precision = conf.text("precision") or "bf16-true"
+    if precision not in PRECISIONS:
+        raise InvalidValue(f"{precision[:40]!r} is none of {', '.join(PRECISIONS)}", conf.where("precision"))
+    conf.put("training.precision", precision)
+    if any(key.startswith("lora_") for key in conf.given):
+        _adapter(conf, precision)
+    storage = conf.text("quantize")
+    if storage and storage in conf.facts.tables["quantize"] and conf.get("training.adapter"):
+        conf.put("training.quantization", conf.facts.tables["quantize"][storage])
+        conf.leave(
+            "quantize", f"{storage}: litgpt quantizes the output layer, too; and loading holds the whole weights for a moment"
+        )
+    elif storage:
+        conf.leave("quantize", f"{storage}: not modelled; the weights are taken for whole")
+    _batches(conf)
+    _optimizer(conf)
+    spreading.hardware(conf)
+
+
+def _adapter(conf: Configuration, precision: str) -> None:
+    try:
+        kind = resolve(conf.get("model"), conf.around.allow_files).spec.model_type
+    except WillItFitError:
+        kind = "other"
+    names = conf.facts.tables["targets"].get(kind, conf.facts.tables["targets"]["other"])
+    on = [name for name in TARGETS if conf.yes(f"lora_{name}")]
+    targets: list[str] = []
+    for name in on:
+        targets += names[name] if isinstance(names[name], list) else [names[name]]
+    kept = {"bf16": "bf16", "16": "fp16"}.get(precision.removesuffix("-true"), "fp32")
+    trainer.lora(conf, targets=list(dict.fromkeys(targets)) or "all-linear", kept=kept)
+    conf.put("training.loss", "chunked")
+    conf.assume("loss", "chunked", "litgpt makes logits in chunks of 128 tokens for LoRA (lm_head_chunk_size)")
+
+
+def _batches(conf: Configuration) -> None:
+    given = conf.part("train")
+    defaults = conf.facts.defaults
+
+    def number(name: str) -> int | None:
+        value = given.get(name)
+        if value is None and (default := defaults.get(f"train.{name}")):
+            conf.assume(f"train.{name}", default.value, default.why)
+            value = default.value
+        if value is None:
+            return None
+        if isinstance(value, bool) or not isinstance(value, int) or not 0 < value < 2**20:
+            raise InvalidValue(f"{str(value)[:40]!r} is no number of such a thing", conf.where(f"train.{name}"))
+        return value
+
+    rows, whole = number("micro_batch_size") or 1, number("global_batch_size") or 16
+    conf.put("training.micro_batch_size", rows)
+    conf.put("training.gradient_accumulation_steps", max(1, whole // (rows * conf.gpus)))
+    trainer.length(conf, number("max_seq_length"), "train.max_seq_length")
+    if given.get("max_norm"):
+        conf.put("training.gradient_clipping", True)
+
+
+def _optimizer(conf: Configuration) -> None:
+    given: Any = conf.take("optimizer")
+    name = str(given.get("class_path", "AdamW") if isinstance(given, dict) else given).rpartition(".")[2].lower()
+    known = conf.facts.tables["optimizers"].get(name)
+    if known is None:
+        conf.leave("optimizer", f"{name}: a job has no such optimizer; AdamW is taken")
+    conf.put("training.optimizer", known or "adamw_torch")

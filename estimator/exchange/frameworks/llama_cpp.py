@@ -1,0 +1,114 @@
+"""llama-server's arguments. llama.cpp's documentation of 2026-11: tools/server/README.md."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import get_args
+
+from estimator.contract.errors import InvalidValue
+from estimator.contract.job.serving import CacheType, GgufKind
+from estimator.exchange import spread as spreading
+from estimator.exchange.configuration import WORDS, Configuration
+from estimator.exchange.frameworks import vllm
+
+SHORT = {
+    "-m": "model",
+    "-hf": "hf_repo",
+    "-hfr": "hf_repo",
+    "-c": "ctx_size",
+    "-ngl": "n_gpu_layers",
+    "-b": "batch_size",
+    "-ub": "ubatch_size",
+    "-np": "parallel",
+    "-fa": "flash_attn",
+    "-ctk": "cache_type_k",
+    "-ctv": "cache_type_v",
+    "-ot": "override_tensor",
+    "-sm": "split_mode",
+    "-ts": "tensor_split",
+    "-mg": "main_gpu",
+    "-md": "model_draft",
+    "-t": "threads",
+    "-tb": "threads_batch",
+    "-n": "n_predict",
+    "-p": "prompt",
+    "-a": "alias",
+    "-ncmoe": "n_cpu_moe",
+    "-cmoe": "cpu_moe",
+    "-nkvo": "no_kv_offload",
+    "-fit": "fit",
+    "-fitt": "fit_target",
+    "-dev": "device",
+    "-v": "verbose",
+    "-cnv": "conversation",
+}
+_KIND = re.compile(
+    rf"[-.:_]({'|'.join(sorted(get_args(GgufKind), key=len, reverse=True))}|f16|bf16|f32)(?=$|[-.])", re.IGNORECASE
+)
+_SHARD = re.compile(r"-\d{5}-of-\d{5}$")
+DEFAULT_KIND = "q4_k_m"
+ALL = 999
+"""Layers that people write for all."""
+
+
+def read(conf: Configuration) -> None:
+    """The serving job that arguments are."""
+    conf.skip(WORDS)
+    conf.put("task", "serve")
+    conf.put("serving.engine", "llama.cpp")
+    _model(conf)
+    tokens, slots = conf.whole("ctx_size"), conf.whole("parallel") or 1
+    if tokens:
+        conf.put("serving.context", max(1, tokens // max(1, slots)))
+        if slots > 1:
+            conf.put("serving.concurrency", slots)
+            conf.assume("parallel", slots, f"the context of {tokens} tokens is shared by {slots} slots")
+    else:
+        conf.given.pop("ctx_size", None)
+        vllm.context(conf, "ctx_size")
+    layers = str(conf.take("n_gpu_layers")).lower()
+    if layers.lstrip("-").isdigit() and 0 <= int(layers) < ALL - 900:
+        conf.put("serving.gpu_layers", int(layers))
+    elif layers == "auto":
+        conf.assume("n_gpu_layers", "all", "auto: as many as fit; the answer says whether all do")
+    conf.put("serving.ubatch", conf.whole("ubatch_size"))
+    flash = str(conf.take("flash_attn") if conf.has("flash_attn") else "auto").lower()
+    if flash in ("off", "false", "0"):
+        conf.put("serving.flash_attention", False)
+    _cache(conf)
+    spreading.hardware(conf)
+
+
+def _cache(conf: Configuration) -> None:
+    for key, ours in (("cache_type_k", "kv_cache"), ("cache_type_v", "values_cache")):
+        given = (conf.text(key) or "f16").lower()
+        kind = conf.facts.tables["kinds"].get(given, given)
+        if kind not in get_args(CacheType):
+            raise InvalidValue(f"{given[:40]!r} is no type of llama.cpp's cache", conf.where(key))
+        if conf.has(key):
+            conf.put(f"serving.{ours}", kind)
+
+
+def _model(conf: Configuration) -> None:
+    """A file that is there, or else the model and its kind by the name of a file or a repository."""
+    path = conf.text("model")
+    given = path or conf.text("hf_repo")
+    if not given:
+        raise InvalidValue("the command names no model: -m or -hf", "llama.cpp model")
+    if path and conf.around.allow_files and Path(path).is_file():
+        conf.put("model", path)
+        return
+    name = Path(given).name.removesuffix(".gguf") if path else given
+    kind = _KIND.search(_SHARD.sub("", name))
+    bare = _KIND.sub("", _SHARD.sub("", name)).partition(":")[0]
+    bare = re.sub(r"-GGUF$", "", bare, flags=re.IGNORECASE)
+    bare = bare.rpartition("/")[2]  # whoever packed the file
+    found = kind[1].lower() if kind else DEFAULT_KIND
+    conf.put("model", bare)
+    conf.put("serving.weights", conf.facts.tables["kinds"].get(found, found))
+    conf.assume(
+        "model",
+        bare,
+        f"{given}, by its name" + ("" if kind else f", and {DEFAULT_KIND}, llama.cpp's own choice of a repository's files"),
+    )

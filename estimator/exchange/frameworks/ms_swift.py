@@ -1,0 +1,120 @@
+"""ms-swift's command lines and argument files: `swift sft`, `pt` and `rlhf`.
+
+ms-swift 4.6: arguments/base_args, arguments/sft_args.py (accumulation to 16 sequences a step), trainers/arguments.py, tuners.
+"""
+
+from __future__ import annotations
+
+from estimator.exchange import spread as spreading
+from estimator.exchange import trainer
+from estimator.exchange.configuration import Configuration
+
+SEQUENCES = 16
+"""Sequences of a step where accumulation is not said."""
+TUNERS = ("lora", "full", "adalora", "vera", "boft", "ia3", "longlora")
+
+
+def read(conf: Configuration) -> None:
+    """The job that arguments are."""
+    conf.put("model", conf.text("model"))
+    spreading.spread(conf)
+    weights = trainer.dtype(conf, "torch_dtype")
+    bits = conf.whole("quant_bits")
+    tuner = (conf.text("tuner_type") or "lora").lower()
+    zero3 = conf.get("parallelism.strategy") == "zero3"
+    if tuner != "full":
+        method = conf.text("quant_method") or "bnb"
+        if bits in (4, 8) and method == "bnb":
+            trainer.quantized(conf, bits, conf.yes("bnb_4bit_use_double_quant"), conf.text("bnb_4bit_quant_type") or "nf4")
+        elif bits and f"{method}-int{bits}" in ("hqq-int8", "hqq-int4", "hqq-int3", "hqq-int2", "eetq-int8"):
+            conf.put("training.quantization", f"{method}-int{bits}")
+        elif bits:
+            conf.leave("quant_bits", f"{bits} bits of {method}: not modelled; the weights are taken for whole")
+        given = conf.names("target_modules")
+        targets = "all-linear" if given in ([], ["all-linear"], ["ALL"], ["auto"]) else given
+        held = conf.text("lora_dtype")
+        kept = trainer.TYPES.get(str(held), "bf16" if zero3 else "fp32") if held else "bf16" if zero3 else "fp32"
+        trainer.lora(conf, targets=targets, kept=kept)
+        if tuner in ("adalora", "vera"):
+            conf.put("training.adapter.type", tuner)
+        elif tuner not in TUNERS or tuner == "longlora":
+            conf.leave("tuner_type", f"{tuner}: not modelled; read as lora")
+        elif tuner in ("boft", "ia3"):
+            conf.put("training.adapter", {"type": tuner, "targets": targets, "dtype": kept})
+        if saved := conf.names("modules_to_save"):
+            conf.put("training.adapter.modules_to_save", saved)
+        conf.assume(
+            "adapter dtype", {"bf16": "bfloat16", "fp32": "float32"}[kept], "what PEFT makes of it (autocast_adapter_dtype)"
+        )
+    said = conf.has("bf16") or conf.has("fp16")
+    trainer.precision(conf, weights, trainer.half(conf) if said else None if weights == "fp32" else weights)
+    _batches(conf)
+    on = conf.yes("gradient_checkpointing")
+    trainer.checkpointing(conf, on, bool(trainer.reentrant(conf)))
+    _optimizer(conf)
+    trainer.clipping(conf)
+    trainer.attention(conf, "attn_impl")
+    trainer.liger(conf, conf.yes("use_liger_kernel"))
+    if layers := conf.whole("lisa_activated_layers"):
+        conf.put("training.trainable", {"lisa": layers})
+    if conf.text("task_type") == "seq_cls":
+        conf.put("training.head", "sequence-classification")
+        conf.put("training.labels", conf.whole("num_labels") or 2)
+    _objective(conf)
+    spreading.hardware(conf)
+
+
+def _batches(conf: Configuration) -> None:
+    rows, tokens = conf.whole("per_device_train_batch_size") or 1, conf.whole("max_length")
+    if tokens and (parts := conf.whole("sequence_parallel_size") or 1) > 1:
+        tokens = -(-tokens // parts)
+        conf.leave("sequence_parallel_size", f"{parts}: read as each GPU's part of a sequence; what they exchange is not counted")
+    steps = conf.whole("gradient_accumulation_steps")
+    if steps is None:
+        steps = max(1, SEQUENCES // (conf.gpus * rows))
+        conf.assume("gradient_accumulation_steps", steps, "ms-swift's own: 16 sequences a step")
+    conf.put("training.gradient_accumulation_steps", steps)
+    conf.put("training.micro_batch_size", rows)
+    if workers := conf.whole("dataloader_num_workers"):
+        conf.put("host.data_loader_workers", workers)
+    packs = (conf.has("packing") and conf.yes("packing")) or (conf.has("padding_free") and conf.yes("padding_free"))
+    if packs and tokens and not conf.has("rlhf_type"):
+        conf.put("training.attention_mask", "packed")
+        conf.put("training.sequence_length", tokens * rows)
+        conf.put("training.micro_batch_size", 1)
+        if rows > 1:
+            conf.assume("micro_batch_size", 1, f"without padding the batch is one row of {rows} × {tokens} tokens")
+    else:
+        trainer.length(conf, tokens, "max_length")
+        if packs:
+            conf.leave("padding_free", "pairs without padding are not modelled: read as rows of the longest")
+    asked = conf.has("val_dataset") or bool(conf.number("split_dataset_ratio"))
+    trainer.evaluation(conf, asked, conf.whole("per_device_eval_batch_size"))
+
+
+def _optimizer(conf: Configuration) -> None:
+    if conf.has("use_galore") and conf.yes("use_galore"):
+        each = conf.has("galore_optim_per_parameter") and conf.yes("galore_optim_per_parameter")
+        conf.put("training.optimizer", "galore_adamw_layerwise" if each else "galore_adamw")
+        if rank := conf.whole("galore_rank"):
+            conf.put("training.optimizer_rank", rank)
+        if each and conf.get("training.gradient_accumulation_steps") != 1:
+            conf.leave("galore_optim_per_parameter", "steps within backward do not accumulate: read as one step after it")
+            conf.put("training.optimizer", "galore_adamw")
+        conf.skip("optim")
+        return
+    trainer.optimizer(conf)
+
+
+def _objective(conf: Configuration) -> None:
+    if conf.launch.program.rpartition(" ")[2] != "rlhf" and not conf.has("rlhf_type"):
+        return
+    kind = (conf.text("rlhf_type") or "dpo").lower()
+    known = {"dpo": "dpo", "orpo": "orpo", "kto": "kto", "rm": "reward", "grpo": "grpo", "ppo": "ppo"}
+    if kind not in known:
+        conf.leave("rlhf_type", f"{kind}: not modelled; answered as supervised fine-tuning")
+        return
+    found: dict[str, object] = {"type": known[kind]}
+    if kind == "grpo" and conf.has("use_vllm") and conf.yes("use_vllm") and conf.text("vllm_mode") == "colocate":
+        found["generation"] = {"engine": "vllm", "gpu_memory_utilization": conf.number("vllm_gpu_memory_utilization") or 0.9}
+    conf.put("training.objective", found)

@@ -1,0 +1,105 @@
+"""NeMo Automodel's YAML recipes. nemo-automodel 0.7: components/distributed/config.py, components/_peft/lora.py, recipes/llm."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from estimator.contract.errors import InvalidValue
+from estimator.exchange import spread as spreading
+from estimator.exchange import trainer
+from estimator.exchange.configuration import Configuration
+
+
+def read(conf: Configuration) -> None:
+    """The job that a recipe is."""
+    model = conf.part("model")
+    inner = model.get("config")
+    name = model.get("pretrained_model_name_or_path")
+    if name is None and isinstance(inner, Mapping):
+        name = inner.get("pretrained_model_name_or_path")
+    if not isinstance(name, str):
+        raise InvalidValue("names no pretrained_model_name_or_path", conf.where("model"))
+    conf.put("model", name)
+    if model.get("backend"):
+        conf.leave("model.backend", conf.facts.left["model.backend"])
+    conf.given["torch_dtype"] = model.get("torch_dtype")
+    weights = trainer.dtype(conf, "torch_dtype")
+    _spread(conf)
+    conf.put("training.precision", {"bf16": "bf16-true", "fp16": "16-true", "fp32": "bf16-mixed"}[weights])
+    _adapter(conf)
+    _batches(conf)
+    given = str(conf.part("optimizer").get("_target_", "torch.optim.AdamW")).rpartition(".")[2]
+    known = conf.facts.tables["optimizers"].get(given.lower())
+    if known is None:
+        conf.leave("optimizer", f"{given}: a job has no such optimizer; AdamW is taken")
+    conf.put("training.optimizer", known or "adamw_torch")
+    loss = str(conf.part("loss_fn").get("_target_", "")).rpartition(".")[2]
+    conf.put("training.loss", conf.facts.tables["losses"].get(loss, "eager"))
+    spreading.hardware(conf)
+
+
+def _number(conf: Configuration, part: Mapping[str, Any], key: str) -> int | None:
+    value = part.get(key.rpartition(".")[2])
+    if value is None or str(value).lower() == "none":
+        return None
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**24:
+        raise InvalidValue(f"{str(value)[:40]!r} is no number of such a thing", conf.where(key))
+    return value
+
+
+def _spread(conf: Configuration) -> None:
+    part = conf.part("distributed")
+    tensor, context, stages = (_number(conf, part, f"distributed.{name}_size") or 1 for name in ("tp", "cp", "pp"))
+    experts, replicas = (_number(conf, part, f"distributed.{name}_size") or 1 for name in ("ep", "dp_replicate"))
+    if conf.launch.gpus is None and conf.around.hardware is None:
+        conf.launch.gpus = max(spreading.FEWEST, tensor * context * stages, experts, replicas)
+        conf.assume("gpus", conf.launch.gpus, spreading.UNSAID)
+    strategy = str(part.get("strategy", "fsdp2"))
+    if strategy not in ("fsdp2", "ddp"):
+        conf.leave("distributed.strategy", f"{strategy[:40]}: read as fsdp2")
+        strategy = "fsdp2"
+    if conf.gpus > 1:
+        conf.put("parallelism.strategy", strategy)
+        if replicas > 1:
+            conf.put("parallelism.strategy", "hsdp")
+            conf.put("parallelism.replicas", replicas)
+    for ours, degree in (("tensor", tensor), ("context", context), ("pipeline", stages), ("expert", experts)):
+        if degree > 1:
+            conf.put(f"parallelism.{ours}", degree)
+    recomputes = part.get("activation_checkpointing") or conf.take("activation_checkpointing")
+    conf.put("training.activation_checkpointing", "full" if recomputes else "none")
+    if not recomputes:
+        conf.assume("activation_checkpointing", False, "off in Automodel: activations of every layer are kept")
+
+
+def _adapter(conf: Configuration) -> None:
+    part = conf.part("peft")
+    if not part:
+        return
+    given = part.get("target_modules")
+    every = part.get("match_all_linear") or given in (None, "*_proj", "*.proj")
+    targets = (
+        "all-linear" if every else [str(one).removeprefix("*") for one in given] if isinstance(given, list) else "all-linear"
+    )
+    found: dict[str, Any] = {"type": "lora", "rank": _number(conf, part, "peft.dim") or 8, "targets": targets, "dtype": "bf16"}
+    if part.get("dropout"):
+        found["dropout"] = part["dropout"]
+    conf.put("training.adapter", found)
+
+
+def _batches(conf: Configuration) -> None:
+    part = conf.part("step_scheduler")
+    rows, whole = (_number(conf, part, f"step_scheduler.{name}_batch_size") or 1 for name in ("local", "global"))
+    conf.put("training.micro_batch_size", rows)
+    ranks = 1
+    for name in ("tensor", "context", "pipeline"):
+        ranks *= conf.get(f"parallelism.{name}") or 1
+    conf.put("training.gradient_accumulation_steps", max(1, whole // (rows * max(1, conf.gpus // ranks))))
+    packed = _number(conf, conf.part("packed_sequence"), "packed_sequence.packed_sequence_size")
+    if packed:
+        conf.put("training.sequence_length", packed)
+    else:
+        data = conf.part("dataset")
+        length = data.get("seq_len") or data.get("seq_length") or data.get("max_seq_length")
+        trainer.length(conf, length if isinstance(length, int) and not isinstance(length, bool) else None, "dataset.seq_length")

@@ -1,0 +1,68 @@
+"""oumi's YAML, whose trainers are TRL's and transformers'. oumi 0.9: core/configs/params/*.py, core/trainers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from estimator.exchange import spread as spreading
+from estimator.exchange import trainer
+from estimator.exchange.configuration import Configuration
+
+OBJECTIVES = {"TRL_DPO": "dpo", "TRL_KTO": "kto", "TRL_GRPO": "grpo"}
+SECTIONS = ("model", "data", "training", "peft", "fsdp", "deepspeed")
+
+
+def read(conf: Configuration) -> None:
+    """The job that a file is."""
+    _flatten(conf)
+    conf.put("model", conf.text("model.model_name"))
+    _spread(conf)
+    weights = trainer.dtype(conf, "model.torch_dtype_str")
+    mixed = {"BF16": "bf16", "FP16": "fp16"}.get(str(conf.take("training.mixed_precision_dtype") or "").upper())
+    if conf.yes("training.use_peft"):
+        bits = 4 if conf.yes("peft.q_lora") else None
+        trainer.quantized(conf, bits, conf.yes("peft.use_bnb_nested_quant"), conf.text("peft.bnb_4bit_quant_type") or "fp4")
+        if bits and not conf.has("peft.bnb_4bit_compute_dtype"):
+            conf.put("training.quantization_compute", "fp32")
+            conf.assume("peft.bnb_4bit_compute_dtype", "float32", "oumi's own")
+        given = conf.names("peft.lora_target_modules")
+        rank, dropout = conf.whole("peft.lora_r") or 8, conf.number("peft.lora_dropout") or 0.0
+        targets = "all-linear" if given == ["all-linear"] else given or trainer.pefts_targets(conf)
+        conf.put("training.adapter", {"type": "lora", "rank": rank, "dropout": dropout, "targets": targets, "dtype": "fp32"})
+    trainer.precision(conf, weights, mixed)
+    conf.put("training.micro_batch_size", conf.whole("training.per_device_train_batch_size"))
+    conf.put("training.gradient_accumulation_steps", conf.whole("training.gradient_accumulation_steps"))
+    trainer.length(conf, conf.whole("model.model_max_length"), "model.model_max_length")
+    on = conf.yes("training.enable_gradient_checkpointing")
+    trainer.checkpointing(conf, on, bool(trainer.reentrant(conf, "training.gradient_checkpointing_kwargs")))
+    trainer.optimizer(conf, "training.optimizer")
+    trainer.clipping(conf, "training.max_grad_norm")
+    trainer.attention(conf, "model.attn_implementation")
+    trainer.liger(conf, conf.yes("model.enable_liger_kernel"))
+    kind = str(conf.take("training.trainer_type")).upper()
+    if kind in OBJECTIVES:
+        conf.put("training.objective", {"type": OBJECTIVES[kind]})
+    elif kind not in ("TRL_SFT", "HF", "OUMI"):
+        conf.leave("training.trainer_type", f"{kind}: not modelled; answered as supervised fine-tuning")
+    spreading.hardware(conf)
+
+
+def _flatten(conf: Configuration) -> None:
+    """Sections' keys by their dotted names."""
+    flat: dict[str, Any] = {}
+    for section, value in conf.given.items():
+        if section in SECTIONS and isinstance(value, dict):
+            flat |= {f"{section}.{key}": inner for key, inner in value.items()}
+        else:
+            flat[section] = value
+    conf.given = flat
+
+
+def _spread(conf: Configuration) -> None:
+    """FSDP, if it is enabled."""
+    if conf.yes("fsdp.enable_fsdp"):
+        given: dict[str, Any] = {"sharding_strategy": conf.take("fsdp.sharding_strategy")}
+        if conf.yes("fsdp.cpu_offload"):
+            given["offload_params"] = True
+        spreading.of_fsdp(conf, "full_shard", given)
+    spreading.settle(conf)

@@ -1,0 +1,132 @@
+"""vLLM's arguments, as a command or in YAML. vllm/engine/arg_utils.py and config/*.py of 0.33."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from estimator.contract.errors import InvalidValue
+from estimator.exchange import spread as spreading
+from estimator.exchange.configuration import WORDS, Configuration
+
+SHORT = {
+    "-tp": "tensor_parallel_size",
+    "-pp": "pipeline_parallel_size",
+    "-dp": "data_parallel_size",
+    "-q": "quantization",
+    "-cc": "compilation_config",
+}
+TYPES = {
+    "bfloat16": "bf16",
+    "float16": "fp16",
+    "half": "fp16",
+    "float": "fp32",
+    "float32": "fp32",
+    "bf16": "bf16",
+    "fp16": "fp16",
+}
+
+
+def read(conf: Configuration) -> None:
+    """The serving job that arguments are."""
+    conf.given = {key.replace("-", "_"): value for key, value in conf.given.items()}
+    conf.lines = {key.replace("-", "_"): line for key, line in conf.lines.items()}
+    conf.put("model", served(conf, "model"))
+    conf.put("task", "serve")
+    conf.put("serving.engine", "vllm")
+    weights(conf)
+    given = (conf.text("kv_cache_dtype") or "auto").lower()
+    if given != "auto" and given in conf.facts.tables["cache"]:
+        conf.put("serving.kv_cache", conf.facts.tables["cache"][given])
+    elif given != "auto":
+        conf.leave("kv_cache_dtype", f"{given}: a job has no such cache; bf16 is taken")
+    context(conf, "max_model_len")
+    for theirs, ours in conf.facts.tables["settings"].items():
+        value = conf.number(theirs)
+        if value is not None:
+            conf.put(f"serving.{ours}", value if ours == "gpu_memory_utilization" else conf.whole(theirs))
+    for name in ("enforce_eager", "enable_expert_parallel"):
+        if conf.yes(name):
+            conf.put(f"serving.{name}", True)
+    spread(conf, "tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size")
+
+
+def served(conf: Configuration, key: str) -> str:
+    """The model, which is an option, or the word after the command."""
+    conf.skip(WORDS)
+    name = conf.text(key)
+    words = [word for word in conf.given.get(WORDS) or [] if word not in ("serve", "vllm")]
+    if not name and not words:
+        raise InvalidValue("the command names no model", conf.where(key))
+    return name or words[0]
+
+
+def weights(conf: Configuration) -> None:
+    """The weights' type: how they are quantized, or `dtype`."""
+    method = (conf.text("quantization") or "").lower()
+    given = (conf.text("dtype") or "auto").lower()
+    if method in conf.facts.tables["weights"]:
+        conf.put("serving.weights", conf.facts.tables["weights"][method])
+    elif method and method != "none":
+        conf.leave(
+            "quantization",
+            f"{method}: a job has no such format by this name; the weights are taken for bf16, or what the model's name says",
+        )
+    elif given in TYPES:
+        conf.put("serving.weights", TYPES[given])
+    if given not in TYPES and given != "auto":
+        conf.leave("dtype", f"{given}: a job has no such type; bf16 is taken")
+
+
+def context(conf: Configuration, key: str) -> None:
+    """The longest sequence; without a word the model's own."""
+    given = str(conf.given.get(key) or "").lower()
+    if given[-1:] in ("k", "m") and given[:-1].replace(".", "", 1).isdigit():
+        conf.skip(key)
+        scale = {"k": 1000, "m": 10**6}[given[-1]]
+        if str(conf.given[key])[-1].isupper():
+            scale = {"k": 1024, "m": 1 << 20}[given[-1]]
+        conf.put("serving.context", int(float(given[:-1]) * scale))
+        return
+    if given in ("auto", "-1"):
+        conf.skip(key)
+        conf.leave(key, "auto: as much as the memory holds, which memory.engine.longest_context of the answer says")
+        return
+    if tokens := conf.whole(key):
+        conf.put("serving.context", tokens)
+        return
+    from estimator.contract.errors import WillItFitError
+    from estimator.specs.resolve import resolve
+
+    try:
+        most = resolve(conf.get("model"), conf.around.allow_files).spec.longest_sequence
+    except WillItFitError:
+        most = None
+    if most:
+        conf.put("serving.context", most)
+        conf.assume(key, most, "the longest that the model has positions for")
+
+
+def spread(conf: Configuration, tensor: str, pipeline: str, data: str) -> None:
+    """The GPUs: each replica's, over which layers and stages are divided."""
+    ranks = 1
+    for key, ours in ((tensor, "tensor"), (pipeline, "pipeline")):
+        degree = conf.whole(key) or 1
+        if degree > 1:
+            conf.put(f"parallelism.{ours}", degree)
+        ranks *= degree
+    copies = conf.whole(data) or 1
+    if copies > 1:
+        conf.leave(data, f"{copies} copies: the answer is of one, on {ranks} GPUs")
+    asked = conf.around.hardware
+    if asked is None:
+        conf.launch.gpus, conf.launch.nodes = ranks, 1
+    else:
+        if asked.gpus * asked.nodes != ranks:
+            conf.assume("gpus", ranks, f"of the {asked.gpus * asked.nodes} that were asked about, those that the file uses")
+        if ranks > asked.gpus * asked.nodes:
+            raise InvalidValue(
+                f"the file divides the model over {ranks} GPUs, of which {asked.gpus * asked.nodes} are there", conf.where(tensor)
+            )
+        nodes = -(-ranks // asked.gpus)
+        conf.around = replace(conf.around, hardware=asked.model_copy(update={"gpus": ranks // nodes, "nodes": nodes}))
+    spreading.hardware(conf)

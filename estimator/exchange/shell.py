@@ -1,0 +1,204 @@
+"""Shell scripts as the commands that they hold: read, never run. Plain variables are put in, and whole numbers reckoned with.
+
+What only a shell could know (the output of a command, an argument of the script without a default) stays as it is written.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+
+from estimator.contract.errors import Unreadable
+
+MOST_COMMANDS, MOST_WORDS, MOST_EXPANDED, MOST_SCRIPT = 2_000, 20_000, 1 << 18, 1 << 16
+"""Bounds of what a script is expanded to."""
+_NAME = r"[A-Za-z_]\w*"
+_ASSIGNED = re.compile(rf"({_NAME})\+?=(.*)", re.DOTALL)
+_VARIABLE = re.compile(
+    rf"\$(?:(?P<plain>{_NAME}|\d)|\{{(?P<braced>{_NAME}|\d)(?:\[[@*]\])?(?::?-(?P<default>[^{{}}]*))?\}}"
+    r"|\(\((?P<sum>[^()]*)\)\)|\(expr (?P<expr>[^()]*)\))"
+)
+_SUM = re.compile(r"\s*(\d{1,9})\s*([-+*/])\s*(\d{1,9})\s*")
+_LEXEME = re.compile(
+    r"(?P<space>[ \t]+|\\\n)|(?P<newline>\n)|(?P<operator>&&|\|\||;;|<<-?|[0-9]?>>?&?[0-9-]?|[;&|()<])"
+    r"|(?P<single>'[^']*')|(?P<double>\"(?:[^\"\\]|\\.)*\")|(?P<dollar>\$(?:\w+|[@#*?$!])|\$\((?:[^()]|\([^()]*\))*\)|\$\{[^{}\n]*\})"
+    r"|(?P<escaped>\\.)|(?P<plain>[^\s'\"\\;&|()<>$]+|.)",
+    re.DOTALL,
+)
+_QUOTED = re.compile(r"\\(?:([\"\\$`])|\n)")
+_ARRAY = re.compile(rf'"\$\{{{_NAME}\[@\]\}}"')
+_HEREDOC = re.compile(r"[ \t]*(['\"]?)(\w+)\1([^\n]*)\n")
+_SBATCH = re.compile(r"^#SBATCH\s+(.*)$", re.MULTILINE)
+KEYWORDS = frozenset(
+    (
+        "if",
+        "then",
+        "else",
+        "elif",
+        "do",
+        "while",
+        "until",
+        "for",
+        "{",
+        "}",
+        "!",
+        "time",
+        "exec",
+        "export",
+        "local",
+        "fi",
+        "done",
+        "esac",
+    )
+)
+
+
+@dataclass(slots=True)
+class Word:
+    """A word of a command, and the line that it stands in."""
+
+    text: str
+    line: int
+
+
+@dataclass(slots=True)
+class Command:
+    """One command: the variables that it is given, and its words."""
+
+    words: list[Word] = field(default_factory=list)
+    environment: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def texts(self) -> list[str]:
+        """The words alone."""
+        return [word.text for word in self.words]
+
+
+class _Script:
+    """A script that is gone through once."""
+
+    def __init__(self, text: str):
+        self.text = text
+        self.variables: dict[str, list[str]] = {}
+        self.exported: dict[str, str] = {}
+        self.done: list[Command] = []
+        self.expanded = 0
+
+    def expand(self, text: str) -> str:
+        """A text with the variables that are known in their places."""
+
+        def value(match: re.Match[str]) -> str:
+            if self.expanded > MOST_EXPANDED:
+                return match[0]
+            if (formula := match["sum"] or match["expr"]) is not None:
+                return _reckoned(_VARIABLE.sub(value, formula)) or match[0]
+            name = match["plain"] or match["braced"]
+            known = self.variables.get(name)
+            if known is not None:
+                self.expanded += sum(map(len, known)) + len(known)
+                return " ".join(known)
+            return match["default"] if match["default"] is not None else match[0]
+
+        return _VARIABLE.sub(value, text) if "$" in text else text
+
+    def finish(self, words: list[Word]) -> None:
+        """End a command: assignments alone change the script's variables, before a command they are its own."""
+        start, assigned = 0, dict[str, str]()
+        while start < len(words) and words[start].text in KEYWORDS:
+            start += 1
+        while start < len(words) and (match := _ASSIGNED.fullmatch(words[start].text)):
+            assigned[match[1]] = match[2]
+            start += 1
+        words = words[start : start + MOST_WORDS]
+        if not words:
+            self.variables |= {name: [value] for name, value in assigned.items()}
+        self.exported |= {} if words else assigned
+        if words and len(self.done) < MOST_COMMANDS:
+            self.done.append(Command(words, self.exported | assigned))
+
+
+def _reckoned(formula: str) -> str | None:
+    """A sum, difference, product or quotient of two whole numbers; else nothing."""
+    match = _SUM.fullmatch(formula.replace("\\*", "*"))
+    if match is None or (match[2] == "/" and int(match[3]) == 0):
+        return None
+    left, right = int(match[1]), int(match[3])
+    return str({"+": left + right, "-": left - right, "*": left * right, "/": left // (right or 1)}[match[2]])
+
+
+def commands(text: str) -> list[Command]:
+    """The commands of a script, in their order. Raises `InvalidJob` for one of more than `MOST_SCRIPT` characters."""
+    if len(text) > MOST_SCRIPT:
+        raise Unreadable(f"has more than {MOST_SCRIPT:,} characters, as no command needs", "script")
+    script = _Script(text)
+    words: list[Word] = []
+    parts: list[tuple[str, bool]] = []
+    place, line, array, begun = 0, 1, None, 1
+    while place < len(text):
+        if text[place] == "#" and not parts:
+            place = end if (end := text.find("\n", place)) >= 0 else len(text)
+            continue
+        match = _LEXEME.match(text, place)
+        assert match is not None
+        kind, lexeme, place = match.lastgroup, match[0], match.end()
+        if kind in ("space", "newline", "operator"):
+            if lexeme == "(" and parts and array is None and parts[-1][0].endswith("="):
+                array, words, parts = "".join(part for part, _ in parts).rstrip("+="), [], []
+            elif parts:
+                words += _split(parts, begun)
+                parts = []
+            if lexeme == ")" and array is not None:
+                script.variables[array] = [word.text for word in words]
+                array, words = None, []
+            elif lexeme.startswith("<<") and (document := _HEREDOC.match(text, place)):
+                body, place = _document(text, document)
+                if words and words[0].text == "read":
+                    script.variables[words[-1].text] = script.expand(body.replace("\\\n", " ")).split()[:MOST_WORDS]
+                line += body.count("\n") + 1
+                words = []
+            elif array is None and (kind == "newline" or lexeme in ("&&", "||", ";", ";;", "&", "|", "(", ")")):
+                script.finish(words)
+                words = []
+        else:
+            if not parts:
+                begun = line
+            parts.append(_part(script, kind, lexeme))
+        line += lexeme.count("\n")
+    if parts:
+        words += _split(parts, begun)
+    script.finish(words)
+    return script.done
+
+
+def _part(script: _Script, kind: str | None, lexeme: str) -> tuple[str, bool]:
+    """A piece of a word, with its variables put in, and whether what it became may be several words."""
+    if kind == "single":
+        return lexeme[1:-1], False
+    if kind == "double":
+        return script.expand(_QUOTED.sub(lambda match: match[1] or "", lexeme[1:-1])), bool(_ARRAY.fullmatch(lexeme))
+    if kind == "escaped":
+        return lexeme[1:], False
+    found = script.expand(lexeme) if kind == "dollar" else lexeme
+    return found, found != lexeme
+
+
+def _split(parts: list[tuple[str, bool]], line: int) -> list[Word]:
+    """A word, or the several that a variable without quotation marks stands for."""
+    whole = "".join(text for text, _ in parts)
+    several = len(parts) == 1 and parts[0][1]
+    return [Word(text, line) for text in whole.split()] if several else [Word(whole, line)]
+
+
+def _document(text: str, opened: re.Match[str]) -> tuple[str, int]:
+    """A here-document's body, and where it ends."""
+    end = re.compile(rf"^[ \t]*{opened[2]}[ \t]*$", re.MULTILINE).search(text, opened.end())
+    return (text[opened.end() :], len(text)) if end is None else (text[opened.end() : end.start()], end.end())
+
+
+def sbatch(text: str) -> dict[str, str]:
+    """Slurm's options in the header of a script, by their long names."""
+    found: dict[str, str] = {}
+    for line in _SBATCH.findall(text):
+        for option in re.findall(r"(--?[\w-]+)(?:[= ]\s*([^\s-]\S*))?", line):
+            found[{"-N": "--nodes", "-G": "--gpus", "-n": "--ntasks"}.get(option[0], option[0])] = option[1]
+    return found

@@ -1,0 +1,169 @@
+"""How a run is spread over GPUs: what starts it, DeepSpeed's file, FSDP's settings, Accelerate's configuration beside it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from estimator.contract.errors import InvalidValue, Unreadable
+from estimator.contract.reading import parse_json, parse_yaml
+from estimator.exchange import accelerate, deepspeed
+from estimator.exchange.configuration import Configuration
+from estimator.exchange.found import Found
+
+_STAGE = re.compile(r"(?:zero|stage|z)[_-]?([0-3])(?!\d)", re.IGNORECASE)
+HELD = ("parallelism", "offload")
+SHARDED = ("zero3", "fsdp", "hsdp")
+FEWEST, UNSAID = 2, "the file does not say on how many it runs, but shards the model; say on how many with --on"
+
+
+def spread(conf: Configuration, *, deepspeed_key: str = "deepspeed", fsdp_key: str = "fsdp") -> str | None:
+    """Put the strategy into the job. What Accelerate's `mixed_precision` says is returned, where it says anything."""
+    given = conf.take(deepspeed_key) if deepspeed_key else None
+    fsdp, settings = conf.take(fsdp_key), conf.part("fsdp_config")
+    mixed = None
+    if conf.launch.accelerate is not None:
+        mixed = of_accelerate(conf, conf.launch.accelerate)
+    if given and str(given).lower() not in ("false", "none"):
+        of_deepspeed(conf, deepspeed_key, given)
+    elif (fsdp and str(fsdp).lower() not in ("false", "none")) or (settings and settings.get("enabled", True)):
+        of_fsdp(conf, fsdp, settings)
+    settle(conf)
+    return mixed
+
+
+def settle(conf: Configuration) -> None:
+    """One GPU needs no strategy but ZeRO's; several without any have DDP; what is sharded runs on two at least."""
+    sharded = (conf.get("parallelism.strategy") or "").startswith(SHARDED)
+    if sharded and conf.around.hardware is None and conf.launch.gpus is None:
+        conf.launch.gpus = FEWEST
+        conf.assume("gpus", FEWEST, UNSAID)
+    if conf.gpus == 1 and not (conf.get("parallelism.strategy") or "").startswith("zero"):
+        conf.job.pop("parallelism", None)
+    elif conf.gpus > 1 and conf.get("parallelism.strategy") is None:
+        conf.put("parallelism.strategy", "ddp")
+
+
+def of_accelerate(conf: Configuration, given: Mapping[str, Any]) -> str | None:
+    """What Accelerate's configuration adds."""
+    settings = dict(given)
+    inner = settings.get("deepspeed_config")
+    if isinstance(inner, Mapping) and (path := inner.get("deepspeed_config_file")):
+        settings["distributed_type"] = "NO"
+        of_deepspeed(conf, "deepspeed", path)
+    before = conf.get("parallelism")
+    found = accelerate.found(settings)
+    _merge(conf, found)
+    if before:
+        conf.job["parallelism"] = before
+    if (found.job.get("training") or {}).get("activation_checkpointing") == "full":
+        conf.put("training.activation_checkpointing", "full")
+    hardware = found.job["hardware"]
+    if conf.launch.gpus is None:
+        conf.launch.gpus, conf.launch.nodes = hardware["gpus"], hardware["nodes"]
+    said = str(settings.get("mixed_precision", "")).lower()
+    return said if said in ("bf16", "fp16", "no") else None
+
+
+def of_deepspeed(conf: Configuration, key: str, given: Any) -> None:
+    """DeepSpeed's settings: a mapping, a file beside this one, or a name that tells the stage."""
+    if isinstance(given, Mapping):
+        _merge(conf, deepspeed.found(given, trained=True))
+        return
+    name = str(given)
+    if name.lstrip().startswith("{"):
+        _merge(conf, deepspeed.found(parse_json(name, conf.where(key)), trained=True))
+        return
+    known = conf.facts.tables.get("deepspeed", {}).get(name)
+    if known is None and (text := conf.around.beside(name)) is not None:
+        parsed = parse_json(text, name) if text.lstrip().startswith("{") else parse_yaml(text, name)
+        _merge(conf, deepspeed.found(parsed, trained=True))
+        return
+    stage = _STAGE.search(name.rpartition("/")[2])
+    if known is None and stage is None:
+        raise Unreadable(
+            f"{name[:80]!r} is not beside this file: send its content in its place, or put it there", conf.where(key)
+        )
+    offloaded = "offload" in name
+    zero: dict[str, Any] = known or {"stage": int(stage[1]) if stage else 0}
+    if known is None:
+        conf.assume(
+            key, name, f"the file is not here: ZeRO-{zero['stage']}{' with offloading' if offloaded else ''}, by its name"
+        )
+        if offloaded:
+            zero["offload_optimizer"] = {"device": "cpu"}
+            if zero["stage"] == 3:
+                zero["offload_param"] = {"device": "cpu"}
+    _merge(conf, deepspeed.found({"zero_optimization": zero}, trained=True))
+
+
+def of_fsdp(conf: Configuration, words: Any, given: Mapping[str, Any]) -> None:
+    """The Trainer's `fsdp` and `fsdp_config`, by the reader of Accelerate's."""
+    said = " ".join(map(str, words)) if isinstance(words, list) else str(words or "")
+    settings = {str(key).removeprefix("fsdp_"): value for key, value in given.items()}
+    version = settings.pop("version", None) or conf.take("fsdp_version") or conf.facts.tables.get("fsdp", {}).get("version", 1)
+    if "fsdp2" in said:
+        version = 2
+    if "offload" in said.split():
+        settings["offload_params"] = True
+    if "hybrid_shard" in said or "shard_grad_op" in said:
+        conf.leave("fsdp", f"{said}: read as full_shard")
+    for name in (
+        "min_num_params",
+        "xla",
+        "xla_fsdp_v2",
+        "xla_fsdp_grad_ckpt",
+        "xla_fsdp_settings",
+        "limit_all_gathers",
+        "enabled",
+    ):
+        settings.pop(name, None)
+    settings.pop("mixed_precision_policy", None)
+    if str(settings.get("sharding_strategy", "FULL_SHARD")) not in ("FULL_SHARD", "1"):
+        conf.leave("fsdp_config.sharding_strategy", f"{settings.pop('sharding_strategy')}: read as FULL_SHARD")
+    if str(settings.get("reshard_after_forward", "")) in ("SHARD_GRAD_OP", "HYBRID_SHARD", "NO_SHARD"):
+        conf.leave("fsdp_config.reshard_after_forward", f"{settings.pop('reshard_after_forward')}: read as FULL_SHARD")
+    recomputes = bool(settings.get("activation_checkpointing"))
+    inner = {f"fsdp_{key}": value for key, value in settings.items()}
+    inner["fsdp_version"] = 2 if str(version) == "2" else 1
+    found = accelerate.found({"distributed_type": "FSDP", "fsdp_config": inner})
+    _merge(conf, found)
+    if recomputes:
+        conf.put("training.activation_checkpointing", "full")
+
+
+def _merge(conf: Configuration, found: Found) -> None:
+    """Take over how a run is spread, and what was left out of that."""
+    for part in HELD:
+        conf.job[part] = {**conf.job.get(part, {}), **found.job.get(part, {})}
+        if not conf.job[part]:
+            del conf.job[part]
+    if (found.job.get("training") or {}).get("gradient_clipping"):
+        conf.put("training.gradient_clipping", True)
+    conf.left_out += found.left_out
+
+
+def degrees(conf: Configuration, **keys: str) -> None:
+    """Tensor, context, pipeline and expert parallelism where a key says more than 1."""
+    for ours, theirs in keys.items():
+        if (degree := conf.whole(theirs)) and degree > 1:
+            conf.put(f"parallelism.{ours}", degree)
+
+
+def hardware(conf: Configuration) -> None:
+    """The GPUs of the job: those of the question, or as many as are started."""
+    if (given := conf.around.hardware) is not None:
+        conf.job["hardware"] = given.model_dump(mode="json", exclude_unset=True, exclude_defaults=True)
+        started = (conf.launch.gpus or 0) * (conf.launch.nodes or 1)
+        if started and started != conf.gpus:
+            conf.assume("gpus", conf.gpus, f"as asked, though the file starts {started}")
+        return
+    gpus, nodes = conf.launch.gpus, conf.launch.nodes or 1
+    if gpus is None:
+        conf.assume("gpus", 1, "the file does not say on how many it runs")
+    if not 0 < (gpus or 1) <= 2**17 or nodes < 1:
+        raise InvalidValue(f"{gpus} GPUs on {nodes} nodes are no number that can be started", f"{conf.facts.framework} GPUs")
+    conf.put("hardware.gpus", gpus or 1)
+    if nodes > 1:
+        conf.put("hardware.nodes", nodes)
