@@ -16,8 +16,8 @@ from estimator.serving.engine import WHOLE, Default, Engine, Logged, compute_typ
 from estimator.serving.vllm import settings
 from estimator.serving.vllm.plan import engine_memory, kv_cache, overhead, sized
 from estimator.serving.vllm.settings import NO_BITSANDBYTES, not_run, release
-from estimator.serving.vllm.tensors import held
-from estimator.serving.vllm.weights import check_format
+from estimator.serving.tensors import held
+from estimator.serving.weights import check_format
 from estimator.tape import dtypes
 from estimator.tape.gpu import Gpu
 from estimator.tape.tape import ACTIVATION, KV_CACHE, PARAMETER, Tape
@@ -40,7 +40,7 @@ def check(job: Job, spec: ModelSpec, place: Topology) -> None:
     experts = any(each.kind == "experts" for each in held(spec))
     if asked.enable_expert_parallel and not experts:
         raise Contradiction(f"{spec.model_type} models have no experts: leave it out", "serving.enable_expert_parallel")
-    check_format(asked, experts)
+    check_format(asked, experts, "vLLM")
 
 
 def trace_vllm(job: Job, spec: ModelSpec, place: Topology, gpu: Gpu, file: object = None) -> Builder:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from estimator.families.spec import ModelSpec
 from estimator.serving.vllm.settings import PERSISTENT_WORKSPACES, SECOND_RUNNER, TRITON_SAMPLER, Release, facts
-from estimator.serving.vllm.tensors import Held, held
+from estimator.serving.tensors import Held, held
 from estimator.tape import dtypes
 
 LOGITS = dtypes.float32.itemsize
