@@ -16,7 +16,6 @@ from estimator.pipeline.step_time import WRITING
 from estimator.serving.engine import compute_type
 from estimator.serving.engines import engine_of
 from estimator.serving.transformers.engine import TRANSFORMERS
-from estimator.serving.vllm.engine import VLLM
 from estimator.tape.dtypes import DType
 from estimator.tape.tape import ACTIVATION, LOSS, Tape
 from estimator.timing.links import between_gpus
@@ -320,5 +319,5 @@ def not_modelled(job: Job, time: Time | None) -> list[str]:
             left.append("the time of writing and scoring answers, and of further epochs over them")
         return left if job.training.evaluation else [*left, "evaluation"]
     left += engine_of(job).not_modelled
-    known = time is not None or engine_of(job) is not VLLM
+    known = time is not None or not engine_of(job).continuous
     return left if known else [*left, "the time of a served model of this kind"]

@@ -13,8 +13,8 @@ from estimator.contract.errors import WillItFitError
 from estimator.contract.job import Hardware
 from estimator.facts import catalogue
 from estimator.hardware.capacity import capacity
-from estimator.serving.vllm import settings
 from estimator.serving.tensors import held, whole_tensors
+from estimator.serving.vllm import settings
 from estimator.specs.published import model_folder
 from estimator.specs.resolve import resolve
 

@@ -14,8 +14,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from estimator.families.spec import ModelSpec
-from estimator.serving.vllm.settings import PERSISTENT_WORKSPACES, SECOND_RUNNER, TRITON_SAMPLER, Release, facts
 from estimator.serving.tensors import Held, held
+from estimator.serving.vllm.settings import PERSISTENT_WORKSPACES, SECOND_RUNNER, TRITON_SAMPLER, Release, facts
 from estimator.tape import dtypes
 
 LOGITS = dtypes.float32.itemsize
