@@ -1,6 +1,6 @@
 """What SGLang is, as an engine.
 
-A job that it serves is on a tape without operations: weights, and the pools that it needs.
+A job that it serves is on a tape without operations: weights, the pools that it needs, and the widest layer of a prompt.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from estimator.families.build import Builder
 from estimator.families.spec import ModelSpec
 from estimator.hardware.capacity import Capacity
 from estimator.parallel.topology import Topology
+from estimator.runtime.overheads import Overhead
 from estimator.serving.engine import WHOLE, Default, Engine, JobDefault, Logged, compute_type, stored, torch_advice
 from estimator.serving.layout import laid_out
 from estimator.serving.sglang import settings
@@ -67,7 +68,7 @@ def trace_sglang(job: Job, spec: ModelSpec, place: Topology, gpu: Gpu, file: obj
     check(job, spec)
     plain = compute_type(job.serving)
     found = sized(job.serving, spec, place.tensor, plain, gpu)
-    return laid_out(spec, plain, gpu, found.weights, found.needed)
+    return laid_out(spec, plain, gpu, found.weights, found.needed, found.activations)
 
 
 def memory(job: Job, spec: ModelSpec, place: Topology, card: Capacity, gpu: Gpu) -> Logged:
@@ -77,13 +78,20 @@ def memory(job: Job, spec: ModelSpec, place: Topology, card: Capacity, gpu: Gpu)
     return logged, kv_cache(found, job.serving, logged, place.tensor, card, gpu)
 
 
+def beside(job: Job, spec: ModelSpec, place: Topology, gpu: Gpu) -> Overhead:
+    """What is gone before the weights, and what it leaves free."""
+    found = sized(job.serving, spec, place.tensor, compute_type(job.serving), gpu)
+    return overhead(job, spec, place.tensor, found.activations, gpu)
+
+
 def assumptions(asked: Serving) -> list[str]:
     """What is taken of its settings, and of its requests."""
     prompt, output = asked.lengths
     return [
         *stored(asked),
         f"SGLang {asked.engine_version}'s pools, without speculation, adapters, attention of data-parallel ranks and offloading",
-        "what SGLang leaves free is enough for activations, CUDA graphs and its table of requests, as it takes for granted",
+        f"passes of {asked.chunked_prefill_size} tokens of prompts; what is left free beside them is enough for CUDA graphs and "
+        "sampling, as SGLang takes for granted",
         f"time: prompts of {prompt} tokens and answers of {output}, no prompt read before, and always as many sequences",
     ]
 
@@ -98,7 +106,7 @@ SGLANG = Engine(
     not_modelled=(
         "the host's memory",
         "loading the checkpoint",
-        "what activations and CUDA graphs take of what mem_fraction_static leaves free",
+        "what CUDA graphs and sampling take of what mem_fraction_static leaves free",
     ),
     smaller_weights=lambda weights: ("fp8", "awq-int4") if weights in WHOLE else (),
     advice=torch_advice,
@@ -110,6 +118,6 @@ SGLANG = Engine(
     ),
     not_started=not_started,
     runs=lambda spec: bool(spec.cache_layers),
-    beside=lambda job, spec, place, gpu: overhead(job, spec, place.tensor, gpu),
+    beside=beside,
     continuous=True,
 )

@@ -20,12 +20,17 @@ from estimator.families.spec import ModelSpec
 from estimator.hardware.capacity import Capacity, capacity
 from estimator.runtime.overheads import Overhead
 from estimator.runtime.overheads import facts as outside
+from estimator.serving.activations import widest_layer
 from estimator.serving.sglang.pools import Cells, cells, concurrency, needed_bytes, pools
 from estimator.serving.sglang.settings import PAGE, facts, pictures_bytes
 from estimator.serving.sglang.weights import weights_bytes
+from estimator.serving.tensors import held
 from estimator.tape.dtypes import DType
 from estimator.tape.gpu import Gpu
+from estimator.tape.tape import ACTIVATION
 
+LEFT = "left_free"
+"""What is left free, among the parts of the overhead."""
 FUSED = (9, 10)
 """Major compute capabilities of GPUs whose ranks share memory by NVLink."""
 
@@ -33,19 +38,34 @@ FUSED = (9, 10)
 @dataclass(frozen=True, slots=True)
 class Sized:
     """Bytes of one rank that do not depend on the GPU's memory: weights, what a token and a state take, the pools that the job
-    needs, and what is kept for images."""
+    needs, what is kept for images, and activations of a pass over as many tokens as are read at once."""
 
     weights: int
     cells: Cells
     needed: int
     pictures: int
+    activations: int
 
 
 def sized(serving: Serving, spec: ModelSpec, tensor: int, plain: DType, gpu: Gpu) -> Sized:
     """What a job's engine, with its defaults, needs on one of `tensor` ranks."""
     each = cells(spec, serving, tensor)
     weights = weights_bytes(serving, spec, tensor, plain, gpu)
-    return Sized(weights, each, needed_bytes(each, serving), pictures_bytes(serving.engine_version, spec))
+    pictures = pictures_bytes(serving.engine_version, spec)
+    return Sized(weights, each, needed_bytes(each, serving), pictures, _activations(serving, spec, tensor, plain.itemsize))
+
+
+def _activations(serving: Serving, spec: ModelSpec, tensor: int, plain: int) -> int:
+    """The widest layer at the tokens of prompts that are read at once; beside it of a mixture what the first product of each
+    chosen expert gives or the second, and what is between them (layers/moe/fused_moe_triton/fused_moe.py)."""
+    tokens = serving.chunked_prefill_size or serving.context
+    parts = [each for each in held(spec, tensor) if not each.seen]
+    experts = 0
+    for each in parts:
+        if each.kind == "experts" and each.end == "gate_up_proj" and len(each.shape) == 3:
+            _, wide, hidden = each.shape
+            experts = max(experts, tokens * each.used * (max(wide, hidden) + wide // 2) * plain)
+    return widest_layer(spec.language_model, parts, tokens, plain, experts)
 
 
 def _taken(tensor: int, gpu: Gpu) -> dict[str, tuple[int, int, int]]:
@@ -53,11 +73,11 @@ def _taken(tensor: int, gpu: Gpu) -> dict[str, tuple[int, int, int]]:
     found = {"cuda_context": outside()["cuda_context"]}
     if tensor > 1:
         found["process_groups"] = facts()["process_groups" if gpu.exact[0] in FUSED else "process_groups_others"]
-    return {name: tuple(round(size * MIB) for size in (fact.value, fact.low, fact.high)) for name, fact in found.items()}
+    return {name: (round(fact.value * MIB), round(fact.low * MIB), round(fact.high * MIB)) for name, fact in found.items()}
 
 
-def overhead(job: Job, spec: ModelSpec, tensor: int, gpu: Gpu) -> Overhead:
-    """What is gone before the weights, and what is left free beside weights and pools."""
+def overhead(job: Job, spec: ModelSpec, tensor: int, activations: int, gpu: Gpu) -> Overhead:
+    """What is gone before the weights, and what is left free beside weights, pools and activations."""
     taken = _taken(tensor, gpu)
     expected, least, most = (sum(sizes[at] for sizes in taken.values()) for at in range(3))
     parts = {name: sizes[0] for name, sizes in taken.items()}
@@ -66,9 +86,10 @@ def overhead(job: Job, spec: ModelSpec, tensor: int, gpu: Gpu) -> Overhead:
         return Overhead(parts, least, most)
 
     def left(before: int) -> int:
-        return math.ceil((memory - before) * (1 - share)) + pictures_bytes(job.serving.engine_version, spec)
+        free = math.ceil((memory - before) * (1 - share)) - activations
+        return max(0, free) + pictures_bytes(job.serving.engine_version, spec)
 
-    return Overhead({**parts, "left_free": left(expected)}, least + left(least), most + left(most))
+    return Overhead({**parts, LEFT: left(expected)}, least + left(least), most + left(most))
 
 
 def _rest(found: Sized, serving: Serving, memory: int, taken: int) -> int:
@@ -121,9 +142,8 @@ def not_started(job: Job, memory: Memory) -> str:
     asked, engine = job.serving, memory.engine
     if engine is None or engine.cache_tokens is None or memory.capacity_bytes is None or asked.mem_fraction_static is None:
         return ""
-    kept = memory.overhead["left_free"]
-    before = memory.capacity_bytes - sum(memory.overhead.values()) + kept
-    rest = before - kept - engine.weights_bytes
+    before = memory.capacity_bytes - sum(size for name, size in memory.overhead.items() if name != LEFT)
+    rest = math.floor(before * asked.mem_fraction_static) - engine.weights_bytes
     share = f"mem_fraction_static {asked.mem_fraction_static:g}"
     if rest <= 0:
         smallest, weights = math.ceil((asked.mem_fraction_static - rest / before) * 1000) / 1000, gib(engine.weights_bytes)
@@ -134,6 +154,10 @@ def not_started(job: Job, memory: Memory) -> str:
         return f"{left}, too little for the states of one request"
     if engine.window_tokens is not None and not engine.longest_context:
         return f"{left}, of which layers with a window have room for {engine.window_tokens} tokens, less than one window"
+    free, activations = before - engine.weights_bytes - (engine.cache_bytes or 0), memory.at_peak.get(ACTIVATION, 0)
+    if free < activations:
+        taken = f"activations of {asked.chunked_prefill_size} tokens take {gib(activations)}"
+        return f"SGLang would run out of memory: under {share} {gib(free)} are left free, and {taken}; a smaller one would do"
     longest = engine.longest_context or 0
     if longest >= asked.context:
         return ""

@@ -104,7 +104,8 @@ def mem_fraction_static(job: Job, spec: ModelSpec, card: Capacity) -> float | No
         assert asked.chunked_prefill_size
         reserved = 512 + 1.5 * max(asked.chunked_prefill_size, 2048) + job.parallelism.tensor / 8 * KIB + _graphs(job, spec, card)
         reserved = max(reserved, FLOOR) if memory > LARGE else reserved
-    return round(round((memory - reserved) / memory, 3) * _seeing(spec), 6)
+    found: float = round(round((memory - reserved) / memory, 3) * _seeing(spec), 6)
+    return found
 
 
 def _graphs(job: Job, spec: ModelSpec, card: Capacity) -> float:
@@ -137,8 +138,8 @@ def _seeing(spec: ModelSpec) -> float:
     if not isinstance(spec, ComposedSpec):
         return 1.0
     said = spec.vision_config.config()
-    layers, width = said.get("num_hidden_layers", 24), said.get("hidden_size", 1024)
-    larger = layers * width**2 / (24 * 1024**2)
+    layers, width = float(said.get("num_hidden_layers", 24)), float(said.get("hidden_size", 1024))
+    larger: float = layers * width**2 / (24 * 1024**2)
     return 0.95 * max(0.8, min(1.05, 1 - 0.1 * (larger - 1)))
 
 
