@@ -202,6 +202,14 @@ def test_what_is_left_free_must_hold_a_pass() -> None:
     assert asked("qwen3-8b", mem_fraction_static=0.995, chunked_prefill_size=1024).fits
 
 
+def test_what_it_suggests() -> None:
+    """Weights in fewer bits, which were tried; and what would make each part smaller."""
+    found = asked("llama-3.1-70b", 2).suggestions
+    assert found[0].startswith("serving.weights fp8 would need")
+    assert any("a larger serving.mem_fraction_static" in each for each in found)
+    assert "activations: a smaller serving.chunked_prefill_size" in found
+
+
 def test_more_requests_than_the_cache_holds() -> None:
     for model in ("qwen3-8b", "gpt-oss-20b", "granite-4.0-h-1b"):
         found = engine(model, context=8192)

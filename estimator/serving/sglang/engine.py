@@ -12,7 +12,7 @@ from estimator.families.spec import ModelSpec
 from estimator.hardware.capacity import Capacity
 from estimator.parallel.topology import Topology
 from estimator.runtime.overheads import Overhead
-from estimator.serving.engine import WHOLE, Default, Engine, JobDefault, Logged, compute_type, stored, torch_advice
+from estimator.serving.engine import WHOLE, Default, Engine, JobDefault, Logged, compute_type, stored
 from estimator.serving.layout import laid_out
 from estimator.serving.sglang import settings
 from estimator.serving.sglang.plan import engine_memory, kv_cache, not_started, overhead, sized
@@ -96,6 +96,17 @@ def assumptions(asked: Serving) -> list[str]:
     ]
 
 
+def advice(part: str, asked: Serving) -> str:
+    """What makes a part of the GPU's share smaller, or the share larger."""
+    if part == "activations":
+        return "a smaller serving.chunked_prefill_size"
+    if part == "kv_cache":
+        narrow = "serving.kv_cache fp8; or " if asked.kv_cache in WHOLE else ""
+        return f"{narrow}a larger serving.mem_fraction_static; or a shorter serving.context, or less serving.concurrency"
+    smaller = "serving.weights fp8 or awq-int4; or " if asked.weights in WHOLE else ""
+    return f"{smaller}a larger serving.mem_fraction_static; or parallelism.tensor over more GPUs"
+
+
 SGLANG = Engine(
     name="sglang",
     title="SGLang",
@@ -109,7 +120,7 @@ SGLANG = Engine(
         "what CUDA graphs and sampling take of what mem_fraction_static leaves free",
     ),
     smaller_weights=lambda weights: ("fp8", "awq-int4") if weights in WHOLE else (),
-    advice=torch_advice,
+    advice=advice,
     defaults=(
         Default("engine_version", lambda asked, card: ".".join(map(str, settings.NEWEST)), "the newest release that is known"),
         JobDefault("chunked_prefill_size", settings.chunked_prefill_size, "SGLang's own for this GPU"),
