@@ -10,6 +10,7 @@ from estimator.hardware.capability import nvlinks
 from estimator.host import memory
 from estimator.pricing import energy, spot
 from estimator.runtime import overheads
+from estimator.serving.sglang import settings as sglang
 from estimator.serving.vllm import settings
 from estimator.timing import host, loader, step
 from estimator.timing import run_length as course
@@ -39,6 +40,7 @@ CONSTANTS: dict[str, Callable[[], dict[str, MeasuredFact]]] = {
     "process": memory.facts,
     "course": course.facts,
     "vllm": settings.facts,
+    "sglang": sglang.facts,
     "nvlink": nvlinks,
     "energy": energy.facts,
     "spot": lambda: {"hours_lost": spot.hours_lost()},

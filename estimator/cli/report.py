@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from estimator.contract.answer import Answer, Course, Energy, EngineMemory, HostMemory, Memory, ServingTime, Tensors, Time
 from estimator.contract.units import gib
 from estimator.planner.answers import Fit, FitRow
+from estimator.serving.engines import ENGINES
 
 _COLUMNS = ("way", "spread", "verdict", "per GPU", "peak in", "headroom", "context to", "would fit with")
 
@@ -174,7 +175,8 @@ def _memory_rows(answer: Answer) -> list[tuple[str, str]]:
         if cache.available_bytes is not None:
             rows.append(("KV cache available", f"{gib(cache.available_bytes)} ({cache.available_tokens:,} tokens)"))
         if cache.available_range_bytes is not None:
-            rows.append(("as vLLM may find it", " to ".join(map(gib, cache.available_range_bytes))))
+            title = ENGINES[answer.job["serving"]["engine"]].title
+            rows.append((f"as {title} may find it", " to ".join(map(gib, cache.available_range_bytes))))
     if answer.host is None:
         rows += [(f"on the host, {_spaced(name)}", gib(size)) for name, size in memory.host_bytes.items()]
     return rows
@@ -184,8 +186,9 @@ def _engine_rows(engine: EngineMemory) -> list[tuple[str, str]]:
     """What an engine sets aside, and what its cache holds."""
     sizes = ("weights", "activation", "non_torch", "cuda_graph", "cache")
     rows = [(_spaced(name), gib(size)) for name in sizes if (size := getattr(engine, f"{name}_bytes")) is not None]
-    if engine.cache_blocks is not None:
-        rows.append(("blocks", f"{engine.cache_blocks:,}"))
+    if engine.cache_tokens is not None:
+        if engine.cache_blocks is not None:
+            rows.append(("blocks", f"{engine.cache_blocks:,}"))
         rows.append(("tokens", f"{engine.cache_tokens:,}"))
         rows.append(("requests as long as the context", f"{engine.concurrency:,.2f}"))
         rows.append(("longest context", f"{engine.longest_context:,}"))

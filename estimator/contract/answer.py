@@ -26,26 +26,36 @@ class KvCache(AnswerPart):
     """Room that the engine leaves for the cache on this GPU; null for an unnamed card."""
     available_tokens: int | None
     available_range_bytes: tuple[int, int] | None = None
-    """Lowest and highest value of `available_bytes`: what vLLM takes outside torch and for CUDA graphs is measured, not derived
-    (serving/vllm/facts.yaml); null for other engines."""
+    """Lowest and highest value of `available_bytes`: what vLLM takes outside torch and for CUDA graphs, and SGLang's process
+    groups, are measured, not derived (facts.yaml in serving/vllm and serving/sglang); null for other engines."""
 
 
 class EngineMemory(AnswerPart):
-    """What an engine logs of one rank when it starts, and what its cache then holds. Of the cache null where no GPU was given."""
+    """What an engine logs of one rank when it starts, and what its cache then holds. Of the cache null where no GPU was given.
+
+    SGLang logs no activations and profiles none: they, CUDA graphs and what lies outside torch come out of what it leaves free.
+    """
 
     weights_bytes: int
-    activation_bytes: int
+    activation_bytes: int | None = None
     """The highest of torch's memory beside them in the pass that it profiles: one layer, or sampling."""
-    non_torch_bytes: int
+    non_torch_bytes: int | None = None
     """Outside torch: libraries, communicators. CUDA's context is not in it."""
-    cuda_graph_bytes: int
+    cuda_graph_bytes: int | None = None
     cache_bytes: int | None = None
     """What is left for its cache."""
     cache_blocks: int | None = None
     cache_tokens: int | None = None
-    """As it logs it: those of as many requests as long as the context as the blocks hold."""
+    """As it logs it: of vLLM those of as many requests as long as the context as the blocks hold; of SGLang those of layers that
+    see everything (max_total_num_tokens)."""
+    window_tokens: int | None = None
+    """Of SGLang, those that layers with a window have room for, where they have a pool of their own (swa_layer_tokens)."""
+    states: int | None = None
+    """Of SGLang, sequences whose states it has room for, cached prefixes among them (max_mamba_cache_size)."""
+    running_requests: int | None = None
+    """Of SGLang, requests that it runs at the same time at most (max_running_requests)."""
     longest_context: int | None = None
-    """The longest request that the cache holds, which is the longest context that it would start with."""
+    """The longest request that the cache holds, which of vLLM is the longest context that it would start with."""
     concurrency: float | None = None
     """Requests as long as the context that the cache holds at the same time."""
 

@@ -35,7 +35,6 @@ from estimator.exchange.frameworks import (
     vllm_recipe,
 )
 from estimator.exchange.launch import Program, arguments, programs, slurm
-from estimator.exchange.quantized_names import with_known_model
 from estimator.exchange.shell import MOST_SCRIPT, commands, sbatch
 from estimator.exchange.spread import FEWEST, SHARDED, UNSAID
 from estimator.hardware.parse import read_hardware
@@ -243,6 +242,5 @@ def _finished(found: Found, model: str | None, around: Surroundings) -> Found:
     if not job.get("model"):
         read_job({**job, "model": "gpt2"})  # whatever the model is, its fields are those of a job
         return found
-    found = with_known_model(found, around.allow_files)
     read_job(found.job)
     return accepted(found, around.allow_files)

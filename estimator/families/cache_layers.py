@@ -12,7 +12,7 @@ class CacheLayer:
 
     `full`: keys and values of all tokens. `window`: of the last `tokens`. `chunk`: of those in the same `tokens`. `latent`: one
     vector of `key_size` numbers for each token, which all heads share. `cross`: keys and values of an encoder's `tokens`.
-    `state`: `state` numbers for a sequence, however long it is.
+    `state`: `state` numbers for a sequence, however long it is, of which `convolved` are the last inputs of a convolution.
 
     `heads` have keys of their own, of `key_size` numbers each, and values of `value_size`.
     """
@@ -23,6 +23,7 @@ class CacheLayer:
     value_size: int = 0
     tokens: int | None = None
     state: int = 0
+    convolved: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,4 +46,5 @@ def latent(size: int) -> CacheLayer:
 
 def mamba_state(inner: int, convolved: int, states: int, kernel: int) -> CacheLayer:
     """A Mamba mixer: the last inputs of a convolution of `convolved` channels, and `states` numbers for each of `inner`."""
-    return CacheLayer("state", state=convolved * (kernel - 1) + inner * states)
+    last = convolved * (kernel - 1)
+    return CacheLayer("state", state=last + inner * states, convolved=last)

@@ -32,6 +32,7 @@ class Gemma3Spec(MultimodalSpec):
 
 
 class PaliGemmaSpec(MultimodalSpec):
+    in_sglang = False
     kinds = {"text_config": "gemma", "vision_config": "siglip_vision_model"}
     unread = ("use_bidirectional_attention",)
 

@@ -13,6 +13,8 @@ from estimator.families.spec import Size
 class Idefics3Spec(MultimodalSpec):
     """`scale_factor`: patches along the side of a square."""
 
+    in_sglang = False
+
     kinds = {"text_config": "llama", "vision_config": "idefics3_vision"}
     fixed = ("vision_config",)
 

@@ -18,6 +18,7 @@ TILES, SHUFFLED = 17, 4
 
 
 class Llama4Spec(MultimodalSpec):
+    window_pool = "0.5.8"
     kinds = {"text_config": "llama4_text", "vision_config": "llama4_vision_model"}
     fixed = ("text_config", "vision_config")
 

@@ -39,6 +39,7 @@ class LlavaSpec(_Spec):
 
 
 class LlavaNextSpec(_Spec):
+    in_sglang = False
     kinds = {"text_config": "llama", "vision_config": "clip_vision_model"}
 
 

@@ -24,6 +24,7 @@ from estimator.tape.tensor import Tensor
 
 
 class NemotronSpec(PartialRotarySpec):
+    in_sglang = False
     can = Abilities(gguf=True)
     cached = tensor_parallel = True
 

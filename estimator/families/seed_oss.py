@@ -16,6 +16,7 @@ from estimator.families.spec import Probability, RotaryDecoderSpec, Size
 
 
 class SeedOssSpec(RotaryDecoderSpec):
+    in_sglang = False
     can = Abilities()
     cached = tensor_parallel = True
 

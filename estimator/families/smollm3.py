@@ -22,6 +22,8 @@ from estimator.families.spec import Size
 class SmolLM3Spec(LlamaSpec):
     """`no_rope_layers` has a 1 for each layer that rotates and a 0 for each that does not, whatever its name says."""
 
+    in_sglang = False
+
     can = Abilities(gguf=True)
     implementations = ("transformers",)
     modelled = {"use_sliding_window": (False,)}

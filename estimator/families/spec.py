@@ -63,6 +63,11 @@ class ModelSpec(BaseModel):
     """Weights that transformers has as [.., in, out]: parts of their names."""
     last_vllm: ClassVar[str | None] = None
     """The last release of vLLM that runs it, "none" where none does; None where all of those do that are modelled."""
+    in_sglang: ClassVar[bool] = True
+    """Whether SGLang 0.5.23 has an implementation of its own of it (sglang/srt/models)."""
+    window_pool: ClassVar[str | None] = None
+    """The release of SGLang since which its layers with a window have a pool of their own; None where they keep all tokens
+    (sglang/srt/configs/model_config.py, `is_hybrid_swa_model`)."""
     stretched: ClassVar[int] = 1
     """By how much rotary positions are stretched in layers that see everything, where others are not."""
     module_dropouts: ClassVar[tuple[str, ...]] = ()

@@ -21,6 +21,8 @@ class Capacity:
     memory_bytes: int | None
     accelerator: Accelerator | None
     assumptions: tuple[str, ...] = ()
+    framebuffer_bytes: int | None = None
+    """What nvidia-smi shows, more than a process can allocate."""
 
     @property
     def compute_capability(self) -> str | None:
@@ -38,7 +40,12 @@ def capacity(hardware: Hardware) -> Capacity:
             _refuse_phrase(hardware.gpu)
             raise
         plain = folded(hardware.gpu) == folded(card.name)
-        return Capacity(card.memory_bytes, card, () if plain else (f"{hardware.gpu} read as {card.name}",))
+        return Capacity(
+            card.memory_bytes,
+            card,
+            () if plain else (f"{hardware.gpu} read as {card.name}",),
+            round(card.framebuffer.value * MIB),
+        )
     if not hardware.memory:
         return Capacity(None, None)
     text = hardware.memory.strip().lower()
@@ -47,7 +54,7 @@ def capacity(hardware: Hardware) -> Capacity:
     known = facts()
     usable = round(framebuffer - known["driver"].value * MIB - known["driver_share"].value * framebuffer)
     note = f"a card sold as {hardware.memory} taken to have {gib(framebuffer)}, of which a process can allocate {gib(usable)}"
-    return Capacity(max(usable, 0), None, (note,))
+    return Capacity(max(usable, 0), None, (note,), framebuffer)
 
 
 def _refuse_phrase(text: str) -> None:

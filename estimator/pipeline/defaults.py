@@ -21,7 +21,7 @@ from estimator.families import heads
 from estimator.families.spec import ModelSpec
 from estimator.hardware.capacity import capacity
 from estimator.parallel.strategies import ZERO3, strategy_of
-from estimator.serving.engine import Default, Engine
+from estimator.serving.engine import Default, Engine, JobDefault
 from estimator.serving.engines import ENGINES, served_by
 from estimator.serving.llamacpp.engine import LLAMA_CPP
 from estimator.specs.stored import Stored
@@ -203,12 +203,11 @@ def _with_transformers_5(job: Job) -> bool:
     return job.training.transformers_release == "5"
 
 
-def _of_engine(engine: Engine, each: Default) -> Rule:
-    return Rule(
-        f"serving.{each.field}",
-        _only(lambda job: served_by(job) is engine, lambda job: each.value(job.serving, capacity(job.hardware))),
-        each.reason,
-    )
+def _of_engine(engine: Engine, each: Default | JobDefault) -> Rule:
+    def value(job: Job, spec: ModelSpec) -> Any:
+        return each.of(job, spec, capacity(job.hardware)) if served_by(job) is engine else None
+
+    return Rule(f"serving.{each.field}", value, each.reason)
 
 
 def _as_stored(stored: Stored) -> Iterator[Rule]:

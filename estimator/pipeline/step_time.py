@@ -19,6 +19,7 @@ from estimator.serving.llamacpp.engine import LLAMA_CPP
 from estimator.serving.throughput import throughput
 from estimator.simulation.ranks import alike
 from estimator.simulation.simulation import Simulation, simulate, speed
+from estimator.tape import dtypes
 from estimator.tape.tape import Tape
 from estimator.timing.assumed import ASSUMED, assumed_cases, assumed_clock, assumed_pass, decode_time
 from estimator.timing.curves import peak
@@ -79,9 +80,9 @@ def _of_llamacpp(job: Job, spec: ModelSpec, place: Topology, card: Accelerator, 
 
 
 def served(job: Job, spec: ModelSpec, place: Topology, card: Capacity) -> ServingTime | None:
-    """How fast a job serves; None where the card has no name, or no peak for the job."""
+    """How fast a job serves; None where the card has no name, or no peak for the job, or nothing like its cache was measured."""
     accelerator = card.accelerator
-    if accelerator is None:
+    if accelerator is None or job.serving.kv_cache not in dtypes.BY_NAME:
         return None
     if not isinstance(spec, DecoderSpec) or not spec.cached or not spec.runs:
         return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from estimator.contract.answer import EngineMemory, HostMemory, Memory
+from estimator.contract.answer import HostMemory, Memory
 from estimator.contract.job import Job
 from estimator.contract.units import gib
 from estimator.pipeline.remedies import parts
@@ -39,8 +39,8 @@ def judge(job: Job, memory: Memory) -> Verdict:
     limit = offered(memory.capacity_bytes, job)
     if limit is None:
         return Verdict(None, "unknown", "no hardware was given: name a gpu, or an amount of memory")
-    if memory.engine is not None and (refused := _not_started(job, memory, memory.engine)):
-        return refused
+    if job.task == "serve" and (refused := engine_of(job).not_started(job, memory)):
+        return Verdict(False, "does not fit", refused)
     share = "" if limit == memory.capacity_bytes else f" ({engine_of(job).title}'s {engine_of(job).share(job.serving):.0%} share)"
     needed = f"{gib(memory.total_bytes)} needed at the peak ({memory.peak_phase.replace('_', ' ')})"
     spare = limit - memory.total_bytes
@@ -65,25 +65,6 @@ def judge(job: Job, memory: Memory) -> Verdict:
     asked = job.task == "train" and not job.training.expandable_segments
     takes = "cached blocks and the context" if memory.engine is None else "libraries and CUDA graphs"
     return Verdict(True, "tight", f"{reason}, which {takes} may take", (hint,) if asked else ())
-
-
-def _not_started(job: Job, memory: Memory, engine: EngineMemory) -> Verdict | None:
-    """Where the cache does not hold one request as long as the context: what the engine says then."""
-    if engine.longest_context is None or engine.longest_context >= job.serving.context:
-        return None
-    assert engine.cache_bytes is not None
-    assert memory.kv_cache is not None
-    each = memory.kv_cache.needed_bytes // job.serving.concurrency
-    serves = engine_of(job)
-    what = f"{serves.title} would not start: of its {serves.share(job.serving):.0%} share"
-    if not engine.cache_bytes:
-        taken = memory.total_bytes - memory.kv_cache.needed_bytes
-        return Verdict(
-            False, "does not fit", f"{what} nothing is left for its cache beside {gib(taken)} of weights and activations"
-        )
-    instead = f"; the longest context that would is {engine.longest_context}" if engine.longest_context else ""
-    one = f"one request of {job.serving.context} tokens needs {gib(each)}"
-    return Verdict(False, "does not fit", f"{what} {gib(engine.cache_bytes)} are left for its cache, and {one}{instead}")
 
 
 def judge_host(found: Verdict, host: HostMemory | None) -> Verdict:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from estimator.contract.answer import EngineMemory, KvCache
+from estimator.contract.answer import EngineMemory, KvCache, Memory
 from estimator.contract.job import Job, Serving
 from estimator.families.build import Builder
 from estimator.families.spec import ModelSpec
@@ -39,6 +39,19 @@ class Default:
     value: Callable[[Serving, Capacity], Any]
     reason: str
 
+    def of(self, job: Job, spec: ModelSpec, card: Capacity) -> Any:
+        """The value for a job."""
+        return self.value(job.serving, card)
+
+
+@dataclass(frozen=True, slots=True)
+class JobDefault:
+    """A `Default` that depends on the model, or on the rest of a job."""
+
+    field: str
+    of: Callable[[Job, ModelSpec, Capacity], Any]
+    reason: str
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Engine:
@@ -54,6 +67,7 @@ class Engine:
         advice: what would make a part of the peak smaller.
         defaults: what it takes unasked.
         loads: whether it takes weights that a checkpoint stores in a format.
+        not_started: what it says where it does not start, or has no room for one request of the job; nothing otherwise.
         runs: whether it serves a model whose forward pass is not written.
         beside: what a process takes beside torch's allocations; None: what any process of torch does.
         allocates: whether torch's caching allocator hands out its memory.
@@ -71,8 +85,9 @@ class Engine:
     not_modelled: tuple[str, ...]
     smaller_weights: Callable[[str], tuple[str, ...]]
     advice: Callable[[str, Serving], str]
-    defaults: tuple[Default, ...] = ()
     loads: Callable[[str], bool] = lambda kind: False
+    defaults: tuple[Default | JobDefault, ...] = ()
+    not_started: Callable[[Job, Memory], str] = lambda job, memory: ""
     runs: Callable[[ModelSpec], bool] = lambda spec: False
     beside: Callable[[Job, ModelSpec, Topology, Gpu], Overhead] | None = None
     allocates: bool = False

@@ -11,11 +11,12 @@ from estimator.quantization.formats import FORMATS
 from estimator.serving.engine import WHOLE, Engine
 from estimator.serving.llamacpp.engine import LLAMA_CPP
 from estimator.serving.llamacpp.placement import Stored
+from estimator.serving.sglang.engine import SGLANG
 from estimator.serving.transformers.engine import TRANSFORMERS
 from estimator.serving.vllm.engine import VLLM
 from estimator.tape.gpu import AMPERE, Gpu
 
-ENGINES = {each.name: each for each in (VLLM, TRANSFORMERS, LLAMA_CPP)}
+ENGINES = {each.name: each for each in (VLLM, SGLANG, TRANSFORMERS, LLAMA_CPP)}
 """By their names in a job."""
 
 
@@ -34,8 +35,10 @@ def trace_serving(
 ) -> Builder:
     """What one rank holds and plays, on a new tape. Raises `InvalidJob` and `NotModelled` for what its engine does not do."""
     asked, engine = job.serving, engine_of(job)
+    if "fp4" in (asked.kv_cache, asked.values_cache) and engine is not SGLANG:
+        raise Contradiction("a cache in fp4 is SGLang's: write fp8, or engine sglang", "serving.kv_cache")
     if engine is not LLAMA_CPP:
-        if asked.kv_cache not in (*WHOLE, "fp8") or asked.values_cache:
+        if asked.kv_cache not in (*WHOLE, "fp8", "fp4") or asked.values_cache:
             raise Contradiction(
                 "a cache in blocks, or of two types, is llama.cpp's: write bf16, or engine llama.cpp", "serving.kv_cache"
             )
@@ -47,7 +50,9 @@ def trace_serving(
 
 def _refuse_others(asked: Serving, engine: Engine) -> None:
     """Raise `Contradiction` for a setting that only other engines have."""
-    for other in ENGINES.values():
-        for name in sorted(other.settings - engine.settings):
-            if getattr(asked, name) != Serving.model_fields[name].default:
-                raise Contradiction(f"it is {other.title}'s: leave it out, or write engine {other.name}", f"serving.{name}")
+    for name in sorted({name for other in ENGINES.values() for name in other.settings} - engine.settings):
+        if getattr(asked, name) == Serving.model_fields[name].default:
+            continue
+        owners = [other for other in ENGINES.values() if name in other.settings]
+        whose = " and ".join(f"{other.title}'s" for other in owners)
+        raise Contradiction(f"it is {whose}: leave it out, or write engine {owners[0].name}", f"serving.{name}")

@@ -15,6 +15,7 @@ from estimator.hardware.accelerator import FOLDER, accelerator
 from estimator.hardware.capability import nvlinks
 from estimator.pricing import energy, spot
 from estimator.runtime import overheads
+from estimator.serving.sglang import settings as sglang
 from estimator.serving.vllm import settings
 from estimator.specs.published import model_folder, published
 from estimator.timing.measured import shared
@@ -58,6 +59,7 @@ def facts() -> Iterator[tuple[str, Fact]]:
     yield from ((f"{name}.parameters", fact) for name in catalogue.names(model_folder()) if (fact := published(name).parameters))
     yield from ((f"overheads.{name}", fact) for name, fact in overheads.facts().items())
     yield from ((f"vllm.{name}", fact) for name, fact in settings.facts().items())
+    yield from ((f"sglang.{name}", fact) for name, fact in sglang.facts().items())
     yield from ((f"efficiency.{name}", fact) for name, fact in efficiencies().items())
     yield from ((f"nvlink.{name}", fact) for name, fact in nvlinks().items())
     yield from ((f"shared.{name}", fact) for name, fact in shared() if isinstance(fact, Fact))

@@ -36,7 +36,7 @@ CASES: list[tuple[dict[str, Any], str, dict[str, Any]]] = [
     ),
     ({**SERVED, "serving": {"context": 200_000}}, "shorter serving.context", {"serving": {"context": 4096}}),
     ({**SERVED, "serving": {"concurrency": 512}}, "serving.concurrency", {"serving": {"concurrency": 4}}),
-    ({**SERVED, "model": "llama-2-70b"}, "serving.weights int8", {"serving": {"weights": "int8"}}),
+    ({**SERVED, "model": "llama-2-70b"}, "serving.weights fp8", {"serving": {"weights": "fp8"}}),
     ({**SERVED, "model": "llama-2-70b"}, "parallelism.tensor", {"hardware": {"gpus": 8}, "parallelism": {"tensor": 8}}),
 ]
 

@@ -122,4 +122,6 @@ def test_ranks_of_a_server_communicate() -> None:
     alone, shared = (estimate({**job, "parallelism": {"tensor": ranks, "data": 2 // ranks}}).memory.engine for ranks in (1, 2))
     assert alone is not None
     assert shared is not None
+    assert shared.non_torch_bytes
+    assert alone.non_torch_bytes
     assert shared.non_torch_bytes > alone.non_torch_bytes

@@ -44,6 +44,7 @@ def test_files_are_all_walked() -> None:
         "hardware/nvlink.yaml",
         "pricing/energy.yaml",
         "pricing/spot.yaml",
+        "serving/sglang/facts.yaml",
         "serving/vllm/facts.yaml",
     }
     assert {path.name for path in FOLDER.parent.glob("*.yaml")} - {Path(file).name for file in files} == {

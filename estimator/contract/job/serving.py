@@ -38,9 +38,9 @@ GgufKind = Literal[
     "iq1_s",
 ]
 """Kinds of GGUF files that are quantized, as llama.cpp names them."""
-CacheType = Literal["bf16", "fp16", "fp32", "fp8", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl"]
+CacheType = Literal["bf16", "fp16", "fp32", "fp8", "fp4", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl"]
 
-Engine = Literal["vllm", "transformers", "llama.cpp"]
+Engine = Literal["vllm", "sglang", "transformers", "llama.cpp"]
 
 
 class Serving(Part):
@@ -52,7 +52,9 @@ class Serving(Part):
     )
     weights_group: Count | None = Field(None, description="quantized weights that share a scale; without it, as many as is usual")
     unquantized: list[str] | None = Field(None, description="parts of the names of linear layers that are not quantized")
-    kv_cache: CacheType = Field("bf16", description="without it, of llama.cpp fp16; what has blocks is llama.cpp's alone")
+    kv_cache: CacheType = Field(
+        "bf16", description="without it, of llama.cpp fp16; what has blocks is llama.cpp's alone, and fp4 SGLang's"
+    )
     values_cache: CacheType | None = Field(None, description="of llama.cpp, the type of values where it is not that of keys")
     context: Length = Field(4096, description="tokens per sequence, prompt and answer together")
     prompt_length: Length | None = Field(None, description="tokens of a prompt, for the time; without it, half of the context")
@@ -64,7 +66,7 @@ class Serving(Part):
         0.9, description="of vLLM, the share of a GPU's memory that it may take; without it, its release's own"
     )
     engine_version: Annotated[str, Field(pattern=r"^[0-9]{1,3}\.[0-9]{1,3}(\.[0-9]{1,3})?$")] | None = Field(
-        None, description="of vLLM, its release, such as 0.19.1; without it, the newest that is known"
+        None, description="of vLLM and SGLang, the release, such as 0.19.1; without it, the newest that is known"
     )
     max_num_seqs: Annotated[int, Field(ge=1, le=2**16)] | None = Field(
         None, description="of vLLM, sequences of a pass at most; without it, its own for the GPU"
@@ -78,6 +80,35 @@ class Serving(Part):
     enforce_eager: bool = Field(False, description="of vLLM, whether it captures no CUDA graphs")
     enable_expert_parallel: bool = Field(
         False, description="of vLLM, whether tensor-parallel ranks hold whole experts, instead of a part of each"
+    )
+    mem_fraction_static: Annotated[float, Field(gt=0, lt=1)] | None = Field(
+        None,
+        description="of SGLang, the share of what is free before loading that weights and cache may have; without it, its own "
+        "for the GPU",
+    )
+    chunked_prefill_size: Annotated[int, Field(ge=1, le=2**24)] | None = Field(
+        None, description="of SGLang, tokens of prompts in a pass at most; without it, its own for the GPU"
+    )
+    max_running_requests: Annotated[int, Field(ge=1, le=2**20)] | None = Field(
+        None, description="of SGLang, requests at the same time at most; without it, what its cache allows"
+    )
+    max_total_tokens: Annotated[int, Field(ge=1, le=2**40)] | None = Field(
+        None, description="of SGLang, tokens of its cache at most; without it, what the memory allows"
+    )
+    page_size: Annotated[int, Field(ge=1, le=4096)] | None = Field(
+        None, description="of SGLang, tokens of a page of its cache; without it, 1"
+    )
+    cuda_graph_max_bs: Annotated[int, Field(ge=1, le=2**16)] | None = Field(
+        None, description="of SGLang, sequences of the largest decoding step that is captured; without it, its own for the GPU"
+    )
+    disable_cuda_graph: bool = Field(False, description="of SGLang, whether it captures no CUDA graphs")
+    disable_radix_cache: bool = Field(False, description="of SGLang, whether it keeps no prefixes of requests that are done")
+    swa_full_tokens_ratio: Annotated[float, Field(gt=0, le=1)] | None = Field(
+        None,
+        description="of SGLang, tokens that layers with a window have room for, as a share of those of others; without it, 0.8",
+    )
+    mamba_full_memory_ratio: Annotated[float, Field(gt=0, le=100)] | None = Field(
+        None, description="of SGLang, memory for states as a share of that for keys and values; without it, 0.9"
     )
     gpu_layers: Annotated[int, Field(ge=0, le=2**16)] | None = Field(
         None, description="of llama.cpp, layers on the GPU, with the output as one more (n_gpu_layers); without it, all"

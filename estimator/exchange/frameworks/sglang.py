@@ -1,5 +1,4 @@
-"""SGLang's arguments. No engine of a job is SGLang yet: weights and cache are answered as vLLM's, and what differs is left out
-by name."""
+"""SGLang's arguments."""
 
 from __future__ import annotations
 
@@ -13,8 +12,7 @@ def read(conf: Configuration) -> None:
     """The serving job that arguments are."""
     conf.put("model", vllm.served(conf, "model_path"))
     conf.put("task", "serve")
-    conf.put("serving.engine", "vllm")
-    conf.assume("engine", "vllm", "SGLang's own rules are not modelled: weights, and a token's cache, are the same in vLLM")
+    conf.put("serving.engine", "sglang")
     vllm.weights(conf)
     given = (conf.text("kv_cache_dtype") or "auto").lower()
     if given in conf.facts.tables["cache"]:
@@ -22,4 +20,13 @@ def read(conf: Configuration) -> None:
     elif given != "auto":
         conf.leave("kv_cache_dtype", f"{given}: a job has no such cache; bf16 is taken")
     vllm.context(conf, "context_length")
+    for name in conf.facts.tables["whole"]:
+        if (value := conf.whole(name)) is not None:
+            conf.put(f"serving.{name}", value)
+    for name in conf.facts.tables["share"]:
+        if (share := conf.number(name)) is not None:
+            conf.put(f"serving.{name}", share)
+    for name in conf.facts.tables["switch"]:
+        if conf.yes(name):
+            conf.put(f"serving.{name}", True)
     vllm.spread(conf, "tp_size", "pp_size", "dp_size")

@@ -9,21 +9,18 @@ from functools import partial
 
 from estimator.contract.errors import Contradiction, NotModelled
 from estimator.contract.job import Job, Serving
-from estimator.families import build_model, heads
 from estimator.families.build import Builder
 from estimator.families.spec import ModelSpec
 from estimator.hardware.capacity import Capacity
 from estimator.parallel.topology import Topology
 from estimator.serving.engine import WHOLE, Default, Engine, Logged, compute_type, stored, torch_advice
+from estimator.serving.layout import laid_out
+from estimator.serving.tensors import held
 from estimator.serving.vllm import settings
-from estimator.serving.vllm.plan import engine_memory, kv_cache, overhead, sized
+from estimator.serving.vllm.plan import engine_memory, kv_cache, not_started, overhead, sized
 from estimator.serving.vllm.settings import NO_BITSANDBYTES, not_run, release
-from estimator.serving.vllm.tensors import held
-from estimator.serving.vllm.weights import LOADED, check_format
-from estimator.tape import dtypes
+from estimator.serving.weights import LOADED, check_format
 from estimator.tape.gpu import Gpu
-from estimator.tape.tape import ACTIVATION, KV_CACHE, PARAMETER, Tape
-from estimator.tape.tensor import empty
 
 BITSANDBYTES = ("nf4", "nf4-double", "fp4", "int8")
 """Formats of the library whose loader it had."""
@@ -42,7 +39,7 @@ def check(job: Job, spec: ModelSpec, place: Topology) -> None:
     experts = any(each.kind == "experts" for each in held(spec))
     if asked.enable_expert_parallel and not experts:
         raise Contradiction(f"{spec.model_type} models have no experts: leave it out", "serving.enable_expert_parallel")
-    check_format(asked, experts)
+    check_format(asked, experts, "vLLM")
 
 
 def trace_vllm(job: Job, spec: ModelSpec, place: Topology, gpu: Gpu, file: object = None) -> Builder:
@@ -50,25 +47,9 @@ def trace_vllm(job: Job, spec: ModelSpec, place: Topology, gpu: Gpu, file: objec
     check(job, spec, place)
     plain = compute_type(job.serving)
     found = sized(job.serving, spec, place.tensor, plain, gpu)
-    tape = Tape(gpu, step=1)
-    counted = Builder(Tape(), plain, served=True)
-    build_model(spec, counted, next(iter(heads(spec.model_type))))
-    build = Builder(tape, plain, served=True, parameters=counted.parameters)
+    build = laid_out(spec, plain, gpu, found.weights, found.needed, found.activations)
     if release(job.serving.engine_version) >= NO_BITSANDBYTES and job.serving.weights in BITSANDBYTES:
-        tape.remarks[f"vLLM {job.serving.engine_version} loads no weights of bitsandbytes; releases to 0.27 do"] = None
-    tape.begin("load")
-    sizes = (PARAMETER, found.weights, "weights"), (KV_CACHE, found.needed, "kv_cache")
-    alive = []
-    for component, nbytes, name in sizes:
-        with tape.counting(component):
-            alive.append(empty(tape, (nbytes,), dtypes.uint8, name))
-    tape.begin("prefill")
-    with tape.counting(ACTIVATION):
-        activations = empty(tape, (found.activations,), dtypes.uint8, "profile_run")
-    tape.begin("decode")
-    del activations
-    tape.finish()
-    del alive
+        build.tape.remarks[f"vLLM {job.serving.engine_version} loads no weights of bitsandbytes; releases to 0.27 do"] = None
     return build
 
 
@@ -117,6 +98,7 @@ VLLM = Engine(
         ),
     ),
     loads=lambda kind: kind.startswith(LOADED),
+    not_started=not_started,
     runs=lambda spec: bool(spec.cache_layers),
     beside=lambda job, spec, place, gpu: overhead(job.serving, place.tensor, gpu),
     share=lambda serving: serving.gpu_memory_utilization,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from estimator.serving.vllm.tensors import Held
+from estimator.serving.tensors import Held
 from estimator.tape.gpu import Gpu
 
 GROUP = 32

@@ -12,9 +12,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from estimator.contract.answer import EngineMemory, KvCache
-from estimator.contract.job import Serving
-from estimator.contract.units import MIB
+from estimator.contract.answer import EngineMemory, KvCache, Memory
+from estimator.contract.job import Job, Serving
+from estimator.contract.units import MIB, gib
 from estimator.families.spec import ModelSpec
 from estimator.hardware.capacity import Capacity
 from estimator.runtime.overheads import Overhead
@@ -124,3 +124,20 @@ def kv_cache(found: Sized, serving: Serving, engine: EngineMemory, tensor: int, 
         available_tokens=engine.cache_tokens,
         available_range_bytes=within,
     )
+
+
+def not_started(job: Job, memory: Memory) -> str:
+    """What the engine says where its cache does not hold one request as long as the context; nothing otherwise."""
+    asked, engine, cache = job.serving, memory.engine, memory.kv_cache
+    if engine is None or engine.longest_context is None or engine.longest_context >= asked.context:
+        return ""
+    assert engine.cache_bytes is not None
+    assert cache is not None
+    what = f"vLLM would not start: of its {asked.gpu_memory_utilization:.0%} share"
+    if not engine.cache_bytes:
+        taken = memory.total_bytes - cache.needed_bytes
+        return f"{what} nothing is left for its cache beside {gib(taken)} of weights and activations"
+    each = cache.needed_bytes // asked.concurrency
+    instead = f"; the longest context that would is {engine.longest_context}" if engine.longest_context else ""
+    one = f"one request of {asked.context} tokens needs {gib(each)}"
+    return f"{what} {gib(engine.cache_bytes)} are left for its cache, and {one}{instead}"

@@ -14,8 +14,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from estimator.families.spec import ModelSpec
+from estimator.serving.activations import widest_layer
+from estimator.serving.tensors import Held, held
 from estimator.serving.vllm.settings import PERSISTENT_WORKSPACES, SECOND_RUNNER, TRITON_SAMPLER, Release, facts
-from estimator.serving.vllm.tensors import Held, held
 from estimator.tape import dtypes
 
 LOGITS = dtypes.float32.itemsize
@@ -44,7 +45,7 @@ def activation_bytes(spec: ModelSpec, run: Pass, tensor: int, expert_parallel: b
     parts = [each for each in held(spec, tensor, expert_parallel) if not each.seen]
     experts = _workspaces(parts, run, weights)
     stays = experts if run.release >= PERSISTENT_WORKSPACES else 0
-    layer = _layer(spec.language_model, parts, run, experts - stays)
+    layer = widest_layer(spec.language_model, parts, run.tokens, run.plain, experts - stays)
     beside = run.workspace + stays + _pictures(spec, run) + _counts(spec.language_model, run)
     return beside + max(layer, _sampling(spec.language_model, run))
 
@@ -78,26 +79,6 @@ def _pictures(spec: ModelSpec, run: Pass) -> int:
     count = max(1, run.tokens // picture.tokens)
     given = count * picture.tokens * spec.language_model.hidden_size
     return (given + (count * picture.numbers if run.release < SECOND_RUNNER else 0)) * run.plain
-
-
-def _layer(spec: ModelSpec, parts: list[Held], run: Pass, experts: int) -> int:
-    """The widest layer where its feed-forward part is activated: what attention gave, the residual before and after it, and what
-    the two products around the activation give and take; or a mixture's workspaces beside them."""
-    widest = 0
-    for layer in {each.layer for each in parts if each.layer is not None}:
-        linears = [each for each in parts if each.layer == layer and each.kind == "linear"]
-        attended = max(
-            (each.shape[1] for each in linears if each.end in ("o_proj", "out_proj", "dense")), default=spec.hidden_size
-        )
-        wide = [
-            each.shape[0] for each in linears if each.end == "gate_proj+up_proj" or each.end in ("gate_up_proj", "input_linear")
-        ]
-        plain = [each.shape[0] for each in linears if each.end in ("up_proj", "fc1", "c_fc", "dense_h_to_4h", "fc_in", "in_proj")]
-        fed = max([n + n // 2 for n in wide] + [2 * n for n in plain], default=0)
-        mixed = any(each.kind == "experts" and each.layer == layer for each in parts)
-        more = max(fed * run.tokens * run.plain, experts if mixed else 0)
-        widest = max(widest, (attended + 2 * spec.hidden_size) * run.tokens * run.plain + more)
-    return widest
 
 
 def _workspaces(parts: list[Held], run: Pass, weights: str) -> int:

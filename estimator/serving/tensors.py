@@ -1,9 +1,10 @@
-"""A model's weights as vLLM's layers hold them on one rank: which are one tensor, and how each is shared out.
+"""A model's weights as servers' layers hold them on one rank: which are one tensor, and how each is shared out.
 
-After vllm/model_executor/layers of 0.33: linear.py (`QKVParallelLinear`, `MergedColumnParallelLinear`: layers that read the same
-are one; outputs or inputs are divided, key heads copied where there are fewer than ranks), vocab_parallel_embedding.py (rows
-padded to a multiple of 64), fused_moe/layer.py (each expert's width divided, or whole experts), and of latent attention
-models/deepseek_v2.py (what makes a latent is on every rank).
+After vllm/model_executor/layers of 0.33, whose shapes SGLang's layers have (sglang/srt/layers of 0.5.23): linear.py
+(`QKVParallelLinear`, `MergedColumnParallelLinear`: layers that read the same are one; outputs or
+inputs are divided, key heads copied where there are fewer than ranks), vocab_parallel_embedding.py (rows padded to a multiple of
+64), fused_moe/layer.py (each expert's width divided, or whole experts), and of latent attention models/deepseek_v2.py (what makes
+a latent is on every rank).
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from estimator.tape.layout import Shape
 PADDING = 64
 """Rows of an embedding come in multiples of it."""
 JOINED = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"), ("q_a_proj", "kv_a_proj_with_mqa"))
-"""Layers that are one in vLLM, by the ends of their names."""
+"""Layers that are one in a server, by the ends of their names."""
 WHOLE = ("q_a_proj", "kv_a_proj_with_mqa", "gate", "router", "shared_expert_gate")
 """Layers that every rank holds whole: what makes a latent, and what chooses experts."""
 KEYS = ("k_proj", "v_proj")

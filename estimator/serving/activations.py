@@ -1,0 +1,27 @@
+"""What a server's fused layers hold at most while a pass runs through them."""
+
+from __future__ import annotations
+
+from estimator.families.spec import ModelSpec
+from estimator.serving.tensors import Held
+
+
+def widest_layer(spec: ModelSpec, parts: list[Held], tokens: int, itemsize: int, experts: int) -> int:
+    """The widest layer where its feed-forward part is activated: what attention gave, the residual before and after it, and what
+    the two products around the activation give and take; or a mixture's workspaces, `experts` bytes, beside them.
+    Bytes, of a pass of so many tokens, in numbers of `itemsize` bytes."""
+    widest = 0
+    for layer in {each.layer for each in parts if each.layer is not None}:
+        linears = [each for each in parts if each.layer == layer and each.kind == "linear"]
+        attended = max(
+            (each.shape[1] for each in linears if each.end in ("o_proj", "out_proj", "dense")), default=spec.hidden_size
+        )
+        wide = [
+            each.shape[0] for each in linears if each.end == "gate_proj+up_proj" or each.end in ("gate_up_proj", "input_linear")
+        ]
+        plain = [each.shape[0] for each in linears if each.end in ("up_proj", "fc1", "c_fc", "dense_h_to_4h", "fc_in", "in_proj")]
+        fed = max([n + n // 2 for n in wide] + [2 * n for n in plain], default=0)
+        mixed = any(each.kind == "experts" and each.layer == layer for each in parts)
+        more = max(fed * tokens * itemsize, experts if mixed else 0)
+        widest = max(widest, (attended + 2 * spec.hidden_size) * tokens * itemsize + more)
+    return widest

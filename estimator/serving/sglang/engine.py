@@ -1,0 +1,135 @@
+"""What SGLang is, as an engine.
+
+A job that it serves is on a tape without operations: weights, the pools that it needs, and the widest layer of a prompt.
+"""
+
+from __future__ import annotations
+
+from estimator.contract.errors import Contradiction, NotModelled
+from estimator.contract.job import Job, Serving
+from estimator.families.build import Builder
+from estimator.families.spec import ModelSpec
+from estimator.hardware.capacity import Capacity
+from estimator.parallel.topology import Topology
+from estimator.runtime.overheads import Overhead
+from estimator.serving.engine import WHOLE, Default, Engine, JobDefault, Logged, compute_type, stored
+from estimator.serving.layout import laid_out
+from estimator.serving.sglang import settings
+from estimator.serving.sglang.plan import engine_memory, kv_cache, not_started, overhead, sized
+from estimator.serving.tensors import held
+from estimator.serving.weights import LOADED, check_format
+from estimator.tape.gpu import Gpu
+
+SETTINGS = frozenset(
+    {
+        "engine_version",
+        "mem_fraction_static",
+        "chunked_prefill_size",
+        "max_running_requests",
+        "max_total_tokens",
+        "page_size",
+        "cuda_graph_max_bs",
+        "disable_cuda_graph",
+        "disable_radix_cache",
+        "swa_full_tokens_ratio",
+        "mamba_full_memory_ratio",
+    }
+)
+
+
+def check(job: Job, spec: ModelSpec) -> None:
+    """Raise `InvalidJob` or `NotModelled` for what SGLang does not do, or is not modelled doing."""
+    asked = job.serving
+    settings.release(asked.engine_version)
+    if asked.gpu_memory_utilization != Serving.model_fields["gpu_memory_utilization"].default:
+        raise Contradiction("it is vLLM's: SGLang's is serving.mem_fraction_static", "serving.gpu_memory_utilization")
+    if not spec.cache_layers:
+        raise NotModelled(f"serving {spec.model_type} models is not modelled yet", "task")
+    if not spec.in_sglang:
+        raise NotModelled(
+            f"SGLang has no implementation of its own of {spec.model_type} models, and transformers' in SGLang is not modelled: "
+            "write engine vllm",
+            "serving.engine",
+        )
+    if asked.weights == "fp32":
+        raise NotModelled("sglang in fp32 is not modelled; use bf16, or engine transformers", "serving.weights")
+    states = any(layer.kind == "state" for layer in spec.cache_layers)
+    if asked.mamba_full_memory_ratio is not None and not states:
+        raise Contradiction(f"{spec.model_type} models have no states: leave it out", "serving.mamba_full_memory_ratio")
+    if asked.swa_full_tokens_ratio is not None and spec.window_pool is None:
+        raise Contradiction(
+            f"SGLang keeps all tokens of every layer of {spec.model_type} models: leave it out", "serving.swa_full_tokens_ratio"
+        )
+    check_format(asked, any(each.kind == "experts" for each in held(spec)), "SGLang")
+
+
+def trace_sglang(job: Job, spec: ModelSpec, place: Topology, gpu: Gpu, file: object = None) -> Builder:
+    """What one rank's GPU holds."""
+    check(job, spec)
+    plain = compute_type(job.serving)
+    found = sized(job.serving, spec, place.tensor, plain, gpu)
+    return laid_out(spec, plain, gpu, found.weights, found.needed, found.activations)
+
+
+def memory(job: Job, spec: ModelSpec, place: Topology, card: Capacity, gpu: Gpu) -> Logged:
+    """What it logs when it starts, and its pools."""
+    found = sized(job.serving, spec, place.tensor, compute_type(job.serving), gpu)
+    logged = engine_memory(found, job.serving, spec, place.tensor, card, gpu)
+    return logged, kv_cache(found, job.serving, logged, place.tensor, card, gpu)
+
+
+def beside(job: Job, spec: ModelSpec, place: Topology, gpu: Gpu) -> Overhead:
+    """What is gone before the weights, and what it leaves free."""
+    found = sized(job.serving, spec, place.tensor, compute_type(job.serving), gpu)
+    return overhead(job, spec, place.tensor, found.activations, gpu)
+
+
+def assumptions(asked: Serving) -> list[str]:
+    """What is taken of its settings, and of its requests."""
+    prompt, output = asked.lengths
+    return [
+        *stored(asked),
+        f"SGLang {asked.engine_version}'s pools, without speculation, adapters, attention of data-parallel ranks and offloading",
+        f"passes of {asked.chunked_prefill_size} tokens of prompts; what is left free beside them is enough for CUDA graphs and "
+        "sampling, as SGLang takes for granted",
+        f"time: prompts of {prompt} tokens and answers of {output}, no prompt read before, and always as many sequences",
+    ]
+
+
+def advice(part: str, asked: Serving) -> str:
+    """What makes a part of the GPU's share smaller, or the share larger."""
+    if part == "activations":
+        return "a smaller serving.chunked_prefill_size"
+    if part == "kv_cache":
+        narrow = "serving.kv_cache fp8; or " if asked.kv_cache in WHOLE else ""
+        return f"{narrow}a larger serving.mem_fraction_static; or a shorter serving.context, or less serving.concurrency"
+    smaller = "serving.weights fp8 or awq-int4; or " if asked.weights in WHOLE else ""
+    return f"{smaller}a larger serving.mem_fraction_static; or parallelism.tensor over more GPUs"
+
+
+SGLANG = Engine(
+    name="sglang",
+    title="SGLang",
+    settings=SETTINGS,
+    trace=trace_sglang,
+    memory=memory,
+    assumptions=assumptions,
+    not_modelled=(
+        "the host's memory",
+        "loading the checkpoint",
+        "what CUDA graphs and sampling take of what mem_fraction_static leaves free",
+    ),
+    smaller_weights=lambda weights: ("fp8", "awq-int4") if weights in WHOLE else (),
+    advice=advice,
+    defaults=(
+        Default("engine_version", lambda asked, card: ".".join(map(str, settings.NEWEST)), "the newest release that is known"),
+        JobDefault("chunked_prefill_size", settings.chunked_prefill_size, "SGLang's own for this GPU"),
+        JobDefault("cuda_graph_max_bs", settings.cuda_graph_max_bs, "SGLang's own for this GPU"),
+        JobDefault("mem_fraction_static", settings.mem_fraction_static, "SGLang's own for this GPU and what runs on it"),
+    ),
+    loads=lambda kind: kind.startswith(LOADED),
+    not_started=not_started,
+    runs=lambda spec: bool(spec.cache_layers),
+    beside=beside,
+    continuous=True,
+)

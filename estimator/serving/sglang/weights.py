@@ -1,0 +1,62 @@
+"""Bytes of a model's weights on one rank, as SGLang logs them ("Load weight end, mem usage"): what the driver has less.
+
+That is segments of torch's caching allocator, not tensors: sglang/srt/utils/common.py, `get_available_gpu_memory`, of 0.5.23. Its
+layers have vLLM's shapes; rotary tables are in float32 (layers/rotary_embedding/base.py), the product that unpacks latents is
+held a second time, as the two that attention multiplies with (models/deepseek_common/deepseek_weight_loader.py, `w_kc`, `w_vc`),
+and experts in MXFP4 are filled up (layers/moe/fused_moe_triton/layer.py, layers/quantization/mxfp4.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from estimator.contract.job import Serving
+from estimator.families.spec import ModelSpec
+from estimator.runtime.allocator import LARGE, LARGE_SEGMENT, ROUNDING, SMALL, SMALL_SEGMENT
+from estimator.serving.tensors import Held, held
+from estimator.serving.weights import rotary_tables, stored_sizes
+from estimator.tape import dtypes
+from estimator.tape.dtypes import DType
+from estimator.tape.gpu import Gpu
+
+WIDTH, WIDTH_BLACKWELL, HIDDEN_BLACKWELL = 64, 128, 256
+"""What an expert's width, and hidden states, are filled up to multiples of in MXFP4."""
+GROUP = 32
+"""Weights that share a scale of one byte."""
+BLACKWELL = (10, 0)
+ABSORBED = "kv_b_proj"
+
+
+def weights_bytes(serving: Serving, spec: ModelSpec, tensor: int, plain: DType, gpu: Gpu) -> int:
+    """Of one of `tensor` ranks; what is not quantized is in the type `plain`."""
+    sizes = list(stored_sizes(serving, spec, tensor, plain, lambda each: _mxfp4(each, gpu)))
+    sizes += [(size, 1) for size in rotary_tables(spec, dtypes.float32)]
+    sizes += [(each.numel * plain.itemsize, each.times) for each in held(spec, tensor) if each.end == ABSORBED]
+    small = middling = total = 0
+    for size, times in sizes:
+        if size <= SMALL:
+            small += size * times
+        elif size < LARGE:
+            middling += size * times
+        else:
+            total += _up(size, ROUNDING) * times
+    return total + _up(small, SMALL_SEGMENT) + _up(middling, LARGE_SEGMENT)
+
+
+def _mxfp4(each: Held, gpu: Gpu) -> Iterator[int]:
+    """Bytes of the codes and of the scales of a tensor of experts [experts, out, in]: FlashInfer's on Blackwell; before, those of
+    Triton's kernels, beside which the scales that were loaded stay."""
+    experts, outputs, inputs = each.shape
+    blackwell = gpu.at_least(BLACKWELL)
+    width, hidden = (WIDTH_BLACKWELL, HIDDEN_BLACKWELL) if blackwell else (WIDTH, 1)
+    if each.end == "gate_up_proj":
+        outputs, inputs = 2 * _up(outputs // 2, width), _up(inputs, hidden)
+    else:
+        outputs, inputs = _up(outputs, hidden), _up(inputs, width)
+    yield experts * outputs * inputs // 2
+    for _ in range(1 if blackwell else 2):
+        yield experts * outputs * inputs // GROUP
+
+
+def _up(size: int, multiple: int) -> int:
+    return -(-size // multiple) * multiple

@@ -1,0 +1,81 @@
+"""What a model's weights are stored in on one rank: of each tensor that a server's layers hold the bytes, by the format."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from estimator.contract.errors import Contradiction
+from estimator.contract.job import Serving
+from estimator.families.build import within
+from estimator.families.rotary import RotarySpec
+from estimator.families.spec import DecoderSpec, ModelSpec, RotaryDecoderSpec
+from estimator.quantization.formats import FORMATS, check_group, parts
+from estimator.serving.tensors import Held, held
+from estimator.tape import dtypes
+from estimator.tape.dtypes import DType
+
+LOADED = ("nf4", "nf4-double", "fp4", "int8", "gptq-", "awq-", "torchao-", "fp8", "mxfp4", "nvfp4")
+"""How the formats begin that servers load."""
+Repacked = Callable[[Held], Iterator[int]]
+"""Bytes of the codes and scales of experts in MXFP4, which kernels want in an order, or of sizes, of their own."""
+
+
+def check_format(serving: Serving, experts: bool, server: str) -> None:
+    """Raise `InvalidJob` for weights in a format that a server does not load, or not for such a model."""
+    name = serving.weights
+    if name in dtypes.BY_NAME:
+        if serving.weights_group or serving.unquantized:
+            raise Contradiction(f"nothing is quantized in {name}: leave groups and exceptions out", "serving.weights_group")
+        return
+    check_group(name, serving.weights_group, "serving.weights_group")
+    if not FORMATS[name].linears and not experts:
+        raise Contradiction(
+            f"{name} stores a mixture's experts, and these models have none: write nvfp4 or fp8", "serving.weights"
+        )
+    if not name.startswith(LOADED):
+        raise Contradiction(f"{server} loads no weights in {name}; write engine transformers, or gptq-int4", "serving.weights")
+
+
+def stored_sizes(serving: Serving, spec: ModelSpec, tensor: int, plain: DType, mxfp4: Repacked) -> Iterator[tuple[int, int]]:
+    """Bytes of each tensor of one of `tensor` ranks, and how many there are of it; what is not quantized is in `plain`."""
+    for each in held(spec, tensor, serving.enable_expert_parallel):
+        for size in _sizes(each, serving, plain, mxfp4):
+            yield size, each.times
+
+
+def rotary_tables(spec: ModelSpec, dtype: DType) -> tuple[int, ...]:
+    """Bytes of the tables of cosines and sines of all positions: of each kind of layer that has frequencies of its own one."""
+    text = spec.language_model
+    if not isinstance(text, DecoderSpec) or not isinstance(text, RotaryDecoderSpec | RotarySpec):
+        return (_latent_table(text, dtype),)
+    size = getattr(text, "rotary_size", text.head_dim)
+    table = (text.max_position_embeddings or 0) * size * dtype.itemsize
+    return (table, table * spec.stretched) if getattr(text, "tables", False) else (table,)
+
+
+def _latent_table(text: ModelSpec, dtype: DType) -> int:
+    turned = text.head_dim if isinstance(text, DecoderSpec) and any(x.kind == "latent" for x in text.cache_layers) else 0
+    return (text.max_position_embeddings or 0) * turned * dtype.itemsize
+
+
+def _sizes(each: Held, serving: Serving, plain: DType, mxfp4: Repacked) -> Iterator[int]:
+    """Bytes of the tensors that stand for one: itself, or codes and scales."""
+    name = serving.weights
+    known = FORMATS.get(name)
+    stored = known is not None and (known.linears if each.kind == "linear" else each.kind == "experts" and len(each.shape) == 3)
+    routes = each.end in ("gate", "router", "shared_expert_gate")
+    if not stored or each.seen or routes or _excepted(each, serving):
+        yield each.numel * plain.itemsize
+        return
+    count, (outputs, inputs) = (each.shape[0], each.shape[1:]) if each.kind == "experts" else (1, each.shape)
+    if name == "mxfp4":
+        yield from mxfp4(each)
+        return
+    for part in parts(name, (outputs, inputs), serving.weights_group):
+        yield count * part.nbytes
+
+
+def _excepted(each: Held, serving: Serving) -> bool:
+    path = each.name.rpartition(".")[0]
+    names = [f"{path}.{end}" if path else end for end in each.end.split("+")]
+    return any(within(name, tuple(serving.unquantized or ())) for name in names)
