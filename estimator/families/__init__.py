@@ -76,6 +76,8 @@ FAMILIES = {
     "qwen3_next": "qwen3_next",
     "qwen3_5_text": "qwen3_5_text",
     "qwen3_5_moe_text": "qwen3_5_text",
+    "lfm2": "lfm2",
+    "lfm2_moe": "lfm2",
     "siglip": "siglip",
     "siglip_text_model": "siglip",
     "siglip_vision_model": "siglip",

@@ -46,3 +46,8 @@ def latent(size: int) -> CacheLayer:
 def mamba_state(inner: int, convolved: int, states: int, kernel: int) -> CacheLayer:
     """A Mamba mixer: the last inputs of a convolution of `convolved` channels, and `states` numbers for each of `inner`."""
     return CacheLayer("state", state=convolved * (kernel - 1) + inner * states)
+
+
+def convolution_state(channels: int, kernel: int) -> CacheLayer:
+    """A short convolution: its last inputs."""
+    return CacheLayer("state", state=channels * (kernel - 1))
