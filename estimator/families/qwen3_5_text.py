@@ -24,7 +24,7 @@ class Qwen35TextSpec(GatedDeltaSpec):
     """The dense kind."""
 
 
-class Qwen35MoeTextSpec(MoeSpec, GatedDeltaSpec):
+class Qwen35MoeTextSpec(GatedDeltaSpec, MoeSpec):
     """Every layer has experts, so that `intermediate_size` is that of none."""
 
     held_in = EXPERTS_HELD_IN

@@ -16,7 +16,7 @@ from estimator.families.mixtral import Qwen2Moe, QwenMoeSpec
 from estimator.families.spec import Size
 
 
-class Qwen3NextSpec(QwenMoeSpec, GatedDeltaSpec):
+class Qwen3NextSpec(GatedDeltaSpec, QwenMoeSpec):
     can = Abilities()
     held_in = EXPERTS_HELD_IN
     modelled = AUXILIARY
