@@ -9,7 +9,7 @@ from typing import Literal
 
 from estimator.families.build import Builder
 from estimator.families.decoder import Decoder, Rotary, Table
-from estimator.families.experts import AUXILIARY, EXPERTS_HELD_IN, MoeSpec
+from estimator.families.experts import AUXILIARY, MoeSpec
 from estimator.families.feed_forward import GatedMLP
 from estimator.families.gated_delta import GatedDeltaNet, GatedDeltaSpec, RMSNormGated, delta_decoder
 from estimator.families.heads import decoder_heads
@@ -25,9 +25,9 @@ class Qwen35TextSpec(GatedDeltaSpec):
 
 
 class Qwen35MoeTextSpec(GatedDeltaSpec, MoeSpec):
-    """Every layer has experts, so that `intermediate_size` is that of none."""
+    """Every layer has experts, so that `intermediate_size` is that of none. PEFT looks for adapters' names in no experts
+    (`_MODEL_TO_CONVERSION_PATTERN` calls it like qwen3_5_text)."""
 
-    held_in = EXPERTS_HELD_IN
     modelled = AUXILIARY
 
     intermediate_size: Size = 512
