@@ -53,9 +53,9 @@ class Rotary:
         """Frequencies, which live with the model."""
         return [t for _ in self.kinds or (FULL,) for t in frequencies(build, self.size)]
 
-    def tables(self, hidden: Tensor) -> dict[LayerType, Table]:
-        """The tables of one pass, for each kind of layer; `hidden`: what the first gets, [batch, tokens, hidden]."""
-        tape, tokens, dtype = hidden.tape, hidden.shape[1], self.dtype or hidden.dtype
+    def tables(self, ids: Tensor, dtype: DType) -> dict[LayerType, Table]:
+        """The tables of one pass over token ids [batch, tokens], for each kind of layer."""
+        tape, tokens, dtype = ids.tape, ids.shape[1], self.dtype or dtype
         if self.kinds:
             return {kind: self.table(tape, tokens, dtype) for kind in self.kinds}
         return dict.fromkeys((FULL, SLIDING), self.table(tape, tokens, dtype))
@@ -108,7 +108,7 @@ class Decoder:
         positions = token_positions(tape, tokens)
         masks = self.masks(self.spec, tape, batch, tokens, embeds.dtype, self.attention)
         hidden, embeds = self.begin(embeds)
-        tables = self.rotary.tables(hidden)
+        tables = self.rotary.tables(ids, hidden.dtype)
         for kind, layer in self.layers.by_kind():
             sees = self.sees(kind)
             hidden = layer(hidden, *tables[sees or FULL], None if sees is None else masks[sees], positions)

@@ -16,6 +16,7 @@ from estimator.families.heads import decoder_heads
 from estimator.families.mixtral import Qwen2Moe
 from estimator.families.spec import Size
 from estimator.families.windows import FULL, LayerType
+from estimator.tape.dtypes import DType
 from estimator.tape.tensor import Tensor, empty
 from estimator.tape.views import reshape, transpose
 
@@ -69,9 +70,8 @@ class SplitDeltaNet(GatedDeltaNet):
 class InterleavedRotary(Rotary):
     """Rotary positions in three dimensions, of each sequence (`mrope_section`), which are one where it holds text alone."""
 
-    def tables(self, hidden: Tensor) -> dict[LayerType, Table]:
-        shape = (*hidden.shape[:2], self.size)
-        return {FULL: tuple([empty(hidden.tape, shape, hidden.dtype, name) for name in ("cos", "sin")])}
+    def tables(self, ids: Tensor, dtype: DType) -> dict[LayerType, Table]:
+        return {FULL: tuple([empty(ids.tape, (*ids.shape, self.size), dtype, name) for name in ("cos", "sin")])}
 
 
 def qwen3_5(spec: GatedDeltaSpec, build: Builder) -> Decoder:
