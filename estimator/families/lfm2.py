@@ -32,6 +32,7 @@ from estimator.tape.views import contiguous, reshape, split, transpose
 
 Kind = Literal["conv", "full_attention"]
 CONVOLUTION: Kind = "conv"
+IN_TORCH = "the short convolutions run in plain torch, as they do without the package causal-conv1d; its kernels are not modelled"
 PARTS = "w1", "w3", "w2"
 NORMS = {"input_layernorm": "operator_norm", "post_attention_layernorm": "ffn_norm"}
 
@@ -149,6 +150,7 @@ class ShortConvolution:
         self.out_proj = build.linear("conv.out_proj", size, size, bias)
 
     def __call__(self, hidden: Tensor) -> Tensor:
+        hidden.tape.remarks[IN_TORCH] = None
         projected = transpose(self.in_proj(hidden), 1, 2)
         before, after, x = split(projected, (self.size,) * 3, 1)
         out = mul(before, x)
