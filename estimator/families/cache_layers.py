@@ -48,3 +48,9 @@ def mamba_state(inner: int, convolved: int, states: int, kernel: int) -> CacheLa
     """A Mamba mixer: the last inputs of a convolution of `convolved` channels, and `states` numbers for each of `inner`."""
     last = convolved * (kernel - 1)
     return CacheLayer("state", state=last + inner * states, convolved=last)
+
+
+def convolution_state(channels: int, kernel: int) -> CacheLayer:
+    """A short convolution: its last inputs."""
+    last = channels * (kernel - 1)
+    return CacheLayer("state", state=last, convolved=last)

@@ -28,6 +28,11 @@ Begin = Callable[[Tensor], tuple[Tensor, Tensor]]
 """Embeddings -> what the first layer gets, and what else forward holds to its end."""
 
 
+def seen(kind: Any) -> LayerType | None:
+    """What a layer of a kind sees: a sliding window, or everything."""
+    return SLIDING if kind == SLIDING else FULL
+
+
 def dropped(build: Builder, p: float) -> Begin:
     """Dropout of the embeddings, which are held beside its result."""
     p = p if build.training else 0.0
@@ -48,11 +53,12 @@ class Rotary:
         """Frequencies, which live with the model."""
         return [t for _ in self.kinds or (FULL,) for t in frequencies(build, self.size)]
 
-    def tables(self, tape: Tape, tokens: int, dtype: DType) -> dict[LayerType, Table]:
-        """The tables of one pass, for each kind of layer."""
+    def tables(self, ids: Tensor, dtype: DType) -> dict[LayerType, Table]:
+        """The tables of one pass over token ids [batch, tokens], for each kind of layer."""
+        tape, tokens, dtype = ids.tape, ids.shape[1], self.dtype or dtype
         if self.kinds:
-            return {kind: self.table(tape, tokens, self.dtype or dtype) for kind in self.kinds}
-        return dict.fromkeys((FULL, SLIDING), self.table(tape, tokens, self.dtype or dtype))
+            return {kind: self.table(tape, tokens, dtype) for kind in self.kinds}
+        return dict.fromkeys((FULL, SLIDING), self.table(tape, tokens, dtype))
 
     def table(self, tape: Tape, tokens: int, dtype: DType) -> Table:
         """Cosines and sines."""
@@ -65,7 +71,7 @@ class Decoder:
     `layer`: makes a layer of a kind; `kinds`: that of each, where they are several: those with a sliding window are `SLIDING`.
     `norm`: makes the last norm, called `last`; without it the job's RMS norm. `embedding`: the name of the embeddings, which are
     multiplied by `scale`, a tensor of one number. `embedded`: what is done to them at once; `begin`: what is done to them once
-    the masks are made.
+    the masks are made. `sees`: which mask a layer of a kind is called with; None where it has none.
     """
 
     def __init__(
@@ -83,10 +89,11 @@ class Decoder:
         embedded: Callable[[Tensor], Tensor] = lambda embeds: embeds,
         masks: Masks = causal_masks,
         begin: Begin = lambda embeds: (embeds, embeds),
+        sees: Callable[[Any], LayerType | None] = seen,
     ):
         self.spec, self.attention = spec, build.attention
         self.rotary = rotary or Rotary(spec.head_dim)
-        self.embedded, self.masks, self.begin = embedded, masks, begin
+        self.embedded, self.masks, self.begin, self.sees = embedded, masks, begin, sees
         self.embed_tokens = build.embedding(embedding, spec.vocab_size, spec.hidden_size, scale)
         self.layers = build.layers(spec.num_hidden_layers if kinds is None else kinds, layer)
         self.buffers = self.rotary.buffers(build) if self.rotary.early else []
@@ -101,8 +108,8 @@ class Decoder:
         positions = token_positions(tape, tokens)
         masks = self.masks(self.spec, tape, batch, tokens, embeds.dtype, self.attention)
         hidden, embeds = self.begin(embeds)
-        tables = self.rotary.tables(tape, tokens, hidden.dtype)
+        tables = self.rotary.tables(ids, hidden.dtype)
         for kind, layer in self.layers.by_kind():
-            sees: LayerType = SLIDING if kind == SLIDING else FULL
-            hidden = layer(hidden, *tables[sees], masks[sees], positions)
+            sees = self.sees(kind)
+            hidden = layer(hidden, *tables[sees or FULL], None if sees is None else masks[sees], positions)
         return self.norm(hidden)

@@ -34,6 +34,16 @@ def dropping(build: Builder, p: float) -> Join:
     return lambda out, residual: add(residual, dropout(out, p))
 
 
+class Alone:
+    """A mixer in the place of attention, which takes nothing that layers share and returns no weights."""
+
+    def __init__(self, mixer: Module):
+        self.mixer = mixer
+
+    def __call__(self, hidden: Tensor, *shared: Tensor | None) -> tuple[Tensor, None]:
+        return self.mixer(hidden), None
+
+
 class PreNorm:
     """A norm before each of the two blocks (`LlamaDecoderLayer`).
 

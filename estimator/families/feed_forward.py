@@ -16,7 +16,7 @@ from estimator.tape.views import split
 class GatedMLP:
     """down(activation(gate(x)) * up(x)) (`LlamaMLP`), and then dropout (`SeedOssMLP`).
 
-    `width`: of its middle, where it is another than the model's.
+    `width`: of its middle, where it is another than the model's. `parts`: what its layers are called.
     """
 
     def __init__(
@@ -27,11 +27,13 @@ class GatedMLP:
         width: int | None = None,
         bias: bool = False,
         drops: float = 0.0,
+        parts: tuple[str, str, str] = ("gate_proj", "up_proj", "down_proj"),
     ):
         width = width or spec.intermediate_size
-        self.gate_proj = build.linear(name + ".gate_proj", spec.hidden_size, width, bias)
-        self.up_proj = build.linear(name + ".up_proj", spec.hidden_size, width, bias)
-        self.down_proj = build.linear(name + ".down_proj", width, spec.hidden_size, bias)
+        gate, up, down = [f"{name}.{part}" for part in parts]
+        self.gate_proj = build.linear(gate, spec.hidden_size, width, bias)
+        self.up_proj = build.linear(up, spec.hidden_size, width, bias)
+        self.down_proj = build.linear(down, width, spec.hidden_size, bias)
         self.gated = build.gated(spec.hidden_act)
         self.drops = drops if build.training else 0.0
 

@@ -117,7 +117,7 @@ class Mixer:
         discrete_b = mul(unsqueeze(dt, 3), to(unsqueeze(b, 1), dtypes.float32))
         change = mul(discrete_b, to(unsqueeze(hidden, 3), dtypes.float32))
         tape, (batch, _, tokens) = hidden.tape, hidden.shape
-        layer, slots = tape.slot, _slots(tokens, tape.slot, self.unrolled)
+        layer, slots = tape.slot, scan_slots("tokens", tokens, tape.slot, self.unrolled)
         state = empty(tape, (batch, self.inner, self.states), hidden.dtype, "zeros")
         reads: list[Tensor] = []
         for slot in slots:
@@ -145,11 +145,13 @@ def _stack(reads: list[Tensor], tokens: int) -> Tensor:
     return attach(node, empty(reads[0].tape, (*reads[0].shape, tokens), reads[0].dtype, "stack"))
 
 
-def _slots(tokens: int, layer: Slot | None, unrolled: bool) -> list[Slot]:
-    """The first token, those between, the last."""
-    if unrolled or tokens < 3:
-        return [Slot(f"tokens[{i}]", 1, layer) for i in range(tokens)]
-    return [Slot("tokens[0]", 1, layer), Slot("tokens[1:-1]", tokens - 2, layer), Slot("tokens[-1]", 1, layer)]
+def scan_slots(label: str, count: int, layer: Slot | None, unrolled: bool, apart: int = 1) -> list[Slot]:
+    """What a layer scans one after the other: so many at each end stand apart, and one slot for those between."""
+    between = count - 2 * apart
+    if unrolled or between < 2:
+        return [Slot(f"{label}[{i}]", 1, layer) for i in range(count)]
+    first, last = ([Slot(f"{label}[{i}]", 1, layer) for i in places] for places in (range(apart), range(-apart, 0)))
+    return [*first, Slot(f"{label}[{apart}:{-apart}]", between, layer), *last]
 
 
 def _weighted(weight: Tensor, x: Tensor) -> Tensor:

@@ -41,7 +41,7 @@ class MixtralSpec(MistralSpec, MoeSpec):
     num_experts_per_tok: Size = 2
 
 
-class _QwenMoe(MoeSpec):
+class QwenMoeSpec(MoeSpec):
     """Some layers may be dense: those listed, and all but each `decoder_sparse_step`-th."""
 
     tensor_parallel = cached = False
@@ -61,7 +61,7 @@ class _QwenMoe(MoeSpec):
         return [i not in dense and (i + 1) % step == 0 for i in range(self.num_hidden_layers)]
 
 
-class Qwen2MoeSpec(_QwenMoe, Qwen2Spec):
+class Qwen2MoeSpec(QwenMoeSpec, Qwen2Spec):
     can = Abilities(megatron="mixture", gguf=True)
     modelled = {**AUXILIARY, **Qwen2Spec.modelled}
 
@@ -75,7 +75,7 @@ class Qwen2MoeSpec(_QwenMoe, Qwen2Spec):
         return self.qkv_bias, False, False
 
 
-class Qwen3MoeSpec(_QwenMoe, Qwen3Spec):
+class Qwen3MoeSpec(QwenMoeSpec, Qwen3Spec):
     can = Abilities(batches=BATCHES, megatron="mixture", gguf=True)
     held_in = EXPERTS_HELD_IN
     modelled = {**AUXILIARY, **Qwen3Spec.modelled}
@@ -109,7 +109,7 @@ class Qwen3Moe(MixtralMoe):
 class Qwen2Moe:
     """With an expert that every token passes, weighted by a gate of its own."""
 
-    def __init__(self, spec: Qwen2MoeSpec, build: Builder):
+    def __init__(self, spec: Any, build: Builder):
         self.gate = TopKRouter(spec, build, spec.norm_topk_prob)
         self.experts = Experts(spec, build)
         self.shared_expert = GatedMLP(spec, build, "mlp.shared_expert", spec.shared_expert_intermediate_size)

@@ -1,6 +1,6 @@
-"""The vision towers of Qwen2-VL, Qwen2.5-VL and Qwen3-VL: patches of two frames each, of which squares become one token.
+"""The vision towers of Qwen2-VL, Qwen2.5-VL, Qwen3-VL and Qwen3.5: patches of two frames each, of which squares become one token.
 
-After transformers' modeling_qwen2_vl.py, modeling_qwen2_5_vl.py and modeling_qwen3_vl.py (5.23).
+After transformers' modeling_qwen2_vl.py, modeling_qwen2_5_vl.py, modeling_qwen3_vl.py and modeling_qwen3_5.py (5.23).
 """
 
 from __future__ import annotations
@@ -73,10 +73,18 @@ class Qwen3VisionSpec(_WiderSpec):
     hidden_act: Activation = "gelu_pytorch_tanh"
 
 
+class Qwen35VisionSpec(Qwen3VisionSpec):
+    """Its configurations say `deepstack_visual_indexes`, which its class does not read."""
+
+    deepstack_visual_indexes: tuple[()] = ()
+
+
 SPECS: dict[str, type[_Spec]] = {
     "qwen2_vl_vision": Qwen2VisionSpec,
     "qwen2_5_vl_vision": Qwen25VisionSpec,
     "qwen3_vl_vision": Qwen3VisionSpec,
+    "qwen3_5_vision": Qwen35VisionSpec,
+    "qwen3_5_moe_vision": Qwen35VisionSpec,
 }
 
 

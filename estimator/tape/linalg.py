@@ -6,7 +6,10 @@ from collections.abc import Sequence
 
 from estimator.tape import dtypes
 from estimator.tape.autograd import Gradient, attach, record
-from estimator.tape.tensor import Tensor, alias, empty, unary
+from estimator.tape.layout import contiguous, normalized
+from estimator.tape.matmul import matmul
+from estimator.tape.tensor import Tensor, alias, empty, output, unary
+from estimator.tape.views import transpose
 
 
 def upper_triangles(numbers: Tensor, places: Sequence[Tensor], size: int) -> Tensor:
@@ -37,6 +40,35 @@ def solve_right(a: Tensor, b: Tensor) -> Tensor:
         node.save((factors, pivots, out.detach()))
     del info
     return out
+
+
+def solve_triangular(a: Tensor, b: Tensor) -> Tensor:
+    """X of A X = B for lower triangles A [..., n, n] and B [..., n, k]: its columns lie together. Saves A and X.
+
+    aten/src/ATen/native/BatchLinearAlgebra.cpp, `linalg_solve_triangular_out`; FunctionsManual.cpp,
+    `linalg_solve_triangular_backward`. What the kernel needs within is not counted, nor its FLOPs, as in torch.
+    """
+    wanted = a.requires_grad, b.requires_grad
+
+    def backward(g: Tensor, a: Tensor, x: Tensor) -> tuple[Gradient, Gradient]:
+        grad_b = _solved(a, g)
+        grad_a = _lower_of_product(grad_b, x) if wanted[0] else None
+        return grad_a, grad_b if wanted[1] else None
+
+    return attach(record("LinalgSolveTriangularBackward", (a, b), (a,), backward), _solved(a, b), save=True)
+
+
+def _solved(a: Tensor, b: Tensor) -> Tensor:
+    """Of the shape of `b`, column by column."""
+    *batch, rows, columns = b.shape
+    steps = contiguous((*batch, columns, rows))
+    return output("linalg_solve_triangular", (a, b), b.shape, b.dtype, normalized(b.shape, (*steps[:-2], 1, rows)))
+
+
+def _lower_of_product(g: Tensor, x: Tensor) -> Tensor:
+    product = matmul(g, transpose(x, -2, -1))
+    product = unary("neg", product)
+    return unary("tril", product)
 
 
 def block_diag(blocks: Sequence[Tensor]) -> Tensor:

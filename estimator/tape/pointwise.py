@@ -21,6 +21,15 @@ def to(x: Tensor, dtype: DType) -> Tensor:
     return attach(node, unary("_to_copy", x, dtype))
 
 
+def to_dense(x: Tensor, dtype: DType) -> Tensor:
+    """`x.to(dtype, memory_format=torch.contiguous_format)`: row by row if it is converted, else `x` itself."""
+    source = x.dtype
+    if source is dtype:
+        return x
+    node = record("ToCopyBackward", (x,), (), lambda g: unary("_to_copy", g, source))
+    return attach(node, output("_to_copy", (x,), x.shape, dtype))
+
+
 def add(a: Tensor, b: Tensor) -> Tensor:
     """a + b. Saves nothing; both get the same gradient."""
     wanted = a.requires_grad, b.requires_grad

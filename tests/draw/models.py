@@ -49,6 +49,8 @@ def small(rng: random.Random, kind: str) -> dict[str, Any]:
     if kind == "granitemoehybrid":
         common["mamba_n_heads"] = head_count
         common["layer_types"] = [rng.choice(("mamba", "attention")) for _ in range(layers)]
+    if kind == "lfm2_moe":
+        common["layer_types"] = [rng.choice(("conv", "full_attention")) for _ in range(layers)]
     keys = spec_class(kind).keys()
     known = {name: value for name, value in common.items() if name in keys}
     own = {name: rng.choice(values) for name, values in table("random_models")[kind].items()}
