@@ -35,6 +35,8 @@ FAMILIES = {
     "phi": "phi",
     "phi3": "phi3",
     "glm4": "glm4",
+    "glm4_moe": "glm4_moe",
+    "glm4_moe_lite": "glm4_moe_lite",
     "stablelm": "stablelm",
     "falcon": "falcon",
     "starcoder2": "starcoder2",

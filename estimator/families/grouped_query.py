@@ -47,6 +47,17 @@ def normed_after_all(module: GroupedQueryAttention, hidden: Tensor, heads: Shape
     return q, k, v
 
 
+def normed_between(module: GroupedQueryAttention, hidden: Tensor, heads: Shape) -> tuple[Tensor, ...]:
+    """All three are projected; queries and keys are normalised; all three are transposed (modeling_glm4_moe.py)."""
+    q = reshape(module.q_proj(hidden), heads)
+    k = reshape(module.k_proj(hidden), heads)
+    v = reshape(module.v_proj(hidden), heads)
+    if module.q_norm is not None and module.k_norm is not None:
+        q = module.q_norm(q)
+        k = module.k_norm(k)
+    return transpose(q, 1, 2), transpose(k, 1, 2), transpose(v, 1, 2)
+
+
 def normed_whole(module: GroupedQueryAttention, hidden: Tensor, heads: Shape) -> tuple[Tensor, ...]:
     """Queries and keys are normalised over all heads at once; then all three are transposed (modeling_olmoe.py)."""
     q = module.q_proj(hidden) if module.q_norm is None else module.q_norm(module.q_proj(hidden))
