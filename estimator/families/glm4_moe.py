@@ -17,7 +17,7 @@ from estimator.families.deepseek import DeepseekMoe
 from estimator.families.experts import GroupedExpertsSpec
 from estimator.families.feed_forward import GatedMLP
 from estimator.families.grouped_query import GroupedQueryAttention, normed_between
-from estimator.families.heads import CausalLM, Head
+from estimator.families.heads import language_model
 from estimator.families.modules import Module, rotate_part
 from estimator.families.rotary import PartialRotarySpec
 from estimator.families.spec import Size, called
@@ -58,4 +58,4 @@ def glm4_moe(spec: Glm4MoeSpec, build: Builder) -> Decoder:
     return Decoder(spec, build, layer, spec.sparse(), rotary=Rotary(spec.rotary_size))
 
 
-HEADS: dict[str, Head] = {"causal-lm": lambda spec, build: CausalLM(glm4_moe(spec, build), spec, build)}
+HEADS = language_model(glm4_moe)

@@ -12,7 +12,7 @@ from pydantic import model_validator
 
 from estimator.families.abilities import Abilities
 from estimator.families.deepseek import DeepseekV3Spec, deepseek
-from estimator.families.heads import CausalLM, Head
+from estimator.families.heads import language_model
 from estimator.families.spec import Size, called
 
 
@@ -61,4 +61,4 @@ class Glm4MoeLiteSpec(DeepseekV3Spec):
 
 
 SPECS = {"glm4_moe_lite": Glm4MoeLiteSpec}
-HEADS: dict[str, Head] = {"causal-lm": lambda spec, build: CausalLM(deepseek(spec, build), spec, build)}
+HEADS = language_model(deepseek)
