@@ -26,6 +26,8 @@ FAMILIES = {
     "gemma": "gemma",
     "gemma2": "gemma",
     "gemma3_text": "gemma",
+    "ministral": "ministral",
+    "ministral3": "ministral3",
     "granite": "granite",
     "olmo": "olmo",
     "olmo2": "olmo",
