@@ -28,6 +28,7 @@ FAMILIES = {
     "gemma3_text": "gemma",
     "ministral": "ministral",
     "ministral3": "ministral3",
+    "minimax_m2": "minimax_m2",
     "granite": "granite",
     "olmo": "olmo",
     "olmo2": "olmo",
