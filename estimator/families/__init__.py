@@ -29,6 +29,8 @@ FAMILIES = {
     "ministral": "ministral",
     "ministral3": "ministral3",
     "minimax_m2": "minimax_m2",
+    "hunyuan_v1_dense": "hunyuan",
+    "hunyuan_v1_moe": "hunyuan_moe",
     "granite": "granite",
     "olmo": "olmo",
     "olmo2": "olmo",
