@@ -31,6 +31,8 @@ FAMILIES = {
     "minimax_m2": "minimax_m2",
     "hunyuan_v1_dense": "hunyuan",
     "hunyuan_v1_moe": "hunyuan_moe",
+    "exaone4": "exaone4",
+    "arcee": "arcee",
     "granite": "granite",
     "olmo": "olmo",
     "olmo2": "olmo",
