@@ -31,6 +31,7 @@ FAMILIES = {
     "minimax_m2": "minimax_m2",
     "hunyuan_v1_dense": "hunyuan",
     "hunyuan_v1_moe": "hunyuan_moe",
+    "ernie4_5": "ernie4_5",
     "exaone4": "exaone4",
     "arcee": "arcee",
     "granite": "granite",
