@@ -34,6 +34,8 @@ FAMILIES = {
     "ernie4_5": "ernie4_5",
     "exaone4": "exaone4",
     "arcee": "arcee",
+    "solar_open": "solar_open",
+    "vaultgemma": "vaultgemma",
     "granite": "granite",
     "olmo": "olmo",
     "olmo2": "olmo",
