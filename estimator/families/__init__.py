@@ -35,6 +35,7 @@ FAMILIES = {
     "exaone4": "exaone4",
     "arcee": "arcee",
     "solar_open": "solar_open",
+    "internlm3": "internlm3",
     "vaultgemma": "vaultgemma",
     "granite": "granite",
     "olmo": "olmo",
