@@ -34,6 +34,7 @@ FAMILIES = {
     "ernie4_5": "ernie4_5",
     "exaone4": "exaone4",
     "arcee": "arcee",
+    "dots1": "dots1",
     "solar_open": "solar_open",
     "internlm3": "internlm3",
     "vaultgemma": "vaultgemma",
