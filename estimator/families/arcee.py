@@ -33,8 +33,8 @@ def arcee(spec: ArceeSpec, build: Builder) -> Decoder:
     bias = spec.attention_bias
 
     def layer(_: None) -> PreNorm:
-        mlp = TwoLayerMLP(spec, build, ("up_proj", "down_proj"), spec.mlp_bias)
-        return PreNorm(spec, build, GroupedQueryAttention(spec, build, bias, bias), mlp)
+        attention = GroupedQueryAttention(spec, build, bias, bias)
+        return PreNorm(spec, build, attention, TwoLayerMLP(spec, build, ("up_proj", "down_proj"), spec.mlp_bias))
 
     return Decoder(spec, build, layer)
 
