@@ -160,12 +160,15 @@ class Builder:
         """Whether an adapter leaves a parameter of the model trainable: some train all biases, too, or the head."""
         return self.adapter is not None and self.adapter.trains(name, False)
 
-    def weight(self, name: str, shape: Shape, used: int | None = None) -> Weight:
-        """A weight outside a linear layer, [out, in], or one per expert, [experts, .., ..], of which a token uses `used`."""
+    def weight(self, name: str, shape: Shape, used: int | None = None, dtype: DType | None = None) -> Weight:
+        """A weight outside a linear layer, [out, in], or one per expert, [experts, .., ..], of which a token uses `used`.
+
+        `dtype`: where it has a type of its own.
+        """
         experts = 1 if used is None else shape[0]
         if used is not None and self.quantization is not None:
             self.tape.remarks[WHOLE] = None
-        tensor = self.parameter(name, shape, active=prod(shape) // experts * (used or 1))
+        tensor = self.parameter(name, shape, dtype, active=prod(shape) // experts * (used or 1))
         return (
             Weight(tensor) if self.adapter is None or not self._adapting else self.adapter.weight(self, name, tensor, used or 1)
         )
@@ -177,14 +180,22 @@ class Builder:
             return empty(self.tape, shape, dtype, name)
 
     def linear(
-        self, name: str, inputs: int, outputs: int, bias: bool = False, kind: LinearKind = Linear, quantized: bool = True
+        self,
+        name: str,
+        inputs: int,
+        outputs: int,
+        bias: bool = False,
+        kind: LinearKind = Linear,
+        quantized: bool = True,
+        dtype: DType | None = None,
     ) -> Module:
-        """`torch.nn.Linear` or a subclass of it, or what the job puts in its place, in few bits if `quantized`."""
+        """`torch.nn.Linear` or a subclass of it, or what the job puts in its place, in few bits if `quantized`. `dtype`: where
+        its weight has a type of its own."""
         if self.quantization is not None and quantized and not within(name, self.whole):
             module = self.quantization.linear(self, name, (outputs, inputs), bias)
         else:
             kind = kind if within(name, self.whole) else self.kernels.linear(kind, inputs, outputs)
-            module = kind(*self._weights(name, (outputs, inputs), outputs, bias, self._adapts(name)))
+            module = kind(*self._weights(name, (outputs, inputs), outputs, bias, self._adapts(name), dtype))
         return self._adapted(name, module, inputs, outputs)
 
     def router(self, name: str, inputs: int, outputs: int) -> Module:
@@ -379,9 +390,11 @@ class Builder:
         """The finished model's forward pass as the job runs it."""
         return self.sharding.root(self._outside, model if self.adapter is None else self.adapter.root(self, model))
 
-    def _weights(self, name: str, shape: Shape, outputs: int, bias: bool, adapted: bool = False) -> tuple[Tensor, Tensor | None]:
+    def _weights(
+        self, name: str, shape: Shape, outputs: int, bias: bool, adapted: bool = False, dtype: DType | None = None
+    ) -> tuple[Tensor, Tensor | None]:
         """Weight and bias of a module, of which an adapter may train the latter, or a copy of both."""
-        weight = self.parameter(name + ".weight", shape)
+        weight = self.parameter(name + ".weight", shape, dtype)
         own = weight, self._bias(name, outputs, adapted) if bias else None
         return self._copied(name, shape, outputs, bias) if self.saves(name) else own
 

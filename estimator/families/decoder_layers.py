@@ -47,8 +47,8 @@ class Alone:
 class PreNorm:
     """A norm before each of the two blocks (`LlamaDecoderLayer`).
 
-    `norm`: makes the norms; without it the job's RMS norms. `join`: adds a block's input to its output; without it as the job
-    has that done.
+    `norm`: makes the norms, called `names`; without it the job's RMS norms. `join`: adds a block's input to its output; without
+    it as the job has that done.
     """
 
     def __init__(
@@ -59,12 +59,12 @@ class PreNorm:
         mlp: Callable[[Tensor], Tensor],
         norm: MakeNorm | None = None,
         join: Join | None = None,
+        names: tuple[str, str] = ("input_layernorm", "post_attention_layernorm"),
     ):
         norm, size = norm or build.rms_norm, spec.hidden_size
         self.self_attn: Any = attention
         self.mlp = mlp
-        self.input_layernorm = norm("input_layernorm", size)
-        self.post_attention_layernorm = norm("post_attention_layernorm", size)
+        self.input_layernorm, self.post_attention_layernorm = (norm(name, size) for name in names)
         self.attention_join = join or build.join("mh_adapter", size)
         self.output_join = join or build.join("output_adapter", size)
 

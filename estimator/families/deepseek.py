@@ -14,7 +14,7 @@ from estimator.families.build import Builder
 from estimator.families.cache_layers import CacheLayer, latent
 from estimator.families.decoder import Decoder, Rotary, Table
 from estimator.families.decoder_layers import PreNorm
-from estimator.families.experts import AUXILIARY, EXPERTS_HELD_IN, Experts, MoeSpec
+from estimator.families.experts import AUXILIARY, EXPERTS_HELD_IN, Experts, GroupedExpertsSpec, SharedExpertsSpec
 from estimator.families.feed_forward import GatedMLP
 from estimator.families.heads import decoder_heads
 from estimator.families.latent import ComplexLatentAttention, LatentAttention
@@ -28,33 +28,23 @@ from estimator.tape.tensor import Tensor, empty
 from estimator.tape.views import reshape
 
 
-class _DeepseekSpec(MoeSpec):
+class _DeepseekSpec(SharedExpertsSpec):
     """What both have in common. `head_dim` is the rotated part of a head."""
 
     held_in = EXPERTS_HELD_IN
 
     head_dim: Size = called("qk_rope_head_dim", 64)
     num_experts: Size = called("n_routed_experts", 64)
-    moe_intermediate_size: Size
     kv_lora_rank: Size = 512
     q_lora_rank: Size | None = 1536
     qk_nope_head_dim: Size = 128
     v_head_dim: Size = 128
-    n_shared_experts: Size = 1
-    first_k_dense_replace: int = 0
     attention_bias: bool = False
     mlp_bias: bool = False
 
     @classmethod
     def follows(cls, hidden: int, heads: int) -> dict[str, int]:
         return {"num_key_value_heads": heads}
-
-    @property
-    def expert_size(self) -> int:
-        return self.moe_intermediate_size
-
-    def sparse(self) -> list[bool]:
-        return [i >= self.first_k_dense_replace for i in range(self.num_hidden_layers)]
 
     @property
     def qk_head_dim(self) -> int:
@@ -97,9 +87,8 @@ class DeepseekV2Spec(_DeepseekSpec):
     topk_method: Literal["greedy", "group_limited_greedy"] = "greedy"
 
 
-class DeepseekV3Spec(_DeepseekSpec):
+class DeepseekV3Spec(_DeepseekSpec, GroupedExpertsSpec):
     can = Abilities(megatron="latent", gguf=True)
-    modelled = {**AUXILIARY, "moe_layer_freq": (1,), "scoring_func": ("sigmoid",), "topk_method": ("noaux_tc",)}
 
     max_position_embeddings: Size | None = 4096
     num_experts: Size = called("n_routed_experts", 256)
@@ -107,7 +96,6 @@ class DeepseekV3Spec(_DeepseekSpec):
     first_k_dense_replace: int = 3
     n_group: Size = 8
     topk_group: Size = 4
-    norm_topk_prob: bool = True
     rope_interleave: bool = True
 
 

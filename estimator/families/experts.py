@@ -16,7 +16,7 @@ from pydantic import model_validator
 from estimator.families.build import Builder
 from estimator.families.modules import ACTIVATIONS
 from estimator.families.parameter import Weight
-from estimator.families.spec import DecoderSpec, Size
+from estimator.families.spec import DecoderSpec, Size, called
 from estimator.tape import dtypes
 from estimator.tape.grouped import grouped_linear
 from estimator.tape.pointwise import add_, mul, to
@@ -57,6 +57,33 @@ class MoeSpec(DecoderSpec):
         if self.num_experts_per_tok > self.num_experts:
             raise ValueError(f"num_experts_per_tok {self.num_experts_per_tok} is more than the {self.num_experts} experts")
         return self
+
+
+class SharedExpertsSpec(MoeSpec):
+    """DeepSeek's kind: narrow experts beside shared ones, which every token passes, behind some dense layers."""
+
+    num_experts: Size = called("n_routed_experts")
+    moe_intermediate_size: Size
+    n_shared_experts: Size = 1
+    first_k_dense_replace: int = 0
+
+    @property
+    def expert_size(self) -> int:
+        return self.moe_intermediate_size
+
+    def sparse(self) -> list[bool]:
+        return [i >= self.first_k_dense_replace for i in range(self.num_hidden_layers)]
+
+
+class GroupedExpertsSpec(SharedExpertsSpec):
+    """With DeepSeek-V3's router, which takes experts of the best groups only; most models have one group."""
+
+    held_in = EXPERTS_HELD_IN
+    modelled = {**AUXILIARY, "scoring_func": ("sigmoid",), "topk_method": ("noaux_tc",), "moe_layer_freq": (1,)}
+
+    n_group: Size = 1
+    topk_group: Size = 1
+    norm_topk_prob: bool = True
 
 
 @contextmanager

@@ -35,6 +35,8 @@ class _Spec(RotaryDecoderSpec):
     modelled = {"use_bidirectional_attention": (None, False)}
     qk_norm: ClassVar[bool] = False
     post_norms: ClassVar[bool] = True
+    second_norm: ClassVar[str] = "post_attention_layernorm"
+    """The name of the norm before the feed-forward layer, where there are no others but attention's."""
     tables: ClassVar[bool] = False
     """Whether each kind of layer has rotary frequencies of its own."""
 
@@ -137,7 +139,9 @@ def gemma(spec: _Spec, build: Builder) -> Decoder:
             softcap=spec.softcap,
         )
         mlp = GatedMLP(spec, build)
-        return _sandwich(spec, attention, mlp, norm) if spec.post_norms else PreNorm(spec, build, attention, mlp, norm)
+        if spec.post_norms:
+            return _sandwich(spec, attention, mlp, norm)
+        return PreNorm(spec, build, attention, mlp, norm, names=("input_layernorm", spec.second_norm))
 
     rotary = Rotary(spec.head_dim, kinds=types if spec.tables else ())
     scale = build.buffer("embed_scale", (), build.dtype)

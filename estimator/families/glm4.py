@@ -16,10 +16,11 @@ from estimator.families.feed_forward import FusedGatedMLP
 from estimator.families.grouped_query import GroupedQueryAttention
 from estimator.families.heads import decoder_heads
 from estimator.families.rotary import PartialRotarySpec
+from estimator.families.rotations import rotate_half_of_pairs
 from estimator.families.spec import Size
-from estimator.tape.pointwise import add, mul, neg
+from estimator.tape.pointwise import add, mul
 from estimator.tape.tensor import Tensor, empty
-from estimator.tape.views import cat, every_second, narrow, reshape, stack_last, unsqueeze
+from estimator.tape.views import cat, narrow, unsqueeze
 
 
 class Glm4Spec(PartialRotarySpec):
@@ -41,16 +42,11 @@ def _rotate(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Ten
     rotary, rest = c.shape[-1], q.shape[-1] - c.shape[-1]
     q_rot, q_pass = narrow(q, -1, rotary), narrow(q, -1, rest)
     k_rot, k_pass = narrow(k, -1, rotary), narrow(k, -1, rest)
-    q_embed = add(mul(q_rot, c), mul(_rotate_half(q_rot), s))
-    k_embed = add(mul(k_rot, c), mul(_rotate_half(k_rot), s))
+    q_embed = add(mul(q_rot, c), mul(rotate_half_of_pairs(q_rot), s))
+    k_embed = add(mul(k_rot, c), mul(rotate_half_of_pairs(k_rot), s))
     q_embed = cat((q_embed, q_pass), -1)
     k_embed = cat((k_embed, k_pass), -1)
     return q_embed, k_embed
-
-
-def _rotate_half(x: Tensor) -> Tensor:
-    first, second = every_second(x), every_second(x)
-    return reshape(stack_last((neg(second), first)), x.shape)
 
 
 def glm4(spec: Glm4Spec, build: Builder) -> Decoder:

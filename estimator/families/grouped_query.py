@@ -8,6 +8,7 @@ What a hook returns behind its results is what the real code has a name for, and
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from estimator.families.attention import Attention
 from estimator.families.build import Builder
@@ -47,6 +48,17 @@ def normed_after_all(module: GroupedQueryAttention, hidden: Tensor, heads: Shape
     return q, k, v
 
 
+def normed_between(module: GroupedQueryAttention, hidden: Tensor, heads: Shape) -> tuple[Tensor, ...]:
+    """All three are projected; queries and keys are normalised; all three are transposed (modeling_glm4_moe.py)."""
+    q = reshape(module.q_proj(hidden), heads)
+    k = reshape(module.k_proj(hidden), heads)
+    v = reshape(module.v_proj(hidden), heads)
+    if module.q_norm is not None and module.k_norm is not None:
+        q = module.q_norm(q)
+        k = module.k_norm(k)
+    return transpose(q, 1, 2), transpose(k, 1, 2), transpose(v, 1, 2)
+
+
 def normed_whole(module: GroupedQueryAttention, hidden: Tensor, heads: Shape) -> tuple[Tensor, ...]:
     """Queries and keys are normalised over all heads at once; then all three are transposed (modeling_olmoe.py)."""
     q = module.q_proj(hidden) if module.q_norm is None else module.q_norm(module.q_proj(hidden))
@@ -57,6 +69,30 @@ def normed_whole(module: GroupedQueryAttention, hidden: Tensor, heads: Shape) ->
     return q, k, transpose(reshape(v, heads), 1, 2)
 
 
+def normed_when_rotated(turn: Rotate, make: HeadNorm) -> dict[str, Any]:
+    """All three are projected and transposed; queries and keys are rotated and then normalised
+    (modeling_hunyuan_v1_dense.py): hooks of an attention, which are for that one alone."""
+    norms: dict[str, Module] = {}
+
+    def norm(which: str, heads: int) -> Module:
+        norms[which] = make(which, heads)
+        return norms[which]
+
+    def rotate(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, ...]:
+        q, k, *_rotated = turn(q, k, cos, sin)
+        q = norms["q"](q)
+        k = norms["k"](k)
+        return q, k
+
+    return {"norm": norm, "project": _projected, "rotate": rotate}
+
+
+def _projected(module: GroupedQueryAttention, hidden: Tensor, heads: Shape) -> tuple[Tensor, ...]:
+    q = transpose(reshape(module.q_proj(hidden), heads), 1, 2)
+    k = transpose(reshape(module.k_proj(hidden), heads), 1, 2)
+    return q, k, transpose(reshape(module.v_proj(hidden), heads), 1, 2)
+
+
 class GroupedQueryAttention:
     """Attention of a decoder in which several heads of queries may share one of keys and values.
 
@@ -64,6 +100,9 @@ class GroupedQueryAttention:
     queries and keys, which `project` applies. `rotate`: the rotary embedding; without it that of the job's kernels. `softcap`:
     scores go through a tanh. `drops`: dropout after the output layer.
     """
+
+    inner_norm: Module | None = None
+    """A norm of what the heads give together."""
 
     def __init__(
         self,
@@ -109,5 +148,8 @@ class GroupedQueryAttention:
         if self.cache is not None:
             k, v = self.cache.update(k, v)
         out, weights = self.attend(q, k, v, mask)
-        out = self.o_proj(reshape(out, (batch, tokens, -1)))
+        out = reshape(out, (batch, tokens, -1))
+        if self.inner_norm is not None:
+            out = self.inner_norm(out)
+        out = self.o_proj(out)
         return dropout(out, self.drops), weights

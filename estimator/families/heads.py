@@ -124,10 +124,14 @@ class SequenceClassification:
         return pooled, hidden, logits, last, *held
 
 
+def language_model(body: Callable[[Any, Builder], Body]) -> dict[str, Head]:
+    """The head of a decoder of which transformers has no classifier."""
+    return {"causal-lm": lambda spec, build: CausalLM(body(spec, build), spec, build)}
+
+
 def decoder_heads(body: Callable[[Any, Builder], Body]) -> dict[str, Head]:
     """The heads of a decoder that has nothing special about its own."""
-    return {
-        "causal-lm": lambda spec, build: CausalLM(body(spec, build), spec, build),
+    return language_model(body) | {
         "sequence-classification": lambda spec, build: SequenceClassification(body(spec, build), spec, build),
     }
 

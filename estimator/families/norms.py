@@ -19,3 +19,13 @@ class WideRMSNorm:
         variance = mean_last(pow_scalar(out))
         out = mul(out, rsqrt(add_scalar(variance)))
         return to(mul(self.weight, out), x.dtype)
+
+
+class WidelyWeightedRMSNorm(WideRMSNorm):
+    """The same with its weight in float32 (`HeliumRMSNorm`)."""
+
+    def __call__(self, x: Tensor) -> Tensor:
+        out = to(x, dtypes.float32)
+        variance = mean_last(pow_scalar(out))
+        out = mul(out, rsqrt(add_scalar(variance)))
+        return to(mul(to(self.weight, dtypes.float32), out), x.dtype)

@@ -30,6 +30,8 @@ class WindowedSpec(RotaryDecoderSpec):
     """
 
     default_period: ClassVar[int]
+    seeing_all: ClassVar[int] = -1
+    """Which layer of each period sees everything: the last one, mostly."""
 
     sliding_window: Size = 4096
     layer_types: tuple[LayerType, ...] | None = None
@@ -37,7 +39,8 @@ class WindowedSpec(RotaryDecoderSpec):
     @property
     def kinds(self) -> tuple[LayerType, ...]:
         """What each layer sees."""
-        return self.layer_types or _types(self.num_hidden_layers, getattr(self, PERIOD, self.default_period))
+        period = getattr(self, PERIOD, self.default_period)
+        return self.layer_types or _types(self.num_hidden_layers, period, self.seeing_all)
 
     @property
     def cache_layers(self) -> tuple[CacheLayer, ...]:
@@ -53,7 +56,7 @@ class WindowedSpec(RotaryDecoderSpec):
         layers, period = given.get("num_hidden_layers"), given.get(PERIOD, cls.default_period)
         if not (isinstance(layers, int) and isinstance(period, int) and 0 < layers <= 2**12 and period > 0):
             return given
-        if list(given["layer_types"]) == list(_types(layers, period)):
+        if list(given["layer_types"]) == list(_types(layers, period, cls.seeing_all)):
             return {name: value for name, value in given.items() if name != "layer_types"}
         return given
 
@@ -67,8 +70,8 @@ class WindowedSpec(RotaryDecoderSpec):
         return super().config() | {"layer_types": list(self.kinds)}
 
 
-def _types(layers: int, period: int) -> tuple[LayerType, ...]:
-    return tuple([SLIDING if (i + 1) % period else FULL for i in range(layers)])
+def _types(layers: int, period: int, seeing_all: int) -> tuple[LayerType, ...]:
+    return tuple([SLIDING if (i - seeing_all) % period else FULL for i in range(layers)])
 
 
 def layer_types(spec: DecoderSpec) -> tuple[LayerType, ...]:

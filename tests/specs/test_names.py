@@ -223,7 +223,7 @@ def test_a_gpu_of_a_job_is_named_as_people_name_it() -> None:
     [
         (lambda: listing.gpus("MacBook Pro M3 Max 64GB"), "m3-max-64gb"),
         (lambda: listing.models("llama 3 8b chat"), "llama-3-8b"),
-        (lambda: listing.models("deepseek r1 0528"), "deepseek-v3"),
+        (lambda: listing.models("deepseek v3 0324"), "deepseek-v3"),
         (lambda: listing.nodes("azure nd96isr_h100_v5"), "nd96isr_h100_v5"),
     ],
 )
