@@ -88,7 +88,7 @@ class _DeepseekSpec(MoeSpec):
 
 
 class DeepseekV2Spec(_DeepseekSpec):
-    can = Abilities(megatron="latent", gguf=True)
+    can = Abilities(megatron="latent", gguf=True, graph="deepseek")
     modelled = {**AUXILIARY, "moe_layer_freq": (1,), "scoring_func": ("softmax",)}
 
     n_shared_experts: Size = 2
@@ -98,7 +98,7 @@ class DeepseekV2Spec(_DeepseekSpec):
 
 
 class DeepseekV3Spec(_DeepseekSpec):
-    can = Abilities(megatron="latent", gguf=True)
+    can = Abilities(megatron="latent", gguf=True, graph="deepseek")
     modelled = {**AUXILIARY, "moe_layer_freq": (1,), "scoring_func": ("sigmoid",), "topk_method": ("noaux_tc",)}
 
     max_position_embeddings: Size | None = 4096

@@ -35,7 +35,7 @@ from estimator.tape.views import cat, contiguous, every_second, expand, narrow, 
 
 
 class GptOssSpec(LlamaSpec, MoeSpec):
-    can = Abilities(gguf=True)
+    can = Abilities(gguf=True, graph="gpt-oss")
     input_first = ("experts",)
     modelled = AUXILIARY
     attentions = ("eager",)

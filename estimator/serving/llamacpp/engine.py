@@ -12,7 +12,9 @@ from estimator.hardware.capacity import Capacity
 from estimator.parallel.topology import Topology
 from estimator.quantization.gguf_kinds import MIXTURES
 from estimator.serving.engine import WHOLE, Default, Engine, Logged
-from estimator.serving.llamacpp.placement import NAMES, UBATCH, Stored, cache_bytes, layer_caches, placed
+from estimator.serving.llamacpp.cache import UBATCH, cache_bytes, layer_caches
+from estimator.serving.llamacpp.placement import Stored, placed
+from estimator.serving.llamacpp.types import NAMES
 from estimator.tape import dtypes
 from estimator.tape.gpu import Gpu
 from estimator.tape.tape import KV_CACHE, PARAMETER, Tape
@@ -25,8 +27,6 @@ def check(job: Job, spec: ModelSpec, place: Topology) -> None:
     if spec.can.graph is None:
         known = ", ".join(having(lambda kind: kind.can.graph is not None))
         raise NotModelled(f"llama.cpp with {spec.model_type} models is not modelled yet; {known} are", "serving.engine")
-    if place.gpus > 1 or job.hardware.gpus * job.hardware.nodes > 1:
-        raise NotModelled("llama.cpp on several GPUs is not modelled yet; one is", "hardware.gpus")
     if asked.weights not in NAMES and asked.weights.upper() not in MIXTURES:
         raise Contradiction(f"{asked.weights} is no kind of GGUF file: write q4_k_m, or another", "serving.weights")
     if asked.weights_group or asked.unquantized:
