@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from bisect import bisect_left
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 from estimator.contract.answer import Memory
@@ -39,6 +40,26 @@ def advice(job: Job, memory: Memory, attempt: Attempt) -> list[str]:
     largest = list(parts(memory))[:PARTS]
     about = _of_training if job.task == "train" else _of_serving
     return [*_tried(job, memory, attempt), *(f"{part.replace('_', ' ')}: {about(part, job)}" for part in largest)]
+
+
+def partly(fitting: Iterable[tuple[str, list[int]]], attempt: Attempt) -> list[str]:
+    """With which value of each setting that leaves a part in the host's memory it fits: the first one that does, by trial. Of a
+    setting's values each takes less of the GPU than the one before."""
+    said = []
+    for name, values in fitting:
+        trials: dict[int, Trial | None] = {}
+
+        def fits(value: int, name: str = name, trials: dict[int, Trial | None] = trials) -> bool:
+            trials[value] = attempt({"serving": {name: value}})
+            found = trials[value]
+            return found is not None and bool(found.fits)
+
+        at = bisect_left(values, True, key=fits)
+        if at < len(values) and (trial := trials.get(values[at])):
+            said.append(
+                f"serving.{name} {values[at]} would need {gib(trial.total_bytes)}, the rest in the host's memory: it fits"
+            )
+    return said
 
 
 def _tried(job: Job, memory: Memory, attempt: Attempt) -> list[str]:

@@ -35,7 +35,7 @@ from estimator.host.memory import check_host, disk_bytes, host_memory
 from estimator.parallel.communicators import communicators
 from estimator.parallel.topology import Topology, topology
 from estimator.parallel.uneven import uneven
-from estimator.pipeline.advice import Trial, advice
+from estimator.pipeline.advice import Trial, advice, partly
 from estimator.pipeline.assumptions import assumptions, not_modelled, warnings, what_stays
 from estimator.pipeline.checkpoint_budget import best_segments, recomputation, solution_given, solved
 from estimator.pipeline.colocated_engine import with_engine
@@ -49,7 +49,6 @@ from estimator.pricing.tokens import token_cost
 from estimator.runtime.overheads import Overhead, facts, overhead, workspace
 from estimator.runtime.reserved import Reserved
 from estimator.serving.engines import engine_of, served_by
-from estimator.serving.llamacpp.engine import LLAMA_CPP
 from estimator.serving.llamacpp.placement import Stored, of_file
 from estimator.simulation.attribution import Attribution
 from estimator.simulation.ranks import described, ranks, traffic
@@ -186,6 +185,8 @@ def _judged(run: _Run, reserves: bool = True) -> Judged:
     engine = served_by(job)
     if engine is not None and engine.on_host is not None:
         memory = memory.model_copy(update={"host_bytes": engine.on_host(job, model.spec, run.tensors)})
+    if engine is not None and engine.devices is not None:
+        memory = memory.model_copy(update={"devices": engine.devices(job, model.spec, run.tensors)})
     shared = uneven(run.simulation.build.parameters, place, job.parallelism.replicas or 1) if job.task == "train" else ""
     return Judged(job, memory, host, judge_host(judge(job, memory), host), shared)
 
@@ -195,7 +196,7 @@ def _answer(run: _Run, today: date, allow_files: bool) -> Answer:
     build = run.simulation.build
     found = _judged(run)
     memory, host, verdict = found.memory, found.host, found.verdict
-    serving = _served(job, model.spec, place, card, today) if job.task == "serve" and engine_of(job) is not LLAMA_CPP else None
+    serving = _served(job, model.spec, place, card, today) if job.task == "serve" and not engine_of(job).reads_gguf else None
     time = serving.decode if serving else duration(job, model.spec, place, card, run.simulation)
     whole = _course(run, time)
     hours = _hours(job, whole)
@@ -252,7 +253,8 @@ def _advice(run: _Run, memory: Memory, allow_files: bool) -> list[str]:
             return None
         return Trial(found.memory.total_bytes, found.verdict.fits)
 
-    return advice(run.job, memory, attempt)
+    fitting = engine_of(run.job).fitting(run.job.serving, run.model.spec) if run.job.task == "serve" else ()
+    return [*partly(fitting, attempt), *advice(run.job, memory, attempt)]
 
 
 def _several(job: Job) -> bool:
@@ -263,7 +265,8 @@ def _several(job: Job) -> bool:
 def _of_file(given: Job, model: Model) -> tuple[Stored, ...] | None:
     """The tensors of the GGUF file that names the model, where llama.cpp serves it as it is."""
     file, chosen = model.checkpoint, "weights" in given.serving.model_fields_set
-    if served_by(given) is not LLAMA_CPP or chosen or file is None or file.format != "gguf":
+    engine = served_by(given)
+    if engine is None or not engine.reads_gguf or chosen or file is None or file.format != "gguf":
         return None
     return of_file(file)
 

@@ -15,7 +15,6 @@ from estimator.hardware.capacity import Capacity
 from estimator.parallel.strategies import NONE
 from estimator.parallel.topology import Topology
 from estimator.serving.engines import engine_of
-from estimator.serving.llamacpp.engine import LLAMA_CPP
 from estimator.serving.throughput import throughput
 from estimator.simulation.ranks import alike
 from estimator.simulation.simulation import Simulation, simulate, speed
@@ -40,7 +39,7 @@ def duration(job: Job, spec: ModelSpec, place: Topology, card: Capacity, simulat
     if card.accelerator is None:
         return None
     if job.task == "serve":
-        return _of_llamacpp(job, spec, place, card.accelerator, simulated) if engine_of(job) is LLAMA_CPP else None
+        return _of_llamacpp(job, spec, place, card.accelerator, simulated) if engine_of(job).reads_gguf else None
     training = job.training
     times = []
     for bucket in training.lengths or [Bucket(tokens=training.sequence_length, share=1)]:

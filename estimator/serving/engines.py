@@ -9,13 +9,13 @@ from estimator.families.spec import ModelSpec
 from estimator.parallel.topology import Topology
 from estimator.quantization.formats import FORMATS
 from estimator.serving.engine import WHOLE, Engine
-from estimator.serving.llamacpp.engine import LLAMA_CPP
+from estimator.serving.llamacpp.engine import LLAMA_CPP, OLLAMA
 from estimator.serving.llamacpp.placement import Stored
 from estimator.serving.transformers.engine import TRANSFORMERS
 from estimator.serving.vllm.engine import VLLM
 from estimator.tape.gpu import AMPERE, Gpu
 
-ENGINES = {each.name: each for each in (VLLM, TRANSFORMERS, LLAMA_CPP)}
+ENGINES = {each.name: each for each in (VLLM, TRANSFORMERS, LLAMA_CPP, OLLAMA)}
 """By their names in a job."""
 
 
@@ -34,7 +34,7 @@ def trace_serving(
 ) -> Builder:
     """What one rank holds and plays, on a new tape. Raises `InvalidJob` and `NotModelled` for what its engine does not do."""
     asked, engine = job.serving, engine_of(job)
-    if engine is not LLAMA_CPP:
+    if not engine.reads_gguf:
         if asked.kv_cache not in (*WHOLE, "fp8") or asked.values_cache:
             raise Contradiction(
                 "a cache in blocks, or of two types, is llama.cpp's: write bf16, or engine llama.cpp", "serving.kv_cache"

@@ -40,7 +40,7 @@ GgufKind = Literal[
 """Kinds of GGUF files that are quantized, as llama.cpp names them."""
 CacheType = Literal["bf16", "fp16", "fp32", "fp8", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl"]
 
-Engine = Literal["vllm", "transformers", "llama.cpp"]
+Engine = Literal["vllm", "transformers", "llama.cpp", "ollama"]
 
 
 class Serving(Part):

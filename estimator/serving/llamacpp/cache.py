@@ -56,13 +56,18 @@ def kinds(serving: Serving) -> tuple[str, str]:
     return serving.kv_cache, serving.values_cache or serving.kv_cache
 
 
-def cache_bytes(serving: Serving, spec: DecoderSpec) -> int:
-    """Bytes of a token's keys and values in one layer; of a latent, which is both, once."""
-    latent = latent_of(spec)
-    if latent:
-        return _row_bytes(kinds(serving)[0], latent.rank + latent.rotary)
+def token_bytes(serving: Serving, spec: DecoderSpec) -> tuple[int, int]:
+    """Bytes of a token's keys and of its values in one layer; a latent is both, and lies with the keys."""
+    keys, values = kinds(serving)
+    if latent := latent_of(spec):
+        return _row_bytes(keys, latent.rank + latent.rotary), 0
     width = spec.num_key_value_heads * spec.head_dim
-    return sum(_row_bytes(kind, width) for kind in kinds(serving))
+    return _row_bytes(keys, width), _row_bytes(values, width)
+
+
+def cache_bytes(serving: Serving, spec: DecoderSpec) -> int:
+    """Bytes of a token's keys and values in one layer."""
+    return sum(token_bytes(serving, spec))
 
 
 def _row_bytes(kind: str, width: int) -> int:
@@ -85,8 +90,11 @@ def batch_of(serving: Serving, spec: DecoderSpec) -> Batch:
     tokens = min(serving.ubatch or UBATCH, room * streams(serving))
     tokens = -(-tokens // sequences) * sequences
     half = [kind == "fp16" for kind in kinds(serving)]
+    key_bytes, value_bytes = token_bytes(serving, spec)
     return Batch(
         tokens=tokens,
+        key_bytes=key_bytes,
+        value_bytes=value_bytes,
         outputs=min(tokens, serving.outputs or tokens),
         cells=room,
         flash=serving.flash_attention is not False,

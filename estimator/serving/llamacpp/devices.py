@@ -11,6 +11,7 @@ from collections.abc import Callable
 from fractions import Fraction
 from itertools import accumulate
 
+from estimator.contract.errors import Contradiction
 from estimator.contract.job import Serving
 from estimator.serving.llamacpp.patterns import Pattern, pattern
 
@@ -52,3 +53,20 @@ def overridden(serving: Serving, layers: int, gpus: int) -> Callable[[str], int 
         return next((place for each, place in tried if each.found(name)), None)
 
     return found
+
+
+def check_devices(asked: Serving, gpus: int) -> None:
+    """Raise `Contradiction` for shares and patterns that say of no GPU that is there, or are not understood."""
+    shares = asked.tensor_split
+    if shares is not None and (len(shares) != gpus or not any(shares)):
+        raise Contradiction(f"{len(shares)} shares for {gpus} GPUs: write one each, not all 0", "serving.tensor_split")
+    for text in asked.override_tensor or []:
+        name, given, place = text.rpartition("=")
+        known = place.upper() == ON_HOST or (place.startswith("CUDA") and place[4:].isdecimal() and int(place[4:]) < gpus)
+        if not given or not known:
+            there = " or ".join([ON_HOST, *[f"CUDA{gpu}" for gpu in range(gpus)]])
+            raise Contradiction(f"{text!r} is not understood: write pattern={there}", "serving.override_tensor")
+        try:
+            pattern(name)
+        except ValueError as said:
+            raise Contradiction(f"the pattern {name!r} is not understood: {said}", "serving.override_tensor") from said

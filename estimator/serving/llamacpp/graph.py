@@ -137,8 +137,10 @@ class Builder:
                 before = self.op("get_rows", size, before, self.chosen)
         if shape.parallel:
             fed = self._fed(before, layer)
-            return self.unlike("add", self.unlike("add", fed, out), residual) if shape.parallel == "feed-forward first" else (
-                self.unlike("add", self.unlike("add", out, fed), residual)
+            return (
+                self.unlike("add", self.unlike("add", fed, out), residual)
+                if shape.parallel == "feed-forward first"
+                else (self.unlike("add", self.unlike("add", out, fed), residual))
             )
         if shape.post_norms:
             out = self.norm(out, "post_attention_norm", layer)
@@ -213,18 +215,16 @@ class Builder:
                 rows = self.view(rows, (1, width * tokens))
         self.graph.expand(Tensor("set_rows", target.shape, [rows, places, target], root=held, nbytes=0))
         shape = (x.shape[0], x.shape[1], cache.cells, batch.streams)
-        return Tensor("view", shape, [held], root=held, nbytes=0)
+        each = batch.key_bytes if which == "k" else batch.value_bytes
+        return Tensor("view", shape, [held], root=held, nbytes=cache.cells * batch.streams * each)
 
-    def _attended(
-        self, q: Tensor, keys: Tensor, values: Tensor, layer: int, cache: _Cache, up: Tensor | None = None
-    ) -> Tensor:
+    def _attended(self, q: Tensor, keys: Tensor, values: Tensor, layer: int, cache: _Cache, up: Tensor | None = None) -> Tensor:
         """What `build_attn_mha` makes of queries; `up`: the matrix that makes values of a latent."""
         shape, batch, tokens = self.shape, self.batch, self.tokens
         each, streams = tokens // batch.streams, batch.streams
         size, heads, width = q.shape[0], shape.heads, values.shape[0]
         q = self.view(self.view(q, (size, heads, each, streams), dense=False), (size, each, heads, streams), dense=False)
-        keys = self.view(keys, (size, cache.cells, keys.shape[1], streams), dense=False)
-        values = self.view(values, (width, cache.cells, values.shape[1], streams), dense=False)
+        keys, values = self._by_heads(keys), self._by_heads(values)
         sinks = [self.weight("attn_sinks", layer)] if shape.sinks else []
         final = shape.values_wide * heads
         if batch.flash:
@@ -246,6 +246,10 @@ class Builder:
                 out = self.op("mul_mat", (shape.values_wide, each, heads, streams), up, out)
             out = self.op("cont", (final, tokens), self.view(out, out.shape, dense=False))
         return self.graph.expand(out)
+
+    def _by_heads(self, cached: Tensor) -> Tensor:
+        size, heads, cells, streams = cached.shape
+        return Tensor("view", (size, cells, heads, streams), [cached], root=cached, dense=False, nbytes=cached.nbytes)
 
     def _unpacked(self, out: Tensor, keys: Tensor, values: Tensor, shared: bool) -> int:
         """With keys and values in float16, which CUDA's kernels make of other types behind what they compute (ggml-cuda/fattn.cu)."""
@@ -281,7 +285,7 @@ class Builder:
         for each in (queries, values, keys):
             self.graph.expand(each)
         stored = self._stored(keys, "k", layer, self.whole)
-        shown = Tensor("view", (latent.rank, 1, *stored.shape[2:]), [stored], root=stored, nbytes=0)
+        shown = Tensor("view", (latent.rank, 1, *stored.shape[2:]), [stored], root=stored, nbytes=stored.nbytes)
         out = self._attended(queries, stored, shown, layer, self.whole, self.weight("attn_v_b", layer))
         return self.product("attn_output", layer, shape.hidden, out)
 

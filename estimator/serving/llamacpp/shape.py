@@ -21,6 +21,9 @@ class Batch:
     flash: bool
     window_cells: int = 0
     """Of the cache of layers with a sliding window."""
+    key_bytes: int = 0
+    value_bytes: int = 0
+    """Of a token's keys and values in a layer's cache."""
     streams: int = 1
     """Caches of their own; one that all sequences share is one."""
     turned_keys: int = 0
