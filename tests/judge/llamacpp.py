@@ -240,7 +240,7 @@ def load(path: str, gpus: int, serving: dict[str, Any]) -> None:
     rules += [EXPERTS] if serving.get("cpu_moe") else []
     rules += [rf"blk\.{layer}{EXPERTS}" for layer in range(serving.get("n_cpu_moe", 0))]
     host = llama.ggml_backend_cpu_buffer_type()
-    overrides = (Override * (len(rules) + 1))(*[(rule.encode(), host) for rule in rules])
+    overrides = (Override * (len(rules) + 1))(*[Override(rule.encode(), host) for rule in rules])
     model.overrides = c.addressof(overrides) if rules else None
     sequences = serving.get("concurrency", 1)
     context.context, context.ubatch, context.sequences = serving["context"] * sequences, serving.get("ubatch", 512), sequences

@@ -43,26 +43,27 @@ class Props(c.Structure):
     ]
 
 
-def _structure(name: str, fields: list[str]) -> type[c.Structure]:
-    return type(name, (c.Structure,), {"_fields_": [(field, POINTER) for field in fields]})
+def _structure(name: str, fields: str) -> type[c.Structure]:
+    return type(name, (c.Structure,), {"_fields_": [(field, POINTER) for field in fields.split()]})
 
 
 BufferTypeCalls = _structure(
-    "BufferTypeCalls", ["get_name", "alloc_buffer", "alloc_all", "get_alignment", "get_max_size", "get_alloc_size", "get_all_sizes", "is_host"]
+    "BufferTypeCalls", "get_name alloc_buffer alloc_all get_alignment get_max_size get_alloc_size get_all_sizes is_host"
 )
 BufferCalls = _structure(
-    "BufferCalls",
-    ["free_buffer", "get_base", "init_tensor", "memset_tensor", "set_tensor", "get_tensor", "set_2d", "get_2d", "cpy_tensor", "clear", "reset"],
+    "BufferCalls", "free_buffer get_base init_tensor memset_tensor set_tensor get_tensor set_2d get_2d cpy_tensor clear reset"
 )
 BackendCalls = _structure(
     "BackendCalls",
-    ["get_name", "free", "set_async", "get_async", "set_2d_async", "get_2d_async", "cpy_async", "synchronize", "plan_create", "plan_free", "plan_update", "plan_compute", "compute", "event_record", "event_wait", "optimize"],
+    "get_name free set_async get_async set_2d_async get_2d_async cpy_async synchronize plan_create plan_free plan_update "
+    "plan_compute compute event_record event_wait optimize",
 )
 DeviceCalls = _structure(
     "DeviceCalls",
-    ["get_name", "get_description", "get_memory", "get_type", "get_props", "init_backend", "get_buffer_type", "get_host_buffer_type", "from_host_ptr", "supports_op", "supports_buft", "offload_op", "event_new", "event_free", "event_synchronize"],
+    "get_name get_description get_memory get_type get_props init_backend get_buffer_type get_host_buffer_type from_host_ptr "
+    "supports_op supports_buft offload_op event_new event_free event_synchronize",
 )
-RegistryCalls = _structure("RegistryCalls", ["get_name", "get_device_count", "get_device", "get_proc_address"])
+RegistryCalls = _structure("RegistryCalls", "get_name get_device_count get_device get_proc_address")
 
 
 class BufferType(c.Structure):

@@ -46,7 +46,7 @@ class Tensor:
         nbytes: int | None = None,
     ):
         self.op, self.shape, self.sources = op, shape, list(sources)
-        self.root = None if root is None else root.root or root
+        self.root: Tensor | None = None if root is None else root.root or root
         self.dense = dense
         self.nbytes = self.gpu_bytes = prod(shape) * width if nbytes is None else nbytes
         self.device: int | None = None

@@ -6,8 +6,7 @@ do), src/llama-kv-cache.cpp and src/llama-context.cpp. Everything is allocated b
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from estimator.contract.errors import Contradiction
@@ -93,10 +92,13 @@ def _stored(name: str, dtype: str, columns: int, nbytes: int) -> Stored:
     return Stored(name, int(number) if number.isdigit() else None, nbytes, -(-(nbytes + more) // ON_GPU) * ON_GPU)
 
 
-def placed(serving: Serving, spec: ModelSpec, gpus: int = 1, tensors: tuple[Stored, ...] | None = None) -> Placed:
+def placed(
+    serving: Serving, spec: ModelSpec, gpus: int = 1, tensors: tuple[Stored, ...] | None = None, cuda: bool = True
+) -> Placed:
     """Where everything lies, of a file's `tensors` or of those of the kind that is asked for, on so many GPUs.
 
-    The output layer counts as a layer after the last; a tied one is a copy.
+    The output layer counts as a layer after the last; a tied one is a copy. `cuda`: whether the graph is as CUDA has it, with
+    fused kernels, and keys and values in float16 for flash attention.
     """
     assert isinstance(spec, DecoderSpec)
     tensors = tensors or of_kind(serving.weights, spec)
@@ -119,7 +121,9 @@ def placed(serving: Serving, spec: ModelSpec, gpus: int = 1, tensors: tuple[Stor
     cache = [sum(size for size, lies in zip(caches, layers, strict=False) if lies == gpu) for gpu in range(gpus + 1)]
     full = gpus not in layers
     pipeline = gpus > 1 and full and not (serving.override_tensor or serving.cpu_moe or serving.n_cpu_moe)
-    compute = planned(spec, batch_of(serving, spec), layers, gpus, pipeline, at)
+    batch = batch_of(serving, spec)
+    batch = batch if cuda else replace(batch, unpacked_keys=False, unpacked_values=False)
+    compute = _planned(spec, batch, layers, gpus, pipeline, at, cuda)
     held = [OnGpu(weights[gpu], cache[gpu], compute[gpu], layers.count(gpu)) for gpu in range(gpus)]
     host = {
         "weights": weights[gpus],
@@ -130,14 +134,14 @@ def placed(serving: Serving, spec: ModelSpec, gpus: int = 1, tensors: tuple[Stor
     return Placed(tuple(held), host)
 
 
-def planned(
+def _planned(
     spec: DecoderSpec,
     batch: Batch,
     layers: tuple[int, ...],
     gpus: int,
     pipeline: bool,
     at: dict[str, tuple[int, Stored]],
-    fused: bool = True,
+    fused: bool,
 ) -> list[int]:
     """Bytes of the graph's buffer of each GPU, and last of the host's."""
     made: dict[str, Tensor] = {}
@@ -158,6 +162,3 @@ def planned(
 
 def _full(name: str) -> str:
     return name if name.endswith(".bias") else f"{name}.weight"
-
-
-Forced = Callable[[str], int | None]

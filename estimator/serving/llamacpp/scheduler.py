@@ -160,18 +160,19 @@ def _kept(splits: list[Split], host: int) -> dict[Tensor, list[Tensor]]:
             continue
         nodes = split.nodes
         for i, node in enumerate(nodes):
-            if node.op == "mul" and len(node.shape) == 3 and node.shape[1] in FUSED_EXPERTS and node.sources[1].shape[0] == 1:
-                last = nodes[i + 2 * node.shape[1] - 1]
-                after.setdefault(last, {}).update(dict.fromkeys(node.sources))
+            used = node.shape[1] if node.op == "mul" and len(node.shape) == 3 and node.sources[1].shape[0] == 1 else 0
+            if used in FUSED_EXPERTS and _ops(nodes, i + 1, 2 * used - 1) == ("view",) * used + ("add",) * (used - 1):
+                after.setdefault(nodes[i + 2 * used - 1], {}).update(dict.fromkeys(node.sources))
             elif node.op == "soft_max" and _ops(nodes, i, len(ROUTER)) == ROUTER:
                 count = len(ROUTER)
                 if _ops(nodes, i + count, len(NORMALIZED)) == NORMALIZED:
                     count += len(NORMALIZED)
                 if _ops(nodes, i + count, 1) == ("scale",):
                     count += 1
-                found = after.setdefault(nodes[i + count], {})
-                for each in nodes[i : i + count]:
-                    found.update(dict.fromkeys((each, *each.sources)))
+                if i + count < len(nodes):
+                    found = after.setdefault(nodes[i + count], {})
+                    for each in nodes[i : i + count]:
+                        found.update(dict.fromkeys((each, *each.sources)))
     return {node: list(kept) for node, kept in after.items()}
 
 
