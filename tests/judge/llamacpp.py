@@ -51,19 +51,6 @@ ARCHITECTURES = {
     "granite": "granite",
     "granitemoe": "granitemoe",
 }
-POST_NORMS = ("gemma2", "gemma3_text", "gpt_oss")
-"""Whose norm after attention has a name of its own."""
-NORMS = {
-    "self_attn_q_a_layernorm_norm": "attn_q_a_norm",
-    "self_attn_kv_a_layernorm_norm": "attn_kv_a_norm",
-    "pre_feedforward_layernorm_norm": "ffn_norm",
-    "post_feedforward_layernorm_norm": "post_ffw_norm",
-    "input_layernorm_norm": "attn_norm",
-    "post_attention_layernorm_norm": "ffn_norm",
-    "self_attn_q_norm": "attn_q_norm",
-    "self_attn_k_norm": "attn_k_norm",
-}
-"""Names that llama.cpp looks for, by those that do where only sizes matter."""
 STRING, NUMBER, FLOAT, TRUTH = 8, 4, 6, 7
 """Types of metadata."""
 LINES = {
@@ -137,17 +124,6 @@ def _shape(tensor: FileTensor, spec: DecoderSpec) -> list[int]:
     return [tensor.columns, tensor.elements // tensor.columns]
 
 
-def _named(name: str, spec: DecoderSpec) -> str:
-    """A tensor's name, of which norms have another in llama.cpp."""
-    if name.startswith("norm"):
-        return "output_norm.weight"
-    if spec.model_type in POST_NORMS:
-        name = name.replace("post_attention_layernorm_norm", "post_attention_norm")
-    for ours, theirs in NORMS.items():
-        name = name.replace(ours, theirs)
-    return name
-
-
 def write(spec: DecoderSpec, kind: str, path: Path) -> None:
     """A GGUF file of a model."""
     prefix = ARCHITECTURES[spec.model_type]
@@ -163,7 +139,7 @@ def write(spec: DecoderSpec, kind: str, path: Path) -> None:
     model, offset, infos = facts(spec, tensors), 0, b""
     for tensor in tensors:
         chosen, shape = type_of(NAMES.get(kind, kind.upper()), tensor, model), _shape(tensor, spec)
-        infos += _string(_named(tensor.name, spec)) + struct.pack(f"<I{len(shape)}Q", len(shape), *shape)
+        infos += _string(tensor.name) + struct.pack(f"<I{len(shape)}Q", len(shape), *shape)
         infos += struct.pack("<IQ", numbers[chosen.name], offset)
         offset += -(-tensor.elements // chosen.elements * chosen.nbytes // 32) * 32
     head = b"GGUF" + struct.pack("<IQQ", 3, len(tensors), len(said)) + b"".join(_pair(*pair) for pair in said.items()) + infos
