@@ -70,9 +70,10 @@ def _writing(job: Job, spec: ModelSpec, card: Capacity) -> ServingTime | None:
 
 
 def _of_llamacpp(job: Job, spec: ModelSpec, place: Topology, card: Accelerator, simulated: Simulation) -> Time | None:
-    """The time of a token; None where the host's part takes most of it."""
-    layers = job.serving.gpu_layers
-    if layers is not None and layers <= spec.depth:
+    """The time of a token; None where the host's part takes most of it, and where GPUs take turns."""
+    asked = job.serving
+    partly = asked.gpu_layers is not None and asked.gpu_layers <= spec.depth
+    if partly or asked.cpu_moe or asked.n_cpu_moe or asked.override_tensor or job.hardware.gpus > 1:
         return None
     return decode_time(simulated.phases.phases[-1].end_bytes, job.serving.concurrency, place.gpus, card)
 

@@ -1,8 +1,8 @@
 """GPUs without memory, for llama.cpp to lay a model out on: devices that ggml takes for CUDA's, and that compute nothing.
 
-`register(3)` makes ggml find three. They say what ggml-cuda.cu says of itself: tensors aligned to 128 bytes, rows of blocks filled
-up to 512 elements, every operation done, products of 32 tokens or more worth sending their weights for. What CUDA adds to a graph
-(fused kernels, keys and values in float16) they do not.
+`register(3)` makes ggml find three. They say what ggml-cuda.cu says of itself: tensors aligned to 128 bytes, rows of blocks
+filled up to 512 elements, every operation done, products of 32 tokens or more worth sending their weights for. What CUDA adds
+to a graph (fused kernels, keys and values in float16) they do not.
 
 After ggml/src/ggml-backend-impl.h of llama.cpp, GGML_BACKEND_API_VERSION 3.
 """

@@ -127,9 +127,7 @@ def test_what_llamacpp_is_not_asked(job: dict[str, Any], error: type[Exception],
         estimate({"model": "qwen2.5-0.5b", "task": "serve", **job, "serving": serving})
 
 
-@given(
-    st.lists(st.tuples(st.integers(1, 2000), st.integers(0, 3), st.sampled_from(["mul_mat", "add"])), min_size=1, max_size=40)
-)
+@given(st.lists(st.tuples(st.integers(1, 2000), st.integers(0, 3), st.sampled_from(["mul_mat", "add"])), min_size=1, max_size=40))
 def test_a_plan_holds_what_is_alive_at_once(forms: list[tuple[int, int, Any]]) -> None:
     """It is no less than any node with all that it is made from, and no more than all nodes together."""
     nodes: list[Tensor] = []
@@ -198,7 +196,9 @@ def test_patterns_find_what_regular_expressions_do(text: str) -> None:
     assert [Pattern(text).found(name) for name in names] == [bool(re.search(text, name)) for name in names]
 
 
-@pytest.mark.parametrize("text", ["(", ")", "[a", "*a", "a{x}", "(?=a)", r"\b", "a" * 501, "(" * 60 + ")" * 60, "(((a{99}){99}){99})"])
+@pytest.mark.parametrize(
+    "text", ["(", ")", "[a", "*a", "a{x}", "(?=a)", r"\b", "a" * 501, "(" * 60 + ")" * 60, "(((a{99}){99}){99})"]
+)
 def test_patterns_that_are_not_understood_say_why(text: str) -> None:
     with pytest.raises(ValueError, match=r"it |too"):
         Pattern(text)

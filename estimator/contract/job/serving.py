@@ -85,7 +85,7 @@ class Serving(Part):
     tensor_split: Annotated[list[Annotated[float, Field(ge=0, le=10**6)]], Field(min_length=1, max_length=128)] | None = Field(
         None, description="of llama.cpp, each GPU's share of the layers (tensor_split), such as [3, 1]; without it, equal ones"
     )
-    cpu_moe: bool = Field(False, description="of llama.cpp, whether all experts stay in the host's memory (cpu_moe)")
+    cpu_moe: bool | None = Field(None, description="of llama.cpp, whether all experts stay in the host's memory (cpu_moe)")
     n_cpu_moe: Annotated[int, Field(ge=0, le=2**16)] | None = Field(
         None, description="of llama.cpp, layers whose experts stay in the host's memory, from the first on (n_cpu_moe)"
     )
@@ -94,11 +94,11 @@ class Serving(Part):
         description="of llama.cpp, where tensors lie whose names match, such as exps=CPU or blk\\.1\\.=CUDA0 (override_tensor); "
         "the first that matches counts",
     )
-    kv_unified: bool = Field(
-        False, description="of llama.cpp, whether sequences share one cache, of the tokens of all (kv_unified)"
+    kv_unified: bool | None = Field(
+        None, description="of llama.cpp, whether sequences share one cache, of the tokens of all (kv_unified)"
     )
-    swa_full: bool = Field(
-        False, description="of llama.cpp, whether layers with a sliding window cache all tokens as well (swa_full)"
+    swa_full: bool | None = Field(
+        None, description="of llama.cpp, whether layers with a sliding window cache all tokens as well (swa_full)"
     )
     ubatch: Count | None = Field(None, description="of llama.cpp, tokens of a pass (n_ubatch); without it, 512")
     outputs: Count | None = Field(

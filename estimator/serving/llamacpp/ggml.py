@@ -171,9 +171,9 @@ class Plan:
     def _taken_over(self, tensor: Tensor) -> Tensor | None:
         """What a node takes the place of: a source of its layout that nothing else needs. (A view has no place, and is none.)"""
         for source in tensor.sources:
-            if source in self.places and not source.kept and source.dense and source.shape == tensor.shape:
-                if self.children.get(source) == 1 and not self.views.get(source):
-                    return source
+            alike = source in self.places and not source.kept and source.dense and source.shape == tensor.shape
+            if alike and self.children.get(source) == 1 and not self.views.get(source):
+                return source
         return None
 
     def _drop(self, tensor: Tensor) -> None:

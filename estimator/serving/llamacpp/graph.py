@@ -1,7 +1,7 @@
 """The graph that llama.cpp computes for a batch: which tensors, in which order, each from which.
 
-After llama.cpp's src/llama-graph.cpp (`build_inp_embd`, `build_qkv`, `build_attn`, `build_attn_mha`, `build_ffn`, `build_moe_ffn`),
-src/llama-kv-cache.cpp (`cpy_k`, `cpy_v`) and the graphs of src/models/, for a whole cache and a full batch (`graph_reserve`,
+After llama.cpp's src/llama-graph.cpp (`build_inp_embd`, `build_qkv`, `build_attn`, `build_attn_mha`, `build_ffn`,
+`build_moe_ffn`), src/llama-kv-cache.cpp (`cpy_k`, `cpy_v`) and the graphs of src/models/, for a whole cache and a full batch (`graph_reserve`,
 src/llama-context.cpp), as of October 2026. Numbers are float32, places of the cache int64, all other numbers of inputs int32.
 """
 
@@ -252,7 +252,7 @@ class Builder:
         return Tensor("view", (size, cells, heads, streams), [cached], root=cached, dense=False, nbytes=cached.nbytes)
 
     def _unpacked(self, out: Tensor, keys: Tensor, values: Tensor, shared: bool) -> int:
-        """With keys and values in float16, which CUDA's kernels make of other types behind what they compute (ggml-cuda/fattn.cu)."""
+        """With keys and values in float16, which CUDA makes of other types behind what it computes (ggml-cuda/fattn.cu)."""
         nbytes = out.nbytes
         for held, other in ((keys, self.batch.unpacked_keys), (values, self.batch.unpacked_values and not shared)):
             if other:

@@ -1,8 +1,8 @@
 """What Ollama asks of llama.cpp that llama.cpp would not do by itself.
 
-After Ollama 0.33: server/routes.go (the context by the memory of all GPUs), llm/llama_server.go (`-c` of all slots together, `-np`;
-never longer than the model was trained for). OLLAMA_NUM_PARALLEL is `serving.concurrency`, OLLAMA_KV_CACHE_TYPE `serving.kv_cache`,
-num_ctx `serving.context`, num_gpu `serving.gpu_layers`, num_batch `serving.ubatch`.
+After Ollama 0.33: server/routes.go (the context by the memory of all GPUs), llm/llama_server.go (`-c` of all slots together,
+`-np`; never longer than the model was trained for). OLLAMA_NUM_PARALLEL is `serving.concurrency`, OLLAMA_KV_CACHE_TYPE
+`serving.kv_cache`, num_ctx `serving.context`, num_gpu `serving.gpu_layers`, num_batch `serving.ubatch`.
 """
 
 from __future__ import annotations

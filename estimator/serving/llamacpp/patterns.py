@@ -1,7 +1,8 @@
 """Patterns of tensors' names, as `--override-tensor` takes them: regular expressions, without what needs more than one look.
 
 A pattern comes from a stranger. It is turned into states that are all followed at once, so that a name is searched in one pass
-over it, whatever the pattern is. Understood are characters, `.`, `\\d`, `\\w`, `[a-c]`, `(a|b)`, `*`, `+`, `?`, `{2,3}`, `^` and `$`.
+over it, whatever the pattern is. Understood are characters, `.`, `\\d`, `\\w`, `[a-c]`, `(a|b)`, `*`, `+`, `?`, `{2,3}`, `^`
+and `$`.
 """
 
 from __future__ import annotations

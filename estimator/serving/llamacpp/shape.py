@@ -47,9 +47,9 @@ class Latent:
 class Experts:
     """A mixture: how many there are and are used, how wide, and how they are chosen.
 
-    `softmax`: over the scores of all experts, of the chosen ones only, or none, but a sigmoid. `shared`: width of the experts that
-    every token passes, together; `shared_gate`: whether they have a gate. `groups`, of which `best_groups` are looked at: 0 where
-    there are none.
+    `softmax`: over the scores of all experts, of the chosen ones only, or none, but a sigmoid. `shared`: width of the experts
+    that every token passes, together; `shared_gate`: whether they have a gate. `groups`, of which `best_groups` are looked at:
+    0 where there are none.
     """
 
     count: int
