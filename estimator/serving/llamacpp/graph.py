@@ -1,8 +1,9 @@
 """The graph that llama.cpp computes for a batch: which tensors, in which order, each from which.
 
 After llama.cpp's src/llama-graph.cpp (`build_inp_embd`, `build_qkv`, `build_attn`, `build_attn_mha`, `build_ffn`,
-`build_moe_ffn`), src/llama-kv-cache.cpp (`cpy_k`, `cpy_v`) and the graphs of src/models/, for a whole cache and a full batch (`graph_reserve`,
-src/llama-context.cpp), as of October 2026. Numbers are float32, places of the cache int64, all other numbers of inputs int32.
+`build_moe_ffn`), src/llama-kv-cache.cpp (`cpy_k`, `cpy_v`) and the graphs of src/models/, for a whole cache and a full batch
+(`graph_reserve`, src/llama-context.cpp), as of October 2026. Numbers are float32, places of the cache int64, all other numbers
+of inputs int32.
 """
 
 from __future__ import annotations
