@@ -71,7 +71,6 @@ NORMS: dict[str, str] = {
     "kv_a_layernorm": "attn_kv_a_norm",
     "q_norm": "attn_q_norm",
     "k_norm": "attn_k_norm",
-    "norm": "output_norm",
 }
 """Norms that have names of their own."""
 AFTER_ATTENTION = ("gemma2", "gemma3_text", "gpt_oss")
@@ -137,7 +136,9 @@ def _tensors(spec: ModelSpec, parameter: Parameter) -> Iterator[FileTensor]:
         yield tensor(known + ("_shexp" if ".shared_expert" in path and "expert_gate" not in path else ""))
     elif "norm" in path or path in ("ln_f",) or path.startswith("ln_"):
         last = path.rpartition(".")[2]
-        if last == "post_attention_layernorm" and spec.model_type in AFTER_ATTENTION:
+        if path == "norm" and layer is None:
+            yield tensor("output_norm")
+        elif last == "post_attention_layernorm" and spec.model_type in AFTER_ATTENTION:
             yield tensor("post_attention_norm")
         else:
             yield tensor(NORMS.get(last) or path.replace(".", "_").removesuffix("_norm") + "_norm")
