@@ -60,6 +60,18 @@ class EngineMemory(AnswerPart):
     """Requests as long as the context that the cache holds at the same time."""
 
 
+class Device(AnswerPart):
+    """What llama.cpp holds of one GPU, as it logs it when it starts."""
+
+    gpu: int
+    layers: int
+    """Layers that lie there, the output layer counted as one."""
+    weights_bytes: int
+    cache_bytes: int
+    compute_bytes: int
+    """The buffer of its part of the graph."""
+
+
 class Place(AnswerPart):
     """What was running where a phase reaches its peak; all null where it allocates nothing above what it starts with."""
 
@@ -143,6 +155,8 @@ class Memory(AnswerPart):
     kv_cache: KvCache | None = None
     engine: EngineMemory | None = None
     """None: not an engine's, or one that says none of it yet."""
+    devices: list[Device] = []
+    """llama.cpp: each GPU. The peak is that of the one that holds most."""
     host_bytes: dict[str, int] = {}
     """Training: highest bytes of each phase in a node's own memory, of which `Answer.host` says more. llama.cpp: the bytes
     that it keeps there while it serves, by what they are."""

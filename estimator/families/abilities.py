@@ -29,4 +29,6 @@ class Abilities:
     tensor: bool = False
     megatron: Literal["dense", "mixture", "latent", "classic"] | None = None
     gguf: bool = False
-    graph: Literal["plain", "biased", "gemma-3"] | None = None
+    graph: (
+        Literal["plain", "biased", "gemma", "gemma-2", "gemma-3", "phi-3", "gpt-oss", "deepseek", "olmoe", "granite"] | None
+    ) = None

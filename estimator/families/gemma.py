@@ -54,7 +54,7 @@ class _Spec(RotaryDecoderSpec):
 
 
 class GemmaSpec(_Spec):
-    can = Abilities(batches=("padding",), gguf=True)
+    can = Abilities(batches=("padding",), gguf=True, graph="gemma")
     cached = tensor_parallel = True
     post_norms = False
 
@@ -77,7 +77,7 @@ class _WindowedSpec(_Spec, WindowedSpec):
 
 
 class Gemma2Spec(_WindowedSpec):
-    can = Abilities(gguf=True)
+    can = Abilities(gguf=True, graph="gemma-2")
     attentions = ("eager", "flash_attention_2")
     default_period = 2
 

@@ -18,7 +18,7 @@ from estimator.tape.tensor import Tensor
 class GraniteSpec(LlamaSpec):
     """The multipliers themselves change no bytes."""
 
-    can = Abilities(gguf=True)
+    can = Abilities(gguf=True, graph="granite")
 
 
 SPECS = {"granite": GraniteSpec}

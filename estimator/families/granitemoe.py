@@ -23,7 +23,7 @@ from estimator.tape.views import reshape
 
 
 class GraniteMoeSpec(LlamaSpec, MoeSpec):
-    can = Abilities(gguf=True)
+    can = Abilities(gguf=True, graph="granite")
     modelled = AUXILIARY
     tensor_parallel = cached = False
 

@@ -30,7 +30,7 @@ from estimator.tape.views import reshape
 
 
 class MixtralSpec(MistralSpec, MoeSpec):
-    can = Abilities(batches=BATCHES, prompts=True, returns_cache=True, megatron="mixture", gguf=True)
+    can = Abilities(batches=BATCHES, prompts=True, returns_cache=True, megatron="mixture", gguf=True, graph="plain")
     held_in = {"gate": "gate.weight", "w1": "gate_up_proj", "w3": "gate_up_proj", "w2": "down_proj"}
     modelled = {**AUXILIARY, "router_jitter_noise": (0.0, 0, None)}
     tensor_parallel = cached = joined_loss = False
@@ -62,7 +62,7 @@ class QwenMoeSpec(MoeSpec):
 
 
 class Qwen2MoeSpec(QwenMoeSpec, Qwen2Spec):
-    can = Abilities(megatron="mixture", gguf=True)
+    can = Abilities(megatron="mixture", gguf=True, graph="biased")
     modelled = {**AUXILIARY, **Qwen2Spec.modelled}
 
     num_experts: Size = 60
@@ -76,7 +76,7 @@ class Qwen2MoeSpec(QwenMoeSpec, Qwen2Spec):
 
 
 class Qwen3MoeSpec(QwenMoeSpec, Qwen3Spec):
-    can = Abilities(batches=BATCHES, megatron="mixture", gguf=True)
+    can = Abilities(batches=BATCHES, megatron="mixture", gguf=True, graph="plain")
     held_in = EXPERTS_HELD_IN
     modelled = {**AUXILIARY, **Qwen3Spec.modelled}
 

@@ -24,7 +24,7 @@ from estimator.tape.views import cat, narrow, reshape, transpose, unsqueeze
 
 
 class Phi3Spec(PartialRotarySpec):
-    can = Abilities(gguf=True)
+    can = Abilities(gguf=True, graph="phi-3")
     cached = True
     ropes = ("default", "longrope", "su", "yarn")
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from bisect import bisect_left
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 from estimator.contract.answer import Memory
@@ -45,8 +46,23 @@ def advice(job: Job, memory: Memory, attempt: Attempt) -> list[Said]:
     ]
 
 
-def _largest(part: str, what: str) -> Said:
-    return Said("largest-part", f"{part.replace('_', ' ')}: {what}")
+def partly(fitting: Iterable[tuple[str, list[int]]], attempt: Attempt) -> list[Said]:
+    """With which value of each setting that leaves a part in the host's memory it fits: the first one that does, by trial. Of a
+    setting's values each takes less of the GPU than the one before."""
+    said = []
+    for name, values in fitting:
+        trials: dict[int, Trial | None] = {}
+
+        def fits(value: int, name: str = name, trials: dict[int, Trial | None] = trials) -> bool:
+            trials[value] = attempt({"serving": {name: value}})
+            found = trials[value]
+            return found is not None and bool(found.fits)
+
+        at = bisect_left(values, True, key=fits)
+        if at < len(values) and (trial := trials.get(values[at])):
+            text = f"serving.{name} {values[at]} would need {gib(trial.total_bytes)}, the rest in the host's memory: it fits"
+            said.append(Said("would-fit", text, f"serving.{name}"))
+    return said
 
 
 def _tried(job: Job, memory: Memory, attempt: Attempt) -> list[Said]:

@@ -22,7 +22,7 @@ from estimator.families import parameters
 from estimator.families.build import Builder
 from estimator.hardware.capability import gpu
 from estimator.parallel.topology import Topology
-from estimator.pipeline.advice import Trial, advice
+from estimator.pipeline.advice import Trial, advice, partly
 from estimator.pipeline.checkpoint_budget import recomputation
 from estimator.pipeline.judged import Judged, judge_run
 from estimator.pipeline.notes.gathered import texts
@@ -33,7 +33,6 @@ from estimator.pipeline.verdict import offered
 from estimator.pipeline.whole_run import cost_of, course_of, hours_of, served_of
 from estimator.pricing.energy import energy
 from estimator.serving.engines import engine_of
-from estimator.serving.llamacpp.engine import LLAMA_CPP
 from estimator.simulation.ranks import traffic
 from estimator.specs.resolve import Model
 from estimator.timing.run_length import Hours
@@ -95,7 +94,7 @@ def _answer(run: Run, today: date, allow_files: bool) -> Answer:
     build = run.simulation.build
     found = judge_run(run)
     memory, host, verdict = found.memory, found.host, found.verdict
-    serving = served_of(job, model.spec, place, card, today) if job.task == "serve" and engine_of(job) is not LLAMA_CPP else None
+    serving = served_of(job, model.spec, place, card, today) if job.task == "serve" and not engine_of(job).reads_gguf else None
     time = serving.decode if serving else duration(job, model.spec, place, card, run.simulation)
     whole = course_of(run, time)
     hours = hours_of(job, whole)
@@ -141,7 +140,8 @@ def _advice(run: Run, memory: Memory, allow_files: bool) -> list[Said]:
             return None
         return Trial(found.memory.total_bytes, found.verdict.fits)
 
-    return advice(run.job, memory, attempt)
+    fitting = engine_of(run.job).fitting(run.job.serving, run.model.spec) if run.job.task == "serve" else ()
+    return [*partly(fitting, attempt), *advice(run.job, memory, attempt)]
 
 
 def _parameters(build: Builder, model: Model, place: Topology, job: Job) -> Parameters:

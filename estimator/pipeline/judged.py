@@ -50,6 +50,8 @@ def judge_run(run: Run, reserves: bool = True) -> Judged:
     engine = served_by(job)
     if engine is not None and engine.on_host is not None:
         memory = memory.model_copy(update={"host_bytes": engine.on_host(job, model.spec, run.tensors)})
+    if engine is not None and engine.devices is not None:
+        memory = memory.model_copy(update={"devices": engine.devices(job, model.spec, run.tensors)})
     shared = uneven(run.simulation.build.parameters, place, job.parallelism.replicas or 1) if job.task == "train" else ""
     return Judged(job, memory, host, judge_host(judge(job, memory), host), shared)
 

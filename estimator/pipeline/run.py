@@ -22,7 +22,6 @@ from estimator.pipeline.defaults import Reasons, with_defaults
 from estimator.pipeline.refusals import check_lengths, refuse_unmodelled
 from estimator.runtime.overheads import Overhead, overhead
 from estimator.serving.engines import served_by
-from estimator.serving.llamacpp.engine import LLAMA_CPP
 from estimator.serving.llamacpp.placement import Stored, of_file
 from estimator.simulation.ranks import described, ranks
 from estimator.simulation.simulation import Simulation, simulate
@@ -85,6 +84,7 @@ def played(job: Job | Mapping[str, Any] | str | Path, allow_files: bool, every_r
 def _of_file(given: Job, model: Model) -> tuple[Stored, ...] | None:
     """The tensors of the GGUF file that names the model, where llama.cpp serves it as it is."""
     file, chosen = model.checkpoint, "weights" in given.serving.model_fields_set
-    if served_by(given) is not LLAMA_CPP or chosen or file is None or file.format != "gguf":
+    engine = served_by(given)
+    if engine is None or not engine.reads_gguf or chosen or file is None or file.format != "gguf":
         return None
     return of_file(file)

@@ -15,7 +15,6 @@ from estimator.hardware.capacity import Capacity
 from estimator.parallel.strategies import NONE
 from estimator.parallel.topology import Topology
 from estimator.serving.engines import engine_of
-from estimator.serving.llamacpp.engine import LLAMA_CPP
 from estimator.serving.throughput import throughput
 from estimator.simulation.ranks import alike
 from estimator.simulation.simulation import Simulation, simulate, speed
@@ -41,7 +40,7 @@ def duration(job: Job, spec: ModelSpec, place: Topology, card: Capacity, simulat
     if card.accelerator is None:
         return None
     if job.task == "serve":
-        return _of_llamacpp(job, spec, place, card.accelerator, simulated) if engine_of(job) is LLAMA_CPP else None
+        return _of_llamacpp(job, spec, place, card.accelerator, simulated) if engine_of(job).reads_gguf else None
     training = job.training
     times = []
     for bucket in training.lengths or [Bucket(tokens=training.sequence_length, share=1)]:
@@ -72,9 +71,10 @@ def _writing(job: Job, spec: ModelSpec, card: Capacity) -> ServingTime | None:
 
 
 def _of_llamacpp(job: Job, spec: ModelSpec, place: Topology, card: Accelerator, simulated: Simulation) -> Time | None:
-    """The time of a token; None where the host's part takes most of it."""
-    layers = job.serving.gpu_layers
-    if layers is not None and layers <= spec.depth:
+    """The time of a token; None where the host's part takes most of it, and where GPUs take turns."""
+    asked = job.serving
+    partly = asked.gpu_layers is not None and asked.gpu_layers <= spec.depth
+    if partly or asked.cpu_moe or asked.n_cpu_moe or asked.override_tensor or job.hardware.gpus > 1:
         return None
     return decode_time(simulated.phases.phases[-1].end_bytes, job.serving.concurrency, place.gpus, card)
 

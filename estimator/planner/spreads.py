@@ -120,7 +120,7 @@ def unshared(question: Question, way: Way, hardware: Hardware) -> str:
     if way.part == "training":
         return ""
     if way.settings.get("engine") == "llama.cpp":
-        return "llama.cpp on several GPUs is not modelled yet"
+        return "llama.cpp is asked for one GPU here"
     if not spec.cache_layers:
         return f"tensor parallelism of {spec.model_type} models is not modelled yet"
     return ""

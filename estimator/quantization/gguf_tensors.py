@@ -62,6 +62,19 @@ NAMES: dict[str, str] = {
     "D": "ssm_d",
 }
 """By the end of the name that transformers has. Norms are found by their single dimension, and by `_norm`."""
+NORMS: dict[str, str] = {
+    "input_layernorm": "attn_norm",
+    "post_attention_layernorm": "ffn_norm",
+    "pre_feedforward_layernorm": "ffn_norm",
+    "post_feedforward_layernorm": "post_ffw_norm",
+    "q_a_layernorm": "attn_q_a_norm",
+    "kv_a_layernorm": "attn_kv_a_norm",
+    "q_norm": "attn_q_norm",
+    "k_norm": "attn_k_norm",
+}
+"""Norms that have names of their own."""
+AFTER_ATTENTION = ("gemma2", "gemma3_text", "gpt_oss")
+"""Types of models whose norm after attention is called so (`post_attention_norm`)."""
 ALWAYS_FLOAT32 = ("position_embd", "ffn_gate_inp", "ffn_gate_inp_shexp", "ssm_conv1d", "ssm_a", "ssm_d")
 """Matrices that the conversion leaves in float32 (conversion/base.py, `prepare_tensors`), and quantization, too."""
 
@@ -122,7 +135,13 @@ def _tensors(spec: ModelSpec, parameter: Parameter) -> Iterator[FileTensor]:
     elif (known := _known(path)) is not None:
         yield tensor(known + ("_shexp" if ".shared_expert" in path and "expert_gate" not in path else ""))
     elif "norm" in path or path in ("ln_f",) or path.startswith("ln_"):
-        yield tensor(path.replace(".", "_").removesuffix("_norm") + "_norm")
+        last = path.rpartition(".")[2]
+        if path == "norm" and layer is None:
+            yield tensor("output_norm")
+        elif last == "post_attention_layernorm" and spec.model_type in AFTER_ATTENTION:
+            yield tensor("post_attention_norm")
+        else:
+            yield tensor(NORMS.get(last) or path.replace(".", "_").removesuffix("_norm") + "_norm")
     else:
         raise NotModelled(f"where {parameter.name} of {spec.model_type} lies in a GGUF file is not modelled yet", "model")
 

@@ -5,11 +5,11 @@ Each engine has a folder here, and one value of `Engine`; `estimator/serving/eng
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from estimator.contract.answer import EngineMemory, KvCache, Memory
+from estimator.contract.answer import Device, EngineMemory, KvCache, Memory
 from estimator.contract.job import Job, Serving
 from estimator.families.build import Builder
 from estimator.families.spec import ModelSpec
@@ -73,7 +73,11 @@ class Engine:
         allocates: whether torch's caching allocator hands out its memory.
         share: of a GPU's memory that it may take.
         continuous: whether it takes requests as they come and replays graphs of fused kernels.
+        reads_gguf: whether it serves GGUF files.
         on_host: bytes in the host's memory, by what they are.
+        devices: what each GPU holds, where that differs.
+        context: tokens of a context that nobody chose, of bytes of all GPUs; None where the job's default stands.
+        fitting: settings that leave a part in the host's memory, and their values from the one that leaves least there.
     """
 
     name: str
@@ -93,7 +97,11 @@ class Engine:
     allocates: bool = False
     share: Callable[[Serving], float] = lambda serving: 1.0
     continuous: bool = False
+    reads_gguf: bool = False
     on_host: Callable[[Job, ModelSpec, tuple[Stored, ...] | None], dict[str, int]] | None = None
+    devices: Callable[[Job, ModelSpec, tuple[Stored, ...] | None], list[Device]] | None = None
+    context: Callable[[int], int] | None = None
+    fitting: Callable[[Serving, ModelSpec], Iterable[tuple[str, list[int]]]] = lambda asked, spec: ()
 
 
 def compute_type(serving: Serving) -> DType:

@@ -9,14 +9,14 @@ from estimator.families.spec import ModelSpec
 from estimator.parallel.topology import Topology
 from estimator.quantization.formats import FORMATS
 from estimator.serving.engine import WHOLE, Engine
-from estimator.serving.llamacpp.engine import LLAMA_CPP
+from estimator.serving.llamacpp.engine import LLAMA_CPP, OLLAMA
 from estimator.serving.llamacpp.placement import Stored
 from estimator.serving.sglang.engine import SGLANG
 from estimator.serving.transformers.engine import TRANSFORMERS
 from estimator.serving.vllm.engine import VLLM
 from estimator.tape.gpu import AMPERE, Gpu
 
-ENGINES = {each.name: each for each in (VLLM, SGLANG, TRANSFORMERS, LLAMA_CPP)}
+ENGINES = {each.name: each for each in (VLLM, SGLANG, TRANSFORMERS, LLAMA_CPP, OLLAMA)}
 """By their names in a job."""
 
 
@@ -37,7 +37,7 @@ def trace_serving(
     asked, engine = job.serving, engine_of(job)
     if "fp4" in (asked.kv_cache, asked.values_cache) and engine is not SGLANG:
         raise Contradiction("a cache in fp4 is SGLang's: write fp8, or engine sglang", "serving.kv_cache")
-    if engine is not LLAMA_CPP:
+    if not engine.reads_gguf:
         if asked.kv_cache not in (*WHOLE, "fp8", "fp4") or asked.values_cache:
             raise Contradiction(
                 "a cache in blocks, or of two types, is llama.cpp's: write bf16, or engine llama.cpp", "serving.kv_cache"

@@ -9,6 +9,7 @@ loads. The file has the model's metadata and tensors, and a hole where their byt
 
 from __future__ import annotations
 
+import ctypes as c
 import json
 import re
 import struct
@@ -18,37 +19,51 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from estimator.families.spec import RotaryDecoderSpec
+from estimator.families.experts import MoeSpec
+from estimator.families.spec import DecoderSpec
 from estimator.quantization.gguf_mixtures import facts, type_of
-from estimator.quantization.gguf_tensors import file_tensors
+from estimator.quantization.gguf_tensors import FileTensor, file_tensors
+from estimator.serving.llamacpp.devices import EXPERTS
+from estimator.serving.llamacpp.models import latent_of, sliding
+from estimator.serving.llamacpp.types import NAMES
 from estimator.specs.resolve import resolve
 from estimator.weights.dtypes import ggml_types
 from tests.jobs import cases, job_of
+from tests.judge.llamacpp_gpus import register
 
 FILE = Path(__file__).parents[1] / "data" / "llamacpp.json"
-ARCHITECTURES = {"llama": "llama", "mistral": "llama", "qwen2": "qwen2", "qwen3": "qwen3", "gemma3_text": "gemma3"}
-NORMS = {
-    "pre_feedforward_layernorm_norm": "ffn_norm",
-    "post_feedforward_layernorm_norm": "post_ffw_norm",
-    "input_layernorm_norm": "attn_norm",
-    "post_attention_layernorm_norm": "ffn_norm",
-    "self_attn_q_norm": "attn_q_norm",
-    "self_attn_k_norm": "attn_k_norm",
+ARCHITECTURES = {
+    "llama": "llama",
+    "mistral": "llama",
+    "mixtral": "llama",
+    "qwen2": "qwen2",
+    "qwen2_moe": "qwen2moe",
+    "qwen3": "qwen3",
+    "qwen3_moe": "qwen3moe",
+    "gemma": "gemma",
+    "gemma2": "gemma2",
+    "gemma3_text": "gemma3",
+    "phi3": "phi3",
+    "gpt_oss": "gpt-oss",
+    "deepseek_v2": "deepseek2",
+    "deepseek_v3": "deepseek2",
+    "olmoe": "olmoe",
+    "granite": "granite",
+    "granitemoe": "granitemoe",
 }
-"""Names that llama.cpp looks for, by those that do where only sizes matter."""
-STRING, NUMBER, FLOAT = 8, 4, 6
+STRING, NUMBER, FLOAT, TRUTH = 8, 4, 6, 7
 """Types of metadata."""
 LINES = {
-    "weights": re.compile(r"CPU\S* model buffer size = +([\d.]+) MiB"),
-    "kv_cache": re.compile(r"CPU KV buffer size = +([\d.]+) MiB"),
-    "compute": re.compile(r"sched_reserve: +CPU compute buffer size = +([\d.]+) MiB"),
-    "logits": re.compile(r"CPU +output buffer size = +([\d.]+) MiB"),
+    "weights": re.compile(r"(CUDA\d+|CPU)\S* model buffer size = +([\d.]+) MiB"),
+    "kv_cache": re.compile(r"(CUDA\d+|CPU)\S* KV buffer size = +([\d.]+) MiB"),
+    "compute": re.compile(r"sched_reserve: +(CUDA\d+|CPU)\S* compute buffer size = +([\d.]+) MiB"),
+    "logits": re.compile(r"(CPU) +output buffer size = +([\d.]+) MiB"),
 }
 
 
-def write(spec: RotaryDecoderSpec, kind: str, path: Path) -> None:
-    """A GGUF file of a model."""
-    prefix = ARCHITECTURES[spec.model_type]
+def _sizes(spec: DecoderSpec) -> dict[str, Any]:
+    """What a file's metadata says of a model, without its architecture's prefix."""
+    asked = spec.config()
     sizes: dict[str, Any] = {
         "block_count": spec.num_hidden_layers,
         "context_length": 2**17,
@@ -62,20 +77,69 @@ def write(spec: RotaryDecoderSpec, kind: str, path: Path) -> None:
         "attention.layer_norm_rms_epsilon": 1e-5,
         "vocab_size": spec.vocab_size,
     }
-    if spec.model_type == "gemma3_text":
-        sizes["attention.sliding_window"] = spec.config()["sliding_window"]
-    said = {"general.architecture": prefix, **{f"{prefix}.{k}": v for k, v in sizes.items()}, "tokenizer.ggml.model": "no_vocab"}
+    if asked.get("sliding_window") and any(sliding(spec)):
+        sizes["attention.sliding_window"] = asked["sliding_window"]
+    if isinstance(spec, MoeSpec):
+        sizes |= {
+            "expert_count": spec.num_experts,
+            "expert_used_count": spec.num_experts_per_tok,
+            "expert_feed_forward_length": spec.expert_size,
+        }
+        if spec.model_type == "qwen2_moe":
+            sizes["expert_shared_feed_forward_length"] = asked["shared_expert_intermediate_size"]
+    if spec.model_type.startswith("granite"):
+        sizes |= {"logit_scale": 8.0, "attention.scale": 0.1, "embedding_scale": 12.0, "residual_scale": 0.2}
+    if latent := latent_of(spec):
+        sizes |= {
+            "attention.head_count_kv": 1,
+            "attention.kv_lora_rank": latent.rank,
+            "attention.key_length": latent.rank + latent.rotary,
+            "attention.value_length": latent.rank,
+            "attention.key_length_mla": latent.plain + latent.rotary,
+            "attention.value_length_mla": asked["v_head_dim"],
+            "rope.dimension_count": latent.rotary,
+            "leading_dense_block_count": asked["first_k_dense_replace"],
+            "expert_shared_count": asked["n_shared_experts"],
+            "expert_weights_scale": 2.5,
+        }
+        if latent.queries:
+            sizes["attention.q_lora_rank"] = latent.queries
+        if spec.model_type == "deepseek_v3":
+            sizes |= {"expert_gating_func": 2, "expert_weights_norm": True}
+            if asked["n_group"] > 1:
+                sizes |= {"expert_group_count": asked["n_group"], "expert_group_used_count": asked["topk_group"]}
+    return sizes
+
+
+def _shape(tensor: FileTensor, spec: DecoderSpec) -> list[int]:
+    if "_exps" in tensor.name:
+        count = spec.num_experts  # type: ignore[attr-defined]
+        if tensor.name.endswith(".bias"):
+            return [tensor.elements // count, count]
+        return [tensor.columns, tensor.elements // tensor.columns // count, count]
+    if tensor.dimensions == 3:
+        return [tensor.columns, tensor.elements // tensor.columns // spec.num_attention_heads, spec.num_attention_heads]
+    if tensor.dimensions == 1 or tensor.elements == tensor.columns:
+        return [tensor.elements]
+    return [tensor.columns, tensor.elements // tensor.columns]
+
+
+def write(spec: DecoderSpec, kind: str, path: Path) -> None:
+    """A GGUF file of a model."""
+    prefix = ARCHITECTURES[spec.model_type]
+    said = {f"{prefix}.{key}": value for key, value in _sizes(spec).items()}
+    said = {"general.architecture": prefix, **said, "tokenizer.ggml.model": "no_vocab"}
     tensors, numbers = file_tensors(spec), {found.name: number for number, found in ggml_types().items()}
+    if spec.model_type == "deepseek_v3":
+        experts = spec.num_experts  # type: ignore[attr-defined]
+        more = {t.layer for t in tensors if "_exps" in t.name}
+        tensors += [
+            FileTensor(f"blk.{layer}.exp_probs_b.bias", experts, experts, 1, layer) for layer in sorted(filter(None, more))
+        ]
     model, offset, infos = facts(spec, tensors), 0, b""
     for tensor in tensors:
-        chosen = type_of(kind.upper(), tensor, model)
-        name = "output_norm.weight" if tensor.name.startswith("norm") else tensor.name
-        if spec.model_type == "gemma3_text":
-            name = name.replace("post_attention_layernorm_norm", "post_attention_norm")
-        for ours, theirs in NORMS.items():
-            name = name.replace(ours, theirs)
-        shape = [tensor.columns] if tensor.dimensions == 1 else [tensor.columns, tensor.elements // tensor.columns]
-        infos += _string(name) + struct.pack(f"<I{len(shape)}Q", len(shape), *shape)
+        chosen, shape = type_of(NAMES.get(kind, kind.upper()), tensor, model), _shape(tensor, spec)
+        infos += _string(tensor.name) + struct.pack(f"<I{len(shape)}Q", len(shape), *shape)
         infos += struct.pack("<IQ", numbers[chosen.name], offset)
         offset += -(-tensor.elements // chosen.elements * chosen.nbytes // 32) * 32
     head = b"GGUF" + struct.pack("<IQQ", 3, len(tensors), len(said)) + b"".join(_pair(*pair) for pair in said.items()) + infos
@@ -87,6 +151,8 @@ def write(spec: RotaryDecoderSpec, kind: str, path: Path) -> None:
 def _pair(key: str, value: Any) -> bytes:
     if isinstance(value, str):
         return _string(key) + struct.pack("<I", STRING) + _string(value)
+    if isinstance(value, bool):
+        return _string(key) + struct.pack("<I?", TRUTH, value)
     form = ("<If", FLOAT) if isinstance(value, float) else ("<II", NUMBER)
     return _string(key) + struct.pack(*form, value)
 
@@ -95,47 +161,100 @@ def _string(text: str) -> bytes:
     return struct.pack("<Q", len(text)) + text.encode()
 
 
-def load(path: str, serving: dict[str, Any]) -> None:
-    """Load a file as a server would, which logs what it allocates. (In a process of its own: it may end it.)"""
+class ModelParams(c.Structure):
+    """llama_model_params (include/llama.h)."""
+
+    _fields_ = [
+        *[(name, c.c_void_p) for name in ("devices", "overrides")],
+        *[(name, c.c_int32) for name in ("gpu_layers", "split_mode", "load_mode", "lazy_mode", "main_gpu")],
+        *[(name, c.c_void_p) for name in ("tensor_split", "progress", "progress_data", "kv_overrides")],
+        *[(name, c.c_bool) for name in ("vocab_only", "check", "extra_buffers", "no_host", "no_alloc", "load_mtp")],
+    ]
+
+
+class ContextParams(c.Structure):
+    """llama_context_params (include/llama.h)."""
+
+    _fields_ = [
+        *[(name, c.c_uint32) for name in ("context", "batch", "ubatch", "sequences", "snapshots", "outputs", "outputs_each")],
+        *[(name, c.c_int32) for name in ("threads", "threads_batch", "kind", "rope", "pooling", "attention", "flash")],
+        ("rope_and_yarn", c.c_float * 6),
+        ("yarn_context", c.c_uint32),
+        ("defrag", c.c_float),
+        *[(name, c.c_void_p) for name in ("callback", "callback_data")],
+        *[(name, c.c_int32) for name in ("type_k", "type_v")],
+        *[(name, c.c_void_p) for name in ("abort", "abort_data", "newer")],
+        *[(name, c.c_bool) for name in ("embeddings", "offload_kqv", "no_perf", "op_offload", "swa_full", "kv_unified")],
+        *[(name, c.c_void_p) for name in ("samplers", "count", "other")],
+    ]
+
+
+class Override(c.Structure):
+    """llama_model_tensor_buft_override."""
+
+    _fields_ = [("pattern", c.c_char_p), ("kind", c.c_void_p)]
+
+
+def load(path: str, gpus: int, serving: dict[str, Any]) -> None:
+    """Load a file with what a server would ask for, which logs what it allocates. (In a process of its own: it may end it.)"""
     import xllamacpp  # type: ignore[import-not-found, unused-ignore]
 
-    asked, kinds = xllamacpp.CommonParams(), xllamacpp.llama_flash_attn_type
-    asked.model.path, asked.warmup, asked.fit_params, asked.no_extra_bufts = path, False, False, True
-    asked.n_parallel, asked.kv_unified, asked.verbosity, asked.port = serving.get("concurrency", 1), False, 5, 0
-    asked.n_ctx, asked.n_ubatch = serving["context"] * asked.n_parallel, serving.get("ubatch", 512)
-    flash = serving.get("flash_attention", True)
-    asked.flash_attn_type = kinds.LLAMA_FLASH_ATTN_TYPE_ENABLED if flash else kinds.LLAMA_FLASH_ATTN_TYPE_DISABLED
-    cache = serving.get("kv_cache", "f16").upper()
-    asked.cache_type_k = getattr(xllamacpp.ggml_type, f"GGML_TYPE_{cache}")
-    asked.cache_type_v = getattr(xllamacpp.ggml_type, f"GGML_TYPE_{serving.get('values_cache', cache).upper()}")
-    xllamacpp.Server(asked)
+    library = str(next(Path(xllamacpp.__file__).parent.glob("xllamacpp*.so")))
+    llama = c.CDLL(library)
+    llama.llama_model_default_params.restype, llama.llama_context_default_params.restype = ModelParams, ContextParams
+    llama.llama_model_load_from_file.argtypes = [c.c_char_p, ModelParams]
+    llama.llama_init_from_model.argtypes = [c.c_void_p, ContextParams]
+    llama.llama_model_load_from_file.restype = llama.ggml_backend_cpu_buffer_type.restype = c.c_void_p
+    if gpus:
+        register(gpus, library)
+    model, context = llama.llama_model_default_params(), llama.llama_context_default_params()
+    model.gpu_layers, model.extra_buffers = serving.get("gpu_layers", 999), False
+    if "tensor_split" in serving:
+        shares = (c.c_float * 128)(*serving["tensor_split"])
+        model.tensor_split = c.addressof(shares)
+    rules = [text.rpartition("=")[0] for text in serving.get("override_tensor", [])]
+    rules += [EXPERTS] if serving.get("cpu_moe") else []
+    rules += [rf"blk\.{layer}{EXPERTS}" for layer in range(serving.get("n_cpu_moe", 0))]
+    host = llama.ggml_backend_cpu_buffer_type()
+    overrides = (Override * (len(rules) + 1))(*[Override(rule.encode(), host) for rule in rules])
+    model.overrides = c.addressof(overrides) if rules else None
+    sequences = serving.get("concurrency", 1)
+    context.context, context.ubatch, context.sequences = serving["context"] * sequences, serving.get("ubatch", 512), sequences
+    context.batch = max(2048, context.ubatch)
+    context.outputs, context.flash = sequences, int(serving.get("flash_attention", True))
+    context.kv_unified, context.swa_full = serving.get("kv_unified", False), serving.get("swa_full", False)
+    numbers = {found.name: number for number, found in ggml_types().items()}
+    keys = serving.get("kv_cache", "f16").upper()
+    context.type_k, context.type_v = numbers[keys], numbers[serving.get("values_cache", keys).upper()]
+    llama.llama_init_from_model(llama.llama_model_load_from_file(path.encode(), model), context)
 
 
-def asked(case: dict[str, Any]) -> dict[str, float]:
-    """The buffers that llama.cpp names for a case, in MiB as it prints them."""
+def asked(case: dict[str, Any]) -> dict[str, Any]:
+    """The buffers that llama.cpp names for a case, in MiB as it prints them, by device."""
     spec, serving = resolve(job_of(case)["model"]).spec, case["serving"]
-    assert isinstance(spec, RotaryDecoderSpec)
+    assert isinstance(spec, DecoderSpec)
     with TemporaryDirectory() as folder:
         path = Path(folder) / "model.gguf"
         write(spec, serving["weights"], path)
-        call = [sys.executable, "-m", "tests.judge.llamacpp", "--load", str(path), json.dumps(serving)]
+        call = [sys.executable, "-m", "tests.judge.llamacpp", "--load", str(path), str(case.get("gpus", 0)), json.dumps(serving)]
         with subprocess.Popen(call, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace") as server:
             assert server.stdout is not None
-            said = dict.fromkeys(LINES, 0.0)
+            said: dict[str, dict[str, float]] = {name: {} for name in LINES}
             for text in server.stdout:
+                if "--verbose" in sys.argv:
+                    print(text, end="")
                 for name, line in LINES.items():
-                    found = line.search(text)
-                    said[name] = round(said[name] + float(found[1]) if found else said[name], 2)  # a model may have two caches
-                if said["compute"]:  # the last of them; it would serve from now on
-                    server.kill()
-                    break
+                    if found := line.search(text):  # a model may have two caches
+                        said[name][found[1]] = round(said[name].get(found[1], 0) + float(found[2]), 2)
+    if case.get("gpus"):
+        said["weights"].pop("CPU", None)  # what is mapped of the file: from its first to its last tensor of the host
     return said
 
 
 def main(parts: list[str]) -> None:
     """Write the record of every case, or of those with one of `parts` in their names and those that have none."""
     if parts[:1] == ["--load"]:
-        load(parts[1], json.loads(parts[2]))
+        load(parts[1], int(parts[2]), json.loads(parts[3]))
         return
     found: dict[str, Any] = json.loads(FILE.read_text(encoding="utf-8")) if FILE.exists() and parts else {}
     said = {}

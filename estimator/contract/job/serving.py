@@ -40,7 +40,7 @@ GgufKind = Literal[
 """Kinds of GGUF files that are quantized, as llama.cpp names them."""
 CacheType = Literal["bf16", "fp16", "fp32", "fp8", "fp4", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl"]
 
-Engine = Literal["vllm", "sglang", "transformers", "llama.cpp"]
+Engine = Literal["vllm", "sglang", "transformers", "llama.cpp", "ollama"]
 
 
 class Serving(Part):
@@ -112,6 +112,24 @@ class Serving(Part):
     )
     gpu_layers: Annotated[int, Field(ge=0, le=2**16)] | None = Field(
         None, description="of llama.cpp, layers on the GPU, with the output as one more (n_gpu_layers); without it, all"
+    )
+    tensor_split: Annotated[list[Annotated[float, Field(ge=0, le=10**6)]], Field(min_length=1, max_length=128)] | None = Field(
+        None, description="of llama.cpp, each GPU's share of the layers (tensor_split), such as [3, 1]; without it, equal ones"
+    )
+    cpu_moe: bool | None = Field(None, description="of llama.cpp, whether all experts stay in the host's memory (cpu_moe)")
+    n_cpu_moe: Annotated[int, Field(ge=0, le=2**16)] | None = Field(
+        None, description="of llama.cpp, layers whose experts stay in the host's memory, from the first on (n_cpu_moe)"
+    )
+    override_tensor: Annotated[list[Annotated[str, Field(max_length=600)]], Field(max_length=100)] | None = Field(
+        None,
+        description="of llama.cpp, where tensors lie whose names match, such as exps=CPU or blk\\.1\\.=CUDA0 (override_tensor); "
+        "the first that matches counts",
+    )
+    kv_unified: bool | None = Field(
+        None, description="of llama.cpp, whether sequences share one cache, of the tokens of all (kv_unified)"
+    )
+    swa_full: bool | None = Field(
+        None, description="of llama.cpp, whether layers with a sliding window cache all tokens as well (swa_full)"
     )
     ubatch: Count | None = Field(None, description="of llama.cpp, tokens of a pass (n_ubatch); without it, 512")
     outputs: Count | None = Field(

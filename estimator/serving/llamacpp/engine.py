@@ -1,22 +1,35 @@
-"""What llama.cpp is, as an engine."""
+"""What llama.cpp is, as an engine, and Ollama, which runs it."""
 
 from __future__ import annotations
 
-from estimator.contract.answer import KvCache
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+from estimator.contract.answer import Device, KvCache
 from estimator.contract.errors import Contradiction, NotModelled
 from estimator.contract.job import Job, Serving
 from estimator.families import build_model, having
 from estimator.families.build import Builder
+from estimator.families.experts import MoeSpec
 from estimator.families.spec import DecoderSpec, ModelSpec
 from estimator.hardware.capacity import Capacity
 from estimator.parallel.topology import Topology
 from estimator.quantization.gguf_kinds import MIXTURES
 from estimator.serving.engine import WHOLE, Default, Engine, Logged
-from estimator.serving.llamacpp.placement import NAMES, UBATCH, Stored, cache_bytes, layer_caches, placed
+from estimator.serving.llamacpp import ollama
+from estimator.serving.llamacpp.cache import UBATCH, cache_bytes, layer_caches
+from estimator.serving.llamacpp.devices import check_devices
+from estimator.serving.llamacpp.placement import Placed, Stored, placed
+from estimator.serving.llamacpp.types import NAMES
 from estimator.tape import dtypes
 from estimator.tape.gpu import Gpu
 from estimator.tape.tape import KV_CACHE, PARAMETER, Tape
 from estimator.tape.tensor import empty
+
+REMEMBERED = 32
+"""Placements that are kept, since an answer asks for one several times."""
+_made: dict[tuple[Any, ...], Placed] = {}
 
 
 def check(job: Job, spec: ModelSpec, place: Topology) -> None:
@@ -25,8 +38,10 @@ def check(job: Job, spec: ModelSpec, place: Topology) -> None:
     if spec.can.graph is None:
         known = ", ".join(having(lambda kind: kind.can.graph is not None))
         raise NotModelled(f"llama.cpp with {spec.model_type} models is not modelled yet; {known} are", "serving.engine")
-    if place.gpus > 1 or job.hardware.gpus * job.hardware.nodes > 1:
-        raise NotModelled("llama.cpp on several GPUs is not modelled yet; one is", "hardware.gpus")
+    if job.hardware.nodes > 1:
+        raise NotModelled("llama.cpp on several nodes is not modelled yet; one is", "hardware.nodes")
+    if place.tensor > 1:
+        raise Contradiction("llama.cpp divides layers among GPUs: leave it out, and write hardware.gpus", "parallelism.tensor")
     if asked.weights not in NAMES and asked.weights.upper() not in MIXTURES:
         raise Contradiction(f"{asked.weights} is no kind of GGUF file: write q4_k_m, or another", "serving.weights")
     if asked.weights_group or asked.unquantized:
@@ -35,12 +50,23 @@ def check(job: Job, spec: ModelSpec, place: Topology) -> None:
         raise Contradiction("a cache in fp8 is vLLM's: write fp16, or q8_0", "serving.kv_cache")
     if (asked.values_cache or asked.kv_cache) not in NAMES and asked.flash_attention is False:
         raise Contradiction("a cache of values in blocks needs flash attention", "serving.flash_attention")
+    check_devices(asked, job.hardware.gpus)
+
+
+def where(job: Job, spec: ModelSpec, tensors: tuple[Stored, ...] | None) -> Placed:
+    """Where everything of a job lies."""
+    key = job.serving.model_dump_json(), spec.model_type, spec.model_dump_json(), job.hardware.gpus, tensors
+    if key not in _made:
+        while len(_made) >= REMEMBERED:
+            del _made[next(iter(_made))]
+        _made[key] = placed(job.serving, spec, job.hardware.gpus, tensors)
+    return _made[key]
 
 
 def trace_llamacpp(job: Job, spec: ModelSpec, place: Topology, gpu: Gpu, tensors: tuple[Stored, ...] | None) -> Builder:
-    """What the GPU holds, on a tape without operations. `tensors`: those of a file that was named."""
+    """What the fullest GPU holds, on a tape without operations. `tensors`: those of a file that was named."""
     check(job, spec, place)
-    found = placed(job.serving, spec, tensors)
+    found = where(job, spec, tensors).fullest
     counted, tape = Builder(Tape(), dtypes.float16, served=True), Tape(gpu, step=1)
     build_model(spec, counted, "causal-lm")
     build = Builder(tape, dtypes.float16, served=True, parameters=counted.parameters)
@@ -66,16 +92,39 @@ def cache(job: Job, spec: ModelSpec, place: Topology, card: Capacity, gpu: Gpu) 
     return None, KvCache(bytes_per_token=per_token, needed_bytes=needed, available_bytes=None, available_tokens=None)
 
 
+def devices(job: Job, spec: ModelSpec, tensors: tuple[Stored, ...] | None) -> list[Device]:
+    """What each GPU holds, as llama.cpp logs it."""
+    return [
+        Device(gpu=i, layers=gpu.layers, weights_bytes=gpu.weights, cache_bytes=gpu.cache, compute_bytes=gpu.compute)
+        for i, gpu in enumerate(where(job, spec, tensors).gpus)
+    ]
+
+
+def fitting(asked: Serving, spec: ModelSpec) -> Iterator[tuple[str, list[int]]]:
+    """Settings that leave a part in the host's memory, and their values from the one that leaves least there."""
+    chosen = asked.cpu_moe or asked.override_tensor or asked.n_cpu_moe is not None or asked.gpu_layers is not None
+    if chosen:
+        return
+    layers = spec.depth
+    if isinstance(spec, MoeSpec):
+        yield "n_cpu_moe", list(range(1, layers + 1))
+    yield "gpu_layers", list(range(layers, -1, -1))
+
+
 def assumptions(asked: Serving) -> list[str]:
     """What is taken of llama.cpp."""
     attention = "flash attention" if asked.flash_attention is not False else "attention that holds its scores"
-    said = [f"llama.cpp of October 2026, {attention}, passes of {asked.ubatch} tokens, each sequence with a cache of its own"]
+    caches = "one cache for all sequences" if asked.kv_unified else "each sequence with a cache of its own"
+    said = [f"llama.cpp of October 2026, {attention}, passes of {asked.ubatch} tokens, {caches}"]
     if asked.outputs is None:
         said.append(
             "logits of all tokens of a pass: llama.cpp's server of 2026 makes one for each sequence, which is serving.outputs"
         )
     if asked.gpu_layers is not None:
         said.append(f"{asked.gpu_layers} layers on the GPU, the last ones, of which the output counts as one")
+    if asked.cpu_moe or asked.n_cpu_moe:
+        whose = "all layers" if asked.cpu_moe else f"the first {asked.n_cpu_moe} layers"
+        said.append(f"experts of {whose} in the host's memory, sent to the first GPU for passes of 32 tokens or more")
     return said
 
 
@@ -93,7 +142,21 @@ def advice(part: str, asked: Serving) -> str:
 LLAMA_CPP = Engine(
     name="llama.cpp",
     title="llama.cpp",
-    settings=frozenset({"values_cache", "gpu_layers", "ubatch", "outputs", "flash_attention"}),
+    settings=frozenset(
+        {
+            "values_cache",
+            "gpu_layers",
+            "tensor_split",
+            "cpu_moe",
+            "n_cpu_moe",
+            "override_tensor",
+            "kv_unified",
+            "swa_full",
+            "ubatch",
+            "outputs",
+            "flash_attention",
+        }
+    ),
     trace=trace_llamacpp,
     memory=cache,
     assumptions=assumptions,
@@ -106,5 +169,15 @@ LLAMA_CPP = Engine(
         Default("kv_cache", lambda asked, card: "fp16", "llama.cpp's own"),
     ),
     loads=lambda kind: kind in NAMES or kind.upper() in MIXTURES,
-    on_host=lambda job, spec, tensors: placed(job.serving, spec, tensors).host,
+    reads_gguf=True,
+    on_host=lambda job, spec, tensors: where(job, spec, tensors).host,
+    devices=devices,
+    fitting=fitting,
+)
+OLLAMA = replace(
+    LLAMA_CPP,
+    name="ollama",
+    title="Ollama",
+    assumptions=lambda asked: [f"Ollama 0.33 as it runs llama.cpp, with {asked.concurrency} slots", *assumptions(asked)],
+    context=ollama.context,
 )

@@ -1,197 +1,372 @@
 """The graph that llama.cpp computes for a batch: which tensors, in which order, each from which.
 
-After llama.cpp's src/models/llama.cpp, qwen2.cpp, qwen3.cpp and gemma3.cpp, src/llama-graph.cpp (`build_attn`, `build_attn_mha`,
-`build_ffn`) and src/llama-kv-cache.cpp (`cpy_k`, `cpy_v`), for a whole cache and a full batch (`graph_reserve`,
-src/llama-context.cpp), as of October 2026. Numbers are float32, places of the cache int64, all other numbers of inputs int32.
+After llama.cpp's src/llama-graph.cpp (`build_inp_embd`, `build_qkv`, `build_attn`, `build_attn_mha`, `build_ffn`,
+`build_moe_ffn`), src/llama-kv-cache.cpp (`cpy_k`, `cpy_v`) and the graphs of src/models/, for a whole cache and a full batch
+(`graph_reserve`, src/llama-context.cpp), as of October 2026. Numbers are float32, places of the cache int64, all other numbers
+of inputs int32.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
-from estimator.serving.llamacpp.ggml import Kind, Node, planned
+from estimator.serving.llamacpp.ggml import Graph, Tensor
+from estimator.serving.llamacpp.shape import Batch, Experts, Latent, Shape
 
-FLOAT, PLACE, NUMBER = 4, 8, 4
+HALF, PLACE, NUMBER = 2, 8, 4
 """Bytes."""
+Weight = Callable[[str, int | None], Tensor]
+"""(name, layer) -> one of the model's tensors, and where it lies."""
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
-    """`tokens` of a batch, of which `outputs` get logits, beside a cache of `cells`; `flash`: with flash attention.
+class Devices:
+    """Where a model lies: `layers` says of each the GPU that has it, or the number of GPUs for the host.
 
-    `turned_keys`, `turned_values`: in how many numbers at a time they are turned before they are cached (by Hadamard matrices,
-    where the cache has blocks); 0: not at all.
+    `forced`: whether a layer's norms run where the layer lies, which is so with all layers on GPUs, or in small batches.
     """
 
-    tokens: int
-    outputs: int
-    cells: int
-    flash: bool
-    window_cells: int = 0
-    """Of the cache of layers with a sliding window."""
-    turned_keys: int = 0
-    turned_values: int = 0
+    layers: tuple[int, ...]
+    gpus: int
+    forced: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Sizes:
-    """What a graph asks of a model: numbers of one token, and how many layers."""
+class _Cache:
+    """One of the caches: its places for new keys and values, the mask, and what turns both before they are stored."""
 
-    hidden: int
-    queries: int
-    keys: int
-    values: int
-    heads: int
-    wide: int
-    vocabulary: int
-    layers: int
-    biased: bool = False
-    normed: bool = False
-    sliding: tuple[bool, ...] = ()
-    """Which layers have a sliding window; none is said if none has."""
-    gemma: bool = False
-    """Whether the layers are Gemma's: norms after each half, queries and embedded tokens scaled."""
-
-
-def compute_bytes(sizes: Sizes, batch: Batch, on_gpu: bool, alignment: int) -> int:
-    """The buffer of a graph: that of a GPU which has all layers, or of a CPU that has all."""
-    inputs = _Inputs(sizes, batch)
-    given, looked_up, joined = _embedding(sizes, batch)
-    if not on_gpu:
-        nodes = [*looked_up, *joined, *_nodes(sizes, batch, inputs, looked_up[0])]
-        return planned(nodes, alignment, (*given, *inputs.all))
-    embedded, some = (Node(node.nbytes) for node in looked_up)  # copies of what comes from the CPU, as the GPU's part begins
-    states, places = given[-2:]
-    others = Node(states.nbytes, (states,))
-    nodes = [states, some, places, embedded, *inputs.all, others, Node(others.nbytes, (others, some, places), "view")]
-    return planned([*nodes, *_nodes(sizes, batch, inputs, embedded)], alignment)
-
-
-def host_bytes(sizes: Sizes, batch: Batch, alignment: int) -> int:
-    """The buffer that stays in the host's memory where a GPU has all layers: the embedded tokens and all inputs."""
-    given, looked_up, _ = _embedding(sizes, batch)
-    kept = [Node(0, tuple(looked_up), "view", elsewhere=True)]  # both live until they are copied
-    return planned([*looked_up, *kept], alignment, (*given, *_Inputs(sizes, batch).all))
-
-
-def _embedding(sizes: Sizes, batch: Batch) -> tuple[tuple[Node, ...], list[Node], list[Node]]:
-    """Inputs and nodes before the layers: what is looked up in the token embedding, of which the first is what the layers get,
-    and what the other is joined with.
-
-    `build_inp_embd` has tokens, and also hidden states, and both mixed, whether they are used or not.
-    """
-    size = sizes.hidden * batch.tokens * FLOAT
-    ids, states, mixed_ids, mixed_states = (Node(nbytes) for nbytes in (batch.tokens * NUMBER, size) * 2)
-    places = Node(batch.tokens * PLACE)
-    embedded, some, others = Node(size, (ids,)), Node(size, (mixed_ids,)), Node(size, (mixed_states,))
-    joined = Node(size, (others, some, places), "view")
-    return (ids, states, mixed_ids, mixed_states, places), [embedded, some], [others, joined]
-
-
-class _Inputs:
-    """What a graph is given beside tokens: positions, the mask, where keys and values go, and which tokens get logits."""
-
-    def __init__(self, sizes: Sizes, batch: Batch):
-        self.positions = Node(batch.tokens * NUMBER)
-        self.whole = _Cached(sizes, batch, batch.cells)
-        self.sliding = _Cached(sizes, batch, batch.window_cells) if any(sizes.sliding) else None
-        self.outputs = Node(batch.outputs * NUMBER)
-
-    @property
-    def all(self) -> tuple[Node, ...]:
-        caches = [self.whole, *([self.sliding] if self.sliding else [])]
-        return self.positions, *[node for cache in caches for node in cache.all], self.outputs
-
-
-class _Cached:
-    """What goes with one cache: where keys and values go, the mask, and what turns both."""
-
-    def __init__(self, sizes: Sizes, batch: Batch, cells: int):
+    def __init__(self, shape: Shape, batch: Batch, cells: int):
         self.cells = cells
-        self.key_places = Node(batch.tokens * PLACE)
-        self.value_places = Node(batch.tokens * PLACE * (1 if batch.flash else sizes.values))
-        self.mask = Node(batch.tokens * cells * (2 if batch.flash else FLOAT))
-        self.turns_keys = Node(batch.turned_keys**2 * FLOAT)
-        self.turns_values = Node(batch.turned_values**2 * FLOAT)
-
-    @property
-    def all(self) -> tuple[Node, ...]:
-        turns = [node for node in (self.turns_keys, self.turns_values) if node.nbytes]
-        return self.key_places, self.value_places, self.mask, *turns
+        tokens, streams = batch.tokens, batch.streams
+        self.key_places = _given((tokens,), PLACE)
+        numbers = tokens if batch.flash else tokens * shape.values
+        self.value_places = None if shape.latent else _given((numbers,), PLACE)
+        self.mask = _given((cells, tokens // streams, 1, streams), HALF if batch.flash else NUMBER)
+        self.turns_keys = _turning(batch.turned_keys)
+        self.turns_values = _turning(batch.turned_values)
 
 
-def _nodes(sizes: Sizes, batch: Batch, inputs: _Inputs, embedded: Node) -> list[Node]:
-    """The nodes of all layers, and of the logits."""
-    made: list[Node] = []
+def _turning(size: int) -> Tensor | None:
+    return _given((size, size), 4) if size else None
 
-    def node(numbers: int, *sources: Node, kind: Kind = "new", elsewhere: bool = False) -> Node:
-        made.append(Node(numbers * FLOAT, sources, kind, elsewhere))
-        return made[-1]
 
-    def normed(x: Node, numbers: int) -> Node:
-        return node(numbers, node(numbers, x, kind="in-place"), kind="in-place")
-
-    def projected(x: Node, width: int, rotated: bool) -> Node:
-        size = width * tokens
-        out = node(size, x)
-        if sizes.biased:
-            out = node(size, out, kind="in-place")
-        out = node(size, out, kind="view")
-        if not rotated:
-            return out
-        if sizes.normed:
-            out = normed(out, size)
-        return node(size, out, inputs.positions, kind="in-place")
-
-    def turned(x: Node, width: int, by: Node) -> Node:
-        if not by.nbytes:
-            return x
-        size = width * tokens
-        return node(size, node(size, by, node(size, x, kind="view")), kind="view")
-
-    tokens, hidden = batch.tokens, embedded
-    if sizes.gemma:
-        hidden = node(sizes.hidden * tokens, hidden, kind="in-place")
-    for layer in range(sizes.layers):
-        cache = inputs.sliding if inputs.sliding and sizes.sliding[layer] else inputs.whole
-        before = normed(hidden, sizes.hidden * tokens)
-        q = projected(before, sizes.queries, rotated=True)
-        if sizes.gemma:
-            q = node(sizes.queries * tokens, q, kind="in-place")
-        q = turned(q, sizes.queries, cache.turns_keys)
-        if inputs.sliding:  # the order in which the graph of two caches has them
-            k = turned(projected(before, sizes.keys, rotated=True), sizes.keys, cache.turns_keys)
-            v = turned(projected(before, sizes.values, rotated=False), sizes.values, cache.turns_values)
-        else:
-            v = turned(projected(before, sizes.values, rotated=False), sizes.values, cache.turns_values)
-            k = turned(projected(before, sizes.keys, rotated=True), sizes.keys, cache.turns_keys)
-        k = node(sizes.keys * tokens, k, kind="view")
-        node(0, k, cache.key_places, kind="view", elsewhere=True)
-        v = node(sizes.values * tokens, v, kind="view")
-        node(0, v, cache.value_places, kind="view", elsewhere=True)
-        q = node(sizes.queries * tokens, q, kind="view")
-        if batch.flash:
-            out = node(sizes.queries * tokens, q, cache.mask)
-            out = node(sizes.queries * tokens, out, kind="view")
-        else:
-            scores = node(cache.cells * tokens * sizes.heads, q)
-            chances = node(cache.cells * tokens * sizes.heads, scores, cache.mask, kind="in-place")
-            out = node(sizes.queries * tokens, chances)
-            out = node(sizes.queries * tokens, out, kind="view")
-            out = node(sizes.queries * tokens, out)
-        out = turned(out, sizes.queries, cache.turns_values)
-        out, residual = node(sizes.hidden * tokens, out), hidden
-        if layer == sizes.layers - 1:
-            tokens = batch.outputs
-            out, residual = (node(sizes.hidden * tokens, t, inputs.outputs) for t in (out, residual))
-        if sizes.gemma:
-            out = normed(out, sizes.hidden * tokens)
-        attended = node(sizes.hidden * tokens, out, residual, kind="in-place")
-        before = normed(attended, sizes.hidden * tokens)
-        gate, up = (node(sizes.wide * tokens, before) for _ in range(2))
-        fed = node(sizes.hidden * tokens, node(sizes.wide * tokens, gate, up))
-        if sizes.gemma:
-            fed = normed(fed, sizes.hidden * tokens)
-        hidden = node(sizes.hidden * tokens, fed, attended, kind="in-place")
-    node(sizes.vocabulary * tokens, normed(hidden, sizes.hidden * tokens))
+def _given(shape: tuple[int, ...], width: int) -> Tensor:
+    made = Tensor("none", shape, width=width)
+    made.given = True
     return made
+
+
+class Builder:
+    """Builds the graph of one batch."""
+
+    def __init__(self, shape: Shape, batch: Batch, devices: Devices, weight: Weight):
+        self.shape, self.batch, self.devices, self.weight = shape, batch, devices, weight
+        self.graph, self.tokens = Graph(), batch.tokens
+        self.whole = _Cache(shape, batch, batch.cells)
+        self.sliding = _Cache(shape, batch, batch.window_cells) if any(shape.sliding) else None
+        self.positions = _given((batch.tokens,), NUMBER)
+        self.chosen = _given((batch.outputs,), NUMBER)
+
+    def op(self, name: str, shape: tuple[int, ...], *sources: Tensor) -> Tensor:
+        """A tensor of its own."""
+        return Tensor(name, shape, sources)
+
+    def view(self, x: Tensor, shape: tuple[int, ...], dense: bool = True) -> Tensor:
+        """Another view of a tensor's bytes, or of some of them."""
+        return Tensor("view", shape, [x], root=x, dense=dense)
+
+    def unlike(self, name: str, x: Tensor, *others: Tensor) -> Tensor:
+        """A tensor of the shape of `x`, computed from it and others."""
+        return Tensor(name, x.shape, [x, *others])
+
+    def product(self, name: str, layer: int | None, width: int, x: Tensor) -> Tensor:
+        """`x` through one of the model's matrices."""
+        return self.op("mul_mat", (width, *x.shape[1:]), self.weight(name, layer), x)
+
+    def biased(self, x: Tensor, name: str, layer: int, on: bool) -> Tensor:
+        """With a bias, if there is one."""
+        return self.unlike("add", x, self.weight(name, layer)) if on else x
+
+    def norm(self, x: Tensor, name: str, layer: int | None, forced: bool = True) -> Tensor:
+        """Normalised; `forced`: named by its layer, so that it may have to run there."""
+        bias = self.shape.layer_norm and self.shape.norm_bias
+        found = self.unlike("norm" if self.shape.layer_norm else "rms_norm", x)
+        if layer is not None and forced and self.devices.forced:
+            found.backend = self.devices.layers[layer]
+        found = self.unlike("mul", found, self.weight(name, layer))
+        return self.unlike("add", found, self.weight(name + "_bias", layer)) if bias else found
+
+    def built(self) -> Graph:
+        """The graph."""
+        shape = self.shape
+        hidden = self._embedded()
+        if shape.scaled_embedding:
+            hidden = self.unlike("scale", hidden)
+        for layer in range(shape.layers):
+            hidden = self._layer(hidden, layer)
+        if not shape.cut_early:
+            hidden = self.op("get_rows", (shape.hidden, self.batch.outputs), hidden, self.chosen)
+        logits = self.product("output", None, shape.vocabulary, self.norm(hidden, "output_norm", None))
+        for name in shape.after_logits:
+            logits = self.unlike(name, logits)
+        self.graph.expand(logits)
+        return self.graph
+
+    def _embedded(self) -> Tensor:
+        """What is looked up of the tokens. A batch may also have hidden states, or both, for which there is room always."""
+        size = (self.shape.hidden, self.tokens)
+        table = self.weight("token_embd", None)
+        tokens = self.op("get_rows", size, table, _given((self.tokens,), NUMBER))
+        states = _given(size, NUMBER)
+        some = self.op("get_rows", size, table, _given((self.tokens,), NUMBER))
+        others = self.op("cont", size, _given(size, NUMBER))
+        mixed = Tensor("set_rows", size, [some, _given((self.tokens,), PLACE), others], root=others)
+        for each in (tokens, states, mixed):
+            self.graph.expand(each)
+        return tokens
+
+    def _layer(self, hidden: Tensor, layer: int) -> Tensor:
+        shape, residual = self.shape, hidden
+        before = self.norm(hidden, "attn_norm", layer)
+        out = self._latent(before, layer, shape.latent) if shape.latent else self._attention(before, layer)
+        if layer == shape.layers - 1 and shape.cut_early:
+            self.tokens = self.batch.outputs
+            size = (shape.hidden, self.tokens)
+            out = self.op("get_rows", size, out, self.chosen)
+            residual = self.op("get_rows", size, residual, self.chosen)
+            if shape.parallel:
+                before = self.op("get_rows", size, before, self.chosen)
+        if shape.parallel:
+            fed = self._fed(before, layer)
+            return (
+                self.unlike("add", self.unlike("add", fed, out), residual)
+                if shape.parallel == "feed-forward first"
+                else (self.unlike("add", self.unlike("add", out, fed), residual))
+            )
+        if shape.post_norms:
+            out = self.norm(out, "post_attention_norm", layer)
+        if shape.scaled_residual:
+            out = self.unlike("scale", out)
+        attended = self.unlike("add", out, residual)
+        fed = self._fed(self.norm(attended, "ffn_norm", layer), layer)
+        if shape.post_norms:
+            fed = self.norm(fed, "post_ffw_norm", layer, forced=False)
+        if shape.scaled_residual:
+            fed = self.unlike("scale", fed)
+        return self.unlike("add", *((attended, fed) if shape.residual_first else (fed, attended)))
+
+    def _projected(self, x: Tensor, layer: int) -> list[Tensor]:
+        """Queries, keys and values, by heads."""
+        shape, tokens = self.shape, self.tokens
+        heads = {"q": shape.heads, "k": shape.key_heads, "v": shape.key_heads}
+        if shape.joined:
+            width = shape.head * sum(heads.values())
+            joined = self.biased(self.product("attn_qkv", layer, width, x), "attn_qkv.bias", layer, shape.biased)
+            return [self.view(joined, (shape.head, count, tokens), dense=False) for count in heads.values()]
+        found = []
+        for name, count in heads.items():
+            out = self.product(f"attn_{name}", layer, shape.head * count, x)
+            found.append(self.biased(out, f"attn_{name}.bias", layer, shape.biased))
+        if shape.normed == "whole":
+            found[:2] = [self.norm(out, f"attn_{name}_norm", layer) for out, name in zip(found, "qk", strict=False)]
+        return [self.view(out, (shape.head, count, tokens)) for out, count in zip(found, heads.values(), strict=True)]
+
+    def _attention(self, x: Tensor, layer: int) -> Tensor:
+        shape = self.shape
+        q, k, v = self._projected(x, layer)
+        if shape.normed == "heads":
+            q = self.norm(q, "attn_q_norm", layer)
+        if shape.rotary[layer]:
+            q = self.unlike("rope", q, self.positions)
+        if shape.normed == "heads":
+            k = self.norm(k, "attn_k_norm", layer)
+        if shape.rotary[layer]:
+            k = self.unlike("rope", k, self.positions)
+        if shape.scaled_queries:
+            q = self.unlike("scale", q)
+        cache = self.sliding if self.sliding and shape.sliding[layer] else self.whole
+        q, k, v = self._turned(q, cache.turns_keys), self._turned(k, cache.turns_keys), self._turned(v, cache.turns_values)
+        for each in (q, k, v) if self.sliding else (q, v, k):
+            self.graph.expand(each)
+        keys, values = self._stored(k, "k", layer, cache), self._stored(v, "v", layer, cache)
+        out = self._attended(q, keys, values, layer, cache)
+        out = self._turned(out, cache.turns_values)
+        return self.biased(self.product("attn_output", layer, shape.hidden, out), "attn_output.bias", layer, shape.output_bias)
+
+    def _turned(self, x: Tensor, by: Tensor | None) -> Tensor:
+        if by is None:
+            return x
+        size = by.shape[0]
+        rows = self.view(x, (size, x.nbytes // 4 // size)) if x.dense else self.unlike("cont", x)
+        return self.view(self.op("mul_mat", rows.shape, by, rows), x.shape)
+
+    def _stored(self, x: Tensor, which: str, layer: int, cache: _Cache) -> Tensor:
+        """Keys or values in the cache, as a view of it."""
+        batch, tokens = self.batch, x.shape[2]
+        width = x.shape[0] * x.shape[1]
+        held = Tensor("none", (width, cache.cells, batch.streams), nbytes=0)
+        held.device = self.devices.layers[layer]
+        places, flat = cache.key_places, batch.flash or which == "k"
+        rows = self.view(x, (width, tokens)) if flat or x.dense else self.op("cont", (width, tokens), x)
+        target = held if batch.streams == 1 and flat else self.view(held, (width, cache.cells * batch.streams))
+        if which == "v":
+            assert cache.value_places is not None
+            places = cache.value_places
+            if not flat:
+                rows = self.view(rows, (1, width * tokens))
+        self.graph.expand(Tensor("set_rows", target.shape, [rows, places, target], root=held, nbytes=0))
+        shape = (x.shape[0], x.shape[1], cache.cells, batch.streams)
+        each = batch.key_bytes if which == "k" else batch.value_bytes
+        return Tensor("view", shape, [held], root=held, nbytes=cache.cells * batch.streams * each)
+
+    def _attended(self, q: Tensor, keys: Tensor, values: Tensor, layer: int, cache: _Cache, up: Tensor | None = None) -> Tensor:
+        """What `build_attn_mha` makes of queries; `up`: the matrix that makes values of a latent."""
+        shape, batch, tokens = self.shape, self.batch, self.tokens
+        each, streams = tokens // batch.streams, batch.streams
+        size, heads, width = q.shape[0], shape.heads, values.shape[0]
+        q = self.view(self.view(q, (size, heads, each, streams), dense=False), (size, each, heads, streams), dense=False)
+        keys, values = self._by_heads(keys), self._by_heads(values)
+        sinks = [self.weight("attn_sinks", layer)] if shape.sinks else []
+        final = shape.values_wide * heads
+        if batch.flash:
+            out = self.op("flash_attn", (width, heads, each, streams), q, keys, values, cache.mask, *sinks)
+            out.gpu_bytes = self._unpacked(out, keys, values, up is not None)
+            if up is not None:
+                out = self.op("mul_mat", (shape.values_wide, each, heads, streams), up, self.view(out, out.shape, dense=False))
+                out = self.op("cont", (shape.values_wide, heads, each, streams), self.view(out, out.shape, dense=False))
+            out = self.view(out, (final, tokens))
+        else:
+            scores = self.op("mul_mat", (cache.cells, each, heads, streams), keys, q)
+            for name in shape.capped_scores:
+                scores = self.unlike(name, scores)
+            scores = self.unlike("soft_max", scores, cache.mask, *sinks)
+            if up is not None:
+                values = self.op("cont", (cache.cells, width, 1, streams), self.view(values, values.shape, dense=False))
+            out = self.op("mul_mat", (width, each, heads, streams), values, scores)
+            if up is not None:
+                out = self.op("mul_mat", (shape.values_wide, each, heads, streams), up, out)
+            out = self.op("cont", (final, tokens), self.view(out, out.shape, dense=False))
+        return self.graph.expand(out)
+
+    def _by_heads(self, cached: Tensor) -> Tensor:
+        size, heads, cells, streams = cached.shape
+        return Tensor("view", (size, cells, heads, streams), [cached], root=cached, dense=False, nbytes=cached.nbytes)
+
+    def _unpacked(self, out: Tensor, keys: Tensor, values: Tensor, shared: bool) -> int:
+        """With keys and values in float16, which CUDA makes of other types behind what it computes (ggml-cuda/fattn.cu)."""
+        nbytes = out.nbytes
+        for held, other in ((keys, self.batch.unpacked_keys), (values, self.batch.unpacked_values and not shared)):
+            if other:
+                elements = held.shape[0] * held.shape[1] * held.shape[2] * held.shape[3]
+                nbytes = -(-nbytes // 128) * 128 + elements * HALF
+        return nbytes
+
+    def _latent(self, x: Tensor, layer: int, latent: Latent) -> Tensor:
+        """Attention on a latent that all heads share, with queries turned into its space (src/models/deepseek2.cpp)."""
+        shape, tokens = self.shape, self.tokens
+        size = latent.plain + latent.rotary
+        if latent.queries:
+            q = self.norm(self.product("attn_q_a", layer, latent.queries, x), "attn_q_a_norm", layer)
+            q = self.product("attn_q_b", layer, shape.heads * size, q)
+        else:
+            q = self.product("attn_q", layer, shape.heads * size, x)
+        q = self.view(q, (size, shape.heads, tokens))
+        both = self.product("attn_kv_a_mqa", layer, latent.rank + latent.rotary, x)
+        compressed = self.view(both, (latent.rank, tokens), dense=False)
+        turned = self.unlike("rope", self.view(both, (latent.rotary, 1, tokens), dense=False), self.positions)
+        compressed = self.norm(compressed, "attn_kv_a_norm", layer)
+        plain = self.view(q, (latent.plain, shape.heads, tokens), dense=False)
+        rotated = self.unlike("rope", self.view(q, (latent.rotary, shape.heads, tokens), dense=False), self.positions)
+        plain = self.view(plain, (latent.plain, tokens, shape.heads), dense=False)
+        absorbed = self.op("mul_mat", (latent.rank, tokens, shape.heads), self.weight("attn_k_b", layer), plain)
+        absorbed = self.view(absorbed, (latent.rank, shape.heads, tokens), dense=False)
+        queries = self.op("concat", (latent.rank + latent.rotary, shape.heads, tokens), absorbed, rotated)
+        values = self.view(compressed, (latent.rank, 1, tokens))
+        keys = self.op("concat", (latent.rank + latent.rotary, 1, tokens), values, turned)
+        for each in (queries, values, keys):
+            self.graph.expand(each)
+        stored = self._stored(keys, "k", layer, self.whole)
+        shown = Tensor("view", (latent.rank, 1, *stored.shape[2:]), [stored], root=stored, nbytes=stored.nbytes)
+        out = self._attended(queries, stored, shown, layer, self.whole, self.weight("attn_v_b", layer))
+        return self.product("attn_output", layer, shape.hidden, out)
+
+    def _fed(self, x: Tensor, layer: int) -> Tensor:
+        experts = self.shape.experts
+        if experts is None or not experts.sparse[layer]:
+            return self._feed_forward(x, layer, self.shape.wide, "")
+        out = self._experts(x, layer, experts)
+        if experts.shared:
+            shared = self._feed_forward(x, layer, experts.shared, "_shexp", experts.shared_gate)
+            out = self.unlike("add", out, shared)
+        return out
+
+    def _feed_forward(self, x: Tensor, layer: int, wide: int, which: str, gated: bool = False) -> Tensor:
+        shape = self.shape
+        if gated:  # by its own gate, which is computed first
+            gate = self.product("ffn_gate_inp_shexp", layer, 1, x)
+            gate = self.unlike("div", self.unlike("unary", gate), gate)
+        up_width = 2 * wide if shape.joined_feed else wide
+        up = self.biased(self.product(f"ffn_up{which}", layer, up_width, x), "ffn_up.bias", layer, shape.feed_bias)
+        if shape.joined_feed:
+            up = self.op("glu", (wide, x.shape[1]), up)
+        elif shape.gated:
+            up = self.op("glu", up.shape, self.product(f"ffn_gate{which}", layer, wide, x), up)
+        else:
+            for name in shape.activation:
+                up = self.unlike(name, up)
+        out = self.product(f"ffn_down{which}", layer, shape.hidden, up)
+        out = self.biased(out, "ffn_down.bias", layer, shape.feed_bias)
+        return self.unlike("mul", out, gate) if gated else out
+
+    def _experts(self, x: Tensor, layer: int, experts: Experts) -> Tensor:
+        shape, tokens = self.shape, x.shape[1]
+        count, used = experts.count, experts.used
+        logits = self.biased(self.product("ffn_gate_inp", layer, count, x), "ffn_gate_inp.bias", layer, experts.biased)
+        late = experts.softmax == "of the chosen"
+        probabilities = logits if late else self.unlike("soft_max" if experts.softmax == "of all" else "unary", logits)
+        selection = probabilities
+        if experts.selection_bias:
+            selection = self.unlike("add", probabilities, self.weight("exp_probs_b", layer))
+        if experts.groups:
+            selection = self._grouped(selection, experts)
+        chosen = self.view(Tensor("argsort", selection.shape, [selection]), (used, tokens), dense=False)
+        weights = self.op("get_rows", (1, used, tokens), self.view(probabilities, (1, count, tokens)), chosen)
+        if late:
+            weights = self.view(self.unlike("soft_max", self.view(weights, (used, tokens))), (1, used, tokens))
+        if experts.normalized:
+            flat = self.view(weights, (used, tokens))
+            total = self.unlike("clamp", self.op("sum_rows", (1, tokens), flat))
+            weights = self.view(self.unlike("div", flat, total), (1, used, tokens))
+        if experts.scaled:
+            weights = self.unlike("scale", weights)
+        self.graph.expand(weights)
+        each = self.view(x, (shape.hidden, 1, tokens))
+
+        def through(name: str, width: int, source: Tensor) -> Tensor:
+            out = self.op("mul_mat_id", (width, used, tokens), self.weight(f"ffn_{name}_exps", layer), source, chosen)
+            return self.unlike("add_id", out, self.weight(f"ffn_{name}_exps.bias", layer), chosen) if experts.biased else out
+
+        up = through("up", experts.wide, each)
+        out = self.unlike("glu", through("gate", experts.wide, each), up)
+        out = self.unlike("mul", through("down", shape.hidden, out), weights)
+        self.graph.expand(out)
+        parts = [self.graph.expand(self.view(out, (shape.hidden, tokens), dense=False)) for _ in range(used)]
+        total = parts[0]
+        for part in parts[1:]:
+            total = self.graph.expand(self.unlike("add", total, part))
+        return total if used > 1 else self.unlike("cont", total)
+
+    def _grouped(self, scores: Tensor, experts: Experts) -> Tensor:
+        """Scores of the experts in the best groups only."""
+        tokens, groups = scores.shape[1], experts.groups
+        each, best = experts.count // groups, experts.best_groups
+        by_group = self.view(scores, (each, groups, tokens))
+        two = self.view(Tensor("argsort", by_group.shape, [by_group]), (2, groups, tokens), dense=False)
+        found = self.op("get_rows", (1, 2, groups, tokens), self.view(by_group, (1, each, groups, tokens)), two)
+        summed = self.op("sum_rows", (1, groups, tokens), self.view(found, (2, groups, tokens)))
+        flat = self.view(summed, (groups, tokens))
+        chosen = self.view(Tensor("argsort", flat.shape, [flat]), (best, tokens), dense=False)
+        kept = self.op("get_rows", (each, best, tokens), by_group, chosen)
+        masked = self.unlike("fill", by_group)
+        joined = Tensor("set_rows", masked.shape, [kept, chosen, masked], root=masked)
+        return self.view(joined, scores.shape)

@@ -6,29 +6,27 @@ do), src/llama-kv-cache.cpp and src/llama-context.cpp. Everything is allocated b
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from estimator.contract.errors import Contradiction
 from estimator.contract.job import Serving
-from estimator.families.spec import DecoderSpec, ModelSpec, RotaryDecoderSpec
-from estimator.families.windows import SLIDING, WindowedSpec, layer_types
+from estimator.families.spec import DecoderSpec, ModelSpec
 from estimator.quantization.gguf_kinds import block
 from estimator.quantization.gguf_mixtures import facts, type_of
 from estimator.quantization.gguf_tensors import file_tensors
-from estimator.serving.llamacpp.graph import Batch, Sizes, compute_bytes, host_bytes
+from estimator.serving.llamacpp.cache import batch_of, layer_caches
+from estimator.serving.llamacpp.devices import layer_devices, overridden
+from estimator.serving.llamacpp.ggml import Tensor
+from estimator.serving.llamacpp.graph import Builder, Devices
+from estimator.serving.llamacpp.models import shape_of
+from estimator.serving.llamacpp.scheduler import ON_GPU, buffers
+from estimator.serving.llamacpp.shape import Batch
+from estimator.serving.llamacpp.types import NAMES
 from estimator.weights import Checkpoint
 
-ON_GPU, ON_HOST = 128, 64
-"""Bytes that ggml aligns tensors to, in CUDA's memory and in the host's."""
 PADDED_ROW = 512
 """Elements that CUDA's matrices of blocks have rows filled up to (MATRIX_ROW_PADDING, ggml-cuda.cu)."""
-CELLS = 256
-"""Tokens that a sequence's cache is rounded up to (src/llama-context.cpp)."""
-UBATCH = 512
-"""Tokens of a pass, where a job does not say."""
-TURNED = 64
-"""Numbers of values that are turned together, at least, before they are cached in blocks."""
-NAMES = {"bf16": "BF16", "fp16": "F16", "fp32": "F32"}
 EMBEDDING, OUTPUT = "token_embd.weight", "output.weight"
 
 
@@ -43,13 +41,30 @@ class Stored:
 
 
 @dataclass(frozen=True, slots=True)
-class Placed:
-    """Bytes on the GPU and in the host's memory: of weights, of the cache, of the graph's buffers; and of logits on the host."""
+class OnGpu:
+    """Bytes that one GPU holds of weights, of the cache, and of the graph's buffer; `layers` that it has, the output as one."""
 
     weights: int
     cache: int
     compute: int
+    layers: int
+
+    @property
+    def nbytes(self) -> int:
+        return self.weights + self.cache + self.compute
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """What each GPU holds, and bytes in the host's memory, by what they are."""
+
+    gpus: tuple[OnGpu, ...]
     host: dict[str, int]
+
+    @property
+    def fullest(self) -> OnGpu:
+        """The GPU that holds most."""
+        return max(self.gpus, key=lambda gpu: gpu.nbytes)
 
 
 def of_file(checkpoint: Checkpoint) -> tuple[Stored, ...]:
@@ -59,6 +74,7 @@ def of_file(checkpoint: Checkpoint) -> tuple[Stored, ...]:
     return tuple([_stored(t.name, t.dtype, t.shape[-1] if t.shape else 1, t.nbytes) for t in checkpoint.tensors])
 
 
+@lru_cache(maxsize=16)
 def of_kind(kind: str, spec: ModelSpec) -> tuple[Stored, ...]:
     """The tensors of a file of a kind."""
     kind, tensors = NAMES.get(kind, kind.upper()), file_tensors(spec)
@@ -76,111 +92,73 @@ def _stored(name: str, dtype: str, columns: int, nbytes: int) -> Stored:
     return Stored(name, int(number) if number.isdigit() else None, nbytes, -(-(nbytes + more) // ON_GPU) * ON_GPU)
 
 
-def placed(serving: Serving, spec: ModelSpec, tensors: tuple[Stored, ...] | None = None) -> Placed:
-    """Where everything lies, of a file's `tensors` or of those of the kind that is asked for.
+def placed(
+    serving: Serving, spec: ModelSpec, gpus: int = 1, tensors: tuple[Stored, ...] | None = None, cuda: bool = True
+) -> Placed:
+    """Where everything lies, of a file's `tensors` or of those of the kind that is asked for, on so many GPUs.
 
-    The output layer counts as a layer after the last; a tied one is a copy.
+    The output layer counts as a layer after the last; a tied one is a copy. `cuda`: whether the graph is as CUDA has it, with
+    fused kernels, and keys and values in float16 for flash attention.
     """
-    assert isinstance(spec, RotaryDecoderSpec)
+    assert isinstance(spec, DecoderSpec)
     tensors = tensors or of_kind(serving.weights, spec)
-    layers, asked = spec.num_hidden_layers, serving.gpu_layers
-    first = 0 if asked is None else max(0, layers + 1 - asked)
+    layers = layer_devices(serving, spec.num_hidden_layers, gpus)
+    forced = overridden(serving, spec.num_hidden_layers, gpus)
     tied = all(tensor.name != OUTPUT for tensor in tensors)
-    gpu = [t for t in tensors if t.name != EMBEDDING and (layers if t.layer is None else t.layer) >= first]
-    output = [t for t in tensors if t.name == (EMBEDDING if tied else OUTPUT)]
-    weights = sum(t.gpu_bytes for t in gpu) + sum(t.gpu_bytes for t in output if tied and first <= layers)
-    held = sum(t.nbytes for t in tensors if t not in gpu)
+    weights, at = [0] * (gpus + 1), {}
+    for tensor in tensors:
+        lies = forced(tensor.name)
+        if lies is None:
+            lies = gpus if tensor.name == EMBEDDING else layers[-1 if tensor.layer is None else tensor.layer]
+        at[tensor.name] = lies, tensor
+        weights[lies] += tensor.nbytes if lies == gpus else tensor.gpu_bytes
+    if tied:
+        lies = forced(EMBEDDING)
+        lies = layers[-1] if lies is None else lies
+        at[OUTPUT] = lies, at[EMBEDDING][1]
+        weights[lies] += at[EMBEDDING][1].gpu_bytes if lies < gpus else 0
     caches = layer_caches(serving, spec)
+    cache = [sum(size for size, lies in zip(caches, layers, strict=False) if lies == gpu) for gpu in range(gpus + 1)]
+    full = gpus not in layers
+    pipeline = gpus > 1 and full and not (serving.override_tensor or serving.cpu_moe or serving.n_cpu_moe)
     batch = batch_of(serving, spec)
-    sizes = sizes_of(spec)
-    compute = compute_bytes(sizes, batch, on_gpu=True, alignment=ON_GPU)
-    if first:  # of a large batch the host's products are the GPU's, too: its weights are sent there, a layer's at a time
-        outside = [t for t in tensors if t not in gpu and t.layer is not None] + [t for t in output if first > layers]
-        sent: dict[int | None, int] = {}
-        for tensor in outside:
-            sent[tensor.layer] = sent.get(tensor.layer, 0) + tensor.gpu_bytes
-        compute += max(sent.values(), default=0)
-    return Placed(
-        weights,
-        sum(caches[first:]),
-        compute,
-        {
-            "weights": held,
-            "kv_cache": sum(caches[:first]),
-            "compute_buffer": host_bytes(sizes, batch, ON_HOST),
-            "logits": spec.vocab_size * serving.concurrency * 4,
-        },
-    )
+    batch = batch if cuda else replace(batch, unpacked_keys=False, unpacked_values=False)
+    compute = _planned(spec, batch, layers, gpus, pipeline, at, cuda)
+    held = [OnGpu(weights[gpu], cache[gpu], compute[gpu], layers.count(gpu)) for gpu in range(gpus)]
+    host = {
+        "weights": weights[gpus],
+        "kv_cache": cache[gpus],
+        "compute_buffer": compute[gpus],
+        "logits": spec.vocab_size * serving.concurrency * 4,
+    }
+    return Placed(tuple(held), host)
 
 
-def cells(context: int) -> int:
-    """Tokens that a sequence's cache has room for."""
-    return -(-context // CELLS) * CELLS
+def _planned(
+    spec: DecoderSpec,
+    batch: Batch,
+    layers: tuple[int, ...],
+    gpus: int,
+    pipeline: bool,
+    at: dict[str, tuple[int, Stored]],
+    fused: bool,
+) -> list[int]:
+    """Bytes of the graph's buffer of each GPU, and last of the host's."""
+    made: dict[str, Tensor] = {}
+
+    def weight(name: str, layer: int | None) -> Tensor:
+        full = _full(name if layer is None else f"blk.{layer}.{name}")
+        if full not in made:
+            lies, stored = at.get(full, (layers[-1 if layer is None else layer], None))
+            tensor = made[full] = Tensor("none", (1,), nbytes=stored.nbytes if stored else 0)
+            tensor.gpu_bytes = stored.gpu_bytes if stored else 0
+            tensor.device, tensor.weight = (gpus if name == "token_embd" else lies), True
+        return made[full]
+
+    devices = Devices(layers[:-1], gpus, forced=gpus not in layers or batch.tokens < 32)
+    graph = Builder(shape_of(spec), batch, devices, weight).built()
+    return buffers(graph, gpus, pipeline, fused)
 
 
-def window_cells(serving: Serving, spec: DecoderSpec) -> int:
-    """Of a layer with a sliding window: the window and a pass beside it (src/llama-kv-cache-iswa.cpp)."""
-    window = spec.sliding_window if isinstance(spec, WindowedSpec) else 0
-    return cells(min(cells(serving.context), window + (serving.ubatch or UBATCH)))
-
-
-def layer_caches(serving: Serving, spec: DecoderSpec) -> list[int]:
-    """Bytes of each layer's cache, of all sequences."""
-    each = serving.concurrency * cache_bytes(serving, spec)
-    whole, window = cells(serving.context) * each, window_cells(serving, spec) * each
-    return [window if slides else whole for slides in sliding(spec) or [False] * spec.num_hidden_layers]
-
-
-def sliding(spec: DecoderSpec) -> tuple[bool, ...]:
-    """Which layers llama.cpp gives a sliding window: Gemma's do, where Mistral's files say of none."""
-    if spec.can.graph != "gemma-3":
-        return ()
-    return tuple([kind == SLIDING for kind in layer_types(spec)])
-
-
-def cache_bytes(serving: Serving, spec: DecoderSpec) -> int:
-    """Bytes of a token's keys and values in one layer."""
-    width = spec.num_key_value_heads * spec.head_dim
-    return sum(_row_bytes(kind, width) for kind in (serving.kv_cache, serving.values_cache or serving.kv_cache))
-
-
-def _row_bytes(kind: str, width: int) -> int:
-    chosen = block(NAMES.get(kind, kind.upper()))
-    if width % chosen.elements:
-        raise Contradiction(f"{width} numbers of a token are no blocks of {chosen.elements}: write fp16", "serving.kv_cache")
-    return width // chosen.elements * chosen.nbytes
-
-
-def batch_of(serving: Serving, spec: RotaryDecoderSpec) -> Batch:
-    """The largest pass that llama.cpp makes room for.
-
-    Keys and values that are cached in blocks are turned before, where heads are of whole `TURNED` numbers
-    (src/llama-kv-cache.cpp, `attn_rot_k`): keys in as many as fit a head.
-    """
-    room, fits = cells(serving.context), spec.head_dim % TURNED == 0
-    keys, values = (fits and kind not in NAMES for kind in (serving.kv_cache, serving.values_cache or serving.kv_cache))
-    most = spec.head_dim & -spec.head_dim
-    tokens = min(serving.ubatch or UBATCH, room * serving.concurrency)
-    tokens = -(-tokens // serving.concurrency) * serving.concurrency
-    outputs = min(tokens, serving.outputs or tokens)
-    flash, window = serving.flash_attention is not False, window_cells(serving, spec)
-    return Batch(tokens, outputs, room, flash, window, most if keys else 0, TURNED if values else 0)
-
-
-def sizes_of(spec: RotaryDecoderSpec) -> Sizes:
-    """What the graph asks of a model."""
-    keys = spec.num_key_value_heads * spec.head_dim
-    return Sizes(
-        hidden=spec.hidden_size,
-        queries=spec.num_attention_heads * spec.head_dim,
-        keys=keys,
-        values=keys,
-        heads=spec.num_attention_heads,
-        wide=spec.intermediate_size,
-        vocabulary=spec.vocab_size,
-        layers=spec.num_hidden_layers,
-        biased=spec.can.graph == "biased",
-        normed=getattr(spec, "qk_norm", False),
-        sliding=sliding(spec),
-        gemma=spec.can.graph == "gemma-3",
-    )
+def _full(name: str) -> str:
+    return name if name.endswith(".bias") else f"{name}.weight"

@@ -1,0 +1,107 @@
+"""llama.cpp's caches: how many tokens each has room for, and the largest pass beside them.
+
+After llama.cpp's src/llama-context.cpp, src/llama-kv-cache.cpp and src/llama-kv-cache-iswa.cpp.
+"""
+
+from __future__ import annotations
+
+from estimator.contract.errors import Contradiction
+from estimator.contract.job import Serving
+from estimator.families.spec import DecoderSpec
+from estimator.quantization.gguf_kinds import block
+from estimator.serving.llamacpp.models import latent_of, sliding, window
+from estimator.serving.llamacpp.shape import Batch
+from estimator.serving.llamacpp.types import NAMES
+
+CELLS = 256
+"""Tokens that a sequence's cache is rounded up to (src/llama-context.cpp)."""
+UBATCH = 512
+"""Tokens of a pass, where a job does not say."""
+TURNED = 64
+"""Numbers of values that are turned together, at least, before they are cached in blocks."""
+
+
+def streams(serving: Serving) -> int:
+    """Caches of their own."""
+    return 1 if serving.kv_unified else serving.concurrency
+
+
+def cells(serving: Serving) -> int:
+    """Tokens that each cache has room for: of a sequence, or of all that share it."""
+    shared = serving.concurrency if serving.kv_unified else 1
+    return _padded(serving.context * shared)
+
+
+def window_cells(serving: Serving, spec: DecoderSpec) -> int:
+    """Of a layer with a sliding window: the windows of all sequences that share it and a pass beside them."""
+    if serving.swa_full:
+        return cells(serving)
+    seen = window(spec) * (serving.concurrency if serving.kv_unified else 1)
+    return _padded(min(cells(serving), seen + (serving.ubatch or UBATCH)))
+
+
+def _padded(tokens: int) -> int:
+    return -(-tokens // CELLS) * CELLS
+
+
+def layer_caches(serving: Serving, spec: DecoderSpec) -> list[int]:
+    """Bytes of each layer's cache, of all sequences."""
+    each = streams(serving) * cache_bytes(serving, spec)
+    whole, seen = cells(serving) * each, window_cells(serving, spec) * each
+    return [seen if slides else whole for slides in sliding(spec) or [False] * spec.num_hidden_layers]
+
+
+def kinds(serving: Serving) -> tuple[str, str]:
+    """The types of cached keys and values."""
+    return serving.kv_cache, serving.values_cache or serving.kv_cache
+
+
+def token_bytes(serving: Serving, spec: DecoderSpec) -> tuple[int, int]:
+    """Bytes of a token's keys and of its values in one layer; a latent is both, and lies with the keys."""
+    keys, values = kinds(serving)
+    if latent := latent_of(spec):
+        return _row_bytes(keys, latent.rank + latent.rotary), 0
+    width = spec.num_key_value_heads * spec.head_dim
+    return _row_bytes(keys, width), _row_bytes(values, width)
+
+
+def cache_bytes(serving: Serving, spec: DecoderSpec) -> int:
+    """Bytes of a token's keys and values in one layer."""
+    return sum(token_bytes(serving, spec))
+
+
+def _row_bytes(kind: str, width: int) -> int:
+    chosen = block(NAMES.get(kind, kind.upper()))
+    if width % chosen.elements:
+        raise Contradiction(f"{width} numbers of a token are no blocks of {chosen.elements}: write fp16", "serving.kv_cache")
+    return width // chosen.elements * chosen.nbytes
+
+
+def batch_of(serving: Serving, spec: DecoderSpec) -> Batch:
+    """The largest pass that llama.cpp makes room for.
+
+    Keys and values that are cached in blocks are turned before, where heads are of whole `TURNED` numbers
+    (src/llama-kv-cache.cpp, `attn_rot_k`): keys in as many as fit a head. Latents are not (`build_attn_inp_k`).
+    """
+    room, sequences = cells(serving), serving.concurrency
+    fits = spec.head_dim % TURNED == 0 and latent_of(spec) is None
+    keys, values = (fits and kind not in NAMES for kind in kinds(serving))
+    most = spec.head_dim & -spec.head_dim
+    tokens = min(serving.ubatch or UBATCH, room * streams(serving))
+    tokens = -(-tokens // sequences) * sequences
+    half = [kind == "fp16" for kind in kinds(serving)]
+    key_bytes, value_bytes = token_bytes(serving, spec)
+    return Batch(
+        tokens=tokens,
+        key_bytes=key_bytes,
+        value_bytes=value_bytes,
+        outputs=min(tokens, serving.outputs or tokens),
+        cells=room,
+        flash=serving.flash_attention is not False,
+        window_cells=window_cells(serving, spec),
+        streams=streams(serving),
+        turned_keys=most if keys else 0,
+        turned_values=TURNED if values else 0,
+        unpacked_keys=not half[0],
+        unpacked_values=not half[1],
+    )

@@ -1,0 +1,129 @@
+"""What is special in the graph of each architecture that llama.cpp runs, by the name that its family gives it (`can.graph`).
+
+After src/models/*.cpp of llama.cpp, as of October 2026.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from estimator.families.experts import MoeSpec
+from estimator.families.spec import DecoderSpec, ModelSpec
+from estimator.families.windows import SLIDING, WindowedSpec, layer_types
+from estimator.serving.llamacpp.shape import Experts, Latent, Shape
+
+SPECIAL: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "biased": {"biased": True},
+    "gemma": {"scaled_embedding": True, "scaled_queries": True},
+    "gemma-2": {
+        "scaled_embedding": True,
+        "scaled_queries": True,
+        "post_norms": True,
+        "capped_scores": ("scale", "unary", "scale"),
+        "after_logits": ("scale", "unary", "scale"),
+    },
+    "gemma-3": {"scaled_embedding": True, "scaled_queries": True, "post_norms": True, "normed": "heads"},
+    "phi-3": {"joined": True, "joined_feed": True, "scaled_queries": True, "residual_first": True},
+    "gpt-oss": {"biased": True, "output_bias": True, "sinks": True, "cut_early": False},
+    "deepseek": {},
+    "olmoe": {"normed": "whole"},
+    "granite": {"scaled_embedding": True, "scaled_residual": True, "after_logits": ("scale",)},
+}
+"""By the names of `Abilities.graph`."""
+MIXTURES: dict[str, dict[str, Any]] = {
+    "mixtral": {},
+    "qwen2_moe": {"normalized": False, "shared_gate": True},
+    "qwen3_moe": {},
+    "gpt_oss": {"softmax": "of the chosen", "normalized": False, "biased": True},
+    "olmoe": {"normalized": False},
+    "granitemoe": {},
+    "deepseek_v2": {"normalized": False},
+    "deepseek_v3": {"softmax": "none", "selection_bias": True},
+}
+"""How experts are chosen, by the type of model."""
+
+
+def shape_of(spec: ModelSpec) -> Shape:
+    """What llama.cpp's graph asks of a model."""
+    assert isinstance(spec, DecoderSpec)
+    kind = spec.can.graph
+    assert kind is not None
+    special = dict(SPECIAL[kind])
+    if getattr(spec, "qk_norm", False) and "normed" not in special:
+        special["normed"] = "heads"
+    latent = latent_of(spec)
+    head, values = spec.head_dim, spec.num_key_value_heads * spec.head_dim
+    wide = head
+    if latent:
+        head, wide, values = latent.plain + latent.rotary, spec.config()["v_head_dim"], 0
+    return Shape(
+        hidden=spec.hidden_size,
+        head=head,
+        heads=spec.num_attention_heads,
+        key_heads=spec.num_key_value_heads,
+        values=values,
+        values_wide=wide,
+        wide=spec.intermediate_size,
+        vocabulary=spec.vocab_size,
+        layers=spec.num_hidden_layers,
+        rotary=rotary(spec),
+        sliding=sliding(spec),
+        experts=experts_of(spec),
+        latent=latent,
+        **special,
+    )
+
+
+def sliding(spec: DecoderSpec) -> tuple[bool, ...]:
+    """Which layers llama.cpp gives a sliding window: Gemma's and gpt-oss's do, where Mistral's and Qwen's files say of none."""
+    if spec.can.graph == "gpt-oss":
+        return tuple([kind == SLIDING for kind in spec.kinds()])  # type: ignore[attr-defined]
+    if spec.can.graph not in ("gemma-2", "gemma-3") or not isinstance(spec, WindowedSpec):
+        return ()
+    return tuple([kind == SLIDING for kind in layer_types(spec)])
+
+
+def window(spec: DecoderSpec) -> int:
+    """Tokens that its layers with a sliding window see."""
+    return int(getattr(spec, "sliding_window", 0) or 0) if any(sliding(spec)) else 0
+
+
+def rotary(spec: DecoderSpec) -> tuple[bool, ...]:
+    """Which layers turn queries and keys by their positions."""
+    return (True,) * spec.num_hidden_layers
+
+
+def experts_of(spec: DecoderSpec) -> Experts | None:
+    """What its mixtures are; None where it has none."""
+    if not isinstance(spec, MoeSpec):
+        return None
+    asked = spec.config()
+    special = dict(MIXTURES[spec.model_type])
+    shared = asked.get("shared_expert_intermediate_size") or asked.get("n_shared_experts", 0) * spec.expert_size
+    if asked.get("n_group", 1) not in (None, 1) and spec.model_type == "deepseek_v3":
+        special |= {"groups": asked["n_group"], "best_groups": asked["topk_group"]}
+    if spec.model_type == "deepseek_v3":
+        special["normalized"] = asked["norm_topk_prob"]
+    return Experts(
+        count=spec.num_experts,
+        used=spec.num_experts_per_tok,
+        wide=spec.expert_size,
+        sparse=tuple(spec.sparse()),
+        shared=shared,
+        scaled=asked.get("routed_scaling_factor", 1.0) not in (None, 1.0),
+        **special,
+    )
+
+
+def latent_of(spec: DecoderSpec) -> Latent | None:
+    """What its latent attention is; None where it has none."""
+    if spec.can.graph != "deepseek":
+        return None
+    asked = spec.config()
+    return Latent(
+        queries=asked.get("q_lora_rank") or 0,
+        rank=asked["kv_lora_rank"],
+        plain=asked["qk_nope_head_dim"],
+        rotary=asked["qk_rope_head_dim"],
+    )

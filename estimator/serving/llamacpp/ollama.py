@@ -1,0 +1,20 @@
+"""What Ollama asks of llama.cpp that llama.cpp would not do by itself.
+
+After Ollama 0.33: server/routes.go (the context by the memory of all GPUs), llm/llama_server.go (`-c` of all slots together,
+`-np`; never longer than the model was trained for). OLLAMA_NUM_PARALLEL is `serving.concurrency`, OLLAMA_KV_CACHE_TYPE
+`serving.kv_cache`, num_ctx `serving.context`, num_gpu `serving.gpu_layers`, num_batch `serving.ubatch`.
+"""
+
+from __future__ import annotations
+
+from estimator.contract.units import GIB
+
+CONTEXTS = ((47 * GIB, 262_144), (23 * GIB, 32_768))
+"""(bytes of all GPUs, from which on, tokens of a context)."""
+SHORTEST = 4096
+"""Tokens of a context on less."""
+
+
+def context(memory_bytes: int) -> int:
+    """Tokens of a context that nobody chose, on GPUs of so many bytes together."""
+    return next((tokens for least, tokens in CONTEXTS if memory_bytes >= least), SHORTEST)

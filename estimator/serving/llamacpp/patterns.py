@@ -1,0 +1,206 @@
+"""Patterns of tensors' names, as `--override-tensor` takes them: regular expressions, without what needs more than one look.
+
+A pattern comes from a stranger. It is turned into states that are all followed at once, so that a name is searched in one pass
+over it, whatever the pattern is. Understood are characters, `.`, `\\d`, `\\w`, `[a-c]`, `(a|b)`, `*`, `+`, `?`, `{2,3}`, `^`
+and `$`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+
+LONGEST, DEEPEST, STATES = 500, 8, 20_000
+"""Characters of a pattern, brackets within brackets, and states that it may come to."""
+Matches = Callable[[str], bool]
+ESCAPED: dict[str, Matches] = {
+    "d": str.isdigit,
+    "w": lambda c: c.isalnum() or c == "_",
+    "s": str.isspace,
+}
+START, END = "\x02", "\x03"
+"""Stand before and after a name, for `^` and `$`."""
+
+
+class Pattern:
+    """States of a pattern; each has what it takes and where that leads (or nothing, and leads on at once)."""
+
+    def __init__(self, text: str):
+        if len(text) > LONGEST:
+            raise ValueError(f"a pattern of {len(text)} characters is too long: write at most {LONGEST}")
+        self.steps: list[tuple[Matches | None, list[int]]] = []
+        self._text, self._at, self._depth = text, 0, 0
+        self._seen: dict[tuple[frozenset[int], str], frozenset[int]] = {}
+        self.last = self._state()
+        self.first = self._either(self.last)
+        if self._at < len(text):
+            raise ValueError(f"it has a ) that closes nothing, at character {self._at + 1}")
+        self._begin = self._reached([self.first])
+
+    def found(self, name: str) -> bool:
+        """Whether any part of a name matches."""
+        states = self._begin
+        for char in START + name + END:
+            if self.last in states:
+                return True
+            key = states, char
+            if key not in self._seen:
+                after = [step for state in states for step in self._after(state, char)]
+                self._seen[key] = self._reached(after) | self._begin
+            states = self._seen[key]
+        return self.last in states
+
+    def _after(self, state: int, char: str) -> list[int]:
+        takes, leads = self.steps[state]
+        return leads if takes is not None and takes(char) else []
+
+    def _reached(self, states: list[int]) -> frozenset[int]:
+        found: set[int] = set()
+        while states:
+            state = states.pop()
+            if state not in found:
+                found.add(state)
+                takes, leads = self.steps[state]
+                states.extend(leads if takes is None else [])
+        return frozenset(found)
+
+    def _state(self, takes: Matches | None = None, *leads: int) -> int:
+        if len(self.steps) >= STATES:
+            raise ValueError("it repeats too much")
+        self.steps.append((takes, list(leads)))
+        return len(self.steps) - 1
+
+    def _peek(self) -> str:
+        return self._text[self._at : self._at + 1]
+
+    def _next(self) -> str:
+        char = self._peek()
+        if not char:
+            raise ValueError("it ends too early")
+        self._at += 1
+        return char
+
+    def _either(self, then: int) -> int:
+        """`a|b`: the state that begins it, where `then` comes after."""
+        begins = [self._sequence(then)]
+        while self._peek() == "|":
+            self._next()
+            begins.append(self._sequence(then))
+        return self._state(None, *begins)
+
+    def _sequence(self, then: int) -> int:
+        parts: list[tuple[int, int]] = []
+        while self._peek() not in ("", "|", ")"):
+            start = self._at
+            self._repeated(self._state())  # to find where it ends; its states are never reached
+            parts.append((start, self._at))
+        end = self._at
+        for start, _ in reversed(parts):
+            self._at = start
+            then = self._repeated(then)
+        self._at = end
+        return then
+
+    def _repeated(self, then: int) -> int:
+        start = self._at
+        self._one(self._state())
+        least, most = self._times()
+        end = self._at
+
+        def again(after: int) -> int:
+            self._at = start
+            return self._one(after)
+
+        if most is None:
+            loop = self._state()
+            self.steps[loop][1].extend([again(loop), then])
+            then = loop
+        for _ in range((most or least) - least):
+            then = self._state(None, again(then), then)
+        for _ in range(least):
+            then = again(then)
+        self._at = end
+        return then
+
+    def _times(self) -> tuple[int, int | None]:
+        found: tuple[int, int | None] = (1, 1)
+        char = self._peek()
+        if char and char in "*+?":
+            self._next()
+            found = {"*": (0, None), "+": (1, None), "?": (0, 1)}[char]
+        elif char == "{":
+            least, comma, most = self._until("}")[1:-1].partition(",")
+            if not least.isdecimal() or (most and not most.isdecimal()) or (most and int(most) < int(least)):
+                raise ValueError("it has {…} without numbers: write {2} or {2,3}")
+            found = int(least), (int(most) if most else None) if comma else int(least)
+        if self._peek() == "?" and found != (1, 1):
+            self._next()  # lazy: which part matches does not matter
+        return found
+
+    def _until(self, closing: str) -> str:
+        end = self._text.find(closing, self._at + 1)
+        if end < 0:
+            raise ValueError(f"it has no {closing} for the {self._peek()} at character {self._at + 1}")
+        found = self._text[self._at : end + 1]
+        self._at = end + 1
+        return found
+
+    def _one(self, then: int) -> int:
+        char = self._next()
+        if char == "(":
+            if self._text.startswith("?:", self._at):
+                self._at += 2
+            elif self._peek() == "?":
+                raise ValueError("it looks ahead or behind, which is not understood")
+            self._depth += 1
+            if self._depth > DEEPEST:
+                raise ValueError(f"it has more than {DEEPEST} brackets within brackets")
+            begin = self._either(then)
+            self._depth -= 1
+            if self._peek() != ")":
+                raise ValueError("it has a ( that is not closed")
+            self._next()
+            return begin
+        if char in "*+?{":
+            raise ValueError(f"it has a {char} after nothing, at character {self._at}")
+        return self._state(self._class() if char == "[" else self._takes(char), then)
+
+    def _takes(self, char: str) -> Matches:
+        if char == ".":
+            return lambda c: c not in START + END
+        if char == "\\":
+            char = self._next()
+            if char in ESCAPED:
+                return ESCAPED[char]
+            if char.isalnum():
+                raise ValueError(f"it has \\{char}, which is not understood")
+        else:
+            char = {"^": START, "$": END}.get(char, char)
+        return lambda c: c == char
+
+    def _class(self) -> Matches:
+        self._at -= 1
+        inside = self._until("]")[1:-1]
+        negated = inside.startswith("^")
+        members: list[Matches] = []
+        chars = list(inside[negated:])
+        while chars:
+            char = chars.pop(0)
+            if char == "\\" and chars:
+                char = chars.pop(0)
+                if char in ESCAPED:
+                    members.append(ESCAPED[char])
+                    continue
+            if len(chars) > 1 and chars[0] == "-":
+                last = chars[1]
+                del chars[:2]
+                members.append(lambda c, low=char, high=last: low <= c <= high)  # type: ignore[misc]
+            else:
+                members.append(lambda c, one=char: c == one)  # type: ignore[misc]
+        return lambda c: c not in START + END and any(member(c) for member in members) != negated
+
+
+@lru_cache(maxsize=64)
+def pattern(text: str) -> Pattern:
+    """The states of a pattern. Raises `ValueError` for one that is not understood."""
+    return Pattern(text)

@@ -1,0 +1,121 @@
+"""What llama.cpp's graph asks of a model and of a batch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """`tokens` of a batch, of which `outputs` get logits, beside a cache of `cells`; `flash`: with flash attention.
+
+    `turned_keys`, `turned_values`: in how many numbers at a time they are turned before they are cached (by Hadamard matrices,
+    where the cache has blocks); 0: not at all. `unpacked_keys`, `unpacked_values`: whether they are not in float16, which GPUs'
+    flash attention makes of them.
+    """
+
+    tokens: int
+    outputs: int
+    cells: int
+    flash: bool
+    window_cells: int = 0
+    """Of the cache of layers with a sliding window."""
+    key_bytes: int = 0
+    value_bytes: int = 0
+    """Of a token's keys and values in a layer's cache."""
+    streams: int = 1
+    """Caches of their own; one that all sequences share is one."""
+    turned_keys: int = 0
+    turned_values: int = 0
+    unpacked_keys: bool = False
+    unpacked_values: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Latent:
+    """Latent attention: ranks of the compressed queries (0: they are not compressed) and of keys with values, and the parts of a
+    head of keys."""
+
+    queries: int
+    rank: int
+    plain: int
+    rotary: int
+
+
+@dataclass(frozen=True, slots=True)
+class Experts:
+    """A mixture: how many there are and are used, how wide, and how they are chosen.
+
+    `softmax`: over the scores of all experts, of the chosen ones only, or none, but a sigmoid. `shared`: width of the experts
+    that every token passes, together; `shared_gate`: whether they have a gate. `groups`, of which `best_groups` are looked at:
+    0 where there are none.
+    """
+
+    count: int
+    used: int
+    wide: int
+    sparse: tuple[bool, ...]
+    softmax: Literal["of all", "of the chosen", "none"] = "of all"
+    normalized: bool = True
+    scaled: bool = False
+    biased: bool = False
+    selection_bias: bool = False
+    shared: int = 0
+    shared_gate: bool = False
+    groups: int = 0
+    best_groups: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What a graph asks of a model: sizes in numbers of one token, and what is special in its layers.
+
+    Attributes:
+        values: numbers of a token's values in the cache; `values_wide`: of a head's, after attention.
+        biased, output_bias, feed_bias: whether queries, keys and values have biases, attention's output, the feed-forward layer.
+        normed: whether queries and keys are normalised, by heads or as a whole.
+        joined, joined_feed: whether one matrix makes queries, keys and values, and one the feed-forward layer's gate and input.
+        gated: whether the feed-forward layer has a gate; else `activation` names what it has.
+        post_norms: whether each half of a layer is normalised also after it (Gemma).
+        parallel: whether both halves of a layer read the same, and in which order they are added.
+        residual_first: whether the residual stands first in the layer's last sum.
+        cut_early: whether the last layer goes on with the chosen tokens only.
+        capped_scores, after_logits: operations on attention's scores, where flash attention does not have them, and on logits.
+        sliding: which layers have a sliding window; none is said if none has.
+        rotary: which layers turn queries and keys by their positions.
+    """
+
+    hidden: int
+    head: int
+    heads: int
+    key_heads: int
+    values: int
+    values_wide: int
+    wide: int
+    vocabulary: int
+    layers: int
+    rotary: tuple[bool, ...]
+    biased: bool = False
+    output_bias: bool = False
+    feed_bias: bool = False
+    normed: Literal["heads", "whole"] | None = None
+    joined: bool = False
+    joined_feed: bool = False
+    gated: bool = True
+    activation: tuple[str, ...] = ()
+    layer_norm: bool = False
+    norm_bias: bool = False
+    post_norms: bool = False
+    parallel: Literal["attention first", "feed-forward first"] | None = None
+    residual_first: bool = False
+    scaled_embedding: bool = False
+    scaled_queries: bool = False
+    scaled_residual: bool = False
+    cut_early: bool = True
+    sinks: bool = False
+    capped_scores: tuple[str, ...] = ()
+    after_logits: tuple[str, ...] = ()
+    sliding: tuple[bool, ...] = ()
+    experts: Experts | None = None
+    latent: Latent | None = None
