@@ -72,12 +72,30 @@ def read(conf: Configuration) -> None:
         conf.put("serving.gpu_layers", int(layers))
     elif layers == "auto":
         conf.assume("n_gpu_layers", "all", "auto: as many as fit; the answer says whether all do")
+    _placed(conf)
     conf.put("serving.ubatch", conf.whole("ubatch_size"))
     flash = str(conf.take("flash_attn") if conf.has("flash_attn") else "auto").lower()
     if flash in ("off", "false", "0"):
         conf.put("serving.flash_attention", False)
     _cache(conf)
     spreading.hardware(conf)
+    if shares := conf.get("serving.tensor_split"):
+        conf.put("hardware.gpus", len(shares))
+
+
+def _placed(conf: Configuration) -> None:
+    """Where tensors lie: experts in the host's memory, tensors by their names, layers among GPUs."""
+    if conf.whole("n_cpu_moe"):
+        conf.put("serving.n_cpu_moe", conf.whole("n_cpu_moe"))
+    for name in ("cpu_moe", "swa_full"):
+        if conf.has(name) and conf.yes(name):
+            conf.put(f"serving.{name}", True)
+    if patterns := conf.names("override_tensor"):
+        conf.put("serving.override_tensor", patterns)
+    if shares := conf.names("tensor_split"):
+        if not all(re.fullmatch(r"[0-9]{1,6}(\.[0-9]{1,6})?", share) for share in shares):
+            raise InvalidValue("write each GPU's share as a number: 3,1", conf.where("tensor_split"))
+        conf.put("serving.tensor_split", [float(share) for share in shares])
 
 
 def _cache(conf: Configuration) -> None:
