@@ -144,10 +144,10 @@ def test_peaks_are_consistent(name: str) -> None:
 
 @pytest.mark.parametrize("name", CARDS)
 def test_facts_are_plausible(name: str) -> None:
-    """Bandwidths, power and counts of what has been built."""
+    """Bandwidths, power and counts of what has been built: from a first M1's, or a laptop's of fifty watts, on."""
     card = accelerator(name)
-    assert 150 <= card.memory_bandwidth.value <= 9000
-    assert card.power is None or 60 <= card.power.value <= 1500
+    assert 60 <= card.memory_bandwidth.value <= 9000
+    assert card.power is None or 45 <= card.power.value <= 1500
     assert card.multiprocessors is None or 5 <= card.multiprocessors.value <= 400
     for link in (card.interconnect, card.pcie):
         assert link is None or (link.kind and 7 < link.bandwidth.value < card.memory_bandwidth.value)
