@@ -63,8 +63,9 @@ def nanochat(spec: NanoChatSpec, build: Builder) -> Decoder:
     bias = spec.attention_bias
 
     def layer(_: None) -> PreNorm:
-        hooks = normed_when_rotated(_rotate, lambda *_: _norm)
-        attention = GroupedQueryAttention(spec, build, bias, bias, **hooks)
+        attention = GroupedQueryAttention(
+            spec, build, bias, bias, norm=lambda *_: _norm, project=normed_when_rotated, rotate=_rotate
+        )
         return PreNorm(spec, build, attention, TwoLayerMLP(spec, build, ("fc1", "fc2"), False), lambda *_: _norm)
 
     return Decoder(spec, build, layer, norm=lambda *_: _norm, begin=_begin)
