@@ -21,6 +21,7 @@ from estimator.tape.tensor import Tensor
 
 
 class BitNetSpec(RotaryDecoderSpec):
+    in_sglang = False
     can = Abilities()
     cached = True
 

@@ -13,6 +13,7 @@ from estimator.families.windows import WindowedSpec
 
 
 class CwmSpec(WindowedSpec):
+    in_sglang = False
     can = Abilities()
     default_period = 4
     seeing_all = 0

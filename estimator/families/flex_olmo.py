@@ -23,6 +23,7 @@ from estimator.tape import dtypes
 
 
 class FlexOlmoSpec(RotaryDecoderSpec, MoeSpec):
+    in_sglang = False
     can = Abilities()
     held_in = EXPERTS_HELD_IN
     modelled = AUXILIARY

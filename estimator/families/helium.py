@@ -26,6 +26,7 @@ from estimator.tape.views import unsqueeze
 
 
 class HeliumSpec(RotaryDecoderSpec):
+    in_sglang = False
     can = Abilities()
     cached = tensor_parallel = True
 
