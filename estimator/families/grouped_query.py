@@ -8,7 +8,6 @@ What a hook returns behind its results is what the real code has a name for, and
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from estimator.families.attention import Attention
 from estimator.families.build import Builder
@@ -69,25 +68,9 @@ def normed_whole(module: GroupedQueryAttention, hidden: Tensor, heads: Shape) ->
     return q, k, transpose(reshape(v, heads), 1, 2)
 
 
-def normed_when_rotated(turn: Rotate, make: HeadNorm) -> dict[str, Any]:
-    """All three are projected and transposed; queries and keys are rotated and then normalised
-    (modeling_hunyuan_v1_dense.py): hooks of an attention, which are for that one alone."""
-    norms: dict[str, Module] = {}
-
-    def norm(which: str, heads: int) -> Module:
-        norms[which] = make(which, heads)
-        return norms[which]
-
-    def rotate(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, ...]:
-        q, k, *_rotated = turn(q, k, cos, sin)
-        q = norms["q"](q)
-        k = norms["k"](k)
-        return q, k
-
-    return {"norm": norm, "project": _projected, "rotate": rotate}
-
-
-def _projected(module: GroupedQueryAttention, hidden: Tensor, heads: Shape) -> tuple[Tensor, ...]:
+def normed_when_rotated(module: GroupedQueryAttention, hidden: Tensor, heads: Shape) -> tuple[Tensor, ...]:
+    """All three are projected and transposed; the attention normalises queries and keys once they are rotated
+    (modeling_hunyuan_v1_dense.py)."""
     q = transpose(reshape(module.q_proj(hidden), heads), 1, 2)
     k = transpose(reshape(module.k_proj(hidden), heads), 1, 2)
     return q, k, transpose(reshape(module.v_proj(hidden), heads), 1, 2)
@@ -97,8 +80,8 @@ class GroupedQueryAttention:
     """Attention of a decoder in which several heads of queries may share one of keys and values.
 
     `bias`: of queries, keys and values; `output_bias`: of the output layer, whose name is `output`. `norm`: makes the norms of
-    queries and keys, which `project` applies. `rotate`: the rotary embedding; without it that of the job's kernels. `softcap`:
-    scores go through a tanh. `drops`: dropout after the output layer.
+    queries and keys, which `project` applies, or which come after the rotation. `rotate`: the rotary embedding; without it that
+    of the job's kernels. `softcap`: scores go through a tanh. `drops`: dropout after the output layer.
     """
 
     inner_norm: Module | None = None
@@ -143,6 +126,9 @@ class GroupedQueryAttention:
         q, k, v, *_projected = self.project(self, hidden, (batch, tokens, -1, self.head_dim))
         q, k, v = self.matched(q, k, v)
         q, k, *_rotated = self.rotate(q, k, cos, sin)
+        if self.project is normed_when_rotated and self.q_norm is not None and self.k_norm is not None:
+            q = self.q_norm(q)
+            k = self.k_norm(k)
         if self.repeats:
             k, v = repeat_heads(q, k), repeat_heads(q, v)
         if self.cache is not None:

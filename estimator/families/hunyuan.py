@@ -34,7 +34,7 @@ def self_attention(spec: DecoderSpec, build: Builder, bias: bool) -> GroupedQuer
     def norm(which: str, _: int) -> Module:
         return build.rms_norm(f"self_attn.{NAMES[which]}", spec.head_dim)
 
-    return GroupedQueryAttention(spec, build, bias, bias, **normed_when_rotated(build.kernels.rotate, norm))
+    return GroupedQueryAttention(spec, build, bias, bias, norm=norm, project=normed_when_rotated)
 
 
 def hunyuan(spec: HunyuanSpec, build: Builder) -> Decoder:
