@@ -34,7 +34,21 @@ def engine(model: Any, gpus: int = 1, gpu: str = "h100", **serving: Any) -> Engi
 
 NOT_SERVED = {
     "serving is not modelled": {
-        *("bart", "bert", "clip", "deberta-v2", "dinov2", "distilbert", "electra", "modernbert", "mt5", "roberta", "siglip", "t5", "vit"),
+        *(
+            "bart",
+            "bert",
+            "clip",
+            "deberta-v2",
+            "dinov2",
+            "distilbert",
+            "electra",
+            "modernbert",
+            "mt5",
+            "roberta",
+            "siglip",
+            "t5",
+            "vit",
+        ),
         "xlm-roberta",
     },
     "no implementation of its own": {
