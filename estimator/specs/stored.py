@@ -50,9 +50,15 @@ def stripped(text: str) -> Iterator[tuple[str, Stored]]:
     organisation, _, name = text.strip().rstrip("/").rpartition("/")
     parts = words(name)
     before, maker = f"{organisation}/" if organisation else "", organisation.rpartition("/")[2].lower()
-    for ending, stored in _endings(maker):
+    for ending, stored in _endings(maker if maker in _makers() else ""):
         if len(ending) < len(parts) and tuple(parts[-len(ending) :]) == ending:
             yield before + " ".join(parts[: -len(ending)]), stored
+
+
+@cache
+def _makers() -> frozenset[str]:
+    """Those whose endings mean something of their own."""
+    return frozenset(name.lower() for row in catalogue.shipped(FILE) for key in ("of", "by") for name in row.get(key, ()))
 
 
 @cache
