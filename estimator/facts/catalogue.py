@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from estimator.contract.errors import InvalidJob, UnknownHardware, UnknownModel, UnknownName
 from estimator.contract.reading import load_yaml, parse_yaml
-from estimator.facts.spelling import LONGEST, folded, shown, words
+from estimator.facts.spelling import LONGEST, folded, joined, shown, words
 
 Folders = tuple[Path, ...]
 """Where things are described; what is in two of them counts as it is in the first."""
@@ -25,6 +25,10 @@ LISTS = ("aliases", "same_architecture")
 _PLAIN = re.compile(r"[\w ./-]*(?:, '?[\w ./-]+'?)*|'[\w ./-]+'(?:, '?[\w ./-]+'?)*")
 """A list of names between its brackets, as the shipped files write it: on one line, a name quoted at most where it is a
 number."""
+
+
+_SIZE = re.compile(r"(?:(\d+)x)?(\d+(?:\.\d+)?)([bm])")
+"""A word that is a size: 8b, 270m, 8x7b."""
 
 
 class Entry(NamedTuple):
@@ -140,10 +144,30 @@ def unknown(folders: Folders, name: str, kind: str, like: str = "") -> UnknownNa
 
 
 def nearest(folders: Folders, name: str) -> list[str]:
-    """Up to three names that a name may have been meant for."""
+    """Up to three names that a name may have been meant for; of one that lacks only its size, all sizes."""
+    if found := {entry.path: entry for directory in reversed(folders) for entry in _sizes(directory).get(folded(name), ())}:
+        return [entry.spoken for entry in sorted(found.values(), key=lambda one: _size_of(one.name))]
     index = {key: found.spoken for directory in reversed(folders) for key, found in _index(directory).items()}
     near = get_close_matches(folded(name[:LONGEST]), index, n=5, cutoff=0.6)
     return list(dict.fromkeys(index[match] for match in near))[:3]
+
+
+def _size_of(name: str) -> float:
+    """The first size that a name says, in billions; 0 where it says none."""
+    found = next((match for word in words(name)[1:] if (match := _SIZE.fullmatch(word))), None)
+    return (int(found[1] or 1) * float(found[2]) * (1 if found[3] == "b" else 1e-3)) if found else 0
+
+
+@cache
+def _sizes(directory: Path) -> dict[str, tuple[Entry, ...]]:
+    """Names with a size, by what is before it, as they are compared: llama3.2 has those of 1b and 3b. Of a file one name each."""
+    found: dict[str, dict[Path, Entry]] = {}
+    for entry in entries(directory):
+        parts = words(entry.name.rpartition("/")[2])
+        sized = next((at for at, word in enumerate(parts) if at and _SIZE.fullmatch(word)), None)
+        if sized:
+            found.setdefault(joined(parts[:sized]), {}).setdefault(entry.path, entry)
+    return {before: tuple(one.values()) for before, one in found.items()}
 
 
 @cache

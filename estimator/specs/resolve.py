@@ -92,6 +92,8 @@ def _quantized(text: str) -> Model | None:
             model = _known(found)
             more = f" ({stored.says})" if stored.says else ""
             same = [said for said in model.assumptions if "the same architecture" in said]
+            if not stored.format:
+                return replace(model, assumptions=(f"{text}: {model.name}; {stored.says}", *same))
             said = f"{text}: {model.name}, its checkpoint in {stored.format}{more}"
             return replace(model, stored=stored, assumptions=(said, *same))
     return None

@@ -14,11 +14,26 @@ from estimator.facts.spelling import words
 FILE = Path(__file__).parent / "stored.yaml"
 GGUF, USUAL = "gguf", "q4_k_m"
 """A name's last word for llama.cpp's files, and the kind that is taken where the name says none, which is Ollama's."""
+LARGER = {
+    "q2_k_xl": "q2_k",
+    "q2_k_l": "q2_k",
+    "q3_k_xl": "q3_k_m",
+    "q4_k_xl": "q4_k_m",
+    "q4_k_l": "q4_k_m",
+    "q5_k_xl": "q5_k_m",
+    "q5_k_l": "q5_k_m",
+    "q6_k_xl": "q6_k",
+    "q6_k_l": "q6_k",
+    "q8_k_xl": "q8_0",
+}
+"""Kinds of Unsloth's and bartowski's own, which keep some tensors in more bits, each with llama.cpp's kind of the others."""
+DYNAMIC = "which tensors its maker keeps in other types is not known here, so all are counted as llama.cpp's"
 
 
 class Stored(NamedTuple):
     """A `format` by its name in a job, and its `group` where it is not the usual one; layers that are left `whole`.
 
+    `format` is empty where none of a job's is that of the name: `says` then says what is counted instead.
     `named`: whether the caller said so, and not only a spec. `gguf`: whether it is llama.cpp's file. `says`: what to know of it.
     """
 
@@ -34,32 +49,45 @@ def stripped(text: str) -> Iterator[tuple[str, Stored]]:
     """A name without the last words that say how its weights are stored, and how they are; the longest such ending first."""
     organisation, _, name = text.strip().rstrip("/").rpartition("/")
     parts = words(name)
-    before = f"{organisation}/" if organisation else ""
-    for ending, stored in _endings():
+    before, maker = f"{organisation}/" if organisation else "", organisation.rpartition("/")[2].lower()
+    for ending, stored in _endings(maker if maker in _makers() else ""):
         if len(ending) < len(parts) and tuple(parts[-len(ending) :]) == ending:
-            rest = " ".join(parts[: -len(ending)])
-            yield before + rest, stored._replace(format=_of(organisation, ending, stored.format))
-
-
-def _of(organisation: str, ending: tuple[str, ...], usual: str) -> str:
-    """The format that a maker means by an ending."""
-    maker = organisation.rpartition("/")[2].lower()
-    rows = (row for row in catalogue.shipped(FILE) if tuple(words(row["ends"])) == ending)
-    by: dict[str, str] = {name.lower(): chosen for row in rows for name, chosen in row.get("by", {}).items()}
-    return by.get(maker, usual)
+            yield before + " ".join(parts[: -len(ending)]), stored
 
 
 @cache
-def _endings() -> tuple[tuple[tuple[str, ...], Stored], ...]:
-    """The longest first."""
-    found = {
-        tuple(words(row["ends"])): Stored(row["format"], row.get("group"), says=row.get("says", ""))
-        for row in catalogue.shipped(FILE)
-    }
-    found[GGUF,] = Stored(USUAL, gguf=True, says=f"its usual kind, {USUAL}: write another after a colon")
-    for kind in get_args(GgufKind):
-        for ending in (f"gguf {kind}", kind, f"ud {kind}", f"gguf ud {kind}"):
-            found[tuple(words(ending))] = Stored(kind, gguf=True)
-    for plain, kind in (("f16", "fp16"), ("bf16", "bf16"), ("fp16", "fp16")):
-        found[tuple(words(f"gguf {plain}"))] = Stored(kind, gguf=True)
+def _makers() -> frozenset[str]:
+    """Those whose endings mean something of their own."""
+    return frozenset(name.lower() for row in catalogue.shipped(FILE) for key in ("of", "by") for name in row.get(key, ()))
+
+
+@cache
+def _endings(maker: str) -> tuple[tuple[tuple[str, ...], Stored], ...]:
+    """What the last words of a maker's names mean, the longest first."""
+    found = dict(_of_files())
+    for row in catalogue.shipped(FILE):
+        if "of" not in row or maker in map(str.lower, row["of"]):
+            by = {name.lower(): chosen for name, chosen in row.get("by", {}).items()}
+            chosen = by.get(maker, row["format"])
+            found[tuple(words(row["ends"]))] = Stored(
+                chosen, row.get("group"), gguf=row.get("gguf", False), says=row.get("says", "")
+            )
     return tuple(sorted(found.items(), key=lambda one: -len(one[0])))
+
+
+def _of_files() -> Iterator[tuple[tuple[str, ...], Stored]]:
+    """How llama.cpp's files are named: by their kind, before or after the word GGUF, or by that word alone."""
+    usual = Stored(USUAL, gguf=True, says=f"its usual kind, {USUAL}: write another after a colon")
+    for ending in (GGUF, f"i1 {GGUF}"):
+        yield tuple(words(ending)), usual
+    for kind in get_args(GgufKind):
+        for ending in (kind, f"{GGUF} {kind}", f"{kind} {GGUF}", f"{GGUF} i1 {kind}"):
+            yield tuple(words(ending)), Stored(kind, gguf=True)
+        dynamic = Stored(kind, gguf=True, says=f"{DYNAMIC} {kind}")
+        for ending in (f"ud {kind}", f"{GGUF} ud {kind}"):
+            yield tuple(words(ending)), dynamic
+    for larger, kind in LARGER.items():
+        for ending in (larger, f"{GGUF} {larger}", f"ud {larger}", f"{GGUF} ud {larger}"):
+            yield tuple(words(ending)), Stored(kind, gguf=True, says=f"{DYNAMIC} {kind}")
+    for plain, kind in (("f16", "fp16"), ("bf16", "bf16"), ("fp16", "fp16")):
+        yield tuple(words(f"{GGUF} {plain}")), Stored(kind, gguf=True)
