@@ -1,23 +1,18 @@
-"""How far a job can go: the largest or smallest value of one of its numbers with which it fits, and what is in the way of more."""
+"""How far a job can go: the largest or smallest value of one of its numbers with which it fits, and what is in the way."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel
-
 from estimator.contract.answer import Versions
 from estimator.contract.errors import (
-    Contradiction,
     InvalidJob,
     InvalidValue,
     NotModelled,
-    UnknownKey,
     WillItFitError,
-    did_you_mean,
 )
 from estimator.contract.job import Job, read_job
 from estimator.contract.version import DATA_VERSION, SOFTWARE_VERSION
@@ -29,6 +24,7 @@ from estimator.pipeline.judged import Judged
 from estimator.pipeline.verdict import offered
 from estimator.planner.answers import Limit, TriedValue
 from estimator.planner.edge import Edge, Search, Seen, outermost
+from estimator.planner.numbers import POSITIONS, number
 from estimator.serving.engines import served_by
 from estimator.specs.resolve import resolve
 
@@ -36,13 +32,6 @@ TRIES = 8
 """Values that are estimated one by one where neighbours jump."""
 MOST_TRIES = 4096
 BOUNDS = ("max", "min")
-POSITIONS = ("training.sequence_length", "serving.context")
-DEGREES = tuple(
-    f"parallelism.{name}" for name in ("data", "tensor", "pipeline", "context", "expert", "expert_tensor", "replicas")
-)
-"""Numbers of ranks."""
-LAYERS = ("serving.gpu_layers", "serving.n_cpu_moe")
-"""Numbers of llama.cpp's that count layers, and the output as one more."""
 
 
 def limit(
@@ -66,9 +55,8 @@ def limit(
     if not 1 <= tries <= MOST_TRIES:
         raise InvalidValue(f"write a number from 1 to {MOST_TRIES}, not {tries}", "tries")
     given = _read(job, on)
-    own, low, high = _number(given, field)
     spec = resolve(given.model, allow_files).spec
-    values = _legal(given, field, low, _most(field, high, spec))
+    own, values = number(given, field, spec)
     values = values if bound == "max" else values[::-1]
     search = _Values(given, field, allow_files)
     start = search.start(values, own)
@@ -78,7 +66,7 @@ def limit(
             edge = Search(values, search.least, search.whole, tries).edge(start)
         else:
             edge = outermost(values, search.least, search.whole)
-    return _answer(search, bound, edge, values, start, spec)
+    return _answer(search, bound, edge, start, spec)
 
 
 def _read(job: Job | Mapping[str, Any] | str | Path, on: str | None) -> Job:
@@ -89,58 +77,6 @@ def _read(job: Job | Mapping[str, Any] | str | Path, on: str | None) -> Job:
         return read_job(found.job)
     given = read_job(job)
     return given if on is None else given.model_copy(update={"hardware": read_hardware(on).hardware})
-
-
-def _number(job: Job, name: str) -> tuple[int, int, int]:
-    """The job's own value of a field, and the least and the most that the contract takes."""
-    *path, last = name.split(".")
-    part: Any = job
-    for step in path:
-        part = _field(job, part, step, name)
-        if not isinstance(part, BaseModel):
-            whole = name.partition(f".{last}")[0]
-            said = "does not say" if part is None else f"says {str(part)[:40]!r} for"
-            raise Contradiction(f"the job {said} {whole}: write that with its fields to ask about one of them", name)
-    own = _field(job, part, last, name)
-    said = type(part).model_json_schema(mode="serialization")["properties"][last]
-    kind = next((one for one in said.get("anyOf", [said]) if one.get("type") == "integer"), None)
-    if kind is None:
-        raise InvalidValue("is no whole number: ask about one, such as training.sequence_length or hardware.gpus", name)
-    low, high = kind.get("minimum", kind.get("ge", 0)), kind.get("maximum", kind.get("le", 2**40))
-    return min(max(low if own is None else own, low), high), low, high
-
-
-def _field(job: Job, part: BaseModel, name: str, whole: str) -> Any:
-    if name not in type(part).model_fields:
-        known = list(_names(job))
-        same = [one for one in known if one.endswith(f".{name}")] if name else []
-        near = f" Did you mean {' or '.join(map(repr, same))}?" if same else did_you_mean(whole, known)
-        raise UnknownKey(f"a job has no such field.{near}", whole)
-    return getattr(part, name)
-
-
-def _names(part: BaseModel, path: str = "") -> Iterator[str]:
-    """The dotted names of all fields of a job's parts that are there."""
-    for name in type(part).model_fields:
-        inner = getattr(part, name)
-        yield f"{path}{name}"
-        if isinstance(inner, BaseModel):
-            yield from _names(inner, f"{path}{name}.")
-
-
-def _most(name: str, high: int, spec: ModelSpec) -> int:
-    """The largest value that means something of a model."""
-    if name in LAYERS:
-        return spec.depth + (name == LAYERS[0])
-    return spec.longest_sequence or high if name in POSITIONS and spec.learned_positions else high
-
-
-def _legal(job: Job, name: str, low: int, high: int) -> range | tuple[int, ...]:
-    """The values that are looked at: of a degree of parallelism those that divide the GPUs."""
-    if name in DEGREES:
-        gpus = job.hardware.gpus * job.hardware.nodes
-        return tuple(degree for degree in range(1, gpus + 1) if gpus % degree == 0)
-    return range(low, high + 1)
 
 
 @dataclass(slots=True)
@@ -193,12 +129,16 @@ class _Values:
     def together(self) -> bool:
         """Whether a server's tensor-parallel degree goes with its GPUs: the job does not say how it is spread over them."""
         engine, spread = served_by(self.given), self.given.parallelism.model_fields_set
-        splits = engine is not None and not engine.reads_gguf and not engine.allocates
-        return splits and self.name == "hardware.gpus" and not {"tensor", "data"} & spread
+        if engine is None or engine.reads_gguf or engine.allocates:
+            return False
+        return self.name == "hardware.gpus" and not {"tensor", "data"} & spread
 
     def start(self, values: range | tuple[int, ...], own: int) -> int:
         """A value that is not refused: the job's own, or the next power of two; raises what is wrong with its own if all are."""
-        for value in (own, *sorted((2**power for power in range(40) if 2**power in values), key=lambda one: abs(one - own))):
+        for value in (
+            own,
+            *sorted((1 << power for power in range(40) if (1 << power) in values), key=lambda one: abs(one - own)),
+        ):
             if self.tried(value, False).verdict != "refused":
                 return value
         raise self.refused[own]
@@ -219,7 +159,7 @@ class _Values:
         return Seen(bool(tried.fits), False, None if room is None else room - tried.total_bytes)
 
 
-def _answer(search: _Values, bound: Any, edge: Edge, values: Sequence[int], start: int, spec: ModelSpec) -> Limit:
+def _answer(search: _Values, bound: Any, edge: Edge, start: int, spec: ModelSpec) -> Limit:
     name = search.name
     at = search.tried(start if edge.value is None else edge.value)
     after = None if edge.beyond is None else search.tried(edge.beyond)
