@@ -237,6 +237,7 @@ PRINTED: dict[str, list[tuple[str, list[str]]]] = {
     "gpus": [("gpus", []), ("accelerator", ["h100"])],
     "nodes": [("nodes", ["aws"]), ("node", ["dgx-h100"])],
     "prices": [("prices", ["h100"])],
+    "import": [("import", ["JOB"])],
 }
 """The schema of what each command prints with --json, and arguments to have it print that."""
 
