@@ -203,10 +203,10 @@ def _remarks(search: _Values, edge: Edge, spec: ModelSpec) -> Iterator[str]:
     if search.together:
         yield "parallelism.tensor goes with hardware.gpus, as the job does not say it: each layer is split over all GPUs"
     if search.name in POSITIONS and longest and not spec.learned_positions and (edge.value or 0) > longest:
-        yield f"the model was made for {longest} positions; more are a matter of memory alone here: rotary ones can be stretched"
+        yield f"the model was made for {longest} positions: only memory is counted here, and rotary ones can be stretched to more"
     if edge.untried:
         yield (
-            f"{edge.untried} values beyond, up to {edge.last}, were not estimated: their tensors fit, and whether what the "
-            "caching allocator holds does changes from one to the next. With as many tries they are; "
-            "training.expandable_segments takes such jumps away"
+            f"{edge.untried} values, up to {edge.last}, were not estimated: their tensors fit, and whether what the caching "
+            "allocator holds does changes from one to the next; more tries estimate them from that end on, and with "
+            "training.expandable_segments there are hardly such jumps"
         )

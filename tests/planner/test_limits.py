@@ -36,7 +36,6 @@ MODELS: list[dict[str, Any]] = [
     {**LLAMA, "model_type": "gemma2", "head_dim": 8, "sliding_window": 96, "query_pre_attn_scalar": 8},
     {"model_type": "gpt2", "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 4096, "vocab_size": WIDE},
 ]
-CARD = {"hardware": {"memory": "1GB"}}
 FARTHEST = 250
 """Value up to which all are tried."""
 
@@ -92,7 +91,7 @@ def all_that_fit(job: dict[str, Any], name: str) -> Iterator[int]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(24))
+@pytest.mark.parametrize("seed", range(16))
 def test_it_is_the_outermost_of_all_that_fit(seed: int) -> None:
     job, name, bound = drawn(seed)
     fitting = list(all_that_fit(job, name))
@@ -182,7 +181,7 @@ def test_positions_that_can_be_stretched() -> None:
     long = limit(SERVED, "serving.context", "max", on="h100")
     assert long.value
     assert long.value > 8192
-    assert any("8192 positions" in said for said in long.assumptions)
+    assert any("made for 8192 positions" in said for said in long.assumptions)
 
 
 def test_none_fits_and_why() -> None:
