@@ -55,8 +55,11 @@ def drawn(seed: int) -> tuple[dict[str, Any], str, Literal["max", "min"]]:
     adapted = draw.random() < 0.5
     if adapted:
         training["adapter"] = {"rank": draw.choice([4, 16])}
+    model = draw.choice(MODELS)
+    if model["model_type"] == "gemma2":
+        training["attention"] = "eager"  # transformers has no other of it
     job: dict[str, Any] = {
-        "model": draw.choice(MODELS),
+        "model": model,
         "training": training,
         "hardware": {"memory": draw.choice(["1GB", "1.2GB"])},
     }
