@@ -6,7 +6,7 @@ import json
 from decimal import Decimal
 from math import inf
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from fastapi import FastAPI, Query, Request, Response
 from fastapi.concurrency import run_in_threadpool
@@ -30,12 +30,15 @@ from estimator.hardware.accelerator import Accelerator, accelerator
 from estimator.hardware.node import Node, node
 from estimator.hardware.parse import read_hardware
 from estimator.pipeline.estimation import estimate
-from estimator.planner.answers import Budget, Fit
+from estimator.planner.answers import Budget, Fit, Limit
 from estimator.planner.budget import MOST_GPUS, Limits, budget
 from estimator.planner.headline import fit
+from estimator.planner.limits import TRIES, limit
 from estimator.views import listing
 from estimator.views.inspection import Card, inspect_model
 
+MOST_TRIES = 64
+"""Values that a request may have estimated one by one."""
 ANSWER = documentation.answers(Answer)
 
 app = FastAPI(
@@ -79,6 +82,26 @@ async def post_estimate(request: Request) -> Response:
     """One job in full."""
     job = _job(await request.body())
     return _json((await run_in_threadpool(estimate, job, allow_files=False)).to_json())
+
+
+Field = Annotated[str, Query(description="dotted name of a whole number of the job: training.sequence_length, hardware.gpus, …")]
+Bound = Annotated[Literal["max", "min"], Query(description="the largest value with which it fits, or the smallest")]
+On = Annotated[str | None, Query(description="hardware, in place of the job's own")]
+Tries = Annotated[int, Query(ge=1, le=MOST_TRIES, description="where neighbours jump, so many are estimated one by one")]
+
+
+@app.get("/v1/limit", response_class=Response, responses=documentation.answers(Limit), openapi_extra=documentation.ESTIMATE_QUERY)
+def get_limit(request: Request, field: Field, bound: Bound = "max", tries: Tries = TRIES) -> Response:
+    """How far a job can go, its fields given by their dotted names, as for an estimate."""
+    items = [(name, value) for name, value in request.query_params.multi_items() if name not in ("field", "bound", "tries")]
+    return _json(limit(job_mapping(items), field, bound, tries=tries, allow_files=False).to_json())
+
+
+@app.post("/v1/limit", response_class=Response, responses=documentation.answers(Limit), openapi_extra=documentation.JOB_BODY)
+async def post_limit(request: Request, field: Field, bound: Bound = "max", on: On = None, tries: Tries = TRIES) -> Response:
+    """How far a job can go: the largest or the smallest value of one of its numbers with which it fits."""
+    job = _job(await request.body())
+    return _json((await run_in_threadpool(limit, job, field, bound, on=on, tries=tries, allow_files=False)).to_json())
 
 
 @app.post("/v1/budget", response_class=Response, responses=documentation.answers(Budget), openapi_extra=documentation.JOB_BODY)

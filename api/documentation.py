@@ -94,6 +94,8 @@ def _document(app: FastAPI) -> dict[str, Any]:
     ):
         content = schema["paths"][path][method]["responses"]["200"]["content"]
         content["application/json"]["example"] = json.loads(example)
+    examples = {"model": "llama-2-13b", "on": "2x24GB"}
     for entry in schema["paths"]["/v1/fit"]["get"]["parameters"]:
-        entry["example"] = {"model": "llama-2-13b", "on": "2x24GB"}[entry["name"]]
+        if entry["name"] in examples:
+            entry["example"] = examples[entry["name"]]
     return schema

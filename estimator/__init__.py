@@ -4,6 +4,7 @@ from estimator import estimate, fit
 
 estimate({"model": "llama-2-13b", "hardware": {"gpu": "a100-80gb"}}).fits
 fit("llama-2-13b", "2x24GB").rows
+limit({"model": "llama-2-13b", "training": {"adapter": {}}}, "training.sequence_length", "max", on="2x24GB").value
 read_file("train.yaml", on="2x24GB").job
 """
 
@@ -19,8 +20,9 @@ if TYPE_CHECKING:
     from estimator.contract.job import Job
     from estimator.exchange.documents import read_file
     from estimator.pipeline.estimation import estimate
-    from estimator.planner.answers import Fit
+    from estimator.planner.answers import Fit, Limit
     from estimator.planner.headline import fit
+    from estimator.planner.limits import limit
     from estimator.specs.module import architecture_of, count_module
     from estimator.views.inspection import inspect_model
 
@@ -31,6 +33,7 @@ _EXPORTS = {
     "Fit": "planner.answers",
     "InvalidJob": "contract.errors",
     "Job": "contract.job",
+    "Limit": "planner.answers",
     "NotModelled": "contract.errors",
     "UnknownName": "contract.errors",
     "UnsupportedInterpreter": "contract.errors",
@@ -40,6 +43,7 @@ _EXPORTS = {
     "estimate": "pipeline.estimation",
     "fit": "planner.headline",
     "inspect_model": "views.inspection",
+    "limit": "planner.limits",
     "read_file": "exchange.documents",
 }
 
@@ -48,6 +52,7 @@ __all__ = [
     "Fit",
     "InvalidJob",
     "Job",
+    "Limit",
     "NotModelled",
     "UnknownName",
     "UnsupportedInterpreter",
@@ -58,6 +63,7 @@ __all__ = [
     "estimate",
     "fit",
     "inspect_model",
+    "limit",
     "read_file",
 ]
 

@@ -103,6 +103,24 @@ def _estimate(options: argparse.Namespace) -> int:
     return 1 if options.check and answer.fits is False else 0
 
 
+def _limit(options: argparse.Namespace) -> int:
+    from estimator.planner.limits import limit
+
+    job = options.job
+    if job == "-":
+        from estimator.exchange import Surroundings, read
+
+        job = read(_standard_input(), around=Surroundings(allow_files=True)).job
+    found = limit(job, options.field, options.command, on=options.on, tries=options.tries)
+    if options.json:
+        sys.stdout.write(found.to_json())
+    else:
+        from estimator.cli.report_limit import limit_text
+
+        sys.stdout.write(limit_text(found))
+    return 1 if options.check and found.fits is False else 0
+
+
 def _budget(options: argparse.Namespace) -> int:
     from estimator.planner.budget import Limits, budget, narrowed
 
@@ -301,6 +319,8 @@ def _serve(options: argparse.Namespace) -> int:
 
 COMMANDS = {
     "estimate": _estimate,
+    "max": _limit,
+    "min": _limit,
     "budget": _budget,
     "verify": _verify,
     "models": _models,

@@ -18,6 +18,8 @@ Says, before a GPU is rented and without one, whether a transformer fits, why, a
   willitfit FILE --on HARDWARE      the answer to a training framework's file, an engine's command, or a job
   willitfit estimate JOB.yaml       one job in full
   willitfit verify JOB.yaml         the same beside what torch counts
+  willitfit max JOB FIELD           the largest number with which it fits, such as training.sequence_length
+  willitfit min JOB FIELD           the smallest, such as hardware.gpus
   willitfit budget JOB.yaml         every way to rent what it needs, by cost and hours
   willitfit models [WORDS]          which models are known; `models show MODEL`: what one is made of
   willitfit gpus [WORDS]            which accelerators are known; all about one, with sources
@@ -79,7 +81,7 @@ def command_parser() -> argparse.ArgumentParser:
         prog="willitfit", description=DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     commands = parser.add_subparsers(dest="command", required=True)
-    for add in (_estimate, _budget, _verify, _models, _gpus, _nodes, _prices, _export, _import, _serve):
+    for add in (_estimate, _max, _min, _budget, _verify, _models, _gpus, _nodes, _prices, _export, _import, _serve):
         add(commands)
     return parser
 
@@ -105,6 +107,35 @@ def _estimate(commands: Commands) -> None:
     one.add_argument("--check", action="store_true", help="exit with 1 if the job does not fit")
     _takes_specs(one)
     _takes_prices(one)
+
+
+def _max(commands: Commands) -> None:
+    _limit(commands, "max", "largest", "training.sequence_length, serving.concurrency")
+
+
+def _min(commands: Commands) -> None:
+    _limit(commands, "min", "smallest", "hardware.gpus, serving.n_cpu_moe")
+
+
+def _limit(commands: Commands, name: str, what: str, such_as: str) -> None:
+    one = commands.add_parser(
+        name,
+        help=f"the {what} value of a number in a job with which it fits",
+        description=f"Find the {what} value of a whole number in a job with which it fits, and what is in the way of the next.",
+    )
+    one.add_argument(
+        "job",
+        metavar="JOB",
+        help="a job file, or a file of a framework, a command or a script (see import); - reads standard input",
+    )
+    one.add_argument("field", metavar="FIELD", help=f"the number's dotted name: {such_as}, …")
+    one.add_argument("--on", metavar="HARDWARE", help=f"what it is to run on, in place of what the file says: {HARDWARE_HELP}")
+    one.add_argument(
+        "--tries", metavar="N", type=_whole, default=8, help="where neighbours jump, so many are estimated one by one (8)"
+    )
+    one.add_argument("--json", action="store_true", help="print the answer as REST would send it")
+    one.add_argument("--check", action="store_true", help="exit with 1 if it fits with no value")
+    _takes_specs(one)
 
 
 def _budget(commands: Commands) -> None:

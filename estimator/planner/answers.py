@@ -49,6 +49,52 @@ class Fit(AnswerPart):
         return as_text(self)
 
 
+class TriedValue(AnswerPart):
+    """A job with one of its numbers changed."""
+
+    value: int
+    fits: bool | None
+    verdict: Literal["fits", "tight", "does not fit", "unknown", "refused"]
+    """refused: the model, the framework or the rest of the job does not go with it, whatever the memory."""
+    total_bytes: int | None
+    """What is needed of one GPU; null where the job is refused."""
+    peak_bytes: int | None
+    reason: str
+
+
+class Limit(AnswerPart):
+    """The largest or the smallest value of a number in a job with which it fits."""
+
+    field: str
+    """The number's dotted name, such as training.sequence_length."""
+    bound: Literal["max", "min"]
+    value: int | None
+    """null where no value that was tried fits, or where it is not known."""
+    fits: bool | None
+    """Whether it fits with any value; null where no hardware was given."""
+    limited_by: Literal["memory", "host", "refused", "range"] | None
+    """What is in the way of the next value: a GPU's memory, a node's own, that the job would be refused, or the end of what the
+    field takes; null without a value."""
+    reason: str
+    at: TriedValue | None
+    """The job at the value; where none fits, at the one that needs least of those that were tried."""
+    next: TriedValue | None
+    """The next value, which does not fit, or is refused; null at the end of what the field takes."""
+    untried: int
+    """Values beyond this one that were not estimated although their tensors fit: what a caching allocator holds jumps from one
+    to the next. 0: none of them fits."""
+    estimates: int
+    """How many values were estimated."""
+    job: dict[str, Any] | None
+    """The complete job at the value, which `estimate` answers in full."""
+    assumptions: list[str]
+    versions: Versions
+
+    def to_json(self) -> str:
+        """The answer as JSON text: what the command line prints and REST sends, byte for byte."""
+        return as_text(self)
+
+
 class BudgetRow(AnswerPart):
     """One way to rent what a job needs."""
 

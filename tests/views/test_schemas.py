@@ -177,6 +177,18 @@ def test_headline_answers(model: str, on: str) -> None:
         assert row["job"] is None or schema("job").is_valid(row["job"])
 
 
+def test_limits() -> None:
+    job = {"model": "llama-3-8b", "task": "serve"}
+    sent = client.post("/v1/limit", params={"field": "serving.context", "on": "h100"}, json=job)
+    assert sent.status_code == 200
+    schema("limit").validate(sent.json())
+    of_route("post", "/v1/limit").validate(sent.json())
+    schema("job").validate(sent.json()["job"])
+    asked = client.get("/v1/limit", params={**job, "field": "serving.context", "bound": "max", "on": "h100"})
+    of_route("get", "/v1/limit").validate(asked.json())
+    assert asked.json()["value"] == sent.json()["value"]
+
+
 @pytest.mark.parametrize("limits", [{}, {"max_cost": "0.01"}, {"top": 3}])
 def test_budgets(limits: dict[str, str]) -> None:
     job = {"model": "llama-3-8b", "training": {"tokens": "100M", "adapter": {}}, "hardware": {"gpu": "h100"}}
@@ -217,12 +229,15 @@ def test_problems(case: dict[str, Any]) -> None:
 PRINTED: dict[str, list[tuple[str, list[str]]]] = {
     "": [("fit", ["gpt2", "--on", "t4"])],
     "estimate": [("answer", ["JOB"]), ("answer", ["JOB", "--ranks"])],
+    "max": [("limit", ["JOB", "training.micro_batch_size", "--on", "24GB"]), ("limit", ["JOB", "training.sequence_length"])],
+    "min": [("limit", ["JOB", "hardware.gpus", "--on", "h100"])],
     "budget": [("budget", ["JOB", "--top", "2"])],
     "verify": [("verify", ["JOB"])],
     "models": [("models", ["llama"]), ("card", ["show", "gpt2"]), ("card", ["show", "13B"])],
     "gpus": [("gpus", []), ("accelerator", ["h100"])],
     "nodes": [("nodes", ["aws"]), ("node", ["dgx-h100"])],
     "prices": [("prices", ["h100"])],
+    "import": [("import", ["JOB"])],
 }
 """The schema of what each command prints with --json, and arguments to have it print that."""
 
