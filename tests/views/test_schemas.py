@@ -107,7 +107,8 @@ def test_a_name_means_one_thing_in_all_schemas_and_in_the_openapi_document() -> 
 
 def _in_one_form(part: dict[str, Any]) -> str:
     """A schema as text, however its references are written, and without defaults of null, which FastAPI leaves out."""
-    return json.dumps(part, sort_keys=True).replace("#/$defs/", "#/components/schemas/").replace(', "default": null', "").replace('"default": null, ', "")
+    text = json.dumps(part, sort_keys=True).replace("#/$defs/", "#/components/schemas/")
+    return text.replace(', "default": null', "").replace('"default": null, ', "")
 
 
 def _check_answer(found: dict[str, Any]) -> None:
