@@ -12,8 +12,8 @@ from typing import Any
 
 from estimator.contract.errors import NotModelled
 from estimator.contract.job import Job
-from estimator.contract.reading import load_yaml
 from estimator.contract.units import KIB, MIB
+from estimator.facts import catalogue
 from estimator.facts.fact import MeasuredFact, measured
 from estimator.families.parts import ComposedSpec
 from estimator.families.spec import ModelSpec
@@ -63,7 +63,7 @@ def _tier(version: str | None, card: Capacity) -> dict[str, Any] | None:
     memory = visible_mib(card)
     if memory is None:
         return None
-    known = load_yaml(TIERS)["releases"]
+    known = catalogue.shipped(TIERS)["releases"]
     tiers = next(one["tiers"] for one in known if release(one["since"]) <= release(version))
     found: dict[str, Any] = next(
         tier for tier in tiers if memory < tier.get("below_gib", memory) * KIB or "below_gib" not in tier
