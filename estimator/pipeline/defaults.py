@@ -21,7 +21,7 @@ from estimator.families import heads
 from estimator.families.spec import ModelSpec
 from estimator.hardware.capacity import capacity
 from estimator.parallel.strategies import ZERO3, strategy_of
-from estimator.serving.engine import Default, Engine, JobDefault
+from estimator.serving.engine import Default, Engine
 from estimator.serving.engines import ENGINES, served_by
 from estimator.serving.llamacpp.engine import LLAMA_CPP
 from estimator.specs.stored import Stored
@@ -203,17 +203,9 @@ def _with_transformers_5(job: Job) -> bool:
     return job.training.transformers_release == "5"
 
 
-def _own_context(job: Job, spec: ModelSpec) -> int | None:
-    """Tokens of a context that an engine chooses by itself, no more than the model was made for."""
-    engine, memory = served_by(job), capacity(job.hardware).memory_bytes
-    if engine is None or engine.context is None or memory is None:
-        return None
-    return min(engine.context(memory * job.hardware.gpus), spec.longest_sequence or 2**24)
-
-
-def _of_engine(engine: Engine, each: Default | JobDefault) -> Rule:
+def _of_engine(engine: Engine, each: Default) -> Rule:
     def value(job: Job, spec: ModelSpec) -> Any:
-        return each.of(job, spec, capacity(job.hardware)) if served_by(job) is engine else None
+        return each.value(job, spec, capacity(job.hardware)) if served_by(job) is engine else None
 
     return Rule(f"serving.{each.field}", value, each.reason)
 
@@ -297,7 +289,6 @@ RULES = (
     Rule("training.labels", _labels, "a classification of two"),
     Rule("training.objective.reference", _reference, "TRL's: the model without its adapter, or a copy of the model"),
     Rule("serving.context", _context, "prompt and answer together, or as much as the model has positions for"),
-    Rule("serving.context", _own_context, "the engine's own for this much memory, no more than the model's"),
     *(_of_engine(engine, each) for engine in ENGINES.values() for each in engine.defaults),
     Rule(
         "serving.prompt_length",

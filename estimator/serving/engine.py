@@ -33,23 +33,13 @@ Logged = tuple[EngineMemory | None, KvCache | None]
 
 @dataclass(frozen=True, slots=True)
 class Default:
-    """What an engine takes for a field of `Serving` that a job leaves out, on a card, and whose choice that is."""
+    """What an engine takes for a field of `Serving` that a job leaves out, of a model on a card, and whose choice that is.
+
+    `value` is None where the engine says nothing.
+    """
 
     field: str
-    value: Callable[[Serving, Capacity], Any]
-    reason: str
-
-    def of(self, job: Job, spec: ModelSpec, card: Capacity) -> Any:
-        """The value for a job."""
-        return self.value(job.serving, card)
-
-
-@dataclass(frozen=True, slots=True)
-class JobDefault:
-    """A `Default` that depends on the model, or on the rest of a job."""
-
-    field: str
-    of: Callable[[Job, ModelSpec, Capacity], Any]
+    value: Callable[[Job, ModelSpec, Capacity], Any]
     reason: str
 
 
@@ -76,7 +66,6 @@ class Engine:
         reads_gguf: whether it serves GGUF files.
         on_host: bytes in the host's memory, by what they are.
         devices: what each GPU holds, where that differs.
-        context: tokens of a context that nobody chose, of bytes of all GPUs; None where the job's default stands.
         fitting: settings that leave a part in the host's memory, and their values from the one that leaves least there.
     """
 
@@ -90,7 +79,7 @@ class Engine:
     smaller_weights: Callable[[str], tuple[str, ...]]
     advice: Callable[[str, Serving], str]
     loads: Callable[[str], bool] = lambda kind: False
-    defaults: tuple[Default | JobDefault, ...] = ()
+    defaults: tuple[Default, ...] = ()
     not_started: Callable[[Job, Memory], str] = lambda job, memory: ""
     runs: Callable[[ModelSpec], bool] = lambda spec: False
     beside: Callable[[Job, ModelSpec, Topology, Gpu], Overhead] | None = None
@@ -100,7 +89,6 @@ class Engine:
     reads_gguf: bool = False
     on_host: Callable[[Job, ModelSpec, tuple[Stored, ...] | None], dict[str, int]] | None = None
     devices: Callable[[Job, ModelSpec, tuple[Stored, ...] | None], list[Device]] | None = None
-    context: Callable[[int], int] | None = None
     fitting: Callable[[Serving, ModelSpec], Iterable[tuple[str, list[int]]]] = lambda asked, spec: ()
 
 

@@ -164,9 +164,9 @@ LLAMA_CPP = Engine(
     smaller_weights=lambda weights: ("q4_k_m",) if weights in (*WHOLE, "q8_0") else (),
     advice=advice,
     defaults=(
-        Default("ubatch", lambda asked, card: UBATCH, "llama.cpp's own"),
-        Default("flash_attention", lambda asked, card: True, "llama.cpp's own"),
-        Default("kv_cache", lambda asked, card: "fp16", "llama.cpp's own"),
+        Default("ubatch", lambda *_: UBATCH, "llama.cpp's own"),
+        Default("flash_attention", lambda *_: True, "llama.cpp's own"),
+        Default("kv_cache", lambda *_: "fp16", "llama.cpp's own"),
     ),
     loads=lambda kind: kind in NAMES or kind.upper() in MIXTURES,
     reads_gguf=True,
@@ -179,5 +179,8 @@ OLLAMA = replace(
     name="ollama",
     title="Ollama",
     assumptions=lambda asked: [f"Ollama 0.33 as it runs llama.cpp, with {asked.concurrency} slots", *assumptions(asked)],
-    context=ollama.context,
+    defaults=(
+        Default("context", ollama.context, "the engine's own for this much memory, no more than the model's"),
+        *LLAMA_CPP.defaults,
+    ),
 )

@@ -7,7 +7,10 @@ After Ollama 0.33: server/routes.go (the context by the memory of all GPUs), llm
 
 from __future__ import annotations
 
+from estimator.contract.job import Job
 from estimator.contract.units import GIB
+from estimator.families.spec import ModelSpec
+from estimator.hardware.capacity import Capacity
 
 CONTEXTS = ((47 * GIB, 262_144), (23 * GIB, 32_768))
 """(bytes of all GPUs, from which on, tokens of a context)."""
@@ -15,6 +18,13 @@ SHORTEST = 4096
 """Tokens of a context on less."""
 
 
-def context(memory_bytes: int) -> int:
-    """Tokens of a context that nobody chose, on GPUs of so many bytes together."""
-    return next((tokens for least, tokens in CONTEXTS if memory_bytes >= least), SHORTEST)
+def context(job: Job, spec: ModelSpec, card: Capacity) -> int | None:
+    """Tokens of a context that nobody chose, by the memory of all GPUs, no more than the model was made for.
+
+    None where no GPU was given.
+    """
+    if card.memory_bytes is None:
+        return None
+    memory = card.memory_bytes * job.hardware.gpus
+    tokens = next((tokens for least, tokens in CONTEXTS if memory >= least), SHORTEST)
+    return min(tokens, spec.longest_sequence or tokens)

@@ -12,7 +12,7 @@ from estimator.families.spec import ModelSpec
 from estimator.hardware.capacity import Capacity
 from estimator.parallel.topology import Topology
 from estimator.runtime.overheads import Overhead
-from estimator.serving.engine import WHOLE, Default, Engine, JobDefault, Logged, compute_type, stored
+from estimator.serving.engine import WHOLE, Default, Engine, Logged, compute_type, stored
 from estimator.serving.layout import laid_out
 from estimator.serving.sglang import settings
 from estimator.serving.sglang.plan import engine_memory, kv_cache, not_started, overhead, sized
@@ -122,10 +122,12 @@ SGLANG = Engine(
     smaller_weights=lambda weights: ("fp8", "awq-int4") if weights in WHOLE else (),
     advice=advice,
     defaults=(
-        Default("engine_version", lambda asked, card: ".".join(map(str, settings.NEWEST)), "the newest release that is known"),
-        JobDefault("chunked_prefill_size", settings.chunked_prefill_size, "SGLang's own for this GPU"),
-        JobDefault("cuda_graph_max_bs", settings.cuda_graph_max_bs, "SGLang's own for this GPU"),
-        JobDefault("mem_fraction_static", settings.mem_fraction_static, "SGLang's own for this GPU and what runs on it"),
+        Default(
+            "engine_version", lambda job, spec, card: ".".join(map(str, settings.NEWEST)), "the newest release that is known"
+        ),
+        Default("chunked_prefill_size", settings.chunked_prefill_size, "SGLang's own for this GPU"),
+        Default("cuda_graph_max_bs", settings.cuda_graph_max_bs, "SGLang's own for this GPU"),
+        Default("mem_fraction_static", settings.mem_fraction_static, "SGLang's own for this GPU and what runs on it"),
     ),
     loads=lambda kind: kind.startswith(LOADED),
     not_started=not_started,

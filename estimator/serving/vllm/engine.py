@@ -88,12 +88,16 @@ VLLM = Engine(
     smaller_weights=lambda weights: ("fp8", "awq-int4") if weights in WHOLE else (),
     advice=partial(torch_advice, smaller="fp8 or awq-int4"),
     defaults=(
-        Default("engine_version", lambda asked, card: ".".join(map(str, settings.NEWEST)), "the newest release that is known"),
-        Default("gpu_memory_utilization", lambda asked, card: settings.utilization(asked.engine_version), "that release's own"),
-        Default("max_num_seqs", lambda asked, card: settings.max_num_seqs(card), "vLLM's own for this GPU"),
+        Default("engine_version", lambda *_: ".".join(map(str, settings.NEWEST)), "the newest release that is known"),
+        Default(
+            "gpu_memory_utilization",
+            lambda job, spec, card: settings.utilization(job.serving.engine_version),
+            "that release's own",
+        ),
+        Default("max_num_seqs", lambda job, spec, card: settings.max_num_seqs(card), "vLLM's own for this GPU"),
         Default(
             "max_num_batched_tokens",
-            lambda asked, card: settings.max_num_batched_tokens(card, asked.engine_version),
+            lambda job, spec, card: settings.max_num_batched_tokens(card, job.serving.engine_version),
             "vLLM's own for a server on this GPU",
         ),
     ),
