@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
+from functools import lru_cache
 
 from estimator.contract.answer import Device, KvCache
 from estimator.contract.errors import Contradiction, NotModelled
 from estimator.contract.job import Job, Serving
-from estimator.families import build_model, having
+from estimator.families import having
 from estimator.families.build import Builder
 from estimator.families.experts import MoeSpec
 from estimator.families.spec import DecoderSpec, ModelSpec
@@ -17,6 +17,7 @@ from estimator.hardware.capacity import Capacity
 from estimator.parallel.topology import Topology
 from estimator.quantization.gguf_kinds import MIXTURES
 from estimator.serving.engine import WHOLE, Default, Engine, Logged
+from estimator.serving.layout import Passing, laid_out
 from estimator.serving.llamacpp import ollama
 from estimator.serving.llamacpp.cache import UBATCH, cache_bytes, layer_caches
 from estimator.serving.llamacpp.devices import check_devices
@@ -24,12 +25,7 @@ from estimator.serving.llamacpp.placement import Placed, Stored, placed
 from estimator.serving.llamacpp.types import NAMES
 from estimator.tape import dtypes
 from estimator.tape.gpu import Gpu
-from estimator.tape.tape import KV_CACHE, PARAMETER, Tape
-from estimator.tape.tensor import empty
-
-REMEMBERED = 32
-"""Placements that are kept, since an answer asks for one several times."""
-_made: dict[tuple[Any, ...], Placed] = {}
+from estimator.tape.tape import TEMPORARY
 
 
 def check(job: Job, spec: ModelSpec, place: Topology) -> None:
@@ -55,33 +51,21 @@ def check(job: Job, spec: ModelSpec, place: Topology) -> None:
 
 def where(job: Job, spec: ModelSpec, tensors: tuple[Stored, ...] | None) -> Placed:
     """Where everything of a job lies."""
-    key = job.serving.model_dump_json(), spec.model_type, spec.model_dump_json(), job.hardware.gpus, tensors
-    if key not in _made:
-        while len(_made) >= REMEMBERED:
-            del _made[next(iter(_made))]
-        _made[key] = placed(job.serving, spec, job.hardware.gpus, tensors)
-    return _made[key]
+    return _placed(job.serving.model_dump_json(), spec, job.hardware.gpus, tensors)
+
+
+@lru_cache(maxsize=32)
+def _placed(serving: str, spec: ModelSpec, gpus: int, tensors: tuple[Stored, ...] | None) -> Placed:
+    """Remembered, since an answer asks for it several times; `serving` is JSON, as settings with lists have no hash."""
+    return placed(Serving.model_validate_json(serving), spec, gpus, tensors)
 
 
 def trace_llamacpp(job: Job, spec: ModelSpec, place: Topology, gpu: Gpu, tensors: tuple[Stored, ...] | None) -> Builder:
     """What the fullest GPU holds, on a tape without operations. `tensors`: those of a file that was named."""
     check(job, spec, place)
     found = where(job, spec, tensors).fullest
-    counted, tape = Builder(Tape(), dtypes.float16, served=True), Tape(gpu, step=1)
-    build_model(spec, counted, "causal-lm")
-    build = Builder(tape, dtypes.float16, served=True, parameters=counted.parameters)
-    tape.begin("load")
-    held = []
-    for component, nbytes, name in ((PARAMETER, found.weights, "weights"), (KV_CACHE, found.cache, "kv_cache")):
-        with tape.counting(component):
-            held.append(empty(tape, (nbytes,), dtypes.uint8, name))
-    tape.begin("prefill")
-    compute = empty(tape, (found.compute,), dtypes.uint8, "compute_buffer")
-    tape.begin("decode")
-    del compute
-    tape.finish()
-    del held
-    return build
+    graph = Passing("compute_buffer", TEMPORARY, found.compute)
+    return laid_out(spec, dtypes.float16, gpu, found.weights, found.cache, graph)
 
 
 def cache(job: Job, spec: ModelSpec, place: Topology, card: Capacity, gpu: Gpu) -> Logged:

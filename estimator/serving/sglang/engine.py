@@ -13,12 +13,13 @@ from estimator.hardware.capacity import Capacity
 from estimator.parallel.topology import Topology
 from estimator.runtime.overheads import Overhead
 from estimator.serving.engine import WHOLE, Default, Engine, Logged, compute_type, stored
-from estimator.serving.layout import laid_out
+from estimator.serving.layout import Passing, laid_out
 from estimator.serving.sglang import settings
 from estimator.serving.sglang.plan import engine_memory, kv_cache, not_started, overhead, sized
 from estimator.serving.tensors import held
 from estimator.serving.weights import LOADED, check_format
 from estimator.tape.gpu import Gpu
+from estimator.tape.tape import ACTIVATION
 
 SETTINGS = frozenset(
     {
@@ -68,7 +69,7 @@ def trace_sglang(job: Job, spec: ModelSpec, place: Topology, gpu: Gpu, file: obj
     check(job, spec)
     plain = compute_type(job.serving)
     found = sized(job.serving, spec, place.tensor, plain, gpu)
-    return laid_out(spec, plain, gpu, found.weights, found.needed, found.activations)
+    return laid_out(spec, plain, gpu, found.weights, found.needed, Passing("profile_run", ACTIVATION, found.activations))
 
 
 def memory(job: Job, spec: ModelSpec, place: Topology, card: Capacity, gpu: Gpu) -> Logged:

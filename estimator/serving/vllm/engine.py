@@ -14,13 +14,14 @@ from estimator.families.spec import ModelSpec
 from estimator.hardware.capacity import Capacity
 from estimator.parallel.topology import Topology
 from estimator.serving.engine import WHOLE, Default, Engine, Logged, compute_type, stored, torch_advice
-from estimator.serving.layout import laid_out
+from estimator.serving.layout import Passing, laid_out
 from estimator.serving.tensors import held
 from estimator.serving.vllm import settings
 from estimator.serving.vllm.plan import engine_memory, kv_cache, not_started, overhead, sized
 from estimator.serving.vllm.settings import NO_BITSANDBYTES, not_run, release
 from estimator.serving.weights import LOADED, check_format
 from estimator.tape.gpu import Gpu
+from estimator.tape.tape import ACTIVATION
 
 BITSANDBYTES = ("nf4", "nf4-double", "fp4", "int8")
 """Formats of the library whose loader it had."""
@@ -47,7 +48,7 @@ def trace_vllm(job: Job, spec: ModelSpec, place: Topology, gpu: Gpu, file: objec
     check(job, spec, place)
     plain = compute_type(job.serving)
     found = sized(job.serving, spec, place.tensor, plain, gpu)
-    build = laid_out(spec, plain, gpu, found.weights, found.needed, found.activations)
+    build = laid_out(spec, plain, gpu, found.weights, found.needed, Passing("profile_run", ACTIVATION, found.activations))
     if release(job.serving.engine_version) >= NO_BITSANDBYTES and job.serving.weights in BITSANDBYTES:
         build.tape.remarks[f"vLLM {job.serving.engine_version} loads no weights of bitsandbytes; releases to 0.27 do"] = None
     return build
