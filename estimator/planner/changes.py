@@ -129,7 +129,7 @@ def _hopeless(question: Question, way: Way, most: Hardware) -> set[str]:
             too_much = not question.fits(job)
         else:
             try:
-                answer = question.ask(job)
+                answer = question.ask(job, reserves=False)
             except WillItFitError:
                 too_much = True
             else:
@@ -152,7 +152,7 @@ def _most(question: Question, way: Way, hardware: Hardware) -> Judged | None:
     largest, found = sizes[-1], []
     for _, job in spreads(question, way, largest):
         try:
-            found.append(question.ask(job))
+            found.append(question.ask(job, reserves=False))
         except WillItFitError:
             continue
     return min(found, key=lambda one: one.memory.total_bytes, default=None)

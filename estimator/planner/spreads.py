@@ -30,9 +30,9 @@ class Question:
         """Parameters of the model."""
         return count(self.found.spec)
 
-    def ask(self, job: dict[str, Any]) -> Judged:
-        """What a job of the model takes."""
-        return judged({"model": self.model, **job}, self.allow_files)
+    def ask(self, job: dict[str, Any], reserves: bool = True) -> Judged:
+        """What a job of the model takes; without `reserves` sooner, without what the caching allocator holds beyond the tensors."""
+        return judged({"model": self.model, **job}, self.allow_files, reserves)
 
     def fits(self, job: dict[str, Any]) -> bool:
         """Whether it fits; not, where it is refused."""
