@@ -16,7 +16,7 @@ from estimator.families.decoder import Decoder
 from estimator.families.decoder_layers import Parallel
 from estimator.families.feed_forward import GatedMLP
 from estimator.families.granite import ScaledLM
-from estimator.families.grouped_query import GroupedQueryAttention
+from estimator.families.grouped_query import GroupedQueryAttention, normed_between
 from estimator.families.heads import Head
 from estimator.families.rotations import unrotated
 from estimator.families.spec import RotaryDecoderSpec, Size
@@ -25,7 +25,7 @@ from estimator.tape import dtypes
 from estimator.tape.layout import Shape
 from estimator.tape.pointwise import add, add_scalar, mean_last, mul, neg, pow_scalar, rsqrt, sub, to
 from estimator.tape.tensor import Tensor
-from estimator.tape.views import every_second, reshape, stack_last, transpose, unsqueeze
+from estimator.tape.views import every_second, reshape, stack_last, unsqueeze
 
 
 class _Spec(RotaryDecoderSpec):
@@ -100,19 +100,6 @@ def _rotate_half(x: Tensor) -> Tensor:
     return reshape(pairs, x.shape)
 
 
-def _project(module: GroupedQueryAttention, hidden: Tensor, heads: Shape) -> tuple[Tensor, ...]:
-    """All three are projected; then queries and keys are normalised; then all are transposed."""
-    q = reshape(module.q_proj(hidden), heads)
-    k = reshape(module.k_proj(hidden), heads)
-    v = reshape(module.v_proj(hidden), heads)
-    if module.q_norm is not None and module.k_norm is not None:
-        q = module.q_norm(q)
-        k = module.k_norm(k)
-    q = transpose(q, 1, 2)
-    k = transpose(k, 1, 2)
-    return q, k, transpose(v, 1, 2)
-
-
 def cohere(spec: _Spec, build: Builder) -> Decoder:
     """The body of the model."""
 
@@ -130,7 +117,7 @@ def cohere(spec: _Spec, build: Builder) -> Decoder:
             spec.attention_bias,
             spec.attention_bias,
             norm=head_norm if spec.qk_norm else None,
-            project=_project,
+            project=normed_between,
             rotate=rotate_pairs if rotates else unrotated,
         )
         return Parallel(spec, build, attention, GatedMLP(spec, build), norm)

@@ -22,7 +22,7 @@ from estimator.pipeline.defaults import Reasons, with_defaults
 from estimator.pipeline.refusals import check_lengths, refuse_unmodelled
 from estimator.runtime.overheads import Overhead, overhead
 from estimator.serving.engines import served_by
-from estimator.serving.llamacpp.placement import Stored, of_file
+from estimator.serving.llamacpp.placement import WeightTensor, of_file
 from estimator.simulation.ranks import described, ranks
 from estimator.simulation.simulation import Simulation, simulate
 from estimator.specs.resolve import Model, resolve
@@ -45,7 +45,7 @@ class Run:
     """What is said of a choice that was made."""
     ranks: list[Rank]
     """The stages of a pipeline that were compared."""
-    tensors: tuple[Stored, ...] | None
+    tensors: tuple[WeightTensor, ...] | None
     """Those of a GGUF file that llama.cpp serves."""
     reasons: Reasons
     """Why defaults have the values that rules gave them."""
@@ -81,7 +81,7 @@ def played(job: Job | Mapping[str, Any] | str | Path, allow_files: bool, every_r
     return Run(given, worst, model, place, card, simulated, beside, chosen, each_rank, tensors, reasons)
 
 
-def _of_file(given: Job, model: Model) -> tuple[Stored, ...] | None:
+def _of_file(given: Job, model: Model) -> tuple[WeightTensor, ...] | None:
     """The tensors of the GGUF file that names the model, where llama.cpp serves it as it is."""
     file, chosen = model.checkpoint, "weights" in given.serving.model_fields_set
     engine = served_by(given)

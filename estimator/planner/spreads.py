@@ -31,7 +31,7 @@ class Question:
         return count(self.found.spec)
 
     def ask(self, job: dict[str, Any], reserves: bool = True) -> Judged:
-        """What a job of the model takes; without `reserves` sooner, without what the caching allocator holds beyond the tensors."""
+        """What a job of the model takes; `reserves` False: without what the caching allocator holds beyond the tensors."""
         return judged({"model": self.model, **job}, self.allow_files, reserves)
 
     def fits(self, job: dict[str, Any]) -> bool:

@@ -17,7 +17,7 @@ from estimator.hardware.capacity import Capacity
 from estimator.parallel.topology import Topology
 from estimator.quantization.formats import FORMATS
 from estimator.runtime.overheads import Overhead
-from estimator.serving.llamacpp.placement import Stored
+from estimator.serving.llamacpp.placement import WeightTensor
 from estimator.tape import dtypes
 from estimator.tape.dtypes import DType
 from estimator.tape.gpu import Gpu
@@ -25,7 +25,7 @@ from estimator.tape.gpu import Gpu
 WHOLE = ("bf16", "fp16", "fp32")
 """Types that have no blocks."""
 
-Trace = Callable[[Job, ModelSpec, Topology, Gpu, tuple[Stored, ...] | None], Builder]
+Trace = Callable[[Job, ModelSpec, Topology, Gpu, tuple[WeightTensor, ...] | None], Builder]
 """(job, model, ranks, GPU, tensors of the file that names the model) -> what one rank holds, on a tape."""
 Logged = tuple[EngineMemory | None, KvCache | None]
 """What an engine says of its memory when it starts, and its cache."""
@@ -87,8 +87,8 @@ class Engine:
     share: Callable[[Serving], float] = lambda serving: 1.0
     continuous: bool = False
     reads_gguf: bool = False
-    on_host: Callable[[Job, ModelSpec, tuple[Stored, ...] | None], dict[str, int]] | None = None
-    devices: Callable[[Job, ModelSpec, tuple[Stored, ...] | None], list[Device]] | None = None
+    on_host: Callable[[Job, ModelSpec, tuple[WeightTensor, ...] | None], dict[str, int]] | None = None
+    devices: Callable[[Job, ModelSpec, tuple[WeightTensor, ...] | None], list[Device]] | None = None
     fitting: Callable[[Serving, ModelSpec], Iterable[tuple[str, list[int]]]] = lambda asked, spec: ()
 
 

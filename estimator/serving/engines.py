@@ -10,7 +10,7 @@ from estimator.parallel.topology import Topology
 from estimator.quantization.formats import FORMATS
 from estimator.serving.engine import WHOLE, Engine
 from estimator.serving.llamacpp.engine import LLAMA_CPP, OLLAMA
-from estimator.serving.llamacpp.placement import Stored
+from estimator.serving.llamacpp.placement import WeightTensor
 from estimator.serving.sglang.engine import SGLANG
 from estimator.serving.transformers.engine import TRANSFORMERS
 from estimator.serving.vllm.engine import VLLM
@@ -31,7 +31,7 @@ def served_by(job: Job) -> Engine | None:
 
 
 def trace_serving(
-    job: Job, spec: ModelSpec, place: Topology, gpu: Gpu = AMPERE, tensors: tuple[Stored, ...] | None = None
+    job: Job, spec: ModelSpec, place: Topology, gpu: Gpu = AMPERE, tensors: tuple[WeightTensor, ...] | None = None
 ) -> Builder:
     """What one rank holds and plays, on a new tape. Raises `InvalidJob` and `NotModelled` for what its engine does not do."""
     asked, engine = job.serving, engine_of(job)

@@ -14,7 +14,7 @@ from estimator.families.build import Builder
 from estimator.families.spec import DecoderSpec, ModelSpec
 from estimator.parallel.topology import Topology
 from estimator.runtime.reserved import Reserved, reserved
-from estimator.serving.llamacpp.placement import Stored
+from estimator.serving.llamacpp.placement import WeightTensor
 from estimator.serving.speed import trace_speed
 from estimator.simulation.attribution import Attribution, attribution
 from estimator.simulation.trace import trace as trace
@@ -57,10 +57,10 @@ class _Question:
     parallelism: Parallelism
     offload: Offload
     place: Topology
-    tensors: tuple[Stored, ...] | None
+    tensors: tuple[WeightTensor, ...] | None
 
 
-def simulate(job: Job, spec: ModelSpec, place: Topology, gpu: Gpu, tensors: tuple[Stored, ...] | None = None) -> Simulation:
+def simulate(job: Job, spec: ModelSpec, place: Topology, gpu: Gpu, tensors: tuple[WeightTensor, ...] | None = None) -> Simulation:
     """Simulate a job with its defaults; `tensors`: those of a GGUF file that llama.cpp serves.
 
     Raises `InvalidJob` and `NotModelled` for what the model or the framework does not have.
@@ -98,7 +98,11 @@ def _tapes(_: _Question) -> list[Tape]:
 
 
 def _question(
-    job: Job, spec: ModelSpec, place: Topology, tensors: tuple[Stored, ...] | None = None, ignored: frozenset[str] = frozenset()
+    job: Job,
+    spec: ModelSpec,
+    place: Topology,
+    tensors: tuple[WeightTensor, ...] | None = None,
+    ignored: frozenset[str] = frozenset(),
 ) -> _Question:
     """`ignored`: settings that do not matter."""
     part = job.training if job.task == "train" else job.serving

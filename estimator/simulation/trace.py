@@ -8,7 +8,7 @@ from estimator.families.spec import ModelSpec
 from estimator.megatron.plan import trace_megatron
 from estimator.parallel.topology import Topology
 from estimator.serving.engines import trace_serving
-from estimator.serving.llamacpp.placement import Stored
+from estimator.serving.llamacpp.placement import WeightTensor
 from estimator.tape.gpu import AMPERE, Gpu
 from estimator.training.plan import trace_training
 
@@ -18,7 +18,7 @@ def trace(
     spec: ModelSpec,
     place: Topology,
     gpu: Gpu = AMPERE,
-    tensors: tuple[Stored, ...] | None = None,
+    tensors: tuple[WeightTensor, ...] | None = None,
     unrolled: bool = False,
 ) -> Builder:
     """A job with its defaults on a new tape; the builder has the tape and the parameters.

@@ -14,19 +14,6 @@ from estimator.facts.spelling import words
 FILE = Path(__file__).parent / "stored.yaml"
 GGUF, USUAL = "gguf", "q4_k_m"
 """A name's last word for llama.cpp's files, and the kind that is taken where the name says none, which is Ollama's."""
-LARGER = {
-    "q2_k_xl": "q2_k",
-    "q2_k_l": "q2_k",
-    "q3_k_xl": "q3_k_m",
-    "q4_k_xl": "q4_k_m",
-    "q4_k_l": "q4_k_m",
-    "q5_k_xl": "q5_k_m",
-    "q5_k_l": "q5_k_m",
-    "q6_k_xl": "q6_k",
-    "q6_k_l": "q6_k",
-    "q8_k_xl": "q8_0",
-}
-"""Kinds of Unsloth's and bartowski's own, which keep some tensors in more bits, each with llama.cpp's kind of the others."""
 DYNAMIC = "which tensors its maker keeps in other types is not known here, so all are counted as llama.cpp's"
 
 
@@ -66,7 +53,7 @@ def _endings(maker: str) -> tuple[tuple[tuple[str, ...], Stored], ...]:
     """What the last words of a maker's names mean, the longest first."""
     found = dict(_of_files())
     for row in catalogue.shipped(FILE):
-        if "of" not in row or maker in map(str.lower, row["of"]):
+        if "ends" in row and ("of" not in row or maker in map(str.lower, row["of"])):
             by = {name.lower(): chosen for name, chosen in row.get("by", {}).items()}
             chosen = by.get(maker, row["format"])
             found[tuple(words(row["ends"]))] = Stored(
@@ -86,8 +73,9 @@ def _of_files() -> Iterator[tuple[tuple[str, ...], Stored]]:
         dynamic = Stored(kind, gguf=True, says=f"{DYNAMIC} {kind}")
         for ending in (f"ud {kind}", f"{GGUF} ud {kind}"):
             yield tuple(words(ending)), dynamic
-    for larger, kind in LARGER.items():
-        for ending in (larger, f"{GGUF} {larger}", f"ud {larger}", f"{GGUF} ud {larger}"):
-            yield tuple(words(ending)), Stored(kind, gguf=True, says=f"{DYNAMIC} {kind}")
+    for row in catalogue.shipped(FILE):
+        if larger := row.get("larger"):
+            for ending in (larger, f"{GGUF} {larger}", f"ud {larger}", f"{GGUF} ud {larger}"):
+                yield tuple(words(ending)), Stored(row["kind"], gguf=True, says=f"{DYNAMIC} {row['kind']}")
     for plain, kind in (("f16", "fp16"), ("bf16", "bf16"), ("fp16", "fp16")):
         yield tuple(words(f"{GGUF} {plain}")), Stored(kind, gguf=True)

@@ -21,7 +21,7 @@ from estimator.serving.layout import Passing, laid_out
 from estimator.serving.llamacpp import ollama
 from estimator.serving.llamacpp.cache import UBATCH, cache_bytes, layer_caches
 from estimator.serving.llamacpp.devices import check_devices
-from estimator.serving.llamacpp.placement import Placed, Stored, placed
+from estimator.serving.llamacpp.placement import Placed, WeightTensor, placed
 from estimator.serving.llamacpp.types import NAMES
 from estimator.tape import dtypes
 from estimator.tape.gpu import Gpu
@@ -49,18 +49,18 @@ def check(job: Job, spec: ModelSpec, place: Topology) -> None:
     check_devices(asked, job.hardware.gpus)
 
 
-def where(job: Job, spec: ModelSpec, tensors: tuple[Stored, ...] | None) -> Placed:
+def where(job: Job, spec: ModelSpec, tensors: tuple[WeightTensor, ...] | None) -> Placed:
     """Where everything of a job lies."""
     return _placed(job.serving.model_dump_json(), spec, job.hardware.gpus, tensors)
 
 
 @lru_cache(maxsize=32)
-def _placed(serving: str, spec: ModelSpec, gpus: int, tensors: tuple[Stored, ...] | None) -> Placed:
+def _placed(serving: str, spec: ModelSpec, gpus: int, tensors: tuple[WeightTensor, ...] | None) -> Placed:
     """Remembered, since an answer asks for it several times; `serving` is JSON, as settings with lists have no hash."""
     return placed(Serving.model_validate_json(serving), spec, gpus, tensors)
 
 
-def trace_llamacpp(job: Job, spec: ModelSpec, place: Topology, gpu: Gpu, tensors: tuple[Stored, ...] | None) -> Builder:
+def trace_llamacpp(job: Job, spec: ModelSpec, place: Topology, gpu: Gpu, tensors: tuple[WeightTensor, ...] | None) -> Builder:
     """What the fullest GPU holds, on a tape without operations. `tensors`: those of a file that was named."""
     check(job, spec, place)
     found = where(job, spec, tensors).fullest
@@ -76,7 +76,7 @@ def cache(job: Job, spec: ModelSpec, place: Topology, card: Capacity, gpu: Gpu) 
     return None, KvCache(bytes_per_token=per_token, needed_bytes=needed, available_bytes=None, available_tokens=None)
 
 
-def devices(job: Job, spec: ModelSpec, tensors: tuple[Stored, ...] | None) -> list[Device]:
+def devices(job: Job, spec: ModelSpec, tensors: tuple[WeightTensor, ...] | None) -> list[Device]:
     """What each GPU holds, as llama.cpp logs it."""
     return [
         Device(gpu=i, layers=gpu.layers, weights_bytes=gpu.weights, cache_bytes=gpu.cache, compute_bytes=gpu.compute)

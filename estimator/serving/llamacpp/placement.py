@@ -31,7 +31,7 @@ EMBEDDING, OUTPUT = "token_embd.weight", "output.weight"
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
+class WeightTensor:
     """A tensor of the file: its layer (None outside), its bytes, and how many it takes on the GPU."""
 
     name: str
@@ -67,7 +67,7 @@ class Placed:
         return max(self.gpus, key=lambda gpu: gpu.nbytes)
 
 
-def of_file(checkpoint: Checkpoint) -> tuple[Stored, ...]:
+def of_file(checkpoint: Checkpoint) -> tuple[WeightTensor, ...]:
     """The tensors of a GGUF file, as they lie in it. Raises `InvalidJob` where parts of it are missing."""
     if checkpoint.missing:
         raise Contradiction(checkpoint.summary, checkpoint.path)
@@ -75,7 +75,7 @@ def of_file(checkpoint: Checkpoint) -> tuple[Stored, ...]:
 
 
 @lru_cache(maxsize=16)
-def of_kind(kind: str, spec: ModelSpec) -> tuple[Stored, ...]:
+def of_kind(kind: str, spec: ModelSpec) -> tuple[WeightTensor, ...]:
     """The tensors of a file of a kind."""
     kind, tensors = NAMES.get(kind, kind.upper()), file_tensors(spec)
     model, found = facts(spec, tensors), []
@@ -85,15 +85,15 @@ def of_kind(kind: str, spec: ModelSpec) -> tuple[Stored, ...]:
     return tuple(found)
 
 
-def _stored(name: str, dtype: str, columns: int, nbytes: int) -> Stored:
+def _stored(name: str, dtype: str, columns: int, nbytes: int) -> WeightTensor:
     chosen, missing = block(dtype), -columns % PADDED_ROW
     more = missing // chosen.elements * chosen.nbytes if chosen.elements > 1 else 0
     number = name.split(".")[1] if name.startswith("blk.") else ""
-    return Stored(name, int(number) if number.isdigit() else None, nbytes, -(-(nbytes + more) // ON_GPU) * ON_GPU)
+    return WeightTensor(name, int(number) if number.isdigit() else None, nbytes, -(-(nbytes + more) // ON_GPU) * ON_GPU)
 
 
 def placed(
-    serving: Serving, spec: ModelSpec, gpus: int = 1, tensors: tuple[Stored, ...] | None = None, cuda: bool = True
+    serving: Serving, spec: ModelSpec, gpus: int = 1, tensors: tuple[WeightTensor, ...] | None = None, cuda: bool = True
 ) -> Placed:
     """Where everything lies, of a file's `tensors` or of those of the kind that is asked for, on so many GPUs.
 
@@ -140,7 +140,7 @@ def _planned(
     layers: tuple[int, ...],
     gpus: int,
     pipeline: bool,
-    at: dict[str, tuple[int, Stored]],
+    at: dict[str, tuple[int, WeightTensor]],
     fused: bool,
 ) -> list[int]:
     """Bytes of the graph's buffer of each GPU, and last of the host's."""
