@@ -2,55 +2,27 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import Any
 
 import pytest
 
 from estimator import InvalidJob, NotModelled, estimate
-from estimator.contract.answer import Answer, EngineMemory
-from estimator.contract.errors import WillItFitError
+from estimator.contract.answer import EngineMemory
 from estimator.contract.job import Serving
-from estimator.facts import catalogue
 from estimator.serving.sglang.pools import cells, pools, slots
 from estimator.serving.sglang.settings import captured_prompts
-from estimator.specs.published import model_folder
 from estimator.specs.resolve import resolve
+from tests.serving.questions import ENCODERS, asked, logged, unanswered
 
 GIB = 2**30
 
 
-def asked(model: Any, gpus: int = 1, gpu: str = "h100", **serving: Any) -> Answer:
-    hardware, parallelism = {"gpu": gpu, "gpus": gpus}, {"tensor": gpus}
-    serving = {"engine": "sglang", **serving}
-    return estimate({"model": model, "task": "serve", "hardware": hardware, "serving": serving, "parallelism": parallelism})
-
-
 def engine(model: Any, gpus: int = 1, gpu: str = "h100", **serving: Any) -> EngineMemory:
-    found = asked(model, gpus, gpu, **serving).memory.engine
-    assert found is not None
-    return found
+    return logged(asked("sglang", model, gpus, gpu, **serving))
 
 
 NOT_SERVED = {
-    "serving is not modelled": {
-        *(
-            "bart",
-            "bert",
-            "clip",
-            "deberta-v2",
-            "dinov2",
-            "distilbert",
-            "electra",
-            "modernbert",
-            "mt5",
-            "roberta",
-            "siglip",
-            "t5",
-            "vit",
-        ),
-        "xlm-roberta",
-    },
+    "serving is not modelled": ENCODERS,
     "no implementation of its own": {
         *("bitnet", "bloom", "codegen", "cwm", "falcon", "flex_olmo", "gpt_neo", "gpt_neox", "helium", "idefics3", "internvl"),
         *("llava_next", "mpt", "nanochat", "nemotron", "paligemma", "seed_oss", "smollm3"),
@@ -59,22 +31,12 @@ NOT_SERVED = {
 """Types of which no model of the catalogue answers, and why."""
 
 
-def _problem(name: str) -> str:
-    try:
-        estimate({"model": name, "task": "serve", "hardware": {"memory": "4000GB"}, "serving": {"engine": "sglang"}})
-    except WillItFitError as error:
-        return next(why for why in NOT_SERVED if why in error.message or "is not modelled yet" in error.message)
-    return ""
+def _why(message: str) -> str:
+    return next(why for why in NOT_SERVED if why in message or "is not modelled yet" in message)
 
 
 def test_every_model_that_sglang_runs_has_an_answer() -> None:
-    problems = {name: _problem(name) for name in catalogue.names(model_folder())}
-    why: dict[str, set[str]] = {}
-    for name, problem in problems.items():
-        if problem:
-            why.setdefault(problem, set()).add(resolve(name).spec.model_type)
-    assert why == NOT_SERVED
-    assert Counter(problems.values())[""] == 304
+    assert unanswered("sglang", _why) == (NOT_SERVED, 304)
 
 
 @pytest.mark.parametrize(
@@ -95,18 +57,18 @@ def test_every_model_that_sglang_runs_has_an_answer() -> None:
     ],
 )
 def test_its_settings_by_gpu_and_release(gpu: str, gpus: int, version: str, chunk: int, graphs: int, share: float) -> None:
-    serving = asked("qwen3-8b", gpus, gpu, engine_version=version).job["serving"]
+    serving = asked("sglang", "qwen3-8b", gpus, gpu, engine_version=version).job["serving"]
     assert (serving["chunked_prefill_size"], serving["cuda_graph_max_bs"]) == (chunk, graphs)
     assert serving["mem_fraction_static"] == pytest.approx(share, abs=1e-3)
 
 
 def test_a_model_that_sees_gets_less_and_latents_capture_otherwise() -> None:
     """SigLIP's 27 layers of 1152 are 1.42 times a ViT-L/14; of latent attention 1.5 GiB are kept for graphs of prompts."""
-    alone, sees = (asked(model).job["serving"]["mem_fraction_static"] for model in ("gemma-3-1b", "gemma-3-4b"))
+    alone, sees = (asked("sglang", model).job["serving"]["mem_fraction_static"] for model in ("gemma-3-1b", "gemma-3-4b"))
     without = (81559 - 512 - 1.5 * 8192 - 128 - 512) / 81559
     assert sees == pytest.approx(round(without, 3) * 0.95 * (1 - 0.1 * (27 * 1152**2 / (24 * 1024**2) - 1)), abs=1e-6)
     assert alone == pytest.approx(without - 8 * captured_prompts(8192) / 81559, abs=1e-3)
-    latent = asked("deepseek-v2-lite").job["serving"]["mem_fraction_static"]
+    latent = asked("sglang", "deepseek-v2-lite").job["serving"]["mem_fraction_static"]
     assert latent == pytest.approx(without - 1536 / 81559, abs=1e-3)
 
 
@@ -121,7 +83,11 @@ WEIGHTS = {"deepseek-v3": "fp8-block", "gpt-oss-20b": "mxfp4"}
 @pytest.mark.parametrize("name", ["deepseek-v3", "gpt-oss-20b", "gemma-3-27b", "llama-4-scout", "granite-4.0-h-1b", "mamba-1.4b"])
 def test_parts_sum_to_the_gpu(name: str) -> None:
     answer = asked(
-        name, 8 if name == "deepseek-v3" else 4 if name == "llama-4-scout" else 1, "h200", weights=WEIGHTS.get(name, "bf16")
+        "sglang",
+        name,
+        8 if name == "deepseek-v3" else 4 if name == "llama-4-scout" else 1,
+        "h200",
+        weights=WEIGHTS.get(name, "bf16"),
     )
     found, memory = answer.memory.engine, answer.memory
     assert found is not None
@@ -193,32 +159,32 @@ def test_what_a_token_takes() -> None:
 
 def test_weights_that_leave_nothing() -> None:
     """And the smallest fraction that it says would do."""
-    reason = asked("llama-3.1-70b", 2).reason
+    reason = asked("sglang", "llama-3.1-70b", 2).reason
     assert "SGLang would not start: weights of" in reason
     smallest = float(reason.split("more than ")[1].split(" ")[0])
-    assert "would not start" in asked("llama-3.1-70b", 2, mem_fraction_static=smallest - 0.002).reason
-    assert "would not start" not in asked("llama-3.1-70b", 2, mem_fraction_static=smallest + 0.001, context=16).reason
-    assert "more than the" in asked("llama-3.1-405b").reason
+    assert "would not start" in asked("sglang", "llama-3.1-70b", 2, mem_fraction_static=smallest - 0.002).reason
+    assert "would not start" not in asked("sglang", "llama-3.1-70b", 2, mem_fraction_static=smallest + 0.001, context=16).reason
+    assert "more than the" in asked("sglang", "llama-3.1-405b").reason
 
 
 def test_a_context_that_its_cache_does_not_hold() -> None:
     """It starts, and refuses such requests."""
-    answer = asked("llama-3.1-8b", gpu="rtx-4090", context=131072)
+    answer = asked("sglang", "llama-3.1-8b", gpu="rtx-4090", context=131072)
     longest = answer.memory.engine.longest_context if answer.memory.engine else None
     assert answer.verdict == "does not fit"
     assert f"{longest} is the longest" in answer.reason
-    assert asked("llama-3.1-8b", gpu="rtx-4090", context=longest).fits
-    assert asked("llama-3.1-8b", gpu="rtx-4090", context=(longest or 0) + 1).fits is False
+    assert asked("sglang", "llama-3.1-8b", gpu="rtx-4090", context=longest).fits
+    assert asked("sglang", "llama-3.1-8b", gpu="rtx-4090", context=(longest or 0) + 1).fits is False
 
 
 def test_what_is_left_free_must_hold_a_pass() -> None:
-    assert "would run out of memory" in asked("qwen3-8b", mem_fraction_static=0.995).reason
-    assert asked("qwen3-8b", mem_fraction_static=0.995, chunked_prefill_size=1024).fits
+    assert "would run out of memory" in asked("sglang", "qwen3-8b", mem_fraction_static=0.995).reason
+    assert asked("sglang", "qwen3-8b", mem_fraction_static=0.995, chunked_prefill_size=1024).fits
 
 
 def test_what_it_suggests() -> None:
     """Weights in fewer bits, which were tried; and what would make each part smaller."""
-    found = asked("llama-3.1-70b", 2).suggestions
+    found = asked("sglang", "llama-3.1-70b", 2).suggestions
     assert found[0].startswith("serving.weights fp8 would need")
     assert any("a larger serving.mem_fraction_static" in each for each in found)
     assert "activations: a smaller serving.chunked_prefill_size" in found
@@ -228,17 +194,17 @@ def test_more_requests_than_the_cache_holds() -> None:
     for model in ("qwen3-8b", "gpt-oss-20b", "granite-4.0-h-1b"):
         found = engine(model, context=8192)
         assert found.concurrency is not None
-        assert asked(model, context=8192, concurrency=int(found.concurrency) + 2).fits is False
-        assert asked(model, context=8192, concurrency=int(found.concurrency * 0.9)).fits
+        assert asked("sglang", model, context=8192, concurrency=int(found.concurrency) + 2).fits is False
+        assert asked("sglang", model, context=8192, concurrency=int(found.concurrency * 0.9)).fits
 
 
 def test_a_cache_that_it_may_not_find_room_for_is_tight() -> None:
-    cache = asked("llama-3.1-8b", 4, concurrency=100).memory.kv_cache
+    cache = asked("sglang", "llama-3.1-8b", 4, concurrency=100).memory.kv_cache
     assert cache is not None
     assert cache.available_range_bytes is not None
     assert cache.available_bytes is not None
     between = (cache.available_range_bytes[0] + cache.available_bytes) // 2 // (cache.needed_bytes // 100)
-    assert asked("llama-3.1-8b", 4, concurrency=between).verdict == "tight"
+    assert asked("sglang", "llama-3.1-8b", 4, concurrency=between).verdict == "tight"
 
 
 def test_fewer_tokens_and_requests_where_they_are_asked_for() -> None:
@@ -257,16 +223,16 @@ def test_without_a_gpu_its_pools_are_not_known() -> None:
 
 
 def test_an_answer_is_a_job() -> None:
-    answer = asked("qwen3-8b")
+    answer = asked("sglang", "qwen3-8b")
     assert estimate(answer.job).memory == answer.memory
 
 
 def test_a_cache_in_four_bits_has_no_time() -> None:
-    answer = asked("qwen3-8b", kv_cache="fp4")
+    answer = asked("sglang", "qwen3-8b", kv_cache="fp4")
     assert answer.fits
     assert answer.serving is None
     assert "the time of a served model of this kind" in answer.not_modelled
-    assert asked("qwen3-8b").serving is not None
+    assert asked("sglang", "qwen3-8b").serving is not None
 
 
 @pytest.mark.parametrize(
@@ -291,4 +257,4 @@ def test_a_cache_in_four_bits_has_no_time() -> None:
 )
 def test_what_is_refused(changes: dict[str, Any], error: type[Exception], says: str) -> None:
     with pytest.raises(error, match=says):
-        asked("qwen3-0.6b", **changes)
+        asked("sglang", "qwen3-0.6b", **changes)

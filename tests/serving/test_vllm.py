@@ -2,80 +2,42 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import Any
 
 import pytest
 
 from estimator import InvalidJob, NotModelled, estimate
-from estimator.contract.answer import Answer, EngineMemory
-from estimator.contract.errors import WillItFitError
+from estimator.contract.answer import EngineMemory
 from estimator.contract.job import Hardware
-from estimator.facts import catalogue
 from estimator.hardware.capacity import capacity
 from estimator.serving.tensors import held, whole_tensors
 from estimator.serving.vllm import settings
-from estimator.specs.published import model_folder
 from estimator.specs.resolve import resolve
+from tests.serving.questions import ENCODERS, asked, logged, unanswered
 
 GIB = 2**30
 
 
-def asked(model: Any, gpus: int = 1, gpu: str = "h100", **serving: Any) -> Answer:
-    hardware = {"gpu": gpu, "gpus": gpus}
-    return estimate({"model": model, "task": "serve", "hardware": hardware, "serving": serving, "parallelism": {"tensor": gpus}})
-
-
 def engine(model: Any, gpus: int = 1, gpu: str = "h100", **serving: Any) -> EngineMemory:
-    found = asked(model, gpus, gpu, **serving).memory.engine
-    assert found is not None
-    return found
+    return logged(asked("vllm", model, gpus, gpu, **serving))
 
 
 NOT_SERVED = {
-    "serving is not modelled": {
-        *(
-            "bart",
-            "bert",
-            "clip",
-            "deberta-v2",
-            "dinov2",
-            "distilbert",
-            "electra",
-            "modernbert",
-            "mt5",
-            "roberta",
-            "siglip",
-            "t5",
-            "vit",
-        ),
-        "xlm-roberta",
-    },
+    "serving is not modelled": ENCODERS,
     "vLLM runs none": {"codegen", "gpt_neo"},
     "vLLM runs older releases only": {"mllama", "mpt"},
 }
 """Types of which no model of the catalogue answers, and why."""
 
 
-def _problem(name: str) -> str:
-    try:
-        estimate({"model": name, "task": "serve", "hardware": {"memory": "4000GB"}})
-    except WillItFitError as error:
-        if "is not modelled yet" in error.message:
-            return "serving is not modelled"
-        return "vLLM runs none" if "runs no" in error.message else "vLLM runs older releases only"
-    return ""
+def _why(message: str) -> str:
+    if "is not modelled yet" in message:
+        return "serving is not modelled"
+    return "vLLM runs none" if "runs no" in message else "vLLM runs older releases only"
 
 
 def test_every_model_that_vllm_runs_has_an_answer() -> None:
-    names = catalogue.names(model_folder())
-    problems = {name: _problem(name) for name in names}
-    why: dict[str, set[str]] = {}
-    for name, problem in problems.items():
-        if problem:
-            why.setdefault(problem, set()).add(resolve(name).spec.model_type)
-    assert why == NOT_SERVED
-    assert Counter(problems.values())[""] == 365
+    assert unanswered("vllm", _why) == (NOT_SERVED, 365)
 
 
 @pytest.mark.parametrize("name", ["deepseek-v3", "gpt-oss-20b", "gemma-3-27b", "llama-4-scout", "granite-4.0-h-1b", "mamba-1.4b"])
@@ -92,34 +54,34 @@ def test_parts_sum_to_the_share(name: str) -> None:
 
 def test_a_context_that_it_would_not_start_with() -> None:
     """It says how long one would be, and that one is the longest."""
-    answer = asked("llama-3.1-8b", gpu="rtx-4090", context=131072)
+    answer = asked("vllm", "llama-3.1-8b", gpu="rtx-4090", context=131072)
     assert answer.verdict == "does not fit"
     assert "would not start" in answer.reason
     longest = answer.memory.engine.longest_context if answer.memory.engine else None
     assert longest
     assert f"the longest context that would is {longest}" in answer.reason
-    assert asked("llama-3.1-8b", gpu="rtx-4090", context=longest).fits
-    assert asked("llama-3.1-8b", gpu="rtx-4090", context=longest + 16).fits is False
+    assert asked("vllm", "llama-3.1-8b", gpu="rtx-4090", context=longest).fits
+    assert asked("vllm", "llama-3.1-8b", gpu="rtx-4090", context=longest + 16).fits is False
 
 
 def test_weights_that_leave_nothing() -> None:
-    assert "nothing is left for its cache" in asked("llama-3.1-70b").reason
+    assert "nothing is left for its cache" in asked("vllm", "llama-3.1-70b").reason
 
 
 def test_more_requests_than_the_cache_holds() -> None:
     found = engine("qwen3-8b", context=8192)
     assert found.concurrency is not None
-    assert asked("qwen3-8b", context=8192, concurrency=int(found.concurrency) + 1).fits is False
-    assert asked("qwen3-8b", context=8192, concurrency=int(found.concurrency * 0.9)).verdict == "fits"
+    assert asked("vllm", "qwen3-8b", context=8192, concurrency=int(found.concurrency) + 1).fits is False
+    assert asked("vllm", "qwen3-8b", context=8192, concurrency=int(found.concurrency * 0.9)).verdict == "fits"
 
 
 def test_a_cache_that_it_may_not_find_room_for_is_tight() -> None:
-    cache = asked("llama-3.1-8b", concurrency=100).memory.kv_cache
+    cache = asked("vllm", "llama-3.1-8b", concurrency=100).memory.kv_cache
     assert cache is not None
     assert cache.available_range_bytes is not None
     assert cache.available_bytes is not None
     between = (cache.available_range_bytes[0] + cache.available_bytes) // 2 // (cache.needed_bytes // 100)
-    assert asked("llama-3.1-8b", concurrency=between).verdict == "tight"
+    assert asked("vllm", "llama-3.1-8b", concurrency=between).verdict == "tight"
 
 
 def test_without_a_gpu_its_cache_is_not_known() -> None:
@@ -131,7 +93,7 @@ def test_without_a_gpu_its_cache_is_not_known() -> None:
 
 @pytest.mark.parametrize("other", ["transformers", "llama.cpp"])
 def test_other_engines_say_none_of_it(other: str) -> None:
-    assert asked("llama-3.1-8b", engine=other, weights="fp16", kv_cache="fp16").memory.engine is None
+    assert asked("vllm", "llama-3.1-8b", engine=other, weights="fp16", kv_cache="fp16").memory.engine is None
 
 
 @pytest.mark.parametrize(
@@ -146,7 +108,7 @@ def test_other_engines_say_none_of_it(other: str) -> None:
     ],
 )
 def test_its_settings_by_gpu_and_release(gpu: str, version: str, sequences: int, tokens: int, share: float) -> None:
-    serving = asked("qwen3-8b", gpu=gpu, engine_version=version).job["serving"]
+    serving = asked("vllm", "qwen3-8b", gpu=gpu, engine_version=version).job["serving"]
     settled = [serving[name] for name in ("max_num_seqs", "max_num_batched_tokens", "gpu_memory_utilization")]
     assert settled == [sequences, tokens, share]
 
@@ -157,9 +119,9 @@ def test_graphs_are_in_the_share_since_0_21() -> None:
         for v, e in (("0.20", 0), ("0.21", 0), ("0.21", 1))
     )
     assert before == since > eager == 0
-    charged = asked("qwen3-8b", engine_version="0.21").memory.overhead
+    charged = asked("vllm", "qwen3-8b", engine_version="0.21").memory.overhead
     assert "cuda_graphs" in charged
-    assert "cuda_graphs" not in asked("qwen3-8b", engine_version="0.20").memory.overhead
+    assert "cuda_graphs" not in asked("vllm", "qwen3-8b", engine_version="0.20").memory.overhead
 
 
 def test_sampling_by_sorting_takes_more() -> None:
@@ -184,13 +146,13 @@ def test_sampling_by_sorting_takes_more() -> None:
 )
 def test_what_is_refused(changes: dict[str, Any], error: type[Exception], says: str) -> None:
     with pytest.raises(error, match=says):
-        asked("qwen3-0.6b", **changes)
+        asked("vllm", "qwen3-0.6b", **changes)
 
 
 def test_a_release_that_does_not_run_a_model() -> None:
     with pytest.raises(InvalidJob, match=r"up to 0\.28 only"):
-        asked("mpt-7b")
-    assert asked("mpt-7b", engine_version="0.28", context=2048).fits
+        asked("vllm", "mpt-7b")
+    assert asked("vllm", "mpt-7b", engine_version="0.28", context=2048).fits
     assert settings.not_run("none", None, "any")
 
 
@@ -229,7 +191,7 @@ def test_what_a_rank_holds_of_latents_heads_and_experts() -> None:
 
 
 def test_a_model_whose_passes_are_not_modelled_has_no_time() -> None:
-    answer = asked("gemma-3-4b")
+    answer = asked("vllm", "gemma-3-4b")
     assert answer.fits
     assert answer.serving is None
     assert answer.time is None

@@ -1,0 +1,47 @@
+"""Questions to an engine, and which models of the catalogue it answers for."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable
+from typing import Any
+
+from estimator import estimate
+from estimator.contract.answer import Answer, EngineMemory
+from estimator.contract.errors import WillItFitError
+from estimator.facts import catalogue
+from estimator.specs.published import model_folder
+from estimator.specs.resolve import resolve
+
+ENCODERS = {
+    *("bart", "bert", "clip", "deberta-v2", "dinov2", "distilbert", "electra", "modernbert", "mt5", "roberta", "siglip", "t5"),
+    *("vit", "xlm-roberta"),
+}
+"""Types of which serving is not modelled by any engine that sizes a cache."""
+
+
+def asked(of: str, model: Any, gpus: int = 1, gpu: str = "h100", **serving: Any) -> Answer:
+    """The answer of an engine for a model on so many GPUs of a node."""
+    hardware, parallelism = {"gpu": gpu, "gpus": gpus}, {"tensor": gpus}
+    return estimate(
+        {"model": model, "task": "serve", "hardware": hardware, "serving": {"engine": of, **serving}, "parallelism": parallelism}
+    )
+
+
+def logged(answer: Answer) -> EngineMemory:
+    """What an engine logs of it."""
+    assert answer.memory.engine is not None
+    return answer.memory.engine
+
+
+def unanswered(of: str, why: Callable[[str], str]) -> tuple[dict[str, set[str]], int]:
+    """Types of models that an engine does not answer for, by `why` of the error's message; and how many models it does."""
+    found, answered = defaultdict[str, set[str]](set), 0
+    for name in catalogue.names(model_folder()):
+        try:
+            estimate({"model": name, "task": "serve", "hardware": {"memory": "4000GB"}, "serving": {"engine": of}})
+        except WillItFitError as error:
+            found[why(error.message)].add(resolve(name).spec.model_type)
+        else:
+            answered += 1
+    return dict(found), answered
