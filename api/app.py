@@ -34,6 +34,9 @@ from estimator.planner.answers import Budget, Fit, Limit
 from estimator.planner.budget import MOST_GPUS, Limits, budget
 from estimator.planner.headline import fit
 from estimator.planner.limits import TRIES, limit
+from estimator.planner.ways import slugs
+from estimator.planner.which import which
+from estimator.planner.which_answer import Which
 from estimator.views import listing
 from estimator.views.inspection import Card, inspect_model
 
@@ -102,6 +105,44 @@ async def post_limit(request: Request, field: Field, bound: Bound = "max", on: O
     """How far a job can go: the largest or the smallest value of one of its numbers with which it fits."""
     job = _job(await request.body())
     return _json((await run_in_threadpool(limit, job, field, bound, on=on, tries=tries, allow_files=False)).to_json())
+
+
+Within = Annotated[str | None, Query(description="what the run may take: 24h, 3d")]
+Under = Annotated[str | None, Query(description="what it may cost: $50 or 50 EUR the whole run, $2/h an hour")]
+Sold = Annotated[str | None, Query(description="only cards sold with so much memory: 24GB, 24GB..80GB")]
+Gpus = Annotated[int, Query(ge=1, le=2**17, description="on no more GPUs than these")]
+Top = Annotated[int, Query(ge=1, le=1000, description="rows at most")]
+
+
+@app.get("/v1/which", response_class=Response, responses=documentation.answers(Which))
+def get_which(
+    model: Annotated[str, Query(description="name, alias or size")],
+    task: Annotated[str, Query(description=f"what it is used for: {', '.join(slugs())}")] = "serve",
+    context: Annotated[Length | None, Query(description="tokens of a served sequence")] = None,
+    concurrency: Annotated[Count, Query(description="served sequences at the same time")] = 1,
+    sequence: Annotated[Length | None, Query(description="tokens of a sequence in training")] = None,
+    batch: Annotated[Count, Query(description="sequences in training on each GPU at a time")] = 1,
+    tokens: Annotated[str | None, Query(description="what a training run processes: 100M, 1e9")] = None,
+    within: Within = None,
+    under: Under = None,
+    memory: Sold = None,
+    max_gpus: Gpus = MOST_GPUS,
+    top: Top = 20,
+) -> Response:
+    """Which hardware does it: every card, and how few of it, on which a model is used so; the smallest and the cheapest."""
+    limits = {"within": within, "under": under, "memory": memory, "max_gpus": max_gpus, "top": top}
+    lengths = {"context": context, "concurrency": concurrency, "sequence": sequence, "batch": batch, "tokens": tokens}
+    return _json(which(model, task, **lengths, **limits, allow_files=False).to_json())  # type: ignore[arg-type]
+
+
+@app.post("/v1/which", response_class=Response, responses=documentation.answers(Which), openapi_extra=documentation.JOB_BODY)
+async def post_which(
+    request: Request, within: Within = None, under: Under = None, memory: Sold = None, max_gpus: Gpus = MOST_GPUS, top: Top = 20
+) -> Response:
+    """Which hardware does it: every card, and how few of it, on which a job fits; its own hardware does not count."""
+    job = read_job(_job(await request.body()))
+    limits = {"within": within, "under": under, "memory": memory, "max_gpus": max_gpus, "top": top}
+    return _json((await run_in_threadpool(which, job, **limits, allow_files=False)).to_json())  # type: ignore[arg-type]
 
 
 @app.post("/v1/budget", response_class=Response, responses=documentation.answers(Budget), openapi_extra=documentation.JOB_BODY)

@@ -5,6 +5,7 @@ from estimator import estimate, fit
 estimate({"model": "llama-2-13b", "hardware": {"gpu": "a100-80gb"}}).fits
 fit("llama-2-13b", "2x24GB").rows
 limit({"model": "llama-2-13b", "training": {"adapter": {}}}, "training.sequence_length", "max", on="2x24GB").value
+which("llama-3-8b", "qlora").smallest
 read_file("train.yaml", on="2x24GB").job
 """
 
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from estimator.planner.answers import Fit, Limit
     from estimator.planner.headline import fit
     from estimator.planner.limits import limit
+    from estimator.planner.which import which
+    from estimator.planner.which_answer import Which
     from estimator.specs.module import architecture_of, count_module
     from estimator.views.inspection import inspect_model
 
@@ -37,6 +40,7 @@ _EXPORTS = {
     "NotModelled": "contract.errors",
     "UnknownName": "contract.errors",
     "UnsupportedInterpreter": "contract.errors",
+    "Which": "planner.which_answer",
     "WillItFitError": "contract.errors",
     "architecture_of": "specs.module",
     "count_module": "specs.module",
@@ -45,6 +49,7 @@ _EXPORTS = {
     "inspect_model": "views.inspection",
     "limit": "planner.limits",
     "read_file": "exchange.documents",
+    "which": "planner.which",
 }
 
 __all__ = [
@@ -56,6 +61,7 @@ __all__ = [
     "NotModelled",
     "UnknownName",
     "UnsupportedInterpreter",
+    "Which",
     "WillItFitError",
     "__version__",
     "architecture_of",
@@ -65,6 +71,7 @@ __all__ = [
     "inspect_model",
     "limit",
     "read_file",
+    "which",
 ]
 
 

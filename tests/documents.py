@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from collections.abc import Callable, Iterator
 from contextlib import chdir, redirect_stdout, suppress
 from functools import partial
@@ -46,7 +47,7 @@ def documents() -> Iterator[tuple[Path, Callable[[], str]]]:
         yield ROOT / "docs" / "schema" / f"{name}.json", partial(_schema, schema)
     yield ROOT / "docs" / "cli.md", _command_line
     yield ROOT / "docs" / "catalogue.md", _catalogue
-    for path in (ROOT / "README.md", ROOT / "docs" / "jobs.md", ROOT / "docs" / "limits.md"):
+    for path in (ROOT / "README.md", *(ROOT / "docs" / f"{name}.md" for name in ("jobs", "limits", "which"))):
         yield path, partial(_with_answers, path)
     for name, page in PAGES.items():
         path = ROOT / "docs" / f"{name}.md"
@@ -89,7 +90,7 @@ def _printed(arguments: list[str]) -> str:
 
 def _answered(asked: re.Match[str]) -> str:
     """A command with its output under it."""
-    return f"$ willitfit {asked[1]}\n{_printed(asked[1].split())}"
+    return f"$ willitfit {asked[1]}\n{_printed(shlex.split(asked[1]))}"
 
 
 def _command_line() -> str:

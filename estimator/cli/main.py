@@ -1,6 +1,7 @@
 """The command line. Data goes to standard output, everything else to standard error.
 
-Exit codes: 0 answered; 1 does not fit (only with --check); 2 usage or an invalid job; 3 unknown model or accelerator.
+Exit codes: 0 answered; 1 does not fit (only with --check); 2 usage or an invalid job; 3 unknown model or accelerator;
+130 interrupted.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from estimator.contract.errors import InvalidJob, WillItFitError
 if TYPE_CHECKING:
     from estimator.contract.job import Job
 
+INTERRUPTED = 130
+"""Exit code of what Ctrl-C ended, as shells have it."""
 CLOSE = 0.005
 """Relative error up to which `verify --check` is content."""
 
@@ -119,6 +122,24 @@ def _limit(options: argparse.Namespace) -> int:
 
         sys.stdout.write(limit_text(found))
     return 1 if options.check and found.fits is False else 0
+
+
+def _which(options: argparse.Namespace) -> int:
+    from estimator.cli.progress import Progress
+    from estimator.planner.which import which
+
+    asked = ("task", "within", "under", "memory", "context", "concurrency", "sequence", "batch", "tokens", "max_gpus", "top")
+    given = {name: getattr(options, name) for name in asked}
+    found = which(options.asked, **given, today=_today(), watch=Progress("cards and numbers of them"))
+    if options.json:
+        sys.stdout.write(found.to_json())
+    else:
+        from estimator.cli.report_which import which_text
+
+        sys.stdout.write(which_text(found))
+    if not found.complete:
+        return INTERRUPTED
+    return 1 if options.check and not found.possible else 0
 
 
 def _budget(options: argparse.Namespace) -> int:
@@ -321,6 +342,7 @@ COMMANDS = {
     "estimate": _estimate,
     "max": _limit,
     "min": _limit,
+    "which": _which,
     "budget": _budget,
     "verify": _verify,
     "models": _models,

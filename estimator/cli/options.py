@@ -20,6 +20,7 @@ Says, before a GPU is rented and without one, whether a transformer fits, why, a
   willitfit verify JOB.yaml         the same beside what torch counts
   willitfit max JOB FIELD           the largest number with which it fits, such as training.sequence_length
   willitfit min JOB FIELD           the smallest, such as hardware.gpus
+  willitfit which MODEL|JOB         every card, and how few of it, that does it; the smallest, the cheapest
   willitfit budget JOB.yaml         every way to rent what it needs, by cost and hours
   willitfit models [WORDS]          which models are known; `models show MODEL`: what one is made of
   willitfit gpus [WORDS]            which accelerators are known; all about one, with sources
@@ -35,6 +36,8 @@ PRICES_HELP = "price list of your own, which adds to the shipped one and overrid
 HARDWARE_HELP = "2x24GB, rtx-4090, 8xH100, p5.48xlarge, '2 nodes of 8xA100-80GB'"
 FORMATS = ("deepspeed", "accelerate", "torchtitan", "megatron")
 """Formats that jobs are exported to."""
+TASKS = ("serve", "serve-8bit", "serve-4bit", "qlora", "lora", "full", "full-mixed")
+"""Usual ways of using a model, by the short names of `estimator.planner.ways`, which is not imported for the sake of speed."""
 FRAMEWORKS = (
     *FORMATS,
     "axolotl",
@@ -63,10 +66,7 @@ def headline_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("model", metavar="MODEL", help=f"{MODEL_HELP}; or a configuration, a script or a job (see import)")
     parser.add_argument("--on", metavar="HARDWARE", required=True, help=HARDWARE_HELP)
-    parser.add_argument("--context", metavar="TOKENS", type=_tokens, help="served sequences of so many tokens (4096)")
-    parser.add_argument("--concurrency", metavar="N", type=_whole, default=1, help="so many of them at the same time (1)")
-    parser.add_argument("--sequence", metavar="TOKENS", type=_tokens, help="train on sequences of so many tokens (2048)")
-    parser.add_argument("--batch", metavar="N", type=_whole, default=1, help="so many of them at a time on each GPU (1)")
+    _takes_lengths(parser)
     parser.add_argument("--json", action="store_true", help="print the answers as JSON")
     parser.add_argument("--check", action="store_true", help="exit with 1 if no way of using the model fits")
     parser.add_argument("--model", dest="of", metavar="NAME", help="the model, where a configuration names none")
@@ -81,13 +81,20 @@ def command_parser() -> argparse.ArgumentParser:
         prog="willitfit", description=DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     commands = parser.add_subparsers(dest="command", required=True)
-    for add in (_estimate, _max, _min, _budget, _verify, _models, _gpus, _nodes, _prices, _export, _import, _serve):
+    for add in (_estimate, _max, _min, _which, _budget, _verify, _models, _gpus, _nodes, _prices, _export, _import, _serve):
         add(commands)
     return parser
 
 
 def _takes_job(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("job", metavar="JOB.yaml", help="a job file; - reads standard input")
+
+
+def _takes_lengths(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--context", metavar="TOKENS", type=_tokens, help="served sequences of so many tokens (4096)")
+    parser.add_argument("--concurrency", metavar="N", type=_whole, default=1, help="so many of them at the same time (1)")
+    parser.add_argument("--sequence", metavar="TOKENS", type=_tokens, help="train on sequences of so many tokens (2048)")
+    parser.add_argument("--batch", metavar="N", type=_whole, default=1, help="so many of them at a time on each GPU (1)")
 
 
 def _takes_specs(parser: argparse.ArgumentParser) -> None:
@@ -136,6 +143,30 @@ def _limit(commands: Commands, name: str, what: str, such_as: str) -> None:
     one.add_argument("--json", action="store_true", help="print the answer as REST would send it")
     one.add_argument("--check", action="store_true", help="exit with 1 if it fits with no value")
     _takes_specs(one)
+
+
+def _which(commands: Commands) -> None:
+    one = commands.add_parser(
+        "which",
+        help="which hardware does it: the smallest, the cheapest, and why less does not",
+        description="Try every card that is known, from one of it to many, and list how few of each use a model in a usual way, "
+        "or hold a job, the smallest first. An interrupt (Ctrl-C) ends the search and prints what was found.",
+    )
+    one.add_argument(
+        "asked", metavar="MODEL|JOB", help=f"{MODEL_HELP}; or a job, or a file of a framework, whose hardware does not count"
+    )
+    one.add_argument("--task", metavar="TASK", help=f"what a model is used for: {', '.join(TASKS)} (serve)")
+    one.add_argument("--within", metavar="TIME", help="what a run may take: 24h, 3d, 90min")
+    one.add_argument("--under", metavar="MONEY", help="what it may cost: '$50' or '50 EUR' the whole run, '$2/h' an hour")
+    one.add_argument("--tokens", metavar="COUNT", help="what a run processes: 100M, 1e9")
+    one.add_argument("--memory", metavar="AMOUNT", help="only cards sold with so much: 24GB, 24GB..80GB, ..48GB, 80GB..")
+    _takes_lengths(one)
+    one.add_argument("--max-gpus", metavar="N", type=_whole, default=64, help="on no more GPUs than these (64)")
+    one.add_argument("--top", metavar="N", type=_whole, default=20, help="so many rows (20)")
+    one.add_argument("--json", action="store_true", help="print the answer as REST would send it")
+    one.add_argument("--check", action="store_true", help="exit with 1 if no hardware does it")
+    _takes_specs(one)
+    _takes_prices(one)
 
 
 def _budget(commands: Commands) -> None:

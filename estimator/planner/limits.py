@@ -24,8 +24,7 @@ from estimator.pipeline.judged import Judged
 from estimator.pipeline.verdict import offered
 from estimator.planner.answers import Limit, TriedValue
 from estimator.planner.edge import Edge, Search, Seen, outermost
-from estimator.planner.numbers import POSITIONS, number
-from estimator.serving.engines import served_by
+from estimator.planner.numbers import POSITIONS, number, tensor_follows, with_values
 from estimator.specs.resolve import resolve
 
 TRIES = 8
@@ -100,7 +99,7 @@ class _Values:
         try:
             if value in self.refused:
                 raise self.refused[value]
-            found = judged(self._job(value), self.allow_files, reserves)
+            found = judged(with_values(self.given, {self.name: value}), self.allow_files, reserves)
         except (InvalidJob, NotModelled) as error:
             self.refused[value] = error
             return TriedValue(value=value, fits=False, verdict="refused", total_bytes=None, peak_bytes=None, reason=str(error))
@@ -115,23 +114,10 @@ class _Values:
             reason=verdict.reason,
         )
 
-    def _job(self, value: int) -> dict[str, Any]:
-        asked: dict[str, Any] = self.given.model_dump(exclude_unset=True)
-        part, (*path, last) = asked, self.name.split(".")
-        for step in path:
-            part = part.setdefault(step, {})
-        part[last] = value
-        if self.together:
-            asked["parallelism"] = {**asked.get("parallelism", {}), "tensor": value}
-        return asked
-
     @property
     def together(self) -> bool:
-        """Whether a server's tensor-parallel degree goes with its GPUs: the job does not say how it is spread over them."""
-        engine, spread = served_by(self.given), self.given.parallelism.model_fields_set
-        if engine is None or engine.reads_gguf or engine.allocates:
-            return False
-        return self.name == "hardware.gpus" and not {"tensor", "data"} & spread
+        """Whether a server's tensor-parallel degree goes with the number."""
+        return self.name == "hardware.gpus" and tensor_follows(self.given)
 
     def start(self, values: range | tuple[int, ...], own: int) -> int:
         """A value that is not refused: the job's own, or the next power of two; raises what is wrong with its own if all are."""
