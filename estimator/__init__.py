@@ -5,6 +5,7 @@ from estimator import estimate, fit
 estimate({"model": "llama-2-13b", "hardware": {"gpu": "a100-80gb"}}).fits
 fit("llama-2-13b", "2x24GB").rows
 limit({"model": "llama-2-13b", "training": {"adapter": {}}}, "training.sequence_length", "max", on="2x24GB").value
+what_if("job.yaml", {"training.sequence_length": "1k..128k"}).rows
 which("llama-3-8b", "qlora").smallest
 read_file("train.yaml", on="2x24GB").job
 """
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from estimator.planner.answers import Fit, Limit
     from estimator.planner.headline import fit
     from estimator.planner.limits import limit
+    from estimator.planner.what_if import what_if
+    from estimator.planner.what_if_answer import WhatIf
     from estimator.planner.which import which
     from estimator.planner.which_answer import Which
     from estimator.specs.module import architecture_of, count_module
@@ -40,6 +43,7 @@ _EXPORTS = {
     "NotModelled": "contract.errors",
     "UnknownName": "contract.errors",
     "UnsupportedInterpreter": "contract.errors",
+    "WhatIf": "planner.what_if_answer",
     "Which": "planner.which_answer",
     "WillItFitError": "contract.errors",
     "architecture_of": "specs.module",
@@ -49,6 +53,7 @@ _EXPORTS = {
     "inspect_model": "views.inspection",
     "limit": "planner.limits",
     "read_file": "exchange.documents",
+    "what_if": "planner.what_if",
     "which": "planner.which",
 }
 
@@ -61,6 +66,7 @@ __all__ = [
     "NotModelled",
     "UnknownName",
     "UnsupportedInterpreter",
+    "WhatIf",
     "Which",
     "WillItFitError",
     "__version__",
@@ -71,6 +77,7 @@ __all__ = [
     "inspect_model",
     "limit",
     "read_file",
+    "what_if",
     "which",
 ]
 

@@ -109,12 +109,7 @@ def _estimate(options: argparse.Namespace) -> int:
 def _limit(options: argparse.Namespace) -> int:
     from estimator.planner.limits import limit
 
-    job = options.job
-    if job == "-":
-        from estimator.exchange import Surroundings, read
-
-        job = read(_standard_input(), around=Surroundings(allow_files=True)).job
-    found = limit(job, options.field, options.command, on=options.on, tries=options.tries)
+    found = limit(_any_job(options.job), options.field, options.command, on=options.on, tries=options.tries)
     if options.json:
         sys.stdout.write(found.to_json())
     else:
@@ -122,6 +117,42 @@ def _limit(options: argparse.Namespace) -> int:
 
         sys.stdout.write(limit_text(found))
     return 1 if options.check and found.fits is False else 0
+
+
+def _any_job(asked: str) -> Any:
+    """What to ask about: a path, or what standard input says, which may be a framework's."""
+    if asked != "-":
+        return asked
+    from estimator.exchange import Surroundings, read
+
+    return read(_standard_input(), around=Surroundings(allow_files=True)).job
+
+
+def _what_if(options: argparse.Namespace) -> int:
+    from estimator.cli.progress import Progress
+    from estimator.planner.what_if import read_changes, what_if
+
+    if options.plot and not options.plot.lower().endswith(".svg"):
+        raise InvalidJob("is drawn as SVG: write a name that ends in .svg", "--plot")
+    found = what_if(_any_job(options.job), read_changes(options.changes), on=options.on, watch=Progress("combinations"))
+    if options.plot:
+        from pathlib import Path
+
+        from estimator.views.picture import picture
+
+        try:
+            Path(options.plot).write_text(picture(found), encoding="utf-8")
+        except OSError as error:
+            raise InvalidJob(f"cannot be written: {error.strerror}", options.plot) from None
+    if options.json:
+        sys.stdout.write(found.to_json())
+    elif options.csv:
+        sys.stdout.write(found.to_csv())
+    else:
+        from estimator.cli.report_what_if import what_if_text
+
+        sys.stdout.write(what_if_text(found))
+    return 0 if found.complete else INTERRUPTED
 
 
 def _which(options: argparse.Namespace) -> int:
@@ -342,6 +373,7 @@ COMMANDS = {
     "estimate": _estimate,
     "max": _limit,
     "min": _limit,
+    "what-if": _what_if,
     "which": _which,
     "budget": _budget,
     "verify": _verify,

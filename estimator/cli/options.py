@@ -20,6 +20,7 @@ Says, before a GPU is rented and without one, whether a transformer fits, why, a
   willitfit verify JOB.yaml         the same beside what torch counts
   willitfit max JOB FIELD           the largest number with which it fits, such as training.sequence_length
   willitfit min JOB FIELD           the smallest, such as hardware.gpus
+  willitfit what-if JOB FIELD=VALUES   a table and a picture of it with other values: training.sequence_length=1k..128k
   willitfit which MODEL|JOB         every card, and how few of it, that does it; the smallest, the cheapest
   willitfit budget JOB.yaml         every way to rent what it needs, by cost and hours
   willitfit models [WORDS]          which models are known; `models show MODEL`: what one is made of
@@ -81,13 +82,37 @@ def command_parser() -> argparse.ArgumentParser:
         prog="willitfit", description=DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     commands = parser.add_subparsers(dest="command", required=True)
-    for add in (_estimate, _max, _min, _which, _budget, _verify, _models, _gpus, _nodes, _prices, _export, _import, _serve):
+    for add in (
+        _estimate,
+        _max,
+        _min,
+        _what_if,
+        _which,
+        _budget,
+        _verify,
+        _models,
+        _gpus,
+        _nodes,
+        _prices,
+        _export,
+        _import,
+        _serve,
+    ):
         add(commands)
     return parser
 
 
 def _takes_job(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("job", metavar="JOB.yaml", help="a job file; - reads standard input")
+
+
+def _takes_any_job(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "job",
+        metavar="JOB",
+        help="a job file, or a file of a framework, a command or a script (see import); - reads standard input",
+    )
+    parser.add_argument("--on", metavar="HARDWARE", help=f"what it is to run on, in place of what the file says: {HARDWARE_HELP}")
 
 
 def _takes_lengths(parser: argparse.ArgumentParser) -> None:
@@ -130,18 +155,32 @@ def _limit(commands: Commands, name: str, what: str, such_as: str) -> None:
         help=f"the {what} value of a number in a job with which it fits",
         description=f"Find the {what} value of a whole number in a job with which it fits, and what is in the way of the next.",
     )
-    one.add_argument(
-        "job",
-        metavar="JOB",
-        help="a job file, or a file of a framework, a command or a script (see import); - reads standard input",
-    )
+    _takes_any_job(one)
     one.add_argument("field", metavar="FIELD", help=f"the number's dotted name: {such_as}, …")
-    one.add_argument("--on", metavar="HARDWARE", help=f"what it is to run on, in place of what the file says: {HARDWARE_HELP}")
     one.add_argument(
         "--tries", metavar="N", type=_whole, default=8, help="where neighbours jump, so many are estimated one by one (8)"
     )
     one.add_argument("--json", action="store_true", help="print the answer as REST would send it")
     one.add_argument("--check", action="store_true", help="exit with 1 if it fits with no value")
+    _takes_specs(one)
+
+
+def _what_if(commands: Commands) -> None:
+    one = commands.add_parser(
+        "what-if",
+        help="a job with every combination of other values of its fields",
+        description="Estimate a job with every combination of some values of some of its fields. Values are lists (ddp,fsdp2), "
+        "ranges that double (1k..128k) or go in steps (8..64:8); of whole numbers k is 1024, of tokens in all 1000. hardware "
+        "takes phrases such as 2x24GB. An interrupt (Ctrl-C) ends it and prints what was done.",
+    )
+    _takes_any_job(one)
+    one.add_argument(
+        "changes", metavar="FIELD=VALUES", nargs="+", help="training.sequence_length=1k..128k parallelism.strategy=ddp,fsdp2"
+    )
+    one.add_argument("--plot", metavar="FILE.svg", help="draw it, as SVG")
+    shown = one.add_mutually_exclusive_group()
+    shown.add_argument("--csv", action="store_true", help="print the rows as CSV")
+    shown.add_argument("--json", action="store_true", help="print the answer as REST would send it")
     _takes_specs(one)
 
 

@@ -53,7 +53,7 @@ def limit(
         raise InvalidValue(f"{bound!r} is neither max nor min", "bound")
     if not 1 <= tries <= MOST_TRIES:
         raise InvalidValue(f"write a number from 1 to {MOST_TRIES}, not {tries}", "tries")
-    given = _read(job, on)
+    given = read_given(job, on)
     spec = resolve(given.model, allow_files).spec
     own, values = number(given, field, spec)
     values = values if bound == "max" else values[::-1]
@@ -68,7 +68,8 @@ def limit(
     return _answer(search, bound, edge, start, spec)
 
 
-def _read(job: Job | Mapping[str, Any] | str | Path, on: str | None) -> Job:
+def read_given(job: Job | Mapping[str, Any] | str | Path, on: str | None) -> Job:
+    """A job, or that of a framework's file, on other hardware if that is said. Raises `InvalidJob`."""
     if isinstance(job, str | Path):
         found = read_file(job, on)
         if not found.job.get("model"):

@@ -71,8 +71,8 @@ def with_values(job: Job, values: Mapping[str, Any]) -> dict[str, Any]:
         for step in path:
             part = part.setdefault(step, {})
         part[last] = value
-    if "hardware.gpus" in values and "parallelism.tensor" not in values and tensor_follows(job):
-        asked["parallelism"] = {**asked.get("parallelism", {}), "tensor": values["hardware.gpus"]}
+    if {"hardware", "hardware.gpus"} & {*values} and "parallelism.tensor" not in values and tensor_follows(job):
+        asked["parallelism"] = {**asked.get("parallelism", {}), "tensor": asked["hardware"].get("gpus", 1)}
     return asked
 
 

@@ -67,7 +67,7 @@ def test_each_row_is_the_fewest_that_the_headline_says_fit(model: str, slug: str
 def test_no_card_is_left_out() -> None:
     search = Search(Own(read_job(JOB | {"hardware": {"gpu": "h100"}}), True), Within(None, None), TODAY, True, 64)
     search.run(cards(), lambda tried: None)
-    named = {one.accelerator for one in (*search.rows, *search.failed)}
+    named = {row.accelerator for row in search.rows} | {one.accelerator for one in search.failed}
     named |= {name for names in search.unknown.values() for name in names}
     assert named == set(catalogue.names(FOLDER))
 
@@ -185,7 +185,7 @@ def test_every_door_gives_the_same_bytes(tmp_path: Any, capsys: pytest.CaptureFi
     expected = which("llama-2-7b", "qlora", memory="16GB", top=3).to_json()
     assert main(["which", "llama-2-7b", "--task", "qlora", "--memory", "16GB", "--top", "3", "--json"]) == 0
     assert capsys.readouterr().out == expected
-    query = {"model": "llama-2-7b", "task": "qlora", "memory": "16GB", "top": 3}
+    query: dict[str, str | int] = {"model": "llama-2-7b", "task": "qlora", "memory": "16GB", "top": 3}
     assert client.get("/v1/which", params=query).text == expected
     path = tmp_path / "job.yaml"
     path.write_text(yaml.safe_dump(JOB, sort_keys=False), encoding="utf-8")
