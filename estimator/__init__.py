@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from estimator.contract.errors import InvalidJob, NotModelled, UnknownName, UnsupportedInterpreter, WillItFitError
     from estimator.contract.job import Job
     from estimator.exchange.documents import read_file
+    from estimator.hardware.here import here
     from estimator.pipeline.estimation import estimate
     from estimator.planner.answers import Fit, Limit
     from estimator.planner.headline import fit
@@ -50,6 +51,7 @@ _EXPORTS = {
     "count_module": "specs.module",
     "estimate": "pipeline.estimation",
     "fit": "planner.headline",
+    "here": "hardware.here",
     "inspect_model": "views.inspection",
     "limit": "planner.limits",
     "read_file": "exchange.documents",
@@ -74,6 +76,7 @@ __all__ = [
     "count_module",
     "estimate",
     "fit",
+    "here",
     "inspect_model",
     "limit",
     "read_file",

@@ -41,6 +41,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         for variable in ("specs", "prices"):
             if given := getattr(options, variable, None):
                 os.environ[f"WILLITFIT_{variable.upper()}"] = given
+        if isinstance(on := getattr(options, "on", None), str):
+            options.on = _on(on)
         return COMMANDS[options.command](options) if command else _headline(options)
     except WillItFitError as error:
         print(f"willitfit: {error} [{error.slug}]", file=sys.stderr)
@@ -48,6 +50,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         sys.stderr.close()
         return 0
+
+
+def _on(text: str) -> Any:
+    """Hardware as it was written, but this machine as it is found, with what is to be said of it on standard error."""
+    from estimator.hardware.parse import is_here
+
+    if not is_here(text):
+        return text
+    from estimator.hardware.here import here
+
+    found = here()
+    for said in found.said:
+        print(said, file=sys.stderr)
+    return found.free if text.strip().lower().endswith(":free") else found.hardware
 
 
 def _headline(options: argparse.Namespace) -> int:
@@ -338,10 +354,10 @@ def _import(options: argparse.Namespace) -> int:
     import yaml
 
     from estimator.exchange import Surroundings, read, read_file
-    from estimator.hardware.parse import read_hardware
+    from estimator.hardware.parse import hardware_of
 
     if options.file == "-":
-        hardware = read_hardware(options.on).hardware if options.on else None
+        hardware = hardware_of(options.on) if options.on else None
         around = Surroundings(hardware=hardware, allow_files=True)
         found = read(_standard_input(), options.given, model=options.model, around=around)
     else:

@@ -180,7 +180,9 @@ def spread(job: Job, name: str, gpus: int, nodes: int) -> Job | None:
     strategy = None if split.strategy in unsuited else split.strategy
     return job.model_copy(
         update={
-            "hardware": job.hardware.model_copy(update={"gpu": name, "memory": None, "gpus": gpus, "nodes": nodes}),
+            "hardware": job.hardware.model_copy(
+                update={"gpu": name, "memory": None, "in_use": None, "gpus": gpus, "nodes": nodes}
+            ),
             "parallelism": split.model_copy(update={"data": ranks, "strategy": strategy, "replicas": None}),
             "training": training.model_copy(update={"micro_batch_size": micro, "gradient_accumulation_steps": each // micro}),
         }

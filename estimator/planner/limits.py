@@ -14,11 +14,11 @@ from estimator.contract.errors import (
     NotModelled,
     WillItFitError,
 )
-from estimator.contract.job import Job, read_job
+from estimator.contract.job import Hardware, Job, read_job
 from estimator.contract.version import DATA_VERSION, SOFTWARE_VERSION
 from estimator.exchange.documents import read_file
 from estimator.families.spec import ModelSpec
-from estimator.hardware.parse import read_hardware
+from estimator.hardware.parse import hardware_of
 from estimator.pipeline.estimation import judged
 from estimator.pipeline.judged import Judged
 from estimator.pipeline.verdict import offered
@@ -38,7 +38,7 @@ def limit(
     field: str,
     bound: Literal["max", "min"],
     *,
-    on: str | None = None,
+    on: str | Hardware | None = None,
     tries: int = TRIES,
     allow_files: bool = True,
 ) -> Limit:
@@ -68,7 +68,7 @@ def limit(
     return _answer(search, bound, edge, start, spec)
 
 
-def read_given(job: Job | Mapping[str, Any] | str | Path, on: str | None) -> Job:
+def read_given(job: Job | Mapping[str, Any] | str | Path, on: str | Hardware | None) -> Job:
     """A job, or that of a framework's file, on other hardware if that is said. Raises `InvalidJob`."""
     if isinstance(job, str | Path):
         found = read_file(job, on)
@@ -76,7 +76,7 @@ def read_given(job: Job | Mapping[str, Any] | str | Path, on: str | None) -> Job
             raise InvalidValue(f"a file of {found.framework} names no model: import it with --model first", "model")
         return read_job(found.job)
     given = read_job(job)
-    return given if on is None else given.model_copy(update={"hardware": read_hardware(on).hardware})
+    return given if on is None else given.model_copy(update={"hardware": hardware_of(on)})
 
 
 @dataclass(slots=True)

@@ -10,7 +10,7 @@ from typing import Any
 
 from estimator.contract.answer import Versions
 from estimator.contract.errors import InvalidValue, NotModelled, WillItFitError
-from estimator.contract.job import Job
+from estimator.contract.job import Hardware, Job
 from estimator.contract.version import DATA_VERSION, SOFTWARE_VERSION
 from estimator.facts.spelling import shown
 from estimator.pipeline.estimation import judged_and_timed
@@ -29,7 +29,7 @@ def what_if(
     job: Job | Mapping[str, Any] | str | Path,
     changes: Mapping[str, str | Iterable[Any]],
     *,
-    on: str | None = None,
+    on: str | Hardware | None = None,
     most: int = MOST,
     allow_files: bool = True,
     watch: Watch = lambda done: None,
