@@ -34,11 +34,19 @@ from estimator.planner.answers import Budget, Fit, Limit
 from estimator.planner.budget import MOST_GPUS, Limits, budget
 from estimator.planner.headline import fit
 from estimator.planner.limits import TRIES, limit
+from estimator.planner.ways import slugs
+from estimator.planner.what_if import read_changes, what_if
+from estimator.planner.what_if_answer import WhatIf
+from estimator.planner.which import which
+from estimator.planner.which_answer import Which
 from estimator.views import listing
 from estimator.views.inspection import Card, inspect_model
+from estimator.views.picture import picture
 
 MOST_TRIES = 64
 """Values that a request may have estimated one by one."""
+MOST_COMBINATIONS = 256
+"""Combinations of values that a request may have estimated."""
 ANSWER = documentation.answers(Answer)
 
 app = FastAPI(
@@ -102,6 +110,74 @@ async def post_limit(request: Request, field: Field, bound: Bound = "max", on: O
     """How far a job can go: the largest or the smallest value of one of its numbers with which it fits."""
     job = _job(await request.body())
     return _json((await run_in_threadpool(limit, job, field, bound, on=on, tries=tries, allow_files=False)).to_json())
+
+
+Changed = Annotated[list[str], Query(description="field=values, repeatable: training.sequence_length=1k..128k")]
+Form = Annotated[Literal["json", "csv", "svg"], Query(description="the answer, its rows as CSV, or a picture")]
+FORMS = {
+    **documentation.answers(WhatIf),
+    200: {"description": "the answer", "model": WhatIf, "content": {"text/csv": {}, "image/svg+xml": {}}},
+}
+
+
+@app.get("/v1/what-if", response_class=Response, responses=FORMS, openapi_extra=documentation.ESTIMATE_QUERY)
+def get_what_if(request: Request, change: Changed, format: Form = "json") -> Response:
+    """A job, its fields by their dotted names as for an estimate, with every combination of other values of some of them."""
+    items = [(name, value) for name, value in request.query_params.multi_items() if name not in ("change", "format")]
+    return _what_if(job_mapping(items), change, None, format)
+
+
+@app.post("/v1/what-if", response_class=Response, responses=FORMS, openapi_extra=documentation.JOB_BODY)
+async def post_what_if(request: Request, change: Changed, on: On = None, format: Form = "json") -> Response:
+    """A job with every combination of other values of some of its fields."""
+    job = _job(await request.body())
+    return await run_in_threadpool(_what_if, job, change, on, format)
+
+
+def _what_if(job: Any, changes: list[str], on: str | None, form: str) -> Response:
+    found = what_if(job, read_changes(changes), on=on, most=MOST_COMBINATIONS, allow_files=False)
+    if form == "json":
+        return _json(found.to_json())
+    text = found.to_csv() if form == "csv" else picture(found)
+    return Response(text, media_type="text/csv" if form == "csv" else "image/svg+xml")
+
+
+Within = Annotated[str | None, Query(description="what the run may take: 24h, 3d")]
+Under = Annotated[str | None, Query(description="what it may cost: $50 or 50 EUR the whole run, $2/h an hour")]
+Sold = Annotated[str | None, Query(description="only cards sold with so much memory: 24GB, 24GB..80GB")]
+Gpus = Annotated[int, Query(ge=1, le=2**17, description="on no more GPUs than these")]
+Top = Annotated[int, Query(ge=1, le=1000, description="rows at most")]
+
+
+@app.get("/v1/which", response_class=Response, responses=documentation.answers(Which))
+def get_which(
+    model: Annotated[str, Query(description="name, alias or size")],
+    task: Annotated[str, Query(description=f"what it is used for: {', '.join(slugs())}")] = "serve",
+    context: Annotated[Length | None, Query(description="tokens of a served sequence")] = None,
+    concurrency: Annotated[Count, Query(description="served sequences at the same time")] = 1,
+    sequence: Annotated[Length | None, Query(description="tokens of a sequence in training")] = None,
+    batch: Annotated[Count, Query(description="sequences in training on each GPU at a time")] = 1,
+    tokens: Annotated[str | None, Query(description="what a training run processes: 100M, 1e9")] = None,
+    within: Within = None,
+    under: Under = None,
+    memory: Sold = None,
+    max_gpus: Gpus = MOST_GPUS,
+    top: Top = 20,
+) -> Response:
+    """Which hardware does it: every card, and how few of it, on which a model is used so; the smallest and the cheapest."""
+    limits = {"within": within, "under": under, "memory": memory, "max_gpus": max_gpus, "top": top}
+    lengths = {"context": context, "concurrency": concurrency, "sequence": sequence, "batch": batch, "tokens": tokens}
+    return _json(which(model, task, **lengths, **limits, allow_files=False).to_json())  # type: ignore[arg-type]
+
+
+@app.post("/v1/which", response_class=Response, responses=documentation.answers(Which), openapi_extra=documentation.JOB_BODY)
+async def post_which(
+    request: Request, within: Within = None, under: Under = None, memory: Sold = None, max_gpus: Gpus = MOST_GPUS, top: Top = 20
+) -> Response:
+    """Which hardware does it: every card, and how few of it, on which a job fits; its own hardware does not count."""
+    job = read_job(_job(await request.body()))
+    limits = {"within": within, "under": under, "memory": memory, "max_gpus": max_gpus, "top": top}
+    return _json((await run_in_threadpool(which, job, **limits, allow_files=False)).to_json())  # type: ignore[arg-type]
 
 
 @app.post("/v1/budget", response_class=Response, responses=documentation.answers(Budget), openapi_extra=documentation.JOB_BODY)

@@ -5,6 +5,8 @@ from estimator import estimate, fit
 estimate({"model": "llama-2-13b", "hardware": {"gpu": "a100-80gb"}}).fits
 fit("llama-2-13b", "2x24GB").rows
 limit({"model": "llama-2-13b", "training": {"adapter": {}}}, "training.sequence_length", "max", on="2x24GB").value
+what_if("job.yaml", {"training.sequence_length": "1k..128k"}).rows
+which("llama-3-8b", "qlora").smallest
 read_file("train.yaml", on="2x24GB").job
 """
 
@@ -19,10 +21,15 @@ if TYPE_CHECKING:
     from estimator.contract.errors import InvalidJob, NotModelled, UnknownName, UnsupportedInterpreter, WillItFitError
     from estimator.contract.job import Job
     from estimator.exchange.documents import read_file
+    from estimator.hardware.here import here
     from estimator.pipeline.estimation import estimate
     from estimator.planner.answers import Fit, Limit
     from estimator.planner.headline import fit
     from estimator.planner.limits import limit
+    from estimator.planner.what_if import what_if
+    from estimator.planner.what_if_answer import WhatIf
+    from estimator.planner.which import which
+    from estimator.planner.which_answer import Which
     from estimator.specs.module import architecture_of, count_module
     from estimator.views.inspection import inspect_model
 
@@ -37,14 +44,19 @@ _EXPORTS = {
     "NotModelled": "contract.errors",
     "UnknownName": "contract.errors",
     "UnsupportedInterpreter": "contract.errors",
+    "WhatIf": "planner.what_if_answer",
+    "Which": "planner.which_answer",
     "WillItFitError": "contract.errors",
     "architecture_of": "specs.module",
     "count_module": "specs.module",
     "estimate": "pipeline.estimation",
     "fit": "planner.headline",
+    "here": "hardware.here",
     "inspect_model": "views.inspection",
     "limit": "planner.limits",
     "read_file": "exchange.documents",
+    "what_if": "planner.what_if",
+    "which": "planner.which",
 }
 
 __all__ = [
@@ -56,15 +68,20 @@ __all__ = [
     "NotModelled",
     "UnknownName",
     "UnsupportedInterpreter",
+    "WhatIf",
+    "Which",
     "WillItFitError",
     "__version__",
     "architecture_of",
     "count_module",
     "estimate",
     "fit",
+    "here",
     "inspect_model",
     "limit",
     "read_file",
+    "what_if",
+    "which",
 ]
 
 

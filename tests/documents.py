@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from collections.abc import Callable, Iterator
 from contextlib import chdir, redirect_stdout, suppress
 from functools import partial
@@ -16,11 +17,12 @@ from typing import Any
 from unittest import mock
 
 from api.problems import Problem
-from estimator import Answer, estimate, fit
+from estimator import Answer, estimate, fit, what_if
 from estimator.cli.main import COMMANDS, main
 from estimator.cli.report import answer_text, headline_text
 from estimator.cli.report_hardware import unverified_text
 from estimator.views import listing
+from estimator.views.picture import picture
 from estimator.views.schemas import DIALECT, schemas
 from tests import accuracy, accuracy_plot, constants, efficiency_page, errors_page, serving_speeds, techniques
 from tests.jobs import TODAY, cases
@@ -46,17 +48,24 @@ def documents() -> Iterator[tuple[Path, Callable[[], str]]]:
         yield ROOT / "docs" / "schema" / f"{name}.json", partial(_schema, schema)
     yield ROOT / "docs" / "cli.md", _command_line
     yield ROOT / "docs" / "catalogue.md", _catalogue
-    for path in (ROOT / "README.md", ROOT / "docs" / "jobs.md", ROOT / "docs" / "limits.md"):
+    for path in (ROOT / "README.md", *(ROOT / "docs" / f"{name}.md" for name in ("jobs", "limits", "which", "what_if"))):
         yield path, partial(_with_answers, path)
     for name, page in PAGES.items():
         path = ROOT / "docs" / f"{name}.md"
         yield path, partial(_with_parts, path, page)
     yield ROOT / "docs" / "accuracy.svg", accuracy_plot.plot
+    yield ROOT / "docs" / "what_if.svg", _what_if
     for case in cases("golden"):
         yield ROOT / "tests" / "golden" / f"{case['name']}.json", partial(_golden, case["job"], Answer.to_json)
         yield ROOT / "tests" / "golden" / f"{case['name']}.txt", partial(_golden, case["job"], answer_text)
     yield ROOT / "tests" / "golden" / "headline.json", lambda: fit(*HEADLINE).to_json()
     yield ROOT / "tests" / "golden" / "headline.txt", lambda: headline_text(fit(*HEADLINE))
+
+
+def _what_if() -> str:
+    """The picture of the first what-if on its page."""
+    changes = {"training.sequence_length": "1k..8k", "training.quantization": "null,nf4-double"}
+    return picture(what_if(ROOT / "docs" / "examples" / "qlora.yaml", changes))
 
 
 def _schema(schema: dict[str, Any]) -> str:
@@ -89,7 +98,7 @@ def _printed(arguments: list[str]) -> str:
 
 def _answered(asked: re.Match[str]) -> str:
     """A command with its output under it."""
-    return f"$ willitfit {asked[1]}\n{_printed(asked[1].split())}"
+    return f"$ willitfit {asked[1]}\n{_printed(shlex.split(asked[1]))}"
 
 
 def _command_line() -> str:

@@ -1,6 +1,7 @@
 """The command line. Data goes to standard output, everything else to standard error.
 
-Exit codes: 0 answered; 1 does not fit (only with --check); 2 usage or an invalid job; 3 unknown model or accelerator.
+Exit codes: 0 answered; 1 does not fit (only with --check); 2 usage or an invalid job; 3 unknown model or accelerator;
+130 interrupted.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from estimator.contract.errors import InvalidJob, WillItFitError
 if TYPE_CHECKING:
     from estimator.contract.job import Job
 
+INTERRUPTED = 130
+"""Exit code of what Ctrl-C ended, as shells have it."""
 CLOSE = 0.005
 """Relative error up to which `verify --check` is content."""
 
@@ -38,6 +41,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         for variable in ("specs", "prices"):
             if given := getattr(options, variable, None):
                 os.environ[f"WILLITFIT_{variable.upper()}"] = given
+        if isinstance(on := getattr(options, "on", None), str):
+            options.on = _on(on)
         return COMMANDS[options.command](options) if command else _headline(options)
     except WillItFitError as error:
         print(f"willitfit: {error} [{error.slug}]", file=sys.stderr)
@@ -45,6 +50,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         sys.stderr.close()
         return 0
+
+
+def _on(text: str) -> Any:
+    """Hardware as it was written, but this machine as it is found, with what is to be said of it on standard error."""
+    from estimator.hardware.parse import is_here
+
+    if not is_here(text):
+        return text
+    from estimator.hardware.here import here
+
+    found = here()
+    for said in found.said:
+        print(said, file=sys.stderr)
+    return found.free if text.strip().lower().endswith(":free") else found.hardware
 
 
 def _headline(options: argparse.Namespace) -> int:
@@ -106,12 +125,7 @@ def _estimate(options: argparse.Namespace) -> int:
 def _limit(options: argparse.Namespace) -> int:
     from estimator.planner.limits import limit
 
-    job = options.job
-    if job == "-":
-        from estimator.exchange import Surroundings, read
-
-        job = read(_standard_input(), around=Surroundings(allow_files=True)).job
-    found = limit(job, options.field, options.command, on=options.on, tries=options.tries)
+    found = limit(_any_job(options.job), options.field, options.command, on=options.on, tries=options.tries)
     if options.json:
         sys.stdout.write(found.to_json())
     else:
@@ -119,6 +133,60 @@ def _limit(options: argparse.Namespace) -> int:
 
         sys.stdout.write(limit_text(found))
     return 1 if options.check and found.fits is False else 0
+
+
+def _any_job(asked: str) -> Any:
+    """What to ask about: a path, or what standard input says, which may be a framework's."""
+    if asked != "-":
+        return asked
+    from estimator.exchange import Surroundings, read
+
+    return read(_standard_input(), around=Surroundings(allow_files=True)).job
+
+
+def _what_if(options: argparse.Namespace) -> int:
+    from estimator.cli.progress import Progress
+    from estimator.planner.what_if import read_changes, what_if
+
+    if options.plot and not options.plot.lower().endswith(".svg"):
+        raise InvalidJob("is drawn as SVG: write a name that ends in .svg", "--plot")
+    found = what_if(_any_job(options.job), read_changes(options.changes), on=options.on, watch=Progress("combinations"))
+    if options.plot:
+        from pathlib import Path
+
+        from estimator.views.picture import picture
+
+        try:
+            Path(options.plot).write_text(picture(found), encoding="utf-8")
+        except OSError as error:
+            raise InvalidJob(f"cannot be written: {error.strerror}", options.plot) from None
+    if options.json:
+        sys.stdout.write(found.to_json())
+    elif options.csv:
+        sys.stdout.write(found.to_csv())
+    else:
+        from estimator.cli.report_what_if import what_if_text
+
+        sys.stdout.write(what_if_text(found))
+    return 0 if found.complete else INTERRUPTED
+
+
+def _which(options: argparse.Namespace) -> int:
+    from estimator.cli.progress import Progress
+    from estimator.planner.which import which
+
+    asked = ("task", "within", "under", "memory", "context", "concurrency", "sequence", "batch", "tokens", "max_gpus", "top")
+    given = {name: getattr(options, name) for name in asked}
+    found = which(options.asked, **given, today=_today(), watch=Progress("cards and numbers of them"))
+    if options.json:
+        sys.stdout.write(found.to_json())
+    else:
+        from estimator.cli.report_which import which_text
+
+        sys.stdout.write(which_text(found))
+    if not found.complete:
+        return INTERRUPTED
+    return 1 if options.check and not found.possible else 0
 
 
 def _budget(options: argparse.Namespace) -> int:
@@ -286,10 +354,10 @@ def _import(options: argparse.Namespace) -> int:
     import yaml
 
     from estimator.exchange import Surroundings, read, read_file
-    from estimator.hardware.parse import read_hardware
+    from estimator.hardware.parse import hardware_of
 
     if options.file == "-":
-        hardware = read_hardware(options.on).hardware if options.on else None
+        hardware = hardware_of(options.on) if options.on else None
         around = Surroundings(hardware=hardware, allow_files=True)
         found = read(_standard_input(), options.given, model=options.model, around=around)
     else:
@@ -321,6 +389,8 @@ COMMANDS = {
     "estimate": _estimate,
     "max": _limit,
     "min": _limit,
+    "what-if": _what_if,
+    "which": _which,
     "budget": _budget,
     "verify": _verify,
     "models": _models,

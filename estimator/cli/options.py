@@ -20,6 +20,8 @@ Says, before a GPU is rented and without one, whether a transformer fits, why, a
   willitfit verify JOB.yaml         the same beside what torch counts
   willitfit max JOB FIELD           the largest number with which it fits, such as training.sequence_length
   willitfit min JOB FIELD           the smallest, such as hardware.gpus
+  willitfit what-if JOB FIELD=VALUES   a table and a picture of it with other values: training.sequence_length=1k..128k
+  willitfit which MODEL|JOB         every card, and how few of it, that does it; the smallest, the cheapest
   willitfit budget JOB.yaml         every way to rent what it needs, by cost and hours
   willitfit models [WORDS]          which models are known; `models show MODEL`: what one is made of
   willitfit gpus [WORDS]            which accelerators are known; all about one, with sources
@@ -32,9 +34,13 @@ Says, before a GPU is rented and without one, whether a transformer fits, why, a
 MODEL_HELP = "name or alias (llama-2-13b), size (13B, 8x7B), hub id, or path to a config.json or spec"
 SPECS_HELP = "folder of your own specs, which add to the shipped ones and override them (also: WILLITFIT_SPECS)"
 PRICES_HELP = "price list of your own, which adds to the shipped one and overrides it (also: WILLITFIT_PRICES)"
-HARDWARE_HELP = "2x24GB, rtx-4090, 8xH100, p5.48xlarge, '2 nodes of 8xA100-80GB'"
+HARDWARE_HELP = (
+    "2x24GB, rtx-4090, 8xH100, p5.48xlarge, '2 nodes of 8xA100-80GB'; here: this machine; here:free: less what is in use"
+)
 FORMATS = ("deepspeed", "accelerate", "torchtitan", "megatron")
 """Formats that jobs are exported to."""
+TASKS = ("serve", "serve-8bit", "serve-4bit", "qlora", "lora", "full", "full-mixed")
+"""Usual ways of using a model, by the short names of `estimator.planner.ways`, which is not imported for the sake of speed."""
 FRAMEWORKS = (
     *FORMATS,
     "axolotl",
@@ -63,10 +69,7 @@ def headline_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("model", metavar="MODEL", help=f"{MODEL_HELP}; or a configuration, a script or a job (see import)")
     parser.add_argument("--on", metavar="HARDWARE", required=True, help=HARDWARE_HELP)
-    parser.add_argument("--context", metavar="TOKENS", type=_tokens, help="served sequences of so many tokens (4096)")
-    parser.add_argument("--concurrency", metavar="N", type=_whole, default=1, help="so many of them at the same time (1)")
-    parser.add_argument("--sequence", metavar="TOKENS", type=_tokens, help="train on sequences of so many tokens (2048)")
-    parser.add_argument("--batch", metavar="N", type=_whole, default=1, help="so many of them at a time on each GPU (1)")
+    _takes_lengths(parser)
     parser.add_argument("--json", action="store_true", help="print the answers as JSON")
     parser.add_argument("--check", action="store_true", help="exit with 1 if no way of using the model fits")
     parser.add_argument("--model", dest="of", metavar="NAME", help="the model, where a configuration names none")
@@ -81,13 +84,44 @@ def command_parser() -> argparse.ArgumentParser:
         prog="willitfit", description=DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     commands = parser.add_subparsers(dest="command", required=True)
-    for add in (_estimate, _max, _min, _budget, _verify, _models, _gpus, _nodes, _prices, _export, _import, _serve):
+    for add in (
+        _estimate,
+        _max,
+        _min,
+        _what_if,
+        _which,
+        _budget,
+        _verify,
+        _models,
+        _gpus,
+        _nodes,
+        _prices,
+        _export,
+        _import,
+        _serve,
+    ):
         add(commands)
     return parser
 
 
 def _takes_job(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("job", metavar="JOB.yaml", help="a job file; - reads standard input")
+
+
+def _takes_any_job(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "job",
+        metavar="JOB",
+        help="a job file, or a file of a framework, a command or a script (see import); - reads standard input",
+    )
+    parser.add_argument("--on", metavar="HARDWARE", help=f"what it is to run on, in place of what the file says: {HARDWARE_HELP}")
+
+
+def _takes_lengths(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--context", metavar="TOKENS", type=_tokens, help="served sequences of so many tokens (4096)")
+    parser.add_argument("--concurrency", metavar="N", type=_whole, default=1, help="so many of them at the same time (1)")
+    parser.add_argument("--sequence", metavar="TOKENS", type=_tokens, help="train on sequences of so many tokens (2048)")
+    parser.add_argument("--batch", metavar="N", type=_whole, default=1, help="so many of them at a time on each GPU (1)")
 
 
 def _takes_specs(parser: argparse.ArgumentParser) -> None:
@@ -123,19 +157,57 @@ def _limit(commands: Commands, name: str, what: str, such_as: str) -> None:
         help=f"the {what} value of a number in a job with which it fits",
         description=f"Find the {what} value of a whole number in a job with which it fits, and what is in the way of the next.",
     )
-    one.add_argument(
-        "job",
-        metavar="JOB",
-        help="a job file, or a file of a framework, a command or a script (see import); - reads standard input",
-    )
+    _takes_any_job(one)
     one.add_argument("field", metavar="FIELD", help=f"the number's dotted name: {such_as}, …")
-    one.add_argument("--on", metavar="HARDWARE", help=f"what it is to run on, in place of what the file says: {HARDWARE_HELP}")
     one.add_argument(
         "--tries", metavar="N", type=_whole, default=8, help="where neighbours jump, so many are estimated one by one (8)"
     )
     one.add_argument("--json", action="store_true", help="print the answer as REST would send it")
     one.add_argument("--check", action="store_true", help="exit with 1 if it fits with no value")
     _takes_specs(one)
+
+
+def _what_if(commands: Commands) -> None:
+    one = commands.add_parser(
+        "what-if",
+        help="a job with every combination of other values of its fields",
+        description="Estimate a job with every combination of some values of some of its fields. Values are lists (ddp,fsdp2), "
+        "ranges that double (1k..128k) or go in steps (8..64:8); of whole numbers k is 1024, of tokens in all 1000. hardware "
+        "takes phrases such as 2x24GB. An interrupt (Ctrl-C) ends it and prints what was done.",
+    )
+    _takes_any_job(one)
+    one.add_argument(
+        "changes", metavar="FIELD=VALUES", nargs="+", help="training.sequence_length=1k..128k parallelism.strategy=ddp,fsdp2"
+    )
+    one.add_argument("--plot", metavar="FILE.svg", help="draw it, as SVG")
+    shown = one.add_mutually_exclusive_group()
+    shown.add_argument("--csv", action="store_true", help="print the rows as CSV")
+    shown.add_argument("--json", action="store_true", help="print the answer as REST would send it")
+    _takes_specs(one)
+
+
+def _which(commands: Commands) -> None:
+    one = commands.add_parser(
+        "which",
+        help="which hardware does it: the smallest, the cheapest, and why less does not",
+        description="Try every card that is known, from one of it to many, and list how few of each use a model in a usual way, "
+        "or hold a job, the smallest first. An interrupt (Ctrl-C) ends the search and prints what was found.",
+    )
+    one.add_argument(
+        "asked", metavar="MODEL|JOB", help=f"{MODEL_HELP}; or a job, or a file of a framework, whose hardware does not count"
+    )
+    one.add_argument("--task", metavar="TASK", help=f"what a model is used for: {', '.join(TASKS)} (serve)")
+    one.add_argument("--within", metavar="TIME", help="what a run may take: 24h, 3d, 90min")
+    one.add_argument("--under", metavar="MONEY", help="what it may cost: '$50' or '50 EUR' the whole run, '$2/h' an hour")
+    one.add_argument("--tokens", metavar="COUNT", help="what a run processes: 100M, 1e9")
+    one.add_argument("--memory", metavar="AMOUNT", help="only cards sold with so much: 24GB, 24GB..80GB, ..48GB, 80GB..")
+    _takes_lengths(one)
+    one.add_argument("--max-gpus", metavar="N", type=_whole, default=64, help="on no more GPUs than these (64)")
+    one.add_argument("--top", metavar="N", type=_whole, default=20, help="so many rows (20)")
+    one.add_argument("--json", action="store_true", help="print the answer as REST would send it")
+    one.add_argument("--check", action="store_true", help="exit with 1 if no hardware does it")
+    _takes_specs(one)
+    _takes_prices(one)
 
 
 def _budget(commands: Commands) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 from estimator.contract.answer import Answer
 from estimator.contract.errors import InvalidValue, Unreadable, WillItFitError
-from estimator.contract.job import Job, read_job
+from estimator.contract.job import Hardware, Job, read_job
 from estimator.contract.reading import parse_yaml, read_text
 from estimator.contract.version import SOFTWARE_VERSION
 from estimator.exchange import accelerate, deepspeed, megatron, recognise, torchtitan
@@ -37,7 +37,7 @@ from estimator.exchange.frameworks import (
 from estimator.exchange.launch import Program, arguments, programs, slurm
 from estimator.exchange.shell import MOST_SCRIPT, commands, sbatch
 from estimator.exchange.spread import FEWEST, SHARDED, UNSAID
-from estimator.hardware.parse import read_hardware
+from estimator.hardware.parse import hardware_of
 from estimator.pipeline.estimation import estimate
 from estimator.specs.resolve import WEIGHTS
 
@@ -82,10 +82,10 @@ def read(text: str, given: str | None = None, *, model: str | None = None, aroun
     return _finished(found, model, around)
 
 
-def read_file(path: str | Path, on: str | None = None, model: str | None = None, given: str | None = None) -> Found:
+def read_file(path: str | Path, on: str | Hardware | None = None, model: str | None = None, given: str | None = None) -> Found:
     """What a file on disk says, with the files that it points to. `on`: hardware such as 2xA100-80GB, in place of its own."""
     where = Path(path)
-    around = Surroundings(str(where), read_hardware(on).hardware if on else None, lambda name: _beside(where.parent, name), True)
+    around = Surroundings(str(where), hardware_of(on) if on else None, lambda name: _beside(where.parent, name), True)
     return read(read_text(where), given, model=model, around=around)
 
 

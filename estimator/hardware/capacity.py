@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from estimator.contract.errors import InvalidValue, UnknownName, WillItFitError
 from estimator.contract.job import Hardware
@@ -31,6 +31,15 @@ class Capacity:
 
 
 def capacity(hardware: Hardware) -> Capacity:
+    """The capacity of one GPU, less what other processes hold of it. Raises as `_whole` does."""
+    found = _whole(hardware)
+    if hardware.in_use is None or found.memory_bytes is None:
+        return found
+    said = f"other processes hold {gib(hardware.in_use)} of each GPU, which is taken off"
+    return replace(found, memory_bytes=max(found.memory_bytes - hardware.in_use, 0), assumptions=(*found.assumptions, said))
+
+
+def _whole(hardware: Hardware) -> Capacity:
     """The capacity of one GPU: of a named accelerator as measured, of an unnamed card by what drivers keep. Raises `UnknownName`,
     and `InvalidJob` where the name is a node's, or counts, which other fields of a job do."""
     if hardware.gpu is not None:

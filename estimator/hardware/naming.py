@@ -83,7 +83,7 @@ def card(parts: list[str]) -> str | None:
     keys = _keys(CARDS)
     found = keys.get(joined(bare)) or keys.get(joined([*rest, *said]))
     if found is None and said and (one := keys.get(joined(rest))):
-        if memory(said[0]) not in _sold(one):
+        if memory(said[0]) not in sold(one):
             raise UnknownHardware(_without_such(one, said[0]))
         found = one
     if found is None and (among := _families().get(joined(rest))):
@@ -143,7 +143,7 @@ def _made_by(parts: list[str], path: Path) -> bool:
     return all(content.get("provider", content.get("vendor")) in maker for maker in makers)
 
 
-def _sold(name: str) -> list[str]:
+def sold(name: str) -> list[str]:
     """The amounts of memory that an accelerator is sold with: as its names say, else as nvidia-smi's figure rounds."""
     content = catalogue.shipped(CARDS / f"{name}.yaml")
     aliases = [word for alias in (name, *content["aliases"]) for word in with_units(words(str(alias)))]
@@ -156,4 +156,4 @@ def _without_such(name: str, said: str) -> str:
     other = (
         f"Did you mean {' or '.join(family)}?" if len(family) > 1 else f"Write {name}, or {amount} for any card of that memory."
     )
-    return f"no {name} has {amount}, but {_sold(name)[0]}. {other}"
+    return f"no {name} has {amount}, but {sold(name)[0]}. {other}"

@@ -26,6 +26,7 @@ NUMBERS = {"a": 1, "an": 1, "one": 1, "single": 1, "two": 2, "dual": 2, "pair": 
 NUMBERS |= {"five": 5, "six": 6, "seven": 7, "eight": 8, "octa": 8, "ten": 10, "twelve": 12, "sixteen": 16}
 JOINING = ("x", "of", "with")
 """Words between a count and what is counted."""
+HERE = ("here", "here:free")
 MOST_GPUS = 2**17
 EXAMPLES = "write 2x24GB, rtx-4090, 8xH100 or '2 nodes of 8xA100-80GB'"
 _BEFORE = re.compile(r"(\d+)[x*](.*)")
@@ -103,6 +104,16 @@ class _Phrase:
         return bool(self.pieces)
 
 
+def is_here(text: str) -> bool:
+    """Whether a phrase means the machine on which it is asked; `here:free` is that less what other processes hold."""
+    return text.strip().lower() in HERE
+
+
+def hardware_of(on: str | Hardware) -> Hardware:
+    """Hardware, or what a phrase says."""
+    return read_hardware(on).hardware if isinstance(on, str) else on
+
+
 def read_hardware(text: str) -> ReadHardware:
     """The hardware that a phrase describes, its accelerator by its canonical name.
 
@@ -110,6 +121,8 @@ def read_hardware(text: str) -> ReadHardware:
     """
     if not text.strip():
         raise InvalidValue(f"is empty; {EXAMPLES}", "hardware")
+    if is_here(text):
+        raise InvalidValue(f"'here' is read by the command line's --on and by estimator.here(); {EXAMPLES}", "hardware")
     if len(text) > MOST:
         raise InvalidValue(f"has {len(text):,} characters; {EXAMPLES}", "hardware")
     if _NEGATIVE.match(text):

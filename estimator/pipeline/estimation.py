@@ -11,6 +11,7 @@ from estimator.contract.answer import (
     Answer,
     Memory,
     Parameters,
+    ServingTime,
     Time,
     Versions,
 )
@@ -84,6 +85,23 @@ def step_time(job: Job, allow_files: bool = True) -> tuple[Time | None, Hours | 
     return time, hours_of(run.job, course_of(run, time))
 
 
+def judged_and_timed(job: Job | Mapping[str, Any], allow_files: bool = True) -> tuple[Judged, Time | None]:
+    """What `estimate` says of a job's memory and verdict, and the time of a step (of one that serves, to decode)."""
+    run = played(job, allow_files)
+    return judge_run(run), _step(run, _served(run, date.today()))
+
+
+def _served(run: Run, today: date) -> ServingTime | None:
+    """How fast it serves; None where it trains, or llama.cpp serves it."""
+    if run.job.task != "serve" or engine_of(run.job).reads_gguf:
+        return None
+    return served_of(run.job, run.model.spec, run.place, run.card, today)
+
+
+def _step(run: Run, serving: ServingTime | None) -> Time | None:
+    return serving.decode if serving else duration(run.job, run.model.spec, run.place, run.card, run.simulation)
+
+
 def _overflows(run: Run) -> bool:
     limit = offered(run.card.memory_bytes, run.job)
     return limit is not None and run.simulation.phases.peak.peak_bytes + run.beside.total_bytes > limit
@@ -94,8 +112,8 @@ def _answer(run: Run, today: date, allow_files: bool) -> Answer:
     build = run.simulation.build
     found = judge_run(run)
     memory, host, verdict = found.memory, found.host, found.verdict
-    serving = served_of(job, model.spec, place, card, today) if job.task == "serve" and not engine_of(job).reads_gguf else None
-    time = serving.decode if serving else duration(job, model.spec, place, card, run.simulation)
+    serving = _served(run, today)
+    time = _step(run, serving)
     whole = course_of(run, time)
     hours = hours_of(job, whole)
     cost = cost_of(job, hours, card, today)

@@ -139,7 +139,7 @@ class _Search:
             if asked not in self.known:
                 self.known[asked] = self._timed(*asked)
             timed = self.known[asked]
-            priced = None if timed is None else _priced(offer, instances, timed.hours)
+            priced = None if timed is None else rented_for(offer, instances, timed.hours)
             if timed is not None and priced is not None:
                 yield Option(offer, instances, timed.job, timed.time, *priced)
                 if self.limits.hours is None or priced[0].value <= self.limits.hours:
@@ -180,15 +180,17 @@ def spread(job: Job, name: str, gpus: int, nodes: int) -> Job | None:
     strategy = None if split.strategy in unsuited else split.strategy
     return job.model_copy(
         update={
-            "hardware": job.hardware.model_copy(update={"gpu": name, "memory": None, "gpus": gpus, "nodes": nodes}),
+            "hardware": job.hardware.model_copy(
+                update={"gpu": name, "memory": None, "in_use": None, "gpus": gpus, "nodes": nodes}
+            ),
             "parallelism": split.model_copy(update={"data": ranks, "strategy": strategy, "replicas": None}),
             "training": training.model_copy(update={"micro_batch_size": micro, "gradient_accumulation_steps": each // micro}),
         }
     )
 
 
-def _priced(offer: Offer, instances: int, hours: Hours) -> tuple[Hours, Decimal] | None:
-    """How long a run takes on an offer, and what it costs; None if a spot instance would be taken back too soon."""
+def rented_for(offer: Offer, instances: int, hours: Hours) -> tuple[Hours, Decimal] | None:
+    """A run's hours on some instances of an offer, and its cost; None if a spot instance would be taken back too soon."""
     if offer.kind == "spot":
         try:
             longer = spot.lengthening(offer, instances)

@@ -1,8 +1,8 @@
-"""The whole numbers of a job: where each stands, and which values it may take."""
+"""The fields of a job by their dotted names: where each stands, which values a whole number may take, and a job with others."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from pydantic import BaseModel
@@ -10,6 +10,7 @@ from pydantic import BaseModel
 from estimator.contract.errors import Contradiction, InvalidValue, UnknownKey, did_you_mean
 from estimator.contract.job import Job
 from estimator.families.spec import ModelSpec
+from estimator.serving.engines import served_by
 
 POSITIONS = ("training.sequence_length", "serving.context")
 DEGREES = tuple(
@@ -30,15 +31,8 @@ class Number(NamedTuple):
 def number(job: Job, name: str, spec: ModelSpec) -> Number:
     """A field by its dotted name. Its values are those of the contract; but learned positions and layers end where the model's
     do, and degrees of parallelism divide the GPUs. Raises `InvalidJob` for what is no whole number."""
-    *path, last = name.split(".")
-    part: Any = job
-    for step in path:
-        part = _field(job, part, step, name)
-        if not isinstance(part, BaseModel):
-            whole = name.partition(f".{last}")[0]
-            said = "does not say" if part is None else f"says {str(part)[:40]!r} for"
-            raise Contradiction(f"the job {said} {whole}: write that with its fields to ask about one of them", name)
-    own = _field(job, part, last, name)
+    part, last = place(job, name)
+    own = getattr(part, last)
     said = type(part).model_json_schema(mode="serialization")["properties"][last]
     kind = next((one for one in said.get("anyOf", [said]) if one.get("type") == "integer"), None)
     if kind is None:
@@ -52,6 +46,42 @@ def number(job: Job, name: str, spec: ModelSpec) -> Number:
     elif name in POSITIONS and spec.learned_positions:
         high = spec.longest_sequence or high
     return Number(min(max(low if own is None else own, low), high), range(low, high + 1))
+
+
+def place(job: Job, name: str) -> tuple[BaseModel, str]:
+    """The part of a job that a field is of, and its name there. Raises `InvalidJob` for a name that no field has."""
+    *path, last = name.split(".")
+    part: Any = job
+    for step in path:
+        part = _field(job, part, step, name)
+        if not isinstance(part, BaseModel):
+            whole = name.partition(f".{last}")[0]
+            said = "does not say" if part is None else f"says {str(part)[:40]!r} for"
+            raise Contradiction(f"the job {said} {whole}: write that with its fields to ask about one of them", name)
+    _field(job, part, last, name)
+    return part, last
+
+
+def with_values(job: Job, values: Mapping[str, Any]) -> dict[str, Any]:
+    """What was given of a job, with other values of some fields that it has; a server's tensor-parallel degree goes with its GPUs
+    where `tensor_follows` says so."""
+    asked: dict[str, Any] = job.model_dump(exclude_unset=True)
+    for name, value in values.items():
+        part, (*path, last) = asked, name.split(".")
+        for step in path:
+            part = part.setdefault(step, {})
+        part[last] = value
+    if {"hardware", "hardware.gpus"} & {*values} and "parallelism.tensor" not in values and tensor_follows(job):
+        asked["parallelism"] = {**asked.get("parallelism", {}), "tensor": asked["hardware"].get("gpus", 1)}
+    return asked
+
+
+def tensor_follows(job: Job) -> bool:
+    """Whether a server's layers are split over all its GPUs, however many: the job does not say how it is spread over them."""
+    engine, spread = served_by(job), job.parallelism.model_fields_set
+    if engine is None or engine.reads_gguf or engine.allocates:
+        return False
+    return not {"tensor", "data"} & spread
 
 
 def _field(job: Job, part: BaseModel, name: str, whole: str) -> Any:

@@ -53,6 +53,8 @@ class Way(_Part):
     """One usual way of using a model: how it is called, and the part of a job that says it."""
 
     way: str
+    slug: str
+    """Its short name, by which it is asked for on any hardware: serve, qlora."""
     job: dict[str, Any]
     strategies: tuple[str, ...] = ()
     where: tuple[str, ...] = ()
@@ -126,6 +128,11 @@ def ways(kind: Platform, serving: dict[str, int], training: dict[str, int]) -> l
         for way in _file().ways
         if kind.name in way.where or way.refusal(kind)
     ]
+
+
+def slugs() -> tuple[str, ...]:
+    """The short names of the ways, in the order of ways.yaml."""
+    return tuple(dict.fromkeys(way.slug for way in _file().ways))
 
 
 def platforms() -> tuple[Platform, ...]:

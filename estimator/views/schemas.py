@@ -13,6 +13,8 @@ from estimator.exchange.found import Found
 from estimator.hardware.accelerator import Accelerator
 from estimator.hardware.node import Node
 from estimator.planner.answers import Budget, Fit, Limit
+from estimator.planner.what_if_answer import WhatIf
+from estimator.planner.which_answer import Which
 from estimator.specs.schema import model_schema
 from estimator.views.inspection import Card
 
@@ -22,6 +24,8 @@ KINDS: dict[str, Any] = {
     "answer": Answer,
     "fit": Fit,
     "limit": Limit,
+    "what-if": WhatIf,
+    "which": Which,
     "budget": Budget,
     "verify": Counted,
     "import": Found,

@@ -113,7 +113,7 @@ def test_a_card_is_found_by_what_nvidia_smi_prints_and_what_it_is_sold_with(name
         found = read_hardware(f"2x {alias}").hardware
         assert (found.gpu, found.gpus) == (name, 2), alias
         assert read_hardware(f"{alias} x3").hardware.gpus == 3
-    sold = next(iter(naming._sold(name)))
+    sold = next(iter(naming.sold(name)))
     assert accelerator.accelerator(f"{name.removesuffix(f'-{sold.lower()}')} {sold}").name == name
 
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from estimator.contract.job.part import Count, Part, Place
+from estimator.contract.job.part import Bytes, Count, Part, Place
 from estimator.contract.units import GB, parse_bytes
 
 Kind = Literal["on-demand", "spot", "reserved-1y", "reserved-3y", "marketplace"]
@@ -59,6 +59,7 @@ class Hardware(Part):
         None, description="catalogue name or alias of the accelerator"
     )
     memory: str | None = Field(None, description="memory of an unnamed card, as it is sold: 24GB")
+    in_use: Bytes | None = Field(None, description="memory of each GPU that other processes hold: 2GiB; without it, none")
     gpus: Count = Field(1, description="GPUs in a node")
     nodes: Count = Field(1, description="nodes")
     rent: Rent = Field(Rent(), description="which offers count for the cost")

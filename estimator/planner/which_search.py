@@ -1,0 +1,219 @@
+"""The search for hardware: every card of the catalogue, from few of it to many, until it does what was asked.
+
+A job's simulation depends on a card by its compute capability only, so cards that are alike share one, and differ in what they
+offer. What weights alone forbid is not simulated.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import date
+from decimal import Decimal
+from typing import Any, NamedTuple
+
+from estimator.contract.errors import Contradiction, InvalidJob
+from estimator.contract.job import Hardware, Job
+from estimator.contract.job.hardware import Rent
+from estimator.contract.units import money
+from estimator.hardware.accelerator import Accelerator
+from estimator.hardware.capacity import capacity
+from estimator.pipeline.estimation import step_time
+from estimator.pipeline.verdict import offered
+from estimator.planner import amounts
+from estimator.planner.budget import rented_for
+from estimator.planner.cases import Done, Own, Refused, TooMuch, Usual
+from estimator.planner.fleet import sizes
+from estimator.planner.which_answer import TooLittle, WhichRow
+from estimator.pricing.cost import instances_of, suiting
+from estimator.pricing.offer import Offer
+from estimator.timing.run_length import Hours
+
+Watch = Callable[[int], None]
+"""Told how many have been tried."""
+
+
+class Within(NamedTuple):
+    """What was asked of the run: how many hours it may take, and what it may cost."""
+
+    hours: float | None
+    money: amounts.Money | None
+
+
+class _Priced(NamedTuple):
+    """The cheapest offer, how many of it, and what an hour and the whole run cost there."""
+
+    offer: Offer
+    instances: int
+    hourly: Decimal
+    hours: Hours | None
+    total: Decimal | None
+
+
+@dataclass(slots=True)
+class Search:
+    """What is tried, and what was found; `today`: by which a price is old; `most`: GPUs that are tried."""
+
+    case: Usual | Own
+    limits: Within
+    today: date
+    allow_files: bool
+    most: int
+    rows: list[WhichRow] = field(default_factory=list)
+    failed: list[TooLittle] = field(default_factory=list)
+    unknown: dict[tuple[Any, str], list[str]] = field(default_factory=lambda: defaultdict(list))
+    tried: int = 0
+    complete: bool = True
+    refused: InvalidJob | None = None
+    """What was wrong with the job where it was tried last."""
+
+    @property
+    def processes(self) -> bool:
+        """Whether it is said what the run processes, so that it has a length."""
+        if isinstance(self.case, Usual):
+            return "tokens" in self.case.training
+        training = self.case.job.training
+        return self.case.job.task == "train" and not (training.tokens is None and training.dataset is None)
+
+    def refuse_limits(self) -> None:
+        """Refuse limits of a run whose length is not known."""
+        serves = self.case.slug.startswith("serve") if isinstance(self.case, Usual) else self.case.job.task == "serve"
+        for name, given in (("within", self.limits.hours), ("under", self.limits.money and not self.limits.money.hourly)):
+            if given and serves:
+                raise Contradiction("serving has no end: write what an hour may cost, --under '$2/h'", name)
+            if given and not self.processes:
+                raise Contradiction("needs the length of the run: say how many tokens it processes, such as 100M", name)
+
+    def run(self, every: list[Accelerator], watch: Watch) -> None:
+        """Try every card, from few of it to many."""
+        for card in every:
+            fewer: TooLittle | None = None
+            for hardware in sizes(card, self.most):
+                found = self._try(hardware, card, fewer)
+                self.tried += 1
+                watch(self.tried)
+                if isinstance(found, TooLittle):
+                    fewer = found
+                elif isinstance(found, WhichRow) and not self.processes:
+                    break  # more of it do it, too
+                elif found is False:
+                    break
+
+    def _try(self, hardware: Hardware, card: Accelerator, fewer: TooLittle | None) -> WhichRow | TooLittle | bool:
+        """A row, or what is not enough; False where more of the card need not be tried, True where they may do it."""
+        room = capacity(hardware)
+        try:
+            found = self.case.on(hardware, room)
+        except InvalidJob as error:
+            self.refused = error
+            return True
+        if found is None:
+            return True
+        if isinstance(found, Refused):
+            self.unknown[found.verdict, found.why].append(card.name)
+            return False
+        if isinstance(found, TooMuch):
+            return self._not(hardware, card, None, found.reason)
+        memory, verdict = found.judged.memory, found.judged.verdict
+        if not verdict.fits:
+            return self._not(hardware, card, memory.total_bytes, verdict.reason)
+        hours = self._hours(found.judged.job) if self.processes else None
+        priced = self._priced(hardware, card.name, hours)
+        if (reason := self._beyond(priced, hours)) is not None:
+            if not reason:
+                what = "how long a step takes on it" if self.processes and hours is None else "its price"
+                self.unknown["unknown", f"it fits, but {what} is not known"].append(card.name)
+                return False
+            return self._not(hardware, card, memory.total_bytes, reason)
+        row = self._row(hardware, card, found, priced, hours, fewer)
+        self.rows.append(row)
+        return row
+
+    def _not(self, hardware: Hardware, card: Accelerator, needed: int | None, reason: str) -> TooLittle:
+        gpus = hardware.gpus * hardware.nodes
+        found = TooLittle(
+            accelerator=card.name,
+            gpus=hardware.gpus,
+            nodes=hardware.nodes,
+            offered_bytes=card.memory_bytes * gpus,
+            needed_bytes=needed,
+            reason=reason,
+        )
+        self.failed.append(found)
+        return found
+
+    def _hours(self, job: Job) -> Hours | None:
+        found = step_time(job, self.allow_files)
+        return None if found is None else found[1]
+
+    def _priced(self, hardware: Hardware, name: str, hours: Hours | None) -> _Priced | None:
+        """The cheapest way to rent it, of the offers that the job takes; None where no price is known."""
+        rent = self.case.job.hardware.rent if isinstance(self.case, Own) else Rent()
+        if self.limits.money is not None and rent.currency is None:
+            rent = rent.model_copy(update={"currency": self.limits.money.currency})
+        wanted = hardware.model_copy(update={"rent": rent})
+        known: list[_Priced] = []
+        for offer in suiting(wanted, name, self.today):
+            if offer.gpus < hardware.gpus:
+                continue  # GPUs of a node are rented together
+            instances = instances_of(offer, wanted)
+            run = None if hours is None else rented_for(offer, instances, hours)
+            if hours is None or run is not None:
+                known.append(_Priced(offer, instances, instances * offer.price_per_hour, *(run or (None, None))))
+        return min(known, key=lambda one: one.hourly if one.total is None else one.total, default=None)
+
+    def _beyond(self, priced: _Priced | None, hours: Hours | None) -> str | None:
+        """Why it is not within the limits; empty where that is not known, None where it is within them."""
+        most, amount = self.limits
+        took = priced.hours if priced is not None and priced.hours is not None else hours
+        if most is not None:
+            if took is None:
+                return ""
+            if took.value > most:
+                return f"it fits, but the run takes {took.value:,.1f} h there, more than {most:g} h"
+        if amount is not None:
+            paid = None if priced is None else priced.hourly if amount.hourly else priced.total
+            if paid is None:
+                return ""
+            if paid > amount.amount:
+                what = "an hour costs" if amount.hourly else "the run costs"
+                return f"it fits, but {what} {money(paid)} {amount.currency} there, more than {money(amount.amount)}"
+        return None
+
+    def _row(
+        self,
+        hardware: Hardware,
+        card: Accelerator,
+        found: Done,
+        priced: _Priced | None,
+        hours: Hours | None,
+        fewer: TooLittle | None,
+    ) -> WhichRow:
+        memory, job = found.judged.memory, found.judged.job
+        limit = offered(memory.capacity_bytes, job) or 0
+        offer = None if priced is None else priced.offer
+        took = priced.hours if priced is not None and priced.hours is not None else hours
+        return WhichRow(
+            accelerator=card.name,
+            gpus=hardware.gpus,
+            nodes=hardware.nodes,
+            offered_bytes=card.memory_bytes * hardware.gpus * hardware.nodes,
+            capacity_bytes=card.memory_bytes,
+            spread=found.spread,
+            verdict="fits" if found.judged.verdict.verdict == "fits" else "tight",
+            total_bytes=memory.total_bytes,
+            headroom_bytes=limit - memory.total_bytes,
+            provider=offer and offer.provider,
+            instance=offer and offer.instance,
+            kind=offer and offer.kind,
+            region=offer and offer.region,
+            instances=None if priced is None else priced.instances,
+            price_per_hour=None if priced is None else money(priced.hourly),
+            currency=offer and offer.currency,
+            price_as_of=offer and offer.as_of.isoformat(),
+            hours=None if took is None else took.value,
+            total=None if priced is None or priced.total is None else money(priced.total),
+            fewer=fewer,
+            job=job.model_dump(mode="json", exclude_defaults=True),
+        )
