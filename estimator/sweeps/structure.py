@@ -1,0 +1,171 @@
+"""A job run with some of its fields as symbols: a program, and the conditions under which it holds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import reduce
+from typing import TYPE_CHECKING, Any
+
+from estimator.contract.errors import InvalidJob, NotModelled
+from estimator.contract.job import Job
+from estimator.hardware.capability import gpu
+from estimator.pipeline.run import Prepared, overhead_of, prepared
+from estimator.simulation.trace import trace
+from estimator.sweeps.evaluation import Evaluation
+from estimator.sweeps.program import Moments, course, moments, monomial_values
+from estimator.sweeps.symbolic import Atom, Guard, Sym, Terms, Trace
+from estimator.tape.lifetimes import undisturbed
+from estimator.tape.replay import replay
+from estimator.tape.tape import Tape
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    Array = np.ndarray[Any, Any]
+
+Point = Mapping[str, int]
+"""Values of the fields that vary, by their paths in a job."""
+
+
+class Unsuited(Exception):
+    """A run that cannot be made with symbols, or that would not say what a run with numbers says."""
+
+
+class Refused(Exception):
+    """A job that is refused, as a value: its `error`."""
+
+    def __init__(self, error: InvalidJob | NotModelled):
+        self.error = error
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One of the runs of which the one that needs most is the answer. `overhead`: what its process takes beside the tensors."""
+
+    moments: Moments
+    overhead: Terms
+
+
+@dataclass(slots=True)
+class Program:
+    """What a job takes wherever its `guards` hold: `parts`, or a refusal. It was compared with runs on numbers from `low` to `high`."""
+
+    atoms: list[Atom]
+    guards: list[Guard]
+    parts: list[Part]
+    refusal: InvalidJob | NotModelled | None
+    low: dict[str, int] = field(default_factory=dict)
+    high: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def nbytes(self) -> int:
+        """What it takes of the memory of this process, about."""
+        return 400 * (len(self.atoms) + len(self.guards)) + sum(part.moments.nbytes for part in self.parts)
+
+    def holds(self, fields: Mapping[str, Array]) -> Array:
+        """At which points, of fields that broadcast against each other."""
+        import numpy as np
+
+        evaluation = Evaluation(self.atoms, fields)
+        shape = np.broadcast_shapes(*[values.shape for values in fields.values()])
+        holding = np.ones(shape, bool)
+        with np.errstate(all="ignore"):
+            for guard in self.guards:
+                holding &= evaluation.holds(guard)
+        return holding
+
+    def play(self, fields: Mapping[str, Array]) -> tuple[Array, Array, Array]:
+        """Peak, resident, and peak with overheads, in bytes, at each of these points [points]: of the run that needs most."""
+        import numpy as np
+
+        found = []
+        for part in self.parts:
+            values = monomial_values(self.atoms, part.moments.monomials, fields)
+            peak, resident = part.moments.peak(values), part.moments.resident @ values
+            beside = Evaluation(self.atoms, fields).polynomial(part.overhead)
+            found.append((peak, resident, peak + beside))
+        if len(found) == 1:
+            return found[0]
+        peaks = np.stack([each[0] for each in found])
+        worst, points = peaks.argmax(axis=0), np.arange(peaks.shape[1])
+        peak, resident, least = (np.stack(each)[worst, points] for each in zip(*found, strict=True))
+        return peak, resident, least
+
+
+def changed(job: Job, fields: Mapping[str, Any]) -> Job:
+    """A job with other values in fields that it has."""
+    for path, value in fields.items():
+        *outer, name = path.split(".")
+        for depth in range(len(outer), -1, -1):
+            part = reduce(getattr, outer[:depth], job).model_copy(update={name: value})
+            name, value = outer[depth - 1] if depth else "", part
+        job = value
+    return job
+
+
+def program(job: Job, point: Point, allow_files: bool) -> Program:
+    """The program of a job around a point. Raises `Unsuited` where none can be made."""
+    run = Trace()
+    asked = changed(job, {name: run.field(name, value) for name, value in point.items()})
+    try:
+        ready = prepared(asked, allow_files)
+        if _engine_beside(ready.job):
+            raise Unsuited("an engine's share depends on the peak")
+        parts = []
+        for tape, overhead in _traced(ready):
+            expression = overhead.terms if isinstance(overhead, Sym) else {(): overhead}
+            parts.append(Part(moments(tape, run), expression))
+    except (InvalidJob, NotModelled) as error:
+        return Program(run.atoms, list(run.guards.values()), [], error)
+    except (Unsuited, RecursionError):
+        raise
+    except Exception as error:  # whatever code that wants a true integer raises
+        raise Unsuited(f"{type(error).__name__}: {error}") from error
+    return Program(run.atoms, list(run.guards.values()), parts, None)
+
+
+def _engine_beside(job: Job) -> bool:
+    objective = job.training.objective
+    return job.task == "train" and objective is not None and getattr(objective.generation, "engine", None) == "vllm"
+
+
+def _traced(ready: Prepared) -> list[tuple[Tape, Any]]:
+    """The tape and the overhead of each run that may need most."""
+    spec, found = ready.model.spec, []
+    for each, rank in ready.simulated():
+        build = undisturbed(lambda each=each, rank=rank: trace(each, spec, rank, gpu(each, ready.card), ready.tensors))
+        beside = overhead_of(build.tape, each, spec, rank, ready.card)
+        found.append((build.tape, sum(beside.parts.values())))
+    return found
+
+
+def by_itself(job: Job, allow_files: bool) -> tuple[list[Tape], tuple[int, int, int]]:
+    """A job's tapes; its peak, resident, and peak with overheads in bytes. Raises `Refused`."""
+    try:
+        found = _traced(prepared(job, allow_files))
+    except (InvalidJob, NotModelled) as error:
+        raise Refused(error) from None
+    runs = [(replay(tape), beside) for tape, beside in found]
+    run, beside = max(runs, key=lambda one: one[0].peak.peak_bytes)
+    resident = next(phase.start_bytes for phase in run.phases if phase.name != "load")
+    return [tape for tape, _ in found], (run.peak.peak_bytes, resident, run.peak.peak_bytes + beside)
+
+
+def agrees(found: Program, job: Job, point: Point, allow_files: bool) -> bool:
+    """Whether a run on numbers says at a point what the program says: each event, each size, and the bytes."""
+    import numpy as np
+
+    fields = {name: np.asarray([value], np.int64) for name, value in point.items()}
+    try:
+        tapes, said = by_itself(changed(job, point), allow_files)
+    except Refused as refused:
+        return type(found.refusal) is type(refused.error)
+    if found.refusal or len(tapes) != len(found.parts):
+        return False
+    for tape, part in zip(tapes, found.parts, strict=True):
+        seen = part.moments
+        sizes = seen.sizes @ monomial_values(found.atoms, seen.monomials, fields)
+        if course(tape) != seen.course or not np.array_equal(sizes[seen.kinds, 0], np.asarray(tape.sizes, np.float64)):
+            return False
+    return said == tuple(int(each[0]) for each in found.play(fields))

@@ -1,0 +1,296 @@
+"""One job over a whole grid of its fields: arrays of what `estimate` says of each point.
+
+Where whole numbers of training or serving vary, a program answers (`structure.py`): the job is run once with symbols, which says under
+which conditions the same operations run, and what is alive at each moment as expressions. Where a condition does not hold it is run
+again, around a point that is left. Each program is compared with runs on numbers at the ends of what it is used for. Points for which
+no program can be made are run one by one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from estimator.contract.errors import InvalidJob, NotModelled
+from estimator.contract.job import Job
+from estimator.pipeline.estimation import judged
+from estimator.pipeline.run import Prepared, prepared
+from estimator.pipeline.verdict import offered
+from estimator.serving.engines import engine_of
+from estimator.sweeps.grid import Grid, grid, tiles
+from estimator.sweeps.remembered import Remembered
+from estimator.sweeps.structure import Program, Refused, Unsuited, agrees, by_itself, changed, program
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    Array = np.ndarray[Any, Any]
+
+YES, NO, UNKNOWN = 1, 0, -1
+"""Values of `fits`."""
+BY_PROGRAM, ONE_BY_ONE, REFUSED = 0, 1, 2
+"""Values of `how`."""
+FEW, TRIES = 4, 8
+"""A program should hold at so many points, on average over so many programs; else points are run one by one."""
+
+remembered = Remembered()
+
+
+@dataclass(slots=True)
+class Sweep:
+    """Arrays with an axis for each of `fields`, in their order. Bytes are masked where a job is refused.
+
+    `least_bytes`: the peak and what the process takes beside the tensors, without what the caching allocator keeps; `total_bytes`:
+    with that, as `estimate` says it, masked where it was not asked for. `fits`: `YES`, `NO`, or `UNKNOWN`, where the allocator
+    would decide and was not asked, or nothing is known of the hardware. `how`: `BY_PROGRAM`, `ONE_BY_ONE` or `REFUSED`.
+    `refusals`: why, with the number of points. `programs`: how many were used.
+    """
+
+    fields: dict[str, tuple[Any, ...]]
+    peak_bytes: Any
+    resident_bytes: Any
+    least_bytes: Any
+    total_bytes: Any
+    fits: Array
+    how: Array
+    refusals: dict[str, int] = field(default_factory=dict)
+    programs: int = 0
+
+
+def sweep(
+    job: Job | Mapping[str, Any] | str | Path,
+    fields: Mapping[str, Sequence[Any]],
+    allow_files: bool = True,
+    reserves: bool = False,
+) -> Sweep:
+    """What a job takes for all combinations of these values of its fields, to the byte as `estimate` says it.
+
+    `fields`: values by path, as `training.sequence_length`. `reserves`: the caching allocator is asked where it decides whether a
+    job fits, which takes as long as an estimate for each such point. A combination that `estimate` refuses is masked. Raises
+    `InvalidJob` for a job or a field that cannot be read, and `UnknownName`.
+    """
+    asked = grid(job, fields)
+    found = _empty(asked)
+    first = {path: values[len(values) // 2] for path, values in asked.axes.items()}
+    inner = _suited(asked, first, allow_files)
+    for outer, part in asked.outer(inner):
+        _Block(asked, inner, outer, found, part, allow_files).fill()
+    if reserves:
+        _ask_reserves(asked, found, allow_files)
+    return found
+
+
+def _empty(asked: Grid) -> Sweep:
+    import numpy as np
+
+    def masked() -> Any:
+        return np.ma.masked_all(asked.shape, np.int64)
+
+    unknown = np.full(asked.shape, UNKNOWN, np.int8)
+    return Sweep(asked.axes, masked(), masked(), masked(), masked(), unknown, np.full(asked.shape, ONE_BY_ONE, np.int8))
+
+
+def _suited(asked: Grid, first: Mapping[str, Any], allow_files: bool) -> list[str]:
+    """Fields with which a symbolic run can be made at this point: all that may be, or those that can be alone."""
+    names = asked.symbolic()
+    try:
+        base = asked.job(first)
+        ready = prepared(base, allow_files)
+    except (InvalidJob, NotModelled):
+        return names
+    key = _question(ready, base, names)
+
+    def possible(some: list[str]) -> bool:
+        try:
+            program(base, {name: first[name] for name in some}, allow_files)
+        except Unsuited:
+            return False
+        return True
+
+    if not names or remembered.of(key) or possible(names):
+        return names
+    alone = [name for name in names if len(names) > 1 and possible([name])]
+    return alone if len(alone) == 1 or (alone and possible(alone)) else alone[:1]
+
+
+def _question(ready: Prepared, job: Job, names: Sequence[str]) -> object:
+    """All that programs over these fields depend on."""
+    base = changed(job, dict.fromkeys(names, 1)).model_dump_json(exclude_unset=True)
+    return base, ready.model.spec.model_dump_json(), ready.tensors, tuple(names)
+
+
+class _Block:
+    """The part of a grid in which only fields vary that a program may vary."""
+
+    def __init__(self, asked: Grid, inner: list[str], outer: dict[str, Any], found: Sweep, part: Any, allow_files: bool):
+        import numpy as np
+
+        self.asked, self.inner, self.outer, self.found, self.part = asked, inner, outer, found, part
+        self.allow_files = allow_files
+        self.shape = tuple(len(asked.axes[name]) for name in inner)
+        self.open = {
+            name: values for name, values in zip(inner, np.ix_(*[np.asarray(asked.axes[n], np.int64) for n in inner]), strict=True)
+        }
+        self.left = np.ones(self.shape, bool)
+        self.limit: int | None = None
+        self.allocates = True
+
+    def fill(self) -> None:
+        """Answer every point."""
+        used: list[int] = []
+        job = self._readable()
+        if job is not None and self.inner:
+            key: object = None
+            try:
+                ready = prepared(job, self.allow_files)
+                self._know(ready)
+                key = _question(ready, job, self.inner)
+                for known in remembered.of(key):
+                    self._use(known, job)
+            except (InvalidJob, NotModelled):
+                pass
+            while self.left.any() and (len(used) < TRIES or sum(used[-TRIES:]) >= FEW * TRIES):
+                point = self._point(self.left)
+                try:
+                    made = program(job, point, self.allow_files)
+                except Unsuited:
+                    break
+                covered = self._use(made, job)
+                if not covered:
+                    break
+                used.append(covered)
+                if key is not None:
+                    remembered.add(key, made)
+        self._one_by_one()
+
+    def _know(self, ready: Prepared) -> None:
+        self.limit = offered(ready.card.memory_bytes, ready.job)
+        self.allocates = ready.job.task == "train" or engine_of(ready.job).allocates
+
+    def _readable(self) -> Job | None:
+        """The job at the middle of the block, if it can be read there and at all ends."""
+        ends = [{n: pick(self.asked.axes[n]) for n in self.inner} for pick in (min, max, lambda values: values[len(values) // 2])]
+        job = None
+        try:
+            for end in ends:
+                job = self.asked.job({**self.outer, **end})
+        except InvalidJob:
+            return None
+        return job
+
+    def _point(self, among: Array) -> dict[str, int]:
+        """One of these points: that in the middle of the list."""
+        import numpy as np
+
+        flat = np.flatnonzero(among)
+        return self._at(int(flat[len(flat) // 2]))
+
+    def _at(self, number: int) -> dict[str, int]:
+        import numpy as np
+
+        at = np.unravel_index(number, self.shape)
+        return {name: self.asked.axes[name][int(i)] for name, i in zip(self.inner, at, strict=True)}
+
+    def _use(self, made: Program, job: Job) -> int:
+        """Answer the points that are left where a program holds; how many these are, or 0 if it says something wrong."""
+        import numpy as np
+
+        covered = made.holds(self.open) & self.left
+        points = np.flatnonzero(covered)
+        if not len(points) or not self._agrees(made, job, covered, points):
+            return 0
+        for tile in tiles(self.shape):
+            self._fill(made, tile, covered[tile])
+        self.left &= ~covered
+        self.found.programs += 1
+        if made.refusal is not None:
+            self._refuse(made.refusal, len(points))
+        return len(points)
+
+    def _agrees(self, made: Program, job: Job, covered: Array, points: Array) -> bool:
+        """Whether runs on numbers say the same at the ends of these points, as far as they were not compared before."""
+        import numpy as np
+
+        low, high = {}, {}
+        for axis, name in enumerate(self.inner):
+            others = tuple(n for n in range(len(self.shape)) if n != axis)
+            there = [self.asked.axes[name][i] for i in np.flatnonzero(covered.any(axis=others))]
+            low[name], high[name] = min(there), max(there)
+        within = made.low and all(made.low[n] <= low[n] and high[n] <= made.high[n] for n in self.inner)
+        if within:
+            return True
+        ends = {int(points[0]), int(points[-1])}
+        if not all(agrees(made, job, self._at(number), self.allow_files) for number in ends):
+            return False
+        made.low = {n: min(low[n], made.low.get(n, low[n])) for n in self.inner}
+        made.high = {n: max(high[n], made.high.get(n, high[n])) for n in self.inner}
+        return True
+
+    def _fill(self, made: Program, tile: tuple[slice, ...], covered: Array) -> None:
+        import numpy as np
+
+        if not covered.any():
+            return
+        how = self.found.how[self.part]
+        how[tile] = np.where(covered, BY_PROGRAM if made.refusal is None else REFUSED, how[tile])
+        if made.refusal is not None:
+            return
+        fields = {}
+        for axis, name in enumerate(self.inner):
+            values = self.open[name][tuple(s if n == axis else slice(None) for n, s in enumerate(tile))]
+            fields[name] = np.broadcast_to(values, covered.shape)[covered]
+        peak, resident, least = made.play(fields)
+        results = self.found.peak_bytes, self.found.resident_bytes, self.found.least_bytes
+        for array, values in zip(results, (peak, resident, least), strict=True):
+            array[self.part][tile][covered] = values.astype(np.int64)
+        if not self.allocates:
+            self.found.total_bytes[self.part][tile][covered] = least.astype(np.int64)
+        if self.limit is not None:
+            fits = self.found.fits[self.part]
+            fits[tile][covered] = np.where(least > self.limit, NO, UNKNOWN)
+
+    def _one_by_one(self) -> None:
+        import numpy as np
+
+        for number in np.flatnonzero(self.left):
+            at = np.unravel_index(int(number), self.shape)
+            where = list(self.part)
+            for name, i in zip(self.inner, at, strict=True):
+                where[list(self.asked.axes).index(name)] = int(i)
+            place = tuple(where)
+            try:
+                job = self.asked.job({**self.outer, **self._at(int(number))})
+                ready = prepared(job, self.allow_files)
+                self._know(ready)
+                _, (peak, resident, least) = by_itself(job, self.allow_files)
+            except (InvalidJob, NotModelled) as error:
+                self._refuse(error, 1)
+                self.found.how[place] = REFUSED
+                continue
+            except Refused as refused:
+                self._refuse(refused.error, 1)
+                self.found.how[place] = REFUSED
+                continue
+            self.found.peak_bytes[place], self.found.resident_bytes[place], self.found.least_bytes[place] = peak, resident, least
+            if not self.allocates:
+                self.found.total_bytes[place] = least
+            if self.limit is not None and least > self.limit:
+                self.found.fits[place] = NO
+
+    def _refuse(self, error: InvalidJob | NotModelled, points: int) -> None:
+        self.found.refusals[str(error)] = self.found.refusals.get(str(error), 0) + points
+
+
+def _ask_reserves(asked: Grid, found: Sweep, allow_files: bool) -> None:
+    """Play the allocator where it decides whether a job fits."""
+    import numpy as np
+
+    undecided = (found.fits == UNKNOWN) & (found.how != REFUSED)
+    for number in np.flatnonzero(undecided):
+        at = tuple(int(i) for i in np.unravel_index(int(number), undecided.shape))
+        job = asked.job({path: values[i] for (path, values), i in zip(asked.axes.items(), at, strict=True)})
+        said = judged(job.model_dump(exclude_unset=True), allow_files)
+        found.total_bytes[at] = said.memory.total_bytes
+        found.fits[at] = UNKNOWN if said.verdict.fits is None else YES if said.verdict.fits else NO
