@@ -102,9 +102,7 @@ def played(job: Job | Mapping[str, Any] | str | Path, allow_files: bool, every_r
         overhead_of(simulated.build.tape, worst, model.spec, place, card), worst, model.spec, card, simulated.phases
     )
     each_rank = [described(each, model.spec, rank, one) for each, rank, one in simulations if each is worst and rank.pipeline > 1]
-    return Run(
-        ready.given, worst, model, place, card, simulated, beside, ready.chosen, each_rank, ready.tensors, ready.reasons
-    )
+    return Run(ready.given, worst, model, place, card, simulated, beside, ready.chosen, each_rank, ready.tensors, ready.reasons)
 
 
 def overhead_of(tape: Tape, job: Job, spec: ModelSpec, place: Topology, card: Capacity) -> Overhead:

@@ -94,3 +94,18 @@ def _bit_length(value: Array) -> Array:
         found += left > 0
         left = left >> 1
     return found
+
+
+def fields_of(atoms: list[Atom], expression: Any) -> set[str]:
+    """The fields on which an expression depends."""
+    if isinstance(expression, int | float | str):
+        return set()
+    if isinstance(expression, dict):
+        return set().union(*[fields_of(atoms, atoms[at]) for monomial in expression for at in monomial])
+    if isinstance(expression, Atom):
+        if expression.kind == "field":
+            return {expression.operands[0]}
+        return set().union(*[fields_of(atoms, operand) for operand in expression.operands])
+    if expression[0] == "whole":
+        return fields_of(atoms, dict(expression[1]))
+    return fields_of(atoms, expression[1]) | fields_of(atoms, expression[2])

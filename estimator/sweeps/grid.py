@@ -81,6 +81,8 @@ def tiles(shape: tuple[int, ...], points: int = TILE) -> Iterator[tuple[slice, .
 
 def _with(content: Any, path: list[str], value: Any, whole: str) -> dict[str, Any]:
     if not isinstance(content, Mapping):
-        raise InvalidValue(f"is {content!r} in this job, and has no fields; write it as a mapping to vary one", whole.rpartition(".")[0])
+        raise InvalidValue(
+            f"is {content!r} in this job, and has no fields; write it as a mapping to vary one", whole.rpartition(".")[0]
+        )
     name, *inner = path
     return {**content, name: _with(content.get(name) or {}, inner, value, whole) if inner else value}

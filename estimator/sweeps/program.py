@@ -8,11 +8,12 @@ is nowhere above another is dropped.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from operator import index
 from typing import TYPE_CHECKING, Any
 
+from estimator.sweeps.bounds import Bounds, Intervals, bounds
 from estimator.sweeps.evaluation import Evaluation
 from estimator.sweeps.symbolic import Atom, Monomial, Sym, Trace
 from estimator.tape.replay import Stretch, folded
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     Array = np.ndarray[Any, Any]
+
 
 @dataclass(frozen=True, slots=True)
 class Moments:
@@ -34,6 +36,7 @@ class Moments:
     monomials: tuple[Monomial, ...]
     rows: Array
     resident: Array
+    bounds: Bounds
     course: int
     kinds: Array
     sizes: Array
@@ -41,21 +44,21 @@ class Moments:
     @property
     def nbytes(self) -> int:
         """What it takes of the memory of this process, about."""
-        return sum(each.nbytes for each in (self.rows, self.resident, self.kinds, self.sizes)) + 200 * len(self.monomials)
+        return sum(each.nbytes for each in (self.rows, self.rows, self.resident, self.kinds, self.sizes)) + 200 * len(
+            self.monomials
+        )
 
-    def peak(self, values: Array) -> Array:
-        """The peak in bytes at each point, of monomials' values [monomials, points]. Whole numbers below 2^53, in float64."""
-        return (self._highest(values) @ values).max(axis=0)
-
-    def _highest(self, values: Array) -> Array:
-        """The rows one of which is the highest at any of these points, by the bounds of their difference to one of them."""
+    def played(self, atoms: list[Atom], fields: Mapping[str, Array]) -> tuple[Array, Array]:
+        """The peak and what is resident, in bytes, at each point of fields that broadcast against each other: whole numbers below
+        2^53, in float64, [points]."""
         import numpy as np
 
-        low, high = values.min(axis=1), values.max(axis=1)
-        first = self.rows[np.argmax(self.rows @ values[:, values.shape[1] // 2])]
-        differences = self.rows - first
-        most = np.maximum(differences, 0) @ high + np.minimum(differences, 0) @ low
-        return self.rows[most >= 0]
+        low = {name: float(values.min()) for name, values in fields.items()}
+        high = {name: float(values.max()) for name, values in fields.items()}
+        rows = self.rows[self.bounds.highest(Intervals(atoms, low, high))]
+        used = np.flatnonzero((rows != 0).any(axis=0) | (self.resident != 0))
+        values = monomial_values(atoms, [self.monomials[i] for i in used], fields)
+        return (rows[:, used] @ values).max(axis=0), self.resident[used] @ values
 
 
 def moments(tape: Tape, trace: Trace) -> Moments:
@@ -86,6 +89,7 @@ def moments(tape: Tape, trace: Trace) -> Moments:
         monomials,
         rows.astype(np.float64),
         resident.astype(np.float64),
+        bounds(trace.atoms, monomials, rows.astype(np.float64)),
         course(tape),
         kinds.ravel().astype(np.int32),
         sizes.astype(np.float64),
@@ -94,8 +98,12 @@ def moments(tape: Tape, trace: Trace) -> Moments:
 
 def course(tape: Tape) -> int:
     """A number that is the same for two tapes if the same happens on them, whatever the sizes."""
-    marks = [(mark.start, mark.slot and tuple((slot.label, index(slot.repeat)) for slot in mark.slot.path)) for mark in tape.marks]
-    return hash((tuple(tape.events), tuple(marks), tuple(tape.operations), tuple((p.start, p.name) for p in tape.phases), tape.stop))
+    marks = [
+        (mark.start, mark.slot and tuple((slot.label, index(slot.repeat)) for slot in mark.slot.path)) for mark in tape.marks
+    ]
+    return hash(
+        (tuple(tape.events), tuple(marks), tuple(tape.operations), tuple((p.start, p.name) for p in tape.phases), tape.stop)
+    )
 
 
 def _walk(block: Stretch, changes: Array, events: Array) -> tuple[Array, Array]:
@@ -135,10 +143,13 @@ def _undominated(rows: Array, positive: Array) -> Array:
     return rows[kept]
 
 
-def monomial_values(atoms: list[Atom], monomials: tuple[Monomial, ...], fields: Mapping[str, Array]) -> Array:
-    """[monomials, points], of fields [points]."""
+def monomial_values(atoms: list[Atom], monomials: Sequence[Monomial], fields: Mapping[str, Array]) -> Array:
+    """[monomials, points] in float64, of fields that broadcast against each other."""
     import numpy as np
 
     evaluation = Evaluation(atoms, fields)
     shape = np.broadcast_shapes(*[np.shape(values) for values in fields.values()])
-    return np.stack([np.broadcast_to(evaluation.monomial(each), shape).ravel() for each in monomials]).astype(np.float64)
+    values = np.empty((len(monomials), *shape))
+    for row, each in enumerate(monomials):
+        values[row] = evaluation.monomial(each)
+    return values.reshape(len(monomials), -1)

@@ -12,7 +12,9 @@ from estimator.contract.job import Job
 from estimator.hardware.capability import gpu
 from estimator.pipeline.run import Prepared, overhead_of, prepared
 from estimator.simulation.trace import trace
-from estimator.sweeps.evaluation import Evaluation
+from estimator.sweeps.bounds import Intervals
+from estimator.sweeps.evaluation import Evaluation, fields_of
+from estimator.sweeps.grid import TILE, tiles
 from estimator.sweeps.program import Moments, course, moments, monomial_values
 from estimator.sweeps.symbolic import Atom, Guard, Sym, Terms, Trace
 from estimator.tape.lifetimes import undisturbed
@@ -67,23 +69,41 @@ class Program:
         """At which points, of fields that broadcast against each other."""
         import numpy as np
 
-        evaluation = Evaluation(self.atoms, fields)
         shape = np.broadcast_shapes(*[values.shape for values in fields.values()])
+        evaluation, open_guards = Evaluation(self.atoms, fields), self.guards
         holding = np.ones(shape, bool)
-        with np.errstate(all="ignore"):
-            for guard in self.guards:
-                holding &= evaluation.holds(guard)
+        for tile in [(), *tiles(shape)] if holding.size > TILE else [()]:
+            part = {name: _cut(values, tile) for name, values in fields.items()}
+            if tile:
+                evaluation = Evaluation(self.atoms, part)
+            within = Intervals(
+                self.atoms, *({name: float(end(values)) for name, values in part.items()} for end in (np.min, np.max))
+            )
+            undecided = []
+            for guard in open_guards:
+                said = within.decided(guard)
+                if said is None and (tile or holding.size <= TILE or len(fields_of(self.atoms, guard.expression)) < 2):
+                    with np.errstate(all="ignore"):
+                        holding[tile] &= evaluation.holds(guard)
+                elif said is None:
+                    undecided.append(guard)
+                elif not said:
+                    holding[tile] = False
+            if not tile:
+                open_guards = undecided
         return holding
 
     def play(self, fields: Mapping[str, Array]) -> tuple[Array, Array, Array]:
-        """Peak, resident, and peak with overheads, in bytes, at each of these points [points]: of the run that needs most."""
+        """Peak, resident, and peak with overheads, in bytes, at each point of fields that broadcast against each other, [points]: of
+        the run that needs most."""
         import numpy as np
 
         found = []
         for part in self.parts:
-            values = monomial_values(self.atoms, part.moments.monomials, fields)
-            peak, resident = part.moments.peak(values), part.moments.resident @ values
+            peak, resident = part.moments.played(self.atoms, fields)
             beside = Evaluation(self.atoms, fields).polynomial(part.overhead)
+            if beside.ndim:
+                beside = np.broadcast_to(beside, np.broadcast_shapes(*[each.shape for each in fields.values()])).ravel()
             found.append((peak, resident, peak + beside))
         if len(found) == 1:
             return found[0]
@@ -91,6 +111,11 @@ class Program:
         worst, points = peaks.argmax(axis=0), np.arange(peaks.shape[1])
         peak, resident, least = (np.stack(each)[worst, points] for each in zip(*found, strict=True))
         return peak, resident, least
+
+
+def _cut(values: Array, tile: tuple[slice, ...]) -> Array:
+    """The part of an array in a tile of the shape that it broadcasts to."""
+    return values[tuple(slice(None) if size == 1 else part for part, size in zip(tile, values.shape, strict=False))]
 
 
 def changed(job: Job, fields: Mapping[str, Any]) -> Job:

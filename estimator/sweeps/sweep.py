@@ -9,7 +9,7 @@ no program can be made are run one by one.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +32,8 @@ YES, NO, UNKNOWN = 1, 0, -1
 """Values of `fits`."""
 BY_PROGRAM, ONE_BY_ONE, REFUSED = 0, 1, 2
 """Values of `how`."""
+NOT_SAID = -1
+"""Bytes that are masked in the end."""
 FEW, TRIES = 4, 8
 """A program should hold at so many points, on average over so many programs; else points are run one by one."""
 
@@ -79,17 +81,23 @@ def sweep(
         _Block(asked, inner, outer, found, part, allow_files).fill()
     if reserves:
         _ask_reserves(asked, found, allow_files)
-    return found
+    return _masked(found)
 
 
 def _empty(asked: Grid) -> Sweep:
     import numpy as np
 
-    def masked() -> Any:
-        return np.ma.masked_all(asked.shape, np.int64)
-
     unknown = np.full(asked.shape, UNKNOWN, np.int8)
-    return Sweep(asked.axes, masked(), masked(), masked(), masked(), unknown, np.full(asked.shape, ONE_BY_ONE, np.int8))
+    bytes_of = [np.full(asked.shape, NOT_SAID, np.int64) for _ in range(4)]
+    return Sweep(asked.axes, *bytes_of, unknown, np.full(asked.shape, ONE_BY_ONE, np.int8))
+
+
+def _masked(found: Sweep) -> Sweep:
+    """With bytes masked that are not said."""
+    import numpy as np
+
+    arrays = {name: getattr(found, name) for name in ("peak_bytes", "resident_bytes", "least_bytes", "total_bytes")}
+    return replace(found, **{name: np.ma.masked_equal(array, NOT_SAID) for name, array in arrays.items()})
 
 
 def _suited(asked: Grid, first: Mapping[str, Any], allow_files: bool) -> list[str]:
@@ -131,7 +139,8 @@ class _Block:
         self.allow_files = allow_files
         self.shape = tuple(len(asked.axes[name]) for name in inner)
         self.open = {
-            name: values for name, values in zip(inner, np.ix_(*[np.asarray(asked.axes[n], np.int64) for n in inner]), strict=True)
+            name: values
+            for name, values in zip(inner, np.ix_(*[np.asarray(asked.axes[n], np.int64) for n in inner]), strict=True)
         }
         self.left = np.ones(self.shape, bool)
         self.limit: int | None = None
@@ -240,7 +249,7 @@ class _Block:
         fields = {}
         for axis, name in enumerate(self.inner):
             values = self.open[name][tuple(s if n == axis else slice(None) for n, s in enumerate(tile))]
-            fields[name] = np.broadcast_to(values, covered.shape)[covered]
+            fields[name] = values if covered.all() else np.broadcast_to(values, covered.shape)[covered]
         peak, resident, least = made.play(fields)
         results = self.found.peak_bytes, self.found.resident_bytes, self.found.least_bytes
         for array, values in zip(results, (peak, resident, least), strict=True):

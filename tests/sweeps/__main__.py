@@ -64,7 +64,11 @@ def wrong(job: dict[str, Any], fields: dict[str, list[Any]], points: int, rng: r
             if found.how[at] != REFUSED:
                 said.append(f"{values} is refused")
             continue
-        got = None if found.how[at] == REFUSED else (int(found.peak_bytes[at]), int(found.resident_bytes[at]), int(found.least_bytes[at]))
+        got = (
+            None
+            if found.how[at] == REFUSED
+            else (int(found.peak_bytes[at]), int(found.resident_bytes[at]), int(found.least_bytes[at]))
+        )
         if got != (memory.peak_bytes, memory.resident_bytes, memory.total_bytes):
             said.append(f"{values}: {got}, not {memory.peak_bytes, memory.resident_bytes, memory.total_bytes}")
         counted["compared"] += 1
