@@ -5,6 +5,7 @@ from estimator import estimate, fit
 estimate({"model": "llama-2-13b", "hardware": {"gpu": "a100-80gb"}}).fits
 fit("llama-2-13b", "2x24GB").rows
 limit({"model": "llama-2-13b", "training": {"adapter": {}}}, "training.sequence_length", "max", on="2x24GB").value
+sweep({"model": "llama-3-8b"}, {"training.sequence_length": [2048, 4096, 8192]}).peak_bytes
 read_file("train.yaml", on="2x24GB").job
 """
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from estimator.planner.headline import fit
     from estimator.planner.limits import limit
     from estimator.specs.module import architecture_of, count_module
+    from estimator.sweeps.sweep import Sweep, sweep
     from estimator.views.inspection import inspect_model
 
 __version__ = version.SOFTWARE_VERSION
@@ -35,6 +37,7 @@ _EXPORTS = {
     "Job": "contract.job",
     "Limit": "planner.answers",
     "NotModelled": "contract.errors",
+    "Sweep": "sweeps.sweep",
     "UnknownName": "contract.errors",
     "UnsupportedInterpreter": "contract.errors",
     "WillItFitError": "contract.errors",
@@ -45,6 +48,7 @@ _EXPORTS = {
     "inspect_model": "views.inspection",
     "limit": "planner.limits",
     "read_file": "exchange.documents",
+    "sweep": "sweeps.sweep",
 }
 
 __all__ = [
@@ -54,6 +58,7 @@ __all__ = [
     "Job",
     "Limit",
     "NotModelled",
+    "Sweep",
     "UnknownName",
     "UnsupportedInterpreter",
     "WillItFitError",
@@ -65,6 +70,7 @@ __all__ = [
     "inspect_model",
     "limit",
     "read_file",
+    "sweep",
 ]
 
 

@@ -1,7 +1,7 @@
 """Between what rows of a program lie in a box of its fields, so that only those are evaluated that can be the highest there.
 
-A rounded quotient is its numerator over its divisor, and less than 1 beside that. Written so, rows that differ by how they round lie
-close together, and their difference is bounded term by term.
+A rounded quotient is its numerator over its divisor, and less than 1 beside that. Written so, rows that differ by how they round
+lie close together, and their difference is bounded term by term.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Expressions of a symbolic run, evaluated at many points at once.
 
-Fields are arrays of whole numbers that broadcast against each other; what depends on one field only is computed once per value of it.
+Fields are arrays of whole numbers that broadcast against each other; what depends on one field only is computed once per value
+of it.
 """
 
 from __future__ import annotations
@@ -29,10 +30,10 @@ class Evaluation:
         """Whole numbers."""
         import numpy as np
 
-        total = np.int64(0)
+        total: Array = np.asarray(np.int64(0))
         for monomial, coefficient in terms.items():
-            total = total + np.int64(coefficient) * self.monomial(monomial)
-        return np.asarray(total)
+            total = np.asarray(total + np.int64(coefficient) * self.monomial(monomial))
+        return total
 
     def monomial(self, monomial: Monomial) -> Array:
         """A product of atoms."""

@@ -1,9 +1,9 @@
-"""A tape whose sizes are expressions, as a program: the bytes that are alive at each moment that can be the peak, as rows of numbers.
+"""A tape whose sizes are expressions, as a program: what is alive at each moment that can be the peak, as rows of numbers.
 
 What is alive at a moment is a sum of sizes, each a polynomial over the atoms of a symbolic run. So each moment is one row, a
-coefficient for each monomial that occurs, and the peak is the largest product of a row with the monomials' values. A slot that stands
-for n layers is highest in its first pass or in its last (`tape/replay.py`), so it gives two rows for each of its moments. A row that
-is nowhere above another is dropped.
+coefficient for each monomial that occurs, and the peak is the largest product of a row with the monomials' values. A slot that
+stands for n layers is highest in its first pass or in its last (`tape/replay.py`), so it gives two rows for each of its moments.
+A row that is nowhere above another is dropped.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 class Moments:
     """`rows`: [moments, monomials]; `resident`: [monomials], what is alive when the first phase after loading begins.
 
-    `course` says what happens on the tape but for its sizes; these are `sizes` [kinds of storage, monomials], of storage i that of
-    kind `kinds[i]`.
+    `course` says what happens on the tape but for its sizes; these are `sizes` [kinds of storage, monomials], of storage i that
+    of kind `kinds[i]`.
     """
 
     monomials: tuple[Monomial, ...]
@@ -81,7 +81,8 @@ def moments(tape: Tape, trace: Trace) -> Moments:
         net, rises = _walk(block, changes, events)
         found.append(live + rises)
         live = live + net
-    positive = np.asarray([all(trace.atoms[a].low >= 0 for a in monomial) for monomial in monomials], bool)
+    signless = [all(trace.atoms[at_atom].low >= 0 for at_atom in monomial) for monomial in monomials]
+    positive = np.asarray(signless, dtype=np.bool_)
     rows = _undominated(np.unique(np.concatenate(found), axis=0), positive)
     assert resident is not None
     sizes, kinds = np.unique(table, axis=0, return_inverse=True)

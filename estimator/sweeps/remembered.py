@@ -37,6 +37,13 @@ class Remembered:
                 _, forgotten = self._programs.popitem(last=False)
                 self._bytes -= sum(each.nbytes for each in forgotten)
 
+    def drop(self, question: object, program: Program) -> None:
+        """Forget one program of a question."""
+        with self._lock:
+            kept = tuple(each for each in self._programs.get(question, ()) if each is not program)
+            self._bytes -= program.nbytes * (len(self._programs.get(question, ())) - len(kept))
+            self._programs[question] = kept
+
     def clear(self) -> None:
         """Forget all."""
         with self._lock:

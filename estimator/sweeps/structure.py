@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import reduce
+from functools import partial, reduce
 from typing import TYPE_CHECKING, Any
 
 from estimator.contract.errors import InvalidJob, NotModelled
@@ -51,7 +51,8 @@ class Part:
 
 @dataclass(slots=True)
 class Program:
-    """What a job takes wherever its `guards` hold: `parts`, or a refusal. It was compared with runs on numbers from `low` to `high`."""
+    """What a job takes wherever its `guards` hold: `parts`, or a refusal. It was compared with runs on numbers at the ends of
+    what lies from `low` to `high`."""
 
     atoms: list[Atom]
     guards: list[Guard]
@@ -59,6 +60,8 @@ class Program:
     refusal: InvalidJob | NotModelled | None
     low: dict[str, int] = field(default_factory=dict)
     high: dict[str, int] = field(default_factory=dict)
+    wrong: bool = False
+    """Whether such a run said something else."""
 
     @property
     def nbytes(self) -> int:
@@ -94,8 +97,8 @@ class Program:
         return holding
 
     def play(self, fields: Mapping[str, Array]) -> tuple[Array, Array, Array]:
-        """Peak, resident, and peak with overheads, in bytes, at each point of fields that broadcast against each other, [points]: of
-        the run that needs most."""
+        """Peak, resident, and peak with overheads, in bytes, at each point of fields that broadcast against each other,
+        [points]: of the run that needs most."""
         import numpy as np
 
         found = []
@@ -139,7 +142,7 @@ def program(job: Job, point: Point, allow_files: bool) -> Program:
             raise Unsuited("an engine's share depends on the peak")
         parts = []
         for tape, overhead in _traced(ready):
-            expression = overhead.terms if isinstance(overhead, Sym) else {(): overhead}
+            expression: Terms = overhead.terms if isinstance(overhead, Sym) else {(): overhead}
             parts.append(Part(moments(tape, run), expression))
     except (InvalidJob, NotModelled) as error:
         return Program(run.atoms, list(run.guards.values()), [], error)
@@ -159,7 +162,7 @@ def _traced(ready: Prepared) -> list[tuple[Tape, Any]]:
     """The tape and the overhead of each run that may need most."""
     spec, found = ready.model.spec, []
     for each, rank in ready.simulated():
-        build = undisturbed(lambda each=each, rank=rank: trace(each, spec, rank, gpu(each, ready.card), ready.tensors))
+        build = undisturbed(partial(trace, each, spec, rank, gpu(each, ready.card), ready.tensors))
         beside = overhead_of(build.tape, each, spec, rank, ready.card)
         found.append((build.tape, sum(beside.parts.values())))
     return found

@@ -1,24 +1,26 @@
 """One job over a whole grid of its fields: arrays of what `estimate` says of each point.
 
-Where whole numbers of training or serving vary, a program answers (`structure.py`): the job is run once with symbols, which says under
-which conditions the same operations run, and what is alive at each moment as expressions. Where a condition does not hold it is run
-again, around a point that is left. Each program is compared with runs on numbers at the ends of what it is used for. Points for which
-no program can be made are run one by one.
+Where whole numbers of training or serving vary, a program answers (`structure.py`): the job is run once with symbols, which says
+under which conditions the same operations run, and what is alive at each moment as expressions. Where a condition does not hold
+it is run again, around a point that is left. Each program is compared with runs on numbers at the ends of what it is used for.
+Points for which no program can be made are run one by one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from estimator.contract.errors import InvalidJob, NotModelled
 from estimator.contract.job import Job
 from estimator.pipeline.estimation import judged
-from estimator.pipeline.run import Prepared, prepared
+from estimator.pipeline.run import prepared
 from estimator.pipeline.verdict import offered
 from estimator.serving.engines import engine_of
+from estimator.specs.resolve import resolve
+from estimator.specs.teacher import with_teacher
 from estimator.sweeps.grid import Grid, grid, tiles
 from estimator.sweeps.remembered import Remembered
 from estimator.sweeps.structure import Program, Refused, Unsuited, agrees, by_itself, changed, program
@@ -44,10 +46,10 @@ remembered = Remembered()
 class Sweep:
     """Arrays with an axis for each of `fields`, in their order. Bytes are masked where a job is refused.
 
-    `least_bytes`: the peak and what the process takes beside the tensors, without what the caching allocator keeps; `total_bytes`:
-    with that, as `estimate` says it, masked where it was not asked for. `fits`: `YES`, `NO`, or `UNKNOWN`, where the allocator
-    would decide and was not asked, or nothing is known of the hardware. `how`: `BY_PROGRAM`, `ONE_BY_ONE` or `REFUSED`.
-    `refusals`: why, with the number of points. `programs`: how many were used.
+    `least_bytes`: the peak and what the process takes beside the tensors, without what the caching allocator keeps.
+    `total_bytes`: with that, as `estimate` says it; masked where the allocator was not asked. `fits`: `YES`, `NO`, or `UNKNOWN`,
+    where the allocator would decide and was not asked, or nothing is known of the hardware. `how`: `BY_PROGRAM`, `ONE_BY_ONE` or
+    `REFUSED`. `refusals`: why, with the number of points. `programs`: how many were used.
     """
 
     fields: dict[str, tuple[Any, ...]]
@@ -75,8 +77,7 @@ def sweep(
     """
     asked = grid(job, fields)
     found = _empty(asked)
-    first = {path: values[len(values) // 2] for path, values in asked.axes.items()}
-    inner = _suited(asked, first, allow_files)
+    inner = _suited(asked, allow_files)
     for outer, part in asked.outer(inner):
         _Block(asked, inner, outer, found, part, allow_files).fill()
     if reserves:
@@ -88,45 +89,52 @@ def _empty(asked: Grid) -> Sweep:
     import numpy as np
 
     unknown = np.full(asked.shape, UNKNOWN, np.int8)
-    bytes_of = [np.full(asked.shape, NOT_SAID, np.int64) for _ in range(4)]
-    return Sweep(asked.axes, *bytes_of, unknown, np.full(asked.shape, ONE_BY_ONE, np.int8))
+    peak, resident, least, total = [np.full(asked.shape, NOT_SAID, np.int64) for _ in range(4)]
+    return Sweep(asked.axes, peak, resident, least, total, unknown, np.full(asked.shape, ONE_BY_ONE, np.int8))
 
 
 def _masked(found: Sweep) -> Sweep:
     """With bytes masked that are not said."""
     import numpy as np
 
-    arrays = {name: getattr(found, name) for name in ("peak_bytes", "resident_bytes", "least_bytes", "total_bytes")}
-    return replace(found, **{name: np.ma.masked_equal(array, NOT_SAID) for name, array in arrays.items()})
+    for name in ("peak_bytes", "resident_bytes", "least_bytes", "total_bytes"):
+        setattr(found, name, np.ma.masked_equal(getattr(found, name), NOT_SAID))
+    return found
 
 
-def _suited(asked: Grid, first: Mapping[str, Any], allow_files: bool) -> list[str]:
-    """Fields with which a symbolic run can be made at this point: all that may be, or those that can be alone."""
-    names = asked.symbolic()
+def _suited(asked: Grid, allow_files: bool) -> list[str]:
+    """Fields with which a symbolic run can be made in the middle of a grid: all that may be, or those that can be alone."""
+    names, first = asked.symbolic(), {path: values[len(values) // 2] for path, values in asked.axes.items()}
     try:
         base = asked.job(first)
-        ready = prepared(base, allow_files)
-    except (InvalidJob, NotModelled):
+    except InvalidJob:
         return names
-    key = _question(ready, base, names)
 
     def possible(some: list[str]) -> bool:
+        question = _question(base, some, allow_files)
+        if question is not None and remembered.of(question):
+            return True
         try:
-            program(base, {name: first[name] for name in some}, allow_files)
+            made = program(base, {name: first[name] for name in some}, allow_files)
         except Unsuited:
             return False
+        if question is not None:
+            remembered.add(question, made)
         return True
 
-    if not names or remembered.of(key) or possible(names):
+    if not names or possible(names):
         return names
     alone = [name for name in names if len(names) > 1 and possible([name])]
     return alone if len(alone) == 1 or (alone and possible(alone)) else alone[:1]
 
 
-def _question(ready: Prepared, job: Job, names: Sequence[str]) -> object:
-    """All that programs over these fields depend on."""
-    base = changed(job, dict.fromkeys(names, 1)).model_dump_json(exclude_unset=True)
-    return base, ready.model.spec.model_dump_json(), ready.tensors, tuple(names)
+def _question(job: Job, names: Sequence[str], allow_files: bool) -> object:
+    """All that programs over these fields depend on; None where a file would have to be compared, too."""
+    model = resolve(job.model, allow_files)
+    if model.checkpoint is not None:
+        return None
+    base = changed(with_teacher(job, allow_files), dict.fromkeys(names, 1)).model_dump_json(exclude_unset=True)
+    return base, model.spec.model_dump_json(), tuple(names)
 
 
 class _Block:
@@ -138,56 +146,67 @@ class _Block:
         self.asked, self.inner, self.outer, self.found, self.part = asked, inner, outer, found, part
         self.allow_files = allow_files
         self.shape = tuple(len(asked.axes[name]) for name in inner)
-        self.open = {
-            name: values
-            for name, values in zip(inner, np.ix_(*[np.asarray(asked.axes[n], np.int64) for n in inner]), strict=True)
-        }
+        self.open = dict(zip(inner, np.ix_(*[np.asarray(asked.axes[name], np.int64) for name in inner]), strict=True))
         self.left = np.ones(self.shape, bool)
         self.limit: int | None = None
         self.allocates = True
+        self.known = False
 
     def fill(self) -> None:
         """Answer every point."""
         used: list[int] = []
-        job = self._readable()
-        if job is not None and self.inner:
-            key: object = None
-            try:
-                ready = prepared(job, self.allow_files)
-                self._know(ready)
-                key = _question(ready, job, self.inner)
-                for known in remembered.of(key):
-                    self._use(known, job)
-            except (InvalidJob, NotModelled):
-                pass
+        job = self._readable() if self.inner else None
+        if job is not None:
+            question = _question(job, self.inner, self.allow_files)
+            for known in remembered.of(question):
+                self._use(known, job)
+                if known.wrong:
+                    remembered.drop(question, known)
             while self.left.any() and (len(used) < TRIES or sum(used[-TRIES:]) >= FEW * TRIES):
-                point = self._point(self.left)
                 try:
-                    made = program(job, point, self.allow_files)
+                    made = program(job, self._point(self.left), self.allow_files)
                 except Unsuited:
                     break
-                covered = self._use(made, job)
-                if not covered:
+                used.append(self._use(made, job))
+                if made.wrong or not used[-1]:
                     break
-                used.append(covered)
-                if key is not None:
-                    remembered.add(key, made)
+                if question is not None:
+                    remembered.add(question, made)
         self._one_by_one()
 
-    def _know(self, ready: Prepared) -> None:
+    def _know(self, job: Job) -> None:
+        """What the hardware offers to a job, and whether torch's allocator serves it."""
+        ready = prepared(job, self.allow_files)
         self.limit = offered(ready.card.memory_bytes, ready.job)
         self.allocates = ready.job.task == "train" or engine_of(ready.job).allocates
+        self.known = True
 
     def _readable(self) -> Job | None:
-        """The job at the middle of the block, if it can be read there and at all ends."""
-        ends = [{n: pick(self.asked.axes[n]) for n in self.inner} for pick in (min, max, lambda values: values[len(values) // 2])]
-        job = None
+        """The job at a point of the block, if it can be read there; values that cannot are refused, of each field by itself."""
+        middle = {name: self.asked.axes[name][len(self.asked.axes[name]) // 2] for name in self.inner}
         try:
-            for end in ends:
-                job = self.asked.job({**self.outer, **end})
+            job = self.asked.job({**self.outer, **middle})
         except InvalidJob:
             return None
+        for axis, name in enumerate(self.inner):
+            values = self.asked.axes[name]
+            ends = min(values), max(values)
+            if not any(self._unread(name, end, middle) for end in ends):
+                continue
+            for number, value in enumerate(values):
+                if error := self._unread(name, value, middle):
+                    at = tuple(number if n == axis else slice(None) for n in range(len(self.shape)))
+                    self._refuse(error, int(self.left[at].sum()))
+                    self.found.how[self.part][at] = REFUSED
+                    self.left[at] = False
         return job
+
+    def _unread(self, name: str, value: int, middle: dict[str, int]) -> InvalidJob | None:
+        try:
+            self.asked.job({**self.outer, **middle, name: value})
+        except InvalidJob as error:
+            return error
+        return None
 
     def _point(self, among: Array) -> dict[str, int]:
         """One of these points: that in the middle of the list."""
@@ -208,8 +227,13 @@ class _Block:
 
         covered = made.holds(self.open) & self.left
         points = np.flatnonzero(covered)
-        if not len(points) or not self._agrees(made, job, covered, points):
+        if not len(points):
             return 0
+        if not self._agrees(made, job, covered, points):
+            made.wrong = True
+            return 0
+        if made.refusal is None and not self.known:
+            self._know(changed(job, self._at(int(points[0]))))
         for tile in tiles(self.shape):
             self._fill(made, tile, covered[tile])
         self.left &= ~covered
@@ -271,8 +295,8 @@ class _Block:
             place = tuple(where)
             try:
                 job = self.asked.job({**self.outer, **self._at(int(number))})
-                ready = prepared(job, self.allow_files)
-                self._know(ready)
+                if not self.known:
+                    self._know(job)
                 _, (peak, resident, least) = by_itself(job, self.allow_files)
             except (InvalidJob, NotModelled) as error:
                 self._refuse(error, 1)

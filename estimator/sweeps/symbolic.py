@@ -1,11 +1,12 @@
 """Whole numbers that remember how they were computed: what a symbolic run of a job counts with instead of integers.
 
-A `Sym` is a polynomial with integer coefficients over *atoms*: the fields that vary, and what no polynomial says (a quotient rounded
-up or down, a power of two). Arithmetic makes polynomials. Whatever turns a number into a decision (a comparison, a truth value, an
-index) is answered for the point at which the run is made, and is recorded as a `Guard`: the run holds wherever all of its guards do.
+A `Sym` is a polynomial with integer coefficients over *atoms*: the fields that vary, and what no polynomial says (a quotient
+rounded up or down, a power of two). Arithmetic makes polynomials. Whatever turns a number into a decision (a comparison, a truth
+value, an index) is answered for the point at which the run is made, and is recorded as a `Guard`: the run holds wherever all of
+its guards do.
 
-`Sym` is no subclass of `int`, as torch's `SymInt` is none: what C code takes for an integer it would take without asking. Here it asks
-`__index__`, which records that the number is exactly this one.
+`Sym` is no subclass of `int`, as torch's `SymInt` is none: what C code takes for an integer it would take without asking. Here it
+asks `__index__`, which records that the number is exactly this one.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ Key = frozenset[tuple[Monomial, int]]
 
 
 class Atom(NamedTuple):
-    """A field that varies (`kind` field), or a function of expressions: ceildiv, floordiv, bit_length, shift; ceil, floor and round of
-    a `Real`. Its value lies from `low` to `high`."""
+    """A field that varies (`kind` field), or a function of expressions: ceildiv, floordiv, bit_length, shift; ceil, floor and
+    round of a `Real`. Its value lies from `low` to `high`."""
 
     kind: str
     operands: tuple[Any, ...]
@@ -117,7 +118,8 @@ class Trace:
 
     def _reduced(self, terms: Terms) -> Terms:
         """Without factors that all terms have and that are always positive."""
-        common = list(min(terms, key=len))
+        shortest: Monomial = min(terms, key=_order)
+        common = list(shortest)
         for monomial in terms:
             common = [at for at in common if at in monomial and self.atoms[at].low > 0]
         common = [at for i, at in enumerate(common) if all(m.count(at) >= common[: i + 1].count(at) for m in terms)]
@@ -501,7 +503,7 @@ class Real:
         return hash(self.node)
 
     def __bool__(self) -> bool:
-        return not self == 0.0
+        return bool(self != 0.0)
 
     def __float__(self) -> float:
         assert self == self.hint

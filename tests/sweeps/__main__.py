@@ -8,8 +8,6 @@ import time
 from collections import Counter
 from typing import Any
 
-import numpy as np
-
 from estimator.contract.errors import InvalidJob, NotModelled
 from estimator.contract.job import read_job
 from estimator.pipeline.estimation import judged
@@ -29,8 +27,8 @@ def grid_around(job: dict[str, Any], rng: random.Random) -> dict[str, list[Any]]
     filled = read_job(job)
     if filled.task == "serve":
         longest = min(filled.serving.context, 4096)
-        lengths = sorted({rng.randint(1, longest) for _ in range(VALUES)})
-        return {"serving.concurrency": sorted({rng.randint(1, 16) for _ in range(4)}), "serving.context": lengths}
+        contexts = sorted({rng.randint(1, longest) for _ in range(VALUES)})
+        return {"serving.concurrency": sorted({rng.randint(1, 16) for _ in range(4)}), "serving.context": contexts}
     training = filled.training
     longest = min(2 * training.sequence_length, 4096)
     lengths = {rng.choice((rng.randint(1, longest), 8 * rng.randint(1, max(1, longest // 8)))) for _ in range(VALUES)}
@@ -121,7 +119,6 @@ def main() -> int:
         if said or counted["one by one"]:
             print(f"{case['name']}: {dict(counted)} {time.perf_counter() - start:.1f} s", *said[:3], sep="\n    ", flush=True)
     print(f"{len(families)} families, strategies {sorted(strategies)}: {dict(total)}; {failed} jobs with wrong points")
-    assert np is not None
     return bool(failed)
 
 
