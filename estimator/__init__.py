@@ -5,6 +5,7 @@ from estimator import estimate, fit
 estimate({"model": "llama-2-13b", "hardware": {"gpu": "a100-80gb"}}).fits
 fit("llama-2-13b", "2x24GB").rows
 limit({"model": "llama-2-13b", "training": {"adapter": {}}}, "training.sequence_length", "max", on="2x24GB").value
+sweep({"model": "llama-3-8b"}, {"training.sequence_length": [2048, 4096, 8192]}).peak_bytes
 what_if("job.yaml", {"training.sequence_length": "1k..128k"}).rows
 which("llama-3-8b", "qlora").smallest
 read_file("train.yaml", on="2x24GB").job
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from estimator.planner.which import which
     from estimator.planner.which_answer import Which
     from estimator.specs.module import architecture_of, count_module
+    from estimator.sweeps.sweep import Sweep, sweep
     from estimator.views.inspection import inspect_model
 
 __version__ = version.SOFTWARE_VERSION
@@ -42,6 +44,7 @@ _EXPORTS = {
     "Job": "contract.job",
     "Limit": "planner.answers",
     "NotModelled": "contract.errors",
+    "Sweep": "sweeps.sweep",
     "UnknownName": "contract.errors",
     "UnsupportedInterpreter": "contract.errors",
     "WhatIf": "planner.what_if_answer",
@@ -55,6 +58,7 @@ _EXPORTS = {
     "inspect_model": "views.inspection",
     "limit": "planner.limits",
     "read_file": "exchange.documents",
+    "sweep": "sweeps.sweep",
     "what_if": "planner.what_if",
     "which": "planner.which",
 }
@@ -66,6 +70,7 @@ __all__ = [
     "Job",
     "Limit",
     "NotModelled",
+    "Sweep",
     "UnknownName",
     "UnsupportedInterpreter",
     "WhatIf",
@@ -80,6 +85,7 @@ __all__ = [
     "inspect_model",
     "limit",
     "read_file",
+    "sweep",
     "what_if",
     "which",
 ]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from estimator.tape import dtypes
 from estimator.tape.autograd import attach, record
+from estimator.tape.layout import parts
 from estimator.tape.loss import cross_entropy
 from estimator.tape.pointwise import add_, add_scalar, to
 from estimator.tape.tensor import Tensor, empty, unary
@@ -21,8 +22,7 @@ CHUNKS = 8
 def chunks(x: Tensor) -> list[Tensor]:
     """`x.chunk(8, dim=1)`: views of [batch, tokens / 8, ...], rounded up, the last one shorter."""
     tokens = x.shape[1]
-    size = -(-tokens // CHUNKS)
-    return split(x, [min(size, tokens - start) for start in range(0, tokens, size)], 1)
+    return split(x, parts(tokens, -(-tokens // CHUNKS)), 1)
 
 
 def chunked_loss(logits: list[Tensor], ids: Tensor) -> Tensor:

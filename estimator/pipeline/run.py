@@ -11,6 +11,7 @@ from estimator.contract.answer import (
     Rank,
 )
 from estimator.contract.job import Job, read_job
+from estimator.families.spec import ModelSpec
 from estimator.hardware.capability import gpu, links
 from estimator.hardware.capacity import Capacity, capacity
 from estimator.host.memory import check_host
@@ -27,6 +28,7 @@ from estimator.simulation.ranks import described, ranks
 from estimator.simulation.simulation import Simulation, simulate
 from estimator.specs.resolve import Model, resolve
 from estimator.specs.teacher import with_teacher
+from estimator.tape.tape import Tape
 from estimator.training import partial
 
 
@@ -51,8 +53,29 @@ class Run:
     """Why defaults have the values that rules gave them."""
 
 
-def played(job: Job | Mapping[str, Any] | str | Path, allow_files: bool, every_rank: bool = False) -> Run:
-    """Read, fill in, refuse what is not modelled, and simulate: of a pipeline's stages the one that needs most."""
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A job with its defaults, on its model and its hardware, refused if it is not modelled: ready to be simulated."""
+
+    given: Job
+    job: Job
+    model: Model
+    place: Topology
+    card: Capacity
+    chosen: list[str]
+    """What is said of a choice that was made."""
+    tensors: tuple[Stored, ...] | None
+    """Those of a GGUF file that llama.cpp serves."""
+    reasons: Reasons
+
+    def simulated(self, every_rank: bool = False) -> list[tuple[Job, Topology]]:
+        """The variants of the job and the ranks of each of which the one that needs most is the answer."""
+        variants, spec = partial.variants(self.job, self.model.spec), self.model.spec
+        return [(each, rank) for each in variants for rank in ranks(each, spec, self.place, every_rank)]
+
+
+def prepared(job: Job | Mapping[str, Any] | str | Path, allow_files: bool) -> Prepared:
+    """Read, fill in, and refuse what is not modelled."""
     given = read_job(job)
     model = resolve(given.model, allow_files)
     job, reasons = with_defaults(with_teacher(given, allow_files), model.spec, model.stored)
@@ -63,22 +86,32 @@ def played(job: Job | Mapping[str, Any] | str | Path, allow_files: bool, every_r
     card = capacity(job.hardware)
     job, chosen = solved(job, model.spec, place, gpu(job, card))
     given = solution_given(given, job) if chosen else given
-    tensors = _of_file(given, model)
+    return Prepared(given, job, model, place, card, chosen, _of_file(given, model), reasons)
+
+
+def played(job: Job | Mapping[str, Any] | str | Path, allow_files: bool, every_rank: bool = False) -> Run:
+    """Read, fill in, refuse what is not modelled, and simulate: of a pipeline's stages the one that needs most."""
+    ready = prepared(job, allow_files)
+    model, card = ready.model, ready.card
     simulations = [
-        (each, rank, simulate(each, model.spec, rank, gpu(each, card), tensors))
-        for each in partial.variants(job, model.spec)
-        for rank in ranks(each, model.spec, place, every_rank)
+        (each, rank, simulate(each, model.spec, rank, gpu(each, card), ready.tensors))
+        for each, rank in ready.simulated(every_rank)
     ]
     worst, place, simulated = max(simulations, key=lambda one: one[2].phases.peak.peak_bytes)
-    groups = communicators(simulated.build.tape, worst, model.spec, place)
+    beside = with_engine(
+        overhead_of(simulated.build.tape, worst, model.spec, place, card), worst, model.spec, card, simulated.phases
+    )
+    each_rank = [described(each, model.spec, rank, one) for each, rank, one in simulations if each is worst and rank.pipeline > 1]
+    return Run(ready.given, worst, model, place, card, simulated, beside, ready.chosen, each_rank, ready.tensors, ready.reasons)
+
+
+def overhead_of(tape: Tape, job: Job, spec: ModelSpec, place: Topology, card: Capacity) -> Overhead:
+    """What a process takes in addition to torch's allocations, of a run that is on a tape."""
     engine = served_by(job)
     if engine is not None and engine.beside is not None:
-        beside = engine.beside(worst, model.spec, place, gpu(worst, card))
-    else:
-        beside = overhead(card.compute_capability, groups, links(card, job.hardware.gpus), job.task == "train")
-    beside = with_engine(beside, worst, model.spec, card, simulated.phases)
-    each_rank = [described(each, model.spec, rank, one) for each, rank, one in simulations if each is worst and rank.pipeline > 1]
-    return Run(given, worst, model, place, card, simulated, beside, chosen, each_rank, tensors, reasons)
+        return engine.beside(job, spec, place, gpu(job, card))
+    groups = communicators(tape, job, spec, place)
+    return overhead(card.compute_capability, groups, links(card, job.hardware.gpus), job.task == "train")
 
 
 def _of_file(given: Job, model: Model) -> tuple[WeightTensor, ...] | None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from estimator.tape import dtypes
 from estimator.tape.autograd import Gradient, attach, record
+from estimator.tape.layout import parts
 from estimator.tape.logprobs import TOKENS, WORDS, Head
 from estimator.tape.pointwise import to
 from estimator.tape.tape import Tape
@@ -26,9 +27,8 @@ def divergences(student: Tensor, head: Head, teacher: Tensor, other: Head) -> Te
     node = record("ChunkedDivergence", given, (), lambda g, hidden, *_: _backward(g, hidden, head, wants))
     sums = [empty(tape, (tokens,), dtypes.float32, "zeros") for _ in range(STATISTICS)]
     tiles = _tiles(tape, tokens)
-    for start in range(0, tokens, TOKENS):
+    for rows in parts(tokens, TOKENS):
         for model, hidden in ((head, student), (other, teacher)):
-            rows = min(TOKENS, tokens - start)
             tape.multiply(rows, model.weight.shape[0], model.weight.shape[1], hidden.dtype)
             del hidden
         logs = [_log_z(narrow(sums[0], 0, rows)) for _ in range(2)]
@@ -48,8 +48,7 @@ def _backward(g: Tensor, hidden: Tensor, head: Head, wants: list[bool]) -> list[
     wide = [unary("zeros", t, dtypes.float32) if want else None for t, want in zip(given, wants, strict=True)]
     tiles = _tiles(tape, tokens)
     part: Tensor | None = None
-    for start in range(0, tokens, TOKENS):
-        rows = min(TOKENS, tokens - start)
+    for rows in parts(tokens, TOKENS):
         for first in range(0, head.weight.shape[0], WORDS):
             columns = min(WORDS, head.weight.shape[0] - first)
             part = to(narrow(narrow(tiles[0], 0, rows), 1, columns), hidden.dtype)

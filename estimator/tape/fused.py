@@ -9,6 +9,7 @@ from __future__ import annotations
 from estimator.tape import dtypes
 from estimator.tape.autocast import cast
 from estimator.tape.autograd import Gradient, attach, record
+from estimator.tape.layout import parts
 from estimator.tape.pointwise import to
 from estimator.tape.tensor import Tensor, alias, binary, empty, moved, output, unary
 from estimator.tape.views import contiguous, narrow, reshape, transpose
@@ -108,8 +109,8 @@ def linear_cross_entropy(hidden: Tensor, weight: Tensor, target: Tensor, in_floa
     losses = empty(tape, (tokens,), dtypes.float32, "zeros")
     size = 1 << (-(-tokens // -(-vocabulary // width)) - 1).bit_length()
     scaled: Tensor | None = None
-    for start in range(0, tokens, size):
-        rows = narrow(hidden.detach(), 0, min(size, tokens - start))
+    for count in parts(tokens, size):
+        rows = narrow(hidden.detach(), 0, count)
         logits = _times(cast(rows), cast(weight.detach()))
         if in_float32:
             half = logits.dtype

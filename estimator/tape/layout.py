@@ -7,9 +7,17 @@ layout, by far the most frequent, so that the usual case costs nothing.
 from __future__ import annotations
 
 from functools import lru_cache
+from operator import index
 
 Shape = tuple[int, ...]
 Strides = Shape | None
+
+
+def parts(length: int, size: int) -> list[int]:
+    """Lengths of the parts of `size` that a `length` is cut into; the last is what is left. Only how many there are is decided
+    here, so that of a length that varies (sweeps/symbolic.py) no more has to be fixed."""
+    count = index(-(-length // size))
+    return [*[size] * (count - 1), length - size * (count - 1)] if count else []
 
 
 def contiguous(shape: Shape) -> Shape:

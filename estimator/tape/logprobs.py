@@ -12,6 +12,7 @@ from typing import Literal
 from estimator.tape import dtypes
 from estimator.tape.autograd import Gradient, attach, record
 from estimator.tape.dtypes import DType
+from estimator.tape.layout import parts
 from estimator.tape.pointwise import to
 from estimator.tape.tape import Tape
 from estimator.tape.tensor import Tensor, binary, empty, unary
@@ -52,8 +53,8 @@ def log_probs(hidden: Tensor, head: Head, targets: Tensor, metrics: Metrics = ()
     node = record("ChunkedLogProb", arguments, (), backward, outputs=2 if differentiable else 1)
     sums = [empty(tape, (tokens,), dtypes.float32, "zeros") for _ in range(7)]
     tile = _tile(tape, tokens, head.compute)
-    for start in range(0, tokens, TOKENS):
-        rows = to(narrow(hidden.detach(), 0, min(TOKENS, tokens - start)), head.compute)
+    for count in parts(tokens, TOKENS):
+        rows = to(narrow(hidden.detach(), 0, count), head.compute)
         for first in range(0, head.weight.shape[0], WORDS):
             part = _words(head, first)
             tape.multiply(rows.shape[0], part.shape[0], rows.shape[1], rows.dtype)
@@ -85,8 +86,8 @@ def _backward(hidden: Tensor | None, head: Head, wants: tuple[bool, bool, bool])
     ]
     tile = _tile(tape, hidden.shape[0], head.compute)
     part: Tensor | None = None
-    for start in range(0, hidden.shape[0], TOKENS):
-        rows = to(narrow(hidden, 0, min(TOKENS, hidden.shape[0] - start)), head.compute)
+    for count in parts(hidden.shape[0], TOKENS):
+        rows = to(narrow(hidden, 0, count), head.compute)
         for first in range(0, weight.shape[0], WORDS):
             part = _words(head, first)
             products = 1 + wants[0] + wants[1]

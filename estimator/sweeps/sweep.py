@@ -1,0 +1,329 @@
+"""One job over a whole grid of its fields: arrays of what `estimate` says of each point.
+
+Where whole numbers of training or serving vary, a program answers (`structure.py`): the job is run once with symbols, which says
+under which conditions the same operations run, and what is alive at each moment as expressions. Where a condition does not hold
+it is run again, around a point that is left. Each program is compared with runs on numbers at the ends of what it is used for.
+Points for which no program can be made are run one by one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from estimator.contract.errors import InvalidJob, NotModelled
+from estimator.contract.job import Job
+from estimator.pipeline.estimation import judged
+from estimator.pipeline.run import prepared
+from estimator.pipeline.verdict import offered
+from estimator.serving.engines import engine_of
+from estimator.specs.resolve import resolve
+from estimator.specs.teacher import with_teacher
+from estimator.sweeps.grid import Grid, grid, tiles
+from estimator.sweeps.remembered import Remembered
+from estimator.sweeps.structure import Program, Refused, Unsuited, agrees, by_itself, changed, program
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    Array = np.ndarray[Any, Any]
+
+YES, NO, UNKNOWN = 1, 0, -1
+"""Values of `fits`."""
+BY_PROGRAM, ONE_BY_ONE, REFUSED = 0, 1, 2
+"""Values of `how`."""
+NOT_SAID = -1
+"""Bytes that are masked in the end."""
+FEW, TRIES = 4, 8
+"""A program should hold at so many points, on average over so many programs; else points are run one by one."""
+
+remembered = Remembered()
+
+
+@dataclass(slots=True)
+class Sweep:
+    """Arrays with an axis for each of `fields`, in their order. Bytes are masked where a job is refused.
+
+    `least_bytes`: the peak and what the process takes beside the tensors, without what the caching allocator keeps.
+    `total_bytes`: with that, as `estimate` says it; masked where the allocator was not asked. `fits`: `YES`, `NO`, or `UNKNOWN`,
+    where the allocator would decide and was not asked, or nothing is known of the hardware. `how`: `BY_PROGRAM`, `ONE_BY_ONE` or
+    `REFUSED`. `refusals`: why, with the number of points. `programs`: how many were used.
+    """
+
+    fields: dict[str, tuple[Any, ...]]
+    peak_bytes: Any
+    resident_bytes: Any
+    least_bytes: Any
+    total_bytes: Any
+    fits: Array
+    how: Array
+    refusals: dict[str, int] = field(default_factory=dict)
+    programs: int = 0
+
+
+def sweep(
+    job: Job | Mapping[str, Any] | str | Path,
+    fields: Mapping[str, Sequence[Any]],
+    allow_files: bool = True,
+    reserves: bool = False,
+) -> Sweep:
+    """What a job takes for all combinations of these values of its fields, to the byte as `estimate` says it.
+
+    `fields`: values by path, as `training.sequence_length`. `reserves`: the caching allocator is asked where it decides whether a
+    job fits, which takes as long as an estimate for each such point. A combination that `estimate` refuses is masked. Raises
+    `InvalidJob` for a job or a field that cannot be read, and `UnknownName`.
+    """
+    asked = grid(job, fields)
+    found = _empty(asked)
+    inner = _suited(asked, allow_files)
+    for outer, part in asked.outer(inner):
+        _Block(asked, inner, outer, found, part, allow_files).fill()
+    if reserves:
+        _ask_reserves(asked, found, allow_files)
+    return _masked(found)
+
+
+def _empty(asked: Grid) -> Sweep:
+    import numpy as np
+
+    unknown = np.full(asked.shape, UNKNOWN, np.int8)
+    peak, resident, least, total = [np.full(asked.shape, NOT_SAID, np.int64) for _ in range(4)]
+    return Sweep(asked.axes, peak, resident, least, total, unknown, np.full(asked.shape, ONE_BY_ONE, np.int8))
+
+
+def _masked(found: Sweep) -> Sweep:
+    """With bytes masked that are not said."""
+    import numpy as np
+
+    for name in ("peak_bytes", "resident_bytes", "least_bytes", "total_bytes"):
+        setattr(found, name, np.ma.masked_equal(getattr(found, name), NOT_SAID))
+    return found
+
+
+def _suited(asked: Grid, allow_files: bool) -> list[str]:
+    """Fields with which a symbolic run can be made in the middle of a grid: all that may be, or those that can be alone."""
+    names, first = asked.symbolic(), {path: values[len(values) // 2] for path, values in asked.axes.items()}
+    try:
+        base = asked.job(first)
+    except InvalidJob:
+        return names
+
+    def possible(some: list[str]) -> bool:
+        question = _question(base, some, allow_files)
+        if question is not None and remembered.of(question):
+            return True
+        try:
+            made = program(base, {name: first[name] for name in some}, allow_files)
+        except Unsuited:
+            return False
+        if question is not None:
+            remembered.add(question, made)
+        return True
+
+    if not names or possible(names):
+        return names
+    alone = [name for name in names if len(names) > 1 and possible([name])]
+    return alone if len(alone) == 1 or (alone and possible(alone)) else alone[:1]
+
+
+def _question(job: Job, names: Sequence[str], allow_files: bool) -> object:
+    """All that programs over these fields depend on; None where a file would have to be compared, too."""
+    model = resolve(job.model, allow_files)
+    if model.checkpoint is not None:
+        return None
+    base = changed(with_teacher(job, allow_files), dict.fromkeys(names, 1)).model_dump_json(exclude_unset=True)
+    return base, model.spec.model_dump_json(), tuple(names)
+
+
+class _Block:
+    """The part of a grid in which only fields vary that a program may vary."""
+
+    def __init__(self, asked: Grid, inner: list[str], outer: dict[str, Any], found: Sweep, part: Any, allow_files: bool):
+        import numpy as np
+
+        self.asked, self.inner, self.outer, self.found, self.part = asked, inner, outer, found, part
+        self.allow_files = allow_files
+        self.shape = tuple(len(asked.axes[name]) for name in inner)
+        self.open = dict(zip(inner, np.ix_(*[np.asarray(asked.axes[name], np.int64) for name in inner]), strict=True))
+        self.left = np.ones(self.shape, bool)
+        self.limit: int | None = None
+        self.allocates = True
+        self.known = False
+
+    def fill(self) -> None:
+        """Answer every point."""
+        used: list[int] = []
+        job = self._readable() if self.inner else None
+        if job is not None:
+            question = _question(job, self.inner, self.allow_files)
+            for known in remembered.of(question):
+                self._use(known, job)
+                if known.wrong:
+                    remembered.drop(question, known)
+            while self.left.any() and (len(used) < TRIES or sum(used[-TRIES:]) >= FEW * TRIES):
+                try:
+                    made = program(job, self._point(self.left), self.allow_files)
+                except Unsuited:
+                    break
+                used.append(self._use(made, job))
+                if made.wrong or not used[-1]:
+                    break
+                if question is not None:
+                    remembered.add(question, made)
+        self._one_by_one()
+
+    def _know(self, job: Job) -> None:
+        """What the hardware offers to a job, and whether torch's allocator serves it."""
+        ready = prepared(job, self.allow_files)
+        self.limit = offered(ready.card.memory_bytes, ready.job)
+        self.allocates = ready.job.task == "train" or engine_of(ready.job).allocates
+        self.known = True
+
+    def _readable(self) -> Job | None:
+        """The job at a point of the block, if it can be read there; values that cannot are refused, of each field by itself."""
+        middle = {name: self.asked.axes[name][len(self.asked.axes[name]) // 2] for name in self.inner}
+        try:
+            job = self.asked.job({**self.outer, **middle})
+        except InvalidJob:
+            return None
+        for axis, name in enumerate(self.inner):
+            values = self.asked.axes[name]
+            ends = min(values), max(values)
+            if not any(self._unread(name, end, middle) for end in ends):
+                continue
+            for number, value in enumerate(values):
+                if error := self._unread(name, value, middle):
+                    at = tuple(number if n == axis else slice(None) for n in range(len(self.shape)))
+                    self._refuse(error, int(self.left[at].sum()))
+                    self.found.how[self.part][at] = REFUSED
+                    self.left[at] = False
+        return job
+
+    def _unread(self, name: str, value: int, middle: dict[str, int]) -> InvalidJob | None:
+        try:
+            self.asked.job({**self.outer, **middle, name: value})
+        except InvalidJob as error:
+            return error
+        return None
+
+    def _point(self, among: Array) -> dict[str, int]:
+        """One of these points: that in the middle of the list."""
+        import numpy as np
+
+        flat = np.flatnonzero(among)
+        return self._at(int(flat[len(flat) // 2]))
+
+    def _at(self, number: int) -> dict[str, int]:
+        import numpy as np
+
+        at = np.unravel_index(number, self.shape)
+        return {name: self.asked.axes[name][int(i)] for name, i in zip(self.inner, at, strict=True)}
+
+    def _use(self, made: Program, job: Job) -> int:
+        """Answer the points that are left where a program holds; how many these are, or 0 if it says something wrong."""
+        import numpy as np
+
+        covered = made.holds(self.open) & self.left
+        points = np.flatnonzero(covered)
+        if not len(points):
+            return 0
+        if not self._agrees(made, job, covered, points):
+            made.wrong = True
+            return 0
+        if made.refusal is None and not self.known:
+            self._know(changed(job, self._at(int(points[0]))))
+        for tile in tiles(self.shape):
+            self._fill(made, tile, covered[tile])
+        self.left &= ~covered
+        self.found.programs += 1
+        if made.refusal is not None:
+            self._refuse(made.refusal, len(points))
+        return len(points)
+
+    def _agrees(self, made: Program, job: Job, covered: Array, points: Array) -> bool:
+        """Whether runs on numbers say the same at the ends of these points, as far as they were not compared before."""
+        import numpy as np
+
+        low, high = {}, {}
+        for axis, name in enumerate(self.inner):
+            others = tuple(n for n in range(len(self.shape)) if n != axis)
+            there = [self.asked.axes[name][i] for i in np.flatnonzero(covered.any(axis=others))]
+            low[name], high[name] = min(there), max(there)
+        within = made.low and all(made.low[n] <= low[n] and high[n] <= made.high[n] for n in self.inner)
+        if within:
+            return True
+        ends = {int(points[0]), int(points[-1])}
+        if not all(agrees(made, job, self._at(number), self.allow_files) for number in ends):
+            return False
+        made.low = {n: min(low[n], made.low.get(n, low[n])) for n in self.inner}
+        made.high = {n: max(high[n], made.high.get(n, high[n])) for n in self.inner}
+        return True
+
+    def _fill(self, made: Program, tile: tuple[slice, ...], covered: Array) -> None:
+        import numpy as np
+
+        if not covered.any():
+            return
+        how = self.found.how[self.part]
+        how[tile] = np.where(covered, BY_PROGRAM if made.refusal is None else REFUSED, how[tile])
+        if made.refusal is not None:
+            return
+        fields = {}
+        for axis, name in enumerate(self.inner):
+            values = self.open[name][tuple(s if n == axis else slice(None) for n, s in enumerate(tile))]
+            fields[name] = values if covered.all() else np.broadcast_to(values, covered.shape)[covered]
+        peak, resident, least = made.play(fields)
+        results = self.found.peak_bytes, self.found.resident_bytes, self.found.least_bytes
+        for array, values in zip(results, (peak, resident, least), strict=True):
+            array[self.part][tile][covered] = values.astype(np.int64)
+        if not self.allocates:
+            self.found.total_bytes[self.part][tile][covered] = least.astype(np.int64)
+        if self.limit is not None:
+            fits = self.found.fits[self.part]
+            fits[tile][covered] = np.where(least > self.limit, NO, UNKNOWN)
+
+    def _one_by_one(self) -> None:
+        import numpy as np
+
+        for number in np.flatnonzero(self.left):
+            at = np.unravel_index(int(number), self.shape)
+            where = list(self.part)
+            for name, i in zip(self.inner, at, strict=True):
+                where[list(self.asked.axes).index(name)] = int(i)
+            place = tuple(where)
+            try:
+                job = self.asked.job({**self.outer, **self._at(int(number))})
+                if not self.known:
+                    self._know(job)
+                _, (peak, resident, least) = by_itself(job, self.allow_files)
+            except (InvalidJob, NotModelled) as error:
+                self._refuse(error, 1)
+                self.found.how[place] = REFUSED
+                continue
+            except Refused as refused:
+                self._refuse(refused.error, 1)
+                self.found.how[place] = REFUSED
+                continue
+            self.found.peak_bytes[place], self.found.resident_bytes[place], self.found.least_bytes[place] = peak, resident, least
+            if not self.allocates:
+                self.found.total_bytes[place] = least
+            if self.limit is not None and least > self.limit:
+                self.found.fits[place] = NO
+
+    def _refuse(self, error: InvalidJob | NotModelled, points: int) -> None:
+        self.found.refusals[str(error)] = self.found.refusals.get(str(error), 0) + points
+
+
+def _ask_reserves(asked: Grid, found: Sweep, allow_files: bool) -> None:
+    """Play the allocator where it decides whether a job fits."""
+    import numpy as np
+
+    undecided = (found.fits == UNKNOWN) & (found.how != REFUSED)
+    for number in np.flatnonzero(undecided):
+        at = tuple(int(i) for i in np.unravel_index(int(number), undecided.shape))
+        job = asked.job({path: values[i] for (path, values), i in zip(asked.axes.items(), at, strict=True)})
+        said = judged(job.model_dump(exclude_unset=True), allow_files)
+        found.total_bytes[at] = said.memory.total_bytes
+        found.fits[at] = UNKNOWN if said.verdict.fits is None else YES if said.verdict.fits else NO
