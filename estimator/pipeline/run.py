@@ -64,7 +64,7 @@ class Prepared:
     card: Capacity
     chosen: list[str]
     """What is said of a choice that was made."""
-    tensors: tuple[Stored, ...] | None
+    tensors: tuple[WeightTensor, ...] | None
     """Those of a GGUF file that llama.cpp serves."""
     reasons: Reasons
 
