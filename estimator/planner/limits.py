@@ -14,11 +14,10 @@ from estimator.contract.errors import (
     NotModelled,
     WillItFitError,
 )
-from estimator.contract.job import Job, read_job
+from estimator.contract.job import Job
 from estimator.contract.version import DATA_VERSION, SOFTWARE_VERSION
-from estimator.exchange.documents import read_file
+from estimator.exchange.documents import job_of
 from estimator.families.spec import ModelSpec
-from estimator.hardware.parse import read_hardware
 from estimator.pipeline.estimation import judged
 from estimator.pipeline.judged import Judged
 from estimator.pipeline.verdict import offered
@@ -54,7 +53,7 @@ def limit(
         raise InvalidValue(f"{bound!r} is neither max nor min", "bound")
     if not 1 <= tries <= MOST_TRIES:
         raise InvalidValue(f"write a number from 1 to {MOST_TRIES}, not {tries}", "tries")
-    given = _read(job, on)
+    given = job_of(job, on)
     spec = resolve(given.model, allow_files).spec
     own, values = number(given, field, spec)
     values = values if bound == "max" else values[::-1]
@@ -67,16 +66,6 @@ def limit(
         else:
             edge = outermost(values, search.least, search.whole)
     return _answer(search, bound, edge, start, spec)
-
-
-def _read(job: Job | Mapping[str, Any] | str | Path, on: str | None) -> Job:
-    if isinstance(job, str | Path):
-        found = read_file(job, on)
-        if not found.job.get("model"):
-            raise InvalidValue(f"a file of {found.framework} names no model: import it with --model first", "model")
-        return read_job(found.job)
-    given = read_job(job)
-    return given if on is None else given.model_copy(update={"hardware": read_hardware(on).hardware})
 
 
 @dataclass(slots=True)
