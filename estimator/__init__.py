@@ -6,6 +6,7 @@ estimate({"model": "llama-2-13b", "hardware": {"gpu": "a100-80gb"}}).fits
 fit("llama-2-13b", "2x24GB").rows
 limit({"model": "llama-2-13b", "training": {"adapter": {}}}, "training.sequence_length", "max", on="2x24GB").value
 read_file("train.yaml", on="2x24GB").job
+timeline("train.yaml", on="2x24GB").peak
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from estimator.planner.headline import fit
     from estimator.planner.limits import limit
     from estimator.specs.module import architecture_of, count_module
+    from estimator.timelines.timeline import timeline
     from estimator.views.inspection import inspect_model
 
 __version__ = version.SOFTWARE_VERSION
@@ -45,6 +47,7 @@ _EXPORTS = {
     "inspect_model": "views.inspection",
     "limit": "planner.limits",
     "read_file": "exchange.documents",
+    "timeline": "timelines.timeline",
 }
 
 __all__ = [
@@ -65,6 +68,7 @@ __all__ = [
     "inspect_model",
     "limit",
     "read_file",
+    "timeline",
 ]
 
 

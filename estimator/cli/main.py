@@ -106,12 +106,7 @@ def _estimate(options: argparse.Namespace) -> int:
 def _limit(options: argparse.Namespace) -> int:
     from estimator.planner.limits import limit
 
-    job = options.job
-    if job == "-":
-        from estimator.exchange import Surroundings, read
-
-        job = read(_standard_input(), around=Surroundings(allow_files=True)).job
-    found = limit(job, options.field, options.command, on=options.on, tries=options.tries)
+    found = limit(_any_job(options.job), options.field, options.command, on=options.on, tries=options.tries)
     if options.json:
         sys.stdout.write(found.to_json())
     else:
@@ -119,6 +114,57 @@ def _limit(options: argparse.Namespace) -> int:
 
         sys.stdout.write(limit_text(found))
     return 1 if options.check and found.fits is False else 0
+
+
+def _any_job(asked: str) -> str | dict[str, Any]:
+    """The path of any file that is read as a job; or what standard input says."""
+    if asked != "-":
+        return asked
+    from estimator.exchange import Surroundings, read
+
+    return read(_standard_input(), around=Surroundings(allow_files=True)).job
+
+
+def _timeline(options: argparse.Namespace) -> int:
+    from estimator.timelines.timeline import record, timeline_of
+
+    step = record(_any_job(options.job), options.on)
+    found = timeline_of(step, options.tensors)
+    written = []
+    if options.svg:
+        from estimator.timelines.picture import svg
+
+        written.append(_write(options.svg, svg(found).encode()))
+    if options.chrome:
+        from estimator.timelines.chrome import chrome
+
+        written.append(_write(options.chrome, chrome(step).encode()))
+    if options.snapshot:
+        from estimator.timelines.snapshot import snapshot
+
+        written.append(_write(options.snapshot, snapshot(step)))
+    if options.json:
+        sys.stdout.write(found.to_json())
+    else:
+        from estimator.cli.report_timeline import timeline_text
+
+        sys.stdout.write(timeline_text(found))
+    for path in written:
+        print(f"willitfit: written: {path}", file=sys.stderr)
+    return 0
+
+
+def _write(path: str, content: bytes) -> str:
+    """Write a file, and its path; `InvalidJob` where that cannot be done."""
+    from pathlib import Path
+
+    from estimator.contract.errors import Unreadable
+
+    try:
+        Path(path).write_bytes(content)
+    except (OSError, ValueError) as error:
+        raise Unreadable(f"cannot be written: {getattr(error, 'strerror', None) or error}", path) from None
+    return path
 
 
 def _budget(options: argparse.Namespace) -> int:
@@ -321,6 +367,7 @@ COMMANDS = {
     "estimate": _estimate,
     "max": _limit,
     "min": _limit,
+    "timeline": _timeline,
     "budget": _budget,
     "verify": _verify,
     "models": _models,

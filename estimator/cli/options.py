@@ -20,6 +20,7 @@ Says, before a GPU is rented and without one, whether a transformer fits, why, a
   willitfit verify JOB.yaml         the same beside what torch counts
   willitfit max JOB FIELD           the largest number with which it fits, such as training.sequence_length
   willitfit min JOB FIELD           the smallest, such as hardware.gpus
+  willitfit timeline JOB            live bytes over a step, tensor by tensor: as a picture, a trace, a snapshot
   willitfit budget JOB.yaml         every way to rent what it needs, by cost and hours
   willitfit models [WORDS]          which models are known; `models show MODEL`: what one is made of
   willitfit gpus [WORDS]            which accelerators are known; all about one, with sources
@@ -81,13 +82,22 @@ def command_parser() -> argparse.ArgumentParser:
         prog="willitfit", description=DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     commands = parser.add_subparsers(dest="command", required=True)
-    for add in (_estimate, _max, _min, _budget, _verify, _models, _gpus, _nodes, _prices, _export, _import, _serve):
+    for add in (_estimate, _max, _min, _timeline, _budget, _verify, _models, _gpus, _nodes, _prices, _export, _import, _serve):
         add(commands)
     return parser
 
 
 def _takes_job(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("job", metavar="JOB.yaml", help="a job file; - reads standard input")
+
+
+def _takes_any_job(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "job",
+        metavar="JOB",
+        help="a job file, or a file of a framework, a command or a script (see import); - reads standard input",
+    )
+    parser.add_argument("--on", metavar="HARDWARE", help=f"what it is to run on, in place of what the file says: {HARDWARE_HELP}")
 
 
 def _takes_specs(parser: argparse.ArgumentParser) -> None:
@@ -123,18 +133,31 @@ def _limit(commands: Commands, name: str, what: str, such_as: str) -> None:
         help=f"the {what} value of a number in a job with which it fits",
         description=f"Find the {what} value of a whole number in a job with which it fits, and what is in the way of the next.",
     )
-    one.add_argument(
-        "job",
-        metavar="JOB",
-        help="a job file, or a file of a framework, a command or a script (see import); - reads standard input",
-    )
+    _takes_any_job(one)
     one.add_argument("field", metavar="FIELD", help=f"the number's dotted name: {such_as}, …")
-    one.add_argument("--on", metavar="HARDWARE", help=f"what it is to run on, in place of what the file says: {HARDWARE_HELP}")
     one.add_argument(
         "--tries", metavar="N", type=_whole, default=8, help="where neighbours jump, so many are estimated one by one (8)"
     )
     one.add_argument("--json", action="store_true", help="print the answer as REST would send it")
     one.add_argument("--check", action="store_true", help="exit with 1 if it fits with no value")
+    _takes_specs(one)
+
+
+def _timeline(commands: Commands) -> None:
+    one = commands.add_parser(
+        "timeline",
+        help="live bytes over a step, tensor by tensor",
+        description="Show what is alive in the course of a step, of the rank that needs most, and write it as a picture, as a "
+        "trace or as a memory snapshot of torch.",
+    )
+    _takes_any_job(one)
+    one.add_argument("--svg", metavar="FILE", help="write it as a picture: stacked areas, a colour for each component")
+    one.add_argument("--chrome", metavar="FILE", help="write it as a trace for ui.perfetto.dev or chrome://tracing")
+    one.add_argument("--snapshot", metavar="FILE", help="write it as a memory snapshot, for pytorch.org/memory_viz")
+    one.add_argument(
+        "--tensors", metavar="N", type=_whole, default=1000, help="in JSON, list so many tensors, the largest (1000)"
+    )
+    one.add_argument("--json", action="store_true", help="print it as REST would send it")
     _takes_specs(one)
 
 

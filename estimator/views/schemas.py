@@ -14,6 +14,7 @@ from estimator.hardware.accelerator import Accelerator
 from estimator.hardware.node import Node
 from estimator.planner.answers import Budget, Fit, Limit
 from estimator.specs.schema import model_schema
+from estimator.timelines.answers import Timeline
 from estimator.views.inspection import Card
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
@@ -22,6 +23,7 @@ KINDS: dict[str, Any] = {
     "answer": Answer,
     "fit": Fit,
     "limit": Limit,
+    "timeline": Timeline,
     "budget": Budget,
     "verify": Counted,
     "import": Found,

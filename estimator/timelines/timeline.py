@@ -16,8 +16,8 @@ from estimator.contract.version import DATA_VERSION, SOFTWARE_VERSION
 from estimator.exchange.documents import job_of
 from estimator.pipeline.run import Run, played
 from estimator.tape.tape import COMPONENTS
-from estimator.timeline.answers import Timeline, TimelinePeak, TimelinePhase, TimelinePoints, TimelineTensor
-from estimator.timeline.course import Birth, Course, Span, course
+from estimator.timelines.answers import Timeline, TimelinePeak, TimelinePhase, TimelinePoints, TimelineTensor
+from estimator.timelines.course import Birth, Course, Span, course
 
 POINTS = 600
 """Stretches of events of which each gives a point."""
@@ -132,7 +132,7 @@ def _phases(step: Recorded) -> Iterator[TimelinePhase]:
             start=span.start,
             stop=span.stop,
             start_bytes=before,
-            peak_bytes=max(step.live[start:stop], default=before) if start < stop else before,
+            peak_bytes=max(before, *step.live[start:stop]) if start < stop else before,
             end_bytes=step.live[stop - 1] if stop else 0,
         )
 

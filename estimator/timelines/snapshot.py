@@ -1,8 +1,8 @@
 """A timeline as a memory snapshot of torch, which its viewer opens (pytorch.org/memory_viz, or `torch.cuda._memory_viz`).
 
 The keys are those that `torch.cuda.memory._snapshot` returns (torch/cuda/memory.py, torch 2.13): `device_traces`, whose entries
-allocate and free blocks, and `segments` with their blocks at the end. Addresses are those of `runtime/allocator.py`, into which the
-step is replayed once: what is alive before it, then each event. Frames name the operation, its layer and its phase.
+allocate and free blocks, and `segments` with their blocks at the end. Addresses are those of `runtime/allocator.py`, into which
+the step is replayed once: what is alive before it, then each event. Frames name the operation, its layer and its phase.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from estimator.runtime.allocator import SMALL, CachingAllocator, SmallAllocator
-from estimator.timeline.course import Birth
-from estimator.timeline.timeline import LOAD, Recorded
+from estimator.timelines.course import Birth
+from estimator.timelines.timeline import LOAD, Recorded
 
 BASE = {"large": 0x7F00_0000_0000, "small": 0x7E00_0000_0000}
 """Where the segments of each pool begin."""

@@ -1,4 +1,4 @@
-"""A timeline as a trace of events, which chrome://tracing and ui.perfetto.dev open: a counter for each component, phases, layers.
+"""A timeline as a trace of events, which chrome://tracing and Perfetto open: a counter for each component, phases, layers.
 
 The format is Chrome's Trace Event Format (a JSON object with `traceEvents`). What it takes for microseconds are numbers of events.
 """
@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from estimator.tape.tape import COMPONENTS
-from estimator.timeline.timeline import Recorded
+from estimator.timelines.timeline import Recorded
 
 PROCESS, PHASES, LAYERS = 1, 1, 2
 
