@@ -1,4 +1,4 @@
-"""A timeline as a trace of events, which chrome://tracing and Perfetto open: a counter for each component, phases, layers.
+"""A timeline as a trace of events, which chrome://tracing and Perfetto open: a counter a component, phases and layers.
 
 The format is Chrome's Trace Event Format (a JSON object with `traceEvents`). What it takes for microseconds are numbers of events.
 """

@@ -84,7 +84,7 @@ class _Run:
         self.waiting: defaultdict[int, dict[int, None]] = defaultdict(dict)
         """Births that are alive and handed on from layer to layer, by size, oldest first."""
         self.repeated: defaultdict[int, dict[int, None]] = defaultdict(dict)
-        """All births that are alive in slots that stand for several layers, by size."""
+        """All births that are alive and of a slot that stands for several layers, or handed on to one, by size."""
 
     def play(self, block: Stretch, passes: list[int]) -> None:
         """Go through a block as often as it runs; `passes`: which pass of each block around it this is, from the outermost."""
@@ -106,7 +106,7 @@ class _Run:
                     self.alive[event].append(number)
                     if event in self.handed.makers:
                         self.waiting[tape.sizes[event]][number] = None
-                    if block.slot is not None and block.slot.total > 1:
+                    if event in self.handed.takers or (block.slot is not None and block.slot.total > 1):
                         self.repeated[tape.sizes[event]][number] = None
                     found.events.append(number + 1)
                     continue
@@ -163,8 +163,8 @@ class _Run:
 
 
 class HandedOn(NamedTuple):
-    """Storages of a tape that layers hand on: `makers` are made by each layer and released once, outside their slot; `takers`
-    are made once and released in each layer, which is true of the first alone. Of a taker: whether it is a gradient, handed on from
+    """Storages of a tape that layers hand on: `makers` are made by each layer and released once, outside of it; `takers` are
+    made once and released in each layer, which is true of the first alone. Of a taker: whether it is a gradient, handed on from
     the last layer to the first."""
 
     makers: frozenset[int]

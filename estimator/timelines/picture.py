@@ -97,9 +97,8 @@ def _style(shown: list[str]) -> str:
         ".note,.tick{fill:#57606a;font-size:11px}.grid{stroke:#d0d7de;stroke-width:1;fill:none}"
         ".edge{stroke:#8c959f;stroke-width:1;stroke-dasharray:2 3;fill:none}"
         ".capacity{stroke:#cf222e;stroke-width:1.5;stroke-dasharray:6 4;fill:none}.mark{fill:#24292f;stroke:#fff;stroke-width:1.5}"
-        ".peak{font-weight:600;stroke:#fff;stroke-width:3;paint-order:stroke}.strip{fill:#24292f;fill-opacity:0}.strip:hover{fill-opacity:.12}"
-        + light
-        + "@media(prefers-color-scheme:dark){"
+        ".peak{font-weight:600;stroke:#fff;stroke-width:3;paint-order:stroke}"
+        ".strip{fill:#24292f;fill-opacity:0}.strip:hover{fill-opacity:.12}" + light + "@media(prefers-color-scheme:dark){"
         ".ground{fill:#0d1117}text{fill:#e6edf3}.note,.tick{fill:#9198a1}.grid{stroke:#30363d}.edge{stroke:#656c76}"
         ".capacity{stroke:#f85149}.mark{fill:#e6edf3;stroke:#0d1117}.peak{stroke:#0d1117}.strip{fill:#e6edf3}" + dark + "}"
     )
