@@ -39,6 +39,11 @@ from estimator.planner.what_if import read_changes, what_if
 from estimator.planner.what_if_answer import WhatIf
 from estimator.planner.which import which
 from estimator.planner.which_answer import Which
+from estimator.timelines.answers import Timeline
+from estimator.timelines.chrome import chrome
+from estimator.timelines.picture import svg
+from estimator.timelines.snapshot import snapshot
+from estimator.timelines.timeline import TENSORS, record, timeline_of
 from estimator.views import listing
 from estimator.views.inspection import Card, inspect_model
 from estimator.views.picture import picture
@@ -47,6 +52,8 @@ MOST_TRIES = 64
 """Values that a request may have estimated one by one."""
 MOST_COMBINATIONS = 256
 """Combinations of values that a request may have estimated."""
+MOST_TENSORS = 10_000
+"""Tensors that a request may have listed one by one."""
 ANSWER = documentation.answers(Answer)
 
 app = FastAPI(
@@ -178,6 +185,44 @@ async def post_which(
     job = read_job(_job(await request.body()))
     limits = {"within": within, "under": under, "memory": memory, "max_gpus": max_gpus, "top": top}
     return _json((await run_in_threadpool(which, job, **limits, allow_files=False)).to_json())  # type: ignore[arg-type]
+
+
+Drawn = Annotated[
+    Literal["json", "svg", "chrome", "snapshot"],
+    Query(alias="as", description="json, a picture, a trace for Perfetto, or a memory snapshot of torch"),
+]
+Listed = Annotated[int, Query(ge=0, le=MOST_TENSORS, description="so many tensors are listed, the largest")]
+
+
+@app.get(
+    "/v1/timeline",
+    response_class=Response,
+    responses=documentation.answers(Timeline),
+    openapi_extra=documentation.ESTIMATE_QUERY,
+)
+def get_timeline(request: Request, form: Drawn = "json", tensors: Listed = TENSORS) -> Response:
+    """Live bytes over a step of a job, its fields given by their dotted names, as for an estimate."""
+    items = [(name, value) for name, value in request.query_params.multi_items() if name not in ("as", "tensors")]
+    return _timeline(job_mapping(items), None, form, tensors)
+
+
+@app.post(
+    "/v1/timeline", response_class=Response, responses=documentation.answers(Timeline), openapi_extra=documentation.JOB_BODY
+)
+async def post_timeline(request: Request, on: On = None, form: Drawn = "json", tensors: Listed = TENSORS) -> Response:
+    """Live bytes over a step, tensor by tensor."""
+    job = _job(await request.body())
+    return await run_in_threadpool(_timeline, job, on, form, tensors)
+
+
+def _timeline(job: dict[str, Any], on: str | None, form: str, tensors: int) -> Response:
+    step = record(job, on, allow_files=False)
+    if form == "snapshot":
+        return Response(snapshot(step), media_type="application/octet-stream")
+    if form == "chrome":
+        return _json(chrome(step))
+    found = timeline_of(step, tensors)
+    return Response(svg(found), media_type="image/svg+xml") if form == "svg" else _json(found.to_json())
 
 
 @app.post("/v1/budget", response_class=Response, responses=documentation.answers(Budget), openapi_extra=documentation.JOB_BODY)

@@ -9,6 +9,7 @@ sweep({"model": "llama-3-8b"}, {"training.sequence_length": [2048, 4096, 8192]})
 what_if("job.yaml", {"training.sequence_length": "1k..128k"}).rows
 which("llama-3-8b", "qlora").smallest
 read_file("train.yaml", on="2x24GB").job
+timeline("train.yaml", on="2x24GB").peak
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from estimator.planner.which_answer import Which
     from estimator.specs.module import architecture_of, count_module
     from estimator.sweeps.sweep import Sweep, sweep
+    from estimator.timelines.timeline import timeline
     from estimator.views.inspection import inspect_model
 
 __version__ = version.SOFTWARE_VERSION
@@ -61,6 +63,7 @@ _EXPORTS = {
     "sweep": "sweeps.sweep",
     "what_if": "planner.what_if",
     "which": "planner.which",
+    "timeline": "timelines.timeline",
 }
 
 __all__ = [
@@ -88,6 +91,7 @@ __all__ = [
     "sweep",
     "what_if",
     "which",
+    "timeline",
 ]
 
 

@@ -14,7 +14,7 @@ from estimator.contract.units import MIB
 from estimator.runtime import overheads
 from tests.held_out import held_out, nvidia_cards
 from tests.jobs import CASES, cases, job_of, moments
-from tests.measured import CUBLAS_WORKSPACES, a100_runs, as_measured, fsdp1_runs, megatron_runs, stages
+from tests.measured_runs import CUBLAS_WORKSPACES, a100_runs, as_measured, fsdp1_runs, megatron_runs, stages
 from tests.records import records
 from tests.splits import split, split_table
 

@@ -25,7 +25,7 @@ from estimator.runtime import overheads
 from estimator.timing import step
 from estimator.timing.measured import UnderLoad, load, shared
 from tests.held_out import LLM_FOUNDRY, fitted_rows, held_out
-from tests.measured import a100_runs, megatron_runs, megatron_steps, more_megatron_runs
+from tests.measured_runs import a100_runs, megatron_runs, megatron_steps, more_megatron_runs
 from tests.published import Run, published
 
 HERE = Path(__file__).parent

@@ -28,7 +28,7 @@ from estimator.facts import catalogue
 from estimator.facts.fact import FittedTo
 from estimator.hardware.accelerator import FOLDER as ACCELERATORS
 from estimator.hardware.accelerator import Accelerator, accelerator
-from tests.measured import a100_runs, fsdp1_runs, megatron_runs, megatron_steps, more_megatron_runs
+from tests.measured_runs import a100_runs, fsdp1_runs, megatron_runs, megatron_steps, more_megatron_runs
 
 DATA = Path(__file__).parent / "data"
 LLM_FOUNDRY = "llm-foundry, h100"

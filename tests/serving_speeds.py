@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from estimator import Answer, estimate
 from estimator.contract.answer import ServingTime
 from tests.accuracy import table
-from tests.measured import serving_runs
+from tests.measured_runs import serving_runs
 from tests.splits import split, split_table
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from estimator import Answer, estimate
-from tests.measured import a100_runs, fsdp1_runs, megatron_runs, megatron_steps, more_megatron_runs
+from tests.measured_runs import a100_runs, fsdp1_runs, megatron_runs, megatron_steps, more_megatron_runs
 
 
 class Speed(NamedTuple):

@@ -135,8 +135,8 @@ def _limit(options: argparse.Namespace) -> int:
     return 1 if options.check and found.fits is False else 0
 
 
-def _any_job(asked: str) -> Any:
-    """What to ask about: a path, or what standard input says, which may be a framework's."""
+def _any_job(asked: str) -> str | dict[str, Any]:
+    """The path of any file that is read as a job; or what standard input says."""
     if asked != "-":
         return asked
     from estimator.exchange import Surroundings, read
@@ -187,6 +187,48 @@ def _which(options: argparse.Namespace) -> int:
     if not found.complete:
         return INTERRUPTED
     return 1 if options.check and not found.possible else 0
+
+
+def _timeline(options: argparse.Namespace) -> int:
+    from estimator.timelines.timeline import record, timeline_of
+
+    step = record(_any_job(options.job), options.on)
+    found = timeline_of(step, options.tensors)
+    written = []
+    if options.svg:
+        from estimator.timelines.picture import svg
+
+        written.append(_write(options.svg, svg(found).encode()))
+    if options.chrome:
+        from estimator.timelines.chrome import chrome
+
+        written.append(_write(options.chrome, chrome(step).encode()))
+    if options.snapshot:
+        from estimator.timelines.snapshot import snapshot
+
+        written.append(_write(options.snapshot, snapshot(step)))
+    if options.json:
+        sys.stdout.write(found.to_json())
+    else:
+        from estimator.cli.report_timeline import timeline_text
+
+        sys.stdout.write(timeline_text(found))
+    for path in written:
+        print(f"willitfit: written: {path}", file=sys.stderr)
+    return 0
+
+
+def _write(path: str, content: bytes) -> str:
+    """Write a file, and its path; `InvalidJob` where that cannot be done."""
+    from pathlib import Path
+
+    from estimator.contract.errors import Unreadable
+
+    try:
+        Path(path).write_bytes(content)
+    except (OSError, ValueError) as error:
+        raise Unreadable(f"cannot be written: {getattr(error, 'strerror', None) or error}", path) from None
+    return path
 
 
 def _budget(options: argparse.Namespace) -> int:
@@ -391,6 +433,7 @@ COMMANDS = {
     "min": _limit,
     "what-if": _what_if,
     "which": _which,
+    "timeline": _timeline,
     "budget": _budget,
     "verify": _verify,
     "models": _models,

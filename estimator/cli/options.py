@@ -22,6 +22,7 @@ Says, before a GPU is rented and without one, whether a transformer fits, why, a
   willitfit min JOB FIELD           the smallest, such as hardware.gpus
   willitfit what-if JOB FIELD=VALUES   a table and a picture of it with other values: training.sequence_length=1k..128k
   willitfit which MODEL|JOB         every card, and how few of it, that does it; the smallest, the cheapest
+  willitfit timeline JOB            live bytes over a step, tensor by tensor: as a picture, a trace, a snapshot
   willitfit budget JOB.yaml         every way to rent what it needs, by cost and hours
   willitfit models [WORDS]          which models are known; `models show MODEL`: what one is made of
   willitfit gpus [WORDS]            which accelerators are known; all about one, with sources
@@ -88,6 +89,7 @@ def command_parser() -> argparse.ArgumentParser:
         _estimate,
         _max,
         _min,
+        _timeline,
         _what_if,
         _which,
         _budget,
@@ -208,6 +210,24 @@ def _which(commands: Commands) -> None:
     one.add_argument("--check", action="store_true", help="exit with 1 if no hardware does it")
     _takes_specs(one)
     _takes_prices(one)
+
+
+def _timeline(commands: Commands) -> None:
+    one = commands.add_parser(
+        "timeline",
+        help="live bytes over a step, tensor by tensor",
+        description="Show what is alive in the course of a step, of the rank that needs most, and write it as a picture, as a "
+        "trace or as a memory snapshot of torch.",
+    )
+    _takes_any_job(one)
+    one.add_argument("--svg", metavar="FILE", help="write it as a picture: stacked areas, a colour for each component")
+    one.add_argument("--chrome", metavar="FILE", help="write it as a trace for ui.perfetto.dev or chrome://tracing")
+    one.add_argument("--snapshot", metavar="FILE", help="write it as a memory snapshot, for pytorch.org/memory_viz")
+    one.add_argument(
+        "--tensors", metavar="N", type=_whole, default=1000, help="in JSON, list so many tensors, the largest (1000)"
+    )
+    one.add_argument("--json", action="store_true", help="print it as REST would send it")
+    _takes_specs(one)
 
 
 def _budget(commands: Commands) -> None:

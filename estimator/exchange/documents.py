@@ -89,6 +89,17 @@ def read_file(path: str | Path, on: str | Hardware | None = None, model: str | N
     return read(read_text(where), given, model=model, around=around)
 
 
+def job_of(job: Job | Mapping[str, Any] | str | Path, on: str | Hardware | None = None) -> Job:
+    """A job as `estimate` takes it, or the path of any file that `read_file` reads. `on`: hardware in place of its own."""
+    if isinstance(job, str | Path):
+        found = read_file(job, on)
+        if not found.job.get("model"):
+            raise InvalidValue(f"a file of {found.framework} names no model: import it with --model first", "model")
+        return read_job(found.job)
+    given = read_job(job)
+    return given if on is None else given.model_copy(update={"hardware": hardware_of(on)})
+
+
 def answer(found: Found, allow_files: bool = True, today: date | None = None) -> Answer:
     """What `estimate` says of the job that was found, and what the file leaves open. Raises as `estimate`."""
     if not found.job.get("model"):

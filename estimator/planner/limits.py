@@ -14,17 +14,17 @@ from estimator.contract.errors import (
     NotModelled,
     WillItFitError,
 )
-from estimator.contract.job import Hardware, Job, read_job
+from estimator.contract.job import Job
 from estimator.contract.version import DATA_VERSION, SOFTWARE_VERSION
-from estimator.exchange.documents import read_file
+from estimator.exchange.documents import job_of
 from estimator.families.spec import ModelSpec
-from estimator.hardware.parse import hardware_of
 from estimator.pipeline.estimation import judged
 from estimator.pipeline.judged import Judged
 from estimator.pipeline.verdict import offered
 from estimator.planner.answers import Limit, TriedValue
 from estimator.planner.edge import Edge, Search, Seen, outermost
-from estimator.planner.numbers import POSITIONS, number, tensor_follows, with_values
+from estimator.planner.numbers import POSITIONS, number
+from estimator.serving.engines import served_by
 from estimator.specs.resolve import resolve
 
 TRIES = 8
@@ -38,7 +38,7 @@ def limit(
     field: str,
     bound: Literal["max", "min"],
     *,
-    on: str | Hardware | None = None,
+    on: str | None = None,
     tries: int = TRIES,
     allow_files: bool = True,
 ) -> Limit:
@@ -53,7 +53,7 @@ def limit(
         raise InvalidValue(f"{bound!r} is neither max nor min", "bound")
     if not 1 <= tries <= MOST_TRIES:
         raise InvalidValue(f"write a number from 1 to {MOST_TRIES}, not {tries}", "tries")
-    given = read_given(job, on)
+    given = job_of(job, on)
     spec = resolve(given.model, allow_files).spec
     own, values = number(given, field, spec)
     values = values if bound == "max" else values[::-1]
@@ -66,17 +66,6 @@ def limit(
         else:
             edge = outermost(values, search.least, search.whole)
     return _answer(search, bound, edge, start, spec)
-
-
-def read_given(job: Job | Mapping[str, Any] | str | Path, on: str | Hardware | None) -> Job:
-    """A job, or that of a framework's file, on other hardware if that is said. Raises `InvalidJob`."""
-    if isinstance(job, str | Path):
-        found = read_file(job, on)
-        if not found.job.get("model"):
-            raise InvalidValue(f"a file of {found.framework} names no model: import it with --model first", "model")
-        return read_job(found.job)
-    given = read_job(job)
-    return given if on is None else given.model_copy(update={"hardware": hardware_of(on)})
 
 
 @dataclass(slots=True)
@@ -100,7 +89,7 @@ class _Values:
         try:
             if value in self.refused:
                 raise self.refused[value]
-            found = judged(with_values(self.given, {self.name: value}), self.allow_files, reserves)
+            found = judged(self._job(value), self.allow_files, reserves)
         except (InvalidJob, NotModelled) as error:
             self.refused[value] = error
             return TriedValue(value=value, fits=False, verdict="refused", total_bytes=None, peak_bytes=None, reason=str(error))
@@ -115,10 +104,23 @@ class _Values:
             reason=verdict.reason,
         )
 
+    def _job(self, value: int) -> dict[str, Any]:
+        asked: dict[str, Any] = self.given.model_dump(exclude_unset=True)
+        part, (*path, last) = asked, self.name.split(".")
+        for step in path:
+            part = part.setdefault(step, {})
+        part[last] = value
+        if self.together:
+            asked["parallelism"] = {**asked.get("parallelism", {}), "tensor": value}
+        return asked
+
     @property
     def together(self) -> bool:
-        """Whether a server's tensor-parallel degree goes with the number."""
-        return self.name == "hardware.gpus" and tensor_follows(self.given)
+        """Whether a server's tensor-parallel degree goes with its GPUs: the job does not say how it is spread over them."""
+        engine, spread = served_by(self.given), self.given.parallelism.model_fields_set
+        if engine is None or engine.reads_gguf or engine.allocates:
+            return False
+        return self.name == "hardware.gpus" and not {"tensor", "data"} & spread
 
     def start(self, values: range | tuple[int, ...], own: int) -> int:
         """A value that is not refused: the job's own, or the next power of two; raises what is wrong with its own if all are."""

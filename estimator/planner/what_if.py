@@ -12,10 +12,10 @@ from estimator.contract.answer import Versions
 from estimator.contract.errors import InvalidValue, NotModelled, WillItFitError
 from estimator.contract.job import Hardware, Job
 from estimator.contract.version import DATA_VERSION, SOFTWARE_VERSION
+from estimator.exchange.documents import job_of
 from estimator.facts.spelling import shown
 from estimator.pipeline.estimation import judged_and_timed
 from estimator.pipeline.verdict import offered
-from estimator.planner.limits import read_given
 from estimator.planner.numbers import tensor_follows, with_values
 from estimator.planner.ranges import MOST, values
 from estimator.planner.what_if_answer import WhatIf, WhatIfRow
@@ -42,7 +42,7 @@ def what_if(
     rows that say why. An interrupt ends it and keeps what was done. Raises `InvalidJob` for fields and values that are none, and
     `UnknownName`.
     """
-    given = read_given(job, on)
+    given = job_of(job, on)
     if not changes:
         raise InvalidValue("say what to change, such as training.sequence_length=1k..128k", "changes")
     model = "" if "model" in changes else resolve(given.model, allow_files).name

@@ -14,8 +14,8 @@ MIB = 2**20
 SMALL, SMALL_SEGMENT = MIB, 2 * MIB
 LARGE, LARGE_SEGMENT = 10 * MIB, 20 * MIB
 ROUNDING = 2 * MIB
-SPLIT = MIB
-"""Bytes that must be left of a large block for it to be split (`should_split`)."""
+SPLIT, SMALL_SPLIT = MIB, 511
+"""A block is split if more bytes than these are left of it, of large ones and of small ones (`should_split`)."""
 ADDRESS = 128
 """Bits of an address: more than any sizes that a job may have add up to."""
 
@@ -27,6 +27,7 @@ class CachingAllocator:
     """
 
     __slots__ = ("ends", "free", "held", "highest", "reserved", "segments", "sizes", "top")
+    split = SPLIT
 
     def __init__(self) -> None:
         self.free: list[int] = []
@@ -56,7 +57,7 @@ class CachingAllocator:
         if self.held > self.highest:
             self.highest = self.held
         rest = has - size
-        if rest > SPLIT:
+        if rest > self.split:
             after = address + size
             sizes[after] = -rest
             self.ends[after + rest] = after
@@ -96,6 +97,20 @@ class CachingAllocator:
         insort(free, (size << ADDRESS) + address)
         if self.segments.get(address) == size:
             self.held -= size
+
+
+class SmallAllocator(CachingAllocator):
+    """The pool of blocks of up to 1 MiB."""
+
+    __slots__ = ()
+    split = SMALL_SPLIT
+
+    def _segment(self, size: int) -> tuple[int, int]:
+        address = self.top
+        self.top += SMALL_SEGMENT + 1
+        self.segments[address] = SMALL_SEGMENT
+        self.reserved += SMALL_SEGMENT
+        return address, SMALL_SEGMENT
 
 
 class ExpandableAllocator(CachingAllocator):

@@ -81,7 +81,7 @@ def moments(tape: Tape, trace: Trace) -> Moments:
         net, rises = _walk(block, changes, events)
         found.append(live + rises)
         live = live + net
-    signless = [all(trace.atoms[at_atom].low >= 0 for at_atom in monomial) for monomial in monomials]
+    signless: list[bool] = [all(trace.atoms[atom].low >= 0 for atom in monomial) for monomial in monomials]
     positive = np.asarray(signless, dtype=np.bool_)
     rows = _undominated(np.unique(np.concatenate(found), axis=0), positive)
     assert resident is not None

@@ -16,6 +16,7 @@ from estimator.planner.answers import Budget, Fit, Limit
 from estimator.planner.what_if_answer import WhatIf
 from estimator.planner.which_answer import Which
 from estimator.specs.schema import model_schema
+from estimator.timelines.answers import Timeline
 from estimator.views.inspection import Card
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
@@ -26,6 +27,7 @@ KINDS: dict[str, Any] = {
     "limit": Limit,
     "what-if": WhatIf,
     "which": Which,
+    "timeline": Timeline,
     "budget": Budget,
     "verify": Counted,
     "import": Found,

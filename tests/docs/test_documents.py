@@ -15,7 +15,7 @@ from estimator import WillItFitError, estimate
 from estimator.cli.main import COMMANDS
 from tests.documents import ROOT, documents
 from tests.jobs import cases
-from tests.measured import a100_runs
+from tests.measured_runs import a100_runs
 from tests.schemas import schema
 
 QUICK = ("schema", "golden")

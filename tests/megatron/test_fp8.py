@@ -25,7 +25,7 @@ from estimator.tape.gpu import Gpu
 from estimator.tape.replay import replay
 from estimator.tape.tape import Tape
 from estimator.tape.tensor import Tensor, empty
-from tests.measured import B200, megatron_functional
+from tests.measured_runs import B200, megatron_functional
 from tests.megatron.test_stages import SMALL, SPARSE, folded_as_unrolled, job
 
 TOKENS, INPUTS, OUTPUTS = 512, 256, 384

@@ -11,7 +11,7 @@ from estimator.contract.errors import WillItFitError
 from estimator.contract.job import read_job
 from estimator.pipeline.run import played
 from estimator.simulation.trace import trace
-from tests.measured import B200, stages
+from tests.measured_runs import B200, stages
 from tests.megatron.test_stages import SMALL, SPARSE, folded_as_unrolled, job
 
 TOKENS, H, V, F = 1024, 512, 8192, 1536

@@ -29,7 +29,7 @@ from estimator.tape.replay import replay
 from estimator.tape.tape import Tape
 from estimator.tape.tensor import Tensor, empty
 from estimator.tape.views import permute, reshape, split
-from tests.measured import B200, CUBLAS_WORKSPACES, megatron_runs, more_megatron_runs, stages
+from tests.measured_runs import B200, CUBLAS_WORKSPACES, megatron_runs, more_megatron_runs, stages
 
 pytestmark = pytest.mark.slow
 

@@ -11,7 +11,7 @@ from estimator import estimate
 from estimator.contract.units import MIB
 from estimator.runtime import nccl
 from estimator.runtime.nccl import Communicator, Links
-from tests.measured import fsdp1_runs
+from tests.measured_runs import fsdp1_runs
 
 A100, H100, B200, PCIE = Links(12, (8, 0)), Links(18, (9, 0)), Links(18, (10, 0)), Links(0, (8, 9))
 SUMS = frozenset({"all_reduce"})

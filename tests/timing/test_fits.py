@@ -22,7 +22,7 @@ from estimator.timing.measured import FOLDER, Sourced, curves, load, shared
 from tests import held_out
 from tests.constants import BY_EYE, constants, parameters
 from tests.fit_steps import FITS, facts, loaded_runs, measured_seconds, seconds_under_load, sustained_beside_training
-from tests.measured import a100_runs, fsdp1_runs
+from tests.measured_runs import a100_runs, fsdp1_runs
 from tests.published import published
 
 EVERYTHING = [*constants(), *parameters()]

@@ -16,7 +16,7 @@ from estimator.verify.step import fake_step
 from tests import gpu
 from tests.jobs import cases, job_of
 from tests.loading import left_of_blocks, santacoder
-from tests.measured import CUBLAS_WORKSPACES, a100_runs, as_measured, fsdp1_runs
+from tests.measured_runs import CUBLAS_WORKSPACES, a100_runs, as_measured, fsdp1_runs
 
 RUNS = a100_runs()
 SUCCEEDED = [run for run in RUNS if not run["out_of_memory"]]

@@ -1,0 +1,239 @@
+"""A measured record explained: lined up with the job, then with the job as it may have run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal
+
+from estimator.contract.answer import Versions
+from estimator.contract.errors import WillItFitError
+from estimator.contract.job import Job
+from estimator.contract.units import gib
+from estimator.contract.version import DATA_VERSION, SOFTWARE_VERSION
+from estimator.exchange.documents import job_of
+from estimator.measured.answers import Explanation, Hypothesis
+from estimator.measured.compare import LOOSE, Compared, compare
+from estimator.measured.hypotheses import Reason, reasons
+from estimator.measured.oom import KIND as FAILED
+from estimator.measured.read import read_file, read_measured
+from estimator.measured.record import QUANTITIES, Record
+from estimator.pipeline.advice import Trial, advice
+from estimator.pipeline.judged import judge_run
+from estimator.pipeline.run import Run, played
+
+WORTH = 0.05
+"""Share of the difference that a reason removes at least, to be named."""
+NAMED = 6
+"""Reasons that are named, the best."""
+MOSTLY = 0.5
+Change = dict[str, Any]
+
+
+def explain(
+    job: Job | Mapping[str, Any] | str | Path,
+    measured: str | bytes | Path,
+    *,
+    on: str | None = None,
+    allow_files: bool = True,
+) -> Explanation:
+    """Line up what was measured with what is predicted, and say what would explain the difference.
+
+    `job`: as `estimate` takes it, or the path of a framework's file. `measured`: a path of a record, its text, or the bytes of a
+    memory snapshot, of which nothing is run. `on`: hardware such as 2xA100-80GB, in place of the job's own. Raises what `estimate`
+    raises of the job, and `Unreadable` for a record without a figure of memory.
+    """
+    record = read_file(measured) if isinstance(measured, Path) else read_measured(measured)
+    given = job_of(job, on)
+    asked = given.model_dump(exclude_unset=True)
+    run = played(given, allow_files)
+    found = compare(run, record)
+    hypotheses = [] if found.same else _hypotheses(found, record, asked, allow_files)
+    beside = [*_fragmentation(found, record), *_others(found, record)]
+    ranked = sorted([*hypotheses, *beside], key=lambda one: (-one.explains, -one.removed))[:NAMED]
+    verdict = _verdict(found, ranked)
+    return Explanation(
+        kind=record.kind,
+        verdict=verdict,
+        text=_text(found, record, verdict, ranked),
+        compared=found.quantity,
+        difference_bytes=found.difference_bytes,
+        rows=list(found.rows),
+        requested_bytes=record.amounts["requested"].bytes if "requested" in record.amounts else None,
+        culprit=found.culprit,
+        sizes=list(found.sizes),
+        hypotheses=ranked,
+        changes=_changes(run, record, asked, allow_files) if record.kind == FAILED else [],
+        job=run.job.model_dump(mode="json"),
+        versions=Versions(software=SOFTWARE_VERSION, data=DATA_VERSION),
+    )
+
+
+def _changed(asked: Change, change: Mapping[str, Any]) -> Change:
+    """A job with settings of some of its parts changed."""
+    return {**asked, **{part: {**(asked.get(part) or {}), **settings} for part, settings in change.items()}}
+
+
+def _hypotheses(found: Compared, record: Record, asked: Change, allow_files: bool) -> Iterator[Hypothesis]:
+    """Each reason tried: an estimate with that setting."""
+    for reason in reasons(found.run.job):
+        try:
+            tried = compare(played(_changed(asked, reason.change), allow_files), record, found.quantity)
+        except WillItFitError:  # the job does not go with that setting
+            continue
+        if one := _tried(reason, tried, found, record):
+            yield one
+    weights = found.memory.at_peak.get("parameters", 0)
+    if weights:
+        said = f"a second model: its {gib(weights)} of parameters once more"
+        tried = compare(found.run, record, found.quantity, weights)
+        if one := _tried(Reason("second-model", said, {}), tried, found, record):
+            yield one
+    if pools := record.amounts.get("pools"):
+        said = f"pools of their own, as CUDA graphs have: {gib(pools.bytes)}"
+        tried = compare(found.run, record, found.quantity, pools.bytes)
+        if one := _tried(Reason("graph-pool", said, {}), tried, found, record):
+            yield one
+
+
+def _tried(reason: Reason, tried: Compared, found: Compared, record: Record) -> Hypothesis | None:
+    """What a reason removes of the difference; where the job has no such allocation, all that was allocated is unexplained."""
+    if tried.difference_bytes is None:
+        return None
+    level = record.amounts.get("allocated") or record.amounts.get("requested")
+    whole = found.difference_bytes if found.difference_bytes is not None else level.bytes if level else 0
+    removed = 1 - abs(tried.difference_bytes) / abs(whole) if whole else 0.0
+    if removed < WORTH:
+        return None
+    return Hypothesis(
+        slug=reason.slug,
+        text=reason.text,
+        change=reason.change,
+        predicted_bytes=tried.predicted_bytes,
+        difference_bytes=tried.difference_bytes,
+        removed=round(removed, 4),
+        explains=tried.same,
+        culprit=tried.culprit,
+    )
+
+
+def _fragmentation(found: Compared, record: Record) -> Iterator[Hypothesis]:
+    """What was reserved and not allocated would have held what was asked for, had it been in one piece; or it is the difference."""
+    amounts = record.amounts
+    if "reserved" not in amounts or "allocated" not in amounts:
+        return
+    idle = amounts["reserved"].bytes - amounts["allocated"].bytes
+    requested = amounts.get("requested")
+    if requested is not None and idle >= requested.bytes:
+        text = f"fragmentation: {gib(idle)} were reserved and not allocated, and no piece of them had {gib(requested.bytes)}"
+        yield _of_record("fragmentation", text, -idle, 1.0)
+        return
+    expected = (found.memory.reserved_bytes or found.memory.peak_bytes) - found.memory.peak_bytes
+    if requested is None and idle - expected > LOOSE * amounts["reserved"].bytes:
+        text = f"fragmentation: {gib(idle)} were reserved and not allocated, where {gib(expected)} are expected"
+        yield _of_record("fragmentation", text, idle - expected, 0.0)
+
+
+def _others(found: Compared, record: Record) -> Iterator[Hypothesis]:
+    """What of the GPU neither this process has nor is free."""
+    amounts = record.amounts
+    held = amounts["others"].bytes if "others" in amounts else 0
+    if not held and {"capacity", "free", "used"} <= amounts.keys():
+        held = amounts["capacity"].bytes - amounts["free"].bytes - amounts["used"].bytes
+    capacity = amounts.get("capacity")
+    if capacity is None or held <= LOOSE * capacity.bytes:
+        return
+    alone = found.memory.total_bytes <= capacity.bytes
+    yield _of_record("another-process", f"another process holds {gib(held)} of the GPU", held, 1.0 if alone else 0.0)
+
+
+def _of_record(slug: str, text: str, difference: int, removed: float) -> Hypothesis:
+    return Hypothesis(
+        slug=slug,
+        text=text,
+        change={},
+        predicted_bytes=None,
+        difference_bytes=difference,
+        removed=removed,
+        explains=removed == 1.0,
+        culprit=None,
+    )
+
+
+def _verdict(
+    found: Compared, ranked: list[Hypothesis]
+) -> Literal["as predicted", "explained", "partly explained", "not explained"]:
+    if found.same:
+        return "as predicted"
+    if any(one.explains for one in ranked):
+        return "explained"
+    return "partly explained" if any(one.removed >= MOSTLY for one in ranked) else "not explained"
+
+
+def _text(found: Compared, record: Record, verdict: str, ranked: list[Hypothesis]) -> str:
+    """What was found, in a sentence or two."""
+    requested, level = record.amounts.get("requested"), record.amounts.get("allocated")
+    said = []
+    if requested is not None and found.culprit is not None:
+        one = found.culprit
+        many = f", one of {one.count} such" if one.count > 1 else ""
+        step = {"load": "while the model is loaded", "first": "in the first step", "later": "in a step after the first"}[one.step]
+        said.append(
+            f"{gib(requested.bytes)} is {one.name} ({one.component.replace('_', ' ')}, {gib(one.bytes)}{many}), "
+            f"in {one.phase.replace('_', ' ')}, {step}, where {gib(one.allocated_bytes)} are allocated"
+        )
+    elif requested is not None:
+        said.append(f"this job has no allocation of {gib(requested.bytes)}")
+    if level is not None and requested is not None and found.culprit is not None and not found.same:
+        said.append(f"the message says {gib(level.bytes)}, {gib(abs(found.difference_bytes or 0))} from that")
+    if requested is None and found.difference_bytes is not None:
+        name, more = QUANTITIES.get(found.quantity, found.quantity), found.difference_bytes > 0
+        much = f"{gib(abs(found.difference_bytes))} {'more' if more else 'less'} than predicted"
+        said.append(f"{name}: as predicted" if found.same else f"{name}: {much}")
+    elif requested is None:
+        said.append(f"{QUANTITIES.get(found.quantity, found.quantity)}: this job has no such figure")
+    if verdict != "as predicted":
+        best = ranked[0] if ranked else None
+        said.append("not explained" if verdict == "not explained" or best is None else f"{verdict} by: {best.text}")
+    return "; ".join(said)
+
+
+def _changes(run: Run, record: Record, asked: Change, allow_files: bool) -> list[str]:
+    """What would avoid it on a GPU of the message's capacity, less what others hold there: settings that were tried."""
+    capacity = record.amounts.get("allowed") or record.amounts.get("capacity")
+    if capacity is None:
+        return []
+    held = record.amounts["others"].bytes if "others" in record.amounts else 0
+    room = capacity.bytes - held
+
+    def judged_on_it(job: Change) -> Trial | None:
+        try:
+            tried = played(job, allow_files)
+            found = judge_run(replace(tried, card=replace(tried.card, memory_bytes=room)))
+        except WillItFitError:
+            return None
+        return Trial(found.memory.total_bytes, found.verdict.fits)
+
+    memory = judge_run(replace(run, card=replace(run.card, memory_bytes=room))).memory
+    said = [one.text for one in advice(run.job, memory, lambda change: judged_on_it(_changed(asked, change)))]
+    if run.job.task == "train":
+        said = [*_smaller(run, asked, judged_on_it), *said]
+    if memory.total_bytes <= room:
+        said.insert(0, f"the job as it is written needs {gib(memory.total_bytes)} of {gib(room)}: it would fit")
+    return said
+
+
+def _smaller(run: Run, asked: Change, judged_on_it: Any) -> Iterator[str]:
+    """The largest half, quarter, … of the batch, and of the sequence, with which it fits."""
+    training = run.job.training
+    for name, start in (("micro_batch_size", training.micro_batch_size), ("sequence_length", training.sequence_length)):
+        value = (start or 0) // 2
+        while value >= (1 if name == "micro_batch_size" else 128):
+            trial = judged_on_it(_changed(asked, {"training": {name: value}}))
+            if trial is None:
+                break
+            if trial.fits:
+                yield f"training.{name} {value} would need {gib(trial.total_bytes)}: it fits"
+                break
+            value //= 2
