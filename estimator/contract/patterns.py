@@ -1,4 +1,4 @@
-"""Patterns of names, as adapters' targets and `--override-tensor` take them: regular expressions, without what needs more than one look.
+"""Patterns of names, as adapters' targets and `--override-tensor` take them: regular expressions that need one look at a name.
 
 A pattern comes from a stranger. It is turned into states that are all followed at once, so that a name is searched in one pass
 over it, whatever the pattern is. Understood are characters, `.`, `\\d`, `\\w`, `[a-c]`, `(a|b)`, `*`, `+`, `?`, `{2,3}`, `^`
@@ -267,6 +267,6 @@ def understood(text: str) -> str:
 
 
 def fits_whole(text: str, name: str) -> bool:
-    """Whether all of a name matches a pattern, in time that grows with the name's length only. Raises `ValueError` as `understood`."""
+    """Whether all of a name matches a pattern, in time by the name's length. Raises `ValueError` as `understood`."""
     conditions, whole = _parts(text)
     return all(one.prefix(name) is wanted for wanted, one in conditions) and whole.whole(name)

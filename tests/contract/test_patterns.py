@@ -22,7 +22,9 @@ REPEATED = st.builds("{}{}".format, ATOMS, TIMES)
 GROUPS = st.builds("({}{}|{}){}".format, st.sampled_from(["", "?:"]), _several(REPEATED), _several(REPEATED), TIMES)
 PARTS = _several(st.one_of(REPEATED, GROUPS))
 AHEAD = st.builds("({}{})".format, st.sampled_from(["?!", "?="]), PARTS)
-PATTERNS = st.builds("{}{}{}{}".format, st.sampled_from(["", "^"]), st.one_of(st.just(""), AHEAD), PARTS, st.sampled_from(["", "$"]))
+PATTERNS = st.builds(
+    "{}{}{}{}".format, st.sampled_from(["", "^"]), st.one_of(st.just(""), AHEAD), PARTS, st.sampled_from(["", "$"])
+)
 NAMES = st.text("qu.1", max_size=7)
 
 

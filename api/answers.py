@@ -1,0 +1,140 @@
+"""What is worked out for each kind of question, wherever it is worked out: here, or in a worker process."""
+
+from __future__ import annotations
+
+import json
+import sys
+import traceback
+from collections.abc import Callable
+from decimal import Decimal
+from math import inf
+from typing import Any, NamedTuple
+
+from api.page import render
+from api.problems import MEDIA_TYPE, document
+from api.query import job_mapping
+from estimator.contract.errors import InvalidJob, WillItFitError
+from estimator.contract.job import read_job
+from estimator.contract.reading import decoded, parse_json
+from estimator.exchange import Surroundings, read, written
+from estimator.hardware.accelerator import accelerator
+from estimator.hardware.node import node
+from estimator.hardware.parse import read_hardware
+from estimator.pipeline.estimation import estimate
+from estimator.planner.budget import Limits, budget
+from estimator.planner.headline import fit
+from estimator.planner.limits import limit
+from estimator.views import listing
+from estimator.views.inspection import inspect_model
+
+Items = list[tuple[str, str]]
+JSON, TEXT, HTML = "application/json", "text/plain; charset=utf-8", "text/html; charset=utf-8"
+
+
+class Rendered(NamedTuple):
+    """A response as it is sent, but for its headers."""
+
+    status: int
+    media_type: str
+    body: bytes
+
+
+def answer(kind: str, arguments: dict[str, Any]) -> Rendered:
+    """The response to a question of a kind; errors are problem documents. Raises `MemoryError` alone."""
+    try:
+        return QUESTIONS[kind](**arguments)
+    except WillItFitError as error:
+        text = document(error.status, error.slug, str(error), error.code, error.where or None)
+        return Rendered(error.status, MEDIA_TYPE, text.encode())
+    except MemoryError:
+        raise
+    except Exception:
+        traceback.print_exc(file=sys.stderr)
+        text = document(500, "internal-error", "this should not have happened; please report it")
+        return Rendered(500, MEDIA_TYPE, text.encode())
+
+
+def _json(text: str) -> Rendered:
+    return Rendered(200, JSON, text.encode())
+
+
+def _job(body: bytes) -> dict[str, Any]:
+    text = decoded(body, "request body")
+    if not text.strip():
+        raise InvalidJob('is empty; send a job as JSON, such as {"model": "llama-2-13b"}', "request body")
+    job = parse_json(text, "request body")
+    if not isinstance(job, dict):
+        raise InvalidJob("is no JSON object; a job is one", "request body")
+    return job
+
+
+def _asked(job: bytes | Items) -> dict[str, Any]:
+    """The job of a body, or of the items of a query."""
+    return _job(job) if isinstance(job, bytes) else job_mapping(job)
+
+
+def _fit(**arguments: Any) -> Rendered:
+    return _json(fit(arguments.pop("model"), arguments.pop("on"), False, **arguments).to_json())
+
+
+def _estimate(job: bytes | Items) -> Rendered:
+    return _json(estimate(_asked(job), allow_files=False).to_json())
+
+
+def _line(job: bytes) -> Rendered:
+    """One of a batch: its answer on one line."""
+    return _json(estimate(_job(job), allow_files=False).model_dump_json())
+
+
+def _limit(job: bytes | Items, field: str, bound: Any, on: str | None, tries: int) -> Rendered:
+    return _json(limit(_asked(job), field, bound, on=on, tries=tries, allow_files=False).to_json())
+
+
+def _budget(job: bytes, cost: Decimal | None, hours: float | None, gpus: int, top: int) -> Rendered:
+    return _json(budget(read_job(_job(job)), Limits(cost, hours, gpus), rows=top, allow_files=False).to_json())
+
+
+def _export(job: bytes, to: str) -> Rendered:
+    return Rendered(200, TEXT, written(_job(job), to, allow_files=False).encode())
+
+
+def _import(text: bytes, given: str | None, model: str | None, on: str | None) -> Rendered:
+    around = Surroundings(hardware=read_hardware(on).hardware if on else None)
+    return _json(read(decoded(text, "request body"), given, model=model, around=around).model_dump_json())
+
+
+def _listed(what: str, search: str, *bounds: float) -> Rendered:
+    return _json(json.dumps(getattr(listing, what)(search, *bounds), ensure_ascii=False))
+
+
+def _page(items: Items) -> Rendered:
+    status, html = render(items)
+    return Rendered(status, HTML, html.encode())
+
+
+def _ready() -> Rendered:
+    estimate({"model": "gpt2"})
+    return _json('{"status":"ready"}')
+
+
+QUESTIONS: dict[str, Callable[..., Rendered]] = {
+    "fit": _fit,
+    "estimate": _estimate,
+    "line": _line,
+    "limit": _limit,
+    "budget": _budget,
+    "export": _export,
+    "import": _import,
+    "models": lambda search, least, most: _listed("models", search, least, inf if most is None else most),
+    "gpus": lambda search: _listed("gpus", search),
+    "nodes": lambda search: _listed("nodes", search),
+    "offers": lambda search: _listed("offers", search),
+    "model": lambda name: _json(inspect_model(name, allow_files=False).model_dump_json(indent=2)),
+    "gpu": lambda name: _json(accelerator(name).model_dump_json(indent=2)),
+    "node": lambda name: _json(node(name).model_dump_json(indent=2)),
+    "page": _page,
+    "ready": _ready,
+}
+"""Every kind of question, by its name."""
+LARGE = {"fit": 1, "page": 1, "limit": 1, "budget": 1, "import": 1}
+"""Those that are several questions in one, and the lane that they begin in."""
