@@ -2,79 +2,104 @@
 
 from __future__ import annotations
 
-import json
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from decimal import Decimal
-from math import inf
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from fastapi import FastAPI, Query, Request, Response
-from fastapi.concurrency import run_in_threadpool
-from fastapi.responses import HTMLResponse, PlainTextResponse
+from fastapi.middleware.cors import CORSMiddleware
+from fastapi.responses import HTMLResponse, PlainTextResponse, StreamingResponse
 from fastapi.staticfiles import StaticFiles
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from api import documentation, problems
-from api.limits import BodyLimit
-from api.page import render, render_problems
-from api.query import job_mapping
+from api.asking import LASTING, ask
+from api.batch import answered
+from api.documentation import NOTHING, answers
+from api.lanes import NICE, Work
+from api.limits import BODY, Limits
+from api.observed import REGISTRY, WAITING, WORKING, Observed
+from api.page import render_problems
+from api.remembered import Memory
+from api.settings import settings
 from estimator.contract.answer import Answer
-from estimator.contract.errors import InvalidJob
-from estimator.contract.job import read_job
 from estimator.contract.job.part import Count, Length
-from estimator.contract.reading import decoded
-from estimator.contract.rows import GpuRow, ModelRow, NodeRow
+from estimator.contract.rows import GpuRow, ModelRow, NodeRow, OfferRow
 from estimator.contract.version import SOFTWARE_VERSION
-from estimator.exchange import Surroundings, read, written
 from estimator.exchange.found import Found
-from estimator.hardware.accelerator import Accelerator, accelerator
-from estimator.hardware.node import Node, node
-from estimator.hardware.parse import read_hardware
-from estimator.pipeline.estimation import estimate
+from estimator.hardware.accelerator import Accelerator
+from estimator.hardware.node import Node
 from estimator.planner.answers import Budget, Fit, Limit
-from estimator.planner.budget import MOST_GPUS, Limits, budget
-from estimator.planner.headline import fit
-from estimator.planner.limits import TRIES, limit
+from estimator.planner.budget import MOST_GPUS
+from estimator.planner.limits import TRIES
 from estimator.planner.ways import slugs
-from estimator.planner.what_if import read_changes, what_if
 from estimator.planner.what_if_answer import WhatIf
-from estimator.planner.which import which
 from estimator.planner.which_answer import Which
 from estimator.timelines.answers import Timeline
-from estimator.timelines.chrome import chrome
-from estimator.timelines.picture import svg
-from estimator.timelines.snapshot import snapshot
-from estimator.timelines.timeline import TENSORS, record, timeline_of
-from estimator.views import listing
-from estimator.views.inspection import Card, inspect_model
-from estimator.views.picture import picture
+from estimator.timelines.timeline import TENSORS
+from estimator.views.inspection import Card
 
 MOST_TRIES = 64
 """Values that a request may have estimated one by one."""
-MOST_COMBINATIONS = 256
-"""Combinations of values that a request may have estimated."""
 MOST_TENSORS = 10_000
 """Tensors that a request may have listed one by one."""
-ANSWER = documentation.answers(Answer)
+
+
+@asynccontextmanager
+async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
+    """Worker processes for as long as the service runs; without any, what is asked is worked out in threads."""
+    if not settings().workers:
+        yield
+        return
+    app.state.work = work = Work(settings())
+    for name, lane in zip(NICE, work.lanes, strict=True):
+        WAITING.labels(name).set_function(lambda lane=lane: lane.waiting)
+        WORKING.labels(name).set_function(lambda lane=lane: lane.busy)
+    try:
+        await work.start()
+        yield
+    finally:
+        app.state.work = None
+        work.stop()
+
 
 app = FastAPI(
     title="willitfit",
     version=SOFTWARE_VERSION,
     description=documentation.DESCRIPTION,
+    openapi_tags=documentation.TAGS,
+    generate_unique_id_function=lambda route: route.name,
+    openapi_url=None,
+    docs_url=None,
     redoc_url=None,
-    swagger_ui_oauth2_redirect_url=None,
+    lifespan=_lifespan,
 )
-app.add_middleware(BodyLimit)
+app.add_middleware(Memory)
+app.add_middleware(Limits)
+if settings().cors:
+    app.add_middleware(
+        CORSMiddleware,
+        allow_origins=[origin.strip() for origin in settings().cors.split(",")],
+        allow_methods=["GET", "HEAD", "POST"],
+        allow_headers=["Content-Type", "If-None-Match", "X-Request-ID"],
+        expose_headers=["ETag", "Retry-After", "X-Request-ID"],
+        max_age=86400,
+    )
+app.add_middleware(Observed)
 app.mount("/static", StaticFiles(directory=Path(__file__).parent / "static"), name="static")
 problems.install(app)
 documentation.install(app)
 
+Words = Annotated[str, Query(max_length=200, description="words of a name")]
+Size = Annotated[float, Query(ge=0, le=1e15, allow_inf_nan=False)]
 
-def _json(text: str) -> Response:
-    return Response(text, media_type="application/json")
 
-
-@app.get("/v1/fit", response_class=Response, responses=documentation.answers(Fit))
-def get_fit(
+@app.get("/v1/fit", tags=["questions"], response_class=Response, responses=answers(Fit))
+async def fit(
+    request: Request,
     model: Annotated[str, Query(description="name, alias or size")],
     on: Annotated[str, Query(description="hardware: 2x24GB, rtx-4090, 8xH100, 2 nodes of 8xA100-80GB")],
     context: Annotated[Length | None, Query(description="tokens of a served sequence")] = None,
@@ -83,88 +108,120 @@ def get_fit(
     batch: Annotated[Count, Query(description="sequences in training on each GPU at a time")] = 1,
 ) -> Response:
     """The headline question: which usual ways of using a model fit on some hardware."""
-    return _json(fit(model, on, False, context=context, concurrency=concurrency, sequence=sequence, batch=batch).to_json())
+    return await ask(request, "fit", model=model, on=on, context=context, concurrency=concurrency, sequence=sequence, batch=batch)
 
 
-@app.get("/v1/estimate", response_class=Response, responses=ANSWER, openapi_extra=documentation.ESTIMATE_QUERY)
-def get_estimate(request: Request) -> Response:
+@app.get(
+    "/v1/estimate",
+    tags=["questions"],
+    response_class=Response,
+    responses=answers(Answer),
+    openapi_extra=documentation.ESTIMATE_QUERY,
+)
+async def estimate(request: Request) -> Response:
     """One job in full, its fields given by their dotted names: `training.precision=bf16-true`, and `on` for the hardware."""
-    return _json(estimate(job_mapping(request.query_params.multi_items()), allow_files=False).to_json())
+    return await ask(request, "estimate", job=request.query_params.multi_items())
 
 
-@app.post("/v1/estimate", response_class=Response, responses=ANSWER, openapi_extra=documentation.JOB_BODY)
-async def post_estimate(request: Request) -> Response:
+@app.post(
+    "/v1/estimate", tags=["questions"], response_class=Response, responses=answers(Answer), openapi_extra=documentation.JOB_BODY
+)
+async def estimate_job(request: Request) -> Response:
     """One job in full."""
-    job = _job(await request.body())
-    return _json((await run_in_threadpool(estimate, job, allow_files=False)).to_json())
+    return await ask(request, "estimate", job=_body(request))
 
 
-Field = Annotated[str, Query(description="dotted name of a whole number of the job: training.sequence_length, hardware.gpus, …")]
+@app.post(
+    "/v1/estimates",
+    tags=["questions"],
+    response_class=StreamingResponse,
+    responses=documentation.LINES,
+    openapi_extra=documentation.JOBS_BODY,
+)
+async def estimate_jobs(request: Request) -> Response:
+    """Many jobs, one a line; the answers come one a line, in the same order, each as soon as it is there. A line that is
+    refused gets its problem, and stops no other."""
+    return answered(request, _body(request))
+
+
+Field = Annotated[
+    str, Query(max_length=200, description="dotted name of a whole number of the job: training.sequence_length, hardware.gpus, …")
+]
 Bound = Annotated[Literal["max", "min"], Query(description="the largest value with which it fits, or the smallest")]
 On = Annotated[str | None, Query(description="hardware, in place of the job's own")]
 Tries = Annotated[int, Query(ge=1, le=MOST_TRIES, description="where neighbours jump, so many are estimated one by one")]
 
 
-@app.get("/v1/limit", response_class=Response, responses=documentation.answers(Limit), openapi_extra=documentation.ESTIMATE_QUERY)
-def get_limit(request: Request, field: Field, bound: Bound = "max", tries: Tries = TRIES) -> Response:
+@app.get(
+    "/v1/limit",
+    tags=["questions"],
+    response_class=Response,
+    responses=answers(Limit),
+    openapi_extra=documentation.ESTIMATE_QUERY,
+)
+async def limit(request: Request, field: Field, bound: Bound = "max", tries: Tries = TRIES) -> Response:
     """How far a job can go, its fields given by their dotted names, as for an estimate."""
-    items = [(name, value) for name, value in request.query_params.multi_items() if name not in ("field", "bound", "tries")]
-    return _json(limit(job_mapping(items), field, bound, tries=tries, allow_files=False).to_json())
+    return await ask(
+        request, "limit", job=_items(request, "field", "bound", "tries"), field=field, bound=bound, on=None, tries=tries
+    )
 
 
-@app.post("/v1/limit", response_class=Response, responses=documentation.answers(Limit), openapi_extra=documentation.JOB_BODY)
-async def post_limit(request: Request, field: Field, bound: Bound = "max", on: On = None, tries: Tries = TRIES) -> Response:
+@app.post(
+    "/v1/limit", tags=["questions"], response_class=Response, responses=answers(Limit), openapi_extra=documentation.JOB_BODY
+)
+async def limit_job(request: Request, field: Field, bound: Bound = "max", on: On = None, tries: Tries = TRIES) -> Response:
     """How far a job can go: the largest or the smallest value of one of its numbers with which it fits."""
-    job = _job(await request.body())
-    return _json((await run_in_threadpool(limit, job, field, bound, on=on, tries=tries, allow_files=False)).to_json())
+    return await ask(request, "limit", job=_body(request), field=field, bound=bound, on=on, tries=tries)
 
 
-Changed = Annotated[list[str], Query(description="field=values, repeatable: training.sequence_length=1k..128k")]
+Changed = Annotated[
+    list[Annotated[str, Query(max_length=2000)]],
+    Query(max_length=16, description="field=values, repeatable: training.sequence_length=1k..128k"),
+]
 Form = Annotated[Literal["json", "csv", "svg"], Query(description="the answer, its rows as CSV, or a picture")]
-FORMS = {
-    **documentation.answers(WhatIf),
-    200: {"description": "the answer", "model": WhatIf, "content": {"text/csv": {}, "image/svg+xml": {}}},
-}
 
 
-@app.get("/v1/what-if", response_class=Response, responses=FORMS, openapi_extra=documentation.ESTIMATE_QUERY)
-def get_what_if(request: Request, change: Changed, format: Form = "json") -> Response:
+@app.get(
+    "/v1/what-if",
+    tags=["questions"],
+    response_class=Response,
+    responses=answers(WhatIf, "text/csv", "image/svg+xml"),
+    openapi_extra=documentation.ESTIMATE_QUERY,
+)
+async def what_if(request: Request, change: Changed, format: Form = "json") -> Response:
     """A job, its fields by their dotted names as for an estimate, with every combination of other values of some of them."""
-    items = [(name, value) for name, value in request.query_params.multi_items() if name not in ("change", "format")]
-    return _what_if(job_mapping(items), change, None, format)
+    return await ask(request, "what-if", job=_items(request, "change", "format"), changes=change, on=None, form=format)
 
 
-@app.post("/v1/what-if", response_class=Response, responses=FORMS, openapi_extra=documentation.JOB_BODY)
-async def post_what_if(request: Request, change: Changed, on: On = None, format: Form = "json") -> Response:
+@app.post(
+    "/v1/what-if",
+    tags=["questions"],
+    response_class=Response,
+    responses=answers(WhatIf, "text/csv", "image/svg+xml"),
+    openapi_extra=documentation.JOB_BODY,
+)
+async def what_if_job(request: Request, change: Changed, on: On = None, format: Form = "json") -> Response:
     """A job with every combination of other values of some of its fields."""
-    job = _job(await request.body())
-    return await run_in_threadpool(_what_if, job, change, on, format)
+    return await ask(request, "what-if", job=_body(request), changes=change, on=on, form=format)
 
 
-def _what_if(job: Any, changes: list[str], on: str | None, form: str) -> Response:
-    found = what_if(job, read_changes(changes), on=on, most=MOST_COMBINATIONS, allow_files=False)
-    if form == "json":
-        return _json(found.to_json())
-    text = found.to_csv() if form == "csv" else picture(found)
-    return Response(text, media_type="text/csv" if form == "csv" else "image/svg+xml")
-
-
-Within = Annotated[str | None, Query(description="what the run may take: 24h, 3d")]
-Under = Annotated[str | None, Query(description="what it may cost: $50 or 50 EUR the whole run, $2/h an hour")]
-Sold = Annotated[str | None, Query(description="only cards sold with so much memory: 24GB, 24GB..80GB")]
+Within = Annotated[str | None, Query(max_length=200, description="what the run may take: 24h, 3d")]
+Under = Annotated[str | None, Query(max_length=200, description="what it may cost: $50 or 50 EUR the whole run, $2/h an hour")]
+Sold = Annotated[str | None, Query(max_length=200, description="only cards sold with so much memory: 24GB, 24GB..80GB")]
 Gpus = Annotated[int, Query(ge=1, le=2**17, description="on no more GPUs than these")]
 Top = Annotated[int, Query(ge=1, le=1000, description="rows at most")]
 
 
-@app.get("/v1/which", response_class=Response, responses=documentation.answers(Which))
-def get_which(
+@app.get("/v1/which", tags=["questions"], response_class=Response, responses=answers(Which))
+async def which(
+    request: Request,
     model: Annotated[str, Query(description="name, alias or size")],
-    task: Annotated[str, Query(description=f"what it is used for: {', '.join(slugs())}")] = "serve",
+    task: Annotated[str, Query(max_length=200, description=f"what it is used for: {', '.join(slugs())}")] = "serve",
     context: Annotated[Length | None, Query(description="tokens of a served sequence")] = None,
     concurrency: Annotated[Count, Query(description="served sequences at the same time")] = 1,
     sequence: Annotated[Length | None, Query(description="tokens of a sequence in training")] = None,
     batch: Annotated[Count, Query(description="sequences in training on each GPU at a time")] = 1,
-    tokens: Annotated[str | None, Query(description="what a training run processes: 100M, 1e9")] = None,
+    tokens: Annotated[str | None, Query(max_length=200, description="what a training run processes: 100M, 1e9")] = None,
     within: Within = None,
     under: Under = None,
     memory: Sold = None,
@@ -172,19 +229,20 @@ def get_which(
     top: Top = 20,
 ) -> Response:
     """Which hardware does it: every card, and how few of it, on which a model is used so; the smallest and the cheapest."""
-    limits = {"within": within, "under": under, "memory": memory, "max_gpus": max_gpus, "top": top}
     lengths = {"context": context, "concurrency": concurrency, "sequence": sequence, "batch": batch, "tokens": tokens}
-    return _json(which(model, task, **lengths, **limits, allow_files=False).to_json())  # type: ignore[arg-type]
+    limits = {"within": within, "under": under, "memory": memory, "max_gpus": max_gpus, "top": top}
+    return await ask(request, "which", asked=model, task=task, **lengths, **limits)
 
 
-@app.post("/v1/which", response_class=Response, responses=documentation.answers(Which), openapi_extra=documentation.JOB_BODY)
-async def post_which(
+@app.post(
+    "/v1/which", tags=["questions"], response_class=Response, responses=answers(Which), openapi_extra=documentation.JOB_BODY
+)
+async def which_job(
     request: Request, within: Within = None, under: Under = None, memory: Sold = None, max_gpus: Gpus = MOST_GPUS, top: Top = 20
 ) -> Response:
     """Which hardware does it: every card, and how few of it, on which a job fits; its own hardware does not count."""
-    job = read_job(_job(await request.body()))
     limits = {"within": within, "under": under, "memory": memory, "max_gpus": max_gpus, "top": top}
-    return _json((await run_in_threadpool(which, job, **limits, allow_files=False)).to_json())  # type: ignore[arg-type]
+    return await ask(request, "which", asked=_body(request), **limits)
 
 
 Drawn = Annotated[
@@ -196,140 +254,167 @@ Listed = Annotated[int, Query(ge=0, le=MOST_TENSORS, description="so many tensor
 
 @app.get(
     "/v1/timeline",
+    tags=["questions"],
     response_class=Response,
-    responses=documentation.answers(Timeline),
+    responses=answers(Timeline, "image/svg+xml", "application/octet-stream"),
     openapi_extra=documentation.ESTIMATE_QUERY,
 )
-def get_timeline(request: Request, form: Drawn = "json", tensors: Listed = TENSORS) -> Response:
+async def timeline(request: Request, form: Drawn = "json", tensors: Listed = TENSORS) -> Response:
     """Live bytes over a step of a job, its fields given by their dotted names, as for an estimate."""
-    items = [(name, value) for name, value in request.query_params.multi_items() if name not in ("as", "tensors")]
-    return _timeline(job_mapping(items), None, form, tensors)
+    return await ask(request, "timeline", job=_items(request, "as", "tensors"), on=None, form=form, tensors=tensors)
 
 
 @app.post(
-    "/v1/timeline", response_class=Response, responses=documentation.answers(Timeline), openapi_extra=documentation.JOB_BODY
+    "/v1/timeline",
+    tags=["questions"],
+    response_class=Response,
+    responses=answers(Timeline, "image/svg+xml", "application/octet-stream"),
+    openapi_extra=documentation.JOB_BODY,
 )
-async def post_timeline(request: Request, on: On = None, form: Drawn = "json", tensors: Listed = TENSORS) -> Response:
+async def timeline_job(request: Request, on: On = None, form: Drawn = "json", tensors: Listed = TENSORS) -> Response:
     """Live bytes over a step, tensor by tensor."""
-    job = _job(await request.body())
-    return await run_in_threadpool(_timeline, job, on, form, tensors)
+    return await ask(request, "timeline", job=_body(request), on=on, form=form, tensors=tensors)
 
 
-def _timeline(job: dict[str, Any], on: str | None, form: str, tensors: int) -> Response:
-    step = record(job, on, allow_files=False)
-    if form == "snapshot":
-        return Response(snapshot(step), media_type="application/octet-stream")
-    if form == "chrome":
-        return _json(chrome(step))
-    found = timeline_of(step, tensors)
-    return Response(svg(found), media_type="image/svg+xml") if form == "svg" else _json(found.to_json())
-
-
-@app.post("/v1/budget", response_class=Response, responses=documentation.answers(Budget), openapi_extra=documentation.JOB_BODY)
-async def post_budget(
+@app.post(
+    "/v1/budget", tags=["questions"], response_class=Response, responses=answers(Budget), openapi_extra=documentation.JOB_BODY
+)
+async def budget(
     request: Request,
-    max_cost: Annotated[Decimal | None, Query(gt=0, description="in the offers' currency")] = None,
-    max_hours: Annotated[float | None, Query(gt=0, description="of the run, by the clock")] = None,
+    max_cost: Annotated[
+        Decimal | None, Query(gt=0, le=10**12, max_digits=24, allow_inf_nan=False, description="in the offers' currency")
+    ] = None,
+    max_hours: Annotated[float | None, Query(gt=0, le=10**9, allow_inf_nan=False, description="of the run, by the clock")] = None,
     max_gpus: Annotated[int, Query(ge=1, le=2**17)] = MOST_GPUS,
     top: Annotated[int, Query(ge=1, le=1000, description="rows at most")] = 20,
 ) -> Response:
     """Every way to rent what a training job needs, cheapest first; `hardware.gpu` and `hardware.rent` of the job narrow them."""
-    job = read_job(_job(await request.body()))
-    limits = Limits(max_cost, max_hours, max_gpus)
-    return _json((await run_in_threadpool(budget, job, limits, rows=top, allow_files=False)).to_json())
-
-
-def _job(body: bytes) -> Any:
-    if not body.strip():
-        raise InvalidJob('is empty; send a job as JSON, such as {"model": "llama-2-13b"}', "request body")
-    try:
-        job = json.loads(body)
-    except (ValueError, RecursionError) as error:
-        raise InvalidJob(f"is not JSON: {error}", "request body") from None
-    if not isinstance(job, dict):
-        raise InvalidJob("is no JSON object; a job is one", "request body")
-    return job
+    return await ask(request, "budget", job=_body(request), cost=max_cost, hours=max_hours, gpus=max_gpus, top=top)
 
 
 @app.post(
-    "/v1/export", response_class=PlainTextResponse, responses=documentation.answers(None), openapi_extra=documentation.JOB_BODY
+    "/v1/export",
+    tags=["exchange"],
+    response_class=PlainTextResponse,
+    responses=answers(None),
+    openapi_extra=documentation.JOB_BODY,
 )
-async def post_export(request: Request, to: str) -> Response:
+async def export(request: Request, to: Annotated[str, Query(max_length=200)]) -> Response:
     """A job's parallelism for the program that runs it: `to` is deepspeed, accelerate, torchtitan or megatron."""
-    job = _job(await request.body())
-    return PlainTextResponse(await run_in_threadpool(written, job, to, allow_files=False))
+    return await ask(request, "export", job=_body(request), to=to)
 
 
-@app.post("/v1/import", responses=documentation.answers(None), openapi_extra=documentation.IMPORT_BODY)
-async def post_import(
+@app.post(
+    "/v1/import",
+    tags=["exchange"],
+    response_model=Found,
+    response_class=Response,
+    responses=answers(Found),
+    openapi_extra=documentation.IMPORT_BODY,
+)
+async def import_(
     request: Request,
-    given: Annotated[str | None, Query(alias="from", description="whose it is; without it, told by what it says")] = None,
+    given: Annotated[
+        str | None, Query(alias="from", max_length=200, description="whose it is; without it, told by what it says")
+    ] = None,
     model: Annotated[str | None, Query(description="the job's model, where the file names none")] = None,
     on: Annotated[str | None, Query(description="hardware, in place of what the file says")] = None,
-) -> Found:
+) -> Response:
     """What a configuration, a command or a script of a framework says, as a job, with what was left out and what filled in."""
-    text = decoded(await request.body(), "request body")
-    around = Surroundings(hardware=read_hardware(on).hardware if on else None)
-    return await run_in_threadpool(read, text, given, model=model, around=around)
+    return await ask(request, "import", text=_body(request), given=given, model=model, on=on)
 
 
-@app.get("/v1/models", response_model=list[ModelRow], responses=documentation.answers(None))
-def get_models(search: str = "", min: float = 0, max: float | None = None) -> list[dict[str, Any]]:
+@app.get("/v1/models", tags=["facts"], response_class=Response, responses=answers(list[ModelRow]))
+async def models(request: Request, search: Words = "", min: Size = 0, max: Size | None = None) -> Response:
     """Known models of `min` to `max` parameters whose names have the words of `search` in them, smallest first."""
-    return listing.models(search, min, inf if max is None else max)
+    return await ask(request, "models", search=search, least=min, most=max)
 
 
-@app.get("/v1/models/{name:path}", response_class=Response, responses=documentation.answers(Card))
-def get_model(name: str) -> Response:
+@app.get("/v1/models/{name:path}", tags=["facts"], response_class=Response, responses=answers(Card))
+async def model(request: Request, name: str) -> Response:
     """What one model is made of: its parameters by module and by layer, in bytes, and what a token adds to its cache."""
-    return _json(inspect_model(name, allow_files=False).model_dump_json(indent=2))
+    return await ask(request, "model", name=name)
 
 
-@app.get("/v1/gpus", response_model=list[GpuRow], responses=documentation.answers(None))
-def get_gpus(search: str = "") -> list[dict[str, Any]]:
+@app.get("/v1/gpus", tags=["facts"], response_class=Response, responses=answers(list[GpuRow]))
+async def gpus(request: Request, search: Words = "") -> Response:
     """Accelerators that have the words of `search` in a name, or as vendor, architecture, form or memory (24GB)."""
-    return listing.gpus(search)
+    return await ask(request, "gpus", search=search)
 
 
-@app.get("/v1/gpus/{name}", response_class=Response, responses=documentation.answers(Accelerator))
-def get_gpu(name: str) -> Response:
+@app.get("/v1/gpus/{name}", tags=["facts"], response_class=Response, responses=answers(Accelerator))
+async def gpu(request: Request, name: str) -> Response:
     """Every fact about one accelerator, with its sources."""
-    return _json(accelerator(name).model_dump_json(indent=2))
+    return await ask(request, "gpu", name=name)
 
 
-@app.get("/v1/nodes", response_model=list[NodeRow], responses=documentation.answers(None))
-def get_nodes(search: str = "") -> list[dict[str, Any]]:
+@app.get("/v1/nodes", tags=["facts"], response_class=Response, responses=answers(list[NodeRow]))
+async def nodes(request: Request, search: Words = "") -> Response:
     """Systems and clouds' instances that have the words of `search` in a name, or as provider, accelerator or GPUs (8x)."""
-    return listing.nodes(search)
+    return await ask(request, "nodes", search=search)
 
 
-@app.get("/v1/nodes/{name}", response_class=Response, responses=documentation.answers(Node))
-def get_node(name: str) -> Response:
+@app.get("/v1/nodes/{name}", tags=["facts"], response_class=Response, responses=answers(Node))
+async def node(request: Request, name: str) -> Response:
     """Every fact about one node, with its sources."""
-    return _json(node(name).model_dump_json(indent=2))
+    return await ask(request, "node", name=name)
 
 
-@app.get("/livez")
-def livez() -> dict[str, str]:
+@app.get("/v1/prices", tags=["facts"], response_class=Response, responses=answers(list[OfferRow]))
+async def prices(request: Request, search: Words = "") -> Response:
+    """Offers that have every word of `search`, cheapest per GPU-hour first."""
+    return await ask(request, "offers", search=search)
+
+
+@app.get("/livez", tags=["health"])
+async def livez() -> dict[str, str]:
     """The process runs."""
     return {"status": "alive"}
 
 
-@app.get("/readyz")
-def readyz() -> dict[str, str]:
+@app.get("/readyz", tags=["health"], response_class=Response, responses=NOTHING)
+async def readyz(request: Request) -> Response:
     """The data can be read and a question answered."""
-    estimate({"model": "gpt2"})
-    return {"status": "ready"}
+    return await ask(request, "ready", lasting=False)
+
+
+@app.get("/metrics", tags=["health"], response_class=PlainTextResponse)
+async def metrics() -> Response:
+    """Counts of requests, their seconds and what waits, in Prometheus's text format."""
+    return Response(generate_latest(REGISTRY), media_type=CONTENT_TYPE_LATEST)
 
 
 @app.get("/", response_class=HTMLResponse, include_in_schema=False)
-def page(request: Request) -> HTMLResponse:
+async def page(request: Request) -> Response:
     """The page: a form, and the answer to the job in its address."""
-    status, html = render(list(request.query_params.multi_items()))
-    return HTMLResponse(html, status)
+    return await ask(request, "page", items=request.query_params.multi_items())
 
 
 @app.get("/problems", response_class=HTMLResponse, include_in_schema=False)
-def problem_page() -> HTMLResponse:
+async def problem_page() -> Response:
     """What each problem's slug means."""
-    return HTMLResponse(render_problems())
+    return HTMLResponse(render_problems(), headers={"Cache-Control": LASTING})
+
+
+@app.get("/openapi.json", response_class=Response, include_in_schema=False)
+async def document() -> Response:
+    """The description for programs."""
+    return Response(
+        await asyncio.to_thread(documentation.text, app), media_type="application/json", headers={"Cache-Control": LASTING}
+    )
+
+
+@app.get("/docs", response_class=HTMLResponse, include_in_schema=False)
+async def docs() -> Response:
+    """The description for people: every route, its parameters and examples."""
+    return HTMLResponse(await asyncio.to_thread(documentation.page, app), headers={"Cache-Control": LASTING})
+
+
+def _items(request: Request, *others: str) -> list[tuple[str, str]]:
+    """A job's fields in the address, without what else the question takes."""
+    return [(name, value) for name, value in request.query_params.multi_items() if name not in others]
+
+
+def _body(request: Request) -> bytes:
+    found: bytes = request.scope[BODY]
+    return found

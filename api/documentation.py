@@ -7,8 +7,8 @@ from typing import Any
 
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
-from pydantic import BaseModel
 
+from api.page import rendered_template
 from api.problems import Problem
 from estimator.contract.job import Job
 from estimator.pipeline.estimation import estimate
@@ -50,23 +50,56 @@ JOB_BODY: dict[str, Any] = {
         "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Job"}, "example": EXAMPLE_JOB}},
     }
 }
+EXAMPLE_LINES = f"{json.dumps(EXAMPLE_JOB)}\n{json.dumps({'model': 'qwen3-8b', 'task': 'serve', 'hardware': {'gpu': 'h100'}})}\n"
+JOBS_BODY: dict[str, Any] = {
+    "requestBody": {
+        "required": True,
+        "content": {"application/x-ndjson": {"schema": {"type": "string"}, "example": EXAMPLE_LINES}},
+    }
+}
 IMPORT_BODY: dict[str, Any] = {
     "requestBody": {"required": True, "content": {"text/plain": {"schema": {"type": "string"}, "example": "fsdp_version: 2"}}}
 }
+TAGS = [
+    {"name": "questions", "description": "Does it fit, how far can it go, what does it cost."},
+    {"name": "exchange", "description": "Jobs from frameworks' files, and the other way."},
+    {"name": "facts", "description": "Models, accelerators, nodes and prices that are known."},
+    {"name": "health", "description": "For whoever runs the service."},
+]
+PROBLEMS = (
+    (404, "unknown model or accelerator"),
+    (408, "the body did not come to its end"),
+    (413, "body too large"),
+    (414, "address too long"),
+    (422, "invalid, not modelled, or too costly"),
+    (429, "too many new questions of one client; Retry-After says when to ask again"),
+    (503, "more questions wait than are taken on; Retry-After says when to ask again"),
+)
 
 
-def answers(model: type[BaseModel] | None) -> dict[int | str, dict[str, Any]]:
-    """The responses of a route: its model, and problems."""
+def answers(model: Any, *others: str) -> dict[int | str, dict[str, Any]]:
+    """The responses of a route: its model, `others` by their media types, and problems."""
     found: dict[int | str, dict[str, Any]] = {
         status: {
             "description": text,
             "content": {"application/problem+json": {"schema": {"$ref": "#/components/schemas/Problem"}}},
         }
-        for status, text in ((404, "unknown model or accelerator"), (413, "body too large"), (422, "invalid or not modelled"))
+        for status, text in PROBLEMS
     }
     if model is not None:
-        found[200] = {"description": "the answer", "model": model}
+        found[200] = {"description": "the answer", "model": model, "content": {other: {} for other in others}}
     return found
+
+
+NOTHING: dict[int | str, dict[str, Any]] = {200: {"description": "it is so"}, 503: answers(None)[503]}
+LINES = answers(None) | {
+    200: {"description": "an answer or a problem a line", "content": {"application/x-ndjson": {"schema": {"type": "string"}}}}
+}
+
+
+def text(app: FastAPI) -> str:
+    """The document as JSON."""
+    return json.dumps(app.openapi(), ensure_ascii=False)
 
 
 def install(app: FastAPI) -> None:
@@ -80,12 +113,48 @@ def install(app: FastAPI) -> None:
     app.openapi = document  # type: ignore[method-assign]
 
 
+def page(app: FastAPI) -> str:
+    """The document for people: every route, its parameters, and what it takes and gives, without any script."""
+    document = app.openapi()
+    routes = [
+        {"path": path, "method": method.upper(), "heading": f"{method}-{path}".replace("/", "-").strip("-"), **operation}
+        for path, methods in document["paths"].items()
+        for method, operation in methods.items()
+    ]
+    return rendered_template("docs.html", document=document, routes=routes, tags=TAGS, kind=_kind, shown=_shown)
+
+
+def _kind(schema: dict[str, Any]) -> str:
+    """A schema in a few words: its type or component, with bounds."""
+    if "$ref" in schema:
+        return str(schema["$ref"]).rpartition("/")[2]
+    if "anyOf" in schema:
+        return " or ".join(_kind(one) for one in schema["anyOf"] if one.get("type") != "null")
+    words = [" or ".join(map(str, schema["enum"])) if "enum" in schema else str(schema.get("type", "any value"))]
+    names = (("minimum", "from"), ("exclusiveMinimum", "over"), ("maximum", "to"), ("maxLength", "at most characters"))
+    words += [f"{word} {schema[key]}" for key, word in names if key in schema]
+    if schema.get("type") == "array":
+        words = [f"list of {_kind(schema.get('items', {}))}"]
+    return " ".join(words) + (f", {schema['default']} if not given" if schema.get("default") not in (None, "") else "")
+
+
+def _shown(content: dict[str, Any]) -> list[tuple[str, str, str]]:
+    """Of each media type: its name, its schema in a few words, an example as text."""
+    found = []
+    for name, one in content.items():
+        example = one.get("example", "")
+        text = example if isinstance(example, str) else json.dumps(example, indent=2, ensure_ascii=False)
+        found.append((name, _kind(one.get("schema", {})), text))
+    return found
+
+
 def _document(app: FastAPI) -> dict[str, Any]:
-    schema = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
+    schema = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes, tags=TAGS)
     schemas = schema["components"]["schemas"]
     job = Job.model_json_schema(ref_template="#/components/schemas/{model}")
-    schemas |= job.pop("$defs")
-    schemas |= {"Job": job, "Problem": Problem.model_json_schema()}
+    for name, found in {**job.pop("$defs"), "Job": job, "Problem": Problem.model_json_schema()}.items():
+        if schemas.setdefault(name, found) != found:
+            raise ValueError(f"two schemas are called {name}")
     full, headline = estimate(EXAMPLE_JOB).to_json(), fit("llama-2-13b", "2x24GB").to_json()
     for path, method, example in (
         ("/v1/estimate", "get", full),

@@ -97,6 +97,11 @@ def _environment() -> jinja2.Environment:
     return environment
 
 
+def rendered_template(name: str, **context: Any) -> str:
+    """A template of ours as HTML."""
+    return _environment().get_template(name).render(context)
+
+
 def render(items: Items) -> tuple[int, str]:
     """The page for a query: its HTTP status and its HTML."""
     asked = {name: value for name, value in items if value.strip()}

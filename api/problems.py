@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from http import HTTPStatus
 
-from fastapi import FastAPI, Request
+from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
@@ -32,32 +31,36 @@ class Problem(BaseModel):
 MEDIA_TYPE = "application/problem+json"
 
 
-def problem(
-    status: int, slug: str, detail: str, headers: dict[str, str] | None = None, code: str | None = None, where: str | None = None
-) -> JSONResponse:
-    """A problem document; `type` is the address of the paragraph that explains the slug; without one, HTTP's own words do."""
+def document(status: int, slug: str, detail: str, code: str | None = None, where: str | None = None) -> str:
+    """A problem as JSON; `type` is the address of the paragraph that explains the slug; without one, HTTP's own words do."""
     kind = f"/problems#{slug}" if slug else "about:blank"
     title = slug.replace("-", " ") or HTTPStatus(status).phrase
-    document = Problem(type=kind, title=title, status=status, detail=detail, code=code, where=where)
-    return JSONResponse(document.model_dump(exclude_none=True), status, headers, MEDIA_TYPE)
+    said = Problem(type=kind, title=title, status=status, detail=detail, code=code, where=where)
+    return said.model_dump_json(exclude_none=True)
+
+
+def problem(status: int, slug: str, detail: str, headers: dict[str, str] | None = None) -> Response:
+    """The response that a problem is."""
+    return Response(document(status, slug, detail), status, headers, MEDIA_TYPE)
 
 
 def install(app: FastAPI) -> None:
     """Answer every error of the application with a problem document."""
 
     @app.exception_handler(WillItFitError)
-    def ours(request: Request, error: WillItFitError) -> JSONResponse:
-        return problem(error.status, error.slug, str(error), code=error.code, where=error.where or None)
+    def ours(request: Request, error: WillItFitError) -> Response:
+        text = document(error.status, error.slug, str(error), error.code, error.where or None)
+        return Response(text, error.status, media_type=MEDIA_TYPE)
 
     @app.exception_handler(RequestValidationError)
-    def arguments(request: Request, error: RequestValidationError) -> JSONResponse:
+    def arguments(request: Request, error: RequestValidationError) -> Response:
         found = "; ".join(f"{'.'.join(map(str, item['loc'][1:]))}: {item['msg']}" for item in error.errors())
         return problem(HTTPStatus.UNPROCESSABLE_ENTITY, "invalid-request", found)
 
     @app.exception_handler(HTTPException)
-    def http(request: Request, error: HTTPException) -> JSONResponse:
+    def http(request: Request, error: HTTPException) -> Response:
         return problem(error.status_code, "", str(error.detail), dict(error.headers or {}))
 
     @app.exception_handler(Exception)
-    def unforeseen(request: Request, error: Exception) -> JSONResponse:
+    def unforeseen(request: Request, error: Exception) -> Response:
         return problem(HTTPStatus.INTERNAL_SERVER_ERROR, "internal-error", "this should not have happened; please report it")

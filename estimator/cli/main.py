@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from datetime import date
 from typing import TYPE_CHECKING, Any
 
-from estimator.cli.options import command_parser, headline_parser
+from estimator.cli.options import SERVICE, command_parser, headline_parser
 from estimator.contract.errors import InvalidJob, WillItFitError
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 raise InvalidJob("'--' is no value", option.partition("=")[0])
         command = arguments[0] in COMMANDS
         options = (command_parser() if command else headline_parser()).parse_args(arguments)
-        for variable in ("specs", "prices"):
+        for variable in ("specs", "prices", *SERVICE):
             if given := getattr(options, variable, None):
                 os.environ[f"WILLITFIT_{variable.upper()}"] = given
         if isinstance(on := getattr(options, "on", None), str):
@@ -417,13 +417,11 @@ def _import(options: argparse.Namespace) -> int:
 
 def _serve(options: argparse.Namespace) -> int:
     try:
-        import uvicorn
-
-        from api.app import app
+        from api.server import run
     except ImportError as error:
         print(f"willitfit: serve needs {error.name}; install it with: pip install 'willitfit[service]'", file=sys.stderr)
         return 2
-    uvicorn.run(app, host=options.host, port=options.port)
+    run(options.host, options.port)
     return 0
 
 

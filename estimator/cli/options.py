@@ -38,6 +38,14 @@ PRICES_HELP = "price list of your own, which adds to the shipped one and overrid
 HARDWARE_HELP = (
     "2x24GB, rtx-4090, 8xH100, p5.48xlarge, '2 nodes of 8xA100-80GB'; here: this machine; here:free: less what is in use"
 )
+SERVICE = {
+    "workers": ("N", "processes that answer new questions; without it, one for each processor"),
+    "seconds": ("S", "processor time that a question may take (20)"),
+    "memory": ("SIZE", "memory that a question may take (1GiB)"),
+    "queue": ("N", "questions that may wait (64)"),
+    "root_path": ("PATH", "path under which a proxy offers the service, such as /fit"),
+}
+"""Options of `serve` that are settings of the service; docs/rest.md has all of these."""
 FORMATS = ("deepspeed", "accelerate", "torchtitan", "megatron")
 """Formats that jobs are exported to."""
 TASKS = ("serve", "serve-8bit", "serve-4bit", "qlora", "lora", "full", "full-mixed")
@@ -356,6 +364,8 @@ def _serve(commands: Commands) -> None:
     serve = commands.add_parser("serve", help="start the REST service and the web page", description="Start the service.")
     serve.add_argument("--host", default="127.0.0.1", help="address to listen on (127.0.0.1)")
     serve.add_argument("--port", type=_port, default=8000, help="port to listen on (8000)")
+    for name, (metavar, text) in SERVICE.items():
+        serve.add_argument(f"--{name.replace('_', '-')}", metavar=metavar, help=f"{text} (also: WILLITFIT_{name.upper()})")
     _takes_specs(serve)
     _takes_prices(serve)
 

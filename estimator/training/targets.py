@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 
 from estimator.contract.errors import NotModelled
+from estimator.contract.patterns import fits_whole
 
 Names = tuple[str, ...] | str
 """Names of modules, or the ends of their paths; or a pattern that fits the whole path."""
@@ -20,7 +20,7 @@ def matches(asked: Names, name: str) -> bool:
     """Whether a module is named. Raises `NotModelled` for a pattern that asks for more than the path within a layer."""
     if not isinstance(asked, str):
         return any(name == end or name.endswith("." + end) for end in asked)
-    found = {re.fullmatch(asked, path + name) is not None for path in PATHS}
+    found = {fits_whole(asked, path + name) for path in PATHS}
     if len(found) > 1:
         raise NotModelled(
             rf"the pattern {asked} depends on the path above the layer, which is not modelled yet; begin it with .*\.",
@@ -58,4 +58,4 @@ class Targets:
         return name.endswith(self.saved) if self.saved else False
 
     def _within_saved(self, name: str) -> bool:
-        return any(re.match(rf"(^|.*\.){saved}($|\..*)", name) for saved in self.saved)
+        return any(fits_whole(rf"(^|.*\.){saved}($|\..*)", name) for saved in self.saved)

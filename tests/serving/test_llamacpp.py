@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from estimator import InvalidJob, NotModelled, estimate
 from estimator.contract.answer import Answer
 from estimator.contract.job import Serving
+from estimator.contract.patterns import Pattern
 from estimator.families.spec import DecoderSpec
 from estimator.serving.llamacpp.ggml import Plan, Tensor
-from estimator.serving.llamacpp.patterns import Pattern
 from estimator.serving.llamacpp.placement import Placed, placed
 from estimator.specs.resolve import resolve
 from tests.jobs import TESTS, cases, job_of

@@ -3,12 +3,12 @@ which."""
 
 from __future__ import annotations
 
-import re
 from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import AfterValidator, Discriminator, Field, Tag, model_validator
 
 from estimator.contract.job.part import Count, Part
+from estimator.contract.patterns import understood
 
 Rank = Annotated[int, Field(ge=1, le=65536)]
 Dropout = Annotated[float, Field(ge=0, lt=1)]
@@ -26,10 +26,9 @@ def _some(targets: str | list[str]) -> str | list[str]:
 
 def _pattern(given: str) -> str:
     try:
-        re.compile(given)
-    except re.error as error:
-        raise ValueError(f"is no regular expression: {error}") from None
-    return given
+        return understood(given)
+    except ValueError as error:
+        raise ValueError(f"is no regular expression that is understood: {error}") from None
 
 
 ALL_LINEAR: Final = "all-linear"
@@ -50,7 +49,7 @@ class LowRank(Part):
     dtype: Type = "bf16"
     dropout: Dropout = 0.0
     layers: Chosen | None = Field(None, description="numbers of the adapted layers, from 0 on; without it, all")
-    modules_to_save: list[str] = Field([], description="names of modules of which a copy is trained as a whole")
+    modules_to_save: list[Pattern] = Field([], description="names of modules of which a copy is trained as a whole")
 
 
 class Lora(LowRank):
@@ -91,7 +90,7 @@ class OnLayers(Part):
     dtype: Type = "bf16"
     exclude: Pattern | list[str] | None = Field(None, description="names of layers that are not adapted, or a pattern")
     layers: Chosen | None = Field(None, description="numbers of the adapted layers, from 0 on; without it, all")
-    modules_to_save: list[str] = Field([], description="names of modules of which a copy is trained as a whole")
+    modules_to_save: list[Pattern] = Field([], description="names of modules of which a copy is trained as a whole")
 
 
 class LoHa(OnLayers):
@@ -123,7 +122,7 @@ class Ia3(Part):
     feedforward: list[str] = Field([], description="those of the targets whose input is multiplied instead")
     dtype: Type = "bf16"
     exclude: Pattern | list[str] | None = Field(None, description="names of layers that are not adapted, or a pattern")
-    modules_to_save: list[str] = Field([], description="names of modules of which a copy is trained as a whole")
+    modules_to_save: list[Pattern] = Field([], description="names of modules of which a copy is trained as a whole")
 
     @model_validator(mode="after")
     def _among_the_targets(self) -> Self:

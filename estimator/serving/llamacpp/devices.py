@@ -13,7 +13,7 @@ from itertools import accumulate
 
 from estimator.contract.errors import Contradiction
 from estimator.contract.job import Serving
-from estimator.serving.llamacpp.patterns import Pattern, pattern
+from estimator.contract.patterns import Pattern, pattern
 
 EXPERTS = r"\.ffn_(up|down|gate|gate_up)_(ch|)exps"
 """Tensors that `--cpu-moe` and `--n-cpu-moe` leave in the host's memory (common/common.h, `LLM_FFN_EXPS_REGEX`)."""

@@ -1,8 +1,8 @@
-"""Patterns of tensors' names, as `--override-tensor` takes them: regular expressions, without what needs more than one look.
+"""Patterns of names, as adapters' targets and `--override-tensor` take them: regular expressions that need one look at a name.
 
 A pattern comes from a stranger. It is turned into states that are all followed at once, so that a name is searched in one pass
 over it, whatever the pattern is. Understood are characters, `.`, `\\d`, `\\w`, `[a-c]`, `(a|b)`, `*`, `+`, `?`, `{2,3}`, `^`
-and `$`.
+and `$`; where a whole name must match, also `(?!a)` and `(?=a)` at the beginning.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Pattern:
             raise ValueError(f"a pattern of {len(text)} characters is too long: write at most {LONGEST}")
         self.steps: list[tuple[Matches | None, list[int]]] = []
         self._text, self._at, self._depth = text, 0, 0
-        self._seen: dict[tuple[frozenset[int], str], frozenset[int]] = {}
+        self._seen: dict[tuple[frozenset[int], str, bool], frozenset[int]] = {}
         self.last = self._state()
         self.first = self._either(self.last)
         if self._at < len(text):
@@ -43,12 +43,38 @@ class Pattern:
         for char in START + name + END:
             if self.last in states:
                 return True
-            key = states, char
-            if key not in self._seen:
-                after = [step for state in states for step in self._after(state, char)]
-                self._seen[key] = self._reached(after) | self._begin
-            states = self._seen[key]
+            states = self._then(states, char, anew=True)
         return self.last in states
+
+    def whole(self, name: str) -> bool:
+        """Whether all of a name matches."""
+        states = self._from(self._begin, START)
+        for char in name:
+            states = self._then(states, char)
+        return self.last in self._from(states, END)
+
+    def prefix(self, name: str) -> bool:
+        """Whether the name begins with what matches."""
+        states = self._from(self._begin, START)
+        for char in name:
+            if self.last in states:
+                return True
+            states = self._then(states, char)
+        return self.last in self._from(states, END)
+
+    def _from(self, states: frozenset[int], mark: str) -> frozenset[int]:
+        """States, and those behind `^` or `$`, which take nothing of a name, however many stand there."""
+        while (more := states | self._then(states, mark)) != states:
+            states = more
+        return states
+
+    def _then(self, states: frozenset[int], char: str, anew: bool = False) -> frozenset[int]:
+        """The states after a character; `anew`: what matches may also begin behind it."""
+        key = states, char, anew
+        if key not in self._seen:
+            after = self._reached([step for state in states for step in self._after(state, char)])
+            self._seen[key] = after | self._begin if anew else after
+        return self._seen[key]
 
     def _after(self, state: int, char: str) -> list[int]:
         takes, leads = self.steps[state]
@@ -204,3 +230,43 @@ class Pattern:
 def pattern(text: str) -> Pattern:
     """The states of a pattern. Raises `ValueError` for one that is not understood."""
     return Pattern(text)
+
+
+@lru_cache(maxsize=64)
+def _parts(text: str) -> tuple[tuple[tuple[bool, Pattern], ...], Pattern]:
+    """What must stand, or must not, where a name begins, and the pattern of all of it."""
+    conditions = []
+    rest = text.removeprefix("^")
+    while rest.startswith(("(?!", "(?=")):
+        end = _closing(rest)
+        conditions.append((rest[2] == "=", pattern(rest[3:end])))
+        rest = rest[end + 1 :]
+    return tuple(conditions), pattern(rest if conditions else text)
+
+
+def _closing(text: str) -> int:
+    """Where the bracket ends that a text begins with."""
+    depth = at = 0
+    while at < len(text):
+        if text[at] == "\\":
+            at += 1
+        elif text[at] == "[":
+            at = max(at, text.find("]", at + 2))
+        else:
+            depth += {"(": 1, ")": -1}.get(text[at], 0)
+            if not depth:
+                return at
+        at += 1
+    raise ValueError("it has a ( that is not closed")
+
+
+def understood(text: str) -> str:
+    """A pattern that whole names are held against, as it is. Raises `ValueError` for one that is not understood."""
+    _parts(text)
+    return text
+
+
+def fits_whole(text: str, name: str) -> bool:
+    """Whether all of a name matches a pattern, in time by the name's length. Raises `ValueError` as `understood`."""
+    conditions, whole = _parts(text)
+    return all(one.prefix(name) is wanted for wanted, one in conditions) and whole.whole(name)

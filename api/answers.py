@@ -1,0 +1,174 @@
+"""What is worked out for each kind of question, wherever it is worked out: here, or in a worker process."""
+
+from __future__ import annotations
+
+import json
+import sys
+import traceback
+from collections.abc import Callable
+from decimal import Decimal
+from math import inf
+from typing import Any, NamedTuple
+
+from api.page import render
+from api.problems import MEDIA_TYPE, document
+from api.query import job_mapping
+from estimator.contract.errors import InvalidJob, WillItFitError
+from estimator.contract.job import read_job
+from estimator.contract.reading import decoded, parse_json
+from estimator.exchange import Surroundings, read, written
+from estimator.hardware.accelerator import accelerator
+from estimator.hardware.node import node
+from estimator.hardware.parse import read_hardware
+from estimator.pipeline.estimation import estimate
+from estimator.planner.budget import Limits, budget
+from estimator.planner.headline import fit
+from estimator.planner.limits import limit
+from estimator.planner.what_if import read_changes, what_if
+from estimator.planner.which import which
+from estimator.timelines.chrome import chrome
+from estimator.timelines.picture import svg
+from estimator.timelines.snapshot import snapshot
+from estimator.timelines.timeline import record, timeline_of
+from estimator.views import listing
+from estimator.views.inspection import inspect_model
+from estimator.views.picture import picture
+
+Items = list[tuple[str, str]]
+JSON, TEXT, HTML = "application/json", "text/plain; charset=utf-8", "text/html; charset=utf-8"
+CSV, SVG, BINARY = "text/csv; charset=utf-8", "image/svg+xml", "application/octet-stream"
+MOST_COMBINATIONS = 256
+"""Combinations of values that a request may have estimated."""
+
+
+class Rendered(NamedTuple):
+    """A response as it is sent, but for its headers."""
+
+    status: int
+    media_type: str
+    body: bytes
+
+
+def answer(kind: str, arguments: dict[str, Any]) -> Rendered:
+    """The response to a question of a kind; errors are problem documents. Raises `MemoryError` alone."""
+    try:
+        return QUESTIONS[kind](**arguments)
+    except WillItFitError as error:
+        text = document(error.status, error.slug, str(error), error.code, error.where or None)
+        return Rendered(error.status, MEDIA_TYPE, text.encode())
+    except MemoryError:
+        raise
+    except Exception:
+        traceback.print_exc(file=sys.stderr)
+        text = document(500, "internal-error", "this should not have happened; please report it")
+        return Rendered(500, MEDIA_TYPE, text.encode())
+
+
+def _json(text: str) -> Rendered:
+    return Rendered(200, JSON, text.encode())
+
+
+def _job(body: bytes) -> dict[str, Any]:
+    text = decoded(body, "request body")
+    if not text.strip():
+        raise InvalidJob('is empty; send a job as JSON, such as {"model": "llama-2-13b"}', "request body")
+    job = parse_json(text, "request body")
+    if not isinstance(job, dict):
+        raise InvalidJob("is no JSON object; a job is one", "request body")
+    return job
+
+
+def _asked(job: bytes | Items) -> dict[str, Any]:
+    """The job of a body, or of the items of a query."""
+    return _job(job) if isinstance(job, bytes) else job_mapping(job)
+
+
+def _fit(**arguments: Any) -> Rendered:
+    return _json(fit(arguments.pop("model"), arguments.pop("on"), False, **arguments).to_json())
+
+
+def _estimate(job: bytes | Items) -> Rendered:
+    return _json(estimate(_asked(job), allow_files=False).to_json())
+
+
+def _line(job: bytes) -> Rendered:
+    """One of a batch: its answer on one line."""
+    return _json(estimate(_job(job), allow_files=False).model_dump_json())
+
+
+def _limit(job: bytes | Items, field: str, bound: Any, on: str | None, tries: int) -> Rendered:
+    return _json(limit(_asked(job), field, bound, on=on, tries=tries, allow_files=False).to_json())
+
+
+def _what_if(job: bytes | Items, changes: list[str], on: str | None, form: str) -> Rendered:
+    found = what_if(_asked(job), read_changes(changes), on=on, most=MOST_COMBINATIONS, allow_files=False)
+    if form == "json":
+        return _json(found.to_json())
+    return Rendered(200, CSV, found.to_csv().encode()) if form == "csv" else Rendered(200, SVG, picture(found).encode())
+
+
+def _which(asked: bytes | str, **limits: Any) -> Rendered:
+    return _json(which(asked if isinstance(asked, str) else read_job(_job(asked)), allow_files=False, **limits).to_json())
+
+
+def _timeline(job: bytes | Items, on: str | None, form: str, tensors: int) -> Rendered:
+    step = record(_asked(job), on, allow_files=False)
+    if form == "snapshot":
+        return Rendered(200, BINARY, snapshot(step))
+    if form == "chrome":
+        return _json(chrome(step))
+    found = timeline_of(step, tensors)
+    return Rendered(200, SVG, svg(found).encode()) if form == "svg" else _json(found.to_json())
+
+
+def _budget(job: bytes, cost: Decimal | None, hours: float | None, gpus: int, top: int) -> Rendered:
+    return _json(budget(read_job(_job(job)), Limits(cost, hours, gpus), rows=top, allow_files=False).to_json())
+
+
+def _export(job: bytes, to: str) -> Rendered:
+    return Rendered(200, TEXT, written(_job(job), to, allow_files=False).encode())
+
+
+def _import(text: bytes, given: str | None, model: str | None, on: str | None) -> Rendered:
+    around = Surroundings(hardware=read_hardware(on).hardware if on else None)
+    return _json(read(decoded(text, "request body"), given, model=model, around=around).model_dump_json())
+
+
+def _listed(what: str, search: str, *bounds: float) -> Rendered:
+    return _json(json.dumps(getattr(listing, what)(search, *bounds), ensure_ascii=False))
+
+
+def _page(items: Items) -> Rendered:
+    status, html = render(items)
+    return Rendered(status, HTML, html.encode())
+
+
+def _ready() -> Rendered:
+    estimate({"model": "gpt2"})
+    return _json('{"status":"ready"}')
+
+
+QUESTIONS: dict[str, Callable[..., Rendered]] = {
+    "fit": _fit,
+    "estimate": _estimate,
+    "line": _line,
+    "limit": _limit,
+    "what-if": _what_if,
+    "which": _which,
+    "timeline": _timeline,
+    "budget": _budget,
+    "export": _export,
+    "import": _import,
+    "models": lambda search, least, most: _listed("models", search, least, inf if most is None else most),
+    "gpus": lambda search: _listed("gpus", search),
+    "nodes": lambda search: _listed("nodes", search),
+    "offers": lambda search: _listed("offers", search),
+    "model": lambda name: _json(inspect_model(name, allow_files=False).model_dump_json(indent=2)),
+    "gpu": lambda name: _json(accelerator(name).model_dump_json(indent=2)),
+    "node": lambda name: _json(node(name).model_dump_json(indent=2)),
+    "page": _page,
+    "ready": _ready,
+}
+"""Every kind of question, by its name."""
+LARGE = {"fit": 1, "page": 1, "limit": 1, "what-if": 1, "which": 1, "budget": 1, "import": 1}
+"""Those that are several questions in one, and the lane that they begin in."""

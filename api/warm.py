@@ -1,0 +1,13 @@
+"""Imported once, in the process that workers are forked from: all facts are read, so that no first question waits for them."""
+
+import gc
+
+import api.answers  # noqa: F401  what a worker runs
+from estimator.planner.headline import fit
+from estimator.views import listing
+
+for rows in (listing.models, listing.gpus, listing.nodes, listing.offers):
+    rows()
+fit("llama-2-13b", "2x24GB")
+gc.collect()
+gc.freeze()  # what is here is never looked at again, so that the forked processes go on sharing its pages
