@@ -107,7 +107,7 @@ def _what_if(job: bytes | Items, changes: list[str], on: str | None, form: str) 
     return Rendered(200, CSV, found.to_csv().encode()) if form == "csv" else Rendered(200, SVG, picture(found).encode())
 
 
-def _which(asked: bytes | str, **limits: Any) -> Rendered:
+def _which(asked: bytes | str, limits: dict[str, Any]) -> Rendered:
     return _json(which(asked if isinstance(asked, str) else read_job(_job(asked)), allow_files=False, **limits).to_json())
 
 

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from decimal import Decimal
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -56,8 +57,8 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
         return
     app.state.work = work = Work(settings())
     for name, lane in zip(NICE, work.lanes, strict=True):
-        WAITING.labels(name).set_function(lambda lane=lane: lane.waiting)
-        WORKING.labels(name).set_function(lambda lane=lane: lane.busy)
+        WAITING.labels(name).set_function(partial(getattr, lane, "waiting"))
+        WORKING.labels(name).set_function(partial(getattr, lane, "busy"))
     try:
         await work.start()
         yield
@@ -231,7 +232,7 @@ async def which(
     """Which hardware does it: every card, and how few of it, on which a model is used so; the smallest and the cheapest."""
     lengths = {"context": context, "concurrency": concurrency, "sequence": sequence, "batch": batch, "tokens": tokens}
     limits = {"within": within, "under": under, "memory": memory, "max_gpus": max_gpus, "top": top}
-    return await ask(request, "which", asked=model, task=task, **lengths, **limits)
+    return await ask(request, "which", asked=model, limits={"task": task, **lengths, **limits})
 
 
 @app.post(
@@ -242,7 +243,7 @@ async def which_job(
 ) -> Response:
     """Which hardware does it: every card, and how few of it, on which a job fits; its own hardware does not count."""
     limits = {"within": within, "under": under, "memory": memory, "max_gpus": max_gpus, "top": top}
-    return await ask(request, "which", asked=_body(request), **limits)
+    return await ask(request, "which", asked=_body(request), limits=limits)
 
 
 Drawn = Annotated[

@@ -13,7 +13,8 @@ import pytest
 import yaml
 from fastapi.testclient import TestClient
 
-from api.app import MOST_COMBINATIONS, app
+from api.answers import MOST_COMBINATIONS
+from api.app import app
 from estimator import InvalidJob, WhatIf, WillItFitError, estimate, what_if
 from estimator.cli.main import main
 from estimator.contract.job import read_job
