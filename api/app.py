@@ -29,6 +29,8 @@ from estimator.exchange.found import Found
 from estimator.hardware.accelerator import Accelerator, accelerator
 from estimator.hardware.node import Node, node
 from estimator.hardware.parse import read_hardware
+from estimator.measured.answers import Explanation
+from estimator.measured.explain import explain
 from estimator.pipeline.estimation import estimate
 from estimator.planner.answers import Budget, Fit, Limit
 from estimator.planner.budget import MOST_GPUS, Limits, budget
@@ -147,6 +149,17 @@ def _timeline(job: dict[str, Any], on: str | None, form: str, tensors: int) -> R
         return _json(chrome(step))
     found = timeline_of(step, tensors)
     return Response(svg(found), media_type="image/svg+xml") if form == "svg" else _json(found.to_json())
+
+
+@app.post(
+    "/v1/explain", response_class=Response, responses=documentation.answers(Explanation), openapi_extra=documentation.EXPLAIN_BODY
+)
+async def post_explain(request: Request, on: On = None) -> Response:
+    """What was measured beside what is predicted, and what would explain the difference."""
+    asked = _job(await request.body())
+    if asked.keys() != {"job", "measured"} or not isinstance(asked["job"], dict) or not isinstance(asked["measured"], str):
+        raise InvalidJob('is no {"job": {…}, "measured": "the text of a record"}', "request body")
+    return _json((await run_in_threadpool(explain, asked["job"], asked["measured"], on=on, allow_files=False)).to_json())
 
 
 @app.post("/v1/budget", response_class=Response, responses=documentation.answers(Budget), openapi_extra=documentation.JOB_BODY)

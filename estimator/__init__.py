@@ -7,6 +7,7 @@ fit("llama-2-13b", "2x24GB").rows
 limit({"model": "llama-2-13b", "training": {"adapter": {}}}, "training.sequence_length", "max", on="2x24GB").value
 read_file("train.yaml", on="2x24GB").job
 timeline("train.yaml", on="2x24GB").peak
+explain("train.yaml", Path("error.txt"), on="2x24GB").text
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from estimator.contract.errors import InvalidJob, NotModelled, UnknownName, UnsupportedInterpreter, WillItFitError
     from estimator.contract.job import Job
     from estimator.exchange.documents import read_file
+    from estimator.measured.explain import explain
     from estimator.pipeline.estimation import estimate
     from estimator.planner.answers import Fit, Limit
     from estimator.planner.headline import fit
@@ -43,6 +45,7 @@ _EXPORTS = {
     "architecture_of": "specs.module",
     "count_module": "specs.module",
     "estimate": "pipeline.estimation",
+    "explain": "measured.explain",
     "fit": "planner.headline",
     "inspect_model": "views.inspection",
     "limit": "planner.limits",
@@ -64,6 +67,7 @@ __all__ = [
     "architecture_of",
     "count_module",
     "estimate",
+    "explain",
     "fit",
     "inspect_model",
     "limit",

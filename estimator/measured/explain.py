@@ -51,7 +51,7 @@ def explain(
     found = compare(run, record)
     hypotheses = [] if found.same else _hypotheses(found, record, asked, allow_files)
     beside = [*_fragmentation(found, record), *_others(found, record)]
-    ranked = sorted([*hypotheses, *beside], key=lambda one: (-one.explains, -one.removed))[:NAMED]
+    ranked = sorted([*hypotheses, *beside], key=_rank)[:NAMED]
     verdict = _verdict(found, ranked)
     return Explanation(
         kind=record.kind,
@@ -68,6 +68,11 @@ def explain(
         job=run.job.model_dump(mode="json"),
         versions=Versions(software=SOFTWARE_VERSION, data=DATA_VERSION),
     )
+
+
+def _rank(one: Hypothesis) -> tuple[bool, float]:
+    """Reasons that explain all come first, the likelier before (their own order); then by what they remove."""
+    return not one.explains, 0.0 if one.explains else -one.removed
 
 
 def _changed(asked: Change, change: Mapping[str, Any]) -> Change:
@@ -127,7 +132,7 @@ def _fragmentation(found: Compared, record: Record) -> Iterator[Hypothesis]:
     requested = amounts.get("requested")
     if requested is not None and idle >= requested.bytes:
         text = f"fragmentation: {gib(idle)} were reserved and not allocated, and no piece of them had {gib(requested.bytes)}"
-        yield _of_record("fragmentation", text, -idle, 1.0)
+        yield _of_record("fragmentation", text, -idle, 1.0 if found.same else 0.0)
         return
     expected = (found.memory.reserved_bytes or found.memory.peak_bytes) - found.memory.peak_bytes
     if requested is None and idle - expected > LOOSE * amounts["reserved"].bytes:
@@ -161,7 +166,10 @@ def _of_record(slug: str, text: str, difference: int, removed: float) -> Hypothe
     )
 
 
-def _verdict(found: Compared, ranked: list[Hypothesis]) -> Literal["as predicted", "explained", "partly explained", "not explained"]:
+Verdict = Literal["as predicted", "explained", "partly explained", "not explained"]
+
+
+def _verdict(found: Compared, ranked: list[Hypothesis]) -> Verdict:
     if found.same:
         return "as predicted"
     if any(one.explains for one in ranked):
@@ -192,8 +200,8 @@ def _text(found: Compared, record: Record, verdict: str, ranked: list[Hypothesis
     elif requested is None:
         said.append(f"{QUANTITIES.get(found.quantity, found.quantity)}: this job has no such figure")
     if verdict != "as predicted":
-        best = ranked[0] if ranked else None
-        said.append("not explained" if verdict == "not explained" or best is None else f"{verdict} by: {best.text}")
+        fitting = [one.text for one in ranked if one.explains == (verdict == "explained")][: NAMED // 2]
+        said.append(verdict if verdict == "not explained" else f"{verdict} by: {'; or '.join(fitting)}")
     return "; ".join(said)
 
 

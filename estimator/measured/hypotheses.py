@@ -37,7 +37,9 @@ def _of_training(job: Job) -> Iterator[Reason]:
     if asked.activation_checkpointing != "none":
         yield _training("checkpointing-off", "activation checkpointing was off", activation_checkpointing="none")
     if asked.activation_checkpointing != "full":
-        yield _training("checkpointing-on", "every layer was recomputed (gradient checkpointing)", activation_checkpointing="full")
+        yield _training(
+            "checkpointing-on", "every layer was recomputed (gradient checkpointing)", activation_checkpointing="full"
+        )
     if asked.loss != "eager":
         yield _training("logits", "the loss was not fused: logits, and their copies in float32, are held whole", loss="eager")
     elif asked.implementation == "transformers" and asked.transformers_release == "5":
@@ -47,6 +49,9 @@ def _of_training(job: Job) -> Iterator[Reason]:
         if asked.optimizer_implementation != "foreach":
             said = "the optimizer's foreach implementation, which makes temporaries as large as the parameters"
             yield _training("optimizer", said, optimizer_implementation="foreach")
+        else:
+            said = "the optimizer's fused implementation, which makes no temporaries (or one parameter at a time)"
+            yield _training("optimizer", said, optimizer_implementation="fused")
         yield _training("optimizer", "an 8-bit optimizer", optimizer="adamw-8bit")
     else:
         yield _training("optimizer", "AdamW in place of the job's optimizer", optimizer="adamw", optimizer_implementation=None)

@@ -15,7 +15,9 @@ from estimator.measured.record import Amount, Record, amount
 SUMMARY, SAMPLES = "memory summary of torch", "samples of nvidia-smi"
 MOST_LINE = 4000
 """Characters of a line that are looked at."""
-_ROW = re.compile(r"^\|\s*(Allocated memory|GPU reserved memory)\s*\|\s*([\d.]+ [KMGT]?i?B)\s*\|\s*([\d.]+ [KMGT]?i?B)\s*\|", re.M)
+_ROW = re.compile(
+    r"^\|\s*(Allocated memory|GPU reserved memory)\s*\|\s*([\d.]+ [KMGT]?i?B)\s*\|\s*([\d.]+ [KMGT]?i?B)\s*\|", re.M
+)
 _TABLE = re.compile(r"\|\s*(\d+)MiB\s*/\s*(\d+)MiB\s*\|")
 _TOKENS = re.compile(r"(?:GPU KV cache size:|max_total_num_tokens=|#tokens:)\s*([\d,]+)")
 

@@ -36,9 +36,11 @@ def plain(data: bytes, where: str = "snapshot") -> Any:
     try:
         for number, (opcode, argument, at) in enumerate(pickletools.genops(data)):
             if opcode.name not in PLAIN:
-                said = f"its instruction {opcode.name} at byte {at} makes more than plain values, and nothing of a file is run here"
+                said = (
+                    f"its instruction {opcode.name} at byte {at} makes more than plain values, and nothing of a file is run here"
+                )
                 raise Unreadable(f"is no memory snapshot: {said}", where)
-            if number > MOST_INSTRUCTIONS or (opcode.name in _PLACES and argument > number):
+            if number > MOST_INSTRUCTIONS or (opcode.name in _PLACES and int(argument or 0) > number):
                 raise Unreadable("is too large, or broken", where)
         return _Plain(io.BytesIO(data)).load()
     except _BROKEN as error:

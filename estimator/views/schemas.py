@@ -12,6 +12,7 @@ from estimator.contract.rows import Counted, GpuRow, ModelRow, NodeRow, OfferRow
 from estimator.exchange.found import Found
 from estimator.hardware.accelerator import Accelerator
 from estimator.hardware.node import Node
+from estimator.measured.answers import Explanation
 from estimator.planner.answers import Budget, Fit, Limit
 from estimator.specs.schema import model_schema
 from estimator.timelines.answers import Timeline
@@ -24,6 +25,7 @@ KINDS: dict[str, Any] = {
     "fit": Fit,
     "limit": Limit,
     "timeline": Timeline,
+    "explanation": Explanation,
     "budget": Budget,
     "verify": Counted,
     "import": Found,
