@@ -182,7 +182,7 @@ def _explain(commands: Commands) -> None:
         "explain",
         help="what was measured beside what is predicted",
         description="Line up measured memory with a job's: an out-of-memory message, torch's memory summary or snapshot (of "
-        "which nothing is run), nvidia-smi's samples, the log of a trainer or an engine; and say what would explain the difference.",
+        "which nothing is run), nvidia-smi's samples, a trainer's or an engine's log; and say what would explain the difference.",
     )
     _takes_any_job(one)
     one.add_argument("--measured", metavar="FILE", required=True, help="the record; - reads standard input")

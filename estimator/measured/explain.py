@@ -41,8 +41,8 @@ def explain(
     """Line up what was measured with what is predicted, and say what would explain the difference.
 
     `job`: as `estimate` takes it, or the path of a framework's file. `measured`: a path of a record, its text, or the bytes of a
-    memory snapshot, of which nothing is run. `on`: hardware such as 2xA100-80GB, in place of the job's own. Raises what `estimate`
-    raises of the job, and `Unreadable` for a record without a figure of memory.
+    memory snapshot, of which nothing is run. `on`: hardware such as 2xA100-80GB, in place of the job's own. Raises what
+    `estimate` raises of the job, and `Unreadable` for a record without a figure of memory.
     """
     record = read_file(measured) if isinstance(measured, Path) else read_measured(measured)
     given = job_of(job, on)
@@ -124,7 +124,7 @@ def _tried(reason: Reason, tried: Compared, found: Compared, record: Record) -> 
 
 
 def _fragmentation(found: Compared, record: Record) -> Iterator[Hypothesis]:
-    """What was reserved and not allocated would have held what was asked for, had it been in one piece; or it is the difference."""
+    """What was reserved and not allocated would have held what was asked for, had it been in one piece; or is the difference."""
     amounts = record.amounts
     if "reserved" not in amounts or "allocated" not in amounts:
         return

@@ -1,4 +1,7 @@
-"""Public reports of memory (tests/data/memory_reports.yaml), asked: `python -m tests.explained.reports` says in how many the cause is named."""
+"""Public reports of memory (tests/data/memory_reports.yaml), asked: in how many is the cause named?
+
+`python -m tests.explained.reports` says it.
+"""
 
 from __future__ import annotations
 

@@ -17,8 +17,8 @@ from estimator.contract.units import GIB, MIB
 from estimator.measured.oom import segment
 from estimator.timelines.snapshot import snapshot
 from estimator.timelines.timeline import record
-from tests.explained.reports import names, reports
 from tests.explained.reports import asked as report
+from tests.explained.reports import names, reports
 from tests.jobs import merged
 
 pytestmark = pytest.mark.slow
@@ -33,9 +33,9 @@ JOB: dict[str, Any] = {
 
 def said(requested: int, allocated: int, capacity: float = 14.56) -> str:
     return (
-        f"CUDA out of memory. Tried to allocate {requested / MIB:.2f} MiB. GPU 0 has a total capacity of {capacity} GiB of which "
-        f"0 bytes is free. Of the allocated memory {allocated / GIB:.3f} GiB is allocated by PyTorch, and 1.00 MiB is reserved by "
-        "PyTorch but unallocated."
+        f"CUDA out of memory. Tried to allocate {requested / MIB:.2f} MiB. GPU 0 has a total capacity of {capacity} GiB of "
+        f"which 0 bytes is free. Of the allocated memory {allocated / GIB:.3f} GiB is allocated by PyTorch, and 1.00 MiB is "
+        "reserved by PyTorch but unallocated."
     )
 
 
@@ -97,8 +97,10 @@ def test_fragmentation_and_other_processes_are_read_off_the_record() -> None:
     message = (
         "CUDA out of memory. Tried to allocate 20.00 MiB. GPU 0 has a total capacity of 14.56 GiB of which 10.00 MiB is free. "
     )
-    message += "Process 7 has 12.00 GiB memory in use. Process 8 has 1.00 GiB memory in use. Including non-PyTorch memory, this process has "
-    message += "1.50 GiB memory in use. Of the allocated memory 1.20 GiB is allocated by PyTorch."
+    message += "Process 7 has 12.00 GiB memory in use. Process 8 has 1.00 GiB memory in use. Including "
+    message += (
+        "non-PyTorch memory, this process has 1.50 GiB memory in use. Of the allocated memory 1.20 GiB is allocated by PyTorch."
+    )
     assert "another-process" in [one.slug for one in explain(JOB, message).hypotheses]
 
 
