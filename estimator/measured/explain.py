@@ -64,7 +64,7 @@ def explain(
         culprit=found.culprit,
         sizes=list(found.sizes),
         hypotheses=ranked,
-        changes=_changes(run, record, asked, allow_files) if record.kind == FAILED else [],
+        changes=_changes(record, _as_it_ran(asked, ranked), allow_files) if record.kind == FAILED else [],
         job=run.job.model_dump(mode="json"),
         versions=Versions(software=SOFTWARE_VERSION, data=DATA_VERSION),
     )
@@ -78,6 +78,12 @@ def _rank(one: Hypothesis) -> tuple[bool, float]:
 def _changed(asked: Change, change: Mapping[str, Any]) -> Change:
     """A job with settings of some of its parts changed."""
     return {**asked, **{part: {**(asked.get(part) or {}), **settings} for part, settings in change.items()}}
+
+
+def _as_it_ran(asked: Change, ranked: list[Hypothesis]) -> Change:
+    """The job with the setting that explains the record, if one does."""
+    best = next((one for one in ranked if one.explains), None)
+    return _changed(asked, best.change) if best else asked
 
 
 def _hypotheses(found: Compared, record: Record, asked: Change, allow_files: bool) -> Iterator[Hypothesis]:
@@ -205,8 +211,9 @@ def _text(found: Compared, record: Record, verdict: str, ranked: list[Hypothesis
     return "; ".join(said)
 
 
-def _changes(run: Run, record: Record, asked: Change, allow_files: bool) -> list[str]:
+def _changes(record: Record, asked: Change, allow_files: bool) -> list[str]:
     """What would avoid it on a GPU of the message's capacity, less what others hold there: settings that were tried."""
+    run = played(asked, allow_files)
     capacity = record.amounts.get("allowed") or record.amounts.get("capacity")
     if capacity is None:
         return []
@@ -222,11 +229,11 @@ def _changes(run: Run, record: Record, asked: Change, allow_files: bool) -> list
         return Trial(found.memory.total_bytes, found.verdict.fits)
 
     memory = judge_run(replace(run, card=replace(run.card, memory_bytes=room))).memory
+    if memory.total_bytes <= room:
+        return [f"the job as it is written needs {gib(memory.total_bytes)} of {gib(room)}: it would fit"]
     said = [one.text for one in advice(run.job, memory, lambda change: judged_on_it(_changed(asked, change)))]
     if run.job.task == "train":
         said = [*_smaller(run, asked, judged_on_it), *said]
-    if memory.total_bytes <= room:
-        said.insert(0, f"the job as it is written needs {gib(memory.total_bytes)} of {gib(room)}: it would fit")
     return said
 
 
