@@ -20,6 +20,7 @@ from estimator.exchange import Surroundings, read, written
 from estimator.hardware.accelerator import accelerator
 from estimator.hardware.node import node
 from estimator.hardware.parse import read_hardware
+from estimator.measured.explain import explain
 from estimator.pipeline.estimation import estimate
 from estimator.planner.budget import Limits, budget
 from estimator.planner.headline import fit
@@ -121,6 +122,13 @@ def _timeline(job: bytes | Items, on: str | None, form: str, tensors: int) -> Re
     return Rendered(200, SVG, svg(found).encode()) if form == "svg" else _json(found.to_json())
 
 
+def _explain(body: bytes, on: str | None) -> Rendered:
+    asked = _job(body)
+    if asked.keys() != {"job", "measured"} or not isinstance(asked["job"], dict) or not isinstance(asked["measured"], str):
+        raise InvalidJob('is no {"job": {…}, "measured": "the text of a record"}', "request body")
+    return _json(explain(asked["job"], asked["measured"], on=on, allow_files=False).to_json())
+
+
 def _budget(job: bytes, cost: Decimal | None, hours: float | None, gpus: int, top: int) -> Rendered:
     return _json(budget(read_job(_job(job)), Limits(cost, hours, gpus), rows=top, allow_files=False).to_json())
 
@@ -156,6 +164,7 @@ QUESTIONS: dict[str, Callable[..., Rendered]] = {
     "what-if": _what_if,
     "which": _which,
     "timeline": _timeline,
+    "explain": _explain,
     "budget": _budget,
     "export": _export,
     "import": _import,
@@ -170,5 +179,5 @@ QUESTIONS: dict[str, Callable[..., Rendered]] = {
     "ready": _ready,
 }
 """Every kind of question, by its name."""
-LARGE = {"fit": 1, "page": 1, "limit": 1, "what-if": 1, "which": 1, "budget": 1, "import": 1}
+LARGE = {"fit": 1, "page": 1, "limit": 1, "what-if": 1, "which": 1, "explain": 1, "budget": 1, "import": 1}
 """Those that are several questions in one, and the lane that they begin in."""

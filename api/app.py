@@ -33,6 +33,7 @@ from estimator.contract.version import SOFTWARE_VERSION
 from estimator.exchange.found import Found
 from estimator.hardware.accelerator import Accelerator
 from estimator.hardware.node import Node
+from estimator.measured.answers import Explanation
 from estimator.planner.answers import Budget, Fit, Limit
 from estimator.planner.budget import MOST_GPUS
 from estimator.planner.limits import TRIES
@@ -275,6 +276,18 @@ async def timeline(request: Request, form: Drawn = "json", tensors: Listed = TEN
 async def timeline_job(request: Request, on: On = None, form: Drawn = "json", tensors: Listed = TENSORS) -> Response:
     """Live bytes over a step, tensor by tensor."""
     return await ask(request, "timeline", job=_body(request), on=on, form=form, tensors=tensors)
+
+
+@app.post(
+    "/v1/explain",
+    tags=["questions"],
+    response_class=Response,
+    responses=answers(Explanation),
+    openapi_extra=documentation.EXPLAIN_BODY,
+)
+async def explain(request: Request, on: On = None) -> Response:
+    """What was measured beside what is predicted, and what would explain the difference."""
+    return await ask(request, "explain", body=_body(request), on=on)
 
 
 @app.post(

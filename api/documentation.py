@@ -57,6 +57,26 @@ JOBS_BODY: dict[str, Any] = {
         "content": {"application/x-ndjson": {"schema": {"type": "string"}, "example": EXAMPLE_LINES}},
     }
 }
+MESSAGE = (
+    "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 23.64 GiB of which 1.02 GiB is free. "
+    "Of the allocated memory 21.30 GiB is allocated by PyTorch, and 812.00 MiB is reserved by PyTorch but unallocated."
+)
+EXPLAIN_BODY: dict[str, Any] = {
+    "requestBody": {
+        "required": True,
+        "content": {
+            "application/json": {
+                "schema": {
+                    "type": "object",
+                    "properties": {"job": {"$ref": "#/components/schemas/Job"}, "measured": {"type": "string"}},
+                    "required": ["job", "measured"],
+                    "additionalProperties": False,
+                },
+                "example": {"job": EXAMPLE_JOB, "measured": MESSAGE},
+            }
+        },
+    }
+}
 IMPORT_BODY: dict[str, Any] = {
     "requestBody": {"required": True, "content": {"text/plain": {"schema": {"type": "string"}, "example": "fsdp_version: 2"}}}
 }

@@ -10,6 +10,7 @@ what_if("job.yaml", {"training.sequence_length": "1k..128k"}).rows
 which("llama-3-8b", "qlora").smallest
 read_file("train.yaml", on="2x24GB").job
 timeline("train.yaml", on="2x24GB").peak
+explain("train.yaml", Path("error.txt"), on="2x24GB").text
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from estimator.contract.job import Job
     from estimator.exchange.documents import read_file
     from estimator.hardware.here import here
+    from estimator.measured.explain import explain
     from estimator.pipeline.estimation import estimate
     from estimator.planner.answers import Fit, Limit
     from estimator.planner.headline import fit
@@ -55,6 +57,7 @@ _EXPORTS = {
     "architecture_of": "specs.module",
     "count_module": "specs.module",
     "estimate": "pipeline.estimation",
+    "explain": "measured.explain",
     "fit": "planner.headline",
     "here": "hardware.here",
     "inspect_model": "views.inspection",
@@ -83,6 +86,7 @@ __all__ = [
     "architecture_of",
     "count_module",
     "estimate",
+    "explain",
     "fit",
     "here",
     "inspect_model",

@@ -218,6 +218,24 @@ def _timeline(options: argparse.Namespace) -> int:
     return 0
 
 
+def _explain(options: argparse.Namespace) -> int:
+    from pathlib import Path
+
+    from estimator.measured.explain import explain
+
+    if options.job == "-" and options.measured == "-":
+        raise InvalidJob("only one of job and record can come from standard input", "--measured")
+    measured = sys.stdin.buffer.read() if options.measured == "-" else Path(options.measured)
+    found = explain(_any_job(options.job), measured, on=options.on)
+    if options.json:
+        sys.stdout.write(found.to_json())
+    else:
+        from estimator.cli.report_explain import explanation_text
+
+        sys.stdout.write(explanation_text(found))
+    return 1 if options.check and found.verdict == "not explained" else 0
+
+
 def _write(path: str, content: bytes) -> str:
     """Write a file, and its path; `InvalidJob` where that cannot be done."""
     from pathlib import Path
@@ -432,6 +450,7 @@ COMMANDS = {
     "what-if": _what_if,
     "which": _which,
     "timeline": _timeline,
+    "explain": _explain,
     "budget": _budget,
     "verify": _verify,
     "models": _models,

@@ -23,6 +23,7 @@ Says, before a GPU is rented and without one, whether a transformer fits, why, a
   willitfit what-if JOB FIELD=VALUES   a table and a picture of it with other values: training.sequence_length=1k..128k
   willitfit which MODEL|JOB         every card, and how few of it, that does it; the smallest, the cheapest
   willitfit timeline JOB            live bytes over a step, tensor by tensor: as a picture, a trace, a snapshot
+  willitfit explain JOB --measured FILE   what was measured beside what is predicted, and what would explain it
   willitfit budget JOB.yaml         every way to rent what it needs, by cost and hours
   willitfit models [WORDS]          which models are known; `models show MODEL`: what one is made of
   willitfit gpus [WORDS]            which accelerators are known; all about one, with sources
@@ -97,9 +98,10 @@ def command_parser() -> argparse.ArgumentParser:
         _estimate,
         _max,
         _min,
-        _timeline,
         _what_if,
         _which,
+        _timeline,
+        _explain,
         _budget,
         _verify,
         _models,
@@ -235,6 +237,20 @@ def _timeline(commands: Commands) -> None:
         "--tensors", metavar="N", type=_whole, default=1000, help="in JSON, list so many tensors, the largest (1000)"
     )
     one.add_argument("--json", action="store_true", help="print it as REST would send it")
+    _takes_specs(one)
+
+
+def _explain(commands: Commands) -> None:
+    one = commands.add_parser(
+        "explain",
+        help="what was measured beside what is predicted",
+        description="Line up measured memory with a job's: an out-of-memory message, torch's memory summary or snapshot (of "
+        "which nothing is run), nvidia-smi's samples, a trainer's or an engine's log; and say what would explain the difference.",
+    )
+    _takes_any_job(one)
+    one.add_argument("--measured", metavar="FILE", required=True, help="the record; - reads standard input")
+    one.add_argument("--json", action="store_true", help="print it as REST would send it")
+    one.add_argument("--check", action="store_true", help="exit with 1 if the record is not explained")
     _takes_specs(one)
 
 

@@ -16,7 +16,7 @@ from estimator.tape.tape import ALLOCATION_STEP
 from estimator.timelines.timeline import Recorded, recorded
 
 SAME = 0.01
-"""Share of what was measured up to which a difference is none: what kernels take beside tensors, and blocks that are not split."""
+"""Share of what was measured up to which a difference is none: what kernels take beside tensors, blocks that are not split."""
 LOOSE = 0.05
 """The same of what was reserved or used, which hangs on how blocks fall (`fragmentation` in runtime/overheads.yaml)."""
 EXACT = ("allocated", "requested", "weights", "activation", "compute", "cache")

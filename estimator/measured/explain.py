@@ -41,8 +41,8 @@ def explain(
     """Line up what was measured with what is predicted, and say what would explain the difference.
 
     `job`: as `estimate` takes it, or the path of a framework's file. `measured`: a path of a record, its text, or the bytes of a
-    memory snapshot, of which nothing is run. `on`: hardware such as 2xA100-80GB, in place of the job's own. Raises what `estimate`
-    raises of the job, and `Unreadable` for a record without a figure of memory.
+    memory snapshot, of which nothing is run. `on`: hardware such as 2xA100-80GB, in place of the job's own. Raises what
+    `estimate` raises of the job, and `Unreadable` for a record without a figure of memory.
     """
     record = read_file(measured) if isinstance(measured, Path) else read_measured(measured)
     given = job_of(job, on)
@@ -51,7 +51,7 @@ def explain(
     found = compare(run, record)
     hypotheses = [] if found.same else _hypotheses(found, record, asked, allow_files)
     beside = [*_fragmentation(found, record), *_others(found, record)]
-    ranked = sorted([*hypotheses, *beside], key=lambda one: (-one.explains, -one.removed))[:NAMED]
+    ranked = sorted([*hypotheses, *beside], key=_rank)[:NAMED]
     verdict = _verdict(found, ranked)
     return Explanation(
         kind=record.kind,
@@ -64,15 +64,26 @@ def explain(
         culprit=found.culprit,
         sizes=list(found.sizes),
         hypotheses=ranked,
-        changes=_changes(run, record, asked, allow_files) if record.kind == FAILED else [],
+        changes=_changes(record, _as_it_ran(asked, ranked), allow_files) if record.kind == FAILED else [],
         job=run.job.model_dump(mode="json"),
         versions=Versions(software=SOFTWARE_VERSION, data=DATA_VERSION),
     )
 
 
+def _rank(one: Hypothesis) -> tuple[bool, float]:
+    """Reasons that explain all come first, the likelier before (their own order); then by what they remove."""
+    return not one.explains, 0.0 if one.explains else -one.removed
+
+
 def _changed(asked: Change, change: Mapping[str, Any]) -> Change:
     """A job with settings of some of its parts changed."""
     return {**asked, **{part: {**(asked.get(part) or {}), **settings} for part, settings in change.items()}}
+
+
+def _as_it_ran(asked: Change, ranked: list[Hypothesis]) -> Change:
+    """The job with the setting that explains the record, if one does."""
+    best = next((one for one in ranked if one.explains), None)
+    return _changed(asked, best.change) if best else asked
 
 
 def _hypotheses(found: Compared, record: Record, asked: Change, allow_files: bool) -> Iterator[Hypothesis]:
@@ -119,7 +130,7 @@ def _tried(reason: Reason, tried: Compared, found: Compared, record: Record) -> 
 
 
 def _fragmentation(found: Compared, record: Record) -> Iterator[Hypothesis]:
-    """What was reserved and not allocated would have held what was asked for, had it been in one piece; or it is the difference."""
+    """What was reserved and not allocated would have held what was asked for, had it been in one piece; or is the difference."""
     amounts = record.amounts
     if "reserved" not in amounts or "allocated" not in amounts:
         return
@@ -127,7 +138,7 @@ def _fragmentation(found: Compared, record: Record) -> Iterator[Hypothesis]:
     requested = amounts.get("requested")
     if requested is not None and idle >= requested.bytes:
         text = f"fragmentation: {gib(idle)} were reserved and not allocated, and no piece of them had {gib(requested.bytes)}"
-        yield _of_record("fragmentation", text, -idle, 1.0)
+        yield _of_record("fragmentation", text, -idle, 1.0 if found.same else 0.0)
         return
     expected = (found.memory.reserved_bytes or found.memory.peak_bytes) - found.memory.peak_bytes
     if requested is None and idle - expected > LOOSE * amounts["reserved"].bytes:
@@ -161,9 +172,10 @@ def _of_record(slug: str, text: str, difference: int, removed: float) -> Hypothe
     )
 
 
-def _verdict(
-    found: Compared, ranked: list[Hypothesis]
-) -> Literal["as predicted", "explained", "partly explained", "not explained"]:
+Verdict = Literal["as predicted", "explained", "partly explained", "not explained"]
+
+
+def _verdict(found: Compared, ranked: list[Hypothesis]) -> Verdict:
     if found.same:
         return "as predicted"
     if any(one.explains for one in ranked):
@@ -194,13 +206,14 @@ def _text(found: Compared, record: Record, verdict: str, ranked: list[Hypothesis
     elif requested is None:
         said.append(f"{QUANTITIES.get(found.quantity, found.quantity)}: this job has no such figure")
     if verdict != "as predicted":
-        best = ranked[0] if ranked else None
-        said.append("not explained" if verdict == "not explained" or best is None else f"{verdict} by: {best.text}")
+        fitting = [one.text for one in ranked if one.explains == (verdict == "explained")][: NAMED // 2]
+        said.append(verdict if verdict == "not explained" else f"{verdict} by: {'; or '.join(fitting)}")
     return "; ".join(said)
 
 
-def _changes(run: Run, record: Record, asked: Change, allow_files: bool) -> list[str]:
+def _changes(record: Record, asked: Change, allow_files: bool) -> list[str]:
     """What would avoid it on a GPU of the message's capacity, less what others hold there: settings that were tried."""
+    run = played(asked, allow_files)
     capacity = record.amounts.get("allowed") or record.amounts.get("capacity")
     if capacity is None:
         return []
@@ -216,11 +229,11 @@ def _changes(run: Run, record: Record, asked: Change, allow_files: bool) -> list
         return Trial(found.memory.total_bytes, found.verdict.fits)
 
     memory = judge_run(replace(run, card=replace(run.card, memory_bytes=room))).memory
+    if memory.total_bytes <= room:
+        return [f"the job as it is written needs {gib(memory.total_bytes)} of {gib(room)}: it would fit"]
     said = [one.text for one in advice(run.job, memory, lambda change: judged_on_it(_changed(asked, change)))]
     if run.job.task == "train":
         said = [*_smaller(run, asked, judged_on_it), *said]
-    if memory.total_bytes <= room:
-        said.insert(0, f"the job as it is written needs {gib(memory.total_bytes)} of {gib(room)}: it would fit")
     return said
 
 

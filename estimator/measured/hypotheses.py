@@ -49,6 +49,9 @@ def _of_training(job: Job) -> Iterator[Reason]:
         if asked.optimizer_implementation != "foreach":
             said = "the optimizer's foreach implementation, which makes temporaries as large as the parameters"
             yield _training("optimizer", said, optimizer_implementation="foreach")
+        else:
+            said = "the optimizer's fused implementation, which makes no temporaries (or one parameter at a time)"
+            yield _training("optimizer", said, optimizer_implementation="fused")
         yield _training("optimizer", "an 8-bit optimizer", optimizer="adamw-8bit")
     else:
         yield _training("optimizer", "AdamW in place of the job's optimizer", optimizer="adamw", optimizer_implementation=None)

@@ -19,42 +19,12 @@ from estimator.measured.record import Amount, Record
 KIND = "memory snapshot of torch"
 MOST_BYTES = 256 << 20
 MOST_INSTRUCTIONS = 30_000_000
-PLAIN = frozenset(
-    [
-        "PROTO",
-        "FRAME",
-        "MEMOIZE",
-        "STOP",
-        "MARK",
-        "NONE",
-        "NEWFALSE",
-        "NEWTRUE",
-        "BININT",
-        "BININT1",
-        "BININT2",
-        "LONG1",
-        "BINFLOAT",
-        "BINUNICODE",
-        "SHORT_BINUNICODE",
-        "EMPTY_DICT",
-        "EMPTY_LIST",
-        "EMPTY_TUPLE",
-        "DICT",
-        "LIST",
-        "TUPLE",
-        "TUPLE1",
-        "TUPLE2",
-        "TUPLE3",
-        "APPEND",
-        "APPENDS",
-        "SETITEM",
-        "SETITEMS",
-        "BINGET",
-        "LONG_BINGET",
-        "BINPUT",
-        "LONG_BINPUT",
-    ]
-)
+PLAIN = {
+    *("PROTO", "FRAME", "MEMOIZE", "STOP", "MARK", "NONE", "NEWFALSE", "NEWTRUE"),
+    *("BININT", "BININT1", "BININT2", "LONG1", "BINFLOAT", "BINUNICODE", "SHORT_BINUNICODE"),
+    *("EMPTY_DICT", "EMPTY_LIST", "EMPTY_TUPLE", "DICT", "LIST", "TUPLE", "TUPLE1", "TUPLE2", "TUPLE3"),
+    *("APPEND", "APPENDS", "SETITEM", "SETITEMS", "BINGET", "LONG_BINGET", "BINPUT", "LONG_BINPUT"),
+}
 """Instructions that make dictionaries, lists, tuples, texts and numbers, and refer to those that were made."""
 _PLACES = ("BINPUT", "LONG_BINPUT")
 _BROKEN = (pickle.UnpicklingError, ValueError, TypeError, IndexError, KeyError, EOFError, AttributeError, OverflowError)

@@ -20,7 +20,7 @@ class Amount(NamedTuple):
 
 
 def amount(text: str, unit: str = "", decimal: bool = False) -> Amount:
-    """'1.96 GiB', '812 MiB', '0 bytes'; `unit` where the text has none. Torch's and the engines' GB and MB are powers of two, too;
+    """'1.96 GiB', '812 MiB', '0 bytes'; `unit` where the text has none. Torch's and the engines' GB and MB are powers of two;
     `decimal` for those that are not. Raises `ValueError` if it is none."""
     match = _AMOUNT.fullmatch(text.strip())
     if not match or len(text) > 60:

@@ -1,6 +1,6 @@
 """A timeline as a trace of events, which chrome://tracing and Perfetto open: a counter a component, phases and layers.
 
-The format is Chrome's Trace Event Format (a JSON object with `traceEvents`). What it takes for microseconds are numbers of events.
+The format is Chrome's Trace Event Format (a JSON object with `traceEvents`); its microseconds are numbers of events.
 """
 
 from __future__ import annotations

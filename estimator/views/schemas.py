@@ -12,6 +12,7 @@ from estimator.contract.rows import Counted, GpuRow, ModelRow, NodeRow, OfferRow
 from estimator.exchange.found import Found
 from estimator.hardware.accelerator import Accelerator
 from estimator.hardware.node import Node
+from estimator.measured.answers import Explanation
 from estimator.planner.answers import Budget, Fit, Limit
 from estimator.planner.what_if_answer import WhatIf
 from estimator.planner.which_answer import Which
@@ -28,6 +29,7 @@ KINDS: dict[str, Any] = {
     "what-if": WhatIf,
     "which": Which,
     "timeline": Timeline,
+    "explanation": Explanation,
     "budget": Budget,
     "verify": Counted,
     "import": Found,

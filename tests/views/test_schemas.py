@@ -15,6 +15,7 @@ from fastapi.testclient import TestClient
 from jsonschema import Draft202012Validator, ValidationError
 
 from api.app import app
+from api.documentation import EXPLAIN_BODY
 from estimator import estimate, inspect_model
 from estimator.cli.main import COMMANDS, main
 from estimator.cli.options import command_parser, headline_parser
@@ -190,6 +191,23 @@ def test_limits() -> None:
     assert asked.json()["value"] == sent.json()["value"]
 
 
+def test_timelines_and_explanations() -> None:
+    sent = client.post("/v1/timeline", params={"on": "t4", "tensors": 5}, json=TINY_JOB)
+    asked = client.get("/v1/timeline", params={"model": "gpt2", "on": "t4"})
+    for answer, method in ((sent, "post"), (asked, "get")):
+        assert answer.status_code == 200
+        schema("timeline").validate(answer.json())
+        of_route(method, "/v1/timeline").validate(answer.json())
+    for measured in (
+        "max_memory_allocated: 1 GiB",
+        EXPLAIN_BODY["requestBody"]["content"]["application/json"]["example"]["measured"],
+    ):
+        answer = client.post("/v1/explain", json={"job": TINY_JOB, "measured": measured})
+        assert answer.status_code == 200, answer.text
+        schema("explanation").validate(answer.json())
+        of_route("post", "/v1/explain").validate(answer.json())
+
+
 @pytest.mark.parametrize("limits", [{}, {"max_cost": "0.01"}, {"top": 3}])
 def test_budgets(limits: dict[str, str]) -> None:
     job = {"model": "llama-3-8b", "training": {"tokens": "100M", "adapter": {}}, "hardware": {"gpu": "h100"}}
@@ -232,6 +250,8 @@ PRINTED: dict[str, list[tuple[str, list[str]]]] = {
     "estimate": [("answer", ["JOB"]), ("answer", ["JOB", "--ranks"])],
     "max": [("limit", ["JOB", "training.micro_batch_size", "--on", "24GB"]), ("limit", ["JOB", "training.sequence_length"])],
     "min": [("limit", ["JOB", "hardware.gpus", "--on", "h100"])],
+    "timeline": [("timeline", ["JOB"]), ("timeline", ["JOB", "--on", "h100", "--tensors", "3"])],
+    "explain": [("explanation", ["JOB", "--measured", str(ROOT / "tests" / "cases" / "memory_records.yaml")])],
     "budget": [("budget", ["JOB", "--top", "2"])],
     "verify": [("verify", ["JOB"])],
     "models": [("models", ["llama"]), ("card", ["show", "gpt2"]), ("card", ["show", "13B"])],

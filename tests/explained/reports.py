@@ -1,0 +1,72 @@
+"""Public reports of memory (tests/data/memory_reports.yaml), asked: in how many is the cause named?
+
+`python -m tests.explained.reports` says it.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import yaml
+
+from estimator import explain
+from estimator.measured.answers import Explanation
+from tests.jobs import ROOT
+
+FIRST = 3
+"""A reason counts as named where it is among the first so many."""
+
+
+@cache
+def reports() -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = yaml.safe_load((ROOT / "tests" / "data" / "memory_reports.yaml").read_text(encoding="utf-8"))[
+        "rows"
+    ]
+    return found
+
+
+def message(figures: dict[str, str]) -> str:
+    """The figures in torch's words."""
+    if "requested" not in figures:
+        return "\n".join(f"{name}: {amount}" for name, amount in figures.items())
+    said = [f"CUDA out of memory. Tried to allocate {figures['requested']}. GPU 0 has a total capacity of {figures['capacity']}"]
+    said.append(f" of which {figures['free']} is free.")
+    if "used" in figures:
+        said.append(f" Including non-PyTorch memory, this process has {figures['used']} memory in use.")
+    if "allocated" in figures:
+        said.append(f" Of the allocated memory {figures['allocated']} is allocated by PyTorch")
+    if "unallocated" in figures:
+        said.append(f", and {figures['unallocated']} is reserved by PyTorch but unallocated")
+    if "reserved" in figures:
+        said.append(f"; {figures['reserved']} reserved in total by PyTorch")
+    return "".join(said)
+
+
+def asked(row: dict[str, Any]) -> Explanation:
+    """What we say of a report."""
+    return explain(row["job"], message(row["message"]))
+
+
+def names(row: dict[str, Any], found: Explanation) -> bool:
+    """Whether that names what the thread found: a reason, or the component of the tensor."""
+    cause = row["names"]
+    if cause is None:
+        return False
+    if "slug" in cause:
+        return cause["slug"] in [one.slug for one in found.hypotheses[:FIRST]]
+    return found.verdict == "as predicted" and found.culprit is not None and found.culprit.component == cause["component"]
+
+
+def main() -> None:
+    rows = [(row, asked(row)) for row in reports()]
+    for row, found in rows:
+        print(f"{names(row, found)!s:5} {row['named']!s:5} {row['name']}: {found.verdict}: {found.text}")
+        for one in found.hypotheses[:FIRST]:
+            print(f"      {one.removed:.0%} {one.slug}: {one.text}")
+    known = [(row, found) for row, found in rows if row["names"]]
+    print(f"{sum(names(row, found) for row, found in known)} of {len(known)} causes named")
+
+
+if __name__ == "__main__":
+    main()
