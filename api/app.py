@@ -22,7 +22,7 @@ from estimator.contract.errors import InvalidJob
 from estimator.contract.job import read_job
 from estimator.contract.job.part import Count, Length
 from estimator.contract.reading import decoded
-from estimator.contract.rows import GpuRow, ModelRow, NodeRow
+from estimator.contract.rows import Fitting, GpuRow, ModelRow, NodeRow
 from estimator.contract.version import SOFTWARE_VERSION
 from estimator.exchange import Surroundings, read, written
 from estimator.exchange.found import Found
@@ -40,6 +40,7 @@ from estimator.planner.what_if_answer import WhatIf
 from estimator.planner.which import which
 from estimator.planner.which_answer import Which
 from estimator.views import listing
+from estimator.views.fitting import ROWS, fitting
 from estimator.views.inspection import Card, inspect_model
 from estimator.views.picture import picture
 
@@ -232,6 +233,25 @@ async def post_import(
 def get_models(search: str = "", min: float = 0, max: float | None = None) -> list[dict[str, Any]]:
     """Known models of `min` to `max` parameters whose names have the words of `search` in them, smallest first."""
     return listing.models(search, min, inf if max is None else max)
+
+
+@app.get("/v1/fitting", response_class=Response, responses=documentation.answers(Fitting))
+def get_fitting(
+    on: Annotated[str, Query(description="hardware: 24GB, 2x24GB, rtx-4090")],
+    task: Annotated[str, Query(description=f"what they are used for: {', '.join(slugs())}")] = "serve",
+    search: str = "",
+    min: float = 0,
+    max: float | None = None,
+    context: Annotated[Length | None, Query(description="tokens of a served sequence")] = None,
+    concurrency: Annotated[Count, Query(description="served sequences at the same time")] = 1,
+    sequence: Annotated[Length | None, Query(description="tokens of a sequence in training")] = None,
+    batch: Annotated[Count, Query(description="sequences in training on each GPU at a time")] = 1,
+    top: Annotated[int, Query(ge=1, le=100, description="rows after which no more are looked at")] = ROWS,
+) -> Response:
+    """The known models that fit on some hardware, the newest and largest first; searched as `/v1/models` is."""
+    sizes = {"search": search, "least": min, "most": inf if max is None else max, "top": top}
+    lengths = {"context": context, "concurrency": concurrency, "sequence": sequence, "batch": batch}
+    return _json(fitting(on, task, **sizes, **lengths).to_json())  # type: ignore[arg-type]
 
 
 @app.get("/v1/models/{name:path}", response_class=Response, responses=documentation.answers(Card))

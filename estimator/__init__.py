@@ -7,6 +7,7 @@ fit("llama-2-13b", "2x24GB").rows
 limit({"model": "llama-2-13b", "training": {"adapter": {}}}, "training.sequence_length", "max", on="2x24GB").value
 what_if("job.yaml", {"training.sequence_length": "1k..128k"}).rows
 which("llama-3-8b", "qlora").smallest
+fitting(here().hardware).rows
 read_file("train.yaml", on="2x24GB").job
 """
 
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from estimator.planner.which import which
     from estimator.planner.which_answer import Which
     from estimator.specs.module import architecture_of, count_module
+    from estimator.views.fitting import fitting
     from estimator.views.inspection import inspect_model
 
 __version__ = version.SOFTWARE_VERSION
@@ -51,6 +53,7 @@ _EXPORTS = {
     "count_module": "specs.module",
     "estimate": "pipeline.estimation",
     "fit": "planner.headline",
+    "fitting": "views.fitting",
     "here": "hardware.here",
     "inspect_model": "views.inspection",
     "limit": "planner.limits",
@@ -76,6 +79,7 @@ __all__ = [
     "count_module",
     "estimate",
     "fit",
+    "fitting",
     "here",
     "inspect_model",
     "limit",
