@@ -32,6 +32,7 @@ from estimator.timelines.picture import svg
 from estimator.timelines.snapshot import snapshot
 from estimator.timelines.timeline import record, timeline_of
 from estimator.views import listing
+from estimator.views.fitting import fitting
 from estimator.views.inspection import inspect_model
 from estimator.views.picture import picture
 
@@ -168,6 +169,7 @@ QUESTIONS: dict[str, Callable[..., Rendered]] = {
     "budget": _budget,
     "export": _export,
     "import": _import,
+    "fitting": lambda on, task, limits: _json(fitting(on, task, **limits).to_json()),
     "models": lambda search, least, most: _listed("models", search, least, inf if most is None else most),
     "gpus": lambda search: _listed("gpus", search),
     "nodes": lambda search: _listed("nodes", search),
@@ -179,5 +181,5 @@ QUESTIONS: dict[str, Callable[..., Rendered]] = {
     "ready": _ready,
 }
 """Every kind of question, by its name."""
-LARGE = {"fit": 1, "page": 1, "limit": 1, "what-if": 1, "which": 1, "explain": 1, "budget": 1, "import": 1}
+LARGE = {"fit": 1, "page": 1, "limit": 1, "what-if": 1, "which": 1, "explain": 1, "fitting": 1, "budget": 1, "import": 1}
 """Those that are several questions in one, and the lane that they begin in."""

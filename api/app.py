@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from decimal import Decimal
 from functools import partial
+from math import inf
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -28,7 +29,7 @@ from api.remembered import Memory
 from api.settings import settings
 from estimator.contract.answer import Answer
 from estimator.contract.job.part import Count, Length
-from estimator.contract.rows import GpuRow, ModelRow, NodeRow, OfferRow
+from estimator.contract.rows import Fitting, GpuRow, ModelRow, NodeRow, OfferRow
 from estimator.contract.version import SOFTWARE_VERSION
 from estimator.exchange.found import Found
 from estimator.hardware.accelerator import Accelerator
@@ -42,6 +43,7 @@ from estimator.planner.what_if_answer import WhatIf
 from estimator.planner.which_answer import Which
 from estimator.timelines.answers import Timeline
 from estimator.timelines.timeline import TENSORS
+from estimator.views.fitting import ROWS
 from estimator.views.inspection import Card
 
 MOST_TRIES = 64
@@ -342,6 +344,26 @@ async def import_(
 async def models(request: Request, search: Words = "", min: Size = 0, max: Size | None = None) -> Response:
     """Known models of `min` to `max` parameters whose names have the words of `search` in them, smallest first."""
     return await ask(request, "models", search=search, least=min, most=max)
+
+
+@app.get("/v1/fitting", tags=["questions"], response_class=Response, responses=answers(Fitting))
+async def fitting(
+    request: Request,
+    on: Annotated[str, Query(description="hardware: 24GB, 2x24GB, rtx-4090")],
+    task: Annotated[str, Query(max_length=200, description=f"what they are used for: {', '.join(slugs())}")] = "serve",
+    search: Words = "",
+    min: Size = 0,
+    max: Size | None = None,
+    context: Annotated[Length | None, Query(description="tokens of a served sequence")] = None,
+    concurrency: Annotated[Count, Query(description="served sequences at the same time")] = 1,
+    sequence: Annotated[Length | None, Query(description="tokens of a sequence in training")] = None,
+    batch: Annotated[Count, Query(description="sequences in training on each GPU at a time")] = 1,
+    top: Annotated[int, Query(ge=1, le=100, description="rows after which no more are looked at")] = ROWS,
+) -> Response:
+    """The known models that fit on some hardware, the newest and largest first; searched as `/v1/models` is."""
+    lengths = {"context": context, "concurrency": concurrency, "sequence": sequence, "batch": batch}
+    limits = {"search": search, "least": min, "most": inf if max is None else max, "top": top, **lengths}
+    return await ask(request, "fitting", on=on, task=task, limits=limits)
 
 
 @app.get("/v1/models/{name:path}", tags=["facts"], response_class=Response, responses=answers(Card))

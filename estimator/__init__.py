@@ -8,6 +8,7 @@ limit({"model": "llama-2-13b", "training": {"adapter": {}}}, "training.sequence_
 sweep({"model": "llama-3-8b"}, {"training.sequence_length": [2048, 4096, 8192]}).peak_bytes
 what_if("job.yaml", {"training.sequence_length": "1k..128k"}).rows
 which("llama-3-8b", "qlora").smallest
+fitting(here().hardware).rows
 read_file("train.yaml", on="2x24GB").job
 timeline("train.yaml", on="2x24GB").peak
 explain("train.yaml", Path("error.txt"), on="2x24GB").text
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from estimator.specs.module import architecture_of, count_module
     from estimator.sweeps.sweep import Sweep, sweep
     from estimator.timelines.timeline import timeline
+    from estimator.views.fitting import fitting
     from estimator.views.inspection import inspect_model
 
 __version__ = version.SOFTWARE_VERSION
@@ -59,6 +61,7 @@ _EXPORTS = {
     "estimate": "pipeline.estimation",
     "explain": "measured.explain",
     "fit": "planner.headline",
+    "fitting": "views.fitting",
     "here": "hardware.here",
     "inspect_model": "views.inspection",
     "limit": "planner.limits",
@@ -88,6 +91,7 @@ __all__ = [
     "estimate",
     "explain",
     "fit",
+    "fitting",
     "here",
     "inspect_model",
     "limit",

@@ -50,7 +50,7 @@ def documents() -> Iterator[tuple[Path, Callable[[], str]]]:
     yield ROOT / "docs" / "catalogue.md", _catalogue
     for path in (
         ROOT / "README.md",
-        *(ROOT / "docs" / f"{name}.md" for name in ("jobs", "limits", "which", "what_if", "timeline", "explain")),
+        *(ROOT / "docs" / f"{name}.md" for name in ("jobs", "limits", "which", "what_if", "here", "timeline", "explain")),
     ):
         yield path, partial(_with_answers, path)
     for name, page in PAGES.items():

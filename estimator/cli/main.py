@@ -301,6 +301,10 @@ def _verify(options: argparse.Namespace) -> int:
 def _models(options: argparse.Namespace) -> int:
     if options.words[:1] == ["show"]:
         return _show(" ".join(options.words[1:]), options.json)
+    if options.fits:
+        return _fitting(options)
+    if options.on:
+        raise InvalidJob("is of --fits: write models --fits --on HARDWARE", "--on")
     from estimator.specs.published import every
     from estimator.views.listing import models
 
@@ -308,6 +312,24 @@ def _models(options: argparse.Namespace) -> int:
     for error in every()[1]:
         print(f"willitfit: left out: {error}", file=sys.stderr)
     return _list(rows, options.json)
+
+
+def _fitting(options: argparse.Namespace) -> int:
+    from estimator.cli.progress import Progress
+    from estimator.views.fitting import fitting
+
+    if not options.on:
+        raise InvalidJob("needs hardware: write --on here, or --on 24GB", "--fits")
+    sizes = {"search": " ".join(options.words), "least": options.min, "most": options.max, "top": options.top}
+    lengths = {name: getattr(options, name) for name in ("context", "concurrency", "sequence", "batch")}
+    found = fitting(options.on, options.task, **sizes, **lengths, watch=Progress("models"))
+    if options.json:
+        sys.stdout.write(found.to_json())
+    else:
+        from estimator.cli.report_fitting import fitting_text
+
+        sys.stdout.write(fitting_text(found))
+    return 0 if found.complete else INTERRUPTED
 
 
 def _show(name: str, as_json: bool) -> int:

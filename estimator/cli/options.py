@@ -26,6 +26,7 @@ Says, before a GPU is rented and without one, whether a transformer fits, why, a
   willitfit explain JOB --measured FILE   what was measured beside what is predicted, and what would explain it
   willitfit budget JOB.yaml         every way to rent what it needs, by cost and hours
   willitfit models [WORDS]          which models are known; `models show MODEL`: what one is made of
+  willitfit models --fits --on HARDWARE   which of them fit there: here is this machine
   willitfit gpus [WORDS]            which accelerators are known; all about one, with sources
   willitfit nodes [WORDS]           the same of systems and clouds' instances
   willitfit prices [WORDS]          what can be rented, and for how much; `prices refresh`: today's prices
@@ -129,7 +130,7 @@ def _takes_any_job(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--on", metavar="HARDWARE", help=f"what it is to run on, in place of what the file says: {HARDWARE_HELP}")
 
 
-def _takes_lengths(parser: argparse.ArgumentParser) -> None:
+def _takes_lengths(parser: argparse._ActionsContainer) -> None:
     parser.add_argument("--context", metavar="TOKENS", type=_tokens, help="served sequences of so many tokens (4096)")
     parser.add_argument("--concurrency", metavar="N", type=_whole, default=1, help="so many of them at the same time (1)")
     parser.add_argument("--sequence", metavar="TOKENS", type=_tokens, help="train on sequences of so many tokens (2048)")
@@ -303,6 +304,14 @@ def _models(commands: Commands) -> None:
     models.add_argument("--min", metavar="SIZE", type=_size, default=0, help="no smaller ones: 1B, 350M")
     models.add_argument("--max", metavar="SIZE", type=_size, default=float("inf"), help="no larger ones")
     models.add_argument("--json", action="store_true", help="print them as JSON")
+    fits = models.add_argument_group("--fits", "which of them fit on some hardware, the newest and largest first")
+    fits.add_argument(
+        "--fits", action="store_true", help="only those, with the type of weights, the context and tokens per second"
+    )
+    fits.add_argument("--on", metavar="HARDWARE", help=HARDWARE_HELP)
+    fits.add_argument("--task", metavar="TASK", default="serve", help=f"what they are used for: {', '.join(TASKS)} (serve)")
+    _takes_lengths(fits)
+    fits.add_argument("--top", metavar="N", type=_whole, default=20, help="so many, after which no more are looked at (20)")
     _takes_specs(models)
 
 

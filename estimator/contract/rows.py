@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from datetime import date
+from typing import Any, Literal
 
-from estimator.contract.answer import AnswerPart
+from estimator.contract.answer import AnswerPart, as_text
 
 
 class ModelRow(AnswerPart):
@@ -23,6 +24,64 @@ class ModelRow(AnswerPart):
     aliases: list[str]
     same_architecture: list[str]
     """Other models of this architecture and these sizes, which are answered alike."""
+
+
+class FittingRow(AnswerPart):
+    """A model of the catalogue that fits on some hardware, in the first of the ways that were asked for in which it does."""
+
+    name: str
+    parameters: int
+    released: str | None
+    way: str
+    """How it is used, with the format of its weights: serve bf16, QLoRA (nf4)."""
+    spread: str
+    """How it is spread over the GPUs, in words."""
+    verdict: Literal["fits", "tight"]
+    total_bytes: int
+    """What one GPU needs."""
+    headroom_bytes: int | None
+    """Bytes of the GPU, or of the engine's share of it, that are left."""
+    tokens: int
+    """Length of a sequence that was asked about: the context of a server, or a sequence in training."""
+    longest_context: int | None
+    """The longest context that the server would start with, of vLLM; null of others."""
+    tokens_per_second: float | None
+    """On all GPUs; null where the GPU's speed is not known."""
+    job: dict[str, Any]
+    """The complete job, which `estimate` answers in full."""
+
+
+class NotAnswered(AnswerPart):
+    """Models of which it is not known whether they fit, or which a library that they need does not run."""
+
+    models: list[str]
+    verdict: Literal["unknown", "does not run"]
+    why: str
+
+
+class Fitting(AnswerPart):
+    """The models of the catalogue that fit on some hardware, the newest first, and of one day the largest."""
+
+    hardware: str
+    task: str
+    capacity_bytes: int | None
+    """What one GPU offers."""
+    known: int
+    """Models that were asked about."""
+    looked_at: int
+    """How many of them, the newest, were looked at until there were rows enough."""
+    rows: list[FittingRow]
+    too_large: list[str]
+    """Models that do not fit."""
+    too_short: list[str]
+    """Models that were made for shorter sequences than were asked for."""
+    unknown: list[NotAnswered]
+    complete: bool
+    """False where the search was interrupted."""
+
+    def to_json(self) -> str:
+        """The answer as JSON text: what the command line prints and REST sends, byte for byte."""
+        return as_text(self)
 
 
 class GpuRow(AnswerPart):

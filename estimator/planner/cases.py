@@ -6,18 +6,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
-from estimator.contract.errors import InvalidValue, NotModelled, did_you_mean
-from estimator.contract.job import Hardware, Job
-from estimator.contract.units import gib
+from estimator.contract.errors import Contradiction, InvalidValue, NotModelled, did_you_mean
+from estimator.contract.job import Hardware, Job, read_job
+from estimator.contract.units import gib, parse_count
 from estimator.facts.spelling import shown
 from estimator.hardware.capacity import Capacity
 from estimator.pipeline.estimation import judged
 from estimator.pipeline.judged import Judged
 from estimator.planner.budget import spread
+from estimator.planner.headline import CONTEXT, SEQUENCE, as_published
 from estimator.planner.numbers import with_values
 from estimator.planner.spreads import Question, tried, unshared
 from estimator.planner.ways import Platform, Way, platform, slugs, ways
 from estimator.serving.engines import served_by
+from estimator.specs.resolve import resolve
 
 GGUF = "llama.cpp"
 
@@ -69,24 +71,24 @@ class Usual:
     def way(self, card: Capacity) -> Way | Refused:
         """The way that it is on a card."""
         kind = platform(card)
-        found = [way for way in ways(kind, self.serving, self.training) if way.slug == self.slug]
+        every = ways(kind, self.serving, self.training)
+        published = as_published(self.question.found, kind, every)
+        found = [way for way in (*published, *every) if way.slug == self.slug]
         if not found:
             return Refused("unknown", f"not among the usual ways of using a model on {kind.name}")
         refused = found[0].refusal(kind)
         return found[0] if refused is None else Refused(refused.verdict, refused.why)
 
-    def on(self, hardware: Hardware, card: Capacity) -> Outcome | None:
-        """What it takes; None where it would leave GPUs idle, so that fewer do as well. Raises `InvalidJob` as `tried` does."""
+    def on(self, hardware: Hardware, card: Capacity, idle: bool = False) -> Outcome | None:
+        """What it takes; None where GPUs would be idle, so that fewer do as well, unless they may. Raises `InvalidJob`."""
         way = self.way(card)
         if isinstance(way, Refused):
             return way
         gpus = hardware.gpus * hardware.nodes
-        if way.part == "serving" and hardware.nodes > 1:
+        shared = not unshared(self.question, way, hardware)
+        if not idle and way.part == "serving" and (hardware.nodes > 1 or (gpus > 1 and not shared)):
             return None
-        if unshared(self.question, way, hardware):
-            if gpus > 1:
-                return None
-        elif (least := self.question.least_bytes(way, gpus)) > (card.memory_bytes or 0):
+        if shared and (least := self.question.least_bytes(way, gpus)) > (card.memory_bytes or 0):
             what = "weights" if "adapter" in way.settings or way.part == "serving" else "weights and AdamW's states"
             each = "" if gpus == 1 else " on each GPU, however they share them"
             return TooMuch(f"its {what} alone are {gib(least)}{each}")
@@ -94,9 +96,36 @@ class Usual:
             found = tried(self.question, way, hardware)
         except NotModelled as error:
             return Refused("unknown", error.message)
-        if found is None or found.best.judged.job.hardware.gpus < hardware.gpus:
+        if found is None or (not idle and found.best.judged.job.hardware.gpus < hardware.gpus):
             return None
         return Done(found.best.spread, found.best.judged)
+
+
+class Lengths(NamedTuple):
+    """How long sequences are, how many at a time, served and in training, and what a run processes; None: as usual."""
+
+    context: int | None = None
+    concurrency: int = 1
+    sequence: int | None = None
+    batch: int = 1
+    tokens: str | float | None = None
+
+
+def usual(asked: Any, name: str, lengths: Lengths, allow_files: bool = True) -> Usual:
+    """A usual way of using a model, by its short name. Raises `InvalidJob` for lengths that no job has, and as `resolve`."""
+    found = resolve(asked, allow_files)
+    most = found.spec.longest_sequence or CONTEXT
+    serving = {"context": lengths.context or min(CONTEXT, most), "concurrency": lengths.concurrency}
+    training = {"sequence_length": lengths.sequence or min(SEQUENCE, most), "micro_batch_size": lengths.batch}
+    if lengths.tokens is not None:
+        try:
+            training["tokens"] = parse_count(lengths.tokens)
+        except ValueError as error:
+            raise InvalidValue(str(error), "tokens") from None
+        if name.startswith("serve"):
+            raise Contradiction("are what a training run processes; this is served", "tokens")
+    read_job({"model": "gpt2", "serving": serving, "training": training})  # whatever the model is, they are fields of a job
+    return Usual(Question(found.name if found.published else asked, found, allow_files), name, serving, training)
 
 
 @dataclass(frozen=True)

@@ -64,7 +64,7 @@ def fit(
     serving = {"context": min(CONTEXT, most) if context is None else context, "concurrency": concurrency}
     training = {"sequence_length": min(SEQUENCE, most) if sequence is None else sequence, "micro_batch_size": batch}
     read_job({"model": "gpt2", "serving": serving, "training": training})  # whatever the model is, they are fields of a job
-    asked = _as_published(found, kind, ways(kind, serving, training))
+    asked = as_published(found, kind, ways(kind, serving, training))
     question = Question(found.name if found.published else model, found, allow_files)
     return Fit(
         model=found.name,
@@ -85,7 +85,7 @@ def fit(
     )
 
 
-def _as_published(found: Model, kind: Platform, asked: list[Way]) -> list[Way]:
+def as_published(found: Model, kind: Platform, asked: list[Way]) -> list[Way]:
     """The ways with one more before them where the checkpoint is quantized and served so; and no other in the same format."""
     first = next((way for way in asked if way.part == "serving" and not way.refusal(kind)), None)
     if found.stored is None or first is None or not ENGINES[first.settings.get("engine", VLLM.name)].loads(found.stored.format):

@@ -11,15 +11,12 @@ from typing import Any
 from estimator.contract.answer import Versions
 from estimator.contract.errors import Contradiction, InvalidValue
 from estimator.contract.job import Job, read_job
-from estimator.contract.units import parse_count
 from estimator.contract.version import DATA_VERSION, SOFTWARE_VERSION
 from estimator.exchange.documents import is_configuration, read_file
 from estimator.planner import amounts
 from estimator.planner.budget import MOST_GPUS
-from estimator.planner.cases import Own, Usual, slug
+from estimator.planner.cases import Lengths, Own, Usual, slug, usual
 from estimator.planner.fleet import cards
-from estimator.planner.headline import CONTEXT, SEQUENCE
-from estimator.planner.spreads import Question
 from estimator.planner.which_answer import NotKnown, TooLittle, Which, WhichRow
 from estimator.planner.which_search import Search, Watch, Within
 from estimator.specs.resolve import resolve
@@ -54,8 +51,9 @@ def which(
     limits = Within(None if within is None else amounts.hours(within), None if under is None else amounts.money(under))
     case: Own | Usual | None = _own(asked, task, allow_files)
     if case is None:
-        training = {"sequence_length": sequence, "micro_batch_size": batch, "tokens": tokens}
-        case = _usual(asked, slug(task or "serve"), {"context": context, "concurrency": concurrency}, training, allow_files)
+        name = slug(task or "serve")
+        lengths = Lengths(context, concurrency, sequence, batch, tokens)
+        case = usual(asked, name, lengths, allow_files)
     elif context or sequence or tokens:
         raise Contradiction("a job says itself how long its sequences are and what it processes", "context, sequence, tokens")
     search = Search(case, limits, today or date.today(), allow_files, max_gpus)
@@ -89,24 +87,6 @@ def _own(asked: Job | Mapping[str, Any] | str | Path, task: str | None, allow_fi
         raise Contradiction("a job says itself what it does: leave the task out, or name a model in place of the job", "task")
     resolve(job.model, allow_files)
     return Own(job, allow_files)
-
-
-def _usual(asked: Any, name: str, serving: dict[str, Any], training: dict[str, Any], allow_files: bool) -> Usual:
-    found = resolve(asked, allow_files)
-    most = found.spec.longest_sequence or CONTEXT
-    serving["context"] = min(CONTEXT, most) if serving["context"] is None else serving["context"]
-    training["sequence_length"] = min(SEQUENCE, most) if training["sequence_length"] is None else training["sequence_length"]
-    if training["tokens"] is None:
-        del training["tokens"]
-    else:
-        try:
-            training["tokens"] = parse_count(training["tokens"])
-        except ValueError as error:
-            raise InvalidValue(str(error), "tokens") from None
-        if name.startswith("serve"):
-            raise Contradiction("are what a training run processes; this is served", "tokens")
-    read_job({"model": "gpt2", "serving": serving, "training": training})  # whatever the model is, they are fields of a job
-    return Usual(Question(found.name if found.published else asked, found, allow_files), name, serving, training)
 
 
 def _answer(search: Search, top: int | None) -> Which:

@@ -8,7 +8,7 @@ from pydantic import TypeAdapter
 
 from estimator.contract.answer import Answer
 from estimator.contract.job import Job
-from estimator.contract.rows import Counted, GpuRow, ModelRow, NodeRow, OfferRow
+from estimator.contract.rows import Counted, Fitting, GpuRow, ModelRow, NodeRow, OfferRow
 from estimator.exchange.found import Found
 from estimator.hardware.accelerator import Accelerator
 from estimator.hardware.node import Node
@@ -35,6 +35,7 @@ KINDS: dict[str, Any] = {
     "import": Found,
     "card": Card,
     "models": list[ModelRow],
+    "fitting": Fitting,
     "accelerator": Accelerator,
     "gpus": list[GpuRow],
     "node": Node,
