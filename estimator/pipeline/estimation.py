@@ -94,7 +94,7 @@ def _answer(run: Run, today: date, allow_files: bool) -> Answer:
     build = run.simulation.build
     found = judge_run(run)
     memory, host, verdict = found.memory, found.host, found.verdict
-    serving = served_of(job, model.spec, place, card, today) if job.task == "serve" and not engine_of(job).reads_gguf else None
+    serving = served_of(job, model.spec, place, card, today, run.tensors) if job.task == "serve" else None
     time = serving.decode if serving else duration(job, model.spec, place, card, run.simulation)
     whole = course_of(run, time)
     hours = hours_of(job, whole)
