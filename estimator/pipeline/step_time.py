@@ -104,8 +104,10 @@ def served(
         return throughput(job, replace(place, data=1), *found) if found else None  # layers are divided, not requests
     if job.serving.kv_cache not in dtypes.BY_NAME:
         return None
-    if not isinstance(spec, DecoderSpec) or not spec.cached or not spec.runs:
+    text = spec.language_model
+    if not isinstance(text, DecoderSpec) or not (text.cached and text.runs or engine_of(job).continuous and text.cache_layers):
         return None
+    spec = text
     tape = speed(job, spec, place, gpu(job, card))
     prefill, decode = (_pass(job, spec, place, accelerator, tape, phase) for phase in ("prefill", "decode"))
     return throughput(job, place, prefill, decode) if prefill and decode else None

@@ -77,7 +77,7 @@ class Clock:
             (count, m, n, k), name = shape, self.arithmetic(work)
             product = partial(matmul_seconds, self.curves, self.card, m, n, k, dtype=name)
             if operation.endswith(PACKED):
-                return PRODUCTS, product(quantize=name in ARITHMETIC.values(), moved=work.nbytes)
+                return PRODUCTS, product(batch=count, quantize=name in ARITHMETIC.values(), moved=work.nbytes)
             if operation == GROUPED:
                 return PRODUCTS, count * product(moved=work.nbytes / count)
             return PRODUCTS, product(batch=count, moved=work.nbytes)
