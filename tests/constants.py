@@ -55,6 +55,7 @@ def constants() -> Iterator[tuple[str, MeasuredFact]]:
     yield from ((f"shared.{name}", fact) for name, fact in shared() if isinstance(fact, MeasuredFact))
     yield from ((f"shared.under_load {fact.names}", fact) for fact in shared().under_load)
     yield from ((f"shared.slow_kernels {fact.operations[0]}", fact) for fact in shared().slow_kernels)
+    yield from ((f"shared.reading {fact.names} {fact.kind}", fact) for fact in shared().reading)
 
 
 def parameters() -> Iterator[tuple[str, Sourced | MeasuredFact]]:

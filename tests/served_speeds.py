@@ -64,7 +64,7 @@ def _answer(job: str) -> Answer | None:
         return None
 
 
-def _speed(row: dict[str, Any], answer: Answer) -> tuple[float, float, float] | None:
+def speed_of(row: dict[str, Any], answer: Answer) -> tuple[float, float, float] | None:
     """Tokens per second: expected, least and most."""
     kind, found = row["kind"], answer.serving
     if found is None:
@@ -89,7 +89,7 @@ def rows() -> tuple[Row, ...]:
     found = []
     for row in published()["runs"]:
         answer = _answer(json.dumps(job_of(row)))
-        found.append(Row(row, _speed(row, answer) if answer else None))
+        found.append(Row(row, speed_of(row, answer) if answer else None))
     return tuple(found)
 
 

@@ -30,7 +30,7 @@ from estimator.timing.engine import passed
 from estimator.timing.exchange import Wires
 from estimator.timing.kernels import Clock, Timer
 from estimator.timing.links import links
-from estimator.timing.measured import curves
+from estimator.timing.measured import curves, reading
 from estimator.timing.step import Stage, cases, spread_of, stage, training_time
 from estimator.timing.times import average_time, lengthened
 from estimator.training.overrides import precision_of
@@ -105,7 +105,9 @@ def served(
     if job.serving.kv_cache not in dtypes.BY_NAME:
         return None
     text = spec.language_model
-    if not isinstance(text, DecoderSpec) or not (text.cached and text.runs or engine_of(job).continuous and text.cache_layers):
+    if not isinstance(text, DecoderSpec) or not (
+        (text.cached and text.runs) or (engine_of(job).continuous and text.cache_layers)
+    ):
         return None
     spec = text
     tape = speed(job, spec, place, gpu(job, card))
@@ -118,7 +120,7 @@ def _pass(job: Job, spec: DecoderSpec, place: Topology, card: Accelerator, tape:
     try:
         measured = curves(card.name)
         wires = Wires(measured, links(job.hardware, card), place)
-        return passed(job, spec, tape, Clock(card, measured), wires, phase)
+        return passed(job, spec, tape, Clock(card, measured, reading=reading(card)), wires, phase)
     except NotModelled:
         return assumed_pass(job, spec, tape, card, Wires(None, links(job.hardware, card), place), phase)
 

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 
 from estimator.contract.job import Job, Serving
 from estimator.families.cache_layers import CacheLayer
-from estimator.families.experts import MoeSpec
 from estimator.families.spec import DecoderSpec
 from estimator.parallel.topology import Topology
 from estimator.quantization.formats import parts
@@ -70,7 +69,7 @@ class _Pass:
                 self.product(each, 1, self.tokens.all)
             elif each.kind == "experts" and len(each.shape) == 3:
                 self.experts(each)
-            elif each.end == "weight" and "norm" in each.name or each.end.endswith(("norm", "layernorm")):
+            elif (each.end == "weight" and "norm" in each.name) or each.end.endswith(("norm", "layernorm")):
                 self.moved(2 * self.tokens.all * max(each.shape[-1], 1), "rms_norm")
         self.tape.slot = None
         if tables:
@@ -100,11 +99,10 @@ class _Pass:
 
     def experts(self, each: Held) -> None:
         """The experts that some token of the pass has chosen, if each chooses as any other would."""
-        assert isinstance(self.spec, MoeSpec)
-        here, rows = each.shape[0], self.tokens.all * self.spec.num_experts_per_tok
-        rows = -(-rows * here // self.spec.num_experts)
-        chosen = 1 - (1 - self.spec.num_experts_per_tok / self.spec.num_experts) ** self.tokens.all
-        many = max(1, min(rows, round(here * chosen)))
+        here, used = each.shape[0], each.used
+        every = here * self.ranks if self.asked.enable_expert_parallel else here
+        rows = -(-self.tokens.all * used * here // every)
+        many = max(1, min(rows, round(here * (1 - (1 - used / every) ** self.tokens.all))))
         self.product(each, many, -(-rows // many), many / here)
         if each.end.startswith("down"):
             for operation in ("topk", "align", "sum"):
