@@ -14,6 +14,8 @@ import yaml
 from estimator import Answer, estimate
 from estimator.contract.errors import WillItFitError
 from tests.accuracy import table
+from tests.held_out import held_out
+from tests.splits import Figures, figures, split_table
 
 FILE = Path(__file__).parent / "data" / "served_speeds.yaml"
 FAR = 0.3
@@ -118,6 +120,25 @@ def summary(group: Iterable[Row]) -> list[str]:
     ]
 
 
+def table_of(row: dict[str, Any]) -> str:
+    """The table in tests/held_out.py that a row is of; none of rows that no number was fitted to a neighbour of."""
+    if row["engine"] == "llama.cpp":
+        return "radeon_speeds" if row["gpu"] == "radeon-8060s" else "llamacpp_speeds"
+    return "h20_speeds" if row["engine"] == "sglang" and row["gpu"] == "h20" else ""
+
+
+def _halves() -> list[tuple[str, tuple[Figures, Figures]]]:
+    """Errors by engine and what is measured, of rows that may have been fitted to apart from all others."""
+    kinds: dict[str, tuple[list[float], list[float]]] = {}
+    for row in rows():
+        if row.ours:
+            source = table_of(row.row)
+            own = f", {row.row['gpu']}" if row.row["gpu"] in ("radeon-8060s", "h20") else ""
+            group = kinds.setdefault(f"{row.row['engine']}{own}, {row.row['kind']}", ([], []))
+            group[not source or held_out(source, row.row["row"])].append(row.error)
+    return [(name, (figures(used), figures(held))) for name, (used, held) in sorted(kinds.items())]
+
+
 def page() -> dict[str, str]:
     """The parts that are made, by name."""
     groups: dict[tuple[str, ...], list[Row]] = {}
@@ -140,5 +161,6 @@ def page() -> dict[str, str]:
     left = published()["left_out"]
     return {
         "published": table(header, lines),
+        "published-held-out": split_table(_halves()),
         "left-out": "".join(f"- {one['rows']} rows. {one['why']}\n" for one in left),
     }
