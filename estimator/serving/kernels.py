@@ -69,8 +69,8 @@ class _Pass:
                 self.product(each, 1, self.tokens.all)
             elif each.kind == "experts" and len(each.shape) == 3:
                 self.experts(each)
-            elif (each.end == "weight" and "norm" in each.name) or each.end.endswith(("norm", "layernorm")):
-                self.moved(2 * self.tokens.all * max(each.shape[-1], 1), "rms_norm")
+            elif "norm" in each.name and len(each.shape) == 1:
+                self.normed(each)
         self.tape.slot = None
         if tables:
             self.product(tables[-1], 1, self.tokens.sequences)
@@ -86,6 +86,13 @@ class _Pass:
     def moved(self, numbers: float, operation: str) -> None:
         """A kernel that does little but read and write so many numbers."""
         self.tape.compute(operation, 0, round(numbers * self.dtype.itemsize))
+
+    def normed(self, each: Held) -> None:
+        """Of hidden states with the addition before it, of queries or keys by their heads."""
+        width, heads = each.shape[0], self.spec.num_attention_heads if "q_norm" in each.name else self.spec.num_key_value_heads
+        by_heads = width == self.spec.head_dim and each.name.endswith(("q_norm", "k_norm"))
+        numbers = 5 * width if width == self.spec.hidden_size else 2 * width * (max(1, heads // self.ranks) if by_heads else 1)
+        self.moved(self.tokens.all * numbers, "rms_norm")
 
     def product(self, each: Held, count: int, rows: int, share: float = 1.0) -> None:
         """`count` products of so many rows with a matrix each, of which `share` of the bytes are read."""
