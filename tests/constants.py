@@ -12,7 +12,7 @@ from estimator.pricing import energy, spot
 from estimator.runtime import overheads
 from estimator.serving.sglang import settings as sglang
 from estimator.serving.vllm import settings
-from estimator.timing import host, loader, step
+from estimator.timing import ggml, host, loader, step
 from estimator.timing import run_length as course
 from estimator.timing.measured import FOLDER, Curves, Sourced, load, shared
 from tests import held_out
@@ -39,6 +39,7 @@ CONSTANTS: dict[str, Callable[[], dict[str, MeasuredFact]]] = {
     "loader": lambda: measured(loader.FILE),
     "process": memory.facts,
     "course": course.facts,
+    "llama.cpp": ggml.facts,
     "vllm": settings.facts,
     "sglang": sglang.facts,
     "nvlink": nvlinks,
@@ -54,6 +55,7 @@ def constants() -> Iterator[tuple[str, MeasuredFact]]:
     yield from ((f"shared.{name}", fact) for name, fact in shared() if isinstance(fact, MeasuredFact))
     yield from ((f"shared.under_load {fact.names}", fact) for fact in shared().under_load)
     yield from ((f"shared.slow_kernels {fact.operations[0]}", fact) for fact in shared().slow_kernels)
+    yield from ((f"shared.reading {fact.names} {fact.kind}", fact) for fact in shared().reading)
 
 
 def parameters() -> Iterator[tuple[str, Sourced | MeasuredFact]]:

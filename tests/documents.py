@@ -24,7 +24,7 @@ from estimator.cli.report_hardware import unverified_text
 from estimator.views import listing
 from estimator.views.picture import picture
 from estimator.views.schemas import DIALECT, schemas
-from tests import accuracy, accuracy_plot, constants, efficiency_page, errors_page, serving_speeds, techniques
+from tests import accuracy, accuracy_plot, constants, efficiency_page, errors_page, served_speeds, serving_speeds, techniques
 from tests.jobs import TODAY, cases
 
 ROOT = Path(__file__).parent.parent
@@ -34,7 +34,7 @@ PAGES = {
     "accuracy": accuracy.page,
     "techniques": techniques.page,
     "efficiency": efficiency_page.page,
-    "serving_time": serving_speeds.page,
+    "serving_time": lambda: serving_speeds.page() | served_speeds.page(),
     "fits": constants.page,
     "errors": errors_page.page,
 }

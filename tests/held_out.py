@@ -140,6 +140,24 @@ def _nodes() -> list[str]:
     return [str(row["payload"]) for row in _read("cases/kernels.yaml")["nodes"]]
 
 
+@cache
+def _speeds() -> dict[str, dict[str, list[str]]]:
+    """Published tokens per second: of llama.cpp on many cards by card, on one card by model and backend."""
+    tables: dict[str, dict[str, list[str]]] = {"llamacpp_speeds": {}, "radeon_speeds": {}, "h20_speeds": {}}
+    for row in _read("data/served_speeds.yaml")["runs"]:
+        if row["engine"] == "llama.cpp":
+            own = row["gpu"] == "radeon-8060s"
+            table, group = ("radeon_speeds", f"{row['model']} {row['backend']}") if own else ("llamacpp_speeds", row["gpu"])
+            tables[table].setdefault(group, []).append(row["row"])
+        elif row["gpu"] == "h20":
+            tables["h20_speeds"].setdefault(row["model"], []).append(row["row"])
+    return tables
+
+
+def _speeds_table(name: str) -> tuple[Callable[[], list[str]], Callable[[], set[str]]]:
+    return lambda: _flat(_speeds()[name]), lambda: whole_groups(_speeds()[name])
+
+
 def _starts() -> list[dict[str, Any]]:
     """What vLLM logged when it started; every third row by name is `aside`."""
     found: list[dict[str, Any]] = _read("data/vllm_starts.yaml")["rows"]
@@ -155,6 +173,9 @@ TABLES: dict[str, tuple[Callable[[], list[str]], Callable[[], set[str]] | None]]
     "fine_tuning_a100": (_fine_tuning, None),
     "cards": (lambda: [card.name for card in nvidia_cards()], None),
     "nodes": (_nodes, None),
+    "llamacpp_speeds": _speeds_table("llamacpp_speeds"),
+    "radeon_speeds": _speeds_table("radeon_speeds"),
+    "h20_speeds": _speeds_table("h20_speeds"),
     "vllm_starts": (lambda: [row["name"] for row in _starts()], lambda: {row["name"] for row in _starts() if row.get("aside")}),
 }
 """Of each table that is here: its rows, and what its rule holds out; None: all but those that are named."""

@@ -92,10 +92,10 @@ def judged_and_timed(job: Job | Mapping[str, Any], allow_files: bool = True) -> 
 
 
 def _served(run: Run, today: date) -> ServingTime | None:
-    """How fast it serves; None where it trains, or llama.cpp serves it."""
-    if run.job.task != "serve" or engine_of(run.job).reads_gguf:
+    """How fast it serves; None where it trains, or no time is known."""
+    if run.job.task != "serve":
         return None
-    return served_of(run.job, run.model.spec, run.place, run.card, today)
+    return served_of(run.job, run.model.spec, run.place, run.card, today, run.tensors)
 
 
 def _step(run: Run, serving: ServingTime | None) -> Time | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from estimator.contract.answer import ServingTime, Time
 from estimator.contract.errors import NotModelled
@@ -15,18 +16,21 @@ from estimator.hardware.capacity import Capacity
 from estimator.parallel.strategies import NONE
 from estimator.parallel.topology import Topology
 from estimator.serving.engines import engine_of
+from estimator.serving.llamacpp.passes import passes
+from estimator.serving.llamacpp.placement import WeightTensor
 from estimator.serving.throughput import throughput
 from estimator.simulation.ranks import alike
 from estimator.simulation.simulation import Simulation, simulate, speed
 from estimator.tape import dtypes
 from estimator.tape.tape import Tape
+from estimator.timing import ggml
 from estimator.timing.assumed import ASSUMED, assumed_cases, assumed_clock, assumed_pass, decode_time
 from estimator.timing.curves import peak
 from estimator.timing.engine import passed
 from estimator.timing.exchange import Wires
 from estimator.timing.kernels import Clock, Timer
 from estimator.timing.links import links
-from estimator.timing.measured import curves
+from estimator.timing.measured import curves, reading
 from estimator.timing.step import Stage, cases, spread_of, stage, training_time
 from estimator.timing.times import average_time, lengthened
 from estimator.training.overrides import precision_of
@@ -72,20 +76,40 @@ def _writing(job: Job, spec: ModelSpec, card: Capacity) -> ServingTime | None:
 
 def _of_llamacpp(job: Job, spec: ModelSpec, place: Topology, card: Accelerator, simulated: Simulation) -> Time | None:
     """The time of a token; None where the host's part takes most of it, and where GPUs take turns."""
-    asked = job.serving
-    partly = asked.gpu_layers is not None and asked.gpu_layers <= spec.depth
-    if partly or asked.cpu_moe or asked.n_cpu_moe or asked.override_tensor or job.hardware.gpus > 1:
+    if on_host(job, spec) or job.hardware.gpus > 1:
         return None
     return decode_time(simulated.phases.phases[-1].end_bytes, job.serving.concurrency, place.gpus, card)
 
 
-def served(job: Job, spec: ModelSpec, place: Topology, card: Capacity) -> ServingTime | None:
-    """How fast a job serves; None where the card has no name, or no peak for the job, or nothing like its cache was measured."""
+def on_host(job: Job, spec: ModelSpec) -> bool:
+    """Whether a part of the model may lie in the host's memory, whose speed is not modelled."""
+    asked = job.serving
+    partly = asked.gpu_layers is not None and asked.gpu_layers <= spec.depth
+    return bool(partly or asked.cpu_moe or asked.n_cpu_moe or asked.override_tensor)
+
+
+def served(
+    job: Job, spec: ModelSpec, place: Topology, card: Capacity, tensors: tuple[WeightTensor, ...] | None = None
+) -> ServingTime | None:
+    """How fast a job serves; None where the card has no name, or no peak for the job, or nothing like its cache was measured.
+
+    `tensors`: those of a GGUF file that llama.cpp serves.
+    """
     accelerator = card.accelerator
-    if accelerator is None or job.serving.kv_cache not in dtypes.BY_NAME:
+    if accelerator is None:
         return None
-    if not isinstance(spec, DecoderSpec) or not spec.cached or not spec.runs:
+    if engine_of(job).reads_gguf:
+        assert isinstance(spec, DecoderSpec)
+        found = None if on_host(job, spec) else ggml.timed(job, accelerator, passes(job.serving, spec, tensors))
+        return throughput(job, replace(place, data=1), *found) if found else None  # layers are divided, not requests
+    if job.serving.kv_cache not in dtypes.BY_NAME:
         return None
+    text = spec.language_model
+    if not isinstance(text, DecoderSpec) or not (
+        (text.cached and text.runs) or (engine_of(job).continuous and text.cache_layers)
+    ):
+        return None
+    spec = text
     tape = speed(job, spec, place, gpu(job, card))
     prefill, decode = (_pass(job, spec, place, accelerator, tape, phase) for phase in ("prefill", "decode"))
     return throughput(job, place, prefill, decode) if prefill and decode else None
@@ -96,7 +120,7 @@ def _pass(job: Job, spec: DecoderSpec, place: Topology, card: Accelerator, tape:
     try:
         measured = curves(card.name)
         wires = Wires(measured, links(job.hardware, card), place)
-        return passed(job, spec, tape, Clock(card, measured), wires, phase)
+        return passed(job, spec, tape, Clock(card, measured, reading=reading(card)), wires, phase)
     except NotModelled:
         return assumed_pass(job, spec, tape, card, Wires(None, links(job.hardware, card), place), phase)
 

@@ -19,6 +19,7 @@ from estimator.pipeline.run import Run
 from estimator.pipeline.step_time import served
 from estimator.pricing.cost import Priced, priced, unpriced
 from estimator.pricing.tokens import token_cost
+from estimator.serving.llamacpp.placement import WeightTensor
 from estimator.tape.kernels import flops
 from estimator.timing.run_length import Done, Hours, course
 
@@ -52,9 +53,11 @@ def _saved_bytes(run: Run) -> int:
     return whole // (job.hardware.nodes if job.host.save == "sharded" else 1)
 
 
-def served_of(job: Job, spec: ModelSpec, place: Topology, card: Capacity, today: date) -> ServingTime | None:
+def served_of(
+    job: Job, spec: ModelSpec, place: Topology, card: Capacity, today: date, tensors: tuple[WeightTensor, ...] | None = None
+) -> ServingTime | None:
     """How fast a job serves, and what its tokens cost."""
-    found = served(job, spec, place, card)
+    found = served(job, spec, place, card, tensors)
     if found is None:
         return None
     return found.model_copy(update={"cost": token_cost(job.hardware, card.accelerator, found, today)})

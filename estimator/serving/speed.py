@@ -33,4 +33,5 @@ def trace_speed(job: Job, spec: DecoderSpec, topology: Topology, gpu: Gpu = AMPE
 
 def prompts(serving: Serving) -> int:
     """How many prompts are read at once: a server takes requests as they come, `generate` of transformers a batch of them."""
-    return 1 if ENGINES[serving.engine].continuous else serving.concurrency
+    engine = ENGINES[serving.engine]
+    return 1 if engine.continuous or engine.reads_gguf else serving.concurrency

@@ -61,10 +61,7 @@ def _latent_table(text: ModelSpec, dtype: DType) -> int:
 def _sizes(each: Held, serving: Serving, plain: DType, mxfp4: Repacked) -> Iterator[int]:
     """Bytes of the tensors that stand for one: itself, or codes and scales."""
     name = serving.weights
-    known = FORMATS.get(name)
-    stored = known is not None and (known.linears if each.kind == "linear" else each.kind == "experts" and len(each.shape) == 3)
-    routes = each.end in ("gate", "router", "shared_expert_gate")
-    if not stored or each.seen or routes or _excepted(each, serving):
+    if not quantized(each, serving):
         yield each.numel * plain.itemsize
         return
     count, (outputs, inputs) = (each.shape[0], each.shape[1:]) if each.kind == "experts" else (1, each.shape)
@@ -73,6 +70,14 @@ def _sizes(each: Held, serving: Serving, plain: DType, mxfp4: Repacked) -> Itera
         return
     for part in parts(name, (outputs, inputs), serving.weights_group):
         yield count * part.nbytes
+
+
+def quantized(each: Held, serving: Serving) -> bool:
+    """Whether a tensor is stored in the job's format: a linear layer's or experts', if the format has these, and no exception."""
+    known = FORMATS.get(serving.weights)
+    stored = known is not None and (known.linears if each.kind == "linear" else each.kind == "experts" and len(each.shape) == 3)
+    routes = each.end in ("gate", "router", "shared_expert_gate")
+    return stored and not (each.seen or routes or _excepted(each, serving))
 
 
 def _excepted(each: Held, serving: Serving) -> bool:

@@ -14,6 +14,7 @@ from estimator.families.build import Builder
 from estimator.families.spec import DecoderSpec, ModelSpec
 from estimator.parallel.topology import Topology
 from estimator.runtime.reserved import Reserved, reserved
+from estimator.serving.kernels import trace_kernels
 from estimator.serving.llamacpp.placement import WeightTensor
 from estimator.serving.speed import trace_speed
 from estimator.simulation.attribution import Attribution, attribution
@@ -80,7 +81,8 @@ def speed(job: Job, spec: DecoderSpec, place: Topology, gpu: Gpu) -> Tape:
     known = _tapes(_question(job, spec, place))
     found = next((one for one in known if gpu.alike(one.gpu)), None)
     if found is None:
-        found = undisturbed(lambda: trace_speed(job, spec, place, replace(gpu, asked={})))
+        traced = trace_speed if spec.cached and spec.runs else trace_kernels
+        found = undisturbed(lambda: traced(job, spec, place, replace(gpu, asked={})))
         known.append(found)
     return found
 

@@ -7,7 +7,7 @@ what, and how far off it is: docs/efficiency.md. `curves(name)` reads a card's p
 
 from __future__ import annotations
 
-from math import ceil, log2, sqrt
+from math import ceil, inf, log2, sqrt
 
 from estimator.contract.errors import NotModelled
 from estimator.hardware.accelerator import Accelerator
@@ -59,17 +59,19 @@ def matmul_seconds(
     sustained: bool = True,
     quantize: bool = False,
     moved: float | None = None,
+    most: float = inf,
 ) -> float:
     """`batch` products of [m, k] and [k, n].
 
         t = launch + (compute^p + memory^p)^(1/p)
         compute = max(F' (1 + prologue / k) / (share · peak), F / (sustained · peak)) + step · k
-        memory  = `moved`, or the bytes read and written once / (bandwidth_share · bandwidth)
+        memory  = `moved`, or the bytes read and written once / min(bandwidth_share · bandwidth, most)
 
     F = 2·batch·m·n·k, and F' is F with `wave_share` of what whole waves of whole tiles would add, once there is a tile for every
     multiprocessor. `prologue`: the steps of k that a tile spends filling and emptying its pipeline; `step`: what one step of k
     takes however small the product is. `sustained`: no faster than a card is for long under its power limit, against the burst of
-    a cold one. `quantize`: with the pass that turns the [m, k] operand from bf16 into fp8, int8 or nvfp4.
+    a cold one. `most`: bytes that all multiprocessors read in a second. `quantize`: with the pass that turns the [m, k] operand
+    from bf16 into fp8, int8 or nvfp4.
 
     Raises `NotModelled` for a dtype that was not measured on the card, or whose peak is not known.
     """
@@ -91,7 +93,7 @@ def matmul_seconds(
     compute += p.step_ns * 1e-9 * k
     if moved is None:
         moved = batch * (narrow * (m * k + n * k) + wide * m * n)
-    memory = moved / (p.bandwidth_share * bandwidth)
+    memory = moved / min(p.bandwidth_share * bandwidth, most)
     seconds = p.launch_us * 1e-6 + float((compute**p.sharpness + memory**p.sharpness) ** (1 / p.sharpness))
     if quantize and p.quantize_bytes:
         seconds += batch * m * k * p.quantize_bytes / (measured.memory.share * bandwidth)
@@ -154,13 +156,13 @@ def memory_seconds(measured: Curves, card: Accelerator, moved_bytes: float) -> f
     return p.launch_us * 1e-6 + moved_bytes / (p.share * card.memory_bandwidth.value * 1e9)
 
 
-def decode_seconds(measured: Curves, card: Accelerator, cache_bytes: float) -> float:
+def decode_seconds(measured: Curves, card: Accelerator, cache_bytes: float, most: float = inf) -> float:
     """Attention of one layer for one new token per sequence, which reads the keys and values.
 
-    t = launch + bytes / (share · bandwidth)
+    t = launch + bytes / min(share · bandwidth, most)
     """
     p = measured.decode
-    return p.launch_us * 1e-6 + cache_bytes / (p.share * card.memory_bandwidth.value * 1e9)
+    return p.launch_us * 1e-6 + cache_bytes / min(p.share * card.memory_bandwidth.value * 1e9, most)
 
 
 def collective_seconds(

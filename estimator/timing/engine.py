@@ -21,10 +21,10 @@ from estimator.families.spec import DecoderSpec
 from estimator.serving.engines import engine_of
 from estimator.serving.speed import CHUNK, prompts
 from estimator.tape.kernels import KEPT, counted, flops, kernels
-from estimator.tape.tape import Tape, Work
+from estimator.tape.tape import GROUPED, Tape, Work
 from estimator.timing.curves import DTYPES, memory_seconds, peak
 from estimator.timing.exchange import Wires
-from estimator.timing.kernels import ATTENTION, MEMORY, PRODUCTS, Clock
+from estimator.timing.kernels import ATTENTION, CACHED, KERNELS, MEMORY, PRODUCTS, Clock
 from estimator.timing.measured import shared
 from estimator.timing.passes import LAUNCHES, Parts
 from estimator.timing.step import efficiencies
@@ -140,8 +140,9 @@ def passed(job: Job, spec: DecoderSpec, tape: Tape, clock: Clock, wires: Wires, 
             return {**found, SCHEDULING: steps * wait * 1e-3}
         return {**found, LAUNCHES: max(0.0, launched * each * 1e-6 - sum(found.values()))}
 
-    kind = next(clock.arithmetic(work) for work in tape.work if work.form)
-    wide = _factors(clock, wires, kind)
+    product = next(work for work in tape.work if work.form and work.operation != GROUPED and not _attends(work))
+    kind = clock.arithmetic(product)
+    wide = _factors(clock, wires, product)
     low, high = case(wide, 0, step.low, launch.low), case(wide, 1, step.high, launch.high)
     done = Done(tokens * wires.place.data, wires.place.gpus, flops(tape, phase).total, 0, peak(clock.card, kind))
     where = f"measured on {clock.curves.borrowed_from}, not on this card, " if clock.curves.borrowed_from else ""
@@ -151,12 +152,19 @@ def passed(job: Job, spec: DecoderSpec, tape: Tape, clock: Clock, wires: Wires, 
     )
 
 
-def _factors(clock: Clock, wires: Wires, kind: str) -> dict[str, tuple[float, float]]:
-    """What each part may be multiplied with, at least and at most. `kind`: what products are computed in."""
+def _attends(work: Work) -> bool:
+    return work.operation in KERNELS
+
+
+def _factors(clock: Clock, wires: Wires, product: Work) -> dict[str, tuple[float, float]]:
+    """What each part may be multiplied with, at least and at most, where most products are like this one."""
     curves = clock.curves
-    products = curves.matmul[DTYPES[kind][1]].spread.factor
+    products = curves.matmul[DTYPES[clock.arithmetic(product)][1]].spread.factor
     found = {PRODUCTS: products, WEIGHTS: products, ATTENTION: curves.attention_range}
     found |= {MEMORY: curves.memory.factor, CACHE: curves.decode.factor}
+    for part, kind in ((WEIGHTS, clock.read_as(product)), (CACHE, CACHED)):
+        if fact := clock.reading.get(kind):
+            found[part] = fact.value / fact.high, fact.value / fact.low
     found[REDUCED] = curves.collectives["all_reduce"].spread.factor
     low, high = curves.widen
     return {kind: (least * low, most * high) for kind, (least, most) in found.items()}

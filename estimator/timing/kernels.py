@@ -7,16 +7,17 @@ bytes that it reads and writes.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from math import inf
 from typing import Protocol
 
 from estimator.hardware.accelerator import Accelerator
 from estimator.tape.dtypes import DType
 from estimator.tape.tape import GROUPED, PACKED, Work
 from estimator.timing.curves import DTYPES, attention_seconds, decode_seconds, matmul_seconds, memory_seconds
-from estimator.timing.measured import Curves, Direction, shared, slower
+from estimator.timing.measured import Curves, Direction, Reading, shared, slower
 
 PRODUCTS, ATTENTION, MEMORY = KINDS = ("matrix products", "attention", "memory-bound kernels")
 """What a kernel's time is spent on."""
@@ -41,6 +42,10 @@ ARITHMETIC = {"fp8": "fp8", "fp8-row": "fp8", "torchao-fp8": "fp8", "fp8-block":
 """Formats of stored weights that servers multiply with as they are, and the curve of their products (vLLM's CUTLASS kernels)."""
 
 
+UNPACKED, CACHED = "packed", "cache"
+"""Kinds of `Reading` that are no types of products."""
+
+
 class Timer(Protocol):
     """Times kernels on a card."""
 
@@ -53,11 +58,13 @@ class Timer(Protocol):
 
 @dataclass(slots=True)
 class Clock:
-    """Times kernels on one card that was measured. `tf32`: products of float32 run in it."""
+    """Times kernels on one card that was measured. `tf32`: products of float32 run in it. `reading`: what each of
+    its multiprocessors reads at most, by type of product, `packed` for weights that are unpacked, and `cache`."""
 
     card: Accelerator
     curves: Curves
     tf32: bool = False
+    reading: Mapping[str, Reading] = field(default_factory=dict)
     _known: dict[tuple[object, ...], tuple[str, float]] = field(default_factory=dict)
 
     def kernel(self, work: Work) -> tuple[str, float]:
@@ -75,16 +82,27 @@ class Clock:
         operation = work.operation.removesuffix(BACKWARD)
         if operation not in KERNELS:
             (count, m, n, k), name = shape, self.arithmetic(work)
-            product = partial(matmul_seconds, self.curves, self.card, m, n, k, dtype=name)
+            most = self.most(self.read_as(work))
+            product = partial(matmul_seconds, self.curves, self.card, m, n, k, dtype=name, most=most)
             if operation.endswith(PACKED):
-                return PRODUCTS, product(quantize=name in ARITHMETIC.values(), moved=work.nbytes)
+                return PRODUCTS, product(batch=count, quantize=name in ARITHMETIC.values(), moved=work.nbytes)
             if operation == GROUPED:
                 return PRODUCTS, count * product(moved=work.nbytes / count)
             return PRODUCTS, product(batch=count, moved=work.nbytes)
         _, queries, keys, size, causal = shape
         if queries == 1 and not work.operation.endswith(BACKWARD):
-            return ATTENTION, decode_seconds(self.curves, self.card, work.nbytes)
+            return ATTENTION, decode_seconds(self.curves, self.card, work.nbytes, self.most(CACHED))
         return ATTENTION, self._attention(work, KERNELS[operation], dtype, (size, queries, keys), bool(causal))
+
+    def most(self, kind: str) -> float:
+        """Bytes that all multiprocessors read in a second; endless where their number does not bind."""
+        fact, cores = self.reading.get(kind), self.card.multiprocessors
+        return fact.value * cores.value * 1e9 if fact and cores else inf
+
+    def read_as(self, work: Work) -> str:
+        """As what a product's weights are read, as `reading` names it."""
+        name = self.arithmetic(work)
+        return UNPACKED if work.operation.endswith(PACKED) and name not in ARITHMETIC.values() else DTYPES[name][1]
 
     def arithmetic(self, work: Work) -> str:
         """The type that a product is computed in: that of its operands; or that of weights as they are stored, where the card has

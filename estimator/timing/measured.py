@@ -149,6 +149,16 @@ class UnderLoad(MeasuredFact):
     names: str
 
 
+class Reading(MeasuredFact):
+    """GB/s that one multiprocessor reads of a matrix times few vectors, or of the cache, on cards whose names match.
+
+    `kind`: a type of products, `packed` for weights that are unpacked on the way, or `cache`.
+    """
+
+    names: str
+    kind: str
+
+
 class SlowKernels(MeasuredFact):
     """How much longer some kernels take to move their bytes than plain ones."""
 
@@ -174,6 +184,7 @@ class Shared(Strict):
     """What is no faster is no NVLink of a server."""
     under_load: list[UnderLoad]
     slow_kernels: list[SlowKernels]
+    reading: list[Reading]
     pcie: str
     """Whose collectives were measured over PCIe."""
     borrowing: list[Borrowing]
@@ -194,6 +205,11 @@ def slower(operation: str) -> float:
 def under_load(name: str) -> UnderLoad | None:
     """How much longer products take under load on the card of this name; None where its clock is not known to sink."""
     return next((fact for fact in shared().under_load if re.fullmatch(fact.names, name)), None)
+
+
+def reading(card: Accelerator) -> dict[str, Reading]:
+    """What a card's multiprocessors read, by kind; nothing of cards whose bandwidth binds first."""
+    return {fact.kind: fact for fact in shared().reading if re.fullmatch(fact.names, card.name)}
 
 
 @cache

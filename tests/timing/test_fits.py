@@ -35,6 +35,7 @@ def test_files_are_all_walked() -> None:
     own = {f"timing/curves/{name}.yaml" for name in catalogue.names(FOLDER)}
     assert files == own | {
         "timing/efficiency.yaml",
+        "timing/ggml.yaml",
         "timing/host.yaml",
         "timing/loader.yaml",
         "timing/shared.yaml",

@@ -1,0 +1,142 @@
+"""The kernels of a served model's passes, read from the tensors that its layers hold and what they cache.
+
+For models whose forward pass is not played with a cache: mixtures, sliding windows, latent attention, states. A server runs a
+product for each of the joined layers, all experts of a layer in one kernel for what goes up and one for what comes down
+(vllm/model_executor/layers/fused_moe), and a norm, a rotation, an activation in a kernel each.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from estimator.contract.job import Job, Serving
+from estimator.families.cache_layers import CacheLayer
+from estimator.families.spec import DecoderSpec
+from estimator.parallel.topology import Topology
+from estimator.quantization.formats import parts
+from estimator.serving.engine import compute_type
+from estimator.serving.speed import prompts
+from estimator.serving.tensors import Held, held
+from estimator.serving.weights import quantized
+from estimator.tape import dtypes
+from estimator.tape.gpu import Gpu
+from estimator.tape.tape import PACKED, Slot, Tape
+
+FLOAT32 = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Tokens:
+    """A pass: sequences, tokens of each that are new, and how many each has in the cache at its end."""
+
+    sequences: int
+    each: int
+    length: int
+
+    @property
+    def all(self) -> int:
+        return self.sequences * self.each
+
+
+def trace_kernels(job: Job, spec: DecoderSpec, place: Topology, gpu: Gpu) -> Tape:
+    """A prompt in one pass, then a decoding step of answers that are half written, on a new tape."""
+    tape, asked = Tape(gpu), job.serving
+    prompt, output = asked.lengths
+    read = Tokens(prompts(asked), prompt, prompt)
+    step = Tokens(asked.concurrency, 1, min(prompt + output // 2, asked.context))
+    for phase, tokens in (("prefill", read), ("decode", step)):
+        tape.begin(phase)
+        _Pass(tape, job, spec, place.tensor, tokens).play()
+    tape.finish()
+    return tape
+
+
+class _Pass:
+    """Records the kernels of one pass."""
+
+    def __init__(self, tape: Tape, job: Job, spec: DecoderSpec, ranks: int, tokens: Tokens):
+        self.tape, self.spec, self.ranks, self.tokens = tape, spec, ranks, tokens
+        self.asked: Serving = job.serving
+        self.dtype = compute_type(job.serving)
+
+    def play(self) -> None:
+        """Every tensor's kernel, in the order in which the model holds them, then attention of each layer."""
+        tensors = [each for each in held(self.spec, self.ranks, self.asked.enable_expert_parallel) if not each.seen]
+        tables = [each for each in tensors if each.kind == "embedding" and len(each.shape) == 2]
+        for each in tensors:
+            self.tape.slot = Slot(each.name, each.times)
+            if each.kind == "linear":
+                self.product(each, 1, self.tokens.all)
+            elif each.kind == "experts" and len(each.shape) == 3:
+                self.experts(each)
+            elif "norm" in each.name and len(each.shape) == 1:
+                self.normed(each)
+        self.tape.slot = None
+        if tables:
+            self.product(tables[-1], 1, self.tokens.sequences)
+            self.moved(self.tokens.sequences * tables[-1].shape[0] * (1 + FLOAT32 // self.dtype.itemsize), "_to_copy")
+        layers: dict[CacheLayer, int] = {}
+        for layer in self.spec.cache_layers:
+            layers[layer] = layers.get(layer, 0) + 1
+        for layer, times in layers.items():
+            self.tape.slot = Slot(layer.kind, times)
+            self.attention(layer)
+        self.tape.slot = None
+
+    def moved(self, numbers: float, operation: str) -> None:
+        """A kernel that does little but read and write so many numbers."""
+        self.tape.compute(operation, 0, round(numbers * self.dtype.itemsize))
+
+    def normed(self, each: Held) -> None:
+        """Of hidden states with the addition before it, of queries or keys by their heads."""
+        width, heads = each.shape[0], self.spec.num_attention_heads if "q_norm" in each.name else self.spec.num_key_value_heads
+        by_heads = width == self.spec.head_dim and each.name.endswith(("q_norm", "k_norm"))
+        numbers = 5 * width if width == self.spec.hidden_size else 2 * width * (max(1, heads // self.ranks) if by_heads else 1)
+        self.moved(self.tokens.all * numbers, "rms_norm")
+
+    def product(self, each: Held, count: int, rows: int, share: float = 1.0) -> None:
+        """`count` products of so many rows with a matrix each, of which `share` of the bytes are read."""
+        outputs, inputs = each.shape[-2:]
+        nbytes = share * self.bytes_of(each) + count * rows * (inputs + outputs) * self.dtype.itemsize
+        form = (count, rows, outputs, inputs), self.dtype
+        name = f"{self.asked.weights}{PACKED}" if quantized(each, self.asked) else "mm"
+        self.tape.compute(name, 2 * count * rows * outputs * inputs, round(nbytes), form)
+        if "gate_proj" in each.end or "gate_up" in each.end:
+            self.moved(1.5 * count * rows * outputs, "silu_mul")
+
+    def experts(self, each: Held) -> None:
+        """The experts that some token of the pass has chosen, if each chooses as any other would."""
+        here, used = each.shape[0], each.used
+        every = here * self.ranks if self.asked.enable_expert_parallel else here
+        rows = -(-self.tokens.all * used * here // every)
+        many = max(1, min(rows, round(here * (1 - (1 - used / every) ** self.tokens.all))))
+        self.product(each, many, -(-rows // many), many / here)
+        if each.end.startswith("down"):
+            for operation in ("topk", "align", "sum"):
+                self.moved(rows * self.spec.hidden_size if operation == "sum" else rows, operation)
+
+    def bytes_of(self, each: Held) -> int:
+        """Bytes of the stored tensors that stand for one."""
+        if not quantized(each, self.asked):
+            return each.numel * self.dtype.itemsize
+        count, sizes = (each.shape[0] if each.kind == "experts" else 1), (each.shape[-2], each.shape[-1])
+        return count * sum(part.nbytes for part in parts(self.asked.weights, sizes, self.asked.weights_group))
+
+    def attention(self, layer: CacheLayer) -> None:
+        """One layer's, of one rank: over the tokens that it sees, or its states."""
+        tokens, heads = self.tokens, max(1, self.spec.num_attention_heads // self.ranks)
+        if layer.kind == "state":
+            self.moved(2 * tokens.sequences * layer.state / self.ranks, "state")
+            return
+        seen = min(tokens.length, layer.tokens or tokens.length)
+        size = layer.key_size
+        stored = dtypes.BY_NAME[self.asked.kv_cache].itemsize
+        mine = 1 if layer.kind == "latent" else max(1, layer.heads // self.ranks)
+        self.moved(2 * tokens.all * (heads + mine) * size, "rotate")
+        cached = tokens.sequences * seen * mine * (layer.key_size + layer.value_size) * stored
+        wide = layer.value_size or size
+        flops = 2 * tokens.all * heads * seen * (size + wide)
+        causal = int(tokens.each > 1 and seen == tokens.length)
+        form = (heads * tokens.sequences, tokens.each, seen, size, causal), self.dtype
+        name = "cudnn_attention" if self.tape.gpu.prefers_cudnn else "flash_attention"
+        self.tape.compute(name, flops, round(cached + 2 * tokens.all * heads * size * self.dtype.itemsize), form)

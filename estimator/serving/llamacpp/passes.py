@@ -1,0 +1,154 @@
+"""What llama.cpp's passes do: kernels, bytes and arithmetic of a prompt's batch, and of a step of a token for each sequence."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from math import prod
+
+from estimator.contract.job import Serving
+from estimator.families.spec import DecoderSpec
+from estimator.serving.llamacpp.cache import UBATCH, batch_of
+from estimator.serving.llamacpp.ggml import Tensor
+from estimator.serving.llamacpp.graph import Builder, Devices
+from estimator.serving.llamacpp.models import shape_of, window
+from estimator.serving.llamacpp.placement import EMBEDDING, OUTPUT, WeightTensor, of_kind
+from estimator.serving.llamacpp.shape import Batch, Shape
+
+HALF = 2
+"""Bytes of a weight in float16; a block has fewer for each of its weights."""
+
+
+@dataclass(slots=True)
+class Pass:
+    """One pass through the graph.
+
+    Attributes:
+        kernels: nodes that compute something; of these `unpacking` multiply with a matrix in blocks.
+        whole_bytes, block_bytes: of matrices that are read, without blocks and in blocks; of experts those that are chosen.
+        unpacked_bytes: what those in blocks would take in float16.
+        flops: of products with these matrices.
+        scores_flops: of attention.
+        moved_bytes: what all other nodes read and write, the cache with them.
+    """
+
+    kernels: int = 0
+    unpacking: int = 0
+    whole_bytes: float = 0
+    block_bytes: float = 0
+    unpacked_bytes: float = 0
+    flops: float = 0
+    scores_flops: float = 0
+    moved_bytes: float = 0
+
+    def add(self, more: Pass, less: Pass, times: int) -> None:
+        """Add so many times what one pass has more than another."""
+        for name in self.__slots__:
+            setattr(self, name, getattr(self, name) + times * (getattr(more, name) - getattr(less, name)))
+
+
+def passes(serving: Serving, spec: DecoderSpec, tensors: tuple[WeightTensor, ...] | None) -> tuple[Pass, float, Pass]:
+    """A prompt's mean pass and how many there are, and a decoding step when half of each answer is written."""
+    return _passes(serving.model_dump_json(), spec, tensors)
+
+
+@lru_cache(maxsize=32)
+def _passes(asked: str, spec: DecoderSpec, tensors: tuple[WeightTensor, ...] | None) -> tuple[Pass, float, Pass]:
+    serving = Serving.model_validate_json(asked)
+    prompt, output = serving.lengths
+    whole, at_once = batch_of(serving, spec), min(prompt, serving.ubatch or UBATCH)
+    seen = (prompt + at_once) // 2
+    reading = replace(whole, tokens=at_once, outputs=1, streams=1)
+    step = replace(whole, tokens=serving.concurrency, outputs=serving.concurrency)
+    stored = {tensor.name: tensor.nbytes for tensor in tensors or of_kind(serving.weights, spec)}
+    stored.setdefault(OUTPUT, stored[EMBEDDING])
+    return (
+        _counted(spec, _seeing(reading, spec, seen), stored),
+        prompt / at_once,
+        _counted(spec, _seeing(step, spec, prompt + output // 2), stored),
+    )
+
+
+def _seeing(batch: Batch, spec: DecoderSpec, tokens: int) -> Batch:
+    """A batch whose sequences have so many tokens in the cache, or as many as a window sees."""
+    return replace(batch, cells=tokens, window_cells=min(tokens, window(spec) or tokens))
+
+
+def _counted(spec: DecoderSpec, batch: Batch, stored: dict[str, int]) -> Pass:
+    """The nodes of a batch's graph: layers that are alike are counted once, and their matrices have the mean of their bytes."""
+    shape = shape_of(spec)
+    alike: dict[tuple[bool, ...], list[int]] = {}
+    for layer in range(shape.layers):
+        sparse = shape.experts.sparse[layer] if shape.experts else False
+        slides = shape.sliding[layer] if shape.sliding else False
+        alike.setdefault((shape.rotary[layer], sparse, slides), []).append(layer)
+    last = [max(layers) for layers in alike.values()]
+    found = _of_layers(shape, batch, stored, alike, sorted(last))
+    base = replace(found)
+    for layers in alike.values():
+        one = _of_layers(shape, batch, stored, alike, [layers[0], *sorted(last)])
+        found.add(one, base, len(layers) - 1)
+    return found
+
+
+def _of_layers(
+    shape: Shape, batch: Batch, stored: dict[str, int], alike: dict[tuple[bool, ...], list[int]], layers: list[int]
+) -> Pass:
+    """The nodes of a graph that has these layers alone, each for those that are like it."""
+    groups = [next(group for group in alike.values() if layer in group) for layer in layers]
+    made: dict[str, Tensor] = {}
+
+    def weight(name: str, layer: int | None) -> Tensor:
+        end = name if name.endswith(".bias") else f"{name}.weight"
+        key = end if layer is None else f"blk.{layer}.{end}"
+        if key not in made:
+            names = [end] if layer is None else [f"blk.{one}.{end}" for one in groups[layer]]
+            made[key] = Tensor("none", (1,), nbytes=sum(stored.get(one, 0) for one in names) // len(names))
+            made[key].weight = True
+        return made[key]
+
+    experts = shape.experts and replace(shape.experts, sparse=tuple([shape.experts.sparse[layer] for layer in layers]))
+    few = replace(
+        shape,
+        layers=len(layers),
+        rotary=tuple([shape.rotary[layer] for layer in layers]),
+        sliding=tuple([shape.sliding[layer] for layer in layers]) if shape.sliding else (),
+        experts=experts,
+    )
+    graph = Builder(few, batch, Devices((0,) * len(layers), 1, forced=False), weight).built()
+    found, touched, count = Pass(), 1.0, 0
+    if experts:
+        count, touched = experts.count, 1 - (1 - experts.used / experts.count) ** batch.tokens
+    for node in graph.nodes:
+        if node.op != "view":
+            found.kernels += 1
+            _count(found, node, touched, count)
+    return found
+
+
+def _count(found: Pass, node: Tensor, touched: float, experts: int) -> None:
+    if node.op in ("mul_mat", "mul_mat_id") and node.sources[0].weight:
+        matrix, inner = node.sources[0], node.sources[1].shape[0]
+        several = node.op == "mul_mat_id"
+        share = touched if several else 1.0
+        elements = node.shape[0] * inner * (experts if several else 1)
+        if node.op == "mul_mat" and len(node.shape) > 2:  # latent attention's, a matrix for each head
+            elements *= node.shape[2]
+        found.flops += 2 * prod(node.shape) * inner
+        if matrix.nbytes < HALF * elements:
+            found.unpacking += 1
+            found.block_bytes += share * matrix.nbytes
+            found.unpacked_bytes += share * elements * HALF
+        else:
+            found.whole_bytes += share * matrix.nbytes
+        found.moved_bytes += node.nbytes + node.sources[1].nbytes
+        return
+    if node.op == "get_rows":
+        found.moved_bytes += 2 * node.nbytes
+        return
+    if node.op == "flash_attn":
+        queries, keys = node.sources[0], node.sources[1]
+        found.scores_flops += 2 * prod(queries.shape) * keys.shape[1] + 2 * prod(node.shape) * keys.shape[1]
+    elif node.op == "mul_mat":
+        found.scores_flops += 2 * prod(node.shape) * node.sources[1].shape[0]
+    found.moved_bytes += node.nbytes + sum(source.nbytes for source in node.sources if not source.weight)

@@ -1,0 +1,102 @@
+"""Kernels of a pass that are read from the tensors of an engine's layers, held against those that a tape has."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from estimator import estimate
+from estimator.contract.answer import ServingTime
+from estimator.families.spec import DecoderSpec
+from estimator.hardware.accelerator import accelerator
+from estimator.hardware.capability import gpu
+from estimator.pipeline.run import played
+from estimator.serving.kernels import trace_kernels
+from estimator.serving.speed import trace_speed
+from estimator.tape.tape import Tape
+from estimator.timing.engine import seconds_of
+from estimator.timing.kernels import Clock
+from estimator.timing.measured import curves
+
+
+def asked(model: str, card: str = "h100", gpus: int = 1, **serving: Any) -> dict[str, Any]:
+    lengths = {"prompt_length": 1000, "output_length": 500, "concurrency": 8}
+    return {
+        "model": model,
+        "task": "serve",
+        "hardware": {"gpu": card, "gpus": gpus},
+        "parallelism": {"tensor": gpus},
+        "serving": lengths | serving,
+    }
+
+
+def answered(model: str, card: str = "h100", gpus: int = 1, **serving: Any) -> ServingTime:
+    found = estimate(asked(model, card, gpus, **serving)).serving
+    assert found
+    return found
+
+
+@pytest.mark.parametrize("model", ["llama-3.1-8b", "qwen3-8b", "mistral-7b-v0.3"])
+@pytest.mark.parametrize("weights", ["bf16", "fp8"])
+@pytest.mark.parametrize("phase", ["prefill", "decode"])
+def test_a_dense_models_kernels_take_as_long_as_the_tapes(model: str, weights: str, phase: str) -> None:
+    """To 2 %: of additions and rotations the bytes are counted more roughly."""
+    run = played(asked(model, weights=weights), False)
+    spec = run.model.spec
+    assert isinstance(spec, DecoderSpec)
+    clock = Clock(accelerator("h100"), curves("h100"))
+
+    def seconds(tape: Tape) -> float:
+        return sum(seconds_of(run.job, tape, clock, phase)[0].values())
+
+    ways = [trace(run.job, spec, run.place, gpu(run.job, run.card)) for trace in (trace_kernels, trace_speed)]
+    assert seconds(ways[0]) == pytest.approx(seconds(ways[1]), rel=0.02)
+
+
+MEASURED = [(1, 44.6), (2, 70.6), (4, 130.0), (8, 217.2), (16, 412.8), (64, 424.0)]
+"""Tokens, and microseconds of a layer's experts of Qwen3-30B-A3B in bf16 on an H100, if each token chooses experts of its own
+as far as there are some: aiconfigurator-core 0.12.0 (PyPI, Apache-2.0), moe/sglang/0.5.14, balanced."""
+
+
+@pytest.mark.parametrize(("tokens", "microseconds"), MEASURED)
+def test_experts_that_a_batch_touches(tokens: int, microseconds: float) -> None:
+    """Within a quarter of what was measured, of as many experts: by chance, fewer are chosen than if each token had its own."""
+    run = played(asked("qwen3-30b-a3b", concurrency=tokens), False)
+    spec = run.model.spec
+    assert isinstance(spec, DecoderSpec)
+    tape = trace_kernels(run.job, spec, run.place, gpu(run.job, run.card))
+    clock = Clock(accelerator("h100"), curves("h100"))
+    works = [work for work in tape.work if work.phase == "decode" and work.slot and ".experts." in work.slot.label]
+    ours = 1e6 * sum(clock.kernel(work)[1] * work.slot.total for work in works if work.slot) / spec.num_hidden_layers
+    chosen, balanced = 1 - (1 - 8 / 128) ** tokens, min(1.0, tokens * 8 / 128)
+    assert ours / microseconds == pytest.approx(chosen / balanced, rel=0.25)
+
+
+def test_a_step_reads_more_of_a_mixture_with_more_sequences() -> None:
+    """Until all experts are read: then another token costs no more than in a dense model."""
+    steps = [
+        answered("qwen3-30b-a3b", concurrency=many, prompt_length=8, output_length=8).decode.step_seconds
+        for many in (1, 8, 64, 256)
+    ]
+    assert steps == sorted(steps)
+    assert steps[2] > 2.5 * steps[0]
+    assert steps[3] < 1.3 * steps[2]
+
+
+@pytest.mark.parametrize(
+    ("model", "card", "gpus", "weights"),
+    [
+        ("gpt-oss-120b", "h100", 1, "mxfp4"),
+        ("deepseek-v3", "h200", 8, "fp8-block"),
+        ("gemma-3-27b", "h100", 1, "bf16"),
+        ("mixtral-8x7b", "h100", 2, "bf16"),
+        ("llama-4-scout", "h100", 8, "bf16"),
+    ],
+)
+def test_what_has_no_tape_of_its_own_is_timed(model: str, card: str, gpus: int, weights: str) -> None:
+    """No faster than reading the weights of one token's experts at the whole bandwidth, and with a prompt longer than a step."""
+    found = answered(model, card, gpus, weights=weights)
+    assert found.prefill.step_seconds > found.decode.step_seconds > 1e-3
+    low, high = found.decode.range_seconds
+    assert low < found.decode.step_seconds < high

@@ -1,0 +1,117 @@
+"""llama.cpp's times: what its passes do, and that their numbers are those of the rows that they name."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from estimator import estimate
+from estimator.families.spec import DecoderSpec
+from estimator.hardware.accelerator import accelerator
+from estimator.pipeline.run import played
+from estimator.serving.llamacpp import passes as counting
+from estimator.serving.llamacpp.cache import batch_of
+from estimator.serving.llamacpp.models import shape_of
+from estimator.serving.llamacpp.passes import Pass
+from estimator.serving.llamacpp.placement import EMBEDDING, OUTPUT, of_kind
+from estimator.timing import ggml
+from tests.fit_llamacpp import FREE, TABLES, error, loss, rows, spread
+
+MODELS = ("llama-3-8b", "gemma-3-1b", "qwen3-30b-a3b", "deepseek-v2-lite", "gpt-oss-20b")
+
+
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("tokens", [1, 512])
+def test_alike_layers_are_counted_once(model: str, tokens: int) -> None:
+    """As if each were counted by itself: to the byte, but for matrices whose mean over layers is rounded down."""
+    run = played({"model": model, "task": "serve", "hardware": {"gpu": "mi300x"}, "serving": {"engine": "llama.cpp"}}, False)
+    spec, serving = run.model.spec, run.job.serving
+    assert isinstance(spec, DecoderSpec)
+    stored = {tensor.name: tensor.nbytes for tensor in of_kind("q4_k_m", spec)}
+    stored.setdefault(OUTPUT, stored[EMBEDDING])
+    shape, batch = shape_of(spec), replace(batch_of(serving, spec), tokens=tokens, outputs=1)
+    alone: dict[tuple[bool, ...], list[int]] = {
+        tuple(map(bool, map(int, f"{layer:b}"))): [layer] for layer in range(shape.layers)
+    }
+    every = counting._of_layers(shape, batch, stored, alone, [*range(shape.layers)])
+    found = counting._counted(spec, batch, stored)
+    for name in Pass.__slots__:
+        assert getattr(found, name) == pytest.approx(getattr(every, name), rel=1e-6), name
+
+
+def test_a_token_reads_its_experts_only() -> None:
+    """Of 128 experts 8: what a step reads grows with the sequences, until nearly all are chosen by some."""
+    run = played(
+        {"model": "qwen3-30b-a3b", "task": "serve", "hardware": {"gpu": "mi300x"}, "serving": {"engine": "llama.cpp"}}, False
+    )
+    spec = run.model.spec
+    assert isinstance(spec, DecoderSpec)
+    few, many = (
+        counting.passes(run.job.serving.model_copy(update={"concurrency": each, "weights": "q8_0"}), spec, None)[2]
+        for each in (1, 256)
+    )
+    assert few.block_bytes < 0.15 * many.block_bytes
+    assert many.block_bytes == pytest.approx(30.5e9 * 34 / 32, rel=0.03)
+
+
+@pytest.mark.parametrize("vendor", TABLES)
+def test_rows_give_the_numbers(vendor: str) -> None:
+    """No number is nearer to the rows that it was fitted to if it is a tenth more or less."""
+    known = {name: fact.value for name, fact in ggml.facts().items() if name.startswith(f"{vendor}.")}
+    rates = ggml.rates(accelerator({"nvidia": "rtx-4090", "amd": "radeon-8060s", "apple": "m1-8gb"}[vendor]))
+    assert rates
+    for kind, free in FREE.items():
+        least = loss(rates, rows(vendor, kind))
+        for name in free[vendor]:
+            assert getattr(rates, name) == known[f"{vendor}.{name}"]
+            for by in (0.9, 1.1):
+                assert loss(replace(rates, **{name: by * getattr(rates, name)}), rows(vendor, kind)) > least - 2e-3, (name, by)
+
+
+@pytest.mark.parametrize("vendor", ["nvidia", "amd"])
+@pytest.mark.parametrize("kind", FREE)
+def test_the_range_is_that_of_the_rows(vendor: str, kind: str) -> None:
+    rates = ggml.rates(accelerator("rtx-4090" if vendor == "nvidia" else "radeon-8060s"))
+    assert rates
+    assert ggml.facts()[f"{vendor}.{kind}"].range == spread(rates, vendor, kind)
+
+
+@pytest.mark.parametrize(
+    ("vendor", "kind", "median", "near"),
+    [
+        ("nvidia", "decode", 0.05, 1.0),
+        ("nvidia", "prefill", 0.15, 0.85),
+        ("apple", "decode", 0.1, 1.0),
+        ("apple", "prefill", 0.15, 1.0),
+        ("amd", "decode", 0.06, 1.0),
+        ("amd", "prefill", 0.45, 0.4),  # an environment variable that records leave out makes prompts up to 3.6 times as fast
+    ],
+)
+def test_rows_held_out(vendor: str, kind: str, median: float, near: float) -> None:
+    """How far off rows are that no number was fitted to: the middle, and how many are within 30 %."""
+    rates = ggml.rates(accelerator({"nvidia": "rtx-4090", "amd": "radeon-8060s", "apple": "m1-8gb"}[vendor]))
+    assert rates
+    sizes = [abs(np.expm1(-error(rates, one))) for one in rows(vendor, kind, held=True)]
+    assert np.median(sizes) < median
+    assert np.mean(np.array(sizes) <= 0.3) >= near
+
+
+def test_gpus_take_turns_with_a_token_and_share_a_prompt() -> None:
+    one, four = (
+        estimate(
+            {
+                "model": "llama-3-70b",
+                "task": "serve",
+                "hardware": {"gpu": "rtx-a6000", "gpus": gpus},
+                "serving": {"engine": "llama.cpp", "weights": "q4_k_m", "prompt_length": 4096, "output_length": 128},
+            }
+        ).serving
+        for gpus in (1, 4)
+    )
+    assert one
+    assert four
+    assert one.decode.step_seconds < four.decode.step_seconds < 1.1 * one.decode.step_seconds
+    assert four.prefill.step_seconds < 0.5 * one.prefill.step_seconds
+    assert one.sequences == four.sequences == 1
