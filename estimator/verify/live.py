@@ -83,6 +83,15 @@ class Live(TorchDispatchMode):
         self.picked = 1
         """How many places of each row a mask of [sequences, tokens] picks, of which fake tensors have no numbers to count."""
 
+    def started(self, model: Any) -> None:
+        """A step of this model begins."""
+
+    def lapped(self, phase: str) -> None:
+        """A phase of the step, or a micro-batch's part of it, has ended."""
+
+    def settled(self, optimizer: Any) -> None:
+        """The optimizer has its states."""
+
     @contextmanager
     def outside_backward(self) -> Iterator[None]:
         """What runs within backward without being part of it: hooks."""

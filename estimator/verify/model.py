@@ -33,10 +33,12 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from estimator.contract.job import Bottleneck, Job, Training
 from estimator.contract.job.adapter import PromptLearning
 from estimator.contract.job.trainable import Trainable, numbers
+from estimator.families.other import OtherSpec
 from estimator.families.spec import ModelSpec
 from estimator.verify import eetq, fp8
 from estimator.verify.adapters import adapted
 from estimator.verify.chunked import in_chunks
+from estimator.verify.depth import keep
 from estimator.verify.megatron import MegatronStep
 from estimator.verify.prompts import prompted
 from estimator.verify.pruning import pruned
@@ -140,6 +142,8 @@ def plain(spec: ModelSpec, head: str, dtype: torch.dtype, attention: str, labels
     """The model with a head, as it is loaded."""
     with defaulting_to(dtype):
         model: Any = AUTO[head].from_config(config(spec, attention, labels))
+    if isinstance(spec, OtherSpec) and spec.kept is not None:
+        keep(model, spec.kept)
     _keep_in_float32(model)
     if spec.config().get("tie_word_embeddings") is False:
         _untie(model)

@@ -36,17 +36,23 @@ Log = list[tuple[int, str]]
 """Changes of the live bytes, each with the operation during which it happened."""
 
 
-def fake_step(job: Job, spec: ModelSpec, logs: dict[str, Log] | None = None, elsewhere: Collection[str] = ()) -> Counted:
+def fake_step(
+    job: Job,
+    spec: ModelSpec,
+    logs: dict[str, Log] | None = None,
+    elsewhere: Collection[str] = (),
+    counting: Live | None = None,
+) -> Counted:
     """Bytes between steps, at the end of forward, and at the peaks of forward, backward and optimizer step, of a job with its
     defaults.
 
     Counts the second step: by then the optimizer has its states. `logs` gets the changes of each phase. `elsewhere`: fields of
-    the job, as `training.quantization`, that the caller has a way to run. Raises `NotModelled` for a job that it would not run as
-    it says.
+    the job, as `training.quantization`, that the caller has a way to run. `counting`: what counts, in place of a counter that keeps
+    sums alone. Raises `NotModelled` for a job that it would not run as it says.
     """
     refuse_unplayable(job, spec, elsewhere)
     card = gpu(job, capacity(job.hardware))
-    live = Live(card)
+    live = counting or Live(card)
     with (
         ranks(job.parallelism.data or 1, job.parallelism.tensor, job.parallelism.replicas) as mesh,
         FakeTensorMode(allow_non_fake_inputs=True),
@@ -73,6 +79,7 @@ def fake_step(job: Job, spec: ModelSpec, logs: dict[str, Log] | None = None, els
             played = _player(job)
             played(job, spec, called, optimizer, scaler, live)
             settle_states(job, optimizer, live)
+            live.settled(optimizer)
             if remembers(job.training):
                 freeze(model, job.training)
             between = evaluate(job, spec, called, live, logs) if job.training.evaluation else {}
@@ -109,6 +116,7 @@ def play(
 ) -> Counted:
     """One step, with `live` counting."""
     training = job.training
+    live.started(model)
     counted = {"resident": live.bytes, "forward_end": 0, "forward": 0, "backward": 0, "optimizer_step": 0}
     if live.offloaded:
         counted |= {"host_resident": live.host_bytes, "host": 0}
@@ -121,6 +129,7 @@ def play(
             counted["host"] = max(counted["host"], live.highest_on_host(host_from))
         if logs is not None:
             logs.setdefault(phase, []).extend(live.log[start:])
+        live.lapped(phase)
         return len(live.log)
 
     at = len(live.log)

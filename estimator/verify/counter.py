@@ -1,0 +1,157 @@
+"""A model of no family here, run by transformers' own classes on tensors without data, and counted as it runs.
+
+Where its layers repeat, models of two, three and four of the repeated units are run, and any number of them follows
+(`simulation/record.py`); where that is not so, or is no less work, the whole model is.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+from unittest import mock
+
+import torch
+import transformers
+from torch._subclasses.fake_tensor import FakeTensorMode
+from transformers import PreTrainedModel
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+from transformers.utils import logging as transformers_logging
+
+from estimator.contract.errors import NotJudged, NotModelled, UnknownArchitecture, WillItFitError, did_you_mean
+from estimator.contract.job import CheckpointForm, Job
+from estimator.families.other import OtherSpec
+from estimator.simulation.counting import Counted, Weight
+from estimator.simulation.record import Record, deeper
+from estimator.tape.gpu import Gpu
+from estimator.verify.depth import Repeat, repeat
+from estimator.verify.model import build, plain
+from estimator.verify.recorder import Recorder
+from estimator.verify.step import fake_step
+
+LIMIT_S = 600.0
+"""Seconds that a count may take."""
+CLASSES = {
+    "causal-lm": transformers.MODEL_FOR_CAUSAL_LM_MAPPING,
+    "masked-lm": transformers.MODEL_FOR_MASKED_LM_MAPPING,
+    "seq2seq-lm": transformers.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING,
+    "sequence-classification": transformers.MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING,
+}
+"""transformers' classes for each head that is counted, by config."""
+
+
+def count(job: Job, spec: OtherSpec, gpu: Gpu) -> Counted:
+    """The second step of a job with its defaults. Raises `NotModelled` for what cannot be counted, with the reason."""
+    started = time.monotonic()
+    head = job.training.head or spec.head
+    check_class(spec, head)
+    with _said() as remarks:
+        with _refusing(spec), _without_data():
+            model = build(job, spec)
+        found = repeat(model) if _by_units(job) else None
+        record, how = _record(job, spec, gpu, found, started)
+    if getattr(model, "_supports_sdpa", True) is False and job.training.attention == "sdpa":
+        remarks.append("transformers runs its attention eagerly: it has no other way for this model")
+    return Counted(record, listed(model), how or "all of its layers", round(time.monotonic() - started, 1), remarks)
+
+
+def _record(job: Job, spec: OtherSpec, gpu: Gpu, found: Repeat | None, started: float) -> tuple[Record, str]:
+    if found is not None:
+        shallow = [_played(job, spec.model_copy(update={"kept": found.kept(n)}), gpu, started) for n in (2, 3, 4)]
+        record = deeper(*shallow, found.units)
+        if record is not None:
+            each = "layer" if found.length == 1 else f"unit of {found.length} layers"
+            beside = f" beside {rest} others" if (rest := found.before + found.after) else ""
+            return record, f"two, three and four of {found.units} times the same {each}{beside}, the rest by arithmetic"
+    return _played(job, spec, gpu, started), ""
+
+
+def _played(job: Job, spec: OtherSpec, gpu: Gpu, started: float) -> Record:
+    recorder = Recorder(gpu, spec.vocab_size, LIMIT_S - (time.monotonic() - started))
+    with _refusing(spec):
+        fake_step(job, spec, counting=recorder)
+    return recorder.record()
+
+
+def _by_units(job: Job) -> bool:
+    """Whether every layer is treated alike."""
+    asked = job.training.activation_checkpointing
+    alike = not isinstance(asked, CheckpointForm) or not (asked.every or asked.segments or asked.layers or asked.mix)
+    return alike and getattr(job.training.adapter, "layers", None) is None
+
+
+@contextmanager
+def _refusing(spec: OtherSpec) -> Iterator[None]:
+    """What goes wrong in transformers' code is no fault of the caller's, but no answer either."""
+    try:
+        yield
+    except WillItFitError:
+        raise
+    except Exception as error:
+        why = (str(error).splitlines() or [""])[0][:200]
+        raise NotJudged(
+            f"transformers {transformers.__version__} cannot run this {spec.model_type} on tensors without data "
+            f"({type(error).__name__}: {why})",
+            "model",
+        ) from error
+
+
+@contextmanager
+def _said() -> Iterator[list[str]]:
+    """What transformers says of packages that it does without."""
+    found: list[str] = []
+
+    class Heard(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            text = record.getMessage()
+            if "falling back" in text and text not in found:
+                found.append(f"transformers: {text}")
+
+    logger, heard = transformers_logging.get_logger("transformers"), Heard()
+    transformers_logging.warning_once.cache_clear()  # type: ignore[attr-defined]
+    handlers, level, logger.handlers = logger.handlers, logger.level, [heard]
+    logger.setLevel(logging.WARNING)
+    try:
+        yield found
+    finally:
+        logger.handlers = handlers
+        logger.setLevel(level)
+
+
+def check_class(spec: OtherSpec, head: str) -> None:
+    """Raise `NotModelled` where transformers has no class for the model with a head."""
+    if spec.model_type not in CONFIG_MAPPING:
+        remote = "; its own code (auto_map) is never run" if spec.remote else ""
+        near = did_you_mean(spec.model_type, CONFIG_MAPPING)
+        raise UnknownArchitecture(
+            f"neither a family here nor transformers {transformers.__version__} has a model_type {spec.model_type!r}{remote}.{near}",
+            "model",
+        )
+    kind = CONFIG_MAPPING[spec.model_type]
+    known = [name for name, classes in CLASSES.items() if kind in classes]
+    if head not in known:
+        instead = f"write training.head: {' or '.join(known)}" if known else "no head of it is counted"
+        raise NotModelled(f"transformers has no {head} of {spec.model_type}: {instead}", "training.head")
+
+
+@contextmanager
+def _without_data() -> Iterator[None]:
+    """Models are built of tensors that have no numbers, which nothing sets."""
+    with FakeTensorMode(allow_non_fake_inputs=True), mock.patch.object(PreTrainedModel, "initialize_weights"):
+        yield
+
+
+def listed(model: Any) -> list[Weight]:
+    """A model's parameters, tied ones once."""
+    return [
+        Weight(name, tuple(p.shape), str(p.dtype).removeprefix("torch."), p.requires_grad) for name, p in model.named_parameters()
+    ]
+
+
+def weights(spec: OtherSpec) -> list[Weight]:
+    """The parameters of the model with its usual head, in bfloat16."""
+    check_class(spec, spec.head)
+    with _refusing(spec), _without_data():
+        return listed(plain(spec, spec.head, torch.bfloat16, "eager"))
