@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import NamedTuple
 
 
@@ -32,12 +33,20 @@ class Record:
     phases: Sequence[tuple[int, str]]
 
     def parts(self) -> list[tuple[str, list[Token]]]:
-        """Each phase with its events, by what they are of."""
+        """Each phase with its events, by what they are of.
+
+        What dies in one go is sorted: autocast drops its copies of weights in the order of a hash table.
+        """
         ends = [*(start for start, _ in self.phases[1:]), len(self.events)]
         return [
-            (name, [(event > 0, self.kinds[abs(event)]) for event in self.events[start:end]])
+            (name, _sorted([(event > 0, self.kinds[abs(event)]) for event in self.events[start:end]]))
             for (start, name), end in zip(self.phases, ends, strict=True)
         ]
+
+
+def _sorted(tokens: list[Token]) -> list[Token]:
+    runs = (list(run) for _, run in groupby(tokens, key=lambda token: token[0]))
+    return [token for run in runs for token in (run if run[0][0] else sorted(run, key=str))]
 
 
 Token = tuple[bool, Kind]
@@ -76,7 +85,7 @@ def insertions(short: list[Token], long: list[Token]) -> list[Insertion] | None:
         most = (len(long) - j) - (len(short) - i)
         if most <= 0:
             return None
-        length = max(range(1, most + 1), key=lambda n: (_equal(short, i, long, j + n), -n))
+        length = most if i == len(short) else max(range(1, most + 1), key=lambda n: (_equal(short, i, long, j + n), -n))
         found.append(Insertion(i, long[j : j + length]))
         j += length
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -46,14 +47,15 @@ def count(job: Job, spec: OtherSpec, gpu: Gpu) -> Counted:
     """The second step of a job with its defaults. Raises `NotModelled` for what cannot be counted, with the reason."""
     started = time.monotonic()
     head = job.training.head or spec.head
-    check_class(spec, head)
+    kind = check_class(spec, head)
     with _said() as remarks:
+        if job.training.attention == "sdpa" and not kind._supports_sdpa:
+            job = job.model_copy(update={"training": job.training.model_copy(update={"attention": "eager"})})
+            remarks.append(f"transformers runs the attention of {spec.model_type} eagerly: it has no other way")
         with _refusing(spec), _without_data():
             model = build(job, spec)
         found = repeat(model) if _by_units(job) else None
         record, how = _record(job, spec, gpu, found, started)
-    if getattr(model, "_supports_sdpa", True) is False and job.training.attention == "sdpa":
-        remarks.append("transformers runs its attention eagerly: it has no other way for this model")
     return Counted(record, listed(model), how or "all of its layers", round(time.monotonic() - started, 1), remarks)
 
 
@@ -114,14 +116,16 @@ def _said() -> Iterator[list[str]]:
     handlers, level, logger.handlers = logger.handlers, logger.level, [heard]
     logger.setLevel(logging.WARNING)
     try:
-        yield found
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield found
     finally:
         logger.handlers = handlers
         logger.setLevel(level)
 
 
-def check_class(spec: OtherSpec, head: str) -> None:
-    """Raise `NotModelled` where transformers has no class for the model with a head."""
+def check_class(spec: OtherSpec, head: str) -> Any:
+    """transformers' class for the model with a head. Raises `NotModelled` where it has none."""
     if spec.model_type not in CONFIG_MAPPING:
         remote = "; its own code (auto_map) is never run" if spec.remote else ""
         near = did_you_mean(spec.model_type, CONFIG_MAPPING)
@@ -134,6 +138,8 @@ def check_class(spec: OtherSpec, head: str) -> None:
     if head not in known:
         instead = f"write training.head: {' or '.join(known)}" if known else "no head of it is counted"
         raise NotModelled(f"transformers has no {head} of {spec.model_type}: {instead}", "training.head")
+    found = CLASSES[head][kind]
+    return found[0] if isinstance(found, tuple) else found
 
 
 @contextmanager
