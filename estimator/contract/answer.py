@@ -190,7 +190,8 @@ class HostMemory(AnswerPart):
 class Parameters(AnswerPart):
     total: int
     trainable: int
-    active: int
+    active: int | None
+    """Those that one token uses; null of a mixture that no family here describes."""
 
 
 class TimePart(AnswerPart):

@@ -11,6 +11,7 @@ from hashlib import sha256
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
+from math import prod
 from typing import Any, NamedTuple
 
 from estimator.contract.errors import UnknownArchitecture
@@ -90,6 +91,11 @@ def weights(spec: OtherSpec) -> list[Weight]:
         known = import_module(COUNTER).weights(spec)
         shelf.write(key, known)
     return [Weight(name, tuple(shape), dtype, trainable) for name, shape, dtype, trainable in known]
+
+
+def counted_parameters(spec: OtherSpec) -> int:
+    """How many parameters the model with its usual head has, tied weights once. Raises `NotModelled`."""
+    return sum(prod(weight.shape) for weight in weights(spec))
 
 
 def refuse_without_torch(spec: OtherSpec) -> None:

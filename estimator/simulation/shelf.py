@@ -21,8 +21,7 @@ def folder() -> Path | None:
     given = os.environ.get(VARIABLE)
     if given is not None:
         return Path(given).expanduser() if given else None
-    base = os.environ.get("XDG_CACHE_HOME") or os.environ.get("LOCALAPPDATA") or "~/.cache"
-    return Path(base).expanduser() / "willitfit" / "counted"
+    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "willitfit" / "counted"
 
 
 def read(key: str) -> Any:
