@@ -179,7 +179,7 @@ def _models(commands: Commands) -> None:
         "models",
         help="models that are known, or what one is made of",
         description="List the known models whose names have the words in them, smallest first; after `show`, count one model's "
-        "parameters by module, by layer and in bytes; after `add`, write a spec of one that is not known yet into your own folder.",
+        "parameters by module, by layer and in bytes; after `add`, write a spec of one that is not known into your own folder.",
     )
     models.add_argument(
         "words",

@@ -72,7 +72,9 @@ def refuse_uncounted(job: Job, spec: OtherSpec) -> None:
     refuse_without_torch(spec)
     what = f"a {spec.model_type} model is counted by torch, which"
     if job.task == "serve":
-        raise NotModelled(f"{what} is asked to train it: serving it is not known. Write task: train, or a model of a family", "task")
+        raise NotModelled(
+            f"{what} is asked to train it: serving it is not known. Write task: train, or a model of a family", "task"
+        )
     training, form = job.training, job.training.activation_checkpointing
     checkpoints = isinstance(form, CheckpointForm) and (form.budget is not None or form.segments or form.uniform)
     for asked, where, instead in (

@@ -36,7 +36,8 @@ WRITING = "writing answers"
 
 
 def duration(job: Job, spec: ModelSpec, place: Topology, card: Capacity, simulated: Simulation) -> Time | None:
-    """The time of an optimizer step; None where there is none, the card has no name, or no peak for the job, or torch counted it."""
+    """The time of an optimizer step; None where there is none, the card has no name, or no peak for the job, or torch counted
+    it."""
     if card.accelerator is None or simulated.counted is not None:
         return None
     if job.task == "serve":

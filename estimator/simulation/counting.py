@@ -7,16 +7,19 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from functools import cache
 from hashlib import sha256
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from math import prod
+from pathlib import Path
 from typing import Any, NamedTuple
 
-from estimator.contract.errors import UnknownArchitecture
+from estimator.contract.errors import UnknownArchitecture, did_you_mean
 from estimator.contract.job import Job
 from estimator.contract.version import SOFTWARE_VERSION
+from estimator.families import FAMILIES
 from estimator.families.build import Builder
 from estimator.families.other import INSTALL, OtherSpec
 from estimator.families.parameter import Parameter
@@ -30,6 +33,8 @@ from estimator.tape.tensor import Tensor
 COUNTER = "estimator.verify.counter"
 """The only module that is imported by its name: it needs torch."""
 NEEDED = ("torch", "transformers", "peft")
+TABLES = ("auto_mappings.py", "configuration_auto.py")
+"""Where transformers names the types of its configs."""
 SHAPES = {"bool": "bool_"}
 
 
@@ -100,11 +105,28 @@ def counted_parameters(spec: OtherSpec) -> int:
 
 def refuse_without_torch(spec: OtherSpec) -> None:
     """Raise `UnknownArchitecture` where nothing can count the model here."""
+    kind, near = spec.model_type, did_you_mean(spec.model_type, FAMILIES)
     if not can_count():
         raise UnknownArchitecture(
-            f"model_type {spec.model_type!r} is of no family here; with {INSTALL} it is counted by torch, if transformers has it",
+            f"model_type {kind!r} is of no family here; with {INSTALL} it is counted by torch, if transformers has it.{near}", "model"
+        )
+    if not _in_transformers(kind):
+        remote = "; its own code (auto_map) is never run" if spec.remote else ""
+        whose = f"neither a family here nor transformers {versions()['transformers']} has a model_type {kind!r}{remote}"
+        raise UnknownArchitecture(
+            f"{whose}.{near} CONTRIBUTING.md says how to add a family; a model of the same operations can be given under a known "
+            "model_type.",
             "model",
         )
+
+
+@cache
+def _in_transformers(model_type: str) -> bool:
+    """Whether the installed transformers may have a type: its tables of types are read, since to import them takes seconds."""
+    found = find_spec("transformers")
+    folder = Path(str(found.origin)).parent / "models" / "auto" if found and found.origin else None
+    tables = [] if folder is None else [path for name in TABLES if (path := folder / name).is_file()]
+    return not tables or any(f'"{model_type}"' in path.read_text(encoding="utf-8") for path in tables)
 
 
 def builder(found: Counted, gpu: Gpu) -> Builder:

@@ -126,7 +126,9 @@ def _oldest_first(record: Record) -> set[Kind]:
 
 def _numbered(phases: list[tuple[str, list[Token]]], oldest: set[Kind]) -> Record:
     """Events with storages of their own: each death is that of one of its kind."""
-    kinds, events, starts = [Kind(0, "", "temporaries")], [], []
+    kinds = [Kind(0, "", "temporaries")]
+    events: list[int] = []
+    starts = []
     alive: dict[Kind, list[int]] = {}
     for name, tokens in phases:
         starts.append((len(events), name))

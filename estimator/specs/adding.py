@@ -41,7 +41,9 @@ def added(source: str, name: str | None = None) -> tuple[Path, Model]:
         folder.mkdir(parents=True, exist_ok=True)
         path.write_text(yaml.safe_dump(content, sort_keys=False, allow_unicode=True), encoding="utf-8")
     except OSError as error:
-        raise Unreadable(f"cannot be written ({error.strerror}); name a folder that can with {VARIABLE} or --specs", str(path)) from None
+        raise Unreadable(
+            f"cannot be written ({error.strerror}); name a folder that can with {VARIABLE} or --specs", str(path)
+        ) from None
     catalogue.forget()
     read(path)
     return path, model

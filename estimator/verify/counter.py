@@ -21,7 +21,7 @@ from transformers import PreTrainedModel
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from transformers.utils import logging as transformers_logging
 
-from estimator.contract.errors import NotJudged, NotModelled, UnknownArchitecture, WillItFitError, did_you_mean
+from estimator.contract.errors import NotJudged, NotModelled, UnknownArchitecture, WillItFitError
 from estimator.contract.job import CheckpointForm, Job
 from estimator.families.other import OtherSpec
 from estimator.simulation.counting import Counted, Weight
@@ -55,25 +55,36 @@ def count(job: Job, spec: OtherSpec, gpu: Gpu) -> Counted:
         with _refusing(spec), _without_data():
             model = build(job, spec)
         found = repeat(model) if _by_units(job) else None
-        record, how = _record(job, spec, gpu, found, started)
+        guessed: set[str] = set()
+        record, how = _record(job, spec, gpu, found, started, guessed)
+    if guessed:
+        asking = f"{', '.join(sorted(guessed))} asks for numbers, which tensors without data do not have"
+        remarks.append(f"{asking}: it was told true, and 1; where it does something else for others, this is not its step")
     return Counted(record, listed(model), how or "all of its layers", round(time.monotonic() - started, 1), remarks)
 
 
-def _record(job: Job, spec: OtherSpec, gpu: Gpu, found: Repeat | None, started: float) -> tuple[Record, str]:
+def _record(job: Job, spec: OtherSpec, gpu: Gpu, found: Repeat | None, started: float, guessed: set[str]) -> tuple[Record, str]:
+    """The step, and how it was found; `guessed` gets the functions that asked for numbers."""
     if found is not None:
-        shallow = [_played(job, spec.model_copy(update={"kept": found.kept(n)}), gpu, started) for n in (2, 3, 4)]
-        record = deeper(*shallow, found.units)
+        depths = (spec.model_copy(update={"kept": found.kept(n)}) for n in (2, 3, 4))
+        try:
+            shallow = [_played(job, one, gpu, started, guessed) for one in depths]
+        except NotJudged:
+            return _played(job, spec, gpu, started, guessed), ""
+        two, three, four = shallow
+        record = deeper(two, three, four, found.units)
         if record is not None:
             each = "layer" if found.length == 1 else f"unit of {found.length} layers"
             beside = f" beside {rest} others" if (rest := found.before + found.after) else ""
             return record, f"two, three and four of {found.units} times the same {each}{beside}, the rest by arithmetic"
-    return _played(job, spec, gpu, started), ""
+    return _played(job, spec, gpu, started, guessed), ""
 
 
-def _played(job: Job, spec: OtherSpec, gpu: Gpu, started: float) -> Record:
+def _played(job: Job, spec: OtherSpec, gpu: Gpu, started: float, guessed: set[str]) -> Record:
     recorder = Recorder(gpu, spec.vocab_size, LIMIT_S - (time.monotonic() - started))
     with _refusing(spec):
         fake_step(job, spec, counting=recorder)
+    guessed |= recorder.guessed
     return recorder.record()
 
 
@@ -112,7 +123,7 @@ def _said() -> Iterator[list[str]]:
                 found.append(f"transformers: {text}")
 
     logger, heard = transformers_logging.get_logger("transformers"), Heard()
-    transformers_logging.warning_once.cache_clear()  # type: ignore[attr-defined]
+    transformers_logging.warning_once.cache_clear()
     handlers, level, logger.handlers = logger.handlers, logger.level, [heard]
     logger.setLevel(logging.WARNING)
     try:
@@ -127,12 +138,7 @@ def _said() -> Iterator[list[str]]:
 def check_class(spec: OtherSpec, head: str) -> Any:
     """transformers' class for the model with a head. Raises `NotModelled` where it has none."""
     if spec.model_type not in CONFIG_MAPPING:
-        remote = "; its own code (auto_map) is never run" if spec.remote else ""
-        near = did_you_mean(spec.model_type, CONFIG_MAPPING)
-        raise UnknownArchitecture(
-            f"neither a family here nor transformers {transformers.__version__} has a model_type {spec.model_type!r}{remote}.{near}",
-            "model",
-        )
+        raise UnknownArchitecture(f"transformers {transformers.__version__} has no model_type {spec.model_type!r}", "model")
     kind = CONFIG_MAPPING[spec.model_type]
     known = [name for name, classes in CLASSES.items() if kind in classes]
     if head not in known:

@@ -66,7 +66,9 @@ def layer_kinds(model: Any) -> list[Hashable]:
     count = depth(model)
     stacks = _stacks(model, count)
     listed = [value for holder in _holders(model) for value in vars(holder).values() if _long(value, count)]
-    return [(*(_kind(stack[i]) for stack in stacks), *(repr(values[i]) for values in listed)) for i in range(count if stacks else 0)]
+    return [
+        (*(_kind(stack[i]) for stack in stacks), *(repr(values[i]) for values in listed)) for i in range(count if stacks else 0)
+    ]
 
 
 def _stacks(model: nn.Module, count: int) -> list[nn.ModuleList]:
@@ -119,7 +121,7 @@ def keep(model: Any, layers: Sequence[int]) -> None:
         for new, layer in enumerate(stack):
             for module in layer.modules():
                 if vars(module).get("layer_idx") == layers[new]:
-                    module.layer_idx = new
+                    vars(module)["layer_idx"] = new
 
 
 def _names(holder: Any) -> tuple[str, ...]:

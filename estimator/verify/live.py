@@ -80,6 +80,8 @@ class Live(TorchDispatchMode):
         self.log: list[tuple[int, str]] = []
         self.operation = ""
         self.in_backward = False
+        self.guessed: set[str] = set()
+        """Functions of models that were answered what they asked about numbers that fake tensors do not have."""
         self.picked = 1
         """How many places of each row a mask of [sequences, tokens] picks, of which fake tensors have no numbers to count."""
 

@@ -73,14 +73,18 @@ AUTO = {
 def config(spec: ModelSpec, attention: str, labels: int = 2) -> Any:
     """The Hugging Face config of an architecture."""
     fields = spec.config()
-    made: Any = transformers.AutoConfig.for_model(fields.pop("model_type"), **fields, num_labels=labels)
+    made: Any
+    if isinstance(spec, OtherSpec):  # whose config is a file's, and read as one
+        made = transformers.CONFIG_MAPPING[spec.model_type].from_dict({**fields, "num_labels": labels})
+    else:
+        made = transformers.AutoConfig.for_model(fields.pop("model_type"), **fields, num_labels=labels)
     made._attn_implementation = attention if spec.has_attention else "eager"
     made.pad_token_id = getattr(made, "pad_token_id", None) or 0
     parts = made, *(getattr(made, name) for name in made.sub_configs)
     for part in parts:
         part.use_cache = False
         for name in ("pad_token_id", "decoder_start_token_id"):
-            if (getattr(part, name, None) or 0) >= getattr(part, "vocab_size", math.inf):
+            if (getattr(part, name, None) or 0) >= (getattr(part, "vocab_size", None) or math.inf):
                 setattr(part, name, 0)  # a small model's vocabulary has not the usual ones
     if getattr(made, "is_encoder_decoder", False) and getattr(made, "decoder_start_token_id", None) is None:
         made.decoder_start_token_id = made.pad_token_id

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import sys
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any
@@ -47,8 +48,8 @@ def fake_step(
     defaults.
 
     Counts the second step: by then the optimizer has its states. `logs` gets the changes of each phase. `elsewhere`: fields of
-    the job, as `training.quantization`, that the caller has a way to run. `counting`: what counts, in place of a counter that keeps
-    sums alone. Raises `NotModelled` for a job that it would not run as it says.
+    the job, as `training.quantization`, that the caller has a way to run. `counting`: what counts, in place of what keeps sums
+    alone. Raises `NotModelled` for a job that it would not run as it says.
     """
     refuse_unplayable(job, spec, elsewhere)
     card = gpu(job, capacity(job.hardware))
@@ -74,7 +75,14 @@ def fake_step(
         for state in optimizer.states():  # AdaGrad has them from the start
             for tensor in filter(torch.is_tensor, state.values()):
                 live.track(tensor)
-        with usual_numbers(), numbers_seen(live), resizes_seen(live), shapes_unseen(live), objectives.kernels(job, live), live:
+        with (
+            usual_numbers(live.guessed),
+            numbers_seen(live),
+            resizes_seen(live),
+            shapes_unseen(live),
+            objectives.kernels(job, live),
+            live,
+        ):
             scaler = make_scaler(job, model, optimizer.members[0])
             played = _player(job)
             played(job, spec, called, optimizer, scaler, live)
@@ -202,20 +210,33 @@ def documents(kind: str = "none") -> Iterator[None]:
         yield
 
 
+def _asking() -> set[str]:
+    """The function of a model's own code that asks for a number, if it is one of transformers' models."""
+    frame = sys._getframe(2)
+    name = frame.f_code.co_filename.replace("\\", "/")
+    return {frame.f_code.co_qualname} if "/transformers/models/" in name else set()
+
+
 @contextmanager
-def usual_numbers() -> Iterator[None]:
+def usual_numbers(guessed: set[str] | None = None) -> Iterator[None]:
     """Answers to what models ask about numbers, which fake tensors do not have.
 
     Half-precision activations are all finite, and so are gradients; as many tokens end each sequence; norms that Adafactor reads
-    are one. Tensors lie apart unless they share a storage, which FSDP1 asks.
+    are one. Tensors lie apart unless they share a storage, which FSDP1 asks. `guessed` gets the functions of transformers' models
+    that were answered so.
     """
-    plain_item = FakeTensor.item
+    plain_item, guessed = FakeTensor.item, set() if guessed is None else guessed
 
     def item(tensor: torch.Tensor) -> Any:
         try:
             return plain_item(tensor)
         except DataDependentOutputException:
+            guessed.update(_asking())
             return 1.0
+
+    def true(tensor: torch.Tensor) -> bool:
+        guessed.update(_asking())
+        return True
 
     def address(tensor: torch.Tensor) -> int:
         return tensor.untyped_storage()._cdata + tensor.storage_offset() * tensor.element_size()
@@ -227,7 +248,7 @@ def usual_numbers() -> Iterator[None]:
         return counts[:1]
 
     with (
-        mock.patch.object(FakeTensor, "__bool__", create=True, return_value=True),
+        mock.patch.object(FakeTensor, "__bool__", true, create=True),
         mock.patch.object(FakeTensor, "item", item, create=True),
         mock.patch.object(FakeTensor, "data_ptr", address, create=True),
         mock.patch.object(torch, "unique_consecutive", alike),

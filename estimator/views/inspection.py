@@ -20,8 +20,8 @@ from estimator.quantization.formats import FORMATS
 from estimator.quantization.gguf_kinds import MIXTURES
 from estimator.quantization.gguf_size import header_bytes, tensor_bytes
 from estimator.quantization.stored import built_bytes
-from estimator.specs.published import PublishedModel
 from estimator.simulation.counting import counted_parameters, versions
+from estimator.specs.published import PublishedModel
 from estimator.specs.resolve import WEIGHTS, Model, has_weights, resolve
 
 if TYPE_CHECKING:
@@ -138,7 +138,7 @@ def inspect_model(name: str | Mapping[str, Any], allow_files: bool = True) -> Ca
 
 
 def _of_no_family(model: Model, spec: OtherSpec, stored: Stored | None) -> Card:
-    """What can be said of a model that no family here describes: what transformers makes of its config, where that is installed."""
+    """What can be said of a model that no family here describes: what transformers makes of its config, where it is installed."""
     try:
         counted = f"transformers {versions()['transformers']} builds it with {counted_parameters(spec):,} parameters"
     except NotModelled as error:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +9,11 @@ import pytest
 import yaml
 
 from estimator import estimate
-from estimator.families import spec_class
-from estimator.families.from_config import from_mapping
-from estimator.families.other import OtherSpec, other
-from estimator.simulation.counting import counted
-from estimator.simulation.simulation import Simulation, simulate
 from estimator.contract.job import Job
+from estimator.families import spec_class
+from estimator.families.other import other
 from estimator.parallel.topology import topology
+from estimator.simulation.simulation import Simulation, simulate
 from estimator.specs.resolve import resolve
 from estimator.tape.gpu import AMPERE
 
