@@ -2,7 +2,7 @@
 
 A model whose layers repeat does in each of its phases A B B … B C: something before the layers that are alike, the same for each
 of them, something after. Recorded with two, three and four of them, the events of one more are what the longer record has and the
-shorter has not; if two of the steps in between agree, any number of layers follows, event by event.
+shorter has not; where four layers have it twice as often as three, any number of layers follows, event by event.
 """
 
 from __future__ import annotations
@@ -65,29 +65,39 @@ def deeper(two: Record, three: Record, four: Record, units: int) -> Record | Non
     progression."""
     phases: list[tuple[str, list[Token]]] = []
     for (name, first), (_, second), (_, third) in zip(two.parts(), three.parts(), four.parts(), strict=True):
-        found = insertions(first, second)
-        if found is None or grown(first, found, 2) != third:
+        found = insertions(first, second, third)
+        if found is None:
             return None
         phases.append((name, grown(first, found, units - 2)))
     return _numbered(phases, _oldest_first(four))
 
 
-def insertions(short: list[Token], long: list[Token]) -> list[Insertion] | None:
-    """What is to be put into one sequence to get the other; None where that is not all. Each is as late and as short as it can be
-    so that most of what follows is equal."""
+def insertions(two: list[Token], three: list[Token], four: list[Token]) -> list[Insertion] | None:
+    """What is to be put into the first sequence once to get the second, and twice to get the third; None where nothing does that.
+
+    Each is as late as it can be, so that most of what follows is equal.
+    """
     found: list[Insertion] = []
-    i = j = 0
+    i = j = k = 0
     while True:
-        same = _equal(short, i, long, j)
-        i, j = i + same, j + same
-        if j == len(long):
-            return found if i == len(short) else None
-        most = (len(long) - j) - (len(short) - i)
-        if most <= 0:
+        same = min(_equal(two, i, three, j), _equal(two, i, four, k))
+        i, j, k = i + same, j + same, k + same
+        if (i, j, k) == (len(two), len(three), len(four)):
+            return found
+        most = (len(three) - j) - (len(two) - i)
+        lengths = [most] if i == len(two) else range(1, most + 1)
+        twice = [n for n in lengths if n > 0 and _repeats(three, j, four, k, n)]
+        if not twice:
             return None
-        length = most if i == len(short) else max(range(1, most + 1), key=lambda n: (_equal(short, i, long, j + n), -n))
-        found.append(Insertion(i, long[j : j + length]))
-        j += length
+        length = max(twice, key=lambda n: (min(_equal(two, i, three, j + n), _equal(two, i, four, k + 2 * n)), -n))
+        found.append(Insertion(i, three[j : j + length]))
+        j, k = j + length, k + 2 * length
+
+
+def _repeats(three: list[Token], j: int, four: list[Token], k: int, length: int) -> bool:
+    """Whether a block of the one sequence stands twice in the other."""
+    block = three[j : j + length]
+    return four[k : k + length] == block == four[k + length : k + 2 * length]
 
 
 def _equal(a: list[Token], i: int, b: list[Token], j: int) -> int:
