@@ -108,7 +108,8 @@ def refuse_without_torch(spec: OtherSpec) -> None:
     kind, near = spec.model_type, did_you_mean(spec.model_type, FAMILIES)
     if not can_count():
         raise UnknownArchitecture(
-            f"model_type {kind!r} is of no family here; with {INSTALL} it is counted by torch, if transformers has it.{near}", "model"
+            f"model_type {kind!r} is of no family here; with {INSTALL} it is counted by torch, if transformers has it.{near}",
+            "model",
         )
     if not _in_transformers(kind):
         remote = "; its own code (auto_map) is never run" if spec.remote else ""

@@ -58,7 +58,7 @@ class Recorder(Live):
             self.kinds.append(Kind(nbytes, self.operation, made, *self.form))
             if time.monotonic() > self.deadline:
                 raise NotModelled(
-                    f"torch's count takes more than {self.limit_s:.0f} seconds: write fewer tokens, or name a model of a family that "
+                    f"torch's count takes more than {self.limit_s:.0f} seconds: write fewer tokens, or a model of a family that "
                     "is modelled",
                     "model",
                 )
