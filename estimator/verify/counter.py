@@ -54,6 +54,8 @@ def count(job: Job, spec: OtherSpec, gpu: Gpu) -> Counted:
             remarks.append(f"transformers runs the attention of {spec.model_type} eagerly: it has no other way")
         with _refusing(spec), _without_data():
             model = build(job, spec)
+        if model.main_input_name != "input_ids":
+            raise NotModelled(f"{spec.model_type} reads {model.main_input_name}: only what reads texts is counted", "model")
         found = repeat(model) if _by_units(job) else None
         guessed: set[str] = set()
         record, how = _record(job, spec, gpu, found, started, guessed)
