@@ -301,6 +301,11 @@ def _verify(options: argparse.Namespace) -> int:
 def _models(options: argparse.Namespace) -> int:
     if options.words[:1] == ["show"]:
         return _show(" ".join(options.words[1:]), options.json)
+    if options.words[:1] == ["add"]:
+        return _add(" ".join(options.words[1:]), options.name)
+    if options.name:
+        print("willitfit: --name is of `models add`", file=sys.stderr)
+        return 2
     if options.fits:
         return _fitting(options)
     if options.on:
@@ -342,6 +347,14 @@ def _show(name: str, as_json: bool) -> int:
         from estimator.cli.report_model import card_text
 
         sys.stdout.write(card_text(card))
+    return 0
+
+
+def _add(source: str, name: str | None) -> int:
+    from estimator.specs.adding import added
+
+    path, model = added(source, name)
+    print(f"{path}: {model.spec.model_type}; ask about it as {path.stem}")
     return 0
 
 

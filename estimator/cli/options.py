@@ -296,11 +296,15 @@ def _models(commands: Commands) -> None:
         "models",
         help="models that are known, or what one is made of",
         description="List the known models whose names have the words in them, smallest first; after `show`, count one model's "
-        "parameters by module, by layer and in bytes.",
+        "parameters by module, by layer and in bytes; after `add`, write a spec of one that is not known into your own folder.",
     )
     models.add_argument(
-        "words", metavar="WORDS", nargs="*", help=f"parts of a name, however written; or: show MODEL, a {MODEL_HELP}"
+        "words",
+        metavar="WORDS",
+        nargs="*",
+        help=f"parts of a name, however written; or: show MODEL, a {MODEL_HELP}; or: add PATH or HUB_ID",
     )
+    models.add_argument("--name", metavar="NAME", help="with add: what it is to be called")
     models.add_argument("--min", metavar="SIZE", type=_size, default=0, help="no smaller ones: 1B, 350M")
     models.add_argument("--max", metavar="SIZE", type=_size, default=float("inf"), help="no larger ones")
     models.add_argument("--json", action="store_true", help="print them as JSON")

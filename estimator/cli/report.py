@@ -14,7 +14,7 @@ _COLUMNS = ("way", "spread", "verdict", "per GPU", "peak in", "headroom", "conte
 
 def headline_text(fit: Fit) -> str:
     """The table of the headline question, with its assumptions under it."""
-    title = f"{fit.model} on {fit.hardware}: {fit.parameters:,} parameters"
+    title = f"{fit.model} on {fit.hardware}: {_number(fit.parameters)} parameters"
     if fit.capacity_bytes is not None:
         title += f"; a process can allocate {gib(fit.capacity_bytes)} per GPU"
     lines = [title, "", *aligned([_COLUMNS, *(_cells(row) for row in fit.rows)]), ""]
@@ -22,6 +22,10 @@ def headline_text(fit: Fit) -> str:
         lines += ["Notes", *notes, ""]
     lines += ["Assumptions", *(f"  - {note}" for note in fit.assumptions)]
     return "\n".join(lines) + "\n"
+
+
+def _number(count: int | None) -> str:
+    return "an unknown number of" if count is None else f"{count:,}"
 
 
 def _cells(row: FitRow) -> tuple[str, ...]:

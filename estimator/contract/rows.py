@@ -12,7 +12,7 @@ class ModelRow(AnswerPart):
     """A model of the catalogue."""
 
     name: str
-    parameters: int
+    parameters: int | None
     """The published count, tied weights once; where none is published, what its architecture counts."""
     architecture: str
     """The `model_type` of its config.json."""

@@ -91,6 +91,12 @@ def _index(directory: Path) -> dict[str, Entry]:
     return index
 
 
+def forget() -> None:
+    """Read the folders anew when they are asked for next: a file was added."""
+    entries.cache_clear()
+    _index.cache_clear()
+
+
 def paths(folders: Folders) -> list[Path]:
     """Every file, by its canonical name; of several with one name that of the first folder."""
     found: dict[str, Path] = {}

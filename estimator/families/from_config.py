@@ -8,10 +8,19 @@ from typing import Any
 from estimator.contract.errors import InvalidJob, NotModelled, UnknownArchitecture, did_you_mean
 from estimator.contract.validation import validated
 from estimator.families import FAMILIES, spec_class
+from estimator.families.other import other
 from estimator.families.spec import ModelSpec
 
 SAME = {"kimi_k2": "deepseek_v3"}
 """Types that transformers has no classes for, each with the one whose classes its checkpoints are of."""
+
+
+def any_model(given: Mapping[str, Any], where: str) -> ModelSpec:
+    """The spec of a config's mapping; where no family has its `model_type`, the config as it is."""
+    kind = given.get("model_type")
+    if isinstance(kind, str) and kind and kind not in SAME and kind not in FAMILIES:
+        return other(given)
+    return from_mapping(given, where)
 
 
 def from_mapping(given: Mapping[str, Any], where: str) -> ModelSpec:

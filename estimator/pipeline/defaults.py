@@ -18,6 +18,7 @@ from estimator.contract.job.optimizer import IMPLEMENTATIONS, RANKS
 from estimator.contract.job.training import Head
 from estimator.contract.notes import Said
 from estimator.families import heads
+from estimator.families.other import OtherSpec
 from estimator.families.spec import ModelSpec
 from estimator.hardware.capacity import capacity
 from estimator.parallel.strategies import ZERO3, strategy_of
@@ -190,7 +191,7 @@ def _quantizes(job: Job) -> bool:
 
 def _usual_head(job: Job, spec: ModelSpec) -> str | None:
     """None for models of several parts, whose heads no job can name yet."""
-    usual: str = next(iter(heads(spec.model_type)))
+    usual: str = spec.head if isinstance(spec, OtherSpec) else next(iter(heads(spec.model_type)))
     return usual if usual in get_args(Head) else None
 
 

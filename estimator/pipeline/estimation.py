@@ -21,6 +21,7 @@ from estimator.contract.notes import Said, all_said
 from estimator.contract.version import DATA_VERSION, SOFTWARE_VERSION
 from estimator.families import parameters
 from estimator.families.build import Builder
+from estimator.families.other import OtherSpec
 from estimator.hardware.capability import gpu
 from estimator.parallel.topology import Topology
 from estimator.pipeline.advice import Trial, advice, partly
@@ -166,8 +167,9 @@ def _parameters(build: Builder, model: Model, place: Topology, job: Job) -> Para
     """Of the whole model, adapters included, layers that predict further tokens not; a tensor-parallel rank holds a part."""
     here = place.gpus == place.data and not job.training.mtp_num_layers
     whole = build.parameters if here else parameters(model.spec)
+    mixed = isinstance(model.spec, OtherSpec) and model.spec.mixture
     return Parameters(
         total=sum(p.total for p in whole),
         trainable=sum(p.total for p in whole if p.trainable),
-        active=sum(p.active * p.times for p in whole),
+        active=None if mixed else sum(p.active * p.times for p in whole),
     )

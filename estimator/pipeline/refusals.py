@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from estimator.contract.errors import Contradiction, NotModelled
-from estimator.contract.job import Job
+from estimator.contract.job import CheckpointForm, Job
+from estimator.families.other import OtherSpec
 from estimator.families.spec import ModelSpec
 from estimator.pricing.energy import grid
 from estimator.serving.engines import served_by
+from estimator.simulation.counting import refuse_without_torch
 from estimator.specs.resolve import Model
 from estimator.training import partial, pruning
 from estimator.training.offload import check_offload
@@ -16,7 +18,9 @@ from estimator.training.optimizers.refusals import check_optimizer
 def refuse_unmodelled(job: Job, spec: ModelSpec) -> None:
     """Raise `NotModelled` or `Contradiction` for settings that the model or the rest of the job does not go with."""
     server = served_by(job)
-    if not spec.runs and not (server and server.runs(spec)):
+    if isinstance(spec, OtherSpec):
+        refuse_uncounted(job, spec)
+    elif not spec.runs and not (server and server.runs(spec)):
         raise NotModelled("; ".join(filter(None, (spec.refusal, spec.instead))), "model")
     grid(job.hardware.grid)
     if job.task == "train":
@@ -61,6 +65,32 @@ def refuse_unmodelled(job: Job, spec: ModelSpec) -> None:
         pruning.refuse(job)
         check_optimizer(job)
     check_offload(job)
+
+
+def refuse_uncounted(job: Job, spec: OtherSpec) -> None:
+    """Raise `NotModelled` for what torch is not asked to count of a model that no family describes."""
+    refuse_without_torch(spec)
+    what = f"a {spec.model_type} model is counted by torch, which"
+    if job.task == "serve":
+        raise NotModelled(
+            f"{what} is asked to train it: serving it is not known. Write task: train, or a model of a family", "task"
+        )
+    training, form = job.training, job.training.activation_checkpointing
+    checkpoints = isinstance(form, CheckpointForm) and (form.budget is not None or form.segments or form.uniform)
+    for asked, where, instead in (
+        (job.parallelism.strategy not in (None, "none"), "parallelism.strategy", "one GPU, without a strategy"),
+        (training.implementation != "transformers", "training.implementation", "transformers"),
+        (training.quantization, "training.quantization", "no quantization"),
+        (training.float8, "training.float8", "no float8"),
+        (training.objective, "training.objective", "no objective"),
+        (training.trainable != "all", "training.trainable", "all, or an adapter"),
+        (training.pruning, "training.pruning", "none"),
+        (training.evaluation, "training.evaluation", "none"),
+        (training.transformers_release != "5", "training.transformers_release", "5"),
+        (form == "sqrt" or checkpoints, "training.activation_checkpointing", "full, none or selective"),
+    ):
+        if asked:
+            raise NotModelled(f"{what} does not play this: write {instead}", where)
 
 
 def check_lengths(job: Job, model: Model) -> None:

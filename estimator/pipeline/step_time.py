@@ -40,8 +40,9 @@ WRITING = "writing answers"
 
 
 def duration(job: Job, spec: ModelSpec, place: Topology, card: Capacity, simulated: Simulation) -> Time | None:
-    """The time of an optimizer step; None where there is none, or the card has no name, or no peak for the job."""
-    if card.accelerator is None:
+    """The time of an optimizer step; None where there is none, the card has no name, or no peak for the job, or torch counted
+    it."""
+    if card.accelerator is None or simulated.counted is not None:
         return None
     if job.task == "serve":
         return _of_llamacpp(job, spec, place, card.accelerator, simulated) if engine_of(job).reads_gguf else None

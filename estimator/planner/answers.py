@@ -38,7 +38,8 @@ class Fit(AnswerPart):
 
     model: str
     hardware: str
-    parameters: int
+    parameters: int | None
+    """Null of a model that no family here describes, and nothing installed can count."""
     capacity_bytes: int | None
     rows: list[FitRow]
     assumptions: list[str]

@@ -10,11 +10,16 @@ from typing import Any
 from estimator.contract.errors import InvalidJob, NotModelled
 from estimator.contract.job import Hardware
 from estimator.families import count
+from estimator.families.other import INSTALL, OtherSpec
 from estimator.parallel.topology import tensor_degrees
 from estimator.pipeline.estimation import fits, judged
 from estimator.pipeline.judged import Judged
 from estimator.planner.ways import Way
+from estimator.simulation.counting import can_count, counted_parameters
 from estimator.specs.resolve import Model
+
+PLAIN = {"F32", "F16", "BF16", "F64"}
+"""Types of files that hold a number of the model in each element."""
 
 
 @dataclass(frozen=True)
@@ -26,9 +31,25 @@ class Question:
     allow_files: bool
 
     @cached_property
-    def parameters(self) -> int:
-        """Parameters of the model."""
-        return count(self.found.spec)
+    def parameters(self) -> int | None:
+        """Parameters of the model; None of one of no family here that neither torch nor its files can count."""
+        spec, file = self.found.spec, self.found.checkpoint
+        if not isinstance(spec, OtherSpec):
+            return count(spec)
+        try:
+            return counted_parameters(spec)
+        except NotModelled:
+            return file.parameters if file is not None and {*(file.bytes_by_dtype or ["?"])} <= PLAIN else None
+
+    @property
+    def counted(self) -> list[str]:
+        """What to say of a model that no family here describes."""
+        spec = self.found.spec
+        if not isinstance(spec, OtherSpec):
+            return []
+        if can_count():
+            return [f"no family here has {spec.model_type!r}: what is said of its training is counted by torch, not derived"]
+        return [f"no family here has {spec.model_type!r}: {INSTALL} lets torch count what training it takes"]
 
     def ask(self, job: dict[str, Any], reserves: bool = True) -> Judged:
         """What a job of the model takes; `reserves` False: without what the caching allocator holds beyond the tensors."""
@@ -43,7 +64,7 @@ class Question:
 
     def least_bytes(self, way: Way, gpus: int) -> int:
         """Bytes per GPU that no way of sharing goes below: of weights, and of AdamW's moments where all of them are trained."""
-        return int(self.parameters * way.bytes_per_parameter / gpus)
+        return int((self.parameters or 0) * way.bytes_per_parameter / gpus)
 
 
 @dataclass(frozen=True, slots=True)

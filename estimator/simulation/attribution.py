@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from estimator.contract.answer import Peak, Place, Tensors
-from estimator.tape.peak import TensorGroup, locate_peak, tensors
+from estimator.tape.peak import OUTSIDE, TensorGroup, locate_peak, tensors
 from estimator.tape.replay import Replay
 from estimator.tape.tape import Tape
 
+SOMEWHERE = "the model"
+"""Where a peak is of which only the operation is known."""
 LARGEST = 10
 """Kinds of tensors that are named one by one."""
 
@@ -46,6 +48,16 @@ def attribution(tape: Tape, simulated: Replay) -> Attribution:
         {name: Place(**place) for name, place in places.items() if name != "load"},
         peak,
     )
+
+
+def somewhere(found: Attribution) -> Attribution:
+    """The same of a tape on which no event is said to be of a layer."""
+    unknown = {"part": SOMEWHERE}
+    places = {
+        name: place.model_copy(update=unknown) if place.part == OUTSIDE else place for name, place in found.phase_peaks.items()
+    }
+    peak = found.peak.model_copy(update=unknown) if found.peak.part == OUTSIDE else found.peak
+    return Attribution(found.at_peak, places, peak)
 
 
 def _alike(kind: TensorGroup, count: int, size: int) -> Tensors:

@@ -11,13 +11,15 @@ from functools import lru_cache
 
 from estimator.contract.job import Job, Offload, Parallelism
 from estimator.families.build import Builder
+from estimator.families.other import OtherSpec
 from estimator.families.spec import DecoderSpec, ModelSpec
 from estimator.parallel.topology import Topology
 from estimator.runtime.reserved import Reserved, reserved
 from estimator.serving.kernels import trace_kernels
 from estimator.serving.llamacpp.placement import WeightTensor
 from estimator.serving.speed import trace_speed
-from estimator.simulation.attribution import Attribution, attribution
+from estimator.simulation.attribution import Attribution, attribution, somewhere
+from estimator.simulation.counting import Counted, builder, counted
 from estimator.simulation.trace import trace as trace
 from estimator.tape.gpu import Gpu
 from estimator.tape.lifetimes import undisturbed
@@ -39,6 +41,8 @@ class Simulation:
     why: Attribution
     host: Replay | None
     """The phases of the host's memory; None where the job offloads nothing to it."""
+    counted: Counted | None = None
+    """The count that it is made of, of a model that torch ran."""
     _reserved: dict[tuple[int, bool], Reserved] = field(default_factory=dict)
 
     def reserved(self, workspace: int, expandable: bool) -> Reserved:
@@ -68,12 +72,25 @@ def simulate(job: Job, spec: ModelSpec, place: Topology, gpu: Gpu, tensors: tupl
     """
     known = _simulations(_question(job, spec, place, tensors, WITHOUT_BYTES))
     found = next((one for one in known if gpu.alike(one.build.tape.gpu)), None)
+    if found is None and isinstance(spec, OtherSpec):
+        found = _counted(job, spec, gpu)
+        known.append(found)
     if found is None:
         build = undisturbed(lambda: trace(job, spec, place, replace(gpu, asked={}), tensors))
         phases, beside = replay(build.tape), build.tape.host
         found = Simulation(build, phases, attribution(build.tape, phases), None if beside is None else replay(beside))
         known.append(found)
     return found
+
+
+def _counted(job: Job, spec: OtherSpec, gpu: Gpu) -> Simulation:
+    """The step as torch counts it: where in the model its peak is, is not known of it."""
+    gpu = replace(gpu, asked={})
+    _ = gpu.capability  # which what it ran on may have been asked
+    count = counted(job, spec, gpu)
+    build = builder(count, gpu)
+    phases = replay(build.tape)
+    return Simulation(build, phases, somewhere(attribution(build.tape, phases)), None, count)
 
 
 def speed(job: Job, spec: DecoderSpec, place: Topology, gpu: Gpu) -> Tape:

@@ -17,7 +17,8 @@ from estimator.facts import catalogue
 from estimator.facts.fact import Fact
 from estimator.facts.spelling import folded, shown
 from estimator.families import FAMILIES, spec_class
-from estimator.families.from_config import from_mapping
+from estimator.families.from_config import any_model
+from estimator.families.other import other
 from estimator.families.spec import ModelSpec
 from estimator.specs.stored import Stored
 
@@ -27,8 +28,10 @@ VARIABLE = "WILLITFIT_SPECS"
 
 def _of_its_family(given: Any) -> Any:
     if isinstance(given, dict):
-        if given.get("model_type") not in FAMILIES:
-            raise ValueError(f"model_type {given.get('model_type')!r} is none of {', '.join(FAMILIES)}")
+        if not isinstance(given.get("model_type"), str):
+            raise ValueError(f"has no model_type; a family's is one of {', '.join(FAMILIES)}")
+        if given["model_type"] not in FAMILIES:
+            return other(given)
         return spec_class(given["model_type"]).model_validate(given)
     return given
 
@@ -90,11 +93,23 @@ def model_folder() -> Path:
 
 def folders() -> catalogue.Folders:
     """The user's folders, in which a model may override a shipped one, and the shipped one."""
-    own = [Path(name).expanduser() for name in os.environ.get(VARIABLE, "").split(os.pathsep) if name]
-    for path in own:
+    named = [Path(name).expanduser() for name in os.environ.get(VARIABLE, "").split(os.pathsep) if name]
+    for path in named:
         if not os.path.isdir(path):
             raise InvalidValue(f"names {shown(str(path))}, which is no folder; name one with a YAML file per model", VARIABLE)
-    return (*own, model_folder())
+    usual = usual_folder()
+    return (*(named or ([usual] if os.path.isdir(usual) else [])), model_folder())
+
+
+def usual_folder() -> Path:
+    """Where the user's own specs are unless the variable names other folders."""
+    return Path(os.environ.get("XDG_CONFIG_HOME") or "~/.config").expanduser() / "willitfit" / "specs"
+
+
+def own_folder() -> Path:
+    """The folder that a new spec of the user's goes into: the first that the variable names, or the usual one."""
+    named = [name for name in os.environ.get(VARIABLE, "").split(os.pathsep) if name]
+    return Path(named[0]).expanduser() if named else usual_folder()
 
 
 def published(name: str) -> PublishedModel:
@@ -120,7 +135,7 @@ def read(path: Path) -> PublishedModel:
     if not isinstance(content, Mapping):
         raise InvalidValue("holds no mapping; a spec has an architecture, which names a model_type and its sizes", str(path))
     if "architecture" not in content:
-        content = {"architecture": from_mapping(content, str(path))}
+        content = {"architecture": any_model(content, str(path))}
     content = {"name": path.stem, **content}
     if content["name"] != path.stem:
         raise InvalidValue(f"is called {content['name']!r} within; name the file so, or leave the name out", str(path))

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 from estimator.contract.errors import InvalidJob, InvalidValue, NotModelled, UnknownModel
 from estimator.contract.reading import load_yaml
 from estimator.facts import catalogue
-from estimator.families import FAMILIES
-from estimator.families.from_config import from_mapping
+from estimator.families.from_config import any_model, from_mapping
+from estimator.families.other import OtherSpec
 from estimator.families.spec import ModelSpec
 from estimator.specs.generic import generic, generic_mixture
 from estimator.specs.huggingface import quantized_as, read_config, stored_as
@@ -57,7 +57,8 @@ def resolve(model: str | Mapping[str, Any], allow_files: bool = True) -> Model:
     Raises `UnknownName`, `InvalidJob` or `NotModelled`.
     """
     if isinstance(model, Mapping):
-        return Model("inline model", _from_mapping(model, "model"), "the job", quantized_as(model), stored=stored_as(model))
+        spec = _from_mapping(model, "model", allow_files)
+        return Model("inline model", spec, "the job", quantized_as(model), stored=stored_as(model))
     if not isinstance(model, str):
         raise InvalidValue(f"write a name, a size such as 13B, or a mapping, not {type(model).__name__}", "model")
     text = model.strip()
@@ -145,13 +146,9 @@ def has_weights(folder: Path) -> bool:
 def _from_config(path: Path) -> Model:
     """A config.json; where it is of no known family, the error says what the weights beside it hold."""
     config = read_config(path)
-    try:
-        spec = from_mapping(config, str(path))
-    except NotModelled as error:
-        if config.get("model_type") in FAMILIES:
-            raise
-        raise NotModelled(f"{error.message}{_held_beside(path)}", str(path)) from None
-    return Model(path.parent.resolve().name, spec, str(path), quantized_as(config), stored=stored_as(config))
+    spec, name = any_model(config, str(path)), path.parent.resolve().name
+    held = _held_beside(path) if isinstance(spec, OtherSpec) else None
+    return Model(name, spec, str(path), quantized_as(config), stored=stored_as(config), checkpoint=held)
 
 
 def _from_weights(path: Path) -> Model:
@@ -180,14 +177,14 @@ def _without(name: str, suffix: str) -> str:
     return name[: -len(suffix)] if name.lower().endswith(suffix) else name
 
 
-def _held_beside(path: Path) -> str:
-    """What the weights in the folder of a config.json hold, as a sentence, if there are any that can be read."""
+def _held_beside(path: Path) -> Checkpoint | None:
+    """The weights in the folder of a config.json, if there are any that can be read."""
     from estimator.weights import read_checkpoint
 
     try:
-        return f" {read_checkpoint(path.parent).summary}"
+        return read_checkpoint(path.parent)
     except InvalidJob:
-        return ""
+        return None
 
 
 def _from_hub(name: str) -> Model:
@@ -202,10 +199,11 @@ def _from_hub(name: str) -> Model:
         raise UnknownModel(f"no model is called {name!r} here, and {why}.{hint}") from None
     config = read_config(path)
     source = f"config.json of {name} on the Hugging Face hub"
-    return Model(name, from_mapping(config, name), source, quantized_as(config), stored=stored_as(config))
+    return Model(name, any_model(config, name), source, quantized_as(config), stored=stored_as(config))
 
 
-def _from_mapping(given: Any, where: str) -> ModelSpec:
+def _from_mapping(given: Any, where: str, counts: bool = True) -> ModelSpec:
+    """`counts`: whether one of no family may be named, which takes torch seconds to count."""
     if not isinstance(given, Mapping):
         raise InvalidValue("is not a mapping", where)
-    return from_mapping(given, where)
+    return any_model(given, where) if counts else from_mapping(given, where)

@@ -80,8 +80,19 @@ class Live(TorchDispatchMode):
         self.log: list[tuple[int, str]] = []
         self.operation = ""
         self.in_backward = False
+        self.guessed: set[str] = set()
+        """Functions of models that were answered what they asked about numbers that fake tensors do not have."""
         self.picked = 1
         """How many places of each row a mask of [sequences, tokens] picks, of which fake tensors have no numbers to count."""
+
+    def started(self, model: Any) -> None:
+        """A step of this model begins."""
+
+    def lapped(self, phase: str) -> None:
+        """A phase of the step, or a micro-batch's part of it, has ended."""
+
+    def settled(self, optimizer: Any) -> None:
+        """The optimizer has its states."""
 
     @contextmanager
     def outside_backward(self) -> Iterator[None]:

@@ -33,10 +33,12 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from estimator.contract.job import Bottleneck, Job, Training
 from estimator.contract.job.adapter import PromptLearning
 from estimator.contract.job.trainable import Trainable, numbers
+from estimator.families.other import OtherSpec
 from estimator.families.spec import ModelSpec
 from estimator.verify import eetq, fp8
 from estimator.verify.adapters import adapted
 from estimator.verify.chunked import in_chunks
+from estimator.verify.depth import keep
 from estimator.verify.megatron import MegatronStep
 from estimator.verify.prompts import prompted
 from estimator.verify.pruning import pruned
@@ -71,14 +73,18 @@ AUTO = {
 def config(spec: ModelSpec, attention: str, labels: int = 2) -> Any:
     """The Hugging Face config of an architecture."""
     fields = spec.config()
-    made: Any = transformers.AutoConfig.for_model(fields.pop("model_type"), **fields, num_labels=labels)
+    made: Any
+    if isinstance(spec, OtherSpec):  # whose config is a file's, and read as one
+        made = transformers.CONFIG_MAPPING[spec.model_type].from_dict({**fields, "num_labels": labels})
+    else:
+        made = transformers.AutoConfig.for_model(fields.pop("model_type"), **fields, num_labels=labels)
     made._attn_implementation = attention if spec.has_attention else "eager"
     made.pad_token_id = getattr(made, "pad_token_id", None) or 0
     parts = made, *(getattr(made, name) for name in made.sub_configs)
     for part in parts:
         part.use_cache = False
         for name in ("pad_token_id", "decoder_start_token_id"):
-            if (getattr(part, name, None) or 0) >= getattr(part, "vocab_size", math.inf):
+            if (getattr(part, name, None) or 0) >= (getattr(part, "vocab_size", None) or math.inf):
                 setattr(part, name, 0)  # a small model's vocabulary has not the usual ones
     if getattr(made, "is_encoder_decoder", False) and getattr(made, "decoder_start_token_id", None) is None:
         made.decoder_start_token_id = made.pad_token_id
@@ -140,6 +146,8 @@ def plain(spec: ModelSpec, head: str, dtype: torch.dtype, attention: str, labels
     """The model with a head, as it is loaded."""
     with defaulting_to(dtype):
         model: Any = AUTO[head].from_config(config(spec, attention, labels))
+    if isinstance(spec, OtherSpec) and spec.kept is not None:
+        keep(model, spec.kept)
     _keep_in_float32(model)
     if spec.config().get("tie_word_embeddings") is False:
         _untie(model)

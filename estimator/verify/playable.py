@@ -16,6 +16,7 @@ from estimator.contract.errors import NotJudged
 from estimator.contract.job import Bottleneck, CheckpointForm, Job, Training
 from estimator.contract.job.adapter import PromptLearning, PTuning
 from estimator.contract.job.trainable import Trainable
+from estimator.families.other import OtherSpec
 from estimator.families.spec import ModelSpec
 from estimator.parallel.offloading import CPU_OFFLOAD_POLICY, offloads
 from estimator.parallel.topology import topology
@@ -93,7 +94,7 @@ def unread(job: Job, honoured: Mapping[str, Collection[str]]) -> Iterator[Unplay
 
 def _unplayable(job: Job, spec: ModelSpec) -> Iterator[Unplayable]:
     yield Unplayable(job.task != "train", "training is what is played", "task")
-    yield Unplayable(not spec.runs, f"{spec.model_type} is only counted", "model")
+    yield Unplayable(not spec.runs and not isinstance(spec, OtherSpec), f"{spec.model_type} is only counted", "model")
     yield from _of_modules(job.training)
     yield from _of_a_step(job.training)
     yield from _of_checkpoints(job)

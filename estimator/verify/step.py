@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import sys
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any
@@ -36,17 +37,23 @@ Log = list[tuple[int, str]]
 """Changes of the live bytes, each with the operation during which it happened."""
 
 
-def fake_step(job: Job, spec: ModelSpec, logs: dict[str, Log] | None = None, elsewhere: Collection[str] = ()) -> Counted:
+def fake_step(
+    job: Job,
+    spec: ModelSpec,
+    logs: dict[str, Log] | None = None,
+    elsewhere: Collection[str] = (),
+    counting: Live | None = None,
+) -> Counted:
     """Bytes between steps, at the end of forward, and at the peaks of forward, backward and optimizer step, of a job with its
     defaults.
 
     Counts the second step: by then the optimizer has its states. `logs` gets the changes of each phase. `elsewhere`: fields of
-    the job, as `training.quantization`, that the caller has a way to run. Raises `NotModelled` for a job that it would not run as
-    it says.
+    the job, as `training.quantization`, that the caller has a way to run. `counting`: what counts, in place of what keeps sums
+    alone. Raises `NotModelled` for a job that it would not run as it says.
     """
     refuse_unplayable(job, spec, elsewhere)
     card = gpu(job, capacity(job.hardware))
-    live = Live(card)
+    live = counting or Live(card)
     with (
         ranks(job.parallelism.data or 1, job.parallelism.tensor, job.parallelism.replicas) as mesh,
         FakeTensorMode(allow_non_fake_inputs=True),
@@ -68,11 +75,19 @@ def fake_step(job: Job, spec: ModelSpec, logs: dict[str, Log] | None = None, els
         for state in optimizer.states():  # AdaGrad has them from the start
             for tensor in filter(torch.is_tensor, state.values()):
                 live.track(tensor)
-        with usual_numbers(), numbers_seen(live), resizes_seen(live), shapes_unseen(live), objectives.kernels(job, live), live:
+        with (
+            usual_numbers(live.guessed),
+            numbers_seen(live),
+            resizes_seen(live),
+            shapes_unseen(live),
+            objectives.kernels(job, live),
+            live,
+        ):
             scaler = make_scaler(job, model, optimizer.members[0])
             played = _player(job)
             played(job, spec, called, optimizer, scaler, live)
             settle_states(job, optimizer, live)
+            live.settled(optimizer)
             if remembers(job.training):
                 freeze(model, job.training)
             between = evaluate(job, spec, called, live, logs) if job.training.evaluation else {}
@@ -109,6 +124,7 @@ def play(
 ) -> Counted:
     """One step, with `live` counting."""
     training = job.training
+    live.started(model)
     counted = {"resident": live.bytes, "forward_end": 0, "forward": 0, "backward": 0, "optimizer_step": 0}
     if live.offloaded:
         counted |= {"host_resident": live.host_bytes, "host": 0}
@@ -121,6 +137,7 @@ def play(
             counted["host"] = max(counted["host"], live.highest_on_host(host_from))
         if logs is not None:
             logs.setdefault(phase, []).extend(live.log[start:])
+        live.lapped(phase)
         return len(live.log)
 
     at = len(live.log)
@@ -193,20 +210,33 @@ def documents(kind: str = "none") -> Iterator[None]:
         yield
 
 
+def _asking() -> set[str]:
+    """The function of a model's own code that asks for a number, if it is one of transformers' models."""
+    frame = sys._getframe(2)
+    name = frame.f_code.co_filename.replace("\\", "/")
+    return {frame.f_code.co_qualname} if "/transformers/models/" in name else set()
+
+
 @contextmanager
-def usual_numbers() -> Iterator[None]:
+def usual_numbers(guessed: set[str] | None = None) -> Iterator[None]:
     """Answers to what models ask about numbers, which fake tensors do not have.
 
     Half-precision activations are all finite, and so are gradients; as many tokens end each sequence; norms that Adafactor reads
-    are one. Tensors lie apart unless they share a storage, which FSDP1 asks.
+    are one. Tensors lie apart unless they share a storage, which FSDP1 asks. `guessed` gets the functions of transformers' models
+    that were answered so.
     """
-    plain_item = FakeTensor.item
+    plain_item, guessed = FakeTensor.item, set() if guessed is None else guessed
 
     def item(tensor: torch.Tensor) -> Any:
         try:
             return plain_item(tensor)
         except DataDependentOutputException:
+            guessed.update(_asking())
             return 1.0
+
+    def true(tensor: torch.Tensor) -> bool:
+        guessed.update(_asking())
+        return True
 
     def address(tensor: torch.Tensor) -> int:
         return tensor.untyped_storage()._cdata + tensor.storage_offset() * tensor.element_size()
@@ -218,7 +248,7 @@ def usual_numbers() -> Iterator[None]:
         return counts[:1]
 
     with (
-        mock.patch.object(FakeTensor, "__bool__", create=True, return_value=True),
+        mock.patch.object(FakeTensor, "__bool__", true, create=True),
         mock.patch.object(FakeTensor, "item", item, create=True),
         mock.patch.object(FakeTensor, "data_ptr", address, create=True),
         mock.patch.object(torch, "unique_consecutive", alike),

@@ -13,14 +13,16 @@ from pydantic import BaseModel, ConfigDict
 from estimator.contract.errors import InvalidJob, NotModelled
 from estimator.families import built
 from estimator.families.build import Builder
+from estimator.families.other import OtherSpec
 from estimator.families.parameter import Parameter
 from estimator.families.spec import ModelSpec
 from estimator.quantization.formats import FORMATS
 from estimator.quantization.gguf_kinds import MIXTURES
 from estimator.quantization.gguf_size import header_bytes, tensor_bytes
 from estimator.quantization.stored import built_bytes
+from estimator.simulation.counting import counted_parameters, versions
 from estimator.specs.published import PublishedModel
-from estimator.specs.resolve import WEIGHTS, has_weights, resolve
+from estimator.specs.resolve import WEIGHTS, Model, has_weights, resolve
 
 if TYPE_CHECKING:
     from estimator.weights import Checkpoint
@@ -120,6 +122,8 @@ def inspect_model(name: str | Mapping[str, Any], allow_files: bool = True) -> Ca
         )
     if isinstance(name, str) and allow_files:
         stored = _held(model.checkpoint) if model.checkpoint else _stored(name)
+    if isinstance(model.spec, OtherSpec):
+        return _of_no_family(model, model.spec, stored)
     context = (model.published and model.published.context) or model.spec.longest_sequence
     return Card(
         name=model.name,
@@ -129,6 +133,24 @@ def inspect_model(name: str | Mapping[str, Any], allow_files: bool = True) -> Ca
         assumptions=list(model.assumptions),
         context=context,
         counts=counts(model.spec),
+        stored=stored,
+    )
+
+
+def _of_no_family(model: Model, spec: OtherSpec, stored: Stored | None) -> Card:
+    """What can be said of a model that no family here describes: what transformers makes of its config, where it is installed."""
+    try:
+        counted = f"transformers {versions()['transformers']} builds it with {counted_parameters(spec):,} parameters"
+    except NotModelled as error:
+        counted = error.message
+    return Card(
+        name=model.name,
+        architecture=spec.model_type,
+        source=model.source,
+        published=None,
+        assumptions=[*model.assumptions, f"no family here has {spec.model_type!r}", counted],
+        context=spec.longest_sequence,
+        counts=None,
         stored=stored,
     )
 

@@ -14,6 +14,7 @@ from estimator.contract.version import DATA_VERSION
 from estimator.facts import catalogue
 from estimator.facts.spelling import folded, shown, sought
 from estimator.families import count
+from estimator.families.other import OtherSpec
 from estimator.hardware.accelerator import FOLDER as CARDS
 from estimator.hardware.accelerator import Accelerator, accelerator
 from estimator.hardware.node import FOLDER as NODES
@@ -35,7 +36,8 @@ def models(search: str = "", least: float = 0, most: float = float("inf")) -> Ro
         hint = f" Did you mean {' or '.join(near)}?" if near else " `willitfit models` lists them all."
         raise UnknownModel(f"no model's name has {shown(search)} in it.{hint}")
     rows = [_row(model) for model in named]
-    return sorted((row for row in rows if least <= row["parameters"] <= most), key=lambda row: row["parameters"])
+    asked = (row for row in rows if _within(row["parameters"], least, most))
+    return sorted(asked, key=lambda row: (row["parameters"] is None, row["parameters"]))
 
 
 def _meant(search: str) -> list[PublishedModel]:
@@ -51,10 +53,22 @@ def _named(model: PublishedModel, search: str) -> bool:
     return not words or (all(words) and any(all(word in name for word in words) or folded(search) in name for name in names))
 
 
+def _parameters(model: PublishedModel) -> int | None:
+    """As published, or counted; None of a model that no family here describes."""
+    if model.parameters:
+        return int(model.parameters.value)
+    return None if isinstance(model.architecture, OtherSpec) else count(model.architecture)
+
+
+def _within(parameters: int | None, least: float, most: float) -> bool:
+    """Whether a number of parameters is within bounds; one that is not known, where there are none."""
+    return (least, most) == (0, float("inf")) if parameters is None else least <= parameters <= most
+
+
 def _row(model: PublishedModel) -> dict[str, Any]:
     return ModelRow(
         name=model.name,
-        parameters=int(model.parameters.value) if model.parameters else count(model.architecture),
+        parameters=_parameters(model),
         architecture=model.architecture.model_type,
         layers=model.architecture.num_hidden_layers,
         context=model.context or model.architecture.longest_sequence,

@@ -106,6 +106,15 @@ def test_any_size_has_a_shape(size: str) -> None:
 T5 = {"model_type": "t5", "d_model": 256, "d_ff": 512, "num_layers": 2, "num_heads": 4, "vocab_size": 100}
 
 
+def test_a_config_of_another_family_is_kept_as_it_is() -> None:
+    given = {"model_type": "rwkv", "hidden_size": 64, "auto_map": {"AutoModel": "code.Model"}}
+    spec = resolve(given).spec
+    assert not spec.runs
+    assert spec.config() == {"model_type": "rwkv", "hidden_size": 64}
+    with pytest.raises(NotModelled, match="rwkv"):
+        resolve(given, allow_files=False)
+
+
 def test_a_setting_may_have_both_of_its_names() -> None:
     assert resolve({**T5, "hidden_size": 256, "num_hidden_layers": 2}).spec == resolve(T5).spec
     with pytest.raises(InvalidJob, match="hidden_size 128 and d_model 256"):
@@ -114,7 +123,6 @@ def test_a_setting_may_have_both_of_its_names() -> None:
 
 UNREADABLE: dict[str, tuple[Any, type[Exception], str]] = {
     "no model_type": ({"hidden_size": 64}, InvalidJob, "model_type"),
-    "another family": ({"model_type": "rwkv", "hidden_size": 64}, NotModelled, "rwkv"),
     "a list": ([1, 2], InvalidJob, "no JSON object"),
     "few fields": ({"model_type": "llama", "hidden_size": "wide"}, InvalidJob, "num_attention_heads"),
     "negative": ({**config(published("llama-7b").architecture, "sdpa").to_dict(), "num_hidden_layers": -3}, InvalidJob, "layers"),

@@ -46,7 +46,8 @@ DEFAULT = "default: "
 class Parameters(AnswerPart):
     total: int
     trainable: int
-    active: int
+    active: int | None
+    """Those that one token uses; null of a mixture that no family here describes."""
 
 
 class Note(AnswerPart):

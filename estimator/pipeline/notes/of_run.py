@@ -18,6 +18,7 @@ from estimator.pipeline.notes.gathered import assumptions, of_kind, warnings, wh
 from estimator.pipeline.notes.left_out import not_modelled
 from estimator.pipeline.run import Run
 from estimator.pricing.cost import Priced
+from estimator.simulation.counting import Counted, versions
 from estimator.specs.resolve import OF_THE_JOB
 from estimator.timing.run_length import assumed
 
@@ -49,7 +50,20 @@ def _assumptions(run: Run, whole: Course | None, cost: Priced) -> Iterator[Said]
     yield from all_said("price", cost.assumptions, "hardware")
 
 
+def _counted(run: Run, count: Counted) -> Iterator[Said]:
+    """That the bytes are not derived, and what torch did for them."""
+    on = " and ".join(f"{name} {release}" for name, release in versions().items() if name != "peft")
+    text = (
+        f"counted, not derived: no family here has {run.model.spec.model_type!r}, so {on} ran its step on tensors without data "
+        f"({count.how}; {count.seconds:.1f} seconds, remembered); its time, and which layer the peak is in, are not known"
+    )
+    yield Said("counted-by-torch", text, "model")
+    yield from all_said("counted-run", count.remarks, "model")
+
+
 def _warnings(run: Run, found: Judged, cost: Priced) -> Iterator[Said]:
+    if (count := run.simulation.counted) is not None:
+        yield from _counted(run, count)
     yield from warnings(run.job, run.model.spec, run.place, run.card, run.simulation.build.tape)
     if found.uneven:
         yield Said("uneven", found.uneven, "parallelism.strategy")

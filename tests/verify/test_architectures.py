@@ -1,0 +1,24 @@
+"""A few of the architectures that `python -m tests.architectures` draws: what comes of each."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from tests.architectures import asked, config, types
+
+
+@pytest.mark.parametrize(
+    ("kind", "outcome"),
+    [
+        ("arcee", "exact"),
+        ("apertus", "counted"),
+        ("albert", "counted"),
+        ("bamba", "counted"),
+        ("musicgen", "refused (not-judged)"),
+    ],
+)
+def test_an_architecture_is_answered_or_refused(kind: str, outcome: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WILLITFIT_CACHE", "")
+    assert asked(kind, types()[kind], config(kind, random.Random(1)))[0] == outcome
