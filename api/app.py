@@ -72,7 +72,7 @@ app = FastAPI(
 )
 app.add_middleware(Memory)
 app.add_middleware(Limits)
-if settings().cors:
+if settings().cors != "none":
     app.add_middleware(
         CORSMiddleware,
         allow_origins=[origin.strip() for origin in settings().cors.split(",")],

@@ -193,7 +193,7 @@ class Work:
             lane.stop()
 
     async def ask(self, kind: str, arguments: dict[str, Any]) -> Rendered:
-        """The answer to a question. Raises `Full`, `OverBudget` and `Broken`; who cancels this ends the work, unless others wait."""
+        """The answer to a question. Raises `Full`, `OverBudget` and `Broken`; cancelling ends the work, unless others wait."""
         key = blake2b(pickle.dumps((kind, arguments)), digest_size=16).digest()
         running = self.running.get(key)
         if running is None:
