@@ -32,10 +32,10 @@ from estimator.views import listing
 from estimator.views.inspection import inspect_model
 
 INSTRUCTIONS = """\
-Whether training or serving a transformer fits on GPUs, derived operation by operation, without a GPU. Ask `fit` first with a model
-and hardware in words; ask `estimate` with a job, of which resource willitfit://schema/job lists every field. `fits` is true, false,
-or null where the honest answer is "unknown". Sizes are in bytes of one GPU; GiB is 2^30. Answers are short: detail="full" gives
-everything."""
+Whether training or serving a transformer fits on GPUs, derived operation by operation, without a GPU. Ask `fit` first with a
+model and hardware in words; ask `estimate` with a job, of which resource willitfit://schema/job lists every field. `fits` is
+true, false, or null where the honest answer is "unknown". Sizes are in bytes of one GPU; GiB is 2^30. Answers are short:
+detail="full" gives everything."""
 MOST_ROWS = 20
 """Rows of a listing, unless more are asked for."""
 READS = ToolAnnotations(readOnlyHint=True, idempotentHint=True, destructiveHint=False, openWorldHint=False)
@@ -247,8 +247,8 @@ def gpu(name: str) -> str:
 def make_it_fit(model: str, on: str) -> str:
     """Find the smallest change with which a model can be trained or served on some hardware."""
     return (
-        f"Ask the tool `fit` whether {model} fits on {on}. If a way that I may want does not, say which smallest change would make "
-        "it fit and what that costs, check the change with `estimate`, and answer with the job, its bytes and its capacity."
+        f"Ask the tool `fit` whether {model} fits on {on}. If a way that I may want does not, say which smallest change would "
+        "make it fit and what that costs, check the change with `estimate`, and answer with the job, its bytes and its capacity."
     )
 
 

@@ -26,6 +26,8 @@ QUESTIONS_OF_A_PROCESS = 1000
 """After which it is replaced, so that what it remembers does not grow for ever."""
 BY_THE_CLOCK = 10
 """Times its processor time that a question may take by the clock: for platforms that do not count processor time."""
+HURRY = 4
+"""By how much less processor time a lane gives to a question where others wait."""
 KNOWN_SECONDS, MOST_KNOWN = 600, 10_000
 """How long questions are known to be large, or too large, and how many of them."""
 NICE = {"small": 5, "medium": 10, "large": 15}
@@ -89,9 +91,10 @@ class Lane:
 
     def __init__(self, settings: Settings, processes: int, seconds: float, nice: int):
         self.settings, self.size, self.seconds, self.nice = settings, processes, seconds, nice
-        self.waiting = self.busy = 0
+        self.busy = 0
         self.processes: set[Process] = set()
-        self.idle: asyncio.LifoQueue[Process] = asyncio.LifoQueue()
+        self.idle: list[Process] = []
+        self.waiters: list[asyncio.Future[Process]] = []
         self.starting: set[asyncio.Task[None]] = set()
         self.context: Any = None
 
@@ -103,7 +106,12 @@ class Lane:
         process = await asyncio.to_thread(Process, self.context, self.settings.memory, self.nice)
         self.processes.add(process)
         await process.connect()
-        self.idle.put_nowait(process)
+        self._free(process)
+
+    @property
+    def waiting(self) -> int:
+        """How many questions wait."""
+        return len(self.waiters)
 
     def stop(self) -> None:
         for task in self.starting:
@@ -118,7 +126,7 @@ class Lane:
         kept = False
         try:
             async with asyncio.timeout(BY_THE_CLOCK * self.settings.seconds):
-                found = await process.ask(kind, arguments, self.seconds)
+                found = await process.ask(kind, arguments, self._slice())
             kept = process.answered < QUESTIONS_OF_A_PROCESS
             return found
         except TimeoutError:
@@ -126,21 +134,41 @@ class Lane:
         finally:
             self.busy -= 1
             if kept:
-                self.idle.put_nowait(process)
+                self._free(process)
             else:
                 self._replace(process)
 
     async def _next(self) -> Process:
-        if self.idle.empty() and self.waiting >= self.settings.queue:
+        if self.idle:
+            return self.idle.pop()
+        if self.waiting >= self.settings.queue:
             raise Full
-        self.waiting += 1
+        waiter = asyncio.get_running_loop().create_future()
+        self.waiters.append(waiter)
         try:
             async with asyncio.timeout(self.settings.wait):
-                return await self.idle.get()
-        except TimeoutError:
-            raise Full from None
-        finally:
-            self.waiting -= 1
+                return await waiter
+        except (TimeoutError, asyncio.CancelledError) as error:
+            if waiter in self.waiters:
+                self.waiters.remove(waiter)
+            elif waiter.done() and not waiter.cancelled():
+                self._free(waiter.result())  # which came in the same moment
+            if isinstance(error, TimeoutError):
+                raise Full from None
+            raise
+
+    def _slice(self) -> float:
+        """Seconds of processor time: fewer where others wait, if there is a lane to go on to."""
+        return self.seconds / (HURRY if self.waiters and self.seconds < self.settings.seconds else 1)
+
+    def _free(self, process: Process) -> None:
+        """Give a process to who came last: where more is asked than can be answered, some are answered soon, not all too late."""
+        while self.waiters:
+            waiter = self.waiters.pop()
+            if not waiter.done():
+                waiter.set_result(process)
+                return
+        self.idle.append(process)
 
     def _replace(self, process: Process) -> None:
         self.processes.discard(process)
