@@ -40,7 +40,8 @@ MOST_ROWS = 20
 """Rows of a listing, unless more are asked for."""
 READS = ToolAnnotations(readOnlyHint=True, idempotentHint=True, destructiveHint=False, openWorldHint=False)
 
-P, R = ParamSpec("P"), TypeVar("R")
+P = ParamSpec("P")
+R = TypeVar("R")
 On = Annotated[str, Field(description="hardware: 2x24GB, rtx-4090, 8xH100, 2 nodes of 8xA100-80GB")]
 AJob = Annotated[
     dict[str, Any], Field(description='a job, such as {"model": "llama-3-8b", "training": {"precision": "bf16-true"}}')

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from decimal import Decimal
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -49,14 +50,14 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
         return
     app.state.work = work = Work(settings())
     for name, lane in zip(NICE, work.lanes, strict=True):
-        WAITING.labels(name).set_function(lambda lane=lane: lane.waiting)
-        WORKING.labels(name).set_function(lambda lane=lane: lane.busy)
+        WAITING.labels(name).set_function(partial(getattr, lane, "waiting"))
+        WORKING.labels(name).set_function(partial(getattr, lane, "busy"))
     try:
         await work.start()
         yield
     finally:
         app.state.work = None
-        work.stop()
+        await work.stop()
 
 
 app = FastAPI(

@@ -13,6 +13,7 @@ import multiprocessing
 import pickle
 import signal
 import socket
+from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import blake2b
 from time import monotonic
@@ -65,6 +66,12 @@ class Process:
     async def connect(self) -> None:
         self.reader, self.writer = await asyncio.open_connection(sock=self.end)
 
+    async def ended(self) -> None:
+        """When it has been ended and its connection is closed."""
+        self.end_now()
+        with suppress(OSError):
+            await self.writer.wait_closed()
+
     async def ask(self, kind: str, arguments: dict[str, Any], seconds: float) -> Rendered:
         """The answer; `OverBudget` or `Broken`, after which the process is of no use."""
         self.answered += 1
@@ -113,11 +120,10 @@ class Lane:
         """How many questions wait."""
         return len(self.waiters)
 
-    def stop(self) -> None:
-        for task in self.starting:
-            task.cancel()
-        for process in self.processes:
-            process.end_now()
+    async def stop(self) -> None:
+        """End all processes, those that are just being started as well."""
+        await asyncio.gather(*self.starting, return_exceptions=True)
+        await asyncio.gather(*(process.ended() for process in self.processes))
 
     async def ask(self, kind: str, arguments: dict[str, Any]) -> Rendered:
         """The answer of the next process that is free. Raises `Full`, `OverBudget` and `Broken`."""
@@ -143,7 +149,7 @@ class Lane:
             return self.idle.pop()
         if self.waiting >= self.settings.queue:
             raise Full
-        waiter = asyncio.get_running_loop().create_future()
+        waiter: asyncio.Future[Process] = asyncio.get_running_loop().create_future()
         self.waiters.append(waiter)
         try:
             async with asyncio.timeout(self.settings.wait):
@@ -213,12 +219,13 @@ class Work:
             context.set_forkserver_preload(["api.warm"])
         await asyncio.gather(*(lane.start(context) for lane in self.lanes))
 
-    def stop(self) -> None:
+    async def stop(self) -> None:
         """End all processes, whatever they are at."""
-        for running in self.running.values():
-            running.task.cancel()
-        for lane in self.lanes:
-            lane.stop()
+        tasks = [running.task for running in self.running.values()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.gather(*(lane.stop() for lane in self.lanes))
 
     async def ask(self, kind: str, arguments: dict[str, Any]) -> Rendered:
         """The answer to a question. Raises `Full`, `OverBudget` and `Broken`; cancelling ends the work, unless others wait."""
