@@ -67,7 +67,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
         yield
     finally:
         app.state.work = None
-        work.stop()
+        await work.stop()
 
 
 app = FastAPI(
@@ -83,7 +83,7 @@ app = FastAPI(
 )
 app.add_middleware(Memory)
 app.add_middleware(Limits)
-if settings().cors:
+if settings().cors != "none":
     app.add_middleware(
         CORSMiddleware,
         allow_origins=[origin.strip() for origin in settings().cors.split(",")],

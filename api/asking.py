@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import cache
 from typing import Any
 
 from fastapi import Request, Response
@@ -12,6 +13,8 @@ from starlette.types import Receive
 from api.answers import answer
 from api.lanes import Full, OverBudget, Work
 from api.problems import problem
+from api.rate import Rate
+from api.settings import settings
 
 LASTING = "public, max-age=3600"
 """What is worked out depends on nothing but the question, the release and the day; an ETag says whether it is still so."""
@@ -21,7 +24,10 @@ LEFT = 499
 
 
 async def ask(request: Request, kind: str, *, lasting: bool = True, **arguments: Any) -> Response:
-    """The response to a question of a kind, which may be remembered if it is `lasting`. Nothing is worked out for who has left."""
+    """The response to a question of a kind, which may be remembered if it is `lasting`. None is worked out for who left."""
+    if lasting and (seconds := _rate().wait(request.client.host if request.client else "") if settings().rate else 0):
+        said = f"this service answers {settings().rate} new questions of a client in a minute; ask again in {seconds} seconds"
+        return problem(429, "too-many-questions", said, {"Retry-After": str(seconds), "Cache-Control": "no-store"})
     asked = asyncio.ensure_future(respond(request, kind, lasting, arguments))
     leaving = asyncio.ensure_future(_gone(request.receive))
     try:
@@ -30,6 +36,11 @@ async def ask(request: Request, kind: str, *, lasting: bool = True, **arguments:
     finally:
         leaving.cancel()
         asked.cancel()
+
+
+@cache
+def _rate() -> Rate:
+    return Rate(settings().rate or 1)
 
 
 async def respond(request: Request, kind: str, lasting: bool, arguments: dict[str, Any]) -> Response:
@@ -42,7 +53,7 @@ async def respond(request: Request, kind: str, lasting: bool, arguments: dict[st
         return problem(503, "busy", said, {"Retry-After": str(RETRY_SECONDS), "Cache-Control": "no-store"})
     except OverBudget as error:
         what = {"time": "processor time", "memory": "memory"}[error.what]
-        said = f"it takes more {what} than this service gives to a question; ask a smaller one, or the command line, which has no limit"
+        said = f"it takes more {what} than this service gives to a question; ask a smaller one, or the command line"
         return problem(422, "too-costly", said, {"Cache-Control": "no-store"})
     cached = LASTING if lasting and found.status < 500 else "no-store"
     return Response(found.body, found.status, {"Cache-Control": cached}, found.media_type)

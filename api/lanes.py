@@ -13,6 +13,7 @@ import multiprocessing
 import pickle
 import signal
 import socket
+from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import blake2b
 from time import monotonic
@@ -26,6 +27,8 @@ QUESTIONS_OF_A_PROCESS = 1000
 """After which it is replaced, so that what it remembers does not grow for ever."""
 BY_THE_CLOCK = 10
 """Times its processor time that a question may take by the clock: for platforms that do not count processor time."""
+HURRY = 4
+"""By how much less processor time a lane gives to a question where others wait."""
 KNOWN_SECONDS, MOST_KNOWN = 600, 10_000
 """How long questions are known to be large, or too large, and how many of them."""
 NICE = {"small": 5, "medium": 10, "large": 15}
@@ -63,6 +66,12 @@ class Process:
     async def connect(self) -> None:
         self.reader, self.writer = await asyncio.open_connection(sock=self.end)
 
+    async def ended(self) -> None:
+        """When it has been ended and its connection is closed."""
+        self.end_now()
+        with suppress(OSError):
+            await self.writer.wait_closed()
+
     async def ask(self, kind: str, arguments: dict[str, Any], seconds: float) -> Rendered:
         """The answer; `OverBudget` or `Broken`, after which the process is of no use."""
         self.answered += 1
@@ -89,9 +98,10 @@ class Lane:
 
     def __init__(self, settings: Settings, processes: int, seconds: float, nice: int):
         self.settings, self.size, self.seconds, self.nice = settings, processes, seconds, nice
-        self.waiting = self.busy = 0
+        self.busy = 0
         self.processes: set[Process] = set()
-        self.idle: asyncio.LifoQueue[Process] = asyncio.LifoQueue()
+        self.idle: list[Process] = []
+        self.waiters: list[asyncio.Future[Process]] = []
         self.starting: set[asyncio.Task[None]] = set()
         self.context: Any = None
 
@@ -103,13 +113,17 @@ class Lane:
         process = await asyncio.to_thread(Process, self.context, self.settings.memory, self.nice)
         self.processes.add(process)
         await process.connect()
-        self.idle.put_nowait(process)
+        self._free(process)
 
-    def stop(self) -> None:
-        for task in self.starting:
-            task.cancel()
-        for process in self.processes:
-            process.end_now()
+    @property
+    def waiting(self) -> int:
+        """How many questions wait."""
+        return len(self.waiters)
+
+    async def stop(self) -> None:
+        """End all processes, those that are just being started as well."""
+        await asyncio.gather(*self.starting, return_exceptions=True)
+        await asyncio.gather(*(process.ended() for process in self.processes))
 
     async def ask(self, kind: str, arguments: dict[str, Any]) -> Rendered:
         """The answer of the next process that is free. Raises `Full`, `OverBudget` and `Broken`."""
@@ -118,7 +132,7 @@ class Lane:
         kept = False
         try:
             async with asyncio.timeout(BY_THE_CLOCK * self.settings.seconds):
-                found = await process.ask(kind, arguments, self.seconds)
+                found = await process.ask(kind, arguments, self._slice())
             kept = process.answered < QUESTIONS_OF_A_PROCESS
             return found
         except TimeoutError:
@@ -126,21 +140,41 @@ class Lane:
         finally:
             self.busy -= 1
             if kept:
-                self.idle.put_nowait(process)
+                self._free(process)
             else:
                 self._replace(process)
 
     async def _next(self) -> Process:
-        if self.idle.empty() and self.waiting >= self.settings.queue:
+        if self.idle:
+            return self.idle.pop()
+        if self.waiting >= self.settings.queue:
             raise Full
-        self.waiting += 1
+        waiter: asyncio.Future[Process] = asyncio.get_running_loop().create_future()
+        self.waiters.append(waiter)
         try:
             async with asyncio.timeout(self.settings.wait):
-                return await self.idle.get()
-        except TimeoutError:
-            raise Full from None
-        finally:
-            self.waiting -= 1
+                return await waiter
+        except (TimeoutError, asyncio.CancelledError) as error:
+            if waiter in self.waiters:
+                self.waiters.remove(waiter)
+            elif waiter.done() and not waiter.cancelled():
+                self._free(waiter.result())  # which came in the same moment
+            if isinstance(error, TimeoutError):
+                raise Full from None
+            raise
+
+    def _slice(self) -> float:
+        """Seconds of processor time: fewer where others wait, if there is a lane to go on to."""
+        return self.seconds / (HURRY if self.waiters and self.seconds < self.settings.seconds else 1)
+
+    def _free(self, process: Process) -> None:
+        """Give a process to who came last: where more is asked than can be answered, some are answered soon, not all too late."""
+        while self.waiters:
+            waiter = self.waiters.pop()
+            if not waiter.done():
+                waiter.set_result(process)
+                return
+        self.idle.append(process)
 
     def _replace(self, process: Process) -> None:
         self.processes.discard(process)
@@ -185,15 +219,16 @@ class Work:
             context.set_forkserver_preload(["api.warm"])
         await asyncio.gather(*(lane.start(context) for lane in self.lanes))
 
-    def stop(self) -> None:
+    async def stop(self) -> None:
         """End all processes, whatever they are at."""
-        for running in self.running.values():
-            running.task.cancel()
-        for lane in self.lanes:
-            lane.stop()
+        tasks = [running.task for running in self.running.values()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.gather(*(lane.stop() for lane in self.lanes))
 
     async def ask(self, kind: str, arguments: dict[str, Any]) -> Rendered:
-        """The answer to a question. Raises `Full`, `OverBudget` and `Broken`; who cancels this ends the work, unless others wait."""
+        """The answer to a question. Raises `Full`, `OverBudget` and `Broken`; cancelling ends the work, unless others wait."""
         key = blake2b(pickle.dumps((kind, arguments)), digest_size=16).digest()
         running = self.running.get(key)
         if running is None:

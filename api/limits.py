@@ -26,8 +26,8 @@ class _TooLargeError(Exception):
 
 
 class Limits:
-    """Refuses a request whose address is too long with 414, one with too large a body with 413 as soon as that is announced or has
-    come, and one that does not come to its end with 408."""
+    """Refuses a request whose address is too long with 414, one with too large a body with 413 as soon as that is announced or
+    has come, and one that does not come to its end with 408."""
 
     def __init__(self, app: ASGIApp):
         self.app = app

@@ -41,7 +41,7 @@ class Settings(BaseModel):
     rate: Annotated[int, Field(ge=1, le=10**6)] | None = Field(
         None, description="new questions that one client may ask in a minute; without it, any number"
     )
-    cors: str = Field("*", description="origins whose pages may read answers, with commas between; empty: none")
+    cors: str = Field("*", description="origins whose pages may read answers, with commas between; none: none")
     root_path: Annotated[str, Field(pattern=r"^(/[\w.~-]+)*$")] = Field(
         "", description="path under which a proxy offers the service, such as /fit"
     )

@@ -9,7 +9,7 @@ import pytest
 
 import estimator
 
-HEAVY = ("torch", "transformers", "fastapi", "starlette", "jinja2", "uvicorn", "numpy")
+HEAVY = ("torch", "transformers", "fastapi", "starlette", "jinja2", "uvicorn", "numpy", "mcp", "prometheus_client")
 EVERYTHING = """
 import importlib, pkgutil, sys, estimator
 for module in pkgutil.walk_packages(estimator.__path__, "estimator."):

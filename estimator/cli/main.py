@@ -478,6 +478,16 @@ def _serve(options: argparse.Namespace) -> int:
     return 0
 
 
+def _mcp(options: argparse.Namespace) -> int:
+    try:
+        from api.agents import run
+    except ImportError as error:
+        print(f"willitfit: mcp needs {error.name}; install it with: pip install 'willitfit[mcp]'", file=sys.stderr)
+        return 2
+    run(options.http, options.host, options.port)
+    return 0
+
+
 COMMANDS = {
     "estimate": _estimate,
     "max": _limit,
@@ -495,5 +505,6 @@ COMMANDS = {
     "export": _export,
     "import": _import,
     "serve": _serve,
+    "mcp": _mcp,
 }
 """Each command's function, in the order in which they are listed."""

@@ -112,6 +112,7 @@ def command_parser() -> argparse.ArgumentParser:
         _export,
         _import,
         _serve,
+        _mcp,
     ):
         add(commands)
     return parser
@@ -397,6 +398,19 @@ def _serve(commands: Commands) -> None:
         serve.add_argument(f"--{name.replace('_', '-')}", metavar=metavar, help=f"{text} (also: WILLITFIT_{name.upper()})")
     _takes_specs(serve)
     _takes_prices(serve)
+
+
+def _mcp(commands: Commands) -> None:
+    mcp = commands.add_parser(
+        "mcp",
+        help="answer agents over the Model Context Protocol",
+        description="Offer the questions of the command line as tools for agents, over standard input and output.",
+    )
+    mcp.add_argument("--http", action="store_true", help="speak streamable HTTP at /mcp instead")
+    mcp.add_argument("--host", default="127.0.0.1", help="address to listen on, with --http (127.0.0.1)")
+    mcp.add_argument("--port", type=_port, default=8001, help="port to listen on, with --http (8001)")
+    _takes_specs(mcp)
+    _takes_prices(mcp)
 
 
 def _size(text: str) -> float:

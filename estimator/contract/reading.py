@@ -104,6 +104,7 @@ def parse_json(text: str, where: str) -> Any:
         raise Unreadable(f"has more than {MOST_VALUES:,} values", where)
     try:
         found = json.loads(text)
+        _bound_levels(found, where)
         if "\\u" in text:
             json.dumps(found, ensure_ascii=False).encode()
         return found
@@ -113,6 +114,18 @@ def parse_json(text: str, where: str) -> Any:
         raise Unreadable("has half a surrogate pair, which is no text", where) from None
     except ValueError as error:
         raise Unreadable(f"is not JSON: {error}", where) from None
+
+
+def _bound_levels(found: Any, where: str) -> None:
+    """Raise for more levels of nesting than are ever written, which pydantic does not write out again."""
+    level = [found]
+    for _ in range(MOST_LEVELS + 1):
+        level = [
+            inner for one in level if isinstance(one, dict | list) for inner in (one.values() if isinstance(one, dict) else one)
+        ]
+        if not level:
+            return
+    raise Unreadable(f"is nested too deeply: more than {MOST_LEVELS} levels", where)
 
 
 def parse_toml(text: str, where: str) -> dict[str, Any]:

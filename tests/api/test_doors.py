@@ -164,6 +164,7 @@ BODIES: list[tuple[bytes, int, str]] = [
     (b"{" * 1000, 422, "not JSON"),
     (b"[" * 100_000, 422, "more than 50,000 values"),
     (b'{"model": "' + b"x" * 10_000_000 + b'"}', 413, str(LIMIT)),
+    (b'{"model": {"a": ' + b"[" * 300 + b"]" * 300 + b"}}", 422, "nested too deeply"),
     (b'{"model": "/etc/passwd.json"}', 422, "files cannot be named here"),
     (b'{"model": "../../etc"}', 404, "no model is called"),
     (b'{"model": "gpt2", "training": {"tokens": NaN}}', 422, "tokens"),

@@ -5,17 +5,21 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from importlib import import_module
 from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
 
 from api.app import app
+from api.asking import _rate
 from api.limits import ADDRESS_LIMIT, BATCH_LIMIT
 from api.remembered import Memory, Remembered
 from api.settings import Settings, read, settings
 from estimator import estimate
+from estimator.cli.main import COMMANDS
 from estimator.contract.errors import InvalidValue
+from tests.jobs import ROOT
 
 client = TestClient(app, raise_server_exceptions=False)
 FIT = "/v1/gpus/rtx-4090"
@@ -123,6 +127,16 @@ def test_requests_are_counted() -> None:
     assert "/nothing" not in client.get("/metrics").text, "what strangers write is no label"
 
 
+def test_one_client_may_ask_so_many_new_questions(set_to: pytest.MonkeyPatch) -> None:
+    set_to.setenv("WILLITFIT_RATE", "2")
+    _rate.cache_clear()
+    paths = [f"/v1/gpus?search={words}" for words in ("h200", "b200 nvidia", "l40s", "h200")]
+    found = [client.get(path) for path in paths]
+    assert [answer.status_code for answer in found] == [200, 200, 429, 200], "what is remembered is no new question"
+    assert 1 <= int(found[2].headers["retry-after"]) <= 30
+    _rate.cache_clear()
+
+
 def test_what_is_too_long_is_refused() -> None:
     long = client.get("/v1/models", params={"search": "x" * ADDRESS_LIMIT})
     assert (long.status_code, long.json()["type"]) == (414, "/problems#address-too-long")
@@ -172,3 +186,21 @@ def test_settings_are_read_strictly(name: str, text: str, says: str) -> None:
     with pytest.raises(InvalidValue, match=says):
         read({f"WILLITFIT_{name}": text})
     assert read({}) == read({f"WILLITFIT_{name}": ""}) == Settings()
+
+
+def test_the_documents_name_every_setting_route_command_and_tool() -> None:
+    """One table says where each capability is; nothing is missing from it, and nothing in it does not exist."""
+    text = (ROOT / "docs" / "rest.md").read_text(encoding="utf-8")
+    assert set(re.findall(r"^\| `WILLITFIT_(\w+)`", text, re.MULTILINE)) == {name.upper() for name in Settings.model_fields}
+    table = text.partition("## The same everywhere")[2].partition("\n## ")[0]
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines() if line.startswith("| ")][1:]
+    commands = {name for _, command, *_ in rows for name in re.findall(r"`willitfit (\w+)", command)} - {"MODEL"}
+    assert commands == set(COMMANDS)
+    routes = {route for *_, routes, _ in rows for route in re.findall(r"`((?:GET|POST) [^`]+)`", routes)}
+    paths = client.get("/openapi.json").json()["paths"]
+    assert routes == {f"{method.upper()} {path}" for path, methods in paths.items() for method in methods}
+    for _, _, python, *_ in rows:
+        for name in re.findall(r"`([\w.]+)`", python):
+            module, _, attribute = f"estimator.{name}".rpartition(".")
+            if not module.startswith("estimator.verify"):
+                assert hasattr(import_module(module), attribute), name

@@ -165,7 +165,7 @@ def test_memory_is_bounded() -> None:
         try:
             return (await work.ask("estimate", {"job": json.dumps(heavy(50) | {"hardware": {}}).encode()})).status
         finally:
-            work.stop()
+            await work.stop()
 
     with pytest.raises(OverBudget, match="memory"):
         asyncio.run(ask(2**20))
@@ -180,7 +180,7 @@ def test_the_same_question_is_worked_out_once() -> None:
             found = {one.body for one in await asyncio.gather(*asking)}
             return sum(process.answered for lane in work.lanes for process in lane.processes), found
         finally:
-            work.stop()
+            await work.stop()
 
     assert asyncio.run(ask()) == (1, {estimate(JOB).to_json().encode()})
 
@@ -193,7 +193,7 @@ def test_a_queue_of_none_is_full_at_once() -> None:
             jobs = [json.dumps({**JOB, "task": task}).encode() for task in ("train", "serve")]
             return await asyncio.gather(*(work.ask("estimate", {"job": job}) for job in jobs), return_exceptions=True)
         finally:
-            work.stop()
+            await work.stop()
 
     found = asyncio.run(ask())
     assert found[0].status == 200

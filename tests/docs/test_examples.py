@@ -42,6 +42,7 @@ NOT_RUN = {
     ".venv/bin/ruff": "the gate runs it",
     ".venv/bin/mypy": "the gate runs it",
     "willitfit serve": "does not end; requests are sent to the service itself below",
+    "willitfit mcp": "does not end; the SDK's client asks it in tests/api/test_agents.py",
     "willitfit prices refresh": "needs the network",
     "willitfit models add": "writes into the user's own folder; tests/simulation/test_counting.py runs it",
     "willitfit ours": "is of a model that was added",

@@ -1,0 +1,107 @@
+"""The MCP server, asked by the SDK's own client, over standard input and output as agents do."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import anyio
+import pytest
+from jsonschema import Draft202012Validator
+from mcp import Client, StdioServerParameters
+
+from estimator import estimate, fit
+from tests.jobs import ROOT
+
+pytestmark = pytest.mark.slow
+
+TOOLS = {"fit", "estimate", "limit", "budget", "read_config", "find_models", "find_gpus"}
+JOB = {"model": "gpt2", "hardware": {"gpu": "t4"}, "training": {"tokens": "1B"}}
+ASKED: list[tuple[str, dict[str, Any]]] = [
+    ("fit", {"model": "gpt2", "on": "t4"}),
+    ("fit", {"model": "gpt2", "on": "t4", "detail": "full"}),
+    ("estimate", {"job": JOB}),
+    ("estimate", {"job": {"model": "gpt2"}, "on": "2x24GB", "detail": "full"}),
+    ("limit", {"job": JOB, "field": "training.micro_batch_size"}),
+    ("budget", {"job": {**JOB, "hardware": {"gpu": "h100"}}, "max_cost": 100, "top": 2}),
+    ("read_config", {"text": "base_model: llama-3-8b\nadapter: lora\nsequence_len: 512\nbf16: true\n"}),
+    ("find_models", {"search": "llama 3 8b"}),
+    ("find_gpus", {"search": "24GB ada", "top": 3}),
+]
+REFUSED: list[tuple[str, dict[str, Any], str]] = [
+    ("fit", {"model": "llama-2-31b", "on": "t4"}, "llama-2-13b"),
+    ("estimate", {"job": {"model": "gpt2", "training": {"optimiser": "sgd"}}}, "Did you mean 'optimizer'"),
+    ("estimate", {"job": {"model": "/etc/passwd.json"}}, "files cannot be named here"),
+    ("fit", {"model": "gpt2"}, "on"),
+]
+
+
+def with_client(ask: Callable[[Client], Coroutine[Any, Any, None]]) -> None:
+    """Start the server as an agent would, and ask it."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = StdioServerParameters(command=sys.executable, args=["-m", "estimator.cli", "mcp"], env=environment)
+
+    async def asked() -> None:
+        async with Client(command) as client:
+            await ask(client)
+
+    anyio.run(asked)
+
+
+def test_every_tool_reads_and_its_answers_are_as_its_schema_says() -> None:
+    async def ask(client: Client) -> None:
+        tools = {tool.name: tool for tool in (await client.list_tools()).tools}
+        assert set(tools) == TOOLS == {name for name, _ in ASKED}
+        for tool in tools.values():
+            assert tool.description
+            assert tool.annotations is not None
+            assert tool.annotations.read_only_hint
+        for name, arguments in ASKED:
+            found = await client.call_tool(name, arguments)
+            assert not found.is_error, found.content
+            schema = tools[name].output_schema
+            assert schema is not None
+            Draft202012Validator(schema).validate(found.structured_content)
+
+    with_client(ask)
+
+
+def test_answers_are_short_and_those_of_python() -> None:
+    async def ask(client: Client) -> None:
+        found = (await client.call_tool("estimate", {"job": JOB})).structured_content
+        expected = estimate(JOB)
+        assert found is not None
+        assert (found["fits"], found["total_bytes"]) == (expected.fits, expected.memory.total_bytes)
+        assert len(str(found)) < 1500
+        ways = (await client.call_tool("fit", {"model": "gpt2", "on": "t4"})).structured_content
+        assert ways is not None
+        assert [way["total_bytes"] for way in ways["ways"]] == [row.total_bytes for row in fit("gpt2", "t4").rows]
+        full = (await client.call_tool("estimate", {"job": JOB, "detail": "full"})).structured_content
+        assert full is not None
+        assert full["full"] == expected.model_dump(mode="json")
+
+    with_client(ask)
+
+
+def test_what_is_wrong_is_said() -> None:
+    async def ask(client: Client) -> None:
+        for name, arguments, says in REFUSED:
+            found = await client.call_tool(name, arguments)
+            assert found.is_error
+            assert says in str(found.content)
+            assert "Traceback" not in str(found.content)
+
+    with_client(ask)
+
+
+def test_resources_and_the_prompt() -> None:
+    async def ask(client: Client) -> None:
+        for address, says in (("schema/job", "micro_batch_size"), ("models/gpt2", "parameters"), ("gpus/rtx-4090", "memory")):
+            (content,) = (await client.read_resource(f"willitfit://{address}")).contents
+            assert says in str(content)
+        prompt = await client.get_prompt("make_it_fit", {"model": "llama-3-8b", "on": "24GB"})
+        assert "llama-3-8b fits on 24GB" in str(prompt.messages[0].content)
+
+    with_client(ask)
