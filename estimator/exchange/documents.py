@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
 from typing import Any
 
-from estimator.contract.answer import Answer
+from estimator.contract.answer import Answer, Note
 from estimator.contract.errors import InvalidValue, Unreadable, WillItFitError
 from estimator.contract.job import Job, read_job
+from estimator.contract.notes import Said, all_said
 from estimator.contract.reading import parse_yaml, read_text
 from estimator.contract.version import SOFTWARE_VERSION
 from estimator.exchange import accelerate, deepspeed, megatron, recognise, torchtitan
@@ -39,6 +40,7 @@ from estimator.exchange.shell import MOST_SCRIPT, commands, sbatch
 from estimator.exchange.spread import FEWEST, SHARDED, UNSAID
 from estimator.hardware.parse import read_hardware
 from estimator.pipeline.estimation import estimate
+from estimator.pipeline.notes.gathered import of_kind, texts
 from estimator.specs.resolve import WEIGHTS
 
 FRAMEWORKS: dict[str, Callable[[Configuration], None]] = {
@@ -94,10 +96,16 @@ def answer(found: Found, allow_files: bool = True, today: date | None = None) ->
     if not found.job.get("model"):
         raise InvalidValue(f"a file of {found.framework} names no model: say which with --model", "model")
     said = estimate(found.job, allow_files=allow_files, today=today)
-    read = f"read as a file of {found.framework} {found.version}".rstrip()
-    assumptions = [read, *(f"{found.framework}: {one}" for one in found.assumed), *said.assumptions]
-    left = [f"{found.framework}: {one}" for one in found.left_out]
-    return said.model_copy(update={"assumptions": assumptions, "not_modelled": [*left, *said.not_modelled]})
+    notes = [*_notes(found), *said.notes]
+    return said.model_copy(update={"notes": notes, **texts(notes)})
+
+
+def _notes(found: Found) -> Iterator[Note]:
+    """What reading a file adds to an answer's sentences."""
+    whose = found.framework
+    filled_in = (Said("filled-in", f"{whose}: {one}") for one in found.assumed)
+    yield from of_kind("assumption", [Said("read-as", f"read as a file of {whose} {found.version}".rstrip()), *filled_in])
+    yield from of_kind("not modelled", all_said("left-out", (f"{whose}: {one}" for one in found.left_out)))
 
 
 def is_configuration(path: Path) -> bool:
