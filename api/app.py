@@ -30,8 +30,9 @@ from estimator.hardware.accelerator import Accelerator, accelerator
 from estimator.hardware.node import Node, node
 from estimator.hardware.parse import read_hardware
 from estimator.pipeline.estimation import estimate
-from estimator.planner.answers import Budget, Fit, Limit
+from estimator.planner.answers import Budget, Fit, Fixes, Limit
 from estimator.planner.budget import MOST_GPUS, Limits, budget
+from estimator.planner.fix import fix
 from estimator.planner.headline import fit
 from estimator.planner.limits import TRIES, limit
 from estimator.views import listing
@@ -139,12 +140,23 @@ async def post_export(request: Request, to: str) -> Response:
     return PlainTextResponse(await run_in_threadpool(written, job, to, allow_files=False))
 
 
+From = Annotated[str | None, Query(alias="from", description="whose it is; without it, told by what it says")]
+OfModel = Annotated[str | None, Query(description="the job's model, where the file names none")]
+
+
+@app.post("/v1/fix", response_class=Response, responses=documentation.answers(Fixes), openapi_extra=documentation.IMPORT_BODY)
+async def post_fix(request: Request, on: On = None, model: OfModel = None, given: From = None) -> Response:
+    """The smallest edits that make a file's job fit, in the file's own keys, each fix with a patch; nothing is written."""
+    body = await request.body()
+    return _json((await run_in_threadpool(fix, body, on, model, given)).to_json())
+
+
 @app.post("/v1/import", responses=documentation.answers(None), openapi_extra=documentation.IMPORT_BODY)
 async def post_import(
     request: Request,
-    given: Annotated[str | None, Query(alias="from", description="whose it is; without it, told by what it says")] = None,
-    model: Annotated[str | None, Query(description="the job's model, where the file names none")] = None,
-    on: Annotated[str | None, Query(description="hardware, in place of what the file says")] = None,
+    given: From = None,
+    model: OfModel = None,
+    on: On = None,
 ) -> Found:
     """What a configuration, a command or a script of a framework says, as a job, with what was left out and what filled in."""
     text = decoded(await request.body(), "request body")

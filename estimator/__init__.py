@@ -6,6 +6,7 @@ estimate({"model": "llama-2-13b", "hardware": {"gpu": "a100-80gb"}}).fits
 fit("llama-2-13b", "2x24GB").rows
 limit({"model": "llama-2-13b", "training": {"adapter": {}}}, "training.sequence_length", "max", on="2x24GB").value
 read_file("train.yaml", on="2x24GB").job
+fix_file("train.yaml", on="2x24GB").fixes[0].patch
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ if TYPE_CHECKING:
     from estimator.contract.job import Job
     from estimator.exchange.documents import read_file
     from estimator.pipeline.estimation import estimate
-    from estimator.planner.answers import Fit, Limit
+    from estimator.planner.answers import Fit, Fixes, Limit
+    from estimator.planner.fix import fix_file
     from estimator.planner.headline import fit
     from estimator.planner.limits import limit
     from estimator.specs.module import architecture_of, count_module
@@ -31,6 +33,7 @@ __version__ = version.SOFTWARE_VERSION
 _EXPORTS = {
     "Answer": "contract.answer",
     "Fit": "planner.answers",
+    "Fixes": "planner.answers",
     "InvalidJob": "contract.errors",
     "Job": "contract.job",
     "Limit": "planner.answers",
@@ -42,6 +45,7 @@ _EXPORTS = {
     "count_module": "specs.module",
     "estimate": "pipeline.estimation",
     "fit": "planner.headline",
+    "fix_file": "planner.fix",
     "inspect_model": "views.inspection",
     "limit": "planner.limits",
     "read_file": "exchange.documents",
@@ -50,6 +54,7 @@ _EXPORTS = {
 __all__ = [
     "Answer",
     "Fit",
+    "Fixes",
     "InvalidJob",
     "Job",
     "Limit",
@@ -62,6 +67,7 @@ __all__ = [
     "count_module",
     "estimate",
     "fit",
+    "fix_file",
     "inspect_model",
     "limit",
     "read_file",

@@ -103,6 +103,26 @@ def _estimate(options: argparse.Namespace) -> int:
     return 1 if options.check and answer.fits is False else 0
 
 
+def _fix(options: argparse.Namespace) -> int:
+    from estimator.planner.fix import fix, fix_file
+
+    if options.file == "-":
+        if options.write:
+            raise InvalidJob("standard input is no file to write to", "--write")
+        found = fix(_standard_input().encode(), options.on, options.model, options.given)
+    else:
+        found = fix_file(options.file, options.on, options.model, options.given, options.write)
+    if options.json:
+        sys.stdout.write(found.to_json())
+    else:
+        from estimator.cli.report_fix import fixes_text
+
+        sys.stdout.write(fixes_text(found))
+        if options.write and found.fixes:
+            print(f"willitfit: written to {options.file}", file=sys.stderr)
+    return 1 if options.check and not found.fits and not found.fixes else 0
+
+
 def _limit(options: argparse.Namespace) -> int:
     from estimator.planner.limits import limit
 
@@ -321,6 +341,7 @@ COMMANDS = {
     "estimate": _estimate,
     "max": _limit,
     "min": _limit,
+    "fix": _fix,
     "budget": _budget,
     "verify": _verify,
     "models": _models,

@@ -20,6 +20,7 @@ Says, before a GPU is rented and without one, whether a transformer fits, why, a
   willitfit verify JOB.yaml         the same beside what torch counts
   willitfit max JOB FIELD           the largest number with which it fits, such as training.sequence_length
   willitfit min JOB FIELD           the smallest, such as hardware.gpus
+  willitfit fix FILE --on HARDWARE  the smallest edits of a file that make it fit, in its own keys, as a patch
   willitfit budget JOB.yaml         every way to rent what it needs, by cost and hours
   willitfit models [WORDS]          which models are known; `models show MODEL`: what one is made of
   willitfit gpus [WORDS]            which accelerators are known; all about one, with sources
@@ -81,13 +82,22 @@ def command_parser() -> argparse.ArgumentParser:
         prog="willitfit", description=DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     commands = parser.add_subparsers(dest="command", required=True)
-    for add in (_estimate, _max, _min, _budget, _verify, _models, _gpus, _nodes, _prices, _export, _import, _serve):
+    for add in (_estimate, _max, _min, _fix, _budget, _verify, _models, _gpus, _nodes, _prices, _export, _import, _serve):
         add(commands)
     return parser
 
 
 def _takes_job(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("job", metavar="JOB.yaml", help="a job file; - reads standard input")
+
+
+def _takes_file(parser: argparse.ArgumentParser) -> None:
+    """A framework's file, and what is asked of it."""
+    text = "YAML, JSON, TOML, a command or a script, which is not run; - reads standard input"
+    parser.add_argument("file", metavar="FILE", help=text)
+    parser.add_argument("--from", dest="given", metavar="FRAMEWORK", help=f"whose it is: {', '.join(FRAMEWORKS)}")
+    parser.add_argument("--model", metavar="MODEL", help=f"the job's model: {MODEL_HELP}")
+    parser.add_argument("--on", metavar="HARDWARE", help=f"what it is to run on, in place of what the file says: {HARDWARE_HELP}")
 
 
 def _takes_specs(parser: argparse.ArgumentParser) -> None:
@@ -136,6 +146,20 @@ def _limit(commands: Commands, name: str, what: str, such_as: str) -> None:
     one.add_argument("--json", action="store_true", help="print the answer as REST would send it")
     one.add_argument("--check", action="store_true", help="exit with 1 if it fits with no value")
     _takes_specs(one)
+
+
+def _fix(commands: Commands) -> None:
+    mended = commands.add_parser(
+        "fix",
+        help="the smallest edits of a file that make it fit",
+        description="Find the smallest edits of a framework's file, a command or a job with which it fits, in the file's own "
+        "keys, and print them as a patch (patch -p0). Each fix was read and estimated again.",
+    )
+    _takes_file(mended)
+    mended.add_argument("--write", action="store_true", help="apply the first fix to the file")
+    mended.add_argument("--json", action="store_true", help="print the answer as REST would send it")
+    mended.add_argument("--check", action="store_true", help="exit with 1 if nothing makes it fit")
+    _takes_specs(mended)
 
 
 def _budget(commands: Commands) -> None:
@@ -250,12 +274,7 @@ def _import(commands: Commands) -> None:
         "by what it says; files that it points to are read beside it. What the job does not have, and what the framework's "
         "defaults filled in, goes to standard error.",
     )
-    back.add_argument(
-        "file", metavar="FILE", help="YAML, JSON, TOML, a command or a script, which is not run; - reads standard input"
-    )
-    back.add_argument("--from", dest="given", metavar="FRAMEWORK", help=f"whose it is: {', '.join(FRAMEWORKS)}")
-    back.add_argument("--model", metavar="MODEL", help=f"the job's model: {MODEL_HELP}")
-    back.add_argument("--on", metavar="HARDWARE", help=f"what it is to run on, in place of what the file says: {HARDWARE_HELP}")
+    _takes_file(back)
     back.add_argument("--json", action="store_true", help="print job, left_out and assumed as JSON")
     _takes_specs(back)
 

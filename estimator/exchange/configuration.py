@@ -48,6 +48,12 @@ class Framework(BaseModel):
     """Keys that may change what a GPU holds, for which a job has no field, and why."""
     silent: list[str] = []
     """Patterns of the keys that change nothing that a GPU holds."""
+    edits: dict[str, str | dict[str, dict[str, Any]]] = {}
+    """A job's fields in the framework's own keys: the key of a number, or for a value the settings that say it."""
+    dashes: bool = False
+    """Whether the words of its options are written with dashes: `--max-model-len`."""
+    switches: bool = False
+    """Whether an option that is on is written without a value."""
     tables: dict[str, dict[str, Any]] = {}
     """Whatever else the framework's reader looks up: its names of targets, its own files of DeepSpeed, …"""
 

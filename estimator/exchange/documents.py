@@ -87,8 +87,13 @@ def read(text: str, given: str | None = None, *, model: str | None = None, aroun
 def read_file(path: str | Path, on: str | None = None, model: str | None = None, given: str | None = None) -> Found:
     """What a file on disk says, with the files that it points to. `on`: hardware such as 2xA100-80GB, in place of its own."""
     where = Path(path)
-    around = Surroundings(str(where), read_hardware(on).hardware if on else None, lambda name: _beside(where.parent, name), True)
-    return read(read_text(where), given, model=model, around=around)
+    return read(read_text(where), given, model=model, around=surroundings(where, on))
+
+
+def surroundings(path: Path, on: str | None) -> Surroundings:
+    """What is known beside a file on disk: the hardware that was asked about, and the files that lie beside it."""
+    hardware = read_hardware(on).hardware if on else None
+    return Surroundings(str(path), hardware, lambda name: _beside(path.parent, name), True)
 
 
 def answer(found: Found, allow_files: bool = True, today: date | None = None) -> Answer:
@@ -171,9 +176,9 @@ def _beside_accelerate(conf: Configuration) -> None:
     conf.launch.accelerate = {**content, **given}
 
 
-def _of_script(text: str, given: str | None, around: Surroundings) -> Found | None:
-    """The first command of a script that is known; its later ones are counted."""
-    header = slurm(sbatch(text))
+def programs_of(text: str, given: str | None) -> list[tuple[str, Program]]:
+    """The programs that a script's commands start and that are known, each with whose it is. Raises what is said of one that
+    is known by sight alone, if there is no other."""
     found: list[tuple[str, Program]] = []
     refused: WillItFitError | None = None
     for command in commands(text):
@@ -186,9 +191,16 @@ def _of_script(text: str, given: str | None, around: Surroundings) -> Found | No
                 continue
             if whose is not None:
                 found.append((whose, one))
+    if not found and refused is not None:
+        raise refused
+    return found
+
+
+def _of_script(text: str, given: str | None, around: Surroundings) -> Found | None:
+    """The first command of a script that is known; its later ones are counted."""
+    header = slurm(sbatch(text))
+    found = programs_of(text, given)
     if not found:
-        if refused is not None:
-            raise refused
         return None
     whose, program = found[0]
     launch = program.launch

@@ -84,6 +84,14 @@ def step_time(job: Job, allow_files: bool = True) -> tuple[Time | None, Hours | 
     return time, hours_of(run.job, course_of(run, time))
 
 
+def time_of(job: Job | Mapping[str, Any], allow_files: bool = True) -> Time | None:
+    """The time of a training step, whether the job fits or not; None where it is not known."""
+    run = played(job, allow_files)
+    if run.job.task == "serve":
+        return None
+    return duration(run.job, run.model.spec, run.place, run.card, run.simulation)
+
+
 def _overflows(run: Run) -> bool:
     limit = offered(run.card.memory_bytes, run.job)
     return limit is not None and run.simulation.phases.peak.peak_bytes + run.beside.total_bytes > limit

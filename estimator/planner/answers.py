@@ -141,3 +141,66 @@ class Budget(AnswerPart):
     def to_json(self) -> str:
         """The answer as JSON text: what the command line prints and REST sends, byte for byte."""
         return as_text(self)
+
+
+class Edit(AnswerPart):
+    """A setting of a file that is changed."""
+
+    key: str
+    """The setting as the file writes it, with dots between a section and what is in it."""
+    line: int | None
+    """Where it stands, from 1 on; null for one that is added."""
+    before: Any
+    """What the file says; null where it says nothing."""
+    after: Any
+
+
+class Change(AnswerPart):
+    """Edits of a file that belong together: one change of its job."""
+
+    field: str
+    """The job's field that they change."""
+    edits: list[Edit]
+    same_result: bool
+    """Whether the same is computed, up to rounding."""
+    saved_bytes: int
+    """Bytes of one GPU that it saves, after the changes before it."""
+    slower: float | None
+    """The share by which a token takes longer, after the changes before it; negative where it is sooner, null where no time is
+    known."""
+
+
+class Fix(AnswerPart):
+    """Changes with which a file's job fits."""
+
+    changes: list[Change]
+    same_result: bool
+    verdict: Literal["fits", "tight"]
+    reason: str
+    total_bytes: int
+    slower: float | None
+    """The share by which a token takes longer than in the file as it is."""
+    patch: str
+    """The edits as a unified diff, for `patch -p0`."""
+
+
+class Fixes(AnswerPart):
+    """The smallest edits that make a file's job fit, in the file's own keys."""
+
+    framework: str
+    version: str
+    fits: bool | None
+    """Whether it fits as it is; null where no hardware was given."""
+    reason: str
+    total_bytes: int
+    capacity_bytes: int | None
+    fixes: list[Fix]
+    """What makes it fit, the smallest first; each was read and estimated again. Empty where it fits, or nothing was found."""
+    problem: str
+    """Why there is no fix; empty where there is one, or none is needed."""
+    assumptions: list[str]
+    versions: Versions
+
+    def to_json(self) -> str:
+        """The answer as JSON text: what the command line prints and REST sends, byte for byte."""
+        return as_text(self)
