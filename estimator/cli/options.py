@@ -53,6 +53,11 @@ FRAMEWORKS = (
     "vllm-recipe",
     "sglang",
     "llama.cpp",
+    "ollama",
+    "skypilot",
+    "dstack",
+    "kserve",
+    "kubernetes",
 )
 """Whose files are imported, in the order of `estimator.exchange.READ`, which is not imported for the sake of speed."""
 

@@ -29,6 +29,7 @@ from estimator.exchange.frameworks import (
     ms_swift,
     ms_swift_megatron,
     nemo_automodel,
+    ollama,
     oumi,
     sglang,
     torchtune,
@@ -36,6 +37,7 @@ from estimator.exchange.frameworks import (
     vllm_recipe,
 )
 from estimator.exchange.launch import Program, arguments, programs, slurm
+from estimator.exchange.platforms import PLATFORMS
 from estimator.exchange.shell import MOST_SCRIPT, commands, sbatch
 from estimator.exchange.spread import FEWEST, SHARDED, UNSAID
 from estimator.hardware.parse import read_hardware
@@ -59,6 +61,7 @@ FRAMEWORKS: dict[str, Callable[[Configuration], None]] = {
     "vllm-recipe": vllm_recipe.read,
     "sglang": sglang.read,
     "llama.cpp": llama_cpp.read,
+    "ollama": ollama.read,
 }
 """Frameworks whose files are whole jobs."""
 PARTS: dict[str, Callable[[str], Found]] = {
@@ -78,8 +81,8 @@ def read(text: str, given: str | None = None, *, model: str | None = None, aroun
     Raises `InvalidJob` for a file that cannot be read, `NotModelled` for one of a framework that is not read yet.
     """
     around = around or Surroundings()
-    if given is not None and given not in (*FRAMEWORKS, *PARTS):
-        raise InvalidValue(f"{given!r} is no format; write {', '.join((*PARTS, *FRAMEWORKS))}", "format")
+    if given is not None and given not in (*FRAMEWORKS, *PARTS, *PLATFORMS):
+        raise InvalidValue(f"{given!r} is no format; write {', '.join((*PARTS, *FRAMEWORKS, *PLATFORMS))}", "format")
     found = PARTS[given](text) if given in PARTS else _read(text, given, around)
     return _finished(found, model, around)
 
@@ -145,11 +148,41 @@ def _read(text: str, given: str | None, around: Surroundings) -> Found:
             raise recognise.unknown("file")
         if whose in PARTS:
             return PARTS[whose](text)
+        if whose in PLATFORMS:
+            return _within(whose, settings, around)
         return _configured(whose, settings, Lines.of(text).found, Launch(), around)
+    if (given or recognise.text(text)) == "ollama":
+        return _configured("ollama", *ollama.settings(text), Launch(), around)
+    if (several := _of_documents(text)) is not None:
+        return _read(several, given, around)
     if len(text) <= MOST_SCRIPT and (found := _of_script(text, given, around)) is not None:
         return found
-    recognise.text(text)
     raise recognise.unknown("file")
+
+
+def _of_documents(text: str) -> str | None:
+    """The first of a cluster's several documents that is known; None where text is not such."""
+    if not _DOCUMENT.search(text):
+        return None
+    parts = [part for part in _BETWEEN.split(text) if part.strip()]
+    known = [
+        part for part in parts if (held := recognise.settings(part, "file")) is not None and recognise.file(held) is not None
+    ]
+    return known[0] if known and len(parts) > 1 else None
+
+
+_DOCUMENT, _BETWEEN = re.compile(r"^apiVersion:", re.MULTILINE), re.compile(r"^---[^\n]*$", re.MULTILINE)
+
+
+def _within(whose: str, settings: Mapping[str, Any], around: Surroundings) -> Found:
+    """The job of the command that a platform's file starts, on the GPUs that it asks for."""
+    inside = PLATFORMS[whose](settings)
+    around = replace(around, hardware=around.hardware or inside.hardware)
+    found = _of_script(inside.script, None, around) if len(inside.script) <= MOST_SCRIPT else None
+    if found is None:
+        raise Unreadable("starts no command that is known here", whose)
+    said = Assumed(key=whose, why=f"the command that a file of {whose} starts, and the GPUs that it asks for")
+    return found.model_copy(update={"assumed": [said, *found.assumed], "left_out": [*found.left_out, *inside.left_out]})
 
 
 def _configured(whose: str, settings: Mapping[str, Any], lines: Mapping[str, int], launch: Launch, around: Surroundings) -> Found:

@@ -20,6 +20,7 @@ from estimator.exchange import recognise
 from estimator.exchange.configuration import Framework, Lines
 from estimator.exchange.documents import FILES, SHORT, programs_of
 from estimator.exchange.launch import Program, arguments
+from estimator.exchange.platforms import PLATFORMS
 from estimator.exchange.shell import Word
 
 _ALIAS = re.compile(r"\s*:\s*(\*[^\s,\]}]+)")
@@ -193,7 +194,10 @@ def _shown(value: Any) -> str:
 
 def opened(text: str, whose: str, facts: Framework, given: str | None) -> SettingsText | CommandText:
     """A file in which settings can be changed. Raises `NotModelled` for what cannot be edited in place."""
-    if recognise.settings(text, "file") is not None:
+    settings = recognise.settings(text, "file")
+    if settings is not None and recognise.file(settings) in PLATFORMS:
+        raise NotModelled("a command within a platform's file is read, but not edited yet: fix the command alone", "file")
+    if settings is not None:
         if recognise.is_toml(text):
             raise NotModelled("TOML is read, but not edited yet", "file")
         return SettingsText(text, facts)
