@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
 from typing import Any
 
 from estimator.contract.answer import Answer, Note
-from estimator.contract.errors import InvalidValue, Unreadable, WillItFitError
+from estimator.contract.errors import InvalidValue, NotModelled, Unreadable, WillItFitError
 from estimator.contract.job import Job, read_job
 from estimator.contract.notes import Said, all_said
 from estimator.contract.reading import parse_yaml, read_text
@@ -151,10 +152,10 @@ def _read(text: str, given: str | None, around: Surroundings) -> Found:
         if whose in PLATFORMS:
             return _within(whose, settings, around)
         return _configured(whose, settings, Lines.of(text).found, Launch(), around)
-    if (given or recognise.text(text)) == "ollama":
-        return _configured("ollama", *ollama.settings(text), Launch(), around)
     if (several := _of_documents(text)) is not None:
         return _read(several, given, around)
+    if (given or recognise.text(text)) == "ollama":
+        return _configured("ollama", *ollama.settings(text), Launch(), around)
     if len(text) <= MOST_SCRIPT and (found := _of_script(text, given, around)) is not None:
         return found
     raise recognise.unknown("file")
@@ -165,10 +166,11 @@ def _of_documents(text: str) -> str | None:
     if not _DOCUMENT.search(text):
         return None
     parts = [part for part in _BETWEEN.split(text) if part.strip()]
-    known = [
-        part for part in parts if (held := recognise.settings(part, "file")) is not None and recognise.file(held) is not None
-    ]
-    return known[0] if known and len(parts) > 1 else None
+    for part in parts if len(parts) > 1 else ():
+        with suppress(NotModelled):
+            if (settings := recognise.settings(part, "file")) is not None and recognise.file(settings) is not None:
+                return part
+    return None
 
 
 _DOCUMENT, _BETWEEN = re.compile(r"^apiVersion:", re.MULTILINE), re.compile(r"^---[^\n]*$", re.MULTILINE)

@@ -184,9 +184,7 @@ def kserve(given: Mapping[str, Any]) -> Inside:
     if (replicas := spec.get("replicas")) not in (None, 1):
         left.append(LeftOut(key="spec.replicas", why=f"{replicas}: the answer is of one"))
     if spec.get("prefill"):
-        left.append(
-            LeftOut(key="spec.prefill", why="the answer is of a server that decodes, not of those that read prompts apart")
-        )
+        left.append(LeftOut(key="spec.prefill", why="the answer is of a server that decodes, not of those for prompts alone"))
     listed = shlex.join([*words, *(str(word) for word in _listed(main.get("args")))])
     return Inside(f"vllm serve {shlex.quote(str(name))} {listed} {more}", _asked(main, {}), left)
 
