@@ -30,8 +30,9 @@ from estimator.hardware.accelerator import Accelerator, accelerator
 from estimator.hardware.node import Node, node
 from estimator.hardware.parse import read_hardware
 from estimator.pipeline.estimation import estimate
-from estimator.planner.answers import Budget, Fit, Fixes, Limit
+from estimator.planner.answers import Budget, Differences, Fit, Fixes, Limit
 from estimator.planner.budget import MOST_GPUS, Limits, budget
+from estimator.planner.diff import diff
 from estimator.planner.fix import fix
 from estimator.planner.headline import fit
 from estimator.planner.limits import TRIES, limit
@@ -149,6 +150,15 @@ async def post_fix(request: Request, on: On = None, model: OfModel = None, given
     """The smallest edits that make a file's job fit, in the file's own keys, each fix with a patch; nothing is written."""
     body = await request.body()
     return _json((await run_in_threadpool(fix, body, on, model, given)).to_json())
+
+
+@app.post(
+    "/v1/diff", response_class=Response, responses=documentation.answers(Differences), openapi_extra=documentation.DIFF_BODY
+)
+async def post_diff(request: Request, on: On = None, model: OfModel = None) -> Response:
+    """What differs between two jobs, or the texts of two files: settings after defaults, memory by part, seconds by part."""
+    two = _job(await request.body())
+    return _json((await run_in_threadpool(diff, two, on, model)).to_json())
 
 
 @app.post("/v1/import", responses=documentation.answers(None), openapi_extra=documentation.IMPORT_BODY)

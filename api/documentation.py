@@ -54,6 +54,24 @@ IMPORT_BODY: dict[str, Any] = {
     "requestBody": {"required": True, "content": {"text/plain": {"schema": {"type": "string"}, "example": "fsdp_version: 2"}}}
 }
 
+_JOB_OR_TEXT = {"anyOf": [{"$ref": "#/components/schemas/Job"}, {"type": "string"}]}
+DIFF_BODY: dict[str, Any] = {
+    "requestBody": {
+        "required": True,
+        "content": {
+            "application/json": {
+                "schema": {
+                    "type": "object",
+                    "required": ["a", "b"],
+                    "additionalProperties": False,
+                    "properties": {"a": _JOB_OR_TEXT, "b": _JOB_OR_TEXT},
+                },
+                "example": {"a": EXAMPLE_JOB, "b": {**EXAMPLE_JOB, "parallelism": {"strategy": "fsdp2"}}},
+            }
+        },
+    }
+}
+
 
 def answers(model: type[BaseModel] | None) -> dict[int | str, dict[str, Any]]:
     """The responses of a route: its model, and problems."""

@@ -7,6 +7,7 @@ fit("llama-2-13b", "2x24GB").rows
 limit({"model": "llama-2-13b", "training": {"adapter": {}}}, "training.sequence_length", "max", on="2x24GB").value
 read_file("train.yaml", on="2x24GB").job
 fix_file("train.yaml", on="2x24GB").fixes[0].patch
+diff_files("before.yaml", "after.yaml", on="2x24GB").memory
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ if TYPE_CHECKING:
     from estimator.contract.job import Job
     from estimator.exchange.documents import read_file
     from estimator.pipeline.estimation import estimate
-    from estimator.planner.answers import Fit, Fixes, Limit
+    from estimator.planner.answers import Differences, Fit, Fixes, Limit
+    from estimator.planner.diff import diff_files
     from estimator.planner.fix import fix_file
     from estimator.planner.headline import fit
     from estimator.planner.limits import limit
@@ -32,6 +34,7 @@ __version__ = version.SOFTWARE_VERSION
 
 _EXPORTS = {
     "Answer": "contract.answer",
+    "Differences": "planner.answers",
     "Fit": "planner.answers",
     "Fixes": "planner.answers",
     "InvalidJob": "contract.errors",
@@ -43,6 +46,7 @@ _EXPORTS = {
     "WillItFitError": "contract.errors",
     "architecture_of": "specs.module",
     "count_module": "specs.module",
+    "diff_files": "planner.diff",
     "estimate": "pipeline.estimation",
     "fit": "planner.headline",
     "fix_file": "planner.fix",
@@ -53,6 +57,7 @@ _EXPORTS = {
 
 __all__ = [
     "Answer",
+    "Differences",
     "Fit",
     "Fixes",
     "InvalidJob",
@@ -65,6 +70,7 @@ __all__ = [
     "__version__",
     "architecture_of",
     "count_module",
+    "diff_files",
     "estimate",
     "fit",
     "fix_file",

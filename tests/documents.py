@@ -46,7 +46,7 @@ def documents() -> Iterator[tuple[Path, Callable[[], str]]]:
         yield ROOT / "docs" / "schema" / f"{name}.json", partial(_schema, schema)
     yield ROOT / "docs" / "cli.md", _command_line
     yield ROOT / "docs" / "catalogue.md", _catalogue
-    for path in (ROOT / "README.md", ROOT / "docs" / "jobs.md", ROOT / "docs" / "limits.md", ROOT / "docs" / "fix.md"):
+    for path in (ROOT / "README.md", *(ROOT / "docs" / f"{name}.md" for name in ("jobs", "limits", "fix", "diff"))):
         yield path, partial(_with_answers, path)
     for name, page in PAGES.items():
         path = ROOT / "docs" / f"{name}.md"

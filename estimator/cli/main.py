@@ -123,6 +123,19 @@ def _fix(options: argparse.Namespace) -> int:
     return 1 if options.check and not found.fits and not found.fixes else 0
 
 
+def _diff(options: argparse.Namespace) -> int:
+    from estimator.planner.diff import diff_files
+
+    found = diff_files(options.a, options.b, options.on, options.model)
+    if options.json:
+        sys.stdout.write(found.to_json())
+    else:
+        from estimator.cli.report_diff import differences_text
+
+        sys.stdout.write(differences_text(found))
+    return 1 if options.check and found.settings else 0
+
+
 def _limit(options: argparse.Namespace) -> int:
     from estimator.planner.limits import limit
 
@@ -342,6 +355,7 @@ COMMANDS = {
     "max": _limit,
     "min": _limit,
     "fix": _fix,
+    "diff": _diff,
     "budget": _budget,
     "verify": _verify,
     "models": _models,

@@ -21,6 +21,7 @@ Says, before a GPU is rented and without one, whether a transformer fits, why, a
   willitfit max JOB FIELD           the largest number with which it fits, such as training.sequence_length
   willitfit min JOB FIELD           the smallest, such as hardware.gpus
   willitfit fix FILE --on HARDWARE  the smallest edits of a file that make it fit, in its own keys, as a patch
+  willitfit diff A B                what differs between two files or jobs: settings, memory and seconds by part
   willitfit budget JOB.yaml         every way to rent what it needs, by cost and hours
   willitfit models [WORDS]          which models are known; `models show MODEL`: what one is made of
   willitfit gpus [WORDS]            which accelerators are known; all about one, with sources
@@ -87,7 +88,7 @@ def command_parser() -> argparse.ArgumentParser:
         prog="willitfit", description=DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     commands = parser.add_subparsers(dest="command", required=True)
-    for add in (_estimate, _max, _min, _fix, _budget, _verify, _models, _gpus, _nodes, _prices, _export, _import, _serve):
+    for add in (_estimate, _max, _min, _fix, _diff, _budget, _verify, _models, _gpus, _nodes, _prices, _export, _import, _serve):
         add(commands)
     return parser
 
@@ -165,6 +166,22 @@ def _fix(commands: Commands) -> None:
     mended.add_argument("--json", action="store_true", help="print the answer as REST would send it")
     mended.add_argument("--check", action="store_true", help="exit with 1 if nothing makes it fit")
     _takes_specs(mended)
+
+
+def _diff(commands: Commands) -> None:
+    two = commands.add_parser(
+        "diff",
+        help="what differs between two files or jobs",
+        description="Compare two files of frameworks, commands or jobs: the settings that differ after defaults, with each "
+        "default's reason, then memory at the peak by part, then the time of a step by part.",
+    )
+    two.add_argument("a", metavar="A", help="a job file, or a file of a framework, a command or a script (see import)")
+    two.add_argument("b", metavar="B", help="another, or the same one")
+    two.add_argument("--on", metavar="HARDWARE", help=f"what both are to run on, in place of what they say: {HARDWARE_HELP}")
+    two.add_argument("--model", metavar="MODEL", help=f"the model, where a file names none: {MODEL_HELP}")
+    two.add_argument("--json", action="store_true", help="print the answer as REST would send it")
+    two.add_argument("--check", action="store_true", help="exit with 1 if a setting differs")
+    _takes_specs(two)
 
 
 def _budget(commands: Commands) -> None:

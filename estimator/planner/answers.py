@@ -204,3 +204,65 @@ class Fixes(AnswerPart):
     def to_json(self) -> str:
         """The answer as JSON text: what the command line prints and REST sends, byte for byte."""
         return as_text(self)
+
+
+class Side(AnswerPart):
+    """One of two jobs that are compared."""
+
+    framework: str
+    """Whose file it is; willitfit, of a job."""
+    version: str
+    fits: bool | None
+    verdict: Literal["fits", "tight", "does not fit", "unknown"]
+    total_bytes: int
+    """What is needed of one GPU."""
+    peak_bytes: int
+    peak_phase: str
+    tokens_per_second: float | None
+    """Of all GPUs in training; null where no time is known, and of a served model."""
+    said: list[str]
+    """What is said of this job and not of the other: what was left out and filled in, assumptions and warnings."""
+
+
+class SettingDifference(AnswerPart):
+    """A field of a job that has another value in the other, after defaults."""
+
+    field: str
+    a: Any
+    b: Any
+    why_a: str
+    """Where a default gave the first its value, why; empty where the job says it."""
+    why_b: str
+
+
+class BytesDifference(AnswerPart):
+    """A part of what is needed of one GPU."""
+
+    name: str
+    a_bytes: int
+    b_bytes: int
+
+
+class SecondsDifference(AnswerPart):
+    """A part of the time of a step."""
+
+    name: str
+    a_seconds: float
+    b_seconds: float
+
+
+class Differences(AnswerPart):
+    """What differs between two jobs: settings, then memory at the peak by part, then the time of a step by part."""
+
+    a: Side
+    b: Side
+    settings: list[SettingDifference]
+    memory: list[BytesDifference]
+    """Parts that differ, the largest difference first; together they are the difference of `total_bytes`."""
+    seconds: list[SecondsDifference]
+    """Parts that differ, the largest difference first; empty where the time of one is not known."""
+    versions: Versions
+
+    def to_json(self) -> str:
+        """The answer as JSON text: what the command line prints and REST sends, byte for byte."""
+        return as_text(self)

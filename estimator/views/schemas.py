@@ -12,7 +12,7 @@ from estimator.contract.rows import Counted, GpuRow, ModelRow, NodeRow, OfferRow
 from estimator.exchange.found import Found
 from estimator.hardware.accelerator import Accelerator
 from estimator.hardware.node import Node
-from estimator.planner.answers import Budget, Fit, Fixes, Limit
+from estimator.planner.answers import Budget, Differences, Fit, Fixes, Limit
 from estimator.specs.schema import model_schema
 from estimator.views.inspection import Card
 
@@ -23,6 +23,7 @@ KINDS: dict[str, Any] = {
     "fit": Fit,
     "limit": Limit,
     "fix": Fixes,
+    "diff": Differences,
     "budget": Budget,
     "verify": Counted,
     "import": Found,

@@ -233,6 +233,7 @@ PRINTED: dict[str, list[tuple[str, list[str]]]] = {
     "max": [("limit", ["JOB", "training.micro_batch_size", "--on", "24GB"]), ("limit", ["JOB", "training.sequence_length"])],
     "min": [("limit", ["JOB", "hardware.gpus", "--on", "h100"])],
     "fix": [("fix", ["JOB", "--on", "24GB"]), ("fix", ["JOB", "--on", "1GB"])],
+    "diff": [("diff", ["JOB", "JOB", "--on", "24GB"])],
     "budget": [("budget", ["JOB", "--top", "2"])],
     "verify": [("verify", ["JOB"])],
     "models": [("models", ["llama"]), ("card", ["show", "gpt2"]), ("card", ["show", "13B"])],
