@@ -87,8 +87,9 @@ def _settings(one: Answer, other: Answer) -> Iterator[SettingDifference]:
 
 
 def _reasons(said: Answer) -> dict[str, str]:
-    """What is said of each field's default."""
-    return {note.about: note.text for note in said.notes if note.kind == "default" and note.about}
+    """Why each field's default is what it is; of one that has no reason of its own, that it is a default."""
+    defaults = ((note.about, note.text.partition(" (")[2]) for note in said.notes if note.kind == "default" and note.about)
+    return {field: why.removesuffix(")") or "default" for field, why in defaults}
 
 
 def _flat(part: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

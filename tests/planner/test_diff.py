@@ -15,12 +15,9 @@ from estimator import InvalidJob, diff_files, estimate
 from estimator.cli.main import main
 from estimator.planner.diff import diff
 
-A: dict[str, Any] = {
-    "model": "llama-3.2-1b",
-    "hardware": {"gpu": "rtx-4090"},
-    "training": {"sequence_length": 512, "adapter": {}},
-}
-B: dict[str, Any] = {**A, "training": {"sequence_length": 1024, "activation_checkpointing": "full"}}
+ON: dict[str, Any] = {"model": "llama-3.2-1b", "hardware": {"gpu": "rtx-4090"}}
+A: dict[str, Any] = {**ON, "training": {"sequence_length": 512, "adapter": {}, "activation_checkpointing": "none"}}
+B: dict[str, Any] = {**ON, "training": {"sequence_length": 1024, "activation_checkpointing": "full"}}
 CASES = [
     (A, B),
     (A, {**A, "hardware": {"gpu": "h100"}}),
@@ -43,6 +40,10 @@ def test_what_is_said_of_each() -> None:
     settings = {one.field: (one.a, one.b) for one in found.settings}
     assert settings["training.sequence_length"] == (512, 1024)
     assert settings["training.activation_checkpointing"] == ("none", "full")
+    reasons = {one.field: (one.why_a, one.why_b) for one in found.settings}
+    assert reasons["training.sequence_length"] == ("", "")
+    assert reasons["training.adapter.rank"] == ("default", "")
+    assert reasons["host.save"][0] == "what was trained"
     assert not any(field.startswith("serving") for field in settings)
     first, second = estimate(A), estimate(B)
     assert (found.a.total_bytes, found.b.total_bytes) == (first.memory.total_bytes, second.memory.total_bytes)
