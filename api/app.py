@@ -25,6 +25,7 @@ from estimator.contract.reading import decoded
 from estimator.contract.rows import GpuRow, ModelRow, NodeRow
 from estimator.contract.version import SOFTWARE_VERSION
 from estimator.exchange import Surroundings, read, written
+from estimator.exchange.ask import TO, asked
 from estimator.exchange.found import Found
 from estimator.hardware.accelerator import Accelerator, accelerator
 from estimator.hardware.node import Node, node
@@ -139,6 +140,15 @@ async def post_export(request: Request, to: str) -> Response:
     """A job's parallelism for the program that runs it: `to` is deepspeed, accelerate, torchtitan or megatron."""
     job = _job(await request.body())
     return PlainTextResponse(await run_in_threadpool(written, job, to, allow_files=False))
+
+
+@app.post(
+    "/v1/ask", response_class=PlainTextResponse, responses=documentation.answers(None), openapi_extra=documentation.JOB_BODY
+)
+async def post_ask(request: Request, to: Annotated[str, Query(alias="as", description=", ".join(TO))]) -> Response:
+    """The resources to request for a job, as text for a scheduler or a platform."""
+    job = _job(await request.body())
+    return PlainTextResponse(await run_in_threadpool(asked, job, to, allow_files=False))
 
 
 From = Annotated[str | None, Query(alias="from", description="whose it is; without it, told by what it says")]

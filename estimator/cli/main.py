@@ -315,6 +315,13 @@ def _export(options: argparse.Namespace) -> int:
     return 0
 
 
+def _ask(options: argparse.Namespace) -> int:
+    from estimator.exchange.ask import asked
+
+    sys.stdout.write(asked(_job(options.job), options.to, today=_today()))
+    return 0
+
+
 def _import(options: argparse.Namespace) -> int:
     import yaml
 
@@ -362,6 +369,7 @@ COMMANDS = {
     "gpus": _gpus,
     "nodes": _nodes,
     "prices": _prices,
+    "ask": _ask,
     "export": _export,
     "import": _import,
     "serve": _serve,

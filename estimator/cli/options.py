@@ -27,6 +27,7 @@ Says, before a GPU is rented and without one, whether a transformer fits, why, a
   willitfit gpus [WORDS]            which accelerators are known; all about one, with sources
   willitfit nodes [WORDS]           the same of systems and clouds' instances
   willitfit prices [WORDS]          what can be rented, and for how much; `prices refresh`: today's prices
+  willitfit ask JOB.yaml --as slurm the resources to request: GPUs, memory of the host, disk
   willitfit export JOB.yaml         its parallelism for DeepSpeed, Accelerate, torchtitan or Megatron-LM
   willitfit import FILE             what a file of theirs, axolotl's, TRL's, vLLM's, … says, as a job
   willitfit serve                   the same as REST and a web page
@@ -35,6 +36,8 @@ MODEL_HELP = "name or alias (llama-2-13b), size (13B, 8x7B), hub id, or path to 
 SPECS_HELP = "folder of your own specs, which add to the shipped ones and override them (also: WILLITFIT_SPECS)"
 PRICES_HELP = "price list of your own, which adds to the shipped one and overrides it (also: WILLITFIT_PRICES)"
 HARDWARE_HELP = "2x24GB, rtx-4090, 8xH100, p5.48xlarge, '2 nodes of 8xA100-80GB'"
+PLATFORMS = ("slurm", "skypilot", "dstack", "kubernetes", "kserve")
+"""Of whom resources are asked, in the order of `estimator.exchange.ask.TO`."""
 FORMATS = ("deepspeed", "accelerate", "torchtitan", "megatron")
 """Formats that jobs are exported to."""
 FRAMEWORKS = (
@@ -88,7 +91,23 @@ def command_parser() -> argparse.ArgumentParser:
         prog="willitfit", description=DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     commands = parser.add_subparsers(dest="command", required=True)
-    for add in (_estimate, _max, _min, _fix, _diff, _budget, _verify, _models, _gpus, _nodes, _prices, _export, _import, _serve):
+    for add in (
+        _estimate,
+        _max,
+        _min,
+        _fix,
+        _diff,
+        _budget,
+        _verify,
+        _models,
+        _gpus,
+        _nodes,
+        _prices,
+        _ask,
+        _export,
+        _import,
+        _serve,
+    ):
         add(commands)
     return parser
 
@@ -275,6 +294,18 @@ def _prices(commands: Commands) -> None:
     offered.add_argument("--provider", metavar="NAME", action="append", default=[], help="refresh: only this one (repeatable)")
     offered.add_argument("--output", metavar="FILE", help="refresh: write there (~/.config/willitfit/prices.yaml)")
     _takes_prices(offered)
+
+
+def _ask(commands: Commands) -> None:
+    out = commands.add_parser(
+        "ask",
+        help="the resources to request for a job",
+        description="Print the resources to request for a job, as Slurm's header, or YAML of SkyPilot, dstack, Kubernetes or "
+        "KServe: nodes, GPUs and which, memory of the host, and disk for what is saved, where known.",
+    )
+    _takes_job(out)
+    out.add_argument("--as", dest="to", choices=PLATFORMS, required=True, help="whom they are asked of")
+    _takes_specs(out)
 
 
 def _export(commands: Commands) -> None:

@@ -162,7 +162,7 @@ def kserve(given: Mapping[str, Any]) -> Inside:
         uri = str(model.get("storageUri") or "")
         named = [f"--model={uri.removeprefix('hf://')}"] if uri.startswith("hf://") else []
         words = [re.sub(r"^--model_id\b", "--model", word) for word in words if not word.startswith("--model_name")]
-        return Inside(f"{SERVERS['']} {shlex.join([*named, *words])}", _asked(model, {}), [])
+        return Inside(f"{SERVERS['']} {shlex.join([*named, *words])}", _asked(model, _mapping(spec.get("predictor"))), [])
     model, spread = _mapping(spec.get("model")), _mapping(spec.get("parallelism"))
     uri = str(model.get("uri") or "")
     name = uri.removeprefix("hf://") if uri.startswith("hf://") else model.get("name")
@@ -186,7 +186,7 @@ def kserve(given: Mapping[str, Any]) -> Inside:
     if spec.get("prefill"):
         left.append(LeftOut(key="spec.prefill", why="the answer is of a server that decodes, not of those for prompts alone"))
     listed = shlex.join([*words, *(str(word) for word in _listed(main.get("args")))])
-    return Inside(f"vllm serve {shlex.quote(str(name))} {listed} {more}", _asked(main, {}), left)
+    return Inside(f"vllm serve {shlex.quote(str(name))} {listed} {more}", _asked(main, _mapping(spec.get("template"))), left)
 
 
 PLATFORMS: dict[str, Callable[[Mapping[str, Any]], Inside]] = {
