@@ -39,9 +39,9 @@ def _hardware(given: Any, nodes: int = 1) -> Hardware | None:
         name, count = next(iter(given.items()), ("", None))
         given = f"{name}:{count}" if count is not None else name
     match = _COUNTED.fullmatch(str(given).strip()) if given else None
-    if match is None:
+    count = int(match["count"] or 1) if match else 0
+    if match is None or not count:
         return Hardware(nodes=nodes) if nodes > 1 else None
-    count = int(match["count"] or 1)
     with suppress(WillItFitError):
         return read_hardware(f"{count}x{match['name']}").hardware.model_copy(update={"nodes": nodes})
     return Hardware(gpus=count, nodes=nodes)
