@@ -226,7 +226,10 @@ def test_the_page_of_rest_has_every_route_and_no_other() -> None:
 
 @pytest.mark.parametrize(("method", "address"), ROUTES)
 def test_an_address_of_the_page_of_rest_is_answered(method: str, address: str) -> None:
-    bodies = {"/v1/import?from=accelerate": "distributed_type: MULTI_GPU\nnum_processes: 8\n"}
+    bodies = {
+        "/v1/import?from=accelerate": "distributed_type: MULTI_GPU\nnum_processes: 8\n",
+        "/v1/diff?on=rtx-4090": json.dumps({"a": JOB, "b": JOB}),
+    }
     body = bodies.get(address, json.dumps(JOB)) if method == "POST" else None
     answer = client.request(method, address, content=body)
     assert answer.status_code == 200, answer.text
