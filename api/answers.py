@@ -17,12 +17,15 @@ from estimator.contract.errors import InvalidJob, WillItFitError
 from estimator.contract.job import read_job
 from estimator.contract.reading import decoded, parse_json
 from estimator.exchange import Surroundings, read, written
+from estimator.exchange.ask import asked
 from estimator.hardware.accelerator import accelerator
 from estimator.hardware.node import node
 from estimator.hardware.parse import read_hardware
 from estimator.measured.explain import explain
 from estimator.pipeline.estimation import estimate
 from estimator.planner.budget import Limits, budget
+from estimator.planner.diff import diff
+from estimator.planner.fix import fix
 from estimator.planner.headline import fit
 from estimator.planner.limits import limit
 from estimator.planner.what_if import read_changes, what_if
@@ -143,6 +146,14 @@ def _import(text: bytes, given: str | None, model: str | None, on: str | None) -
     return _json(read(decoded(text, "request body"), given, model=model, around=around).model_dump_json())
 
 
+def _fix(text: bytes, on: str | None, model: str | None, given: str | None) -> Rendered:
+    return _json(fix(text, on, model, given).to_json())
+
+
+def _diff(body: bytes, on: str | None, model: str | None) -> Rendered:
+    return _json(diff(_job(body), on, model).to_json())
+
+
 def _listed(what: str, search: str, *bounds: float) -> Rendered:
     return _json(json.dumps(getattr(listing, what)(search, *bounds), ensure_ascii=False))
 
@@ -169,6 +180,9 @@ QUESTIONS: dict[str, Callable[..., Rendered]] = {
     "budget": _budget,
     "export": _export,
     "import": _import,
+    "ask": lambda job, to: Rendered(200, TEXT, asked(_job(job), to, allow_files=False).encode()),
+    "fix": _fix,
+    "diff": _diff,
     "fitting": lambda on, task, limits: _json(fitting(on, task, **limits).to_json()),
     "models": lambda search, least, most: _listed("models", search, least, inf if most is None else most),
     "gpus": lambda search: _listed("gpus", search),
@@ -181,5 +195,5 @@ QUESTIONS: dict[str, Callable[..., Rendered]] = {
     "ready": _ready,
 }
 """Every kind of question, by its name."""
-LARGE = {"fit": 1, "page": 1, "limit": 1, "what-if": 1, "which": 1, "explain": 1, "fitting": 1, "budget": 1, "import": 1}
+LARGE = dict.fromkeys(("fit", "page", "limit", "what-if", "which", "explain", "fitting", "fix", "diff", "budget", "import"), 1)
 """Those that are several questions in one, and the lane that they begin in."""

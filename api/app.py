@@ -31,11 +31,12 @@ from estimator.contract.answer import Answer
 from estimator.contract.job.part import Count, Length
 from estimator.contract.rows import Fitting, GpuRow, ModelRow, NodeRow, OfferRow
 from estimator.contract.version import SOFTWARE_VERSION
+from estimator.exchange.ask import TO
 from estimator.exchange.found import Found
 from estimator.hardware.accelerator import Accelerator
 from estimator.hardware.node import Node
 from estimator.measured.answers import Explanation
-from estimator.planner.answers import Budget, Fit, Limit
+from estimator.planner.answers import Budget, Differences, Fit, Fixes, Limit
 from estimator.planner.budget import MOST_GPUS
 from estimator.planner.limits import TRIES
 from estimator.planner.ways import slugs
@@ -321,6 +322,40 @@ async def export(request: Request, to: Annotated[str, Query(max_length=200)]) ->
 
 
 @app.post(
+    "/v1/ask",
+    tags=["exchange"],
+    response_class=PlainTextResponse,
+    responses=answers(None),
+    openapi_extra=documentation.JOB_BODY,
+)
+async def request_resources(
+    request: Request, to: Annotated[str, Query(alias="as", max_length=200, description=", ".join(TO))]
+) -> Response:
+    """The resources to request for a job, as text for a scheduler or a platform."""
+    return await ask(request, "ask", job=_body(request), to=to)
+
+
+From = Annotated[str | None, Query(alias="from", max_length=200, description="whose it is; without it, told by what it says")]
+OfModel = Annotated[str | None, Query(description="the job's model, where the file names none")]
+
+
+@app.post(
+    "/v1/fix", tags=["exchange"], response_class=Response, responses=answers(Fixes), openapi_extra=documentation.IMPORT_BODY
+)
+async def fix(request: Request, on: On = None, model: OfModel = None, given: From = None) -> Response:
+    """The smallest edits that make a file's job fit, in the file's own keys, each fix with a patch; nothing is written."""
+    return await ask(request, "fix", text=_body(request), on=on, model=model, given=given)
+
+
+@app.post(
+    "/v1/diff", tags=["exchange"], response_class=Response, responses=answers(Differences), openapi_extra=documentation.DIFF_BODY
+)
+async def diff(request: Request, on: On = None, model: OfModel = None) -> Response:
+    """What differs between two jobs, or the texts of two files: settings after defaults, memory by part, seconds by part."""
+    return await ask(request, "diff", body=_body(request), on=on, model=model)
+
+
+@app.post(
     "/v1/import",
     tags=["exchange"],
     response_model=Found,
@@ -328,14 +363,7 @@ async def export(request: Request, to: Annotated[str, Query(max_length=200)]) ->
     responses=answers(Found),
     openapi_extra=documentation.IMPORT_BODY,
 )
-async def import_(
-    request: Request,
-    given: Annotated[
-        str | None, Query(alias="from", max_length=200, description="whose it is; without it, told by what it says")
-    ] = None,
-    model: Annotated[str | None, Query(description="the job's model, where the file names none")] = None,
-    on: Annotated[str | None, Query(description="hardware, in place of what the file says")] = None,
-) -> Response:
+async def import_(request: Request, given: From = None, model: OfModel = None, on: On = None) -> Response:
     """What a configuration, a command or a script of a framework says, as a job, with what was left out and what filled in."""
     return await ask(request, "import", text=_body(request), given=given, model=model, on=on)
 

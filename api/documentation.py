@@ -96,6 +96,24 @@ PROBLEMS = (
     (503, "more questions wait than are taken on; Retry-After says when to ask again"),
 )
 
+_JOB_OR_TEXT = {"anyOf": [{"$ref": "#/components/schemas/Job"}, {"type": "string"}]}
+DIFF_BODY: dict[str, Any] = {
+    "requestBody": {
+        "required": True,
+        "content": {
+            "application/json": {
+                "schema": {
+                    "type": "object",
+                    "required": ["a", "b"],
+                    "additionalProperties": False,
+                    "properties": {"a": _JOB_OR_TEXT, "b": _JOB_OR_TEXT},
+                },
+                "example": {"a": EXAMPLE_JOB, "b": {**EXAMPLE_JOB, "parallelism": {"strategy": "fsdp2"}}},
+            }
+        },
+    }
+}
+
 
 def answers(model: Any, *others: str) -> dict[int | str, dict[str, Any]]:
     """The responses of a route: its model, `others` by their media types, and problems."""

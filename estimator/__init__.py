@@ -12,6 +12,8 @@ fitting(here().hardware).rows
 read_file("train.yaml", on="2x24GB").job
 timeline("train.yaml", on="2x24GB").peak
 explain("train.yaml", Path("error.txt"), on="2x24GB").text
+fix_file("train.yaml", on="2x24GB").fixes[0].patch
+diff_files("before.yaml", "after.yaml", on="2x24GB").memory
 """
 
 from __future__ import annotations
@@ -28,7 +30,9 @@ if TYPE_CHECKING:
     from estimator.hardware.here import here
     from estimator.measured.explain import explain
     from estimator.pipeline.estimation import estimate
-    from estimator.planner.answers import Fit, Limit
+    from estimator.planner.answers import Differences, Fit, Fixes, Limit
+    from estimator.planner.diff import diff_files
+    from estimator.planner.fix import fix_file
     from estimator.planner.headline import fit
     from estimator.planner.limits import limit
     from estimator.planner.what_if import what_if
@@ -45,7 +49,9 @@ __version__ = version.SOFTWARE_VERSION
 
 _EXPORTS = {
     "Answer": "contract.answer",
+    "Differences": "planner.answers",
     "Fit": "planner.answers",
+    "Fixes": "planner.answers",
     "InvalidJob": "contract.errors",
     "Job": "contract.job",
     "Limit": "planner.answers",
@@ -58,11 +64,13 @@ _EXPORTS = {
     "WillItFitError": "contract.errors",
     "architecture_of": "specs.module",
     "count_module": "specs.module",
+    "diff_files": "planner.diff",
     "estimate": "pipeline.estimation",
     "explain": "measured.explain",
     "fit": "planner.headline",
     "fitting": "views.fitting",
     "here": "hardware.here",
+    "fix_file": "planner.fix",
     "inspect_model": "views.inspection",
     "limit": "planner.limits",
     "read_file": "exchange.documents",
@@ -74,7 +82,9 @@ _EXPORTS = {
 
 __all__ = [
     "Answer",
+    "Differences",
     "Fit",
+    "Fixes",
     "InvalidJob",
     "Job",
     "Limit",
@@ -88,11 +98,13 @@ __all__ = [
     "__version__",
     "architecture_of",
     "count_module",
+    "diff_files",
     "estimate",
     "explain",
     "fit",
     "fitting",
     "here",
+    "fix_file",
     "inspect_model",
     "limit",
     "read_file",

@@ -28,6 +28,8 @@ from tests import accuracy, accuracy_plot, constants, efficiency_page, errors_pa
 from tests.jobs import TODAY, cases
 
 ROOT = Path(__file__).parent.parent
+ANSWERED = ("jobs", "limits", "which", "what_if", "here", "fix", "diff", "timeline", "explain")
+"""Pages with answers of the command line."""
 GENERATED = "<!-- generated: python -m tests.documents -->\n\n"
 HEADLINE = ("llama-2-13b", "2x24GB")
 PAGES = {
@@ -48,10 +50,7 @@ def documents() -> Iterator[tuple[Path, Callable[[], str]]]:
         yield ROOT / "docs" / "schema" / f"{name}.json", partial(_schema, schema)
     yield ROOT / "docs" / "cli.md", _command_line
     yield ROOT / "docs" / "catalogue.md", _catalogue
-    for path in (
-        ROOT / "README.md",
-        *(ROOT / "docs" / f"{name}.md" for name in ("jobs", "limits", "which", "what_if", "here", "timeline", "explain")),
-    ):
+    for path in (ROOT / "README.md", *(ROOT / "docs" / f"{name}.md" for name in ANSWERED)):
         yield path, partial(_with_answers, path)
     for name, page in PAGES.items():
         path = ROOT / "docs" / f"{name}.md"

@@ -122,6 +122,39 @@ def _estimate(options: argparse.Namespace) -> int:
     return 1 if options.check and answer.fits is False else 0
 
 
+def _fix(options: argparse.Namespace) -> int:
+    from estimator.planner.fix import fix, fix_file
+
+    if options.file == "-":
+        if options.write:
+            raise InvalidJob("standard input is no file to write to", "--write")
+        found = fix(_standard_input().encode(), options.on, options.model, options.given)
+    else:
+        found = fix_file(options.file, options.on, options.model, options.given, options.write)
+    if options.json:
+        sys.stdout.write(found.to_json())
+    else:
+        from estimator.cli.report_fix import fixes_text
+
+        sys.stdout.write(fixes_text(found))
+        if options.write and found.fixes:
+            print(f"willitfit: written to {options.file}", file=sys.stderr)
+    return 1 if options.check and not found.fits and not found.fixes else 0
+
+
+def _diff(options: argparse.Namespace) -> int:
+    from estimator.planner.diff import diff_files
+
+    found = diff_files(options.a, options.b, options.on, options.model)
+    if options.json:
+        sys.stdout.write(found.to_json())
+    else:
+        from estimator.cli.report_diff import differences_text
+
+        sys.stdout.write(differences_text(found))
+    return 1 if options.check and found.settings else 0
+
+
 def _limit(options: argparse.Namespace) -> int:
     from estimator.planner.limits import limit
 
@@ -445,6 +478,13 @@ def _export(options: argparse.Namespace) -> int:
     return 0
 
 
+def _ask(options: argparse.Namespace) -> int:
+    from estimator.exchange.ask import asked
+
+    sys.stdout.write(asked(_job(options.job), options.to, today=_today()))
+    return 0
+
+
 def _import(options: argparse.Namespace) -> int:
     import yaml
 
@@ -496,12 +536,15 @@ COMMANDS = {
     "which": _which,
     "timeline": _timeline,
     "explain": _explain,
+    "fix": _fix,
+    "diff": _diff,
     "budget": _budget,
     "verify": _verify,
     "models": _models,
     "gpus": _gpus,
     "nodes": _nodes,
     "prices": _prices,
+    "ask": _ask,
     "export": _export,
     "import": _import,
     "serve": _serve,

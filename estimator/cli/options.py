@@ -24,12 +24,15 @@ Says, before a GPU is rented and without one, whether a transformer fits, why, a
   willitfit which MODEL|JOB         every card, and how few of it, that does it; the smallest, the cheapest
   willitfit timeline JOB            live bytes over a step, tensor by tensor: as a picture, a trace, a snapshot
   willitfit explain JOB --measured FILE   what was measured beside what is predicted, and what would explain it
+  willitfit fix FILE --on HARDWARE  the smallest edits of a file that make it fit, in its own keys, as a patch
+  willitfit diff A B                what differs between two files or jobs: settings, memory and seconds by part
   willitfit budget JOB.yaml         every way to rent what it needs, by cost and hours
   willitfit models [WORDS]          which models are known; `models show MODEL`: what one is made of
   willitfit models --fits --on HARDWARE   which of them fit there: here is this machine
   willitfit gpus [WORDS]            which accelerators are known; all about one, with sources
   willitfit nodes [WORDS]           the same of systems and clouds' instances
   willitfit prices [WORDS]          what can be rented, and for how much; `prices refresh`: today's prices
+  willitfit ask JOB.yaml --as slurm the resources to request: GPUs, memory of the host, disk
   willitfit export JOB.yaml         its parallelism for DeepSpeed, Accelerate, torchtitan or Megatron-LM
   willitfit import FILE             what a file of theirs, axolotl's, TRL's, vLLM's, … says, as a job
   willitfit serve                   the same as REST and a web page
@@ -48,6 +51,8 @@ SERVICE = {
     "root_path": ("PATH", "path under which a proxy offers the service, such as /fit"),
 }
 """Options of `serve` that are settings of the service; docs/rest.md has all of these."""
+PLATFORMS = ("slurm", "skypilot", "dstack", "kubernetes", "kserve")
+"""Of whom resources are asked, in the order of `estimator.exchange.ask.TO`."""
 FORMATS = ("deepspeed", "accelerate", "torchtitan", "megatron")
 """Formats that jobs are exported to."""
 TASKS = ("serve", "serve-8bit", "serve-4bit", "qlora", "lora", "full", "full-mixed")
@@ -69,6 +74,11 @@ FRAMEWORKS = (
     "vllm-recipe",
     "sglang",
     "llama.cpp",
+    "ollama",
+    "skypilot",
+    "dstack",
+    "kserve",
+    "kubernetes",
 )
 """Whose files are imported, in the order of `estimator.exchange.READ`, which is not imported for the sake of speed."""
 
@@ -103,12 +113,15 @@ def command_parser() -> argparse.ArgumentParser:
         _which,
         _timeline,
         _explain,
+        _fix,
+        _diff,
         _budget,
         _verify,
         _models,
         _gpus,
         _nodes,
         _prices,
+        _ask,
         _export,
         _import,
         _serve,
@@ -136,6 +149,15 @@ def _takes_lengths(parser: argparse._ActionsContainer) -> None:
     parser.add_argument("--concurrency", metavar="N", type=_whole, default=1, help="so many of them at the same time (1)")
     parser.add_argument("--sequence", metavar="TOKENS", type=_tokens, help="train on sequences of so many tokens (2048)")
     parser.add_argument("--batch", metavar="N", type=_whole, default=1, help="so many of them at a time on each GPU (1)")
+
+
+def _takes_file(parser: argparse.ArgumentParser) -> None:
+    """A framework's file, and what is asked of it."""
+    text = "YAML, JSON, TOML, a command or a script, which is not run; - reads standard input"
+    parser.add_argument("file", metavar="FILE", help=text)
+    parser.add_argument("--from", dest="given", metavar="FRAMEWORK", help=f"whose it is: {', '.join(FRAMEWORKS)}")
+    parser.add_argument("--model", metavar="MODEL", help=f"the job's model: {MODEL_HELP}")
+    parser.add_argument("--on", metavar="HARDWARE", help=f"what it is to run on, in place of what the file says: {HARDWARE_HELP}")
 
 
 def _takes_specs(parser: argparse.ArgumentParser) -> None:
@@ -256,6 +278,36 @@ def _explain(commands: Commands) -> None:
     _takes_specs(one)
 
 
+def _fix(commands: Commands) -> None:
+    mended = commands.add_parser(
+        "fix",
+        help="the smallest edits of a file that make it fit",
+        description="Find the smallest edits of a framework's file, a command or a job with which it fits, in the file's own "
+        "keys, and print them as a patch (patch -p0). Each fix was read and estimated again.",
+    )
+    _takes_file(mended)
+    mended.add_argument("--write", action="store_true", help="apply the first fix to the file")
+    mended.add_argument("--json", action="store_true", help="print the answer as REST would send it")
+    mended.add_argument("--check", action="store_true", help="exit with 1 if nothing makes it fit")
+    _takes_specs(mended)
+
+
+def _diff(commands: Commands) -> None:
+    two = commands.add_parser(
+        "diff",
+        help="what differs between two files or jobs",
+        description="Compare two files of frameworks, commands or jobs: the settings that differ after defaults, with each "
+        "default's reason, then memory at the peak by part, then the time of a step by part.",
+    )
+    two.add_argument("a", metavar="A", help="a job file, or a file of a framework, a command or a script (see import)")
+    two.add_argument("b", metavar="B", help="another, or the same one")
+    two.add_argument("--on", metavar="HARDWARE", help=f"what both are to run on, in place of what they say: {HARDWARE_HELP}")
+    two.add_argument("--model", metavar="MODEL", help=f"the model, where a file names none: {MODEL_HELP}")
+    two.add_argument("--json", action="store_true", help="print the answer as REST would send it")
+    two.add_argument("--check", action="store_true", help="exit with 1 if a setting differs")
+    _takes_specs(two)
+
+
 def _budget(commands: Commands) -> None:
     rented = commands.add_parser(
         "budget",
@@ -361,6 +413,18 @@ def _prices(commands: Commands) -> None:
     _takes_prices(offered)
 
 
+def _ask(commands: Commands) -> None:
+    out = commands.add_parser(
+        "ask",
+        help="the resources to request for a job",
+        description="Print the resources to request for a job, as Slurm's header, or YAML of SkyPilot, dstack, Kubernetes or "
+        "KServe: nodes, GPUs and which, memory of the host, and disk for what is saved, where known.",
+    )
+    _takes_job(out)
+    out.add_argument("--as", dest="to", choices=PLATFORMS, required=True, help="whom they are asked of")
+    _takes_specs(out)
+
+
 def _export(commands: Commands) -> None:
     out = commands.add_parser(
         "export",
@@ -380,12 +444,7 @@ def _import(commands: Commands) -> None:
         "by what it says; files that it points to are read beside it. What the job does not have, and what the framework's "
         "defaults filled in, goes to standard error.",
     )
-    back.add_argument(
-        "file", metavar="FILE", help="YAML, JSON, TOML, a command or a script, which is not run; - reads standard input"
-    )
-    back.add_argument("--from", dest="given", metavar="FRAMEWORK", help=f"whose it is: {', '.join(FRAMEWORKS)}")
-    back.add_argument("--model", metavar="MODEL", help=f"the job's model: {MODEL_HELP}")
-    back.add_argument("--on", metavar="HARDWARE", help=f"what it is to run on, in place of what the file says: {HARDWARE_HELP}")
+    _takes_file(back)
     back.add_argument("--json", action="store_true", help="print job, left_out and assumed as JSON")
     _takes_specs(back)
 

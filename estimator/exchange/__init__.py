@@ -11,6 +11,7 @@ from estimator.contract.job import Job, read_job
 from estimator.exchange import accelerate, deepspeed, megatron, torchtitan
 from estimator.exchange.configuration import Surroundings
 from estimator.exchange.documents import FRAMEWORKS, PARTS, answer, is_configuration, read, read_file
+from estimator.exchange.platforms import PLATFORMS
 from estimator.pipeline.defaults import with_defaults
 from estimator.specs.resolve import resolve
 
@@ -22,7 +23,7 @@ WRITE: dict[str, Callable[[Job], str]] = {
     "torchtitan": torchtitan.write,
     "megatron": megatron.write,
 }
-READ = (*PARTS, *FRAMEWORKS)
+READ = (*PARTS, *FRAMEWORKS, *PLATFORMS)
 """Whose files are read."""
 
 

@@ -16,8 +16,8 @@ from pydantic import BaseModel, ConfigDict
 from estimator.contract.errors import Contradiction, NotModelled, WillItFitError
 from estimator.contract.reading import load_yaml
 from estimator.contract.validation import validated
-from estimator.exchange.found import Found, LeftOut
-from estimator.pipeline.estimation import estimate
+from estimator.exchange.found import Found, LeftOut, field_of, with_field
+from estimator.pipeline.estimation import judged
 
 FILE = Path(__file__).with_name("concessions.yaml")
 MOST = 8
@@ -53,14 +53,14 @@ def accepted(found: Found, allow_files: bool) -> Found:
     job, left = found.job, list(found.left_out)
     for _ in range(MOST):
         try:
-            estimate(job, allow_files=allow_files)
+            judged(job, allow_files, reserves=False)
         except (NotModelled, Contradiction) as error:
             one = next((one for one in table() if error.where.startswith(one.refused) and _holds(job, one)), None)
             if one is None:
                 break
             left.append(LeftOut(key=next(iter(one.given)), why=one.why))
             for path, value in one.instead.items():
-                job = _with(job, path.split("."), value)
+                job = with_field(job, path, value)
         except WillItFitError:
             break
         else:
@@ -70,23 +70,7 @@ def accepted(found: Found, allow_files: bool) -> Found:
 
 def _holds(job: dict[str, Any], one: Concession) -> bool:
     for path, wanted in one.given.items():
-        part = _at(job, path)
+        part = field_of(job, path)
         if part is None or (wanted != "*" and part != wanted):
             return False
-    return any(_at(job, path) != value for path, value in one.instead.items())
-
-
-def _at(job: dict[str, Any], path: str) -> Any:
-    """A field of a job, by its dotted name; None where it is not there."""
-    part: Any = job
-    for name in path.split("."):
-        part = part.get(name) if isinstance(part, dict) else None
-    return part
-
-
-def _with(job: dict[str, Any], path: list[str], value: Any) -> dict[str, Any]:
-    """The job with a field set; null takes it away."""
-    name, *inner = path
-    if inner:
-        return {**job, name: _with(job.get(name) or {}, inner, value)}
-    return {key: kept for key, kept in job.items() if key != name} | ({} if value is None else {name: value})
+    return any(field_of(job, path) != value for path, value in one.instead.items())

@@ -16,7 +16,7 @@ from estimator.contract.errors import InvalidValue
 from estimator.contract.job import Hardware
 from estimator.contract.reading import load_yaml
 from estimator.contract.validation import validated
-from estimator.exchange.found import NO_FIELD, Assumed, Found, LeftOut
+from estimator.exchange.found import NO_FIELD, Assumed, Found, LeftOut, field_of, with_field
 
 FOLDER = Path(__file__).parent / "frameworks"
 _SHELL = re.compile(r"\$[\w({]|^\$")
@@ -48,6 +48,12 @@ class Framework(BaseModel):
     """Keys that may change what a GPU holds, for which a job has no field, and why."""
     silent: list[str] = []
     """Patterns of the keys that change nothing that a GPU holds."""
+    edits: dict[str, str | dict[str, dict[str, Any]]] = {}
+    """A job's fields in the framework's own keys: the key of a number, or for a value the settings that say it."""
+    dashes: bool = False
+    """Whether the words of its options are written with dashes: `--max-model-len`."""
+    switches: bool = False
+    """Whether an option that is on is written without a value."""
     tables: dict[str, dict[str, Any]] = {}
     """Whatever else the framework's reader looks up: its names of targets, its own files of DeepSpeed, …"""
 
@@ -184,19 +190,12 @@ class Configuration:
         return f"{self.facts.framework} {key}{f' (line {line})' if line else ''}"
 
     def put(self, path: str, value: Any) -> None:
-        """Set a field of the job, by its dotted name."""
-        *outer, name = path.split(".")
-        part = self.job
-        for one in outer:
-            part = part.setdefault(one, {})
-        part[name] = value
+        """Set a field of the job, by its dotted name; None takes it away."""
+        self.job = with_field(self.job, path, value)
 
     def get(self, path: str) -> Any:
         """A field of the job as far as it was read; None where it is not there."""
-        part: Any = self.job
-        for one in path.split("."):
-            part = part.get(one) if isinstance(part, dict) else None
-        return part
+        return field_of(self.job, path)
 
     def leave(self, key: str, why: str) -> None:
         """Say of a key that the job does not have it."""

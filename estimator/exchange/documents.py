@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
 from typing import Any
 
-from estimator.contract.answer import Answer
-from estimator.contract.errors import InvalidValue, Unreadable, WillItFitError
+from estimator.contract.answer import Answer, Note
+from estimator.contract.errors import InvalidValue, NotModelled, Unreadable, WillItFitError
 from estimator.contract.job import Hardware, Job, read_job
+from estimator.contract.notes import Said, all_said
 from estimator.contract.reading import parse_yaml, read_text
 from estimator.contract.version import SOFTWARE_VERSION
 from estimator.exchange import accelerate, deepspeed, megatron, recognise, torchtitan
@@ -28,6 +30,7 @@ from estimator.exchange.frameworks import (
     ms_swift,
     ms_swift_megatron,
     nemo_automodel,
+    ollama,
     oumi,
     sglang,
     torchtune,
@@ -35,10 +38,12 @@ from estimator.exchange.frameworks import (
     vllm_recipe,
 )
 from estimator.exchange.launch import Program, arguments, programs, slurm
+from estimator.exchange.platforms import PLATFORMS
 from estimator.exchange.shell import MOST_SCRIPT, commands, sbatch
 from estimator.exchange.spread import FEWEST, SHARDED, UNSAID
 from estimator.hardware.parse import hardware_of
 from estimator.pipeline.estimation import estimate
+from estimator.pipeline.notes.gathered import of_kind, texts
 from estimator.specs.resolve import WEIGHTS
 
 FRAMEWORKS: dict[str, Callable[[Configuration], None]] = {
@@ -57,6 +62,7 @@ FRAMEWORKS: dict[str, Callable[[Configuration], None]] = {
     "vllm-recipe": vllm_recipe.read,
     "sglang": sglang.read,
     "llama.cpp": llama_cpp.read,
+    "ollama": ollama.read,
 }
 """Frameworks whose files are whole jobs."""
 PARTS: dict[str, Callable[[str], Found]] = {
@@ -76,8 +82,8 @@ def read(text: str, given: str | None = None, *, model: str | None = None, aroun
     Raises `InvalidJob` for a file that cannot be read, `NotModelled` for one of a framework that is not read yet.
     """
     around = around or Surroundings()
-    if given is not None and given not in (*FRAMEWORKS, *PARTS):
-        raise InvalidValue(f"{given!r} is no format; write {', '.join((*PARTS, *FRAMEWORKS))}", "format")
+    if given is not None and given not in (*FRAMEWORKS, *PARTS, *PLATFORMS):
+        raise InvalidValue(f"{given!r} is no format; write {', '.join((*PARTS, *FRAMEWORKS, *PLATFORMS))}", "format")
     found = PARTS[given](text) if given in PARTS else _read(text, given, around)
     return _finished(found, model, around)
 
@@ -85,8 +91,13 @@ def read(text: str, given: str | None = None, *, model: str | None = None, aroun
 def read_file(path: str | Path, on: str | Hardware | None = None, model: str | None = None, given: str | None = None) -> Found:
     """What a file on disk says, with the files that it points to. `on`: hardware such as 2xA100-80GB, in place of its own."""
     where = Path(path)
-    around = Surroundings(str(where), hardware_of(on) if on else None, lambda name: _beside(where.parent, name), True)
-    return read(read_text(where), given, model=model, around=around)
+    return read(read_text(where), given, model=model, around=surroundings(where, on))
+
+
+def surroundings(path: Path, on: str | Hardware | None) -> Surroundings:
+    """What is known beside a file on disk: the hardware that was asked about, and the files that lie beside it."""
+    hardware = hardware_of(on) if on else None
+    return Surroundings(str(path), hardware, lambda name: _beside(path.parent, name), True)
 
 
 def job_of(job: Job | Mapping[str, Any] | str | Path, on: str | Hardware | None = None) -> Job:
@@ -105,10 +116,16 @@ def answer(found: Found, allow_files: bool = True, today: date | None = None) ->
     if not found.job.get("model"):
         raise InvalidValue(f"a file of {found.framework} names no model: say which with --model", "model")
     said = estimate(found.job, allow_files=allow_files, today=today)
-    read = f"read as a file of {found.framework} {found.version}".rstrip()
-    assumptions = [read, *(f"{found.framework}: {one}" for one in found.assumed), *said.assumptions]
-    left = [f"{found.framework}: {one}" for one in found.left_out]
-    return said.model_copy(update={"assumptions": assumptions, "not_modelled": [*left, *said.not_modelled]})
+    notes = [*_notes(found), *said.notes]
+    return said.model_copy(update={"notes": notes, **texts(notes)})
+
+
+def _notes(found: Found) -> Iterator[Note]:
+    """What reading a file adds to an answer's sentences."""
+    whose = found.framework
+    filled_in = (Said("filled-in", f"{whose}: {one}") for one in found.assumed)
+    yield from of_kind("assumption", [Said("read-as", f"read as a file of {whose} {found.version}".rstrip()), *filled_in])
+    yield from of_kind("not modelled", all_said("left-out", (f"{whose}: {one}" for one in found.left_out)))
 
 
 def is_configuration(path: Path) -> bool:
@@ -143,11 +160,42 @@ def _read(text: str, given: str | None, around: Surroundings) -> Found:
             raise recognise.unknown("file")
         if whose in PARTS:
             return PARTS[whose](text)
+        if whose in PLATFORMS:
+            return _within(whose, settings, around)
         return _configured(whose, settings, Lines.of(text).found, Launch(), around)
+    if (several := _of_documents(text)) is not None:
+        return _read(several, given, around)
+    if (given or recognise.text(text)) == "ollama":
+        return _configured("ollama", *ollama.settings(text), Launch(), around)
     if len(text) <= MOST_SCRIPT and (found := _of_script(text, given, around)) is not None:
         return found
-    recognise.text(text)
     raise recognise.unknown("file")
+
+
+def _of_documents(text: str) -> str | None:
+    """The first of a cluster's several documents that is known; None where text is not such."""
+    if not _DOCUMENT.search(text):
+        return None
+    parts = [part for part in _BETWEEN.split(text) if part.strip()]
+    for part in parts if len(parts) > 1 else ():
+        with suppress(NotModelled):
+            if (settings := recognise.settings(part, "file")) is not None and recognise.file(settings) is not None:
+                return part
+    return None
+
+
+_DOCUMENT, _BETWEEN = re.compile(r"^apiVersion:", re.MULTILINE), re.compile(r"^---[^\n]*$", re.MULTILINE)
+
+
+def _within(whose: str, settings: Mapping[str, Any], around: Surroundings) -> Found:
+    """The job of the command that a platform's file starts, on the GPUs that it asks for."""
+    inside = PLATFORMS[whose](settings)
+    around = replace(around, hardware=around.hardware or inside.hardware)
+    found = _of_script(inside.script, None, around) if len(inside.script) <= MOST_SCRIPT else None
+    if found is None:
+        raise Unreadable("starts no command that is known here", whose)
+    said = Assumed(key=whose, why=f"the command that a file of {whose} starts, and the GPUs that it asks for")
+    return found.model_copy(update={"assumed": [said, *found.assumed], "left_out": [*found.left_out, *inside.left_out]})
 
 
 def _configured(whose: str, settings: Mapping[str, Any], lines: Mapping[str, int], launch: Launch, around: Surroundings) -> Found:
@@ -174,9 +222,9 @@ def _beside_accelerate(conf: Configuration) -> None:
     conf.launch.accelerate = {**content, **given}
 
 
-def _of_script(text: str, given: str | None, around: Surroundings) -> Found | None:
-    """The first command of a script that is known; its later ones are counted."""
-    header = slurm(sbatch(text))
+def programs_of(text: str, given: str | None) -> list[tuple[str, Program]]:
+    """The programs that a script's commands start and that are known, each with whose it is. Raises what is said of one that
+    is known by sight alone, if there is no other."""
     found: list[tuple[str, Program]] = []
     refused: WillItFitError | None = None
     for command in commands(text):
@@ -189,9 +237,16 @@ def _of_script(text: str, given: str | None, around: Surroundings) -> Found | No
                 continue
             if whose is not None:
                 found.append((whose, one))
+    if not found and refused is not None:
+        raise refused
+    return found
+
+
+def _of_script(text: str, given: str | None, around: Surroundings) -> Found | None:
+    """The first command of a script that is known; its later ones are counted."""
+    header = slurm(sbatch(text))
+    found = programs_of(text, given)
     if not found:
-        if refused is not None:
-            raise refused
         return None
     whose, program = found[0]
     launch = program.launch

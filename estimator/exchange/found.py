@@ -101,3 +101,19 @@ class Settings:
 def without(fields: Mapping[str, Any], usual: Mapping[str, Any]) -> dict[str, Any]:
     """Fields that are not as usual."""
     return {name: value for name, value in fields.items() if value != usual.get(name)}
+
+
+def field_of(job: Mapping[str, Any], path: str) -> Any:
+    """A field of a job as a mapping, by its dotted name; None where it is not there."""
+    part: Any = job
+    for name in path.split("."):
+        part = part.get(name) if isinstance(part, Mapping) else None
+    return part
+
+
+def with_field(job: Mapping[str, Any], path: str, value: Any) -> dict[str, Any]:
+    """The job with a field set, by its dotted name; None takes it away."""
+    name, _, inner = path.partition(".")
+    if inner:
+        return {**job, name: with_field(job.get(name) or {}, inner, value)}
+    return {**job, name: value} if value is not None else {key: kept for key, kept in job.items() if key != name}

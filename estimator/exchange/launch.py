@@ -102,6 +102,8 @@ COMMANDS = (
     "sglang",
     "litgpt",
     "tune",
+    "trtllm-serve",
+    "text-generation-launcher",
 )
 """Commands of frameworks that start themselves."""
 

@@ -59,7 +59,7 @@ def settings(text: str, where: str) -> Mapping[str, Any] | None:
         found = parse_json(text, where)
     elif stripped.startswith("#!") or not stripped:
         return None
-    elif _TABLE.search(text) and _SETS.search(text):
+    elif is_toml(text):
         found = parse_toml(text, where)
     else:
         try:
@@ -69,6 +69,11 @@ def settings(text: str, where: str) -> Mapping[str, Any] | None:
                 return None
             raise
     return {str(key): value for key, value in found.items()} if isinstance(found, Mapping) else None
+
+
+def is_toml(text: str) -> bool:
+    """Whether text has TOML's tables and settings."""
+    return not text.lstrip().startswith(("{", "#!")) and bool(_TABLE.search(text) and _SETS.search(text))
 
 
 def _command_like(text: str) -> bool:

@@ -55,10 +55,14 @@ KEYWORDS = frozenset(
 
 @dataclass(slots=True)
 class Word:
-    """A word of a command, and the line that it stands in."""
+    """A word of a command, the line that it stands in, and the characters of the script that it was written in."""
 
     text: str
     line: int
+    start: int = 0
+    end: int = 0
+    alone: bool = True
+    """Whether those characters stand for this word only, and not for several that a variable has."""
 
 
 @dataclass(slots=True)
@@ -133,20 +137,21 @@ def commands(text: str) -> list[Command]:
     script = _Script(text)
     words: list[Word] = []
     parts: list[tuple[str, bool]] = []
-    place, line, array, begun = 0, 1, None, 1
+    place, line, array, begun, first = 0, 1, None, 1, 0
+    redirected = False
     while place < len(text):
         if text[place] == "#" and not parts:
             place = end if (end := text.find("\n", place)) >= 0 else len(text)
             continue
         match = _LEXEME.match(text, place)
         assert match is not None
-        kind, lexeme, place = match.lastgroup, match[0], match.end()
+        kind, lexeme, start, place = match.lastgroup, match[0], place, match.end()
         if kind in ("space", "newline", "operator"):
             if lexeme == "(" and parts and array is None and parts[-1][0].endswith("="):
                 array, words, parts = "".join(part for part, _ in parts).rstrip("+="), [], []
             elif parts:
-                words += _split(parts, begun)
-                parts = []
+                words += [] if redirected else _split(parts, begun, first, start)
+                parts, redirected = [], False
             if lexeme == ")" and array is not None:
                 script.variables[array] = [word.text for word in words]
                 array, words = None, []
@@ -159,13 +164,14 @@ def commands(text: str) -> list[Command]:
             elif array is None and (kind == "newline" or lexeme in ("&&", "||", ";", ";;", "&", "|", "(", ")")):
                 script.finish(words)
                 words = []
+            redirected = redirected if kind == "space" else kind == "operator" and lexeme.strip("0123456789") in (">", ">>", "<")
         else:
             if not parts:
-                begun = line
+                begun, first = line, start
             parts.append(_part(script, kind, lexeme))
         line += lexeme.count("\n")
-    if parts:
-        words += _split(parts, begun)
+    if parts and not redirected:
+        words += _split(parts, begun, first, place)
     script.finish(words)
     return script.done
 
@@ -182,11 +188,11 @@ def _part(script: _Script, kind: str | None, lexeme: str) -> tuple[str, bool]:
     return found, found != lexeme
 
 
-def _split(parts: list[tuple[str, bool]], line: int) -> list[Word]:
+def _split(parts: list[tuple[str, bool]], line: int, start: int, end: int) -> list[Word]:
     """A word, or the several that a variable without quotation marks stands for."""
     whole = "".join(text for text, _ in parts)
-    several = len(parts) == 1 and parts[0][1]
-    return [Word(text, line) for text in whole.split()] if several else [Word(whole, line)]
+    texts = whole.split() if len(parts) == 1 and parts[0][1] else [whole]
+    return [Word(text, line, start, end, len(texts) == 1) for text in texts]
 
 
 def _document(text: str, opened: re.Match[str]) -> tuple[str, int]:

@@ -197,6 +197,15 @@ def length(conf: Configuration, tokens: int | None, key: str) -> None:
         conf.assume("lengths", None, why)
 
 
+def without_padding(conf: Configuration, tokens: int, rows: int, why: str = "without padding the batch is one row of") -> None:
+    """A micro batch whose samples stand one after another in a single row, which is full."""
+    conf.put("training.attention_mask", "packed")
+    conf.put("training.sequence_length", tokens * rows)
+    conf.put("training.micro_batch_size", 1)
+    if rows > 1:
+        conf.assume("micro_batch_size", 1, f"{why} {rows} × {tokens} tokens")
+
+
 def liger(conf: Configuration, on: bool, *, fused: bool = True) -> None:
     """Liger's kernels, and its loss fused with the output layer."""
     if on:

@@ -103,6 +103,12 @@ def _step(run: Run, serving: ServingTime | None) -> Time | None:
     return serving.decode if serving else duration(run.job, run.model.spec, run.place, run.card, run.simulation)
 
 
+def time_of(job: Job | Mapping[str, Any], allow_files: bool = True) -> Time | None:
+    """The time of a training step, whether the job fits or not; None where it is not known."""
+    run = played(job, allow_files)
+    return None if run.job.task == "serve" else _step(run, None)
+
+
 def _overflows(run: Run) -> bool:
     limit = offered(run.card.memory_bytes, run.job)
     return limit is not None and run.simulation.phases.peak.peak_bytes + run.beside.total_bytes > limit

@@ -142,3 +142,128 @@ class Budget(AnswerPart):
     def to_json(self) -> str:
         """The answer as JSON text: what the command line prints and REST sends, byte for byte."""
         return as_text(self)
+
+
+class Edit(AnswerPart):
+    """A setting of a file that is changed."""
+
+    key: str
+    """The setting as the file writes it, with dots between a section and what is in it."""
+    line: int | None
+    """Where it stands, from 1 on; null for one that is added."""
+    before: Any
+    """What the file says; null where it says nothing."""
+    after: Any
+
+
+class Change(AnswerPart):
+    """Edits of a file that belong together: one change of its job."""
+
+    field: str
+    """The job's field that they change."""
+    edits: list[Edit]
+    same_result: bool
+    """Whether the same is computed, up to rounding."""
+    saved_bytes: int
+    """Bytes of one GPU that it saves, after the changes before it."""
+    slower: float | None
+    """The share by which a token takes longer, after the changes before it; negative where it is sooner, null where no time is
+    known."""
+
+
+class Fix(AnswerPart):
+    """Changes with which a file's job fits."""
+
+    changes: list[Change]
+    same_result: bool
+    verdict: Literal["fits", "tight"]
+    reason: str
+    total_bytes: int
+    slower: float | None
+    """The share by which a token takes longer than in the file as it is."""
+    patch: str
+    """The edits as a unified diff, for `patch -p0`."""
+
+
+class Fixes(AnswerPart):
+    """The smallest edits that make a file's job fit, in the file's own keys."""
+
+    framework: str
+    version: str
+    fits: bool | None
+    """Whether it fits as it is; null where no hardware was given."""
+    reason: str
+    total_bytes: int
+    capacity_bytes: int | None
+    fixes: list[Fix]
+    """What makes it fit, the smallest first; each was read and estimated again. Empty where it fits, or nothing was found."""
+    problem: str
+    """Why there is no fix; empty where there is one, or none is needed."""
+    assumptions: list[str]
+    versions: Versions
+
+    def to_json(self) -> str:
+        """The answer as JSON text: what the command line prints and REST sends, byte for byte."""
+        return as_text(self)
+
+
+class Side(AnswerPart):
+    """One of two jobs that are compared."""
+
+    framework: str
+    """Whose file it is; willitfit, of a job."""
+    version: str
+    fits: bool | None
+    verdict: Literal["fits", "tight", "does not fit", "unknown"]
+    total_bytes: int
+    """What is needed of one GPU."""
+    peak_bytes: int
+    peak_phase: str
+    tokens_per_second: float | None
+    """Of all GPUs in training; null where no time is known, and of a served model."""
+    said: list[str]
+    """What is said of this job and not of the other: what was left out and filled in, assumptions and warnings."""
+
+
+class SettingDifference(AnswerPart):
+    """A field of a job that has another value in the other, after defaults."""
+
+    field: str
+    a: Any
+    b: Any
+    why_a: str
+    """Where a default gave the first its value, why; empty where the job says it."""
+    why_b: str
+
+
+class BytesDifference(AnswerPart):
+    """A part of what is needed of one GPU."""
+
+    name: str
+    a_bytes: int
+    b_bytes: int
+
+
+class SecondsDifference(AnswerPart):
+    """A part of the time of a step."""
+
+    name: str
+    a_seconds: float
+    b_seconds: float
+
+
+class Differences(AnswerPart):
+    """What differs between two jobs: settings, then memory at the peak by part, then the time of a step by part."""
+
+    a: Side
+    b: Side
+    settings: list[SettingDifference]
+    memory: list[BytesDifference]
+    """Parts that differ, the largest difference first; together they are the difference of `total_bytes`."""
+    seconds: list[SecondsDifference]
+    """Parts that differ, the largest difference first; empty where the time of one is not known."""
+    versions: Versions
+
+    def to_json(self) -> str:
+        """The answer as JSON text: what the command line prints and REST sends, byte for byte."""
+        return as_text(self)

@@ -13,7 +13,7 @@ from estimator.exchange.found import Found
 from estimator.hardware.accelerator import Accelerator
 from estimator.hardware.node import Node
 from estimator.measured.answers import Explanation
-from estimator.planner.answers import Budget, Fit, Limit
+from estimator.planner.answers import Budget, Differences, Fit, Fixes, Limit
 from estimator.planner.what_if_answer import WhatIf
 from estimator.planner.which_answer import Which
 from estimator.specs.schema import model_schema
@@ -30,6 +30,8 @@ KINDS: dict[str, Any] = {
     "which": Which,
     "timeline": Timeline,
     "explanation": Explanation,
+    "fix": Fixes,
+    "diff": Differences,
     "budget": Budget,
     "verify": Counted,
     "import": Found,

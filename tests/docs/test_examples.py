@@ -232,6 +232,7 @@ def test_an_address_of_the_page_of_rest_is_answered(method: str, address: str) -
     bodies = {
         "/v1/import?from=accelerate": "distributed_type: MULTI_GPU\nnum_processes: 8\n",
         "/v1/explain": json.dumps({"job": JOB, "measured": "max_memory_allocated: 1 GiB"}),
+        "/v1/diff?on=rtx-4090": json.dumps({"a": JOB, "b": JOB}),
     }
     body = bodies.get(address, json.dumps(JOB)) if method == "POST" else None
     answer = client.request(method, address, content=body)

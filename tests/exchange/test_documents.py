@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from api.app import app
 from estimator import NotModelled, WillItFitError, estimate, read_file
 from estimator.cli.main import main
+from estimator.contract.answer import Note
 from estimator.contract.job import Hardware
 from estimator.exchange import READ, Surroundings, read
 from estimator.exchange.concessions import table
@@ -23,6 +24,7 @@ from estimator.exchange.configuration import framework
 from estimator.exchange.documents import FRAMEWORKS
 from estimator.exchange.recognise import readable
 from estimator.exchange.shell import commands, sbatch
+from estimator.pipeline.notes.gathered import texts
 from tests.jobs import TESTS
 
 CASES: list[dict[str, Any]] = yaml.safe_load((TESTS / "cases" / "framework_files.yaml").read_text(encoding="utf-8"))["cases"]
@@ -105,6 +107,8 @@ def test_the_doors(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert answer["fits"] is True
     assert answer["assumptions"][0] == "read as a file of axolotl 0.21.0"
     assert any("some_new_key (line 19)" in one for one in answer["not_modelled"])
+    lists = texts(Note.model_validate(one) for one in answer["notes"])
+    assert lists == {name: answer[name] for name in lists}
     assert main([str(path), "--on", "1x8GB", "--check"]) == 1
     assert "DOES NOT FIT" in capsys.readouterr().out
     zero = tmp_path / "ds.json"

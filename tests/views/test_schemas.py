@@ -252,6 +252,8 @@ PRINTED: dict[str, list[tuple[str, list[str]]]] = {
     "min": [("limit", ["JOB", "hardware.gpus", "--on", "h100"])],
     "timeline": [("timeline", ["JOB"]), ("timeline", ["JOB", "--on", "h100", "--tensors", "3"])],
     "explain": [("explanation", ["JOB", "--measured", str(ROOT / "tests" / "cases" / "memory_records.yaml")])],
+    "fix": [("fix", ["JOB", "--on", "24GB"]), ("fix", ["JOB", "--on", "1GB"])],
+    "diff": [("diff", ["JOB", "JOB", "--on", "24GB"])],
     "budget": [("budget", ["JOB", "--top", "2"])],
     "verify": [("verify", ["JOB"])],
     "models": [("models", ["llama"]), ("card", ["show", "gpt2"]), ("card", ["show", "13B"])],

@@ -90,13 +90,7 @@ def _batches(conf: Configuration) -> None:
         steps = max(1, whole // (rows * conf.gpus))
     packed = conf.yes("sample_packing") and not conf.has("rl")
     if packed:
-        conf.put("training.attention_mask", "packed")
-        conf.put("training.sequence_length", tokens * rows)
-        conf.put("training.micro_batch_size", 1)
-        if rows > 1:
-            conf.assume(
-                "micro_batch_size", 1, f"multipack makes one row of {rows} × {tokens} tokens of the samples of a micro batch"
-            )
+        trainer.without_padding(conf, tokens, rows, "multipack makes one row of")
     else:
         trainer.length(conf, tokens, "sequence_len")
         conf.put("training.micro_batch_size", rows)

@@ -99,11 +99,7 @@ def _lengths(conf: Configuration, trl: bool, kind: str) -> None:
         return
     tokens, rows = conf.whole("max_length"), conf.get("training.micro_batch_size") or 1
     if tokens and (packed or free) and kind == "sft":
-        conf.put("training.attention_mask", "packed")
-        conf.put("training.sequence_length", tokens * rows)
-        conf.put("training.micro_batch_size", 1)
-        if rows > 1:
-            conf.assume("micro_batch_size", 1, f"without padding the batch is one row of {rows} × {tokens} tokens")
+        trainer.without_padding(conf, tokens, rows)
     else:
         trainer.length(conf, tokens, "max_length" if trl else "the file")
     asked = str(conf.take("eval_strategy") or "no").lower()
@@ -116,9 +112,8 @@ def _objective(conf: Configuration, kind: str) -> None:
     if kind in ("dpo", "kto") and conf.has("precompute_ref_log_probs") and conf.yes("precompute_ref_log_probs"):
         found["reference"] = "precomputed"
     if kind == "grpo":
-        if beta := conf.number("beta"):
+        if conf.number("beta"):
             found["reference"] = "adapter" if conf.get("training.adapter") else "model"
-            del beta
         if not conf.yes("use_vllm"):
             found["generation"] = {"engine": "transformers"}
         elif (conf.text("vllm_mode") or "colocate") == "colocate":

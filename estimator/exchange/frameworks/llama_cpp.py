@@ -11,6 +11,7 @@ from estimator.contract.job.serving import CacheType, GgufKind
 from estimator.exchange import spread as spreading
 from estimator.exchange.configuration import WORDS, Configuration
 from estimator.exchange.frameworks import vllm
+from estimator.specs.stored import USUAL
 
 SHORT = {
     "-m": "model",
@@ -47,7 +48,6 @@ _KIND = re.compile(
     rf"[-.:_]({'|'.join(sorted(get_args(GgufKind), key=len, reverse=True))}|f16|bf16|f32)(?=$|[-.])", re.IGNORECASE
 )
 _SHARD = re.compile(r"-\d{5}-of-\d{5}$")
-DEFAULT_KIND = "q4_k_m"
 ALL = 999
 """Layers that people write for all."""
 
@@ -122,11 +122,11 @@ def _model(conf: Configuration) -> None:
     bare = _KIND.sub("", _SHARD.sub("", name)).partition(":")[0]
     bare = re.sub(r"-GGUF$", "", bare, flags=re.IGNORECASE)
     bare = bare.rpartition("/")[2]  # whoever packed the file
-    found = kind[1].lower() if kind else DEFAULT_KIND
+    found = kind[1].lower() if kind else USUAL
     conf.put("model", bare)
     conf.put("serving.weights", conf.facts.tables["kinds"].get(found, found))
     conf.assume(
         "model",
         bare,
-        f"{given}, by its name" + ("" if kind else f", and {DEFAULT_KIND}, llama.cpp's own choice of a repository's files"),
+        f"{given}, by its name" + ("" if kind else f", and {USUAL}, llama.cpp's own choice of a repository's files"),
     )

@@ -79,11 +79,7 @@ def _batches(conf: Configuration) -> None:
         conf.put("host.data_loader_workers", workers)
     packs = (conf.has("packing") and conf.yes("packing")) or (conf.has("padding_free") and conf.yes("padding_free"))
     if packs and tokens and not conf.has("rlhf_type"):
-        conf.put("training.attention_mask", "packed")
-        conf.put("training.sequence_length", tokens * rows)
-        conf.put("training.micro_batch_size", 1)
-        if rows > 1:
-            conf.assume("micro_batch_size", 1, f"without padding the batch is one row of {rows} × {tokens} tokens")
+        trainer.without_padding(conf, tokens, rows)
     else:
         trainer.length(conf, tokens, "max_length")
         if packs:

@@ -1,0 +1,198 @@
+"""Files of what starts programs on rented or shared machines: the command within, and the GPUs that they ask for.
+
+SkyPilot 0.14's documentation, dstack 0.22.5 (core/models/resources.py), Kubernetes' pods, KServe at aaac4e294dae
+(InferenceService, LLMInferenceService). What they hold is read as any other script.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+from estimator.contract.errors import InvalidValue, NotModelled, WillItFitError
+from estimator.contract.job import Hardware
+from estimator.exchange.found import LeftOut
+from estimator.hardware.parse import read_hardware
+
+GPU = "nvidia.com/gpu"
+SERVERS = {"sglang": "python -m sglang.launch_server", "": "python -m vllm.entrypoints.openai.api_server"}
+"""What an image starts whose container has arguments alone, by a word of the image's name."""
+_COUNTED = re.compile(r"(?P<name>[\w.+ -]+?)(?::(?P<count>\d{1,4}))?")
+
+
+class Inside(NamedTuple):
+    """What a file starts: a script, the hardware that it asks for, and what of the file is not in that."""
+
+    script: str
+    hardware: Hardware | None
+    left_out: list[LeftOut]
+
+
+def _hardware(given: Any, nodes: int = 1) -> Hardware | None:
+    """GPUs by name and number: A100-80GB:8, {H100: 8}; of several that would do, the first."""
+    if isinstance(given, list):
+        given = given[0] if given else None
+    if isinstance(given, Mapping):
+        name, count = next(iter(given.items()), ("", None))
+        given = f"{name}:{count}" if count is not None else name
+    match = _COUNTED.fullmatch(str(given).strip()) if given else None
+    count = int(match["count"] or 1) if match else 0
+    if match is None or not count:
+        return Hardware(nodes=nodes) if nodes > 1 else None
+    with suppress(WillItFitError):
+        return read_hardware(f"{count}x{match['name']}").hardware.model_copy(update={"nodes": nodes})
+    return Hardware(gpus=count, nodes=nodes)
+
+
+def _number(value: Any, where: str) -> int:
+    if isinstance(value, str) and value.isdecimal() and len(value) < 6:
+        value = int(value)
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 < value < 1 << 17:
+        raise InvalidValue(f"{str(value)[:40]!r} is no number of such a thing", where)
+    return value
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _assigned(values: Mapping[str, Any]) -> str:
+    """Variables of the environment, as a script sets them."""
+    return "".join(f"{name}={shlex.quote(str(value))}\n" for name, value in values.items() if str(name).isidentifier())
+
+
+def skypilot(given: Mapping[str, Any]) -> Inside:
+    """A task, or a service of one replica."""
+    nodes = _number(given.get("num_nodes") or 1, "skypilot num_nodes")
+    hardware = _hardware(_mapping(given.get("resources")).get("accelerators"), nodes)
+    each = hardware.gpus if hardware else 1
+    known = {"SKYPILOT_NUM_NODES": nodes, "SKYPILOT_NUM_GPUS_PER_NODE": each}
+    left = [LeftOut(key="service", why="the answer is of one replica")] if given.get("service") else []
+    return Inside(_assigned({**_mapping(given.get("envs")), **known}) + str(given.get("run") or ""), hardware, left)
+
+
+def dstack(given: Mapping[str, Any]) -> Inside:
+    """A task or a service."""
+    nodes = _number(given.get("nodes") or 1, "dstack nodes")
+    asked = _mapping(given.get("resources")).get("gpu")
+    left: list[LeftOut] = []
+    if isinstance(asked, Mapping):
+        count = str(asked.get("count") or 1).partition("..")[0]
+        names = asked.get("name")
+        asked = f"{(names[0] if isinstance(names, list) and names else names) or ''}:{count}"
+    asked = str(asked or "").strip()
+    if ".." in asked:
+        left.append(LeftOut(key="resources.gpu", why=f"{asked[:60]}: any of a range; say which with --on"))
+        asked = "any:" + (asked.rpartition(":")[2] if ":" in asked else "1")
+    hardware = _hardware(asked, nodes)
+    each = hardware.gpus if hardware else 1
+    known = {"DSTACK_NODES_NUM": nodes, "DSTACK_GPUS_PER_NODE": each, "DSTACK_GPUS_NUM": nodes * each}
+    lines = given.get("commands")
+    script = "\n".join(map(str, lines)) if isinstance(lines, list) else ""
+    return Inside(_assigned(known) + script, hardware, left)
+
+
+def kubernetes(given: Mapping[str, Any]) -> Inside:
+    """A pod, or whatever has a template of one: its first container that asks for a GPU, or has a command."""
+    replicas = _mapping(given.get("spec")).get("replicas")
+    left = [LeftOut(key="spec.replicas", why=f"{replicas}: the answer is of one")] if replicas not in (None, 1) else []
+    for pod in _pods(given):
+        for container in pod.get("containers") or ():
+            container = _mapping(container)
+            words = [str(word) for key in ("command", "args") for word in _listed(container.get(key))]
+            if words:
+                return Inside(_started(container, words), _asked(container, pod), left)
+    raise InvalidValue("no container of it has a command or arguments", "kubernetes spec")
+
+
+def _pods(given: Mapping[str, Any], depth: int = 0) -> Iterator[Mapping[str, Any]]:
+    """Specifications of pods, wherever a template has them."""
+    spec = _mapping(given.get("spec"))
+    if isinstance(spec.get("containers"), list):
+        yield spec
+    for key in ("template", "jobTemplate", "leaderWorkerTemplate", "workerTemplate"):
+        if depth < 4 and isinstance(spec.get(key), Mapping):
+            yield from _pods(spec[key], depth + 1)
+
+
+def _listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def _started(container: Mapping[str, Any], words: list[str]) -> str:
+    environment = {
+        str(one["name"]): one["value"]
+        for one in _listed(container.get("env"))
+        if isinstance(one, Mapping) and "name" in one and "value" in one
+    }
+    if len(words) > 2 and words[1] == "-c" and words[0].rpartition("/")[2] in ("sh", "bash"):
+        return _assigned(environment) + words[2]
+    command = shlex.join(words)
+    if words[0].startswith("-"):
+        image = str(container.get("image") or "")
+        if "text-generation-inference" in image:
+            raise NotModelled("text-generation-inference is not modelled; vllm, sglang and llama.cpp are", "kubernetes image")
+        command = f"{next(start for word, start in SERVERS.items() if word in image)} {command}"
+    return _assigned(environment) + command
+
+
+def _asked(container: Mapping[str, Any], pod: Mapping[str, Any]) -> Hardware | None:
+    """The GPUs of a container's limits, and which they are, where the pod says it by NVIDIA's label."""
+    resources = _mapping(container.get("resources"))
+    count = _mapping(resources.get("limits")).get(GPU) or _mapping(resources.get("requests")).get(GPU)
+    if count is None:
+        return None
+    gpus = _number(count, f"kubernetes {GPU}")
+    product = str(_mapping(pod.get("nodeSelector")).get(f"{GPU}.product") or "")
+    with suppress(WillItFitError):
+        if product:
+            return read_hardware(f"{gpus}x{product.removeprefix('NVIDIA-').removesuffix('-HBM3')}").hardware
+    return Hardware(gpus=gpus)
+
+
+def kserve(given: Mapping[str, Any]) -> Inside:
+    """An InferenceService or LLMInferenceService, served by vLLM."""
+    spec = _mapping(given.get("spec"))
+    if given.get("kind") == "InferenceService":
+        model = _mapping(_mapping(spec.get("predictor")).get("model"))
+        words = [str(word) for word in _listed(model.get("args"))]
+        uri = str(model.get("storageUri") or "")
+        named = [f"--model={uri.removeprefix('hf://')}"] if uri.startswith("hf://") else []
+        words = [re.sub(r"^--model_id\b", "--model", word) for word in words if not word.startswith("--model_name")]
+        return Inside(f"{SERVERS['']} {shlex.join([*named, *words])}", _asked(model, _mapping(spec.get("predictor"))), [])
+    model, spread = _mapping(spec.get("model")), _mapping(spec.get("parallelism"))
+    uri = str(model.get("uri") or "")
+    name = uri.removeprefix("hf://") if uri.startswith("hf://") else model.get("name")
+    if not name:
+        raise InvalidValue("names no model: it is a template for others that do", "kserve spec.model")
+    if spread.get("expert") and (spread.get("data") or 1) != 1:
+        why = f"{spread.get('data')} ranks of data parallelism that divide the experts among them are not modelled"
+        raise NotModelled(why, "kserve spec.parallelism.expert")
+    words = [
+        f"--{key}-parallel-size={_number(spread[key], f'kserve spec.parallelism.{key}')}"
+        for key in ("tensor", "pipeline", "data")
+        if key in spread
+    ]
+    containers = [_mapping(one) for one in _listed(_mapping(spec.get("template")).get("containers"))]
+    main = next((one for one in containers if one.get("name") == "main"), containers[0] if containers else {})
+    variables = {_mapping(one).get("name"): _mapping(one).get("value") for one in _listed(main.get("env"))}
+    more = str(variables.get("VLLM_ADDITIONAL_ARGS") or "")
+    left = []
+    if (replicas := spec.get("replicas")) not in (None, 1):
+        left.append(LeftOut(key="spec.replicas", why=f"{replicas}: the answer is of one"))
+    if spec.get("prefill"):
+        left.append(LeftOut(key="spec.prefill", why="the answer is of a server that decodes, not of those for prompts alone"))
+    listed = shlex.join([*words, *(str(word) for word in _listed(main.get("args")))])
+    return Inside(f"vllm serve {shlex.quote(str(name))} {listed} {more}", _asked(main, _mapping(spec.get("template"))), left)
+
+
+PLATFORMS: dict[str, Callable[[Mapping[str, Any]], Inside]] = {
+    "skypilot": skypilot,
+    "dstack": dstack,
+    "kserve": kserve,
+    "kubernetes": kubernetes,
+}
+"""Whose files hold a command, and ask for GPUs."""
