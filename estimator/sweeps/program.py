@@ -98,13 +98,15 @@ def moments(tape: Tape, trace: Trace) -> Moments:
 
 
 def course(tape: Tape) -> int:
-    """A number that is the same for two tapes if the same happens on them, whatever the sizes."""
+    """A number that is the same for two tapes if the same happens on them, whatever the sizes.
+
+    What is freed after the end does not count: it goes in no certain order.
+    """
     marks = [
         (mark.start, mark.slot and tuple((slot.label, index(slot.repeat)) for slot in mark.slot.path)) for mark in tape.marks
     ]
-    return hash(
-        (tuple(tape.events), tuple(marks), tuple(tape.operations), tuple((p.start, p.name) for p in tape.phases), tape.stop)
-    )
+    phases = [(phase.start, phase.name) for phase in tape.phases]
+    return hash((tuple(tape.events[: tape.stop]), tuple(marks), tuple(tape.operations), tuple(phases), tape.stop))
 
 
 def _walk(block: Stretch, changes: Array, events: Array) -> tuple[Array, Array]:
