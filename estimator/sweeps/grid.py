@@ -34,12 +34,12 @@ class Grid:
             content = _with(content, path.split("."), value, path)
         return read_job(content)
 
-    def symbolic(self) -> list[str]:
-        """Fields that a program may vary: whole numbers of at least 1, of which there are several."""
+    def symbolic(self, least: int = 2) -> list[str]:
+        """Fields that a program may vary: whole numbers of at least 1, so many different ones or more."""
         return [
             path
             for path, values in self.axes.items()
-            if path.startswith(SYMBOLIC) and len(set(values)) > 1 and all(type(v) is int and v >= 1 for v in values)
+            if path.startswith(SYMBOLIC) and len(set(values)) >= least and all(type(v) is int and v >= 1 for v in values)
         ]
 
     def outer(self, inner: Sequence[str]) -> Iterator[tuple[dict[str, Any], tuple[Any, ...]]]:

@@ -66,7 +66,9 @@ def moments(tape: Tape, trace: Trace) -> Moments:
     import numpy as np
 
     expressions = [size.terms if isinstance(size, Sym) else ({(): size} if size else {}) for size in tape.sizes]
-    monomials = tuple(sorted({monomial for terms in expressions for monomial in terms}, key=lambda m: (len(m), m)))
+    monomials: tuple[Monomial, ...] = tuple(
+        sorted({monomial for terms in expressions for monomial in terms}, key=lambda m: (len(m), m))
+    )
     at = {monomial: column for column, monomial in enumerate(monomials)}
     table = np.zeros((len(expressions), len(monomials)), np.int64)
     for row, terms in enumerate(expressions):
@@ -81,7 +83,7 @@ def moments(tape: Tape, trace: Trace) -> Moments:
         net, rises = _walk(block, changes, events)
         found.append(live + rises)
         live = live + net
-    signless = [all(trace.atoms[at_atom].low >= 0 for at_atom in monomial) for monomial in monomials]
+    signless = [all(trace.atoms[each].low >= 0 for each in monomial) for monomial in monomials]
     positive = np.asarray(signless, dtype=np.bool_)
     rows = _undominated(np.unique(np.concatenate(found), axis=0), positive)
     assert resident is not None

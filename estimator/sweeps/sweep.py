@@ -124,6 +124,9 @@ def _suited(asked: Grid, allow_files: bool) -> list[str]:
             remembered.add(question, made)
         return True
 
+    known = _question(base, asked.symbolic(least=1), allow_files)
+    if known is not None and remembered.of(known):
+        return asked.symbolic(least=1)
     if not names or possible(names):
         return names
     alone = [name for name in names if len(names) > 1 and possible([name])]
@@ -136,7 +139,7 @@ def _question(job: Job, names: Sequence[str], allow_files: bool) -> object:
     if model.checkpoint is not None:
         return None
     base = changed(with_teacher(job, allow_files), dict.fromkeys(names, 1)).model_dump_json(exclude_unset=True)
-    return base, model.spec.model_dump_json(), tuple(names)
+    return base, model.spec.model_dump_json(), frozenset(names)
 
 
 class _Block:
