@@ -119,3 +119,18 @@ def test_what_cannot_be_asked_is_said(fields: dict[str, Any], said: str) -> None
 def test_a_job_and_a_single_point() -> None:
     found = sweep(read_job(SMALL), {"training.sequence_length": [64]})
     assert found.peak_bytes.tolist() == [judged(with_values(SMALL, {"training.sequence_length": 64})).memory.peak_bytes]
+
+
+def test_programs_are_forgotten_beyond_their_bytes() -> None:
+    from estimator.sweeps.remembered import Remembered
+    from estimator.sweeps.structure import Program
+
+    one = Program([], [], [], None)
+    one.guards = [None] * 10  # type: ignore[list-item]
+    few = Remembered(most_bytes=2 * one.nbytes)
+    for question in ("a", "b", "c"):
+        few.add(question, one)
+    assert [len(few.of(question)) for question in "abc"] == [0, 1, 1]
+    assert few.nbytes == 2 * one.nbytes
+    few.drop("b", one)
+    assert few.nbytes == one.nbytes
