@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import inf
 from typing import TYPE_CHECKING, Any
 
 from estimator.sweeps.symbolic import Atom, Guard, Monomial, Terms
@@ -37,10 +36,8 @@ class Intervals:
         """A product of atoms."""
         least = most = 1.0
         for at in monomial:
-            low, high = self._atom(at)
-            if low < 0:
-                return -VAST, VAST
-            least, most = least * low, min(VAST, most * high)
+            ends = [one * end for one in (least, most) for end in self._atom(at)]
+            least, most = max(-VAST, min(ends)), min(VAST, max(ends))
         return least, most
 
     def decided(self, guard: Guard) -> bool | None:
@@ -92,7 +89,7 @@ class Bounds:
         most = np.maximum(difference, 0) @ ends[:, 1] + np.minimum(difference, 0) @ ends[:, 0]
         if self.slack:
             most = most + np.maximum(slack, 0) @ np.asarray([within.monomial(each)[1] for each in self.slack])
-        return np.flatnonzero(most >= -1 - SLACK * float(self.rows[first] @ ends[:, 1]))
+        return np.flatnonzero(most >= -1 - SLACK * float(np.abs(self.rows[first]) @ np.abs(ends).max(axis=1)))
 
 
 def bounds(atoms: list[Atom], monomials: tuple[Monomial, ...], rows: Array) -> Bounds:
@@ -114,9 +111,9 @@ def bounds(atoms: list[Atom], monomials: tuple[Monomial, ...], rows: Array) -> B
 def _written(atoms: list[Atom], monomial: Monomial) -> tuple[dict[Monomial, float], dict[tuple[int, Monomial], int]]:
     """A monomial without its first rounded quotient: polynomial, and for what is rounded and multiplied with what, the sign."""
     for i, at in enumerate(monomial):
-        kind, operands, low, _ = atoms[at]
+        kind, operands, _, _ = atoms[at]
         rest = monomial[:i] + monomial[i + 1 :]
-        if kind in ROUNDED and isinstance(operands[1], int) and low > -inf and all(atoms[other].low >= 0 for other in rest):
+        if kind in ROUNDED and isinstance(operands[1], int) and all(atoms[other].low >= 0 for other in rest):
             found: dict[Monomial, float] = {}
             rounded: dict[tuple[int, Monomial], int] = {(at, rest): ROUNDED[kind]}
             for term, coefficient in operands[0].items():

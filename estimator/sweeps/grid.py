@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
-from estimator.contract.errors import InvalidValue
+from estimator.contract.errors import InvalidJob, InvalidValue
 from estimator.contract.job import Job, read_job
 
 SYMBOLIC = ("training.", "serving.")
@@ -34,12 +34,12 @@ class Grid:
             content = _with(content, path.split("."), value, path)
         return read_job(content)
 
-    def symbolic(self) -> list[str]:
-        """Fields that a program may vary: whole numbers of at least 1, of which there are several."""
+    def symbolic(self, least: int = 2) -> list[str]:
+        """Fields that a program may vary: whole numbers of at least 1, so many different ones or more."""
         return [
             path
             for path, values in self.axes.items()
-            if path.startswith(SYMBOLIC) and len(set(values)) > 1 and all(type(v) is int and v >= 1 for v in values)
+            if path.startswith(SYMBOLIC) and len(set(values)) >= least and all(type(v) is int and v >= 1 for v in values)
         ]
 
     def outer(self, inner: Sequence[str]) -> Iterator[tuple[dict[str, Any], tuple[Any, ...]]]:
@@ -65,7 +65,24 @@ def grid(job: Any, fields: Mapping[str, Sequence[Any]]) -> Grid:
         axes[path] = tuple(value.item() if hasattr(value, "item") else value for value in values)
         if not axes[path]:
             raise InvalidValue("write at least one value", path)
-    return Grid(base, axes)
+    found = Grid(base, axes)
+    for path, options in axes.items():
+        _check_readable(found, path, options)
+    return found
+
+
+def _check_readable(asked: Grid, path: str, values: tuple[Any, ...]) -> None:
+    """Raise what is wrong with the first value of a field if none of them can be read by itself."""
+    first: InvalidJob | None = None
+    for value in values:
+        try:
+            asked.job({path: value})
+        except InvalidJob as error:
+            first = first or error
+        else:
+            return
+    assert first is not None
+    raise first
 
 
 def tiles(shape: tuple[int, ...], points: int = TILE) -> Iterator[tuple[slice, ...]]:

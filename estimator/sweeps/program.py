@@ -66,7 +66,9 @@ def moments(tape: Tape, trace: Trace) -> Moments:
     import numpy as np
 
     expressions = [size.terms if isinstance(size, Sym) else ({(): size} if size else {}) for size in tape.sizes]
-    monomials = tuple(sorted({monomial for terms in expressions for monomial in terms}, key=lambda m: (len(m), m)))
+    monomials: tuple[Monomial, ...] = tuple(
+        sorted({monomial for terms in expressions for monomial in terms}, key=lambda m: (len(m), m))
+    )
     at = {monomial: column for column, monomial in enumerate(monomials)}
     table = np.zeros((len(expressions), len(monomials)), np.int64)
     for row, terms in enumerate(expressions):
@@ -81,7 +83,7 @@ def moments(tape: Tape, trace: Trace) -> Moments:
         net, rises = _walk(block, changes, events)
         found.append(live + rises)
         live = live + net
-    signless: list[bool] = [all(trace.atoms[atom].low >= 0 for atom in monomial) for monomial in monomials]
+    signless = [all(trace.atoms[each].low >= 0 for each in monomial) for monomial in monomials]
     positive = np.asarray(signless, dtype=np.bool_)
     rows = _undominated(np.unique(np.concatenate(found), axis=0), positive)
     assert resident is not None
@@ -98,13 +100,15 @@ def moments(tape: Tape, trace: Trace) -> Moments:
 
 
 def course(tape: Tape) -> int:
-    """A number that is the same for two tapes if the same happens on them, whatever the sizes."""
+    """A number that is the same for two tapes if the same happens on them, whatever the sizes.
+
+    What is freed after the end does not count: it goes in no certain order.
+    """
     marks = [
         (mark.start, mark.slot and tuple((slot.label, index(slot.repeat)) for slot in mark.slot.path)) for mark in tape.marks
     ]
-    return hash(
-        (tuple(tape.events), tuple(marks), tuple(tape.operations), tuple((p.start, p.name) for p in tape.phases), tape.stop)
-    )
+    phases = [(phase.start, phase.name) for phase in tape.phases]
+    return hash((tuple(tape.events[: tape.stop]), tuple(marks), tuple(tape.operations), tuple(phases), tape.stop))
 
 
 def _walk(block: Stretch, changes: Array, events: Array) -> tuple[Array, Array]:

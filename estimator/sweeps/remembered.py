@@ -20,6 +20,11 @@ class Remembered:
         self._bytes = 0
         self._lock = Lock()
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all that is remembered, about."""
+        return self._bytes
+
     def of(self, question: object) -> tuple[Program, ...]:
         """The programs of a question."""
         with self._lock:

@@ -8,7 +8,7 @@ from functools import partial, reduce
 from typing import TYPE_CHECKING, Any
 
 from estimator.contract.errors import InvalidJob, NotModelled
-from estimator.contract.job import Job
+from estimator.contract.job import CheckpointForm, Job
 from estimator.hardware.capability import gpu
 from estimator.pipeline.run import Prepared, overhead_of, prepared
 from estimator.simulation.trace import trace
@@ -134,6 +134,8 @@ def changed(job: Job, fields: Mapping[str, Any]) -> Job:
 
 def program(job: Job, point: Point, allow_files: bool) -> Program:
     """The program of a job around a point. Raises `Unsuited` where none can be made."""
+    if isinstance(how := job.training.activation_checkpointing, CheckpointForm) and how.budget is not None:
+        raise Unsuited("a budget is solved with simulations that are remembered")
     run = Trace()
     asked = changed(job, {name: run.field(name, value) for name, value in point.items()})
     try:

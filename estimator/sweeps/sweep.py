@@ -68,18 +68,20 @@ def sweep(
     fields: Mapping[str, Sequence[Any]],
     allow_files: bool = True,
     reserves: bool = False,
+    roomy: float = 0.0,
 ) -> Sweep:
     """What a job takes for all combinations of these values of its fields, to the byte as `estimate` says it.
 
     `fields`: values by path, as `training.sequence_length`. `reserves`: the caching allocator is asked where it decides whether a
-    job fits, which takes as long as an estimate for each such point. A combination that `estimate` refuses is masked. Raises
-    `InvalidJob` for a job or a field that cannot be read, and `UnknownName`.
+    job fits, which takes as long as an estimate for each such point. `roomy`: a job that leaves this share of the card is said to
+    fit without asking, if its host is not asked about (fragmentation seldom takes more than 5 %). A combination that `estimate`
+    refuses is masked. Raises `InvalidJob` for a job or a field that cannot be read, and `UnknownName`.
     """
     asked = grid(job, fields)
     found = _empty(asked)
     inner = _suited(asked, allow_files)
     for outer, part in asked.outer(inner):
-        _Block(asked, inner, outer, found, part, allow_files).fill()
+        _Block(asked, inner, outer, found, part, allow_files, roomy).fill()
     if reserves:
         _ask_reserves(asked, found, allow_files)
     return _masked(found)
@@ -122,6 +124,9 @@ def _suited(asked: Grid, allow_files: bool) -> list[str]:
             remembered.add(question, made)
         return True
 
+    known = _question(base, asked.symbolic(least=1), allow_files)
+    if known is not None and remembered.of(known):
+        return asked.symbolic(least=1)
     if not names or possible(names):
         return names
     alone = [name for name in names if len(names) > 1 and possible([name])]
@@ -134,13 +139,22 @@ def _question(job: Job, names: Sequence[str], allow_files: bool) -> object:
     if model.checkpoint is not None:
         return None
     base = changed(with_teacher(job, allow_files), dict.fromkeys(names, 1)).model_dump_json(exclude_unset=True)
-    return base, model.spec.model_dump_json(), tuple(names)
+    return base, model.spec.model_dump_json(), frozenset(names)
 
 
 class _Block:
     """The part of a grid in which only fields vary that a program may vary."""
 
-    def __init__(self, asked: Grid, inner: list[str], outer: dict[str, Any], found: Sweep, part: Any, allow_files: bool):
+    def __init__(
+        self,
+        asked: Grid,
+        inner: list[str],
+        outer: dict[str, Any],
+        found: Sweep,
+        part: Any,
+        allow_files: bool,
+        roomy: float,
+    ):
         import numpy as np
 
         self.asked, self.inner, self.outer, self.found, self.part = asked, inner, outer, found, part
@@ -149,6 +163,7 @@ class _Block:
         self.open = dict(zip(inner, np.ix_(*[np.asarray(asked.axes[name], np.int64) for name in inner]), strict=True))
         self.left = np.ones(self.shape, bool)
         self.limit: int | None = None
+        self.roomy = roomy
         self.allocates = True
         self.known = False
 
@@ -179,6 +194,7 @@ class _Block:
         ready = prepared(job, self.allow_files)
         self.limit = offered(ready.card.memory_bytes, ready.job)
         self.allocates = ready.job.task == "train" or engine_of(ready.job).allocates
+        self.roomy = self.roomy if ready.job.host.memory is None else 0.0
         self.known = True
 
     def _readable(self) -> Job | None:
@@ -281,8 +297,15 @@ class _Block:
         if not self.allocates:
             self.found.total_bytes[self.part][tile][covered] = least.astype(np.int64)
         if self.limit is not None:
-            fits = self.found.fits[self.part]
-            fits[tile][covered] = np.where(least > self.limit, NO, UNKNOWN)
+            self.found.fits[self.part][tile][covered] = self._fits(least)
+
+    def _fits(self, least: Array) -> Array:
+        """What the peak and the overheads decide by themselves."""
+        import numpy as np
+
+        assert self.limit is not None
+        roomy = (least < (1 - self.roomy) * self.limit) & bool(self.roomy)
+        return np.where(least > self.limit, NO, np.where(roomy, YES, UNKNOWN))
 
     def _one_by_one(self) -> None:
         import numpy as np
@@ -309,8 +332,8 @@ class _Block:
             self.found.peak_bytes[place], self.found.resident_bytes[place], self.found.least_bytes[place] = peak, resident, least
             if not self.allocates:
                 self.found.total_bytes[place] = least
-            if self.limit is not None and least > self.limit:
-                self.found.fits[place] = NO
+            if self.limit is not None:
+                self.found.fits[place] = self._fits(np.asarray(least))
 
     def _refuse(self, error: InvalidJob | NotModelled, points: int) -> None:
         self.found.refusals[str(error)] = self.found.refusals.get(str(error), 0) + points

@@ -78,6 +78,13 @@ class Trace:
 
     def bounds(self, terms: Terms) -> tuple[float, float]:
         """Between what a polynomial lies, whatever its fields are."""
+        least, most = self._sum_of_bounds(terms)
+        if least < 0 < most and len(reduced := self._reduced(terms)) > 1 and () not in terms:
+            low, high = self._sum_of_bounds(reduced)  # of b s - b, s - 1 tells the sign
+            least, most = (0 if low >= 0 else least), (0 if high <= 0 else most)
+        return least, most
+
+    def _sum_of_bounds(self, terms: Terms) -> tuple[float, float]:
         least = most = 0.0
         for monomial, coefficient in terms.items():
             low, high = 1.0, 1.0
@@ -401,8 +408,7 @@ def _floordiv(trace: Trace, a: Any, b: Any) -> Any:
 
 def _rounded(trace: Trace, a: Any, b: Any, hint: int) -> Any:
     """A quotient as an atom: rounded up where its numerator is negative throughout, so that atoms are positive."""
-    negative = isinstance(a, Sym) and all(c < 0 for c in a.terms.values())
-    if negative:
+    if isinstance(a, Sym) and trace.bounds(a.terms)[1] <= 0:
         return -trace.function("ceildiv", -hint, *_bounds_of_quotient(trace, -a, b, up=True), -a, b)
     return trace.function("floordiv", hint, *_bounds_of_quotient(trace, a, b, up=False), a, b)
 

@@ -18,6 +18,7 @@ from tests.jobs import cases, job_of
 JUDGES = ("fake_steps", "real_steps")
 VALUES = 6
 """Of each field."""
+STRATEGIES = ("ddp", "zero1", "zero2", "zero3", "fsdp1", "fsdp2")
 ALSO = ("training.gradient_accumulation_steps", "training.adapter.rank", "training.target_length", "training.optimizer_rank")
 """Fields that are varied now and then, too, where the job has them."""
 
@@ -57,7 +58,7 @@ def wrong(job: dict[str, Any], fields: dict[str, list[Any]], points: int, rng: r
         at = tuple(rng.randrange(size) for size in found.how.shape)
         values = {path: options[i] for (path, options), i in zip(fields.items(), at, strict=True)}
         try:
-            memory = judged(_job(job, values), reserves=False).memory
+            memory = judged(with_values(job, values), reserves=False).memory
         except (InvalidJob, NotModelled):
             if found.how[at] != REFUSED:
                 said.append(f"{values} is refused")
@@ -74,7 +75,16 @@ def wrong(job: dict[str, Any], fields: dict[str, list[Any]], points: int, rng: r
     return said, counted
 
 
-def _job(job: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
+def spread(job: dict[str, Any], rng: random.Random) -> dict[str, Any]:
+    """A job of one GPU, over several in any way, or as it is."""
+    if job.get("task") == "serve" or "parallelism" in job or job.get("hardware", {}).get("gpus", 1) > 1 or rng.random() < 0.4:
+        return job
+    hardware = {**job.get("hardware", {}), "gpus": rng.choice((2, 4, 8))}
+    return {**job, "hardware": hardware, "parallelism": {"strategy": rng.choice(STRATEGIES)}}
+
+
+def with_values(job: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
+    """A job with values of its fields, by path."""
     made = job
     for path, value in values.items():
         outer, _, name = path.rpartition(".")
@@ -103,7 +113,7 @@ def main() -> int:
     for case in drawn:
         if time.perf_counter() > end:
             break
-        job = job_of(case)
+        job = spread(job_of(case), rng)
         try:
             fields = grid_around(job, rng)
             start = time.perf_counter()
