@@ -53,10 +53,16 @@ def clip(tape: Tape, parameters: list[Parameter]) -> Tensor:
         tape.enter(p.slot)
         norms.pop()
     tape.enter(None)
-    scale = unary("mul", unary("reciprocal", unary("add", total)))
+    scale = _share(total)
     clamped = unary("clamp", scale)
     del scale, clamped
     return total
+
+
+def _share(norm: Tensor) -> Tensor:
+    """What gradients are multiplied by, `max_norm / (norm + 1e-6)`: the sum lives until that is there (`Tensor.__rdiv__`)."""
+    added = unary("add", norm)
+    return unary("mul", unary("reciprocal", added))
 
 
 def _read_and_scaled(tape: Tape, p: Parameter) -> None:
@@ -87,7 +93,7 @@ def clip_sharded(zero: Tensor, tape: Tape, parameters: list[Parameter]) -> Tenso
     del stacked
     total = unary("pow", local)
     total = unary("pow", total)
-    scale = unary("mul", unary("reciprocal", unary("add", total)))
+    scale = _share(total)
     clamped = unary("clamp", scale)
     del scale
     cast = to(clamped, parameters[0].local.dtype)
@@ -135,7 +141,7 @@ def clip_distributed(
     norm = empty(tape, (), total.dtype, "linalg_vector_norm")
     del stacked, total
     lists.free(norms)
-    scale = unary("mul", unary("reciprocal", unary("add", norm)))
+    scale = _share(norm)
     clamped = unary("clamp", scale)
     del scale, clamped
     return norm

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from estimator.contract.errors import Contradiction, NotModelled
 from estimator.contract.job import Job, Training
 from estimator.contract.job.adapter import ALL_LINEAR
-from estimator.families.build import Builder
+from estimator.families.build import PEFT_HEADS, Builder
 from estimator.families.modules import Conv1D, Linear, Module
 from estimator.parallel.strategies import strategy_of
 from estimator.tape.pointwise import mul
@@ -32,8 +32,9 @@ class Pruning:
     pruned: list[str] = field(default_factory=list)
 
     def __call__(self, build: Builder, name: str, module: Module) -> Module:
-        """The layer, with a mask if it is a target."""
-        if not self.targets.chooses(name) or not isinstance(module, Linear | Conv1D):
+        """The layer, with a mask if it is a target; `all-linear` leaves the head of a classification out."""
+        head = self.targets.names is None and name.partition(".")[0] in PEFT_HEADS
+        if head or not self.targets.chooses(name) or not isinstance(module, Linear | Conv1D):
             return module
         self.pruned.append(name)
         return _Masked(build, name, module)

@@ -10,11 +10,9 @@ from transformers.pytorch_utils import Conv1D
 
 from estimator.contract.job import Training
 from estimator.contract.job.adapter import ALL_LINEAR
+from estimator.families.build import PEFT_HEADS
 from estimator.training.targets import matches
 from estimator.verify.live import Live
-
-HEADS = ("score", "classifier")
-"""Layers of heads, which `all-linear` leaves out as it leaves out the output layer."""
 
 
 def pruned(model: Any, training: Training) -> None:
@@ -26,7 +24,7 @@ def pruned(model: Any, training: Training) -> None:
         if not isinstance(module, nn.Linear | Conv1D) or module is model.get_output_embeddings():
             continue
         if asked.targets == ALL_LINEAR:
-            chosen = not name.startswith(HEADS)
+            chosen = name.partition(".")[0] not in PEFT_HEADS
         else:
             chosen = matches(asked.targets if isinstance(asked.targets, str) else tuple(asked.targets), name)
         if chosen:
