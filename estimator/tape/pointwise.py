@@ -150,7 +150,7 @@ def _quotient(g: Tensor, a: Tensor, b: Tensor) -> Tensor:
 def div_(a: Tensor, b: Tensor) -> Tensor:
     """a /= b. Saves b, and a copy of what a was (an in-place operation clones what its formula needs)."""
     if a.tape.selection is not None:
-        a.tape.selection.changes(a)
+        a.tape.selection.changes(a, "the weights of the chosen experts: write {operations: products}, or full")
     node = record("DivBackward", (a, b), (b if a.requires_grad else None,), _div_in_place_backward)
     if node is not None:
         node.save((unary("clone", a) if b.requires_grad else None,))

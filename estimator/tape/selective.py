@@ -85,13 +85,12 @@ class Caching:
             self.store[operation, number] = tuple([t.detach() for t in tensors])
         return out
 
-    def changes(self, x: Tensor) -> None:
-        """An operation is about to write over `x`. Raises `InvalidJob` where that is kept, as torch does (`_VersionWrapper`)."""
+    def changes(self, x: Tensor, what: str) -> None:
+        """An operation is about to write over `x`, which is `what`. Raises `InvalidJob` where that is kept, as torch does
+        (`_VersionWrapper`)."""
         if any(t.storage is x.storage for tensors in self.store.values() for t in tensors):
             raise Contradiction(
-                "torch refuses to keep what this model then divides in place, the weights of the chosen experts: write "
-                "{operations: products}, or full",
-                "training.activation_checkpointing",
+                f"torch refuses to keep what is then changed in place, {what}", "training.activation_checkpointing"
             )
 
 
@@ -102,7 +101,7 @@ class Cached:
         self.store = store
         self.runs: Counter[str] = Counter()
 
-    def changes(self, x: Tensor) -> None:
+    def changes(self, x: Tensor, what: str) -> None:
         """What was kept is not written over, or the first run had been refused."""
 
     def result(self, operation: str, make: Callable[[], Made]) -> Made:

@@ -87,7 +87,11 @@ class _SvdLinear:
         adapted = to(x, self.lora_a.dtype)
         change = div(mul_scalar(self._update(adapted)), ranks)
         biased = getattr(self.base, "bias", None) is not None  # then a product of all rows, seen as sequences (Linear.cpp)
-        return add_to_view_(result, change) if biased and result.is_view else add_(result, change)
+        if not biased or not result.is_view:
+            return add_(result, change)
+        if result.tape.selection is not None:
+            result.tape.selection.changes(result, "what layers with a bias give, to which AdaLoRA adds: write full, or lora")
+        return add_to_view_(result, change)
 
     def _update(self, x: Tensor) -> Tensor:
         return times_transposed(times_transposed(dropout(x, self.p), mul(self.lora_a, self.lora_e)), self.lora_b)
