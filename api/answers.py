@@ -10,9 +10,6 @@ from decimal import Decimal
 from math import inf
 from typing import Any, NamedTuple
 
-from api.page import render
-from api.problems import MEDIA_TYPE, document
-from api.query import job_mapping
 from estimator.contract.errors import InvalidJob, WillItFitError
 from estimator.contract.job import read_job
 from estimator.contract.reading import decoded, parse_json
@@ -38,6 +35,10 @@ from estimator.views import listing
 from estimator.views.fitting import fitting
 from estimator.views.inspection import inspect_model
 from estimator.views.picture import picture
+
+from .page import render
+from .problems import MEDIA_TYPE, document
+from .query import job_mapping
 
 Items = list[tuple[str, str]]
 JSON, TEXT, HTML = "application/json", "text/plain; charset=utf-8", "text/html; charset=utf-8"

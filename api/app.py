@@ -17,16 +17,6 @@ from fastapi.responses import HTMLResponse, PlainTextResponse, StreamingResponse
 from fastapi.staticfiles import StaticFiles
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
-from api import documentation, problems
-from api.asking import LASTING, ask
-from api.batch import answered
-from api.documentation import NOTHING, answers
-from api.lanes import NICE, Work
-from api.limits import BODY, Limits
-from api.observed import REGISTRY, WAITING, WORKING, Observed
-from api.page import render_problems
-from api.remembered import Memory
-from api.settings import settings
 from estimator.contract.answer import Answer
 from estimator.contract.job.part import Count, Length
 from estimator.contract.rows import Fitting, GpuRow, ModelRow, NodeRow, OfferRow
@@ -46,6 +36,17 @@ from estimator.timelines.answers import Timeline
 from estimator.timelines.timeline import TENSORS
 from estimator.views.fitting import ROWS
 from estimator.views.inspection import Card
+
+from . import documentation, problems
+from .asking import LASTING, ask
+from .batch import answered
+from .documentation import NOTHING, answers
+from .lanes import NICE, Work
+from .limits import BODY, Limits
+from .observed import REGISTRY, WAITING, WORKING, Observed
+from .page import render_problems
+from .remembered import Memory
+from .settings import settings
 
 MOST_TRIES = 64
 """Values that a request may have estimated one by one."""

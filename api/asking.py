@@ -10,11 +10,11 @@ from fastapi import Request, Response
 from fastapi.concurrency import run_in_threadpool
 from starlette.types import Receive
 
-from api.answers import answer
-from api.lanes import Full, OverBudget, Work
-from api.problems import problem
-from api.rate import Rate
-from api.settings import settings
+from .answers import answer
+from .lanes import Full, OverBudget, Work
+from .problems import problem
+from .rate import Rate
+from .settings import settings
 
 LASTING = "public, max-age=3600"
 """What is worked out depends on nothing but the question, the release and the day; an ETag says whether it is still so."""

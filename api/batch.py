@@ -8,9 +8,9 @@ from collections.abc import AsyncIterator
 from fastapi import Request, Response
 from fastapi.responses import StreamingResponse
 
-from api.asking import respond
-from api.problems import problem
-from api.settings import settings
+from .asking import respond
+from .problems import problem
+from .settings import settings
 
 MEDIA_TYPE = "application/x-ndjson"
 

@@ -8,11 +8,12 @@ from typing import Any
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
-from api.page import rendered_template
-from api.problems import Problem
 from estimator.contract.job import Job
 from estimator.pipeline.estimation import estimate
 from estimator.planner.headline import fit
+
+from .page import rendered_template
+from .problems import Problem
 
 DESCRIPTION = """\
 Does a transformer fit on a GPU, why, what would make it fit, how long, how much: derived operation by operation, without a GPU.

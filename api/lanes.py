@@ -19,9 +19,9 @@ from hashlib import blake2b
 from time import monotonic
 from typing import Any
 
-from api.answers import LARGE, Rendered
-from api.settings import Settings
-from api.worker import OUT_OF_MEMORY, SIZE, packed, work
+from .answers import LARGE, Rendered
+from .settings import Settings
+from .worker import OUT_OF_MEMORY, SIZE, packed, work
 
 QUESTIONS_OF_A_PROCESS = 1000
 """After which it is replaced, so that what it remembers does not grow for ever."""
@@ -216,7 +216,7 @@ class Work:
         methods = multiprocessing.get_all_start_methods()
         context: Any = multiprocessing.get_context("forkserver" if "forkserver" in methods else "spawn")
         if "forkserver" in methods:
-            context.set_forkserver_preload(["api.warm"])
+            context.set_forkserver_preload([f"{__package__}.warm"])
         await asyncio.gather(*(lane.start(context) for lane in self.lanes))
 
     async def stop(self) -> None:

@@ -6,8 +6,8 @@ import asyncio
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from api.problems import problem
-from api.settings import settings
+from .problems import problem
+from .settings import settings
 
 LIMIT = 256 * 1024
 """Bytes of a body. A job takes a few hundred; an inline architecture a few thousand."""

@@ -12,8 +12,8 @@ from time import perf_counter
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from api.remembered import GIVEN_AGAIN
-from api.settings import settings
+from .remembered import GIVEN_AGAIN
+from .settings import settings
 
 _ID = re.compile(rb"[\w.-]{1,64}")
 POLICY = (

@@ -13,7 +13,6 @@ from urllib.parse import urlencode
 import jinja2
 from markupsafe import Markup
 
-from api.query import job_fields, job_mapping, job_query
 from estimator.cli.report import shape_text
 from estimator.contract.answer import DEFAULT, Answer, TimePart
 from estimator.contract.errors import InvalidJob, InvalidValue, NotModelled, UnknownName, UnsupportedInterpreter, WillItFitError
@@ -29,6 +28,8 @@ from estimator.planner.answers import Fit
 from estimator.planner.headline import fit
 from estimator.specs.published import folders
 from estimator.tape.tape import COMPONENTS
+
+from .query import job_fields, job_mapping, job_query
 
 Items = Sequence[tuple[str, str]]
 

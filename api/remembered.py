@@ -10,8 +10,8 @@ from hashlib import blake2b
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from api.limits import BODY
-from api.settings import settings
+from .limits import BODY
+from .settings import settings
 
 Headers = list[tuple[bytes, bytes]]
 LASTING = b"public"

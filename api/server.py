@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import uvicorn
 from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
-from api.settings import settings
+from .settings import settings
 
 MOST_CONNECTIONS = 2000
 """Beyond which the server answers 503 at once."""
@@ -57,7 +57,7 @@ class Impatient(Base):
 def run(host: str, port: int) -> None:
     """Serve until told to stop; what is worked out then ends with it."""
     uvicorn.run(
-        "api.app:app",
+        f"{__package__}.app:app",
         host=host,
         port=port,
         root_path=settings().root_path,

@@ -2,9 +2,10 @@
 
 import gc
 
-import api.answers  # noqa: F401  what a worker runs
 from estimator.planner.headline import fit
 from estimator.views import listing
+
+from . import answers  # noqa: F401  what a worker runs
 
 for rows in (listing.models, listing.gpus, listing.nodes, listing.offers):
     rows()

@@ -13,7 +13,7 @@ import socket
 import struct
 from typing import Any
 
-from api.answers import answer
+from .answers import answer
 
 try:
     import resource

@@ -12,6 +12,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from datetime import date
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from estimator.cli.options import SERVICE, command_parser, headline_parser
@@ -508,9 +509,17 @@ def _import(options: argparse.Namespace) -> int:
     return 0
 
 
+def _of_service(name: str) -> ModuleType:
+    """A module of the service, which an installed package has within it, and a checkout beside it."""
+    from importlib import import_module
+    from importlib.util import find_spec
+
+    return import_module(f"estimator.api.{name}" if find_spec("estimator.api") else f"api.{name}")
+
+
 def _serve(options: argparse.Namespace) -> int:
     try:
-        from api.server import run
+        run = _of_service("server").run
     except ImportError as error:
         print(f"willitfit: serve needs {error.name}; install it with: pip install 'willitfit[service]'", file=sys.stderr)
         return 2
@@ -520,7 +529,7 @@ def _serve(options: argparse.Namespace) -> int:
 
 def _mcp(options: argparse.Namespace) -> int:
     try:
-        from api.agents import run
+        run = _of_service("agents").run
     except ImportError as error:
         print(f"willitfit: mcp needs {error.name}; install it with: pip install 'willitfit[mcp]'", file=sys.stderr)
         return 2

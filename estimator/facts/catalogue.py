@@ -10,7 +10,6 @@ import os
 import re
 from difflib import get_close_matches
 from functools import cache
-from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -46,9 +45,10 @@ class Entry(NamedTuple):
         return self.name.rpartition("/")[2] if self.other else self.path.stem
 
 
-def folder(package: str) -> Path:
-    """The folder of an installed package that holds data."""
-    return Path(str(import_module(package).__file__)).parent
+def folder(name: str) -> Path:
+    """A folder of data, which an installed package has within it, and a checkout beside it."""
+    package = Path(__file__).parents[1]
+    return package / name if (package / name).is_dir() else package.parent / name
 
 
 @cache

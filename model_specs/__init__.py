@@ -1,1 +1,0 @@
-"""Published models, one YAML file each; `estimator.specs` reads them."""
