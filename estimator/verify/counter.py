@@ -32,7 +32,7 @@ from estimator.verify.model import build, plain
 from estimator.verify.recorder import Recorder
 from estimator.verify.step import fake_step
 
-LIMIT_S = 600.0
+LIMIT_S = 120.0
 """Seconds that a count may take."""
 CLASSES = {
     "causal-lm": transformers.MODEL_FOR_CAUSAL_LM_MAPPING,

@@ -194,7 +194,7 @@ def test_the_documents_name_every_setting_route_command_and_tool() -> None:
     assert set(re.findall(r"^\| `WILLITFIT_(\w+)`", text, re.MULTILINE)) == {name.upper() for name in Settings.model_fields}
     table = text.partition("## The same everywhere")[2].partition("\n## ")[0]
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines() if line.startswith("| ")][1:]
-    commands = {name for _, command, *_ in rows for name in re.findall(r"`willitfit (\w+)", command)} - {"MODEL"}
+    commands = {name for _, command, *_ in rows for name in re.findall(r"`willitfit ([\w-]+)", command)} - {"MODEL"}
     assert commands == set(COMMANDS)
     routes = {route for *_, routes, _ in rows for route in re.findall(r"`((?:GET|POST) [^`]+)`", routes)}
     paths = client.get("/openapi.json").json()["paths"]

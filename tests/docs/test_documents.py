@@ -48,8 +48,9 @@ def test_the_job_in_the_documents_names_fields_that_exist() -> None:
     schema("answer").validate(json.loads(estimate(job).to_json()))
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "docs" / "examples").glob("*.yaml")), ids=lambda path: path.name)
-def test_examples_are_answered(path: Path) -> None:
+@pytest.mark.parametrize("name", ["full", "megatron", "qlora", "serve"])
+def test_examples_are_answered(name: str) -> None:
+    path = ROOT / "docs" / "examples" / f"{name}.yaml"
     schema("job").validate(yaml.safe_load(path.read_text(encoding="utf-8")))
     assert estimate(path).fits is True
 

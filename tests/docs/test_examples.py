@@ -148,7 +148,7 @@ def test_a_mistake_of_ours_is_what_its_page_quotes(monkeypatch: pytest.MonkeyPat
     def mistaken(*_: object) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr("api.app.accelerator", mistaken)
+    monkeypatch.setattr("api.answers.accelerator", mistaken)
     answer = client.get("/v1/gpus/h100")
     assert answer.status_code == 500
     assert f"```json\n{answer.text}\n```" in SECTIONS["internal-error"]

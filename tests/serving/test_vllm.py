@@ -191,7 +191,7 @@ def test_what_a_rank_holds_of_latents_heads_and_experts() -> None:
 
 
 def test_a_model_whose_passes_are_not_modelled_has_no_time() -> None:
-    answer = asked("vllm", "gemma-3-4b")
+    answer = asked("vllm", "mamba-1.4b")
     assert answer.fits
     assert answer.serving is None
     assert answer.time is None

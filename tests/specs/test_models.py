@@ -137,7 +137,7 @@ def test_the_option_names_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyP
     ("content", "said"),
     [
         ("- a list", "holds no mapping"),
-        ("model_type: rwkv\nhidden_size: 3", "rwkv"),
+        ("hidden_size: 3", "model_type"),
         ("architecture: {model_type: llama", "not valid YAML"),
         (json.dumps({"name": "other", "architecture": SMALL}), "called 'other' within"),
         (json.dumps({"architecture": SMALL, "license": "MIT"}), "licence"),
@@ -241,7 +241,7 @@ def test_a_folder_with_weights_is_counted_both_ways(tmp_path: Path, capsys: pyte
 
 def test_an_unknown_architecture_is_counted_by_its_weights(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder, total = saved(tmp_path, model_type="rwkv7"), f"{count(resolve(SMALL).spec):,}"
-    with pytest.raises(NotModelled, match=f"rwkv7.*known are llama.*CONTRIBUTING.*hold {total} numbers"):
+    with pytest.raises(NotModelled, match=r"rwkv7.*CONTRIBUTING"):
         estimate({"model": str(folder)})
     assert main(["models", "show", str(folder)]) == 0
     text = capsys.readouterr().out

@@ -183,7 +183,8 @@ def test_nonsense_is_refused_at_every_door_in_one_line(text: str, capsys: pytest
     asked = [("fit", {"model": "gpt2", "on": text}), ("fit", {"model": text, "on": "t4"})]
     asked.append(("estimate", {"model": "gpt2", "on": text}))
     for path, query in asked:
-        assert client.get(f"/v1/{path}", params=query).status_code in (404, 422)
+        assert client.get(f"/v1/{path}", params=query).status_code in (404, 414, 422)
+    capsys.readouterr()
     for arguments in (["gpt2", "--on", text], ["gpus", text], ["nodes", text], ["models", text], ["prices", text]):
         if not text.startswith("-"):
             assert main(arguments) in (2, 3)
