@@ -18,13 +18,13 @@ class Recorder(Live):
     """Counts as `Live` does, and remembers each storage: how large it is, what made it, and what it is for.
 
     What is alive when the last step starts was there before it. `vocabulary`: the width by which logits are told. Raises
-    `NotModelled` where it runs for longer than `limit_s` seconds.
+    `NotModelled` where the process has computed for `limit_s` seconds since `started` (`time.process_time`).
     """
 
-    def __init__(self, gpu: Gpu, vocabulary: int, limit_s: float):
+    def __init__(self, gpu: Gpu, vocabulary: int, started: float, limit_s: float):
         super().__init__(gpu)
         self.vocabulary = vocabulary
-        self.deadline, self.limit_s = time.monotonic() + limit_s, limit_s
+        self.deadline, self.limit_s = started + limit_s, limit_s
         self.kinds: list[Kind] = [Kind(0, "", TEMPORARY)]
         self.events: list[int] = []
         self.numbers: dict[int, int] = {}
@@ -56,10 +56,10 @@ class Recorder(Live):
             self.events.append(len(self.kinds))
             made = LOSS if self.predicting and not self.in_backward else self.fresh
             self.kinds.append(Kind(nbytes, self.operation, made, *self.form))
-            if time.monotonic() > self.deadline:
+            if time.process_time() > self.deadline:
                 raise NotModelled(
-                    f"torch's count takes more than {self.limit_s:.0f} seconds: write fewer tokens, or a model of a family that "
-                    "is modelled",
+                    f"torch's count takes more than {self.limit_s:.0f} seconds of processor time: write fewer tokens, or a model "
+                    "of a family that is modelled",
                     "model",
                 )
 
