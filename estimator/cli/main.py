@@ -39,7 +39,8 @@ def main(argv: Sequence[str] | None = None) -> int:
                 raise InvalidJob("'--' is no value", option.partition("=")[0])
         command = arguments[0] in COMMANDS
         options = (command_parser() if command else headline_parser()).parse_args(arguments)
-        for variable in ("specs", "prices", *SERVICE):
+        serves = getattr(options, "command", None) == "serve"
+        for variable in ("specs", "prices", *(SERVICE if serves else ())):
             if given := getattr(options, variable, None):
                 os.environ[f"WILLITFIT_{variable.upper()}"] = given
         if isinstance(on := getattr(options, "on", None), str):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 
 import pytest
 
@@ -92,3 +93,10 @@ def test_help(asked: str, capsys: pytest.CaptureFixture[str]) -> None:
 def test_nothing_asked_is_answered_with_help(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([]) == 2
     assert "willitfit MODEL --on HARDWARE" in capsys.readouterr().err
+
+
+def test_an_option_is_a_setting_of_the_service_only_where_that_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`which` takes --memory, too."""
+    monkeypatch.delenv("WILLITFIT_MEMORY", raising=False)
+    assert main(["which", "gpt2", "--memory", "40GB..80GB"]) == 0
+    assert "WILLITFIT_MEMORY" not in os.environ
