@@ -18,7 +18,8 @@ from unittest import mock
 
 from api.problems import Problem
 from estimator import Answer, estimate, fit, what_if
-from estimator.cli.main import COMMANDS, main
+from estimator.cli.commands import COMMANDS
+from estimator.cli.main import main
 from estimator.cli.report import answer_text, headline_text
 from estimator.cli.report_hardware import unverified_text
 from estimator.views import listing
@@ -92,7 +93,7 @@ def _with_answers(path: Path) -> str:
 def _printed(arguments: list[str]) -> str:
     """What a command prints on a terminal of 100 columns."""
     out = StringIO()
-    columns, day = mock.patch.dict("os.environ", {"COLUMNS": "100"}), mock.patch("estimator.cli.main._today", return_value=TODAY)
+    columns, day = mock.patch.dict("os.environ", {"COLUMNS": "100"}), mock.patch("estimator.cli.inputs.today", return_value=TODAY)
     with chdir(ROOT), redirect_stdout(out), suppress(SystemExit), columns, day:
         main(arguments)
     return out.getvalue()

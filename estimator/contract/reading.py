@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from estimator.contract.errors import Unreadable
 
@@ -28,12 +28,17 @@ def read_text(path: Path) -> str:
     """A file's text, of `MOST_BYTES` at most; `InvalidJob` if it cannot be read."""
     try:
         with path.open("rb") as file:
-            data = file.read(MOST_BYTES + 1)
+            return bounded_text(file, str(path))
     except (OSError, ValueError) as error:
         raise Unreadable(f"cannot be read: {getattr(error, 'strerror', None) or error}", str(path)) from None
+
+
+def bounded_text(file: BinaryIO, where: str) -> str:
+    """The text of what is open, of `MOST_BYTES` at most; `InvalidJob` for more, and for what is no text."""
+    data = file.read(MOST_BYTES + 1)
     if len(data) > MOST_BYTES:
-        raise Unreadable(f"has more than {MOST_BYTES:,} bytes, as no job or configuration needs", str(path))
-    return decoded(data, str(path))
+        raise Unreadable(f"has more than {MOST_BYTES:,} bytes, as no job or configuration needs", where)
+    return decoded(data, where)
 
 
 def decoded(data: bytes, where: str) -> str:

@@ -17,7 +17,7 @@ from api.limits import ADDRESS_LIMIT, BATCH_LIMIT
 from api.remembered import Memory, Remembered
 from api.settings import Settings, read, settings
 from estimator import estimate
-from estimator.cli.main import COMMANDS
+from estimator.cli.commands import COMMANDS
 from estimator.contract.errors import InvalidValue
 from tests.jobs import ROOT
 

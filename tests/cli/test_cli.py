@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 
@@ -100,3 +101,13 @@ def test_an_option_is_a_setting_of_the_service_only_where_that_is_started(monkey
     monkeypatch.delenv("WILLITFIT_MEMORY", raising=False)
     assert main(["which", "gpt2", "--memory", "40GB..80GB"]) == 0
     assert "WILLITFIT_MEMORY" not in os.environ
+
+
+@pytest.mark.parametrize("command", ["estimate -", "import -", "ask - --as slurm"])
+def test_standard_input_that_is_too_long_is_refused_rather_than_cut(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], command: str
+) -> None:
+    text = b"model: gpt2\n" + b"#" * (1 << 20) + b"\ntraining: {micro_batch_size: 64}\n"
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(text)))
+    assert main(command.split()) == 2
+    assert "standard input: has more than 1,048,576 bytes" in capsys.readouterr().err

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from estimator import WillItFitError, estimate
-from estimator.cli.main import COMMANDS
+from estimator.cli.commands import COMMANDS
 from tests.documents import ROOT, documents
 from tests.jobs import cases
 from tests.measured_runs import a100_runs

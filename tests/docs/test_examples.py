@@ -19,7 +19,8 @@ from fastapi.testclient import TestClient
 from starlette.routing import Match, Mount
 
 from api.app import app
-from estimator.cli.main import COMMANDS, main
+from estimator.cli.commands import COMMANDS
+from estimator.cli.main import main
 from estimator.contract.errors import WillItFitError
 from tests.jobs import ROOT
 from tests.shell import BLOCK, Command, request, shown_commands

@@ -17,8 +17,9 @@ from jsonschema import Draft202012Validator, ValidationError
 from api.app import app
 from api.documentation import EXPLAIN_BODY
 from estimator import estimate, inspect_model
-from estimator.cli.main import COMMANDS, main
-from estimator.cli.options import command_parser, headline_parser
+from estimator.cli.commands import COMMANDS
+from estimator.cli.main import main
+from estimator.cli.parsers import command_parser, headline_parser
 from estimator.exchange import WRITE
 from estimator.views import listing
 from estimator.views.schemas import KINDS, schemas

@@ -1,0 +1,44 @@
+"""The commands: what each takes, and what it does."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple
+
+from estimator.cli.commands import answers, files, known, measured, models, search, service
+
+if TYPE_CHECKING:
+    from estimator.cli.options import Commands
+
+
+class Command(NamedTuple):
+    """`options` adds the command's parser; `run` does what it was told to, and gives the exit code."""
+
+    options: Callable[[Commands], None]
+    run: Callable[[argparse.Namespace], int]
+
+
+COMMANDS = {
+    "estimate": Command(answers.estimate_options, answers.estimate),
+    "max": Command(answers.max_options, answers.limit),
+    "min": Command(answers.min_options, answers.limit),
+    "what-if": Command(search.what_if_options, search.what_if),
+    "which": Command(search.which_options, search.which),
+    "timeline": Command(measured.timeline_options, measured.timeline),
+    "explain": Command(measured.explain_options, measured.explain),
+    "fix": Command(files.fix_options, files.fix),
+    "diff": Command(files.diff_options, files.diff),
+    "budget": Command(answers.budget_options, answers.budget),
+    "verify": Command(answers.verify_options, answers.verify),
+    "models": Command(models.models_options, models.models),
+    "gpus": Command(known.gpus_options, known.gpus),
+    "nodes": Command(known.nodes_options, known.nodes),
+    "prices": Command(known.prices_options, known.prices),
+    "ask": Command(files.ask_options, files.ask),
+    "export": Command(files.export_options, files.export),
+    "import": Command(files.import_options, files.import_),
+    "serve": Command(service.serve_options, service.serve),
+    "mcp": Command(service.mcp_options, service.mcp),
+}
+"""Every command by its name, in the order in which they are listed."""

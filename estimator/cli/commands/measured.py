@@ -1,0 +1,84 @@
+"""Commands about the course of a step, and about what was measured of one."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import TYPE_CHECKING
+
+from estimator.cli import inputs
+from estimator.cli.options import takes_any_job, takes_specs, whole
+from estimator.contract.errors import InvalidJob
+
+if TYPE_CHECKING:
+    from estimator.cli.options import Commands
+
+
+def timeline_options(commands: Commands) -> None:
+    one = commands.add_parser(
+        "timeline",
+        help="live bytes over a step, tensor by tensor",
+        description="Show what is alive in the course of a step, of the rank that needs most, and write it as a picture, as a "
+        "trace or as a memory snapshot of torch.",
+    )
+    takes_any_job(one)
+    one.add_argument("--svg", metavar="FILE", help="write it as a picture: stacked areas, a colour for each component")
+    one.add_argument("--chrome", metavar="FILE", help="write it as a trace for ui.perfetto.dev or chrome://tracing")
+    one.add_argument("--snapshot", metavar="FILE", help="write it as a memory snapshot, for pytorch.org/memory_viz")
+    one.add_argument("--tensors", metavar="N", type=whole, default=1000, help="in JSON, list so many tensors, the largest (1000)")
+    one.add_argument("--json", action="store_true", help="print it as REST would send it")
+    takes_specs(one)
+
+
+def timeline(options: argparse.Namespace) -> int:
+    from estimator.cli.report_timeline import timeline_text
+    from estimator.timelines.timeline import record, timeline_of
+
+    step = record(inputs.any_job(options.job), options.on)
+    found = timeline_of(step, options.tensors)
+    written = []
+    if options.svg:
+        from estimator.timelines.picture import svg
+
+        written.append(inputs.write(options.svg, svg(found).encode()))
+    if options.chrome:
+        from estimator.timelines.chrome import chrome
+
+        written.append(inputs.write(options.chrome, chrome(step).encode()))
+    if options.snapshot:
+        from estimator.timelines.snapshot import snapshot
+
+        written.append(inputs.write(options.snapshot, snapshot(step)))
+    inputs.printed(options, found, timeline_text)
+    for path in written:
+        print(f"willitfit: written: {path}", file=sys.stderr)
+    return 0
+
+
+def explain_options(commands: Commands) -> None:
+    one = commands.add_parser(
+        "explain",
+        help="what was measured beside what is predicted",
+        description="Line up measured memory with a job's: an out-of-memory message, torch's memory summary or snapshot (of "
+        "which nothing is run), nvidia-smi's samples, a trainer's or an engine's log; and say what would explain the difference.",
+    )
+    takes_any_job(one)
+    one.add_argument("--measured", metavar="FILE", required=True, help="the record; - reads standard input")
+    one.add_argument("--json", action="store_true", help="print it as REST would send it")
+    one.add_argument("--check", action="store_true", help="exit with 1 if the record is not explained")
+    takes_specs(one)
+
+
+def explain(options: argparse.Namespace) -> int:
+    from pathlib import Path
+
+    from estimator.cli.report_explain import explanation_text
+    from estimator.measured.explain import explain
+    from estimator.measured.pickled import MOST_BYTES
+
+    if options.job == "-" and options.measured == "-":
+        raise InvalidJob("only one of job and record can come from standard input", "--measured")
+    measured = sys.stdin.buffer.read(MOST_BYTES + 1) if options.measured == "-" else Path(options.measured)
+    found = explain(inputs.any_job(options.job), measured, on=options.on)
+    inputs.printed(options, found, explanation_text)
+    return 1 if options.check and found.verdict == "not explained" else 0

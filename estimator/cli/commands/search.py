@@ -1,0 +1,88 @@
+"""Commands that ask many jobs: with other values, on all hardware."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import TYPE_CHECKING
+
+from estimator.cli import inputs
+from estimator.cli.options import MODEL_HELP, TASKS, takes_any_job, takes_check, takes_lengths, takes_prices, takes_specs, whole
+from estimator.contract.errors import InvalidJob
+
+if TYPE_CHECKING:
+    from estimator.cli.options import Commands
+
+
+def what_if_options(commands: Commands) -> None:
+    one = commands.add_parser(
+        "what-if",
+        help="a job with every combination of other values of its fields",
+        description="Estimate a job with every combination of some values of some of its fields. Values are lists (ddp,fsdp2), "
+        "ranges that double (1k..128k) or go in steps (8..64:8); of whole numbers k is 1024, of tokens in all 1000. hardware "
+        "takes phrases such as 2x24GB. An interrupt (Ctrl-C) ends it and prints what was done.",
+    )
+    takes_any_job(one)
+    one.add_argument(
+        "changes", metavar="FIELD=VALUES", nargs="+", help="training.sequence_length=1k..128k parallelism.strategy=ddp,fsdp2"
+    )
+    one.add_argument("--plot", metavar="FILE.svg", help="draw it, as SVG")
+    shown = one.add_mutually_exclusive_group()
+    shown.add_argument("--csv", action="store_true", help="print the rows as CSV")
+    shown.add_argument("--json", action="store_true", help="print the answer as REST would send it")
+    takes_specs(one)
+
+
+def what_if(options: argparse.Namespace) -> int:
+    from estimator.cli.progress import Progress
+    from estimator.cli.report_what_if import what_if_text
+    from estimator.planner.what_if import read_changes, what_if
+
+    if options.plot and not options.plot.lower().endswith(".svg"):
+        raise InvalidJob("is drawn as SVG: write a name that ends in .svg", "--plot")
+    found = what_if(inputs.any_job(options.job), read_changes(options.changes), on=options.on, watch=Progress("combinations"))
+    if options.plot:
+        from estimator.views.picture import picture
+
+        inputs.write(options.plot, picture(found).encode())
+    if options.csv:
+        sys.stdout.write(found.to_csv())
+    else:
+        inputs.printed(options, found, what_if_text)
+    return 0 if found.complete else inputs.INTERRUPTED
+
+
+def which_options(commands: Commands) -> None:
+    one = commands.add_parser(
+        "which",
+        help="which hardware does it: the smallest, the cheapest, and why less does not",
+        description="Try every card that is known, from one of it to many, and list how few of each use a model in a usual way, "
+        "or hold a job, the smallest first. An interrupt (Ctrl-C) ends the search and prints what was found.",
+    )
+    one.add_argument(
+        "asked", metavar="MODEL|JOB", help=f"{MODEL_HELP}; or a job, or a file of a framework, whose hardware does not count"
+    )
+    one.add_argument("--task", metavar="TASK", help=f"what a model is used for: {', '.join(TASKS)} (serve)")
+    one.add_argument("--within", metavar="TIME", help="what a run may take: 24h, 3d, 90min")
+    one.add_argument("--under", metavar="MONEY", help="what it may cost: '$50' or '50 EUR' the whole run, '$2/h' an hour")
+    one.add_argument("--tokens", metavar="COUNT", help="what a run processes: 100M, 1e9")
+    one.add_argument("--memory", metavar="AMOUNT", help="only cards sold with so much: 24GB, 24GB..80GB, ..48GB, 80GB..")
+    takes_lengths(one)
+    one.add_argument("--max-gpus", metavar="N", type=whole, default=64, help="on no more GPUs than these (64)")
+    one.add_argument("--top", metavar="N", type=whole, default=20, help="so many rows (20)")
+    takes_check(one, "exit with 1 if no hardware does it")
+    takes_prices(one)
+
+
+def which(options: argparse.Namespace) -> int:
+    from estimator.cli.progress import Progress
+    from estimator.cli.report_which import which_text
+    from estimator.planner.which import which
+
+    asked = ("task", "within", "under", "memory", "context", "concurrency", "sequence", "batch", "tokens", "max_gpus", "top")
+    given = {name: getattr(options, name) for name in asked}
+    found = which(options.asked, **given, today=inputs.today(), watch=Progress("cards and numbers of them"))
+    inputs.printed(options, found, which_text)
+    if not found.complete:
+        return inputs.INTERRUPTED
+    return 1 if options.check and not found.possible else 0

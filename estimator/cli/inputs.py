@@ -1,0 +1,70 @@
+"""What a command reads and writes: jobs, standard input, files, and the answer itself."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable
+from datetime import date
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+from estimator.contract.errors import Unreadable
+
+if TYPE_CHECKING:
+    from estimator.contract.job import Job
+
+
+INTERRUPTED = 130
+"""Exit code of what Ctrl-C ended, as shells have it."""
+
+
+class Answered(Protocol):
+    """What REST sends, too."""
+
+    def to_json(self) -> str: ...
+
+
+AnyAnswer = TypeVar("AnyAnswer", bound=Answered)
+
+
+def today() -> date:
+    """By which a price is old."""
+    return date.today()
+
+
+def job(asked: str) -> Job:
+    """The job of a file, or of standard input."""
+    from estimator.contract.job import job_from_text, read_job
+
+    return job_from_text(standard_input(), "standard input") if asked == "-" else read_job(asked)
+
+
+def any_job(asked: str) -> str | dict[str, Any]:
+    """The path of any file that is read as a job; or what standard input says."""
+    if asked != "-":
+        return asked
+    from estimator.exchange import Surroundings, read
+
+    return read(standard_input(), around=Surroundings(allow_files=True)).job
+
+
+def standard_input() -> str:
+    """Its text, bounded as that of a file. Raises `Unreadable`."""
+    from estimator.contract.reading import bounded_text
+
+    return bounded_text(sys.stdin.buffer, "standard input")
+
+
+def write(path: str, content: bytes) -> str:
+    """Write a file, and its path. Raises `Unreadable` where that cannot be done."""
+    try:
+        Path(path).write_bytes(content)
+    except (OSError, ValueError) as error:
+        raise Unreadable(f"cannot be written: {getattr(error, 'strerror', None) or error}", path) from None
+    return path
+
+
+def printed(options: argparse.Namespace, found: AnyAnswer, text: Callable[[AnyAnswer], str]) -> None:
+    """Print an answer: as JSON where that was asked for, else in words."""
+    sys.stdout.write(found.to_json() if options.json else text(found))
