@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from estimator.sweeps.symbolic import Atom, Guard, Monomial, Terms
+from estimator.sweeps.polynomials import Monomial, Terms
+from estimator.sweeps.trace import Atom, Guard
 
 if TYPE_CHECKING:
     import numpy as np

@@ -15,7 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 from estimator.sweeps.bounds import Bounds, Intervals, bounds
 from estimator.sweeps.evaluation import Evaluation
-from estimator.sweeps.symbolic import Atom, Monomial, Sym, Trace
+from estimator.sweeps.polynomials import Monomial
+from estimator.sweeps.sym import Sym
+from estimator.sweeps.trace import Atom, Trace
 from estimator.tape.replay import Stretch, folded
 from estimator.tape.tape import Tape
 

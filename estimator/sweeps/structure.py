@@ -15,8 +15,10 @@ from estimator.simulation.trace import trace
 from estimator.sweeps.bounds import Intervals
 from estimator.sweeps.evaluation import Evaluation, fields_of
 from estimator.sweeps.grid import TILE, tiles
+from estimator.sweeps.polynomials import Terms
 from estimator.sweeps.program import Moments, course, moments, monomial_values
-from estimator.sweeps.symbolic import Atom, Guard, Sym, Terms, Trace
+from estimator.sweeps.sym import Sym
+from estimator.sweeps.trace import Atom, Guard, Trace
 from estimator.tape.lifetimes import undisturbed
 from estimator.tape.replay import replay
 from estimator.tape.tape import Tape

@@ -15,7 +15,7 @@ Strides = Shape | None
 
 def parts(length: int, size: int) -> list[int]:
     """Lengths of the parts of `size` that a `length` is cut into; the last is what is left. Only how many there are is decided
-    here, so that of a length that varies (sweeps/symbolic.py) no more has to be fixed."""
+    here, so that of a length that varies (sweeps/sym.py) no more has to be fixed."""
     count = index(-(-length // size))
     return [*[size] * (count - 1), length - size * (count - 1)] if count else []
 

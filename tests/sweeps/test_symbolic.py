@@ -12,7 +12,8 @@ import pytest
 
 from estimator.sweeps.bounds import Intervals
 from estimator.sweeps.evaluation import Evaluation
-from estimator.sweeps.symbolic import Sym, Trace
+from estimator.sweeps.sym import Sym
+from estimator.sweeps.trace import Trace
 
 FUNCTIONS: dict[str, Callable[[Any, Any], Any]] = {
     "rounded up": lambda b, s: -(-b * s * 6 // 512) * 512,
