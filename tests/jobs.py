@@ -20,6 +20,16 @@ ROOT = TESTS.parent
 CASES = ROOT / "tests" / "cases"
 TODAY = date(2026, 11, 22)
 """The day of every answer that is kept: prices get old by it."""
+TINY: dict[str, Any] = {
+    "model_type": "llama",
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "vocab_size": 1000,
+}
+"""A model that is answered in no time."""
 COUNTS = ("resident", "forward_end", "forward", "backward", "optimizer_step")
 
 

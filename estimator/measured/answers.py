@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from estimator.contract.answer import AnswerPart, Versions, as_text
+from estimator.timelines.answers import StepTensor
 
 
 class MeasuredRow(AnswerPart):
@@ -20,19 +21,9 @@ class MeasuredRow(AnswerPart):
     """Null where this job has no such figure."""
 
 
-class Culprit(AnswerPart):
+class Culprit(StepTensor):
     """An allocation of the job that is as large as the one that failed, and at which about as much was allocated."""
 
-    name: str
-    """Where and what it is: "layers[3]: mm"."""
-    component: str
-    operation: str
-    part: str | None
-    layer: int | None
-    shape: list[int] | None
-    dtype: str | None
-    bytes: int
-    phase: str
     step: Literal["load", "first", "later"]
     """While the model is loaded, in the first step (in which the optimizer makes its states at the end), or in any later one."""
     allocated_bytes: int

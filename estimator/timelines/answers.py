@@ -41,8 +41,8 @@ class TimelinePoints(AnswerPart):
     """For each component its bytes at each of `events`; at each event they sum to `total`."""
 
 
-class TimelineTensor(AnswerPart):
-    """A tensor from its allocation to its release."""
+class StepTensor(AnswerPart):
+    """A tensor of a step: what it is, and where it was allocated."""
 
     name: str
     """Where and what it is: "layers[3].mlp.down_proj.weight", "layers[3]: mm"."""
@@ -58,6 +58,11 @@ class TimelineTensor(AnswerPart):
     """Rounded up to 512 as the allocator does."""
     phase: str
     """The phase in which it was allocated; "load" for what is alive before the step."""
+
+
+class TimelineTensor(StepTensor):
+    """A tensor from its allocation to its release."""
+
     born: int
     """The event that allocates it; 0 for what is alive before the step."""
     died: int | None

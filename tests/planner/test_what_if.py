@@ -21,17 +21,8 @@ from estimator.contract.job import read_job
 from estimator.planner.limits import limit
 from estimator.planner.ranges import values
 from estimator.views.picture import picture
-from tests.jobs import ROOT, merged
+from tests.jobs import ROOT, TINY, merged
 
-TINY = {
-    "model_type": "llama",
-    "hidden_size": 64,
-    "intermediate_size": 128,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "vocab_size": 1000,
-}
 JOB: dict[str, Any] = {"model": TINY, "hardware": {"gpu": "a100-80gb"}, "training": {"adapter": {"rank": 8}}}
 SERVED: dict[str, Any] = {"model": TINY, "task": "serve", "hardware": {"gpu": "a100-80gb"}, "serving": {"context": 512}}
 

@@ -23,18 +23,9 @@ from estimator.planner.fleet import cards, sizes
 from estimator.planner.ways import every_way, platform, platforms, slugs, ways
 from estimator.planner.which_answer import Which
 from estimator.planner.which_search import Search, Within
-from tests.jobs import ROOT
+from tests.jobs import ROOT, TINY
 
 TODAY = date(2026, 11, 22)
-TINY = {
-    "model_type": "llama",
-    "hidden_size": 64,
-    "intermediate_size": 128,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "vocab_size": 1000,
-}
 JOB: dict[str, Any] = {"model": TINY, "training": {"precision": "bf16-true", "sequence_length": 1024, "tokens": "10M"}}
 
 
