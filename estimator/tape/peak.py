@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from itertools import pairwise
 from typing import NamedTuple
 
+from estimator.tape.handed import BACKWARD, handed_on
 from estimator.tape.replay import Stretch
-from estimator.tape.tape import LOSS, Form, Mark, Recomputation, Slot, Tape
+from estimator.tape.tape import LOSS, Form, Recomputation, Slot, Tape
 
 OPTIMIZER, HEAD, OUTSIDE = "optimizer", "head and loss", "outside the layers"
-BACKWARD = "backward"
 
 
 class Place(NamedTuple):
@@ -85,12 +84,10 @@ def _outside(tape: Tape, at: int, event: int) -> str:
 def tensors(tape: Tape, alive: list[int]) -> dict[TensorGroup, int]:
     """How many tensors of each kind are alive, given how often each storage is: the kinds' bytes sum to the live bytes."""
     found: dict[Kind, int] = {}
-    for storage, times in enumerate(alive):
+    for storage, times in enumerate(_settled(tape, alive) if min(alive) < 0 else alive):
         if times:
             kind = _kind(tape, storage)
             found[kind] = found.get(kind, 0) + times
-    if min(found.values(), default=0) < 0:
-        _settle(tape, alive, found)
     return {TensorGroup(*kind): count for kind, count in found.items() if count}
 
 
@@ -100,24 +97,20 @@ def _kind(tape: Tape, storage: int) -> Kind:
     return tape.components[storage], tape.operations[storage], part, tape.forms[storage], tape.sizes[storage]
 
 
-def _settle(tape: Tape, alive: list[int], found: dict[Kind, int]) -> None:
-    """Where the first pass of a slot frees what was made outside of it, later passes free what the pass before them made.
+def _settled(tape: Tape, alive: list[int]) -> list[int]:
+    """How often each storage is alive where layers release what the layer before them made.
 
-    The tape has the first freed every time, more often than it was made. The second is as large, made in a slot that stands for
-    several layers, and freed outside of it.
+    The tape has what came to the first layer released in each, more often than it was made. All but the first release what
+    layers hand on: it is as large, and a gradient if the other is one.
     """
-    handed_on: dict[Kind, int] = {}
-    for mark, after in pairwise([*tape.marks, Mark(len(tape.events) if tape.stop is None else tape.stop, None)]):
-        for event in tape.events[mark.start : after.start]:
-            born = tape.slots[-event] if event < 0 else None
-            if born is not None and born.total > 1 and born is not mark.slot and alive[-event] > 0:
-                kind = _kind(tape, -event)
-                handed_on[kind] = handed_on.get(kind, 0) + alive[-event]
-    for kind in [kind for kind, count in found.items() if count < 0]:
-        others = [k for k in handed_on if k[-1] == kind[-1] and found[k] > 0]
-        others.sort(key=lambda other: (other[0] != kind[0], other[3] != kind[3]))  # as alike in component and form as there are
+    handed, settled = handed_on(tape), list(alive)
+    makers = [storage for storage in handed.makers if alive[storage] > 0]
+    for taker in [storage for storage, times in enumerate(alive) if times < 0]:
+        gradient, component, form = handed.takers.get(taker, False), tape.components[taker], tape.forms[taker]
+        others = [maker for maker in makers if settled[maker] > 0 and tape.sizes[maker] == tape.sizes[taker]]
+        others.sort(key=lambda at: (handed.makers[at] != gradient, tape.components[at] != component, tape.forms[at] != form))
         for other in others:
-            moved = min(handed_on[other], found[other], -found[kind])
-            handed_on[other] -= moved
-            found[other] -= moved
-            found[kind] += moved
+            moved = min(settled[other], -settled[taker])
+            settled[other] -= moved
+            settled[taker] += moved
+    return settled

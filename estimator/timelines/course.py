@@ -2,19 +2,17 @@
 
 `tape/replay.py` counts a slot that stands for n layers by arithmetic; here each of its passes is gone through, and each tensor
 gets the layer that it is of. A layer frees what the layer before it made (its input, the gradient that came to it), while the
-tape has the first layer's freed each time (`HandedOn`): the others free what the layer beside them made.
+tape has the first layer's freed each time (`tape/handed.py`): the others free what the layer beside them made.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass, field
-from itertools import pairwise
-from typing import NamedTuple
 
-from estimator.tape.peak import BACKWARD
+from estimator.tape.handed import BACKWARD, handed_on
 from estimator.tape.replay import Stretch, folded
-from estimator.tape.tape import Mark, Recomputation, Slot, Tape
+from estimator.tape.tape import Recomputation, Slot, Tape
 
 
 @dataclass(slots=True)
@@ -138,7 +136,7 @@ class _Run:
         if storage not in self.handed.takers and own:
             return beside[-1] if beside else own[-1]
         made, backward = tape.slots[storage], self.handed.takers.get(storage, False)
-        within = made is not None and slot is not None and made in slot.path
+        within = made is not None and slot is not None and (made in slot.path or _layer_slot(made) is _layer_slot(slot))
         if within:  # from one pass to the next within a layer: of what forward saved backward takes the last first
             before, mirrored = layer, self.phase == BACKWARD and not backward
             if beside and not mirrored:
@@ -162,37 +160,9 @@ class _Run:
         return number
 
 
-class HandedOn(NamedTuple):
-    """Storages of a tape that layers hand on: `makers` are made by each layer and released once, outside of it; `takers` are
-    made once and released in each layer, which is true of the first alone. Of a taker: whether it is a gradient, handed on from
-    the last layer to the first."""
-
-    makers: frozenset[int]
-    takers: dict[int, bool]
-
-
-def handed_on(tape: Tape) -> HandedOn:
-    """What layers hand on, by how often the slots stand in which a storage is made and released."""
-    stop = len(tape.events) if tape.stop is None else tape.stop
-    again = [range(one.start, one.stop) for one in tape.recomputations]
-    makers, takers, phases = set[int](), dict[int, bool](), iter([*tape.phases[1:], None])
-    gradients, phase, next_phase = set[int](), tape.phases[0], next(phases)
-    for mark, after in pairwise([*tape.marks, Mark(stop, None)]):
-        while next_phase is not None and mark.start >= next_phase.start:
-            phase, next_phase = next_phase, next(phases)
-        here = mark.slot.total if mark.slot else 1
-        for at, event in enumerate(tape.events[mark.start : after.start], mark.start):
-            if event > 0:
-                if phase.name == BACKWARD and not any(at in one for one in again):
-                    gradients.add(event)
-                continue
-            slot = tape.slots[-event]
-            made = slot.total if slot else 1
-            if made > here:
-                makers.add(-event)
-            elif made < here:
-                takers[-event] = -event in gradients
-    return HandedOn(frozenset(makers), takers)
+def _layer_slot(slot: Slot) -> Slot | None:
+    """The slot of the layers that a slot is, or lies in as a loop of theirs; None outside of all layers."""
+    return next((inner for inner in reversed(slot.path) if inner.step), None)
 
 
 def _divided(block: Stretch, recomputations: list[Recomputation]) -> list[tuple[int, int, Recomputation | None]]:

@@ -25,6 +25,20 @@ MORE: list[dict[str, Any]] = [
     {"model": "llama-3-8b", "task": "serve", "serving": {"engine": "vllm"}, "hardware": {"gpu": "h100"}},
     {"model": "gpt2", "training": {"evaluation": {"micro_batch_size": 4}}},
     {"model": "llama-3.2-1b", "training": {"objective": {"type": "dpo"}}},
+    *(
+        {
+            "model": model,
+            "hardware": {"gpu": "h100", "gpus": 8},
+            "training": {
+                "implementation": "megatron",
+                "precision": "megatron-bf16",
+                "gradient_accumulation_steps": 8,
+                "activation_checkpointing": "full",
+            },
+            "parallelism": {"tensor": 2, "pipeline": 4},
+        }
+        for model in ("llama-3-8b", "mixtral-8x7b")
+    ),
 ]
 
 
