@@ -122,3 +122,8 @@ def __getattr__(name: str) -> Any:
     from importlib import import_module
 
     return getattr(import_module(f"{__name__}.{_EXPORTS[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    """All that is public, imported or not: what an editor or a notebook completes."""
+    return sorted({*globals(), *__all__})

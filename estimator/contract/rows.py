@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import date
 from typing import Any, Literal
 
-from estimator.contract.answer import AnswerPart, as_text
+from estimator.contract.answer import AnswerPart, WholeAnswer
 
 
 class ModelRow(AnswerPart):
@@ -59,7 +59,7 @@ class NotAnswered(AnswerPart):
     why: str
 
 
-class Fitting(AnswerPart):
+class Fitting(WholeAnswer):
     """The models of the catalogue that fit on some hardware, the newest first, and of one day the largest."""
 
     hardware: str
@@ -78,10 +78,6 @@ class Fitting(AnswerPart):
     unknown: list[NotAnswered]
     complete: bool
     """False where the search was interrupted."""
-
-    def to_json(self) -> str:
-        """The answer as JSON text: what the command line prints and REST sends, byte for byte."""
-        return as_text(self)
 
 
 class GpuRow(AnswerPart):
@@ -153,7 +149,7 @@ class OfferRow(AnswerPart):
     source: str
 
 
-class Counted(AnswerPart):
+class Counted(WholeAnswer):
     """Bytes at the moments of a training step, as the tape predicts them and as torch counts them, by the moment's name."""
 
     predicted: dict[str, int]

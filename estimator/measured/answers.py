@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from estimator.contract.answer import AnswerPart, Versions, as_text
+from estimator.contract.answer import AnswerPart, Versions, WholeAnswer
 from estimator.timelines.answers import StepTensor
 
 
@@ -57,7 +57,7 @@ class Hypothesis(AnswerPart):
     culprit: Culprit | None
 
 
-class Explanation(AnswerPart):
+class Explanation(WholeAnswer):
     """A measured record lined up with a job."""
 
     kind: str
@@ -80,7 +80,3 @@ class Explanation(AnswerPart):
     """What would avoid the failed allocation on a GPU of that capacity, each tried."""
     job: dict[str, Any]
     versions: Versions
-
-    def to_json(self) -> str:
-        """The explanation as JSON text: what the command line prints and REST sends, byte for byte."""
-        return as_text(self)

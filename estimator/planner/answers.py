@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from estimator.contract.answer import AnswerPart, Versions, as_text
+from estimator.contract.answer import AnswerPart, Versions, WholeAnswer
 
 
 class FitRow(AnswerPart):
@@ -33,7 +33,7 @@ class FitRow(AnswerPart):
     """The complete job of this row, which `estimate` answers in full."""
 
 
-class Fit(AnswerPart):
+class Fit(WholeAnswer):
     """The headline question's answer: every usual way of using a model on some hardware."""
 
     model: str
@@ -44,10 +44,6 @@ class Fit(AnswerPart):
     rows: list[FitRow]
     assumptions: list[str]
     versions: Versions
-
-    def to_json(self) -> str:
-        """The answer as JSON text: what the command line prints and REST sends, byte for byte."""
-        return as_text(self)
 
 
 class TriedValue(AnswerPart):
@@ -63,7 +59,7 @@ class TriedValue(AnswerPart):
     reason: str
 
 
-class Limit(AnswerPart):
+class Limit(WholeAnswer):
     """The largest or the smallest value of a number in a job with which it fits."""
 
     field: str
@@ -90,10 +86,6 @@ class Limit(AnswerPart):
     """The complete job at the value, which `estimate` answers in full."""
     assumptions: list[str]
     versions: Versions
-
-    def to_json(self) -> str:
-        """The answer as JSON text: what the command line prints and REST sends, byte for byte."""
-        return as_text(self)
 
 
 class BudgetRow(AnswerPart):
@@ -128,7 +120,7 @@ class BudgetRow(AnswerPart):
     """The complete job as it would run on these instances, which `estimate` answers in full."""
 
 
-class Budget(AnswerPart):
+class Budget(WholeAnswer):
     """Ways to rent what a job needs, cheapest first; or, where none is within the limits, the nearest to them."""
 
     possible: bool
@@ -138,10 +130,6 @@ class Budget(AnswerPart):
     rows: list[BudgetRow]
     assumptions: list[str]
     versions: Versions
-
-    def to_json(self) -> str:
-        """The answer as JSON text: what the command line prints and REST sends, byte for byte."""
-        return as_text(self)
 
 
 class Edit(AnswerPart):
@@ -185,7 +173,7 @@ class Fix(AnswerPart):
     """The edits as a unified diff, for `patch -p0`."""
 
 
-class Fixes(AnswerPart):
+class Fixes(WholeAnswer):
     """The smallest edits that make a file's job fit, in the file's own keys."""
 
     framework: str
@@ -201,10 +189,6 @@ class Fixes(AnswerPart):
     """Why there is no fix; empty where there is one, or none is needed."""
     assumptions: list[str]
     versions: Versions
-
-    def to_json(self) -> str:
-        """The answer as JSON text: what the command line prints and REST sends, byte for byte."""
-        return as_text(self)
 
 
 class Side(AnswerPart):
@@ -252,7 +236,7 @@ class SecondsDifference(AnswerPart):
     b_seconds: float
 
 
-class Differences(AnswerPart):
+class Differences(WholeAnswer):
     """What differs between two jobs: settings, then memory at the peak by part, then the time of a step by part."""
 
     a: Side
@@ -263,7 +247,3 @@ class Differences(AnswerPart):
     seconds: list[SecondsDifference]
     """Parts that differ, the largest difference first; empty where the time of one is not known."""
     versions: Versions
-
-    def to_json(self) -> str:
-        """The answer as JSON text: what the command line prints and REST sends, byte for byte."""
-        return as_text(self)

@@ -7,7 +7,7 @@ import json
 from io import StringIO
 from typing import Any, Literal
 
-from estimator.contract.answer import AnswerPart, Versions, as_text
+from estimator.contract.answer import AnswerPart, Versions, WholeAnswer
 
 
 class WhatIfRow(AnswerPart):
@@ -41,7 +41,7 @@ COLUMNS = tuple(name for name in WhatIfRow.model_fields if name not in ("values"
 """Of a CSV, after those of the fields that were changed."""
 
 
-class WhatIf(AnswerPart):
+class WhatIf(WholeAnswer):
     """A job with every combination of some values of some of its fields."""
 
     model: str
@@ -53,10 +53,6 @@ class WhatIf(AnswerPart):
     """False where it was interrupted: rows are those that were done."""
     assumptions: list[str]
     versions: Versions
-
-    def to_json(self) -> str:
-        """The answer as JSON text: what the command line prints and REST sends, byte for byte."""
-        return as_text(self)
 
     def to_csv(self) -> str:
         """The rows as CSV (RFC 4180, lines that end in a line feed): a column for each field, then `COLUMNS`; null is empty."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from estimator.contract.answer import AnswerPart, Versions, as_text
+from estimator.contract.answer import AnswerPart, Versions, WholeAnswer
 
 
 class TooLittle(AnswerPart):
@@ -67,7 +67,7 @@ class NotKnown(AnswerPart):
     why: str
 
 
-class Which(AnswerPart):
+class Which(WholeAnswer):
     """Which hardware does what was asked: cards and numbers of them, the smallest first."""
 
     model: str
@@ -92,7 +92,3 @@ class Which(AnswerPart):
     unknown: list[NotKnown]
     assumptions: list[str]
     versions: Versions
-
-    def to_json(self) -> str:
-        """The answer as JSON text: what the command line prints and REST sends, byte for byte."""
-        return as_text(self)

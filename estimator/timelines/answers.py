@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from estimator.contract.answer import AnswerPart, Place, Versions, as_text
+from estimator.contract.answer import AnswerPart, Place, Versions, WholeAnswer
 
 
 class TimelinePhase(AnswerPart):
@@ -71,7 +71,7 @@ class TimelineTensor(StepTensor):
     """Whether backward made it, running again what forward had run."""
 
 
-class Timeline(AnswerPart):
+class Timeline(WholeAnswer):
     """Live bytes of the rank that needs most, over one step in its steady state: each event allocates or releases one tensor."""
 
     phases: list[TimelinePhase]
@@ -89,7 +89,3 @@ class Timeline(AnswerPart):
     job: dict[str, Any]
     """The job with every default filled in."""
     versions: Versions
-
-    def to_json(self) -> str:
-        """The timeline as JSON text: what the command line prints and REST sends, byte for byte."""
-        return as_text(self)

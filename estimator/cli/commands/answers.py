@@ -126,10 +126,9 @@ def verify(options: argparse.Namespace) -> int:
         return 2
     found = verify(inputs.job(options.job))
     if options.json:
-        from estimator.contract.answer import as_text
         from estimator.contract.rows import Counted
 
-        sys.stdout.write(as_text(Counted(predicted=found.predicted, counted=found.counted)))
+        sys.stdout.write(Counted(predicted=found.predicted, counted=found.counted).to_json())
     else:
         sys.stdout.write(comparison_text(found))
     return 1 if options.check and found.error > CLOSE else 0

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any, Literal
 
 from estimator.contract.answer.cost import Cost, Energy
 from estimator.contract.answer.memory import Device, EngineMemory, HostMemory, KvCache, Memory, Peak, Place, Tensors
-from estimator.contract.answer.part import AnswerPart
+from estimator.contract.answer.part import AnswerPart, WholeAnswer
 from estimator.contract.answer.ranks import Rank, Recomputation, Traffic
 from estimator.contract.answer.time import Course, ServingTime, Time, TimePart, TokenCost
 
@@ -36,7 +35,7 @@ __all__ = [
     "TokenCost",
     "Traffic",
     "Versions",
-    "as_text",
+    "WholeAnswer",
 ]
 
 DEFAULT = "default: "
@@ -66,7 +65,7 @@ class Versions(AnswerPart):
     data: str
 
 
-class Answer(AnswerPart):
+class Answer(WholeAnswer):
     """fits: None where the honest answer is "unknown", with the reason in `verdict`."""
 
     fits: bool | None
@@ -98,12 +97,3 @@ class Answer(AnswerPart):
     notes: list[Note]
     """The sentences of the four lists above as values, in the same order; a default's text is there without its prefix."""
     versions: Versions
-
-    def to_json(self) -> str:
-        """The one text form: what the command line prints and REST sends, byte for byte."""
-        return as_text(self)
-
-
-def as_text(part: AnswerPart) -> str:
-    """The one text form: what the command line prints and REST sends, byte for byte."""
-    return json.dumps(part.model_dump(mode="json"), indent=2, ensure_ascii=False) + "\n"
