@@ -13,6 +13,7 @@ read_file("train.yaml", on="2x24GB").job
 timeline("train.yaml", on="2x24GB").peak
 explain("train.yaml", Path("error.txt"), on="2x24GB").text
 fix_file("train.yaml", on="2x24GB").fixes[0].patch
+check_files(["train.yaml", "serve.sh"], on="2x24GB").fits
 diff_files("before.yaml", "after.yaml", on="2x24GB").memory
 """
 
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from estimator.measured.explain import explain
     from estimator.pipeline.estimation import estimate
     from estimator.planner.answers import Differences, Fit, Fixes, Limit
+    from estimator.planner.check import Checked, check_files
     from estimator.planner.diff import diff_files
     from estimator.planner.fix import fix_file
     from estimator.planner.headline import fit
@@ -49,6 +51,7 @@ __version__ = version.SOFTWARE_VERSION
 
 _EXPORTS = {
     "Answer": "contract.answer",
+    "Checked": "planner.check",
     "Differences": "planner.answers",
     "Fit": "planner.answers",
     "Fixes": "planner.answers",
@@ -63,6 +66,7 @@ _EXPORTS = {
     "Which": "planner.which_answer",
     "WillItFitError": "contract.errors",
     "architecture_of": "specs.module",
+    "check_files": "planner.check",
     "count_module": "specs.module",
     "diff_files": "planner.diff",
     "estimate": "pipeline.estimation",
@@ -82,6 +86,7 @@ _EXPORTS = {
 
 __all__ = [
     "Answer",
+    "Checked",
     "Differences",
     "Fit",
     "Fixes",
@@ -97,6 +102,7 @@ __all__ = [
     "WillItFitError",
     "__version__",
     "architecture_of",
+    "check_files",
     "count_module",
     "diff_files",
     "estimate",

@@ -19,6 +19,7 @@ HARDWARE_HELP = (
 )
 PLATFORMS = ("slurm", "skypilot", "dstack", "kubernetes", "kserve")
 """Of whom resources are asked, in the order of `estimator.exchange.ask.TO`."""
+CHECKS = ("text", "json", "github", "gitlab", "sarif", "markdown")
 FORMATS = ("deepspeed", "accelerate", "torchtitan", "megatron")
 """Formats that jobs are exported to."""
 TASKS = ("serve", "serve-8bit", "serve-4bit", "qlora", "lora", "full", "full-mixed")

@@ -23,6 +23,7 @@ Says, before a GPU is rented and without one, whether a transformer fits, why, a
   willitfit explain JOB --measured FILE   what was measured beside what is predicted, and what would explain it
   willitfit fix FILE --on HARDWARE  the smallest edits of a file that make it fit, in its own keys, as a patch
   willitfit diff A B                what differs between two files or jobs: settings, memory and seconds by part
+  willitfit check FILES             whether the jobs of files fit, as a gate asks: with annotations, SARIF, Markdown
   willitfit budget JOB.yaml         every way to rent what it needs, by cost and hours
   willitfit models [WORDS]          which models are known; `models show MODEL`: what one is made of
   willitfit models --fits --on HARDWARE   which of them fit there: here is this machine

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from estimator.cli.report import aligned
 from estimator.contract.units import gib
-from estimator.planner.answers import Change, Fix, Fixes
+from estimator.planner.answers import Change, Fix, Fixes, shown_value
 
 
 def fixes_text(found: Fixes) -> str:
@@ -29,11 +27,9 @@ def _rows(change: Change) -> list[tuple[str, ...]]:
     first = True
     rows: list[tuple[str, ...]] = []
     for edit in change.edits:
-        said = (
-            f"{edit.key}: {_value(edit.after)}"
-            if edit.before is None
-            else f"{edit.key}: {_value(edit.before)} -> {_value(edit.after)}"
-        )
+        said = edit.setting
+        if edit.before is not None:
+            said = f"{edit.key}: {shown_value(edit.before)} -> {shown_value(edit.after)}"
         beside = (gib(change.saved_bytes), _slower(change.slower), "the same" if change.same_result else "another")
         rows.append((str(edit.line or "new"), said, *(beside if first else ("", "", ""))))
         first = False
@@ -41,12 +37,8 @@ def _rows(change: Change) -> list[tuple[str, ...]]:
 
 
 def _in_a_line(fix: Fix) -> str:
-    edits = ", ".join(f"{edit.key}: {_value(edit.after)}" for change in fix.changes for edit in change.edits)
+    edits = ", ".join(edit.setting for change in fix.changes for edit in change.edits)
     return f"{edits} ({gib(fix.total_bytes)} needed, {'the same' if fix.same_result else 'another'} result)"
-
-
-def _value(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _slower(share: float | None) -> str:

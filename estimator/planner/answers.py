@@ -143,6 +143,16 @@ class Edit(AnswerPart):
     """What the file says; null where it says nothing."""
     after: Any
 
+    @property
+    def setting(self) -> str:
+        """The setting as it is to be, in a line: gradient_checkpointing: true."""
+        return f"{self.key}: {shown_value(self.after)}"
+
+
+def shown_value(value: Any) -> str:
+    """A value of a setting as files write it."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
 
 class Change(AnswerPart):
     """Edits of a file that belong together: one change of its job."""

@@ -29,6 +29,7 @@ COMMANDS = {
     "explain": Command(measured.explain_options, measured.explain),
     "fix": Command(files.fix_options, files.fix),
     "diff": Command(files.diff_options, files.diff),
+    "check": Command(files.check_options, files.check),
     "budget": Command(answers.budget_options, answers.budget),
     "verify": Command(answers.verify_options, answers.verify),
     "models": Command(models.models_options, models.models),

@@ -7,7 +7,17 @@ import sys
 from typing import TYPE_CHECKING
 
 from estimator.cli import inputs
-from estimator.cli.options import FORMATS, HARDWARE_HELP, MODEL_HELP, PLATFORMS, takes_check, takes_file, takes_job, takes_specs
+from estimator.cli.options import (
+    CHECKS,
+    FORMATS,
+    HARDWARE_HELP,
+    MODEL_HELP,
+    PLATFORMS,
+    takes_check,
+    takes_file,
+    takes_job,
+    takes_specs,
+)
 from estimator.contract.errors import InvalidJob
 
 if TYPE_CHECKING:
@@ -63,6 +73,30 @@ def diff(options: argparse.Namespace) -> int:
     found = diff_files(options.a, options.b, options.on, options.model)
     inputs.printed(options, found, differences_text)
     return 1 if options.check and found.settings else 0
+
+
+def check_options(commands: Commands) -> None:
+    gate = commands.add_parser(
+        "check",
+        help="whether the jobs of several files fit, as a gate asks",
+        description="Say of each file whether its job fits, and which edits would make it fit. Exits with 0 if all fit, 1 if one "
+        "does not, 2 if of one it cannot be said. What is no file of a job is skipped.",
+    )
+    gate.add_argument("files", metavar="FILE", nargs="*", help="jobs, and files of frameworks, commands or scripts (see import)")
+    gate.add_argument("--on", metavar="HARDWARE", help=f"what they are to run on, in place of what they say: {HARDWARE_HELP}")
+    gate.add_argument("--model", metavar="MODEL", help=f"the model of files that name none: {MODEL_HELP}")
+    forms = "as text, JSON, GitHub's annotations, GitLab's Code Quality, SARIF, or a table in Markdown"
+    gate.add_argument("--format", choices=CHECKS, default="text", help=f"how it is printed: {forms} (text)")
+    takes_specs(gate)
+
+
+def check(options: argparse.Namespace) -> int:
+    from estimator.planner.check import check_files
+    from estimator.views.checks import FORMS
+
+    found = check_files(options.files, options.on, options.model)
+    sys.stdout.write(FORMS[options.format](found))
+    return found.exit_code
 
 
 def ask_options(commands: Commands) -> None:
