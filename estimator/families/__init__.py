@@ -93,6 +93,8 @@ FAMILIES = {
     "mamba": "mamba",
     "mamba2": "mamba2",
     "granitemoehybrid": "granitemoehybrid",
+    "bamba": "bamba",
+    "falcon_h1": "falcon_h1",
     "qwen3_next": "qwen3_next",
     "qwen3_5_text": "qwen3_5_text",
     "qwen3_5_moe_text": "qwen3_5_text",
