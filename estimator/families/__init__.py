@@ -95,6 +95,7 @@ FAMILIES = {
     "granitemoehybrid": "granitemoehybrid",
     "bamba": "bamba",
     "falcon_h1": "falcon_h1",
+    "nemotron_h": "nemotron_h",
     "qwen3_next": "qwen3_next",
     "qwen3_5_text": "qwen3_5_text",
     "qwen3_5_moe_text": "qwen3_5_text",

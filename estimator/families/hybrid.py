@@ -10,9 +10,16 @@ from typing import Any, ClassVar, Literal, Self
 
 from pydantic import model_validator
 
+from estimator.families.attention import Attention
+from estimator.families.build import Builder
 from estimator.families.cache_layers import CacheLayer, attention, mamba_state
+from estimator.families.decoder import Rotary, Table
 from estimator.families.mamba2 import MixerSizes
 from estimator.families.spec import DecoderSpec, Size
+from estimator.families.windows import FULL, LayerType
+from estimator.tape.dtypes import DType
+from estimator.tape.tensor import Tensor
+from estimator.tape.views import reshape, transpose
 
 Kind = Literal["linear_attention", "full_attention"]
 MAMBA: Kind = "linear_attention"
@@ -120,3 +127,40 @@ class Mamba2HybridSpec(HybridSpec):
         if self.mamba_n_heads % self.mamba_n_groups:
             raise ValueError(f"mamba_n_heads {self.mamba_n_heads} is not a multiple of mamba_n_groups {self.mamba_n_groups}")
         return self
+
+
+class Unrotated(Rotary):
+    """No rotary embedding: a recurrence tells the order of tokens."""
+
+    def __init__(self) -> None:
+        super().__init__(0)
+
+    def buffers(self, build: Builder) -> list[Tensor]:
+        return []
+
+    def tables(self, ids: Tensor, dtype: DType) -> dict[LayerType, Table]:
+        return {FULL: ()}
+
+
+class UnrotatedAttention:
+    """Grouped-query attention without positions and biases (`NemotronHAttention`, `JambaAttention`), called `name` in a layer."""
+
+    def __init__(self, spec: DecoderSpec, build: Builder, name: str = "self_attn"):
+        queries, keys = spec.num_attention_heads * spec.head_dim, spec.num_key_value_heads * spec.head_dim
+        self.head_dim = spec.head_dim
+        self.q_proj = build.linear(name + ".q_proj", spec.hidden_size, queries)
+        self.k_proj = build.linear(name + ".k_proj", spec.hidden_size, keys)
+        self.v_proj = build.linear(name + ".v_proj", spec.hidden_size, keys)
+        self.o_proj = build.linear(name + ".o_proj", queries, spec.hidden_size)
+        self.attend = Attention(build.attention, dropout=spec.attention_dropout if build.training else 0.0)
+
+    def __call__(self, hidden: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """What each token gets, [batch, tokens, hidden], and the weights where the implementation returns them."""
+        batch, tokens, _ = hidden.shape
+        heads = (batch, tokens, -1, self.head_dim)
+        q = transpose(reshape(self.q_proj(hidden), heads), 1, 2)
+        k = transpose(reshape(self.k_proj(hidden), heads), 1, 2)
+        v = transpose(reshape(self.v_proj(hidden), heads), 1, 2)
+        out, weights = self.attend(q, k, v, mask)
+        out = reshape(out, (batch, tokens, -1))
+        return self.o_proj(out), weights

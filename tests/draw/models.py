@@ -50,6 +50,9 @@ def small(rng: random.Random, kind: str) -> dict[str, Any]:
         common["mamba_n_heads"] = head_count
     if kind == "granitemoehybrid":
         common["layer_types"] = [rng.choice(("mamba", "attention")) for _ in range(layers)]
+    if kind == "nemotron_h":
+        common["mamba_num_heads"] = head_count
+        common["layer_types"] = [rng.choice(("linear_attention", "full_attention", "mlp", "moe")) for _ in range(layers)]
     if kind == "lfm2_moe":
         common["layer_types"] = [rng.choice(("conv", "full_attention")) for _ in range(layers)]
     keys = spec_class(kind).keys()
