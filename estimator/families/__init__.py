@@ -96,6 +96,7 @@ FAMILIES = {
     "bamba": "bamba",
     "falcon_h1": "falcon_h1",
     "nemotron_h": "nemotron_h",
+    "jamba": "jamba",
     "qwen3_next": "qwen3_next",
     "qwen3_5_text": "qwen3_5_text",
     "qwen3_5_moe_text": "qwen3_5_text",

@@ -150,7 +150,9 @@ class Mixer:
         self.conv_bias = build.parameter(name + ".conv1d.bias", (channels,)) if spec.use_conv_bias else None
         self.in_proj = build.linear(name + ".in_proj", spec.hidden_size, inner + channels + spec.num_heads, spec.use_bias)
         self.norm = self.make_norm(build, name + ".norm.weight")
-        self.out_proj = build.linear(name + ".out_proj", inner, spec.hidden_size, spec.use_bias if output_bias is None else output_bias)
+        self.out_proj = build.linear(
+            name + ".out_proj", inner, spec.hidden_size, spec.use_bias if output_bias is None else output_bias
+        )
 
     def make_norm(self, build: Builder, name: str) -> Callable[[Tensor, Tensor], Tensor]:
         """What takes the scan's result and its gate, before the last layer."""
@@ -311,7 +313,6 @@ class CausalLM:
 
     def forward(self, *inputs: Tensor) -> tuple[Tensor, Held]:
         (ids,) = inputs
-        ids.tape.remarks[IN_TORCH] = None
         hidden = self._backbone(ids)
         with ids.tape.losing():
             logits = to(self.lm_head(to(hidden, self.lm_head.weight.dtype)), dtypes.float32)

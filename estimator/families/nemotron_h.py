@@ -96,8 +96,9 @@ class NemotronHSpec(HybridSpec):
 
     @property
     def state(self) -> CacheLayer:
-        inner = self.mamba_num_heads * self.mamba_head_dim
-        return mamba_state(inner, inner + 2 * self.n_groups * self.ssm_state_size, self.ssm_state_size, self.conv_kernel)
+        inner, states = self.mamba_num_heads * self.mamba_head_dim, self.ssm_state_size
+        wide = self.mamba_ssm_cache_dtype == "float32"
+        return mamba_state(inner, inner + 2 * self.n_groups * states, states, self.conv_kernel, wide)
 
     @classmethod
     def follows(cls, hidden: int, heads: int) -> dict[str, int]:
@@ -135,7 +136,9 @@ class NemotronHSpec(HybridSpec):
         if self.num_experts_per_tok > self.num_experts:
             raise ValueError(f"num_experts_per_tok {self.num_experts_per_tok} is more than the {self.num_experts} experts")
         if self.num_experts % self.n_group or self.topk_group > self.n_group:
-            raise ValueError(f"{self.num_experts} experts do not come in n_group {self.n_group}, of which {self.topk_group} are used")
+            raise ValueError(
+                f"{self.num_experts} experts do not come in n_group {self.n_group}, of which {self.topk_group} are used"
+            )
         return self
 
     def config(self) -> dict[str, Any]:
