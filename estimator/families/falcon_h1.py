@@ -1,15 +1,14 @@
 """Falcon-H1: each layer has a Mamba-2 mixer and attention side by side, before a gated feed-forward layer.
 
-Embeddings, branches, keys and logits are each multiplied by a number, and what the mixer's first layer makes by a vector. A product
-with a number is a tensor of its own, also where the number is one. After transformers' modeling_falcon_h1.py (5.23), without the
-packages mamba-ssm and causal-conv1d: the mixers run on the path in plain torch.
+Embeddings, branches, keys and logits are each multiplied by a number, and what the mixer's first layer makes by a vector. A
+product with a number is a tensor of its own, also where the number is one. After transformers' modeling_falcon_h1.py (5.23),
+without the packages mamba-ssm and causal-conv1d: the mixers run on the path in plain torch.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 from estimator.families.build import Builder
 from estimator.families.cache_layers import CacheLayer, attention
