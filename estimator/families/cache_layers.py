@@ -12,7 +12,8 @@ class CacheLayer:
 
     `full`: keys and values of all tokens. `window`: of the last `tokens`. `chunk`: of those in the same `tokens`. `latent`: one
     vector of `key_size` numbers for each token, which all heads share. `cross`: keys and values of an encoder's `tokens`.
-    `state`: `state` numbers for a sequence, however long it is, of which `convolved` are the last inputs of a convolution.
+    `state`: `state` numbers for a sequence, however long it is, of which `convolved` are the last inputs of a convolution; the
+    others are in float32 where they are `wide`.
 
     `heads` have keys of their own, of `key_size` numbers each, and values of `value_size`.
     """
@@ -24,6 +25,7 @@ class CacheLayer:
     tokens: int | None = None
     state: int = 0
     convolved: int = 0
+    wide: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,10 +46,11 @@ def latent(size: int) -> CacheLayer:
     return CacheLayer("latent", 1, size)
 
 
-def mamba_state(inner: int, convolved: int, states: int, kernel: int) -> CacheLayer:
-    """A Mamba mixer: the last inputs of a convolution of `convolved` channels, and `states` numbers for each of `inner`."""
+def mamba_state(inner: int, convolved: int, states: int, kernel: int, wide: bool = False) -> CacheLayer:
+    """A Mamba mixer: the last inputs of a convolution of `convolved` channels, and `states` numbers for each of `inner`, in
+    float32 where they are `wide`."""
     last = convolved * (kernel - 1)
-    return CacheLayer("state", state=last + inner * states, convolved=last)
+    return CacheLayer("state", state=last + inner * states, convolved=last, wide=wide)
 
 
 def convolution_state(channels: int, kernel: int) -> CacheLayer:

@@ -58,12 +58,23 @@ class FusedGatedMLP:
 
 
 class TwoLayerMLP:
-    """last(activation(first(x))), and then dropout (`PhiMLP`, `NemotronMLP`). `names`: of the two layers."""
+    """last(activation(first(x))), and then dropout (`PhiMLP`, `NemotronMLP`). `names`: of the two layers, in what is called
+    `name`. `width`: of its middle, where it is another than the model's."""
 
-    def __init__(self, spec: DecoderSpec, build: Builder, names: tuple[str, str], bias: bool, drops: float = 0.0):
+    def __init__(
+        self,
+        spec: DecoderSpec,
+        build: Builder,
+        names: tuple[str, str],
+        bias: bool,
+        drops: float = 0.0,
+        name: str = "mlp",
+        width: int | None = None,
+    ):
         first, last = names
-        self.first = build.linear(f"mlp.{first}", spec.hidden_size, spec.intermediate_size, bias)
-        self.last = build.linear(f"mlp.{last}", spec.intermediate_size, spec.hidden_size, bias)
+        width = width or spec.intermediate_size
+        self.first = build.linear(f"{name}.{first}", spec.hidden_size, width, bias)
+        self.last = build.linear(f"{name}.{last}", width, spec.hidden_size, bias)
         self.act = ACTIVATIONS[spec.hidden_act]
         self.drops = drops if build.training else 0.0
 

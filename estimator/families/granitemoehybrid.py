@@ -12,12 +12,12 @@ from pydantic import model_validator
 
 from estimator.families.attention import Attention, causal_mask
 from estimator.families.build import Builder
-from estimator.families.cache_layers import CacheLayer, attention, mamba_state
 from estimator.families.heads import Batch
-from estimator.families.mamba2 import IN_TORCH, Mixer, MixerSizes
+from estimator.families.hybrid import ATTENTION, MAMBA, Kind, Mamba2HybridSpec
+from estimator.families.mamba2 import Mixer
 from estimator.families.model_output import Held
 from estimator.families.modules import ACTIVATIONS, rotary_table, rotate
-from estimator.families.spec import DecoderSpec, Size
+from estimator.families.spec import Size
 from estimator.tape import dtypes
 from estimator.tape.dtypes import DType
 from estimator.tape.pointwise import add, add_scalar, mul, mul_scalar
@@ -25,12 +25,11 @@ from estimator.tape.tape import Tape
 from estimator.tape.tensor import Tensor, empty
 from estimator.tape.views import contiguous, reshape, split, transpose
 
-MAMBA, ATTENTION = KINDS = "linear_attention", "full_attention"
 OLDER = {"mamba": MAMBA, "attention": ATTENTION}
 """Kinds of layers by the names in published files."""
 
 
-class GraniteMoeHybridSpec(DecoderSpec):
+class GraniteMoeHybridSpec(Mamba2HybridSpec):
     """`intermediate_size` is the experts', of which there are none; `shared_intermediate_size` is that of every layer."""
 
     modelled = {"num_local_experts": (0,), "output_router_logits": (False, None)}
@@ -40,37 +39,18 @@ class GraniteMoeHybridSpec(DecoderSpec):
     num_local_experts: Literal[0]
     intermediate_size: Size = 11008
     shared_intermediate_size: Size
-    layer_types: tuple[Literal["linear_attention", "full_attention"], ...]
+    layer_types: tuple[Kind, ...]
     mamba_n_heads: Size
-    mamba_d_head: Size
-    mamba_d_state: Size = 256
-    mamba_n_groups: Size = 1
-    mamba_d_conv: Size = 4
-    mamba_expand: Size = 2
-    mamba_chunk_size: Size = 256
-    mamba_conv_bias: bool = True
-    mamba_proj_bias: bool = False
-    attention_bias: bool = False
     position_embedding_type: str | None = None
 
     @property
-    def cached_per_token(self) -> int | None:
-        """Numbers that one token adds to the KV cache, in the layers of attention alone: the others keep a state of fixed
-        size."""
-        return 2 * self.layer_types.count(ATTENTION) * self.num_key_value_heads * self.head_dim
-
-    @property
-    def cache_layers(self) -> tuple[CacheLayer, ...]:
-        inner = self.mamba_n_heads * self.mamba_d_head
-        convolved = inner + 2 * self.mamba_n_groups * self.mamba_d_state
-        mamba = mamba_state(inner, convolved, self.mamba_d_state, self.mamba_d_conv)
-        full = attention(self.num_key_value_heads, self.head_dim)
-        return tuple([mamba if kind == MAMBA else full for kind in self.layer_types])
+    def kinds(self) -> tuple[Kind, ...]:
+        return self.layer_types
 
     @model_validator(mode="before")
     @classmethod
     def _kinds(cls, given: Any) -> Any:
-        """Older names of the kinds of layers; a size of heads that follows."""
+        """Older names of the kinds of layers."""
         if not isinstance(given, Mapping):
             return given
         made = dict(given)
@@ -79,38 +59,16 @@ class GraniteMoeHybridSpec(DecoderSpec):
             kinds = [MAMBA] * layers
         if isinstance(kinds, Sequence):
             made["layer_types"] = [OLDER.get(kind, kind) if isinstance(kind, str) else kind for kind in kinds]
-        hidden, heads, expand = (made.get(name) for name in ("hidden_size", "mamba_n_heads", "mamba_expand"))
-        if made.get("mamba_d_head", "auto") == "auto" and isinstance(hidden, int) and isinstance(heads, int) and heads > 0:
-            made["mamba_d_head"] = (expand if isinstance(expand, int) else 2) * hidden // heads
         return made
 
     @model_validator(mode="after")
     def _whole(self) -> Self:
         if len(self.layer_types) != self.num_hidden_layers:
             raise ValueError(f"layer_types names {len(self.layer_types)} layers, num_hidden_layers says {self.num_hidden_layers}")
-        if self.mamba_d_head * self.mamba_n_heads != self.mamba_expand * self.hidden_size:
-            raise ValueError("mamba_d_head x mamba_n_heads is not mamba_expand x hidden_size")
-        if self.mamba_n_heads % self.mamba_n_groups:
-            raise ValueError(f"mamba_n_heads {self.mamba_n_heads} is not a multiple of mamba_n_groups {self.mamba_n_groups}")
         return self
 
     def config(self) -> dict[str, Any]:
         return super().config() | {"layer_types": [*self.layer_types]}
-
-    @property
-    def mixer(self) -> MixerSizes:
-        return MixerSizes(
-            self.hidden_size,
-            self.mamba_n_heads,
-            self.mamba_d_head,
-            self.mamba_d_state,
-            self.mamba_n_groups,
-            self.mamba_d_conv,
-            self.mamba_chunk_size,
-            self.mamba_proj_bias,
-            self.mamba_conv_bias,
-            self.hidden_act,
-        )
 
 
 SPECS = {"granitemoehybrid": GraniteMoeHybridSpec}
@@ -208,8 +166,6 @@ class CausalLM:
     def _body(self, ids: Tensor) -> Tensor:
         tape, spec = ids.tape, self.spec
         batch, tokens = ids.shape
-        if MAMBA in spec.layer_types:
-            tape.remarks[IN_TORCH] = None
         embeds = self.embed_tokens(ids)
         embeds = mul_scalar(embeds)
         positions = add_scalar(empty(tape, (tokens,), dtypes.int64, "arange"))

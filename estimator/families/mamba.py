@@ -7,7 +7,7 @@ first and the last all do the same, and share a slot.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from pydantic import model_validator
 
@@ -15,7 +15,7 @@ from estimator.contract.errors import InvalidJob
 from estimator.families.abilities import Abilities
 from estimator.families.build import Builder
 from estimator.families.cache_layers import CacheLayer, mamba_state
-from estimator.families.mamba2 import CausalLM, causal_conv1d
+from estimator.families.mamba2 import IN_TORCH, CausalLM, causal_conv1d
 from estimator.families.modules import ACTIVATIONS
 from estimator.families.spec import Activation, ModelSpec, Size
 from estimator.tape import dtypes
@@ -26,6 +26,19 @@ from estimator.tape.pointwise import add, exp, mul, neg, silu, softplus, to
 from estimator.tape.tape import Slot
 from estimator.tape.tensor import Tensor, empty
 from estimator.tape.views import contiguous, expand, reshape, select, split, transpose, unsqueeze
+
+
+class MixerSizes(NamedTuple):
+    """What a mixer needs to know."""
+
+    hidden_size: int
+    inner: int
+    state_size: int
+    time_step_rank: int
+    conv_kernel: int
+    use_bias: bool
+    use_conv_bias: bool
+    hidden_act: str
 
 
 class MambaSpec(ModelSpec):
@@ -45,6 +58,12 @@ class MambaSpec(ModelSpec):
     hidden_act: Activation = "silu"
     residual_in_fp32: bool = True
     tie_word_embeddings: bool = True
+
+    @property
+    def mixer(self) -> MixerSizes:
+        """The sizes of a layer's mixer."""
+        inner, rank, bias = self.expand * self.hidden_size, self.time_step_rank, self.use_conv_bias
+        return MixerSizes(self.hidden_size, inner, self.state_size, rank, self.conv_kernel, False, bias, self.hidden_act)
 
     @property
     def cache_layers(self) -> tuple[CacheLayer, ...]:
@@ -70,36 +89,48 @@ SPECS = {"mamba": MambaSpec}
 
 
 class Mixer:
-    def __init__(self, spec: MambaSpec, build: Builder):
-        inner, states, rank = spec.expand * spec.hidden_size, spec.state_size, spec.time_step_rank
-        if build.adapter is not None and build.adapter.targets("mixer.dt_proj"):
+    """`name`: what its modules are called in a layer."""
+
+    def __init__(self, spec: MixerSizes, build: Builder, name: str):
+        inner, states, rank = spec.inner, spec.state_size, spec.time_step_rank
+        if build.adapter is not None and build.adapter.targets(name + ".dt_proj"):
             raise InvalidJob(
                 "dt_proj's weight is used without its layer: an adapter on it would learn nothing", "training.adapter.targets"
             )
         self.inner, self.states, self.rank = inner, states, rank
         self.unrolled = build.unrolled
         self.activation = ACTIVATIONS[spec.hidden_act]
-        self.a_log = build.parameter("mixer.A_log", (inner, states))
-        self.d = build.parameter("mixer.D", (inner,))
-        self.conv_weight = build.parameter("mixer.conv1d.weight", (inner, 1, spec.conv_kernel))
-        self.conv_bias = build.parameter("mixer.conv1d.bias", (inner,)) if spec.use_conv_bias else None
-        self.in_proj = build.linear("mixer.in_proj", spec.hidden_size, 2 * inner)
-        self.x_proj = build.linear("mixer.x_proj", inner, rank + 2 * states)
-        build.bypassed.append("mixer.dt_proj")
-        self.dt_weight = build.parameter("mixer.dt_proj.weight", (inner, rank))
-        self.dt_bias = build.parameter("mixer.dt_proj.bias", (inner,))
-        self.out_proj = build.linear("mixer.out_proj", inner, spec.hidden_size)
+        self.a_log = build.parameter(name + ".A_log", (inner, states))
+        self.d = build.parameter(name + ".D", (inner,))
+        self.conv_weight = build.parameter(name + ".conv1d.weight", (inner, 1, spec.conv_kernel))
+        self.conv_bias = build.parameter(name + ".conv1d.bias", (inner,)) if spec.use_conv_bias else None
+        self.in_proj = build.linear(name + ".in_proj", spec.hidden_size, 2 * inner, spec.use_bias)
+        self.x_proj = build.linear(name + ".x_proj", inner, rank + 2 * states)
+        build.bypassed.append(name + ".dt_proj")
+        self.dt_weight = build.parameter(name + ".dt_proj.weight", (inner, rank))
+        self.dt_bias = build.parameter(name + ".dt_proj.bias", (inner,))
+        self.out_proj = build.linear(name + ".out_proj", inner, spec.hidden_size, spec.use_bias)
 
-    def __call__(self, hidden: Tensor) -> Tensor:
-        projected = transpose(self.in_proj(hidden), 1, 2)
-        a = neg(exp(to(self.a_log, dtypes.float32)))
+    def offer(self) -> None:
+        """What forward makes for a fused kernel that is not there."""
         for_kernels = to(self.d, dtypes.float32), to(self.dt_bias, dtypes.float32)
         del for_kernels
+
+    def normed(self, steps: Tensor, b: Tensor, c: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Steps, and what reads into the state and out of it, as the scan gets them."""
+        return steps, b, c
+
+    def __call__(self, hidden: Tensor) -> Tensor:
+        hidden.tape.remarks[IN_TORCH] = None
+        projected = transpose(self.in_proj(hidden), 1, 2)
+        a = neg(exp(to(self.a_log, dtypes.float32)))
+        self.offer()
         mixed, gate = split(projected, (self.inner, self.inner), 1)
         kernel = self.conv_weight.shape[-1]
         mixed = causal_conv1d(mixed, reshape(self.conv_weight, (-1, kernel)), self.conv_bias, self.activation)
         mixed = transpose(mixed, 1, 2)
         steps, b, c = split(self.x_proj(mixed), (self.rank, self.states, self.states), 2)
+        steps, b, c = self.normed(steps, b, c)
         steps = _weighted(self.dt_weight, transpose(steps, 1, 2))
         bias = to(self.dt_bias, dtypes.float32)
         out = self._scan(transpose(mixed, 1, 2), steps, a, b, c, to(self.d, dtypes.float32), gate, bias)
@@ -168,4 +199,4 @@ def _weighted(weight: Tensor, x: Tensor) -> Tensor:
     return contiguous(transpose(product, 1, 2))
 
 
-HEADS = {"causal-lm": lambda spec, build: CausalLM(spec, build, lambda: Mixer(spec, build))}
+HEADS = {"causal-lm": lambda spec, build: CausalLM(spec, build, lambda: Mixer(spec.mixer, build, "mixer"))}

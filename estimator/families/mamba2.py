@@ -135,9 +135,9 @@ class RMSNormGated:
 
 
 class Mixer:
-    """`name`: what its modules are called in a layer."""
+    """`name`: what its modules are called in a layer. `output_bias`: of its last layer, where it is not that of the first."""
 
-    def __init__(self, spec: MixerSizes | Mamba2Spec, build: Builder, name: str):
+    def __init__(self, spec: MixerSizes | Mamba2Spec, build: Builder, name: str, output_bias: bool | None = None):
         inner, states = spec.num_heads * spec.head_dim, spec.n_groups * spec.state_size
         channels = inner + 2 * states
         self.inner, self.states, self.channels = inner, states, channels
@@ -149,12 +149,23 @@ class Mixer:
         self.conv_weight = build.parameter(name + ".conv1d.weight", (channels, 1, spec.conv_kernel))
         self.conv_bias = build.parameter(name + ".conv1d.bias", (channels,)) if spec.use_conv_bias else None
         self.in_proj = build.linear(name + ".in_proj", spec.hidden_size, inner + channels + spec.num_heads, spec.use_bias)
-        self.norm = RMSNormGated(build.parameter(name + ".norm.weight", (inner,)), spec.n_groups)
-        self.out_proj = build.linear(name + ".out_proj", inner, spec.hidden_size, spec.use_bias)
+        self.norm = self.make_norm(build, name + ".norm.weight")
+        self.out_proj = build.linear(
+            name + ".out_proj", inner, spec.hidden_size, spec.use_bias if output_bias is None else output_bias
+        )
+
+    def make_norm(self, build: Builder, name: str) -> Callable[[Tensor, Tensor], Tensor]:
+        """What takes the scan's result and its gate, before the last layer."""
+        return RMSNormGated(build.parameter(name, (self.inner,)), self.groups)
+
+    def project(self, hidden: Tensor) -> tuple[Tensor, ...]:
+        """Gate, convolution's input and steps, in one; and what is held until the convolution's output is split."""
+        return (self.in_proj(hidden),)
 
     def __call__(self, hidden: Tensor) -> Tensor:
+        hidden.tape.remarks[IN_TORCH] = None
         batch, tokens, _ = hidden.shape
-        projected = self.in_proj(hidden)
+        projected, *held = self.project(hidden)
         a = neg(exp(to(self.a_log, dtypes.float32)))
         gate, mixed, dt = split(projected, (self.inner, self.channels, self.heads), 2)
         mixed = transpose(mixed, 1, 2)
@@ -162,6 +173,7 @@ class Mixer:
         mixed = causal_conv1d(mixed, reshape(self.conv_weight, (-1, kernel)), self.conv_bias, self.activation)
         mixed = transpose(mixed, 1, 2)
         x, b, c = split(mixed, (self.inner, self.states, self.states), 2)
+        del held
         x_heads = reshape(x, (batch, tokens, self.heads, -1))
         b_groups, c_groups = (reshape(t, (batch, tokens, self.groups, -1)) for t in (b, c))
         out = chunk_scan(x_heads, dt, a, b_groups, c_groups, self.chunk, self.d, self.dt_bias)
@@ -278,14 +290,18 @@ class Block:
         return add(residual, out)
 
 
+def refuse_output_adapter(build: Builder, model_type: str, name: str) -> None:
+    """Raise `InvalidJob` where an adapter is put on a mixer's last layer, as PEFT does for some types of models
+    (tuners/tuners_utils.py, `_check_lora_target_modules_mamba`)."""
+    if build.adapter is not None and build.adapter.targets(name):
+        raise InvalidJob(f"peft puts no LoRA on out_proj of {model_type} models; name in_proj", "training.adapter.targets")
+
+
 class CausalLM:
     """A stack of mixers with its output layer (`Mamba2ForCausalLM`, `MambaForCausalLM`); its output holds logits in float32."""
 
     def __init__(self, spec: Any, build: Builder, mixer: Callable[[], Callable[[Tensor], Tensor]]):
-        if build.adapter is not None and build.adapter.targets("mixer.out_proj"):
-            raise InvalidJob(
-                f"peft puts no LoRA on out_proj of {spec.model_type} models; name in_proj", "training.adapter.targets"
-            )
+        refuse_output_adapter(build, spec.model_type, "mixer.out_proj")
         self.embeddings = build.embedding("embeddings", spec.vocab_size, spec.hidden_size)
         self.layers = build.layers(spec.num_hidden_layers, lambda _: Block(spec, build, mixer))
         self.norm_f = build.rms_norm("norm_f", spec.hidden_size)
@@ -297,7 +313,6 @@ class CausalLM:
 
     def forward(self, *inputs: Tensor) -> tuple[Tensor, Held]:
         (ids,) = inputs
-        ids.tape.remarks[IN_TORCH] = None
         hidden = self._backbone(ids)
         with ids.tape.losing():
             logits = to(self.lm_head(to(hidden, self.lm_head.weight.dtype)), dtypes.float32)

@@ -45,9 +45,9 @@ class TopKRouter:
 class DeepseekRouter:
     """Scores in float32 whatever the model's type; experts may be in groups, of which only the best take part."""
 
-    def __init__(self, spec: Any, build: Builder):
+    def __init__(self, spec: Any, build: Builder, name: str = "mlp.gate"):
         self.spec = spec
-        self.weight = build.weight("mlp.gate.weight", (spec.num_experts, spec.hidden_size))
+        self.weight = build.weight(name + ".weight", (spec.num_experts, spec.hidden_size))
 
     def __call__(self, hidden: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         with entered(self.weight):
@@ -92,9 +92,9 @@ class DeepseekV2Router(DeepseekRouter):
 class DeepseekV3Router(DeepseekRouter):
     """With a bias that balances the experts' load and counts for the choice only."""
 
-    def __init__(self, spec: Any, build: Builder):
-        super().__init__(spec, build)
-        self.correction = build.buffer("mlp.gate.e_score_correction_bias", (spec.num_experts,), dtypes.float32)
+    def __init__(self, spec: Any, build: Builder, name: str = "mlp.gate"):
+        super().__init__(spec, build, name)
+        self.correction = build.buffer(name + ".e_score_correction_bias", (spec.num_experts,), dtypes.float32)
 
     def choose(self, logits: Tensor) -> tuple[Tensor, Tensor]:
         spec = self.spec

@@ -46,9 +46,13 @@ def small(rng: random.Random, kind: str) -> dict[str, Any]:
         common = {}
     if kind == "mamba2":
         common["num_heads"] = 2 * head_count * size // 32
-    if kind == "granitemoehybrid":
+    if kind in ("granitemoehybrid", "bamba", "falcon_h1"):
         common["mamba_n_heads"] = head_count
+    if kind == "granitemoehybrid":
         common["layer_types"] = [rng.choice(("mamba", "attention")) for _ in range(layers)]
+    if kind == "nemotron_h":
+        common["mamba_num_heads"] = head_count
+        common["layer_types"] = [rng.choice(("linear_attention", "full_attention", "mlp", "moe")) for _ in range(layers)]
     if kind == "lfm2_moe":
         common["layer_types"] = [rng.choice(("conv", "full_attention")) for _ in range(layers)]
     keys = spec_class(kind).keys()

@@ -100,3 +100,21 @@ def test_the_longest_request_is_the_longest(blocks: int) -> None:
 def test_nothing_kept_is_no_group() -> None:
     assert grouped([]).block_bytes == 0
     assert kept((latent(576),), 8, 1, 2)[0].page == 64 * 576
+
+
+def test_nemotron_h_keeps_its_states_in_float32() -> None:
+    spec = resolve("nemotron-nano-9b-v2").spec
+    state = next(layer for layer in spec.cache_layers if layer.kind == "state")
+    assert (state.convolved, state.state - state.convolved) == (3 * (10240 + 2 * 8 * 128), 10240 * 128)
+    alone = kept((state,), 1, 2, 2)[0].page
+    assert alone == 2 * state.convolved + 4 * (state.state - state.convolved)
+    plain = spec.model_copy(update={"mamba_ssm_cache_dtype": "auto"})
+    narrow = next(layer for layer in plain.cache_layers if layer.kind == "state")
+    assert kept((narrow,), 1, 2, 2)[0].page == 2 * state.state
+
+
+def test_a_layer_of_falcon_h1_keeps_tokens_and_a_state() -> None:
+    spec = resolve("falcon-h1-7b").spec
+    assert [layer.kind for layer in spec.cache_layers] == ["state", "full"] * 44
+    found = of("falcon-h1-7b")
+    assert ([kind.kind for kind in found.kinds], found.size, found.padding) == (["state", "full"], 44, 0)

@@ -21,6 +21,8 @@ BLOCK = 16
 """Tokens of a block, unless more are asked for or states of fixed size need more."""
 LATENT_BLOCK = 64
 """That of latent attention: its kernels' own on Hopper and Blackwell (platforms/cuda.py)."""
+FLOAT32 = 4
+"""Bytes of a number of a state that is in float32."""
 NEARLY = 1.5
 """How much longer the longest group may be than the shortest before groups are cut to the shortest."""
 
@@ -87,7 +89,7 @@ def kept(layers: tuple[CacheLayer, ...], tensor: int, cached: int, plain: int, b
     """
     latents = any(layer.kind == "latent" for layer in layers)
     given = block or (LATENT_BLOCK if latents else BLOCK)
-    state = max((layer.state // tensor * plain for layer in layers if layer.kind == "state"), default=0)
+    state = max((_state_bytes(layer, tensor, plain) for layer in layers if layer.kind == "state"), default=0)
     tokens = [_token_bytes(layer, tensor, cached) for layer in layers if layer.kind != "state"]
     if state and tokens:
         given = max(given, given * _up(state, given * min(tokens)))
@@ -97,6 +99,13 @@ def kept(layers: tuple[CacheLayer, ...], tensor: int, cached: int, plain: int, b
         page = state if layer.kind == "state" else given * _token_bytes(layer, tensor, cached)
         made.append(Kept(layer.kind, given, page, layer.tokens))
     return made
+
+
+def _state_bytes(layer: CacheLayer, tensor: int, plain: int) -> int:
+    """Of a sequence; what is recurrent may be in float32 (models/config.py, `NemotronHForCausalLMConfig`)."""
+    if not layer.wide:
+        return layer.state // tensor * plain
+    return layer.convolved // tensor * plain + (layer.state - layer.convolved) // tensor * FLOAT32
 
 
 def _token_bytes(layer: CacheLayer, tensor: int, cached: int) -> int:

@@ -1,0 +1,78 @@
+"""Bamba: layers of Mamba-2 and a few of attention, half of each head rotated, each before a gated feed-forward layer.
+
+After transformers' modeling_bamba.py (5.23), without the packages mamba-ssm and causal-conv1d: its Mamba layers are Mamba-2's, on
+the path in plain torch.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Self
+
+from pydantic import Field, model_validator
+
+from estimator.families.build import Builder
+from estimator.families.decoder import Decoder, Rotary
+from estimator.families.decoder_layers import Alone, PreNorm
+from estimator.families.feed_forward import GatedMLP
+from estimator.families.grouped_query import GroupedQueryAttention
+from estimator.families.heads import language_model
+from estimator.families.hybrid import ATTENTION, MAMBA, Kind, Mamba2HybridSpec
+from estimator.families.mamba2 import Mixer
+from estimator.families.modules import rotate_part
+from estimator.families.rotary import PartialRotarySpec
+from estimator.families.spec import Size
+from estimator.families.windows import FULL, LayerType
+
+NORMS = "input_layernorm", "pre_ff_layernorm"
+
+
+class BambaSpec(Mamba2HybridSpec, PartialRotarySpec):
+    """The layers of `attn_layer_indices` attend, the others are Mamba's. A second loss, of the logits' size, is not modelled."""
+
+    modelled = {"z_loss_coefficient": (0, 0.0)}
+    in_sglang = False
+
+    intermediate_size: Size = 14336
+    max_position_embeddings: Size | None = 262144
+    partial_rotary_factor: Annotated[float, Field(gt=0, le=1)] = 0.5
+    attn_layer_indices: tuple[int, ...] | None = None
+    mlp_bias: bool = False
+
+    @property
+    def kinds(self) -> tuple[Kind, ...]:
+        attending = self.attn_layer_indices or ()
+        return tuple([ATTENTION if i in attending else MAMBA for i in range(self.num_hidden_layers)])
+
+    @model_validator(mode="after")
+    def _hard_coded(self) -> Self:
+        if self.partial_rotary_factor != 0.5:
+            raise ValueError(f"partial_rotary_factor {self.partial_rotary_factor} is 0.5 in every Bamba; leave it out")
+        return self
+
+    def config(self) -> dict[str, Any]:
+        indices = self.attn_layer_indices
+        return super().config() | {"attn_layer_indices": None if indices is None else [*indices]}
+
+
+SPECS = {"bamba": BambaSpec}
+
+
+def bamba(spec: BambaSpec, build: Builder) -> Decoder:
+    """The body of the model."""
+    bias = spec.attention_bias
+
+    def layer(kind: Kind) -> PreNorm:
+        mlp = GatedMLP(spec, build, "feed_forward", bias=spec.mlp_bias)
+        if kind == MAMBA:
+            return PreNorm(spec, build, Alone(Mixer(spec.mixer, build, "mamba")), mlp, names=NORMS)
+        attends = GroupedQueryAttention(spec, build, bias, bias, rotate=rotate_part)
+        return PreNorm(spec, build, attends, mlp, names=NORMS)
+
+    def sees(kind: Kind) -> LayerType | None:
+        return None if kind == MAMBA else FULL
+
+    rotary = Rotary(spec.rotary_size)
+    return Decoder(spec, build, layer, spec.kinds, rotary=rotary, last="final_layernorm", sees=sees)
+
+
+HEADS = language_model(bamba)
