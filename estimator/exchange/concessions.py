@@ -17,6 +17,8 @@ from estimator.contract.errors import Contradiction, NotModelled, WillItFitError
 from estimator.contract.reading import load_yaml
 from estimator.contract.validation import validated
 from estimator.exchange.found import Found, LeftOut, field_of, with_field
+from estimator.exchange.roles import parameters_of
+from estimator.exchange.spread import SHARDED
 from estimator.pipeline.estimation import judged
 
 FILE = Path(__file__).with_name("concessions.yaml")
@@ -31,9 +33,13 @@ class Concession(BaseModel):
     refused: str
     """How the field begins that the refusal is about."""
     given: dict[str, Any]
-    """Fields that the job must have, with these values, or with any (`*`)."""
+    """Fields that the job must have, with these values, with one of a list of them, or with any (`*`)."""
     instead: dict[str, Any]
     """What they become; null takes a field away."""
+    times: dict[str, int] = {}
+    """Numbers that become as many times as large: sequences of which a step has several."""
+    second: int | None = None
+    """Bytes for each parameter of a second model that lies beside it, sharded where the first is."""
     why: str
 
 
@@ -59,8 +65,7 @@ def accepted(found: Found, allow_files: bool) -> Found:
             if one is None:
                 break
             left.append(LeftOut(key=next(iter(one.given)), why=one.why))
-            for path, value in one.instead.items():
-                job = with_field(job, path, value)
+            job = _given_way(job, one, allow_files)
         except WillItFitError:
             break
         else:
@@ -68,9 +73,24 @@ def accepted(found: Found, allow_files: bool) -> Found:
     return found.model_copy(update={"job": job, "left_out": left})
 
 
+def _given_way(job: dict[str, Any], one: Concession, allow_files: bool) -> dict[str, Any]:
+    """The job with what is taken instead."""
+    for path, value in one.instead.items():
+        job = with_field(job, path, value)
+    for path, times in one.times.items():
+        job = with_field(job, path, times * (field_of(job, path) or 1))
+    if one.second and (parameters := parameters_of(job["model"], allow_files)) is not None:
+        hardware = job.get("hardware") or {}
+        sharded = str(field_of(job, "parallelism.strategy")).startswith(SHARDED)
+        ranks = (hardware.get("gpus") or 1) * (hardware.get("nodes") or 1) if sharded else 1
+        held = (hardware.get("in_use") or 0) - (-parameters * one.second // ranks)
+        job = with_field(job, "hardware.in_use", held)
+    return job
+
+
 def _holds(job: dict[str, Any], one: Concession) -> bool:
     for path, wanted in one.given.items():
         part = field_of(job, path)
-        if part is None or (wanted != "*" and part != wanted):
+        if part is None or (wanted != "*" and part not in (wanted if isinstance(wanted, list) else [wanted])):
             return False
     return any(field_of(job, path) != value for path, value in one.instead.items())

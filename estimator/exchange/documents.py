@@ -27,17 +27,22 @@ from estimator.exchange.frameworks import (
     litgpt,
     llama_cpp,
     llama_factory,
+    llm_foundry,
     ms_swift,
     ms_swift_megatron,
     nemo_automodel,
     ollama,
+    open_instruct,
+    openrlhf,
     oumi,
     sglang,
     torchtune,
+    verl,
     vllm,
     vllm_recipe,
 )
 from estimator.exchange.launch import Program, arguments, programs, slurm
+from estimator.exchange.nested import overrides
 from estimator.exchange.platforms import PLATFORMS
 from estimator.exchange.shell import MOST_SCRIPT, commands, sbatch
 from estimator.exchange.spread import FEWEST, SHARDED, UNSAID
@@ -58,6 +63,10 @@ FRAMEWORKS: dict[str, Callable[[Configuration], None]] = {
     "torchtune": torchtune.read,
     "oumi": oumi.read,
     "deepspeed-chat": deepspeed_chat.read,
+    "verl": verl.read,
+    "openrlhf": openrlhf.read,
+    "open-instruct": open_instruct.read,
+    "llm-foundry": llm_foundry.read,
     "vllm": vllm.read,
     "vllm-recipe": vllm_recipe.read,
     "sglang": sglang.read,
@@ -74,6 +83,8 @@ PARTS: dict[str, Callable[[str], Found]] = {
 """Programs whose files say how a job is spread, without a model."""
 FILES = ("llama-factory", "axolotl")
 """Commands of frameworks whose words end with a file of settings."""
+OVERRIDES = ("verl",)
+"""Frameworks whose words are settings with their values: `a.b=c`."""
 
 
 def read(text: str, given: str | None = None, *, model: str | None = None, around: Surroundings | None = None) -> Found:
@@ -267,8 +278,9 @@ def _several(count: int) -> Assumed:
 
 
 def _of_program(whose: str, program: Program, launch: Launch, around: Surroundings) -> Found:
-    short = SHORT.get(whose)
-    options, lines, words = arguments(program.arguments, short)
+    if whose in OVERRIDES:
+        return _configured(whose, *overrides(program.arguments), launch, around)
+    options, lines, words = arguments(program.arguments, SHORT.get(whose))
     path = options.pop("config", None)
     if whose in FILES and path is None:
         path = next((word for word in words if re.search(r"\.(ya?ml|json)$", word)), None)
