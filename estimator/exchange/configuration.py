@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,8 @@ FOLDER = Path(__file__).parent / "frameworks"
 _SHELL = re.compile(r"\$[\w({]|^\$")
 WORDS = "command words"
 """The key of what a command says without options: a subcommand, a model."""
+NEAR, LONGEST = 0.8, 60
+"""How alike two keys are of which one may be meant by the other, and characters of a key that is compared."""
 YES, NO = ("true", "yes", "1", "on"), ("false", "no", "0", "off", "none", "null", "")
 
 
@@ -129,7 +132,7 @@ class Configuration:
         value = self._known(key)
         if isinstance(value, str):
             if value.lower() not in (*YES, *NO):
-                raise InvalidValue(f"{value[:40]!r} is neither true nor false", self.where(key))
+                raise InvalidValue(f"{value[:40]!r} is neither true nor false: write one of these", self.where(key))
             return value.lower() in YES
         return bool(value)
 
@@ -142,10 +145,12 @@ class Configuration:
         return self.take(key)
 
     def whole(self, key: str) -> int | None:
-        """A whole number; None where nothing says one."""
+        """A whole number; None where nothing says one. What counts rows, steps or tokens is 1 at least."""
         value = self.number(key)
         if value is not None and value != int(value):
             raise InvalidValue(f"{value} is no whole number", self.where(key))
+        if value is not None and value < 1 and self.facts.edits.get("training.micro_batch_size") == key:
+            raise InvalidValue(f"{value:g} rows are no batch: write 1 or more", self.where(key))
         return None if value is None else int(value)
 
     def number(self, key: str) -> float | None:
@@ -156,7 +161,7 @@ class Configuration:
         try:
             found = float(value)
         except (TypeError, ValueError, OverflowError):
-            raise InvalidValue(f"{str(value)[:40]!r} is no number", self.where(key)) from None
+            raise InvalidValue(f"{str(value)[:40]!r} is no number: write digits alone, such as 2048", self.where(key)) from None
         if isinstance(value, bool) or not abs(found) < 1e15:
             raise InvalidValue(f"{str(value)[:40]!r} is no number of such a thing", self.where(key))
         return found
@@ -167,7 +172,7 @@ class Configuration:
         if value is None or isinstance(value, bool):
             return None
         if not isinstance(value, str | int | float):
-            raise InvalidValue(f"holds {type(value).__name__}, where a word stands", self.where(key))
+            raise InvalidValue(f"holds a {_kind(value)}, where one word stands: write that alone", self.where(key))
         return str(value)
 
     def names(self, key: str) -> list[str]:
@@ -181,7 +186,7 @@ class Configuration:
         """A mapping within the file; empty where there is none."""
         value = self.take(key)
         if value is not None and not isinstance(value, Mapping):
-            raise InvalidValue(f"holds {type(value).__name__}, where settings stand", self.where(key))
+            raise InvalidValue(f"holds {_short(value)!r}, where settings stand: write them with their names", self.where(key))
         return value or {}
 
     def where(self, key: str) -> str:
@@ -201,6 +206,14 @@ class Configuration:
         """Say of a key that the job does not have it."""
         self.read.add(key)
         self.left_out.append(LeftOut(key=key, line=self.lines.get(key) or None, why=why))
+
+    def _unknown(self, key: str, value: Any) -> None:
+        """Say of a key that nothing here reads it, and which one may be meant."""
+        known = {*self.read, *self.facts.defaults, *self.facts.aliases, *self.facts.left} - set(self.given)
+        near = get_close_matches(key, sorted(known), n=1, cutoff=NEAR) if len(key) <= LONGEST else []
+        asked = f" Did you mean {near[0]!r}?" if near else ""
+        why = f"{_short(value)}: the reader does not know it; whatever it changes is not in the answer.{asked}"
+        self.left_out.append(LeftOut(key=key, line=self.lines.get(key) or None, why=why, meant=near[0] if near else None))
 
     def assume(self, key: str, value: Any, why: str) -> None:
         """Say what was filled in."""
@@ -227,7 +240,7 @@ class Configuration:
             if key in self.facts.left:
                 self.leave(key, f"{_short(value)}: {self.facts.left[key]}")
             elif not silent.fullmatch(key):
-                self.leave(key, f"{_short(value)}: the reader does not know it; whatever it changes is not in the answer")
+                self._unknown(key, value)
         return Found(
             framework=self.facts.framework,
             version=self.facts.release,
@@ -235,6 +248,10 @@ class Configuration:
             left_out=self.left_out,
             assumed=self.assumed,
         )
+
+
+def _kind(value: Any) -> str:
+    return "mapping" if isinstance(value, Mapping) else "list"
 
 
 def _short(value: Any) -> str:

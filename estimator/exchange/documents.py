@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from estimator.contract.answer import Answer, Note
-from estimator.contract.errors import InvalidValue, NotModelled, Unreadable, WillItFitError
+from estimator.contract.errors import InvalidJob, InvalidValue, NotModelled, Unreadable, WillItFitError
 from estimator.contract.job import Hardware, Job, read_job
 from estimator.contract.notes import Said, all_said
 from estimator.contract.reading import parse_yaml, read_text
@@ -34,6 +34,7 @@ from estimator.exchange.frameworks import (
     ollama,
     open_instruct,
     openrlhf,
+    other_servers,
     oumi,
     sglang,
     torchtune,
@@ -137,6 +138,8 @@ def _notes(found: Found) -> Iterator[Note]:
     filled_in = (Said("filled-in", f"{whose}: {one}") for one in found.assumed)
     yield from of_kind("assumption", [Said("read-as", f"read as a file of {whose} {found.version}".rstrip()), *filled_in])
     yield from of_kind("not modelled", all_said("left-out", (f"{whose}: {one}" for one in found.left_out)))
+    misspelt = (one for one in found.left_out if one.meant)
+    yield from of_kind("warning", all_said("unknown-key", (f"{whose}: {one}" for one in misspelt)))
 
 
 def is_configuration(path: Path) -> bool:
@@ -168,7 +171,7 @@ def _read(text: str, given: str | None, around: Surroundings) -> Found:
             return Found(framework="willitfit", version=SOFTWARE_VERSION, job=dict(settings))
         whose = given or recognise.file(settings)
         if whose is None:
-            raise recognise.unknown("file")
+            raise recognise.unknown("file", settings)
         if whose in PARTS:
             return PARTS[whose](text)
         if whose in PLATFORMS:
@@ -213,7 +216,25 @@ def _configured(whose: str, settings: Mapping[str, Any], lines: Mapping[str, int
     conf = Configuration(whose, settings, lines, launch, around)
     _beside_accelerate(conf)
     FRAMEWORKS[whose](conf)
+    _check(conf)
     return conf.found()
+
+
+def _check(conf: Configuration) -> None:
+    """Raise what a job's own checks say of a field in the words of the file: by the key that says it, and its line."""
+    try:
+        read_job({**conf.job, "model": conf.get("model") or "gpt2"})
+    except InvalidJob as error:
+        raise type(error)(_FIELD.sub(lambda field: _said_by(conf, field[0]), error.message), error.where) from None
+
+
+def _said_by(conf: Configuration, field: str) -> str:
+    """The key of the file that says a field, where one does."""
+    key = conf.facts.edits.get(field)
+    return conf.where(key) if isinstance(key, str) and conf.has(key) else field
+
+
+_FIELD = re.compile(r"^[a-z_.]+(?=: )", re.MULTILINE)
 
 
 def _beside_accelerate(conf: Configuration) -> None:
@@ -240,11 +261,11 @@ def programs_of(text: str, given: str | None) -> list[tuple[str, Program]]:
     refused: WillItFitError | None = None
     for command in commands(text):
         for one in programs(command) or ([Program("", command.words)] if command.words[0].text.startswith("--") else []):
-            options, _, _ = arguments(one.arguments)
+            options, _, words = arguments(one.arguments)
             try:
                 whose = given or recognise.program(one.name, one.words(1), options)
             except WillItFitError as error:
-                refused = refused or error
+                refused = refused or other_servers.refused(recognise.server(one.name), options, words) or error
                 continue
             if whose is not None:
                 found.append((whose, one))

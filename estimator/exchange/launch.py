@@ -40,6 +40,13 @@ ALONE = frozenset(
     ]
 )
 """Options of launchers that no value follows."""
+CONTAINERS = ("docker", "podman", "sudo", "nerdctl")
+IMAGES = {
+    "vllm/vllm-openai": "vllm.entrypoints.openai.api_server",
+    "huggingface/text-generation-inference": "text-generation-launcher",
+    "llama.cpp:server": "llama-server",
+}
+"""What an image starts with the words after it, by a part of its name."""
 MASON = "mason.py"
 SHELLS, DEEPEST = ("bash", "sh"), 2
 """Shells, and how many of them are read within each other."""
@@ -94,6 +101,8 @@ def programs(command: Command, depth: int = 0) -> list[Program]:
                 one in ("--", "torchrun", "accelerate", "deepspeed") for one in texts[at + 2 :]
             ):
                 return [Program(following, command.words[at + 2 :], _alone(command))]
+        elif at and (entry := next((entry for part, entry in IMAGES.items() if part in text), None)) and texts[0] in CONTAINERS:
+            return [Program(entry, command.words[at + 1 :], _alone(command))]
         elif name in COMMANDS and (at == 0 or not texts[at - 1].startswith("-")):
             return [Program(name, command.words[at + 1 :], _alone(command))]
     return []

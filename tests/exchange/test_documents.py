@@ -28,7 +28,7 @@ from estimator.pipeline.notes.gathered import texts
 from tests.jobs import TESTS
 
 CASES: list[dict[str, Any]] = yaml.safe_load((TESTS / "cases" / "framework_files.yaml").read_text(encoding="utf-8"))["cases"]
-KEYS = {"name", "text", "framework", "job", "left_out", "lines", "assumed", "hardware", "beside", "refused"}
+KEYS = {"name", "text", "framework", "job", "left_out", "lines", "assumed", "hardware", "beside", "refused", "meant"}
 
 
 def at(job: dict[str, Any], path: str) -> Any:
@@ -61,6 +61,7 @@ def test_what_a_file_says(case: dict[str, Any], tmp_path: Path) -> None:
     assert set(case.get("left_out", [])) <= set(left)
     assert set(case.get("assumed", [])) <= assumed
     assert {key: left[key].line for key in case.get("lines", {})} == case.get("lines", {})
+    assert {key: left[key].meant for key in case.get("meant", {})} == case.get("meant", {})
     assert all(one.why for one in found.left_out)
     assert all(one.why for one in found.assumed)
     assert estimate(found.job).memory.peak_bytes > 0
