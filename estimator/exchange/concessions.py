@@ -15,11 +15,15 @@ from pydantic import BaseModel, ConfigDict
 
 from estimator.contract.errors import Contradiction, NotModelled, WillItFitError
 from estimator.contract.reading import load_yaml
+from estimator.contract.units import gib
 from estimator.contract.validation import validated
 from estimator.exchange.found import Found, LeftOut, field_of, with_field
 from estimator.exchange.roles import parameters_of
 from estimator.exchange.spread import SHARDED
+from estimator.families import count
+from estimator.families.parts import MultimodalSpec
 from estimator.pipeline.estimation import judged
+from estimator.specs.resolve import resolve
 
 FILE = Path(__file__).with_name("concessions.yaml")
 MOST = 8
@@ -61,6 +65,10 @@ def accepted(found: Found, allow_files: bool) -> Found:
         try:
             judged(job, allow_files, reserves=False)
         except (NotModelled, Contradiction) as error:
+            if error.where == "model" and (alone := _language_model(job, allow_files)) is not None:
+                job, said = alone
+                left.append(said)
+                continue
             one = next((one for one in table() if error.where.startswith(one.refused) and _holds(job, one)), None)
             if one is None:
                 break
@@ -71,6 +79,27 @@ def accepted(found: Found, allow_files: bool) -> Found:
         else:
             break
     return found.model_copy(update={"job": job, "left_out": left})
+
+
+def _language_model(job: dict[str, Any], allow_files: bool) -> tuple[dict[str, Any], LeftOut] | None:
+    """The job with the language model alone, of a model that sees and whose forward pass is not modelled; the tower's frozen
+    weights are memory that others hold. None for any other model."""
+    try:
+        spec = resolve(job["model"], allow_files).spec
+    except WillItFitError:
+        return None
+    if not isinstance(spec, MultimodalSpec) or spec.runs or not spec.alone.runs:
+        return None
+    hardware = job.get("hardware") or {}
+    tower = 2 * (count(spec) - count(spec.alone))
+    why = (
+        f"the forward pass of {spec.model_type} is not modelled: the answer is of its language model, on sequences with images' "
+        f"tokens among them; {gib(tower)} of weights beside it are taken for frozen, as memory that others hold "
+        "(hardware.in_use)"
+    )
+    inside = spec.alone.model_dump(mode="json", by_alias=True, exclude_defaults=True)
+    held = (hardware.get("in_use") or 0) + max(tower, 1)
+    return with_field({**job, "model": inside}, "hardware.in_use", held), LeftOut(key="model", why=why)
 
 
 def _given_way(job: dict[str, Any], one: Concession, allow_files: bool) -> dict[str, Any]:

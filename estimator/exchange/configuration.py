@@ -79,6 +79,8 @@ class Launch:
 
     gpus: int | None = None
     nodes: int | None = None
+    processes: bool = True
+    """Whether each GPU has a process of its own; False where several GPUs are merely visible to one."""
     program: str = ""
     """The script, or the framework's subcommand."""
     accelerate: Mapping[str, Any] | None = None

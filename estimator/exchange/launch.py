@@ -150,7 +150,8 @@ def _alone(command: Command) -> Launch:
             nodes = given.get("NNODES", "1")
             return Launch(int(given[name]), int(nodes) if _COUNT.fullmatch(nodes) else 1)
     devices = given.get("CUDA_VISIBLE_DEVICES", "").strip()
-    return Launch(len(devices.split(",")) if re.fullmatch(r"\d+(,\d+)*,?", devices) else None)
+    visible = len(devices.rstrip(",").split(",")) if re.fullmatch(r"\d+(,\d+)*,?", devices) else None
+    return Launch(visible, processes="NPROC_PER_NODE" in given)
 
 
 def _started(command: Command, start: int, launcher: str) -> Program:

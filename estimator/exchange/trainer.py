@@ -13,6 +13,10 @@ from estimator.contract.job.optimizer import ALIASES, IMPLEMENTATIONS
 from estimator.exchange.configuration import Configuration, framework
 from estimator.specs.resolve import resolve
 
+ALIKE = {"awq-int4": "gptq-int4"}
+"""Formats of checkpoints whose layers hold the same bytes as another's: 4 bits, with a scale and a zero for each group."""
+BENEATH = ("nf4", "fp4", "int8", "gptq", "hqq")
+"""Formats that stay beneath an adapter."""
 TYPES = {"bfloat16": "bf16", "bf16": "bf16", "float16": "fp16", "fp16": "fp16", "half": "fp16", "float32": "fp32", "fp32": "fp32"}
 ATTENTIONS = {
     "eager": "eager",
@@ -62,6 +66,8 @@ def precision(conf: Configuration, weights: str, mixed: str | None, *, trained: 
     """
     strategy = conf.get("parallelism.strategy") or "none"
     adapter = conf.get("training.adapter") is not None
+    if adapter:
+        _stored(conf)
     named = {"bf16": "bf16", "fp16": "16"}
     if strategy.startswith("zero"):
         found = f"deepspeed-{mixed or weights}" if (mixed or weights) != "fp32" else "32-true"
@@ -95,6 +101,24 @@ def precision(conf: Configuration, weights: str, mixed: str | None, *, trained: 
     conf.assume(
         "precision", f"{named[weights]}-true", f"{held} keep the type that the model is loaded in; autocast computes in {mixed}"
     )
+
+
+def _stored(conf: Configuration) -> None:
+    """A checkpoint that is quantized stays so beneath an adapter, whether the file says it or not."""
+    if conf.get("training.quantization") is not None:
+        return
+    try:
+        stored = resolve(conf.get("model") or "", conf.around.allow_files).stored
+    except WillItFitError:
+        return
+    if stored is None or not stored.format or not stored.named or stored.gguf:
+        return
+    held = ALIKE.get(stored.format, stored.format)
+    if held.startswith(BENEATH):
+        conf.put("training.quantization", held)
+        conf.assume("quantization", held, f"the checkpoint is in {stored.format}")
+    else:
+        conf.leave("model", f"its checkpoint is in {stored.format}: read as if it were made whole for training; an upper bound")
 
 
 def optimizer(conf: Configuration, key: str = "optim") -> None:
