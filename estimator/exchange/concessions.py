@@ -20,6 +20,7 @@ from estimator.contract.validation import validated
 from estimator.exchange.found import Found, LeftOut, field_of, with_field
 from estimator.exchange.roles import parameters_of
 from estimator.exchange.spread import SHARDED
+from estimator.exchange.trainer import OF_LANGUAGE, anywhere
 from estimator.families import count
 from estimator.families.parts import MultimodalSpec
 from estimator.pipeline.estimation import judged
@@ -99,6 +100,8 @@ def _language_model(job: dict[str, Any], allow_files: bool) -> tuple[dict[str, A
     )
     inside = spec.alone.model_dump(mode="json", by_alias=True, exclude_defaults=True)
     held = (hardware.get("in_use") or 0) + max(tower, 1)
+    if (targets := field_of(job, "training.adapter.targets")) is not None:
+        job = with_field(job, "training.adapter.targets", anywhere(targets, OF_LANGUAGE))
     return with_field({**job, "model": inside}, "hardware.in_use", held), LeftOut(key="model", why=why)
 
 

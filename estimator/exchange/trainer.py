@@ -6,6 +6,7 @@ transformers/training_args.py and trainer.py of 5.23, peft/mapping_func.py of 0.
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from estimator.contract.errors import InvalidValue, WillItFitError
@@ -169,9 +170,20 @@ def lora(conf: Configuration, *, targets: Any, kept: str, prefix: str = "lora_")
     found["rank"] = found["rank"] or conf.whole(f"{prefix}rank") or 8
     if dropout := conf.number(f"{prefix}dropout"):
         found["dropout"] = dropout
-    found |= {"targets": targets or pefts_targets(conf), "dtype": kept}
+    found |= {"targets": anywhere(targets, _LAYERS) or pefts_targets(conf), "dtype": kept}
     conf.skip(f"{prefix}alpha", "use_rslora", "loraplus_lr_ratio")
     conf.put("training.adapter", found)
+
+
+def anywhere(targets: Any, before: re.Pattern[str]) -> Any:
+    """Targets whose pattern begins with the way to every layer, as one that begins anywhere: all layers are alike."""
+    return before.sub(r".*\.", targets, count=1) if isinstance(targets, str) else targets
+
+
+_EVERY = r"layers\\?\.(?:\[\\d\]|\[0-9\]|\\d)[+*]\\?\."
+_LAYERS = re.compile(rf"^\^?(?:model\\?\.)?{_EVERY}")
+OF_LANGUAGE = re.compile(rf"^\^?(?:model\\?\.)?language_model\\?\.(?:model\\?\.)?{_EVERY}")
+"""How patterns begin of all layers of a model, and of the language model of one that sees."""
 
 
 def pefts_targets(conf: Configuration) -> list[str] | str:

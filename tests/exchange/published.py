@@ -60,7 +60,7 @@ def predicted(answer: Answer, kind: str) -> int | None:
 def compared(row: dict[str, Any]) -> tuple[float | None, str]:
     """The prediction over the measurement; None, and why, where there is none."""
     given, whose = text(row)
-    hardware = Hardware(gpus=row.get("gpus") or 1)
+    hardware = Hardware(gpus=row["gpus"]) if row.get("gpus") else None
     try:
         found = read(
             given, whose, around=Surroundings(name=row.get("config_file") or row["id"], hardware=hardware, allow_files=False)
