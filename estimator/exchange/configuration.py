@@ -13,7 +13,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
-from estimator.contract.errors import InvalidValue
+from estimator.contract.errors import InvalidValue, Unreadable
 from estimator.contract.job import Hardware
 from estimator.contract.reading import load_yaml
 from estimator.contract.validation import validated
@@ -23,8 +23,12 @@ FOLDER = Path(__file__).parent / "frameworks"
 _SHELL = re.compile(r"\$[\w({]|^\$")
 WORDS = "command words"
 """The key of what a command says without options: a subcommand, a model."""
-NEAR, LONGEST = 0.8, 60
-"""How alike two keys are of which one may be meant by the other, and characters of a key that is compared."""
+NEAR, LONGEST, MOST_COMPARED = 0.8, 60, 40
+"""How alike two keys are of which one may be meant by the other; characters of a key that is compared, and how many keys are."""
+LONGEST_NAME = 1000
+"""Characters of a dotted name that is kept: thousands of long ones within each other would be thousands of times as much."""
+MOST_SETTINGS = 2000
+"""Settings of a file, each of which is compared with what is known."""
 YES, NO = ("true", "yes", "1", "on"), ("false", "no", "0", "off", "none", "null", "")
 
 
@@ -103,6 +107,7 @@ class Configuration:
     def __init__(self, name: str, given: Mapping[str, Any], lines: Mapping[str, int], launch: Launch, around: Surroundings):
         self.facts, self.launch, self.around, self.lines = framework(name), launch, around, dict(lines)
         self.given: dict[str, Any] = {}
+        self._bound(given)
         for key, value in given.items():
             known = self.facts.aliases.get(str(key), str(key))
             if known not in self.given or self.given[known] is None:
@@ -209,10 +214,16 @@ class Configuration:
         self.read.add(key)
         self.left_out.append(LeftOut(key=key, line=self.lines.get(key) or None, why=why))
 
+    def _bound(self, given: Mapping[str, Any]) -> None:
+        """Raise for more settings than any framework has."""
+        if len(given) > MOST_SETTINGS:
+            raise Unreadable(f"has {len(given):,} settings, more than the {MOST_SETTINGS:,} that are read", self.facts.framework)
+
     def _unknown(self, key: str, value: Any) -> None:
         """Say of a key that nothing here reads it, and which one may be meant."""
-        known = {*self.read, *self.facts.defaults, *self.facts.aliases, *self.facts.left} - set(self.given)
-        near = get_close_matches(key, sorted(known), n=1, cutoff=NEAR) if len(key) <= LONGEST else []
+        known = {*self.read, *self.facts.defaults, *self.facts.aliases, *self.facts.left} - self.given.keys()
+        compared = len(key) <= LONGEST and len(self.left_out) < MOST_COMPARED
+        near = get_close_matches(key, sorted(known), n=1, cutoff=NEAR) if compared else []
         asked = f" Did you mean {near[0]!r}?" if near else ""
         why = f"{_short(value)}: the reader does not know it; whatever it changes is not in the answer.{asked}"
         self.left_out.append(LeftOut(key=key, line=self.lines.get(key) or None, why=why, meant=near[0] if near else None))
@@ -236,6 +247,7 @@ class Configuration:
     def found(self) -> Found:
         """The job, and all that was not read named."""
         silent = _silent(self.facts.framework)
+        self._bound(self.given)
         for key, value in self.given.items():
             if key in self.read or key == WORDS or value in (None, False, "", [], {}) or str(value).lower() in ("false", "none"):
                 continue
@@ -290,7 +302,8 @@ class Lines:
                 keyed = False
             elif isinstance(event, yaml.ScalarEvent) and maps and maps[-1] and not keyed:
                 path[-1] = event.value
-                self.found.setdefault(".".join(filter(None, path)), event.start_mark.line + 1 if event.start_mark else 0)
+                if sum(map(len, filter(None, path))) <= LONGEST_NAME:
+                    self.found.setdefault(".".join(filter(None, path)), event.start_mark.line + 1 if event.start_mark else 0)
                 keyed = True
             elif isinstance(event, yaml.MappingStartEvent | yaml.SequenceStartEvent):
                 maps.append(isinstance(event, yaml.MappingStartEvent))

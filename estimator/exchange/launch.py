@@ -84,7 +84,7 @@ def programs(command: Command, depth: int = 0) -> list[Program]:
         name = text.rpartition("/")[2]
         following = texts[at + 1] if at + 1 < len(texts) else ""
         if name == MASON and "--" in texts[at:]:
-            return _submitted(command, at + 1)
+            return _submitted(command, at + 1, depth) if depth < DEEPEST else []
         if name in SHELLS and following in ("-c", "-lc") and at + 2 < len(texts):
             inside = commands(texts[at + 2]) if depth < DEEPEST and len(texts[at + 2]) <= MOST_SCRIPT else []
             return [one for inner in inside for one in programs(_within(inner, command.words[at + 2].line), depth + 1)]
@@ -108,11 +108,11 @@ def programs(command: Command, depth: int = 0) -> list[Program]:
     return []
 
 
-def _submitted(command: Command, at: int) -> list[Program]:
+def _submitted(command: Command, at: int, depth: int) -> list[Program]:
     """open-instruct's mason.py: each of its nodes starts what follows `--`."""
     end = at + [word.text for word in command.words[at:]].index("--")
     options, _, _ = arguments(command.words[at:end])
-    found = programs(Command(command.words[end + 1 :], command.environment))
+    found = programs(Command(command.words[end + 1 :], command.environment), depth + 1)
     for one in found:
         one.launch.nodes = one.launch.nodes or _count(str(options.get("num_nodes")))
         one.launch.gpus = one.launch.gpus or _count(str(options.get("gpus")))

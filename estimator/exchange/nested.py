@@ -9,6 +9,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from estimator.exchange.configuration import LONGEST_NAME
 from estimator.exchange.launch import scalar
 from estimator.exchange.shell import Word
 
@@ -19,14 +20,16 @@ MOST_STEPS = 8
 """How often one setting stands for the next."""
 
 
-def flattened(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings by their dotted names; parts stay parts where they are empty. Files are read to 64 levels only."""
+def flattened(given: Mapping[str, Any], before: str = "") -> dict[str, Any]:
+    """Settings by their dotted names; parts stay parts where they are empty, or their names too long to be anyone's.
+    Files are read to 64 levels only."""
     flat: dict[str, Any] = {}
     for key, value in given.items():
-        if isinstance(value, Mapping) and value:
-            flat |= {f"{key}.{inner}": one for inner, one in flattened(value).items()}
+        name = f"{before}{key}"
+        if isinstance(value, Mapping) and value and len(name) <= LONGEST_NAME:
+            flat |= flattened(value, f"{name}.")
         else:
-            flat[str(key)] = value
+            flat[name] = value
     return flat
 
 

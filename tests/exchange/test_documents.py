@@ -143,6 +143,39 @@ def test_scripts_are_read_and_not_run(tmp_path: Path) -> None:
     assert sbatch("#SBATCH -N 4 --gres=gpu:a100:8\n") == {"--nodes": "4", "--gres": "gpu:a100:8"}
 
 
+HOSTILE = {
+    "settings without end": (
+        "base_model: gpt2\nsequence_len: 5\n" + "".join(f"zkey_{i}: 1\n" for i in range(3000)),
+        "more than the 2,000",
+    ),
+    "unknown keys of a job": (json.dumps({"model": "gpt2", "training": {f"x{i}": 1 for i in range(3000)}}), "and 2,950 more"),
+    "long names within each other": (
+        json.dumps({"actor_rollout_ref": {"rollout": {"k" * 100_000: {f"x{i}": 1 for i in range(3000)}}}, "trainer": {}}),
+        "",
+    ),
+    "settings that stand for themselves": (
+        "train_loader: {x: 1}\nmax_seq_len: ${max_seq_len}\nmodel: {name: ${model.name}}\n",
+        "is no model",
+    ),
+    "a submission of submissions": (
+        "python mason.py -- " * 3000 + "torchrun open_instruct/dpo.py",
+        "no configuration or command",
+    ),
+    "shells within shells": ("bash -c \"bash -c 'bash -c vllm'\"\n" * 500, "no configuration or command"),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_hostile_files_are_refused_in_words(name: str) -> None:
+    """What once took half a minute, gigabytes, or all of the stack."""
+    text, said = HOSTILE[name]
+    if said:
+        with pytest.raises(WillItFitError, match=said):
+            read(text)
+    else:
+        assert sum(len(one.key) for one in read(text).left_out) < 10**6
+
+
 PIECES = st.sampled_from(
     ["$", "(", ")", "'", '"', "\\", "\n", "=", "[", "{", "&a", "*a", "--", ": ", "- ", "0", "-1", "1e9", "nan", "\0", "é"]
 )
