@@ -154,8 +154,8 @@ HOSTILE = {
         "",
     ),
     "settings that stand for themselves": (
-        "train_loader: {x: 1}\nmax_seq_len: ${max_seq_len}\nmodel: {name: ${model.name}}\n",
-        "is no model",
+        "train_loader: {x: 1}\nmax_seq_len: ${max_seq_len}\nmodel:\n  name: ${model.name}\n",
+        "is no model that is read",
     ),
     "a submission of submissions": (
         "python mason.py -- " * 3000 + "torchrun open_instruct/dpo.py",
