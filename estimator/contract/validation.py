@@ -13,6 +13,8 @@ from estimator.contract.errors import InvalidValue, UnknownKey, did_you_mean
 WANTED = {"string_type": "text", "int_type": "a whole number", "list_type": "a list", "dict_type": "a mapping"}
 """What to write where the kind is wrong, by pydantic's name for the error."""
 
+MOST_FINDINGS = 50
+"""What is said of one validation, each with the nearest known key."""
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -27,11 +29,12 @@ def validated(model: type[Model], content: Any, where: str) -> Model:
 
 
 def explain(error: ValidationError, model: type[BaseModel] | None = None) -> str:
-    """Every finding of a validation, one a line; an unknown key comes with the nearest known ones of `model`."""
+    """The findings of a validation, one a line; an unknown key comes with the nearest known ones of `model`."""
     wanted: dict[tuple[Any, ...], list[str]] = {}
     said: dict[tuple[Any, ...], list[str]] = {}
     given: dict[tuple[Any, ...], Any] = {}
-    for item in error.errors(include_url=False):
+    findings = error.errors(include_url=False)
+    for item in findings[:MOST_FINDINGS]:
         place = tuple(part for part in item["loc"] if not _is_branch(part))
         given.setdefault(place, item.get("input"))
         kind = _kind(item, model)
@@ -42,7 +45,8 @@ def explain(error: ValidationError, model: type[BaseModel] | None = None) -> str
     for place, kinds in wanted.items():
         if not any(deeper[: len(place)] == place for deeper in said):  # else another branch of a union came nearer
             said[place] = [f"{_path(place)}: write {' or '.join(kinds)}{_meaning(model, place)}{_shown(given[place])}"]
-    return "\n".join(line for lines in said.values() for line in lines)
+    more = [f"and {len(findings) - MOST_FINDINGS:,} more"] if len(findings) > MOST_FINDINGS else []
+    return "\n".join([*(line for lines in said.values() for line in lines), *more])
 
 
 def _is_branch(part: str | int) -> bool:

@@ -15,9 +15,16 @@ from pydantic import BaseModel, ConfigDict
 
 from estimator.contract.errors import Contradiction, NotModelled, WillItFitError
 from estimator.contract.reading import load_yaml
+from estimator.contract.units import gib
 from estimator.contract.validation import validated
 from estimator.exchange.found import Found, LeftOut, field_of, with_field
+from estimator.exchange.roles import parameters_of
+from estimator.exchange.spread import SHARDED
+from estimator.exchange.trainer import OF_LANGUAGE, anywhere
+from estimator.families import count
+from estimator.families.parts import MultimodalSpec
 from estimator.pipeline.estimation import judged
+from estimator.specs.resolve import resolve
 
 FILE = Path(__file__).with_name("concessions.yaml")
 MOST = 8
@@ -31,9 +38,13 @@ class Concession(BaseModel):
     refused: str
     """How the field begins that the refusal is about."""
     given: dict[str, Any]
-    """Fields that the job must have, with these values, or with any (`*`)."""
+    """Fields that the job must have, with these values, with one of a list of them, or with any (`*`)."""
     instead: dict[str, Any]
     """What they become; null takes a field away."""
+    times: dict[str, int] = {}
+    """Numbers that become as many times as large: sequences of which a step has several."""
+    second: int | None = None
+    """Bytes for each parameter of a second model that lies beside it, sharded where the first is."""
     why: str
 
 
@@ -55,12 +66,15 @@ def accepted(found: Found, allow_files: bool) -> Found:
         try:
             judged(job, allow_files, reserves=False)
         except (NotModelled, Contradiction) as error:
+            if error.where == "model" and (alone := _language_model(job, allow_files)) is not None:
+                job, said = alone
+                left.append(said)
+                continue
             one = next((one for one in table() if error.where.startswith(one.refused) and _holds(job, one)), None)
             if one is None:
                 break
             left.append(LeftOut(key=next(iter(one.given)), why=one.why))
-            for path, value in one.instead.items():
-                job = with_field(job, path, value)
+            job = _given_way(job, one, allow_files)
         except WillItFitError:
             break
         else:
@@ -68,9 +82,47 @@ def accepted(found: Found, allow_files: bool) -> Found:
     return found.model_copy(update={"job": job, "left_out": left})
 
 
+def _language_model(job: dict[str, Any], allow_files: bool) -> tuple[dict[str, Any], LeftOut] | None:
+    """The job with the language model alone, of a model that sees and whose forward pass is not modelled; the tower's frozen
+    weights are memory that others hold. None for any other model."""
+    try:
+        spec = resolve(job["model"], allow_files).spec
+    except WillItFitError:
+        return None
+    if not isinstance(spec, MultimodalSpec) or spec.runs or not spec.alone.runs:
+        return None
+    hardware = job.get("hardware") or {}
+    tower = 2 * (count(spec) - count(spec.alone))
+    why = (
+        f"the forward pass of {spec.model_type} is not modelled: the answer is of its language model, on sequences with images' "
+        f"tokens among them; {gib(tower)} of weights beside it are taken for frozen, as memory that others hold "
+        "(hardware.in_use)"
+    )
+    inside = spec.alone.model_dump(mode="json", by_alias=True, exclude_defaults=True)
+    held = (hardware.get("in_use") or 0) + max(tower, 1)
+    if (targets := field_of(job, "training.adapter.targets")) is not None:
+        job = with_field(job, "training.adapter.targets", anywhere(targets, OF_LANGUAGE))
+    return with_field({**job, "model": inside}, "hardware.in_use", held), LeftOut(key="model", why=why)
+
+
+def _given_way(job: dict[str, Any], one: Concession, allow_files: bool) -> dict[str, Any]:
+    """The job with what is taken instead."""
+    for path, value in one.instead.items():
+        job = with_field(job, path, value)
+    for path, times in one.times.items():
+        job = with_field(job, path, times * (field_of(job, path) or 1))
+    if one.second and (parameters := parameters_of(job["model"], allow_files)) is not None:
+        hardware = job.get("hardware") or {}
+        sharded = str(field_of(job, "parallelism.strategy")).startswith(SHARDED)
+        ranks = (hardware.get("gpus") or 1) * (hardware.get("nodes") or 1) if sharded else 1
+        held = (hardware.get("in_use") or 0) - (-parameters * one.second // ranks)
+        job = with_field(job, "hardware.in_use", held)
+    return job
+
+
 def _holds(job: dict[str, Any], one: Concession) -> bool:
     for path, wanted in one.given.items():
         part = field_of(job, path)
-        if part is None or (wanted != "*" and part != wanted):
+        if part is None or (wanted != "*" and part not in (wanted if isinstance(wanted, list) else [wanted])):
             return False
     return any(field_of(job, path) != value for path, value in one.instead.items())

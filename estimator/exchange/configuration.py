@@ -6,13 +6,14 @@ import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
-from estimator.contract.errors import InvalidValue
+from estimator.contract.errors import InvalidValue, Unreadable
 from estimator.contract.job import Hardware
 from estimator.contract.reading import load_yaml
 from estimator.contract.validation import validated
@@ -22,6 +23,12 @@ FOLDER = Path(__file__).parent / "frameworks"
 _SHELL = re.compile(r"\$[\w({]|^\$")
 WORDS = "command words"
 """The key of what a command says without options: a subcommand, a model."""
+NEAR, LONGEST, MOST_COMPARED = 0.8, 60, 40
+"""How alike two keys are of which one may be meant by the other; characters of a key that is compared, and how many keys are."""
+LONGEST_NAME = 1000
+"""Characters of a dotted name that is kept: thousands of long ones within each other would be thousands of times as much."""
+MOST_SETTINGS = 2000
+"""Settings of a file, each of which is compared with what is known."""
 YES, NO = ("true", "yes", "1", "on"), ("false", "no", "0", "off", "none", "null", "")
 
 
@@ -76,6 +83,8 @@ class Launch:
 
     gpus: int | None = None
     nodes: int | None = None
+    processes: bool = True
+    """Whether each GPU has a process of its own; False where several GPUs are merely visible to one."""
     program: str = ""
     """The script, or the framework's subcommand."""
     accelerate: Mapping[str, Any] | None = None
@@ -98,6 +107,7 @@ class Configuration:
     def __init__(self, name: str, given: Mapping[str, Any], lines: Mapping[str, int], launch: Launch, around: Surroundings):
         self.facts, self.launch, self.around, self.lines = framework(name), launch, around, dict(lines)
         self.given: dict[str, Any] = {}
+        self._bound(given)
         for key, value in given.items():
             known = self.facts.aliases.get(str(key), str(key))
             if known not in self.given or self.given[known] is None:
@@ -129,7 +139,7 @@ class Configuration:
         value = self._known(key)
         if isinstance(value, str):
             if value.lower() not in (*YES, *NO):
-                raise InvalidValue(f"{value[:40]!r} is neither true nor false", self.where(key))
+                raise InvalidValue(f"{value[:40]!r} is neither true nor false: write one of these", self.where(key))
             return value.lower() in YES
         return bool(value)
 
@@ -142,10 +152,12 @@ class Configuration:
         return self.take(key)
 
     def whole(self, key: str) -> int | None:
-        """A whole number; None where nothing says one."""
+        """A whole number; None where nothing says one. What counts rows, steps or tokens is 1 at least."""
         value = self.number(key)
         if value is not None and value != int(value):
             raise InvalidValue(f"{value} is no whole number", self.where(key))
+        if value is not None and value < 1 and self.facts.edits.get("training.micro_batch_size") == key:
+            raise InvalidValue(f"{value:g} rows are no batch: write 1 or more", self.where(key))
         return None if value is None else int(value)
 
     def number(self, key: str) -> float | None:
@@ -156,7 +168,7 @@ class Configuration:
         try:
             found = float(value)
         except (TypeError, ValueError, OverflowError):
-            raise InvalidValue(f"{str(value)[:40]!r} is no number", self.where(key)) from None
+            raise InvalidValue(f"{str(value)[:40]!r} is no number: write digits alone, such as 2048", self.where(key)) from None
         if isinstance(value, bool) or not abs(found) < 1e15:
             raise InvalidValue(f"{str(value)[:40]!r} is no number of such a thing", self.where(key))
         return found
@@ -167,7 +179,7 @@ class Configuration:
         if value is None or isinstance(value, bool):
             return None
         if not isinstance(value, str | int | float):
-            raise InvalidValue(f"holds {type(value).__name__}, where a word stands", self.where(key))
+            raise InvalidValue(f"holds a {_kind(value)}, where one word stands: write that alone", self.where(key))
         return str(value)
 
     def names(self, key: str) -> list[str]:
@@ -181,7 +193,7 @@ class Configuration:
         """A mapping within the file; empty where there is none."""
         value = self.take(key)
         if value is not None and not isinstance(value, Mapping):
-            raise InvalidValue(f"holds {type(value).__name__}, where settings stand", self.where(key))
+            raise InvalidValue(f"holds {_short(value)!r}, where settings stand: write them with their names", self.where(key))
         return value or {}
 
     def where(self, key: str) -> str:
@@ -202,6 +214,20 @@ class Configuration:
         self.read.add(key)
         self.left_out.append(LeftOut(key=key, line=self.lines.get(key) or None, why=why))
 
+    def _bound(self, given: Mapping[str, Any]) -> None:
+        """Raise for more settings than any framework has."""
+        if len(given) > MOST_SETTINGS:
+            raise Unreadable(f"has {len(given):,} settings, more than the {MOST_SETTINGS:,} that are read", self.facts.framework)
+
+    def _unknown(self, key: str, value: Any) -> None:
+        """Say of a key that nothing here reads it, and which one may be meant."""
+        known = {*self.read, *self.facts.defaults, *self.facts.aliases, *self.facts.left} - self.given.keys()
+        compared = len(key) <= LONGEST and len(self.left_out) < MOST_COMPARED
+        near = get_close_matches(key, sorted(known), n=1, cutoff=NEAR) if compared else []
+        asked = f" Did you mean {near[0]!r}?" if near else ""
+        why = f"{_short(value)}: the reader does not know it; whatever it changes is not in the answer.{asked}"
+        self.left_out.append(LeftOut(key=key, line=self.lines.get(key) or None, why=why, meant=near[0] if near else None))
+
     def assume(self, key: str, value: Any, why: str) -> None:
         """Say what was filled in."""
         if all(one.key != key for one in self.assumed):
@@ -221,13 +247,14 @@ class Configuration:
     def found(self) -> Found:
         """The job, and all that was not read named."""
         silent = _silent(self.facts.framework)
+        self._bound(self.given)
         for key, value in self.given.items():
             if key in self.read or key == WORDS or value in (None, False, "", [], {}) or str(value).lower() in ("false", "none"):
                 continue
             if key in self.facts.left:
                 self.leave(key, f"{_short(value)}: {self.facts.left[key]}")
             elif not silent.fullmatch(key):
-                self.leave(key, f"{_short(value)}: the reader does not know it; whatever it changes is not in the answer")
+                self._unknown(key, value)
         return Found(
             framework=self.facts.framework,
             version=self.facts.release,
@@ -235,6 +262,10 @@ class Configuration:
             left_out=self.left_out,
             assumed=self.assumed,
         )
+
+
+def _kind(value: Any) -> str:
+    return "mapping" if isinstance(value, Mapping) else "list"
 
 
 def _short(value: Any) -> str:
@@ -271,7 +302,8 @@ class Lines:
                 keyed = False
             elif isinstance(event, yaml.ScalarEvent) and maps and maps[-1] and not keyed:
                 path[-1] = event.value
-                self.found.setdefault(".".join(filter(None, path)), event.start_mark.line + 1 if event.start_mark else 0)
+                if sum(map(len, filter(None, path))) <= LONGEST_NAME:
+                    self.found.setdefault(".".join(filter(None, path)), event.start_mark.line + 1 if event.start_mark else 0)
                 keyed = True
             elif isinstance(event, yaml.MappingStartEvent | yaml.SequenceStartEvent):
                 maps.append(isinstance(event, yaml.MappingStartEvent))

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from estimator.contract.answer import Answer, Note
-from estimator.contract.errors import InvalidValue, NotModelled, Unreadable, WillItFitError
+from estimator.contract.errors import InvalidJob, InvalidValue, NotModelled, Unreadable, WillItFitError
 from estimator.contract.job import Hardware, Job, read_job
 from estimator.contract.notes import Said, all_said
 from estimator.contract.reading import parse_yaml, read_text
@@ -27,17 +27,23 @@ from estimator.exchange.frameworks import (
     litgpt,
     llama_cpp,
     llama_factory,
+    llm_foundry,
     ms_swift,
     ms_swift_megatron,
     nemo_automodel,
     ollama,
+    open_instruct,
+    openrlhf,
+    other_servers,
     oumi,
     sglang,
     torchtune,
+    verl,
     vllm,
     vllm_recipe,
 )
 from estimator.exchange.launch import Program, arguments, programs, slurm
+from estimator.exchange.nested import overrides
 from estimator.exchange.platforms import PLATFORMS
 from estimator.exchange.shell import MOST_SCRIPT, commands, sbatch
 from estimator.exchange.spread import FEWEST, SHARDED, UNSAID
@@ -58,6 +64,10 @@ FRAMEWORKS: dict[str, Callable[[Configuration], None]] = {
     "torchtune": torchtune.read,
     "oumi": oumi.read,
     "deepspeed-chat": deepspeed_chat.read,
+    "verl": verl.read,
+    "openrlhf": openrlhf.read,
+    "open-instruct": open_instruct.read,
+    "llm-foundry": llm_foundry.read,
     "vllm": vllm.read,
     "vllm-recipe": vllm_recipe.read,
     "sglang": sglang.read,
@@ -74,6 +84,8 @@ PARTS: dict[str, Callable[[str], Found]] = {
 """Programs whose files say how a job is spread, without a model."""
 FILES = ("llama-factory", "axolotl")
 """Commands of frameworks whose words end with a file of settings."""
+OVERRIDES = ("verl",)
+"""Frameworks whose words are settings with their values: `a.b=c`."""
 
 
 def read(text: str, given: str | None = None, *, model: str | None = None, around: Surroundings | None = None) -> Found:
@@ -126,6 +138,8 @@ def _notes(found: Found) -> Iterator[Note]:
     filled_in = (Said("filled-in", f"{whose}: {one}") for one in found.assumed)
     yield from of_kind("assumption", [Said("read-as", f"read as a file of {whose} {found.version}".rstrip()), *filled_in])
     yield from of_kind("not modelled", all_said("left-out", (f"{whose}: {one}" for one in found.left_out)))
+    misspelt = (one for one in found.left_out if one.meant)
+    yield from of_kind("warning", all_said("unknown-key", (f"{whose}: {one}" for one in misspelt)))
 
 
 def is_configuration(path: Path) -> bool:
@@ -157,7 +171,7 @@ def _read(text: str, given: str | None, around: Surroundings) -> Found:
             return Found(framework="willitfit", version=SOFTWARE_VERSION, job=dict(settings))
         whose = given or recognise.file(settings)
         if whose is None:
-            raise recognise.unknown("file")
+            raise recognise.unknown("file", settings)
         if whose in PARTS:
             return PARTS[whose](text)
         if whose in PLATFORMS:
@@ -202,7 +216,25 @@ def _configured(whose: str, settings: Mapping[str, Any], lines: Mapping[str, int
     conf = Configuration(whose, settings, lines, launch, around)
     _beside_accelerate(conf)
     FRAMEWORKS[whose](conf)
+    _check(conf)
     return conf.found()
+
+
+def _check(conf: Configuration) -> None:
+    """Raise what a job's own checks say of a field in the words of the file: by the key that says it, and its line."""
+    try:
+        read_job({**conf.job, "model": conf.get("model") or "gpt2"})
+    except InvalidJob as error:
+        raise type(error)(_FIELD.sub(lambda field: _said_by(conf, field[0]), error.message), error.where) from None
+
+
+def _said_by(conf: Configuration, field: str) -> str:
+    """The key of the file that says a field, where one does."""
+    key = conf.facts.edits.get(field)
+    return conf.where(key) if isinstance(key, str) and conf.has(key) else field
+
+
+_FIELD = re.compile(r"^[a-z_.]+(?=: )", re.MULTILINE)
 
 
 def _beside_accelerate(conf: Configuration) -> None:
@@ -229,11 +261,11 @@ def programs_of(text: str, given: str | None) -> list[tuple[str, Program]]:
     refused: WillItFitError | None = None
     for command in commands(text):
         for one in programs(command) or ([Program("", command.words)] if command.words[0].text.startswith("--") else []):
-            options, _, _ = arguments(one.arguments)
+            options, _, words = arguments(one.arguments)
             try:
                 whose = given or recognise.program(one.name, one.words(1), options)
             except WillItFitError as error:
-                refused = refused or error
+                refused = refused or other_servers.refused(recognise.server(one.name), options, words) or error
                 continue
             if whose is not None:
                 found.append((whose, one))
@@ -267,8 +299,9 @@ def _several(count: int) -> Assumed:
 
 
 def _of_program(whose: str, program: Program, launch: Launch, around: Surroundings) -> Found:
-    short = SHORT.get(whose)
-    options, lines, words = arguments(program.arguments, short)
+    if whose in OVERRIDES:
+        return _configured(whose, *overrides(program.arguments), launch, around)
+    options, lines, words = arguments(program.arguments, SHORT.get(whose))
     path = options.pop("config", None)
     if whose in FILES and path is None:
         path = next((word for word in words if re.search(r"\.(ya?ml|json)$", word)), None)

@@ -19,6 +19,8 @@ class LeftOut(AnswerPart):
     line: int | None = None
     """Where it stands in the file, from 1 on; null where that is not known, or where a default of the framework says it."""
     why: str
+    meant: str | None = None
+    """The known key that it is nearly: it may be misspelt."""
 
     def __str__(self) -> str:
         return f"{self.key}{f' (line {self.line})' if self.line else ''}: {self.why}"

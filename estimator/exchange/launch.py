@@ -13,7 +13,7 @@ from typing import Any
 
 from estimator.contract.errors import InvalidValue
 from estimator.exchange.configuration import Launch
-from estimator.exchange.shell import Command, Word
+from estimator.exchange.shell import MOST_SCRIPT, Command, Word, commands
 
 ALONE = frozenset(
     [
@@ -40,6 +40,16 @@ ALONE = frozenset(
     ]
 )
 """Options of launchers that no value follows."""
+CONTAINERS = ("docker", "podman", "sudo", "nerdctl")
+IMAGES = {
+    "vllm/vllm-openai": "vllm.entrypoints.openai.api_server",
+    "huggingface/text-generation-inference": "text-generation-launcher",
+    "llama.cpp:server": "llama-server",
+}
+"""What an image starts with the words after it, by a part of its name."""
+MASON = "mason.py"
+SHELLS, DEEPEST = ("bash", "sh"), 2
+"""Shells, and how many of them are read within each other."""
 PYTHON = re.compile(r"(?:.*/)?python(?:3(?:\.\d+)?)?")
 TORCH = ("torch.distributed.run", "torch.distributed.launch")
 MOST_DEVICES = 2**17
@@ -66,12 +76,18 @@ class Program:
         return found
 
 
-def programs(command: Command) -> list[Program]:
-    """What a command may be taken to start, from its outermost launcher inwards; wrappers around it are passed over."""
+def programs(command: Command, depth: int = 0) -> list[Program]:
+    """What a command may be taken to start, from its outermost launcher inwards; wrappers around it are passed over, and what a
+    shell is given to run (`bash -c`) is a script of its own."""
     texts = [word.text for word in command.words]
     for at, text in enumerate(texts):
         name = text.rpartition("/")[2]
         following = texts[at + 1] if at + 1 < len(texts) else ""
+        if name == MASON and "--" in texts[at:]:
+            return _submitted(command, at + 1, depth) if depth < DEEPEST else []
+        if name in SHELLS and following in ("-c", "-lc") and at + 2 < len(texts):
+            inside = commands(texts[at + 2]) if depth < DEEPEST and len(texts[at + 2]) <= MOST_SCRIPT else []
+            return [one for inner in inside for one in programs(_within(inner, command.words[at + 2].line), depth + 1)]
         if name == "accelerate" and following == "launch":
             return [_accelerated(command, at + 2)]
         if name in ("torchrun", "deepspeed"):
@@ -85,9 +101,27 @@ def programs(command: Command) -> list[Program]:
                 one in ("--", "torchrun", "accelerate", "deepspeed") for one in texts[at + 2 :]
             ):
                 return [Program(following, command.words[at + 2 :], _alone(command))]
+        elif at and (entry := next((entry for part, entry in IMAGES.items() if part in text), None)) and texts[0] in CONTAINERS:
+            return [Program(entry, command.words[at + 1 :], _alone(command))]
         elif name in COMMANDS and (at == 0 or not texts[at - 1].startswith("-")):
             return [Program(name, command.words[at + 1 :], _alone(command))]
     return []
+
+
+def _submitted(command: Command, at: int, depth: int) -> list[Program]:
+    """open-instruct's mason.py: each of its nodes starts what follows `--`."""
+    end = at + [word.text for word in command.words[at:]].index("--")
+    options, _, _ = arguments(command.words[at:end])
+    found = programs(Command(command.words[end + 1 :], command.environment), depth + 1)
+    for one in found:
+        one.launch.nodes = one.launch.nodes or _count(str(options.get("num_nodes")))
+        one.launch.gpus = one.launch.gpus or _count(str(options.get("gpus")))
+    return found
+
+
+def _within(command: Command, line: int) -> Command:
+    """A command within a word, whose words have no place of their own in the script."""
+    return Command([Word(word.text, line + word.line - 1, alone=False) for word in command.words], command.environment)
 
 
 COMMANDS = (
@@ -116,7 +150,8 @@ def _alone(command: Command) -> Launch:
             nodes = given.get("NNODES", "1")
             return Launch(int(given[name]), int(nodes) if _COUNT.fullmatch(nodes) else 1)
     devices = given.get("CUDA_VISIBLE_DEVICES", "").strip()
-    return Launch(len(devices.split(",")) if re.fullmatch(r"\d+(,\d+)*,?", devices) else None)
+    visible = len(devices.rstrip(",").split(",")) if re.fullmatch(r"\d+(,\d+)*,?", devices) else None
+    return Launch(visible, processes="NPROC_PER_NODE" in given)
 
 
 def _started(command: Command, start: int, launcher: str) -> Program:
@@ -148,6 +183,8 @@ def _accelerated(command: Command, start: int) -> Program:
         kind, settings["deepspeed_config"] = "DEEPSPEED", inner
     elif "use_fsdp" in options:
         kind = "FSDP"
+    elif kind is None and "config_file" not in options and (_count(options.get("num_processes")) or 1) > 1:
+        kind = "MULTI_GPU"  # as `accelerate launch` then takes it for itself
     if kind:
         settings["distributed_type"] = kind
     launch = Launch(_count(options.get("num_processes")), accelerate=settings or None)

@@ -101,6 +101,11 @@ def program(name: str, words: list[str], options: Mapping[str, Any]) -> str | No
     return None
 
 
+def server(name: str) -> str:
+    """Whose program this is, read or not; nothing for one that nobody is known to write."""
+    return next((one.framework for one in known().programs if re.fullmatch(one.program, name)), "")
+
+
 def _named(one: _Known | None) -> str | None:
     if one is not None and not one.read:
         raise NotModelled(f"this is a file of {one.framework}, which is not read yet; read are {', '.join(readable())}", "file")
@@ -113,9 +118,13 @@ def readable() -> list[str]:
     return list(dict.fromkeys(one.framework for one in everything if one.read))
 
 
-def unknown(where: str) -> InvalidJob:
-    """What to say of a file that nobody is known to write."""
-    return Unreadable(f"is no configuration or command that is known here; read are {', '.join(readable())}", where)
+def unknown(where: str, given: Mapping[str, Any] | None = None) -> InvalidJob:
+    """What to say of a file that nobody is known to write: of settings, which it has."""
+    read = ", ".join(readable())
+    if given is None:
+        return Unreadable(f"is no configuration or command that is known here; read are {read}", where)
+    keys = ", ".join(key[:30] for key in [*given][:5]) + (", …" if len(given) > 5 else "")
+    return Unreadable(f"no framework is told by its keys ({keys}): say whose it is with --from, which is one of {read}", where)
 
 
 def _has(given: Mapping[str, Any], key: str) -> bool:

@@ -25,6 +25,8 @@ _LEXEME = re.compile(
     r"|(?P<escaped>\\.)|(?P<plain>[^\s'\"\\;&|()<>$]+|.)",
     re.DOTALL,
 )
+_RUNS = re.compile(r"\$\([^(]")
+"""What begins a command whose output stands in its place; `$((` begins a sum."""
 _QUOTED = re.compile(r"\\(?:([\"\\$`])|\n)")
 _ARRAY = re.compile(rf'"\$\{{{_NAME}\[@\]\}}"')
 _HEREDOC = re.compile(r"[ \t]*(['\"]?)(\w+)\1([^\n]*)\n")
@@ -81,8 +83,7 @@ class Command:
 class _Script:
     """A script that is gone through once."""
 
-    def __init__(self, text: str):
-        self.text = text
+    def __init__(self) -> None:
         self.variables: dict[str, list[str]] = {}
         self.exported: dict[str, str] = {}
         self.done: list[Command] = []
@@ -134,10 +135,16 @@ def commands(text: str) -> list[Command]:
     """The commands of a script, in their order. Raises `InvalidJob` for one of more than `MOST_SCRIPT` characters."""
     if len(text) > MOST_SCRIPT:
         raise Unreadable(f"has more than {MOST_SCRIPT:,} characters, as no command needs", "script")
-    script = _Script(text)
+    script = _Script()
+    _gone_through(script, text, 1)
+    return script.done
+
+
+def _gone_through(script: _Script, text: str, line: int, outer: bool = True) -> None:
+    """Take a script's commands. Within `$(…)` (not `outer`) words have no place of their own in the script."""
     words: list[Word] = []
     parts: list[tuple[str, bool]] = []
-    place, line, array, begun, first = 0, 1, None, 1, 0
+    place, array, begun, first = 0, None, line, 0
     redirected = False
     while place < len(text):
         if text[place] == "#" and not parts:
@@ -150,7 +157,7 @@ def commands(text: str) -> list[Command]:
             if lexeme == "(" and parts and array is None and parts[-1][0].endswith("="):
                 array, words, parts = "".join(part for part, _ in parts).rstrip("+="), [], []
             elif parts:
-                words += [] if redirected else _split(parts, begun, first, start)
+                words += [] if redirected else _split(parts, begun, first, start, outer)
                 parts, redirected = [], False
             if lexeme == ")" and array is not None:
                 script.variables[array] = [word.text for word in words]
@@ -168,12 +175,13 @@ def commands(text: str) -> list[Command]:
         else:
             if not parts:
                 begun, first = line, start
+            if outer and _RUNS.match(lexeme):
+                _gone_through(script, lexeme[2:-1], line, outer=False)
             parts.append(_part(script, kind, lexeme))
         line += lexeme.count("\n")
     if parts and not redirected:
-        words += _split(parts, begun, first, place)
+        words += _split(parts, begun, first, place, outer)
     script.finish(words)
-    return script.done
 
 
 def _part(script: _Script, kind: str | None, lexeme: str) -> tuple[str, bool]:
@@ -188,10 +196,12 @@ def _part(script: _Script, kind: str | None, lexeme: str) -> tuple[str, bool]:
     return found, found != lexeme
 
 
-def _split(parts: list[tuple[str, bool]], line: int, start: int, end: int) -> list[Word]:
+def _split(parts: list[tuple[str, bool]], line: int, start: int, end: int, outer: bool) -> list[Word]:
     """A word, or the several that a variable without quotation marks stands for."""
     whole = "".join(text for text, _ in parts)
     texts = whole.split() if len(parts) == 1 and parts[0][1] else [whole]
+    if not outer:
+        return [Word(text, line, alone=False) for text in texts]
     return [Word(text, line, start, end, len(texts) == 1) for text in texts]
 
 

@@ -13,6 +13,7 @@ from estimator.exchange.configuration import Configuration
 from estimator.exchange.found import Found
 
 _STAGE = re.compile(r"(?:zero|stage|z)[_-]?([0-3])(?!\d)", re.IGNORECASE)
+_OFFLOADED = re.compile(r"(?<!no)(?<!no[_-])offload", re.IGNORECASE)
 HELD = ("parallelism", "offload")
 SHARDED = ("zero3", "fsdp", "hsdp")
 FEWEST, UNSAID = 2, "the file does not say on how many it runs, but shards the model; say on how many with --on"
@@ -50,7 +51,8 @@ def of_accelerate(conf: Configuration, given: Mapping[str, Any]) -> str | None:
     settings = dict(given)
     inner = settings.get("deepspeed_config")
     if isinstance(inner, Mapping) and (path := inner.get("deepspeed_config_file")):
-        settings["distributed_type"] = "NO"
+        del settings["deepspeed_config"]
+        settings["distributed_type"] = "MULTI_GPU" if settings.get("num_processes") else "NO"
         of_deepspeed(conf, "deepspeed", path)
     before = conf.get("parallelism")
     found = accelerate.found(settings)
@@ -85,7 +87,7 @@ def of_deepspeed(conf: Configuration, key: str, given: Any) -> None:
         raise Unreadable(
             f"{name[:80]!r} is not beside this file: send its content in its place, or put it there", conf.where(key)
         )
-    offloaded = "offload" in name
+    offloaded = _OFFLOADED.search(name) is not None
     zero: dict[str, Any] = known or {"stage": int(stage[1]) if stage else 0}
     if known is None:
         conf.assume(

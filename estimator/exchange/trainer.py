@@ -6,6 +6,7 @@ transformers/training_args.py and trainer.py of 5.23, peft/mapping_func.py of 0.
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from estimator.contract.errors import InvalidValue, WillItFitError
@@ -13,6 +14,10 @@ from estimator.contract.job.optimizer import ALIASES, IMPLEMENTATIONS
 from estimator.exchange.configuration import Configuration, framework
 from estimator.specs.resolve import resolve
 
+ALIKE = {"awq-int4": "gptq-int4"}
+"""Formats of checkpoints whose layers hold the same bytes as another's: 4 bits, with a scale and a zero for each group."""
+BENEATH = ("nf4", "fp4", "int8", "gptq", "hqq")
+"""Formats that stay beneath an adapter."""
 TYPES = {"bfloat16": "bf16", "bf16": "bf16", "float16": "fp16", "fp16": "fp16", "half": "fp16", "float32": "fp32", "fp32": "fp32"}
 ATTENTIONS = {
     "eager": "eager",
@@ -62,6 +67,8 @@ def precision(conf: Configuration, weights: str, mixed: str | None, *, trained: 
     """
     strategy = conf.get("parallelism.strategy") or "none"
     adapter = conf.get("training.adapter") is not None
+    if adapter:
+        _stored(conf)
     named = {"bf16": "bf16", "fp16": "16"}
     if strategy.startswith("zero"):
         found = f"deepspeed-{mixed or weights}" if (mixed or weights) != "fp32" else "32-true"
@@ -95,6 +102,24 @@ def precision(conf: Configuration, weights: str, mixed: str | None, *, trained: 
     conf.assume(
         "precision", f"{named[weights]}-true", f"{held} keep the type that the model is loaded in; autocast computes in {mixed}"
     )
+
+
+def _stored(conf: Configuration) -> None:
+    """A checkpoint that is quantized stays so beneath an adapter, whether the file says it or not."""
+    if conf.get("training.quantization") is not None:
+        return
+    try:
+        stored = resolve(conf.get("model") or "", conf.around.allow_files).stored
+    except WillItFitError:
+        return
+    if stored is None or not stored.format or not stored.named or stored.gguf:
+        return
+    held = ALIKE.get(stored.format, stored.format)
+    if held.startswith(BENEATH):
+        conf.put("training.quantization", held)
+        conf.assume("quantization", held, f"the checkpoint is in {stored.format}")
+    else:
+        conf.leave("model", f"its checkpoint is in {stored.format}: read as if it were made whole for training; an upper bound")
 
 
 def optimizer(conf: Configuration, key: str = "optim") -> None:
@@ -145,9 +170,20 @@ def lora(conf: Configuration, *, targets: Any, kept: str, prefix: str = "lora_")
     found["rank"] = found["rank"] or conf.whole(f"{prefix}rank") or 8
     if dropout := conf.number(f"{prefix}dropout"):
         found["dropout"] = dropout
-    found |= {"targets": targets or pefts_targets(conf), "dtype": kept}
+    found |= {"targets": anywhere(targets, _LAYERS) or pefts_targets(conf), "dtype": kept}
     conf.skip(f"{prefix}alpha", "use_rslora", "loraplus_lr_ratio")
     conf.put("training.adapter", found)
+
+
+def anywhere(targets: Any, before: re.Pattern[str]) -> Any:
+    """Targets whose pattern begins with the way to every layer, as one that begins anywhere: all layers are alike."""
+    return before.sub(r".*\.", targets, count=1) if isinstance(targets, str) else targets
+
+
+_EVERY = r"layers\\?\.(?:\[\\d\]|\[0-9\]|\\d)[+*]\\?\."
+_LAYERS = re.compile(rf"^\^?(?:model\\?\.)?{_EVERY}")
+OF_LANGUAGE = re.compile(rf"^\^?(?:model\\?\.)?language_model\\?\.(?:model\\?\.)?{_EVERY}")
+"""How patterns begin of all layers of a model, and of the language model of one that sees."""
 
 
 def pefts_targets(conf: Configuration) -> list[str] | str:

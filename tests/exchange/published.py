@@ -28,15 +28,23 @@ BYTES = {"GB": 10**9, "GiB": 2**30, "MiB": 2**20}
 def text(row: dict[str, Any]) -> tuple[str, str | None]:
     """The row's configuration as a file or a command, and whose it is."""
     config = dict(row["config"])
-    whose = str(row["framework"]) if row["framework"] in READ else None
+    named = str(row["framework"]).partition("+")[0]
+    whose = named if named in READ else None
     environment = " ".join(f"{key}={value}" for key, value in (config.pop("env", None) or {}).items())
     if isinstance(config.get("model"), str) and whose == "torchtune":
         builder = {key: config.pop(key) for key in list(config) if key.startswith(("lora_", "apply_lora"))}
         config["model"] = {"_component_": config["model"], **builder}
     if (command := config.pop("command", None)) is not None:
-        options = " ".join(f"--{key} {json.dumps(value) if isinstance(value, dict) else value}" for key, value in config.items())
+        options = " ".join(f"--{key} {_word(value)}" for key, value in config.items())
         return f"{environment} {command} {options}", None
     return json.dumps(config), whose
+
+
+def _word(value: Any) -> str:
+    """A value as a command has it; a list is one that its blanks have parted."""
+    if isinstance(value, list):
+        return " ".join(map(str, value))
+    return json.dumps(value) if isinstance(value, dict) else str(value)
 
 
 def predicted(answer: Answer, kind: str) -> int | None:
@@ -52,7 +60,7 @@ def predicted(answer: Answer, kind: str) -> int | None:
 def compared(row: dict[str, Any]) -> tuple[float | None, str]:
     """The prediction over the measurement; None, and why, where there is none."""
     given, whose = text(row)
-    hardware = Hardware(gpus=row.get("gpus") or 1)
+    hardware = Hardware(gpus=row["gpus"]) if row.get("gpus") else None
     try:
         found = read(
             given, whose, around=Surroundings(name=row.get("config_file") or row["id"], hardware=hardware, allow_files=False)

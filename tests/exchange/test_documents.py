@@ -28,7 +28,7 @@ from estimator.pipeline.notes.gathered import texts
 from tests.jobs import TESTS
 
 CASES: list[dict[str, Any]] = yaml.safe_load((TESTS / "cases" / "framework_files.yaml").read_text(encoding="utf-8"))["cases"]
-KEYS = {"name", "text", "framework", "job", "left_out", "lines", "assumed", "hardware", "beside", "refused"}
+KEYS = {"name", "text", "framework", "job", "left_out", "lines", "assumed", "hardware", "beside", "refused", "meant"}
 
 
 def at(job: dict[str, Any], path: str) -> Any:
@@ -61,6 +61,7 @@ def test_what_a_file_says(case: dict[str, Any], tmp_path: Path) -> None:
     assert set(case.get("left_out", [])) <= set(left)
     assert set(case.get("assumed", [])) <= assumed
     assert {key: left[key].line for key in case.get("lines", {})} == case.get("lines", {})
+    assert {key: left[key].meant for key in case.get("meant", {})} == case.get("meant", {})
     assert all(one.why for one in found.left_out)
     assert all(one.why for one in found.assumed)
     assert estimate(found.job).memory.peak_bytes > 0
@@ -140,6 +141,39 @@ def test_scripts_are_read_and_not_run(tmp_path: Path) -> None:
     assert "end" not in words
     assert list(tmp_path.iterdir()) == []
     assert sbatch("#SBATCH -N 4 --gres=gpu:a100:8\n") == {"--nodes": "4", "--gres": "gpu:a100:8"}
+
+
+HOSTILE = {
+    "settings without end": (
+        "base_model: gpt2\nsequence_len: 5\n" + "".join(f"zkey_{i}: 1\n" for i in range(3000)),
+        "more than the 2,000",
+    ),
+    "unknown keys of a job": (json.dumps({"model": "gpt2", "training": {f"x{i}": 1 for i in range(3000)}}), "and 2,950 more"),
+    "long names within each other": (
+        json.dumps({"actor_rollout_ref": {"rollout": {"k" * 100_000: {f"x{i}": 1 for i in range(3000)}}}, "trainer": {}}),
+        "",
+    ),
+    "settings that stand for themselves": (
+        "train_loader: {x: 1}\nmax_seq_len: ${max_seq_len}\nmodel:\n  name: ${model.name}\n",
+        "is no model that is read",
+    ),
+    "a submission of submissions": (
+        "python mason.py -- " * 3000 + "torchrun open_instruct/dpo.py",
+        "no configuration or command",
+    ),
+    "shells within shells": ("bash -c \"bash -c 'bash -c vllm'\"\n" * 500, "no configuration or command"),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_hostile_files_are_refused_in_words(name: str) -> None:
+    """What once took half a minute, gigabytes, or all of the stack."""
+    text, said = HOSTILE[name]
+    if said:
+        with pytest.raises(WillItFitError, match=said):
+            read(text)
+    else:
+        assert sum(len(one.key) for one in read(text).left_out) < 10**6
 
 
 PIECES = st.sampled_from(

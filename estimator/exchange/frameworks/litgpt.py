@@ -16,6 +16,9 @@ from estimator.exchange.configuration import Configuration
 from estimator.specs.resolve import resolve
 
 TARGETS = ("query", "key", "value", "projection", "mlp", "head")
+SEVERAL_OPERATIONS = ("gelu_new", "gelu_fast", "gelu_python")
+"""Forms of GELU that transformers makes of several operations, each of which keeps a tensor."""
+DROPOUTS = ("resid_pdrop", "embd_pdrop", "attention_dropout")
 PRECISIONS = ("32-true", "bf16-true", "16-true", "bf16-mixed", "16-mixed")
 
 
@@ -54,7 +57,31 @@ def read(conf: Configuration) -> None:
         conf.leave("quantize", f"{storage}: not modelled; the weights are taken for whole")
     _batches(conf)
     _optimizer(conf)
+    _own_layers(conf)
     spreading.hardware(conf)
+
+
+def _own_layers(conf: Configuration) -> None:
+    """litgpt's model in place of transformers' (litgpt/model.py): GELU is torch's single function, no layer has dropout, and the
+    output layer is a matrix of its own unless `train.tie_embeddings` ties it (scripts/convert_hf_checkpoint.py copies it)."""
+    try:
+        spec = resolve(conf.get("model") or "", conf.around.allow_files).spec
+        changed: dict[str, Any] = {}
+        if getattr(spec, "hidden_act", None) in SEVERAL_OPERATIONS:
+            changed["hidden_act"] = "gelu_pytorch_tanh"
+        changed |= {name: 0.0 for name in DROPOUTS if getattr(spec, name, 0.0)}
+        if getattr(spec, "tie_word_embeddings", False) and str(conf.part("train").get("tie_embeddings")).lower() != "true":
+            changed["tie_word_embeddings"] = False
+        if not changed:
+            return
+        given = {**spec.model_dump(mode="json", by_alias=True, exclude_defaults=True), **changed}
+        resolve(given, False)
+    except WillItFitError:
+        return
+    conf.assume(
+        "model", conf.get("model"), f"as litgpt builds it: {', '.join(f'{key} {value}' for key, value in changed.items())}"
+    )
+    conf.put("model", given)
 
 
 def _adapter(conf: Configuration, precision: str) -> None:

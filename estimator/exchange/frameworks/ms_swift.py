@@ -18,6 +18,7 @@ def read(conf: Configuration) -> None:
     """The job that arguments are."""
     conf.put("model", conf.text("model"))
     spreading.spread(conf)
+    _in_one_process(conf)
     weights = trainer.dtype(conf, "torch_dtype")
     bits = conf.whole("quant_bits")
     tuner = (conf.text("tuner_type") or "lora").lower()
@@ -62,6 +63,19 @@ def read(conf: Configuration) -> None:
         conf.put("training.labels", conf.whole("num_labels") or 2)
     _objective(conf)
     spreading.hardware(conf)
+
+
+def _in_one_process(conf: Configuration) -> None:
+    """Without NPROC_PER_NODE one process has all GPUs, over which transformers spreads the layers (`device_map`)."""
+    if conf.launch.processes or conf.launch.gpus in (None, 1) or conf.get("parallelism.strategy") != "ddp":
+        return
+    conf.put("parallelism.strategy", "fsdp2")
+    conf.leave(
+        "device_map",
+        f"without NPROC_PER_NODE one process spreads the layers over {conf.gpus} GPUs, one of which works at a time: read as "
+        "shards of every layer, of the same weights in all; each GPU then keeps the activations of every layer: an upper bound, "
+        "and too fast",
+    )
 
 
 def _batches(conf: Configuration) -> None:

@@ -5,10 +5,12 @@ ms-swift 4.6: megatron/arguments/megatron_args.py.
 
 from __future__ import annotations
 
-from estimator.exchange import megatron, trainer
+from estimator.contract.errors import WillItFitError
+from estimator.exchange import megatron, roles, trainer
 from estimator.exchange import spread as spreading
 from estimator.exchange.configuration import Configuration
 from estimator.exchange.found import LeftOut
+from estimator.specs.resolve import resolve
 
 VALUES = (
     "tensor_model_parallel_size",
@@ -27,6 +29,10 @@ VALUES = (
     "num_virtual_stages_per_pipeline_rank",
 )
 SWITCHES = ("sequence_parallel", "use_distributed_optimizer", "cross_entropy_loss_fusion", "fp8_param_gather")
+COMPARED = (
+    "not modelled under Megatron: answered as fine-tuning, of pairs on chosen and rejected answers, twice the sequences; the "
+    "passes that only score are not in it"
+)
 DEGREES = ("tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size")
 
 
@@ -43,12 +49,20 @@ def read(conf: Configuration) -> None:
     conf.job = dict(found.job)
     conf.left_out += [LeftOut(key=one.key, why=one.why) for one in found.left_out]
     conf.put("model", conf.text("model"))
+    _stages(conf)
     ranks = 1
     for name in DEGREES:
         ranks *= conf.whole(name) or 1
     rows, whole = conf.whole("micro_batch_size") or 1, conf.whole("global_batch_size") or 16
     data = max(1, conf.gpus // ranks)
     conf.put("training.gradient_accumulation_steps", max(1, whole // (rows * data)))
+    kind = str(conf.take("rlhf_type") or "dpo") if "rlhf" in conf.launch.program or conf.has("rlhf_type") else ""
+    if kind in ("dpo", "rm"):
+        conf.put("training.micro_batch_size", 2 * rows)
+    if kind:
+        conf.leave("rlhf_type", f"{kind}: {COMPARED}")
+    if (task := conf.text("task_type")) not in (None, "causal_lm"):
+        conf.leave("task_type", f"{task}: read as a language model, whose logits it does not make; an upper bound")
     trainer.length(conf, conf.whole("max_length"), "max_length")
     tuner = conf.text("tuner_type") or "full"
     if tuner != "full":
@@ -57,3 +71,25 @@ def read(conf: Configuration) -> None:
         conf.launch.gpus = ranks
         conf.assume("gpus", ranks, "as many as its degrees multiply to")
     spreading.hardware(conf)
+    if kind in ("dpo", "kto") and tuner == "full":
+        split = (conf.whole("tensor_model_parallel_size") or 1) * (conf.whole("pipeline_model_parallel_size") or 1)
+        roles.held(conf, "reference model", None, 2, split * (conf.whole("expert_model_parallel_size") or 1))
+
+
+def _stages(conf: Configuration) -> None:
+    """The layers of each stage of a pipeline, where the first or the last has others than the rest."""
+    first, last = (conf.whole(f"decoder_{end}_pipeline_num_layers") for end in ("first", "last"))
+    stages = conf.get("parallelism.pipeline") or 1
+    if stages < 2 or (first is None and last is None):
+        return
+    try:
+        layers = getattr(resolve(conf.get("model") or "", conf.around.allow_files).spec, "num_hidden_layers", None)
+    except WillItFitError:
+        layers = None
+    between = stages - (first is not None) - (last is not None)
+    rest = (layers or 0) - (first or 0) - (last or 0)
+    if layers is None or rest < 0 or (rest % between if between else rest):
+        conf.leave("decoder_first_pipeline_num_layers", "these stages do not make the layers of the model: read as equal")
+        return
+    given = [*([first] if first is not None else []), *[rest // between] * between, *([last] if last is not None else [])]
+    conf.put("parallelism.pipeline_layers", given)

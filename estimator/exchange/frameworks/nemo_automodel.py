@@ -35,6 +35,8 @@ def read(conf: Configuration) -> None:
         conf.leave("optimizer", f"{given}: a job has no such optimizer; AdamW is taken")
     conf.put("training.optimizer", known or "adamw_torch")
     loss = str(conf.part("loss_fn").get("_target_", "")).rpartition(".")[2]
+    if conf.part("loss_fn").get("fp32_upcast") is False:
+        conf.leave("loss_fn.fp32_upcast", "false: logits that stay in bf16 are read as upcast to float32; an upper bound")
     conf.put("training.loss", conf.facts.tables["losses"].get(loss, "eager"))
     spreading.hardware(conf)
 

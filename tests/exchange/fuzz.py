@@ -1,0 +1,168 @@
+"""Files that nobody wrote, read by every reader: `python -m tests.exchange.fuzz FOLDER --seconds 120`.
+
+Files of a folder, and the restated ones of tests/cases, with a few characters, lines or values put in, taken out, doubled, or
+exchanged with another file's. Whatever is read must be answered, or refused in words; within seconds of processor time, and
+within an amount of memory.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import resource
+import sys
+import time
+import traceback
+from collections import Counter
+from pathlib import Path
+
+import yaml
+
+from estimator.contract.errors import WillItFitError
+from estimator.contract.job import Hardware
+from estimator.exchange import READ, Surroundings, read
+from tests.exchange.answered import files
+from tests.jobs import TESTS
+
+MOST_SECONDS, MOST_BYTES = 2.0, 200 * 10**6
+PIECES = [
+    *(
+        "$",
+        "(",
+        ")",
+        "'",
+        '"',
+        "\\",
+        "\n",
+        "=",
+        "[",
+        "{",
+        "}",
+        "]",
+        "&a ",
+        "*a",
+        "--",
+        ": ",
+        "- ",
+        "0",
+        "-1",
+        "1e9",
+        "nan",
+        "\0",
+        "é",
+    ),
+    *(
+        "null",
+        "true",
+        "[]",
+        "{}",
+        "auto",
+        "1" * 40,
+        "1e308",
+        "-0",
+        "${a.b}",
+        "${x}",
+        "$(",
+        "$((1/0))",
+        "<<EOF\n",
+        "!!python/object:os ",
+        "|",
+        ">-",
+    ),
+    *(
+        "\t",
+        "    ",
+        "#",
+        ",",
+        ";",
+        "&&",
+        "../../etc/passwd",
+        "/dev/zero",
+        "@",
+        "%",
+        "a.b=c ",
+        "x" * 300,
+        "[" * 50,
+        "(" * 50,
+        "${a:-" * 20,
+    ),
+]
+
+
+def mutated(rng: random.Random, texts: list[str]) -> str:
+    """One of the texts, otherwise."""
+    text = rng.choice(texts)
+    for _ in range(rng.choice([1, 1, 2, 4, 8])):
+        lines = text.split("\n")
+        at, place = rng.randrange(len(lines)), rng.randrange(len(text) + 1)
+        kind = rng.randrange(7)
+        if kind == 0:
+            text = text[:place] + rng.choice(PIECES) + text[place:]
+        elif kind == 1:
+            text = text[:place] + text[place + rng.randrange(1, 30) :]
+        elif kind == 2:
+            lines.insert(at, lines[rng.randrange(len(lines))])
+            text = "\n".join(lines)
+        elif kind == 3:
+            key, separator, _ = lines[at].partition(rng.choice([":", "=", " "]))
+            lines[at] = key + separator + " " * (separator == ":") + rng.choice(PIECES)
+            text = "\n".join(lines)
+        elif kind == 4:
+            other = rng.choice(texts).split("\n")
+            text = "\n".join([*lines[:at], *rng.sample(other, min(len(other), 3)), *lines[at:]])
+        elif kind == 5:
+            lines[at] = rng.choice(["  ", "    ", ""]) + lines[at].lstrip()
+            text = "\n".join(lines)
+        else:
+            text = text.replace(lines[at], lines[at] * rng.choice([2, 5, 50]), 1) if lines[at] else text
+    return text[: 1 << 20]
+
+
+def attacked(folder: Path, seconds: float, seed: int) -> int:
+    """How many texts were read as none may be."""
+    rng, bad, seen, slowest = random.Random(seed), 0, Counter[str](), 0.0
+    cases = yaml.safe_load((TESTS / "cases" / "framework_files.yaml").read_text(encoding="utf-8"))["cases"]
+    texts = [path.read_text(encoding="utf-8") for path in files(folder)] + [case["text"] for case in cases if case["text"]]
+    for text in texts:  # what is read once and kept, such as the catalogue
+        attempt(text, None)
+    start = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        text, given = mutated(rng, texts), rng.choice([None, None, None, rng.choice(READ)])
+        begun = time.process_time()
+        said = attempt(text, given)
+        took = time.process_time() - begun
+        slowest = max(slowest, took)
+        seen[said.partition("\n")[0] if "\n" not in said else "raised"] += 1
+        if "\n" in said or took > MOST_SECONDS:
+            bad += 1
+            print(f"{took:.1f} s, as {given}: {said}\n{text[:3000]!r}\n", flush=True)
+    more = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - start) * 1024
+    print(
+        f"{seen.total()} texts: {dict(seen)}; the slowest took {slowest:.2f} s, {more / 1e6:.0f} MB more in all", file=sys.stderr
+    )
+    return bad + (more > MOST_BYTES)
+
+
+def attempt(text: str, given: str | None) -> str:
+    """What became of a text: a word, or lines of a traceback."""
+    try:
+        read(text, given, around=Surroundings(hardware=Hardware(gpus=2), allow_files=False)).model_dump_json()
+    except WillItFitError as error:
+        return type(error).__name__
+    except Exception:
+        return traceback.format_exc(limit=-6)
+    return "read"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", type=Path, help="files to begin with")
+    parser.add_argument("--seconds", type=float, default=60)
+    parser.add_argument("--seed", type=int, default=1)
+    options = parser.parse_args()
+    return min(1, attacked(options.folder, options.seconds, options.seed))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
