@@ -26,6 +26,7 @@ FAMILIES = {
     "gemma": "gemma",
     "gemma2": "gemma",
     "gemma3_text": "gemma",
+    "gemma4_text": "gemma4",
     "ministral": "ministral",
     "ministral3": "ministral3",
     "minimax_m2": "minimax_m2",

@@ -102,6 +102,15 @@ def _mul_backward(g: Tensor, b: Gradient, a: Gradient) -> tuple[Gradient, Gradie
     return grad_a, grad_b
 
 
+def mul_(a: Tensor, b: Tensor) -> Tensor:
+    """`a *= b`, where b wants no gradient: on the bytes of `a`, which the caller must not use any more. Saves b."""
+    if a.tape.selection is not None:
+        a.tape.selection.changes(a, "what is multiplied in place: write {operations: products}, or full")
+    node = record("MulBackward", (a,), (b,), lambda g, b: binary("mul", g, b))
+    moved("mul_", a, b, a)
+    return attach(node, Tensor(a.storage, a.shape, a.dtype, a.strides))
+
+
 def mul_scalar(x: Tensor) -> Tensor:
     """x * number. Saves nothing on the device."""
     node = record("MulBackward", (x,), (), lambda g: unary("mul", g))
