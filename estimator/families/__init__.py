@@ -77,6 +77,8 @@ FAMILIES = {
     "gpt_oss": "gpt_oss",
     "deepseek_v2": "deepseek",
     "deepseek_v3": "deepseek",
+    "deepseek_v32": "deepseek_v32",
+    "glm_moe_dsa": "deepseek_v32",
     "bert": "bert",
     "roberta": "bert",
     "xlm-roberta": "bert",

@@ -73,11 +73,16 @@ class LatentAttention:
         cos, sin = rotary
         if not self.spec.rope_interleave:
             return rotate(q, k, cos, sin)
-        c, s = (unsqueeze(narrow(t, 2, t.shape[2] // 2), 1) for t in (cos, sin))
-        q1, q2, k1, k2 = every_second(q), every_second(q), every_second(k), every_second(k)
-        rotated_q = cat((sub(mul(q1, c), mul(q2, s)), add(mul(q2, c), mul(q1, s))), 3)
-        rotated_k = cat((sub(mul(k1, c), mul(k2, s)), add(mul(k2, c), mul(k1, s))), 3)
-        return rotated_q, rotated_k
+        return rotate_neighbours(q, k, cos, sin)
+
+
+def rotate_neighbours(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, heads: int = 1) -> tuple[Tensor, Tensor]:
+    """The rotary embedding of neighbouring elements, which come out as halves. `heads`: which dimension they are."""
+    c, s = (unsqueeze(narrow(t, 2, t.shape[2] // 2), heads) for t in (cos, sin))
+    q1, q2, k1, k2 = every_second(q), every_second(q), every_second(k), every_second(k)
+    rotated_q = cat((sub(mul(q1, c), mul(q2, s)), add(mul(q2, c), mul(q1, s))), 3)
+    rotated_k = cat((sub(mul(k1, c), mul(k2, s)), add(mul(k2, c), mul(k1, s))), 3)
+    return rotated_q, rotated_k
 
 
 class ComplexLatentAttention(LatentAttention):
