@@ -141,7 +141,7 @@ class Builder:
         if trainable is None:
             trainable = not self.served and (self._trains(name) if self.adapter else self.quantization is None)
             trainable = trainable and (self.trained is None or self.trained.trains(self._path + name, self._chosen))
-        differentiable, trainable = trainable, trainable and (read and not self._without_graph or self.sharding.flattens)
+        differentiable, trainable = trainable, trainable and ((read and not self._without_graph) or self.sharding.flattens)
         dtype = dtype or (self.norms if self.norms and "norm" in name else self.dtype)
         with self.tape.counting(OTHER_MODEL if self.beside else PARAMETER):
             tensor, local = self.sharding.parameter(self.tape, shape, dtype, name)

@@ -71,7 +71,8 @@ class Decoder:
     `layer`: makes a layer of a kind; `kinds`: that of each, where they are several: those with a sliding window are `SLIDING`.
     `norm`: makes the last norm, called `last`; without it the job's RMS norm. `embedding`: the name of the embeddings, which are
     multiplied by `scale`, a tensor of one number. `embedded`: what is done to them at once; `begin`: what is done to them once
-    the masks are made. `sees`: which mask a layer of a kind is called with; None where it has none. `holding`: as of `Builder.layers`.
+    the masks are made. `sees`: which mask a layer of a kind is called with; None where it has none.
+    `holding`: as of `Builder.layers`.
     """
 
     def __init__(

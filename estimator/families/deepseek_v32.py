@@ -184,7 +184,7 @@ class Indexer:
 
 
 def _products(q: Tensor, k: Tensor) -> Tensor:
-    """Of queries [batch, tokens, heads, size] with keys [batch, size, keys], which are copied for each token of several sequences."""
+    """Of queries [batch, tokens, heads, size] with keys [batch, size, keys], copied for each token of several sequences."""
     return matmul(q, unsqueeze(k, 1))
 
 

@@ -53,9 +53,14 @@ class LatentAttention:
         k_rot = reshape(k_rot, (batch, 1, tokens, spec.head_dim))
         q_rot, k_rot = self.rotate(q_rot, k_rot, rotary)
         queries = cat((q_pass, q_rot), 3)
+        queries = self.scaled(queries, rotary)
         keys, values = self.expand(latent, k_rot)
         out, weights = self.attend(queries, keys, values, mask)
         return self.o_proj(reshape(out, (batch, tokens, -1))), weights
+
+    def scaled(self, queries: Tensor, rotary: Rotary) -> Tensor:
+        """Queries as they are attended with: here as they are."""
+        return queries
 
     def expand(self, latent: Tensor, k_rot: Tensor) -> tuple[Tensor, Tensor]:
         """Keys and values of every head."""
