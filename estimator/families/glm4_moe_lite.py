@@ -12,7 +12,7 @@ from estimator.families.heads import language_model
 from estimator.families.spec import Size, called
 
 
-class Glm4MoeLiteSpec(LayersOfTypesSpec, DeepseekV3Spec):
+class Glm4MoeLiteSpec(DeepseekV3Spec, LayersOfTypesSpec):
     can = Abilities()
 
     max_position_embeddings: Size | None = 202752
