@@ -89,6 +89,7 @@ FAMILIES = {
     "distilbert": "distilbert",
     "electra": "electra",
     "bart": "bart",
+    "m2m_100": "m2m_100",
     "t5": "t5",
     "mt5": "t5",
     "modernbert": "modernbert",
