@@ -100,6 +100,7 @@ class Builder:
         self._unit = self._outside
         self._chosen: bool | None = None
         self._path = ""
+        self._without_graph = False
         self.words: Embedding | None = None
         """The input embedding, once it is made."""
         self.alike = True
@@ -140,16 +141,23 @@ class Builder:
         if trainable is None:
             trainable = not self.served and (self._trains(name) if self.adapter else self.quantization is None)
             trainable = trainable and (self.trained is None or self.trained.trains(self._path + name, self._chosen))
-        trainable = trainable and (read or self.sharding.flattens)
+        differentiable, trainable = trainable, trainable and ((read and not self._without_graph) or self.sharding.flattens)
         dtype = dtype or (self.norms if self.norms and "norm" in name else self.dtype)
         with self.tape.counting(OTHER_MODEL if self.beside else PARAMETER):
             tensor, local = self.sharding.parameter(self.tape, shape, dtype, name)
-        tensor.requires_grad = trainable
+        tensor.requires_grad = differentiable if self._without_graph else trainable
         count = tensor.numel if count is None else count
         parameter = Parameter(name, tensor, local, self.tape.slot, count, count if active is None else active, tokens, trainable)
         self.parameters.append(parameter)
         self._unit.append(parameter)
         return tensor
+
+    @contextmanager
+    def without_graph(self) -> Iterator[None]:
+        """What is made within is read where no graph is built: its parameters get no gradient, and no states of the optimizer."""
+        self._without_graph = True
+        yield
+        self._without_graph = False
 
     def trained_linear(self, name: str, shape: Shape, dtype: DType) -> Linear:
         """A linear layer [out, in] without bias, trained in addition to a frozen one."""

@@ -72,6 +72,7 @@ class Decoder:
     `norm`: makes the last norm, called `last`; without it the job's RMS norm. `embedding`: the name of the embeddings, which are
     multiplied by `scale`, a tensor of one number. `embedded`: what is done to them at once; `begin`: what is done to them once
     the masks are made. `sees`: which mask a layer of a kind is called with; None where it has none.
+    `holding`: as of `Builder.layers`.
     """
 
     def __init__(
@@ -90,12 +91,13 @@ class Decoder:
         masks: Masks = causal_masks,
         begin: Begin = lambda embeds: (embeds, embeds),
         sees: Callable[[Any], LayerType | None] = seen,
+        holding: bool = False,
     ):
         self.spec, self.attention = spec, build.attention
         self.rotary = rotary or Rotary(spec.head_dim)
         self.embedded, self.masks, self.begin, self.sees = embedded, masks, begin, sees
         self.embed_tokens = build.embedding(embedding, spec.vocab_size, spec.hidden_size, scale)
-        self.layers = build.layers(spec.num_hidden_layers if kinds is None else kinds, layer)
+        self.layers = build.layers(spec.num_hidden_layers if kinds is None else kinds, layer, holding=holding)
         self.buffers = self.rotary.buffers(build) if self.rotary.early else []
         self.norm = (norm or build.rms_norm)(last, spec.hidden_size)
         self.buffers = self.buffers or self.rotary.buffers(build)

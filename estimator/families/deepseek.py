@@ -18,7 +18,7 @@ from estimator.families.experts import AUXILIARY, EXPERTS_HELD_IN, Experts, Grou
 from estimator.families.feed_forward import GatedMLP
 from estimator.families.heads import decoder_heads
 from estimator.families.latent import ComplexLatentAttention, LatentAttention
-from estimator.families.routers import DeepseekV2Router, DeepseekV3Router
+from estimator.families.routers import DeepseekRouter, DeepseekV2Router, DeepseekV3Router
 from estimator.families.spec import Size, called
 from estimator.tape import dtypes
 from estimator.tape.dtypes import DType
@@ -103,11 +103,14 @@ SPECS = {"deepseek_v2": DeepseekV2Spec, "deepseek_v3": DeepseekV3Spec}
 
 
 class DeepseekMoe:
-    """Routed experts, and shared ones, which are one feed-forward layer, for every token."""
+    """Routed experts, and shared ones, which are one feed-forward layer, for every token.
 
-    def __init__(self, spec: Any, build: Builder):
+    `router`: how they are chosen; without it as the spec's version does.
+    """
+
+    def __init__(self, spec: Any, build: Builder, router: type[DeepseekRouter] | None = None):
         self.experts = Experts(spec, build)
-        router = DeepseekV2Router if isinstance(spec, DeepseekV2Spec) else DeepseekV3Router
+        router = router or (DeepseekV2Router if isinstance(spec, DeepseekV2Spec) else DeepseekV3Router)
         self.gate = router(spec, build)
         self.shared_experts = GatedMLP(spec, build, "mlp.shared_experts", spec.moe_intermediate_size * spec.n_shared_experts)
 

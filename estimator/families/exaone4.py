@@ -55,7 +55,7 @@ class Exaone4Spec(WindowedSpec):
 SPECS = {"exaone4": Exaone4Spec}
 
 
-def _masks(
+def masks(
     spec: DecoderSpec, tape: Tape, batch: int, tokens: int, dtype: DType, implementation: str
 ) -> dict[LayerType, Tensor | None]:
     """A mask for windows is made only where a layer has one."""
@@ -64,18 +64,23 @@ def _masks(
     return {FULL: causal_mask(tape, batch, tokens, dtype, implementation, None)}
 
 
-def exaone4(spec: Exaone4Spec, build: Builder) -> Decoder:
-    """The body of the model."""
+def self_attention(spec: Exaone4Spec, build: Builder, kind: LayerType) -> GroupedQueryAttention:
+    """Attention of a layer of a kind."""
 
     def norm(which: str, _: int) -> Module:
         return build.rms_norm(f"self_attn.{which}_norm", spec.head_dim)
 
-    def layer(kind: LayerType) -> PostNorm:
-        rotate = None if kind == SLIDING or spec.sliding_window is None else unrotated
-        attention = GroupedQueryAttention(spec, build, norm=norm, project=normed_after_all, rotate=rotate)
-        return PostNorm(spec, build, attention, GatedMLP(spec, build))
+    rotate = None if kind == SLIDING or spec.sliding_window is None else unrotated
+    return GroupedQueryAttention(spec, build, norm=norm, project=normed_after_all, rotate=rotate)
 
-    return Decoder(spec, build, layer, spec.kinds, masks=_masks)
+
+def exaone4(spec: Exaone4Spec, build: Builder) -> Decoder:
+    """The body of the model."""
+
+    def layer(kind: LayerType) -> PostNorm:
+        return PostNorm(spec, build, self_attention(spec, build, kind), GatedMLP(spec, build))
+
+    return Decoder(spec, build, layer, spec.kinds, masks=masks)
 
 
 HEADS = decoder_heads(exaone4)

@@ -7,9 +7,9 @@ and does not matter: all of them together get `num_experts_per_tok` rows per tok
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from pydantic import model_validator
 
@@ -84,6 +84,39 @@ class GroupedExpertsSpec(SharedExpertsSpec):
     n_group: Size = 1
     topk_group: Size = 1
     norm_topk_prob: bool = True
+
+
+class LayersOfTypesSpec(SharedExpertsSpec):
+    """`mlp_layer_types` says what each layer has; that the first few are dense can be said by their number instead."""
+
+    mlp_layer_types: tuple[Literal["dense", "sparse"], ...] | None = None
+
+    def sparse(self) -> list[bool]:
+        return [kind == "sparse" for kind in self.mlp_layer_types] if self.mlp_layer_types else super().sparse()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _first_dense(cls, given: Any) -> Any:
+        """Types of which only the first few are dense are said by their number, and then follow the number of layers."""
+        if not isinstance(given, Mapping) or not isinstance(given.get("mlp_layer_types"), list | tuple):
+            return given
+        types = list(given["mlp_layer_types"])
+        dense = types.count("dense")
+        if types != ["dense"] * dense + ["sparse"] * (len(types) - dense) or len(types) != given.get("num_hidden_layers"):
+            return given
+        return {name: value for name, value in given.items() if name != "mlp_layer_types"} | {"first_k_dense_replace": dense}
+
+    @model_validator(mode="after")
+    def _each_layer(self) -> Self:
+        if self.mlp_layer_types is not None and len(self.mlp_layer_types) != self.num_hidden_layers:
+            raise ValueError(
+                f"mlp_layer_types names {len(self.mlp_layer_types)} layers, num_hidden_layers is {self.num_hidden_layers}"
+            )
+        return self
+
+    def config(self) -> dict[str, Any]:
+        types = ["sparse" if sparse else "dense" for sparse in self.sparse()]
+        return super().config() | {"mlp_layer_types": types}
 
 
 @contextmanager

@@ -16,9 +16,9 @@ SAME = {"kimi_k2": "deepseek_v3"}
 
 
 def any_model(given: Mapping[str, Any], where: str) -> ModelSpec:
-    """The spec of a config's mapping; where no family has its `model_type`, the config as it is."""
+    """The spec of a config's mapping; where no family has its `model_type`, or that has no model of it, the config as it is."""
     kind = given.get("model_type")
-    if isinstance(kind, str) and kind and kind not in SAME and kind not in FAMILIES:
+    if isinstance(kind, str) and kind and kind not in SAME and (kind not in FAMILIES or spec_class(kind).beyond(given)):
         return other(given)
     return from_mapping(given, where)
 

@@ -53,9 +53,14 @@ class LatentAttention:
         k_rot = reshape(k_rot, (batch, 1, tokens, spec.head_dim))
         q_rot, k_rot = self.rotate(q_rot, k_rot, rotary)
         queries = cat((q_pass, q_rot), 3)
+        queries = self.scaled(queries, rotary)
         keys, values = self.expand(latent, k_rot)
         out, weights = self.attend(queries, keys, values, mask)
         return self.o_proj(reshape(out, (batch, tokens, -1))), weights
+
+    def scaled(self, queries: Tensor, rotary: Rotary) -> Tensor:
+        """Queries as they are attended with: here as they are."""
+        return queries
 
     def expand(self, latent: Tensor, k_rot: Tensor) -> tuple[Tensor, Tensor]:
         """Keys and values of every head."""
@@ -73,11 +78,16 @@ class LatentAttention:
         cos, sin = rotary
         if not self.spec.rope_interleave:
             return rotate(q, k, cos, sin)
-        c, s = (unsqueeze(narrow(t, 2, t.shape[2] // 2), 1) for t in (cos, sin))
-        q1, q2, k1, k2 = every_second(q), every_second(q), every_second(k), every_second(k)
-        rotated_q = cat((sub(mul(q1, c), mul(q2, s)), add(mul(q2, c), mul(q1, s))), 3)
-        rotated_k = cat((sub(mul(k1, c), mul(k2, s)), add(mul(k2, c), mul(k1, s))), 3)
-        return rotated_q, rotated_k
+        return rotate_neighbours(q, k, cos, sin)
+
+
+def rotate_neighbours(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, heads: int = 1) -> tuple[Tensor, Tensor]:
+    """The rotary embedding of neighbouring elements, which come out as halves. `heads`: which dimension they are."""
+    c, s = (unsqueeze(narrow(t, 2, t.shape[2] // 2), heads) for t in (cos, sin))
+    q1, q2, k1, k2 = every_second(q), every_second(q), every_second(k), every_second(k)
+    rotated_q = cat((sub(mul(q1, c), mul(q2, s)), add(mul(q2, c), mul(q1, s))), 3)
+    rotated_k = cat((sub(mul(k1, c), mul(k2, s)), add(mul(k2, c), mul(k1, s))), 3)
+    return rotated_q, rotated_k
 
 
 class ComplexLatentAttention(LatentAttention):

@@ -1,7 +1,7 @@
 """Routers: hidden states in; out come scores for every expert, and the weights and numbers of each token's experts.
 
 After the `...TopKRouter` classes of transformers' modeling_mixtral.py, modeling_qwen2_moe.py, modeling_qwen3_moe.py,
-modeling_olmoe.py, modeling_deepseek_v2.py and modeling_deepseek_v3.py (5.23).
+modeling_olmoe.py, modeling_deepseek_v2.py, modeling_deepseek_v3.py and modeling_mistral4.py (5.23).
 """
 
 from __future__ import annotations
@@ -103,6 +103,29 @@ class DeepseekV3Router(DeepseekRouter):
         group_scores = sum_dim(topk(self.grouped(ranked), 2)[0], -1)
         *_held, mask = self.of_best_groups(group_scores)
         ranked = masked_fill(ranked, _outside(mask))
+        chosen = topk(ranked, spec.num_experts_per_tok)[1]
+        weights = gather(scores, chosen)
+        if spec.norm_topk_prob:
+            total = add_scalar(sum_dim(weights, -1, keepdim=True))
+            weights = div_(weights, total)
+        return mul_scalar(weights), chosen
+
+
+class SoftmaxGroupRouter(DeepseekRouter):
+    """V3's groups, chosen by a softmax in the model's type (`Mistral4TopkRouter`)."""
+
+    def __call__(self, hidden: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        with entered(self.weight):
+            logits = linear(reshape(hidden, (-1, hidden.shape[-1])), self.weight())
+            weights, chosen = self.choose(logits)
+            return logits, weights, chosen
+
+    def choose(self, logits: Tensor) -> tuple[Tensor, Tensor]:
+        spec = self.spec
+        scores = softmax(logits)
+        group_scores = sum_dim(topk(self.grouped(scores), 2)[0], -1)
+        *_held, mask = self.of_best_groups(group_scores)
+        ranked = masked_fill(scores, _outside(mask))
         chosen = topk(ranked, spec.num_experts_per_tok)[1]
         weights = gather(scores, chosen)
         if spec.norm_topk_prob:

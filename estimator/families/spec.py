@@ -86,6 +86,11 @@ class ModelSpec(BaseModel):
     max_position_embeddings: Size | None = None
     """Its positions; None where nothing limits them."""
 
+    @classmethod
+    def beyond(cls, given: Mapping[str, Any]) -> bool:
+        """Whether a config of the family's type has parts that it has no model of, so that torch counts the whole model."""
+        return False
+
     @property
     def depth(self) -> int:
         """Layers of all stacks."""

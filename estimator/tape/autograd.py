@@ -7,16 +7,25 @@ and lets go of a node's saved tensors as soon as it has run (torch/csrc/autograd
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Protocol
 from weakref import ref
 
 from estimator.tape.layout import is_dense
-from estimator.tape.tape import GRADIENT, PARAMETER, TEMPORARY, Storage
+from estimator.tape.tape import GRADIENT, PARAMETER, TEMPORARY, Storage, Tape
 from estimator.tape.tensor import Tensor, binary, empty, moved, output, unary
 
 Gradient = Tensor | None
 Saved = tuple[Gradient, ...]
+
+
+@contextmanager
+def no_grad(tape: Tape) -> Iterator[None]:
+    """Run without building a graph (`torch.no_grad`)."""
+    before, tape.grad_enabled = tape.grad_enabled, False
+    yield
+    tape.grad_enabled = before
 
 
 class Packed(Protocol):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from estimator.tape import dtypes
 from estimator.tape.autograd import Gradient, attach, record
-from estimator.tape.dtypes import DType
+from estimator.tape.dtypes import DType, promote
 from estimator.tape.tensor import Tensor, binary, empty, moved, output, unary
 
 
@@ -102,6 +102,15 @@ def _mul_backward(g: Tensor, b: Gradient, a: Gradient) -> tuple[Gradient, Gradie
     return grad_a, grad_b
 
 
+def mul_(a: Tensor, b: Tensor) -> Tensor:
+    """`a *= b`, where b wants no gradient: on the bytes of `a`, which the caller must not use any more. Saves b."""
+    if a.tape.selection is not None:
+        a.tape.selection.changes(a, "what is multiplied in place: write {operations: products}, or full")
+    node = record("MulBackward", (a,), (b,), lambda g, b: binary("mul", g, b))
+    moved("mul_", a, b, a)
+    return attach(node, Tensor(a.storage, a.shape, a.dtype, a.strides))
+
+
 def mul_scalar(x: Tensor) -> Tensor:
     """x * number. Saves nothing on the device."""
     node = record("MulBackward", (x,), (), lambda g: unary("mul", g))
@@ -176,6 +185,13 @@ def exp(x: Tensor) -> Tensor:
     return attach(node, unary("exp", x), save=True)
 
 
+def expm1(x: Tensor) -> Tensor:
+    """e ** x - 1. Saves its result; autocast runs it in float32."""
+    x = _float32_under_autocast(x)
+    node = record("Expm1Backward", (x,), (), lambda g, y: binary("mul", g, unary("add", y)))
+    return attach(node, unary("expm1", x), save=True)
+
+
 def neg(x: Tensor) -> Tensor:
     """-x. Saves nothing."""
     node = record("NegBackward", (x,), (), lambda g: unary("neg", g))
@@ -227,6 +243,18 @@ def where(condition: Tensor, x: Tensor) -> Tensor:
     """`x` where a condition of booleans holds, else a number. Saves the condition."""
     node = record("WhereBackward", (x,), (condition,), lambda g, condition: binary("where", condition, g, g.dtype))
     return attach(node, binary("where", condition, x, x.dtype))
+
+
+def where_either(condition: Tensor, x: Tensor, y: Tensor) -> Tensor:
+    """`x` where a condition of booleans holds, else `y`. Saves the condition; each gets the gradient where it was taken."""
+    wanted = x.requires_grad, y.requires_grad
+
+    def backward(g: Tensor, condition: Tensor) -> tuple[Gradient, Gradient]:
+        other = binary("where", condition, g, g.dtype) if wanted[1] else None
+        return (binary("where", condition, g, g.dtype) if wanted[0] else None), other
+
+    node = record("WhereBackward", (x, y), (condition,), backward)
+    return attach(node, binary("where", condition, x, promote(x.dtype, y.dtype)))
 
 
 def clamp_between(x: Tensor, low: Tensor, high: Tensor) -> Tensor:

@@ -51,10 +51,15 @@ def minimum(a: Tensor, b: Tensor) -> Tensor:
 
     derivatives.yaml, `minimum`: `at::where(self == other, grad / 2, grad).masked_fill_(self > other, 0)`, and so the other's.
     """
-    return attach(record("MinimumBackward", (a, b), (a, b), _minimum_backward), binary("minimum", a, b))
+    wanted = a.requires_grad, b.requires_grad
+
+    def backward(g: Tensor, a: Tensor, b: Tensor) -> tuple[Gradient, Gradient]:
+        return _minimum_backward(g, a, b, wanted)
+
+    return attach(record("MinimumBackward", (a, b), (a, b), backward), binary("minimum", a, b))
 
 
-def _minimum_backward(g: Tensor, a: Tensor, b: Tensor) -> tuple[Gradient, Gradient]:
+def _minimum_backward(g: Tensor, a: Tensor, b: Tensor, wanted: tuple[bool, bool]) -> tuple[Gradient, Gradient]:
     def one() -> Tensor:
         equal, half = binary("eq", a, b, dtypes.bool_), unary("div", g)
         shared = binary("where", equal, half, g.dtype)
@@ -62,8 +67,8 @@ def _minimum_backward(g: Tensor, a: Tensor, b: Tensor) -> tuple[Gradient, Gradie
         del equal, half, greater
         return shared
 
-    other = one()
-    return one(), other
+    other = one() if wanted[1] else None
+    return (one() if wanted[0] else None), other
 
 
 def sort(x: Tensor) -> tuple[Tensor, Tensor]:

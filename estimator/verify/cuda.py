@@ -23,7 +23,7 @@ from estimator.verify.attention import scaled_dot_product_attention
 from estimator.verify.eetq import Kernels
 from estimator.verify.fp8 import fp8_linear
 
-_softmax, _cross_entropy, _sum, _einsum = F.softmax, F.cross_entropy, torch.Tensor.sum, torch.einsum
+_softmax, _cross_entropy, _sum, _einsum = torch.Tensor.softmax, F.cross_entropy, torch.Tensor.sum, torch.einsum
 _rms_norm = F.rms_norm
 _is_autocast_enabled = torch.is_autocast_enabled
 
@@ -33,8 +33,9 @@ def on_cuda(gpu: Gpu = AMPERE) -> Iterator[None]:
     """Run torch's functions as they would run on this GPU.
 
     CUDA's autocast runs some operations in float32 that the CPU's leaves alone (autocast_mode.h, AT_FORALL_FP32 and
-    AT_FORALL_FP32_SET_OPT_DTYPE): of those that the tested models call, `pow`, which `square` calls, `rsqrt`, `exp`, `softplus`,
-    `layer_norm`, `rms_norm`, `softmax`, `sum` and vectors' norms. Of `cross_entropy` it runs less in float32 than the CPU's does.
+    AT_FORALL_FP32_SET_OPT_DTYPE): of those that the tested models call, `pow`, which `square` calls, `rsqrt`, `exp`, `expm1`,
+    `softplus`, `layer_norm`, `rms_norm`, `softmax`, `sum` and vectors' norms. Of `cross_entropy` it runs less in float32 than the
+    CPU's does.
     The CPU's casts what `cat` joins to the widest type, which CUDA's leaves to the kernel. tests/tape/test_autocast.py asks
     CUDA's dispatch itself. Whether autocast is on at all, Python code asks of CUDA's.
     """
@@ -54,12 +55,14 @@ def on_cuda(gpu: Gpu = AMPERE) -> Iterator[None]:
             square=in_float32(torch.square),
             rsqrt=in_float32(torch.rsqrt),
             exp=in_float32(torch.exp),
+            expm1=in_float32(torch.expm1),
             cat=uncast(torch.cat),
             einsum=einsum,
             is_autocast_enabled=is_autocast_enabled,
             get_autocast_gpu_dtype=partial(torch.get_autocast_dtype, "cpu"),
         ),
         mock.patch.object(torch.Tensor, "sum", sum_in_float32),
+        mock.patch.object(torch.Tensor, "softmax", softmax),
         mock.patch.multiple(
             torch.linalg, norm=length_in_float32(torch.linalg.norm), vector_norm=length_in_float32(torch.linalg.vector_norm)
         ),
@@ -135,7 +138,7 @@ def softmax(x: Tensor, dim: int, _stacklevel: int = 3, dtype: torch.dtype | None
         dtype = torch.float32
     if x.dtype == torch.float16 and dtype == torch.float32:
         return torch._softmax(x, dim, True)
-    return _softmax(x, dim=dim, dtype=dtype)
+    return _softmax(x, dim, dtype=dtype)
 
 
 def cross_entropy(x: Tensor, target: Tensor, *, label_smoothing: float = 0.0, **kwargs: Any) -> Tensor:

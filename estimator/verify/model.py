@@ -68,6 +68,8 @@ AUTO = {
     "image-text-to-text": transformers.AutoModelForImageTextToText,
 }
 """transformers' class for each head of a job."""
+transformers.AutoModelForCausalLM.register(transformers.Mistral4Config, transformers.Mistral4ForCausalLM, exist_ok=True)
+"""Which it has, and leaves out of its table."""
 
 
 def config(spec: ModelSpec, attention: str, labels: int = 2) -> Any:

@@ -13,7 +13,7 @@ from tests.architectures import asked, config, types
     ("kind", "outcome"),
     [
         ("arcee", "exact"),
-        ("apertus", "counted"),
+        ("apertus", "exact"),
         ("albert", "counted"),
         ("bamba", "counted"),
         ("musicgen", "refused (not-judged)"),
