@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from estimator.contract.errors import InvalidValue, did_you_mean
 from estimator.contract.job import Hardware, Job
 from estimator.families.spec import ModelSpec
+from estimator.parallel.strategies import STRATEGIES as SHARDINGS
 from estimator.planner.numbers import place
 from estimator.planner.ranges import values
 
@@ -118,24 +119,20 @@ class Levers:
 
     def families(self, extent: Extent) -> Iterator[Settings]:
         """Settings of all fields but `CHECKPOINTS` and `ACTIVATIONS`, the job's own first."""
-        for degrees, ranks, each in self._degrees(extent):
-            for strategy in self._strategies(extent, ranks, degrees):
-                for offload in self._offloads(strategy):
+        for degrees, each in self._degrees(extent):
+            plain = degrees[TENSOR] == 1 or self.job.training.implementation == "megatron"
+            for strategy in self._strategies(extent, degrees):
+                for offload in self._offloads(strategy) if plain else [self._own_offload]:
                     for micro in self._micro_batches(each):
-                        for kernels in self.kernels:
-                            yield {
-                                **degrees,
-                                STRATEGY: strategy,
-                                **offload,
-                                MICRO: micro,
-                                STEPS: each // micro,
-                                **kernels,
-                            }
+                        if strategy == "none" and offload[GRADIENTS] != "none" and micro < each:
+                            continue  # torchao's frees gradients as they come, and adds none up
+                        for kernels in self.kernels if plain else self.kernels_of_dtensor:
+                            yield {**degrees, STRATEGY: strategy, **offload, MICRO: micro, STEPS: each // micro, **kernels}
 
-    @cached_property
-    def work(self) -> list[Settings]:
+    def work(self, family: Settings) -> list[Settings]:
         """Settings of `CHECKPOINTS` and `ACTIVATIONS`, those that take no more time before those that take no less."""
-        both = product(self.among(CHECKPOINTS, CHOICES[CHECKPOINTS]), self.among(ACTIVATIONS, CHOICES[ACTIVATIONS]))
+        activations = CHOICES[ACTIVATIONS] if "offloaded_activations" in SHARDINGS[family[STRATEGY]].models else ()
+        both = product(self.among(CHECKPOINTS, CHOICES[CHECKPOINTS]), self.among(ACTIVATIONS, activations))
         found = [{CHECKPOINTS: checkpoints, ACTIVATIONS: activations} for checkpoints, activations in both]
         return sorted(found, key=lambda one: sum(no_more_work(other, one) for other in found))
 
@@ -154,11 +151,21 @@ class Levers:
         return [{**one, **dict(zip(names, rest, strict=True))} for one in found for rest in product(*extra)]
 
     @property
+    def kernels_of_dtensor(self) -> list[Settings]:
+        """Those of `kernels` that DTensor's tensor parallelism is modelled with, beside the job's own."""
+        usual = {KERNELS: ("transformers", self.own(KERNELS)), LOSS: ("eager", self.own(LOSS))}
+        return [one for one in self.kernels if all(one[name] in usual[name] for name in usual)]
+
+    @cached_property
+    def _own_offload(self) -> Settings:
+        return {name: self.own(name) for name in (OPTIMIZER, GRADIENTS, PARAMETERS)}
+
+    @property
     def _tabled(self) -> set[str]:
         return {*CHOICES, *ASKED, STRATEGY, MICRO, TENSOR, PIPELINE, EXPERT, OPTIMIZER, GRADIENTS, PARAMETERS}
 
-    def _degrees(self, extent: Extent) -> Iterator[tuple[Settings, int, int]]:
-        """Degrees of the kinds of parallelism, the ranks that share the batch, and the sequences that each has in a step."""
+    def _degrees(self, extent: Extent) -> Iterator[tuple[Settings, int]]:
+        """Degrees of the kinds of parallelism, and the sequences that each rank has in a step."""
         megatron = self.job.training.implementation == "megatron"
         within = [d for d in _divisors(extent.gpus) if d & (d - 1) == 0]
         tensors = self.among(TENSOR, within)
@@ -173,14 +180,14 @@ class Levers:
             if self.exact and self.sequences % ranks:
                 continue
             each = max(1, self.sequences // ranks)
-            yield {TENSOR: tensor, PIPELINE: pipeline, CONTEXT: context, EXPERT: expert}, ranks, each
+            yield {TENSOR: tensor, PIPELINE: pipeline, CONTEXT: context, EXPERT: expert}, each
 
     def _experts(self, extent: Extent) -> list[int]:
         every = getattr(self.spec, "num_experts", None) or 1
         return self.among(EXPERT, [d for d in _divisors(extent.total) if every % d == 0 and d & (d - 1) == 0])
 
-    def _strategies(self, extent: Extent, ranks: int, degrees: Settings) -> list[str]:
-        if ranks * degrees[CONTEXT] == 1:
+    def _strategies(self, extent: Extent, degrees: Settings) -> list[str]:
+        if extent.total == degrees[TENSOR] * degrees[PIPELINE]:
             return ["none"]
         implementation = self.job.training.implementation
         usual = STRATEGIES.get(implementation, STRATEGIES[""])
@@ -193,10 +200,9 @@ class Levers:
 
     def _offloads(self, strategy: str) -> Iterator[Settings]:
         """Where parts of the model are kept."""
-        fields = (OPTIMIZER, GRADIENTS, PARAMETERS)
-        own = {name: self.own(name) for name in fields}
-        possible = [dict.fromkeys(fields, "none")]
-        possible += [{name: "cpu" if name in kept else "none" for name in fields} for kept in OFFLOADS.get(strategy, ())]
+        own = self._own_offload
+        possible = [dict.fromkeys(own, "none")]
+        possible += [{name: "cpu" if name in kept else "none" for name in own} for kept in OFFLOADS.get(strategy, ())]
         if self.job.training.implementation in ("megatron", "torchtitan"):
             possible = [own]
         yield from _once([own, *(one for one in possible if all(one[name] in self.among(name, ("none", "cpu")) for name in one))])
@@ -205,7 +211,7 @@ class Levers:
         """Powers of two that divide the sequences of a rank, and the job's own number where it does; the largest first."""
         powers = [1 << power for power in range(each.bit_length()) if each % (1 << power) == 0]
         own = self.own(MICRO)
-        found = [size for size in self.among(MICRO, powers) if each % size == 0]
+        found = sorted((size for size in self.among(MICRO, powers) if each % size == 0), reverse=True)
         return found or [next(size for size in range(min(own, each), 0, -1) if each % size == 0)]
 
 

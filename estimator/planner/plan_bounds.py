@@ -1,10 +1,10 @@
 """What no way of running a job goes below, known without simulating it: bytes of each GPU, and seconds.
 
-    bytes   = (weights + states) / ranks that share them
-    seconds = arithmetic of the products of a sequence · sequences / (GPUs · peak)
+    bytes   = (weights + states) / ranks that share them + inputs of all layers
+    seconds = seconds of a sequence's products and attention on one GPU · sequences / GPUs
 
-The products are those of the model on one GPU, none of them computed twice. Gathered weights, gradients, activations, and all
-that ranks exchange come on top.
+None of the products is counted twice. Gathered weights, gradients and activations come on top of the bytes; kernels that only
+move bytes, and what ranks exchange, on top of the seconds.
 """
 
 from __future__ import annotations
@@ -17,18 +17,23 @@ from estimator.contract.errors import WillItFitError
 from estimator.contract.job import Job, read_job
 from estimator.families import count
 from estimator.families.other import OtherSpec
-from estimator.families.spec import ModelSpec
+from estimator.families.spec import DecoderSpec, ModelSpec
 from estimator.hardware.accelerator import Accelerator
 from estimator.parallel.strategies import STRATEGIES
-from estimator.pipeline.run import played
+from estimator.pipeline.run import Run, played
+from estimator.pipeline.step_time import arithmetic_seconds
 from estimator.planner.levers import (
     ACTIVATIONS,
     CHECKPOINTS,
+    CHOICES,
+    CONTEXT,
     EXPERT,
     LEAST_WORK,
+    MICRO,
     OPTIMIZER,
     PARAMETERS,
     PIPELINE,
+    STEPS,
     STRATEGY,
     TENSOR,
     Extent,
@@ -42,9 +47,13 @@ from estimator.training.overrides import parts
 from estimator.training.recipes import recipe
 
 ADAMW = ("adamw", "adam")
+HALF = 2
+"""Bytes of a number in the narrowest type that layers compute in."""
 PLAIN = ("fused", "foreach", "forloop")
 FAST = ("fp8", "int8", "fp4")
 """Types whose peaks count only where a job names them."""
+ROUNDING = 1e-9
+"""Relative; of sums of floating-point numbers in another order."""
 
 
 def weight_bytes(job: Job, spec: ModelSpec, settings: Settings, extent: Extent) -> int:
@@ -72,6 +81,19 @@ def weight_bytes(job: Job, spec: ModelSpec, settings: Settings, extent: Extent) 
     return int(whole * kept)
 
 
+def saved_bytes(job: Job, spec: ModelSpec, settings: Settings, work: Settings) -> int:
+    """Bytes of each GPU that layers' inputs take when forward ends: each is kept for backward, whether its layer is computed
+    again or not. 0 where a part of the model is frozen, a rank does not have all layers, or inputs are not kept on the GPU."""
+    training = job.training
+    frozen = training.adapter is not None or training.trainable != "all" or training.objective is not None
+    elsewhere = settings[PIPELINE] > 1 or work[ACTIVATIONS] != "none" or work[CHECKPOINTS] not in CHOICES[CHECKPOINTS]
+    if frozen or elsewhere or not isinstance(spec, DecoderSpec):
+        return 0
+    length = min(settings.get("training.sequence_length", training.longest), spec.longest_sequence or training.longest)
+    tokens = settings[MICRO] * (length // (settings[TENSOR] * settings[CONTEXT]))
+    return (spec.depth - 1) * tokens * spec.hidden_size * HALF
+
+
 def _states(job: Job, settings: Settings, kept: dict[str, Any]) -> int:
     """Bytes of states of each parameter: two moments, and the copy that they step."""
     training = job.training
@@ -84,41 +106,58 @@ def _states(job: Job, settings: Settings, kept: dict[str, Any]) -> int:
 
 @dataclass(slots=True)
 class Arithmetic:
-    """Products of a sequence of a job, by settings that change them; remembered."""
+    """Seconds of a sequence of a job on one GPU, by what changes them; remembered."""
 
     job: Job
     allow_files: bool
-    known: dict[tuple[tuple[str, str], ...], float] = field(default_factory=dict)
+    known: dict[tuple[str, ...], float] = field(default_factory=dict)
 
     def seconds(self, settings: Settings, extent: Extent, card: Accelerator | None) -> float:
         """Seconds of a sequence on all GPUs together that no way of running it goes below; 0 where that is not known."""
-        peak = None if card is None else self._peak(card)
-        return self.flops(settings) / (extent.total * peak) if peak else 0.0
-
-    def flops(self, settings: Settings) -> float:
-        """Floating-point operations of a sequence's products, none of them done twice."""
+        if card is None:
+            return 0.0
         apart = {name: value for name, value in settings.items() if name.startswith("training.")}
-        apart |= {CHECKPOINTS: LEAST_WORK, "training.micro_batch_size": 1, "training.gradient_accumulation_steps": 1}
-        key = tuple((name, str(value)) for name, value in apart.items())
+        apart |= {CHECKPOINTS: LEAST_WORK, STEPS: 1}
+        divided = any(settings[name] > 1 for name in (TENSOR, PIPELINE, CONTEXT, EXPERT))
+        if divided:
+            apart[MICRO] = 1
+        key = "peak" if divided else "kernels", card.name, *map(str, apart.values())
         if key not in self.known:
-            self.known[key] = self._counted(apart)
-        return self.known[key]
+            self.known[key] = (self._at_peak if divided else self._by_kernels)(apart, card)
+        return self.known[key] / extent.total
 
-    def _counted(self, apart: Settings) -> float:
-        asked = with_values(self.job, apart)
-        for part in ("hardware", "parallelism", "offload", "host"):
-            asked.pop(part, None)
-        try:
-            run = played(read_job(asked), self.allow_files)
-        except WillItFitError:
+    def _by_kernels(self, apart: Settings, card: Accelerator) -> float:
+        """By the kernels of the model on one GPU, whose products and attention are of the same sizes wherever all of a sequence
+        and of a layer is on one GPU."""
+        run = self._alone(apart, card)
+        if run is None:
+            return 0.0
+        seconds = arithmetic_seconds(run.job, run.place, card, run.simulation.build.tape)
+        return (seconds or 0.0) / run.job.training.micro_batch_size * (1 - ROUNDING)
+
+    def _at_peak(self, apart: Settings, card: Accelerator) -> float:
+        """By the products alone, at the card's peak, whatever parts they are divided into."""
+        peak, run = self._peak(card), self._alone(apart, card)
+        if run is None or not peak:
             return 0.0
         tape = run.simulation.build.tape
-        return sum(
+        done = sum(
             work.flops * times / tape.passes(phase)
             for phase in ("forward", "backward")
             for work, times in kernels(tape, phase)
             if not work.repeated and work.operation.removesuffix(BACKWARD) not in KERNELS
         )
+        return done / peak * (1 - ROUNDING)
+
+    def _alone(self, apart: Settings, card: Accelerator) -> Run | None:
+        """The job on one GPU, however large it is; None where that is refused."""
+        asked = with_values(self.job, apart)
+        for part in ("parallelism", "offload", "host"):
+            asked.pop(part, None)
+        try:
+            return played(read_job(asked | {"hardware": {"gpu": card.name}}), self.allow_files)
+        except WillItFitError:
+            return None
 
     def _peak(self, card: Accelerator) -> float:
         """FLOP/s of the quickest products that the job may run."""

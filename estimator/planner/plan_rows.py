@@ -114,7 +114,7 @@ def _near(search: PlanSearch, held: Held) -> Iterator[tuple[Point, Settings, dic
 
 def _candidates(search: PlanSearch, point: Point) -> Iterator[Settings]:
     for family in search.levers.families(point.extent):
-        for work in search.levers.work:
+        for work in search.levers.work(family):
             yield {**family, **work}
 
 

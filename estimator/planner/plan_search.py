@@ -24,9 +24,9 @@ from estimator.pipeline.judged import Judged, judge_run
 from estimator.pipeline.run import Run, played
 from estimator.pipeline.step_time import duration
 from estimator.pipeline.whole_run import course_of
-from estimator.planner.levers import Extent, Levers, Settings, extent, no_more_work
+from estimator.planner.levers import MICRO, STEPS, Extent, Levers, Settings, extent, no_more_work
 from estimator.planner.numbers import with_values
-from estimator.planner.plan_bounds import Arithmetic, weight_bytes
+from estimator.planner.plan_bounds import ROUNDING, Arithmetic, saved_bytes, weight_bytes
 from estimator.planner.renting import Rentable, Rented, cheapest
 from estimator.planner.which_search import Within
 from estimator.timing.run_length import Hours
@@ -113,6 +113,8 @@ class PlanSearch:
     """Bytes that lack where fewest do, and what is said of it."""
     complete: bool = True
     arithmetic: Arithmetic = field(init=False)
+    kinds: set[tuple[object, ...]] = field(default_factory=set)
+    """Kinds of candidates that were refused."""
     known: dict[Key, Seen] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -146,25 +148,41 @@ class PlanSearch:
 
     def _family(self, point: Point, family: Settings, watch: Watch) -> None:
         """Candidates that differ in how much they compute twice or copy; each takes as long at least as those with less of it."""
-        work = self.levers.work
+        work = self.levers.work(family)
         self.counts["candidates"] += len(work)
-        room = point.card.memory_bytes
-        if self.bounded and room is not None and (least := weight_bytes(self.job, self.levers.spec, family, point.extent)) > room:
-            self._lacking(point, least - room, f"what each GPU keeps in any case takes {gib(least)}")
-            return
-        seconds = self._least_seconds(point, family) if self.bounded else 0.0
+        room, seconds, kept = point.card.memory_bytes, 0.0, 0
+        if self.bounded and room:
+            kept = weight_bytes(self.job, self.levers.spec, family, point.extent)
+            seconds = 0.0 if kept > room else self._least_seconds(point, family)
         took: list[tuple[Settings, float]] = []
         for one in work:
-            least_seconds = max([seconds, *(time for other, time in took if no_more_work(other, one))])
-            if self.bounded and self._beaten(self._bound(point, least_seconds)):
+            if self.bounded and self._hopeless(point, family, one, kept, max([seconds, *_less(took, one)])):
                 continue
             seen = self.look(point, {**family, **one})
             self.counts["simulated"] += 1
             watch(self.counts["simulated"])
             if seen.aims is not None and self.bounded:
                 took.append((one, seen.aims.seconds))
+            if seen.outcome == "refused":
+                self.kinds.add(self._kind(point, family | one))
             if seen.outcome == "held":
                 self._hold(point, {**family, **one}, seen)
+
+    def _hopeless(self, point: Point, family: Settings, work: Settings, kept: int, seconds: float) -> bool:
+        """Whether a candidate is too large, beaten, beyond the limits, or refused, as one that is like it was."""
+        slack, room = ENOUGH, point.card.memory_bytes
+        if room:
+            least = kept + saved_bytes(self.job, self.levers.spec, family, work)
+            if least > room:
+                self._lacking(point, least - room, f"what each GPU keeps in any case takes {gib(least)}")
+                return True
+            slack = steps(room - least, room)
+        return self._beaten(self._bound(point, seconds, slack)) or self._kind(point, family | work) in self.kinds
+
+    def _kind(self, point: Point, settings: Settings) -> tuple[object, ...]:
+        """What a refusal depends on: all but how many sequences there are, and which of some cards that are alike."""
+        others = (str(value) for name, value in settings.items() if name not in (MICRO, STEPS))
+        return point.extent, point.card.compute_capability, settings[MICRO] > 1, settings[STEPS] > 1, *others
 
     def _least_seconds(self, point: Point, family: Settings) -> float:
         """Seconds of the run, or of a million tokens, that it takes at least."""
@@ -177,9 +195,9 @@ class PlanSearch:
             return each * (rows.rows * rows.row_tokens / length if rows.packed else rows.rows) * rows.epochs
         return each * MILLION / length
 
-    def _bound(self, point: Point, seconds: float) -> Aims:
+    def _bound(self, point: Point, seconds: float, slack: int) -> Aims:
         hourly = min((one.hourly for one in point.offers), default=None)
-        return Aims(seconds, 0.0 if hourly is None else float(hourly) * seconds / 3600 * (1 - 1e-9), ENOUGH)
+        return Aims(seconds, 0.0 if hourly is None else float(hourly) * seconds / 3600 * (1 - ROUNDING), slack)
 
     def _beaten(self, aims: Aims) -> bool:
         """Whether a plan is better, or it is beyond the limits."""
@@ -225,7 +243,7 @@ class PlanSearch:
         if left < 0:
             self._lacking(point, -left, f"{gib(needed)} needed at the peak")
             return Seen("too large", f"{gib(-left)} more than the {gib(offered)} that one GPU offers", aims, *rest)
-        aims = aims._replace(slack=min(ENOUGH, int(left / offered / STEP)))
+        aims = aims._replace(slack=steps(left, offered))
         if (why := self._beyond(time, hours, rented)) is not None:
             outcome: Literal["beyond", "unknown"] = "beyond" if why else "unknown"
             if not why:
@@ -274,7 +292,8 @@ class PlanSearch:
             self.counts["too large"] += 1
             self._lacking(point, 0, found.verdict.reason)
             return
-        aims = seen.aims._replace(slack=slack(found))
+        offered = found.memory.capacity_bytes or 0
+        aims = seen.aims._replace(slack=steps(offered - found.memory.total_bytes, offered))
         if any(one.aims.beats(aims) for one in self.held):
             return
         self.held = [one for one in self.held if not aims.beats(one.aims)]
@@ -291,10 +310,14 @@ class PlanSearch:
             self.nearest = lacking, f"{said} on {gpus}{f', {gib(lacking)} too much' if lacking else ''}"
 
 
-def slack(found: Judged) -> int:
-    """Steps of what a GPU offers that are left."""
-    offered = found.memory.capacity_bytes or 0
-    return max(0, min(ENOUGH, int((offered - found.memory.total_bytes) / offered / STEP))) if offered else 0
+def _less(took: list[tuple[Settings, float]], work: Settings) -> Iterator[float]:
+    """Seconds of what takes no longer than this."""
+    return (seconds for other, seconds in took if no_more_work(other, work))
+
+
+def steps(left: int, offered: int) -> int:
+    """Steps of what a GPU offers that are left, as far as they count."""
+    return max(0, min(ENOUGH, int(left / offered / STEP))) if offered else 0
 
 
 def points(every: Iterable[Hardware], offers: Callable[[Hardware, str], list[Rentable]]) -> Iterator[Point]:
