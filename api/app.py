@@ -37,7 +37,7 @@ from estimator.timelines.timeline import TENSORS
 from estimator.views.fitting import ROWS
 from estimator.views.inspection import Card
 
-from . import documentation, problems
+from . import documentation, planning, problems
 from .asking import LASTING, ask
 from .batch import answered
 from .documentation import NOTHING, answers
@@ -98,6 +98,7 @@ app.add_middleware(Observed)
 app.mount("/static", StaticFiles(directory=Path(__file__).parent / "static"), name="static")
 problems.install(app)
 documentation.install(app)
+app.include_router(planning.router)
 
 Words = Annotated[str, Query(max_length=200, description="words of a name")]
 Size = Annotated[float, Query(ge=0, le=1e15, allow_inf_nan=False)]

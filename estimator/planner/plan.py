@@ -11,7 +11,8 @@ from estimator.contract.answer import Versions
 from estimator.contract.errors import InvalidValue, NotModelled
 from estimator.contract.job import Hardware, Job
 from estimator.contract.version import DATA_VERSION, SOFTWARE_VERSION
-from estimator.exchange.documents import hardware_of, job_of
+from estimator.exchange.documents import job_of
+from estimator.hardware.parse import hardware_of
 from estimator.pipeline.defaults import with_defaults
 from estimator.planner import amounts
 from estimator.planner.budget import MOST_GPUS

@@ -9,9 +9,9 @@ move bytes, and what ranks exchange, on top of the seconds.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import ceil
-from typing import Any
 
 from estimator.contract.errors import WillItFitError
 from estimator.contract.job import Job, read_job
@@ -41,6 +41,7 @@ from estimator.planner.levers import (
 )
 from estimator.planner.numbers import with_values
 from estimator.planner.ways import PACKED
+from estimator.tape.dtypes import DType
 from estimator.tape.kernels import kernels
 from estimator.timing.kernels import BACKWARD, KERNELS
 from estimator.training.overrides import parts
@@ -89,19 +90,19 @@ def saved_bytes(job: Job, spec: ModelSpec, settings: Settings, work: Settings) -
     elsewhere = settings[PIPELINE] > 1 or work[ACTIVATIONS] != "none" or work[CHECKPOINTS] not in CHOICES[CHECKPOINTS]
     if frozen or elsewhere or not isinstance(spec, DecoderSpec):
         return 0
-    length = min(settings.get("training.sequence_length", training.longest), spec.longest_sequence or training.longest)
-    tokens = settings[MICRO] * (length // (settings[TENSOR] * settings[CONTEXT]))
+    length: int = min(settings.get("training.sequence_length", training.longest), spec.longest_sequence or training.longest)
+    tokens: int = settings[MICRO] * (length // (settings[TENSOR] * settings[CONTEXT]))
     return (spec.depth - 1) * tokens * spec.hidden_size * HALF
 
 
-def _states(job: Job, settings: Settings, kept: dict[str, Any]) -> int:
+def _states(job: Job, settings: Settings, kept: Mapping[str, DType | None]) -> int:
     """Bytes of states of each parameter: two moments, and the copy that they step."""
     training = job.training
     plain = training.optimizer_implementation in (None, *PLAIN) and training.optimizer_states is None
     if settings.get("training.optimizer", training.optimizer) not in ADAMW or not plain:
         return 0
-    copied = kept["master_weights"]
-    return 2 * kept["optimizer_states"].itemsize + (copied.itemsize if copied else 0)
+    moments, copied = kept["optimizer_states"], kept["master_weights"]
+    return (2 * moments.itemsize if moments else 0) + (copied.itemsize if copied else 0)
 
 
 @dataclass(slots=True)

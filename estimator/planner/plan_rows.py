@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from decimal import Decimal
+from itertools import islice
 from typing import Any
 
 from estimator.contract.units import gib, money
@@ -108,8 +109,8 @@ def _near(search: PlanSearch, held: Held) -> Iterator[tuple[Point, Settings, dic
     more = [one for one in alike if one.extent.total > mine.total][:1]
     for point in (*fewer, *more):
         same = (s for s in _candidates(search, point) if all(s[n] == v for n, v in held.settings.items() if _lever(n)))
-        if (settings := next(same, None)) is not None:
-            yield point, settings, {"hardware.gpus": point.hardware.gpus, "hardware.nodes": point.hardware.nodes}
+        for found in islice(same, 1):
+            yield point, found, {"hardware.gpus": point.hardware.gpus, "hardware.nodes": point.hardware.nodes}
 
 
 def _candidates(search: PlanSearch, point: Point) -> Iterator[Settings]:

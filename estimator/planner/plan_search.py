@@ -19,11 +19,10 @@ from estimator.contract.errors import Contradiction, InvalidJob, NotModelled
 from estimator.contract.job import Hardware, Job, read_job
 from estimator.contract.units import gib
 from estimator.hardware.capacity import Capacity, capacity
-from estimator.pipeline.estimation import hours_of
 from estimator.pipeline.judged import Judged, judge_run
 from estimator.pipeline.run import Run, played
 from estimator.pipeline.step_time import duration
-from estimator.pipeline.whole_run import course_of
+from estimator.pipeline.whole_run import course_of, hours_of
 from estimator.planner.levers import MICRO, STEPS, Extent, Levers, Settings, extent, no_more_work
 from estimator.planner.numbers import with_values
 from estimator.planner.plan_bounds import ROUNDING, Arithmetic, saved_bytes, weight_bytes
@@ -57,7 +56,7 @@ class Point(NamedTuple):
 
 
 class Aims(NamedTuple):
-    """What is compared: seconds, of the run or of a million tokens; money, of the same; steps that are left. 0 where not known."""
+    """What is compared: seconds, of the run or of a million tokens, money, of the same, and steps that are left; 0: not known."""
 
     seconds: float
     money: float
@@ -188,7 +187,7 @@ class PlanSearch:
         """Seconds of the run, or of a million tokens, that it takes at least."""
         each = self.arithmetic.seconds(family, point.extent, point.card.accelerator)
         training = self.job.training
-        length = family.get("training.sequence_length", training.mean_length)
+        length = float(family.get("training.sequence_length", training.mean_length))
         if training.tokens is not None:
             return each * float(training.tokens) / length
         if (rows := training.dataset) is not None:
