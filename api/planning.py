@@ -25,7 +25,7 @@ Words = Annotated[list[Annotated[str, Query(max_length=200)]], Query(max_length=
 )
 async def plan(
     request: Request,
-    on: Annotated[str | None, Query(description="hardware, in place of the job's own")] = None,
+    on: Annotated[str | None, Query(description="hardware, in place of the job's own; any: what can be rented")] = None,
     within: Annotated[str | None, Query(max_length=200, description="what the run may take: 24h, 3d")] = None,
     under: Annotated[str | None, Query(max_length=200, description="what it may cost: $50 the whole run, $2/h an hour")] = None,
     allow: Words = [],  # noqa: B006 (FastAPI copies it)

@@ -52,13 +52,13 @@ def plan(
     """The ways to train that none beats in money, time and memory left, each with why its neighbours are worse.
 
     `job`: as `estimate` takes it, or the path of a framework's file. `on`: hardware in place of the job's own; where neither says
-    any, every card that is sold with `memory` (24GB, 24GB..80GB) and can be rented, up to `max_gpus` of it. `within`: 24h, 3d;
-    `under`: $50 for the run, $2/h. `allow`: fields that may change though they change what is computed, with or without values
-    (training.precision, training.optimizer=adamw-8bit); of other fields the only values beside the job's own. `deny`: fields,
-    parts of a job, or values that are left out (offload, parallelism.strategy=ddp). `keep_global_batch`: a step has exactly the
-    job's sequences; without it, where they do not divide, as many as do, and one for each GPU at least. `most`: candidates that
-    are simulated at most. An interrupt ends the search and keeps what was found. Raises `InvalidJob`, `NotModelled`,
-    `UnknownName`.
+    any, or it says "any", every card that is sold with `memory` (24GB, 24GB..80GB) and can be rented, up to `max_gpus` of it.
+    `within`: 24h, 3d; `under`: $50 for the run, $2/h. `allow`: fields that may change though they change what is computed, with or
+    without values (training.precision, training.optimizer=adamw-8bit); of other fields the only values beside the job's own.
+    `deny`: fields, parts of a job, or values that are left out (offload, parallelism.strategy=ddp). `keep_global_batch`: a step
+    has exactly the job's sequences; without it, where they do not divide, as many as do, and one for each GPU at least. `most`:
+    candidates that are simulated at most. An interrupt ends the search and keeps what was found. Raises `InvalidJob`,
+    `NotModelled` and `UnknownName`.
     """
     given = job_of(job)
     if given.task != "train":
@@ -68,7 +68,7 @@ def plan(
     filled, _ = with_defaults(given, model.spec, model.stored)
     sequences = filled.training.micro_batch_size * filled.training.gradient_accumulation_steps * (filled.parallelism.data or 1)
     levers = Levers(given, model.spec, read_allowed(given, allow), read_denied(given, deny), keep_global_batch, sequences)
-    hardware = given.hardware if on is None else hardware_of(on)
+    hardware = given.hardware if on is None else Hardware() if _any(on) else hardware_of(on)
     unknown: dict[str, list[str]] = {}
     found = list(_points(given, hardware, limits, day, memory, max_gpus, unknown))
     search = PlanSearch(given, levers, found, limits, allow_files, most)
@@ -80,6 +80,10 @@ def plan(
     for why, names in unknown.items():
         search.unknown[why].extend(names)
     return _answer(search, model.name, top)
+
+
+def _any(on: str | Hardware) -> bool:
+    return isinstance(on, str) and on.strip().lower() == "any"
 
 
 def _points(

@@ -17,7 +17,8 @@ def plan_options(commands: Commands) -> None:
         "plan",
         help="the best ways to train: strategy, degrees, recomputation, micro-batch, hardware",
         description="Try every way of running a training job: strategies, degrees of parallelism, recomputation, offloading, "
-        "micro-batches and kernels, and where no hardware is given, cards and numbers of them that can be rented. The answer is "
+        "micro-batches and kernels, and where no hardware is given, or with --on any, cards and numbers of them that can be "
+        "rented. The answer is "
         "those that none beats in money, time and memory left, with the reason why each neighbour is worse. An interrupt "
         "(Ctrl-C) ends the search and prints what was found.",
     )
