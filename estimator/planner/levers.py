@@ -82,12 +82,14 @@ class Extent(NamedTuple):
 def no_more_work(one: Settings, other: Settings) -> bool:
     """Whether of two settings that differ in `CHECKPOINTS` and `ACTIVATIONS` only, a step of `one` takes no longer.
 
-    Recomputing adds kernels to backward, of some or of all layers, and offloading copies; neither takes any away. Time is the sum
-    of kernels, and of what is not hidden behind them (timing/passes.py), which grows by no less than the kernels that hide it.
+    Recomputing adds kernels to backward, of some or of all layers, and offloading adds copies; neither takes any away, but of what is
+    computed again less is copied. Time is the sum of kernels, and of what is not hidden behind them (timing/passes.py), which
+    shrinks by no more than the kernels that hide it grow.
     """
     less, more = one[CHECKPOINTS], other[CHECKPOINTS]
     fewer = less in (more, LEAST_WORK) or (less == "selective" and more == MOST_WORK)
-    return fewer and one[ACTIVATIONS] in (LEAST_WORK, other[ACTIVATIONS])
+    same = one[CHECKPOINTS] == other[CHECKPOINTS] and one[ACTIVATIONS] == other[ACTIVATIONS]
+    return same or (fewer and one[ACTIVATIONS] == LEAST_WORK)
 
 
 @dataclass(frozen=True)

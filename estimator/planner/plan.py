@@ -70,10 +70,10 @@ def plan(
     levers = Levers(given, model.spec, read_allowed(given, allow), read_denied(given, deny), keep_global_batch, sequences)
     hardware = given.hardware if on is None else Hardware() if _any(on) else hardware_of(on)
     unknown: dict[str, list[str]] = {}
-    found = list(_points(given, hardware, limits, day, memory, max_gpus, unknown))
-    search = PlanSearch(given, levers, found, limits, allow_files, most)
+    search = PlanSearch(given, levers, [], limits, allow_files, most)
     search.refuse_limits()
     try:
+        search.points += _points(given, hardware, limits, day, memory, max_gpus, unknown)
         search.run(watch)
     except KeyboardInterrupt:
         search.complete = False

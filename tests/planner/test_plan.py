@@ -270,7 +270,9 @@ def test_the_command_line_says_what_python_says(tmp_path: Path, capsys: pytest.C
     expected = plan(path, on="rtx-4090", top=3, deny=["offload"])
     assert printed == json.loads(expected.to_json())
     assert main(["plan", str(path), "--on", "rtx-4090", "--deny", "offload"]) == 0
-    assert capsys.readouterr().out.startswith("YES: llama")
+    assert capsys.readouterr().out.startswith(
+        "YES: inline model: one way beats all others\n\ncheapest, quickest, roomiest: 1 x rtx-4090"
+    )
     assert main(["plan", str(path), "--on", "rtx-4090", "--within", "1h"]) == 2
     assert "training.tokens" in capsys.readouterr().err
 
