@@ -82,8 +82,8 @@ class Extent(NamedTuple):
 def no_more_work(one: Settings, other: Settings) -> bool:
     """Whether of two settings that differ in `CHECKPOINTS` and `ACTIVATIONS` only, a step of `one` takes no longer.
 
-    Recomputing adds kernels to backward, of some or of all layers, and offloading adds copies; neither takes any away, but of what is
-    computed again less is copied. Time is the sum of kernels, and of what is not hidden behind them (timing/passes.py), which
+    Recomputing adds kernels to backward, of some or of all layers, and offloading adds copies; neither takes any away, but what
+    is computed again is not copied. Time is the sum of kernels, and of what is not hidden behind them (timing/passes.py), which
     shrinks by no more than the kernels that hide it grow.
     """
     less, more = one[CHECKPOINTS], other[CHECKPOINTS]

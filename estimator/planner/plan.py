@@ -51,13 +51,13 @@ def plan(
 ) -> Plan:
     """The ways to train that none beats in money, time and memory left, each with why its neighbours are worse.
 
-    `job`: as `estimate` takes it, or the path of a framework's file. `on`: hardware in place of the job's own; where neither says
-    any, or it says "any", every card that is sold with `memory` (24GB, 24GB..80GB) and can be rented, up to `max_gpus` of it.
-    `within`: 24h, 3d; `under`: $50 for the run, $2/h. `allow`: fields that may change though they change what is computed, with or
-    without values (training.precision, training.optimizer=adamw-8bit); of other fields the only values beside the job's own.
-    `deny`: fields, parts of a job, or values that are left out (offload, parallelism.strategy=ddp). `keep_global_batch`: a step
-    has exactly the job's sequences; without it, where they do not divide, as many as do, and one for each GPU at least. `most`:
-    candidates that are simulated at most. An interrupt ends the search and keeps what was found. Raises `InvalidJob`,
+    `job`: as `estimate` takes it, or the path of a framework's file. `on`: hardware in place of the job's own; where neither
+    says any, or it says "any", every card that is sold with `memory` (24GB, 24GB..80GB) and can be rented, up to `max_gpus` of
+    it. `within`: 24h, 3d; `under`: $50 for the run, $2/h. `allow`: fields that may change though they change what is computed,
+    with or without values (training.precision, training.optimizer=adamw-8bit); of other fields the only values beside the job's
+    own. `deny`: fields, parts of a job, or values that are left out (offload, parallelism.strategy=ddp). `keep_global_batch`: a
+    step has exactly the job's sequences; without it, where they do not divide, as many as do, and one for each GPU at least.
+    `most`: candidates that are simulated at most. An interrupt ends the search and keeps what was found. Raises `InvalidJob`,
     `NotModelled` and `UnknownName`.
     """
     given = job_of(job)
