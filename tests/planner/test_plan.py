@@ -132,6 +132,29 @@ def test_bounds_are_bounds(name: str) -> None:
     assert looked >= 8
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "model", ["gpt2", "opt-125m", "bloom-560m", "gemma-3-1b", "mamba-130m", "mixtral-8x7b", "deepseek-v2-lite", "t5-small"]
+)
+def test_what_is_kept_is_a_bound_of_every_family(model: str) -> None:
+    job = read_job({"model": model, "training": {"sequence_length": 512, "micro_batch_size": 4}})
+    spec, hardware = resolve(model, True).spec, read_job({"model": model, "hardware": {"gpu": "h100", "gpus": 2}}).hardware
+    levers = Levers(job, spec, {}, read_denied(job, ["offload", "training.loss", "training.implementation"]), False, 8)
+    search = PlanSearch(job, levers, list(points([hardware], lambda one, name: [])), Within(None, None), True)
+    held = 0
+    for point, settings in _every(search):
+        if settings["training.micro_batch_size"] != 4:
+            continue
+        try:
+            peak = played(search.job_on(point, settings), True).simulation.phases.peak.peak_bytes
+        except WillItFitError:
+            continue
+        held += 1
+        kept = weight_bytes(job, spec, settings, point.extent)
+        assert 0 < kept + saved_bytes(job, spec, settings, settings) <= peak, settings
+    assert held >= 8
+
+
 def test_what_takes_no_more_time() -> None:
     """Each is no more than itself, and nothing is no more than what does less."""
     every = [{CHECKPOINTS: a, ACTIVATIONS: b} for a, b in product((*CHOICES[CHECKPOINTS], "sqrt"), CHOICES[ACTIVATIONS])]
