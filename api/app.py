@@ -98,7 +98,7 @@ app.add_middleware(Observed)
 app.mount("/static", StaticFiles(directory=Path(__file__).parent / "static"), name="static")
 problems.install(app)
 documentation.install(app)
-app.include_router(planning.router)
+app.routes.extend(planning.router.routes)
 
 Words = Annotated[str, Query(max_length=200, description="words of a name")]
 Size = Annotated[float, Query(ge=0, le=1e15, allow_inf_nan=False)]

@@ -16,7 +16,7 @@ from .limits import BODY
 
 TOP = 6
 """Ways that are told in full, unless others are asked for."""
-router = APIRouter()
+router = APIRouter(generate_unique_id_function=lambda route: route.name)
 Words = Annotated[list[Annotated[str, Query(max_length=200)]], Query(max_length=16)]
 
 
