@@ -88,8 +88,8 @@ def no_more_work(one: Settings, other: Settings) -> bool:
     """
     less, more = one[CHECKPOINTS], other[CHECKPOINTS]
     fewer = less in (more, LEAST_WORK) or (less == "selective" and more == MOST_WORK)
-    same = one[CHECKPOINTS] == other[CHECKPOINTS] and one[ACTIVATIONS] == other[ACTIVATIONS]
-    return same or (fewer and one[ACTIVATIONS] == LEAST_WORK)
+    same = (less, one[ACTIVATIONS]) == (more, other[ACTIVATIONS])
+    return same or (fewer and bool(one[ACTIVATIONS] == LEAST_WORK))
 
 
 @dataclass(frozen=True)
