@@ -27,7 +27,9 @@ from estimator.hardware.parse import read_hardware
 from estimator.pipeline import estimation
 from estimator.planner import budget as planner_budget
 from estimator.planner import headline, limits
+from estimator.planner import plan as planner_plan
 from estimator.planner.answers import BudgetRow, Limit
+from estimator.planner.plan_answer import Plan
 from estimator.views import listing
 from estimator.views.inspection import inspect_model
 
@@ -38,6 +40,8 @@ true, false, or null where the honest answer is "unknown". Sizes are in bytes of
 detail="full" gives everything."""
 MOST_ROWS = 20
 """Rows of a listing, unless more are asked for."""
+MOST_WAYS, MOST_SIMULATED = 3, 200
+"""Ways of a plan that are told, and that are simulated."""
 READS = ToolAnnotations(readOnlyHint=True, idempotentHint=True, destructiveHint=False, openWorldHint=False)
 
 P = ParamSpec("P")
@@ -198,6 +202,19 @@ def budget(
     most = planner_budget.Limits(None if max_cost is None else Decimal(str(max_cost)), max_hours, planner_budget.MOST_GPUS)
     found = planner_budget.budget(read_job(job), most, rows=top, allow_files=False)
     return Offers(possible=found.possible, rows=found.rows)
+
+
+@_tool
+def plan(
+    job: AJob,
+    on: On | None = None,
+    within: Annotated[str | None, Field(description="what the run may take: 24h")] = None,
+    under: Annotated[str | None, Field(description="what it may cost: $50 the run, $2/h an hour")] = None,
+    max_gpus: Annotated[int, Field(ge=1, le=2**17)] = planner_budget.MOST_GPUS,
+) -> Plan:
+    """The best ways to train in money, time and memory left: strategy, degrees, recomputation, micro-batch, hardware."""
+    asked: dict[str, Any] = {"on": on, "within": within, "under": under, "max_gpus": max_gpus}
+    return planner_plan.plan(job, **asked, top=MOST_WAYS, most=MOST_SIMULATED, allow_files=False)
 
 
 @_tool

@@ -25,6 +25,7 @@ from estimator.planner.diff import diff
 from estimator.planner.fix import fix
 from estimator.planner.headline import fit
 from estimator.planner.limits import limit
+from estimator.planner.plan import plan
 from estimator.planner.what_if import read_changes, what_if
 from estimator.planner.which import which
 from estimator.timelines.chrome import chrome
@@ -45,6 +46,10 @@ JSON, TEXT, HTML = "application/json", "text/plain; charset=utf-8", "text/html; 
 CSV, SVG, BINARY = "text/csv; charset=utf-8", "image/svg+xml", "application/octet-stream"
 MOST_COMBINATIONS = 256
 """Combinations of values that a request may have estimated."""
+
+
+MOST_SIMULATED = 200
+"""Ways to run a job that a request may have simulated."""
 
 
 class Rendered(NamedTuple):
@@ -117,6 +122,10 @@ def _which(asked: bytes | str, limits: dict[str, Any]) -> Rendered:
     return _json(which(asked if isinstance(asked, str) else read_job(_job(asked)), allow_files=False, **limits).to_json())
 
 
+def _plan(job: bytes, on: str | None, wanted: dict[str, Any]) -> Rendered:
+    return _json(plan(_job(job), on=on, most=MOST_SIMULATED, allow_files=False, **wanted).to_json())
+
+
 def _timeline(job: bytes | Items, on: str | None, form: str, tensors: int) -> Rendered:
     step = record(_asked(job), on, allow_files=False)
     if form == "snapshot":
@@ -176,6 +185,7 @@ QUESTIONS: dict[str, Callable[..., Rendered]] = {
     "limit": _limit,
     "what-if": _what_if,
     "which": _which,
+    "plan": _plan,
     "timeline": _timeline,
     "explain": _explain,
     "budget": _budget,
@@ -196,5 +206,7 @@ QUESTIONS: dict[str, Callable[..., Rendered]] = {
     "ready": _ready,
 }
 """Every kind of question, by its name."""
-LARGE = dict.fromkeys(("fit", "page", "limit", "what-if", "which", "explain", "fitting", "fix", "diff", "budget", "import"), 1)
+LARGE = dict.fromkeys(
+    ("fit", "page", "limit", "what-if", "which", "plan", "explain", "fitting", "fix", "diff", "budget", "import"), 1
+)
 """Those that are several questions in one, and the lane that they begin in."""

@@ -8,6 +8,7 @@ limit({"model": "llama-2-13b", "training": {"adapter": {}}}, "training.sequence_
 sweep({"model": "llama-3-8b"}, {"training.sequence_length": [2048, 4096, 8192]}).peak_bytes
 what_if("job.yaml", {"training.sequence_length": "1k..128k"}).rows
 which("llama-3-8b", "qlora").smallest
+plan("job.yaml", on="8xH100").rows
 fitting(here().hardware).rows
 read_file("train.yaml", on="2x24GB").job
 timeline("train.yaml", on="2x24GB").peak
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
     from estimator.planner.fix import fix_file
     from estimator.planner.headline import fit
     from estimator.planner.limits import limit
+    from estimator.planner.plan import plan
+    from estimator.planner.plan_answer import Plan
     from estimator.planner.what_if import what_if
     from estimator.planner.what_if_answer import WhatIf
     from estimator.planner.which import which
@@ -59,6 +62,7 @@ _EXPORTS = {
     "Job": "contract.job",
     "Limit": "planner.answers",
     "NotModelled": "contract.errors",
+    "Plan": "planner.plan_answer",
     "Sweep": "sweeps.sweep",
     "UnknownName": "contract.errors",
     "UnsupportedInterpreter": "contract.errors",
@@ -77,6 +81,7 @@ _EXPORTS = {
     "fix_file": "planner.fix",
     "inspect_model": "views.inspection",
     "limit": "planner.limits",
+    "plan": "planner.plan",
     "read_file": "exchange.documents",
     "sweep": "sweeps.sweep",
     "what_if": "planner.what_if",
@@ -94,6 +99,7 @@ __all__ = [
     "Job",
     "Limit",
     "NotModelled",
+    "Plan",
     "Sweep",
     "UnknownName",
     "UnsupportedInterpreter",
@@ -113,6 +119,7 @@ __all__ = [
     "fix_file",
     "inspect_model",
     "limit",
+    "plan",
     "read_file",
     "sweep",
     "what_if",

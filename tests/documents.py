@@ -29,7 +29,7 @@ from tests import accuracy, accuracy_plot, constants, efficiency_page, errors_pa
 from tests.jobs import TODAY, cases
 
 ROOT = Path(__file__).parent.parent
-ANSWERED = ("jobs", "limits", "which", "what_if", "here", "fix", "diff", "timeline", "explain")
+ANSWERED = ("jobs", "limits", "which", "plan", "what_if", "here", "fix", "diff", "timeline", "explain")
 """Pages with answers of the command line."""
 GENERATED = "<!-- generated: python -m tests.documents -->\n\n"
 HEADLINE = ("llama-2-13b", "2x24GB")

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from . import facts, files, health, pages, questions, searches
+from . import facts, files, health, pages, planning, questions, searches
 
-ROUTERS = (questions.router, searches.router, files.router, facts.router, health.router, pages.router)
+ROUTERS = (questions.router, searches.router, planning.router, files.router, facts.router, health.router, pages.router)

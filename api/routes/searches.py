@@ -21,7 +21,7 @@ from estimator.views.fitting import ROWS
 from .. import documentation
 from ..asking import ask
 from ..documentation import answers
-from .parameters import On, Size, Words, body, items
+from .parameters import Gpus, On, Size, Sold, Under, Within, Words, body, items
 
 router = APIRouter()
 
@@ -38,10 +38,6 @@ Changed = Annotated[
     Query(max_length=16, description="field=values, repeatable: training.sequence_length=1k..128k"),
 ]
 Form = Annotated[Literal["json", "csv", "svg"], Query(description="the answer, its rows as CSV, or a picture")]
-Within = Annotated[str | None, Query(max_length=200, description="what the run may take: 24h, 3d")]
-Under = Annotated[str | None, Query(max_length=200, description="what it may cost: $50 or 50 EUR the whole run, $2/h an hour")]
-Sold = Annotated[str | None, Query(max_length=200, description="only cards sold with so much memory: 24GB, 24GB..80GB")]
-Gpus = Annotated[int, Query(ge=1, le=2**17, description="on no more GPUs than these")]
 Top = Annotated[int, Query(ge=1, le=1000, description="rows at most")]
 
 

@@ -30,7 +30,7 @@ def which_text(found: Which) -> str:
         if found.found > len(found.rows):
             lines.append(f"and {found.found - len(found.rows)} more: --top says how many are listed")
     if found.unknown:
-        lines += ["", "Not known", *(f"  {_named(one.accelerators)}: {one.verdict}: {one.why}" for one in found.unknown)]
+        lines += ["", "Not known", *(f"  {named(one.accelerators)}: {one.verdict}: {one.why}" for one in found.unknown)]
     lines += ["", "Taken for granted", *(f"  {said}" for said in found.assumptions)]
     return "\n".join(lines) + "\n"
 
@@ -65,6 +65,7 @@ def _cells(row: WhichRow, timed: bool) -> tuple[str, ...]:
     return (*cells, price, _offer(row), *((hours, run) if timed else ()))
 
 
-def _named(names: list[str]) -> str:
+def named(names: list[str]) -> str:
+    """Cards, the first of them by name."""
     rest = len(names) - MANY
     return ", ".join(names) if rest < 2 else f"{', '.join(names[:MANY])} and {rest} more"

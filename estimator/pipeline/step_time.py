@@ -22,15 +22,17 @@ from estimator.serving.throughput import throughput
 from estimator.simulation.ranks import alike
 from estimator.simulation.simulation import Simulation, simulate, speed
 from estimator.tape import dtypes
+from estimator.tape.kernels import kernels
 from estimator.tape.tape import Tape
 from estimator.timing import ggml
 from estimator.timing.assumed import ASSUMED, assumed_cases, assumed_clock, assumed_pass, decode_time
 from estimator.timing.curves import peak
 from estimator.timing.engine import passed
 from estimator.timing.exchange import Wires
-from estimator.timing.kernels import Clock, Timer
+from estimator.timing.kernels import Clock, Timer, spent
 from estimator.timing.links import links
 from estimator.timing.measured import curves, reading
+from estimator.timing.passes import Case
 from estimator.timing.step import Stage, cases, spread_of, stage, training_time
 from estimator.timing.times import average_time, lengthened
 from estimator.training.overrides import precision_of
@@ -130,9 +132,7 @@ def _step(job: Job, spec: ModelSpec, place: Topology, card: Capacity, simulated:
     """The time of a step whose batches have one length."""
     accelerator = card.accelerator
     assert accelerator is not None
-    compute = precision_of(job, place).compute.name
-    if job.training.tf32 and "tf32" in accelerator.peak:
-        compute = "tf32"
+    compute = _compute(job, place, accelerator)
     places = alike(job, spec, place)
     alone = simulated if place.pipeline == 1 else None
     simulations = {one: alone or simulate(job, spec, one, gpu(job, card)) for one in dict.fromkeys(places)}
@@ -142,6 +142,38 @@ def _step(job: Job, spec: ModelSpec, place: Topology, card: Capacity, simulated:
         except NotModelled:
             continue
     return None
+
+
+def _compute(job: Job, place: Topology, card: Accelerator) -> str:
+    """The type that a job's products run in."""
+    return "tf32" if job.training.tf32 and "tf32" in card.peak else precision_of(job, place).compute.name
+
+
+def arithmetic_seconds(job: Job, place: Topology, card: Accelerator, tape: Tape) -> float | None:
+    """Seconds of the products and the attention of a micro-batch on a tape, none of them done twice, as a step's expected time
+    has them; None where no time is known. A step takes no less, however ranks share its weights."""
+    compute = _compute(job, place, card)
+    for clock_of in (_clock, _assumed_clock):
+        try:
+            clock, case = clock_of(card, compute)
+            seconds = 0.0
+            for name in ("forward", "backward"):
+                once = (one for one in kernels(tape, name) if one[0].flops and not one[0].repeated)
+                found = spent(once, clock, tape.passes(name)).seconds
+                seconds += sum(each * case.factors[kind] for kind, each in found.items())
+        except NotModelled:
+            continue
+        return seconds * (1 + case.gaps)
+    return None
+
+
+def _clock(card: Accelerator, compute: str) -> tuple[Timer, Case]:
+    measured = curves(card.name)
+    return Clock(card, measured, compute == "tf32"), cases(measured)[1]
+
+
+def _assumed_clock(card: Accelerator, compute: str) -> tuple[Timer, Case]:
+    return assumed_clock(card, compute), assumed_cases()[1]
 
 
 def _measured(job: Job, place: Topology, card: Accelerator, compute: str, simulations: Sequence[Simulation]) -> Time:

@@ -10,7 +10,6 @@ from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import date
-from decimal import Decimal
 from typing import Any, NamedTuple
 
 from estimator.contract.errors import Contradiction, InvalidJob
@@ -22,12 +21,10 @@ from estimator.hardware.capacity import capacity
 from estimator.pipeline.estimation import step_time
 from estimator.pipeline.verdict import offered
 from estimator.planner import amounts
-from estimator.planner.budget import rented_for
 from estimator.planner.cases import Done, Own, Refused, TooMuch, Usual
 from estimator.planner.fleet import sizes
+from estimator.planner.renting import Rented, cheapest, rentable
 from estimator.planner.which_answer import TooLittle, WhichRow
-from estimator.pricing.cost import instances_of, suiting
-from estimator.pricing.offer import Offer
 from estimator.timing.run_length import Hours
 
 Watch = Callable[[int], None]
@@ -39,16 +36,6 @@ class Within(NamedTuple):
 
     hours: float | None
     money: amounts.Money | None
-
-
-class _Priced(NamedTuple):
-    """The cheapest offer, how many of it, and what an hour and the whole run cost there."""
-
-    offer: Offer
-    instances: int
-    hourly: Decimal
-    hours: Hours | None
-    total: Decimal | None
 
 
 @dataclass(slots=True)
@@ -147,23 +134,14 @@ class Search:
         found = step_time(job, self.allow_files)
         return None if found is None else found[1]
 
-    def _priced(self, hardware: Hardware, name: str, hours: Hours | None) -> _Priced | None:
+    def _priced(self, hardware: Hardware, name: str, hours: Hours | None) -> Rented | None:
         """The cheapest way to rent it, of the offers that the job takes; None where no price is known."""
         rent = self.case.job.hardware.rent if isinstance(self.case, Own) else Rent()
         if self.limits.money is not None and rent.currency is None:
             rent = rent.model_copy(update={"currency": self.limits.money.currency})
-        wanted = hardware.model_copy(update={"rent": rent})
-        known: list[_Priced] = []
-        for offer in suiting(wanted, name, self.today):
-            if offer.gpus < hardware.gpus:
-                continue  # GPUs of a node are rented together
-            instances = instances_of(offer, wanted)
-            run = None if hours is None else rented_for(offer, instances, hours)
-            if hours is None or run is not None:
-                known.append(_Priced(offer, instances, instances * offer.price_per_hour, *(run or (None, None))))
-        return min(known, key=lambda one: one.hourly if one.total is None else one.total, default=None)
+        return cheapest(rentable(hardware.model_copy(update={"rent": rent}), name, self.today), hours)
 
-    def _beyond(self, priced: _Priced | None, hours: Hours | None) -> str | None:
+    def _beyond(self, priced: Rented | None, hours: Hours | None) -> str | None:
         """Why it is not within the limits; empty where that is not known, None where it is within them."""
         most, amount = self.limits
         took = priced.hours if priced is not None and priced.hours is not None else hours
@@ -186,7 +164,7 @@ class Search:
         hardware: Hardware,
         card: Accelerator,
         found: Done,
-        priced: _Priced | None,
+        priced: Rented | None,
         hours: Hours | None,
         fewer: TooLittle | None,
     ) -> WhichRow:

@@ -17,7 +17,7 @@ from tests.jobs import ROOT
 
 pytestmark = pytest.mark.slow
 
-TOOLS = {"fit", "estimate", "limit", "budget", "read_config", "find_models", "find_gpus"}
+TOOLS = {"fit", "estimate", "limit", "plan", "budget", "read_config", "find_models", "find_gpus"}
 JOB = {"model": "gpt2", "hardware": {"gpu": "t4"}, "training": {"tokens": "1B"}}
 ASKED: list[tuple[str, dict[str, Any]]] = [
     ("fit", {"model": "gpt2", "on": "t4"}),
@@ -26,6 +26,7 @@ ASKED: list[tuple[str, dict[str, Any]]] = [
     ("estimate", {"job": {"model": "gpt2"}, "on": "2x24GB", "detail": "full"}),
     ("limit", {"job": JOB, "field": "training.micro_batch_size"}),
     ("budget", {"job": {**JOB, "hardware": {"gpu": "h100"}}, "max_cost": 100, "top": 2}),
+    ("plan", {"job": JOB, "on": "rtx-4090"}),
     ("read_config", {"text": "base_model: llama-3-8b\nadapter: lora\nsequence_len: 512\nbf16: true\n"}),
     ("find_models", {"search": "llama 3 8b"}),
     ("find_gpus", {"search": "24GB ada", "top": 3}),

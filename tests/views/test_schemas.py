@@ -209,6 +209,17 @@ def test_timelines_and_explanations() -> None:
         of_route("post", "/v1/explain").validate(answer.json())
 
 
+@pytest.mark.parametrize("limits", [{"on": "2xrtx-4090", "deny": ["offload", "training.loss"]}, {"on": "8GB", "top": 1}])
+def test_plans(limits: dict[str, str]) -> None:
+    answer = client.post("/v1/plan", params=limits, json={"model": "gpt2", "training": {"micro_batch_size": 4}})
+    assert answer.status_code == 200, answer.text
+    schema("plan").validate(answer.json())
+    of_route("post", "/v1/plan").validate(answer.json())
+    assert answer.json()["rows"]
+    for row in answer.json()["rows"]:
+        schema("job").validate(row["job"])
+
+
 @pytest.mark.parametrize("limits", [{}, {"max_cost": "0.01"}, {"top": 3}])
 def test_budgets(limits: dict[str, str]) -> None:
     job = {"model": "llama-3-8b", "training": {"tokens": "100M", "adapter": {}}, "hardware": {"gpu": "h100"}}
@@ -253,6 +264,7 @@ PRINTED: dict[str, list[tuple[str, list[str]]]] = {
     "min": [("limit", ["JOB", "hardware.gpus", "--on", "h100"])],
     "what-if": [("what-if", ["JOB", "training.micro_batch_size=1,2", "--on", "24GB"])],
     "which": [("which", ["JOB", "--memory", "24GB"])],
+    "plan": [("plan", ["JOB", "--on", "h100", "--top", "2"])],
     "timeline": [("timeline", ["JOB"]), ("timeline", ["JOB", "--on", "h100", "--tensors", "3"])],
     "explain": [("explanation", ["JOB", "--measured", str(ROOT / "tests" / "cases" / "memory_records.yaml")])],
     "fix": [("fix", ["JOB", "--on", "24GB"]), ("fix", ["JOB", "--on", "1GB"])],

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
-from estimator.cli.commands import answers, files, known, measured, models, search, service
+from estimator.cli.commands import answers, files, known, measured, models, plan, search, service
 
 if TYPE_CHECKING:
     from estimator.cli.options import Commands
@@ -25,6 +25,7 @@ COMMANDS = {
     "min": Command(answers.min_options, answers.limit),
     "what-if": Command(search.what_if_options, search.what_if),
     "which": Command(search.which_options, search.which),
+    "plan": Command(plan.plan_options, plan.plan),
     "timeline": Command(measured.timeline_options, measured.timeline),
     "explain": Command(measured.explain_options, measured.explain),
     "fix": Command(files.fix_options, files.fix),

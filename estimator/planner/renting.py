@@ -1,0 +1,52 @@
+"""What it costs to rent some hardware: the cheapest offer in which a node's GPUs are together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import date
+from decimal import Decimal
+from typing import NamedTuple
+
+from estimator.contract.job import Hardware
+from estimator.planner.budget import rented_for
+from estimator.pricing.cost import instances_of, suiting
+from estimator.pricing.offer import Offer
+from estimator.timing.run_length import Hours
+
+
+class Rentable(NamedTuple):
+    """An offer, and how many instances of it hold some hardware."""
+
+    offer: Offer
+    instances: int
+
+    @property
+    def hourly(self) -> Decimal:
+        """What an hour of all instances costs."""
+        return self.instances * self.offer.price_per_hour
+
+
+class Rented(NamedTuple):
+    """An offer, how many of it, and what an hour and the whole run cost there."""
+
+    offer: Offer
+    instances: int
+    hourly: Decimal
+    hours: Hours | None
+    total: Decimal | None
+
+
+def rentable(hardware: Hardware, name: str, today: date) -> list[Rentable]:
+    """The offers of an accelerator that hold some hardware, as `hardware.rent` asks. Raises `InvalidJob` as `suiting` does."""
+    found = (offer for offer in suiting(hardware, name, today) if offer.gpus >= hardware.gpus)  # rented together
+    return [Rentable(offer, instances_of(offer, hardware)) for offer in found]
+
+
+def cheapest(every: Iterable[Rentable], hours: Hours | None) -> Rented | None:
+    """The cheapest of them, by what the run costs, or by the hour where its length is not known; None where there is none."""
+    known: list[Rented] = []
+    for one in every:
+        run = None if hours is None else rented_for(one.offer, one.instances, hours)
+        if hours is None or run is not None:
+            known.append(Rented(*one, one.hourly, *(run or (None, None))))
+    return min(known, key=lambda one: one.hourly if one.total is None else one.total, default=None)
