@@ -46,7 +46,7 @@ class DeepseekV32Spec(Glm4MoeLiteSpec):
     max_position_embeddings: Size | None = 163840
     num_experts: Size = called("n_routed_experts", 256)
     num_experts_per_tok: Size = 8
-    q_lora_rank: Size = 1536  # type: ignore[assignment]
+    q_lora_rank: Size = 1536
     qk_nope_head_dim: Size = 128
     v_head_dim: Size = 128
     first_k_dense_replace: int = 3
@@ -88,7 +88,7 @@ class GlmMoeDsaSpec(DeepseekV32Spec):
     can = Abilities()
 
     max_position_embeddings: Size | None = 202752
-    q_lora_rank: Size = 2048  # type: ignore[assignment]
+    q_lora_rank: Size = 2048
     qk_nope_head_dim: Size = 192
     v_head_dim: Size = 256
     n_group: Size = 1
@@ -195,7 +195,7 @@ class IndexedAttention(LatentAttention):
         super().__init__(spec, build)
         self.indexer = Indexer(spec, build) if own else None
 
-    def __call__(self, hidden: Tensor, *shared: Any) -> tuple[Tensor, ...]:
+    def __call__(self, hidden: Tensor, *shared: Any) -> Any:
         cos, sin, mask, *handed = shared
         spec, (batch, tokens, _) = self.spec, hidden.shape
         q_latent = self.q_a_layernorm(self.q_a_proj(hidden))
@@ -220,7 +220,7 @@ class IndexedAttention(LatentAttention):
         out, weights = self.attend(queries, keys, values, mask)
         out = reshape(out, (batch, tokens, -1))
         out = self.o_proj(out)
-        return out, weights, chosen  # type: ignore[return-value]
+        return out, weights, chosen
 
 
 def _unchosen(chosen: Tensor, keys: int) -> Tensor:
@@ -293,7 +293,7 @@ def indexed(spec: DeepseekV32Spec, build: Builder) -> Decoder:
         sparse, own = kind
         attention = IndexedAttention(spec, build, own)
         mlp = DeepseekMoe(spec, build) if sparse else GatedMLP(spec, build)
-        return (HandingLayer if handing else IndexedLayer)(spec, build, attention, mlp)  # type: ignore[arg-type]
+        return (HandingLayer if handing else IndexedLayer)(spec, build, attention, mlp)
 
     kinds = list(zip(spec.sparse(), spec.indexed, strict=True))
     make = HandingDecoder if handing else Decoder
