@@ -78,7 +78,7 @@ def prepared(job: Job | Mapping[str, Any] | str | Path, allow_files: bool) -> Pr
     """Read, fill in, and refuse what is not modelled."""
     given = read_job(job)
     model = resolve(given.model, allow_files)
-    job, reasons = with_defaults(with_teacher(given, allow_files), model.spec, model.stored)
+    job, reasons = with_defaults(with_teacher(given, allow_files), model.spec, model.stored, model.embeds)
     refuse_unmodelled(job, model.spec)
     check_host(job)
     check_lengths(job, model)

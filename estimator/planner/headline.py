@@ -145,7 +145,7 @@ def _row(question: Question, way: Way, hardware: Hardware, kind: Platform, card:
         return _unknown(question, way, hardware, card, refused.verdict, refused.why)
     spec = question.found.spec
     served = way.part == "serving" and way.settings.get("engine", "vllm") == "vllm" and spec.cache_layers
-    if served and (dropped := not_run(spec.last_vllm, None, spec.model_type)):
+    if served and (dropped := not_run(spec, None)):
         return _unknown(question, way, hardware, card, "does not run", dropped)
     if not spec.runs and not served and not isinstance(spec, OtherSpec):
         return _unknown(question, way, hardware, card, "unknown", spec.refusal)

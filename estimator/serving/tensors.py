@@ -16,14 +16,19 @@ from itertools import groupby
 from math import prod
 from typing import Literal
 
-from estimator.families import built
+from estimator.families import built, heads
 from estimator.families.parameter import Parameter
 from estimator.families.spec import ModelSpec
 from estimator.tape.layout import Shape
 
 PADDING = 64
 """Rows of an embedding come in multiples of it."""
-JOINED = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"), ("q_a_proj", "kv_a_proj_with_mqa"))
+JOINED = (
+    ("q_proj", "k_proj", "v_proj"),
+    ("gate_proj", "up_proj"),
+    ("q_a_proj", "kv_a_proj_with_mqa"),
+    ("query", "key", "value"),
+)
 """Layers that are one in a server, by the ends of their names."""
 WHOLE = ("q_a_proj", "kv_a_proj_with_mqa", "gate", "router", "shared_expert_gate")
 """Layers that every rank holds whole: what makes a latent, and what chooses experts."""
@@ -57,9 +62,9 @@ class Held:
         return prod(self.shape)
 
 
-def held(spec: ModelSpec, tensor: int = 1, expert_parallel: bool = False) -> tuple[Held, ...]:
-    """The tensors of one of `tensor` ranks, whole experts on each if `expert_parallel`."""
-    return _held(spec.model_dump_json(), _Spec(spec), tensor, expert_parallel)
+def held(spec: ModelSpec, tensor: int = 1, expert_parallel: bool = False, headless: bool = False) -> tuple[Held, ...]:
+    """The tensors of one of `tensor` ranks, whole experts on each if `expert_parallel`; without a head if `headless`."""
+    return _held(spec.model_dump_json(), _Spec(spec), tensor, expert_parallel, headless)
 
 
 class _Spec:
@@ -76,12 +81,23 @@ class _Spec:
 
 
 @lru_cache(maxsize=64)
-def _held(_: str, asked: _Spec, tensor: int, expert_parallel: bool) -> tuple[Held, ...]:
+def _held(_: str, asked: _Spec, tensor: int, expert_parallel: bool, headless: bool) -> tuple[Held, ...]:
     spec = asked.spec
     keys = next((each for each in spec.cache_layers if each.kind not in ("state", "latent")), None)
-    heads, size = (keys.heads, keys.key_size) if keys else (tensor, 0)
-    parts = [_divided(each, tensor, heads, size, expert_parallel) for each in _joined(whole_tensors(spec))]
-    return tuple(parts)
+    key_heads, size = (keys.heads, keys.key_size) if keys else (tensor, 0)
+    whole = whole_tensors(spec)
+    if headless:
+        body = _body(spec)
+        whole = [each for each in whole if each.name in body]
+    return tuple(_divided(each, tensor, key_heads, size, expert_parallel) for each in _joined(whole))
+
+
+def _body(spec: ModelSpec) -> set[str]:
+    """Names of the tensors that are no head's: those that the model has with any of its heads."""
+    found = [
+        {parameter.name.removesuffix(".weight") for parameter in built(spec, head).parameters} for head in heads(spec.model_type)
+    ]
+    return set.intersection(*found) - {"lm_head"}
 
 
 def whole_tensors(spec: ModelSpec) -> list[Held]:

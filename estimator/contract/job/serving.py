@@ -68,6 +68,10 @@ class Serving(Part):
     engine_version: Annotated[str, Field(pattern=r"^[0-9]{1,3}\.[0-9]{1,3}(\.[0-9]{1,3})?$")] | None = Field(
         None, description="of vLLM and SGLang, the release, such as 0.19.1; without it, the newest that is known"
     )
+    runner: Literal["generate", "pooling"] | None = Field(
+        None,
+        description="of vLLM, whether it writes text or gives vectors of texts (--runner); without it, as the model is made for",
+    )
     max_num_seqs: Annotated[int, Field(ge=1, le=2**16)] | None = Field(
         None, description="of vLLM, sequences of a pass at most; without it, its own for the GPU"
     )

@@ -18,6 +18,7 @@ from estimator.serving.layout import Passing, laid_out
 from estimator.serving.tensors import held
 from estimator.serving.vllm import settings
 from estimator.serving.vllm.plan import engine_memory, kv_cache, not_started, overhead, sized
+from estimator.serving.vllm.pooling import check_runner
 from estimator.serving.vllm.settings import NO_BITSANDBYTES, not_run, release
 from estimator.serving.weights import LOADED, check_format
 from estimator.tape.gpu import Gpu
@@ -31,10 +32,11 @@ def check(job: Job, spec: ModelSpec, place: Topology) -> None:
     """Raise `InvalidJob` or `NotModelled` for what vLLM does not do, or is not modelled doing."""
     asked = job.serving
     release(asked.engine_version)
-    if refused := not_run(spec.last_vllm, asked.engine_version, spec.model_type):
-        raise Contradiction(refused, "serving.engine_version")
-    if not spec.cache_layers:
+    if refused := not_run(spec, asked.engine_version):
+        raise Contradiction(refused, "serving.engine" if spec.last_vllm == "none" else "serving.engine_version")
+    if not spec.cache_layers and not spec.embeds:
         raise NotModelled(f"serving {spec.model_type} models is not modelled yet", "task")
+    check_runner(asked, spec)
     if asked.weights == "fp32":
         raise NotModelled("vllm in fp32 is not modelled; use bf16, or engine transformers", "serving.weights")
     experts = any(each.kind == "experts" for each in held(spec))
@@ -64,6 +66,12 @@ def memory(job: Job, spec: ModelSpec, place: Topology, card: Capacity, gpu: Gpu)
 def assumptions(asked: Serving) -> list[str]:
     """What is taken of its profile run, and of its requests."""
     prompt, output = asked.lengths
+    if asked.runner == "pooling":
+        return [
+            *stored(asked),
+            f"vLLM {asked.engine_version}'s pooling runner, in passes of {asked.max_num_batched_tokens} tokens and "
+            f"{asked.max_num_seqs} texts; the body without an output layer, to which a reranker adds a small one",
+        ]
     return [
         *stored(asked),
         f"vLLM {asked.engine_version}'s profile run, of {asked.max_num_batched_tokens} tokens and "
@@ -76,7 +84,15 @@ VLLM = Engine(
     name="vllm",
     title="vLLM",
     settings=frozenset(
-        {"engine_version", "max_num_seqs", "max_num_batched_tokens", "block_size", "enforce_eager", "enable_expert_parallel"}
+        {
+            "engine_version",
+            "runner",
+            "max_num_seqs",
+            "max_num_batched_tokens",
+            "block_size",
+            "enforce_eager",
+            "enable_expert_parallel",
+        }
     ),
     trace=trace_vllm,
     memory=memory,
@@ -95,16 +111,23 @@ VLLM = Engine(
             lambda job, spec, card: settings.utilization(job.serving.engine_version),
             "that release's own",
         ),
+        Default(
+            "runner",
+            lambda job, spec, card: job.serving.runner or ("pooling" if spec.embeds else "generate"),
+            "what the model is made for",
+        ),
         Default("max_num_seqs", lambda job, spec, card: settings.max_num_seqs(card), "vLLM's own for this GPU"),
         Default(
             "max_num_batched_tokens",
-            lambda job, spec, card: settings.max_num_batched_tokens(card, job.serving.engine_version),
+            lambda job, spec, card: settings.max_num_batched_tokens(
+                card, job.serving.engine_version, job.serving.context if spec.embeds else 0
+            ),
             "vLLM's own for a server on this GPU",
         ),
     ),
     loads=lambda kind: kind.startswith(LOADED),
     not_started=not_started,
-    runs=lambda spec: bool(spec.cache_layers),
+    runs=lambda spec: bool(spec.cache_layers) or spec.embeds,
     beside=lambda job, spec, place, gpu: overhead(job.serving, place.tensor, gpu),
     share=lambda serving: serving.gpu_memory_utilization,
     continuous=True,

@@ -21,6 +21,7 @@ from estimator.runtime.overheads import Overhead
 from estimator.runtime.overheads import facts as outside
 from estimator.serving.vllm.beside import beside
 from estimator.serving.vllm.cache_groups import Groups, grouped, kept
+from estimator.serving.vllm.pooling import pooled_bytes
 from estimator.serving.vllm.profile import Pass, activation_bytes
 from estimator.serving.vllm.settings import ASYNC_IN_FLIGHT, NULL_BLOCK, TOKENS_OF_REQUESTS, release
 from estimator.serving.vllm.weights import weights_bytes
@@ -54,9 +55,12 @@ def sized(serving: Serving, spec: ModelSpec, tensor: int, plain: DType, gpu: Gpu
     cached = dtypes.BY_NAME[serving.kv_cache].itemsize
     groups = grouped(kept(spec.cache_layers, tensor, cached, plain.itemsize, serving.block_size))
     in_flight = tokens * (2 if version >= ASYNC_IN_FLIGHT else 1)
+    pooled = serving.runner == "pooling"
     return Sized(
         weights_bytes(serving, spec, tensor, plain, gpu),
-        activation_bytes(spec, run, tensor, serving.enable_expert_parallel, serving.weights),
+        pooled_bytes(spec, run, tensor)
+        if pooled
+        else activation_bytes(spec, run, tensor, serving.enable_expert_parallel, serving.weights),
         groups,
         in_flight,
         serving.concurrency * groups.request_blocks(serving.context, in_flight) * groups.block_bytes,
@@ -82,7 +86,7 @@ def engine_memory(found: Sized, serving: Serving, spec: ModelSpec, tensor: int, 
         "non_torch_bytes": known["non_torch"].nbytes,
         "cuda_graph_bytes": known["cuda_graphs"].nbytes,
     }
-    if card.memory_bytes is None:
+    if card.memory_bytes is None or not found.groups.kinds:
         return EngineMemory(**parts)
     cache = max(0, _room(found, serving, card.memory_bytes) - sum(each.nbytes for each in known.values() if each.charged))
     groups = found.groups
@@ -110,8 +114,10 @@ def _room(found: Sized, serving: Serving, memory: int) -> int:
     return math.ceil(memory * serving.gpu_memory_utilization) - found.weights - found.activations
 
 
-def kv_cache(found: Sized, serving: Serving, engine: EngineMemory, tensor: int, card: Capacity, gpu: Gpu) -> KvCache:
+def kv_cache(found: Sized, serving: Serving, engine: EngineMemory, tensor: int, card: Capacity, gpu: Gpu) -> KvCache | None:
     """The cache that the job needs, and what the engine finds for it, with the range of what is not derived."""
+    if not found.groups.kinds:
+        return None
     within = None
     if card.memory_bytes is not None:
         room, charged = _room(found, serving, card.memory_bytes), overhead(serving, tensor, gpu)
