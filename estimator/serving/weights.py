@@ -39,6 +39,8 @@ def check_format(serving: Serving, experts: bool, server: str) -> None:
 def stored_sizes(serving: Serving, spec: ModelSpec, tensor: int, plain: DType, mxfp4: Repacked) -> Iterator[tuple[int, int]]:
     """Bytes of each tensor of one of `tensor` ranks, and how many there are of it; what is not quantized is in `plain`."""
     for each in held(spec, tensor, serving.enable_expert_parallel, serving.runner == "pooling"):
+        if each.seen and serving.language_model_only:
+            continue
         for size in _sizes(each, serving, plain, mxfp4):
             yield size, each.times
 

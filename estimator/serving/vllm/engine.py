@@ -17,6 +17,7 @@ from estimator.serving.engine import WHOLE, Default, Engine, Logged, compute_typ
 from estimator.serving.layout import Passing, laid_out
 from estimator.serving.tensors import held
 from estimator.serving.vllm import settings
+from estimator.serving.vllm.adapters import check_adapters, said
 from estimator.serving.vllm.plan import engine_memory, kv_cache, not_started, overhead, sized
 from estimator.serving.vllm.pooling import check_runner
 from estimator.serving.vllm.settings import NO_BITSANDBYTES, not_run, release
@@ -42,6 +43,9 @@ def check(job: Job, spec: ModelSpec, place: Topology) -> None:
     experts = any(each.kind == "experts" for each in held(spec))
     if asked.enable_expert_parallel and not experts:
         raise Contradiction(f"{spec.model_type} models have no experts: leave it out", "serving.enable_expert_parallel")
+    if asked.language_model_only and spec.language_model is spec:
+        raise Contradiction(f"{spec.model_type} models read nothing but texts: leave it out", "serving.language_model_only")
+    check_adapters(asked, spec)
     check_format(asked, experts, "vLLM")
 
 
@@ -75,7 +79,9 @@ def assumptions(asked: Serving) -> list[str]:
     return [
         *stored(asked),
         f"vLLM {asked.engine_version}'s profile run, of {asked.max_num_batched_tokens} tokens and "
-        f"{asked.max_num_seqs} sequences; without adapters, speculation and prefix caching of states",
+        f"{asked.max_num_seqs} sequences; without {'' if asked.enable_lora else 'adapters, '}speculation and prefix caching "
+        "of states",
+        *said(asked),
         f"time: prompts of {prompt} tokens and answers of {output}, no prompt read before, and always as many sequences",
     ]
 
@@ -87,6 +93,10 @@ VLLM = Engine(
         {
             "engine_version",
             "runner",
+            "language_model_only",
+            "enable_lora",
+            "max_loras",
+            "max_lora_rank",
             "max_num_seqs",
             "max_num_batched_tokens",
             "block_size",
@@ -116,6 +126,8 @@ VLLM = Engine(
             lambda job, spec, card: job.serving.runner or ("pooling" if spec.embeds else "generate"),
             "what the model is made for",
         ),
+        Default("max_loras", lambda job, *_: 1 if job.serving.enable_lora else None, "vLLM's own"),
+        Default("max_lora_rank", lambda job, *_: 16 if job.serving.enable_lora else None, "vLLM's own"),
         Default("max_num_seqs", lambda job, spec, card: settings.max_num_seqs(card), "vLLM's own for this GPU"),
         Default(
             "max_num_batched_tokens",

@@ -51,7 +51,14 @@ def sized(serving: Serving, spec: ModelSpec, tensor: int, plain: DType, gpu: Gpu
     version = release(serving.engine_version)
     tokens = serving.max_num_batched_tokens
     workspace = outside()["cublas_workspace_hopper" if gpu.at_least(HOPPER) else "cublas_workspace"]
-    run = Pass(tokens, min(tokens, serving.max_num_seqs), plain.itemsize, version, round(workspace.value * MIB))
+    run = Pass(
+        tokens,
+        min(tokens, serving.max_num_seqs),
+        plain.itemsize,
+        version,
+        round(workspace.value * MIB),
+        not serving.language_model_only,
+    )
     cached = dtypes.BY_NAME[serving.kv_cache].itemsize
     groups = grouped(kept(spec.cache_layers, tensor, cached, plain.itemsize, serving.block_size))
     in_flight = tokens * (2 if version >= ASYNC_IN_FLIGHT else 1)

@@ -31,13 +31,15 @@ COUNTS = LOGITS + 1 / 8
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """The pass that is run: `tokens`, of which `rows` are sampled, in numbers of `plain` bytes; `workspace`: of cuBLAS."""
+    """The pass that is run: `tokens`, of which `rows` are sampled, in numbers of `plain` bytes; `workspace`: of cuBLAS; `sees`:
+    images, too, where the model does."""
 
     tokens: int
     rows: int
     plain: int
     release: Release
     workspace: int
+    sees: bool = True
 
 
 def activation_bytes(spec: ModelSpec, run: Pass, tensor: int, expert_parallel: bool, weights: str) -> int:
@@ -46,7 +48,7 @@ def activation_bytes(spec: ModelSpec, run: Pass, tensor: int, expert_parallel: b
     experts = _workspaces(parts, run, weights)
     stays = experts if run.release >= PERSISTENT_WORKSPACES else 0
     layer = widest_layer(spec.language_model, parts, run.tokens, run.plain, experts - stays)
-    beside = run.workspace + stays + _pictures(spec, run) + _counts(spec.language_model, run)
+    beside = run.workspace + stays + (_pictures(spec, run) if run.sees else 0) + _counts(spec.language_model, run)
     return beside + max(layer, _sampling(spec.language_model, run))
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from estimator.contract.job import Serving
 from estimator.families.spec import ModelSpec
 from estimator.runtime.allocator import LARGE, ROUNDING, SPLIT
+from estimator.serving.vllm.adapters import slots
 from estimator.serving.vllm.mxfp4 import mxfp4_sizes
 from estimator.serving.weights import rotary_tables, stored_sizes
 from estimator.tape.dtypes import DType
@@ -18,7 +19,9 @@ from estimator.tape.tape import ALLOCATION_STEP
 
 def weights_bytes(serving: Serving, spec: ModelSpec, tensor: int, plain: DType, gpu: Gpu) -> int:
     """Of one of `tensor` ranks; what is not quantized is in the type `plain`."""
-    sizes = stored_sizes(serving, spec, tensor, plain, lambda each: mxfp4_sizes(each, gpu))
+    sizes = [*stored_sizes(serving, spec, tensor, plain, lambda each: mxfp4_sizes(each, gpu))]
+    if serving.enable_lora:
+        sizes += slots(serving, spec, tensor, plain)
     return sum(map(_block, rotary_tables(spec, plain))) + sum(times * _block(size) for size, times in sizes)
 
 
