@@ -101,7 +101,11 @@ def played(job: Job | Mapping[str, Any] | str | Path, allow_files: bool, every_r
     beside = with_engine(
         overhead_of(simulated.build.tape, worst, model.spec, place, card), worst, model.spec, card, simulated.phases
     )
-    each_rank = [described(each, model.spec, rank, one) for each, rank, one in simulations if each is worst and rank.pipeline > 1]
+    each_rank = [
+        described(each, model.spec, rank, one)
+        for each, rank, one in simulations
+        if each is worst and rank.pipeline > 1 and each.task == "train"
+    ]
     return Run(ready.given, worst, model, place, card, simulated, beside, ready.chosen, each_rank, ready.tensors, ready.reasons)
 
 

@@ -17,11 +17,9 @@ QWEN = 48 * (3 * 2048 + 4096 + 2 * 512 + 4096 + 2048 + 2048 + 128 + 128 * (2 * 2
 
 
 def _slots(model: str, gpus: int, loras: int, rank: int, **serving: Any) -> int:
-    with_, without = (
-        logged(asked("vllm", model, gpus, **serving, **given)).weights_bytes
-        for given in ({"enable_lora": True, "max_loras": loras, "max_lora_rank": rank}, {})
-    )
-    return with_ - without
+    slots = {"enable_lora": True, "max_loras": loras, "max_lora_rank": rank}
+    with_ = logged(asked("vllm", model, gpus, "h100", **serving, **slots))
+    return with_.weights_bytes - logged(asked("vllm", model, gpus, "h100", **serving)).weights_bytes
 
 
 @pytest.mark.parametrize(

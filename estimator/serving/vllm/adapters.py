@@ -3,14 +3,13 @@
 After vllm/lora/layers of 0.33 (`create_lora_weights` of base_linear.py, column_parallel_linear.py, row_parallel_linear.py,
 fused_moe.py, vocab_parallel_embedding.py and logits_processor.py) and lora/model_manager.py (`_create_lora_modules`). A pair is
     A [rank, inputs], of each of the layers that a server joins, and B [outputs, rank]
-in the model's type, whatever its weights are stored in. Inputs and outputs are those of a rank. The slots are made with the
-model, and logged as weights; adapters that wait lie in the host's memory.
+in the model's type, whatever its weights are stored in. Inputs and outputs are those of a rank, but of the two embeddings all.
+The slots are made with the model, and logged as weights; adapters that wait lie in the host's memory.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from functools import cache
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,15 +17,15 @@ from estimator.contract.errors import Contradiction
 from estimator.contract.job import Serving
 from estimator.facts import catalogue
 from estimator.families.spec import ModelSpec
-from estimator.serving.tensors import Held, held
+from estimator.serving.tensors import Held, Stage
 from estimator.tape.dtypes import DType
 
 FILE = Path(__file__).parent / "lora.yaml"
 
 
-@cache
 def _facts() -> dict[str, Any]:
-    return catalogue.shipped(FILE)
+    found: dict[str, Any] = catalogue.shipped(FILE)
+    return found
 
 
 def check_adapters(asked: Serving, spec: ModelSpec) -> None:
@@ -54,19 +53,20 @@ def said(asked: Serving) -> list[str]:
     return [f"LoRA: {asked.max_loras} adapter(s) of rank {asked.max_lora_rank} on the GPU, as vLLM 0.33 holds them"]
 
 
-def slots(asked: Serving, spec: ModelSpec, tensor: int, plain: DType) -> Iterator[tuple[int, int]]:
-    """Bytes of each tensor of the slots on one of `tensor` ranks, and how many there are of it."""
+def slots(asked: Serving, spec: ModelSpec, tensors: Iterable[Held], plain: DType, stage: Stage) -> Iterator[tuple[int, int]]:
+    """Bytes of each tensor of the slots for adapters of a rank's `tensors`, and how many there are of it."""
     count, rank = asked.max_loras or 1, asked.max_lora_rank or 16
     text = spec.language_model
-    for each in held(spec, tensor, asked.enable_expert_parallel, asked.runner == "pooling"):
+    for each in tensors:
         for numbers, times in _pairs(each, text):
             yield count * rank * numbers * plain.itemsize, times * each.times
     hidden, vocabulary = text.hidden_size, getattr(text, "vocab_size", 0)
     both = text.model_type in _facts()["input_and_output"]
-    for wrapped in (both or text.model_type in _facts()["input"], both and asked.runner != "pooling"):
-        if wrapped:
-            yield count * rank * vocabulary * plain.itemsize, 1
-            yield count * rank * hidden * plain.itemsize, 1
+    enters = stage[0] == 0 and (both or text.model_type in _facts()["input"])
+    leaves = stage[0] == stage[1] - 1 and both and asked.runner != "pooling"
+    for _ in range(enters + leaves):
+        yield count * rank * vocabulary * plain.itemsize, 1
+        yield count * rank * hidden * plain.itemsize, 1
 
 
 def _pairs(each: Held, text: ModelSpec) -> Iterator[tuple[int, int]]:

@@ -5,6 +5,7 @@ A job that it serves is on a tape without operations: weights, the cache that it
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
 from estimator.contract.errors import Contradiction, NotModelled
@@ -37,7 +38,8 @@ def check(job: Job, spec: ModelSpec, place: Topology) -> None:
         raise Contradiction(refused, "serving.engine" if spec.last_vllm == "none" else "serving.engine_version")
     if not spec.cache_layers and not spec.embeds:
         raise NotModelled(f"serving {spec.model_type} models is not modelled yet", "task")
-    check_runner(asked, spec)
+    check_runner(asked, spec, place)
+    check_stages(spec, place)
     if asked.weights == "fp32":
         raise NotModelled("vllm in fp32 is not modelled; use bf16, or engine transformers", "serving.weights")
     experts = any(each.kind == "experts" for each in held(spec))
@@ -49,22 +51,41 @@ def check(job: Job, spec: ModelSpec, place: Topology) -> None:
     check_format(asked, experts, "vLLM")
 
 
+def check_stages(spec: ModelSpec, place: Topology) -> None:
+    """Raise `InvalidJob` or `NotModelled` for a pipeline that a model does not go through."""
+    if place.pipeline == 1:
+        return
+    text = spec.language_model
+    if any(layer.kind == "cross" for layer in spec.cache_layers):
+        raise Contradiction(f"vLLM runs {spec.model_type} models in no pipeline: write pipeline 1", "parallelism.pipeline")
+    if place.pipeline > text.num_hidden_layers:
+        raise Contradiction(
+            f"{place.pipeline} stages are more than the model's {text.num_hidden_layers} layers", "parallelism.pipeline"
+        )
+
+
 def trace_vllm(job: Job, spec: ModelSpec, place: Topology, gpu: Gpu, file: object = None) -> Builder:
     """What one rank's GPU holds."""
     check(job, spec, place)
     plain = compute_type(job.serving)
-    found = sized(job.serving, spec, place.tensor, plain, gpu)
+    found = sized(job.serving, spec, place, plain, gpu)
     build = laid_out(spec, plain, gpu, found.weights, found.needed, Passing("profile_run", ACTIVATION, found.activations))
     if release(job.serving.engine_version) >= NO_BITSANDBYTES and job.serving.weights in BITSANDBYTES:
         build.tape.remarks[f"vLLM {job.serving.engine_version} loads no weights of bitsandbytes; releases to 0.27 do"] = None
+    if job.serving.enable_expert_parallel and place.data > 1:
+        ranks = place.data * place.tensor
+        build.tape.remarks[f"experts over {ranks} ranks of one engine, which all {place.data} replicas' tokens reach"] = None
     return build
 
 
 def memory(job: Job, spec: ModelSpec, place: Topology, card: Capacity, gpu: Gpu) -> Logged:
     """What it logs when it starts, and its cache."""
-    found = sized(job.serving, spec, place.tensor, compute_type(job.serving), gpu)
-    logged = engine_memory(found, job.serving, spec, place.tensor, card, gpu)
-    return logged, kv_cache(found, job.serving, logged, place.tensor, card, gpu)
+    stages = [
+        sized(job.serving, spec, replace(place, stage=stage), compute_type(job.serving), gpu) for stage in range(place.pipeline)
+    ]
+    found = stages[place.stage]
+    logged = engine_memory(found, stages, job.serving, spec, place, card, gpu)
+    return logged, kv_cache(found, job.serving, logged, place, card, gpu)
 
 
 def assumptions(asked: Serving) -> list[str]:
@@ -140,7 +161,8 @@ VLLM = Engine(
     loads=lambda kind: kind.startswith(LOADED),
     not_started=not_started,
     runs=lambda spec: bool(spec.cache_layers) or spec.embeds,
-    beside=lambda job, spec, place, gpu: overhead(job.serving, place.tensor, gpu),
+    beside=lambda job, spec, place, gpu: overhead(job.serving, place, gpu),
     share=lambda serving: serving.gpu_memory_utilization,
     continuous=True,
+    pipelines=True,
 )

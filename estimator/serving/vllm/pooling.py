@@ -8,11 +8,14 @@ load no output layer; of electra and distilbert models/transformers/pooling.py.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from estimator.contract.errors import Contradiction, NotModelled
 from estimator.contract.job import Serving
 from estimator.families.spec import ModelSpec
+from estimator.parallel.topology import Topology
 from estimator.serving.activations import widest_layer
-from estimator.serving.tensors import Held, held
+from estimator.serving.tensors import Held
 from estimator.serving.vllm.profile import Pass
 from estimator.serving.vllm.settings import ENCODERS, release
 from estimator.tape import dtypes
@@ -23,7 +26,7 @@ VECTORS = 2 * dtypes.float32.itemsize
 """Bytes of a number of the vectors: in float32, and normalized."""
 
 
-def check_runner(asked: Serving, spec: ModelSpec) -> None:
+def check_runner(asked: Serving, spec: ModelSpec, place: Topology) -> None:
     """Raise `InvalidJob` or `NotModelled` for a runner that a model does not go with."""
     if spec.embeds and asked.runner == "generate":
         raise Contradiction(f"{spec.model_type} models write no text: leave it out, or write pooling", "serving.runner")
@@ -31,6 +34,8 @@ def check_runner(asked: Serving, spec: ModelSpec) -> None:
         raise NotModelled("vLLM with encoders is modelled since 0.11", "serving.engine_version")
     if asked.runner == "pooling" and not spec.embeds and any(each.kind == "cross" for each in spec.cache_layers):
         raise Contradiction(f"vLLM makes no vectors with {spec.model_type} models: write generate", "serving.runner")
+    if asked.runner == "pooling" and place.pipeline > 1:
+        raise NotModelled("vLLM's pooling runner over a pipeline is not modelled", "parallelism.pipeline")
     if spec.embeds and asked.max_num_batched_tokens and asked.max_num_batched_tokens < asked.context:
         raise Contradiction(
             f"vLLM reads a text of an encoder in one pass: {asked.max_num_batched_tokens} tokens are less than the context of "
@@ -39,21 +44,20 @@ def check_runner(asked: Serving, spec: ModelSpec) -> None:
         )
 
 
-def pooled_bytes(spec: ModelSpec, run: Pass, tensor: int) -> int:
-    """The highest of torch's memory beside the weights: one layer, or the vectors of all tokens, of one of `tensor` ranks.
+def pooled_bytes(spec: ModelSpec, run: Pass, parts: Sequence[Held]) -> int:
+    """The highest of torch's memory beside the weights: one layer, or the vectors of all tokens, of a rank that holds `parts`.
 
     Vectors of all tokens are what the profile run makes; an encoder is not profiled, and makes one for each text.
     """
-    parts = held(spec, tensor, headless=True)
     text = spec.language_model
     hidden = run.tokens * text.hidden_size
     if not spec.embeds:
         layer = widest_layer(text, [each for each in parts if not each.seen], run.tokens, run.plain, 0)
         return run.workspace + max(layer, hidden * (run.plain + VECTORS))
-    return run.workspace + max(_layer(list(parts), run), hidden * run.plain + run.rows * text.hidden_size * VECTORS)
+    return run.workspace + max(_layer(parts, run), hidden * run.plain + run.rows * text.hidden_size * VECTORS)
 
 
-def _layer(parts: list[Held], run: Pass) -> int:
+def _layer(parts: Sequence[Held], run: Pass) -> int:
     """The widest layer of an encoder where its feed-forward part is activated: the residual, what the first product gives, and
     what the activation makes of it."""
     widest = 0
