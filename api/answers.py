@@ -25,6 +25,7 @@ from estimator.planner.diff import diff
 from estimator.planner.fix import fix
 from estimator.planner.headline import fit
 from estimator.planner.limits import limit
+from estimator.planner.replicas import replicas
 from estimator.planner.what_if import read_changes, what_if
 from estimator.planner.which import which
 from estimator.timelines.chrome import chrome
@@ -117,6 +118,11 @@ def _which(asked: bytes | str, limits: dict[str, Any]) -> Rendered:
     return _json(which(asked if isinstance(asked, str) else read_job(_job(asked)), allow_files=False, **limits).to_json())
 
 
+def _replicas(asked: bytes | str, rate: float, given: dict[str, Any]) -> Rendered:
+    job = asked if isinstance(asked, str) else read_job(_job(asked))
+    return _json(replicas(job, rate, allow_files=False, **given).to_json())
+
+
 def _timeline(job: bytes | Items, on: str | None, form: str, tensors: int) -> Rendered:
     step = record(_asked(job), on, allow_files=False)
     if form == "snapshot":
@@ -176,6 +182,7 @@ QUESTIONS: dict[str, Callable[..., Rendered]] = {
     "limit": _limit,
     "what-if": _what_if,
     "which": _which,
+    "replicas": _replicas,
     "timeline": _timeline,
     "explain": _explain,
     "budget": _budget,
@@ -196,5 +203,7 @@ QUESTIONS: dict[str, Callable[..., Rendered]] = {
     "ready": _ready,
 }
 """Every kind of question, by its name."""
-LARGE = dict.fromkeys(("fit", "page", "limit", "what-if", "which", "explain", "fitting", "fix", "diff", "budget", "import"), 1)
+LARGE = dict.fromkeys(
+    ("fit", "page", "limit", "what-if", "which", "replicas", "explain", "fitting", "fix", "diff", "budget", "import"), 1
+)
 """Those that are several questions in one, and the lane that they begin in."""

@@ -29,6 +29,7 @@ from estimator.measured.answers import Explanation
 from estimator.planner.answers import Budget, Differences, Fit, Fixes, Limit
 from estimator.planner.budget import MOST_GPUS
 from estimator.planner.limits import TRIES
+from estimator.planner.replicas_answer import Replicas
 from estimator.planner.ways import slugs
 from estimator.planner.what_if_answer import WhatIf
 from estimator.planner.which_answer import Which
@@ -249,6 +250,45 @@ async def which_job(
     """Which hardware does it: every card, and how few of it, on which a job fits; its own hardware does not count."""
     limits = {"within": within, "under": under, "memory": memory, "max_gpus": max_gpus, "top": top}
     return await ask(request, "which", asked=_body(request), limits=limits)
+
+
+Rate = Annotated[float, Query(gt=0, le=10**6, description="requests that come in a second")]
+First = Annotated[float | None, Query(gt=0, le=10**6, description="seconds to the first token at most, in the mean")]
+Each = Annotated[float | None, Query(gt=0, le=10**6, description="seconds for each token after it at most")]
+Tokens = Annotated[int | None, Query(ge=1, le=2**24, description="tokens of each, in place of 1024 in and 256 out")]
+There = Annotated[str | None, Query(max_length=200, description="no more GPUs than these, in place of every card: 8xH100")]
+
+
+@app.get("/v1/replicas", tags=["questions"], response_class=Response, responses=answers(Replicas))
+async def replicas(
+    request: Request,
+    model: Annotated[str, Query(description="name, alias or size")],
+    requests: Rate,
+    prompt: Tokens = None,
+    output: Tokens = None,
+    ttft: First = None,
+    tpot: Each = None,
+    on: There = None,
+    top: Top = 20,
+) -> Response:
+    """How many copies of a served model bear a load, on every card that can be rented or on some hardware; the cheapest first."""
+    given = {"prompt": prompt, "output": output, "ttft": ttft, "tpot": tpot, "on": on, "top": top}
+    return await ask(request, "replicas", asked=model, rate=requests, given=given)
+
+
+@app.post(
+    "/v1/replicas",
+    tags=["questions"],
+    response_class=Response,
+    responses=answers(Replicas),
+    openapi_extra=documentation.JOB_BODY,
+)
+async def replicas_job(
+    request: Request, requests: Rate, ttft: First = None, tpot: Each = None, on: There = None, top: Top = 20
+) -> Response:
+    """How many copies of a job that serves bear a load; its own hardware does not count."""
+    given = {"ttft": ttft, "tpot": tpot, "on": on, "top": top}
+    return await ask(request, "replicas", asked=_body(request), rate=requests, given=given)
 
 
 Drawn = Annotated[

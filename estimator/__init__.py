@@ -8,6 +8,7 @@ limit({"model": "llama-2-13b", "training": {"adapter": {}}}, "training.sequence_
 sweep({"model": "llama-3-8b"}, {"training.sequence_length": [2048, 4096, 8192]}).peak_bytes
 what_if("job.yaml", {"training.sequence_length": "1k..128k"}).rows
 which("llama-3-8b", "qlora").smallest
+replicas("llama-3.1-8b", 10, prompt=1000, output=200, ttft=0.5, tpot=0.03, on="8xH100").cheapest
 fitting(here().hardware).rows
 read_file("train.yaml", on="2x24GB").job
 timeline("train.yaml", on="2x24GB").peak
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
     from estimator.planner.fix import fix_file
     from estimator.planner.headline import fit
     from estimator.planner.limits import limit
+    from estimator.planner.replicas import replicas
+    from estimator.planner.replicas_answer import Replicas
     from estimator.planner.what_if import what_if
     from estimator.planner.what_if_answer import WhatIf
     from estimator.planner.which import which
@@ -56,6 +59,7 @@ _EXPORTS = {
     "Job": "contract.job",
     "Limit": "planner.answers",
     "NotModelled": "contract.errors",
+    "Replicas": "planner.replicas_answer",
     "Sweep": "sweeps.sweep",
     "UnknownName": "contract.errors",
     "UnsupportedInterpreter": "contract.errors",
@@ -74,6 +78,7 @@ _EXPORTS = {
     "inspect_model": "views.inspection",
     "limit": "planner.limits",
     "read_file": "exchange.documents",
+    "replicas": "planner.replicas",
     "sweep": "sweeps.sweep",
     "what_if": "planner.what_if",
     "which": "planner.which",
@@ -89,6 +94,7 @@ __all__ = [
     "Job",
     "Limit",
     "NotModelled",
+    "Replicas",
     "Sweep",
     "UnknownName",
     "UnsupportedInterpreter",
@@ -108,6 +114,7 @@ __all__ = [
     "inspect_model",
     "limit",
     "read_file",
+    "replicas",
     "sweep",
     "what_if",
     "which",

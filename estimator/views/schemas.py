@@ -14,6 +14,7 @@ from estimator.hardware.accelerator import Accelerator
 from estimator.hardware.node import Node
 from estimator.measured.answers import Explanation
 from estimator.planner.answers import Budget, Differences, Fit, Fixes, Limit
+from estimator.planner.replicas_answer import Replicas
 from estimator.planner.what_if_answer import WhatIf
 from estimator.planner.which_answer import Which
 from estimator.specs.schema import model_schema
@@ -28,6 +29,7 @@ KINDS: dict[str, Any] = {
     "limit": Limit,
     "what-if": WhatIf,
     "which": Which,
+    "replicas": Replicas,
     "timeline": Timeline,
     "explanation": Explanation,
     "fix": Fixes,

@@ -25,6 +25,7 @@ COMMANDS = {
     "min": Command(answers.min_options, answers.limit),
     "what-if": Command(search.what_if_options, search.what_if),
     "which": Command(search.which_options, search.which),
+    "replicas": Command(search.replicas_options, search.replicas),
     "timeline": Command(measured.timeline_options, measured.timeline),
     "explain": Command(measured.explain_options, measured.explain),
     "fix": Command(files.fix_options, files.fix),
