@@ -196,3 +196,28 @@ def test_a_model_whose_passes_are_not_modelled_has_no_time() -> None:
     assert answer.serving is None
     assert answer.time is None
     assert "the time of a served model of this kind" in answer.not_modelled
+
+
+@pytest.mark.parametrize(
+    ("model", "gpu", "serving", "says"),
+    [
+        ("llama-3.1-8b", "rtx-4090", {"context": 131072}, "serving.context 43008 would need"),
+        ("qwen3-32b", "h100", {"context": 8192, "concurrency": 64}, "serving.concurrency 4 would need"),
+    ],
+)
+def test_the_smallest_edit_with_which_it_would_start_comes_first(
+    model: str, gpu: str, serving: dict[str, Any], says: str
+) -> None:
+    """And it does start with it."""
+    answer = asked("vllm", model, gpu=gpu, **serving)
+    assert answer.fits is False
+    first = answer.suggestions[0]
+    assert first.startswith(says)
+    assert first.endswith("it fits")
+    name, value = first.split()[0].removeprefix("serving."), int(first.split()[1])
+    assert asked("vllm", model, gpu=gpu, **{**serving, name: value}).fits
+    assert not asked("vllm", model, gpu=gpu, **{**serving, name: value + value // 4 + 16}).fits
+
+
+def test_an_edit_is_said_in_the_engines_own_flag() -> None:
+    assert "(--max-model-len 43008)" in asked("vllm", "llama-3.1-8b", gpu="rtx-4090", context=131072).reason

@@ -118,7 +118,7 @@ def engine_memory(
     blocks = min(room(one) // one.groups.block_bytes for one in others if one.groups.block_bytes)
     each = groups.request_blocks(serving.context, found.in_flight)
     usable = blocks - (release(serving.engine_version) >= NULL_BLOCK)
-    most = max(spec.longest_sequence or serving.context, serving.context)
+    most = max(spec.most_targets or spec.longest_sequence or serving.context, serving.context)
     return EngineMemory(
         **parts,
         cache_bytes=room(found),
@@ -169,6 +169,7 @@ def not_started(job: Job, memory: Memory) -> str:
         taken = memory.total_bytes - cache.needed_bytes
         return f"{what} nothing is left for its cache beside {gib(taken)} of weights and activations"
     each = cache.needed_bytes // asked.concurrency
-    instead = f"; the longest context that would is {engine.longest_context}" if engine.longest_context else ""
+    longest = engine.longest_context
+    instead = f"; the longest context that would is {longest} (--max-model-len {longest})" if longest else ""
     one = f"one request of {asked.context} tokens needs {gib(each)}"
     return f"{what} {gib(engine.cache_bytes)} are left for its cache, and {one}{instead}"
