@@ -35,6 +35,8 @@ ASSUMPTIONS = [
 ]
 SIZES = (1, 2, 4, 8, 16)
 """GPUs of one copy that are tried."""
+USUAL = (1024, 256)
+"""Tokens of a prompt and of an answer where nothing is said of them, or as much as the model has positions for."""
 LONGEST = 2**24
 """Tokens of a prompt, or of an answer."""
 
@@ -206,9 +208,15 @@ def _job(
             raise InvalidValue(f"write a number of tokens from 1 to {LONGEST}, not {length}", name.partition("_")[0])
         if length is not None:
             serving[name] = length
-    if "context" not in serving:
-        serving.setdefault("prompt_length", 1024)
-        serving.setdefault("output_length", 256)
+    if "context" not in serving and not {"prompt_length", "output_length"} & serving.keys():
+        spec = resolve(job["model"], allow_files).spec
+        most = spec.most_targets or spec.longest_sequence or sum(USUAL)
+        serving |= dict(
+            zip(("prompt_length", "output_length"), USUAL if most >= sum(USUAL) else (most - most // 5, most // 5), strict=True)
+        )
+    elif "context" not in serving:
+        serving.setdefault("prompt_length", USUAL[0])
+        serving.setdefault("output_length", USUAL[1])
     if serving.get("prompt_length") and serving.get("output_length"):
         serving["context"] = max(serving.get("context") or 0, serving["prompt_length"] + serving["output_length"])
     return {**job, "serving": serving}
