@@ -174,15 +174,15 @@ def _embeddings(tensors: Any) -> list[Any]:
 
 
 def test_what_a_rank_holds_of_latents_heads_and_experts() -> None:
-    def shapes(name: str, tensor: int, whole_experts: bool = False) -> dict[str, tuple[int, ...]]:
-        return {each.name: each.shape for each in held(resolve(name).spec, tensor, whole_experts)}
+    def shapes(name: str, tensor: int, expert_ranks: int = 0) -> dict[str, tuple[int, ...]]:
+        return {each.name: each.shape for each in held(resolve(name).spec, tensor, expert_ranks)}
 
     latent = shapes("deepseek-v3", 8)
     assert latent["self_attn.q_a_proj+kv_a_proj_with_mqa"] == (1536 + 576, 7168)  # on every rank
     assert latent["self_attn.q_b_proj"] == (24576 // 8, 1536)
     assert latent["mlp.experts.gate_up_proj"] == (256, 4096 // 8, 7168)
     assert latent["mlp.gate"] == (256, 7168)
-    assert shapes("deepseek-v3", 8, True)["mlp.experts.gate_up_proj"] == (256 // 8, 4096, 7168)
+    assert shapes("deepseek-v3", 8, 8)["mlp.experts.gate_up_proj"] == (256 // 8, 4096, 7168)
     assert shapes("qwen2.5-7b", 4)["self_attn.q_proj+k_proj+v_proj"] == (28 // 4 * 128 + 2 * 128, 3584)
     assert shapes("llama-3.1-8b", 16)["self_attn.q_proj+k_proj+v_proj"] == (2 * 128 + 2 * 128, 4096)  # key heads are copied
     assert shapes("falcon-7b", 1)["self_attention.query_key_value"] == (73 * 64, 4544)

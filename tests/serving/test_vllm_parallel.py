@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from estimator import InvalidJob, NotModelled, estimate
+from estimator import InvalidJob, NotModelled, estimate, read_file
 from estimator.contract.answer import EngineMemory
 from estimator.serving.tensors import held, stage_layers
 from estimator.serving.vllm.cache_groups import grouped, kept
@@ -104,3 +105,23 @@ def test_experts_over_data_parallel_ranks() -> None:
 def test_what_is_refused(model: str, stages: int, serving: dict[str, Any], error: type[Exception], says: str) -> None:
     with pytest.raises(error, match=says):
         engine(model, stages, {"pipeline": stages}, **serving)
+
+
+@pytest.mark.parametrize(
+    ("flags", "fields"),
+    [
+        ("-tp 2 -pp 2", {"tensor": 2, "pipeline": 2}),
+        ("-dp 8 --enable-expert-parallel", {"data": 8}),
+        ("--enable-lora --max-loras 4 --max-lora-rank 64", {"enable_lora": True, "max_loras": 4, "max_lora_rank": 64}),
+        ("--limit-mm-per-prompt '{\"image\": 0, \"video\": 0}'", {"language_model_only": True}),
+        ("--limit-mm-per-prompt image=2", {"language_model_only": None}),
+        ("--task embed", {"runner": "pooling"}),
+        ("--runner pooling", {"runner": "pooling"}),
+    ],
+)
+def test_a_command_is_read(flags: str, fields: dict[str, Any], tmp_path: Path) -> None:
+    command = tmp_path / "serve.sh"
+    command.write_text(f"vllm serve Qwen/Qwen3-30B-A3B {flags}\n", encoding="utf-8")
+    job = read_file(command).job
+    parts = {**job["serving"], **job.get("parallelism", {})}
+    assert {name: parts.get(name) for name in fields} == fields

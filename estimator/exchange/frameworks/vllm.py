@@ -130,7 +130,10 @@ def spread(conf: Configuration, tensor: str, pipeline: str, data: str) -> None:
             conf.put(f"parallelism.{ours}", degree)
         ranks *= degree
     copies = conf.whole(data) or 1
-    if copies > 1:
+    if copies > 1 and conf.get("serving.enable_expert_parallel"):
+        conf.put("parallelism.data", copies)
+        ranks *= copies
+    elif copies > 1:
         conf.leave(data, f"{copies} copies: the answer is of one, on {ranks} GPUs")
     asked = conf.around.hardware
     if asked is None:
