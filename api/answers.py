@@ -26,6 +26,7 @@ from estimator.planner.fix import fix
 from estimator.planner.headline import fit
 from estimator.planner.limits import limit
 from estimator.planner.plan import plan
+from estimator.planner.replicas import replicas
 from estimator.planner.what_if import read_changes, what_if
 from estimator.planner.which import which
 from estimator.timelines.chrome import chrome
@@ -126,6 +127,11 @@ def _plan(job: bytes, on: str | None, wanted: dict[str, Any]) -> Rendered:
     return _json(plan(_job(job), on=on, most=MOST_SIMULATED, allow_files=False, **wanted).to_json())
 
 
+def _replicas(asked: bytes | str, rate: float, given: dict[str, Any]) -> Rendered:
+    job = asked if isinstance(asked, str) else read_job(_job(asked))
+    return _json(replicas(job, rate, allow_files=False, **given).to_json())
+
+
 def _timeline(job: bytes | Items, on: str | None, form: str, tensors: int) -> Rendered:
     step = record(_asked(job), on, allow_files=False)
     if form == "snapshot":
@@ -186,6 +192,7 @@ QUESTIONS: dict[str, Callable[..., Rendered]] = {
     "what-if": _what_if,
     "which": _which,
     "plan": _plan,
+    "replicas": _replicas,
     "timeline": _timeline,
     "explain": _explain,
     "budget": _budget,
@@ -207,6 +214,6 @@ QUESTIONS: dict[str, Callable[..., Rendered]] = {
 }
 """Every kind of question, by its name."""
 LARGE = dict.fromkeys(
-    ("fit", "page", "limit", "what-if", "which", "plan", "explain", "fitting", "fix", "diff", "budget", "import"), 1
+    ("fit", "page", "limit", "what-if", "which", "plan", "replicas", "explain", "fitting", "fix", "diff", "budget", "import"), 1
 )
 """Those that are several questions in one, and the lane that they begin in."""

@@ -9,6 +9,7 @@ sweep({"model": "llama-3-8b"}, {"training.sequence_length": [2048, 4096, 8192]})
 what_if("job.yaml", {"training.sequence_length": "1k..128k"}).rows
 which("llama-3-8b", "qlora").smallest
 plan("job.yaml", on="8xH100").rows
+replicas("llama-3.1-8b", 10, prompt=1000, output=200, ttft=0.5, tpot=0.03, on="8xH100").cheapest
 fitting(here().hardware).rows
 read_file("train.yaml", on="2x24GB").job
 timeline("train.yaml", on="2x24GB").peak
@@ -40,6 +41,8 @@ if TYPE_CHECKING:
     from estimator.planner.limits import limit
     from estimator.planner.plan import plan
     from estimator.planner.plan_answer import Plan
+    from estimator.planner.replicas import replicas
+    from estimator.planner.replicas_answer import Replicas
     from estimator.planner.what_if import what_if
     from estimator.planner.what_if_answer import WhatIf
     from estimator.planner.which import which
@@ -63,6 +66,7 @@ _EXPORTS = {
     "Limit": "planner.answers",
     "NotModelled": "contract.errors",
     "Plan": "planner.plan_answer",
+    "Replicas": "planner.replicas_answer",
     "Sweep": "sweeps.sweep",
     "UnknownName": "contract.errors",
     "UnsupportedInterpreter": "contract.errors",
@@ -83,6 +87,7 @@ _EXPORTS = {
     "limit": "planner.limits",
     "plan": "planner.plan",
     "read_file": "exchange.documents",
+    "replicas": "planner.replicas",
     "sweep": "sweeps.sweep",
     "what_if": "planner.what_if",
     "which": "planner.which",
@@ -100,6 +105,7 @@ __all__ = [
     "Limit",
     "NotModelled",
     "Plan",
+    "Replicas",
     "Sweep",
     "UnknownName",
     "UnsupportedInterpreter",
@@ -121,6 +127,7 @@ __all__ = [
     "limit",
     "plan",
     "read_file",
+    "replicas",
     "sweep",
     "what_if",
     "which",

@@ -142,10 +142,12 @@ def whole(text: str) -> int:
 
 
 def tokens(text: str) -> int:
-    """A number of tokens, up to 2^24."""
-    if not text.isdecimal() or len(text) > 8 or not 1 <= int(text) <= 2**24:
-        raise argparse.ArgumentTypeError(f"{shown(text)} is no such number; write one from 1 to {2**24}")
-    return int(text)
+    """A number of tokens, up to 2^24; 32k is 32768."""
+    plain = text[:-1] if text[-1:] in ("k", "K") else text
+    count = int(plain) * (1024 if plain != text else 1) if plain.isdecimal() and len(plain) <= 8 else 0
+    if not 1 <= count <= 2**24:
+        raise argparse.ArgumentTypeError(f"{shown(text)} is no such number; write one from 1 to {2**24}, such as 8192 or 32k")
+    return count
 
 
 def port(text: str) -> int:

@@ -19,6 +19,7 @@ Says, before a GPU is rented and without one, whether a transformer fits, why, a
   willitfit min JOB FIELD           the smallest, such as hardware.gpus
   willitfit what-if JOB FIELD=VALUES   a table and a picture of it with other values: training.sequence_length=1k..128k
   willitfit which MODEL|JOB         every card, and how few of it, that does it; the smallest, the cheapest
+  willitfit replicas MODEL|JOB --requests 10/s   how many copies of a served model bear a load, and where they cost least
   willitfit timeline JOB            live bytes over a step, tensor by tensor: as a picture, a trace, a snapshot
   willitfit explain JOB --measured FILE   what was measured beside what is predicted, and what would explain it
   willitfit fix FILE --on HARDWARE  the smallest edits of a file that make it fit, in its own keys, as a patch

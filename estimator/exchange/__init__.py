@@ -35,7 +35,7 @@ def written(job: Job | Mapping[str, Any] | str | Path, to: str, allow_files: boo
     known(to)
     job = read_job(job)
     model = resolve(job.model, allow_files)
-    return WRITE[to](with_defaults(job, model.spec, model.stored)[0])
+    return WRITE[to](with_defaults(job, model.spec, model.stored, model.embeds)[0])
 
 
 def known(name: str) -> None:

@@ -183,10 +183,11 @@ def count(spec: ModelSpec) -> int:
     return sum(p.total for p in parameters(spec))
 
 
-def built(spec: ModelSpec) -> Builder:
-    """A model with its usual head in bfloat16, built and not run: the builder has its parameters and buffers."""
+def built(spec: ModelSpec, head: str | None = None) -> Builder:
+    """A model in bfloat16 with a head, its usual one where none is named, built and not run: the builder has its parameters and
+    buffers."""
     build = Builder(Tape(), bfloat16)
-    build_model(spec, build, next(iter(heads(spec.model_type))))
+    build_model(spec, build, head or next(iter(heads(spec.model_type))))
     return build
 
 

@@ -23,6 +23,8 @@ from estimator.tape.views import reshape, transpose
 
 
 class BartSpec(ModelSpec):
+    last_vllm = "none"
+    why_not_vllm = "since 0.11 a plugin does, vllm-project/bart-plugin, which is not modelled"
     modelled = {
         "encoder_layerdrop": (0,),
         "decoder_layerdrop": (0,),

@@ -38,6 +38,7 @@ class BertSpec(PostNormSpec):
         "position_embedding_type": ("absolute",),
     }
     learned_positions = True
+    embeds = True
     positions_from_ids: ClassVar[bool] = False
     head_first: ClassVar[bool] = False
     """Whether the head's parameters come before the body's."""

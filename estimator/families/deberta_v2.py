@@ -34,6 +34,9 @@ from estimator.tape.views import expand, select, unsqueeze
 class DebertaV2Spec(PostNormSpec):
     """`attention_head_size`, `embedding_size` and `pooler_hidden_size` may be given, but must be what follows from the width."""
 
+    last_vllm = "none"
+    why_not_vllm = "its registry has none, and its transformers backend takes no attention with relative positions"
+
     by_position = differentiated_once = True
     modelled = PostNormSpec.modelled | {"conv_kernel_size": (0,), "legacy": (True,), "z_steps": (0,)}
     attentions = ("eager",)

@@ -26,6 +26,9 @@ from estimator.tape.views import cat, narrow, select
 class Dinov2Spec(SquareTowerSpec):
     """`mlp_ratio`: how much wider the feed-forward layers are; gated ones are two thirds of that, rounded up to 8."""
 
+    last_vllm = "none"
+    why_not_vllm = "its registry has no model that reads images alone"
+
     runs = True
     modelled = {"drop_path_rate": (0,)}
 

@@ -20,6 +20,7 @@ from estimator.tape.views import reshape, select, transpose
 class DistilBertSpec(PostNormSpec):
     modelled = PostNormSpec.modelled | {"chunk_size_feed_forward": (0,)}
     learned_positions = True
+    embeds = True
 
     hidden_size: Size = called("dim")
     num_hidden_layers: Depth = called("n_layers")

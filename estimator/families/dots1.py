@@ -27,6 +27,7 @@ class Dots1Spec(RotaryDecoderSpec, GroupedExpertsSpec):
     """Layers with a sliding window, which none that is published has, are not modelled."""
 
     can = Abilities()
+    last_vllm = "0.23"
 
     attention_bias: bool = False
     norm_topk_prob: bool = False

@@ -26,6 +26,7 @@ Kind = Literal["full_attention", "sliding_attention"]
 
 class ModernBertSpec(EncoderSpec):
     modelled = EncoderSpec.modelled | {"sparse_prediction": (False,), "rope_scaling": (None,)}
+    embeds = True
 
     max_position_embeddings: Size = 8192
     hidden_act: Activation = called("hidden_activation", "gelu")

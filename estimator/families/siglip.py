@@ -63,6 +63,7 @@ class SiglipTextSpec(ModelSpec):
 
 class SiglipSpec(ComposedSpec):
     learned_positions = True
+    embeds = True
     kinds = {"text_config": "siglip_text_model", "vision_config": "siglip_vision_model"}
     fixed = ("text_config", "vision_config")
     text_class = SiglipTextSpec

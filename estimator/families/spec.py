@@ -63,6 +63,10 @@ class ModelSpec(BaseModel):
     """Weights that transformers has as [.., in, out]: parts of their names."""
     last_vllm: ClassVar[str | None] = None
     """The last release of vLLM that runs it, "none" where none does; None where all of those do that are modelled."""
+    embeds: ClassVar[bool] = False
+    """Whether it gives vectors and writes no text, and vLLM's pooling runner serves it (its models/registry.py)."""
+    why_not_vllm: ClassVar[str] = ""
+    """Why vLLM does not run it, where it is not that no release has an implementation."""
     in_sglang: ClassVar[bool] = True
     """Whether SGLang 0.5.23 has an implementation of its own of it (sglang/srt/models)."""
     window_pool: ClassVar[str | None] = None

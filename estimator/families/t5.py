@@ -26,6 +26,8 @@ class T5Spec(ModelSpec):
     """`tie_word_embeddings` false is v1.1: an output layer of its own, and hidden states that are not scaled for it."""
 
     by_position = True
+    last_vllm = "none"
+    why_not_vllm = "of encoder-decoders its registry has those that hear or see"
     modelled = {"is_encoder_decoder": (True,), "is_decoder": (False,)}
     attentions = ("sdpa", "eager")
 

@@ -28,6 +28,9 @@ from estimator.tape.views import cat, contiguous, expand, reshape, select, trans
 class ViTSpec(ModelSpec):
     """An image has `max_position_embeddings` tokens: its patches and one for its class."""
 
+    last_vllm = "none"
+    why_not_vllm = "its registry has no model that reads images alone"
+
     num_attention_heads: Size
     intermediate_size: Size
     head_dim: Size

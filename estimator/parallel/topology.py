@@ -99,7 +99,7 @@ def _refuse(job: Job, spec: ModelSpec) -> None:
     trains = job.task == "train" and job.parallelism.tensor > 1
     if not trains:
         _check_heads(job.parallelism.tensor, spec)
-    for name in ("pipeline", "context", "expert"):
+    for name in ("context", "expert") if job.task == "serve" else ("pipeline", "context", "expert"):
         if getattr(job.parallelism, name) > 1:
             raise NotModelled(
                 f"{name} parallelism is modelled for training with implementation: megatron only", f"parallelism.{name}"

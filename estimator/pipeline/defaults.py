@@ -57,13 +57,13 @@ class Rule:
         return part
 
 
-def with_defaults(job: Job, spec: ModelSpec, stored: Stored | None = None) -> tuple[Job, Reasons]:
+def with_defaults(job: Job, spec: ModelSpec, stored: Stored | None = None, embeds: bool = False) -> tuple[Job, Reasons]:
     """The job with every default filled in that a rule has for it, and why, by field.
 
-    `stored`: how the checkpoint is stored, of one that is quantized.
+    `stored`: how the checkpoint is stored, of one that is quantized. `embeds`: whether the checkpoint is for vectors of texts.
     """
     reasons: Reasons = {}
-    for rule in (*(_as_stored(stored) if stored else ()), *RULES):
+    for rule in (*(_as_stored(stored) if stored else ()), *((_POOLED,) if embeds else ()), *RULES):
         filled = rule.applied(job, spec)
         if filled is not None:
             job = filled
@@ -209,6 +209,13 @@ def _of_engine(engine: Engine, each: Default) -> Rule:
         return each.value(job, spec, capacity(job.hardware)) if served_by(job) is engine else None
 
     return Rule(f"serving.{each.field}", value, each.reason)
+
+
+_POOLED = Rule(
+    "serving.runner",
+    _only(lambda job: _serves(job) and "runner" in ENGINES[job.serving.engine].settings, lambda job: "pooling"),
+    "its checkpoint is one of sentence-transformers",
+)
 
 
 def _as_stored(stored: Stored) -> Iterator[Rule]:

@@ -92,6 +92,13 @@ def judged_and_timed(job: Job | Mapping[str, Any], allow_files: bool = True) -> 
     return judge_run(run), _step(run, _served(run, date.today()))
 
 
+def judged_and_served(job: Job | Mapping[str, Any], allow_files: bool = True) -> tuple[Judged, ServingTime | None]:
+    """What `estimate` says of a serving job's memory and verdict, and how fast it serves where it fits."""
+    run = played(job, allow_files)
+    found = judge_run(run)
+    return found, None if found.verdict.fits is False else _served(run, date.today())
+
+
 def _served(run: Run, today: date) -> ServingTime | None:
     """How fast it serves; None where it trains, or no time is known."""
     if run.job.task != "serve":

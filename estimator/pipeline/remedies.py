@@ -9,8 +9,9 @@ from typing import Any
 from estimator.contract.answer import Memory
 from estimator.contract.job import Job
 from estimator.parallel.strategies import DDP, FSDP1, FSDP2, ZERO3, strategy_of
+from estimator.serving.engine import WHOLE
 from estimator.serving.engines import engine_of
-from estimator.tape.tape import ACTIVATION, COMMUNICATION, GRADIENT, LOSS, OPTIMIZER_STATE, PARAMETER, TEMPORARY
+from estimator.tape.tape import ACTIVATION, COMMUNICATION, GRADIENT, KV_CACHE, LOSS, OPTIMIZER_STATE, PARAMETER, TEMPORARY
 
 PARTS = 2
 """How many of the largest parts are spoken of."""
@@ -55,6 +56,8 @@ def remedies(job: Job, memory: Memory) -> list[Remedy]:
     """For each of its largest parts, what would make most of it first; whether it is modelled, or enough, only
     trying says."""
     found: dict[str, Remedy] = {}
+    if job.task == "serve":
+        found |= {remedy.said: remedy for remedy in _within_the_cache(job, memory)}
     for part in largest_parts(memory):
         each = _of_serving(part, job) if job.task == "serve" else _of_training(part, job, memory)
         found |= {remedy.said: remedy for remedy in each if remedy.said not in found}
@@ -92,7 +95,20 @@ def _of_training(part: str, job: Job, memory: Memory) -> Iterator[Remedy]:
         yield _set("parallelism", True, gradient_as_bucket_view=True)
 
 
+def _within_the_cache(job: Job, memory: Memory) -> Iterator[Remedy]:
+    """The longest context, or the most sequences, for which what the engine leaves for its cache has room."""
+    asked, engine = job.serving, memory.engine
+    if engine is None or not engine.longest_context or engine.concurrency is None:
+        return
+    if engine.longest_context < asked.context:
+        yield _set("serving", context=engine.longest_context)
+    elif 1 <= engine.concurrency < asked.concurrency:
+        yield _set("serving", concurrency=int(engine.concurrency))
+
+
 def _of_serving(part: str, job: Job) -> Iterator[Remedy]:
+    if part == KV_CACHE and job.serving.kv_cache in WHOLE:
+        yield _set("serving", kv_cache="q8_0" if engine_of(job).reads_gguf else "fp8")
     if part == PARAMETER:
         for weights in engine_of(job).smaller_weights(job.serving.weights):
             yield _set("serving", weights=weights)

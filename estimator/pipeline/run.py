@@ -78,7 +78,7 @@ def prepared(job: Job | Mapping[str, Any] | str | Path, allow_files: bool) -> Pr
     """Read, fill in, and refuse what is not modelled."""
     given = read_job(job)
     model = resolve(given.model, allow_files)
-    job, reasons = with_defaults(with_teacher(given, allow_files), model.spec, model.stored)
+    job, reasons = with_defaults(with_teacher(given, allow_files), model.spec, model.stored, model.embeds)
     refuse_unmodelled(job, model.spec)
     check_host(job)
     check_lengths(job, model)
@@ -101,7 +101,11 @@ def played(job: Job | Mapping[str, Any] | str | Path, allow_files: bool, every_r
     beside = with_engine(
         overhead_of(simulated.build.tape, worst, model.spec, place, card), worst, model.spec, card, simulated.phases
     )
-    each_rank = [described(each, model.spec, rank, one) for each, rank, one in simulations if each is worst and rank.pipeline > 1]
+    each_rank = [
+        described(each, model.spec, rank, one)
+        for each, rank, one in simulations
+        if each is worst and rank.pipeline > 1 and each.task == "train"
+    ]
     return Run(ready.given, worst, model, place, card, simulated, beside, ready.chosen, each_rank, ready.tensors, ready.reasons)
 
 

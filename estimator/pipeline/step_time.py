@@ -105,7 +105,8 @@ def served(
         assert isinstance(spec, DecoderSpec)
         found = None if on_host(job, spec) else ggml.timed(job, accelerator, passes(job.serving, spec, tensors))
         return throughput(job, replace(place, data=1), *found) if found else None  # layers are divided, not requests
-    if job.serving.kv_cache not in dtypes.BY_NAME:
+    apart = place.pipeline > 1 or (job.serving.enable_expert_parallel and place.data > 1)
+    if job.serving.kv_cache not in dtypes.BY_NAME or job.serving.runner == "pooling" or apart:
         return None
     text = spec.language_model
     if not isinstance(text, DecoderSpec) or not (

@@ -17,6 +17,12 @@ _TIME = re.compile(r"(\d+(?:\.\d+)?)\s*(min|m|h|d|w)[a-z]*", re.IGNORECASE)
 _MONEY = re.compile(r"([$€£¥])?\s*(\d+(?:\.\d+)?)\s*([a-z]{3})?\s*(?:(?:/|per)\s*(h)(?:our|r)?)?", re.IGNORECASE)
 
 
+_SECONDS = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s)[a-z]*", re.IGNORECASE)
+_RATE = re.compile(r"(\d+(?:\.\d+)?)\s*(?:requests?|rps|qps)?\s*(?:(?:/|per|a)\s*(s|m|h)[a-z]*)?", re.IGNORECASE)
+_PER = {"s": 1, "m": 60, "h": 3600}
+"""Seconds of the unit that a rate is given by."""
+
+
 class Money(NamedTuple):
     """An amount of money: of a whole run, or of an hour of all its GPUs."""
 
@@ -39,6 +45,25 @@ def hours(text: str) -> float:
     if not value:
         unit = " has no unit:" if re.fullmatch(r"\s*\d+(\.\d+)?\s*", text) else " is no time:"
         raise InvalidValue(f"{shown(text)}{unit} write 24h, 3d or 90min", "within")
+    return value
+
+
+def seconds(text: str, where: str) -> float:
+    """'500ms', '2s' in seconds. Raises `InvalidValue`."""
+    found = _SECONDS.fullmatch(text.strip())
+    value = float(found[1]) * (1e-3 if found[2].lower() == "ms" else 1.0) if found else 0.0
+    if not value:
+        unit = " has no unit:" if re.fullmatch(r"\s*\d+(\.\d+)?\s*", text) else " is no time:"
+        raise InvalidValue(f"{shown(text)}{unit} write 500ms or 2s", where)
+    return value
+
+
+def rate(text: str) -> float:
+    """'10', '0.5/s', '600/min', '5 per second' as requests a second. Raises `InvalidValue`."""
+    found = _RATE.fullmatch(text.strip())
+    value = float(found[1]) / _PER[(found[2] or "s")[0].lower()] if found else 0.0
+    if not value:
+        raise InvalidValue(f"{shown(text)} is no number of requests: write 10, 0.5/s or 600/min", "requests")
     return value
 
 

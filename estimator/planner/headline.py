@@ -62,7 +62,8 @@ def fit(
     card = capacity(machine)
     kind = platform(card)
     most = found.spec.longest_sequence or CONTEXT
-    serving = {"context": min(CONTEXT, most) if context is None else context, "concurrency": concurrency}
+    written = found.spec.most_targets or most
+    serving = {"context": min(CONTEXT, written) if context is None else context, "concurrency": concurrency}
     training = {"sequence_length": min(SEQUENCE, most) if sequence is None else sequence, "micro_batch_size": batch}
     read_job({"model": "gpt2", "serving": serving, "training": training})  # whatever the model is, they are fields of a job
     asked = as_published(found, kind, ways(kind, serving, training))
@@ -144,8 +145,9 @@ def _row(question: Question, way: Way, hardware: Hardware, kind: Platform, card:
     if refused := way.refusal(kind):
         return _unknown(question, way, hardware, card, refused.verdict, refused.why)
     spec = question.found.spec
-    served = way.part == "serving" and way.settings.get("engine", "vllm") == "vllm" and spec.cache_layers
-    if served and (dropped := not_run(spec.last_vllm, None, spec.model_type)):
+    vllm = way.part == "serving" and way.settings.get("engine", "vllm") == "vllm"
+    served = vllm and VLLM.runs(spec)
+    if vllm and (dropped := not_run(spec, None)):
         return _unknown(question, way, hardware, card, "does not run", dropped)
     if not spec.runs and not served and not isinstance(spec, OtherSpec):
         return _unknown(question, way, hardware, card, "unknown", spec.refusal)
@@ -171,7 +173,9 @@ def _row(question: Question, way: Way, hardware: Hardware, kind: Platform, card:
         peak_bytes=memory.peak_bytes,
         peak_phase=memory.peak_phase,
         headroom_bytes=None if limit is None else limit - memory.total_bytes,
-        would_fit_with=smallest_change(question, way, hardware, card, answer) if verdict.fits is False and spec.runs else "",
+        would_fit_with=smallest_change(question, way, hardware, card, answer)
+        if verdict.fits is False and (spec.runs or served)
+        else "",
         problem="",
         note=_note(found.all, best),
         longest_context=memory.engine.longest_context if memory.engine else None,

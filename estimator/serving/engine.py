@@ -63,6 +63,7 @@ class Engine:
         allocates: whether torch's caching allocator hands out its memory.
         share: of a GPU's memory that it may take.
         continuous: whether it takes requests as they come and replays graphs of fused kernels.
+        pipelines: whether its layers over the stages of a pipeline are modelled.
         reads_gguf: whether it serves GGUF files.
         on_host: bytes in the host's memory, by what they are.
         devices: what each GPU holds, where that differs.
@@ -86,6 +87,7 @@ class Engine:
     allocates: bool = False
     share: Callable[[Serving], float] = lambda serving: 1.0
     continuous: bool = False
+    pipelines: bool = False
     reads_gguf: bool = False
     on_host: Callable[[Job, ModelSpec, tuple[WeightTensor, ...] | None], dict[str, int]] | None = None
     devices: Callable[[Job, ModelSpec, tuple[WeightTensor, ...] | None], list[Device]] | None = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from estimator.contract.errors import Contradiction
+from estimator.contract.errors import Contradiction, NotModelled
 from estimator.contract.job import Job, Serving
 from estimator.families.build import Builder
 from estimator.families.spec import ModelSpec
@@ -44,6 +44,8 @@ def trace_serving(
             )
         if asked.weights not in WHOLE and asked.weights not in FORMATS:
             raise Contradiction(f"{asked.weights} is a kind of GGUF file: write engine llama.cpp", "serving.weights")
+    if place.pipeline > 1 and not engine.pipelines:
+        raise NotModelled(f"{engine.title} over a pipeline is not modelled; vLLM is", "parallelism.pipeline")
     _refuse_others(asked, engine)
     return engine.trace(job, spec, place, gpu, tensors)
 

@@ -61,7 +61,7 @@ class _Pass:
 
     def play(self) -> None:
         """Every tensor's kernel, in the order in which the model holds them, then attention of each layer."""
-        tensors = [each for each in held(self.spec, self.ranks, self.asked.enable_expert_parallel) if not each.seen]
+        tensors = [each for each in held(self.spec, self.ranks, self.ranks * self.asked.enable_expert_parallel) if not each.seen]
         tables = [each for each in tensors if each.kind == "embedding" and len(each.shape) == 2]
         for each in tensors:
             self.tape.slot = Slot(each.name, each.times)

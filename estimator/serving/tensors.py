@@ -16,14 +16,19 @@ from itertools import groupby
 from math import prod
 from typing import Literal
 
-from estimator.families import built
+from estimator.families import built, heads
 from estimator.families.parameter import Parameter
 from estimator.families.spec import ModelSpec
 from estimator.tape.layout import Shape
 
 PADDING = 64
 """Rows of an embedding come in multiples of it."""
-JOINED = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"), ("q_a_proj", "kv_a_proj_with_mqa"))
+JOINED = (
+    ("q_proj", "k_proj", "v_proj"),
+    ("gate_proj", "up_proj"),
+    ("q_a_proj", "kv_a_proj_with_mqa"),
+    ("query", "key", "value"),
+)
 """Layers that are one in a server, by the ends of their names."""
 WHOLE = ("q_a_proj", "kv_a_proj_with_mqa", "gate", "router", "shared_expert_gate")
 """Layers that every rank holds whole: what makes a latent, and what chooses experts."""
@@ -37,7 +42,8 @@ Kind = Literal["linear", "experts", "embedding", "other"]
 @dataclass(frozen=True, slots=True)
 class Held:
     """A tensor of one rank, `times` over. `shape`: of a linear layer [out, in], of experts [experts, out, in], of which a token
-    uses `used`. `layer`: which of the model's kinds of layers it is in; None outside. `seen`: part of what reads images."""
+    uses `used`. `layer`: which of the model's kinds of layers it is in, and `at` which layers of the model these are; None
+    outside. `seen`: part of what reads images."""
 
     name: str
     kind: Kind
@@ -46,6 +52,7 @@ class Held:
     layer: int | None = None
     used: int = 0
     seen: bool = False
+    at: range | None = None
 
     @property
     def end(self) -> str:
@@ -57,9 +64,26 @@ class Held:
         return prod(self.shape)
 
 
-def held(spec: ModelSpec, tensor: int = 1, expert_parallel: bool = False) -> tuple[Held, ...]:
-    """The tensors of one of `tensor` ranks, whole experts on each if `expert_parallel`."""
-    return _held(spec.model_dump_json(), _Spec(spec), tensor, expert_parallel)
+Stage = tuple[int, int]
+"""Which of so many stages of a pipeline, from 0."""
+
+
+def held(
+    spec: ModelSpec, tensor: int = 1, expert_ranks: int = 0, headless: bool = False, stage: Stage = (0, 1)
+) -> tuple[Held, ...]:
+    """The tensors of one of `tensor` ranks of a stage: of experts whole ones, over `expert_ranks`, or with 0 a part of each;
+    without a head if `headless`."""
+    return _held(spec.model_dump_json(), _Spec(spec), tensor, expert_ranks, headless, stage)
+
+
+def stage_layers(depth: int, stage: Stage) -> range:
+    """The layers of a stage: as many on each, and one more on the last but one and those before it where some are left over
+    (vllm/distributed/utils.py, `get_pp_indices`)."""
+    rank, ranks = stage
+    sizes = [depth // ranks] * ranks
+    for back in range(2, depth % ranks + 2):
+        sizes[-back] += 1
+    return range(sum(sizes[:rank]), sum(sizes[: rank + 1]))
 
 
 class _Spec:
@@ -76,12 +100,38 @@ class _Spec:
 
 
 @lru_cache(maxsize=64)
-def _held(_: str, asked: _Spec, tensor: int, expert_parallel: bool) -> tuple[Held, ...]:
+def _held(_: str, asked: _Spec, tensor: int, expert_ranks: int, headless: bool, stage: Stage) -> tuple[Held, ...]:
     spec = asked.spec
     keys = next((each for each in spec.cache_layers if each.kind not in ("state", "latent")), None)
-    heads, size = (keys.heads, keys.key_size) if keys else (tensor, 0)
-    parts = [_divided(each, tensor, heads, size, expert_parallel) for each in _joined(whole_tensors(spec))]
-    return tuple(parts)
+    key_heads, size = (keys.heads, keys.key_size) if keys else (tensor, 0)
+    whole = whole_tensors(spec)
+    if headless:
+        body = _body(spec)
+        whole = [each for each in whole if each.name in body]
+    if stage[1] > 1:
+        whole = list(_staged(whole, stage_layers(spec.language_model.num_hidden_layers, stage), stage))
+    return tuple(_divided(each, tensor, key_heads, size, expert_ranks) for each in _joined(whole))
+
+
+def _staged(tensors: list[Held], layers: range, stage: Stage) -> Iterator[Held]:
+    """What a stage holds: its layers; the first the input embedding, the last all else, with an embedding that is also the output
+    layer; every one what reads images."""
+    first, last = stage[0] == 0, stage[0] == stage[1] - 1
+    tied = not any(each.name.startswith("lm_head") for each in tensors)
+    for each in tensors:
+        enters = each.at is None and ("emb" in each.name or each.end in ("wte", "wpe"))
+        if each.seen or (first and enters) or (last and each.at is None and (tied or not enters)):
+            yield each
+        elif each.at is not None and (here := sum(place in layers for place in each.at)):
+            yield replace(each, times=each.times * here // len(each.at))
+
+
+def _body(spec: ModelSpec) -> set[str]:
+    """Names of the tensors that are no head's: those that the model has with any of its heads."""
+    found = [
+        {parameter.name.removesuffix(".weight") for parameter in built(spec, head).parameters} for head in heads(spec.model_type)
+    ]
+    return set.intersection(*found) - {"lm_head"}
 
 
 def whole_tensors(spec: ModelSpec) -> list[Held]:
@@ -97,8 +147,17 @@ def whole_tensors(spec: ModelSpec) -> list[Held]:
     found = []
     for number, parameter in enumerate(build.parameters):
         layer = None if parameter.slot is None else slots[id(parameter.slot)]
-        found.append(_named(parameter, spec.language_model, linears, biases, layer, number >= text))
+        named = _named(parameter, spec.language_model, linears, biases, layer, number >= text)
+        found.append(replace(named, at=_layers(parameter)))
     return found
+
+
+def _layers(parameter: Parameter) -> range | None:
+    """The layers that its slot stands for."""
+    if parameter.slot is None:
+        return None
+    outer = parameter.slot.path[0]
+    return range(outer.start, outer.start + outer.repeat * max(1, outer.step), max(1, outer.step))
 
 
 def _named(
@@ -144,17 +203,17 @@ def _joined(tensors: list[Held]) -> Iterator[Held]:
             yield replace(each, name=f"{path}.{'+'.join(ends)}", shape=(sum(other.shape[0] for other in others), each.shape[1]))
 
 
-def _divided(each: Held, tensor: int, heads: int, size: int, expert_parallel: bool) -> Held:
+def _divided(each: Held, tensor: int, heads: int, size: int, expert_ranks: int) -> Held:
     """One rank's part."""
     shape, ends = each.shape, each.end.split("+")
     if each.kind == "embedding":
         rows = -(-shape[0] // PADDING) * PADDING
         return replace(each, shape=(-(-rows // tensor), *shape[1:]))
+    if each.kind == "experts" and expert_ranks:
+        return replace(each, shape=(-(-shape[0] // expert_ranks), *shape[1:]))
     if tensor == 1:
         return each
     if each.kind == "experts":
-        if expert_parallel:
-            return replace(each, shape=(-(-shape[0] // tensor), *shape[1:]))
         bias = len(shape) == 2
         if bias or "gate_up" in each.end:
             return replace(each, shape=(shape[0], -(-shape[1] // tensor), *shape[2:]) if "gate_up" in each.end else shape)

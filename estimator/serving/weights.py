@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from estimator.contract.errors import Contradiction
 from estimator.contract.job import Serving
@@ -10,7 +10,7 @@ from estimator.families.build import within
 from estimator.families.rotary import RotarySpec
 from estimator.families.spec import DecoderSpec, ModelSpec, RotaryDecoderSpec
 from estimator.quantization.formats import FORMATS, check_group, parts
-from estimator.serving.tensors import Held, held
+from estimator.serving.tensors import Held
 from estimator.tape import dtypes
 from estimator.tape.dtypes import DType
 
@@ -36,9 +36,11 @@ def check_format(serving: Serving, experts: bool, server: str) -> None:
         raise Contradiction(f"{server} loads no weights in {name}; write engine transformers, or gptq-int4", "serving.weights")
 
 
-def stored_sizes(serving: Serving, spec: ModelSpec, tensor: int, plain: DType, mxfp4: Repacked) -> Iterator[tuple[int, int]]:
-    """Bytes of each tensor of one of `tensor` ranks, and how many there are of it; what is not quantized is in `plain`."""
-    for each in held(spec, tensor, serving.enable_expert_parallel):
+def stored_sizes(serving: Serving, tensors: Iterable[Held], plain: DType, mxfp4: Repacked) -> Iterator[tuple[int, int]]:
+    """Bytes of what each of a rank's tensors is stored in, and how many there are of it; what is not quantized is in `plain`."""
+    for each in tensors:
+        if each.seen and serving.language_model_only:
+            continue
         for size in _sizes(each, serving, plain, mxfp4):
             yield size, each.times
 

@@ -23,6 +23,8 @@ def ranks(job: Job, spec: ModelSpec, place: Topology, every: bool = False) -> li
     """The ranks of a pipeline one of which needs most, or `every` one."""
     if place.pipeline == 1:
         return [place]
+    if job.task == "serve":
+        return [replace(place, stage=i) for i in range(place.pipeline)]
     check_pipeline(job)
     chosen = range(place.pipeline) if every else candidates(config(spec), pipeline_of(job).shortened(), job.parallelism)
     return [replace(place, stage=i) for i in chosen]

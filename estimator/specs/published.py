@@ -79,6 +79,8 @@ class PublishedModel(BaseModel):
     dtype: Literal["float32", "float16", "bfloat16"] | None = None
     """What the published weights are stored in, but for those that `stored` says."""
     stored: StoredAs | None = None
+    embeds: bool = False
+    """Whether its checkpoint says that it is for vectors of texts (modules.json of sentence-transformers)."""
     licence: str | None = None
     released: str | None = None
     source: str = "the user's own file"

@@ -48,6 +48,11 @@ class Model:
     checkpoint: Checkpoint | None = None
     """What the header of its weights says, of a model that is named by them."""
 
+    @property
+    def embeds(self) -> bool:
+        """Whether it is known to be for vectors of texts."""
+        return self.published is not None and self.published.embeds
+
 
 def resolve(model: str | Mapping[str, Any], allow_files: bool = True) -> Model:
     """The model behind a name or alias, a bare size ("13B", "8x7B"), a config.json or spec file, weights, a hub id, or an inline

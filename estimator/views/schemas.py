@@ -15,6 +15,7 @@ from estimator.hardware.node import Node
 from estimator.measured.answers import Explanation
 from estimator.planner.answers import Budget, Differences, Fit, Fixes, Limit
 from estimator.planner.plan_answer import Plan
+from estimator.planner.replicas_answer import Replicas
 from estimator.planner.what_if_answer import WhatIf
 from estimator.planner.which_answer import Which
 from estimator.specs.schema import model_schema
@@ -30,6 +31,7 @@ KINDS: dict[str, Any] = {
     "what-if": WhatIf,
     "which": Which,
     "plan": Plan,
+    "replicas": Replicas,
     "timeline": Timeline,
     "explanation": Explanation,
     "fix": Fixes,

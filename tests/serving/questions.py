@@ -13,10 +13,9 @@ from estimator.facts import catalogue
 from estimator.specs.published import model_folder
 from estimator.specs.resolve import resolve
 
-ENCODERS = {
-    *("bart", "bert", "clip", "deberta-v2", "dinov2", "distilbert", "electra", "modernbert", "mt5", "roberta", "siglip", "t5"),
-    *("vit", "xlm-roberta"),
-}
+EMBED = {"bert", "distilbert", "electra", "modernbert", "roberta", "siglip", "xlm-roberta"}
+"""Types that give vectors of texts, which vLLM alone is modelled doing."""
+ENCODERS = EMBED | {"bart", "clip", "deberta-v2", "dinov2", "mt5", "t5", "vit"}
 """Types of which serving is not modelled by any engine that sizes a cache."""
 
 

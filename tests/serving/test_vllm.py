@@ -13,7 +13,7 @@ from estimator.hardware.capacity import capacity
 from estimator.serving.tensors import held, whole_tensors
 from estimator.serving.vllm import settings
 from estimator.specs.resolve import resolve
-from tests.serving.questions import ENCODERS, asked, logged, unanswered
+from tests.serving.questions import EMBED, ENCODERS, asked, logged, unanswered
 
 GIB = 2**30
 
@@ -23,9 +23,9 @@ def engine(model: Any, gpus: int = 1, gpu: str = "h100", **serving: Any) -> Engi
 
 
 NOT_SERVED = {
-    "serving is not modelled": ENCODERS,
-    "vLLM runs none": {"codegen", "gpt_neo"},
-    "vLLM runs older releases only": {"mllama", "mpt"},
+    "serving is not modelled": {"clip"},
+    "vLLM runs none": (ENCODERS - EMBED - {"clip"}) | {"codegen", "gpt_neo"},
+    "vLLM runs older releases only": {"dots1", "mllama", "mpt"},
 }
 """Types of which no model of the catalogue answers, and why."""
 
@@ -37,7 +37,7 @@ def _why(message: str) -> str:
 
 
 def test_every_model_that_vllm_runs_has_an_answer() -> None:
-    assert unanswered("vllm", _why) == (NOT_SERVED, 365)
+    assert unanswered("vllm", _why) == (NOT_SERVED, 424)
 
 
 @pytest.mark.parametrize("name", ["deepseek-v3", "gpt-oss-20b", "gemma-3-27b", "llama-4-scout", "granite-4.0-h-1b", "mamba-1.4b"])
@@ -153,7 +153,7 @@ def test_a_release_that_does_not_run_a_model() -> None:
     with pytest.raises(InvalidJob, match=r"up to 0\.28 only"):
         asked("vllm", "mpt-7b")
     assert asked("vllm", "mpt-7b", engine_version="0.28", context=2048).fits
-    assert settings.not_run("none", None, "any")
+    assert "no release" in settings.not_run(resolve("codegen-2b").spec, None)
 
 
 @pytest.mark.parametrize(
@@ -174,15 +174,15 @@ def _embeddings(tensors: Any) -> list[Any]:
 
 
 def test_what_a_rank_holds_of_latents_heads_and_experts() -> None:
-    def shapes(name: str, tensor: int, whole_experts: bool = False) -> dict[str, tuple[int, ...]]:
-        return {each.name: each.shape for each in held(resolve(name).spec, tensor, whole_experts)}
+    def shapes(name: str, tensor: int, expert_ranks: int = 0) -> dict[str, tuple[int, ...]]:
+        return {each.name: each.shape for each in held(resolve(name).spec, tensor, expert_ranks)}
 
     latent = shapes("deepseek-v3", 8)
     assert latent["self_attn.q_a_proj+kv_a_proj_with_mqa"] == (1536 + 576, 7168)  # on every rank
     assert latent["self_attn.q_b_proj"] == (24576 // 8, 1536)
     assert latent["mlp.experts.gate_up_proj"] == (256, 4096 // 8, 7168)
     assert latent["mlp.gate"] == (256, 7168)
-    assert shapes("deepseek-v3", 8, True)["mlp.experts.gate_up_proj"] == (256 // 8, 4096, 7168)
+    assert shapes("deepseek-v3", 8, 8)["mlp.experts.gate_up_proj"] == (256 // 8, 4096, 7168)
     assert shapes("qwen2.5-7b", 4)["self_attn.q_proj+k_proj+v_proj"] == (28 // 4 * 128 + 2 * 128, 3584)
     assert shapes("llama-3.1-8b", 16)["self_attn.q_proj+k_proj+v_proj"] == (2 * 128 + 2 * 128, 4096)  # key heads are copied
     assert shapes("falcon-7b", 1)["self_attention.query_key_value"] == (73 * 64, 4544)
@@ -196,3 +196,28 @@ def test_a_model_whose_passes_are_not_modelled_has_no_time() -> None:
     assert answer.serving is None
     assert answer.time is None
     assert "the time of a served model of this kind" in answer.not_modelled
+
+
+@pytest.mark.parametrize(
+    ("model", "gpu", "serving", "says"),
+    [
+        ("llama-3.1-8b", "rtx-4090", {"context": 131072}, "serving.context 43008 would need"),
+        ("qwen3-32b", "h100", {"context": 8192, "concurrency": 64}, "serving.concurrency 4 would need"),
+    ],
+)
+def test_the_smallest_edit_with_which_it_would_start_comes_first(
+    model: str, gpu: str, serving: dict[str, Any], says: str
+) -> None:
+    """And it does start with it."""
+    answer = asked("vllm", model, gpu=gpu, **serving)
+    assert answer.fits is False
+    first = answer.suggestions[0]
+    assert first.startswith(says)
+    assert first.endswith("it fits")
+    name, value = first.split()[0].removeprefix("serving."), int(first.split()[1])
+    assert asked("vllm", model, gpu=gpu, **{**serving, name: value}).fits
+    assert not asked("vllm", model, gpu=gpu, **{**serving, name: value + value // 4 + 16}).fits
+
+
+def test_an_edit_is_said_in_the_engines_own_flag() -> None:
+    assert "(--max-model-len 43008)" in asked("vllm", "llama-3.1-8b", gpu="rtx-4090", context=131072).reason

@@ -265,6 +265,7 @@ PRINTED: dict[str, list[tuple[str, list[str]]]] = {
     "what-if": [("what-if", ["JOB", "training.micro_batch_size=1,2", "--on", "24GB"])],
     "which": [("which", ["JOB", "--memory", "24GB"])],
     "plan": [("plan", ["JOB", "--on", "h100", "--top", "2"])],
+    "replicas": [("replicas", ["gpt2", "--requests", "1", "--on", "h100"])],
     "timeline": [("timeline", ["JOB"]), ("timeline", ["JOB", "--on", "h100", "--tensors", "3"])],
     "explain": [("explanation", ["JOB", "--measured", str(ROOT / "tests" / "cases" / "memory_records.yaml")])],
     "fix": [("fix", ["JOB", "--on", "24GB"]), ("fix", ["JOB", "--on", "1GB"])],

@@ -26,6 +26,7 @@ COMMANDS = {
     "what-if": Command(search.what_if_options, search.what_if),
     "which": Command(search.which_options, search.which),
     "plan": Command(plan.plan_options, plan.plan),
+    "replicas": Command(search.replicas_options, search.replicas),
     "timeline": Command(measured.timeline_options, measured.timeline),
     "explain": Command(measured.explain_options, measured.explain),
     "fix": Command(files.fix_options, files.fix),

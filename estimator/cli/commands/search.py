@@ -7,7 +7,17 @@ import sys
 from typing import TYPE_CHECKING
 
 from estimator.cli import inputs
-from estimator.cli.options import MODEL_HELP, TASKS, takes_any_job, takes_check, takes_lengths, takes_prices, takes_specs, whole
+from estimator.cli.options import (
+    MODEL_HELP,
+    TASKS,
+    takes_any_job,
+    takes_check,
+    takes_lengths,
+    takes_prices,
+    takes_specs,
+    tokens,
+    whole,
+)
 from estimator.contract.errors import InvalidJob
 
 if TYPE_CHECKING:
@@ -85,4 +95,46 @@ def which(options: argparse.Namespace) -> int:
     inputs.printed(options, found, which_text)
     if not found.complete:
         return inputs.INTERRUPTED
+    return 1 if options.check and not found.possible else 0
+
+
+def replicas_options(commands: Commands) -> None:
+    one = commands.add_parser(
+        "replicas",
+        help="how many copies of a served model bear so many requests a second, and where they cost least",
+        description="Find, for every card that can be rented or for the hardware at hand, how many copies of a served model bear "
+        "a load within limits of the first token and of those after it, the cheapest first.",
+    )
+    one.add_argument("asked", metavar="MODEL|JOB", help=f"{MODEL_HELP}; or a job that serves, or an engine's command")
+    one.add_argument("--requests", metavar="N", required=True, help="requests that come in a second: 10, 0.5, 600/min")
+    one.add_argument("--prompt", metavar="TOKENS", type=tokens, help="tokens of a prompt (1024, or the job's)")
+    one.add_argument("--output", metavar="TOKENS", type=tokens, help="tokens of an answer (256, or the job's)")
+    one.add_argument("--ttft", metavar="TIME", help="to the first token at most, in the mean: 500ms, 2s")
+    one.add_argument("--tpot", metavar="TIME", help="for each token after it at most: 30ms")
+    one.add_argument("--on", metavar="HARDWARE", help="no more GPUs than these, in place of every card: 8xH100")
+    one.add_argument("--top", metavar="N", type=whole, default=20, help="so many rows (20)")
+    takes_check(one, "exit with 1 if nothing bears it")
+    takes_prices(one)
+
+
+def replicas(options: argparse.Namespace) -> int:
+    from estimator.cli.report_replicas import replicas_text
+    from estimator.planner import amounts
+    from estimator.planner.replicas import replicas
+
+    limits = {
+        name: None if (given := getattr(options, name)) is None else amounts.seconds(given, name) for name in ("ttft", "tpot")
+    }
+    found = replicas(
+        options.asked,
+        amounts.rate(options.requests),
+        prompt=options.prompt,
+        output=options.output,
+        ttft=limits["ttft"],
+        tpot=limits["tpot"],
+        on=options.on,
+        top=options.top,
+        today=inputs.today(),
+    )
+    inputs.printed(options, found, replicas_text)
     return 1 if options.check and not found.possible else 0

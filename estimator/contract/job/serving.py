@@ -68,6 +68,20 @@ class Serving(Part):
     engine_version: Annotated[str, Field(pattern=r"^[0-9]{1,3}\.[0-9]{1,3}(\.[0-9]{1,3})?$")] | None = Field(
         None, description="of vLLM and SGLang, the release, such as 0.19.1; without it, the newest that is known"
     )
+    runner: Literal["generate", "pooling"] | None = Field(
+        None,
+        description="of vLLM, whether it writes text or gives vectors of texts (--runner); without it, as the model is made for",
+    )
+    language_model_only: bool = Field(
+        False, description="of vLLM, whether it leaves out what sees or hears, and reads texts alone (--language-model-only)"
+    )
+    enable_lora: bool = Field(False, description="of vLLM, whether requests may name a LoRA adapter (--enable-lora)")
+    max_loras: Annotated[int, Field(ge=1, le=2**12)] | None = Field(
+        None, description="of vLLM, adapters of a pass at most, each of which has a slot on the GPU; without it, 1"
+    )
+    max_lora_rank: Literal[1, 8, 16, 32, 64, 128, 256, 320, 512] | None = Field(
+        None, description="of vLLM, the highest rank of adapters, for which every slot has room; without it, 16"
+    )
     max_num_seqs: Annotated[int, Field(ge=1, le=2**16)] | None = Field(
         None, description="of vLLM, sequences of a pass at most; without it, its own for the GPU"
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 from estimator.contract.errors import InvalidValue
@@ -26,6 +27,12 @@ TYPES = {
 }
 
 
+POOLED = ("embed", "embedding", "classify", "score", "reward")
+"""Values of `--task`, which older releases have, that give vectors or scores."""
+NO_ITEMS = re.compile(r"\D*(0\D*)+")
+"""Limits on the images and sounds of a prompt that allow none, however they are written."""
+
+
 def read(conf: Configuration) -> None:
     """The serving job that arguments are."""
     conf.given = {key.replace("-", "_"): value for key, value in conf.given.items()}
@@ -44,9 +51,17 @@ def read(conf: Configuration) -> None:
         value = conf.number(theirs)
         if value is not None:
             conf.put(f"serving.{ours}", value if ours == "gpu_memory_utilization" else conf.whole(theirs))
-    for name in ("enforce_eager", "enable_expert_parallel"):
+    for name in ("enforce_eager", "enable_expert_parallel", "language_model_only", "enable_lora"):
         if conf.yes(name):
             conf.put(f"serving.{name}", True)
+    runner, task = ((conf.text(key) or "auto").lower() for key in ("runner", "task"))
+    if runner in ("generate", "pooling"):
+        conf.put("serving.runner", runner)
+    elif task in POOLED:
+        conf.put("serving.runner", "pooling")
+    if NO_ITEMS.fullmatch(str(conf.given.get("limit_mm_per_prompt", ""))):
+        conf.skip("limit_mm_per_prompt")
+        conf.put("serving.language_model_only", True)
     spread(conf, "tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size")
 
 
@@ -115,7 +130,10 @@ def spread(conf: Configuration, tensor: str, pipeline: str, data: str) -> None:
             conf.put(f"parallelism.{ours}", degree)
         ranks *= degree
     copies = conf.whole(data) or 1
-    if copies > 1:
+    if copies > 1 and conf.get("serving.enable_expert_parallel"):
+        conf.put("parallelism.data", copies)
+        ranks *= copies
+    elif copies > 1:
         conf.leave(data, f"{copies} copies: the answer is of one, on {ranks} GPUs")
     asked = conf.around.hardware
     if asked is None:

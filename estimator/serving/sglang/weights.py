@@ -29,7 +29,7 @@ ABSORBED = "kv_b_proj"
 
 def weights_bytes(serving: Serving, spec: ModelSpec, tensor: int, plain: DType, gpu: Gpu) -> int:
     """Of one of `tensor` ranks; what is not quantized is in the type `plain`."""
-    sizes = list(stored_sizes(serving, spec, tensor, plain, lambda each: _mxfp4(each, gpu)))
+    sizes = list(stored_sizes(serving, held(spec, tensor), plain, lambda each: _mxfp4(each, gpu)))
     sizes += [(size, 1) for size in rotary_tables(spec, dtypes.float32)]
     sizes += [(each.numel * plain.itemsize, each.times) for each in held(spec, tensor) if each.end == ABSORBED]
     small = middling = total = 0

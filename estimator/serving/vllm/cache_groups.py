@@ -12,7 +12,6 @@ pool is a page of every layer of a group, whichever group takes it:
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass, replace
 
 from estimator.families.cache_layers import CacheLayer
@@ -113,15 +112,23 @@ def _token_bytes(layer: CacheLayer, tensor: int, cached: int) -> int:
     return heads * (layer.key_size + layer.value_size) * cached
 
 
-def grouped(layers: list[Kept]) -> Groups:
-    """Layers in groups of equally many."""
+def grouped(layers: list[Kept], here: range | None = None) -> Groups:
+    """Layers in groups of equally many. `here`: those that a rank of a pipeline has, of whose groups the largest counts: every
+    n-th layer of a kind is in the same group, so that all stages have a part of each."""
     if not layers:
         return Groups((), 0, 0)
-    kinds = Counter(_one_page(layers))
-    least, most = min(kinds.values()), max(kinds.values())
+    kinds: dict[Kept, list[int]] = {}
+    for number, layer in enumerate(_one_page(layers)):
+        kinds.setdefault(layer, []).append(number)
+    least, most = min(map(len, kinds.values())), max(map(len, kinds.values()))
     size = most if most < least * NEARLY else least
-    groups = [kind for kind, count in kinds.items() for _ in range(_up(count, size))]
-    return Groups(tuple(groups), size, len(groups) * size - len(layers))
+    groups, sizes = [], []
+    for kind, places in kinds.items():
+        many = _up(len(places), size)
+        groups += [kind] * many
+        sizes += [size if here is None else sum(place in here for place in places[i::many]) for i in range(many)]
+    whole = here is None or len(here) == len(layers)
+    return Groups(tuple(groups), size if whole else max(sizes), len(groups) * size - len(layers))
 
 
 def _one_page(layers: list[Kept]) -> list[Kept]:

@@ -5,6 +5,7 @@ A job that it serves is on a tape without operations: weights, the cache that it
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
 from estimator.contract.errors import Contradiction, NotModelled
@@ -17,7 +18,9 @@ from estimator.serving.engine import WHOLE, Default, Engine, Logged, compute_typ
 from estimator.serving.layout import Passing, laid_out
 from estimator.serving.tensors import held
 from estimator.serving.vllm import settings
+from estimator.serving.vllm.adapters import check_adapters, said
 from estimator.serving.vllm.plan import engine_memory, kv_cache, not_started, overhead, sized
+from estimator.serving.vllm.pooling import check_runner
 from estimator.serving.vllm.settings import NO_BITSANDBYTES, not_run, release
 from estimator.serving.weights import LOADED, check_format
 from estimator.tape.gpu import Gpu
@@ -31,43 +34,75 @@ def check(job: Job, spec: ModelSpec, place: Topology) -> None:
     """Raise `InvalidJob` or `NotModelled` for what vLLM does not do, or is not modelled doing."""
     asked = job.serving
     release(asked.engine_version)
-    if refused := not_run(spec.last_vllm, asked.engine_version, spec.model_type):
-        raise Contradiction(refused, "serving.engine_version")
-    if not spec.cache_layers:
+    if refused := not_run(spec, asked.engine_version):
+        raise Contradiction(refused, "serving.engine" if spec.last_vllm == "none" else "serving.engine_version")
+    if not spec.cache_layers and not spec.embeds:
         raise NotModelled(f"serving {spec.model_type} models is not modelled yet", "task")
+    check_runner(asked, spec, place)
+    check_stages(spec, place)
     if asked.weights == "fp32":
         raise NotModelled("vllm in fp32 is not modelled; use bf16, or engine transformers", "serving.weights")
     experts = any(each.kind == "experts" for each in held(spec))
     if asked.enable_expert_parallel and not experts:
         raise Contradiction(f"{spec.model_type} models have no experts: leave it out", "serving.enable_expert_parallel")
+    if asked.language_model_only and spec.language_model is spec:
+        raise Contradiction(f"{spec.model_type} models read nothing but texts: leave it out", "serving.language_model_only")
+    check_adapters(asked, spec)
     check_format(asked, experts, "vLLM")
+
+
+def check_stages(spec: ModelSpec, place: Topology) -> None:
+    """Raise `InvalidJob` or `NotModelled` for a pipeline that a model does not go through."""
+    if place.pipeline == 1:
+        return
+    text = spec.language_model
+    if any(layer.kind == "cross" for layer in spec.cache_layers):
+        raise Contradiction(f"vLLM runs {spec.model_type} models in no pipeline: write pipeline 1", "parallelism.pipeline")
+    if place.pipeline > text.num_hidden_layers:
+        raise Contradiction(
+            f"{place.pipeline} stages are more than the model's {text.num_hidden_layers} layers", "parallelism.pipeline"
+        )
 
 
 def trace_vllm(job: Job, spec: ModelSpec, place: Topology, gpu: Gpu, file: object = None) -> Builder:
     """What one rank's GPU holds."""
     check(job, spec, place)
     plain = compute_type(job.serving)
-    found = sized(job.serving, spec, place.tensor, plain, gpu)
+    found = sized(job.serving, spec, place, plain, gpu)
     build = laid_out(spec, plain, gpu, found.weights, found.needed, Passing("profile_run", ACTIVATION, found.activations))
     if release(job.serving.engine_version) >= NO_BITSANDBYTES and job.serving.weights in BITSANDBYTES:
         build.tape.remarks[f"vLLM {job.serving.engine_version} loads no weights of bitsandbytes; releases to 0.27 do"] = None
+    if job.serving.enable_expert_parallel and place.data > 1:
+        ranks = place.data * place.tensor
+        build.tape.remarks[f"experts over {ranks} ranks of one engine, which all {place.data} replicas' tokens reach"] = None
     return build
 
 
 def memory(job: Job, spec: ModelSpec, place: Topology, card: Capacity, gpu: Gpu) -> Logged:
     """What it logs when it starts, and its cache."""
-    found = sized(job.serving, spec, place.tensor, compute_type(job.serving), gpu)
-    logged = engine_memory(found, job.serving, spec, place.tensor, card, gpu)
-    return logged, kv_cache(found, job.serving, logged, place.tensor, card, gpu)
+    stages = [
+        sized(job.serving, spec, replace(place, stage=stage), compute_type(job.serving), gpu) for stage in range(place.pipeline)
+    ]
+    found = stages[place.stage]
+    logged = engine_memory(found, stages, job.serving, spec, place, card, gpu)
+    return logged, kv_cache(found, job.serving, logged, place, card, gpu)
 
 
 def assumptions(asked: Serving) -> list[str]:
     """What is taken of its profile run, and of its requests."""
     prompt, output = asked.lengths
+    if asked.runner == "pooling":
+        return [
+            *stored(asked),
+            f"vLLM {asked.engine_version}'s pooling runner, in passes of {asked.max_num_batched_tokens} tokens and "
+            f"{asked.max_num_seqs} texts; the body without an output layer, to which a reranker adds a small one",
+        ]
     return [
         *stored(asked),
         f"vLLM {asked.engine_version}'s profile run, of {asked.max_num_batched_tokens} tokens and "
-        f"{asked.max_num_seqs} sequences; without adapters, speculation and prefix caching of states",
+        f"{asked.max_num_seqs} sequences; without {'' if asked.enable_lora else 'adapters, '}speculation and prefix caching "
+        "of states",
+        *said(asked),
         f"time: prompts of {prompt} tokens and answers of {output}, no prompt read before, and always as many sequences",
     ]
 
@@ -76,7 +111,19 @@ VLLM = Engine(
     name="vllm",
     title="vLLM",
     settings=frozenset(
-        {"engine_version", "max_num_seqs", "max_num_batched_tokens", "block_size", "enforce_eager", "enable_expert_parallel"}
+        {
+            "engine_version",
+            "runner",
+            "language_model_only",
+            "enable_lora",
+            "max_loras",
+            "max_lora_rank",
+            "max_num_seqs",
+            "max_num_batched_tokens",
+            "block_size",
+            "enforce_eager",
+            "enable_expert_parallel",
+        }
     ),
     trace=trace_vllm,
     memory=memory,
@@ -95,17 +142,27 @@ VLLM = Engine(
             lambda job, spec, card: settings.utilization(job.serving.engine_version),
             "that release's own",
         ),
+        Default(
+            "runner",
+            lambda job, spec, card: job.serving.runner or ("pooling" if spec.embeds else "generate"),
+            "what the model is made for",
+        ),
+        Default("max_loras", lambda job, *_: 1 if job.serving.enable_lora else None, "vLLM's own"),
+        Default("max_lora_rank", lambda job, *_: 16 if job.serving.enable_lora else None, "vLLM's own"),
         Default("max_num_seqs", lambda job, spec, card: settings.max_num_seqs(card), "vLLM's own for this GPU"),
         Default(
             "max_num_batched_tokens",
-            lambda job, spec, card: settings.max_num_batched_tokens(card, job.serving.engine_version),
+            lambda job, spec, card: settings.max_num_batched_tokens(
+                card, job.serving.engine_version, job.serving.context if spec.embeds else 0
+            ),
             "vLLM's own for a server on this GPU",
         ),
     ),
     loads=lambda kind: kind.startswith(LOADED),
     not_started=not_started,
-    runs=lambda spec: bool(spec.cache_layers),
-    beside=lambda job, spec, place, gpu: overhead(job.serving, place.tensor, gpu),
+    runs=lambda spec: bool(spec.cache_layers) or spec.embeds,
+    beside=lambda job, spec, place, gpu: overhead(job.serving, place, gpu),
     share=lambda serving: serving.gpu_memory_utilization,
     continuous=True,
+    pipelines=True,
 )

@@ -10,6 +10,7 @@ CUDA's context, and what torch's process groups take before, lie outside the sha
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from estimator.contract.answer import EngineMemory, KvCache, Memory
@@ -17,13 +18,16 @@ from estimator.contract.job import Job, Serving
 from estimator.contract.units import MIB, gib
 from estimator.families.spec import ModelSpec
 from estimator.hardware.capacity import Capacity
+from estimator.parallel.topology import Topology
 from estimator.runtime.overheads import Overhead
 from estimator.runtime.overheads import facts as outside
+from estimator.serving.tensors import stage_layers
 from estimator.serving.vllm.beside import beside
 from estimator.serving.vllm.cache_groups import Groups, grouped, kept
+from estimator.serving.vllm.pooling import pooled_bytes
 from estimator.serving.vllm.profile import Pass, activation_bytes
-from estimator.serving.vllm.settings import ASYNC_IN_FLIGHT, NULL_BLOCK, TOKENS_OF_REQUESTS, release
-from estimator.serving.vllm.weights import weights_bytes
+from estimator.serving.vllm.settings import ASYNC_IN_FLIGHT, NULL_BLOCK, SECOND_RUNNER, TOKENS_OF_REQUESTS, Release, release
+from estimator.serving.vllm.weights import rank_tensors, weights_bytes
 from estimator.tape import dtypes
 from estimator.tape.dtypes import DType
 from estimator.tape.gpu import Gpu
@@ -43,29 +47,47 @@ class Sized:
     needed: int
 
 
-def sized(serving: Serving, spec: ModelSpec, tensor: int, plain: DType, gpu: Gpu) -> Sized:
-    """What a job's engine, with its defaults, needs on one of `tensor` ranks."""
+def sized(serving: Serving, spec: ModelSpec, place: Topology, plain: DType, gpu: Gpu) -> Sized:
+    """What a job's engine, with its defaults, needs on one rank, of `place.stage`."""
     assert serving.max_num_batched_tokens
     assert serving.max_num_seqs
-    version = release(serving.engine_version)
-    tokens = serving.max_num_batched_tokens
-    workspace = outside()["cublas_workspace_hopper" if gpu.at_least(HOPPER) else "cublas_workspace"]
-    run = Pass(tokens, min(tokens, serving.max_num_seqs), plain.itemsize, version, round(workspace.value * MIB))
+    version, stage = release(serving.engine_version), (place.stage, place.pipeline)
+    tokens, spread = serving.max_num_batched_tokens, serving.enable_expert_parallel
+    run = Pass(
+        tokens,
+        min(tokens, serving.max_num_seqs),
+        plain.itemsize,
+        version,
+        round(outside()["cublas_workspace_hopper" if gpu.at_least(HOPPER) else "cublas_workspace"].value * MIB),
+        sees=not serving.language_model_only,
+        gathered=place.data if spread else 1,
+    )
     cached = dtypes.BY_NAME[serving.kv_cache].itemsize
-    groups = grouped(kept(spec.cache_layers, tensor, cached, plain.itemsize, serving.block_size))
-    in_flight = tokens * (2 if version >= ASYNC_IN_FLIGHT else 1)
+    layers = kept(spec.cache_layers, place.tensor, cached, plain.itemsize, serving.block_size)
+    groups = grouped(layers, stage_layers(len(layers), stage))
+    parts = rank_tensors(serving, spec, place)
+    pooled = serving.runner == "pooling"
+    in_flight = tokens * _batches(version, place.pipeline)
     return Sized(
-        weights_bytes(serving, spec, tensor, plain, gpu),
-        activation_bytes(spec, run, tensor, serving.enable_expert_parallel, serving.weights),
+        weights_bytes(serving, spec, place, plain, gpu),
+        pooled_bytes(spec, run, parts) if pooled else activation_bytes(spec, run, parts, serving.weights, stage),
         groups,
         in_flight,
         serving.concurrency * groups.request_blocks(serving.context, in_flight) * groups.block_bytes,
     )
 
 
-def overhead(serving: Serving, tensor: int, gpu: Gpu) -> Overhead:
+def _batches(version: Release, stages: int) -> int:
+    """Passes that are on their way at once (config/vllm.py, `max_concurrent_batches`): one for each stage, and one more where the
+    scheduler does not wait."""
+    if version < ASYNC_IN_FLIGHT:
+        return stages
+    return stages + 1 if version >= SECOND_RUNNER or stages == 1 else stages
+
+
+def overhead(serving: Serving, place: Topology, gpu: Gpu) -> Overhead:
     """What the engine charges to its share outside torch."""
-    parts = {name: each for name, each in beside(serving, tensor, gpu).items() if each.charged}
+    parts = {name: each for name, each in beside(serving, place, gpu).items() if each.charged}
     return Overhead(
         {name: each.nbytes for name, each in parts.items()},
         sum(each.low_bytes for each in parts.values()),
@@ -73,26 +95,33 @@ def overhead(serving: Serving, tensor: int, gpu: Gpu) -> Overhead:
     )
 
 
-def engine_memory(found: Sized, serving: Serving, spec: ModelSpec, tensor: int, card: Capacity, gpu: Gpu) -> EngineMemory:
-    """What the engine logs when it starts; of its cache nothing where no GPU was given."""
-    known = beside(serving, tensor, gpu)
+def engine_memory(
+    found: Sized, others: Iterable[Sized], serving: Serving, spec: ModelSpec, place: Topology, card: Capacity, gpu: Gpu
+) -> EngineMemory:
+    """What the engine logs when it starts; of its cache nothing where no GPU was given. Each rank makes as many blocks as the one
+    that has room for fewest, of `others`, those of all stages."""
+    known = beside(serving, place, gpu)
     parts = {
         "weights_bytes": found.weights,
         "activation_bytes": found.activations,
         "non_torch_bytes": known["non_torch"].nbytes,
         "cuda_graph_bytes": known["cuda_graphs"].nbytes,
     }
-    if card.memory_bytes is None:
+    if card.memory_bytes is None or not found.groups.kinds:
         return EngineMemory(**parts)
-    cache = max(0, _room(found, serving, card.memory_bytes) - sum(each.nbytes for each in known.values() if each.charged))
+    memory, charged = card.memory_bytes, sum(each.nbytes for each in known.values() if each.charged)
+
+    def room(one: Sized) -> int:
+        return max(0, _room(one, serving, memory) - charged)
+
     groups = found.groups
-    blocks = cache // groups.block_bytes
+    blocks = min(room(one) // one.groups.block_bytes for one in others if one.groups.block_bytes)
     each = groups.request_blocks(serving.context, found.in_flight)
     usable = blocks - (release(serving.engine_version) >= NULL_BLOCK)
-    most = max(spec.longest_sequence or serving.context, serving.context)
+    most = max(spec.most_targets or spec.longest_sequence or serving.context, serving.context)
     return EngineMemory(
         **parts,
-        cache_bytes=cache,
+        cache_bytes=room(found),
         cache_blocks=blocks,
         cache_tokens=_logged_tokens(blocks, each, groups, serving),
         longest_context=groups.longest(usable, most, found.in_flight),
@@ -110,11 +139,13 @@ def _room(found: Sized, serving: Serving, memory: int) -> int:
     return math.ceil(memory * serving.gpu_memory_utilization) - found.weights - found.activations
 
 
-def kv_cache(found: Sized, serving: Serving, engine: EngineMemory, tensor: int, card: Capacity, gpu: Gpu) -> KvCache:
+def kv_cache(found: Sized, serving: Serving, engine: EngineMemory, place: Topology, card: Capacity, gpu: Gpu) -> KvCache | None:
     """The cache that the job needs, and what the engine finds for it, with the range of what is not derived."""
+    if not found.groups.kinds:
+        return None
     within = None
     if card.memory_bytes is not None:
-        room, charged = _room(found, serving, card.memory_bytes), overhead(serving, tensor, gpu)
+        room, charged = _room(found, serving, card.memory_bytes), overhead(serving, place, gpu)
         within = max(0, room - charged.high_bytes), max(0, room - charged.low_bytes)
     growing = [kind for kind in found.groups.kinds if kind.kind != "state"]
     return KvCache(
@@ -138,6 +169,7 @@ def not_started(job: Job, memory: Memory) -> str:
         taken = memory.total_bytes - cache.needed_bytes
         return f"{what} nothing is left for its cache beside {gib(taken)} of weights and activations"
     each = cache.needed_bytes // asked.concurrency
-    instead = f"; the longest context that would is {engine.longest_context}" if engine.longest_context else ""
+    longest = engine.longest_context
+    instead = f"; the longest context that would is {longest} (--max-model-len {longest})" if longest else ""
     one = f"one request of {asked.context} tokens needs {gib(each)}"
     return f"{what} {gib(engine.cache_bytes)} are left for its cache, and {one}{instead}"

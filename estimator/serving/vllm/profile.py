@@ -11,11 +11,12 @@ The pass has `max_num_batched_tokens` tokens; then `max_num_seqs` of them are sa
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from estimator.families.spec import ModelSpec
 from estimator.serving.activations import widest_layer
-from estimator.serving.tensors import Held, held
+from estimator.serving.tensors import Held, Stage
 from estimator.serving.vllm.settings import PERSISTENT_WORKSPACES, SECOND_RUNNER, TRITON_SAMPLER, Release, facts
 from estimator.tape import dtypes
 
@@ -31,23 +32,35 @@ COUNTS = LOGITS + 1 / 8
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """The pass that is run: `tokens`, of which `rows` are sampled, in numbers of `plain` bytes; `workspace`: of cuBLAS."""
+    """The pass that is run: `tokens`, of which `rows` are sampled, in numbers of `plain` bytes; `workspace`: of cuBLAS; `sees`:
+    images, too, where the model does; `gathered`: ranks whose tokens meet at the experts."""
 
     tokens: int
     rows: int
     plain: int
     release: Release
     workspace: int
+    sees: bool = True
+    gathered: int = 1
 
 
-def activation_bytes(spec: ModelSpec, run: Pass, tensor: int, expert_parallel: bool, weights: str) -> int:
-    """Bytes of one of `tensor` ranks; `weights`: the type or format that its weights are in."""
-    parts = [each for each in held(spec, tensor, expert_parallel) if not each.seen]
+def activation_bytes(spec: ModelSpec, run: Pass, tensors: Iterable[Held], weights: str, stage: Stage = (0, 1)) -> int:
+    """Bytes of one rank, which holds `tensors`; `weights`: the type or format that its weights are in.
+
+    Of a pipeline's stages the first alone reads images, all but the first keep a place for what they are sent (hidden states and
+    residual), and the last alone samples.
+    """
+    parts = [each for each in tensors if not each.seen]
+    first, last = stage[0] == 0, stage[0] == stage[1] - 1
     experts = _workspaces(parts, run, weights)
     stays = experts if run.release >= PERSISTENT_WORKSPACES else 0
-    layer = widest_layer(spec.language_model, parts, run.tokens, run.plain, experts - stays)
-    beside = run.workspace + stays + _pictures(spec, run) + _counts(spec.language_model, run)
-    return beside + max(layer, _sampling(spec.language_model, run))
+    if not first:
+        stays += 2 * run.tokens * spec.language_model.hidden_size * run.plain
+    layer = widest_layer(spec.language_model, parts, run.tokens, run.plain, experts if run.release < PERSISTENT_WORKSPACES else 0)
+    beside = run.workspace + stays + (_pictures(spec, run) if run.sees and first else 0)
+    if not last:
+        return beside + layer
+    return beside + _counts(spec.language_model, run) + max(layer, _sampling(spec.language_model, run))
 
 
 def _vocabulary(spec: ModelSpec) -> int:
@@ -90,6 +103,6 @@ def _workspaces(parts: list[Held], run: Pass, weights: str) -> int:
     sizes = []
     for each in first:
         _, wide, hidden = each.shape
-        rows = run.tokens * each.used
+        rows = run.tokens * run.gathered * each.used
         sizes.append(rows * (max(wide, hidden) + max(wide // 2, hidden)) * run.plain)
     return max(sizes, default=0)

@@ -12,6 +12,7 @@ from pathlib import Path
 from estimator.contract.errors import NotModelled
 from estimator.contract.units import GIB
 from estimator.facts.fact import MeasuredFact, measured
+from estimator.families.spec import ModelSpec
 from estimator.hardware.capacity import Capacity
 
 FILE = Path(__file__).parent / "facts.yaml"
@@ -29,6 +30,8 @@ of two passes count as in flight; GPUs of 160 GiB have settings of their own; a 
 model runner, which counts tokens for penalties on the GPU, runs all models."""
 NO_BITSANDBYTES = (0, 30)
 """Since when it has no loader of bitsandbytes' weights (model_executor/layers/quantization): 0.27 has one, 0.30 has none."""
+ENCODERS = (0, 11)
+"""Since when it runs encoders without a cache in the engine that is modelled."""
 MORE_UTILIZED = (0, 21)
 """Since when the share of the GPU is larger unasked."""
 OTHERS = ("a100", "gb10")
@@ -52,13 +55,14 @@ def release(version: str | None) -> Release:
     return first, second
 
 
-def not_run(last: str | None, version: str | None, kind: str) -> str:
-    """Why a release runs no models of a kind, of which `last` was the last that did, "none" if there was none; else nothing."""
+def not_run(spec: ModelSpec, version: str | None) -> str:
+    """Why a release does not run a model; nothing where it does."""
+    last, kind = spec.last_vllm, spec.model_type
     if last is None or (last != "none" and release(version) <= release(last)):
         return ""
     if last == "none":
-        return f"vLLM runs no {kind} models: write engine transformers"
-    return f"vLLM runs {kind} models up to {last} only: write serving.engine_version {last}, or engine transformers"
+        return f"vLLM runs no {kind} models: {spec.why_not_vllm or 'no release has an implementation'}"
+    return f"vLLM runs {kind} models up to {last} only: write serving.engine_version {last}"
 
 
 def utilization(version: str | None) -> float:
@@ -71,8 +75,12 @@ def max_num_seqs(card: Capacity) -> int:
     return int(facts()[f"max_num_seqs{_size(card)}"].value)
 
 
-def max_num_batched_tokens(card: Capacity, version: str | None) -> int:
-    """Tokens of a pass unasked, of its server."""
+def max_num_batched_tokens(card: Capacity, version: str | None, whole: int = 0) -> int:
+    """Tokens of a pass unasked, of its server; `whole`: those of a text that is not read in parts."""
+    return max(whole, _batched(card, version))
+
+
+def _batched(card: Capacity, version: str | None) -> int:
     named = facts()
     if release(version) >= LARGEST_GPUS and card.memory_bytes is not None and card.memory_bytes >= named["largest"].value * GIB:
         return int(named["max_num_batched_tokens_largest"].value)

@@ -8,7 +8,10 @@ from __future__ import annotations
 
 from estimator.contract.job import Serving
 from estimator.families.spec import ModelSpec
+from estimator.parallel.topology import Topology
 from estimator.runtime.allocator import LARGE, ROUNDING, SPLIT
+from estimator.serving.tensors import Held, held
+from estimator.serving.vllm.adapters import slots
 from estimator.serving.vllm.mxfp4 import mxfp4_sizes
 from estimator.serving.weights import rotary_tables, stored_sizes
 from estimator.tape.dtypes import DType
@@ -16,9 +19,19 @@ from estimator.tape.gpu import Gpu
 from estimator.tape.tape import ALLOCATION_STEP
 
 
-def weights_bytes(serving: Serving, spec: ModelSpec, tensor: int, plain: DType, gpu: Gpu) -> int:
-    """Of one of `tensor` ranks; what is not quantized is in the type `plain`."""
-    sizes = stored_sizes(serving, spec, tensor, plain, lambda each: mxfp4_sizes(each, gpu))
+def rank_tensors(serving: Serving, spec: ModelSpec, place: Topology) -> tuple[Held, ...]:
+    """The tensors of one rank: of `place.stage`, experts over the data-parallel ranks too where whole ones are spread
+    (fused_moe/config.py, `FusedMoEParallelConfig`)."""
+    experts = place.tensor * place.data if serving.enable_expert_parallel else 0
+    return held(spec, place.tensor, experts, serving.runner == "pooling", (place.stage, place.pipeline))
+
+
+def weights_bytes(serving: Serving, spec: ModelSpec, place: Topology, plain: DType, gpu: Gpu) -> int:
+    """Of one rank; what is not quantized is in the type `plain`."""
+    tensors = rank_tensors(serving, spec, place)
+    sizes = [*stored_sizes(serving, tensors, plain, lambda each: mxfp4_sizes(each, gpu))]
+    if serving.enable_lora:
+        sizes += slots(serving, spec, tensors, plain, (place.stage, place.pipeline))
     return sum(map(_block, rotary_tables(spec, plain))) + sum(times * _block(size) for size, times in sizes)
 
 
