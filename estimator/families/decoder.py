@@ -100,13 +100,16 @@ class Decoder:
         self.norm = (norm or build.rms_norm)(last, spec.hidden_size)
         self.buffers = self.buffers or self.rotary.buffers(build)
 
-    def forward(self, ids: Tensor) -> Tensor:
-        """Last hidden states, [batch, tokens, hidden]."""
+    def forward(
+        self, ids: Tensor, given: Tensor | None = None, prepared: dict[LayerType, Tensor | None] | None = None
+    ) -> Tensor:
+        """Last hidden states, [batch, tokens, hidden]. `given`: embeddings in the place of those of `ids`; `prepared`: masks in
+        the place of those that it would make."""
         tape = ids.tape
         batch, tokens = ids.shape
-        embeds = self.embedded(self.embed_tokens(ids))
+        embeds = self.embedded(self.embed_tokens(ids)) if given is None else given
         positions = token_positions(tape, tokens)
-        masks = self.masks(self.spec, tape, batch, tokens, embeds.dtype, self.attention)
+        masks = prepared or self.masks(self.spec, tape, batch, tokens, embeds.dtype, self.attention)
         hidden, embeds = self.begin(embeds)
         tables = self.rotary.tables(ids, hidden.dtype)
         for kind, layer in self.layers.by_kind():

@@ -147,7 +147,7 @@ def _row(question: Question, way: Way, hardware: Hardware, kind: Platform, card:
     served = way.part == "serving" and way.settings.get("engine", "vllm") == "vllm" and spec.cache_layers
     if served and (dropped := not_run(spec.last_vllm, None, spec.model_type)):
         return _unknown(question, way, hardware, card, "does not run", dropped)
-    if not spec.runs and not served and not isinstance(spec, OtherSpec):
+    if not spec.forward_modelled and not served and not isinstance(spec, OtherSpec):
         return _unknown(question, way, hardware, card, "unknown", spec.refusal)
     try:
         found = tried(question, way, hardware)
@@ -171,7 +171,7 @@ def _row(question: Question, way: Way, hardware: Hardware, kind: Platform, card:
         peak_bytes=memory.peak_bytes,
         peak_phase=memory.peak_phase,
         headroom_bytes=None if limit is None else limit - memory.total_bytes,
-        would_fit_with=smallest_change(question, way, hardware, card, answer) if verdict.fits is False and spec.runs else "",
+        would_fit_with=smallest_change(question, way, hardware, card, answer) if verdict.fits is False and spec.forward_modelled else "",
         problem="",
         note=_note(found.all, best),
         longest_context=memory.engine.longest_context if memory.engine else None,
