@@ -156,7 +156,8 @@ class Builder:
         tensor.requires_grad = trainable
         trainable = trainable and (self._learns or self.sharding.flattens)
         count = tensor.numel if count is None else count
-        parameter = Parameter(self._whole_name(name), tensor, local, self.tape.slot, count, count if active is None else active, tokens, trainable)
+        active = count if active is None else active
+        parameter = Parameter(name, tensor, local, self.tape.slot, count, active, tokens, trainable, self._part)
         self.parameters.append(parameter)
         self._unit.append(parameter)
         return tensor
@@ -250,7 +251,7 @@ class Builder:
         padding: int = 0,
         bias: bool = True,
         first: bool = False,
-    ) -> Module:
+    ) -> Convolution:
         """`torch.nn.Conv1d` or `Conv2d`; never quantized or adapted. `inputs`: channels of one group.
 
         `first`: it is the model's input embedding, of which the same holds as of `embedding`.
@@ -301,7 +302,7 @@ class Builder:
 
         transformers makes the input embedding's output require gradients under checkpointing.
         """
-        self.embeddings.append(self._whole_name(name))
+        self.embeddings.append(name)
         first = self.words is None if first is None else first
         asks = first and self.recomputes
         embedding = Embedding(self.parameter(name + ".weight", (rows, size), tokens=first), asks, scale)
@@ -311,7 +312,7 @@ class Builder:
             return SavedEmbedding(embedding, self._copied(name, (rows, size), size, False)[0], copied)
         if self.adapter is None or not self.adapter.outside(self._whole_name(name)):
             return embedding
-        self.adapted.append(self._whole_name(name))
+        self.adapted.append(name)
         return AdaptedEmbedding(embedding, self.adapter.embed(self, name, Embedding(embedding.weight, False, scale), rows, size))
 
     def gated(self, activation: str) -> Gated:
@@ -335,7 +336,7 @@ class Builder:
         """Whether PEFT trains a copy of a module, and keeps the frozen original."""
         if self.adapter is None or not self.adapter.saves(self._whole_name(name)):
             return False
-        self.saved.append(self._whole_name(name))
+        self.saved.append(name)
         return True
 
     def _copied(self, name: str, shape: Shape, outputs: int, bias: bool) -> tuple[Tensor, Tensor | None]:
@@ -447,8 +448,8 @@ class Builder:
         return self.adapter is not None and self._adapting and self.adapter.targets(self._whole_name(name))
 
     def _adapted(self, name: str, module: Module, inputs: int, outputs: int) -> Module:
-        self.linears.append(self._whole_name(name))
+        self.linears.append(name)
         if self.adapter is None or not self._adapts(name):
             return self.pruning(self, name, module)
-        self.adapted.append(self._whole_name(name))
+        self.adapted.append(name)
         return self.adapter.adapt(self, name, module, inputs, outputs)

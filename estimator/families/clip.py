@@ -221,7 +221,7 @@ class VisionModel:
 
         `states`: which hidden states are read, where it is not the last ones: those before the layer of that number.
         """
-        size, patch, self.dtype = spec.hidden_size, (spec.patch_size, spec.patch_size), build.dtype
+        size, patch = spec.hidden_size, (spec.patch_size, spec.patch_size)
         self.class_embedding = build.parameter("vision_model.class_embedding", (size,))
         self.patch_embedding = build.convolution(
             "vision_model.patch_embedding", spec.num_channels, size, patch, spec.patch_size, bias=False, first=whole
@@ -253,7 +253,7 @@ class VisionModel:
         return last, pooled, *states
 
     def _embed(self, pixels: Tensor) -> Tensor:
-        embeds = patches(self.patch_embedding(to(pixels, self.dtype)))
+        embeds = patches(self.patch_embedding(to(pixels, self.patch_embedding.weight.dtype)))
         class_embeds = expand(self.class_embedding, (pixels.shape[0], 1, embeds.shape[-1]))
         embeddings = cat((class_embeds, embeds), 1)
         embeddings = add(embeddings, self.position_embedding(self.position_ids))

@@ -112,7 +112,7 @@ class VisionModel:
     """
 
     def __init__(self, spec: SquareTowerSpec, build: Builder, states: Sequence[int] = ()):
-        size, patch, self.dtype = spec.hidden_size, (spec.patch_size, spec.patch_size), build.dtype
+        size, patch = spec.hidden_size, (spec.patch_size, spec.patch_size)
         self.patch_embedding = build.convolution(
             "vision_model.patch_embedding", spec.num_channels, size, patch, spec.patch_size, first=True
         )
@@ -128,7 +128,7 @@ class VisionModel:
 
     def see(self, pixels: Tensor) -> tuple[Tensor, ...]:
         """Last hidden states of images, and the others that are read."""
-        embeds = patches(self.patch_embedding(to(pixels, self.dtype)))
+        embeds = patches(self.patch_embedding(to(pixels, self.patch_embedding.weight.dtype)))
         embeds = add(embeds, self.position_embedding(self.position_ids))
         last, *states = clip.encoded(self.layers, embeds, self.states)
         last = self.post_layernorm(last)

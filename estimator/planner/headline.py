@@ -10,6 +10,7 @@ from estimator.contract.job import Hardware, read_job
 from estimator.contract.units import gib
 from estimator.contract.version import DATA_VERSION, SOFTWARE_VERSION
 from estimator.families.other import OtherSpec
+from estimator.families.spec import ModelSpec
 from estimator.hardware.capacity import Capacity, capacity
 from estimator.hardware.parse import ReadHardware, read_hardware
 from estimator.pipeline.notes.hardware import without_cuda
@@ -77,7 +78,7 @@ def fit(
             *understood,
             *found.assumptions,
             *question.counted,
-            *filter(None, [found.spec.instead]),
+            *filter(None, [_seen(found.spec)]),
             *card.assumptions,
             *filter(None, [f"{card.accelerator.name}: {kind.says}" if card.accelerator and kind.says else ""]),
             *without_cuda(card),
@@ -85,6 +86,13 @@ def fit(
         ],
         versions=Versions(software=SOFTWARE_VERSION, data=DATA_VERSION),
     )
+
+
+def _seen(spec: ModelSpec) -> str:
+    """What is said of a model that sees images: how it is trained here, or what to ask about instead."""
+    if not (spec.sees and spec.forward_modelled):
+        return spec.instead
+    return "training: on texts alone, with what sees images in memory; a job says how many images with training.images"
 
 
 def as_published(found: Model, kind: Platform, asked: list[Way]) -> list[Way]:

@@ -44,15 +44,19 @@ def batch(job: Job, spec: Any, model: Any) -> dict[str, Any]:
 
 
 def _seen(training: Training, spec: Any, model: Any, rows: int, tokens: int) -> dict[str, Any]:
-    """Texts, and images as the model's processor makes them, in float32."""
+    """Texts that begin with their images, and these as the model's processor makes them, in float32."""
+    picture = model.config.image_token_id
     ids = torch.randint(0, spec.language_model.vocab_size, (rows, tokens))
+    ids.masked_fill_(ids == picture, 0)
     made = {"input_ids": ids, "labels": ids}
-    if training.images is None:
+    images = training.images
+    if images is None:
         return made
-    tower = spec.vision_config
-    made["pixel_values"] = torch.rand(rows * training.images.count, tower.num_channels, tower.image_size, tower.image_size)
+    tower, count = spec.vision_config, images.count * spec.image_tokens(images.width, images.height)
+    ids[:, :count].fill_(picture)
+    made["pixel_values"] = torch.rand(rows * images.count, tower.num_channels, tower.image_size, tower.image_size)
     if spec.model_type == "gemma3":
-        made["token_type_ids"] = torch.zeros((rows, tokens), dtype=torch.int64)
+        made["token_type_ids"] = (ids == picture).long()
     return made
 
 
