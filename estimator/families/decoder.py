@@ -72,6 +72,7 @@ class Decoder:
     `norm`: makes the last norm, called `last`; without it the job's RMS norm. `embedding`: the name of the embeddings, which are
     multiplied by `scale`, a tensor of one number. `embedded`: what is done to them at once; `begin`: what is done to them once
     the masks are made. `sees`: which mask a layer of a kind is called with; None where it has none.
+    `positioned`: whether layers get the tokens' positions, too.
     """
 
     def __init__(
@@ -90,10 +91,11 @@ class Decoder:
         masks: Masks = causal_masks,
         begin: Begin = lambda embeds: (embeds, embeds),
         sees: Callable[[Any], LayerType | None] = seen,
+        positioned: bool = True,
     ):
         self.spec, self.attention = spec, build.attention
         self.rotary = rotary or Rotary(spec.head_dim)
-        self.embedded, self.masks, self.begin, self.sees = embedded, masks, begin, sees
+        self.embedded, self.masks, self.begin, self.sees, self.positioned = embedded, masks, begin, sees, positioned
         self.embed_tokens = build.embedding(embedding, spec.vocab_size, spec.hidden_size, scale)
         self.layers = build.layers(spec.num_hidden_layers if kinds is None else kinds, layer)
         self.buffers = self.rotary.buffers(build) if self.rotary.early else []
@@ -112,7 +114,8 @@ class Decoder:
         masks = prepared or self.masks(self.spec, tape, batch, tokens, embeds.dtype, self.attention)
         hidden, embeds = self.begin(embeds)
         tables = self.rotary.tables(ids, hidden.dtype)
+        handed = positions if self.positioned else None
         for kind, layer in self.layers.by_kind():
             sees = self.sees(kind)
-            hidden = layer(hidden, *tables[sees or FULL], None if sees is None else masks[sees], positions)
+            hidden = layer(hidden, *tables[sees or FULL], None if sees is None else masks[sees], handed)
         return self.norm(hidden)

@@ -39,30 +39,34 @@ class Sight(Protocol):
 
 
 class ImageTextToText:
-    """`sight` and a language model.
+    """`sight` and a language model; without `sight` images are not modelled.
 
     `joined`: the features of all images as one tensor. `masks`: those of the language model, where it does not make them itself,
-    and what they were made of, from token ids, embeddings and, if `types`, which tokens are of images.
+    and what they were made of, from token ids, embeddings and, if `types`, which tokens are of images. `held`: what else lies in
+    memory with the model.
     """
 
     def __init__(
         self,
         language: CausalLM,
-        sight: Sight,
+        sight: Sight | None,
         build: Builder,
         joined: Callable[[tuple[Tensor, ...]], Tensor] = lambda seen: seen[0],
         masks: Callable[[Tensor, Tensor, Tensor | None], Made] = lambda ids, embeds, types: (None,),
         types: bool = False,
+        held: object = None,
     ):
         assert isinstance(language.body, Decoder)
         self.body, self.lm_head, self.loss = language.body, language.lm_head, language.loss
         self.sight, self.images, self.joined, self.masks, self.types = sight, build.images, joined, masks, types
+        self.held = held
 
     def inputs(self, tape: Tape, batch: Batch, dtype: DType) -> tuple[Tensor, ...]:
         """Token ids, which are the labels too; pixels; and of some models which tokens are of images."""
         ids = empty(tape, (batch.sequences, batch.tokens), dtypes.int64, "input_ids")
         if self.images is None:
             return (ids,)
+        assert self.sight is not None
         pixels = self.sight.pixels(tape, batch.sequences * self.images.count)
         return (ids, pixels, empty(tape, ids.shape, dtypes.int64, "token_type_ids")) if self.types else (ids, pixels)
 
@@ -79,6 +83,7 @@ class ImageTextToText:
         if pixels is None:
             masks = self.masks(ids, embeds, None)
             return (self.body.forward(ids, embeds, masks[0]),)
+        assert self.sight is not None
         seen = self.sight(pixels)
         features = to(self.joined(seen), embeds.dtype)
         places = unsqueeze(empty(ids.tape, ids.shape, dtypes.bool_, "eq"), 2)

@@ -21,7 +21,7 @@ from estimator.families.build import Builder
 from estimator.families.cache_layers import CacheLayer
 from estimator.families.counted import counted
 from estimator.families.from_config import from_mapping
-from estimator.families.heads import Head
+from estimator.families.heads import Head, Model
 from estimator.families.spec import DecoderSpec, ModelSpec
 from estimator.families.towers import TowerSpec
 
@@ -150,9 +150,9 @@ def multimodal(declare: Callable[[Any, Builder], object]) -> dict[str, Head]:
     return {"image-text-to-text": counted(whole)}
 
 
-def build_part(spec: ModelSpec, build: Builder) -> None:
-    """The parameters of a part, with its family's usual head."""
-    build_model(spec, build, next(iter(heads(spec.model_type))))
+def build_part(spec: ModelSpec, build: Builder) -> Model:
+    """A part with its family's usual head, mostly for its parameters."""
+    return build_model(spec, build, next(iter(heads(spec.model_type))))
 
 
 @cache

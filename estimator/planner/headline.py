@@ -92,7 +92,7 @@ def _seen(spec: ModelSpec) -> str:
     """What is said of a model that sees images: how it is trained here, or what to ask about instead."""
     if not (spec.sees and spec.forward_modelled):
         return spec.instead
-    return "training: on texts alone, with what sees images in memory; a job says how many images with training.images"
+    return "training: on texts alone, with what sees images in memory"
 
 
 def as_published(found: Model, kind: Platform, asked: list[Way]) -> list[Way]:

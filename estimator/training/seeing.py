@@ -21,7 +21,7 @@ def refuse(job: Job, spec: ModelSpec) -> None:
     if images is not None:
         each = spec.image_tokens(images.width, images.height)
         if each is None:
-            raise NotModelled(f"how many tokens {spec.model_type} makes of an image is not modelled yet; leave it out", WHERE)
+            raise NotModelled(f"images of {spec.model_type} are not modelled yet, texts alone are: leave it out", WHERE)
         tokens = images.count * each
         if tokens > training.sequence_length:
             most = training.sequence_length // each

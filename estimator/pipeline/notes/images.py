@@ -16,7 +16,7 @@ def of_images(images: Images | None, spec: ModelSpec) -> Iterator[Said]:
     if not spec.sees:
         return
     if images is None:
-        text = "text alone: what sees images is loaded and not run; say how many there are, and their size, with training.images"
+        text = "text alone: what sees images is loaded and not run"
         yield Said("images", text, WHERE)
         return
     each = spec.image_tokens(images.width, images.height) or 0
