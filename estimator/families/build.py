@@ -148,7 +148,9 @@ class Builder:
         """
         if trainable is None:
             trainable = not self.served and (self._trains(name) if self.adapter else self.quantization is None)
-            trainable = trainable and (self.trained is None or self.trained.trains(self._path + self._whole_name(name), self._chosen))
+            trainable = trainable and (
+                self.trained is None or self.trained.trains(self._path + self._whole_name(name), self._chosen)
+            )
         trainable = trainable and (read or self.sharding.flattens)
         dtype = dtype or (self.norms if self.norms and "norm" in name else self.dtype)
         with self.tape.counting(OTHER_MODEL if self.beside else PARAMETER):
@@ -177,7 +179,10 @@ class Builder:
 
     @contextmanager
     def part(self, path: str, learns: bool = True) -> Iterator[None]:
-        """What is made within is in the module at `path` of a model of several parts; `learns`: whether the loss depends on it."""
+        """What is made within is in the module at `path` of a model of several parts; `learns`: whether the loss depends on it.
+
+        See `unlearning`.
+        """
         before, self._part = self._part, path
         with self.unlearning(not learns):
             yield

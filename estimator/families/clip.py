@@ -264,7 +264,8 @@ class VisionModel:
 def layers_of(spec: TowerSpec, build: Builder, states: Collection[int], label: str, path: str = "") -> Layers:
     """The layers of a tower of which only some hidden `states` are read: those before the layer of that number.
 
-    From the first of them on each layer is of a kind of its own. What comes after the last is run, and the loss does not depend on it.
+    From the first of them on each layer is of a kind of its own. What comes after the last is run, but the loss does not depend
+    on it.
     """
     depth = spec.num_hidden_layers
     first, last = (min(states), max(states)) if states else (depth, depth)

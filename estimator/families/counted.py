@@ -19,7 +19,7 @@ from estimator.tape.tensor import Tensor
 
 
 class Counted:
-    """A model whose parameters are declared. `held`: what declaring them gave, such as buffers, which lives as long as the model."""
+    """A model whose parameters are declared. `held`: what declaring them gave, such as buffers, and what lives with the model."""
 
     def __init__(self, spec: ModelSpec, held: object = None):
         self.spec, self.held = spec, held

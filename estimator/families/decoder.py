@@ -102,9 +102,7 @@ class Decoder:
         self.norm = (norm or build.rms_norm)(last, spec.hidden_size)
         self.buffers = self.buffers or self.rotary.buffers(build)
 
-    def forward(
-        self, ids: Tensor, given: Tensor | None = None, prepared: dict[LayerType, Tensor | None] | None = None
-    ) -> Tensor:
+    def forward(self, ids: Tensor, given: Tensor | None = None, prepared: dict[LayerType, Tensor | None] | None = None) -> Tensor:
         """Last hidden states, [batch, tokens, hidden]. `given`: embeddings in the place of those of `ids`; `prepared`: masks in
         the place of those that it would make."""
         tape = ids.tape

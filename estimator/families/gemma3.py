@@ -93,8 +93,6 @@ def between(spec: Gemma3Spec | PaliGemmaSpec, build: Builder) -> None:
         RMSNorm(build, "multi_modal_projector.mm_soft_emb_norm", seen)
 
 
-
-
 class Sight:
     """`Gemma3Model.get_image_features`: the tower's last hidden states, means of squares of them, a norm, a product."""
 
@@ -148,4 +146,8 @@ def gemma3(spec: Gemma3Spec, build: Builder) -> ImageTextToText | Counted:
 
 
 COUNTED = multimodal(between)
-HEADS = {"image-text-to-text": lambda spec, build: gemma3(spec, build) if isinstance(spec, Gemma3Spec) else COUNTED["image-text-to-text"](spec, build)}
+HEADS = {
+    "image-text-to-text": lambda spec, build: (
+        gemma3(spec, build) if isinstance(spec, Gemma3Spec) else COUNTED["image-text-to-text"](spec, build)
+    )
+}

@@ -1,13 +1,14 @@
 """A language model that sees images: what a tower and what follows it make of them takes the places of tokens.
 
 After the `...Model` and `...ForConditionalGeneration` classes of transformers' modeling_llava.py and modeling_gemma3.py (5.23).
-A batch has its pixels in float32, as processors make them; the towers cast them. Each sequence has as many images as the job says.
+A batch has its pixels in float32, as processors make them; the towers cast them. Each sequence has so many images as the job
+says.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Protocol
 
 from estimator.families.build import Builder
 from estimator.families.decoder import Decoder

@@ -165,4 +165,8 @@ def llava(spec: LlavaSpec, build: Builder) -> ImageTextToText | Counted:
 
 
 COUNTED = multimodal(between)
-HEADS = {"image-text-to-text": lambda spec, build: (llava if isinstance(spec, LlavaSpec) else COUNTED["image-text-to-text"])(spec, build)}
+HEADS = {
+    "image-text-to-text": lambda spec, build: (llava if isinstance(spec, LlavaSpec) else COUNTED["image-text-to-text"])(
+        spec, build
+    )
+}

@@ -103,7 +103,8 @@ class MultimodalSpec(ComposedSpec):
             return super().refusal
         text, tower = self.text_config.model_type, self.vision_config.model_type
         pooled = " with a pooling head" if getattr(self.vision_config, "vision_use_head", False) else ""
-        return f"the forward pass of {self.model_type} models of {text} and {tower}{pooled} is not modelled yet, only their parameters are"
+        kinds = f"{self.model_type} models of {text} and {tower}{pooled}"
+        return f"the forward pass of {kinds} is not modelled yet, only their parameters are"
 
     @property
     def tied(self) -> bool:

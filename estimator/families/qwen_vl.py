@@ -21,8 +21,10 @@ from estimator.families.spec import ModelSpec
 
 
 class _Spec(MultimodalSpec):
-    """What the three have in common: parts that are of one type each, whatever their configurations name. Texts alone are modelled,
-    images are not yet."""
+    """What the three have in common: parts that are of one type each, whatever their configurations name.
+
+    Training on texts alone is modelled, images are not yet.
+    """
 
     runs = True
     fixed = ("text_config", "vision_config")

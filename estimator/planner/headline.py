@@ -179,7 +179,9 @@ def _row(question: Question, way: Way, hardware: Hardware, kind: Platform, card:
         peak_bytes=memory.peak_bytes,
         peak_phase=memory.peak_phase,
         headroom_bytes=None if limit is None else limit - memory.total_bytes,
-        would_fit_with=smallest_change(question, way, hardware, card, answer) if verdict.fits is False and spec.forward_modelled else "",
+        would_fit_with=smallest_change(question, way, hardware, card, answer)
+        if verdict.fits is False and spec.forward_modelled
+        else "",
         problem="",
         note=_note(found.all, best),
         longest_context=memory.engine.longest_context if memory.engine else None,

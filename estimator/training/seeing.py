@@ -25,9 +25,10 @@ def refuse(job: Job, spec: ModelSpec) -> None:
         tokens = images.count * each
         if tokens > training.sequence_length:
             most = training.sequence_length // each
+            fewer = f"at most {most}" if most else "none"
             raise Contradiction(
-                f"{images.count} of {images.width} x {images.height} pixels are {tokens} tokens ({each} each), and a sequence has "
-                f"{training.sequence_length}: write a longer training.sequence_length, or {f'at most {most}' if most else 'none'}",
+                f"{images.count} of {images.width} x {images.height} pixels are {tokens} tokens ({each} each), and a sequence "
+                f"has {training.sequence_length}: write a longer training.sequence_length, or {fewer}",
                 WHERE,
             )
     strategy = strategy_of(job)

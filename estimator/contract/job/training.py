@@ -132,7 +132,8 @@ class Training(Part):
         None, description="tokens on the decoder's side of an encoder-decoder; without it, as many as sequence_length"
     )
     images: Images | None = Field(
-        None, description="images in each sequence, of a model that sees them; without it, text alone: the tower is loaded, not run"
+        None,
+        description="images in each sequence, of a model that sees them; without it, text alone: the tower is loaded, not run",
     )
     head: Head | None = Field(None, description="output layer and loss; without it, the model's usual one")
     labels: Annotated[int, Field(ge=1, le=2**20)] | None = Field(
