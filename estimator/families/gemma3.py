@@ -10,9 +10,8 @@ from math import isqrt
 from estimator.families import build_model
 from estimator.families.build import Builder
 from estimator.families.cache_layers import Picture
-from estimator.families.counted import Counted
 from estimator.families.gemma import RMSNorm
-from estimator.families.heads import CausalLM
+from estimator.families.heads import CausalLM, Model
 from estimator.families.image_text import ImageTextToText, Made, block_masks
 from estimator.families.parts import MultimodalSpec, multimodal
 from estimator.families.siglip import VisionModel
@@ -80,7 +79,7 @@ class PaliGemmaSpec(MultimodalSpec):
         return Picture(tower.patches, tower.pixels) if isinstance(tower, SquareTowerSpec) else None
 
 
-SPECS = {"gemma3": Gemma3Spec, "paligemma": PaliGemmaSpec}
+SPECS: dict[str, type[MultimodalSpec]] = {"gemma3": Gemma3Spec, "paligemma": PaliGemmaSpec}
 
 
 def between(spec: Gemma3Spec | PaliGemmaSpec, build: Builder) -> None:
@@ -128,7 +127,7 @@ class Sight:
         return to(projected, seen.dtype)
 
 
-def gemma3(spec: Gemma3Spec, build: Builder) -> ImageTextToText | Counted:
+def gemma3(spec: Gemma3Spec, build: Builder) -> Model:
     """The whole model (`Gemma3ForConditionalGeneration`)."""
     if not spec.forward_modelled:
         return COUNTED["image-text-to-text"](spec, build)
@@ -139,7 +138,7 @@ def gemma3(spec: Gemma3Spec, build: Builder) -> ImageTextToText | Counted:
 
     def masks(ids: Tensor, embeds: Tensor, types: Tensor | None) -> Made:
         if types is None:
-            return (causal_masks(spec.text_config, ids.tape, *ids.shape, embeds.dtype, build.attention),)
+            return (causal_masks(spec.text_config, ids.tape, ids.shape[0], ids.shape[1], embeds.dtype, build.attention),)
         return block_masks(spec.text_config, types, embeds.dtype, build.attention)
 
     return ImageTextToText(language, sight, build, masks=masks, types=True)

@@ -11,9 +11,8 @@ from typing import Literal
 from estimator.families import build_model
 from estimator.families.build import Builder
 from estimator.families.cache_layers import Picture
-from estimator.families.clip_vision import vision_model
-from estimator.families.counted import Counted
-from estimator.families.heads import CausalLM
+from estimator.families.clip_vision import CLIPVisionSpec, vision_model
+from estimator.families.heads import CausalLM, Model
 from estimator.families.image_text import ImageTextToText
 from estimator.families.parts import MultimodalSpec, multimodal
 from estimator.families.spec import Size
@@ -126,13 +125,15 @@ class Sight:
 
     def __init__(self, spec: LlavaSpec, build: Builder):
         self.spec = spec
+        assert isinstance(spec.vision_config, CLIPVisionSpec)
+        self.square = spec.vision_config
         with build.part("model.vision_tower.encoder", learns=build.images is not None):
-            self.tower = vision_model(spec.vision_config, build, spec.states)
+            self.tower = vision_model(self.square, build, spec.states)
         with build.part("model", learns=build.images is not None):
             self.projector = Projector(spec, build)
 
     def pixels(self, tape: Tape, images: int) -> Tensor:
-        tower = self.spec.vision_config
+        tower = self.square
         shape = (images, tower.num_channels, tower.image_size, tower.image_size)
         return empty(tape, shape, dtypes.float32, "pixel_values")
 
@@ -149,7 +150,7 @@ class Sight:
         return parts[0] if isinstance(self.spec.vision_feature_layer, int) else cat(parts, -1)
 
 
-def llava(spec: LlavaSpec, build: Builder) -> ImageTextToText | Counted:
+def llava(spec: LlavaSpec, build: Builder) -> Model:
     """The whole model (`LlavaForConditionalGeneration`)."""
     if not spec.forward_modelled:
         return COUNTED["image-text-to-text"](spec, build)
