@@ -7,12 +7,13 @@ quantized weights, one with an adapter, parameters that are sharded.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any, TypeVar
 
 from estimator.contract.errors import Contradiction, NotModelled
+from estimator.contract.job.images import Images
 from estimator.families.kernels import EAGER, Gated, Kernels, LinearKind
 from estimator.families.layers import Checkpointing, Edges, Layer, Layers, Part
 from estimator.families.modules import (
@@ -43,6 +44,10 @@ WHOLE = "linear layers are stored in few bits, and experts' weights are none: th
 
 PEFT_HEADS = ("classifier", "score")
 """What PEFT never adapts of a classification; it trains a copy of all whose name ends so (utils/other.py, `_set_trainable`)."""
+
+
+PLACES = "layers.*"
+"""The path of every layer of a stack in a model of several parts."""
 
 
 def within(name: str, paths: tuple[str, ...]) -> bool:
@@ -76,6 +81,8 @@ class Builder:
     """Whether the model is not there to be trained."""
     shows_states: bool = False
     """Whether the model's output may hold the hidden states of its layers, of which the last are normalised."""
+    images: Images | None = None
+    """What each sequence has of images, of a model that sees them; None: text alone."""
     unrolled: bool = False
     beside: str = ""
     """What the model is to the one that is trained, where it is another: it is in evaluation mode."""
@@ -100,7 +107,8 @@ class Builder:
         self._unit = self._outside
         self._chosen: bool | None = None
         self._path = ""
-        self._without_graph = False
+        self._part = ""
+        self._learns = True
         self.words: Embedding | None = None
         """The input embedding, once it is made."""
         self.alike = True
@@ -140,24 +148,21 @@ class Builder:
         """
         if trainable is None:
             trainable = not self.served and (self._trains(name) if self.adapter else self.quantization is None)
-            trainable = trainable and (self.trained is None or self.trained.trains(self._path + name, self._chosen))
-        differentiable, trainable = trainable, trainable and ((read and not self._without_graph) or self.sharding.flattens)
+            trainable = trainable and (
+                self.trained is None or self.trained.trains(self._path + self._whole_name(name), self._chosen)
+            )
+        wants = trainable and (read or self.sharding.flattens)
+        trainable = wants and (self._learns or self.sharding.flattens)
         dtype = dtype or (self.norms if self.norms and "norm" in name else self.dtype)
         with self.tape.counting(OTHER_MODEL if self.beside else PARAMETER):
             tensor, local = self.sharding.parameter(self.tape, shape, dtype, name)
-        tensor.requires_grad = differentiable if self._without_graph else trainable
+        tensor.requires_grad = wants
         count = tensor.numel if count is None else count
-        parameter = Parameter(name, tensor, local, self.tape.slot, count, count if active is None else active, tokens, trainable)
+        active = count if active is None else active
+        parameter = Parameter(name, tensor, local, self.tape.slot, count, active, tokens, trainable, self._part)
         self.parameters.append(parameter)
         self._unit.append(parameter)
         return tensor
-
-    @contextmanager
-    def without_graph(self) -> Iterator[None]:
-        """What is made within is read where no graph is built: its parameters get no gradient, and no states of the optimizer."""
-        self._without_graph = True
-        yield
-        self._without_graph = False
 
     def trained_linear(self, name: str, shape: Shape, dtype: DType) -> Linear:
         """A linear layer [out, in] without bias, trained in addition to a frozen one."""
@@ -166,7 +171,30 @@ class Builder:
 
     def _trains(self, name: str) -> bool:
         """Whether an adapter leaves a parameter of the model trainable: some train all biases, too, or the head."""
-        return self.adapter is not None and self.adapter.trains(name, False)
+        return self.adapter is not None and self.adapter.trains(self._whole_name(name), False)
+
+    def _whole_name(self, name: str) -> str:
+        """A module's name with the part of the model that it is in."""
+        return f"{self._part}.{name}" if self._part else name
+
+    @contextmanager
+    def part(self, path: str, learns: bool = True) -> Iterator[None]:
+        """What is made within is in the module at `path` of a model of several parts; `learns`: whether the loss depends on it.
+
+        See `unlearning`.
+        """
+        before, self._part = self._part, path
+        with self.unlearning(not learns):
+            yield
+        self._part = before
+
+    @contextmanager
+    def unlearning(self, asked: bool = True) -> Iterator[None]:
+        """Where it is `asked`, the loss does not depend on the parameters made within: they get no gradients, and so no states of
+        the optimizer, whether they are run or not."""
+        before, self._learns = self._learns, self._learns and not asked
+        yield
+        self._learns = before
 
     def weight(self, name: str, shape: Shape, used: int | None = None, dtype: DType | None = None) -> Weight:
         """A weight outside a linear layer, [out, in], or one per expert, [experts, .., ..], of which a token uses `used`.
@@ -199,10 +227,10 @@ class Builder:
     ) -> Module:
         """`torch.nn.Linear` or a subclass of it, or what the job puts in its place, in few bits if `quantized`. `dtype`: where
         its weight has a type of its own."""
-        if self.quantization is not None and quantized and not within(name, self.whole):
+        if self.quantization is not None and quantized and not within(self._whole_name(name), self.whole):
             module = self.quantization.linear(self, name, (outputs, inputs), bias)
         else:
-            kind = kind if within(name, self.whole) else self.kernels.linear(kind, inputs, outputs)
+            kind = kind if within(self._whole_name(name), self.whole) else self.kernels.linear(kind, inputs, outputs)
             module = kind(*self._weights(name, (outputs, inputs), outputs, bias, self._adapts(name), dtype))
         return self._adapted(name, module, inputs, outputs)
 
@@ -212,7 +240,7 @@ class Builder:
 
     def conv1d(self, name: str, inputs: int, outputs: int) -> Module:
         """transformers' `Conv1D`, or what the job puts in its place."""
-        if self.quantization is not None and not within(name, self.whole):
+        if self.quantization is not None and not within(self._whole_name(name), self.whole):
             module = self.quantization.linear(self, name, (outputs, inputs), bias=True)
         else:
             module = Conv1D(*self._weights(name, (inputs, outputs), outputs, True, self._adapts(name)))
@@ -228,20 +256,25 @@ class Builder:
         padding: int = 0,
         bias: bool = True,
         first: bool = False,
-    ) -> Module:
+    ) -> Convolution:
         """`torch.nn.Conv1d` or `Conv2d`; never quantized or adapted. `inputs`: channels of one group.
 
         `first`: it is the model's input embedding, of which the same holds as of `embedding`.
         """
-        if self.adapter is not None and self.adapter.outside(name):
+        if self.adapter is not None and self.adapter.outside(self._whole_name(name)):
             raise NotModelled(f"adapters on the convolution {name} are not modelled yet", "training.adapter.targets")
         weights = self._weights(name, (outputs, inputs, *kernel), outputs, bias)
         return Convolution(*weights, stride, padding, first and self.recomputes)
 
     def head(self, inputs: int, outputs: int, tied: bool, bias: bool = False, name: str = "lm_head") -> Linear:
         """The output layer, never quantized or adapted; its weight may be `tied` to the input embedding."""
-        weight = self.parameters[0].tensor if tied else self.parameter(name + ".weight", (outputs, inputs))
-        adapts = self.adapter is not None and self.adapter.outside(name)
+        with self.part(""):  # it stands outside the language model that a model of several parts has
+            return self._head(inputs, outputs, tied, bias, name)
+
+    def _head(self, inputs: int, outputs: int, tied: bool, bias: bool, name: str) -> Linear:
+        assert self.words is not None or not tied
+        weight = self.words.weight if tied and self.words else self.parameter(name + ".weight", (outputs, inputs))
+        adapts = self.adapter is not None and self.adapter.outside(self._whole_name(name))
         head = Linear(weight, self._bias(name, outputs, adapts) if bias else None)
         if self.saves(name):
             return Linear(*self._copied(name, (outputs, inputs), outputs, bias))
@@ -275,14 +308,14 @@ class Builder:
         transformers makes the input embedding's output require gradients under checkpointing.
         """
         self.embeddings.append(name)
-        first = not self.parameters if first is None else first
+        first = self.words is None if first is None else first
         asks = first and self.recomputes
         embedding = Embedding(self.parameter(name + ".weight", (rows, size), tokens=first), asks, scale)
         self.words = embedding if first else self.words
         if self.saves(name):
             copied = None if scale is None else self.buffer(name + ".embed_scale", scale.shape, scale.dtype)
             return SavedEmbedding(embedding, self._copied(name, (rows, size), size, False)[0], copied)
-        if self.adapter is None or not self.adapter.outside(name):
+        if self.adapter is None or not self.adapter.outside(self._whole_name(name)):
             return embedding
         self.adapted.append(name)
         return AdaptedEmbedding(embedding, self.adapter.embed(self, name, Embedding(embedding.weight, False, scale), rows, size))
@@ -306,7 +339,7 @@ class Builder:
 
     def saves(self, name: str) -> bool:
         """Whether PEFT trains a copy of a module, and keeps the frozen original."""
-        if self.adapter is None or not self.adapter.saves(name):
+        if self.adapter is None or not self.adapter.saves(self._whole_name(name)):
             return False
         self.saved.append(name)
         return True
@@ -334,11 +367,14 @@ class Builder:
         wants a gradient, the first in backward, which is the last layer, makes that, and the others add to it.
         """
 
+        inside = f"{self._part}.{PLACES}" if self._part else ""
+
         def build(part: Part, way: str | None) -> Layer:
             unit: list[Parameter] = []
             outside, self._adapting = self._adapting, part.adapted
             self._unit, self._chosen, self._path = unit, part.chosen, path
-            layer = self.sharding.split(make(part.kind))
+            with self.part(inside) if inside else nullcontext():
+                layer = self.sharding.split(make(part.kind))
             if self.checkpointing.modules:
                 layer = recomputing(layer, self.checkpointing.modules)
             self._unit, self._chosen, self._path, self._adapting = self._outside, None, "", outside
@@ -408,11 +444,13 @@ class Builder:
 
     def _bias(self, name: str, outputs: int, adapted: bool) -> Tensor:
         """The bias of a module; some adapters train it, but never that of which they train a copy."""
-        frozen = self.adapter is not None and (self.adapter.saves(name) or not self.adapter.trains(name + ".bias", adapted))
+        frozen = self.adapter is not None and (
+            self.adapter.saves(self._whole_name(name)) or not self.adapter.trains(self._whole_name(name) + ".bias", adapted)
+        )
         return self.parameter(name + ".bias", (outputs,), trainable=self.training and not frozen if self.adapter else None)
 
     def _adapts(self, name: str) -> bool:
-        return self.adapter is not None and self._adapting and self.adapter.targets(name)
+        return self.adapter is not None and self._adapting and self.adapter.targets(self._whole_name(name))
 
     def _adapted(self, name: str, module: Module, inputs: int, outputs: int) -> Module:
         self.linears.append(name)

@@ -5,7 +5,7 @@ After transformers' modeling_clip.py (5.23). A batch is so many images and as ma
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, model_validator
@@ -24,7 +24,7 @@ from estimator.tape.autocast import cast_all
 from estimator.tape.dtypes import DType
 from estimator.tape.loss import cross_entropy
 from estimator.tape.matmul import mm
-from estimator.tape.pointwise import add, div, exp, mul, mul_scalar, pow_scalar
+from estimator.tape.pointwise import add, div, exp, mul, mul_scalar, pow_scalar, to
 from estimator.tape.reduction import mean, sum_dim
 from estimator.tape.tape import Tape
 from estimator.tape.tensor import Tensor, empty
@@ -216,8 +216,11 @@ class TextModel:
 
 
 class VisionModel:
-    def __init__(self, spec: VisionSpec, build: Builder, whole: bool):
-        """`whole`: in a model of both towers, which reads the class token; `patch_embedding` is one of its input embeddings."""
+    def __init__(self, spec: VisionSpec, build: Builder, whole: bool, states: Sequence[int] = ()):
+        """`whole`: in a model of both towers, which reads the class token; `patch_embedding` is one of its input embeddings.
+
+        `states`: which hidden states are read, where it is not the last ones: those before the layer of that number.
+        """
         size, patch = spec.hidden_size, (spec.patch_size, spec.patch_size)
         self.class_embedding = build.parameter("vision_model.class_embedding", (size,))
         self.patch_embedding = build.convolution(
@@ -226,31 +229,65 @@ class VisionModel:
         self.position_embedding = build.embedding("vision_model.position_embedding", spec.tokens, size, first=False)
         self.position_ids = build.buffer("vision_model.position_ids", (1, spec.tokens), dtypes.int64)
         self.pre_layrnorm = build.layer_norm("vision_model.pre_layrnorm", size)
-        self.layers = build.layers(
-            spec.num_hidden_layers, lambda _: EncoderLayer(spec, build), "vision_model.layers", "vision_model."
-        )
+        self.states = frozenset(states)
+        self.layers = layers_of(spec, build, self.states, "vision_model.layers", "vision_model.")
         trained = None if whole else False  # what no head reads gets no gradient
-        weights = [
-            build.parameter(f"vision_model.post_layernorm.{part}", (size,), trainable=trained) for part in ("weight", "bias")
-        ]
+        with build.unlearning(bool(states)):
+            weights = [
+                build.parameter(f"vision_model.post_layernorm.{part}", (size,), trainable=trained) for part in ("weight", "bias")
+            ]
         self.post_layernorm = LayerNorm(*weights)
 
     def forward(self, pixels: Tensor) -> tuple[Tensor, Tensor]:
         """Last hidden states, and those of each image's class token."""
-        hidden = self._embed(pixels)
-        hidden = self.pre_layrnorm(hidden)
-        last = encode(self.layers, hidden, None)
-        pooled = select(last, 1)
-        pooled = self.post_layernorm(pooled)
+        last, pooled, *_ = self.see(pixels)
         return last, pooled
 
+    def see(self, pixels: Tensor) -> tuple[Tensor, ...]:
+        """The same, and the hidden states that are read."""
+        hidden = self._embed(pixels)
+        hidden = self.pre_layrnorm(hidden)
+        last, *states = encoded(self.layers, hidden, self.states)
+        pooled = select(last, 1)
+        pooled = self.post_layernorm(pooled)
+        return last, pooled, *states
+
     def _embed(self, pixels: Tensor) -> Tensor:
-        embeds = patches(self.patch_embedding(pixels))
+        embeds = patches(self.patch_embedding(to(pixels, self.patch_embedding.weight.dtype)))
         class_embeds = expand(self.class_embedding, (pixels.shape[0], 1, embeds.shape[-1]))
         embeddings = cat((class_embeds, embeds), 1)
         embeddings = add(embeddings, self.position_embedding(self.position_ids))
         del embeds
         return embeddings
+
+
+def layers_of(spec: TowerSpec, build: Builder, states: Collection[int], label: str, path: str = "") -> Layers:
+    """The layers of a tower of which only some hidden `states` are read: those before the layer of that number.
+
+    From the first of them on each layer is of a kind of its own. What comes after the last is run, but the loss does not depend
+    on it.
+    """
+    depth = spec.num_hidden_layers
+    first, last = (min(states), max(states)) if states else (depth, depth)
+
+    def layer(number: int | None) -> EncoderLayer:
+        with build.unlearning(number is not None and number >= last):
+            return EncoderLayer(spec, build)
+
+    return build.layers([None if i < first else i for i in range(depth)], layer, label, path)
+
+
+def encoded(layers: Layers, embeds: Tensor, states: Collection[int]) -> tuple[Tensor, ...]:
+    """Last hidden states, and those that are read."""
+    hidden, read = embeds, []
+    depth = layers.stack.layers
+    for number, layer in layers.by_kind():
+        if number in states:
+            read.append(hidden)
+        hidden = layer(hidden, None)
+    if depth in states:
+        read.append(hidden)
+    return hidden, *read
 
 
 def encode(layers: Layers, embeds: Tensor, mask: Tensor | None) -> Tensor:

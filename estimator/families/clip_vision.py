@@ -5,6 +5,8 @@ After transformers' modeling_clip.py (5.23).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from estimator.families import clip
 from estimator.families.build import Builder
 from estimator.families.counted import counted
@@ -24,8 +26,9 @@ class CLIPVisionSpec(SquareTowerSpec):
 SPECS = {"clip_vision_model": CLIPVisionSpec}
 
 
-def vision_model(spec: CLIPVisionSpec, build: Builder) -> clip.VisionModel:
-    return clip.VisionModel(clip.VisionSpec.model_validate(spec.model_dump()), build, whole=True)
+def vision_model(spec: CLIPVisionSpec, build: Builder, states: Sequence[int] = ()) -> clip.VisionModel:
+    """The tower; `states`: which hidden states another model reads of it."""
+    return clip.VisionModel(clip.VisionSpec.model_validate(spec.model_dump()), build, whole=True, states=states)
 
 
 HEADS = {"features": counted(vision_model)}

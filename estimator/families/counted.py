@@ -19,10 +19,10 @@ from estimator.tape.tensor import Tensor
 
 
 class Counted:
-    """A model whose parameters are declared."""
+    """A model whose parameters are declared. `held`: what declaring them gave, such as buffers, and what lives with the model."""
 
-    def __init__(self, spec: ModelSpec):
-        self.spec = spec
+    def __init__(self, spec: ModelSpec, held: object = None):
+        self.spec, self.held = spec, held
 
     def inputs(self, tape: Tape, batch: Batch, dtype: DType) -> tuple[Tensor, ...]:
         raise NotModelled(self.spec.refusal, "model")
@@ -35,8 +35,7 @@ def counted(declare: Callable[[Any, Builder], object]) -> Head:
     """The head of a model whose parameters `declare` makes on the builder."""
 
     def head(spec: ModelSpec, build: Builder) -> Counted:
-        declare(spec, build)
-        return Counted(spec)
+        return Counted(spec, declare(spec, build))
 
     return head
 

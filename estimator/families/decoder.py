@@ -73,6 +73,7 @@ class Decoder:
     multiplied by `scale`, a tensor of one number. `embedded`: what is done to them at once; `begin`: what is done to them once
     the masks are made. `sees`: which mask a layer of a kind is called with; None where it has none.
     `holding`: as of `Builder.layers`.
+    `positioned`: whether layers get the tokens' positions, too.
     """
 
     def __init__(
@@ -92,26 +93,29 @@ class Decoder:
         begin: Begin = lambda embeds: (embeds, embeds),
         sees: Callable[[Any], LayerType | None] = seen,
         holding: bool = False,
+        positioned: bool = True,
     ):
         self.spec, self.attention = spec, build.attention
         self.rotary = rotary or Rotary(spec.head_dim)
-        self.embedded, self.masks, self.begin, self.sees = embedded, masks, begin, sees
+        self.embedded, self.masks, self.begin, self.sees, self.positioned = embedded, masks, begin, sees, positioned
         self.embed_tokens = build.embedding(embedding, spec.vocab_size, spec.hidden_size, scale)
         self.layers = build.layers(spec.num_hidden_layers if kinds is None else kinds, layer, holding=holding)
         self.buffers = self.rotary.buffers(build) if self.rotary.early else []
         self.norm = (norm or build.rms_norm)(last, spec.hidden_size)
         self.buffers = self.buffers or self.rotary.buffers(build)
 
-    def forward(self, ids: Tensor) -> Tensor:
-        """Last hidden states, [batch, tokens, hidden]."""
+    def forward(self, ids: Tensor, given: Tensor | None = None, prepared: dict[LayerType, Tensor | None] | None = None) -> Tensor:
+        """Last hidden states, [batch, tokens, hidden]. `given`: embeddings in the place of those of `ids`; `prepared`: masks in
+        the place of those that it would make."""
         tape = ids.tape
         batch, tokens = ids.shape
-        embeds = self.embedded(self.embed_tokens(ids))
+        embeds = self.embedded(self.embed_tokens(ids)) if given is None else given
         positions = token_positions(tape, tokens)
-        masks = self.masks(self.spec, tape, batch, tokens, embeds.dtype, self.attention)
+        masks = prepared or self.masks(self.spec, tape, batch, tokens, embeds.dtype, self.attention)
         hidden, embeds = self.begin(embeds)
         tables = self.rotary.tables(ids, hidden.dtype)
+        handed = positions if self.positioned else None
         for kind, layer in self.layers.by_kind():
             sees = self.sees(kind)
-            hidden = layer(hidden, *tables[sees or FULL], None if sees is None else masks[sees], positions)
+            hidden = layer(hidden, *tables[sees or FULL], None if sees is None else masks[sees], handed)
         return self.norm(hidden)

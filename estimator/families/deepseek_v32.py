@@ -143,7 +143,7 @@ class Indexer:
     def __init__(self, spec: DeepseekV32Spec, build: Builder):
         heads, size, name = spec.index_n_heads, spec.index_head_dim, "self_attn.indexer"
         self.spec, self.neighbours = spec, isinstance(spec, GlmMoeDsaSpec)
-        with build.without_graph():
+        with build.unlearning():
             self.wq_b = build.linear(f"{name}.wq_b", spec.q_lora_rank, heads * size)
             self.wk = build.linear(f"{name}.wk", spec.hidden_size, size)
             self.k_norm = build.layer_norm(f"{name}.k_norm", size)
@@ -261,12 +261,12 @@ class HandingLayer(IndexedLayer):
 class HandingDecoder(Decoder):
     """A decoder of which each layer gets what the one before has picked."""
 
-    def forward(self, ids: Tensor) -> Tensor:
+    def forward(self, ids: Tensor, given: Tensor | None = None, prepared: dict[LayerType, Tensor | None] | None = None) -> Tensor:
         tape = ids.tape
         batch, tokens = ids.shape
-        embeds = self.embed_tokens(ids)
+        embeds = self.embed_tokens(ids) if given is None else given
         positions = token_positions(tape, tokens)
-        masks = self.masks(self.spec, tape, batch, tokens, embeds.dtype, self.attention)
+        masks = prepared or self.masks(self.spec, tape, batch, tokens, embeds.dtype, self.attention)
         hidden, chosen = embeds, None
         cos, sin = self.rotary.tables(ids, hidden.dtype)[FULL]
         for _, layer in self.layers.by_kind():

@@ -5,12 +5,26 @@ After transformers' modeling_gemma3.py and modeling_paligemma.py (5.23).
 
 from __future__ import annotations
 
+from math import isqrt
+
+from estimator.families import build_model
 from estimator.families.build import Builder
 from estimator.families.cache_layers import Picture
 from estimator.families.gemma import RMSNorm
+from estimator.families.heads import CausalLM, Model
+from estimator.families.image_text import ImageTextToText, Made, block_masks
 from estimator.families.parts import MultimodalSpec, multimodal
+from estimator.families.siglip import VisionModel
 from estimator.families.spec import Size
 from estimator.families.towers import SquareTowerSpec
+from estimator.families.windows import causal_masks
+from estimator.tape import dtypes
+from estimator.tape.matmul import times
+from estimator.tape.pointwise import to
+from estimator.tape.pooling import avg_pool2d
+from estimator.tape.tape import Tape
+from estimator.tape.tensor import Tensor, empty
+from estimator.tape.views import contiguous, reshape, transpose
 
 PICTURE = 256
 """Tokens of an image in Gemma 3: the default of its configuration (`mm_tokens_per_image`), which the published models have."""
@@ -19,16 +33,36 @@ PICTURE = 256
 class Gemma3Spec(MultimodalSpec):
     """`stretched` is the published models' linear scaling of rotary positions, which leaves parameters as they are."""
 
+    runs = True
     stretched = 8
+    towers = ("siglip_vision_model",)
+    languages = ("gemma3_text",)
     kinds = {"text_config": "gemma3_text", "vision_config": "siglip_vision_model"}
     fixed = ("text_config",)
 
     tie_word_embeddings: bool = True
+    mm_tokens_per_image: Size = PICTURE
 
     @property
     def picture(self) -> Picture | None:
         tower = self.vision_config
         return Picture(PICTURE, tower.pixels) if isinstance(tower, SquareTowerSpec) else None
+
+    @property
+    def side(self) -> int:
+        """Tokens of a row of an image."""
+        return isqrt(self.mm_tokens_per_image)
+
+    @property
+    def pooled(self) -> int:
+        """Height and width, in patches, of what becomes one token."""
+        tower = self.vision_config
+        assert isinstance(tower, SquareTowerSpec)
+        return tower.image_size // tower.patch_size // self.side
+
+    def image_tokens(self, width: int, height: int) -> int | None:
+        """Every image is resized to the tower's square; pan and scan, which adds further crops, is off unasked."""
+        return self.side**2
 
 
 class PaliGemmaSpec(MultimodalSpec):
@@ -45,7 +79,7 @@ class PaliGemmaSpec(MultimodalSpec):
         return Picture(tower.patches, tower.pixels) if isinstance(tower, SquareTowerSpec) else None
 
 
-SPECS = {"gemma3": Gemma3Spec, "paligemma": PaliGemmaSpec}
+SPECS: dict[str, type[MultimodalSpec]] = {"gemma3": Gemma3Spec, "paligemma": PaliGemmaSpec}
 
 
 def between(spec: Gemma3Spec | PaliGemmaSpec, build: Builder) -> None:
@@ -58,4 +92,61 @@ def between(spec: Gemma3Spec | PaliGemmaSpec, build: Builder) -> None:
         RMSNorm(build, "multi_modal_projector.mm_soft_emb_norm", seen)
 
 
-HEADS = multimodal(between)
+class Sight:
+    """`Gemma3Model.get_image_features`: the tower's last hidden states, means of squares of them, a norm, a product."""
+
+    def __init__(self, spec: Gemma3Spec, build: Builder):
+        self.spec = spec
+        assert isinstance(spec.vision_config, SquareTowerSpec)
+        self.square, learns = spec.vision_config, build.images is not None
+        with build.part("model.vision_tower.encoder", learns):
+            self.tower = VisionModel(self.square, build)
+        with build.part("model", learns):
+            size, name = self.square.hidden_size, "multi_modal_projector."
+            self.weight = build.parameter(name + "mm_input_projection_weight", (size, spec.text_config.hidden_size))
+            self.norm = RMSNorm(build, name + "mm_soft_emb_norm", size)
+
+    def pixels(self, tape: Tape, images: int) -> Tensor:
+        size = self.square.image_size
+        return empty(tape, (images, self.square.num_channels, size, size), dtypes.float32, "pixel_values")
+
+    def __call__(self, pixels: Tensor) -> tuple[Tensor, ...]:
+        """The images' features, and the tower's last hidden states."""
+        (last,) = self.tower.see(pixels)
+        return self._projected(last), last
+
+    def _projected(self, seen: Tensor) -> Tensor:
+        """`Gemma3MultiModalProjector`."""
+        images, _, size = seen.shape
+        side = self.square.image_size // self.square.patch_size
+        image = contiguous(reshape(transpose(seen, 1, 2), (images, size, side, side)))
+        pooled = avg_pool2d(image, self.spec.pooled)
+        pooled = transpose(reshape(pooled, (images, size, -1)), 1, 2)
+        normed = self.norm(pooled)
+        projected = times(normed, self.weight)
+        return to(projected, seen.dtype)
+
+
+def gemma3(spec: Gemma3Spec, build: Builder) -> Model:
+    """The whole model (`Gemma3ForConditionalGeneration`)."""
+    if not spec.forward_modelled:
+        return COUNTED["image-text-to-text"](spec, build)
+    sight = Sight(spec, build)
+    with build.part("model.language_model"):
+        language = build_model(spec.language_model, build, "causal-lm")
+    assert isinstance(language, CausalLM)
+
+    def masks(ids: Tensor, embeds: Tensor, types: Tensor | None) -> Made:
+        if types is None:
+            return (causal_masks(spec.text_config, ids.tape, ids.shape[0], ids.shape[1], embeds.dtype, build.attention),)
+        return block_masks(spec.text_config, types, embeds.dtype, build.attention)
+
+    return ImageTextToText(language, sight, build, masks=masks, types=True)
+
+
+COUNTED = multimodal(between)
+HEADS = {
+    "image-text-to-text": lambda spec, build: (
+        gemma3(spec, build) if isinstance(spec, Gemma3Spec) else COUNTED["image-text-to-text"](spec, build)
+    )
+}

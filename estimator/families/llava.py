@@ -5,11 +5,23 @@ After transformers' modeling_llava.py, modeling_llava_next.py and modeling_mistr
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Literal
+
+from estimator.families import build_model
 from estimator.families.build import Builder
 from estimator.families.cache_layers import Picture
+from estimator.families.clip_vision import CLIPVisionSpec, vision_model
+from estimator.families.heads import CausalLM, Model
+from estimator.families.image_text import ImageTextToText
 from estimator.families.parts import MultimodalSpec, multimodal
 from estimator.families.spec import Size
 from estimator.families.towers import SquareTowerSpec
+from estimator.tape import dtypes
+from estimator.tape.pointwise import gelu
+from estimator.tape.tape import Tape
+from estimator.tape.tensor import Tensor, empty
+from estimator.tape.views import cat, narrow, unbind
 
 
 class _Spec(MultimodalSpec):
@@ -26,7 +38,26 @@ class _Spec(MultimodalSpec):
 
 
 class LlavaSpec(_Spec):
+    runs = True
     kinds = {"text_config": "llama", "vision_config": "clip_vision_model"}
+    towers = ("clip_vision_model",)
+    languages = ("llama", "mistral", "qwen2", "qwen3")
+    modelled = {"projector_hidden_act": ("gelu",)}
+
+    vision_feature_select_strategy: Literal["default", "full"] = "default"
+
+    def image_tokens(self, width: int, height: int) -> int | None:
+        """Every image is cut and resized to the tower's square."""
+        tower = self.vision_config
+        if not isinstance(tower, SquareTowerSpec):
+            return None
+        return tower.patches + (self.vision_feature_select_strategy == "full")
+
+    @property
+    def states(self) -> tuple[int, ...]:
+        """The hidden states of the tower that are read: those before the layer of that number."""
+        asked, depth = self.vision_feature_layer, self.vision_config.depth
+        return tuple([layer % (depth + 1) for layer in ((asked,) if isinstance(asked, int) else asked)])
 
     @property
     def picture(self) -> Picture | None:
@@ -66,15 +97,77 @@ SPECS = {"llava": LlavaSpec, "llava_next": LlavaNextSpec, "mistral3": Mistral3Sp
 
 def between(spec: _Spec, build: Builder) -> None:
     """What is between the tower and the language model."""
-    read, bias = spec.text_config.hidden_size, spec.multimodal_projector_bias
     if isinstance(spec, LlavaNextSpec):
-        build.parameter("image_newline", (read,))
+        build.parameter("image_newline", (spec.text_config.hidden_size,))
     if isinstance(spec, Mistral3Spec):
         size = spec.vision_config.hidden_size
         build.rms_norm("multi_modal_projector.norm", size)
         build.linear("multi_modal_projector.patch_merger.merging_layer", size * spec.spatial_merge_size**2, size)
-    build.linear("multi_modal_projector.linear_1", spec.seen, read, bias)
-    build.linear("multi_modal_projector.linear_2", read, read, bias)
+    Projector(spec, build)
 
 
-HEADS = multimodal(between)
+class Projector:
+    """Two linear layers (`LlavaMultiModalProjector`)."""
+
+    def __init__(self, spec: _Spec, build: Builder):
+        read, bias = spec.text_config.hidden_size, spec.multimodal_projector_bias
+        self.linear_1 = build.linear("multi_modal_projector.linear_1", spec.seen, read, bias)
+        self.linear_2 = build.linear("multi_modal_projector.linear_2", read, read, bias)
+
+    def __call__(self, features: Tensor) -> Tensor:
+        hidden = self.linear_1(features)
+        hidden = gelu(hidden)
+        return self.linear_2(hidden)
+
+
+class Sight:
+    """`LlavaModel.get_image_features`: some of the tower's hidden states, without the class token, through the projector."""
+
+    def __init__(self, spec: LlavaSpec, build: Builder):
+        self.spec = spec
+        assert isinstance(spec.vision_config, CLIPVisionSpec)
+        self.square = spec.vision_config
+        with build.part("model.vision_tower.encoder", learns=build.images is not None):
+            self.tower = vision_model(self.square, build, spec.states)
+        with build.part("model", learns=build.images is not None):
+            self.projector = Projector(spec, build)
+
+    def pixels(self, tape: Tape, images: int) -> Tensor:
+        tower = self.square
+        shape = (images, tower.num_channels, tower.image_size, tower.image_size)
+        return empty(tape, shape, dtypes.float32, "pixel_values")
+
+    def __call__(self, pixels: Tensor) -> tuple[Tensor, ...]:
+        """Each image's features; the hidden states that were read, and the last ones."""
+        last, pooled, *states = self.tower.see(pixels)
+        features = self.projector(self._selected(states))
+        del pooled
+        return (*unbind(features, 0), *states, last)
+
+    def _selected(self, states: Sequence[Tensor]) -> Tensor:
+        crop = self.spec.vision_feature_select_strategy == "default"
+        parts = [narrow(state, 1, state.shape[1] - 1) if crop else state for state in states]
+        return parts[0] if isinstance(self.spec.vision_feature_layer, int) else cat(parts, -1)
+
+
+def llava(spec: LlavaSpec, build: Builder) -> Model:
+    """The whole model (`LlavaForConditionalGeneration`)."""
+    if not spec.forward_modelled:
+        return COUNTED["image-text-to-text"](spec, build)
+    sight = Sight(spec, build)
+    with build.part("model.language_model"):
+        language = build_model(spec.language_model, build, "causal-lm")
+    assert isinstance(language, CausalLM)
+
+    def joined(seen: tuple[Tensor, ...]) -> Tensor:
+        return cat(seen[: len(seen) - len(spec.states) - 1], 0)
+
+    return ImageTextToText(language, sight, build, joined)
+
+
+COUNTED = multimodal(between)
+HEADS = {
+    "image-text-to-text": lambda spec, build: (llava if isinstance(spec, LlavaSpec) else COUNTED["image-text-to-text"])(
+        spec, build
+    )
+}

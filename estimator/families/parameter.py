@@ -28,6 +28,13 @@ class Parameter:
     """Whether it is the input embedding of tokens."""
     trainable: bool = False
     """Whether the optimizer has it. A frozen one may get a gradient all the same, as a part of a flat tensor (FSDP1)."""
+    part: str = ""
+    """The path of the part that it is in, of a model of several parts; `layers.*` stands for the layers of a stack."""
+
+    @property
+    def path(self) -> str:
+        """Its name with the path of its part."""
+        return f"{self.part}.{self.name}" if self.part else self.name
 
     @property
     def times(self) -> int:

@@ -21,7 +21,7 @@ from estimator.families.build import Builder
 from estimator.families.cache_layers import CacheLayer
 from estimator.families.counted import counted
 from estimator.families.from_config import from_mapping
-from estimator.families.heads import Head
+from estimator.families.heads import Head, Model
 from estimator.families.spec import DecoderSpec, ModelSpec
 from estimator.families.towers import TowerSpec
 
@@ -69,6 +69,11 @@ class MultimodalSpec(ComposedSpec):
     """A language model that sees images through a tower."""
 
     text_class = DecoderSpec
+    sees = True
+    towers: ClassVar[tuple[str, ...]] = ()
+    """Model types of the towers with which its forward pass is modelled."""
+    languages: ClassVar[tuple[str, ...]] = ()
+    """Those of the language models."""
 
     text_config: SerializeAsAny[DecoderSpec]
     tie_word_embeddings: bool = False
@@ -82,6 +87,24 @@ class MultimodalSpec(ComposedSpec):
     def cache_layers(self) -> tuple[CacheLayer, ...]:
         """The language model's."""
         return self.text_config.cache_layers
+
+    @property
+    def longest_sequence(self) -> int | None:
+        return self.text_config.longest_sequence
+
+    @property
+    def forward_modelled(self) -> bool:
+        parts = self.vision_config.model_type in self.towers and self.text_config.model_type in self.languages
+        return self.runs and parts and not getattr(self.vision_config, "vision_use_head", False)
+
+    @property
+    def refusal(self) -> str:
+        if not self.runs or self.forward_modelled:
+            return super().refusal
+        text, tower = self.text_config.model_type, self.vision_config.model_type
+        pooled = " with a pooling head" if getattr(self.vision_config, "vision_use_head", False) else ""
+        kinds = f"{self.model_type} models of {text} and {tower}{pooled}"
+        return f"the forward pass of {kinds} is not modelled yet, only their parameters are"
 
     @property
     def tied(self) -> bool:
@@ -128,9 +151,9 @@ def multimodal(declare: Callable[[Any, Builder], object]) -> dict[str, Head]:
     return {"image-text-to-text": counted(whole)}
 
 
-def build_part(spec: ModelSpec, build: Builder) -> None:
-    """The parameters of a part, with its family's usual head."""
-    build_model(spec, build, next(iter(heads(spec.model_type))))
+def build_part(spec: ModelSpec, build: Builder) -> Model:
+    """A part with its family's usual head, mostly for its parameters."""
+    return build_model(spec, build, next(iter(heads(spec.model_type))))
 
 
 @cache

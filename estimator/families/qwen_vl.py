@@ -12,13 +12,21 @@ from pydantic import model_validator
 
 from estimator.families import spec_class
 from estimator.families.build import Builder
-from estimator.families.parts import MultimodalSpec, multimodal
+from estimator.families.heads import CausalLM
+from estimator.families.image_text import ImageTextToText
+from estimator.families.llama import Qwen2Spec, Qwen3Spec
+from estimator.families.parts import MultimodalSpec, build_part
+from estimator.families.qwen_vl_text import decoder
 from estimator.families.spec import ModelSpec
 
 
 class _Spec(MultimodalSpec):
-    """What the three have in common: parts that are of one type each, whatever their configurations name."""
+    """What the three have in common: parts that are of one type each, whatever their configurations name.
 
+    Training on texts alone is modelled, images are not yet.
+    """
+
+    runs = True
     fixed = ("text_config", "vision_config")
     plain: ClassVar[str]
     """The family that the language model is of, but for its rotary positions in three dimensions."""
@@ -34,6 +42,7 @@ class Qwen2VLSpec(_Spec):
 
     plain = "qwen2"
     kinds = {"text_config": "qwen2_vl_text", "vision_config": "qwen2_vl_vision"}
+    towers, languages = ("qwen2_vl_vision",), ("qwen2_vl_text",)
 
     @property
     def tied(self) -> bool:
@@ -59,11 +68,13 @@ class Qwen2VLSpec(_Spec):
 
 class Qwen25VLSpec(Qwen2VLSpec):
     kinds = {"text_config": "qwen2_5_vl_text", "vision_config": "qwen2_5_vl_vision"}
+    towers, languages = ("qwen2_5_vl_vision",), ("qwen2_5_vl_text",)
 
 
 class Qwen3VLSpec(_Spec):
     plain = "qwen3"
     kinds = {"text_config": "qwen3_vl_text", "vision_config": "qwen3_vl_vision"}
+    towers, languages = ("qwen3_vl_vision",), ("qwen3_vl_text",)
 
 
 SPECS = {"qwen2_vl": Qwen2VLSpec, "qwen2_5_vl": Qwen25VLSpec, "qwen3_vl": Qwen3VLSpec}
@@ -73,4 +84,15 @@ def between(spec: MultimodalSpec, build: Builder) -> None:
     """Nothing is between the tower and the language model."""
 
 
-HEADS = multimodal(between)
+def qwen_vl(spec: _Spec, build: Builder) -> ImageTextToText:
+    """The whole model (`Qwen2_5_VLForConditionalGeneration`), for texts alone."""
+    with build.part("model.visual", learns=False):
+        tower = build_part(spec.vision_config, build)
+    with build.part("model.language_model"):
+        text = spec.alone
+        assert isinstance(text, Qwen2Spec | Qwen3Spec)
+        language = CausalLM(decoder(text, build), text, build)
+    return ImageTextToText(language, None, build, held=tower)
+
+
+HEADS = {"image-text-to-text": qwen_vl}

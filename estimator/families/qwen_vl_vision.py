@@ -10,6 +10,7 @@ from estimator.families.counted import counted, stack
 from estimator.families.spec import Activation, Depth, Size, called
 from estimator.families.towers import Side, TowerSpec
 from estimator.tape import dtypes
+from estimator.tape.tensor import Tensor
 
 
 class _Spec(TowerSpec):
@@ -88,7 +89,8 @@ SPECS: dict[str, type[_Spec]] = {
 }
 
 
-def vision_model(spec: _Spec, build: Builder) -> None:
+def vision_model(spec: _Spec, build: Builder) -> list[Tensor]:
+    """Declares the tower's parameters; its buffers."""
     size, _, given = spec.widths
     merged = size * spec.spatial_merge_size**2
     patch = spec.temporal_patch_size, spec.patch_size, spec.patch_size
@@ -102,8 +104,8 @@ def vision_model(spec: _Spec, build: Builder) -> None:
         for i in range(len(spec.deepstack_visual_indexes)):
             _norm(spec, build, f"deepstack_merger_list.{i}.norm", merged)
             _mlp(build, f"deepstack_merger_list.{i}", merged, merged, given)
-    for name in ("inv_freq", "original_inv_freq"):
-        build.buffer(name, (-(-(size // spec.num_attention_heads // 2) // 2),), dtypes.float32)
+    frequencies = (-(-(size // spec.num_attention_heads // 2) // 2),)
+    return [build.buffer(name, frequencies, dtypes.float32) for name in ("inv_freq", "original_inv_freq")]
 
 
 def _layer(spec: _Spec, build: Builder) -> None:

@@ -5,7 +5,7 @@ After transformers' modeling_siglip.py, modeling_idefics3.py and modeling_smolvl
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, Self
 
 from pydantic import SerializeAsAny, model_validator
@@ -13,10 +13,14 @@ from pydantic import SerializeAsAny, model_validator
 from estimator.families import clip
 from estimator.families.build import Builder
 from estimator.families.counted import counted
+from estimator.families.layers import Layers
 from estimator.families.parts import ComposedSpec, build_part
 from estimator.families.spec import Activation, Depth, ModelSpec, Size
 from estimator.families.towers import Side, SquareTowerSpec
+from estimator.families.vit import patches
 from estimator.tape import dtypes
+from estimator.tape.pointwise import add, to
+from estimator.tape.tensor import Tensor
 
 
 class SiglipVisionSpec(SquareTowerSpec):
@@ -98,21 +102,42 @@ def text_model(spec: SiglipTextSpec, build: Builder) -> None:
     build.linear("text_model.head", spec.hidden_size, spec.projection_size or spec.hidden_size, True)
 
 
-def vision_model(spec: SquareTowerSpec, build: Builder) -> None:
-    size, patch = spec.hidden_size, (spec.patch_size, spec.patch_size)
-    build.convolution("vision_model.patch_embedding", spec.num_channels, size, patch, spec.patch_size)
-    build.embedding("vision_model.position_embedding", spec.patches, size, first=False)
-    _encoder(spec, build, "vision_model.layers")
-    build.layer_norm("vision_model.post_layernorm", size)
-    if isinstance(spec, SiglipVisionSpec):
-        build.buffer("vision_model.position_ids", (1, spec.patches), dtypes.int64)
-        if spec.vision_use_head:
-            _pooling_head(spec, build)
+def vision_model(spec: SquareTowerSpec, build: Builder) -> VisionModel:
+    return VisionModel(spec, build)
 
 
-def _encoder(spec: ModelSpec, build: Builder, label: str) -> None:
-    own = clip.TowerSpec.model_validate(spec.model_dump())
-    build.layers(own.num_hidden_layers, lambda _: clip.EncoderLayer(own, build), label)
+class VisionModel:
+    """The tower (`SiglipVisionModel`); its forward pass is modelled without the pooling head.
+
+    `states`: which hidden states are read, where it is not the last ones: those before the layer of that number.
+    """
+
+    def __init__(self, spec: SquareTowerSpec, build: Builder, states: Sequence[int] = ()):
+        size, patch = spec.hidden_size, (spec.patch_size, spec.patch_size)
+        self.patch_embedding = build.convolution(
+            "vision_model.patch_embedding", spec.num_channels, size, patch, spec.patch_size, first=True
+        )
+        self.position_embedding = build.embedding("vision_model.position_embedding", spec.patches, size, first=False)
+        self.states = frozenset(states)
+        self.layers = _encoder(spec, build, "vision_model.layers", self.states)
+        with build.unlearning(bool(states)):
+            self.post_layernorm = build.layer_norm("vision_model.post_layernorm", size)
+        if isinstance(spec, SiglipVisionSpec):
+            self.position_ids = build.buffer("vision_model.position_ids", (1, spec.patches), dtypes.int64)
+            if spec.vision_use_head:
+                _pooling_head(spec, build)
+
+    def see(self, pixels: Tensor) -> tuple[Tensor, ...]:
+        """Last hidden states of images, and the others that are read."""
+        embeds = patches(self.patch_embedding(to(pixels, self.patch_embedding.weight.dtype)))
+        embeds = add(embeds, self.position_embedding(self.position_ids))
+        last, *states = clip.encoded(self.layers, embeds, self.states)
+        last = self.post_layernorm(last)
+        return last, *states
+
+
+def _encoder(spec: ModelSpec, build: Builder, label: str, states: Collection[int] = ()) -> Layers:
+    return clip.layers_of(clip.TowerSpec.model_validate(spec.model_dump()), build, states, label)
 
 
 def _pooling_head(spec: SiglipVisionSpec, build: Builder) -> None:

@@ -43,6 +43,8 @@ class ModelSpec(BaseModel):
     """How transformers runs its attention, the way that it takes unasked first."""
     runs: ClassVar[bool] = True
     """Whether its forward pass is modelled; else only its parameters are."""
+    sees: ClassVar[bool] = False
+    """Whether it is a language model that gets images through a tower."""
     can: ClassVar[Abilities] = Abilities()
     """What else is modelled of it. It is said of each family, and not inherited."""
 
@@ -99,6 +101,15 @@ class ModelSpec(BaseModel):
     def depth(self) -> int:
         """Layers of all stacks."""
         return self.num_hidden_layers
+
+    @property
+    def forward_modelled(self) -> bool:
+        """Whether the forward pass of this architecture is modelled, of the parts that it has."""
+        return self.runs
+
+    def image_tokens(self, width: int, height: int) -> int | None:
+        """Tokens of an image of so many pixels, as its processor makes them; None where it reads none, or that is not known."""
+        return None
 
     @property
     def refusal(self) -> str:

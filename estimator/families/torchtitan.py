@@ -10,6 +10,7 @@ from estimator.families.decoder import Decoder, Rotary
 from estimator.families.heads import Batch, CausalLM
 from estimator.families.llama import LlamaSpec, decoder_layer
 from estimator.families.model_output import Held
+from estimator.families.windows import LayerType
 from estimator.tape import dtypes, loss, loss_parallel
 from estimator.tape.collectives import Group
 from estimator.tape.dtypes import DType
@@ -37,7 +38,8 @@ class Transformer(Decoder):
         rotary = ComplexRotary(spec.head_dim, positions)
         super().__init__(spec, build, lambda _: decoder_layer(spec, build), rotary=rotary)
 
-    def forward(self, ids: Tensor) -> Tensor:
+    def forward(self, ids: Tensor, given: Tensor | None = None, prepared: dict[LayerType, Tensor | None] | None = None) -> Tensor:
+        """The same; it is never given embeddings or masks."""
         (freqs_cis,) = self.buffers
         hidden = self.embed_tokens(ids)
         for layer in self.layers:

@@ -10,7 +10,7 @@ from estimator.pricing.energy import grid
 from estimator.serving.engines import served_by
 from estimator.simulation.counting import refuse_without_torch
 from estimator.specs.resolve import Model
-from estimator.training import partial, pruning
+from estimator.training import partial, pruning, seeing
 from estimator.training.offload import check_offload
 from estimator.training.optimizers.refusals import check_optimizer
 
@@ -20,8 +20,9 @@ def refuse_unmodelled(job: Job, spec: ModelSpec) -> None:
     server = served_by(job)
     if isinstance(spec, OtherSpec):
         refuse_uncounted(job, spec)
-    elif not spec.runs and not (server and server.runs(spec)):
-        raise NotModelled("; ".join(filter(None, (spec.refusal, spec.instead))), "model")
+    elif not (spec.forward_modelled and not (server and spec.sees)) and not (server and server.runs(spec)):
+        serves = f"serving {spec.model_type} with {server.name} is not modelled yet" if server and spec.forward_modelled else ""
+        raise NotModelled("; ".join(filter(None, (serves or spec.refusal, spec.instead))), "model")
     grid(job.hardware.grid)
     if job.task == "train":
         training = job.training
@@ -61,6 +62,7 @@ def refuse_unmodelled(job: Job, spec: ModelSpec) -> None:
             )
         if training.quantization and not training.adapter:
             raise Contradiction("quantized weights are frozen: add an adapter, or nothing is left to train", "training.adapter")
+        seeing.refuse(job, spec)
         partial.refuse(job)
         pruning.refuse(job)
         check_optimizer(job)

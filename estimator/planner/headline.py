@@ -10,6 +10,7 @@ from estimator.contract.job import Hardware, read_job
 from estimator.contract.units import gib
 from estimator.contract.version import DATA_VERSION, SOFTWARE_VERSION
 from estimator.families.other import OtherSpec
+from estimator.families.spec import ModelSpec
 from estimator.hardware.capacity import Capacity, capacity
 from estimator.hardware.parse import ReadHardware, read_hardware
 from estimator.pipeline.notes.hardware import without_cuda
@@ -78,7 +79,7 @@ def fit(
             *understood,
             *found.assumptions,
             *question.counted,
-            *filter(None, [found.spec.instead]),
+            *filter(None, [_seen(found.spec)]),
             *card.assumptions,
             *filter(None, [f"{card.accelerator.name}: {kind.says}" if card.accelerator and kind.says else ""]),
             *without_cuda(card),
@@ -86,6 +87,13 @@ def fit(
         ],
         versions=Versions(software=SOFTWARE_VERSION, data=DATA_VERSION),
     )
+
+
+def _seen(spec: ModelSpec) -> str:
+    """What is said of a model that sees images: how it is trained here, or what to ask about instead."""
+    if not (spec.sees and spec.forward_modelled):
+        return spec.instead
+    return "training: on texts alone, with what sees images in memory"
 
 
 def as_published(found: Model, kind: Platform, asked: list[Way]) -> list[Way]:
@@ -149,7 +157,7 @@ def _row(question: Question, way: Way, hardware: Hardware, kind: Platform, card:
     served = vllm and VLLM.runs(spec)
     if vllm and (dropped := not_run(spec, None)):
         return _unknown(question, way, hardware, card, "does not run", dropped)
-    if not spec.runs and not served and not isinstance(spec, OtherSpec):
+    if not spec.forward_modelled and not served and not isinstance(spec, OtherSpec):
         return _unknown(question, way, hardware, card, "unknown", spec.refusal)
     try:
         found = tried(question, way, hardware)
@@ -174,7 +182,7 @@ def _row(question: Question, way: Way, hardware: Hardware, kind: Platform, card:
         peak_phase=memory.peak_phase,
         headroom_bytes=None if limit is None else limit - memory.total_bytes,
         would_fit_with=smallest_change(question, way, hardware, card, answer)
-        if verdict.fits is False and (spec.runs or served)
+        if verdict.fits is False and (spec.forward_modelled or served)
         else "",
         problem="",
         note=_note(found.all, best),

@@ -134,6 +134,10 @@ def _body(spec: ModelSpec) -> set[str]:
     return set.intersection(*found) - {"lm_head"}
 
 
+LANGUAGE = "model.language_model"
+"""The path of the language model in one that sees images."""
+
+
 def whole_tensors(spec: ModelSpec) -> list[Held]:
     """The model's tensors, one for each parameter."""
     build = built(spec)
@@ -144,10 +148,12 @@ def whole_tensors(spec: ModelSpec) -> list[Held]:
         if parameter.slot is not None:
             slots.setdefault(id(parameter.slot), len(slots))
     biases = {p.name[: -len(".bias")]: p.tensor.shape[0] for p in build.parameters if p.name.endswith(".bias")}
+    parts = any(parameter.part for parameter in build.parameters)
     found = []
     for number, parameter in enumerate(build.parameters):
         layer = None if parameter.slot is None else slots[id(parameter.slot)]
-        named = _named(parameter, spec.language_model, linears, biases, layer, number >= text)
+        seen = bool(parameter.part) and not parameter.part.startswith(LANGUAGE) if parts else number >= text
+        named = _named(parameter, spec.language_model, linears, biases, layer, seen)
         found.append(replace(named, at=_layers(parameter)))
     return found
 

@@ -38,6 +38,12 @@ def times_transposed(x: Tensor, weight: Tensor) -> Tensor:
     return reshape(mm(reshape(x, (-1, x.shape[-1])), weight), (*x.shape[:-1], weight.shape[1]))
 
 
+def times(x: Tensor, weight: Tensor) -> Tensor:
+    """`torch.matmul(x, weight)` of [..., tokens, in] and [in, out]: one product over all rows."""
+    x, weight = cast_all(x, weight)
+    return reshape(mm(reshape(x, (-1, x.shape[-1])), weight), (*x.shape[:-1], weight.shape[1]))
+
+
 def _folds(x: Tensor) -> bool:
     """Whether all dimensions but the last can be seen as one."""
     strides = x.element_strides()

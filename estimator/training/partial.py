@@ -128,7 +128,7 @@ def refuse(job: Job) -> None:
 def check(build: Builder, trained: Part) -> None:
     """Raise `InvalidJob` where a part of a name occurs in none, or nothing is left to train."""
     for name in trained.names or ():
-        if not any(names(name, p.name) for p in build.parameters):
+        if not any(names(name, p.path) for p in build.parameters):
             raise Contradiction(f"no parameter has {name} in its name, from dot to dot; this model has {_known(build)}", WHERE)
     if not any(p.trainable for p in build.parameters):
         raise Contradiction("no parameter of those layers has such a name: nothing would be trained", WHERE)

@@ -106,6 +106,7 @@ def trace_training(job: Job, spec: ModelSpec, topology: Topology, gpu: Gpu = AMP
         trained=part(training, spec),
         pruning=masks(training),
         shows_states=training.objective is not None and training.objective.type == "ppo",
+        images=training.images,
         unrolled=unrolled,
     )
     if topology.strategy.flattens:

@@ -11,16 +11,18 @@ Names = tuple[str, ...] | str
 """Names of modules, or the ends of their paths; or a pattern that fits the whole path."""
 
 STACKS = ("model.layers.", "transformer.h.", "gpt_neox.layers.", "model.decoder.layers.", "roberta.encoder.layer.")
-PATHS = tuple(f"{stack}{number}." for stack in STACKS for number in (0, 2, 9, 13, 27))
+NUMBERS = ("0", "2", "9", "13", "27")
+PATHS = tuple(f"{stack}{number}." for stack in STACKS for number in NUMBERS)
 """Paths that a layer may have in a model. The tape knows a module's path within its layer only, so that a pattern must not
-depend on what stands before it."""
+depend on what stands before it. In a model of several parts it is the whole path, with a star for the layer's number."""
 
 
 def matches(asked: Names, name: str) -> bool:
     """Whether a module is named. Raises `NotModelled` for a pattern that asks for more than the path within a layer."""
     if not isinstance(asked, str):
         return any(name == end or name.endswith("." + end) for end in asked)
-    found = {fits_whole(asked, path + name) for path in PATHS}
+    paths = [name.replace("*", number) for number in NUMBERS] if "*" in name else [path + name for path in PATHS]
+    found = {fits_whole(asked, path) for path in paths}
     if len(found) > 1:
         raise NotModelled(
             rf"the pattern {asked} depends on the path above the layer, which is not modelled yet; begin it with .*\.",

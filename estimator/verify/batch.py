@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from estimator.contract.job import Job
+from estimator.contract.job import Job, Training
 
 
 def batch(job: Job, spec: Any, model: Any) -> dict[str, Any]:
@@ -15,6 +15,8 @@ def batch(job: Job, spec: Any, model: Any) -> dict[str, Any]:
     rows, tokens = training.micro_batch_size, training.sequence_length
     targets = (rows, training.target_length or tokens)
     made: dict[str, Any] = {}
+    if training.head == "image-text-to-text":
+        return _seen(training, spec, model, rows, tokens)
     if model.main_input_name == "input_ids":
         made["input_ids"] = torch.randint(0, spec.vocab_size, (rows, tokens))
         if training.head == "sequence-classification" and model.config.is_encoder_decoder:
@@ -38,6 +40,23 @@ def batch(job: Job, spec: Any, model: Any) -> dict[str, Any]:
         made |= {"pixel_values": torch.rand(shape, dtype=model.dtype), "return_loss": True}
     else:
         made["labels"] = torch.randint(0, training.labels or 2, (rows,))
+    return made
+
+
+def _seen(training: Training, spec: Any, model: Any, rows: int, tokens: int) -> dict[str, Any]:
+    """Texts that begin with their images, and these as the model's processor makes them, in float32."""
+    picture = model.config.image_token_id
+    ids = torch.randint(0, spec.language_model.vocab_size, (rows, tokens))
+    ids.masked_fill_(ids == picture, 0)
+    made = {"input_ids": ids, "labels": ids}
+    images = training.images
+    if images is None:
+        return made
+    tower, count = spec.vision_config, images.count * spec.image_tokens(images.width, images.height)
+    ids[:, :count].fill_(picture)
+    made["pixel_values"] = torch.rand(rows * images.count, tower.num_channels, tower.image_size, tower.image_size)
+    if spec.model_type == "gemma3":
+        made["token_type_ids"] = (ids == picture).long()
     return made
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import accumulate
 from typing import Any
@@ -44,10 +45,12 @@ DENSE = {
     aten.native_layer_norm_backward.default: 2,
     aten.convolution.default: 1,
     aten.convolution_backward.default: 2,
+    aten.avg_pool2d_backward.default: 1,
 }
 """Operations that copy tensors that are not contiguous, within, and how many of their arguments they do this to.
 
-(aten/src/ATen/native: Convolution.cpp, cudnn/ConvShared.cpp, cuda/SoftMax.cu, cuda/ScanUtils.cuh, cuda/layer_norm_kernel.cu.)
+(aten/src/ATen/native: Convolution.cpp, cudnn/ConvShared.cpp, cuda/SoftMax.cu, cuda/ScanUtils.cuh, cuda/layer_norm_kernel.cu,
+cuda/AveragePool2d.cu.)
 """
 
 WRAPPERS = ("Float8TrainingTensor", "Float8Tensor", "Int8Tensor")
@@ -233,6 +236,9 @@ class Live(TorchDispatchMode):
                 return args[0].abs() == torch.inf
         if func is aten.index.Tensor and args[1][0] is not None and args[1][0].dtype == torch.bool:
             args = (args[0], self._picks(args[1][0]))
+        if func is aten.masked_scatter_backward.default:
+            with self:
+                return _scattered(*args)
         if func is aten.masked_select.default:
             func, args = aten.index.Tensor, (args[0], self._picks(args[1]))
         with self:
@@ -256,7 +262,7 @@ class Live(TorchDispatchMode):
             keep = self._put_on_host
         tree_map_only(torch.Tensor, keep, result)
         with self:
-            held = workspaces(self.gpu.capability, func, args)
+            held = _counts(*args[:2]) if func is aten.masked_scatter.default else workspaces(self.gpu.capability, func, args)
         del held  # as a kernel does when it is done
         return result
 
@@ -299,6 +305,24 @@ def _partial_norms(tensors: list[torch.Tensor]) -> torch.Tensor:
     """What CUDA reduces each chunk of each tensor to (aten/src/ATen/native/cuda/ForeachReduceOp.cu)."""
     longest = max(t.numel() for t in tensors)
     return torch.zeros(len(tensors) * -(-longest // CHUNK))
+
+
+def _counts(x: torch.Tensor, mask: torch.Tensor) -> list[torch.Tensor]:
+    """What CUDA's `masked_scatter` holds beside its result: the places before each, and a mask row by row
+    (cuda/IndexKernel.cpp, `masked_scatter__cuda`; IndexKernel.cu, `launch_masked_scatter_kernel`)."""
+    counts, expanded = torch.empty(x.shape, dtype=torch.int64), mask.expand(x.shape)
+    return [counts] if expanded.is_contiguous() else [counts, torch.empty(x.shape, dtype=torch.bool)]
+
+
+def _scattered(gradient: torch.Tensor, mask: torch.Tensor, sizes: Sequence[int]) -> torch.Tensor:
+    """What a mask picks of a gradient, as CUDA finds it: by the places of what is not zero (FunctionsManual.cpp,
+    `masked_scatter_backward_symint`; cuda/IndexKernel.cpp, `masked_select_out_cuda_impl`; cuda/Nonzero.cu)."""
+    dense = mask.expand(gradient.shape).contiguous()
+    places = torch.empty((gradient.dim(), math.prod(sizes)), dtype=torch.int64)
+    del dense
+    made = gradient.new_empty(sizes)
+    del places
+    return made
 
 
 def _safe_softmax(x: torch.Tensor, dim: int, dtype: torch.dtype | None = None) -> torch.Tensor:

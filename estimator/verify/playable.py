@@ -27,7 +27,7 @@ HONOURED = {
     "training": {
         *("precision", "dtypes", "float8", "autocast", "attention", "attention_mask", "loss", "implementation"),
         *("optimizer", "optimizer_implementation", "optimizer_states", "optimizer_rank", "optimizer_in_backward"),
-        *("micro_batch_size", "sequence_length", "target_length", "head", "labels", "gradient_accumulation_steps"),
+        *("micro_batch_size", "sequence_length", "target_length", "images", "head", "labels", "gradient_accumulation_steps"),
         *("activation_checkpointing", "reentrant_checkpointing", "gradient_clipping", "zero_grad_to_none"),
         *("adapter", "trainable", "pruning", "quantization", "quantization_group", "unquantized", "evaluation", "objective"),
     },
@@ -94,7 +94,7 @@ def unread(job: Job, honoured: Mapping[str, Collection[str]]) -> Iterator[Unplay
 
 def _unplayable(job: Job, spec: ModelSpec) -> Iterator[Unplayable]:
     yield Unplayable(job.task != "train", "training is what is played", "task")
-    yield Unplayable(not spec.runs and not isinstance(spec, OtherSpec), f"{spec.model_type} is only counted", "model")
+    yield Unplayable(not spec.forward_modelled and not isinstance(spec, OtherSpec), f"{spec.model_type} is only counted", "model")
     yield from _of_modules(job.training)
     yield from _of_a_step(job.training)
     yield from _of_checkpoints(job)

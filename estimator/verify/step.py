@@ -232,7 +232,7 @@ def usual_numbers(guessed: set[str] | None = None) -> Iterator[None]:
             return plain_item(tensor)
         except DataDependentOutputException:
             guessed.update(_asking())
-            return 1.0
+            return True if tensor.dtype == torch.bool else 1.0
 
     def true(tensor: torch.Tensor) -> bool:
         guessed.update(_asking())

@@ -7,6 +7,7 @@ from typing import Any
 
 from estimator import InvalidJob
 from estimator.contract.job import Job
+from estimator.contract.job.images import Images
 from estimator.contract.job.optimizer import IMPLEMENTATIONS
 from estimator.families import built, heads, spec_class
 from estimator.specs.resolve import resolve
@@ -142,6 +143,10 @@ def _of_images(drawing: Drawing) -> bool:
     return getattr(drawing.spec, "image_size", None) is not None
 
 
+def _images(drawing: Drawing, made: dict[str, Any]) -> Any:
+    return drawing.part(Images) if drawing.spec.sees else NOTHING
+
+
 def _attention(drawing: Drawing, made: dict[str, Any]) -> str:
     ways = [way for way in drawing.spec.attentions if not (drawing.playable and way.startswith("flash"))]
     rare = [] if drawing.playable else ["flash_attention_3", "flash_attention_triton"]
@@ -215,6 +220,7 @@ OWN: dict[str, Own] = {
     "Training.head": lambda drawing, made: drawing.one(*heads(drawing.spec.model_type)),
     "Training.sequence_length": lambda drawing, made: NOTHING if _only_images(drawing) else _sequence(drawing, made),
     "Training.target_length": lambda drawing, made: drawing.one(50, 128),
+    "Training.images": _images,
     "Training.attention": _attention,
     "Training.implementation": _implementation,
     "Training.optimizer": _optimizer,

@@ -25,7 +25,7 @@ def named() -> tuple[str, ...]:
     from estimator.specs.published import model_folder
 
     names = sorted(path.stem for path in model_folder().glob("*.yaml"))
-    return tuple(name for name in names if published(name).architecture.runs)
+    return tuple(name for name in names if published(name).architecture.forward_modelled)
 
 
 def kind_of(name: str) -> str:
@@ -42,7 +42,7 @@ def small(rng: random.Random, kind: str) -> dict[str, Any]:
         "num_attention_heads": head_count,
         "vocab_size": rng.choice((1000, 8000)),
     }
-    if kind == "clip":
+    if "vision_config" in spec_class(kind).model_fields:
         common = {}
     if kind == "mamba2":
         common["num_heads"] = 2 * head_count * size // 32
@@ -64,9 +64,15 @@ def small(rng: random.Random, kind: str) -> dict[str, Any]:
 def full(rng: random.Random, name: str) -> dict[str, Any]:
     """A catalogue model with one to four layers."""
     whole = published(name).architecture.model_dump(mode="json")
-    most = rng.randint(1, 4)
+    return _cut(whole, rng.randint(1, 4))
+
+
+def _cut(whole: dict[str, Any], most: int) -> dict[str, Any]:
+    """A model, and its parts, with so many layers at most."""
     cut: dict[str, Any] = {}
     for key, value in whole.items():
         deep = key in LAYERS and isinstance(value, int)
         cut[key] = min(value, most) if deep else value[:most] if key == "layer_types" and value else value
+        if isinstance(value, dict) and "vision_config" in whole:
+            cut[key] = _cut(value, most)
     return cut

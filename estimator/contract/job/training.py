@@ -11,6 +11,7 @@ from estimator.contract.job.adapter import Adapter
 from estimator.contract.job.dtypes import Dtypes
 from estimator.contract.job.evaluation import Evaluation
 from estimator.contract.job.fp8 import Fp8
+from estimator.contract.job.images import Images
 from estimator.contract.job.objective import OneObjective
 from estimator.contract.job.optimizer import ALIASES, Implementation, Optimizer
 from estimator.contract.job.part import Bytes, Count, Length, Part, Storage, Tokens
@@ -26,6 +27,7 @@ Head = Literal[
     "sequence-classification",
     "image-classification",
     "contrastive",
+    "image-text-to-text",
 ]
 
 
@@ -128,6 +130,10 @@ class Training(Part):
     sequence_length: Length = Field(2048, description="tokens")
     target_length: Length | None = Field(
         None, description="tokens on the decoder's side of an encoder-decoder; without it, as many as sequence_length"
+    )
+    images: Images | None = Field(
+        None,
+        description="images in each sequence, of a model that sees them; without it, text alone: the tower is loaded, not run",
     )
     head: Head | None = Field(None, description="output layer and loss; without it, the model's usual one")
     labels: Annotated[int, Field(ge=1, le=2**20)] | None = Field(

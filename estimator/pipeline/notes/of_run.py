@@ -44,7 +44,7 @@ def _assumptions(run: Run, whole: Course | None, cost: Priced) -> Iterator[Said]
     yield from all_said("budget", run.chosen, "training.activation_checkpointing")
     segments = best_segments(job, model.spec, place, gpu(job, card))
     yield from all_said("segments", segments, "training.activation_checkpointing")
-    yield from assumptions(job, place, card)
+    yield from assumptions(job, run.model.spec, place, card)
     if whole is not None and whole.hours is not None:
         yield from all_said("run-length", assumed(job), "training.run")
     yield from all_said("price", cost.assumptions, "hardware")

@@ -1,0 +1,172 @@
+"""A language model that sees images: what a tower and what follows it make of them takes the places of tokens.
+
+After the `...Model` and `...ForConditionalGeneration` classes of transformers' modeling_llava.py and modeling_gemma3.py (5.23).
+A batch has its pixels in float32, as processors make them; the towers cast them. Each sequence has so many images as the job
+says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from estimator.families.build import Builder
+from estimator.families.decoder import Decoder
+from estimator.families.heads import Batch, CausalLM
+from estimator.families.model_output import Held
+from estimator.families.spec import DecoderSpec
+from estimator.families.windows import FULL, SLIDING, LayerType
+from estimator.tape import dtypes
+from estimator.tape.dtypes import DType
+from estimator.tape.pointwise import to
+from estimator.tape.scatter import masked_scatter
+from estimator.tape.tape import Tape
+from estimator.tape.tensor import Tensor, empty
+from estimator.tape.views import unsqueeze
+
+Masks = dict[LayerType, Tensor | None]
+Made = tuple[Masks | None] | tuple[Masks, Tensor]
+"""Masks, and what they were made of."""
+
+
+class Sight(Protocol):
+    """The tower and what is between it and the language model."""
+
+    def pixels(self, tape: Tape, images: int) -> Tensor:
+        """So many images, as the processor makes them."""
+
+    def __call__(self, pixels: Tensor) -> tuple[Tensor, ...]:
+        """What the language model gets, and what else lives until it is done."""
+
+
+class ImageTextToText:
+    """`sight` and a language model; without `sight` images are not modelled.
+
+    `joined`: the features of all images as one tensor. `masks`: those of the language model, where it does not make them itself,
+    and what they were made of, from token ids, embeddings and, if `types`, which tokens are of images. `held`: what else lies in
+    memory with the model.
+    """
+
+    def __init__(
+        self,
+        language: CausalLM,
+        sight: Sight | None,
+        build: Builder,
+        joined: Callable[[tuple[Tensor, ...]], Tensor] = lambda seen: seen[0],
+        masks: Callable[[Tensor, Tensor, Tensor | None], Made] = lambda ids, embeds, types: (None,),
+        types: bool = False,
+        held: object = None,
+    ):
+        assert isinstance(language.body, Decoder)
+        self.body, self.lm_head, self.loss = language.body, language.lm_head, language.loss
+        self.sight, self.images, self.joined, self.masks, self.types = sight, build.images, joined, masks, types
+        self.held = held
+
+    def inputs(self, tape: Tape, batch: Batch, dtype: DType) -> tuple[Tensor, ...]:
+        """Token ids, which are the labels too; pixels; and of some models which tokens are of images."""
+        ids = empty(tape, (batch.sequences, batch.tokens), dtypes.int64, "input_ids")
+        if self.images is None:
+            return (ids,)
+        assert self.sight is not None
+        pixels = self.sight.pixels(tape, batch.sequences * self.images.count)
+        return (ids, pixels, empty(tape, ids.shape, dtypes.int64, "token_type_ids")) if self.types else (ids, pixels)
+
+    def forward(self, *inputs: Tensor) -> tuple[Tensor, Held]:
+        ids = inputs[0]
+        hidden, *features = self._read(*inputs)
+        with ids.tape.losing():
+            logits = self.lm_head(hidden)
+            return self.loss(logits, ids), (logits, *features)
+
+    def _read(self, ids: Tensor, pixels: Tensor | None = None, types: Tensor | None = None) -> tuple[Tensor, ...]:
+        """Last hidden states, and the images' features, which the output holds."""
+        embeds = self.body.embed_tokens(ids)
+        if pixels is None:
+            masks = self.masks(ids, embeds, None)
+            return (self.body.forward(ids, embeds, masks[0]),)
+        assert self.sight is not None
+        seen = self.sight(pixels)
+        features = to(self.joined(seen), embeds.dtype)
+        places = unsqueeze(empty(ids.tape, ids.shape, dtypes.bool_, "eq"), 2)
+        embeds = masked_scatter(embeds, places, features)
+        masks = self.masks(ids, embeds, types)
+        hidden = self.body.forward(ids, embeds, masks[0])
+        del seen, places, masks
+        return hidden, features
+
+
+def block_masks(spec: DecoderSpec, types: Tensor, dtype: DType, implementation: str) -> Made:
+    """Masks in which the tokens of an image see each other, and the numbers of the images (modeling_gemma3.py,
+    `create_masks_for_vision_model`; masking_utils.py, `create_causal_mask`, `sdpa_mask` and `eager_mask`)."""
+    blocks = _blocks(types)
+    full = _as_asked(_all_or_image(blocks), dtype, implementation)
+    return {FULL: full, SLIDING: _as_asked(_in_window(blocks), dtype, implementation)}, blocks
+
+
+def _blocks(types: Tensor) -> Tensor:
+    """The number of the image that each token is of (`get_block_sequence_ids_for_mask`)."""
+    tape, (batch, tokens) = types.tape, types.shape
+    shape = batch, tokens
+    held = empty(tape, shape, dtypes.bool_, "eq"), empty(tape, (batch, tokens + 1), dtypes.bool_, "constant_pad_nd")
+    other = empty(tape, shape, dtypes.bool_, "bitwise_not")
+    start = empty(tape, shape, dtypes.bool_, "bitwise_and")
+    del other
+    number = empty(tape, shape, dtypes.int32, "_to_copy")
+    counted = empty(tape, shape, dtypes.int64, "cumsum")
+    del number
+    groups = empty(tape, shape, dtypes.int64, "sub")
+    del counted
+    made = empty(tape, shape, dtypes.int64, "where")
+    del held, start, groups
+    return made
+
+
+def _all_or_image(blocks: Tensor) -> Tensor:
+    """What looks back, or at its own image: booleans [batch, 1, tokens, keys]."""
+    places = _places(blocks)
+    made = _either(blocks)
+    del places
+    return made
+
+
+def _either(blocks: Tensor) -> Tensor:
+    tape, (batch, tokens) = blocks.tape, blocks.shape
+    one = empty(tape, (), dtypes.bool_, "new_zeros")
+    back = empty(tape, (1, 1, tokens, tokens), dtypes.bool_, "le")
+    either = empty(tape, back.shape, dtypes.bool_, "bitwise_or")
+    del back, one
+    rows = [empty(tape, (batch, tokens), dtypes.int64, "index") for _ in ("queries", "keys")]
+    square = (batch, 1, tokens, tokens)
+    same = empty(tape, square, dtypes.bool_, "eq")
+    some = empty(tape, (batch, tokens), dtypes.bool_, "ge")
+    image = empty(tape, square, dtypes.bool_, "bitwise_and")
+    del same, some, rows
+    made = empty(tape, square, dtypes.bool_, "bitwise_or")
+    del image, either
+    return made
+
+
+def _in_window(blocks: Tensor) -> Tensor:
+    """The same, of the keys in a sliding window alone."""
+    tape, (_, tokens) = blocks.tape, blocks.shape
+    places, ones = _places(blocks), empty(tape, (), dtypes.bool_, "new_ones")
+    seen = _either(blocks)
+    joined = empty(tape, seen.shape, dtypes.bool_, "bitwise_and")
+    del seen, ones
+    first = empty(tape, (tokens,), dtypes.int64, "sub")
+    near = empty(tape, (1, 1, tokens, tokens), dtypes.bool_, "gt")
+    del first
+    made = empty(tape, joined.shape, dtypes.bool_, "bitwise_and")
+    del near, joined, places
+    return made
+
+
+def _places(blocks: Tensor) -> list[Tensor]:
+    """Numbers of sequences, heads, queries and keys."""
+    batch, tokens = blocks.shape
+    return [empty(blocks.tape, (size,), dtypes.int64, "arange") for size in (batch, 1, tokens, tokens)]
+
+
+def _as_asked(mask: Tensor, dtype: DType, implementation: str) -> Tensor:
+    """A mask of booleans, or for `eager` of numbers that are added."""
+    return mask if implementation == "sdpa" else empty(mask.tape, mask.shape, dtype, "where")

@@ -1,0 +1,28 @@
+"""What is taken for granted of a model that sees images."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from estimator.contract.job.images import Images
+from estimator.contract.notes import Said
+from estimator.families.spec import ModelSpec
+
+WHERE = "training.images"
+
+
+def of_images(images: Images | None, spec: ModelSpec) -> Iterator[Said]:
+    """How many tokens the images of a sequence are, or that there are none."""
+    if not spec.sees:
+        return
+    if images is None:
+        text = "text alone: what sees images is loaded and not run"
+        yield Said("images", text, WHERE)
+        return
+    each = spec.image_tokens(images.width, images.height) or 0
+    many = "1 image" if images.count == 1 else f"{images.count} images"
+    text = (
+        f"{many} in each sequence, of {images.width} x {images.height} pixels: {each} tokens each, {images.count * each} of its "
+        "sequence_length; pixels come in float32, as processors make them"
+    )
+    yield Said("images", text, WHERE)

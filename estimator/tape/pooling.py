@@ -1,0 +1,22 @@
+"""Means over squares of an image."""
+
+from __future__ import annotations
+
+from estimator.tape.autograd import attach, record
+from estimator.tape.tensor import Tensor, output
+from estimator.tape.views import contiguous
+
+
+def avg_pool2d(x: Tensor, side: int) -> Tensor:
+    """Means of the squares of `side` by `side` pixels of [images, channels, height, width], which is contiguous. Saves `x`; its
+    gradient comes from one that is laid out likewise (aten/src/ATen/native/cuda/AveragePool2d.cu)."""
+    images, channels, height, width = x.shape
+
+    def backward(g: Tensor, x: Tensor) -> Tensor:
+        dense = contiguous(g)
+        out = output("avg_pool2d_backward", (dense,), x.shape, g.dtype)
+        del dense
+        return out
+
+    node = record("AvgPool2DBackward", (x,), (x,), backward)
+    return attach(node, output("avg_pool2d", (x,), (images, channels, height // side, width // side), x.dtype))

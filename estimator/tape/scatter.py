@@ -1,0 +1,44 @@
+"""Putting the elements of one tensor into the places of another that a mask picks, one after the other.
+
+How many places there are is data: here as many as the source has elements, which is what models check.
+"""
+
+from __future__ import annotations
+
+from estimator.tape import dtypes
+from estimator.tape.autograd import Gradient, attach, record
+from estimator.tape.tensor import Tensor, empty, output
+
+
+def masked_scatter(x: Tensor, mask: Tensor, source: Tensor) -> Tensor:
+    """`x.masked_scatter(mask, source)`: a new tensor. The mask is broadcast to `x`; it alone is saved.
+
+    CUDA counts the places before each element in numbers of eight bytes, and reads a mask that is laid out row by row
+    (aten/src/ATen/native/cuda/IndexKernel.cpp, `masked_scatter__cuda`; IndexKernel.cu, `launch_masked_scatter_kernel`).
+    """
+    wanted, shape = (x.requires_grad, source.requires_grad), source.shape
+
+    def backward(g: Tensor, mask: Tensor) -> tuple[Gradient, Gradient]:
+        kept = output("masked_fill", (g,), g.shape, g.dtype) if wanted[0] else None
+        return kept, _selected(g, mask, shape) if wanted[1] else None
+
+    node = record("MaskedScatterBackward", (x, source), (mask,), backward)
+    out = output("masked_scatter", (x, source), x.shape, x.dtype)
+    counts = empty(x.tape, x.shape, dtypes.int64, "masked_scatter")
+    dense = None if mask.shape == x.shape and mask.strides is None else empty(x.tape, x.shape, dtypes.bool_, "masked_scatter")
+    del counts, dense
+    return attach(node, out)
+
+
+def _selected(g: Tensor, mask: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """The elements that the mask picks, found by their places (FunctionsManual.cpp, `masked_scatter_backward_symint`;
+    cuda/IndexKernel.cpp, `masked_select_out_cuda_impl`; cuda/Nonzero.cu)."""
+    count = 1
+    for size in shape:
+        count *= size
+    dense = None if mask.shape == g.shape and mask.strides is None else empty(g.tape, g.shape, dtypes.bool_, "nonzero")
+    places = empty(g.tape, (len(g.shape), count), dtypes.int64, "nonzero")
+    del dense
+    out = output("masked_select", (g,), shape, g.dtype)
+    del places
+    return out

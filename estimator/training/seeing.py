@@ -1,0 +1,54 @@
+"""What of a job goes with a model that sees images, and what is not modelled of one."""
+
+from __future__ import annotations
+
+from estimator.contract.errors import Contradiction, NotModelled
+from estimator.contract.job import Job
+from estimator.families.spec import ModelSpec
+from estimator.parallel.strategies import strategy_of
+
+WHERE = "training.images"
+STRATEGIES = ("none", "fsdp2")
+
+
+def refuse(job: Job, spec: ModelSpec) -> None:
+    """Raise `InvalidJob` for images that do not fit the model or the sequence, `NotModelled` for what is not known together."""
+    training, images = job.training, job.training.images
+    if not spec.sees:
+        if images is not None:
+            raise Contradiction(f"{spec.model_type} reads no images beside texts: leave it out, or name a model that does", WHERE)
+        return
+    if images is not None:
+        each = spec.image_tokens(images.width, images.height)
+        if each is None:
+            raise NotModelled(f"images of {spec.model_type} are not modelled yet, texts alone are: leave it out", WHERE)
+        tokens = images.count * each
+        if tokens > training.sequence_length:
+            most = training.sequence_length // each
+            fewer = f"at most {most}" if most else "none"
+            raise Contradiction(
+                f"{images.count} of {images.width} x {images.height} pixels are {tokens} tokens ({each} each), and a sequence "
+                f"has {training.sequence_length}: write a longer training.sequence_length, or {fewer}",
+                WHERE,
+            )
+    strategy = strategy_of(job)
+    if strategy.name not in STRATEGIES:
+        raise NotModelled(
+            f"{spec.model_type} under {strategy} is not modelled yet; one GPU and fsdp2 are", "parallelism.strategy"
+        )
+    for asked, where, instead in (
+        (job.parallelism.tensor > 1, "parallelism.tensor", "1"),
+        (training.objective is not None, "training.objective", "none"),
+        (training.evaluation is not None, "training.evaluation", "none"),
+        (training.pruning is not None, "training.pruning", "none"),
+        (training.float8 is not None, "training.float8", "none"),
+        (job.offload.activations != "none", "offload.activations", "none"),
+        (getattr(training.activation_checkpointing, "budget", None) is not None, CHECKPOINTING, "full or none"),
+        (training.activation_checkpointing == "sqrt", CHECKPOINTING, "full or none"),
+        (training.attention.startswith("flash"), "training.attention", "sdpa or eager"),
+    ):
+        if asked:
+            raise NotModelled(f"this is not modelled for {spec.model_type}, which sees images, yet: write {instead}", where)
+
+
+CHECKPOINTING = "training.activation_checkpointing"
