@@ -1,0 +1,1 @@
+"""The service's routes, by what they are for."""
