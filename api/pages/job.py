@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from estimator.contract.answer import Answer
 from estimator.contract.job import Job, read_job
+from estimator.pipeline.defaults import with_defaults
 from estimator.pipeline.remedies import Remedy, remedies
 from estimator.specs.resolve import resolve
 
@@ -30,6 +31,18 @@ NARROWER = {
     "transformers": (("8-bit", "int8"), ("4-bit", "nf4")),
 }
 """Weights in fewer bits that each server loads."""
+
+DERIVED = frozenset(
+    (
+        "training.head",
+        "training.optimizer_implementation",
+        "parallelism.data",
+        "parallelism.strategy",
+        "host.loading",
+        "host.save",
+    )
+)
+"""Fields that follow from others where a job does not say them."""
 
 
 class Change(NamedTuple):
@@ -138,12 +151,22 @@ def tries(job: Mapping[str, Any], fits: bool | None) -> list[tuple[str, dict[str
     length, rows = int(training["sequence_length"]), int(training["micro_batch_size"])
     if not fits:
         if not training["adapter"]:
-            found.append(("LoRA: train a small part", {"training.adapter.rank": "16"}))
+            found.append(("LoRA: train a small part", {"training.adapter.rank": "16", "host.save": ""}))
         if not training["quantization"]:
-            both = {"training.adapter.rank": "16", "training.quantization": "nf4-double", "training.precision": "bf16-true"}
+            both = {
+                "training.adapter.rank": "16",
+                "training.quantization": "nf4-double",
+                "training.precision": "bf16-true",
+                "host.save": "",
+            }
             found.append(("QLoRA: and the rest in 4 bits", both))
         found.append(("half the length", {"training.sequence_length": str(max(1, length // 2))}))
-        found.append((f"{2 * cards} cards that share it", {"hardware.gpus": str(2 * cards), "parallelism.strategy": "fsdp2"}))
+        found.append(
+            (
+                f"{2 * cards} cards that share it",
+                {"hardware.gpus": str(2 * cards), "parallelism.strategy": "fsdp2", "parallelism.data": ""},
+            )
+        )
     else:
         if 2 * length <= most:
             found.append(("twice the length", {"training.sequence_length": str(2 * length)}))
@@ -159,12 +182,24 @@ def _within(name: str, fields: Mapping[str, str]) -> bool:
 def job_items(job: dict[str, Any]) -> Items:
     """A complete job as an address has it, its hardware in one word where it can be said so."""
     whole = Job.model_validate(job).model_dump(mode="json")
-    items = list(job_query(whole).items())
+    items = _said(list(job_query(whole).items()))
     place = whole["hardware"]
     others = [name for name, _ in items if name.startswith("hardware.")]
     if set(others) <= {"hardware.gpu", "hardware.gpus"} and place["gpu"]:
         items = [(name, value) for name, value in items if name not in others]
         items.insert(1, ("on", place["gpu"] if place["gpus"] == 1 else f"{place['gpus']}x{place['gpu']}"))
+    return items
+
+
+def _said(items: Items) -> Items:
+    """A job's fields without those that defaults would give it again: they would be in the way of changes."""
+    job = read(items)
+    model = resolve(job.model, False)
+    whole = with_defaults(job, model.spec, model.stored)[0]
+    for name in dict(items):
+        fewer = [item for item in items if item[0] != name]
+        if name in DERIVED and with_defaults(read(fewer), model.spec, model.stored)[0] == whole:
+            items = fewer
     return items
 
 

@@ -18,7 +18,6 @@ from estimator.planner.which import which
 from estimator.planner.which_answer import WhichRow
 from estimator.views.fitting import fitting
 
-from ..query import job_query
 from .asked import Asked, Items
 from .forms import TASKS
 from .job import job_items, title
@@ -69,7 +68,7 @@ def _rows(found: Fit, model: str, on: str) -> list[dict[str, Any]]:
 
 def _fields(job: dict[str, Any]) -> Items:
     """A job's fields but its model and hardware."""
-    return [(k, v) for k, v in job_query(job).items() if k.partition(".")[0] not in ("model", "hardware")]
+    return [(name, value) for name, value in job_items(job) if name.partition(".")[0] not in ("model", "hardware", "on")]
 
 
 def _used(hardware: dict[str, Any]) -> str:

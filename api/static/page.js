@@ -12,8 +12,8 @@ function names(id) {
   return lists.get(id);
 }
 function found(id, text) {
-  const [, before, typed] = /^((?:\d+\s+nodes?\s+of\s+)?(?:\d+\s*[x×]\s*)?)(.*)$/i.exec(id === "gpus" ? text : "") ?? ["", "", text];
-  const parts = words(typed.split("/").pop());
+  const before = id === "gpus" ? /^(?:\d+\s+nodes?\s+of\s+)?(?:\d+\s*[x×]\s*)?/i.exec(text)[0] : "";
+  const parts = words(text.slice(before.length).split("/").pop());
   if (!parts.length) return [];
   const first = parts.join("-");
   return names(id)
