@@ -8,13 +8,11 @@ from contextlib import asynccontextmanager
 from decimal import Decimal
 from functools import partial
 from math import inf
-from pathlib import Path
 from typing import Annotated, Literal
 
 from fastapi import FastAPI, Query, Request, Response
 from fastapi.middleware.cors import CORSMiddleware
 from fastapi.responses import HTMLResponse, PlainTextResponse, StreamingResponse
-from fastapi.staticfiles import StaticFiles
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from estimator.contract.answer import Answer
@@ -96,7 +94,6 @@ if settings().cors != "none":
         max_age=86400,
     )
 app.add_middleware(Observed)
-app.mount("/static", StaticFiles(directory=Path(__file__).parent / "static"), name="static")
 problems.install(app)
 documentation.install(app)
 app.include_router(pages.router)

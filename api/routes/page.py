@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl
 
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, HTTPException, Request, Response
 from fastapi.responses import HTMLResponse
 
 from ..asking import LASTING, ask
@@ -17,6 +18,8 @@ from ..problems import MEDIA_TYPE
 router = APIRouter(default_response_class=HTMLResponse, include_in_schema=False)
 VIEWS = ("", "which", "models", "timeline", "what-if", "limit", "compare", "cost")
 """Pages whose question is in their address."""
+FOLDER = Path(__file__).parents[1] / "static"
+STATIC = {"style.css": "text/css", "page.js": "text/javascript"}
 
 
 async def _page(request: Request) -> Response:
@@ -45,6 +48,15 @@ async def read(request: Request) -> Response:
 async def words() -> Response:
     """The words of the pages, explained."""
     return HTMLResponse(render_words(), headers={"Cache-Control": LASTING})
+
+
+@router.get("/static/{name}")
+async def static(name: str) -> Response:
+    """The pages' look, and their script: as an answer they are compressed once, and remembered."""
+    if name not in STATIC:
+        raise HTTPException(404)
+    text = (FOLDER / name).read_text(encoding="utf-8")
+    return Response(text, media_type=STATIC[name], headers={"Cache-Control": LASTING})
 
 
 async def _asked(request: Request, name: str, items: list[tuple[str, str]]) -> Response:

@@ -387,6 +387,16 @@ def test_words_are_explained_and_each_is_used() -> None:
     assert {"parameters", "kv_cache", "lora", "peak"} <= asked | fields
 
 
+@pytest.mark.parametrize(("name", "kind"), [("style.css", "text/css"), ("page.js", "text/javascript")])
+def test_the_look_and_the_script_are_small(name: str, kind: str) -> None:
+    answer = client.get(f"/static/{name}", headers={"Accept-Encoding": "gzip"})
+    assert answer.headers["content-type"].startswith(kind)
+    assert answer.headers["content-encoding"] == "gzip"
+    assert int(answer.headers["content-length"]) < 5000
+    assert not re.search(r"https?://|@import|url\(", answer.text), "nothing from another host"
+    assert client.get("/static/../app.py").status_code == client.get("/static/..%2Fapp.py").status_code == 404
+
+
 def test_what_the_forms_offer_is_known() -> None:
     assert set(TASKS) == set(slugs())
     assert set(METHODS) <= set(TASKS)
