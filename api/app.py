@@ -8,11 +8,13 @@ from contextlib import asynccontextmanager
 from decimal import Decimal
 from functools import partial
 from math import inf
+from pathlib import Path
 from typing import Annotated, Literal
 
 from fastapi import FastAPI, Query, Request, Response
 from fastapi.middleware.cors import CORSMiddleware
 from fastapi.responses import HTMLResponse, PlainTextResponse, StreamingResponse
+from fastapi.staticfiles import StaticFiles
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from estimator.contract.answer import Answer
@@ -44,7 +46,6 @@ from .limits import BODY, Limits
 from .observed import REGISTRY, WAITING, WORKING, Observed
 from .page import render_problems
 from .remembered import Memory
-from .routes import page as pages
 from .settings import settings
 
 MOST_TRIES = 64
@@ -94,9 +95,9 @@ if settings().cors != "none":
         max_age=86400,
     )
 app.add_middleware(Observed)
+app.mount("/static", StaticFiles(directory=Path(__file__).parent / "static"), name="static")
 problems.install(app)
 documentation.install(app)
-app.include_router(pages.router)
 
 Words = Annotated[str, Query(max_length=200, description="words of a name")]
 Size = Annotated[float, Query(ge=0, le=1e15, allow_inf_nan=False)]
@@ -446,6 +447,12 @@ async def readyz(request: Request) -> Response:
 async def metrics() -> Response:
     """Counts of requests, their seconds and what waits, in Prometheus's text format."""
     return Response(generate_latest(REGISTRY), media_type=CONTENT_TYPE_LATEST)
+
+
+@app.get("/", response_class=HTMLResponse, include_in_schema=False)
+async def page(request: Request) -> Response:
+    """The page: a form, and the answer to the job in its address."""
+    return await ask(request, "page", items=request.query_params.multi_items())
 
 
 @app.get("/problems", response_class=HTMLResponse, include_in_schema=False)

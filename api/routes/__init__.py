@@ -1,1 +1,0 @@
-"""The service's routes, by what they are for."""
