@@ -1,0 +1,7 @@
+"""Every route of the service, by what it answers; in this order they stand in its description."""
+
+from __future__ import annotations
+
+from . import facts, files, health, pages, questions, searches
+
+ROUTERS = (questions.router, searches.router, files.router, facts.router, health.router, pages.router)

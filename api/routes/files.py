@@ -1,0 +1,77 @@
+"""Files of other programs: read, written, mended, compared."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Request, Response
+from fastapi.responses import PlainTextResponse
+
+from estimator.exchange.ask import TO
+from estimator.exchange.found import Found
+from estimator.planner.answers import Differences, Fixes
+
+from .. import documentation
+from ..asking import ask
+from ..documentation import answers
+from .parameters import On, body
+
+router = APIRouter()
+
+From = Annotated[str | None, Query(alias="from", max_length=200, description="whose it is; without it, told by what it says")]
+OfModel = Annotated[str | None, Query(description="the job's model, where the file names none")]
+
+
+@router.post(
+    "/v1/export",
+    tags=["exchange"],
+    response_class=PlainTextResponse,
+    responses=answers(None),
+    openapi_extra=documentation.JOB_BODY,
+)
+async def export(request: Request, to: Annotated[str, Query(max_length=200)]) -> Response:
+    """A job's parallelism for the program that runs it: `to` is deepspeed, accelerate, torchtitan or megatron."""
+    return await ask(request, "export", job=body(request), to=to)
+
+
+@router.post(
+    "/v1/ask",
+    tags=["exchange"],
+    response_class=PlainTextResponse,
+    responses=answers(None),
+    openapi_extra=documentation.JOB_BODY,
+)
+async def request_resources(
+    request: Request, to: Annotated[str, Query(alias="as", max_length=200, description=", ".join(TO))]
+) -> Response:
+    """The resources to request for a job, as text for a scheduler or a platform."""
+    return await ask(request, "ask", job=body(request), to=to)
+
+
+@router.post(
+    "/v1/fix", tags=["exchange"], response_class=Response, responses=answers(Fixes), openapi_extra=documentation.IMPORT_BODY
+)
+async def fix(request: Request, on: On = None, model: OfModel = None, given: From = None) -> Response:
+    """The smallest edits that make a file's job fit, in the file's own keys, each fix with a patch; nothing is written."""
+    return await ask(request, "fix", text=body(request), on=on, model=model, given=given)
+
+
+@router.post(
+    "/v1/diff", tags=["exchange"], response_class=Response, responses=answers(Differences), openapi_extra=documentation.DIFF_BODY
+)
+async def diff(request: Request, on: On = None, model: OfModel = None) -> Response:
+    """What differs between two jobs, or the texts of two files: settings after defaults, memory by part, seconds by part."""
+    return await ask(request, "diff", body=body(request), on=on, model=model)
+
+
+@router.post(
+    "/v1/import",
+    tags=["exchange"],
+    response_model=Found,
+    response_class=Response,
+    responses=answers(Found),
+    openapi_extra=documentation.IMPORT_BODY,
+)
+async def import_(request: Request, given: From = None, model: OfModel = None, on: On = None) -> Response:
+    """What a configuration, a command or a script of a framework says, as a job, with what was left out and what filled in."""
+    return await ask(request, "import", text=body(request), given=given, model=model, on=on)

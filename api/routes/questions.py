@@ -1,0 +1,115 @@
+"""The questions about one job or one model."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from fastapi import APIRouter, Query, Request, Response
+from fastapi.responses import StreamingResponse
+
+from estimator.contract.answer import Answer
+from estimator.contract.job.part import Count, Length
+from estimator.measured.answers import Explanation
+from estimator.planner.answers import Fit
+from estimator.timelines.answers import Timeline
+from estimator.timelines.timeline import TENSORS
+
+from .. import documentation
+from ..asking import ask
+from ..batch import answered
+from ..documentation import answers
+from .parameters import On, body, items
+
+router = APIRouter()
+
+MOST_TENSORS = 10_000
+"""Tensors that a request may have listed one by one."""
+
+Drawn = Annotated[
+    Literal["json", "svg", "chrome", "snapshot"],
+    Query(alias="as", description="json, a picture, a trace for Perfetto, or a memory snapshot of torch"),
+]
+Listed = Annotated[int, Query(ge=0, le=MOST_TENSORS, description="so many tensors are listed, the largest")]
+
+
+@router.get("/v1/fit", tags=["questions"], response_class=Response, responses=answers(Fit))
+async def fit(
+    request: Request,
+    model: Annotated[str, Query(description="name, alias or size")],
+    on: Annotated[str, Query(description="hardware: 2x24GB, rtx-4090, 8xH100, 2 nodes of 8xA100-80GB")],
+    context: Annotated[Length | None, Query(description="tokens of a served sequence")] = None,
+    concurrency: Annotated[Count, Query(description="served sequences at the same time")] = 1,
+    sequence: Annotated[Length | None, Query(description="tokens of a sequence in training")] = None,
+    batch: Annotated[Count, Query(description="sequences in training on each GPU at a time")] = 1,
+) -> Response:
+    """The headline question: which usual ways of using a model fit on some hardware."""
+    return await ask(request, "fit", model=model, on=on, context=context, concurrency=concurrency, sequence=sequence, batch=batch)
+
+
+@router.get(
+    "/v1/estimate",
+    tags=["questions"],
+    response_class=Response,
+    responses=answers(Answer),
+    openapi_extra=documentation.ESTIMATE_QUERY,
+)
+async def estimate(request: Request) -> Response:
+    """One job in full, its fields given by their dotted names: `training.precision=bf16-true`, and `on` for the hardware."""
+    return await ask(request, "estimate", job=request.query_params.multi_items())
+
+
+@router.post(
+    "/v1/estimate", tags=["questions"], response_class=Response, responses=answers(Answer), openapi_extra=documentation.JOB_BODY
+)
+async def estimate_job(request: Request) -> Response:
+    """One job in full."""
+    return await ask(request, "estimate", job=body(request))
+
+
+@router.post(
+    "/v1/estimates",
+    tags=["questions"],
+    response_class=StreamingResponse,
+    responses=documentation.LINES,
+    openapi_extra=documentation.JOBS_BODY,
+)
+async def estimate_jobs(request: Request) -> Response:
+    """Many jobs, one a line; the answers come one a line, in the same order, each as soon as it is there. A line that is
+    refused gets its problem, and stops no other."""
+    return answered(request, body(request))
+
+
+@router.get(
+    "/v1/timeline",
+    tags=["questions"],
+    response_class=Response,
+    responses=answers(Timeline, "image/svg+xml", "application/octet-stream"),
+    openapi_extra=documentation.ESTIMATE_QUERY,
+)
+async def timeline(request: Request, form: Drawn = "json", tensors: Listed = TENSORS) -> Response:
+    """Live bytes over a step of a job, its fields given by their dotted names, as for an estimate."""
+    return await ask(request, "timeline", job=items(request, "as", "tensors"), on=None, form=form, tensors=tensors)
+
+
+@router.post(
+    "/v1/timeline",
+    tags=["questions"],
+    response_class=Response,
+    responses=answers(Timeline, "image/svg+xml", "application/octet-stream"),
+    openapi_extra=documentation.JOB_BODY,
+)
+async def timeline_job(request: Request, on: On = None, form: Drawn = "json", tensors: Listed = TENSORS) -> Response:
+    """Live bytes over a step, tensor by tensor."""
+    return await ask(request, "timeline", job=body(request), on=on, form=form, tensors=tensors)
+
+
+@router.post(
+    "/v1/explain",
+    tags=["questions"],
+    response_class=Response,
+    responses=answers(Explanation),
+    openapi_extra=documentation.EXPLAIN_BODY,
+)
+async def explain(request: Request, on: On = None) -> Response:
+    """What was measured beside what is predicted, and what would explain the difference."""
+    return await ask(request, "explain", body=body(request), on=on)
