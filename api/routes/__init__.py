@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from . import facts, files, health, pages, questions, searches
+from . import facts, files, health, page, pages, questions, searches
 
-ROUTERS = (questions.router, searches.router, files.router, facts.router, health.router, pages.router)
+ROUTERS = (questions.router, searches.router, files.router, facts.router, health.router, page.router, pages.router)

@@ -1,4 +1,4 @@
-"""Pages for people, and the description of the service for programs."""
+"""The description of the service, for people and for programs."""
 
 from __future__ import annotations
 
@@ -8,16 +8,10 @@ from fastapi import APIRouter, Request, Response
 from fastapi.responses import HTMLResponse
 
 from .. import documentation
-from ..asking import LASTING, ask
+from ..asking import LASTING
 from ..page import render_problems
 
 router = APIRouter(include_in_schema=False)
-
-
-@router.get("/", response_class=HTMLResponse)
-async def page(request: Request) -> Response:
-    """The page: a form, and the answer to the job in its address."""
-    return await ask(request, "page", items=request.query_params.multi_items())
 
 
 @router.get("/problems", response_class=HTMLResponse)
