@@ -174,8 +174,8 @@ def _listed(what: str, search: str, *bounds: float) -> Rendered:
     return _json(json.dumps(getattr(listing, what)(search, *bounds), ensure_ascii=False))
 
 
-def _page(items: Items) -> Rendered:
-    status, html = render(items)
+def _page(items: Items, view: str = "") -> Rendered:
+    status, html = render(items, view)
     return Rendered(status, HTML, html.encode())
 
 

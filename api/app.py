@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
-from pathlib import Path
 
 from fastapi import FastAPI
 from fastapi.middleware.cors import CORSMiddleware
-from fastapi.staticfiles import StaticFiles
 
 from estimator.contract.version import SOFTWARE_VERSION
 
@@ -63,7 +61,6 @@ if settings().cors != "none":
         max_age=86400,
     )
 app.add_middleware(Observed)
-app.mount("/static", StaticFiles(directory=Path(__file__).parent / "static"), name="static")
 problems.install(app)
 documentation.install(app)
 for router in ROUTERS:

@@ -2,6 +2,15 @@
 
 from __future__ import annotations
 
-from . import facts, files, health, pages, planning, questions, searches
+from . import description, facts, files, health, pages, planning, questions, searches
 
-ROUTERS = (questions.router, searches.router, planning.router, files.router, facts.router, health.router, pages.router)
+ROUTERS = (
+    questions.router,
+    searches.router,
+    planning.router,
+    files.router,
+    facts.router,
+    health.router,
+    pages.router,
+    description.router,
+)

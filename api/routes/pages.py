@@ -1,39 +1,69 @@
-"""Pages for people, and the description of the service for programs."""
+"""The pages: each GET holds its whole question in its address; a file is sent by a form, and held nowhere."""
 
 from __future__ import annotations
 
-import asyncio
+import json
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qsl
 
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, HTTPException, Request, Response
 from fastapi.responses import HTMLResponse
 
-from .. import documentation
 from ..asking import LASTING, ask
-from ..page import render_problems
+from ..limits import BODY
+from ..page import render_refusal, render_words
+from ..problems import MEDIA_TYPE
 
-router = APIRouter(include_in_schema=False)
-
-
-@router.get("/", response_class=HTMLResponse)
-async def page(request: Request) -> Response:
-    """The page: a form, and the answer to the job in its address."""
-    return await ask(request, "page", items=request.query_params.multi_items())
-
-
-@router.get("/problems", response_class=HTMLResponse)
-async def problem_page() -> Response:
-    """What each problem's slug means."""
-    return HTMLResponse(render_problems(), headers={"Cache-Control": LASTING})
+router = APIRouter(default_response_class=HTMLResponse, include_in_schema=False)
+VIEWS = ("", "which", "models", "timeline", "what-if", "limit", "compare", "cost")
+"""Pages whose question is in their address."""
+FOLDER = Path(__file__).parents[1] / "static"
+STATIC = {"style.css": "text/css", "page.js": "text/javascript"}
 
 
-@router.get("/openapi.json", response_class=Response)
-async def document(request: Request) -> Response:
-    """The description for programs."""
-    text = await asyncio.to_thread(documentation.text, request.app)
-    return Response(text, media_type="application/json", headers={"Cache-Control": LASTING})
+async def _page(request: Request) -> Response:
+    """A page, and the answer to the question in its address."""
+    return await _asked(request, request.url.path.rpartition("/")[2], request.query_params.multi_items())
 
 
-@router.get("/docs", response_class=HTMLResponse)
-async def docs(request: Request) -> Response:
-    """The description for people: every route, its parameters and examples."""
-    return HTMLResponse(await asyncio.to_thread(documentation.page, request.app), headers={"Cache-Control": LASTING})
+for view in VIEWS:
+    router.add_api_route(f"/{view}", _page, name=view or "page")
+
+
+@router.get("/file")
+async def file(request: Request) -> Response:
+    """The form for a file."""
+    return await _asked(request, "file", [])
+
+
+@router.post("/file")
+async def read(request: Request) -> Response:
+    """What a file that was sent by the form says, and whether it fits."""
+    text = request.scope[BODY].decode("utf-8", "replace")
+    return await _asked(request, "file", parse_qsl(text, keep_blank_values=True, max_num_fields=100))
+
+
+@router.get("/words")
+async def words() -> Response:
+    """The words of the pages, explained."""
+    return HTMLResponse(render_words(), headers={"Cache-Control": LASTING})
+
+
+@router.get("/static/{name}")
+async def static(name: str) -> Response:
+    """The pages' look, and their script: as an answer they are compressed once, and remembered."""
+    if name not in STATIC:
+        raise HTTPException(404)
+    text = (FOLDER / name).read_text(encoding="utf-8")
+    return Response(text, media_type=STATIC[name], headers={"Cache-Control": LASTING})
+
+
+async def _asked(request: Request, name: str, items: list[tuple[str, str]]) -> Response:
+    """The page that answers; where the service takes no more on, or the question is too costly, a page that says so."""
+    found = await ask(request, "page", items=items, view=name)
+    if found.media_type != MEDIA_TYPE:
+        return found
+    problem: dict[str, Any] = json.loads(bytes(found.body))
+    kept = {key: value for key, value in found.headers.items() if key in ("retry-after", "cache-control")}
+    return HTMLResponse(render_refusal(name, items, found.status_code, problem["detail"]), found.status_code, kept)

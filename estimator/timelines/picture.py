@@ -39,12 +39,13 @@ STACK: dict[str, tuple[str, str]] = {
 """Colours of the components on light and on dark ground, from the lowest area up."""
 
 
-def svg(found: Timeline) -> str:
-    """The picture as text. It says the peak to the byte, and where it is."""
-    return "\n".join(_lines(found)) + "\n"
+def svg(found: Timeline, styled: bool = True) -> str:
+    """The picture as text. It says the peak to the byte, and where it is. `styled` False leaves the look of its classes to the
+    document that it is part of."""
+    return "\n".join(_lines(found, styled)) + "\n"
 
 
-def _lines(found: Timeline) -> Iterator[str]:
+def _lines(found: Timeline, styled: bool) -> Iterator[str]:
     shown = [name for name in STACK if name in found.points.components]
     highest = max(found.points.total)
     capacity = found.capacity_bytes
@@ -55,7 +56,8 @@ def _lines(found: Timeline) -> Iterator[str]:
     peak = found.peak
     where = f"{gib(peak.bytes)} at the peak: {peak.phase.replace('_', ' ')}, {peak.where}"
     yield f'<title id="t">{escape(title)}</title><desc id="d">{escape(where)} ({peak.bytes:,} bytes)</desc>'
-    yield f"<style>{_style(shown)}</style>"
+    if styled:
+        yield f"<style>{_style(shown)}</style>"
     yield f'<rect class="ground" width="{WIDTH}" height="{HEIGHT}"/>'
     yield f'<text class="title" x="{LEFT}" y="22">{escape(title)}</text>'
     yield from _axis(scale, top)

@@ -1,0 +1,139 @@
+"""Pages that ask of a model or a card, before there is a job: which ways fit, which card does it, which models fit, a file."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from typing import Any
+
+from estimator.contract.errors import InvalidJob, InvalidValue
+from estimator.exchange import Surroundings
+from estimator.exchange import read as read_file
+from estimator.exchange.documents import answer as answer_file
+from estimator.facts.spelling import shown
+from estimator.hardware.parse import read_hardware
+from estimator.planner.answers import Fit
+from estimator.planner.fix import fix
+from estimator.planner.headline import fit
+from estimator.planner.which import which
+from estimator.planner.which_answer import WhichRow
+from estimator.views.fitting import fitting
+
+from .asked import Asked, Items
+from .forms import TASKS
+from .job import job_items, title
+from .of_job import answered
+
+LENGTHS = ("context", "concurrency", "sequence", "batch")
+ROWS = 12
+"""Cards that can be rented, or models, that a page lists."""
+MOST_ROWS = 200
+"""Cards of which a page says nothing but that they do it."""
+
+
+def headline(asked: Asked) -> dict[str, Any]:
+    """Every usual way of using a model on some hardware."""
+    model, on = _needed(asked, "model"), _needed(asked, "on")
+    found = fit(model, on, False, **asked.numbers(*LENGTHS))
+    return {
+        "title": f"Does {found.model} fit on {found.hardware}?",
+        "fit": found,
+        "counts": {name: sum(row.verdict == name for row in found.rows) for name in ("unknown", "does not run")},
+        "good": sum(bool(row.fits) for row in found.rows),
+        "rows": _rows(found, model, on),
+        "notes": [f"{row.way}: {row.note}" for row in found.rows if row.note],
+        "api": ("v1/fit", asked.items),
+    }
+
+
+def _rows(found: Fit, model: str, on: str) -> list[dict[str, Any]]:
+    """The table's rows, each with the address of its job in full and a bar of its bytes."""
+    widest = max([row.total_bytes or 0 for row in found.rows] + [found.capacity_bytes or 0])
+    rows = []
+    for row in found.rows:
+        items = [("model", model), ("on", on)]
+        if row.job:
+            if row.job["task"] == "serve":
+                items = [("model", model), ("on", _used(row.job["hardware"]))]
+            items += _fields(row.job)
+        rows.append(
+            {
+                "row": row,
+                "items": items if row.job else None,
+                "bytes": row.total_bytes or 0,
+                "widest": min(widest, 2 * (found.capacity_bytes or widest)),
+            }
+        )
+    return rows
+
+
+def _fields(job: dict[str, Any]) -> Items:
+    """A job's fields but its model and hardware."""
+    return [(name, value) for name, value in job_items(job) if name.partition(".")[0] not in ("model", "hardware", "on")]
+
+
+def _used(hardware: dict[str, Any]) -> str:
+    return f"{hardware['gpus']}x {hardware['gpu'] or hardware['memory']}"
+
+
+def which_card(asked: Asked) -> dict[str, Any]:
+    """Which cards, and how few of them, do it."""
+    model, task = _needed(asked, "model"), _task(asked)
+    lengths = asked.numbers(*LENGTHS)
+    limits: dict[str, Any] = {name: asked.get(name) or None for name in ("tokens", "within", "under", "memory")}
+    found = which(model, task, allow_files=False, top=None, **lengths, **limits)
+    rented = [row for row in found.rows if row.price_per_hour]
+    rented.sort(key=lambda row: Decimal(row.total or row.price_per_hour or 0))
+    return {
+        "title": f"Which GPU? {TASKS[task].format(found.model)}",
+        "which": found,
+        "rented": [(row, job_items(row.job)) for row in rented[:ROWS]],
+        "others": [(row, [("model", model), ("on", _cards(row))]) for row in found.rows[:MOST_ROWS]],
+        "api": ("v1/which", asked.items),
+    }
+
+
+def _cards(row: WhichRow) -> str:
+    each = f"{row.gpus}x {row.accelerator}"
+    return each if row.nodes == 1 else f"{row.nodes} nodes of {each}"
+
+
+def which_model(asked: Asked) -> dict[str, Any]:
+    """Which models fit on some hardware."""
+    on, task = _needed(asked, "on"), _task(asked)
+    found = fitting(on, task, search=asked.get("search"), top=ROWS, **asked.numbers(*LENGTHS))
+    return {
+        "title": f"Which models fit on {found.hardware}? {TASKS[task].format('them')}",
+        "fitting": found,
+        "rows": [(row, job_items(row.job)) for row in found.rows],
+        "api": ("v1/fitting", asked.items),
+    }
+
+
+def file(asked: Asked) -> dict[str, Any]:
+    """A file of a framework, read as a job and answered; and, where that was asked for, what to edit so that it fits."""
+    text, on, model = asked.get("text"), asked.get("on") or None, asked.get("model") or None
+    if not text:
+        raise InvalidJob("is empty: paste what your file says, or the command that starts it", "file")
+    around = Surroundings(hardware=read_hardware(on).hardware if on else None)
+    found = read_file(text, model=model, around=around)
+    if not found.job.get("model"):
+        raise InvalidValue(f"a file of {found.framework} names no model: write it into the field beside the file", "model")
+    said = answer_file(found, False)
+    fixes = fix(text.encode(), on, model) if asked.get("do") == "fix" else None
+    items = job_items(said.job)
+    asked_of = f"{title(said.job, on or '')} (a file of {found.framework})"
+    return answered(said, items) | {"title": asked_of, "question": asked_of, "found": found, "fixes": fixes}
+
+
+def _task(asked: Asked) -> str:
+    task = asked.get("task", "serve")
+    if task not in TASKS:
+        raise InvalidValue(f"{shown(task)} is no use of a model; write {', '.join(TASKS)}", "task")
+    return task
+
+
+def _needed(asked: Asked, name: str) -> str:
+    said = {"model": "a model, such as llama-3-8b or 13B", "on": "the hardware, such as rtx-4090, 24GB or 8xH100"}
+    if not asked.get(name):
+        raise InvalidJob(f"give {said[name]}", "model" if name == "model" else "hardware")
+    return asked.get(name)
