@@ -5,6 +5,11 @@ After transformers' modeling_mistral4.py (5.23).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import model_validator
+
 from estimator.families.abilities import Abilities
 from estimator.families.build import Builder
 from estimator.families.decoder import Decoder, Rotary
@@ -35,6 +40,18 @@ class Mistral4Spec(DeepseekV3Spec):
     first_k_dense_replace: int = 0
     n_group: Size = 1
     topk_group: Size = 1
+
+    @model_validator(mode="before")
+    @classmethod
+    def _whole_head(cls, given: Any) -> Any:
+        """Here `head_dim` is a whole head of queries, rotated part and other, as the configuration class writes it."""
+        if not isinstance(given, Mapping) or "qk_rope_head_dim" not in given:
+            return given
+        whole = given["qk_rope_head_dim"], given.get("qk_nope_head_dim", 64)
+        told = given.get("head_dim")
+        if not all(isinstance(size, int) for size in (*whole, told)) or told != sum(whole):
+            return given
+        return {name: value for name, value in given.items() if name != "head_dim"}
 
 
 SPECS = {"mistral4": Mistral4Spec}
