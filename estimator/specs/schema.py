@@ -39,6 +39,7 @@ def _family(model_type: str) -> dict[str, Any]:
             properties[name] = {"type": "object", "properties": {"model_type": {"type": "string"}}}
     aliases = {name: field.alias for name, field in family.model_fields.items() if field.alias not in (None, name)}
     properties |= {alias: properties[name] for name, alias in aliases.items() if alias}
+    properties |= {name: {} for name in sorted(family.keys() - properties.keys())}  # other ways to say what a field says
     needed = set(schema["required"]) - family.follows(1024, 8).keys() - family.made
     schema["required"] = sorted(needed - aliases.keys())
     either = [{"anyOf": [{"required": [name]}, {"required": [alias]}]} for name, alias in aliases.items() if name in needed]
