@@ -70,8 +70,8 @@ class SelfAttention:
         self.cache = build.cache() if build.cache else None
         self.attend = Attention(build.attention, dropout=spec.attention_dropout if build.training else 0.0)
 
-    def __call__(self, hidden: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        """Its result, and keys and values where it returns those."""
+    def __call__(self, hidden: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        """Its result, keys and values where it returns those, else the weights of eager attention."""
         batch, tokens, width = hidden.shape
         heads, size = self.spec.num_attention_heads, self.spec.head_dim
         if self.spec.multi_query:
@@ -82,11 +82,11 @@ class SelfAttention:
         k, v = split(k_v[0], (size, size), 3) if self.returns_keys else k_v
         if self.cache is not None:
             k, v = self.cache.update(k, v)
-        out, _weights = self.attend(q, k, v, mask)
+        out, weights = self.attend(q, k, v, mask)
         out = contiguous(reshape(out, (batch, tokens, width)))
         out = self.c_proj(out)
         out = dropout(out, self.dropout)
-        return out, k_v[0] if self.returns_keys else None
+        return (out, k_v[0], None) if self.returns_keys else (out, None, weights)
 
     def _split(self, joined: Tensor, width: int) -> list[Tensor]:
         """Queries of so many numbers, keys and values; these are still one where they are returned."""
@@ -118,7 +118,7 @@ class Block:
     def __call__(self, hidden: Tensor, mask: Tensor | None) -> Tensor | tuple[Tensor, Tensor]:
         residual = hidden
         out = self.ln_1(hidden)
-        attended, keys = self.attn(out, mask)
+        attended, keys, _weights = self.attn(out, mask)
         out = add(attended, residual)
         residual = out
         out = self.ln_2(out)

@@ -55,7 +55,10 @@ def scaled_dot_product_attention(
     wanted = torch.is_grad_enabled() and any(t.requires_grad for t in (q, k, v))
     if kernel == "cudnn":
         if not wanted:  # the function of fake tensors would make the log-sum-exp, which nobody asks for
-            return alloc_with_matching_layout(q, (*q.shape[:3], v.shape[3]))
+            seed, offset = (torch.empty((), dtype=torch.int64, device=q.device) for _ in range(2))
+            out = alloc_with_matching_layout(q, (*q.shape[:3], v.shape[3]))
+            del seed, offset  # of random numbers: cuda/attention.cu, _cudnn_attention_forward
+            return out
         return aten._scaled_dot_product_cudnn_attention.default(
             q, k, v, attn_mask, True, dropout_p, is_causal, False, scale=scale
         )[0]
