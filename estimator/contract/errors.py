@@ -113,4 +113,5 @@ class UnsupportedInterpreter(WillItFitError):
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """' Did you mean …?' with the nearest known names, or nothing."""
     close = get_close_matches(name.lower(), {k.lower(): k for k in known}, n=3, cutoff=0.55)
+    close.sort(key=lambda one: not one.startswith(name.lower()))  # what was begun comes first
     return f" Did you mean {' or '.join(repr(c) for c in close)}?" if close else ""

@@ -154,7 +154,9 @@ def nearest(folders: Folders, name: str) -> list[str]:
     if found := {entry.path: entry for directory in reversed(folders) for entry in _sizes(directory).get(folded(name), ())}:
         return [entry.spoken for entry in sorted(found.values(), key=lambda one: _size_of(one.name))]
     index = {key: found.spoken for directory in reversed(folders) for key, found in _index(directory).items()}
-    near = get_close_matches(folded(name[:LONGEST]), index, n=5, cutoff=0.6)
+    asked = folded(name[:LONGEST])
+    near = get_close_matches(asked, index, n=5, cutoff=0.6)
+    near.sort(key=lambda one: not one.startswith(asked))  # what was begun comes first
     return list(dict.fromkeys(index[match] for match in near))[:3]
 
 

@@ -84,16 +84,17 @@ class Found:
 
 
 def tried(question: Question, way: Way, hardware: Hardware) -> Found | None:
-    """The first spread that fits, or the one that takes least; None if there is none. Raises `NotModelled` where none of them is
-    modelled, with the reason of the first."""
+    """The first spread that fits, or the one that takes least; None if there is none. Raises `NotModelled` where none of them can
+    be answered, with the reason of the first."""
     every: list[Tried] = []
     refused: NotModelled | None = None
     for spread, job in spreads(question, way, hardware):
         try:
             every.append(Tried(spread, question.ask(job)))
-        except InvalidJob:
+        except InvalidJob as error:
             if len(way.strategies) < 2:
                 raise
+            refused = refused or NotModelled(error.message, error.where)
             continue
         except NotModelled as error:
             refused = refused or error
