@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from jsonschema import Draft202012Validator
 
 from estimator import InvalidJob, NotModelled, UnknownName
 from estimator.contract.reading import load_yaml
+from estimator.contract.version import DATA_VERSION
 from estimator.facts import catalogue
 from estimator.families import FAMILIES, count, heads, spec_class
 from estimator.specs.published import PublishedModel, model_folder, published
@@ -54,6 +56,17 @@ def test_a_shipped_file_says_everything(name: str) -> None:
     assert said.aliases
     assert all((said.dtype, said.licence, said.released, said.as_of))
     assert said.source != PublishedModel.model_fields["source"].default
+
+
+def test_no_fact_is_newer_than_the_data_say() -> None:
+    """`versions.data` of an answer is the day of the newest fact."""
+    days = [
+        day
+        for folder in (model_folder(), ROOT / "estimator")
+        for file in folder.rglob("*.yaml")
+        for day in re.findall(r"\bas_of: '?(\d{4}-\d\d-\d\d)", file.read_text(encoding="utf-8"))
+    ]
+    assert max(days) == DATA_VERSION
 
 
 @pytest.mark.parametrize("model_type", [t for t in FAMILIES if spec_class(t).runs])
