@@ -26,8 +26,8 @@ from estimator.pricing.offer import Offer
 from estimator.pricing.prices import offers
 from estimator.specs.resolve import resolve
 
+ALL = "of all hardware, cards that can be rented, up to eight in a node for one copy"
 ASSUMPTIONS = [
-    "of all hardware, cards that can be rented, up to eight in a node for one copy",
     "copies are alike, each a server of its own; requests come at random and are shared out evenly",
     "prompts and answers are as long as said, and no prompt was read before; prompts of very different lengths wait longer",
     "the time to the first token is the mean: who comes behind several prompts waits longer",
@@ -185,7 +185,8 @@ def replicas(
                 break  # more of it for one copy cost more
     if search.refused and not (search.rows or search.failed or search.unknown):
         raise search.refused
-    return _answer(search, resolve(whole.model, allow_files).name, top)
+    assumptions = [ALL, *ASSUMPTIONS] if machine is None else ASSUMPTIONS
+    return _answer(search, resolve(whole.model, allow_files).name, top, assumptions)
 
 
 def _job(
@@ -249,7 +250,7 @@ def _copies(load: Load, most: Borne, slower: float) -> int:
     return max(1, ceil(load.requests_per_second * slower / most.rate - 1e-9))
 
 
-def _answer(search: _Search, model: str, top: int | None) -> Replicas:
+def _answer(search: _Search, model: str, top: int | None, assumptions: list[str]) -> Replicas:
     rows = sorted(search.rows, key=_order)
     cheapest = rows[0] if rows and rows[0].price_per_hour else None
     fewest = min(rows, key=lambda row: (row.total_gpus, *_order(row)), default=None)
@@ -264,7 +265,7 @@ def _answer(search: _Search, model: str, top: int | None) -> Replicas:
         rows=rows[:top],
         failed=search.failed[:top],
         unknown=search.unknown,
-        assumptions=ASSUMPTIONS,
+        assumptions=assumptions,
         versions=Versions(software=SOFTWARE_VERSION, data=DATA_VERSION),
     )
 
