@@ -63,10 +63,13 @@ def bamba(spec: BambaSpec, build: Builder) -> Decoder:
 
     def layer(kind: Kind) -> PreNorm:
         mlp = GatedMLP(spec, build, "feed_forward", bias=spec.mlp_bias)
+        norms = {name: build.rms_norm(name, spec.hidden_size) for name in NORMS}  # before what mixes tokens
+        mixes: Any
         if kind == MAMBA:
-            return PreNorm(spec, build, Alone(Mixer(spec.mixer, build, "mamba")), mlp, names=NORMS)
-        attends = GroupedQueryAttention(spec, build, bias, bias, rotate=rotate_part)
-        return PreNorm(spec, build, attends, mlp, names=NORMS)
+            mixes = Alone(Mixer(spec.mixer, build, "mamba"))
+        else:
+            mixes = GroupedQueryAttention(spec, build, bias, bias, rotate=rotate_part)
+        return PreNorm(spec, build, mixes, mlp, norm=lambda name, _: norms[name], names=NORMS)
 
     def sees(kind: Kind) -> LayerType | None:
         return None if kind == MAMBA else FULL

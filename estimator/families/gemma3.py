@@ -39,6 +39,7 @@ class Gemma3Spec(MultimodalSpec):
     languages = ("gemma3_text",)
     kinds = {"text_config": "gemma3_text", "vision_config": "siglip_vision_model"}
     fixed = ("text_config",)
+    images_by_mask = True
 
     tie_word_embeddings: bool = True
     mm_tokens_per_image: Size = PICTURE

@@ -74,6 +74,8 @@ class MultimodalSpec(ComposedSpec):
     """Model types of the towers with which its forward pass is modelled."""
     languages: ClassVar[tuple[str, ...]] = ()
     """Those of the language models."""
+    images_by_mask: ClassVar[bool] = False
+    """Whether its processor tells the tokens of images from those of text by a mask."""
 
     text_config: SerializeAsAny[DecoderSpec]
     tie_word_embeddings: bool = False

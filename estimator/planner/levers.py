@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from estimator.contract.errors import InvalidValue, did_you_mean
 from estimator.contract.job import Hardware, Job
 from estimator.families.spec import ModelSpec
+from estimator.parallel.strategies import NONE
 from estimator.parallel.strategies import STRATEGIES as SHARDINGS
 from estimator.planner.numbers import place
 from estimator.planner.ranges import values
@@ -126,7 +127,7 @@ class Levers:
             for strategy in self._strategies(extent, degrees):
                 for offload in self._offloads(strategy) if plain else [self._own_offload]:
                     for micro in self._micro_batches(each):
-                        if strategy == "none" and offload[GRADIENTS] != "none" and micro < each:
+                        if strategy == NONE.name and offload[GRADIENTS] != "none" and micro < each:
                             continue  # torchao's frees gradients as they come, and adds none up
                         for kernels in self.kernels if plain else self.kernels_of_dtensor:
                             yield {**degrees, STRATEGY: strategy, **offload, MICRO: micro, STEPS: each // micro, **kernels}

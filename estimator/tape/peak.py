@@ -101,14 +101,15 @@ def _settled(tape: Tape, alive: list[int]) -> list[int]:
     """How often each storage is alive where layers release what the layer before them made.
 
     The tape has what came to the first layer released in each, more often than it was made. All but the first release what
-    layers hand on: it is as large, and a gradient if the other is one.
+    layers hand on: it is as large, a gradient if the other is one, and else as alike as there is.
     """
     handed, settled = handed_on(tape), list(alive)
+    kinds = list(zip(tape.components, tape.forms, tape.operations, strict=True))
     makers = [storage for storage in handed.makers if alive[storage] > 0]
     for taker in [storage for storage, times in enumerate(alive) if times < 0]:
-        gradient, component, form = handed.takers.get(taker, False), tape.components[taker], tape.forms[taker]
+        gradient, kind = handed.takers.get(taker, False), kinds[taker]
         others = [maker for maker in makers if settled[maker] > 0 and tape.sizes[maker] == tape.sizes[taker]]
-        others.sort(key=lambda at: (handed.makers[at] != gradient, tape.components[at] != component, tape.forms[at] != form))
+        others.sort(key=lambda at: (handed.makers[at] != gradient, *(a != b for a, b in zip(kinds[at], kind, strict=True))))
         for other in others:
             moved = min(settled[other], -settled[taker])
             settled[other] -= moved

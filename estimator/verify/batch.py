@@ -55,7 +55,7 @@ def _seen(training: Training, spec: Any, model: Any, rows: int, tokens: int) -> 
     tower, count = spec.vision_config, images.count * spec.image_tokens(images.width, images.height)
     ids[:, :count].fill_(picture)
     made["pixel_values"] = torch.rand(rows * images.count, tower.num_channels, tower.image_size, tower.image_size)
-    if spec.model_type == "gemma3":
+    if spec.images_by_mask:
         made["token_type_ids"] = (ids == picture).long()
     return made
 

@@ -21,6 +21,7 @@ PAGES = sorted((ROOT / "docs").rglob("*.md"))
 SHOWN = [
     pytest.param(page.name, block, id=f"{page.name} {i}")
     for page in PAGES
+    if page.name != "check.md"  # whose YAML is of those who run checks
     for i, block in enumerate(re.findall(r"^```yaml\n(.*?)^```$", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL))
 ]
 
@@ -71,7 +72,7 @@ def test_a_job_that_a_page_shows_is_answered(page: str, block: str) -> None:
     job = yaml.safe_load(block)
     if "model" not in job and job.keys() <= Job.model_fields.keys():
         schema("job").validate({"model": "gpt2", **job})
-    elif page in ("prices.md", "models.md"):
+    elif page in ("prices.md", "models.md") and "model" not in job:
         assert job.keys() <= {"prices", "aliases", "architecture"}
     else:
         schema("job").validate(job)

@@ -44,6 +44,8 @@ def in_stacks(model: nn.Module) -> list[str]:
 @pytest.mark.parametrize("kind", models.kinds())
 def test_layers_are_in_order(kind: str) -> None:
     spec = small(kind)
+    if spec.sees:
+        pytest.skip("its parts have names in common; their order is held by steps over shards")
     build = built(spec)
     with torch.device("meta"):
         model = AUTO[next(iter(heads(kind)))].from_config(config(spec, spec.attentions[0] if spec.attentions else "eager"))

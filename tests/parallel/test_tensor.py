@@ -87,6 +87,7 @@ MODELLED = {
     "optimizer_implementation",
     "micro_batch_size",
     "sequence_length",
+    "images",
     "tokens",
     "dataset",
     "lengths",

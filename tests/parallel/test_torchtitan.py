@@ -145,6 +145,7 @@ MODELLED = {
     "optimizer_implementation",
     "micro_batch_size",
     "sequence_length",
+    "images",
     "tokens",
 } | {
     "dataset",

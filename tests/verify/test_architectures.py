@@ -15,7 +15,8 @@ from tests.architectures import asked, config, types
         ("arcee", "exact"),
         ("apertus", "exact"),
         ("albert", "counted"),
-        ("bamba", "counted"),
+        ("bamba", "exact"),
+        ("zamba2", "counted"),
         ("musicgen", "refused (not-judged)"),
     ],
 )

@@ -48,8 +48,8 @@ def check(job: Job, spec: ModelSpec) -> None:
         raise NotModelled(f"serving {spec.model_type} models is not modelled yet", "task")
     if not spec.in_sglang:
         raise NotModelled(
-            f"SGLang has no implementation of its own of {spec.model_type} models, and transformers' in SGLang is not modelled: "
-            "write engine vllm",
+            f"SGLang has no implementation of its own of {spec.model_type} models that is known here, and transformers' in "
+            "SGLang is not modelled: write engine vllm",
             "serving.engine",
         )
     if asked.weights == "fp32":
