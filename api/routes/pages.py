@@ -18,6 +18,8 @@ from ..problems import MEDIA_TYPE
 router = APIRouter(default_response_class=HTMLResponse, include_in_schema=False)
 VIEWS = ("", "which", "models", "timeline", "what-if", "limit", "compare", "cost")
 """Pages whose question is in their address."""
+MOST_FIELDS = 100
+"""Of a form that is sent."""
 FOLDER = Path(__file__).parents[1] / "static"
 STATIC = {"style.css": "text/css", "page.js": "text/javascript"}
 
@@ -41,7 +43,11 @@ async def file(request: Request) -> Response:
 async def read(request: Request) -> Response:
     """What a file that was sent by the form says, and whether it fits."""
     text = request.scope[BODY].decode("utf-8", "replace")
-    return await _asked(request, "file", parse_qsl(text, keep_blank_values=True, max_num_fields=100))
+    try:
+        items = parse_qsl(text, keep_blank_values=True, max_num_fields=MOST_FIELDS)
+    except ValueError:
+        return HTMLResponse(render_refusal("file", [], 422, f"a form has {MOST_FIELDS} fields at most"), 422)
+    return await _asked(request, "file", items)
 
 
 @router.get("/words")

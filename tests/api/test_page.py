@@ -335,6 +335,12 @@ def test_what_is_no_file_is_refused_with_what_to_write(sent: dict[str, str], say
     assert says in answer.text
 
 
+def test_a_form_of_too_many_fields_is_refused() -> None:
+    answer = client.post("/file", content=urlencode([(f"a{i}", "1") for i in range(500)]))
+    assert answer.status_code == 422
+    assert "100 fields at most" in answer.text
+
+
 def test_edits_of_a_file_are_shown_when_they_are_asked_for() -> None:
     text = "model: gpt2\nhardware: {gpu: rtx-4090}\ntraining:\n  micro_batch_size: 256\n"
     answer = client.post("/file", content=urlencode({"text": text, "do": "fix"}))
