@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from estimator.contract.answer import AnswerPart, Versions, WholeAnswer
-from estimator.contract.errors import WillItFitError
+from estimator.contract.errors import Unreadable, WillItFitError
 from estimator.contract.version import DATA_VERSION, SOFTWARE_VERSION
 from estimator.exchange import is_configuration
 from estimator.planner.answers import Edit, Fix, Fixes
@@ -64,8 +64,10 @@ def check_files(paths: Iterable[str | Path], on: str | None = None, model: str |
 
 
 def _checked(path: Path, on: str | None, model: str | None) -> CheckedFile:
+    if not path.is_file():
+        return _row(path, "refused", f"{path}: is no file, or cannot be read", error=Unreadable.code)
     try:
-        if path.is_file() and not is_configuration(path):
+        if not is_configuration(path):
             return _row(path, "skipped", "is no job, and no file of a framework that is known")
         found = fix_file(path, on, model)
     except WillItFitError as error:

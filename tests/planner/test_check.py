@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from pathlib import Path
 
@@ -31,6 +32,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "a,b: 100%.json": SMALL.replace("128", '"many"'),
     }.items():
         (tmp_path / name).write_text(content, encoding="utf-8")
+    os.mkfifo(tmp_path / "pipe")  # which nobody writes to
     return tmp_path
 
 
@@ -44,6 +46,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (["small.json", "misspelt.json"], "8GB", ["fits", "refused"], 2),
         (["broken.yaml"], "8GB", ["refused"], 2),
         (["nowhere.yaml"], "8GB", ["refused"], 2),
+        (["pipe", "small.json"], "8GB", ["refused", "fits"], 2),
+        ([".", "no\0thing"], "8GB", ["refused", "refused"], 2),
         (["axolotl.yaml"], "rtx-4090", ["does not fit"], 1),
         (["axolotl.yaml", "misspelt.json", "small.json"], "rtx-4090", ["does not fit", "refused", "fits"], 1),
     ],
