@@ -22,10 +22,9 @@ from estimator.planner.levers import Levers, read_allowed, read_denied
 from estimator.planner.plan_answer import Looked, Plan
 from estimator.planner.plan_rows import cheapest_row, quickest_row, roomiest_row, row
 from estimator.planner.plan_search import ENOUGH, STEP, PlanSearch, Point, Watch, points
-from estimator.planner.renting import Rentable, rentable
+from estimator.planner.renting import Rentable, Within, rentable
 from estimator.planner.ways import platform
 from estimator.planner.which_answer import NotKnown
-from estimator.planner.which_search import Within
 from estimator.specs.resolve import resolve
 
 TOP = 12

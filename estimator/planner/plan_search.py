@@ -26,8 +26,7 @@ from estimator.pipeline.whole_run import course_of, hours_of
 from estimator.planner.levers import MICRO, STEPS, Extent, Levers, Settings, extent, no_more_work
 from estimator.planner.numbers import with_values
 from estimator.planner.plan_bounds import ROUNDING, Arithmetic, saved_bytes, weight_bytes
-from estimator.planner.renting import Rentable, Rented, cheapest
-from estimator.planner.which_search import Within
+from estimator.planner.renting import NOT_KNOWN, Rentable, Rented, Within, cheapest
 from estimator.timing.run_length import Hours
 
 Watch = Callable[[int], None]
@@ -243,7 +242,7 @@ class PlanSearch:
             self._lacking(point, -left, f"{gib(needed)} needed at the peak")
             return Seen("too large", f"{gib(-left)} more than the {gib(offered)} that one GPU offers", aims, *rest)
         aims = aims._replace(slack=steps(left, offered))
-        if (why := self._beyond(time, hours, rented)) is not None:
+        if (why := self._beyond(hours, rented)) is not None:
             outcome: Literal["beyond", "unknown"] = "beyond" if why else "unknown"
             if not why:
                 self.unknown["it fits, but how long the run takes, or what it costs, is not known"].append(point.name or "")
@@ -264,22 +263,16 @@ class PlanSearch:
         seconds = MILLION / time.tokens_per_second
         return Aims(seconds, 0.0 if rented is None else float(rented.hourly) * seconds / 3600, 0)
 
-    def _beyond(self, time: Time | None, hours: Hours | None, rented: Rented | None) -> str | None:
+    def _beyond(self, hours: Hours | None, rented: Rented | None) -> str | None:
         """Why it is not within the limits; empty where that is not known, None where it is within them."""
-        most, amount = self.limits
-        took = rented.hours if rented is not None and rented.hours is not None else hours
-        if most is not None:
-            if took is None:
-                return ""
-            if took.value > most:
-                return f"takes {took.value:,.1f} h, more than {most:g} h"
-        if amount is not None:
-            paid = None if rented is None else rented.hourly if amount.hourly else rented.total
-            if paid is None:
-                return ""
-            if paid > amount.amount:
-                return f"costs {paid:,.2f} {amount.currency}{' an hour' if amount.hourly else ''}, more than {amount.amount:,}"
-        return None
+        broken = self.limits.broken(rented, hours)
+        if broken is None or broken == NOT_KNOWN:
+            return None if broken is None else ""
+        if broken.hours is not None:
+            return f"takes {broken.hours:,.1f} h, more than {self.limits.hours:g} h"
+        amount = self.limits.money
+        assert amount is not None
+        return f"costs {broken.paid:,.2f} {amount.currency}{' an hour' if amount.hourly else ''}, more than {amount.amount:,}"
 
     def _hold(self, point: Point, settings: Settings, seen: Seen) -> None:
         """Ask the allocator of what is not beaten without it, and hold what is not beaten with it."""

@@ -8,6 +8,7 @@ from decimal import Decimal
 from typing import NamedTuple
 
 from estimator.contract.job import Hardware
+from estimator.planner.amounts import Money
 from estimator.planner.budget import rented_for
 from estimator.pricing.cost import instances_of, suiting
 from estimator.pricing.offer import Offer
@@ -50,3 +51,37 @@ def cheapest(every: Iterable[Rentable], hours: Hours | None) -> Rented | None:
         if hours is None or run is not None:
             known.append(Rented(*one, one.hourly, *(run or (None, None))))
     return min(known, key=lambda one: one.hourly if one.total is None else one.total, default=None)
+
+
+class Broken(NamedTuple):
+    """A limit that a run does not keep: hours that it takes, or what is paid, for the run or for an hour, as the limit is."""
+
+    hours: float | None = None
+    paid: Decimal | None = None
+
+
+NOT_KNOWN = Broken()
+"""Whether a limit is kept is not known."""
+
+
+class Within(NamedTuple):
+    """What was asked of the run: how many hours it may take, and what it may cost."""
+
+    hours: float | None
+    money: Money | None
+
+    def broken(self, rented: Rented | None, hours: Hours | None) -> Broken | None:
+        """The first limit that is not kept; None if all are. `hours`: what the run takes where it is not rented."""
+        took = rented.hours if rented is not None and rented.hours is not None else hours
+        if self.hours is not None:
+            if took is None:
+                return NOT_KNOWN
+            if took.value > self.hours:
+                return Broken(hours=took.value)
+        if self.money is not None:
+            paid = None if rented is None else rented.hourly if self.money.hourly else rented.total
+            if paid is None:
+                return NOT_KNOWN
+            if paid > self.money.amount:
+                return Broken(paid=paid)
+        return None

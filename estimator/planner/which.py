@@ -17,8 +17,9 @@ from estimator.planner import amounts
 from estimator.planner.budget import MOST_GPUS
 from estimator.planner.cases import Lengths, Own, Usual, slug, usual
 from estimator.planner.fleet import cards
+from estimator.planner.renting import Within
 from estimator.planner.which_answer import NotKnown, TooLittle, Which, WhichRow
-from estimator.planner.which_search import Search, Watch, Within
+from estimator.planner.which_search import Search, Watch
 from estimator.specs.resolve import resolve
 
 

@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import date
-from typing import Any, NamedTuple
+from typing import Any
 
 from estimator.contract.errors import Contradiction, InvalidJob
 from estimator.contract.job import Hardware, Job
@@ -20,22 +20,14 @@ from estimator.hardware.accelerator import Accelerator
 from estimator.hardware.capacity import capacity
 from estimator.pipeline.estimation import step_time
 from estimator.pipeline.verdict import offered
-from estimator.planner import amounts
 from estimator.planner.cases import Done, Own, Refused, TooMuch, Usual
 from estimator.planner.fleet import sizes
-from estimator.planner.renting import Rented, cheapest, rentable
+from estimator.planner.renting import NOT_KNOWN, Rented, Within, cheapest, rentable
 from estimator.planner.which_answer import TooLittle, WhichRow
 from estimator.timing.run_length import Hours
 
 Watch = Callable[[int], None]
 """Told how many have been tried."""
-
-
-class Within(NamedTuple):
-    """What was asked of the run: how many hours it may take, and what it may cost."""
-
-    hours: float | None
-    money: amounts.Money | None
 
 
 @dataclass(slots=True)
@@ -143,21 +135,16 @@ class Search:
 
     def _beyond(self, priced: Rented | None, hours: Hours | None) -> str | None:
         """Why it is not within the limits; empty where that is not known, None where it is within them."""
-        most, amount = self.limits
-        took = priced.hours if priced is not None and priced.hours is not None else hours
-        if most is not None:
-            if took is None:
-                return ""
-            if took.value > most:
-                return f"it fits, but the run takes {took.value:,.1f} h there, more than {most:g} h"
-        if amount is not None:
-            paid = None if priced is None else priced.hourly if amount.hourly else priced.total
-            if paid is None:
-                return ""
-            if paid > amount.amount:
-                what = "an hour costs" if amount.hourly else "the run costs"
-                return f"it fits, but {what} {money(paid)} {amount.currency} there, more than {money(amount.amount)}"
-        return None
+        broken = self.limits.broken(priced, hours)
+        if broken is None or broken == NOT_KNOWN:
+            return None if broken is None else ""
+        if broken.hours is not None:
+            return f"it fits, but the run takes {broken.hours:,.1f} h there, more than {self.limits.hours:g} h"
+        amount = self.limits.money
+        assert amount is not None
+        assert broken.paid is not None
+        what = "an hour costs" if amount.hourly else "the run costs"
+        return f"it fits, but {what} {money(broken.paid)} {amount.currency} there, more than {money(amount.amount)}"
 
     def _row(
         self,

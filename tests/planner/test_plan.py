@@ -21,8 +21,7 @@ from estimator.planner.levers import ACTIVATIONS, CHECKPOINTS, CHOICES, Levers, 
 from estimator.planner.plan_answer import Plan
 from estimator.planner.plan_bounds import Arithmetic, saved_bytes, weight_bytes
 from estimator.planner.plan_search import Aims, PlanSearch, Point, Seen, points, steps
-from estimator.planner.renting import rentable
-from estimator.planner.which_search import Within
+from estimator.planner.renting import Within, rentable
 from estimator.specs.resolve import resolve
 from tests.jobs import ROOT
 

@@ -20,9 +20,10 @@ from estimator.pipeline.estimation import estimate
 from estimator.planner import amounts
 from estimator.planner.cases import Own
 from estimator.planner.fleet import cards, sizes
+from estimator.planner.renting import Within
 from estimator.planner.ways import every_way, platform, platforms, slugs, ways
 from estimator.planner.which_answer import Which
-from estimator.planner.which_search import Search, Within
+from estimator.planner.which_search import Search
 from tests.jobs import ROOT, TINY
 
 TODAY = date(2026, 11, 22)
