@@ -5,7 +5,8 @@ After transformers' modeling_bart.py (5.23).
 
 from __future__ import annotations
 
-from typing import Self
+from collections.abc import Callable
+from typing import Any, Self
 
 from pydantic import model_validator
 
@@ -158,7 +159,7 @@ class Stack:
 
     def __call__(self, ids: Tensor, encoded: Tensor | None = None) -> Tensor:
         tape, (batch, tokens) = ids.tape, ids.shape
-        embeds = self._embed(ids)
+        embeds = scaled(self.words, ids)
         mask = causal_mask(tape, batch, tokens, embeds.dtype, self.attention, None) if self.decodes else None
         steps = empty(tape, (1, tokens), dtypes.int64, "arange")
         places = self.positions(add_scalar(steps) if self.decodes else empty(tape, ids.shape, dtypes.int64, "add"))
@@ -171,22 +172,25 @@ class Stack:
             hidden = layer(hidden, mask, encoded)
         return hidden
 
-    def _embed(self, ids: Tensor) -> Tensor:
-        """Embeddings are scaled, if only by 1 (`BartScaledWordEmbedding`)."""
-        out = mul_scalar(Embedding(self.words.weight)(ids))
-        if self.words.require_grad and ids.tape.grad_enabled:
-            out.requires_grad = True
-        return out
+
+def scaled(words: Embedding, ids: Tensor) -> Tensor:
+    """Embeddings, which are scaled, if only by 1 (`BartScaledWordEmbedding`)."""
+    out = mul_scalar(Embedding(words.weight)(ids))
+    if words.require_grad and ids.tape.grad_enabled:
+        out.requires_grad = True
+    return out
 
 
 class Bart:
-    """The body of the model."""
+    """The body of the model. `stack`: makes its encoder and its decoder."""
+
+    stack: Callable[[bool, Embedding, Any, Builder], Callable[..., Tensor]] = Stack
 
     def __init__(self, spec: BartSpec, build: Builder):
         refuse_quantization(build, spec.model_type)
         self.shared = build.embedding("shared", spec.vocab_size, spec.hidden_size)
-        self.encoder = Stack(False, self.shared, spec, build)
-        self.decoder = Stack(True, self.shared, spec, build)
+        self.encoder = self.stack(False, self.shared, spec, build)
+        self.decoder = self.stack(True, self.shared, spec, build)
 
     def encode(self, ids: Tensor) -> Tensor:
         return self.encoder(ids)

@@ -9,15 +9,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from estimator.families.attention import causal_mask
-from estimator.families.bart import BartSpec, MultiHeadAttention
+from estimator.families.bart import Bart, BartSpec, MultiHeadAttention, scaled
 from estimator.families.build import Builder
-from estimator.families.encoders import refuse_quantization
 from estimator.families.heads import Head
 from estimator.families.modules import ACTIVATIONS, Embedding
 from estimator.families.seq2seq import Seq2SeqLM
 from estimator.families.spec import Activation, Probability, called
 from estimator.tape import dtypes
-from estimator.tape.pointwise import add, clamp, dropout, mul_scalar
+from estimator.tape.pointwise import add, clamp, dropout
 from estimator.tape.tensor import Tensor, empty, unary
 
 
@@ -95,7 +94,7 @@ class Stack:
 
     def __call__(self, ids: Tensor, encoded: Tensor | None = None) -> Tensor:
         tape, (batch, tokens) = ids.tape, ids.shape
-        embeds = self._embed(ids)
+        embeds = scaled(self.words, ids)
         mask = causal_mask(tape, batch, tokens, embeds.dtype, self.attention, None) if self.decodes else None
         places = self._places(ids)
         hidden = add(embeds, places)
@@ -103,13 +102,6 @@ class Stack:
         for layer in self.layers:
             hidden = layer(hidden, mask, encoded)
         return self.norm(hidden)
-
-    def _embed(self, ids: Tensor) -> Tensor:
-        """Embeddings, scaled (`M2M100ScaledWordEmbedding`)."""
-        out = mul_scalar(Embedding(self.words.weight)(ids))
-        if self.words.require_grad and ids.tape.grad_enabled:
-            out.requires_grad = True
-        return out
 
     def _places(self, ids: Tensor) -> Tensor:
         """Rows of the table of positions, which are counted where a token is no padding."""
@@ -128,20 +120,10 @@ def _counted(ids: Tensor) -> Tensor:
     return unary("add", unary("_to_copy", numbers, dtypes.int64))
 
 
-class M2M100:
+class M2M100(Bart):
     """The body of the model."""
 
-    def __init__(self, spec: M2M100Spec, build: Builder):
-        refuse_quantization(build, spec.model_type)
-        self.shared = build.embedding("shared", spec.vocab_size, spec.hidden_size)
-        self.encoder = Stack(False, self.shared, spec, build)
-        self.decoder = Stack(True, self.shared, spec, build)
-
-    def encode(self, ids: Tensor) -> Tensor:
-        return self.encoder(ids)
-
-    def decode(self, targets: Tensor, encoded: Tensor) -> Tensor:
-        return self.decoder(targets, encoded)
+    stack = Stack
 
 
 def _seq2seq_lm(spec: M2M100Spec, build: Builder) -> Seq2SeqLM:
