@@ -110,8 +110,12 @@ class UnsupportedInterpreter(WillItFitError):
     status = 501
 
 
+def near_names(name: str, known: Iterable[str], most: int, cutoff: float) -> list[str]:
+    """The known names that are most like a name; those that begin with it come first."""
+    return sorted(get_close_matches(name, known, n=most, cutoff=cutoff), key=lambda one: not one.startswith(name))
+
+
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """' Did you mean …?' with the nearest known names, or nothing."""
-    close = get_close_matches(name.lower(), {k.lower(): k for k in known}, n=3, cutoff=0.55)
-    close.sort(key=lambda one: not one.startswith(name.lower()))  # what was begun comes first
+    close = near_names(name.lower(), {k.lower(): k for k in known}, 3, 0.55)
     return f" Did you mean {' or '.join(repr(c) for c in close)}?" if close else ""

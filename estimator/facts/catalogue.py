@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import os
 import re
-from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from estimator.contract.errors import InvalidJob, UnknownHardware, UnknownModel, UnknownName
+from estimator.contract.errors import InvalidJob, UnknownHardware, UnknownModel, UnknownName, near_names
 from estimator.contract.reading import load_yaml, parse_yaml
 from estimator.facts.spelling import LONGEST, folded, joined, shown, words
 
@@ -154,9 +153,7 @@ def nearest(folders: Folders, name: str) -> list[str]:
     if found := {entry.path: entry for directory in reversed(folders) for entry in _sizes(directory).get(folded(name), ())}:
         return [entry.spoken for entry in sorted(found.values(), key=lambda one: _size_of(one.name))]
     index = {key: found.spoken for directory in reversed(folders) for key, found in _index(directory).items()}
-    asked = folded(name[:LONGEST])
-    near = get_close_matches(asked, index, n=5, cutoff=0.6)
-    near.sort(key=lambda one: not one.startswith(asked))  # what was begun comes first
+    near = near_names(folded(name[:LONGEST]), index, 5, 0.6)
     return list(dict.fromkeys(index[match] for match in near))[:3]
 
 

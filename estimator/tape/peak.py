@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from functools import partial
 from typing import NamedTuple
 
 from estimator.tape.handed import BACKWARD, handed_on
@@ -104,12 +105,16 @@ def _settled(tape: Tape, alive: list[int]) -> list[int]:
     layers hand on: it is as large, a gradient if the other is one, and else as alike as there is.
     """
     handed, settled = handed_on(tape), list(alive)
-    kinds = list(zip(tape.components, tape.forms, tape.operations, strict=True))
+    gradients = {storage for storage, gradient in [*handed.makers.items(), *handed.takers.items()] if gradient}
+
+    def unlike(maker: int, taker: int) -> tuple[bool, ...]:
+        told = (tape.components, tape.forms, tape.operations)
+        return ((maker in gradients) != (taker in gradients), *(said[maker] != said[taker] for said in told))
+
     makers = [storage for storage in handed.makers if alive[storage] > 0]
     for taker in [storage for storage, times in enumerate(alive) if times < 0]:
-        gradient, kind = handed.takers.get(taker, False), kinds[taker]
         others = [maker for maker in makers if settled[maker] > 0 and tape.sizes[maker] == tape.sizes[taker]]
-        others.sort(key=lambda at: (handed.makers[at] != gradient, *(a != b for a, b in zip(kinds[at], kind, strict=True))))
+        others.sort(key=partial(unlike, taker=taker))
         for other in others:
             moved = min(settled[other], -settled[taker])
             settled[other] -= moved

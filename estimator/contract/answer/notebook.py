@@ -20,7 +20,7 @@ IN_TITLE = frozenset({"model", "hardware", "fits", "verdict", "reason"})
 LATER = frozenset({"assumptions", "not_modelled"})
 """Lists that HTML shows when they are opened."""
 FIRST = frozenset({"warnings", "suggestions"})
-HIDDEN_CHARACTERS = str.maketrans({"|": "\\|", "\n": " ", "<": "&lt;", "*": "\\*", "_": "\\_", "`": "\\`"})
+ESCAPED = str.maketrans({"|": "\\|", "\n": " ", "<": "&lt;", "*": "\\*", "_": "\\_", "`": "\\`"})
 
 
 class Section(NamedTuple):
@@ -159,4 +159,4 @@ def _line(cells: list[str]) -> str:
 
 
 def _cell(text: str) -> str:
-    return text.translate(HIDDEN_CHARACTERS)
+    return text.translate(ESCAPED)
