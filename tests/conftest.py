@@ -2,12 +2,17 @@
 
 It holds every record, table and golden file, and does not even import what needs torch. Slow are properties that are tried on
 many jobs, pages that are made of all cases, examples in pages, and benchmarks.
+
+Of a test that is marked `share(n)` one case in n is asked, others after each change of the estimator's code, so that two runs of
+the same code ask the same. `--all` asks every case; so does a run that names tests, by `-k`, by `::` or with benchmarks.
 """
 
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from functools import cache
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
@@ -24,9 +29,14 @@ def _needs_torch(path: Path) -> bool:
     return IMPORTS.search(path.read_text(encoding="utf-8")) is not None
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--all", action="store_true", help="ask every case of the tests of which a share is asked otherwise")
+
+
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "torch: torch is the judge; `-m 'not torch'` leaves these out")
     config.addinivalue_line("markers", "slow: takes seconds; `-m 'not torch'` leaves these out, too")
+    config.addinivalue_line("markers", "share(n): one case in n is asked, others after each change of the code; `--all` asks all")
 
 
 def _quick(config: pytest.Config) -> bool:
@@ -38,11 +48,36 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return True if _quick(config) and collection_path.suffix == ".py" and _needs_torch(collection_path) else None
 
 
+def _every_case(config: pytest.Config) -> bool:
+    """Whether no case is left out that a share would leave out."""
+    named = config.option.keyword or any("::" in word for word in config.args)
+    return bool(config.option.all or named or config.getoption("benchmark_enable", default=False))
+
+
+def _turn() -> int:
+    """A number that is another one after each change of the estimator's code."""
+    code = sha256()
+    for path in sorted((Path(__file__).parents[1] / "estimator").rglob("*.py")):
+        code.update(path.read_bytes())
+    return int.from_bytes(code.digest()[:4])
+
+
+def _not_in_the_share(items: list[pytest.Item]) -> set[pytest.Item]:
+    """The cases that are left out: of each test that is marked all but one in so many."""
+    tests = defaultdict(list)
+    for item in items:
+        if (mark := item.get_closest_marker("share")) is not None:
+            tests[item.nodeid.partition("[")[0], mark.args[0]].append(item)
+    turn = _turn()
+    return {item for (_, share), cases in tests.items() for at, item in enumerate(cases) if (at - turn) % min(share, len(cases))}
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     for item in items:
         if _needs_torch(item.path):
             item.add_marker("torch")
-    if _quick(config):
-        slow = [item for item in items if item.get_closest_marker("slow")]
-        config.hook.pytest_deselected(items=slow)
-        items[:] = [item for item in items if not item.get_closest_marker("slow")]
+    left_out = {item for item in items if item.get_closest_marker("slow")} if _quick(config) else set()
+    if not _every_case(config):
+        left_out |= _not_in_the_share(items)
+    config.hook.pytest_deselected(items=[item for item in items if item in left_out])
+    items[:] = [item for item in items if item not in left_out]

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import yaml
-
 from estimator.facts import catalogue
 from estimator.facts.fact import MeasuredFact
 from estimator.timing.measured import FOLDER, Curves, Spread, borrowed, load, shared
+from tests.jobs import content
 from tests.splits import Figures, split_table
 
 TERMS = Path(__file__).parent / "data" / "efficiency_terms.yaml"
@@ -42,7 +41,7 @@ def _error(spread: Spread) -> str:
 
 
 def _held_out() -> str:
-    fits: dict[str, dict[str, dict[str, dict[str, float]]]] = yaml.safe_load(FITS.read_text(encoding="utf-8"))
+    fits: dict[str, dict[str, dict[str, dict[str, float]]]] = content(FITS)
     rows = []
     for card, tables in fits.items():
         for table, sides in tables.items():
@@ -66,7 +65,7 @@ def _products(cards: list[Curves]) -> str:
 
 
 def _terms() -> str:
-    terms = yaml.safe_load(TERMS.read_text(encoding="utf-8"))
+    terms = content(TERMS)
     rows: list[list[object]] = []
     for card, of in terms.items():
         rows += [

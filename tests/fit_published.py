@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import yaml
 
 from tests.held_out import held_out, speeds_series, timed_series
+from tests.jobs import content
 
 FILE = Path(__file__).parent / "data" / "attention_speeds.yaml"
-SPEEDS: dict[str, Any] = yaml.safe_load(FILE.read_text(encoding="utf-8"))
+SPEEDS: dict[str, Any] = content(FILE)
 LENGTHS = np.array(SPEEDS["lengths"], float)
 PEAKS = {"h100": 989.4, "a100-80gb": 312.0, "b200": 2250.0}
 LIKE = {"l40s": "a100-80gb", "rtx-pro-6000-server": "a100-80gb", "a100-80gb": "a100-80gb"}

@@ -13,7 +13,6 @@ from typing import Any
 from unittest import mock
 
 import numpy as np
-import yaml
 
 from estimator import estimate
 from estimator.contract.job import read_job
@@ -25,6 +24,7 @@ from estimator.runtime import overheads
 from estimator.timing import step
 from estimator.timing.measured import UnderLoad, load, shared
 from tests.held_out import LLM_FOUNDRY, fitted_rows, held_out
+from tests.jobs import content
 from tests.measured_runs import a100_runs, megatron_runs, megatron_steps, more_megatron_runs
 from tests.published import Run, published
 
@@ -37,7 +37,7 @@ CE_PASSES = 4 / 6
 
 
 def _read(path: str) -> dict[str, Any]:
-    found: dict[str, Any] = yaml.safe_load((HERE / path).read_text(encoding="utf-8"))
+    found: dict[str, Any] = content(HERE / path)
     return found
 
 

@@ -6,8 +6,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from estimator import Answer
 from estimator.contract.job import read_job
 from estimator.contract.units import MIB
@@ -15,6 +13,7 @@ from estimator.pipeline.run import played
 from estimator.simulation.ranks import ranks
 from estimator.simulation.simulation import Simulation, simulate
 from estimator.tape.gpu import Gpu
+from tests.jobs import content
 
 B200 = Gpu((10, 0), True)
 DATA = Path(__file__).parent / "data"
@@ -63,7 +62,7 @@ def _with_jobs(runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _read(name: str) -> dict[str, Any]:
-    found: dict[str, Any] = yaml.safe_load((DATA / f"{name}.yaml").read_text(encoding="utf-8"))
+    found: dict[str, Any] = content(DATA / f"{name}.yaml")
     return found
 
 

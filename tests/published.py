@@ -12,11 +12,10 @@ from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
-import yaml
-
 from estimator import estimate
 from estimator.contract.answer import Time
 from tests.held_out import LLM_FOUNDRY, held_out
+from tests.jobs import content
 from tests.speeds import a100_speeds, megatron_speeds
 from tests.splits import split, split_table
 
@@ -48,7 +47,7 @@ class Run(NamedTuple):
 
 @cache
 def _table() -> dict[str, Any]:
-    found: dict[str, Any] = yaml.safe_load(FILE.read_text(encoding="utf-8"))
+    found: dict[str, Any] = content(FILE)
     return found
 
 

@@ -94,6 +94,7 @@ def opened(browser: Any, host: str) -> Iterator[Opened]:
     assert hosts <= {host.split("/")[2], "data"}
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize("name", sorted(PAGES.keys() - LIKE_OTHERS))
 def test_axe_finds_nothing_and_nothing_is_wider_than_a_telephone(name: str, opened: Opened) -> None:
     page = opened(PAGES[name])

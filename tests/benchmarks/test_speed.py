@@ -55,6 +55,7 @@ def job(model: Any, **training: Any) -> dict[str, Any]:
     return {"model": model, "hardware": {"gpu": "h200"}, "training": training}
 
 
+@pytest.mark.share(8)
 @pytest.mark.parametrize("name", FIRST.values())
 def test_a_trace(name: str, benchmark: BenchmarkFixture) -> None:
     """What a question costs that was not asked before, without the allocator."""
@@ -73,6 +74,7 @@ def test_the_allocator(name: str, benchmark: BenchmarkFixture) -> None:
     benchmark.pedantic(reserved, (simulate(asked, spec, topology(asked, spec), AMPERE).build.tape, 2**23), rounds=8)
 
 
+@pytest.mark.share(8)
 @pytest.mark.parametrize("name", FIRST.values())
 def test_one_job(name: str, benchmark: BenchmarkFixture) -> None:
     benchmark(estimate, job(name))

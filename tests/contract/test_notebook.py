@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 from html.parser import HTMLParser
 from itertools import pairwise
@@ -17,18 +18,21 @@ JOB = {"model": TINY, "hardware": {"gpu": "a100-80gb"}, "training": {"sequence_l
 EVIL = "<script>alert(1)</script>|*x*"
 
 
+ASKED: dict[str, Callable[[], WholeAnswer]] = {
+    "estimate": lambda: estimator.estimate(JOB),
+    "fit": lambda: estimator.fit("gpt2", "8GB"),
+    "limit": lambda: estimator.limit(JOB, "training.micro_batch_size", "max", on="8GB"),
+    "what_if": lambda: estimator.what_if(JOB, {"training.micro_batch_size": "1,2,4"}),
+    "which": lambda: estimator.which("gpt2", "lora"),
+    "timeline": lambda: estimator.timeline(JOB),
+    "explain": lambda: estimator.explain(JOB, "max_memory_allocated: 1 GiB"),
+    "fitting": lambda: estimator.fitting("8GB", search="gpt2"),
+}
+
+
 @cache
-def answers() -> dict[str, WholeAnswer]:
-    return {
-        "estimate": estimator.estimate(JOB),
-        "fit": estimator.fit("gpt2", "8GB"),
-        "limit": estimator.limit(JOB, "training.micro_batch_size", "max", on="8GB"),
-        "what_if": estimator.what_if(JOB, {"training.micro_batch_size": "1,2,4"}),
-        "which": estimator.which("gpt2", "lora"),
-        "timeline": estimator.timeline(JOB),
-        "explain": estimator.explain(JOB, "max_memory_allocated: 1 GiB"),
-        "fitting": estimator.fitting("8GB", search="gpt2"),
-    }
+def answer_of(kind: str) -> WholeAnswer:
+    return ASKED[kind]()
 
 
 class Read(HTMLParser):
@@ -47,9 +51,9 @@ class Read(HTMLParser):
         assert self.open.pop() == tag
 
 
-@pytest.mark.parametrize("kind", answers())
+@pytest.mark.parametrize("kind", ASKED)
 def test_every_kind_of_answer_is_shown(kind: str) -> None:
-    answer = answers()[kind]
+    answer = answer_of(kind)
     html, markdown = answer._repr_html_(), answer._repr_markdown_()
     page = Read()
     page.feed(html)

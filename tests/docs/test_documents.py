@@ -14,7 +14,7 @@ import yaml
 from estimator import WillItFitError, estimate
 from estimator.cli.commands import COMMANDS
 from tests.documents import ROOT, documents
-from tests.jobs import cases
+from tests.jobs import cases, content
 from tests.measured_runs import a100_runs
 from tests.schemas import schema
 
@@ -51,7 +51,7 @@ def test_the_job_in_the_documents_names_fields_that_exist() -> None:
 @pytest.mark.parametrize("name", ["full", "megatron", "qlora", "serve"])
 def test_examples_are_answered(name: str) -> None:
     path = ROOT / "docs" / "examples" / f"{name}.yaml"
-    schema("job").validate(yaml.safe_load(path.read_text(encoding="utf-8")))
+    schema("job").validate(content(path))
     assert estimate(path).fits is True
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import io
 import json
-import os
 import re
 import shutil
 import subprocess
@@ -176,14 +175,11 @@ def test_a_module_that_is_run_is_there(command: Command) -> None:
 
 @pytest.mark.parametrize("command", _of(".venv/bin/pytest"), ids=str)
 def test_pytest_takes_the_arguments(command: Command) -> None:
-    found = subprocess.run(
-        [sys.executable, "-m", "pytest", *command.words[1:], "--collect-only", "-q"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        env={name: value for name, value in os.environ.items() if "XDIST" not in name},
-    )
+    """`--markers` is answered when all options have been read, and before any test is."""
+    words = command.words[1:]
+    found = subprocess.run([sys.executable, "-m", "pytest", *words, "--markers"], cwd=ROOT, capture_output=True, text=True)
     assert found.returncode == 0, found.stdout + found.stderr
+    assert all((ROOT / word.partition("::")[0]).exists() for word in words if word.startswith("tests"))
 
 
 INLINE = [(page.name, code) for page in PAGES for code in re.findall(r"`([^`\n]+)`", page.read_text(encoding="utf-8"))]

@@ -8,6 +8,7 @@ from typing import Any
 import yaml
 
 from tests.draw.outcome import Outcome, outcome
+from tests.jobs import content
 
 HEAD = (
     "# Jobs that were drawn at random (python -m tests.draw), found to differ from their judge or to break, and mended since:\n"
@@ -17,7 +18,7 @@ HEAD = (
 
 def kept(file: Path) -> list[dict[str, Any]]:
     """The cases of a file."""
-    return yaml.safe_load(file.read_text(encoding="utf-8")) or [] if file.exists() else []
+    return content(file) or [] if file.exists() else []
 
 
 def keep(file: Path, seed: str, job: dict[str, Any], found: Outcome) -> None:

@@ -16,13 +16,11 @@ import traceback
 from collections import Counter
 from pathlib import Path
 
-import yaml
-
 from estimator.contract.errors import WillItFitError
 from estimator.contract.job import Hardware
 from estimator.exchange import READ, Surroundings, read
 from tests.exchange.answered import files
-from tests.jobs import TESTS
+from tests.jobs import TESTS, content
 
 MOST_SECONDS, MOST_BYTES = 2.0, 200 * 10**6
 PIECES = [
@@ -121,7 +119,7 @@ def mutated(rng: random.Random, texts: list[str]) -> str:
 def attacked(folder: Path, seconds: float, seed: int) -> int:
     """How many texts were read as none may be."""
     rng, bad, seen, slowest = random.Random(seed), 0, Counter[str](), 0.0
-    cases = yaml.safe_load((TESTS / "cases" / "framework_files.yaml").read_text(encoding="utf-8"))["cases"]
+    cases = content(TESTS / "cases" / "framework_files.yaml")["cases"]
     texts = [path.read_text(encoding="utf-8") for path in files(folder)] + [case["text"] for case in cases if case["text"]]
     for text in texts:  # what is read once and kept, such as the catalogue
         attempt(text, None)

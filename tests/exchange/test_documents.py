@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from fastapi.testclient import TestClient
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -25,9 +24,9 @@ from estimator.exchange.documents import FRAMEWORKS
 from estimator.exchange.recognise import readable
 from estimator.exchange.shell import commands, sbatch
 from estimator.pipeline.notes.gathered import texts
-from tests.jobs import TESTS
+from tests.jobs import TESTS, content
 
-CASES: list[dict[str, Any]] = yaml.safe_load((TESTS / "cases" / "framework_files.yaml").read_text(encoding="utf-8"))["cases"]
+CASES: list[dict[str, Any]] = content(TESTS / "cases" / "framework_files.yaml")["cases"]
 KEYS = {"name", "text", "framework", "job", "left_out", "lines", "assumed", "hardware", "beside", "refused", "meant"}
 
 

@@ -8,11 +8,9 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-import yaml
-
 from estimator import explain
 from estimator.measured.answers import Explanation
-from tests.jobs import ROOT
+from tests.jobs import ROOT, content
 
 FIRST = 3
 """A reason counts as named where it is among the first so many."""
@@ -20,9 +18,7 @@ FIRST = 3
 
 @cache
 def reports() -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = yaml.safe_load((ROOT / "tests" / "data" / "memory_reports.yaml").read_text(encoding="utf-8"))[
-        "rows"
-    ]
+    found: list[dict[str, Any]] = content(ROOT / "tests" / "data" / "memory_reports.yaml")["rows"]
     return found
 
 

@@ -41,6 +41,7 @@ def in_stacks(model: nn.Module) -> list[str]:
     return [name for name in linears if any(name.startswith(f"{stack}.") for stack in stacks)]
 
 
+@pytest.mark.share(4)
 @pytest.mark.parametrize("kind", models.kinds())
 def test_layers_are_in_order(kind: str) -> None:
     spec = small(kind)

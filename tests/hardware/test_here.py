@@ -7,7 +7,6 @@ from pathlib import Path
 from time import monotonic
 
 import pytest
-import yaml
 
 from estimator import InvalidJob, UnknownName, estimate, fit
 from estimator.cli.main import main
@@ -16,14 +15,14 @@ from estimator.contract.units import GIB, MIB
 from estimator.hardware import here as module
 from estimator.hardware.capacity import capacity
 from estimator.hardware.here import Here, asked, here
-from tests.jobs import ROOT
+from tests.jobs import ROOT, content
 
 MACHINES = ROOT / "tests" / "data" / "machines"
 NOWHERE = Path("/nowhere")
 
 
 def machine(name: str) -> Here:
-    said = yaml.safe_load((MACHINES / f"{name}.yaml").read_text(encoding="utf-8"))
+    said = content(MACHINES / f"{name}.yaml")
 
     def ask(command: Sequence[str]) -> str | None:
         words = " ".join(command)
@@ -63,9 +62,7 @@ def test_what_is_left_out_and_in_use_is_said_and_taken_off_if_asked() -> None:
 
 
 def test_without_an_accelerator_it_says_what_was_looked_for(tmp_path: Path) -> None:
-    (tmp_path / "meminfo").write_text(
-        yaml.safe_load((MACHINES / "cpu.yaml").read_text(encoding="utf-8"))["meminfo"], encoding="utf-8"
-    )
+    (tmp_path / "meminfo").write_text(content(MACHINES / "cpu.yaml")["meminfo"], encoding="utf-8")
     with pytest.raises(UnknownName) as refused:
         here(lambda command: None, tmp_path / "meminfo")
     assert "nvidia-smi, amd-smi, rocm-smi" in str(refused.value)

@@ -100,6 +100,7 @@ SPREADS: list[dict[str, Any]] = [
 ]
 
 
+@pytest.mark.share(4)
 @pytest.mark.parametrize("loss", ["eager", "fused"])
 @pytest.mark.parametrize("recomputed", ["none", "full", {"layers": 1}])
 @pytest.mark.parametrize("spread", SPREADS, ids=str)

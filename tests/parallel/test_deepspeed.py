@@ -5,17 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-import yaml
 
 from estimator import estimate
 from estimator.contract.job import read_job
 from estimator.parallel import zero, zero3
 from estimator.pipeline.run import played
 from estimator.simulation import simulation
-from tests.jobs import TESTS, counts
+from tests.jobs import TESTS, content, counts
 from tests.judge import deepspeed_run as run
 
-RECORDS = yaml.safe_load((TESTS / "data" / "deepspeed.yaml").read_text(encoding="utf-8"))
+RECORDS = content(TESTS / "data" / "deepspeed.yaml")
 MOMENTS = ("resident", "forward", "backward", "optimizer_step")
 ABOVE = {"resident": 0.001, "forward": 0.001, "backward": 0.025, "optimizer_step": 0.001}
 """Share by which the estimate may exceed the record: in backward, a copy of the bucket is taken to be there at any time."""

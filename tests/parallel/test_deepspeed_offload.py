@@ -9,17 +9,16 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-import yaml
 
 from estimator.parallel import zero, zero3, zero3_offload, zero_offload
 from estimator.pipeline.run import played
 from estimator.simulation import simulation
 from estimator.tape.replay import PhaseBytes
 from estimator.tape.tensor import empty
-from tests.jobs import TESTS
+from tests.jobs import TESTS, content
 from tests.judge import deepspeed_run as run
 
-RECORDS = yaml.safe_load((TESTS / "data" / "deepspeed_offload.yaml").read_text(encoding="utf-8"))
+RECORDS = content(TESTS / "data" / "deepspeed_offload.yaml")
 ABOVE = {"resident": 0.001, "forward": 0.01, "backward": 0.035, "optimizer_step": 0.001}
 """Share by which the estimate may exceed the record: what is gathered, and the copy of the bucket, are taken as always there."""
 BELOW = 0.001

@@ -8,13 +8,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-import yaml
 
 from estimator import Answer, estimate
 from estimator.tape.host import pinned_bytes
-from tests.jobs import TESTS, cases, counts, job_of
+from tests.jobs import TESTS, cases, content, counts, job_of
 
-DATA = yaml.safe_load((TESTS / "data" / "cpu_offload.yaml").read_text(encoding="utf-8"))
+DATA = content(TESTS / "data" / "cpu_offload.yaml")
 GB = 10**9
 P = 8_030_261_248
 

@@ -165,6 +165,7 @@ def test_a_degree_of_one_changes_nothing() -> None:
     assert estimate(uneven(1, ones)).memory == estimate(uneven(1, {})).memory
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("case", OVER_TWO, ids=lambda case: case["name"])
 def test_ddp_over_real_processes(tmp_path: Path, case: dict[str, Any]) -> None:
     """Two processes with gloo between them: each allocates what the estimate says, to the byte. (With an adapter it is 512 bytes

@@ -8,13 +8,12 @@ import re
 from pathlib import Path
 
 import pytest
-import yaml
 
 from estimator.cli.main import main
 from estimator.cli.options import CHECKS
 from estimator.planner.check import check_files
 from estimator.views.checks import FORMS, MARKER
-from tests.jobs import ROOT, TINY
+from tests.jobs import ROOT, TINY, content
 
 SMALL = json.dumps({"model": TINY, "training": {"sequence_length": 128}})
 AXOLOTL = (ROOT / "docs" / "examples" / "axolotl.yaml").read_text(encoding="utf-8")
@@ -23,7 +22,7 @@ AXOLOTL = (ROOT / "docs" / "examples" / "axolotl.yaml").read_text(encoding="utf-
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
-    for name, content in {
+    for name, text in {
         "small.json": SMALL,
         "axolotl.yaml": AXOLOTL,
         "other.yaml": "on: push\njobs: {}\n",
@@ -31,7 +30,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "broken.yaml": "model: [\n",
         "a,b: 100%.json": SMALL.replace("128", '"many"'),
     }.items():
-        (tmp_path / name).write_text(content, encoding="utf-8")
+        (tmp_path / name).write_text(text, encoding="utf-8")
     os.mkfifo(tmp_path / "pipe")  # which nobody writes to
     return tmp_path
 
@@ -122,9 +121,9 @@ def test_the_command_prints_each_form_and_exits_with_what_it_found(
 
 def test_what_runs_it_elsewhere_calls_what_there_is() -> None:
     """The hook of pre-commit and GitHub's action."""
-    [hook] = yaml.safe_load((ROOT / ".pre-commit-hooks.yaml").read_text(encoding="utf-8"))
+    [hook] = content(ROOT / ".pre-commit-hooks.yaml")
     assert hook["entry"] == "willitfit check"
-    action = yaml.safe_load((ROOT / "action.yml").read_text(encoding="utf-8"))
+    action = content(ROOT / "action.yml")
     script = "\n".join(step.get("run", "") for step in action["runs"]["steps"])
     assert set(re.findall(r"--format (\w+)", script)) <= set(CHECKS)
     assert set(re.findall(r"inputs\.(\w+)", json.dumps(action["runs"]))) == set(action["inputs"])

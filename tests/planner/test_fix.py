@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from fastapi.testclient import TestClient
 
 from api.app import app
@@ -21,9 +20,9 @@ from estimator.exchange.edits import SettingsText
 from estimator.exchange.patch import original, replace, unified
 from estimator.planner.fix import fix
 from estimator.planner.moves import SERVING, TRAINING, numbers
-from tests.jobs import TESTS
+from tests.jobs import TESTS, content
 
-CASES: list[dict[str, Any]] = yaml.safe_load((TESTS / "cases" / "fixes.yaml").read_text(encoding="utf-8"))["cases"]
+CASES: list[dict[str, Any]] = content(TESTS / "cases" / "fixes.yaml")["cases"]
 KEYS = {"name", "text", "hardware", "model", "first", "lines", "same", "problem"}
 FIXED = [case for case in CASES if "first" in case]
 AXOLOTL, HARDWARE = CASES[0]["text"], CASES[0]["hardware"]

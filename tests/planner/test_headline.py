@@ -28,6 +28,7 @@ def answer(model: str, hardware: str) -> Fit:
     return fit(model, hardware)
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case['model']} {case['hardware']} {case['row']}")
 def test_a_row(case: dict[str, Any]) -> None:
     assert set(case) <= {"model", "hardware", "row", "verdict", "spread", "would", "says", "not", "absent"}

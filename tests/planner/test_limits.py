@@ -93,6 +93,7 @@ def all_that_fit(job: dict[str, Any], name: str) -> Iterator[int]:
             yield value
 
 
+@pytest.mark.share(4)
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(16))
 def test_it_is_the_outermost_of_all_that_fit(seed: int) -> None:

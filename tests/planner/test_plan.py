@@ -23,7 +23,7 @@ from estimator.planner.plan_bounds import Arithmetic, saved_bytes, weight_bytes
 from estimator.planner.plan_search import Aims, PlanSearch, Point, Seen, points, steps
 from estimator.planner.renting import Within, rentable
 from estimator.specs.resolve import resolve
-from tests.jobs import ROOT
+from tests.jobs import ROOT, content
 
 TODAY = date(2026, 11, 22)
 TINY = {
@@ -35,7 +35,7 @@ TINY = {
     "num_key_value_heads": 4,
     "vocab_size": 4000,
 }
-CASES: dict[str, dict[str, Any]] = yaml.safe_load((ROOT / "tests" / "cases" / "plans.yaml").read_text(encoding="utf-8"))
+CASES: dict[str, dict[str, Any]] = content(ROOT / "tests" / "cases" / "plans.yaml")
 
 
 def asked(job: dict[str, Any], **options: Any) -> Plan:
@@ -93,6 +93,7 @@ def _brute(search: PlanSearch) -> set[Aims]:
     return {one for one in found if not any(other != one and other.beats(one) for other in found)}
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize("name", CASES)
 def test_bounds_lose_nothing(name: str) -> None:
     """The frontier is that of all candidates, estimated one by one."""
@@ -104,6 +105,7 @@ def test_bounds_lose_nothing(name: str) -> None:
     assert search.counts["simulated"] < search.counts["candidates"]
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize("name", CASES)
 def test_bounds_are_bounds(name: str) -> None:
     """No candidate takes less memory or time than is taken for granted without simulating it."""

@@ -8,7 +8,6 @@ from typing import Any, get_args
 
 import pytest
 import torch
-import yaml
 from transformers.integrations.eetq import EetqLinear
 from transformers.integrations.fbgemm_fp8 import FbgemmFp8Linear
 from transformers.integrations.finegrained_fp8 import FP8Linear
@@ -21,7 +20,7 @@ from estimator.quantization.stored import stored_bytes
 from estimator.specs.huggingface import quantized_as
 from estimator.specs.published import published
 from estimator.specs.resolve import resolve
-from tests.jobs import ROOT, TESTS, counts
+from tests.jobs import ROOT, TESTS, content, counts
 from tests.tape.test_quantized import MODEL
 
 SHAPES = [(512, 1024), (384, 640), (14336, 4096)]
@@ -32,7 +31,7 @@ TRANSFORMERS: dict[str, Callable[[int, int], torch.nn.Module]] = {
     "fp8-row": lambda outputs, inputs: FbgemmFp8Linear(inputs, outputs, False),
 }
 """transformers' own layers, by the format that they store."""
-HQQ: list[dict[str, Any]] = yaml.safe_load((TESTS / "data" / "hqq.yaml").read_text(encoding="utf-8"))
+HQQ: list[dict[str, Any]] = content(TESTS / "data" / "hqq.yaml")
 
 
 def bytes_of(module: torch.nn.Module) -> int:

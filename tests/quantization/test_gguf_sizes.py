@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-import yaml
 
 from estimator import NotModelled
 from estimator.families import count, having
@@ -16,9 +15,9 @@ from estimator.quantization.gguf_size import header_bytes, tensor_bytes
 from estimator.quantization.gguf_tensors import file_tensors
 from estimator.specs.published import published
 from estimator.weights.gguf_config import CONFIGS
-from tests.jobs import TESTS
+from tests.jobs import TESTS, content
 
-PUBLISHED = yaml.safe_load((TESTS / "data" / "gguf_sizes.yaml").read_text(encoding="utf-8"))
+PUBLISHED = content(TESTS / "data" / "gguf_sizes.yaml")
 WORST = 0.001
 EACH = ["llama-3-8b", "mixtral-8x7b", "qwen2.5-0.5b", "gemma-2-2b", "gemma-3-1b", "phi-3-mini-4k", "gpt2", "pythia-160m"]
 EACH += [

@@ -7,15 +7,13 @@ from functools import cache
 from statistics import median
 from typing import Any
 
-import yaml
-
 from estimator.contract.job import Serving
 from estimator.serving.llamacpp.placement import placed
 from estimator.specs.resolve import resolve
-from tests.jobs import TESTS
+from tests.jobs import TESTS, content
 
 MIB = 2**20
-ROWS: list[dict[str, Any]] = yaml.safe_load((TESTS / "data" / "llamacpp_starts.yaml").read_text(encoding="utf-8"))
+ROWS: list[dict[str, Any]] = content(TESTS / "data" / "llamacpp_starts.yaml")
 LOGGED = ("kv_mib", "weights_mib")
 
 

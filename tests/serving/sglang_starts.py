@@ -11,8 +11,6 @@ from functools import cache
 from statistics import median
 from typing import Any
 
-import yaml
-
 from estimator import estimate
 from estimator.contract.answer import Answer
 from estimator.contract.job import Serving
@@ -21,9 +19,9 @@ from estimator.families.cache_layers import CacheLayer
 from estimator.families.llama import LlamaSpec
 from estimator.serving.sglang.pools import Cells, Pools, cells, pools
 from estimator.specs.resolve import resolve
-from tests.jobs import TESTS
+from tests.jobs import TESTS, content
 
-ROWS: list[dict[str, Any]] = yaml.safe_load((TESTS / "data" / "sglang_starts.yaml").read_text(encoding="utf-8"))["rows"]
+ROWS: list[dict[str, Any]] = content(TESTS / "data" / "sglang_starts.yaml")["rows"]
 LARGE = 1.0
 """GiB of a pool from which its tokens are compared: of a smaller one, two decimals of what is free are too much."""
 WAYS = ("job", "free", "rule")

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -20,12 +19,12 @@ from estimator.families.spec import DecoderSpec
 from estimator.serving.llamacpp.ggml import Plan, Tensor
 from estimator.serving.llamacpp.placement import Placed, placed
 from estimator.specs.resolve import resolve
-from tests.jobs import TESTS, cases, job_of
+from tests.jobs import TESTS, cases, content, job_of
 from tests.judge.llamacpp import write
 
 DATA = TESTS / "data"
 JUDGED = json.loads((DATA / "llamacpp.json").read_text(encoding="utf-8"))
-LOGS = yaml.safe_load((DATA / "llamacpp_logs.yaml").read_text(encoding="utf-8"))
+LOGS = content(DATA / "llamacpp_logs.yaml")
 MIB = 2**20
 
 

@@ -36,6 +36,7 @@ CASES: list[tuple[str | dict[str, Any], int, int]] = [
 ]
 
 
+@pytest.mark.share(4)
 @pytest.mark.parametrize(("model", "sequences", "context"), CASES)
 def test_generation_allocates_what_torch_allocates(model: str | dict[str, Any], sequences: int, context: int) -> None:
     """Equal for the prompt and for the next token."""

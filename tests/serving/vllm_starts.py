@@ -7,14 +7,12 @@ from functools import cache
 from statistics import median
 from typing import Any
 
-import yaml
-
 from estimator import estimate
 from estimator.contract.answer import EngineMemory
 from estimator.specs.resolve import resolve
-from tests.jobs import TESTS
+from tests.jobs import TESTS, content
 
-ROWS: list[dict[str, Any]] = yaml.safe_load((TESTS / "data" / "vllm_starts.yaml").read_text(encoding="utf-8"))["rows"]
+ROWS: list[dict[str, Any]] = content(TESTS / "data" / "vllm_starts.yaml")["rows"]
 LOGGED = {
     "weights_gib": "weights_bytes",
     "activation_gib": "activation_bytes",

@@ -33,6 +33,7 @@ def test_there_are_enough() -> None:
     assert len(MODELS) >= 200
 
 
+@pytest.mark.share(8)
 @pytest.mark.parametrize("name", MODELS)
 def test_a_spec_counts_as_torch_does_and_as_published(name: str) -> None:
     model = published(name)
@@ -88,6 +89,7 @@ def test_any_name_finds_it(name: str) -> None:
             assert resolve(written).name == name
 
 
+@pytest.mark.share(4)
 @pytest.mark.parametrize("model_type", FIRST)
 def test_a_config_json_is_read_as_its_model(model_type: str, tmp_path: Path) -> None:
     spec = FIRST[model_type]

@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-import yaml
 
 from estimator import estimate
-from tests.jobs import TESTS, counts, job_of
+from tests.jobs import TESTS, content, counts, job_of
 
-CASES: list[dict[str, Any]] = yaml.safe_load((TESTS / "data" / "cut.yaml").read_text(encoding="utf-8"))
+CASES: list[dict[str, Any]] = content(TESTS / "data" / "cut.yaml")
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case["name"])

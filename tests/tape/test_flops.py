@@ -44,6 +44,7 @@ def counted(job: Job, spec: ModelSpec) -> int:
         return counter.get_total_flops()
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize("name", MODELS)
 def test_flops_are_those_that_torch_counts(name: str) -> None:
     attention = "eager" if name in ("bloom-560m", "gpt2") else "sdpa"

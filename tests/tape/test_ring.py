@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-import yaml
 
 from estimator.megatron import ring
 from estimator.tape import autograd, dtypes
@@ -15,9 +14,9 @@ from estimator.tape.gpu import Gpu
 from estimator.tape.replay import PhaseBytes, replay
 from estimator.tape.tape import Tape
 from estimator.tape.tensor import empty
-from tests.jobs import TESTS
+from tests.jobs import TESTS, content
 
-CASES: list[dict[str, Any]] = yaml.safe_load((TESTS / "data" / "ring.yaml").read_text(encoding="utf-8"))
+CASES: list[dict[str, Any]] = content(TESTS / "data" / "ring.yaml")
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case['ranks']} ranks, heads of {case['q'][3]}")

@@ -43,7 +43,7 @@ def answered(job: dict[str, Any]) -> Answer | None:
 
 
 @pytest.mark.slow
-@settings(max_examples=120, deadline=None, derandomize=True)
+@settings(max_examples=30, deadline=None, derandomize=True)
 @given(jobs())
 def test_layers_that_are_replayed_are_those_that_would_be_played(job: dict[str, Any]) -> None:
     if answered(job) is None:
@@ -55,7 +55,7 @@ def test_layers_that_are_replayed_are_those_that_would_be_played(job: dict[str, 
 
 
 @pytest.mark.slow
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=15, deadline=None, derandomize=True)
 @given(jobs(), st.sampled_from(["micro_batch_size", "sequence_length"]))
 def test_more_tokens_never_take_less(job: dict[str, Any], what: str) -> None:
     more = {**job, "training": {**job["training"], what: job["training"][what] * 2}}
@@ -68,7 +68,7 @@ def test_more_tokens_never_take_less(job: dict[str, Any], what: str) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=15, deadline=None, derandomize=True)
 @given(jobs())
 def test_a_deeper_model_never_takes_less(job: dict[str, Any]) -> None:
     deeper = {**job, "model": {**job["model"], "num_hidden_layers": job["model"]["num_hidden_layers"] + 4}}
@@ -79,7 +79,7 @@ def test_a_deeper_model_never_takes_less(job: dict[str, Any]) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=15, deadline=None, derandomize=True)
 @given(jobs())
 def test_the_parts_at_the_peak_are_the_peak(job: dict[str, Any]) -> None:
     answer = answered(job)

@@ -6,7 +6,6 @@ import re
 from typing import Any
 
 import pytest
-import yaml
 
 from estimator.contract.errors import NotModelled
 from estimator.facts import catalogue
@@ -17,9 +16,9 @@ from estimator.timing import curves as timing
 from estimator.timing.measured import FOLDER, Matmul, load, shared
 from tests import efficiency_page
 from tests.constants import sourced
-from tests.jobs import TESTS
+from tests.jobs import TESTS, content
 
-CASES: dict[str, Any] = yaml.safe_load((TESTS / "cases" / "kernels.yaml").read_text(encoding="utf-8"))
+CASES: dict[str, Any] = content(TESTS / "cases" / "kernels.yaml")
 MEASURED = catalogue.names(FOLDER)
 CARDS = catalogue.names(ACCELERATORS)
 NVIDIA = [name for name in CARDS if accelerator(name).vendor == "nvidia"]

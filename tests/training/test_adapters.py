@@ -61,6 +61,7 @@ def job(model: str, method: dict[str, Any]) -> dict[str, Any]:
     return {"model": model, "training": {"adapter": adapter, "micro_batch_size": 1, "sequence_length": 64, **MODELS[model]}}
 
 
+@pytest.mark.share(4)
 @pytest.mark.parametrize(
     ("model", "method"), [(model, method) for method in METHODS for model in MODELS if (model, method) not in NONE]
 )
@@ -167,6 +168,7 @@ FOLDED: list[dict[str, Any]] = [
 ]
 
 
+@pytest.mark.share(6)
 @pytest.mark.parametrize("checkpointing", ["none", "full", {"every": 2}, "sqrt"])
 @pytest.mark.parametrize("strategy", ["none", "fsdp1", "fsdp2", "ddp"])
 @pytest.mark.parametrize("adapter", FOLDED, ids=lambda adapter: f"{adapter['type']} {adapter.get('layers', '')}")

@@ -64,6 +64,7 @@ def test_an_optimizer_keeps_and_needs_what_the_real_one_does(name: str, by: str,
     assert {key: said[key] for key in recorded} == recorded
 
 
+@pytest.mark.share(6)
 @pytest.mark.parametrize(("name", "by", "precision"), ALL, ids=[" ".join(case) for case in ALL])
 def test_the_real_one_does_as_recorded(name: str, by: str, precision: str) -> None:
     if by in NEEDS and find_spec(NEEDS[by]) is None:

@@ -83,7 +83,7 @@ def test_layers_behind_prompts_are_those_that_would_be_played(adapter: dict[str,
     assert_folded_as_unrolled(job)
 
 
-@settings(max_examples=150, deadline=None, derandomize=True)
+@settings(max_examples=40, deadline=None, derandomize=True)
 @given(jobs())
 def test_layers_that_are_replayed_are_those_that_would_be_played(job: dict[str, Any]) -> None:
     try:

@@ -43,6 +43,7 @@ def asked(row: dict[str, Any]) -> Job:
     return with_defaults(job, resolve(job.model).spec)[0]
 
 
+@pytest.mark.share(4)
 @pytest.mark.parametrize(("where", "row"), rows("fake_step"))
 def test_fake_tensors_are_not_played_as_another_job(where: str, row: dict[str, Any]) -> None:
     job = asked(row)

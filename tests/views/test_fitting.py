@@ -25,7 +25,7 @@ def test_every_model_is_somewhere(served: Fitting) -> None:
 
 
 def test_a_row_is_the_first_way_that_the_headline_says_fits(served: Fitting) -> None:
-    for row in served.rows[::7]:
+    for row in served.rows[::40]:
         ways = [way for way in fit(row.name, "24GB").rows if way.way.startswith("serve")]
         first = next(way for way in ways if way.fits)
         assert (row.way, row.total_bytes, row.longest_context) == (first.way, first.total_bytes, first.longest_context)

@@ -23,7 +23,7 @@ from estimator.cli.parsers import command_parser, headline_parser
 from estimator.exchange import WRITE
 from estimator.views import listing
 from estimator.views.schemas import KINDS, schemas
-from tests.jobs import ROOT, cases, job_of, merged, table
+from tests.jobs import ROOT, cases, content, job_of, merged, table
 from tests.schemas import of_route, schema
 
 pytestmark = pytest.mark.slow
@@ -61,7 +61,7 @@ EXTRA: dict[str, dict[str, Any]] = {
         "training": {"tokens": "1B", "adapter": {}, "evaluation": {"micro_batch_size": 4}},
         "parallelism": {"strategy": "ddp"},
     },
-    "stages of a pipeline": yaml.safe_load((ROOT / "docs" / "examples" / "megatron.yaml").read_text(encoding="utf-8")),
+    "stages of a pipeline": content(ROOT / "docs" / "examples" / "megatron.yaml"),
     "a card of which only the memory is known": {"model": "7B", "hardware": {"memory": "24GB"}},
     "a chip without CUDA": {"model": "llama-3-8b", "task": "serve", "hardware": {"gpu": "tpu-v5e"}},
 }
@@ -146,6 +146,7 @@ def test_answers_to_drawn_jobs(job: dict[str, Any]) -> None:
     _check_answer(sent.json())
 
 
+@pytest.mark.share(8)
 @pytest.mark.parametrize("name", [row["name"] for row in listing.models()])
 def test_a_model_s_card(name: str) -> None:
     found = json.loads(inspect_model(name).model_dump_json())

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from transformers.integrations.ggml import GGUF_CONFIG_MAPPING
 
 from estimator.families import FAMILIES, count
@@ -17,10 +16,10 @@ from estimator.families.from_config import from_mapping
 from estimator.specs.architecture import architecture
 from estimator.weights import Checkpoint, read_checkpoint
 from estimator.weights.gguf_config import CONFIGS
-from tests.jobs import TESTS
+from tests.jobs import TESTS, content
 from tests.weight_files import ARRAY, BOOL, FLOAT32, STRING, UINT32, Pair, gguf_bytes, gguf_checkpoint, written
 
-PUBLISHED: dict[str, Any] = yaml.safe_load((TESTS / "data" / "gguf.yaml").read_text(encoding="utf-8"))
+PUBLISHED: dict[str, Any] = content(TESTS / "data" / "gguf.yaml")
 NAMES = {"command-r": "cohere", "gptneox": "gpt_neox", "gpt-oss": "gpt_oss", "gemma3": "gemma3_text", "deepseek2": "deepseek_v2"}
 NAMES |= {"qwen2moe": "qwen2_moe", "qwen3moe": "qwen3_moe"}
 UNREAD = {"rope.freq_base", "vocab_size", "attention.layer_norm_rms_epsilon", "attention.layer_norm_epsilon"}
