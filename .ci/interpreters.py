@@ -1,6 +1,6 @@
 """Every recorded case on other interpreters: all must say what torch said, and the same in every answer.
 
-`python .ci/interpreters.py [TREE]`, by a Python that has the dependencies and pip; it is asked, too. From Debian's suites come
+`python .ci/interpreters.py [TREE]`, by a Python that has pip, whose own answers are the tests' to hold. From Debian's suites come
 CPythons as they are in their packages, unpacked into a folder and run from there; from npm comes Pyodide, CPython in WebAssembly.
 All that was fetched stays in ${XDG_CACHE_HOME:-~/.cache}/willitfit-ci. Needs mmdebstrap, node and npm, which are installed where
 one is root on Debian. WILLITFIT_INTERPRETERS=skip leaves other interpreters out, which is then said.
@@ -103,7 +103,7 @@ def main() -> None:
     tree = Path(sys.argv[1] if sys.argv[1:] else HERE.parent).resolve()
     install_tools()
     CACHE.mkdir(parents=True, exist_ok=True)
-    asked = [pyodide(tree), *(cpython(*one) for one in SUITES.items()), ([sys.executable, "-m", "tests.records"], {})]
+    asked = [pyodide(tree), *(cpython(*one) for one in SUITES.items())]
 
     def ask(one: Asked) -> subprocess.CompletedProcess[str]:
         command, variables = one

@@ -54,7 +54,7 @@ def compared(model: str, training: str) -> tuple[dict[str, int], dict[str, int],
     return _moments(simulate(job, spec, place, AMPERE)), _moments(found), found.counted.how
 
 
-@pytest.mark.share(4)
+@pytest.mark.share(8)
 @pytest.mark.parametrize(("model", "training"), ASKED, ids=[" ".join(pair) for pair in ASKED])
 def test_what_is_counted_is_what_is_derived(model: str, training: str) -> None:
     derived, by_torch, how = compared(model, training)
