@@ -17,7 +17,7 @@ from estimator.families.granite import ScaledLM
 from estimator.families.grouped_query import GroupedQueryAttention
 from estimator.families.heads import Head
 from estimator.families.hybrid import Mamba2HybridSpec
-from estimator.families.mamba2 import Mixer, refuse_output_adapter
+from estimator.families.mamba2 import WITHOUT_LORA, Mixer, refuse_output_adapter
 from estimator.families.modules import ACTIVATIONS
 from estimator.families.rotary import RotarySpec
 from estimator.families.spec import Size
@@ -35,6 +35,7 @@ class FalconH1Spec(Mamba2HybridSpec, RotarySpec):
     change no bytes."""
 
     width_key = "mamba_d_ssm"
+    without_lora = WITHOUT_LORA
 
     max_position_embeddings: Size | None = 8192
     mamba_d_ssm: Size | None = 1024

@@ -15,7 +15,7 @@ from estimator.contract.errors import InvalidJob
 from estimator.families.abilities import Abilities
 from estimator.families.build import Builder
 from estimator.families.cache_layers import CacheLayer, mamba_state
-from estimator.families.mamba2 import IN_TORCH, CausalLM, causal_conv1d
+from estimator.families.mamba2 import IN_TORCH, WITHOUT_LORA, CausalLM, causal_conv1d
 from estimator.families.modules import ACTIVATIONS
 from estimator.families.spec import Activation, ModelSpec, Size
 from estimator.tape import dtypes
@@ -47,6 +47,7 @@ class MambaSpec(ModelSpec):
     can = Abilities(gguf=True)
     own_products = True
     has_attention = False
+    without_lora = WITHOUT_LORA
     modelled = {"use_bias": (False,), "use_mambapy": (False,)}
 
     vocab_size: Size

@@ -78,9 +78,14 @@ class MixerSizes(NamedTuple):
     hidden_act: str
 
 
+WITHOUT_LORA = ("out_proj",)
+"""A mixer's last layer, on which PEFT puts no LoRA in some types of models."""
+
+
 class Mamba2Spec(ModelSpec):
     can = Abilities(gguf=True)
     has_attention = False
+    without_lora = WITHOUT_LORA
 
     num_heads: Size
     head_dim: Size
@@ -291,10 +296,11 @@ class Block:
 
 
 def refuse_output_adapter(build: Builder, model_type: str, name: str) -> None:
-    """Raise `InvalidJob` where an adapter is put on a mixer's last layer, as PEFT does for some types of models
-    (tuners/tuners_utils.py, `_check_lora_target_modules_mamba`)."""
+    """Raise `InvalidJob` where an adapter is put on a mixer's last layer, as PEFT does for some types of models."""
     if build.adapter is not None and build.adapter.targets(name):
-        raise InvalidJob(f"peft puts no LoRA on out_proj of {model_type} models; name in_proj", "training.adapter.targets")
+        (layer,) = WITHOUT_LORA
+        how = f"name other layers, such as in_proj, or exclude {layer}"
+        raise InvalidJob(f"peft puts no LoRA on {layer} of {model_type} models: {how}", "training.adapter.targets")
 
 
 class CausalLM:

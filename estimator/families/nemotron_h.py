@@ -19,7 +19,7 @@ from estimator.families.experts import AUXILIARY, Experts
 from estimator.families.feed_forward import TwoLayerMLP
 from estimator.families.heads import CausalLM, Head
 from estimator.families.hybrid import ATTENTION, MAMBA, HybridSpec, Unrotated, UnrotatedAttention
-from estimator.families.mamba2 import Mixer, MixerSizes, refuse_output_adapter
+from estimator.families.mamba2 import WITHOUT_LORA, Mixer, MixerSizes, refuse_output_adapter
 from estimator.families.modules import ACTIVATIONS
 from estimator.families.routers import DeepseekV3Router
 from estimator.families.spec import Activation, Size, called
@@ -49,6 +49,7 @@ class NemotronHSpec(HybridSpec):
 
     modelled = {**AUXILIARY, "tie_word_embeddings": (False,), "sliding_window": (None,)}
     made = frozenset({"layer_types", "num_hidden_layers"})
+    without_lora = WITHOUT_LORA
 
     layer_types: tuple[Kind, ...]
     intermediate_size: Size = 21504

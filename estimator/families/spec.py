@@ -78,6 +78,9 @@ class ModelSpec(BaseModel):
     """By how much rotary positions are stretched in layers that see everything, where others are not."""
     module_dropouts: ClassVar[tuple[str, ...]] = ()
     """The architecture's dropouts that are modules, other than those that are modules in every model."""
+    without_lora: ClassVar[tuple[str, ...]] = ()
+    """Names of linear layers on which PEFT puts no LoRA, though it takes all (tuners/tuners_utils.py,
+    `_check_lora_target_modules_mamba`)."""
     held_in: ClassVar[Mapping[str, str]] = {}
     """The parameter that holds what a linear layer of a name held before transformers 5."""
 

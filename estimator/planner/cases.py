@@ -14,7 +14,7 @@ from estimator.hardware.capacity import Capacity
 from estimator.pipeline.estimation import judged
 from estimator.pipeline.judged import Judged
 from estimator.planner.budget import spread
-from estimator.planner.headline import CONTEXT, SEQUENCE, as_published
+from estimator.planner.headline import CONTEXT, SEQUENCE, for_model
 from estimator.planner.numbers import with_values
 from estimator.planner.spreads import Question, tried, unshared
 from estimator.planner.ways import Platform, Way, platform, slugs, ways
@@ -72,7 +72,7 @@ class Usual:
         """The way that it is on a card."""
         kind = platform(card)
         every = ways(kind, self.serving, self.training)
-        published = as_published(self.question.found, kind, every)
+        published = for_model(self.question.found, kind, every)
         found = [way for way in (*published, *every) if way.slug == self.slug]
         if not found:
             return Refused("unknown", f"not among the usual ways of using a model on {kind.name}")

@@ -67,7 +67,7 @@ def fit(
     serving = {"context": min(CONTEXT, written) if context is None else context, "concurrency": concurrency}
     training = {"sequence_length": min(SEQUENCE, most) if sequence is None else sequence, "micro_batch_size": batch}
     read_job({"model": "gpt2", "serving": serving, "training": training})  # whatever the model is, they are fields of a job
-    asked = as_published(found, kind, ways(kind, serving, training))
+    asked = for_model(found, kind, ways(kind, serving, training))
     question = Question(found.name if found.published else model, found, allow_files)
     return Fit(
         model=found.name,
@@ -96,8 +96,10 @@ def _seen(spec: ModelSpec) -> str:
     return "training: on texts alone, with what sees images in memory"
 
 
-def as_published(found: Model, kind: Platform, asked: list[Way]) -> list[Way]:
-    """The ways with one more before them where the checkpoint is quantized and served so; and no other in the same format."""
+def for_model(found: Model, kind: Platform, asked: list[Way]) -> list[Way]:
+    """The ways as they are for a model: LoRA leaves out layers on which PEFT puts none; where the checkpoint is quantized and
+    served so, that comes first, and no other in the same format."""
+    asked = [_adaptable(way, found.spec.without_lora) for way in asked]
     first = next((way for way in asked if way.part == "serving" and not way.refusal(kind)), None)
     if found.stored is None or first is None or not ENGINES[first.settings.get("engine", VLLM.name)].loads(found.stored.format):
         return asked
@@ -107,6 +109,12 @@ def as_published(found: Model, kind: Platform, asked: list[Way]) -> list[Way]:
     return [shipped, *(way for way in asked if way.part != "serving" or way.settings["weights"] != found.stored.format)]
 
 
+def _adaptable(way: Way, without: tuple[str, ...]) -> Way:
+    """A way whose adapter leaves out some layers."""
+    adapter = way.settings.get("adapter")
+    return way if adapter is None or not without else way.changed(adapter={**adapter, "exclude": list(without)})
+
+
 def _notes(asked: list[Way], serving: dict[str, int], training: dict[str, int]) -> list[str]:
     """What the rows take for granted."""
     engines = {way.settings.get("engine", "vllm") for way in asked if way.part == "serving"}
@@ -114,6 +122,7 @@ def _notes(asked: list[Way], serving: dict[str, int], training: dict[str, int]) 
     lora = next((each["adapter"] for each in trained if "adapter" in each), None)
     half = "fp16" if any(each["precision"].startswith("16") for each in trained) else "bf16"
     scaled = ", fp16 arithmetic (autocast) and a GradScaler" if half == "fp16" else ""
+    but = f" but {', '.join(lora['exclude'])}, on which PEFT puts none" if lora and "exclude" in lora else ""
     pure = "; pure bf16: all in bf16" if half == "bf16" else ""
     requests, batch = _so_many(serving["concurrency"], serving["context"]), _so_many(*reversed(list(training.values())))
     said = []
@@ -128,7 +137,7 @@ def _notes(asked: list[Way], serving: dict[str, int], training: dict[str, int]) 
         said.append(f"training: transformers on torch, {batch} per GPU, sdpa, every layer recomputed, AdamW (fused)")
     if lora:
         said.append(
-            f"LoRA: rank {lora['rank']} on all linear layers, {lora['dtype']}{scaled}; mixed: float32 weights, {half} "
+            f"LoRA: rank {lora['rank']} on all linear layers{but}, {lora['dtype']}{scaled}; mixed: float32 weights, {half} "
             f"arithmetic{pure}"
         )
     if trained:
