@@ -140,6 +140,8 @@ FAMILIES = {
     "mllama": "mllama",
     "mllama_text_model": "mllama_text",
     "mllama_vision_model": "mllama_vision",
+    "kimi_k25": "kimi_k25",
+    "kimi_k25_vision": "kimi_k25_vision",
     "internvl": "internvl",
     "internvl_vision": "internvl_vision",
     "llama4": "llama4",

@@ -5,6 +5,8 @@ After transformers' modeling_granitemoe.py (5.23).
 
 from __future__ import annotations
 
+from typing import Protocol
+
 from estimator.families.abilities import Abilities
 from estimator.families.build import Builder
 from estimator.families.decoder import Decoder
@@ -34,10 +36,21 @@ class GraniteMoeSpec(LlamaSpec, MoeSpec):
 SPECS = {"granitemoe": GraniteMoeSpec}
 
 
+class Mixture(Protocol):
+    """What a spec says of its experts."""
+
+    @property
+    def num_experts(self) -> int: ...
+    @property
+    def num_experts_per_tok(self) -> int: ...
+    @property
+    def hidden_size(self) -> int: ...
+
+
 class GraniteMoeRouter:
     """The best experts by their scores, and a softmax over those only."""
 
-    def __init__(self, spec: GraniteMoeSpec, build: Builder):
+    def __init__(self, spec: Mixture, build: Builder):
         self.top_k = spec.num_experts_per_tok
         self.weight = build.weight("block_sparse_moe.router.weight", (spec.num_experts, spec.hidden_size))
 
@@ -49,7 +62,7 @@ class GraniteMoeRouter:
 
 
 class GraniteMoe:
-    def __init__(self, spec: GraniteMoeSpec, build: Builder):
+    def __init__(self, spec: Mixture, build: Builder):
         self.router = GraniteMoeRouter(spec, build)
         self.experts = Experts(spec, build, "block_sparse_moe.experts")
 

@@ -1,4 +1,4 @@
-"""Granite 4: layers of Mamba-2 and of attention, each before a gated feed-forward layer; without experts.
+"""Granite 4: layers of Mamba-2 and of attention, each before a gated feed-forward layer, beside which there may be experts.
 
 After transformers' modeling_granitemoehybrid.py (5.23); its Mamba layers are Mamba-2's, on the path in plain torch.
 """
@@ -6,18 +6,20 @@ After transformers' modeling_granitemoehybrid.py (5.23); its Mamba layers are Ma
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Self
 
-from pydantic import model_validator
+from pydantic import Field, model_validator
 
 from estimator.families.attention import Attention, causal_mask
 from estimator.families.build import Builder
+from estimator.families.experts import AUXILIARY
+from estimator.families.granitemoe import GraniteMoe
 from estimator.families.heads import Batch
 from estimator.families.hybrid import ATTENTION, MAMBA, Kind, Mamba2HybridSpec
 from estimator.families.mamba2 import Mixer
 from estimator.families.model_output import Held
 from estimator.families.modules import ACTIVATIONS, rotary_table, rotate
-from estimator.families.spec import Size
+from estimator.families.spec import Size, called
 from estimator.tape import dtypes
 from estimator.tape.dtypes import DType
 from estimator.tape.pointwise import add, add_scalar, mul, mul_scalar
@@ -30,13 +32,14 @@ OLDER = {"mamba": MAMBA, "attention": ATTENTION}
 
 
 class GraniteMoeHybridSpec(Mamba2HybridSpec):
-    """`intermediate_size` is the experts', of which there are none; `shared_intermediate_size` is that of every layer."""
+    """`intermediate_size` is the experts', of which there may be none; `shared_intermediate_size` is that of every layer."""
 
-    modelled = {"num_local_experts": (0,), "output_router_logits": (False, None)}
+    modelled = AUXILIARY
 
     made = frozenset({"layer_types", "mamba_d_head"})
 
-    num_local_experts: Literal[0]
+    num_experts: Annotated[int, Field(ge=0, le=2**16)] = called("num_local_experts", 8)
+    num_experts_per_tok: Size = 2
     intermediate_size: Size = 11008
     shared_intermediate_size: Size
     layer_types: tuple[Kind, ...]
@@ -46,6 +49,15 @@ class GraniteMoeHybridSpec(Mamba2HybridSpec):
     @property
     def kinds(self) -> tuple[Kind, ...]:
         return self.layer_types
+
+    @property
+    def expert_size(self) -> int:
+        """Width of one expert."""
+        return self.intermediate_size
+
+    def sparse(self) -> list[bool]:
+        """Whether each layer has experts."""
+        return [self.num_experts > 0] * self.num_hidden_layers
 
     @model_validator(mode="before")
     @classmethod
@@ -65,6 +77,8 @@ class GraniteMoeHybridSpec(Mamba2HybridSpec):
     def _whole(self) -> Self:
         if len(self.layer_types) != self.num_hidden_layers:
             raise ValueError(f"layer_types names {len(self.layer_types)} layers, num_hidden_layers says {self.num_hidden_layers}")
+        if 0 < self.num_experts < self.num_experts_per_tok:
+            raise ValueError(f"num_experts_per_tok {self.num_experts_per_tok} is more than the {self.num_experts} experts")
         return self
 
     def config(self) -> dict[str, Any]:
@@ -119,6 +133,7 @@ class DecoderLayer:
     def __init__(self, spec: GraniteMoeHybridSpec, build: Builder, kind: str):
         self.input_layernorm = build.rms_norm("input_layernorm", spec.hidden_size)
         self.post_attention_layernorm = build.rms_norm("post_attention_layernorm", spec.hidden_size)
+        self.block_sparse_moe = GraniteMoe(spec, build) if spec.num_experts else None
         self.shared_mlp = MLP(spec, build)
         self.mamba = Mixer(spec.mixer, build, "mamba") if kind == MAMBA else None
         self.self_attn = SelfAttention(spec, build) if kind == ATTENTION else None
@@ -133,8 +148,14 @@ class DecoderLayer:
         out = add(residual, mul_scalar(out))
         residual = out
         out = self.post_attention_layernorm(out)
-        out = self.shared_mlp(out)
+        out = self._fed_forward(out)
         return add(residual, mul_scalar(out))
+
+    def _fed_forward(self, hidden: Tensor) -> Tensor:
+        if self.block_sparse_moe is None:
+            return self.shared_mlp(hidden)
+        out = self.block_sparse_moe(hidden)
+        return add(out, self.shared_mlp(hidden))
 
 
 class CausalLM:
