@@ -26,6 +26,7 @@ VALUES = (
     "fp8_format",
     "fp8_recipe",
     "mtp_num_layers",
+    "moe_expert_capacity_factor",
     "num_virtual_stages_per_pipeline_rank",
 )
 SWITCHES = ("sequence_parallel", "use_distributed_optimizer", "cross_entropy_loss_fusion", "fp8_param_gather")
