@@ -143,7 +143,7 @@ def read(text: str) -> Found:
         training["sequence_length"] = _number(given, "--seq-length")
     if "--mtp-num-layers" in given:
         training["mtp_num_layers"] = _number(given, "--mtp-num-layers")
-    if "--cross-entropy-loss-fusion" in given:
+    if "--cross-entropy-loss-fusion" in given and given.get("--cross-entropy-fusion-impl", NATIVE) == "te":
         training["loss"] = "fused"
     if "--moe-expert-capacity-factor" in given:
         training["expert_capacity_factor"] = _amount(given, "--moe-expert-capacity-factor")
@@ -162,6 +162,9 @@ def read(text: str) -> Found:
     )
 
 
+NATIVE = "native"
+"""Megatron's own fusion (core/fusions/fused_cross_entropy.py), which is what runs unasked: the operations of the loss that is not
+fused, compiled together, with the same float32 copy of the logits that is kept for backward. Transformer Engine's (`te`) keeps none."""
 READ = (
     "--cp-comm-type",
     CHUNKS,

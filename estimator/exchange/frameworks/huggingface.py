@@ -99,6 +99,8 @@ def _lengths(conf: Configuration, trl: bool, kind: str) -> None:
         return
     tokens, rows = conf.whole("max_length"), conf.get("training.micro_batch_size") or 1
     if tokens and (packed or free) and kind == "sft":
+        if not packed:
+            trainer.length(conf, tokens, "max_length")
         trainer.without_padding(conf, tokens, rows)
     else:
         trainer.length(conf, tokens, "max_length" if trl else "the file")

@@ -27,6 +27,7 @@ VALUES = (
     "fp8_recipe",
     "mtp_num_layers",
     "moe_expert_capacity_factor",
+    "cross_entropy_fusion_impl",
     "num_virtual_stages_per_pipeline_rank",
 )
 SWITCHES = ("sequence_parallel", "use_distributed_optimizer", "cross_entropy_loss_fusion", "fp8_param_gather")
@@ -64,7 +65,11 @@ def read(conf: Configuration) -> None:
         conf.leave("rlhf_type", f"{kind}: {COMPARED}")
     if (task := conf.text("task_type")) not in (None, "causal_lm"):
         conf.leave("task_type", f"{task}: read as a language model, whose logits it does not make; an upper bound")
-    trainer.length(conf, conf.whole("max_length"), "max_length")
+    tokens = conf.whole("max_length")
+    if tokens and conf.has("packing") and conf.yes("packing"):
+        conf.put("training.sequence_length", tokens)
+    else:
+        trainer.length(conf, tokens, "max_length")
     tuner = conf.text("tuner_type") or "full"
     if tuner != "full":
         conf.put("training.adapter", {"type": "lora", "rank": conf.whole("lora_rank") or 8})
