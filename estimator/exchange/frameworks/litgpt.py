@@ -51,7 +51,9 @@ def read(conf: Configuration) -> None:
     if storage and storage in conf.facts.tables["quantize"] and conf.get("training.adapter"):
         conf.put("training.quantization", conf.facts.tables["quantize"][storage])
         conf.leave(
-            "quantize", f"{storage}: litgpt quantizes the output layer, too; and loading holds the whole weights for a moment"
+            "quantize",
+            f"{storage}: litgpt quantizes the output layer, too, and has bitsandbytes' StableEmbedding in the place of the "
+            "embedding, which no optimizer knows, but whose gradient is made and kept: neither is in the answer",
         )
     elif storage:
         conf.leave("quantize", f"{storage}: not modelled; the weights are taken for whole")
