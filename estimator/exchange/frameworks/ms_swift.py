@@ -92,6 +92,7 @@ def _batches(conf: Configuration) -> None:
     if workers := conf.whole("dataloader_num_workers"):
         conf.put("host.data_loader_workers", workers)
     fills = conf.has("packing") and conf.yes("packing")
+    conf.skip("packing", "padding_free")
     packs = fills or (conf.has("padding_free") and conf.yes("padding_free"))
     if packs and tokens and not conf.has("rlhf_type"):
         if not fills:
