@@ -130,7 +130,9 @@ def main(path: Path, word: str = "") -> None:
     for whose, ones in sorted(found.items()):
         answered = [one for one in ones if one.ratio is not None]
         print(f"{whose:16} {nearness([one.ratio for one in answered if one.ratio is not None and not one.apart])}")
-        print(f"    {len(answered)} of {len(ones)} answered: {nearness([one.ratio for one in answered if one.ratio is not None])}")
+        print(
+            f"    {len(answered)} of {len(ones)} answered: {nearness([one.ratio for one in answered if one.ratio is not None])}"
+        )
         for why, count in Counter(one.apart for one in ones if one.apart).most_common():
             print(f"    {count:3} apart: {why}")
         for why, count in Counter(one.said[:60] for one in ones if one.ratio is None and not one.apart).most_common():

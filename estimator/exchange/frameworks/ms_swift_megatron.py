@@ -28,9 +28,16 @@ VALUES = (
     "mtp_num_layers",
     "moe_expert_capacity_factor",
     "cross_entropy_fusion_impl",
+    "optimizer_offload_fraction",
     "num_virtual_stages_per_pipeline_rank",
 )
-SWITCHES = ("sequence_parallel", "use_distributed_optimizer", "cross_entropy_loss_fusion", "fp8_param_gather")
+SWITCHES = (
+    "sequence_parallel",
+    "use_distributed_optimizer",
+    "cross_entropy_loss_fusion",
+    "fp8_param_gather",
+    "optimizer_cpu_offload",
+)
 COMPARED = (
     "not modelled under Megatron: answered as fine-tuning, of pairs on chosen and rejected answers, twice the sequences; the "
     "passes that only score are not in it"
