@@ -170,7 +170,7 @@ def read(text: str) -> Found:
 OFFLOAD = {"--optimizer-cpu-offload", "--optimizer-offload-fraction", "--use-precision-aware-optimizer"}
 NATIVE = "native"
 """Megatron's own fusion (core/fusions/fused_cross_entropy.py), which is what runs unasked: the operations of the loss that is not
-fused, compiled together, with the same float32 copy of the logits that is kept for backward. Transformer Engine's (`te`) keeps none."""
+fused, compiled together, with the same float32 copy of the logits, kept for backward. Transformer Engine's (`te`) keeps none."""
 READ = (
     "--cp-comm-type",
     CHUNKS,

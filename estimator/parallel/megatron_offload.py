@@ -1,7 +1,7 @@
 """Megatron-Core's optimizer in the host's memory: `--optimizer-cpu-offload` with a fraction of 1.
 
-After Megatron-LM at 0d41ecd, core/optimizer/cpu_offloading/hybrid_optimizer.py (`HybridDeviceOptimizer`): of every part that a rank
-updates a float32 copy and a gradient in pinned memory, and an optimizer of torch's there. It asks for
+After Megatron-LM at 0d41ecd, core/optimizer/cpu_offloading/hybrid_optimizer.py (`HybridDeviceOptimizer`): of every part that a
+rank updates a float32 copy and a gradient in pinned memory, and an optimizer of torch's there. It asks for
 `--use-precision-aware-optimizer`, by which the GPU holds no float32 copy; the buffer of gradients stays on the GPU.
 """
 

@@ -1,9 +1,10 @@
 """How near answers come to figures that were published beside a framework's configuration: `python -m tests.exchange.published
 FILE [WORD]`.
 
-A row of the file has `framework`, `config` (its keys), `gpus`, `kind` and `measured: {value, unit}`. tests/data/published_files.yaml
-says which rows are no measurement of their configuration. A row whose sequences are as long as its data, which are not published
-with it, is answered at the longest that its file allows: that is a bound of the figure, no prediction, and counted apart, too.
+A row of the file has `framework`, `config` (its keys), `gpus`, `kind` and `measured: {value, unit}`. Which rows are no
+measurement of their configuration is in tests/data/published_files.yaml. A row whose sequences are as long as its data, which
+are not published with it, is answered at the longest that its file allows: that is a bound of the figure, no prediction, and
+counted apart, too.
 """
 
 from __future__ import annotations
@@ -54,14 +55,15 @@ def _word(value: Any) -> str:
     return json.dumps(value) if isinstance(value, dict) else str(value)
 
 
-def predicted(answer: Answer, kind: str) -> int | None:
-    """The answer's bytes of the kind that was measured."""
+def predicted(answer: Answer, kind: str, beside: int) -> int:
+    """The answer's bytes of the kind that was measured. `beside`: what the reader counts as memory that others hold, other models
+    of the same process."""
     memory = answer.memory
     if "max_memory_allocated" in kind:
-        return memory.peak_bytes
+        return (memory.peak_bytes or 0) + beside
     if "nvidia-smi" in kind:
-        return memory.total_bytes
-    return memory.reserved_bytes or memory.peak_bytes
+        return (memory.total_bytes or 0) + beside
+    return (memory.reserved_bytes or memory.peak_bytes or 0) + beside
 
 
 @dataclass(frozen=True)
@@ -104,9 +106,10 @@ def compared(row: dict[str, Any]) -> Compared:
         return Compared(None, f"{type(error).__name__}: {error}", apart)
     if not apart and any(one.key == "lengths" for one in found.assumed) and told("lengths", name) is None:
         apart = LENGTHS
-    value = predicted(answer, str(row["kind"]))
+    beside = 0 if hardware is not None and hardware.in_use else int((found.job.get("hardware") or {}).get("in_use") or 0)
+    value = predicted(answer, str(row["kind"]), beside)
     measured = row["measured"]["value"] * BYTES[row["measured"]["unit"]]
-    return Compared((value or 0) / measured, "; ".join(one.key for one in found.left_out), apart)
+    return Compared(value / measured, "; ".join(one.key for one in found.left_out), apart)
 
 
 def nearness(ratios: list[float]) -> str:

@@ -43,7 +43,8 @@ def test_float32_weights_and_states_leave_the_gpu(gpus: int) -> None:
 def test_the_host_holds_them_with_a_gradient(gpus: int) -> None:
     """A float32 weight and a gradient in pinned memory, of which torch takes powers of two, and two moments."""
     kept, sent = estimate(job(gpus)), estimate(job(gpus, {"optimizer": "cpu"}))
-    assert kept.host is not None and sent.host is not None
+    assert kept.host is not None
+    assert sent.host is not None
     more = sent.host.phases["train"] - kept.host.phases["train"]
     each = kept.parameters.total  # every rank of the node has one in so many
     assert (STATES + 4) * each <= more <= 2 * (STATES + 4) * each
