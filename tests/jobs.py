@@ -87,6 +87,6 @@ def counts(answer: Answer | Judged) -> dict[str, int]:
 
 OF_OTHERS = {
     *("optimizer_rank", "optimizer_wide_embeddings", "target_length", "labels", "expert_capacity_factor", "expert_imbalance"),
-    *("quantization_group", "quantization_compute", "unquantized", "upcast_unquantized"),
+    *("quantization_group", "quantization_compute", "quantized_experts", "unquantized", "upcast_unquantized"),
 }
 """Fields of training that are of optimizers, heads, experts or quantized weights which a plain decoder's training has not."""

@@ -27,6 +27,7 @@ from estimator.pipeline.estimation import judged
 from estimator.specs.resolve import resolve
 
 FILE = Path(__file__).with_name("concessions.yaml")
+SPREAD = "parallelism.strategy"
 MOST = 8
 """Concessions in one job."""
 
@@ -66,7 +67,7 @@ def accepted(found: Found, allow_files: bool) -> Found:
         try:
             judged(job, allow_files, reserves=False)
         except (NotModelled, Contradiction) as error:
-            if error.where == "model" and (alone := _language_model(job, allow_files)) is not None:
+            if error.where in ("model", SPREAD) and (alone := _language_model(job, allow_files, error.where)) is not None:
                 job, said = alone
                 left.append(said)
                 continue
@@ -82,20 +83,24 @@ def accepted(found: Found, allow_files: bool) -> Found:
     return found.model_copy(update={"job": job, "left_out": left})
 
 
-def _language_model(job: dict[str, Any], allow_files: bool) -> tuple[dict[str, Any], LeftOut] | None:
-    """The job with the language model alone, of a model that sees and whose forward pass is not modelled; the tower's frozen
-    weights are memory that others hold. None for any other model."""
+def _language_model(job: dict[str, Any], allow_files: bool, where: str) -> tuple[dict[str, Any], LeftOut] | None:
+    """The job with the language model alone, of a model that sees and whose forward pass is not modelled, at all or over so many
+    GPUs; the tower's frozen weights are memory that others hold. None for any other model."""
     try:
         spec = resolve(job["model"], allow_files).spec
     except WillItFitError:
         return None
-    if not isinstance(spec, MultimodalSpec) or spec.runs or not spec.alone.runs:
+    if not isinstance(spec, MultimodalSpec) or (where == "model") == spec.runs or not spec.alone.runs:
+        return None
+    if where == SPREAD and field_of(job, "training.images") is not None:
         return None
     hardware = job.get("hardware") or {}
-    tower = 2 * (count(spec) - count(spec.alone))
+    strategy = str(field_of(job, SPREAD))
+    tower = -(-2 * (count(spec) - count(spec.alone)) // (_ranks(job) if strategy.startswith(SHARDED) else 1))
+    under = f" under {strategy}" if where == SPREAD else ""
     why = (
-        f"the forward pass of {spec.model_type} is not modelled: the answer is of its language model, on sequences with images' "
-        f"tokens among them; {gib(tower)} of weights beside it are taken for frozen, as memory that others hold "
+        f"the forward pass of {spec.model_type}{under} is not modelled: the answer is of its language model, on sequences with "
+        f"images' tokens among them; {gib(tower)} of weights beside it are taken for frozen, as memory that others hold "
         "(hardware.in_use)"
     )
     inside = spec.alone.model_dump(mode="json", by_alias=True, exclude_defaults=True)
@@ -113,11 +118,15 @@ def _given_way(job: dict[str, Any], one: Concession, allow_files: bool) -> dict[
         job = with_field(job, path, times * (field_of(job, path) or 1))
     if one.second and (parameters := parameters_of(job["model"], allow_files)) is not None:
         hardware = job.get("hardware") or {}
-        sharded = str(field_of(job, "parallelism.strategy")).startswith(SHARDED)
-        ranks = (hardware.get("gpus") or 1) * (hardware.get("nodes") or 1) if sharded else 1
+        ranks = _ranks(job) if str(field_of(job, SPREAD)).startswith(SHARDED) else 1
         held = (hardware.get("in_use") or 0) - (-parameters * one.second // ranks)
         job = with_field(job, "hardware.in_use", held)
     return job
+
+
+def _ranks(job: dict[str, Any]) -> int:
+    hardware = job.get("hardware") or {}
+    return (hardware.get("gpus") or 1) * (hardware.get("nodes") or 1)
 
 
 def _holds(job: dict[str, Any], one: Concession) -> bool:

@@ -88,6 +88,8 @@ class Launch:
     program: str = ""
     """The script, or the framework's subcommand."""
     accelerate: Mapping[str, Any] | None = None
+    expandable: bool = False
+    """Whether torch's allocator has expandable segments (PYTORCH_CUDA_ALLOC_CONF)."""
 
 
 @dataclass(slots=True)

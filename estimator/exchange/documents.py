@@ -42,7 +42,7 @@ from estimator.exchange.frameworks import (
     vllm,
     vllm_recipe,
 )
-from estimator.exchange.launch import Program, arguments, programs, slurm
+from estimator.exchange.launch import Program, arguments, expandable, programs, slurm
 from estimator.exchange.nested import overrides
 from estimator.exchange.platforms import PLATFORMS
 from estimator.exchange.shell import MOST_SCRIPT, commands, sbatch
@@ -216,6 +216,8 @@ def _configured(whose: str, settings: Mapping[str, Any], lines: Mapping[str, int
     conf = Configuration(whose, settings, lines, launch, around)
     _beside_accelerate(conf)
     FRAMEWORKS[whose](conf)
+    if launch.expandable and isinstance(conf.get("training"), dict):
+        conf.put("training.expandable_segments", True)
     _check(conf)
     return conf.found()
 
@@ -268,6 +270,7 @@ def programs_of(text: str, given: str | None) -> list[tuple[str, Program]]:
                 refused = refused or other_servers.refused(recognise.server(one.name), options, words) or error
                 continue
             if whose is not None:
+                one.launch.expandable = expandable(command.environment)
                 found.append((whose, one))
     if not found and refused is not None:
         raise refused

@@ -154,6 +154,12 @@ def _alone(command: Command) -> Launch:
     return Launch(visible, processes="NPROC_PER_NODE" in given)
 
 
+def expandable(environment: Mapping[str, str]) -> bool:
+    """Whether torch's allocator is told to have expandable segments (torch/cuda/memory.py), by either name of its settings."""
+    said = ",".join(environment.get(name, "") for name in ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"))
+    return "expandable_segments:true" in said.lower().replace(" ", "")
+
+
 def _started(command: Command, start: int, launcher: str) -> Program:
     """torchrun's, or DeepSpeed's."""
     options, at = _options(command.words, start)

@@ -85,6 +85,7 @@ def write(job: Job) -> str:
     lines += [f"--mtp-num-layers {training.mtp_num_layers}"] * (training.mtp_num_layers is not None)
     if training.expert_capacity_factor is not None:
         lines += [f"--moe-expert-capacity-factor {training.expert_capacity_factor}", "--moe-pad-expert-input-to-capacity"]
+    lines += ["--optimizer-cpu-offload", "--use-precision-aware-optimizer"] * (job.offload.optimizer == "cpu")
     return "\n".join([*lines, *_recomputation(training.activation_checkpointing)]) + "\n"
 
 
@@ -143,17 +144,21 @@ def read(text: str) -> Found:
         training["sequence_length"] = _number(given, "--seq-length")
     if "--mtp-num-layers" in given:
         training["mtp_num_layers"] = _number(given, "--mtp-num-layers")
-    if "--cross-entropy-loss-fusion" in given:
+    if "--cross-entropy-loss-fusion" in given and given.get("--cross-entropy-fusion-impl", NATIVE) == "te":
         training["loss"] = "fused"
     if "--moe-expert-capacity-factor" in given:
         training["expert_capacity_factor"] = _amount(given, "--moe-expert-capacity-factor")
     training["activation_checkpointing"] = _read_recomputation(given)
+    offload: dict[str, Any] = {}
     read_here = {*DEGREES.values(), *USUAL, *READ}
+    if "--optimizer-cpu-offload" in given and _amount(given, "--optimizer-offload-fraction", 1.0) == 1:
+        offload = {"offload": {"optimizer": "cpu"}}
+        read_here |= OFFLOAD
     left = [(name, f"{name} {value}".rstrip()) for name, value in given.items() if name not in read_here]
     return Found(
         framework="megatron",
         version="Core 0.15",
-        job={"training": training, "parallelism": parallelism},
+        job={"training": training, "parallelism": parallelism, **offload},
         left_out=[
             LeftOut(key=f"megatron {name}", why=f"{said}: {NO_FIELD}")
             for name, said in left
@@ -162,6 +167,10 @@ def read(text: str) -> Found:
     )
 
 
+OFFLOAD = {"--optimizer-cpu-offload", "--optimizer-offload-fraction", "--use-precision-aware-optimizer"}
+NATIVE = "native"
+"""Megatron's own fusion (core/fusions/fused_cross_entropy.py), which is what runs unasked: the operations of the loss that is not
+fused, compiled together, with the same float32 copy of the logits, kept for backward. Transformer Engine's (`te`) keeps none."""
 READ = (
     "--cp-comm-type",
     CHUNKS,
@@ -225,7 +234,9 @@ def _number(given: dict[str, str], flag: str, least: int = 1) -> int:
     return int(value)
 
 
-def _amount(given: dict[str, str], flag: str) -> float:
+def _amount(given: dict[str, str], flag: str, usual: float | None = None) -> float:
+    if usual is not None and flag not in given:
+        return usual
     try:
         return float(given[flag])
     except ValueError:

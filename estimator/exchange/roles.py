@@ -39,3 +39,13 @@ def parameters_of(model: Any, allow_files: bool) -> int | None:
     except WillItFitError:
         return None
     return None if isinstance(spec, OtherSpec) else count(spec)
+
+
+def has_experts(model: Any, allow_files: bool) -> bool:
+    """Whether a model that a job names is a mixture of experts; False where nothing here knows it."""
+    try:
+        spec = resolve(model, allow_files).spec
+    except WillItFitError:
+        return False
+    inner = getattr(spec, "alone", spec)
+    return any("expert" in field for field in type(inner).model_fields)

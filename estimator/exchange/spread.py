@@ -23,6 +23,8 @@ def spread(conf: Configuration, *, deepspeed_key: str = "deepspeed", fsdp_key: s
     """Put the strategy into the job. What Accelerate's `mixed_precision` says is returned, where it says anything."""
     given = conf.take(deepspeed_key) if deepspeed_key else None
     fsdp, settings = conf.take(fsdp_key), conf.part("fsdp_config")
+    if conf.has("fsdp_offload_params"):  # Accelerate's key beside the Trainer's
+        settings = {"offload_params": conf.yes("fsdp_offload_params"), **settings}
     mixed = None
     if conf.launch.accelerate is not None:
         mixed = of_accelerate(conf, conf.launch.accelerate)

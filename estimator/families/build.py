@@ -30,7 +30,7 @@ from estimator.families.modules import (
     SavedEmbedding,
 )
 from estimator.families.parameter import Buffer, Parameter, Weight
-from estimator.families.protocols import Adapter, Cache, Quantization, Trained
+from estimator.families.protocols import Adapter, Cache, Quantization, QuantizesExperts, Trained
 from estimator.families.recomputed import recomputing
 from estimator.families.sharding import Forward, Sharding
 from estimator.tape.dtypes import DType
@@ -202,6 +202,8 @@ class Builder:
         `dtype`: where it has a type of its own.
         """
         experts = 1 if used is None else shape[0]
+        if used is not None and isinstance(self.quantization, QuantizesExperts):
+            return self.quantization.experts(self, name, shape, used)
         if used is not None and self.quantization is not None:
             self.tape.remarks[WHOLE] = None
         tensor = self.parameter(name, shape, dtype, active=prod(shape) // experts * (used or 1))

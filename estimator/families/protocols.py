@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from estimator.families.modules import Embedding, Join, Module
 from estimator.families.parameter import Weight
@@ -29,6 +29,14 @@ class Quantization(Protocol):
 
     def linear(self, build: Builder, name: str, weight: Shape, bias: bool) -> Module:
         """A frozen linear layer with weight [out, in]."""
+
+
+@runtime_checkable
+class QuantizesExperts(Protocol):
+    """Stores the experts' weights of a mixture, which are no linear layers, in few bits, too."""
+
+    def experts(self, build: Builder, name: str, weight: Shape, used: int) -> Weight:
+        """A frozen weight per expert, [experts, .., ..], of which a token uses `used`."""
 
 
 class Trained(Protocol):

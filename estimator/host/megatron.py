@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from estimator.contract.job import Job
 from estimator.families.build import Builder
-from estimator.host.states import kept
+from estimator.host.phases import Offloaded
+from estimator.host.states import kept as states_kept
 from estimator.parallel.megatron import MainParameters
 from estimator.parallel.topology import Topology
 from estimator.tape.host import pinned_bytes
@@ -24,7 +25,9 @@ the float32 matrix and its triangle that the first one is made from."""
 Parts = dict[str, int]
 
 
-def phases(job: Job, build: Builder, place: Topology, written: int, process: int, worker: int) -> dict[str, Parts]:
+def phases(
+    job: Job, build: Builder, place: Topology, kept: Offloaded, written: int, process: int, worker: int
+) -> dict[str, Parts]:
     """By phase and part, bytes per node, whose ranks are all taken to be as the one that `build` is of. `written`: what one
     writes.
 
@@ -37,7 +40,12 @@ def phases(job: Job, build: Builder, place: Topology, written: int, process: int
     assert isinstance(sharding, MainParameters)
     largest = max(max(p.tensor.nbytes, STATE * p.tensor.numel // sharding.ranks(p.name).size) for p in build.parameters)
     running = {**always, "data_loader": _loading_ranks(job, place) * _data_loader(job, worker)}
-    found = {"load": {**always, "loaded_weights": ranks * largest}, "train": running}
+    load = {**always, "loaded_weights": ranks * largest}
+    train = running | {name: ranks * size for name, size in kept.components}
+    if kept.peak_bytes:
+        load["offloaded"] = ranks * kept.setting_up_bytes
+        running["offloaded"] = ranks * kept.resident_bytes
+    found = {"load": load, "train": train}
     if job.host.save != "none":
         found["save"] = {**running, "saved": ranks * written}
     return found
@@ -51,8 +59,8 @@ def written_bytes(job: Job, build: Builder) -> int:
     """
     assert isinstance(build.sharding, MainParameters)
     total = 0
-    for p, states in kept(job, build):
-        tensors = [p.tensor.nbytes, *(states if job.host.save == "sharded" else ())]
+    for p, states in states_kept(job, build):
+        tensors = [p.tensor.nbytes, *(states if job.host.save == "sharded" and job.offload.optimizer == "none" else ())]
         total += p.times * sum(map(pinned_bytes, tensors)) // build.sharding.ranks(p.name).size
     return total
 
@@ -83,5 +91,5 @@ def disk_bytes(job: Job, build: Builder, elements: int) -> dict[str, int]:
     weights = sum(p.tensor.nbytes * p.times for p in build.parameters)
     found = {"model": elements * weights // numel}
     if job.host.save == "sharded":
-        found["optimizer"] = elements * sum(p.times * sum(states) for p, states in kept(job, build)) // numel
+        found["optimizer"] = elements * sum(p.times * sum(states) for p, states in states_kept(job, build)) // numel
     return found

@@ -66,7 +66,7 @@ def host_memory(job: Job, spec: ModelSpec, place: Topology, simulated: Simulatio
     def taken(process_mib: float, worker_mib: float) -> dict[str, Parts]:
         processes, workers = round(process_mib * MIB), round(worker_mib * MIB)
         if job.training.implementation == "megatron":
-            return megatron.phases(job, build, place, written, processes, workers)
+            return megatron.phases(job, build, place, kept, written, processes, workers)
         return phases(job, simulated, kept, processes, workers)
 
     expected = taken(process.value, worker.value)

@@ -82,8 +82,7 @@ def check(job: Job, spec: ModelSpec, topology: Topology, gpu: Gpu) -> None:
         raise NotModelled(
             f"Megatron-Core has ddp, and zero1 for its distributed optimizer, not {topology.strategy}", "parallelism.strategy"
         )
-    if any(place != "none" for place in job.offload.model_dump().values()):
-        raise NotModelled("offloading is not modelled with implementation: megatron", "offload")
+    _check_offload(job)
     recomputed = training.activation_checkpointing
     if isinstance(recomputed, CheckpointForm) and not (
         recomputed.layers or recomputed.segments or recomputed.uniform or recomputed.modules
@@ -98,6 +97,15 @@ def check(job: Job, spec: ModelSpec, topology: Topology, gpu: Gpu) -> None:
         _check_ahead(recomputed, topology)
     if training.fp8 is not None:
         _check_fp8(job, training.fp8, topology, gpu)
+
+
+def _check_offload(job: Job) -> None:
+    """Adam may be on the host (`--optimizer-cpu-offload`), all of it."""
+    asked = {name: place for name, place in job.offload.model_dump().items() if place != "none"}
+    if asked not in ({}, {"optimizer": "cpu"}):
+        raise NotModelled("with implementation: megatron only optimizer: cpu is modelled (--optimizer-cpu-offload)", "offload")
+    if asked and job.training.optimizer not in ("adamw", "adam"):
+        raise NotModelled("Megatron's offloaded optimizer is modelled for adamw and adam", "training.optimizer")
 
 
 def _check_schedule(job: Job, found: Config) -> None:

@@ -24,12 +24,15 @@ from estimator.megatron.mtp import PROJECTION
 from estimator.megatron.schedule import Rounds
 from estimator.megatron.step import train
 from estimator.parallel.megatron import MainParameters
+from estimator.parallel.megatron_offload import OffloadedMainParameters
+from estimator.parallel.offloading import offloads
 from estimator.parallel.pipeline import pipeline_of
 from estimator.parallel.schedules import FORWARD, INPUT, SPLIT, Action, Pipeline, waiting
 from estimator.parallel.strategies import ZERO1
 from estimator.parallel.topology import Topology
 from estimator.tape.collectives import Group
 from estimator.tape.gpu import AMPERE, Gpu
+from estimator.tape.host import with_host
 from estimator.tape.tape import GRADIENT, Tape
 from estimator.tape.tensor import Tensor, empty
 from estimator.training.optimizers import optimizer
@@ -51,20 +54,20 @@ def trace_megatron(job: Job, spec: ModelSpec, topology: Topology, gpu: Gpu = AMP
     precision = precision_of(job, topology)
     training, found = job.training, _asked(config(spec), job.training)
     pipeline = pipeline_of(job).shortened()
-    tape = Tape(gpu)
+    tape = with_host(Tape(gpu)) if offloads(job) else Tape(gpu)
     tape.begin("load")
     later = Later()
     places = placed(found, topology, pipeline, job, gpu, later)
     assert precision.summed is not None
     data = Group("data", topology.data * topology.context)
     experts = Group("expert_data", topology.expert_data)
-    sharding = MainParameters(
-        tape,
+    shared = (
         precision.summed,
         lambda name: experts if ".experts." in name else data,
         topology.strategy is ZERO1,
         Group("pipeline", 2 if pipeline.schedule == "dualpipe" else 1),
     )
+    sharding = OffloadedMainParameters(tape, tape.host, *shared) if tape.host is not None else MainParameters(tape, *shared)
     build = Builder(
         tape,
         precision.weights,

@@ -83,9 +83,13 @@ class MainParameters(Sharding):
         with self.tape.counting(PARAMETER):
             for p in parameters:
                 if p.trainable:
-                    p.local.storage.refill("main_param")
+                    self._copied(p)
                     p.tensor.on_grad = partial(_added, p.tensor)
                     self.trained.append(p)
+
+    def _copied(self, parameter: Parameter) -> None:
+        """The float32 copy comes."""
+        parameter.local.storage.refill("main_param")
 
     def _summed(self, parameter: Parameter) -> DType:
         """What a parameter's gradients are added up in."""

@@ -60,6 +60,11 @@ def refuse_unmodelled(job: Job, spec: ModelSpec) -> None:
             raise Contradiction(
                 "only bitsandbytes' 4-bit layers have a type of their own to compute in", "training.quantization_compute"
             )
+        if training.quantized_experts and training.quantization not in ("nf4", "nf4-double", "fp4"):
+            raise Contradiction(
+                "experts are stored in bitsandbytes' 4 bits only: write quantization: nf4 beside it, or leave it out",
+                "training.quantized_experts",
+            )
         if training.quantization and not training.adapter:
             raise Contradiction("quantized weights are frozen: add an adapter, or nothing is left to train", "training.adapter")
         seeing.refuse(job, spec)

@@ -14,6 +14,6 @@ def check_offload(job: Job) -> None:
         if any(where != "none" for _, where in job.offload):
             raise NotModelled("offloading while serving is not modelled yet; leave it out", "offload")
         return
-    if offloads(job):
+    if offloads(job) and job.training.implementation != "megatron":  # whose own checks look at it
         check_beside(job)
         strategy_of(job).check_offload(job)

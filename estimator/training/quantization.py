@@ -15,6 +15,7 @@ from typing import Protocol, runtime_checkable
 from estimator.contract.errors import Contradiction, NotModelled
 from estimator.families.build import Builder
 from estimator.families.modules import Module
+from estimator.families.parameter import Weight
 from estimator.families.protocols import Quantization
 from estimator.quantization.formats import check_group, parts
 from estimator.quantization.layouts import Part
@@ -37,15 +38,18 @@ from estimator.tape.torchao import matmul_float8, matmul_int8
 FIELD = "training.quantization"
 
 
-def held(build: Builder, name: str, weight: Shape, stored: list[Part], words: int = 1) -> tuple[Tensor, list[Tensor]]:
+def held(
+    build: Builder, name: str, weight: Shape, stored: list[Part], words: int = 1, active: int | None = None
+) -> tuple[Tensor, list[Tensor]]:
     """The codes of a weight, a parameter that counts as what it stands for, and what else is held with them.
 
-    Where parameters are flattened, the first `words` of what is stored are such, in the type of the model's other weights:
-    bitsandbytes' `quant_storage`; fms-acceleration's `build_patch_to_view_tensor_to_parameter_for_fsdp_gptq`.
+    `active`: how much of it one token uses, where that is not all. Where parameters are flattened, the first `words` of what is
+    stored are such, in the type of the model's other weights: bitsandbytes' `quant_storage`; fms-acceleration's
+    `build_patch_to_view_tensor_to_parameter_for_fsdp_gptq`.
     """
     codes, *others = stored
     if not build.sharding.flattens:
-        packed = build.parameter(f"{name}.{codes.name}", codes.shape, codes.dtype, count=prod(weight))
+        packed = build.parameter(f"{name}.{codes.name}", codes.shape, codes.dtype, count=prod(weight), active=active)
         return packed, [build.buffer(f"{name}.{part.name}", part.shape, part.dtype) for part in others]
     viewed = [(part.name, (part.nbytes // build.dtype.itemsize,)) for part in stored[:words]]
     packed, *flat = [
@@ -87,6 +91,40 @@ class BitsAndBytes4Bit:
         added = build.parameter(name + ".bias", weight[:1]) if bias else None
         nested = scales.dtype is dtypes.uint8
         return _Linear4bit(FourBit(packed, weight, scales, nested), constants, added, build.compute or build.dtype)
+
+
+@dataclass(frozen=True, slots=True)
+class BitsAndBytes4BitExperts(BitsAndBytes4Bit):
+    """The same, and the experts of mixtures in it, too, whose weights are 3-D parameters."""
+
+    def experts(self, build: Builder, name: str, weight: Shape, used: int) -> Weight:
+        count, *matrix = weight
+        stored = parts(self.name, (count * matrix[0], prod(matrix[1:])), self.block)
+        packed, constants = held(build, name, weight, stored, active=prod(matrix) * used)
+        if build.adapter is not None and type(build.adapter.weight(build, name, packed, used)) is not Weight:
+            raise NotModelled(
+                "adapters on experts in 4 bits are not modelled yet; name other targets", "training.adapter.targets"
+            )
+        scales, *constants = constants
+        found = FourBit(packed, weight, scales, scales.dtype is dtypes.uint8)
+        return _Experts4bit(found, constants, build.dtype)
+
+
+class _Experts4bit(Weight):
+    """bitsandbytes/nn/parametrize.py: unpacked without autograd when it is first read, and kept until the module has run."""
+
+    def __init__(self, weight: FourBit, constants: list[Tensor], dtype: dtypes.DType):
+        super().__init__(weight.packed)
+        self.weight, self.constants, self.dtype = weight, constants, dtype
+        self.value: Tensor | None = None
+
+    def __call__(self) -> Tensor:
+        if self.value is None:
+            self.value = self.weight.unpack(self.dtype)
+        return self.value
+
+    def leave(self) -> None:
+        self.value = None
 
 
 class _Linear4bit:
@@ -237,8 +275,11 @@ INFERENCE = {
 """Formats with which transformers 5.23 refuses to train adapters (`is_trainable` of its quantizers)."""
 
 
-def storage(name: str, group: int | None, where: str) -> Quantization:
-    """Linear layers in a format, unpacked as its library does. `where`: the field to blame for a group that cannot be."""
+def storage(name: str, group: int | None, where: str, experts: bool = False) -> Quantization:
+    """Linear layers in a format, unpacked as its library does; in 4 bits of bitsandbytes' `experts`, too, where that is asked.
+
+    `where`: the field to blame for a group that cannot be.
+    """
     check_group(name, group, where)
     if name in INFERENCE:
         raise Contradiction(
@@ -255,7 +296,7 @@ def storage(name: str, group: int | None, where: str) -> Quantization:
     if name.startswith("torchao"):
         return Torchao(name)
     if name in BITSANDBYTES:
-        return BitsAndBytes4Bit(name, group)
+        return BitsAndBytes4BitExperts(name, group) if experts else BitsAndBytes4Bit(name, group)
     if name.startswith("fp8"):
         return Fp8(name)
     return Hqq(name, group) if name.startswith("hqq") else Gptq(name, group)

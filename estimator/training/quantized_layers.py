@@ -21,7 +21,7 @@ def quantization(training: Training, spec: ModelSpec, strategy: Strategy, gpu: G
         return None
     if training.quantization in IN_FLOAT16:
         return in_float16(training, spec, strategy)
-    found = storage(training.quantization, training.quantization_group, "training.quantization_group")
+    found = storage(training.quantization, training.quantization_group, "training.quantization_group", training.quantized_experts)
     if isinstance(found, Fp8) and not gpu.at_least(ADA):
         raise Contradiction(
             "fp8 needs compute capability 8.9 or more: name such a hardware.gpu; on others transformers makes bf16 of it", FIELD
@@ -43,9 +43,19 @@ def quantization(training: Training, spec: ModelSpec, strategy: Strategy, gpu: G
             "PEFT's all-linear finds none of HQQ's layers, which are no torch.nn.Linear: name them, such as [q_proj, v_proj]",
             "training.adapter.targets",
         )
+    if training.quantized_experts:
+        _with_experts(spec, strategy)
     if strategy.flattens:
         _flattened(found, precision)
     return found
+
+
+def _with_experts(spec: ModelSpec, strategy: Strategy) -> None:
+    """Raise unless the model has experts whose weights every GPU holds whole."""
+    if not any("expert" in field for field in type(spec).model_fields):
+        raise Contradiction(f"{spec.model_type} has no experts: leave it out", "training.quantized_experts")
+    if "quantized_whole" not in strategy.models:
+        raise NotModelled(f"experts in 4 bits under {strategy} are not modelled yet; write ddp", "training.quantized_experts")
 
 
 def _in_one_type(training: Training, strategy: Strategy) -> None:

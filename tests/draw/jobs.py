@@ -278,7 +278,7 @@ def _joined(drawing: Drawing, job: dict[str, Any]) -> dict[str, Any]:
     if training.get("quantization") and not training.get("adapter"):
         training["adapter"] = {"rank": 8}
     if not training.get("quantization"):
-        for name in ("quantization_group", "quantization_compute", "upcast_unquantized"):
+        for name in ("quantization_group", "quantization_compute", "quantized_experts", "upcast_unquantized"):
             training.pop(name, None)
     if training.get("adapter"):
         for name in ("trainable", "pruning"):

@@ -22,7 +22,7 @@ MODEL = TABLE["model"]
 UNREAD = {
     "training": {
         *("fp8", "optimizer_wide_embeddings", "expert_capacity_factor", "expert_imbalance", "mtp_num_layers"),
-        *("transformers_release", "quantization_compute", "upcast_unquantized"),
+        *("transformers_release", "quantization_compute", "quantized_experts", "upcast_unquantized"),
     },
     "parallelism": {
         *("pipeline", "context", "expert", "expert_tensor", "context_exchange", "pipeline_schedule", "model_chunks"),

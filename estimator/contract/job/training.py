@@ -176,6 +176,11 @@ class Training(Part):
     quantization_group: Count | None = Field(
         None, description="quantized weights that share a scale (bitsandbytes' blocksize); without it, as many as is usual"
     )
+    quantized_experts: bool = Field(
+        False,
+        description="of a mixture, its experts' weights in the same 4 bits, too, unpacked while a layer's experts run "
+        "(bitsandbytes' replace_parameter_4bit; axolotl's quantize_moe_experts)",
+    )
     quantization_compute: Literal["bf16", "fp16", "fp32"] | None = Field(
         None, description="what 4-bit layers compute in (bnb_4bit_compute_dtype); without it, the type of the other weights"
     )

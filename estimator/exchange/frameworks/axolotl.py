@@ -9,6 +9,7 @@ from __future__ import annotations
 from estimator.exchange import spread as spreading
 from estimator.exchange import trainer
 from estimator.exchange.configuration import Configuration
+from estimator.exchange.roles import has_experts
 
 PLUGINS = "axolotl.integrations."
 ATTENTIONS = ("flash_attention", "sdp_attention", "flex_attention", "xformers_attention", "eager_attention")
@@ -59,6 +60,7 @@ def _types(conf: Configuration) -> None:
     conf.skip("bf16", "fp16", "lora_target_linear", "lora_target_modules")
     if kind in ("lora", "qlora"):
         trainer.quantized(conf, bits, double=True, compute=None)
+        _experts(conf, bits)
         if conf.has("gptq") and conf.yes("gptq"):
             conf.put("training.quantization", "gptq-int4")
         targets = "all-linear" if conf.has("lora_target_linear") and conf.yes("lora_target_linear") else None
@@ -80,6 +82,16 @@ def _types(conf: Configuration) -> None:
         conf.leave(f"load_in_{bits}bit", "without an adapter nothing could be trained; the weights are taken for whole")
     trainer.precision(conf, weights, half)
     trainer.tf32(conf)
+
+
+def _experts(conf: Configuration, bits: int | None) -> None:
+    """Experts in few bits, too (monkeypatch/moe_quant.py): in 4 by bitsandbytes' parametrization, in 8 by axolotl's own."""
+    if not conf.has("quantize_moe_experts") or not conf.yes("quantize_moe_experts") or bits is None:
+        return
+    if bits == 8:
+        conf.leave("quantize_moe_experts", "experts in 8 bits are not modelled: they count in the type of the weights")
+    elif has_experts(conf.get("model"), conf.around.allow_files):
+        conf.put("training.quantized_experts", True)
 
 
 def _batches(conf: Configuration) -> None:

@@ -23,7 +23,7 @@ def read(conf: Configuration) -> None:
     conf.put("model", conf.text("model_name_or_path"))
     mixed = spreading.spread(conf)
     kind = _kind(conf) if trl else "sft"
-    weights = trainer.dtype(conf, "dtype")
+    weights = _weights(conf)
     half = trainer.half(conf, unsaid=mixed) if mixed in (None, "no") or conf.has("bf16") or conf.has("fp16") else mixed
     bits = 4 if conf.yes("load_in_4bit") else 8 if conf.yes("load_in_8bit") else None
     adapts = conf.yes("use_peft") if conf.has("use_peft") else any(conf.has(key) for key in ("lora_r", "lora_target_modules"))
@@ -59,6 +59,9 @@ def read(conf: Configuration) -> None:
         conf.put("offload.activations", "cpu")
     trainer.optimizer(conf)
     trainer.clipping(conf)
+    flash = conf.has("use_flash_attn") and conf.yes("use_flash_attn")
+    if flash and not conf.has("attn_implementation"):
+        conf.put("training.attention", "flash_attention_2")
     trainer.attention(conf, "attn_implementation")
     liger = conf.yes("use_liger_kernel") or conf.yes("use_liger")
     trainer.liger(conf, liger)
@@ -68,6 +71,17 @@ def read(conf: Configuration) -> None:
     if kind in OBJECTIVES:
         _objective(conf, kind)
     spreading.hardware(conf)
+
+
+def _weights(conf: Configuration) -> str:
+    """The type that the model is loaded in. What FSDP flattens is of one type, so that beside 4-bit weights it is that of their
+    storage (`bnb_4bit_quant_storage`), as PEFT's examples/sft/utils.py loads it, too."""
+    storage = str(conf.take("bnb_4bit_quant_storage") or "").removeprefix("torch.")
+    sharded = (conf.get("parallelism.strategy") or "").startswith(("fsdp", "zero3"))
+    if not conf.has("dtype") and sharded and storage in trainer.TYPES:
+        conf.assume("dtype", storage, "that of the 4-bit weights' storage, as what is sharded beside them must have")
+        return trainer.TYPES[storage]
+    return trainer.dtype(conf, "dtype")
 
 
 def _kind(conf: Configuration) -> str:
@@ -99,6 +113,8 @@ def _lengths(conf: Configuration, trl: bool, kind: str) -> None:
         return
     tokens, rows = conf.whole("max_length"), conf.get("training.micro_batch_size") or 1
     if tokens and (packed or free) and kind == "sft":
+        if not packed:
+            trainer.length(conf, tokens, "max_length")
         trainer.without_padding(conf, tokens, rows)
     else:
         trainer.length(conf, tokens, "max_length" if trl else "the file")

@@ -51,14 +51,33 @@ def read(conf: Configuration) -> None:
     if storage and storage in conf.facts.tables["quantize"] and conf.get("training.adapter"):
         conf.put("training.quantization", conf.facts.tables["quantize"][storage])
         conf.leave(
-            "quantize", f"{storage}: litgpt quantizes the output layer, too; and loading holds the whole weights for a moment"
+            "quantize",
+            f"{storage}: litgpt quantizes the output layer, too, and has bitsandbytes' StableEmbedding in the place of the "
+            "embedding, which no optimizer knows, but whose gradient is made and kept: neither is in the answer",
         )
     elif storage:
         conf.leave("quantize", f"{storage}: not modelled; the weights are taken for whole")
     _batches(conf)
+    if several:
+        _without_sync(conf)
     _optimizer(conf)
     _own_layers(conf)
     spreading.hardware(conf)
+
+
+def _without_sync(conf: Configuration) -> None:
+    """Gradients of all but the last micro-step are not reduced (`fabric.no_backward_sync`), so that each GPU keeps them whole.
+    LoRA runs under FSDP2 (`ModelParallelStrategy`), everything else under FSDP1."""
+    if conf.get("training.adapter"):
+        conf.put("parallelism.strategy", "fsdp2")
+    if (conf.get("training.gradient_accumulation_steps") or 1) == 1:
+        return
+    if not conf.get("training.adapter"):
+        conf.put("parallelism.strategy", "fsdp2")
+        conf.leave("devices", "FSDP1 that accumulates gradients without reducing them is not modelled: read as FSDP2 that does")
+    conf.put("parallelism.gradient_sync", False)
+    why = "litgpt accumulates without reducing (no_backward_sync): each GPU keeps the gradients whole until the last micro-step"
+    conf.assume("gradient_sync", False, why)
 
 
 def _own_layers(conf: Configuration) -> None:

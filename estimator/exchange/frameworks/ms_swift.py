@@ -91,8 +91,12 @@ def _batches(conf: Configuration) -> None:
     conf.put("training.micro_batch_size", rows)
     if workers := conf.whole("dataloader_num_workers"):
         conf.put("host.data_loader_workers", workers)
-    packs = (conf.has("packing") and conf.yes("packing")) or (conf.has("padding_free") and conf.yes("padding_free"))
+    fills = conf.has("packing") and conf.yes("packing")
+    conf.skip("packing", "padding_free")
+    packs = fills or (conf.has("padding_free") and conf.yes("padding_free"))
     if packs and tokens and not conf.has("rlhf_type"):
+        if not fills:
+            trainer.length(conf, tokens, "max_length")
         trainer.without_padding(conf, tokens, rows)
     else:
         trainer.length(conf, tokens, "max_length")

@@ -26,9 +26,18 @@ VALUES = (
     "fp8_format",
     "fp8_recipe",
     "mtp_num_layers",
+    "moe_expert_capacity_factor",
+    "cross_entropy_fusion_impl",
+    "optimizer_offload_fraction",
     "num_virtual_stages_per_pipeline_rank",
 )
-SWITCHES = ("sequence_parallel", "use_distributed_optimizer", "cross_entropy_loss_fusion", "fp8_param_gather")
+SWITCHES = (
+    "sequence_parallel",
+    "use_distributed_optimizer",
+    "cross_entropy_loss_fusion",
+    "fp8_param_gather",
+    "optimizer_cpu_offload",
+)
 COMPARED = (
     "not modelled under Megatron: answered as fine-tuning, of pairs on chosen and rejected answers, twice the sequences; the "
     "passes that only score are not in it"
@@ -63,7 +72,11 @@ def read(conf: Configuration) -> None:
         conf.leave("rlhf_type", f"{kind}: {COMPARED}")
     if (task := conf.text("task_type")) not in (None, "causal_lm"):
         conf.leave("task_type", f"{task}: read as a language model, whose logits it does not make; an upper bound")
-    trainer.length(conf, conf.whole("max_length"), "max_length")
+    tokens = conf.whole("max_length")
+    if tokens and conf.has("packing") and conf.yes("packing"):
+        conf.put("training.sequence_length", tokens)
+    else:
+        trainer.length(conf, tokens, "max_length")
     tuner = conf.text("tuner_type") or "full"
     if tuner != "full":
         conf.put("training.adapter", {"type": "lora", "rank": conf.whole("lora_rank") or 8})

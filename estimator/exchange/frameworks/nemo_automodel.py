@@ -69,7 +69,8 @@ def _spread(conf: Configuration) -> None:
     for ours, degree in (("tensor", tensor), ("context", context), ("pipeline", stages), ("expert", experts)):
         if degree > 1:
             conf.put(f"parallelism.{ours}", degree)
-    recomputes = part.get("activation_checkpointing") or conf.take("activation_checkpointing")
+    said = conf.take("activation_checkpointing")
+    recomputes = part.get("activation_checkpointing") if said is None else said
     conf.put("training.activation_checkpointing", "full" if recomputes else "none")
     if not recomputes:
         conf.assume("activation_checkpointing", False, "off in Automodel: activations of every layer are kept")
@@ -104,4 +105,7 @@ def _batches(conf: Configuration) -> None:
     else:
         data = conf.part("dataset")
         length = data.get("seq_len") or data.get("seq_length") or data.get("max_seq_length")
+        if "mock" in str(data.get("_target_", "")).lower() and isinstance(length, int) and length:
+            conf.put("training.sequence_length", length)
+            return
         trainer.length(conf, length if isinstance(length, int) and not isinstance(length, bool) else None, "dataset.seq_length")
