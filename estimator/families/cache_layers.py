@@ -11,14 +11,15 @@ class CacheLayer:
     """One layer's part of the cache.
 
     `full`: keys and values of all tokens. `window`: of the last `tokens`. `chunk`: of those in the same `tokens`. `latent`: one
-    vector of `key_size` numbers for each token, which all heads share. `cross`: keys and values of an encoder's `tokens`.
-    `state`: `state` numbers for a sequence, however long it is, of which `convolved` are the last inputs of a convolution; the
-    others are in float32 where they are `wide`.
+    vector of `key_size` numbers for each token, which all heads share. `indexer`: a key of `key_size` numbers for each token, by
+    which is chosen what a layer of latent attention looks at. `cross`: keys and values of an encoder's `tokens`.
+    `state`: `state` numbers for a sequence, however long it is, of which `convolved` are the last inputs of a convolution of
+    `channels`; the others are in float32 where they are `wide`.
 
     `heads` have keys of their own, of `key_size` numbers each, and values of `value_size`.
     """
 
-    kind: Literal["full", "window", "chunk", "latent", "cross", "state"]
+    kind: Literal["full", "window", "chunk", "latent", "indexer", "cross", "state"]
     heads: int = 1
     key_size: int = 0
     value_size: int = 0
@@ -26,6 +27,7 @@ class CacheLayer:
     state: int = 0
     convolved: int = 0
     wide: bool = False
+    channels: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,10 +52,10 @@ def mamba_state(inner: int, convolved: int, states: int, kernel: int, wide: bool
     """A Mamba mixer: the last inputs of a convolution of `convolved` channels, and `states` numbers for each of `inner`, in
     float32 where they are `wide`."""
     last = convolved * (kernel - 1)
-    return CacheLayer("state", state=last + inner * states, convolved=last, wide=wide)
+    return CacheLayer("state", state=last + inner * states, convolved=last, wide=wide, channels=convolved)
 
 
 def convolution_state(channels: int, kernel: int) -> CacheLayer:
     """A short convolution: its last inputs."""
     last = channels * (kernel - 1)
-    return CacheLayer("state", state=last, convolved=last)
+    return CacheLayer("state", state=last, convolved=last, channels=channels)

@@ -15,7 +15,7 @@ from estimator.hardware.capability import gpu
 from estimator.hardware.capacity import Capacity
 from estimator.parallel.strategies import NONE
 from estimator.parallel.topology import Topology
-from estimator.serving.engines import engine_of
+from estimator.serving.engines import drafter_of, engine_of
 from estimator.serving.llamacpp.passes import passes
 from estimator.serving.llamacpp.placement import WeightTensor
 from estimator.serving.throughput import throughput
@@ -114,9 +114,9 @@ def served(
     ):
         return None
     spec = text
-    tape = speed(job, spec, place, gpu(job, card))
+    tape, drafter = speed(job, spec, place, gpu(job, card)), drafter_of(job, spec)
     prefill, decode = (_pass(job, spec, place, accelerator, tape, phase) for phase in ("prefill", "decode"))
-    return throughput(job, place, prefill, decode) if prefill and decode else None
+    return throughput(job, place, prefill, decode, drafter.tokens if drafter else 0) if prefill and decode else None
 
 
 def _pass(job: Job, spec: DecoderSpec, place: Topology, card: Accelerator, tape: Tape, phase: str) -> Time | None:

@@ -21,13 +21,15 @@ from estimator.hardware.capacity import Capacity
 from estimator.parallel.topology import Topology
 from estimator.runtime.overheads import Overhead
 from estimator.runtime.overheads import facts as outside
+from estimator.serving.drafts import draft_cache
 from estimator.serving.tensors import stage_layers
 from estimator.serving.vllm.beside import beside
 from estimator.serving.vllm.cache_groups import Groups, grouped, kept
 from estimator.serving.vllm.pooling import pooled_bytes
 from estimator.serving.vllm.profile import Pass, activation_bytes
 from estimator.serving.vllm.settings import ASYNC_IN_FLIGHT, NULL_BLOCK, SECOND_RUNNER, TOKENS_OF_REQUESTS, Release, release
-from estimator.serving.vllm.weights import rank_tensors, weights_bytes
+from estimator.serving.vllm.speculation import drafter_of, guessing
+from estimator.serving.vllm.weights import draft_bytes, draft_parts, rank_tensors, weights_bytes
 from estimator.tape import dtypes
 from estimator.tape.dtypes import DType
 from estimator.tape.gpu import Gpu
@@ -38,9 +40,10 @@ HOPPER = (9, 0)
 @dataclass(frozen=True, slots=True)
 class Sized:
     """Bytes of one rank that do not depend on the GPU's memory: weights, activations, the cache that the job needs; and how it is
-    made. `in_flight`: tokens of passes that are not settled."""
+    made. `draft`: of the weights, what guesses tokens ahead. `in_flight`: tokens of passes that are not settled."""
 
     weights: int
+    draft: int
     activations: int
     groups: Groups
     in_flight: int
@@ -63,14 +66,20 @@ def sized(serving: Serving, spec: ModelSpec, place: Topology, plain: DType, gpu:
         gathered=place.data if spread else 1,
     )
     cached = dtypes.BY_NAME[serving.kv_cache].itemsize
-    layers = kept(spec.cache_layers, place.tensor, cached, plain.itemsize, serving.block_size)
+    drafter = drafter_of(serving, spec)
+    guessed, drafts = drafter.tokens if drafter else 0, draft_parts(serving, drafter, spec, place)
+    kinds = (*spec.cache_layers, *draft_cache(drafter, spec))
+    layers = kept(kinds, place.tensor, cached, plain.itemsize, serving.block_size, guessed)
     groups = grouped(layers, stage_layers(len(layers), stage))
     parts = rank_tensors(serving, spec, place)
     pooled = serving.runner == "pooling"
     in_flight = tokens * _batches(version, place.pipeline)
+    draft = draft_bytes(serving, drafter, drafts, plain, gpu)
+    guesses = guessing(serving, drafter, spec, drafts, plain.itemsize)
     return Sized(
-        weights_bytes(serving, spec, place, plain, gpu),
-        pooled_bytes(spec, run, parts) if pooled else activation_bytes(spec, run, parts, serving.weights, stage),
+        weights_bytes(serving, spec, place, plain, gpu) + draft,
+        draft,
+        pooled_bytes(spec, run, parts) if pooled else activation_bytes(spec, run, parts, serving.weights, stage, guesses),
         groups,
         in_flight,
         serving.concurrency * groups.request_blocks(serving.context, in_flight) * groups.block_bytes,
@@ -103,6 +112,7 @@ def engine_memory(
     known = beside(serving, place, gpu)
     parts = {
         "weights_bytes": found.weights,
+        "draft_bytes": found.draft if serving.speculative_config else None,
         "activation_bytes": found.activations,
         "non_torch_bytes": known["non_torch"].nbytes,
         "cuda_graph_bytes": known["cuda_graphs"].nbytes,

@@ -18,6 +18,7 @@ from estimator.families.spec import ModelSpec
 from estimator.serving.activations import widest_layer
 from estimator.serving.tensors import Held, Stage
 from estimator.serving.vllm.settings import PERSISTENT_WORKSPACES, SECOND_RUNNER, TRITON_SAMPLER, Release, facts
+from estimator.serving.vllm.speculation import NOTHING, Guessing
 from estimator.tape import dtypes
 
 LOGITS = dtypes.float32.itemsize
@@ -44,7 +45,14 @@ class Pass:
     gathered: int = 1
 
 
-def activation_bytes(spec: ModelSpec, run: Pass, tensors: Iterable[Held], weights: str, stage: Stage = (0, 1)) -> int:
+def activation_bytes(
+    spec: ModelSpec,
+    run: Pass,
+    tensors: Iterable[Held],
+    weights: str,
+    stage: Stage = (0, 1),
+    guessing: Guessing = NOTHING,
+) -> int:
     """Bytes of one rank, which holds `tensors`; `weights`: the type or format that its weights are in.
 
     Of a pipeline's stages the first alone reads images, all but the first keep a place for what they are sent (hidden states and
@@ -60,7 +68,8 @@ def activation_bytes(spec: ModelSpec, run: Pass, tensors: Iterable[Held], weight
     beside = run.workspace + stays + (_pictures(spec, run) if run.sees and first else 0)
     if not last:
         return beside + layer
-    return beside + _counts(spec.language_model, run) + max(layer, _sampling(spec.language_model, run))
+    beside += _counts(spec.language_model, run) + guessing.kept
+    return beside + max(layer, guessing.peak, _sampling(spec.language_model, run))
 
 
 def _vocabulary(spec: ModelSpec) -> int:

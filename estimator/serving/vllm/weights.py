@@ -10,6 +10,7 @@ from estimator.contract.job import Serving
 from estimator.families.spec import ModelSpec
 from estimator.parallel.topology import Topology
 from estimator.runtime.allocator import LARGE, ROUNDING, SPLIT
+from estimator.serving.drafts import Drafter, draft_tensors
 from estimator.serving.tensors import Held, held
 from estimator.serving.vllm.adapters import slots
 from estimator.serving.vllm.mxfp4 import mxfp4_sizes
@@ -33,6 +34,21 @@ def weights_bytes(serving: Serving, spec: ModelSpec, place: Topology, plain: DTy
     if serving.enable_lora:
         sizes += slots(serving, spec, tensors, plain, (place.stage, place.pipeline))
     return sum(map(_block, rotary_tables(spec, plain))) + sum(times * _block(size) for size, times in sizes)
+
+
+def draft_parts(serving: Serving, drafter: Drafter | None, spec: ModelSpec, place: Topology) -> tuple[Held, ...]:
+    """The tensors of one rank that guess tokens ahead."""
+    experts = place.tensor * place.data if serving.enable_expert_parallel else 0
+    return draft_tensors(drafter, spec, place.tensor, experts)
+
+
+def draft_bytes(serving: Serving, drafter: Drafter | None, parts: tuple[Held, ...], plain: DType, gpu: Gpu) -> int:
+    """Of what guesses tokens ahead, on one rank that holds `parts` of it; of a model with its rotary tables."""
+    if drafter is None:
+        return 0
+    sizes = stored_sizes(drafter.stored(serving), parts, plain, lambda each: mxfp4_sizes(each, gpu))
+    tables = rotary_tables(drafter.spec, plain) if drafter.kind == "model" and drafter.spec is not None else ()
+    return sum(map(_block, tables)) + sum(times * _block(size) for size, times in sizes)
 
 
 def _block(nbytes: int) -> int:
