@@ -26,6 +26,8 @@ from estimator.serving.tensors import Held, held
 SHIPPED = Path(__file__).parent / "mtp.yaml"
 VOCABULARY = 32000
 """Tokens that an EAGLE-3 head chooses from, unless it says more: those of nearly all published heads."""
+JOINING = ("eh_proj", "input_proj")
+"""What joins embeddings and hidden states, where it is in 16 bits."""
 AUXILIARY = 3
 """Layers of the model whose hidden states an EAGLE-3 head reads."""
 Kind = Literal["text", "model", "eagle", "eagle3", "layers"]
@@ -33,8 +35,10 @@ Kind = Literal["text", "model", "eagle", "eagle3", "layers"]
 
 @dataclass(frozen=True, slots=True)
 class Drafter:
-    """What guesses `tokens` for each sequence in `passes` of its own: the text before, a model, a head, or the checkpoint's own
-    layers. `spec`: of a model, or of a head's layers. `weights`: how its linear layers are stored."""
+    """What guesses `tokens` one after another for each sequence in `passes` of its own: the text before, a model, a head, or the
+    checkpoint's own layers. `spec`: of a model, or of a head's layers. `weights`: how its linear layers are stored. `verified`:
+    tokens of a sequence in the pass that verifies, where guesses have `branches`; 0: the guesses and one more. `divided`: whether
+    an engine divides what joins embeddings and hidden states where the row in mtp.yaml says so."""
 
     kind: Kind
     tokens: int
@@ -42,11 +46,21 @@ class Drafter:
     spec: ModelSpec | None = None
     weights: str = "bf16"
     vocabulary: int = VOCABULARY
+    verified: int = 0
+    branches: int = 1
+    divided: bool = True
+
+    @property
+    def checked(self) -> int:
+        """Tokens of a sequence in the pass that verifies."""
+        return self.verified or self.tokens + 1
 
     def stored(self, serving: Serving) -> Serving:
         """The settings by which its weights are stored; layers of the checkpoint are as the checkpoint is."""
         if self.kind == "layers":
-            return serving.model_copy(update={"unquantized": [*(serving.unquantized or ()), "eh_proj", "input_proj"]})
+            return serving.model_copy(
+                update={"unquantized": [*(serving.unquantized or ()), *JOINING, *(() if self.divided else ("fc",))]}
+            )
         return serving.model_copy(update={"weights": self.weights, "weights_group": None, "unquantized": None})
 
 
@@ -83,7 +97,7 @@ def draft_tensors(drafter: Drafter | None, spec: ModelSpec, tensor: int, expert_
     if drafter is None or drafter.kind == "text":
         return ()
     if drafter.kind == "layers":
-        return tuple(_layers(spec, tensor, expert_ranks))
+        return tuple(_layers(spec, tensor, expert_ranks, drafter.divided))
     assert drafter.spec is not None
     if drafter.kind == "model":
         return held(drafter.spec, tensor, expert_ranks)
@@ -125,7 +139,7 @@ def _head(drafter: Drafter, spec: ModelSpec, tensor: int) -> Iterator[Held]:
         yield Held("hidden_norm", "other", (hidden,), 1)
 
 
-def _layers(spec: ModelSpec, tensor: int, expert_ranks: int) -> Iterator[Held]:
+def _layers(spec: ModelSpec, tensor: int, expert_ranks: int, divided: bool) -> Iterator[Held]:
     """Those that the checkpoint ships."""
     row = shipped(spec)
     assert row is not None
@@ -135,6 +149,6 @@ def _layers(spec: ModelSpec, tensor: int, expert_ranks: int) -> Iterator[Held]:
     for each in body:
         if each.layer == last:
             yield replace(each, times=count, at=None)
-    rows = -(-hidden // tensor) if row.get("divided") else hidden
+    rows = -(-hidden // tensor) if divided and row.get("divided") else hidden
     yield Held(str(row["joins"]), "linear", (rows, 2 * hidden), count)
     yield Held("norms", "other", (3, hidden), count)

@@ -50,13 +50,15 @@ def trace_kernels(job: Job, spec: DecoderSpec, place: Topology, gpu: Gpu) -> Tap
     prompt, output = asked.lengths
     length = min(prompt + output // 2, asked.context)
     read = Tokens(prompts(asked), prompt, prompt)
-    step = Tokens(asked.concurrency, 1 + (drafter.tokens if drafter else 0), length)
+    step = Tokens(asked.concurrency, drafter.checked if drafter else 1, length)
     for phase, tokens in (("prefill", read), ("decode", step)):
         tape.begin(phase)
         logits = step.all if phase == "decode" else tokens.sequences
         _Pass(tape, asked, spec, place.tensor, tokens, logits).play(tensors, spec.cache_layers)
         if drafter is not None and drafter.passes:
-            guessed, passes = (read, 1) if phase == "prefill" else (Tokens(asked.concurrency, 1, length), drafter.passes)
+            guessed, passes = (
+                (read, 1) if phase == "prefill" else (Tokens(asked.concurrency, drafter.branches, length), drafter.passes)
+            )
             _guess(tape, asked, spec, place.tensor, drafter, guessed, passes, tensors)
     tape.finish()
     return tape

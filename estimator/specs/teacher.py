@@ -26,8 +26,27 @@ def with_teacher(job: Job, allow_files: bool) -> Job:
 def with_draft(job: Job, allow_files: bool) -> Job:
     """The job with the architecture of what guesses a served model's tokens ahead, and how its checkpoint is stored, in place of
     a name; a head's name that is not known stays."""
+    if job.task != "serve":
+        return job
+    return _of_sglang(_of_vllm(job, allow_files), allow_files)
+
+
+def _of_sglang(job: Job, allow_files: bool) -> Job:
+    path, algorithm = job.serving.speculative_draft_model_path, job.serving.speculative_algorithm
+    if path is None or algorithm == "NEXTN":
+        return job
+    try:
+        found = resolve(path, allow_files).spec.model_dump(mode="json")
+    except UnknownModel:
+        if algorithm in ("EAGLE", "EAGLE3"):
+            return job
+        raise
+    return job.model_copy(update={"serving": job.serving.model_copy(update={"speculative_draft_model_path": found})})
+
+
+def _of_vllm(job: Job, allow_files: bool) -> Job:
     asked = job.serving.speculative_config
-    if job.task != "serve" or asked is None or asked.model is None:
+    if asked is None or asked.model is None:
         return job
     try:
         model = resolve(asked.model, allow_files)

@@ -104,26 +104,25 @@ def reduced_seconds(wires: Wires, ranks: int, nbytes: int) -> float:
     return usual
 
 
-def batch(job: Job, phase: str, guessed: int = 0) -> tuple[int, int]:
-    """Tokens of a pass that have logits, and all: the last of each prompt and whole prompts, or of each sequence one token and
-    those that were `guessed` ahead."""
+def batch(job: Job, phase: str, each: int = 1) -> tuple[int, int]:
+    """Tokens of a pass that have logits, and all: the last of each prompt and whole prompts, or so many of each sequence."""
     serving = job.serving
     if phase == "prefill":
         return prompts(serving), prompts(serving) * serving.lengths[0]
-    tokens = serving.concurrency * (1 + guessed)
+    tokens = serving.concurrency * each
     return tokens, tokens
 
 
 def exchanged(job: Job, spec: DecoderSpec, wires: Wires, phase: str, itemsize: int) -> float:
     """What tensor-parallel ranks exchange in a pass, and in those of what guesses tokens ahead."""
     drafter = drafter_of(job, spec)
-    tokens, all_tokens = batch(job, phase, drafter.tokens if drafter else 0)
+    tokens, all_tokens = batch(job, phase, drafter.checked if drafter else 1)
     found = between_ranks(spec, wires, all_tokens, tokens, itemsize)
     if drafter is None or not drafter.passes:
         return found
     own = drafter.spec.language_model if drafter.spec is not None else spec.model_copy(update={"num_hidden_layers": 1})
     assert isinstance(own, DecoderSpec)
-    each, whole = batch(job, phase)
+    each, whole = batch(job, phase, drafter.branches)
     return found + (drafter.passes if phase == "decode" else 1) * between_ranks(own, wires, whole, each, itemsize)
 
 

@@ -20,6 +20,7 @@ from estimator.contract.job import Serving
 from estimator.families.cache_layers import CacheLayer
 from estimator.families.spec import DecoderSpec, ModelSpec
 from estimator.serving.sglang.settings import PADDED_STATES, PAGE, RATIO, STATES, release
+from estimator.serving.sglang.speculation import draft_layers
 from estimator.tape import dtypes
 
 CONVOLVED, RECURRENT = dtypes.bfloat16.itemsize, dtypes.float32.itemsize
@@ -58,8 +59,9 @@ def cells(spec: ModelSpec, serving: Serving, tensor: int) -> Cells:
     kept = [layer for layer in spec.cache_layers if layer.kind != "state"]
     windowed = [layer for layer in kept if apart and layer.kind in ("window", "chunk")]
     full = [layer for layer in kept if layer not in windowed]
+    more = _idle(spec) + draft_layers(serving, spec)
     return Cells(
-        _bytes(full, serving, tensor) * (len(full) + _idle(spec)) // max(1, len(full)),
+        _bytes(full, serving, tensor) * (len(full) + more) // max(1, len(full)),
         _bytes(windowed, serving, tensor),
         sum(_state_bytes(layer) // tensor for layer in spec.cache_layers if layer.kind == "state"),
         max((layer.tokens or 0 for layer in windowed), default=0),
