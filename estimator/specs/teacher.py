@@ -28,7 +28,14 @@ def with_draft(job: Job, allow_files: bool) -> Job:
     a name; a head's name that is not known stays."""
     if job.task != "serve":
         return job
-    return _of_sglang(_of_vllm(job, allow_files), allow_files)
+    return _of_llamacpp(_of_sglang(_of_vllm(job, allow_files), allow_files), allow_files)
+
+
+def _of_llamacpp(job: Job, allow_files: bool) -> Job:
+    if job.serving.model_draft is None:
+        return job
+    found = {"model_draft": resolve(job.serving.model_draft, allow_files).spec.model_dump(mode="json")}
+    return job.model_copy(update={"serving": job.serving.model_copy(update=found)})
 
 
 def _of_sglang(job: Job, allow_files: bool) -> Job:

@@ -147,6 +147,18 @@ class Serving(Part):
     speculative_num_draft_tokens: Annotated[int, Field(ge=1, le=1024)] | None = Field(
         None, description="of SGLang, tokens of a sequence that a pass verifies; without it, its own for the model"
     )
+    model_draft: Draft | None = Field(
+        None, description="of llama.cpp, a smaller model that guesses next tokens ahead (model_draft)"
+    )
+    weights_draft: Literal["bf16", "fp16", "fp32"] | GgufKind | None = Field(
+        None, description="of llama.cpp, the kind of the smaller model's GGUF file; without it, the model's"
+    )
+    gpu_layers_draft: Annotated[int, Field(ge=0, le=2**16)] | None = Field(
+        None, description="of llama.cpp, the smaller model's layers on the GPU (n_gpu_layers_draft); without it, all"
+    )
+    spec_draft_n_max: Guessed | None = Field(
+        None, description="of llama.cpp, tokens that are guessed ahead at most (spec_draft_n_max); without it, 3"
+    )
     gpu_layers: Annotated[int, Field(ge=0, le=2**16)] | None = Field(
         None, description="of llama.cpp, layers on the GPU, with the output as one more (n_gpu_layers); without it, all"
     )
