@@ -21,7 +21,7 @@ from estimator.facts import catalogue
 from estimator.families.cache_layers import CacheLayer
 from estimator.families.from_config import from_mapping
 from estimator.families.spec import DecoderSpec, ModelSpec
-from estimator.serving.tensors import Held, held
+from estimator.serving.tensors import INDEXER, Held, held
 
 SHIPPED = Path(__file__).parent / "mtp.yaml"
 VOCABULARY = 32000
@@ -144,7 +144,8 @@ def _layers(spec: ModelSpec, tensor: int, expert_ranks: int, divided: bool) -> I
     row = shipped(spec)
     assert row is not None
     body = [each for each in held(spec, tensor, expert_ranks) if each.layer is not None and not each.seen]
-    last = max(each.layer or 0 for each in body)
+    indexers = [each.layer or 0 for each in body if each.end in INDEXER]  # a shipped layer has one, whatever the last layer has
+    last = max(indexers or (each.layer or 0 for each in body))
     hidden, count = spec.language_model.hidden_size, int(row["layers"])
     for each in body:
         if each.layer == last:

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from estimator.contract.job import Job, Serving
-from estimator.families.cache_layers import CacheLayer
+from estimator.families.cache_layers import CacheLayer, indexer_bytes
 from estimator.families.spec import DecoderSpec
 from estimator.parallel.topology import Topology
 from estimator.quantization.formats import parts
@@ -163,6 +163,9 @@ class _Pass:
         seen = min(tokens.length, layer.tokens or tokens.length)
         size = layer.key_size
         stored = dtypes.BY_NAME[self.asked.kv_cache].itemsize
+        if layer.kind == "indexer":
+            self.chosen(layer)
+            return
         mine = 1 if layer.kind == "latent" else max(1, layer.heads // self.ranks)
         self.moved(2 * tokens.all * (heads + mine) * size, "rotate")
         cached = tokens.sequences * seen * mine * (layer.key_size + layer.value_size) * stored
@@ -174,3 +177,14 @@ class _Pass:
         form = (heads * tokens.sequences, queries, seen, size, causal), self.dtype
         name = "cudnn_attention" if self.tape.gpu.prefers_cudnn else "flash_attention"
         self.tape.compute(name, flops, round(cached + 2 * tokens.all * heads * size * self.dtype.itemsize), form)
+
+    def chosen(self, layer: CacheLayer) -> None:
+        """An indexer's, which every rank has whole: its heads' products with the keys of all tokens, in FP8, and the best of
+        their sums."""
+        tokens = self.tokens
+        heads, nbytes = int(getattr(self.spec, "index_n_heads", 1)), tokens.sequences * tokens.length * indexer_bytes(layer)
+        whole = tokens.each == tokens.length
+        flops = 2 * tokens.all * heads * tokens.length * layer.key_size // (2 if whole else 1)
+        form = (tokens.sequences, tokens.each * heads, tokens.length, layer.key_size), dtypes.float8_e4m3fn
+        self.tape.compute("mm", flops, nbytes + tokens.all * heads * layer.key_size, form)
+        self.moved(2 * tokens.all * tokens.length * FLOAT32 // self.dtype.itemsize, "topk")

@@ -131,6 +131,8 @@ SGLANG = Engine(
             "engine_version", lambda job, spec, card: ".".join(map(str, settings.NEWEST)), "the newest release that is known"
         ),
         *speculation.DEFAULTS,
+        Default("page_size", settings.page_size, "its kernels' where an indexer chooses tokens"),
+        Default("kv_cache", settings.kv_cache, "SGLang's own on Blackwell where an indexer chooses tokens"),
         Default("chunked_prefill_size", settings.chunked_prefill_size, "SGLang's own for this GPU"),
         Default("cuda_graph_max_bs", settings.cuda_graph_max_bs, "SGLang's own for this GPU"),
         Default("mem_fraction_static", settings.mem_fraction_static, "SGLang's own for this GPU and what runs on it"),

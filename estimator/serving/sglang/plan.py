@@ -31,6 +31,8 @@ from estimator.tape.tape import ACTIVATION
 
 LEFT = "left_free"
 """What is left free, among the parts of the overhead."""
+BLACKWELL = 10
+"""The major compute capability of the data centres' Blackwell, whose kernels read latents in FP8 without scales."""
 FUSED = (9, 10)
 """Major compute capabilities of GPUs whose ranks share memory by NVLink."""
 
@@ -51,7 +53,7 @@ class Sized:
 
 def sized(serving: Serving, spec: ModelSpec, tensor: int, plain: DType, gpu: Gpu) -> Sized:
     """What a job's engine, with its defaults, needs on one of `tensor` ranks."""
-    each = cells(spec, serving, tensor)
+    each = cells(spec, serving, tensor, gpu.exact[0] == BLACKWELL)
     draft = draft_bytes(serving, spec, tensor, plain, gpu)
     weights = weights_bytes(serving, spec, tensor, plain, gpu) + draft
     pictures = pictures_bytes(serving.engine_version, spec)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from estimator.families.cache_layers import CacheLayer
+from estimator.families.cache_layers import CacheLayer, indexer_bytes
 
 BLOCK = 16
 """Tokens of a block, unless more are asked for or states of fixed size need more."""
@@ -22,7 +22,10 @@ LATENT_BLOCK = 64
 """That of latent attention: its kernels' own on Hopper and Blackwell (platforms/cuda.py)."""
 FLOAT32 = 4
 """Bytes of a number of a state that is in float32."""
-FULL = {"full", "latent"}
+SCALED_LATENT = 656
+"""Bytes of a token's latent in FP8 that an indexer chooses from, but on Blackwell: scales beside it, and what is rotated in 16
+bits (layers/attention/mla_attention.py, `fp8_ds_mla`)."""
+FULL = {"full", "latent", "indexer"}
 """What keeps every token: where nothing else is kept, all layers are in one group, however wide each is
 (`_get_kv_cache_groups_uniform_type`)."""
 NEARLY = 1.5
@@ -86,10 +89,16 @@ class Groups:
 
 
 def kept(
-    layers: tuple[CacheLayer, ...], tensor: int, cached: int, plain: int, block: int | None = None, guessed: int = 0
+    layers: tuple[CacheLayer, ...],
+    tensor: int,
+    cached: int,
+    plain: int,
+    block: int | None = None,
+    guessed: int = 0,
+    scaled: bool = False,
 ) -> list[Kept]:
     """What layers keep on one of `tensor` ranks, in numbers of `cached` bytes, states of `plain` bytes, of sequences of which
-    so many tokens are `guessed` ahead.
+    so many tokens are `guessed` ahead; `scaled`: whether latents in FP8 that an indexer chooses from have scales beside them.
 
     Latents are not divided, and key heads are copied where they are fewer than ranks. Where states lie beside attention, a block
     holds as many tokens as make a page of attention as large as a state, which is filled up to it.
@@ -97,14 +106,15 @@ def kept(
     latents = any(layer.kind == "latent" for layer in layers)
     given = block or (LATENT_BLOCK if latents else BLOCK)
     state = max((_state_bytes(layer, tensor, plain, guessed) for layer in layers if layer.kind == "state"), default=0)
-    tokens = [_token_bytes(layer, tensor, cached) for layer in layers if layer.kind != "state"]
+    tokens = [_token_bytes(layer, tensor, cached, scaled) for layer in layers if layer.kind != "state"]
     if state and tokens:
         given = max(given, given * _up(state, given * min(tokens)))
         state = given * min(tokens)
     made = []
     for layer in layers:
-        page = state if layer.kind == "state" else given * _token_bytes(layer, tensor, cached)
-        made.append(Kept(layer.kind, given, page, layer.tokens, guessed if layer.kind == "state" else 0))
+        page = state if layer.kind == "state" else given * _token_bytes(layer, tensor, cached, scaled)
+        seen = None if layer.kind == "latent" else layer.tokens
+        made.append(Kept(layer.kind, given, page, seen, guessed if layer.kind == "state" else 0))
     return made
 
 
@@ -117,7 +127,11 @@ def _state_bytes(layer: CacheLayer, tensor: int, plain: int, guessed: int) -> in
     return layer.convolved // tensor * plain + (layer.state - layer.convolved) // tensor * FLOAT32 + more
 
 
-def _token_bytes(layer: CacheLayer, tensor: int, cached: int) -> int:
+def _token_bytes(layer: CacheLayer, tensor: int, cached: int, scaled: bool) -> int:
+    if layer.kind == "indexer":
+        return indexer_bytes(layer)
+    if layer.kind == "latent" and layer.tokens and cached == 1 and scaled:
+        return SCALED_LATENT
     heads = layer.heads if layer.kind == "latent" else max(1, layer.heads // tensor)
     return heads * (layer.key_size + layer.value_size) * cached
 

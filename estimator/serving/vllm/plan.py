@@ -28,13 +28,15 @@ from estimator.serving.vllm.cache_groups import Groups, grouped, kept
 from estimator.serving.vllm.pooling import pooled_bytes
 from estimator.serving.vllm.profile import Pass, activation_bytes
 from estimator.serving.vllm.settings import ASYNC_IN_FLIGHT, NULL_BLOCK, SECOND_RUNNER, TOKENS_OF_REQUESTS, Release, release
+from estimator.serving.vllm.sparse import workspace_bytes
 from estimator.serving.vllm.speculation import drafter_of, guessing
 from estimator.serving.vllm.weights import draft_bytes, draft_parts, rank_tensors, weights_bytes
 from estimator.tape import dtypes
 from estimator.tape.dtypes import DType
 from estimator.tape.gpu import Gpu
 
-HOPPER = (9, 0)
+HOPPER, BLACKWELL = (9, 0), 10
+"""Compute capabilities; of Blackwell's the major one of the data centres'."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +58,7 @@ def sized(serving: Serving, spec: ModelSpec, place: Topology, plain: DType, gpu:
     assert serving.max_num_seqs
     version, stage = release(serving.engine_version), (place.stage, place.pipeline)
     tokens, spread = serving.max_num_batched_tokens, serving.enable_expert_parallel
+    scaled = gpu.exact[0] != BLACKWELL
     run = Pass(
         tokens,
         min(tokens, serving.max_num_seqs),
@@ -64,12 +67,13 @@ def sized(serving: Serving, spec: ModelSpec, place: Topology, plain: DType, gpu:
         round(outside()["cublas_workspace_hopper" if gpu.at_least(HOPPER) else "cublas_workspace"].value * MIB),
         sees=not serving.language_model_only,
         gathered=place.data if spread else 1,
+        indexed=workspace_bytes(serving, spec, scaled),
     )
     cached = dtypes.BY_NAME[serving.kv_cache].itemsize
     drafter = drafter_of(serving, spec)
     guessed, drafts = drafter.tokens if drafter else 0, draft_parts(serving, drafter, spec, place)
     kinds = (*spec.cache_layers, *draft_cache(drafter, spec))
-    layers = kept(kinds, place.tensor, cached, plain.itemsize, serving.block_size, guessed)
+    layers = kept(kinds, place.tensor, cached, plain.itemsize, serving.block_size, guessed, scaled)
     groups = grouped(layers, stage_layers(len(layers), stage))
     parts = rank_tensors(serving, spec, place)
     pooled = serving.runner == "pooling"
