@@ -73,6 +73,10 @@ class DeepseekV32Spec(Glm4MoeLiteSpec):
         kept = latent(self.kv_lora_rank + self.head_dim, self.index_topk)
         return tuple(each for own in self.indexed for each in ((kept, indexer(self.index_head_dim)) if own else (kept,)))
 
+    @property
+    def cache_places(self) -> tuple[int, ...]:
+        return tuple(place for place, own in enumerate(self.indexed) for _ in range(1 + own))
+
     @model_validator(mode="after")
     def _rotated_part(self) -> Self:
         if self.index_head_dim <= self.head_dim:

@@ -136,8 +136,8 @@ def _token_bytes(layer: CacheLayer, tensor: int, cached: int, scaled: bool) -> i
     return heads * (layer.key_size + layer.value_size) * cached
 
 
-def grouped(layers: list[Kept], here: range | None = None) -> Groups:
-    """Layers in groups of equally many. `here`: those that a rank of a pipeline has, of whose groups the largest counts: every
+def grouped(layers: list[Kept], here: frozenset[int] | None = None) -> Groups:
+    """Layers in groups of equally many. `here`: which of them a rank of a pipeline has, of whose groups the largest counts: every
     n-th layer of a kind is in the same group, so that all stages have a part of each."""
     if not layers:
         return Groups((), 0, 0)

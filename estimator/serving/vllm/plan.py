@@ -74,7 +74,9 @@ def sized(serving: Serving, spec: ModelSpec, place: Topology, plain: DType, gpu:
     guessed, drafts = drafter.tokens if drafter else 0, draft_parts(serving, drafter, spec, place)
     kinds = (*spec.cache_layers, *draft_cache(drafter, spec))
     layers = kept(kinds, place.tensor, cached, plain.itemsize, serving.block_size, guessed, scaled)
-    groups = grouped(layers, stage_layers(len(layers), stage))
+    mine = stage_layers(spec.language_model.num_hidden_layers, stage)
+    here = frozenset(entry for entry, at in enumerate(spec.cache_places) if at in mine)
+    groups = grouped(layers, here if place.pipeline > 1 else None)
     parts = rank_tensors(serving, spec, place)
     pooled = serving.runner == "pooling"
     in_flight = tokens * _batches(version, place.pipeline)
