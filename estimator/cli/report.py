@@ -188,7 +188,7 @@ def _memory_rows(answer: Answer) -> list[tuple[str, str]]:
 
 def _engine_rows(engine: EngineMemory) -> list[tuple[str, str]]:
     """What an engine sets aside, and what its cache holds."""
-    sizes = ("weights", "activation", "non_torch", "cuda_graph", "cache")
+    sizes = ("weights", "draft", "activation", "non_torch", "cuda_graph", "cache")
     rows = [(_spaced(name), gib(size)) for name in sizes if (size := getattr(engine, f"{name}_bytes")) is not None]
     if engine.cache_tokens is not None:
         if engine.cache_blocks is not None:
@@ -221,6 +221,8 @@ def _serving_rows(serving: ServingTime) -> list[tuple[str, str]]:
         ("prefill", f"{prefill.tokens_per_second:,.0f} tokens per second, bound by {prefill.bottleneck}"),
         ("decode", f"{_seconds(decode.step_seconds)} a step, bound by {decode.bottleneck}"),
     ]
+    if serving.tokens_per_step != 1:
+        rows.append(("tokens per step", f"{serving.tokens_per_step:.2f} of each sequence"))
     if cost := serving.cost:
         day = f" on {cost.price_as_of}" if cost.price_as_of else ""
         rows += [

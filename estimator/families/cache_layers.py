@@ -5,20 +5,24 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+SCALED_TOGETHER = 128
+"""Numbers of an indexer's key that share a scale (vllm/model_executor/models/deepseek_v2.py, `quant_block_size`)."""
+
 
 @dataclass(frozen=True, slots=True)
 class CacheLayer:
     """One layer's part of the cache.
 
     `full`: keys and values of all tokens. `window`: of the last `tokens`. `chunk`: of those in the same `tokens`. `latent`: one
-    vector of `key_size` numbers for each token, which all heads share. `cross`: keys and values of an encoder's `tokens`.
-    `state`: `state` numbers for a sequence, however long it is, of which `convolved` are the last inputs of a convolution; the
-    others are in float32 where they are `wide`.
+    vector of `key_size` numbers for each token, which all heads share; they look at `tokens` of them, or at all. `indexer`: a key
+    of `key_size` numbers for each token, by which is chosen what a layer of latent attention looks at. `cross`: keys and values
+    of an encoder's `tokens`. `state`: `state` numbers for a sequence, however long it is, of which `convolved` are the last
+    inputs of a convolution of `channels`; the others are in float32 where they are `wide`.
 
     `heads` have keys of their own, of `key_size` numbers each, and values of `value_size`.
     """
 
-    kind: Literal["full", "window", "chunk", "latent", "cross", "state"]
+    kind: Literal["full", "window", "chunk", "latent", "indexer", "cross", "state"]
     heads: int = 1
     key_size: int = 0
     value_size: int = 0
@@ -26,6 +30,7 @@ class CacheLayer:
     state: int = 0
     convolved: int = 0
     wide: bool = False
+    channels: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,19 +46,30 @@ def attention(heads: int, size: int, window: int | None = None) -> CacheLayer:
     return CacheLayer("full" if window is None else "window", heads, size, size, window)
 
 
-def latent(size: int) -> CacheLayer:
-    """A layer of latent attention: `size` numbers for a token, the rotated part of its key among them."""
-    return CacheLayer("latent", 1, size)
+def latent(size: int, chosen: int | None = None) -> CacheLayer:
+    """A layer of latent attention: `size` numbers for a token, the rotated part of its key among them. `chosen`: tokens that an
+    indexer lets it look at; None: all."""
+    return CacheLayer("latent", 1, size, tokens=chosen)
+
+
+def indexer(size: int) -> CacheLayer:
+    """An indexer's keys of `size` numbers, which engines keep in FP8, with a scale of four bytes for each 128."""
+    return CacheLayer("indexer", 1, size)
+
+
+def indexer_bytes(layer: CacheLayer) -> int:
+    """Bytes of a token's key of an indexer, whatever type the cache is in."""
+    return layer.key_size + -(-layer.key_size // SCALED_TOGETHER) * 4
 
 
 def mamba_state(inner: int, convolved: int, states: int, kernel: int, wide: bool = False) -> CacheLayer:
     """A Mamba mixer: the last inputs of a convolution of `convolved` channels, and `states` numbers for each of `inner`, in
     float32 where they are `wide`."""
     last = convolved * (kernel - 1)
-    return CacheLayer("state", state=last + inner * states, convolved=last, wide=wide)
+    return CacheLayer("state", state=last + inner * states, convolved=last, wide=wide, channels=convolved)
 
 
 def convolution_state(channels: int, kernel: int) -> CacheLayer:
     """A short convolution: its last inputs."""
     last = channels * (kernel - 1)
-    return CacheLayer("state", state=last, convolved=last)
+    return CacheLayer("state", state=last, convolved=last, channels=channels)

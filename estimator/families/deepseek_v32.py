@@ -15,7 +15,7 @@ from estimator.contract.errors import NotModelled
 from estimator.families.abilities import Abilities
 from estimator.families.attention import causal_mask
 from estimator.families.build import Builder
-from estimator.families.cache_layers import CacheLayer
+from estimator.families.cache_layers import CacheLayer, indexer, latent
 from estimator.families.decoder import Decoder, Rotary
 from estimator.families.decoder_layers import PreNorm
 from estimator.families.deepseek import DeepseekMoe
@@ -69,8 +69,13 @@ class DeepseekV32Spec(Glm4MoeLiteSpec):
 
     @property
     def cache_layers(self) -> tuple[CacheLayer, ...]:
-        """None that is known: engines have a cache of their own for the indexers' keys."""
-        return ()
+        """Of each layer a latent, and the keys of its indexer if it has one."""
+        kept = latent(self.kv_lora_rank + self.head_dim, self.index_topk)
+        return tuple(each for own in self.indexed for each in ((kept, indexer(self.index_head_dim)) if own else (kept,)))
+
+    @property
+    def cache_places(self) -> tuple[int, ...]:
+        return tuple(place for place, own in enumerate(self.indexed) for _ in range(1 + own))
 
     @model_validator(mode="after")
     def _rotated_part(self) -> Self:

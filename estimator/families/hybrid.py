@@ -56,6 +56,11 @@ class HybridSpec(DecoderSpec):
         keeps = self.keeps
         return tuple([kept for kind in self.kinds for kept in keeps.get(kind, ())])
 
+    @property
+    def cache_places(self) -> tuple[int, ...]:
+        keeps = self.keeps
+        return tuple([place for place, kind in enumerate(self.kinds) for _ in keeps.get(kind, ())])
+
 
 class Mamba2HybridSpec(HybridSpec):
     """A hybrid whose configuration names its mixers' sizes `mamba_...`; without `mamba_d_head`, or with "auto", heads share the

@@ -91,6 +91,10 @@ class MultimodalSpec(ComposedSpec):
         return self.text_config.cache_layers
 
     @property
+    def cache_places(self) -> tuple[int, ...]:
+        return self.text_config.cache_places
+
+    @property
     def longest_sequence(self) -> int | None:
         return self.text_config.longest_sequence
 

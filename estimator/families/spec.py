@@ -177,6 +177,11 @@ class ModelSpec(BaseModel):
         return ()
 
     @property
+    def cache_places(self) -> tuple[int, ...]:
+        """The layer that each of `cache_layers` is in."""
+        return tuple(range(len(self.cache_layers)))
+
+    @property
     def picture(self) -> Picture | None:
         """The largest image that it reads; None for a model of texts, and where it is not known."""
         return None

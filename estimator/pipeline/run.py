@@ -27,7 +27,7 @@ from estimator.serving.llamacpp.placement import WeightTensor, of_file
 from estimator.simulation.ranks import described, ranks
 from estimator.simulation.simulation import Simulation, simulate
 from estimator.specs.resolve import Model, resolve
-from estimator.specs.teacher import with_teacher
+from estimator.specs.teacher import with_draft, with_teacher
 from estimator.tape.tape import Tape
 from estimator.training import partial
 
@@ -78,7 +78,9 @@ def prepared(job: Job | Mapping[str, Any] | str | Path, allow_files: bool) -> Pr
     """Read, fill in, and refuse what is not modelled."""
     given = read_job(job)
     model = resolve(given.model, allow_files)
-    job, reasons = with_defaults(with_teacher(given, allow_files), model.spec, model.stored, model.embeds)
+    job, reasons = with_defaults(
+        with_draft(with_teacher(given, allow_files), allow_files), model.spec, model.stored, model.embeds
+    )
     refuse_unmodelled(job, model.spec)
     check_host(job)
     check_lengths(job, model)

@@ -15,7 +15,7 @@ from estimator.hardware.capability import gpu
 from estimator.hardware.capacity import Capacity
 from estimator.parallel.strategies import NONE
 from estimator.parallel.topology import Topology
-from estimator.serving.engines import engine_of
+from estimator.serving.engines import drafter_of, engine_of
 from estimator.serving.llamacpp.passes import passes
 from estimator.serving.llamacpp.placement import WeightTensor
 from estimator.serving.throughput import throughput
@@ -79,7 +79,7 @@ def _writing(job: Job, spec: ModelSpec, card: Capacity) -> ServingTime | None:
 
 def _of_llamacpp(job: Job, spec: ModelSpec, place: Topology, card: Accelerator, simulated: Simulation) -> Time | None:
     """The time of a token; None where the host's part takes most of it, and where GPUs take turns."""
-    if on_host(job, spec) or job.hardware.gpus > 1:
+    if on_host(job, spec) or job.hardware.gpus > 1 or job.serving.model_draft is not None:
         return None
     return decode_time(simulated.phases.phases[-1].end_bytes, job.serving.concurrency, place.gpus, card)
 
@@ -103,7 +103,8 @@ def served(
         return None
     if engine_of(job).reads_gguf:
         assert isinstance(spec, DecoderSpec)
-        found = None if on_host(job, spec) else ggml.timed(job, accelerator, passes(job.serving, spec, tensors))
+        unknown = on_host(job, spec) or job.serving.model_draft is not None
+        found = None if unknown else ggml.timed(job, accelerator, passes(job.serving, spec, tensors))
         return throughput(job, replace(place, data=1), *found) if found else None  # layers are divided, not requests
     apart = place.pipeline > 1 or (job.serving.enable_expert_parallel and place.data > 1)
     if job.serving.kv_cache not in dtypes.BY_NAME or job.serving.runner == "pooling" or apart:
@@ -114,9 +115,9 @@ def served(
     ):
         return None
     spec = text
-    tape = speed(job, spec, place, gpu(job, card))
+    tape, drafter = speed(job, spec, place, gpu(job, card)), drafter_of(job, spec)
     prefill, decode = (_pass(job, spec, place, accelerator, tape, phase) for phase in ("prefill", "decode"))
-    return throughput(job, place, prefill, decode) if prefill and decode else None
+    return throughput(job, place, prefill, decode, drafter.tokens if drafter else 0) if prefill and decode else None
 
 
 def _pass(job: Job, spec: DecoderSpec, place: Topology, card: Accelerator, tape: Tape, phase: str) -> Time | None:

@@ -17,6 +17,7 @@ from estimator.hardware.capacity import Capacity
 from estimator.parallel.topology import Topology
 from estimator.quantization.formats import FORMATS
 from estimator.runtime.overheads import Overhead
+from estimator.serving.drafts import Drafter
 from estimator.serving.llamacpp.placement import WeightTensor
 from estimator.tape import dtypes
 from estimator.tape.dtypes import DType
@@ -64,6 +65,7 @@ class Engine:
         share: of a GPU's memory that it may take.
         continuous: whether it takes requests as they come and replays graphs of fused kernels.
         pipelines: whether its layers over the stages of a pipeline are modelled.
+        drafter: what guesses tokens ahead, of a job's settings and model; None where nothing does.
         reads_gguf: whether it serves GGUF files.
         on_host: bytes in the host's memory, by what they are.
         devices: what each GPU holds, where that differs.
@@ -88,6 +90,7 @@ class Engine:
     share: Callable[[Serving], float] = lambda serving: 1.0
     continuous: bool = False
     pipelines: bool = False
+    drafter: Callable[[Serving, ModelSpec], Drafter | None] = lambda serving, spec: None
     reads_gguf: bool = False
     on_host: Callable[[Job, ModelSpec, tuple[WeightTensor, ...] | None], dict[str, int]] | None = None
     devices: Callable[[Job, ModelSpec, tuple[WeightTensor, ...] | None], list[Device]] | None = None

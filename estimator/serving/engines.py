@@ -8,6 +8,7 @@ from estimator.families.build import Builder
 from estimator.families.spec import ModelSpec
 from estimator.parallel.topology import Topology
 from estimator.quantization.formats import FORMATS
+from estimator.serving.drafts import Drafter
 from estimator.serving.engine import WHOLE, Engine
 from estimator.serving.llamacpp.engine import LLAMA_CPP, OLLAMA
 from estimator.serving.llamacpp.placement import WeightTensor
@@ -23,6 +24,11 @@ ENGINES = {each.name: each for each in (VLLM, SGLANG, TRANSFORMERS, LLAMA_CPP, O
 def engine_of(job: Job) -> Engine:
     """The engine that serves a job."""
     return ENGINES[job.serving.engine]
+
+
+def drafter_of(job: Job, spec: ModelSpec) -> Drafter | None:
+    """What guesses tokens ahead for a job that serves; None where nothing does."""
+    return engine_of(job).drafter(job.serving, spec)
 
 
 def served_by(job: Job) -> Engine | None:
@@ -47,6 +53,8 @@ def trace_serving(
     if place.pipeline > 1 and not engine.pipelines:
         raise NotModelled(f"{engine.title} over a pipeline is not modelled; vLLM is", "parallelism.pipeline")
     _refuse_others(asked, engine)
+    if asked.speculative_acceptance is not None and engine.drafter(asked, spec) is None:
+        raise Contradiction("nothing is guessed ahead: leave it out, or say what guesses", "serving.speculative_acceptance")
     return engine.trace(job, spec, place, gpu, tensors)
 
 

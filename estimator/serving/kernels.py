@@ -2,19 +2,23 @@
 
 For models whose forward pass is not played with a cache: mixtures, sliding windows, latent attention, states. A server runs a
 product for each of the joined layers, all experts of a layer in one kernel for what goes up and one for what comes down
-(vllm/model_executor/layers/fused_moe), and a norm, a rotation, an activation in a kernel each.
+(vllm/model_executor/layers/fused_moe), and a norm, a rotation, an activation in a kernel each. Where tokens are guessed ahead,
+a decoding step is the passes of what guesses, one after another, and one that verifies a sequence's guesses and one token more.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from estimator.contract.job import Job, Serving
-from estimator.families.cache_layers import CacheLayer
+from estimator.families.cache_layers import CacheLayer, indexer_bytes
 from estimator.families.spec import DecoderSpec
 from estimator.parallel.topology import Topology
 from estimator.quantization.formats import parts
+from estimator.serving.drafts import Drafter, draft_cache, draft_tensors
 from estimator.serving.engine import compute_type
+from estimator.serving.engines import drafter_of
 from estimator.serving.speed import prompts
 from estimator.serving.tensors import Held, held
 from estimator.serving.weights import quantized
@@ -40,46 +44,74 @@ class Tokens:
 
 def trace_kernels(job: Job, spec: DecoderSpec, place: Topology, gpu: Gpu) -> Tape:
     """A prompt in one pass, then a decoding step of answers that are half written, on a new tape."""
-    tape, asked = Tape(gpu), job.serving
+    tape, asked, drafter = Tape(gpu), job.serving, drafter_of(job, spec)
+    experts = place.tensor * asked.enable_expert_parallel
+    tensors = [each for each in held(spec, place.tensor, experts) if not each.seen]
     prompt, output = asked.lengths
+    length = min(prompt + output // 2, asked.context)
     read = Tokens(prompts(asked), prompt, prompt)
-    step = Tokens(asked.concurrency, 1, min(prompt + output // 2, asked.context))
+    step = Tokens(asked.concurrency, drafter.checked if drafter else 1, length)
     for phase, tokens in (("prefill", read), ("decode", step)):
         tape.begin(phase)
-        _Pass(tape, job, spec, place.tensor, tokens).play()
+        logits = step.all if phase == "decode" else tokens.sequences
+        _Pass(tape, asked, spec, place.tensor, tokens, logits).play(tensors, spec.cache_layers)
+        if drafter is not None and drafter.passes:
+            guessed, passes = (
+                (read, 1) if phase == "prefill" else (Tokens(asked.concurrency, drafter.branches, length), drafter.passes)
+            )
+            _guess(tape, asked, spec, place.tensor, drafter, guessed, passes, tensors)
     tape.finish()
     return tape
 
 
+def _guess(
+    tape: Tape,
+    asked: Serving,
+    spec: DecoderSpec,
+    ranks: int,
+    drafter: Drafter,
+    tokens: Tokens,
+    passes: int,
+    tensors: Iterable[Held],
+) -> None:
+    """The passes of what guesses; without an output layer of its own it has the model's."""
+    parts = list(draft_tensors(drafter, spec, ranks, ranks * asked.enable_expert_parallel))
+    if not any(each.kind == "embedding" for each in parts):
+        parts += [each for each in tensors if each.kind == "embedding" and len(each.shape) == 2][-1:]
+    own = drafter.spec.language_model if drafter.spec is not None else spec
+    assert isinstance(own, DecoderSpec)
+    one = _Pass(tape, drafter.stored(asked), own, ranks, tokens, tokens.sequences, passes)
+    one.play([each for each in parts if not each.seen], draft_cache(drafter, spec))
+
+
 class _Pass:
-    """Records the kernels of one pass."""
+    """Records the kernels of one pass, or of `passes` that are alike; `logits`: tokens that have them."""
 
-    def __init__(self, tape: Tape, job: Job, spec: DecoderSpec, ranks: int, tokens: Tokens):
-        self.tape, self.spec, self.ranks, self.tokens = tape, spec, ranks, tokens
-        self.asked: Serving = job.serving
-        self.dtype = compute_type(job.serving)
+    def __init__(self, tape: Tape, asked: Serving, spec: DecoderSpec, ranks: int, tokens: Tokens, logits: int, passes: int = 1):
+        self.tape, self.asked, self.spec, self.ranks, self.tokens = tape, asked, spec, ranks, tokens
+        self.logits, self.passes, self.dtype = logits, passes, compute_type(asked)
 
-    def play(self) -> None:
+    def play(self, tensors: Iterable[Held], cached: Iterable[CacheLayer]) -> None:
         """Every tensor's kernel, in the order in which the model holds them, then attention of each layer."""
-        tensors = [each for each in held(self.spec, self.ranks, self.ranks * self.asked.enable_expert_parallel) if not each.seen]
+        tensors = list(tensors)
         tables = [each for each in tensors if each.kind == "embedding" and len(each.shape) == 2]
         for each in tensors:
-            self.tape.slot = Slot(each.name, each.times)
+            self.tape.slot = Slot(each.name, each.times * self.passes)
             if each.kind == "linear":
                 self.product(each, 1, self.tokens.all)
             elif each.kind == "experts" and len(each.shape) == 3:
                 self.experts(each)
             elif "norm" in each.name and len(each.shape) == 1:
                 self.normed(each)
-        self.tape.slot = None
+        self.tape.slot = Slot("logits", self.passes) if self.passes > 1 else None
         if tables:
-            self.product(tables[-1], 1, self.tokens.sequences)
-            self.moved(self.tokens.sequences * tables[-1].shape[0] * (1 + FLOAT32 // self.dtype.itemsize), "_to_copy")
+            self.product(tables[-1], 1, self.logits)
+            self.moved(self.logits * tables[-1].shape[0] * (1 + FLOAT32 // self.dtype.itemsize), "_to_copy")
         layers: dict[CacheLayer, int] = {}
-        for layer in self.spec.cache_layers:
+        for layer in cached:
             layers[layer] = layers.get(layer, 0) + 1
         for layer, times in layers.items():
-            self.tape.slot = Slot(layer.kind, times)
+            self.tape.slot = Slot(layer.kind, times * self.passes)
             self.attention(layer)
         self.tape.slot = None
 
@@ -131,12 +163,28 @@ class _Pass:
         seen = min(tokens.length, layer.tokens or tokens.length)
         size = layer.key_size
         stored = dtypes.BY_NAME[self.asked.kv_cache].itemsize
+        if layer.kind == "indexer":
+            self.chosen(layer)
+            return
         mine = 1 if layer.kind == "latent" else max(1, layer.heads // self.ranks)
         self.moved(2 * tokens.all * (heads + mine) * size, "rotate")
         cached = tokens.sequences * seen * mine * (layer.key_size + layer.value_size) * stored
         wide = layer.value_size or size
         flops = 2 * tokens.all * heads * seen * (size + wide)
-        causal = int(tokens.each > 1 and seen == tokens.length)
-        form = (heads * tokens.sequences, tokens.each, seen, size, causal), self.dtype
+        whole = tokens.each == tokens.length
+        causal = int(tokens.each > 1 and whole and seen == tokens.length)
+        queries = tokens.each if whole else 1  # those of one sequence read its cache once
+        form = (heads * tokens.sequences, queries, seen, size, causal), self.dtype
         name = "cudnn_attention" if self.tape.gpu.prefers_cudnn else "flash_attention"
         self.tape.compute(name, flops, round(cached + 2 * tokens.all * heads * size * self.dtype.itemsize), form)
+
+    def chosen(self, layer: CacheLayer) -> None:
+        """An indexer's, which every rank has whole: its heads' products with the keys of all tokens, in FP8, and the best of
+        their sums."""
+        tokens = self.tokens
+        heads, nbytes = int(getattr(self.spec, "index_n_heads", 1)), tokens.sequences * tokens.length * indexer_bytes(layer)
+        whole = tokens.each == tokens.length
+        flops = 2 * tokens.all * heads * tokens.length * layer.key_size // (2 if whole else 1)
+        form = (tokens.sequences, tokens.each * heads, tokens.length, layer.key_size), dtypes.float8_e4m3fn
+        self.tape.compute("mm", flops, nbytes + tokens.all * heads * layer.key_size, form)
+        self.moved(2 * tokens.all * tokens.length * FLOAT32 // self.dtype.itemsize, "topk")

@@ -30,8 +30,10 @@ JOINED = (
     ("query", "key", "value"),
 )
 """Layers that are one in a server, by the ends of their names."""
-WHOLE = ("q_a_proj", "kv_a_proj_with_mqa", "gate", "router", "shared_expert_gate")
-"""Layers that every rank holds whole: what makes a latent, and what chooses experts."""
+INDEXER = ("wq_b", "wk", "weights_proj")
+"""An indexer's layers."""
+WHOLE = ("q_a_proj", "kv_a_proj_with_mqa", "gate", "router", "shared_expert_gate", *INDEXER)
+"""Layers that every rank holds whole: what makes a latent, what chooses experts, and what chooses tokens."""
 KEYS = ("k_proj", "v_proj")
 QUERIES_KEYS_VALUES = ("qkv_proj", "query_key_value", "c_attn", "Wqkv")
 INPUTS_DIVIDED = ("o_proj", "out_proj", "down_proj", "c_proj", "dense", "dense_4h_to_h", "fc2", "fc_out", "output_linear")
@@ -102,7 +104,7 @@ class _Spec:
 @lru_cache(maxsize=64)
 def _held(_: str, asked: _Spec, tensor: int, expert_ranks: int, headless: bool, stage: Stage) -> tuple[Held, ...]:
     spec = asked.spec
-    keys = next((each for each in spec.cache_layers if each.kind not in ("state", "latent")), None)
+    keys = next((each for each in spec.cache_layers if each.kind not in ("state", "latent", "indexer")), None)
     key_heads, size = (keys.heads, keys.key_size) if keys else (tensor, 0)
     whole = whole_tensors(spec)
     if headless:

@@ -7,7 +7,13 @@ pass and answers of n tokens, all C requests take
 
     time per output token = decode + (C/P - 1) · prefill / (n - 1),  requests per second = C / T
 
-each replica alike. The first token comes from the prefill.
+each replica alike. The first token comes from the prefill. Of k tokens that are guessed ahead, each accepted with the
+probability a if those before it were, a decoding step writes
+
+    1 + a + a² + … + a^k = (1 - a^(k+1)) / (1 - a)  tokens
+
+(Leviathan, Kalman and Matias, Fast Inference from Transformers via Speculative Decoding, 2023, equation 1). Where a is not
+known, a step writes one token, and the range reaches to a step of which all guesses are right.
 """
 
 from __future__ import annotations
@@ -18,11 +24,18 @@ from estimator.parallel.topology import Topology
 from estimator.serving.speed import prompts
 
 
-def throughput(job: Job, place: Topology, prefill: Time, decode: Time) -> ServingTime:
-    """From the times of a prefill pass and a decoding step."""
+def tokens_per_step(guessed: int, acceptance: float) -> float:
+    """Tokens that a decoding step writes of a sequence, of which so many were guessed ahead."""
+    return sum(acceptance**power for power in range(guessed + 1))
+
+
+def throughput(job: Job, place: Topology, prefill: Time, decode: Time, guessed: int = 0) -> ServingTime:
+    """From the times of a prefill pass and a decoding step, before which so many tokens of a sequence are `guessed`."""
     serving = job.serving
     prompt, output = serving.lengths
-    passes = serving.concurrency / prompts(serving)
+    passes, accepted = serving.concurrency / prompts(serving), serving.speculative_acceptance
+    written = tokens_per_step(guessed, accepted or 0.0)
+    most = written if accepted is not None else tokens_per_step(guessed, 1.0)
 
     def each(reading: float, step: float) -> float:
         return step if output == 1 else step + (passes - 1) * reading / (output - 1)
@@ -30,18 +43,21 @@ def throughput(job: Job, place: Topology, prefill: Time, decode: Time) -> Servin
     def round_trip(reading: float, step: float) -> float:
         return reading + (output - 1) * each(reading, step)
 
-    low, high = zip(prefill.range_seconds, decode.range_seconds, strict=True)
-    took = round_trip(prefill.step_seconds, decode.step_seconds)
+    seconds = decode.step_seconds / written
+    low = prefill.range_seconds[0], decode.range_seconds[0] / most
+    high = prefill.range_seconds[1], decode.range_seconds[1] / written
+    took = round_trip(prefill.step_seconds, seconds)
     rate = place.data * serving.concurrency / took
     return ServingTime(
         prompt_tokens=prompt,
         output_tokens=output,
         sequences=place.data * serving.concurrency,
+        tokens_per_step=written,
         prefill=prefill,
         decode=decode,
         time_to_first_token_seconds=prefill.step_seconds,
         time_to_first_token_queued_seconds=passes * prefill.step_seconds,
-        time_per_output_token_seconds=each(prefill.step_seconds, decode.step_seconds),
+        time_per_output_token_seconds=each(prefill.step_seconds, seconds),
         range_time_per_output_token_seconds=(each(*low), each(*high)),
         request_seconds=took,
         range_request_seconds=(round_trip(*low), round_trip(*high)),

@@ -57,7 +57,8 @@ def rotary_tables(spec: ModelSpec, dtype: DType) -> tuple[int, ...]:
 
 def _latent_table(text: ModelSpec, dtype: DType) -> int:
     turned = text.head_dim if isinstance(text, DecoderSpec) and any(x.kind == "latent" for x in text.cache_layers) else 0
-    return (text.max_position_embeddings or 0) * turned * dtype.itemsize
+    tables = 2 if any(layer.kind == "indexer" for layer in text.cache_layers) else 1  # an indexer turns in another order
+    return (text.max_position_embeddings or 0) * turned * dtype.itemsize * tables
 
 
 def _sizes(each: Held, serving: Serving, plain: DType, mxfp4: Repacked) -> Iterator[int]:
@@ -78,7 +79,7 @@ def quantized(each: Held, serving: Serving) -> bool:
     """Whether a tensor is stored in the job's format: a linear layer's or experts', if the format has these, and no exception."""
     known = FORMATS.get(serving.weights)
     stored = known is not None and (known.linears if each.kind == "linear" else each.kind == "experts" and len(each.shape) == 3)
-    routes = each.end in ("gate", "router", "shared_expert_gate")
+    routes = each.end in ("gate", "router", "shared_expert_gate", "wk", "weights_proj")
     return stored and not (each.seen or routes or _excepted(each, serving))
 
 

@@ -15,6 +15,7 @@ from estimator.families.other import OtherSpec
 from estimator.families.spec import DecoderSpec, ModelSpec
 from estimator.parallel.topology import Topology
 from estimator.runtime.reserved import Reserved, reserved
+from estimator.serving.engines import drafter_of
 from estimator.serving.kernels import trace_kernels
 from estimator.serving.llamacpp.placement import WeightTensor
 from estimator.serving.speed import trace_speed
@@ -98,7 +99,7 @@ def speed(job: Job, spec: DecoderSpec, place: Topology, gpu: Gpu) -> Tape:
     known = _tapes(_question(job, spec, place))
     found = next((one for one in known if gpu.alike(one.gpu)), None)
     if found is None:
-        traced = trace_speed if spec.cached and spec.runs else trace_kernels
+        traced = trace_speed if spec.cached and spec.runs and drafter_of(job, spec) is None else trace_kernels
         found = undisturbed(lambda: traced(job, spec, place, replace(gpu, asked={})))
         known.append(found)
     return found

@@ -20,7 +20,7 @@ from estimator.pipeline.run import prepared
 from estimator.pipeline.verdict import offered
 from estimator.serving.engines import engine_of
 from estimator.specs.resolve import resolve
-from estimator.specs.teacher import with_teacher
+from estimator.specs.teacher import with_draft, with_teacher
 from estimator.sweeps.grid import Grid, grid, tiles
 from estimator.sweeps.remembered import Remembered
 from estimator.sweeps.structure import Program, Refused, Unsuited, agrees, by_itself, changed, program
@@ -138,7 +138,9 @@ def _question(job: Job, names: Sequence[str], allow_files: bool) -> object:
     model = resolve(job.model, allow_files)
     if model.checkpoint is not None:
         return None
-    base = changed(with_teacher(job, allow_files), dict.fromkeys(names, 1)).model_dump_json(exclude_unset=True)
+    base = changed(with_draft(with_teacher(job, allow_files), allow_files), dict.fromkeys(names, 1)).model_dump_json(
+        exclude_unset=True
+    )
     return base, model.spec.model_dump_json(), frozenset(names)
 
 

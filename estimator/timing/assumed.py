@@ -13,7 +13,7 @@ from estimator.tape.float8 import SCALED_PRODUCT
 from estimator.tape.kernels import flops, kernels
 from estimator.tape.tape import Tape, Work
 from estimator.timing.curves import DTYPES, peak
-from estimator.timing.engine import REDUCED, batch, between_ranks
+from estimator.timing.engine import REDUCED, batch, exchanged
 from estimator.timing.exchange import Wires
 from estimator.timing.passes import Case
 from estimator.timing.step import Cases, efficiencies
@@ -73,8 +73,8 @@ def assumed_pass(job: Job, spec: DecoderSpec, tape: Tape, card: Accelerator, wir
     if known is None:
         return None
     done, rate = flops(tape, phase).total, known.value * 1e12
-    sequences, tokens = batch(job, phase)
-    among = between_ranks(spec, wires, tokens, sequences, compute.itemsize)
+    _, tokens = batch(job, phase)
+    among = exchanged(job, spec, wires, phase, compute.itemsize)
     if phase == "prefill":
         name = ARITHMETIC
         seconds, bounds = _at_share("prefill", done / rate)

@@ -18,7 +18,7 @@ from estimator.contract.answer import Time
 from estimator.contract.job import Job
 from estimator.facts import catalogue
 from estimator.families.spec import DecoderSpec
-from estimator.serving.engines import engine_of
+from estimator.serving.engines import drafter_of, engine_of
 from estimator.serving.speed import CHUNK, prompts
 from estimator.tape.kernels import KEPT, counted, flops, kernels
 from estimator.tape.tape import GROUPED, Tape, Work
@@ -104,12 +104,26 @@ def reduced_seconds(wires: Wires, ranks: int, nbytes: int) -> float:
     return usual
 
 
-def batch(job: Job, phase: str) -> tuple[int, int]:
-    """Sequences and tokens of a pass: whole prompts, or a token of each sequence."""
+def batch(job: Job, phase: str, each: int = 1) -> tuple[int, int]:
+    """Tokens of a pass that have logits, and all: the last of each prompt and whole prompts, or so many of each sequence."""
     serving = job.serving
     if phase == "prefill":
         return prompts(serving), prompts(serving) * serving.lengths[0]
-    return serving.concurrency, serving.concurrency
+    tokens = serving.concurrency * each
+    return tokens, tokens
+
+
+def exchanged(job: Job, spec: DecoderSpec, wires: Wires, phase: str, itemsize: int) -> float:
+    """What tensor-parallel ranks exchange in a pass, and in those of what guesses tokens ahead."""
+    drafter = drafter_of(job, spec)
+    tokens, all_tokens = batch(job, phase, drafter.checked if drafter else 1)
+    found = between_ranks(spec, wires, all_tokens, tokens, itemsize)
+    if drafter is None or not drafter.passes:
+        return found
+    own = drafter.spec.language_model if drafter.spec is not None else spec.model_copy(update={"num_hidden_layers": 1})
+    assert isinstance(own, DecoderSpec)
+    each, whole = batch(job, phase, drafter.branches)
+    return found + (drafter.passes if phase == "decode" else 1) * between_ranks(own, wires, whole, each, itemsize)
 
 
 def between_ranks(spec: DecoderSpec, wires: Wires, tokens: int, sequences: int, itemsize: int) -> float:
@@ -126,10 +140,10 @@ def between_ranks(spec: DecoderSpec, wires: Wires, tokens: int, sequences: int, 
 def passed(job: Job, spec: DecoderSpec, tape: Tape, clock: Clock, wires: Wires, phase: str) -> Time:
     """The time of a prefill pass, or of a decoding step."""
     engine, known = engine_of(job).continuous, efficiencies()
-    sequences, tokens = batch(job, phase)
+    _, tokens = batch(job, phase)
     itemsize = next(work.form[1].itemsize for work in tape.work if work.form)
     parts, launched = seconds_of(job, tape, clock, phase)
-    if among := between_ranks(spec, wires, tokens, sequences, itemsize):
+    if among := exchanged(job, spec, wires, phase, itemsize):
         parts[REDUCED] = among
     steps = -(-tokens // CHUNK) if phase == "prefill" else 1
     step, launch = known["serving_step"], known["launch_generating"]

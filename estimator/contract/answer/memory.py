@@ -25,6 +25,8 @@ class EngineMemory(AnswerPart):
     """
 
     weights_bytes: int
+    draft_bytes: int | None = None
+    """Of the weights, those of what guesses tokens ahead; null where nothing does."""
     activation_bytes: int | None = None
     """The highest of torch's memory beside them in the pass that it profiles: one layer, or sampling."""
     non_torch_bytes: int | None = None

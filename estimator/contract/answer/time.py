@@ -61,7 +61,11 @@ class ServingTime(AnswerPart):
     prefill: Time
     """Reading a prompt (or those of a batch, in transformers) with nothing else running."""
     decode: Time
-    """A decoding step, one token for each sequence, when half of each answer is written."""
+    """A decoding step, when half of each answer is written: one token for each sequence, or, with guesses, those that it verifies
+    and all passes that guess them. Its rates count one token of each sequence."""
+    tokens_per_step: float
+    """Tokens of a sequence that a decoding step writes: 1, or more where tokens are guessed ahead and it is known how many are
+    accepted."""
     time_to_first_token_seconds: float
     """Seconds to the first token of a request that arrives while nothing else runs."""
     time_to_first_token_queued_seconds: float

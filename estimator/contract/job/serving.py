@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from estimator.contract.job.part import Count, Length, Part, Storage
+from estimator.contract.job.speculation import Draft, Guessed, Speculative
 
 GgufKind = Literal[
     "q8_0",
@@ -95,6 +96,13 @@ class Serving(Part):
     enable_expert_parallel: bool = Field(
         False, description="of vLLM, whether tensor-parallel ranks hold whole experts, instead of a part of each"
     )
+    speculative_config: Speculative | None = Field(
+        None, description="of vLLM, how next tokens are guessed ahead (--speculative-config); without it, not at all"
+    )
+    speculative_acceptance: Annotated[float, Field(ge=0, le=1)] | None = Field(
+        None,
+        description="how likely a guessed token is accepted if those before it were, for the time; without it, unknown",
+    )
     mem_fraction_static: Annotated[float, Field(gt=0, lt=1)] | None = Field(
         None,
         description="of SGLang, the share of what is free before loading that weights and cache may have; without it, its own "
@@ -123,6 +131,33 @@ class Serving(Part):
     )
     mamba_full_memory_ratio: Annotated[float, Field(gt=0, le=100)] | None = Field(
         None, description="of SGLang, memory for states as a share of that for keys and values; without it, 0.9"
+    )
+    speculative_algorithm: Literal["EAGLE", "EAGLE3", "NEXTN", "STANDALONE", "NGRAM"] | None = Field(
+        None, description="of SGLang, what guesses next tokens ahead; without it, nothing does"
+    )
+    speculative_draft_model_path: Draft | None = Field(
+        None, description="of SGLang, the model or head that guesses; of NEXTN the checkpoint's own layers"
+    )
+    speculative_num_steps: Guessed | None = Field(
+        None, description="of SGLang, passes of what guesses before each that verifies; without it, its own for the model"
+    )
+    speculative_eagle_topk: Annotated[int, Field(ge=1, le=64)] | None = Field(
+        None, description="of SGLang, guesses that each pass branches into; without it, its own for the model"
+    )
+    speculative_num_draft_tokens: Annotated[int, Field(ge=1, le=1024)] | None = Field(
+        None, description="of SGLang, tokens of a sequence that a pass verifies; without it, its own for the model"
+    )
+    model_draft: Draft | None = Field(
+        None, description="of llama.cpp, a smaller model that guesses next tokens ahead (model_draft)"
+    )
+    weights_draft: Literal["bf16", "fp16", "fp32"] | GgufKind | None = Field(
+        None, description="of llama.cpp, the kind of the smaller model's GGUF file; without it, the model's"
+    )
+    gpu_layers_draft: Annotated[int, Field(ge=0, le=2**16)] | None = Field(
+        None, description="of llama.cpp, the smaller model's layers on the GPU (n_gpu_layers_draft); without it, all"
+    )
+    spec_draft_n_max: Guessed | None = Field(
+        None, description="of llama.cpp, tokens that are guessed ahead at most (spec_draft_n_max); without it, 3"
     )
     gpu_layers: Annotated[int, Field(ge=0, le=2**16)] | None = Field(
         None, description="of llama.cpp, layers on the GPU, with the output as one more (n_gpu_layers); without it, all"

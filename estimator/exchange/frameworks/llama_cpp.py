@@ -30,6 +30,8 @@ SHORT = {
     "-ts": "tensor_split",
     "-mg": "main_gpu",
     "-md": "model_draft",
+    "-hfd": "hf_repo_draft",
+    "-ngld": "n_gpu_layers_draft",
     "-t": "threads",
     "-tb": "threads_batch",
     "-n": "n_predict",
@@ -73,6 +75,7 @@ def read(conf: Configuration) -> None:
     elif layers == "auto":
         conf.assume("n_gpu_layers", "all", "auto: as many as fit; the answer says whether all do")
     _placed(conf)
+    _draft(conf)
     conf.put("serving.ubatch", conf.whole("ubatch_size"))
     flash = str(conf.take("flash_attn") if conf.has("flash_attn") else "auto").lower()
     if flash in ("off", "false", "0"):
@@ -81,6 +84,23 @@ def read(conf: Configuration) -> None:
     spreading.hardware(conf)
     if shares := conf.get("serving.tensor_split"):
         conf.put("hardware.gpus", len(shares))
+
+
+def _draft(conf: Configuration) -> None:
+    """The smaller model that guesses ahead, by the name of its file or repository."""
+    given = conf.text("model_draft") or conf.text("hf_repo_draft")
+    if not given:
+        return
+    bare, kind = named_kind(Path(given).name.removesuffix(".gguf") if given.endswith(".gguf") else given)
+    conf.put("serving.model_draft", bare)
+    if kind:
+        conf.put("serving.weights_draft", conf.facts.tables["kinds"].get(kind, kind))
+    layers = str(conf.take("n_gpu_layers_draft")).lower()
+    if layers.isdigit() and int(layers) < ALL - 900:
+        conf.put("serving.gpu_layers_draft", int(layers))
+    for name in ("spec_draft_n_max", "draft_max", "draft"):
+        if most := conf.whole(name):
+            conf.put("serving.spec_draft_n_max", most)
 
 
 def _placed(conf: Configuration) -> None:
@@ -118,11 +138,8 @@ def _model(conf: Configuration) -> None:
         conf.put("model", path)
         return
     name = Path(given).name.removesuffix(".gguf") if path else given
-    kind = _KIND.search(_SHARD.sub("", name))
-    bare = _KIND.sub("", _SHARD.sub("", name)).partition(":")[0]
-    bare = re.sub(r"-GGUF$", "", bare, flags=re.IGNORECASE)
-    bare = bare.rpartition("/")[2]  # whoever packed the file
-    found = kind[1].lower() if kind else USUAL
+    bare, kind = named_kind(name)
+    found = kind or USUAL
     conf.put("model", bare)
     conf.put("serving.weights", conf.facts.tables["kinds"].get(found, found))
     conf.assume(
@@ -130,3 +147,11 @@ def _model(conf: Configuration) -> None:
         bare,
         f"{given}, by its name" + ("" if kind else f", and {USUAL}, llama.cpp's own choice of a repository's files"),
     )
+
+
+def named_kind(name: str) -> tuple[str, str]:
+    """The model and the kind, or nothing, that the name of a file or a repository says."""
+    kind = _KIND.search(_SHARD.sub("", name))
+    bare = _KIND.sub("", _SHARD.sub("", name)).partition(":")[0]
+    bare = re.sub(r"-GGUF$", "", bare, flags=re.IGNORECASE)
+    return bare.rpartition("/")[2], kind[1].lower() if kind else ""  # without whoever packed the file

@@ -29,4 +29,25 @@ def read(conf: Configuration) -> None:
     for name in conf.facts.tables["switch"]:
         if conf.yes(name):
             conf.put(f"serving.{name}", True)
+    _speculation(conf)
     vllm.spread(conf, "tp_size", "pp_size", "dp_size")
+
+
+def _speculation(conf: Configuration) -> None:
+    """How tokens are guessed ahead."""
+    key = "speculative_algorithm"
+    algorithm = (conf.text(key) or "").upper()
+    if not algorithm:
+        return
+    numbers = conf.facts.tables["guesses"]
+    if algorithm not in conf.facts.tables["algorithms"]:
+        conf.skip(*numbers, "speculative_draft_model_path")
+        conf.leave(key, f"{algorithm}: guessing in this way is not modelled, and not counted")
+        return
+    conf.put(f"serving.{key}", algorithm)
+    path = conf.text("speculative_draft_model_path")
+    if path and algorithm != "NEXTN":
+        conf.put("serving.speculative_draft_model_path", path)
+    for name in numbers:
+        if (value := conf.whole(name)) is not None:
+            conf.put(f"serving.{name}", value)

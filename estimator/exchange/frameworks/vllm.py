@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import replace
+from typing import get_args
 
 from estimator.contract.errors import InvalidValue
+from estimator.contract.job.speculation import Speculative
 from estimator.exchange import spread as spreading
 from estimator.exchange.configuration import WORDS, Configuration
 
@@ -62,7 +65,38 @@ def read(conf: Configuration) -> None:
     if NO_ITEMS.fullmatch(str(conf.given.get("limit_mm_per_prompt", ""))):
         conf.skip("limit_mm_per_prompt")
         conf.put("serving.language_model_only", True)
+    speculation(conf)
     spread(conf, "tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size")
+
+
+GUESSING = ("method", "model", "num_speculative_tokens", "draft_sample_method")
+"""Keys of --speculative-config that a job has, too."""
+LAYERS = "_mtp"
+"""How older names of the method mtp end."""
+
+
+def speculation(conf: Configuration) -> None:
+    """How tokens are guessed ahead: JSON, or a mapping in YAML."""
+    key = "speculative_config"
+    if not conf.has(key):
+        return
+    given = conf.given.get(key)
+    conf.skip(key)
+    try:
+        asked = json.loads(given) if isinstance(given, str) else given
+    except json.JSONDecodeError as error:
+        raise InvalidValue(f"is no JSON: {error.msg}", conf.where(key)) from None
+    if not isinstance(asked, dict):
+        raise InvalidValue('write a mapping, such as {"method": "mtp", "num_speculative_tokens": 1}', conf.where(key))
+    found = {name: asked[name] for name in GUESSING if asked.get(name) is not None}
+    method = str(found.get("method", "draft_model"))
+    found["method"] = "mtp" if method.endswith(LAYERS) else "ngram" if "ngram" in (method, found.get("model")) else method
+    if found["method"] in ("mtp", "ngram"):
+        found.pop("model", None)
+    if found["method"] not in get_args(Speculative.model_fields["method"].annotation):
+        conf.leave(key, f"{method}: guessing in this way is not modelled, and not counted")
+        return
+    conf.put("serving.speculative_config", found)
 
 
 def served(conf: Configuration, key: str) -> str:

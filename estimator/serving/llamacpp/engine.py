@@ -9,7 +9,6 @@ from functools import lru_cache
 from estimator.contract.answer import Device, KvCache
 from estimator.contract.errors import Contradiction, NotModelled
 from estimator.contract.job import Job, Serving
-from estimator.families import having
 from estimator.families.build import Builder
 from estimator.families.experts import MoeSpec
 from estimator.families.spec import DecoderSpec, ModelSpec
@@ -21,6 +20,8 @@ from estimator.serving.layout import Passing, laid_out
 from estimator.serving.llamacpp import ollama
 from estimator.serving.llamacpp.cache import UBATCH, cache_bytes, layer_caches
 from estimator.serving.llamacpp.devices import check_devices
+from estimator.serving.llamacpp.drafts import MOST, check_draft, outputs, with_draft
+from estimator.serving.llamacpp.models import check_graph
 from estimator.serving.llamacpp.placement import Placed, WeightTensor, placed
 from estimator.serving.llamacpp.types import NAMES
 from estimator.tape import dtypes
@@ -31,9 +32,8 @@ from estimator.tape.tape import TEMPORARY
 def check(job: Job, spec: ModelSpec, place: Topology) -> None:
     """Raise `InvalidJob` or `NotModelled` for what llama.cpp does not do, or is not modelled doing."""
     asked = job.serving
-    if spec.can.graph is None:
-        known = ", ".join(having(lambda kind: kind.can.graph is not None))
-        raise NotModelled(f"llama.cpp with {spec.model_type} models is not modelled yet; {known} are", "serving.engine")
+    check_graph(spec, "serving.engine")
+    check_draft(asked, spec)
     if job.hardware.nodes > 1:
         raise NotModelled("llama.cpp on several nodes is not modelled yet; one is", "hardware.nodes")
     if place.tensor > 1:
@@ -57,7 +57,8 @@ def where(job: Job, spec: ModelSpec, tensors: tuple[WeightTensor, ...] | None) -
 @lru_cache(maxsize=32)
 def _placed(serving: str, spec: ModelSpec, gpus: int, tensors: tuple[WeightTensor, ...] | None) -> Placed:
     """Remembered, since an answer asks for it several times; `serving` is JSON, as settings with lists have no hash."""
-    return placed(Serving.model_validate_json(serving), spec, gpus, tensors)
+    asked = Serving.model_validate_json(serving)
+    return with_draft(placed(asked, spec, gpus, tensors), asked, gpus)
 
 
 def trace_llamacpp(job: Job, spec: ModelSpec, place: Topology, gpu: Gpu, tensors: tuple[WeightTensor, ...] | None) -> Builder:
@@ -104,6 +105,11 @@ def assumptions(asked: Serving) -> list[str]:
         said.append(
             "logits of all tokens of a pass: llama.cpp's server of 2026 makes one for each sequence, which is serving.outputs"
         )
+    if asked.model_draft is not None:
+        said.append(
+            f"a smaller model, in {asked.weights_draft or asked.weights}, guesses {asked.spec_draft_n_max or MOST} tokens ahead, "
+            "with as long a context and a cache of its own in fp16; times with it are not modelled"
+        )
     if asked.gpu_layers is not None:
         said.append(f"{asked.gpu_layers} layers on the GPU, the last ones, of which the output counts as one")
     if asked.cpu_moe or asked.n_cpu_moe:
@@ -139,6 +145,10 @@ LLAMA_CPP = Engine(
             "ubatch",
             "outputs",
             "flash_attention",
+            "model_draft",
+            "weights_draft",
+            "gpu_layers_draft",
+            "spec_draft_n_max",
         }
     ),
     trace=trace_llamacpp,
@@ -148,6 +158,11 @@ LLAMA_CPP = Engine(
     smaller_weights=lambda weights: ("q4_k_m",) if weights in (*WHOLE, "q8_0") else (),
     advice=advice,
     defaults=(
+        Default(
+            "outputs",
+            lambda job, spec, card: outputs(job.serving),
+            "llama.cpp's server's: of each sequence every guess, and one more",
+        ),
         Default("ubatch", lambda *_: UBATCH, "llama.cpp's own"),
         Default("flash_attention", lambda *_: True, "llama.cpp's own"),
         Default("kv_cache", lambda *_: "fp16", "llama.cpp's own"),

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from estimator.contract.errors import NotModelled
+from estimator.families import having
 from estimator.families.experts import MoeSpec
 from estimator.families.spec import DecoderSpec, ModelSpec
 from estimator.families.windows import SLIDING, WindowedSpec, layer_types
@@ -42,6 +44,13 @@ MIXTURES: dict[str, dict[str, Any]] = {
     "deepseek_v3": {"softmax": "none", "selection_bias": True},
 }
 """How experts are chosen, by the type of model."""
+
+
+def check_graph(spec: ModelSpec, field: str) -> None:
+    """Raise `NotModelled` for a model whose graph is not known here."""
+    if spec.can.graph is None:
+        known = ", ".join(having(lambda kind: kind.can.graph is not None))
+        raise NotModelled(f"llama.cpp with {spec.model_type} models is not modelled yet; {known} are", field)
 
 
 def shape_of(spec: ModelSpec) -> Shape:

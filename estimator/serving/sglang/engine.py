@@ -14,7 +14,7 @@ from estimator.parallel.topology import Topology
 from estimator.runtime.overheads import Overhead
 from estimator.serving.engine import WHOLE, Default, Engine, Logged, compute_type, stored
 from estimator.serving.layout import Passing, laid_out
-from estimator.serving.sglang import settings
+from estimator.serving.sglang import settings, speculation
 from estimator.serving.sglang.plan import engine_memory, kv_cache, not_started, overhead, sized
 from estimator.serving.tensors import held
 from estimator.serving.weights import LOADED, check_format
@@ -35,6 +35,7 @@ SETTINGS = frozenset(
         "swa_full_tokens_ratio",
         "mamba_full_memory_ratio",
     }
+    | speculation.SETTINGS
 )
 
 
@@ -61,6 +62,7 @@ def check(job: Job, spec: ModelSpec) -> None:
         raise Contradiction(
             f"SGLang keeps all tokens of every layer of {spec.model_type} models: leave it out", "serving.swa_full_tokens_ratio"
         )
+    speculation.check_speculation(asked, spec)
     check_format(asked, any(each.kind == "experts" for each in held(spec)), "SGLang")
 
 
@@ -90,7 +92,9 @@ def assumptions(asked: Serving) -> list[str]:
     prompt, output = asked.lengths
     return [
         *stored(asked),
-        f"SGLang {asked.engine_version}'s pools, without speculation, adapters, attention of data-parallel ranks and offloading",
+        f"SGLang {asked.engine_version}'s pools, without {'' if asked.speculative_algorithm else 'speculation, '}adapters, "
+        "attention of data-parallel ranks and offloading",
+        *speculation.said(asked),
         f"passes of {asked.chunked_prefill_size} tokens of prompts; what is left free beside them is enough for CUDA graphs and "
         "sampling, as SGLang takes for granted",
         f"time: prompts of {prompt} tokens and answers of {output}, no prompt read before, and always as many sequences",
@@ -126,6 +130,9 @@ SGLANG = Engine(
         Default(
             "engine_version", lambda job, spec, card: ".".join(map(str, settings.NEWEST)), "the newest release that is known"
         ),
+        *speculation.DEFAULTS,
+        Default("page_size", settings.page_size, "its kernels' where an indexer chooses tokens"),
+        Default("kv_cache", settings.kv_cache, "SGLang's own on Blackwell where an indexer chooses tokens"),
         Default("chunked_prefill_size", settings.chunked_prefill_size, "SGLang's own for this GPU"),
         Default("cuda_graph_max_bs", settings.cuda_graph_max_bs, "SGLang's own for this GPU"),
         Default("mem_fraction_static", settings.mem_fraction_static, "SGLang's own for this GPU and what runs on it"),
@@ -135,4 +142,5 @@ SGLANG = Engine(
     runs=lambda spec: bool(spec.cache_layers),
     beside=beside,
     continuous=True,
+    drafter=speculation.drafter_of,
 )

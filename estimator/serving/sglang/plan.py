@@ -23,7 +23,7 @@ from estimator.runtime.overheads import facts as outside
 from estimator.serving.activations import widest_layer
 from estimator.serving.sglang.pools import Cells, cells, concurrency, needed_bytes, pools
 from estimator.serving.sglang.settings import PAGE, facts, pictures_bytes
-from estimator.serving.sglang.weights import weights_bytes
+from estimator.serving.sglang.weights import draft_bytes, weights_bytes
 from estimator.serving.tensors import held
 from estimator.tape.dtypes import DType
 from estimator.tape.gpu import Gpu
@@ -31,16 +31,20 @@ from estimator.tape.tape import ACTIVATION
 
 LEFT = "left_free"
 """What is left free, among the parts of the overhead."""
+BLACKWELL = 10
+"""The major compute capability of the data centres' Blackwell, whose kernels read latents in FP8 without scales."""
 FUSED = (9, 10)
 """Major compute capabilities of GPUs whose ranks share memory by NVLink."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sized:
-    """Bytes of one rank that do not depend on the GPU's memory: weights, what a token and a state take, the pools that the job
-    needs, what is kept for images, and activations of a pass over as many tokens as are read at once."""
+    """Bytes of one rank that do not depend on the GPU's memory: weights, of them what guesses tokens ahead, what a token and a
+    state take, the pools that the job needs, what is kept for images, and activations of a pass over as many tokens as are read
+    at once."""
 
     weights: int
+    draft: int
     cells: Cells
     needed: int
     pictures: int
@@ -49,10 +53,11 @@ class Sized:
 
 def sized(serving: Serving, spec: ModelSpec, tensor: int, plain: DType, gpu: Gpu) -> Sized:
     """What a job's engine, with its defaults, needs on one of `tensor` ranks."""
-    each = cells(spec, serving, tensor)
-    weights = weights_bytes(serving, spec, tensor, plain, gpu)
+    each = cells(spec, serving, tensor, gpu.exact[0] == BLACKWELL)
+    draft = draft_bytes(serving, spec, tensor, plain, gpu)
+    weights = weights_bytes(serving, spec, tensor, plain, gpu) + draft
     pictures = pictures_bytes(serving.engine_version, spec)
-    return Sized(weights, each, needed_bytes(each, serving), pictures, _activations(serving, spec, tensor, plain.itemsize))
+    return Sized(weights, draft, each, needed_bytes(each, serving), pictures, _activations(serving, spec, tensor, plain.itemsize))
 
 
 def _activations(serving: Serving, spec: ModelSpec, tensor: int, plain: int) -> int:
@@ -101,7 +106,7 @@ def _rest(found: Sized, serving: Serving, memory: int, taken: int) -> int:
 def engine_memory(found: Sized, serving: Serving, spec: ModelSpec, tensor: int, card: Capacity, gpu: Gpu) -> EngineMemory:
     """What the engine logs when it starts; of its pools nothing where no GPU was given."""
     if card.memory_bytes is None or serving.mem_fraction_static is None:
-        return EngineMemory(weights_bytes=found.weights)
+        return EngineMemory(weights_bytes=found.weights, draft_bytes=found.draft if serving.speculative_algorithm else None)
     rest = max(0, _rest(found, serving, card.memory_bytes, sum(one for one, _, _ in _taken(tensor, gpu).values())))
     made = pools(rest, found.cells, serving)
     most = max(spec.longest_sequence or serving.context, serving.context)
@@ -111,6 +116,7 @@ def engine_memory(found: Sized, serving: Serving, spec: ModelSpec, tensor: int, 
         longest = 0  # it refuses to start (pool_configurator.py, `validate_swa_pool_size`)
     return EngineMemory(
         weights_bytes=found.weights,
+        draft_bytes=found.draft if serving.speculative_algorithm else None,
         cache_bytes=made.nbytes,
         cache_tokens=made.tokens,
         window_tokens=made.windowed if found.cells.windowed and found.cells.full else None,

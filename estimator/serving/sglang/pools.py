@@ -17,13 +17,17 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from estimator.contract.job import Serving
-from estimator.families.cache_layers import CacheLayer
+from estimator.families.cache_layers import CacheLayer, indexer_bytes
 from estimator.families.spec import DecoderSpec, ModelSpec
 from estimator.serving.sglang.settings import PADDED_STATES, PAGE, RATIO, STATES, release
+from estimator.serving.sglang.speculation import draft_layers
 from estimator.tape import dtypes
 
 CONVOLVED, RECURRENT = dtypes.bfloat16.itemsize, dtypes.float32.itemsize
 """Bytes of a number of a convolution's last inputs, and of a recurrent state (configs/mamba_utils.py, `mamba2_state_dtype`)."""
+SCALES = 80
+"""Bytes more that a token's latent in FP8 takes beside an indexer: scales, and what is rotated in 16 bits
+(mem_cache/kv_cache_configurator.py, `calculate_mla_kv_cache_dim`)."""
 FP4_BLOCK = 16
 """Numbers of four bits that share a scale of a byte."""
 SLOTS, SLOTS_WITH_ATTENTION = 3, 5
@@ -51,16 +55,20 @@ class Cells:
         return self.full + ratio * self.windowed if self.full else self.windowed
 
 
-def cells(spec: ModelSpec, serving: Serving, tensor: int) -> Cells:
-    """What layers keep on one of `tensor` ranks: latents are not divided, key heads copied where there are fewer than ranks."""
+def cells(spec: ModelSpec, serving: Serving, tensor: int, raw: bool = False) -> Cells:
+    """What layers keep on one of `tensor` ranks: latents are not divided, key heads copied where there are fewer than ranks.
+    `raw`: whether latents in FP8 that an indexer chooses from have no scales beside them."""
     since = spec.window_pool
     apart = since is not None and release(serving.engine_version) >= release(since)
     kept = [layer for layer in spec.cache_layers if layer.kind != "state"]
     windowed = [layer for layer in kept if apart and layer.kind in ("window", "chunk")]
     full = [layer for layer in kept if layer not in windowed]
+    keys = [layer for layer in full if layer.kind == "indexer"]
+    others, more = [layer for layer in full if layer.kind != "indexer"], _idle(spec) + draft_layers(serving, spec)
+    indexed = sum(map(indexer_bytes, keys)) * (len(keys) + draft_layers(serving, spec)) // max(1, len(keys))
     return Cells(
-        _bytes(full, serving, tensor) * (len(full) + _idle(spec)) // max(1, len(full)),
-        _bytes(windowed, serving, tensor),
+        _bytes(others, serving, tensor, raw) * (len(others) + more) // max(1, len(others)) + indexed,
+        _bytes(windowed, serving, tensor, raw),
         sum(_state_bytes(layer) // tensor for layer in spec.cache_layers if layer.kind == "state"),
         max((layer.tokens or 0 for layer in windowed), default=0),
         max((layer.tokens or 0 for layer in kept if layer.kind == "cross"), default=0),
@@ -68,12 +76,14 @@ def cells(spec: ModelSpec, serving: Serving, tensor: int) -> Cells:
     )
 
 
-def _bytes(layers: list[CacheLayer], serving: Serving, tensor: int) -> int:
+def _bytes(layers: list[CacheLayer], serving: Serving, tensor: int, raw: bool) -> int:
     """Of a token in these layers, those that keep alike together, as blocks of four-bit numbers are cut."""
     total = 0
     for layer, alike in groupby(layers):
         heads = layer.heads if layer.kind == "latent" else max(1, layer.heads // tensor)
         numbers = heads * (layer.key_size + layer.value_size) * len(list(alike))
+        if serving.kv_cache == "fp8" and layer.kind == "latent" and layer.tokens and not raw:
+            numbers += SCALES * numbers // layer.key_size
         if serving.kv_cache == "fp4":
             total += numbers // 2 + numbers // FP4_BLOCK
         else:

@@ -33,6 +33,8 @@ PAGE = 1
 """Tokens of a page unasked."""
 LATENT_GRAPHS, GRAPH, LARGE, FLOOR = 1536, 8, 60 * KIB, 10 * KIB
 """MiB: for graphs of prompts of latent attention, for each of others; GPUs of more than `LARGE` leave at least `FLOOR`."""
+INDEXED_PAGE, BLACKWELL = 64, 10.0
+"""Tokens of a page where an indexer chooses tokens; the compute capability from which the cache is in FP8 there."""
 PICTURES = 100
 """MiB for the embeddings of images (`SGLANG_VLM_CACHE_SIZE_MB`)."""
 
@@ -146,3 +148,18 @@ def _seeing(spec: ModelSpec) -> float:
 def pictures_bytes(version: str | None, spec: ModelSpec) -> int:
     """What is kept beside the pool for what images become."""
     return PICTURES * MIB if multimodal(spec) and release(version) >= PICTURES_KEPT else 0
+
+
+def _indexed(job: Job, spec: ModelSpec) -> bool:
+    return any(layer.kind == "indexer" for layer in spec.cache_layers)
+
+
+def page_size(job: Job, spec: ModelSpec, card: Capacity) -> int | None:
+    """Tokens of a page (arg_groups/model_overrides/deepseek_v2.py); None for what SGLang takes of other models."""
+    return INDEXED_PAGE if _indexed(job, spec) else None
+
+
+def kv_cache(job: Job, spec: ModelSpec, card: Capacity) -> str | None:
+    """The type of the cache (arg_groups/overrides.py, `_dsa_kv_cache_dtype_default`); None for the weights' own."""
+    newest = card.compute_capability is not None and float(card.compute_capability) >= BLACKWELL
+    return "fp8" if newest and _indexed(job, spec) else None

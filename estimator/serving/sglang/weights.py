@@ -13,6 +13,8 @@ from collections.abc import Iterator
 from estimator.contract.job import Serving
 from estimator.families.spec import ModelSpec
 from estimator.runtime.allocator import LARGE, LARGE_SEGMENT, ROUNDING, SMALL, SMALL_SEGMENT
+from estimator.serving.drafts import draft_tensors
+from estimator.serving.sglang.speculation import drafter_of
 from estimator.serving.tensors import Held, held
 from estimator.serving.weights import rotary_tables, stored_sizes
 from estimator.tape import dtypes
@@ -29,9 +31,29 @@ ABSORBED = "kv_b_proj"
 
 def weights_bytes(serving: Serving, spec: ModelSpec, tensor: int, plain: DType, gpu: Gpu) -> int:
     """Of one of `tensor` ranks; what is not quantized is in the type `plain`."""
-    sizes = list(stored_sizes(serving, held(spec, tensor), plain, lambda each: _mxfp4(each, gpu)))
-    sizes += [(size, 1) for size in rotary_tables(spec, dtypes.float32)]
-    sizes += [(each.numel * plain.itemsize, each.times) for each in held(spec, tensor) if each.end == ABSORBED]
+    return _segments(
+        _sizes(serving, held(spec, tensor), plain, gpu) + [(size, 1) for size in rotary_tables(spec, dtypes.float32)]
+    )
+
+
+def draft_bytes(serving: Serving, spec: ModelSpec, tensor: int, plain: DType, gpu: Gpu) -> int:
+    """Of what guesses tokens ahead, on one rank."""
+    drafter = drafter_of(serving, spec)
+    if drafter is None:
+        return 0
+    sizes = _sizes(drafter.stored(serving), draft_tensors(drafter, spec, tensor), plain, gpu)
+    if drafter.kind == "model" and drafter.spec is not None:
+        sizes += [(size, 1) for size in rotary_tables(drafter.spec, dtypes.float32)]
+    return _segments(sizes)
+
+
+def _sizes(serving: Serving, tensors: tuple[Held, ...], plain: DType, gpu: Gpu) -> list[tuple[int, int]]:
+    sizes = list(stored_sizes(serving, tensors, plain, lambda each: _mxfp4(each, gpu)))
+    return sizes + [(each.numel * plain.itemsize, each.times) for each in tensors if each.end == ABSORBED]
+
+
+def _segments(sizes: list[tuple[int, int]]) -> int:
+    """Bytes of the segments that tensors lie in."""
     small = middling = total = 0
     for size, times in sizes:
         if size <= SMALL:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from estimator.families.cache_layers import CacheLayer
+from estimator.families.cache_layers import CacheLayer, indexer_bytes
 
 BLOCK = 16
 """Tokens of a block, unless more are asked for or states of fixed size need more."""
@@ -22,6 +22,12 @@ LATENT_BLOCK = 64
 """That of latent attention: its kernels' own on Hopper and Blackwell (platforms/cuda.py)."""
 FLOAT32 = 4
 """Bytes of a number of a state that is in float32."""
+SCALED_LATENT = 656
+"""Bytes of a token's latent in FP8 that an indexer chooses from, but on Blackwell: scales beside it, and what is rotated in 16
+bits (layers/attention/mla_attention.py, `fp8_ds_mla`)."""
+FULL = {"full", "latent", "indexer"}
+"""What keeps every token: where nothing else is kept, all layers are in one group, however wide each is
+(`_get_kv_cache_groups_uniform_type`)."""
 NEARLY = 1.5
 """How much longer the longest group may be than the shortest before groups are cut to the shortest."""
 
@@ -34,11 +40,13 @@ class Kept:
     block: int
     page: int
     tokens: int | None = None
+    guessed: int = 0
+    """Of states, tokens that are guessed ahead: there is a state after each, since any may be the last that is right."""
 
     def blocks(self, length: int, in_flight: int) -> int:
         """Blocks of one request of `length` tokens, of which passes that are not settled have `in_flight`."""
         if self.kind == "state":
-            return 1
+            return 1 + self.guessed
         if self.kind == "window":
             assert self.tokens is not None
             return _up(min(self.tokens - 1 + in_flight, length), self.block) + 1
@@ -80,43 +88,63 @@ class Groups:
         return least
 
 
-def kept(layers: tuple[CacheLayer, ...], tensor: int, cached: int, plain: int, block: int | None = None) -> list[Kept]:
-    """What layers keep on one of `tensor` ranks, in numbers of `cached` bytes, states of `plain` bytes.
+def kept(
+    layers: tuple[CacheLayer, ...],
+    tensor: int,
+    cached: int,
+    plain: int,
+    block: int | None = None,
+    guessed: int = 0,
+    scaled: bool = False,
+) -> list[Kept]:
+    """What layers keep on one of `tensor` ranks, in numbers of `cached` bytes, states of `plain` bytes, of sequences of which
+    so many tokens are `guessed` ahead; `scaled`: whether latents in FP8 that an indexer chooses from have scales beside them.
 
     Latents are not divided, and key heads are copied where they are fewer than ranks. Where states lie beside attention, a block
     holds as many tokens as make a page of attention as large as a state, which is filled up to it.
     """
     latents = any(layer.kind == "latent" for layer in layers)
     given = block or (LATENT_BLOCK if latents else BLOCK)
-    state = max((_state_bytes(layer, tensor, plain) for layer in layers if layer.kind == "state"), default=0)
-    tokens = [_token_bytes(layer, tensor, cached) for layer in layers if layer.kind != "state"]
+    state = max((_state_bytes(layer, tensor, plain, guessed) for layer in layers if layer.kind == "state"), default=0)
+    tokens = [_token_bytes(layer, tensor, cached, scaled) for layer in layers if layer.kind != "state"]
     if state and tokens:
         given = max(given, given * _up(state, given * min(tokens)))
         state = given * min(tokens)
     made = []
     for layer in layers:
-        page = state if layer.kind == "state" else given * _token_bytes(layer, tensor, cached)
-        made.append(Kept(layer.kind, given, page, layer.tokens))
+        page = state if layer.kind == "state" else given * _token_bytes(layer, tensor, cached, scaled)
+        seen = None if layer.kind == "latent" else layer.tokens
+        made.append(Kept(layer.kind, given, page, seen, guessed if layer.kind == "state" else 0))
     return made
 
 
-def _state_bytes(layer: CacheLayer, tensor: int, plain: int) -> int:
-    """Of a sequence; what is recurrent may be in float32 (models/config.py, `NemotronHForCausalLMConfig`)."""
+def _state_bytes(layer: CacheLayer, tensor: int, plain: int, guessed: int) -> int:
+    """Of a sequence; what is recurrent may be in float32 (models/config.py, `NemotronHForCausalLMConfig`). A convolution keeps
+    its inputs of guessed tokens, too (layers/mamba/mamba_utils.py, `conv_kernel - 1 + num_spec`)."""
+    more = layer.channels * guessed // tensor * plain
     if not layer.wide:
-        return layer.state // tensor * plain
-    return layer.convolved // tensor * plain + (layer.state - layer.convolved) // tensor * FLOAT32
+        return layer.state // tensor * plain + more
+    return layer.convolved // tensor * plain + (layer.state - layer.convolved) // tensor * FLOAT32 + more
 
 
-def _token_bytes(layer: CacheLayer, tensor: int, cached: int) -> int:
+def _token_bytes(layer: CacheLayer, tensor: int, cached: int, scaled: bool) -> int:
+    if layer.kind == "indexer":
+        return indexer_bytes(layer)
+    if layer.kind == "latent" and layer.tokens and cached == 1 and scaled:
+        return SCALED_LATENT
     heads = layer.heads if layer.kind == "latent" else max(1, layer.heads // tensor)
     return heads * (layer.key_size + layer.value_size) * cached
 
 
-def grouped(layers: list[Kept], here: range | None = None) -> Groups:
-    """Layers in groups of equally many. `here`: those that a rank of a pipeline has, of whose groups the largest counts: every
+def grouped(layers: list[Kept], here: frozenset[int] | None = None) -> Groups:
+    """Layers in groups of equally many. `here`: which of them a rank of a pipeline has, of whose groups the largest counts: every
     n-th layer of a kind is in the same group, so that all stages have a part of each."""
     if not layers:
         return Groups((), 0, 0)
+    if len(set(layers)) > 1 and len({layer.block for layer in layers}) == 1 and {layer.kind for layer in layers} <= FULL:
+        whole = sum(layer.page for layer in layers)
+        page = whole if here is None else sum(layers[place].page for place in here)
+        return Groups((Kept("full", layers[0].block, page),), 1, 0)
     kinds: dict[Kept, list[int]] = {}
     for number, layer in enumerate(_one_page(layers)):
         kinds.setdefault(layer, []).append(number)

@@ -22,6 +22,8 @@ from estimator.serving.vllm.adapters import check_adapters, said
 from estimator.serving.vllm.plan import engine_memory, kv_cache, not_started, overhead, sized
 from estimator.serving.vllm.pooling import check_runner
 from estimator.serving.vllm.settings import NO_BITSANDBYTES, not_run, release
+from estimator.serving.vllm.speculation import check_speculation, drafter_of
+from estimator.serving.vllm.speculation import said as said_of_guesses
 from estimator.serving.weights import LOADED, check_format
 from estimator.tape.gpu import Gpu
 from estimator.tape.tape import ACTIVATION
@@ -48,6 +50,7 @@ def check(job: Job, spec: ModelSpec, place: Topology) -> None:
     if asked.language_model_only and spec.language_model is spec:
         raise Contradiction(f"{spec.model_type} models read nothing but texts: leave it out", "serving.language_model_only")
     check_adapters(asked, spec)
+    check_speculation(asked, spec, place)
     check_format(asked, experts, "vLLM")
 
 
@@ -100,9 +103,10 @@ def assumptions(asked: Serving) -> list[str]:
     return [
         *stored(asked),
         f"vLLM {asked.engine_version}'s profile run, of {asked.max_num_batched_tokens} tokens and "
-        f"{asked.max_num_seqs} sequences; without {'' if asked.enable_lora else 'adapters, '}speculation and prefix caching "
-        "of states",
+        f"{asked.max_num_seqs} sequences; without {'' if asked.enable_lora else 'adapters, '}"
+        f"{'' if asked.speculative_config else 'speculation and '}prefix caching of states",
         *said(asked),
+        *said_of_guesses(asked),
         f"time: prompts of {prompt} tokens and answers of {output}, no prompt read before, and always as many sequences",
     ]
 
@@ -123,6 +127,8 @@ VLLM = Engine(
             "block_size",
             "enforce_eager",
             "enable_expert_parallel",
+            "speculative_config",
+            "speculative_acceptance",
         }
     ),
     trace=trace_vllm,
@@ -131,7 +137,7 @@ VLLM = Engine(
     not_modelled=(
         "the host's memory",
         "loading the checkpoint",
-        "CUDA graphs by their number and size: what was logged is taken",
+        "CUDA graphs by their number and size, those of what guesses among them: what was logged is taken",
     ),
     smaller_weights=lambda weights: ("fp8", "awq-int4") if weights in WHOLE else (),
     advice=partial(torch_advice, smaller="fp8 or awq-int4"),
@@ -165,4 +171,5 @@ VLLM = Engine(
     share=lambda serving: serving.gpu_memory_utilization,
     continuous=True,
     pipelines=True,
+    drafter=drafter_of,
 )

@@ -21,26 +21,31 @@ from estimator.hardware.capacity import Capacity
 from estimator.parallel.topology import Topology
 from estimator.runtime.overheads import Overhead
 from estimator.runtime.overheads import facts as outside
+from estimator.serving.drafts import draft_cache
 from estimator.serving.tensors import stage_layers
 from estimator.serving.vllm.beside import beside
 from estimator.serving.vllm.cache_groups import Groups, grouped, kept
 from estimator.serving.vllm.pooling import pooled_bytes
 from estimator.serving.vllm.profile import Pass, activation_bytes
 from estimator.serving.vllm.settings import ASYNC_IN_FLIGHT, NULL_BLOCK, SECOND_RUNNER, TOKENS_OF_REQUESTS, Release, release
-from estimator.serving.vllm.weights import rank_tensors, weights_bytes
+from estimator.serving.vllm.sparse import workspace_bytes
+from estimator.serving.vllm.speculation import drafter_of, guessing
+from estimator.serving.vllm.weights import draft_bytes, draft_parts, rank_tensors, weights_bytes
 from estimator.tape import dtypes
 from estimator.tape.dtypes import DType
 from estimator.tape.gpu import Gpu
 
-HOPPER = (9, 0)
+HOPPER, BLACKWELL = (9, 0), 10
+"""Compute capabilities; of Blackwell's the major one of the data centres'."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sized:
     """Bytes of one rank that do not depend on the GPU's memory: weights, activations, the cache that the job needs; and how it is
-    made. `in_flight`: tokens of passes that are not settled."""
+    made. `draft`: of the weights, what guesses tokens ahead. `in_flight`: tokens of passes that are not settled."""
 
     weights: int
+    draft: int
     activations: int
     groups: Groups
     in_flight: int
@@ -53,6 +58,7 @@ def sized(serving: Serving, spec: ModelSpec, place: Topology, plain: DType, gpu:
     assert serving.max_num_seqs
     version, stage = release(serving.engine_version), (place.stage, place.pipeline)
     tokens, spread = serving.max_num_batched_tokens, serving.enable_expert_parallel
+    scaled = gpu.exact[0] != BLACKWELL
     run = Pass(
         tokens,
         min(tokens, serving.max_num_seqs),
@@ -61,16 +67,25 @@ def sized(serving: Serving, spec: ModelSpec, place: Topology, plain: DType, gpu:
         round(outside()["cublas_workspace_hopper" if gpu.at_least(HOPPER) else "cublas_workspace"].value * MIB),
         sees=not serving.language_model_only,
         gathered=place.data if spread else 1,
+        indexed=workspace_bytes(serving, spec, scaled),
     )
     cached = dtypes.BY_NAME[serving.kv_cache].itemsize
-    layers = kept(spec.cache_layers, place.tensor, cached, plain.itemsize, serving.block_size)
-    groups = grouped(layers, stage_layers(len(layers), stage))
+    drafter = drafter_of(serving, spec)
+    guessed, drafts = drafter.tokens if drafter else 0, draft_parts(serving, drafter, spec, place)
+    kinds = (*spec.cache_layers, *draft_cache(drafter, spec))
+    layers = kept(kinds, place.tensor, cached, plain.itemsize, serving.block_size, guessed, scaled)
+    mine = stage_layers(spec.language_model.num_hidden_layers, stage)
+    here = frozenset(entry for entry, at in enumerate(spec.cache_places) if at in mine)
+    groups = grouped(layers, here if place.pipeline > 1 else None)
     parts = rank_tensors(serving, spec, place)
     pooled = serving.runner == "pooling"
     in_flight = tokens * _batches(version, place.pipeline)
+    draft = draft_bytes(serving, drafter, drafts, plain, gpu)
+    guesses = guessing(serving, drafter, spec, drafts, plain.itemsize)
     return Sized(
-        weights_bytes(serving, spec, place, plain, gpu),
-        pooled_bytes(spec, run, parts) if pooled else activation_bytes(spec, run, parts, serving.weights, stage),
+        weights_bytes(serving, spec, place, plain, gpu) + draft,
+        draft,
+        pooled_bytes(spec, run, parts) if pooled else activation_bytes(spec, run, parts, serving.weights, stage, guesses),
         groups,
         in_flight,
         serving.concurrency * groups.request_blocks(serving.context, in_flight) * groups.block_bytes,
@@ -103,6 +118,7 @@ def engine_memory(
     known = beside(serving, place, gpu)
     parts = {
         "weights_bytes": found.weights,
+        "draft_bytes": found.draft if serving.speculative_config else None,
         "activation_bytes": found.activations,
         "non_torch_bytes": known["non_torch"].nbytes,
         "cuda_graph_bytes": known["cuda_graphs"].nbytes,

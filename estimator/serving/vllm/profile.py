@@ -18,6 +18,8 @@ from estimator.families.spec import ModelSpec
 from estimator.serving.activations import widest_layer
 from estimator.serving.tensors import Held, Stage
 from estimator.serving.vllm.settings import PERSISTENT_WORKSPACES, SECOND_RUNNER, TRITON_SAMPLER, Release, facts
+from estimator.serving.vllm.sparse import LOGITS as INDEXED
+from estimator.serving.vllm.speculation import NOTHING, Guessing
 from estimator.tape import dtypes
 
 LOGITS = dtypes.float32.itemsize
@@ -33,7 +35,8 @@ COUNTS = LOGITS + 1 / 8
 @dataclass(frozen=True, slots=True)
 class Pass:
     """The pass that is run: `tokens`, of which `rows` are sampled, in numbers of `plain` bytes; `workspace`: of cuBLAS; `sees`:
-    images, too, where the model does; `gathered`: ranks whose tokens meet at the experts."""
+    images, too, where the model does; `gathered`: ranks whose tokens meet at the experts; `indexed`: bytes of an
+    indexer's workspace, 0 without one."""
 
     tokens: int
     rows: int
@@ -42,9 +45,17 @@ class Pass:
     workspace: int
     sees: bool = True
     gathered: int = 1
+    indexed: int = 0
 
 
-def activation_bytes(spec: ModelSpec, run: Pass, tensors: Iterable[Held], weights: str, stage: Stage = (0, 1)) -> int:
+def activation_bytes(
+    spec: ModelSpec,
+    run: Pass,
+    tensors: Iterable[Held],
+    weights: str,
+    stage: Stage = (0, 1),
+    guessing: Guessing = NOTHING,
+) -> int:
     """Bytes of one rank, which holds `tensors`; `weights`: the type or format that its weights are in.
 
     Of a pipeline's stages the first alone reads images, all but the first keep a place for what they are sent (hidden states and
@@ -53,14 +64,17 @@ def activation_bytes(spec: ModelSpec, run: Pass, tensors: Iterable[Held], weight
     parts = [each for each in tensors if not each.seen]
     first, last = stage[0] == 0, stage[0] == stage[1] - 1
     experts = _workspaces(parts, run, weights)
-    stays = experts if run.release >= PERSISTENT_WORKSPACES else 0
+    stays = max(experts, run.indexed) if run.release >= PERSISTENT_WORKSPACES else run.indexed
     if not first:
         stays += 2 * run.tokens * spec.language_model.hidden_size * run.plain
     layer = widest_layer(spec.language_model, parts, run.tokens, run.plain, experts if run.release < PERSISTENT_WORKSPACES else 0)
+    if run.indexed:
+        layer = max(layer, 2 * run.tokens * spec.language_model.hidden_size * run.plain + INDEXED)
     beside = run.workspace + stays + (_pictures(spec, run) if run.sees and first else 0)
     if not last:
         return beside + layer
-    return beside + _counts(spec.language_model, run) + max(layer, _sampling(spec.language_model, run))
+    beside += _counts(spec.language_model, run) + guessing.kept
+    return beside + max(layer, guessing.peak, _sampling(spec.language_model, run))
 
 
 def _vocabulary(spec: ModelSpec) -> int:

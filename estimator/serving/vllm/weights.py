@@ -10,13 +10,17 @@ from estimator.contract.job import Serving
 from estimator.families.spec import ModelSpec
 from estimator.parallel.topology import Topology
 from estimator.runtime.allocator import LARGE, ROUNDING, SPLIT
+from estimator.serving.drafts import Drafter, draft_tensors
 from estimator.serving.tensors import Held, held
 from estimator.serving.vllm.adapters import slots
 from estimator.serving.vllm.mxfp4 import mxfp4_sizes
-from estimator.serving.weights import rotary_tables, stored_sizes
+from estimator.serving.vllm.sparse import chosen_bytes
+from estimator.serving.weights import quantized, rotary_tables, stored_sizes
 from estimator.tape.dtypes import DType
 from estimator.tape.gpu import Gpu
 from estimator.tape.tape import ALLOCATION_STEP
+
+ABSORBED = "kv_b_proj"
 
 
 def rank_tensors(serving: Serving, spec: ModelSpec, place: Topology) -> tuple[Held, ...]:
@@ -30,9 +34,33 @@ def weights_bytes(serving: Serving, spec: ModelSpec, place: Topology, plain: DTy
     """Of one rank; what is not quantized is in the type `plain`."""
     tensors = rank_tensors(serving, spec, place)
     sizes = [*stored_sizes(serving, tensors, plain, lambda each: mxfp4_sizes(each, gpu))]
+    sizes += _absorbed(serving, tensors, plain)
+    sizes.append((chosen_bytes(serving, spec), 1))
     if serving.enable_lora:
         sizes += slots(serving, spec, tensors, plain, (place.stage, place.pipeline))
     return sum(map(_block, rotary_tables(spec, plain))) + sum(times * _block(size) for size, times in sizes)
+
+
+def _absorbed(serving: Serving, tensors: tuple[Held, ...], plain: DType) -> list[tuple[int, int]]:
+    """What unpacks latents, a second time and not quantized, as the two that decoding multiplies with; where it is not quantized
+    these are the layer's own (layers/attention/mla_attention.py, `split_kv_b_proj`)."""
+    return [(each.numel * plain.itemsize, each.times) for each in tensors if each.end == ABSORBED and quantized(each, serving)]
+
+
+def draft_parts(serving: Serving, drafter: Drafter | None, spec: ModelSpec, place: Topology) -> tuple[Held, ...]:
+    """The tensors of one rank that guess tokens ahead."""
+    experts = place.tensor * place.data if serving.enable_expert_parallel else 0
+    return draft_tensors(drafter, spec, place.tensor, experts)
+
+
+def draft_bytes(serving: Serving, drafter: Drafter | None, parts: tuple[Held, ...], plain: DType, gpu: Gpu) -> int:
+    """Of what guesses tokens ahead, on one rank that holds `parts` of it; of a model with its rotary tables."""
+    if drafter is None:
+        return 0
+    sizes = [*stored_sizes(drafter.stored(serving), parts, plain, lambda each: mxfp4_sizes(each, gpu))]
+    sizes += _absorbed(drafter.stored(serving), parts, plain)
+    tables = rotary_tables(drafter.spec, plain) if drafter.kind == "model" and drafter.spec is not None else ()
+    return sum(map(_block, tables)) + sum(times * _block(size) for size, times in sizes)
 
 
 def _block(nbytes: int) -> int:
