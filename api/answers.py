@@ -38,7 +38,9 @@ from estimator.views.fitting import fitting
 from estimator.views.inspection import inspect_model
 from estimator.views.picture import picture
 
-from .page import render
+from .page import render, render_embed
+from .pages.asked import asked as asked_items
+from .pages.badge import badge
 from .problems import MEDIA_TYPE, document
 from .query import job_mapping
 
@@ -179,6 +181,15 @@ def _page(items: Items, view: str = "") -> Rendered:
     return Rendered(status, HTML, html.encode())
 
 
+def _badge(items: Items, form: str) -> Rendered:
+    return Rendered(200, JSON if form == "json" else SVG, badge(asked_items(items), form).encode())
+
+
+def _embed(items: Items) -> Rendered:
+    status, html = render_embed(items)
+    return Rendered(status, HTML, html.encode())
+
+
 def _ready() -> Rendered:
     estimate({"model": "gpt2"})
     return _json('{"status":"ready"}')
@@ -210,10 +221,29 @@ QUESTIONS: dict[str, Callable[..., Rendered]] = {
     "gpu": lambda name: _json(accelerator(name).model_dump_json(indent=2)),
     "node": lambda name: _json(node(name).model_dump_json(indent=2)),
     "page": _page,
+    "badge": _badge,
+    "embed": _embed,
     "ready": _ready,
 }
 """Every kind of question, by its name."""
 LARGE = dict.fromkeys(
-    ("fit", "page", "limit", "what-if", "which", "plan", "replicas", "explain", "fitting", "fix", "diff", "budget", "import"), 1
+    (
+        "fit",
+        "page",
+        "badge",
+        "embed",
+        "limit",
+        "what-if",
+        "which",
+        "plan",
+        "replicas",
+        "explain",
+        "fitting",
+        "fix",
+        "diff",
+        "budget",
+        "import",
+    ),
+    1,
 )
 """Those that are several questions in one, and the lane that they begin in."""

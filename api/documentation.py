@@ -45,6 +45,19 @@ ESTIMATE_QUERY: dict[str, Any] = {
         )
     ]
 }
+_BADGE = (
+    ("way", "a usual way of using the model: serve, serve-8bit, serve-4bit, qlora, lora, full or full-mixed", "qlora"),
+    ("label", "what the left half says, in place of the question", "fits"),
+)
+BADGE_QUERY: dict[str, Any] = {
+    "parameters": [
+        *ESTIMATE_QUERY["parameters"],
+        *(
+            {"name": name, "in": "query", "description": text, "schema": {"type": "string"}, "example": example}
+            for name, text, example in _BADGE
+        ),
+    ]
+}
 JOB_BODY: dict[str, Any] = {
     "requestBody": {
         "required": True,
@@ -85,6 +98,7 @@ TAGS = [
     {"name": "questions", "description": "Does it fit, how far can it go, what does it cost."},
     {"name": "exchange", "description": "Jobs from frameworks' files, and the other way."},
     {"name": "facts", "description": "Models, accelerators, nodes and prices that are known."},
+    {"name": "embedding", "description": "Answers within other pages."},
     {"name": "health", "description": "For whoever runs the service."},
 ]
 PROBLEMS = (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from . import description, facts, files, health, pages, planning, questions, searches
+from . import description, embedding, facts, files, health, pages, planning, questions, searches
 
 ROUTERS = (
     questions.router,
@@ -10,6 +10,7 @@ ROUTERS = (
     planning.router,
     files.router,
     facts.router,
+    embedding.router,
     health.router,
     pages.router,
     description.router,
