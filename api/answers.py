@@ -15,6 +15,7 @@ from estimator.contract.job import read_job
 from estimator.contract.reading import decoded, parse_json
 from estimator.exchange import Surroundings, read, written
 from estimator.exchange.ask import asked
+from estimator.exchange.gate import admitted
 from estimator.hardware.accelerator import accelerator
 from estimator.hardware.node import node
 from estimator.hardware.parse import read_hardware
@@ -181,6 +182,10 @@ def _page(items: Items, view: str = "") -> Rendered:
     return Rendered(status, HTML, html.encode())
 
 
+def _admission(review: dict[str, Any], enforce: bool) -> Rendered:
+    return _json(json.dumps(admitted(review, enforce)))
+
+
 def _badge(items: Items, form: str) -> Rendered:
     return Rendered(200, JSON if form == "json" else SVG, badge(asked_items(items), form).encode())
 
@@ -221,6 +226,7 @@ QUESTIONS: dict[str, Callable[..., Rendered]] = {
     "gpu": lambda name: _json(accelerator(name).model_dump_json(indent=2)),
     "node": lambda name: _json(node(name).model_dump_json(indent=2)),
     "page": _page,
+    "admission": _admission,
     "badge": _badge,
     "embed": _embed,
     "ready": _ready,

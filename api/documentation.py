@@ -98,6 +98,7 @@ TAGS = [
     {"name": "questions", "description": "Does it fit, how far can it go, what does it cost."},
     {"name": "exchange", "description": "Jobs from frameworks' files, and the other way."},
     {"name": "facts", "description": "Models, accelerators, nodes and prices that are known."},
+    {"name": "cluster", "description": "For who starts jobs on a cluster."},
     {"name": "embedding", "description": "Answers within other pages."},
     {"name": "health", "description": "For whoever runs the service."},
 ]
@@ -111,6 +112,25 @@ PROBLEMS = (
     (503, "more questions wait than are taken on; Retry-After says when to ask again"),
 )
 
+ADMISSION_BODY: dict[str, Any] = {
+    "requestBody": {
+        "required": True,
+        "content": {
+            "application/json": {
+                "schema": {
+                    "type": "object",
+                    "required": ["request"],
+                    "properties": {"request": {"type": "object", "required": ["uid"], "properties": {"uid": {"type": "string"}}}},
+                },
+                "example": {
+                    "apiVersion": "admission.k8s.io/v1",
+                    "kind": "AdmissionReview",
+                    "request": {"uid": "705ab4f5", "operation": "CREATE", "object": {"kind": "Pod", "spec": {"containers": []}}},
+                },
+            }
+        },
+    }
+}
 _JOB_OR_TEXT = {"anyOf": [{"$ref": "#/components/schemas/Job"}, {"type": "string"}]}
 DIFF_BODY: dict[str, Any] = {
     "requestBody": {

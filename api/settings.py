@@ -51,6 +51,7 @@ class Settings(BaseModel):
     address: Annotated[str, Field(pattern=r"^(https?://[\w.:\[\]-]+)?$")] = Field(
         "", description="where the service is found from outside, such as https://fit.example.org; without it, as it is asked"
     )
+    enforce: bool = Field(False, description="POST /v1/admission denies what certainly does not fit, in place of a warning")
     log: Literal["json", "none"] = Field("json", description="a line for each request on standard error, or nothing")
 
 

@@ -46,6 +46,8 @@ NOT_RUN = {
     ".venv/bin/mypy": "the gate runs it",
     "willitfit serve": "does not end; requests are sent to the service itself below",
     "willitfit mcp": "does not end; the SDK's client asks it in tests/api/test_agents.py",
+    "willitfit wrap sbatch": "submits a job; tests/exchange/test_gate.py runs it with a program in sbatch's place",
+    "willitfit wrap --on 8xH100": "likewise",
     "willitfit prices refresh": "needs the network",
     "willitfit models add": "writes into the user's own folder; tests/simulation/test_counting.py runs it",
     "willitfit ours": "is of a model that was added",
@@ -237,6 +239,7 @@ def test_an_address_of_the_page_of_rest_is_answered(method: str, address: str) -
         "/v1/import?from=accelerate": "distributed_type: MULTI_GPU\nnum_processes: 8\n",
         "/v1/replicas?requests=10": json.dumps({"model": "gpt2", "task": "serve"}),
         "/v1/explain": json.dumps({"job": JOB, "measured": "max_memory_allocated: 1 GiB"}),
+        "/v1/admission": json.dumps({"request": {"uid": "1", "object": {}}}),
         "/v1/diff?on=rtx-4090": json.dumps({"a": JOB, "b": JOB}),
     }
     body = bodies.get(address, json.dumps(JOB)) if method == "POST" else None
