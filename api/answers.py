@@ -38,6 +38,7 @@ from estimator.views import listing
 from estimator.views.fitting import fitting
 from estimator.views.inspection import inspect_model
 from estimator.views.picture import picture
+from estimator.views.schemas import schema_text
 
 from .page import render, render_embed
 from .pages.asked import asked as asked_items
@@ -47,6 +48,7 @@ from .query import job_mapping
 
 Items = list[tuple[str, str]]
 JSON, TEXT, HTML = "application/json", "text/plain; charset=utf-8", "text/html; charset=utf-8"
+SCHEMA = "application/schema+json"
 CSV, SVG, BINARY = "text/csv; charset=utf-8", "image/svg+xml", "application/octet-stream"
 MOST_COMBINATIONS = 256
 """Combinations of values that a request may have estimated."""
@@ -229,6 +231,7 @@ QUESTIONS: dict[str, Callable[..., Rendered]] = {
     "admission": _admission,
     "badge": _badge,
     "embed": _embed,
+    "schema": lambda name: Rendered(200, SCHEMA, schema_text(name).encode()),
     "ready": _ready,
 }
 """Every kind of question, by its name."""

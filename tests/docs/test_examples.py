@@ -35,6 +35,7 @@ PAGES = [
     ROOT / "CONTRIBUTING.md",
     *sorted((ROOT / "docs").rglob("*.md")),
     ROOT / "tests" / "benchmarks" / "README.md",
+    ROOT / "skills" / "willitfit" / "SKILL.md",
 ]
 SHOWN = [command for page in PAGES for command in shown_commands(page)]
 NOT_RUN = {
@@ -47,7 +48,7 @@ NOT_RUN = {
     "willitfit serve": "does not end; requests are sent to the service itself below",
     "willitfit mcp": "does not end; the SDK's client asks it in tests/api/test_agents.py",
     "willitfit wrap sbatch": "submits a job; tests/exchange/test_gate.py runs it with a program in sbatch's place",
-    "willitfit wrap --on 8xH100": "likewise",
+    "willitfit wrap --on 8xH100 sbatch": "likewise",
     "willitfit prices refresh": "needs the network",
     "willitfit models add": "writes into the user's own folder; tests/simulation/test_counting.py runs it",
     "willitfit ours": "is of a model that was added",

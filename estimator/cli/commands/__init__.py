@@ -41,6 +41,7 @@ COMMANDS = {
     "ask": Command(files.ask_options, files.ask),
     "export": Command(files.export_options, files.export),
     "import": Command(files.import_options, files.import_),
+    "schema": Command(known.schema_options, known.schema),
     "wrap": Command(wrap.wrap_options, wrap.wrap),
     "serve": Command(service.serve_options, service.serve),
     "mcp": Command(service.mcp_options, service.mcp),
