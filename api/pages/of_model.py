@@ -59,6 +59,7 @@ def _rows(found: Fit, model: str, on: str) -> list[dict[str, Any]]:
             {
                 "row": row,
                 "items": items if row.job else None,
+                "change": job_items(row.would_fit_job) if row.would_fit_job else None,
                 "bytes": row.total_bytes or 0,
                 "widest": min(widest, 2 * (found.capacity_bytes or widest)),
             }
