@@ -48,7 +48,7 @@ def test_the_job_in_the_documents_names_fields_that_exist() -> None:
     schema("answer").validate(json.loads(estimate(job).to_json()))
 
 
-@pytest.mark.parametrize("name", ["full", "megatron", "qlora", "serve"])
+@pytest.mark.parametrize("name", ["fine_tune_8b", "full", "megatron", "qlora", "serve", "serve_70b"])
 def test_examples_are_answered(name: str) -> None:
     path = ROOT / "docs" / "examples" / f"{name}.yaml"
     schema("job").validate(yaml.safe_load(path.read_text(encoding="utf-8")))
