@@ -15,6 +15,7 @@ from estimator.contract.job import read_job
 from estimator.contract.reading import decoded, parse_json
 from estimator.exchange import Surroundings, read, written
 from estimator.exchange.ask import asked
+from estimator.exchange.gate import admitted
 from estimator.hardware.accelerator import accelerator
 from estimator.hardware.node import node
 from estimator.hardware.parse import read_hardware
@@ -37,13 +38,17 @@ from estimator.views import listing
 from estimator.views.fitting import fitting
 from estimator.views.inspection import inspect_model
 from estimator.views.picture import picture
+from estimator.views.schemas import schema_text
 
-from .page import render
+from .page import render, render_embed
+from .pages.asked import asked as asked_items
+from .pages.badge import badge
 from .problems import MEDIA_TYPE, document
 from .query import job_mapping
 
 Items = list[tuple[str, str]]
 JSON, TEXT, HTML = "application/json", "text/plain; charset=utf-8", "text/html; charset=utf-8"
+SCHEMA = "application/schema+json"
 CSV, SVG, BINARY = "text/csv; charset=utf-8", "image/svg+xml", "application/octet-stream"
 MOST_COMBINATIONS = 256
 """Combinations of values that a request may have estimated."""
@@ -179,6 +184,19 @@ def _page(items: Items, view: str = "") -> Rendered:
     return Rendered(status, HTML, html.encode())
 
 
+def _admission(review: dict[str, Any], enforce: bool) -> Rendered:
+    return _json(json.dumps(admitted(review, enforce)))
+
+
+def _badge(items: Items, form: str) -> Rendered:
+    return Rendered(200, JSON if form == "json" else SVG, badge(asked_items(items), form).encode())
+
+
+def _embed(items: Items) -> Rendered:
+    status, html = render_embed(items)
+    return Rendered(status, HTML, html.encode())
+
+
 def _ready() -> Rendered:
     estimate({"model": "gpt2"})
     return _json('{"status":"ready"}')
@@ -210,10 +228,31 @@ QUESTIONS: dict[str, Callable[..., Rendered]] = {
     "gpu": lambda name: _json(accelerator(name).model_dump_json(indent=2)),
     "node": lambda name: _json(node(name).model_dump_json(indent=2)),
     "page": _page,
+    "admission": _admission,
+    "badge": _badge,
+    "embed": _embed,
+    "schema": lambda name: Rendered(200, SCHEMA, schema_text(name).encode()),
     "ready": _ready,
 }
 """Every kind of question, by its name."""
 LARGE = dict.fromkeys(
-    ("fit", "page", "limit", "what-if", "which", "plan", "replicas", "explain", "fitting", "fix", "diff", "budget", "import"), 1
+    (
+        "fit",
+        "page",
+        "badge",
+        "embed",
+        "limit",
+        "what-if",
+        "which",
+        "plan",
+        "replicas",
+        "explain",
+        "fitting",
+        "fix",
+        "diff",
+        "budget",
+        "import",
+    ),
+    1,
 )
 """Those that are several questions in one, and the lane that they begin in."""

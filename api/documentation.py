@@ -45,6 +45,19 @@ ESTIMATE_QUERY: dict[str, Any] = {
         )
     ]
 }
+_BADGE = (
+    ("way", "a usual way of using the model: serve, serve-8bit, serve-4bit, qlora, lora, full or full-mixed", "qlora"),
+    ("label", "what the left half says, in place of the question", "fits"),
+)
+BADGE_QUERY: dict[str, Any] = {
+    "parameters": [
+        *ESTIMATE_QUERY["parameters"],
+        *(
+            {"name": name, "in": "query", "description": text, "schema": {"type": "string"}, "example": example}
+            for name, text, example in _BADGE
+        ),
+    ]
+}
 JOB_BODY: dict[str, Any] = {
     "requestBody": {
         "required": True,
@@ -85,6 +98,8 @@ TAGS = [
     {"name": "questions", "description": "Does it fit, how far can it go, what does it cost."},
     {"name": "exchange", "description": "Jobs from frameworks' files, and the other way."},
     {"name": "facts", "description": "Models, accelerators, nodes and prices that are known."},
+    {"name": "cluster", "description": "For who starts jobs on a cluster."},
+    {"name": "embedding", "description": "Answers within other pages."},
     {"name": "health", "description": "For whoever runs the service."},
 ]
 PROBLEMS = (
@@ -97,6 +112,25 @@ PROBLEMS = (
     (503, "more questions wait than are taken on; Retry-After says when to ask again"),
 )
 
+ADMISSION_BODY: dict[str, Any] = {
+    "requestBody": {
+        "required": True,
+        "content": {
+            "application/json": {
+                "schema": {
+                    "type": "object",
+                    "required": ["request"],
+                    "properties": {"request": {"type": "object", "required": ["uid"], "properties": {"uid": {"type": "string"}}}},
+                },
+                "example": {
+                    "apiVersion": "admission.k8s.io/v1",
+                    "kind": "AdmissionReview",
+                    "request": {"uid": "705ab4f5", "operation": "CREATE", "object": {"kind": "Pod", "spec": {"containers": []}}},
+                },
+            }
+        },
+    }
+}
 _JOB_OR_TEXT = {"anyOf": [{"$ref": "#/components/schemas/Job"}, {"type": "string"}]}
 DIFF_BODY: dict[str, Any] = {
     "requestBody": {

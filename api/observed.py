@@ -15,14 +15,19 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from .remembered import GIVEN_AGAIN
 from .settings import settings
 
+
+def policy(frames: str) -> str:
+    """What a page of ours may load: what comes from here, and nothing that is written into it; and whose frames it may be in."""
+    return (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; font-src 'self'; "
+        f"manifest-src 'self'; worker-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors {frames}"
+    )
+
+
 _ID = re.compile(rb"[\w.-]{1,64}")
-POLICY = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; font-src 'self'; "
-    "manifest-src 'self'; worker-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'self'"
-)
-"""What a page of ours may load: what comes from here, and nothing that is written into it."""
+POLICY_NAME = b"content-security-policy"
 SECURE = [
-    (b"content-security-policy", POLICY.encode()),
+    (POLICY_NAME, policy("'self'").encode()),
     (b"x-content-type-options", b"nosniff"),
     (b"referrer-policy", b"same-origin"),
 ]
@@ -61,7 +66,9 @@ class Observed:
             nonlocal status, size
             if message["type"] == "http.response.start":
                 status = message["status"]
-                message = {**message, "headers": [*message["headers"], *SECURE, (b"x-request-id", number)]}
+                given_policy = any(name == POLICY_NAME for name, _ in message["headers"])
+                secure = [one for one in SECURE if not (given_policy and one[0] == POLICY_NAME)]
+                message = {**message, "headers": [*message["headers"], *secure, (b"x-request-id", number)]}
             else:
                 size += len(message.get("body", b""))
             await send(message)

@@ -22,6 +22,7 @@ from .pages import of_job, of_model
 from .pages.asked import Asked, Items, asked
 from .pages.forms import EXAMPLES, FIELDS, HEADLINE_FIELDS, METHODS, TABS, TASKS, VIEWS
 from .pages.pictures import mini_bar
+from .pages.summary import summary
 from .pages.words import meaning, words
 from .settings import settings
 
@@ -99,10 +100,20 @@ def render(items: Items, view: str = "") -> tuple[int, str]:
     answer: dict[str, Any] = {}
     if given.items:
         try:
-            answer = make(given)
+            answer = make(given) | ({} if view else {"embeddable": True})
         except WillItFitError as found:
             status, error, where = found.status, str(found), found.where
     return status, rendered_template(template, **_common(view, given), error=error, where=where, **answer)
+
+
+def render_embed(items: Items) -> tuple[int, str]:
+    """An answer in few words for another page's frame: its HTTP status and its HTML."""
+    given = asked(items)
+    try:
+        found, status, error = summary(given), 200, ""
+    except WillItFitError as refused:
+        found, status, error = None, refused.status, str(refused)
+    return status, rendered_template("embed.html", found=found, error=error, asked=given)
 
 
 def render_refusal(view: str, items: Items, status: int, said: str) -> str:
@@ -127,6 +138,7 @@ def _common(view: str, given: Asked) -> dict[str, Any]:
     """What every page has: what was asked, and what may be."""
     return {
         "view": view,
+        "address": settings().address,
         "asked": given,
         "heading": TITLES.get(view, "Will it fit?"),
         "examples": EXAMPLES,

@@ -45,6 +45,13 @@ class Settings(BaseModel):
     root_path: Annotated[str, Field(pattern=r"^(/[\w.~-]+)*$")] = Field(
         "", description="path under which a proxy offers the service, such as /fit"
     )
+    frames: Annotated[str, Field(pattern=r"^(\*|none|self|[\w.:/*-]+(,[\w.:/*-]+)*)$")] = Field(
+        "*", description="origins whose pages may show an answer in a frame, with commas between; self, or none"
+    )
+    address: Annotated[str, Field(pattern=r"^(https?://[\w.:\[\]-]+)?$")] = Field(
+        "", description="where the service is found from outside, such as https://fit.example.org; without it, as it is asked"
+    )
+    enforce: bool = Field(False, description="POST /v1/admission denies what certainly does not fit, in place of a warning")
     log: Literal["json", "none"] = Field("json", description="a line for each request on standard error, or nothing")
 
 

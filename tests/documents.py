@@ -29,7 +29,8 @@ from tests import accuracy, accuracy_plot, constants, efficiency_page, errors_pa
 from tests.jobs import TODAY, cases
 
 ROOT = Path(__file__).parent.parent
-ANSWERED = ("jobs", "limits", "which", "plan", "what_if", "here", "fix", "diff", "timeline", "explain")
+TUTORIALS = ("tutorials/fine_tune_8b", "tutorials/serve_70b", "tutorials/read_my_axolotl_file")
+ANSWERED = ("jobs", "limits", "which", "plan", "what_if", "here", "fix", "diff", "timeline", "explain", *TUTORIALS)
 """Pages with answers of the command line."""
 GENERATED = "<!-- generated: python -m tests.documents -->\n\n"
 HEADLINE = ("llama-2-13b", "2x24GB")

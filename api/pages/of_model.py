@@ -32,7 +32,7 @@ MOST_ROWS = 200
 
 def headline(asked: Asked) -> dict[str, Any]:
     """Every usual way of using a model on some hardware."""
-    model, on = _needed(asked, "model"), _needed(asked, "on")
+    model, on = needed(asked, "model"), needed(asked, "on")
     found = fit(model, on, False, **asked.numbers(*LENGTHS))
     return {
         "title": f"Does {found.model} fit on {found.hardware}?",
@@ -59,6 +59,7 @@ def _rows(found: Fit, model: str, on: str) -> list[dict[str, Any]]:
             {
                 "row": row,
                 "items": items if row.job else None,
+                "change": job_items(row.would_fit_job) if row.would_fit_job else None,
                 "bytes": row.total_bytes or 0,
                 "widest": min(widest, 2 * (found.capacity_bytes or widest)),
             }
@@ -77,7 +78,7 @@ def _used(hardware: dict[str, Any]) -> str:
 
 def which_card(asked: Asked) -> dict[str, Any]:
     """Which cards, and how few of them, do it."""
-    model, task = _needed(asked, "model"), _task(asked)
+    model, task = needed(asked, "model"), _task(asked)
     lengths = asked.numbers(*LENGTHS)
     limits: dict[str, Any] = {name: asked.get(name) or None for name in ("tokens", "within", "under", "memory")}
     found = which(model, task, allow_files=False, top=None, **lengths, **limits)
@@ -99,7 +100,7 @@ def _cards(row: WhichRow) -> str:
 
 def which_model(asked: Asked) -> dict[str, Any]:
     """Which models fit on some hardware."""
-    on, task = _needed(asked, "on"), _task(asked)
+    on, task = needed(asked, "on"), _task(asked)
     found = fitting(on, task, search=asked.get("search"), top=ROWS, **asked.numbers(*LENGTHS))
     return {
         "title": f"Which models fit on {found.hardware}? {TASKS[task].format('them')}",
@@ -132,7 +133,8 @@ def _task(asked: Asked) -> str:
     return task
 
 
-def _needed(asked: Asked, name: str) -> str:
+def needed(asked: Asked, name: str) -> str:
+    """A field without which nothing can be said: the model, or the hardware. Raises `InvalidJob` where it is not given."""
     said = {"model": "a model, such as llama-3-8b or 13B", "on": "the hardware, such as rtx-4090, 24GB or 8xH100"}
     if not asked.get(name):
         raise InvalidJob(f"give {said[name]}", "model" if name == "model" else "hardware")

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from . import description, facts, files, health, pages, planning, questions, searches
+from . import cluster, description, embedding, facts, files, health, pages, planning, questions, searches
 
 ROUTERS = (
     questions.router,
     searches.router,
     planning.router,
     files.router,
+    cluster.router,
     facts.router,
+    embedding.router,
     health.router,
     pages.router,
     description.router,

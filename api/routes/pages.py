@@ -21,7 +21,7 @@ VIEWS = ("", "which", "models", "timeline", "what-if", "limit", "compare", "cost
 MOST_FIELDS = 100
 """Of a form that is sent."""
 FOLDER = Path(__file__).parents[1] / "static"
-STATIC = {"style.css": "text/css", "page.js": "text/javascript"}
+STATIC = {"style.css": "text/css", "page.js": "text/javascript", "will-it-fit.js": "text/javascript"}
 
 
 async def _page(request: Request) -> Response:

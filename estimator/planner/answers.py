@@ -23,6 +23,8 @@ class FitRow(AnswerPart):
     """Bytes that are left of the GPU's capacity, or of the engine's share of it; negative if the model does not fit."""
     would_fit_with: str
     """The smallest change that makes it fit, in words; empty if it fits."""
+    would_fit_job: dict[str, Any] | None = None
+    """The job with that change, which `estimate` answers; null where there is none that fits."""
     problem: str
     """Why there is no answer; or why it certainly does not fit, where its bytes are not known. Empty otherwise."""
     note: str = ""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Set
-from typing import Any
+from typing import Any, NamedTuple
 
 from estimator.contract.errors import WillItFitError
 from estimator.contract.job import Hardware
@@ -33,34 +33,46 @@ LAYERS = (0.75, 0.5, 0.25)
 """Shares of its layers that llama.cpp may keep on the GPU."""
 
 
-def smallest_change(question: Question, way: Way, hardware: Hardware, card: Capacity, answer: Judged) -> str:
+class Change(NamedTuple):
+    """A change in words, and the job with it, which fits; no job where nothing does, and the words say what is in the way."""
+
+    said: str
+    job: dict[str, Any] | None = None
+
+
+class _Spread(NamedTuple):
+    said: str
+    job: dict[str, Any]
+
+
+def smallest_change(question: Question, way: Way, hardware: Hardware, card: Capacity, answer: Judged) -> Change:
     """The first of these that fits: the same computed otherwise, half or a quarter of the tokens, more of the same GPUs, those
     and the same computed otherwise, and last what waits in the host's memory. Where none does, what is in the way."""
     capacity = answer.memory.capacity_bytes or 0
     kinder = list(_same_result(way, answer))
     if question.least_bytes(way, hardware.gpus * hardware.nodes) <= capacity:
         for said, other in [*kinder, *_fewer_tokens(way, answer)]:
-            if _spread_that_fits(question, other, hardware):
-                return said
+            if spread := _spread_that_fits(question, other, hardware):
+                return Change(said, spread.job)
     either = [("", way), *((f" and {said}", other) for said, other in kinder)]
     alone = _comes_alone(card)
     more = "" if alone else unshared(question, way, hardware)
     if not alone and not more:
         for extra, other in either:
             if found := _more(question, other, hardware, capacity):
-                return found + extra
+                return Change(found.said + extra, found.job)
     if not alone:
         for extra, other in either:
             if found := _on_the_host(question, other, hardware):
-                return found + extra
+                return Change(found.said + extra, found.job)
     if more:
-        return f"a larger card; of more GPUs it is not known: {more}"
+        return Change(f"a larger card; of more GPUs it is not known: {more}")
     if alone:
-        return f"more memory: {_largest(answer)}, and it comes alone"
+        return Change(f"more memory: {_largest(answer)}, and it comes alone")
     if way.part == "serving":
-        return f"a larger card; of more than {NODE} GPUs it is not known: servers are modelled within one node"
+        return Change(f"a larger card; of more than {NODE} GPUs it is not known: servers are modelled within one node")
     most = _most(question, way, hardware)
-    return f"a larger card: no number of these does it{f'; on {MOST_GPUS}, {_largest(most)}' if most else ''}"
+    return Change(f"a larger card: no number of these does it{f'; on {MOST_GPUS}, {_largest(most)}' if most else ''}")
 
 
 def _same_result(way: Way, answer: Judged) -> Iterator[tuple[str, Way]]:
@@ -105,7 +117,7 @@ def _larger(way: Way, hardware: Hardware) -> Iterator[Hardware]:
         yield Hardware(gpu=hardware.gpu, memory=hardware.memory, gpus=gpus, nodes=nodes)
 
 
-def _more(question: Question, way: Way, hardware: Hardware, capacity: int) -> str:
+def _more(question: Question, way: Way, hardware: Hardware, capacity: int) -> Change | None:
     """The fewest GPUs that do it. A spread that is too much even on the most of them, though it shares all evenly, is not tried
     on fewer."""
     sizes = list(_larger(way, hardware))
@@ -117,8 +129,9 @@ def _more(question: Question, way: Way, hardware: Hardware, capacity: int) -> st
         if spread := _spread_that_fits(question, way, larger, hopeless):
             nodes = larger.nodes
             said = f"{total} such GPUs" if nodes == 1 else f"{nodes} nodes of {larger.gpus} such GPUs"
-            return said if way.part == "serving" or spread.startswith(USUAL) else f"{said} ({spread})"
-    return ""
+            usual = way.part == "serving" or spread.said.startswith(USUAL)
+            return Change(said if usual else f"{said} ({spread.said})", spread.job)
+    return None
 
 
 def _hopeless(question: Question, way: Way, most: Hardware) -> set[str]:
@@ -158,25 +171,25 @@ def _most(question: Question, way: Way, hardware: Hardware) -> Judged | None:
     return min(found, key=lambda one: one.memory.total_bytes, default=None)
 
 
-def _on_the_host(question: Question, way: Way, hardware: Hardware) -> str:
+def _on_the_host(question: Question, way: Way, hardware: Hardware) -> Change | None:
     """Whether it fits with a part in the host's memory, however much that is."""
     if way.part == "serving":
         layers = getattr(question.found.spec, "num_hidden_layers", 0)
         for kept in [int(layers * share) for share in LAYERS] if way.settings.get("engine") == "llama.cpp" else []:
-            if _spread_that_fits(question, way.changed(gpu_layers=kept), hardware):
-                return f"{kept} of {layers} layers on the GPU, the others in the host's memory"
-        return ""
+            if spread := _spread_that_fits(question, way.changed(gpu_layers=kept), hardware):
+                return Change(f"{kept} of {layers} layers on the GPU, the others in the host's memory", spread.job)
+        return None
     for strategy, places in OFFLOADING:
         job: dict[str, Any] = {**way.job, "hardware": hardware, "parallelism": {"strategy": strategy}, "offload": places}
         if question.fits(job):
             by = "" if STRATEGIES[strategy].alone else f" ({strategy})"
-            return f"{', '.join(places)} in the host's memory{by}"
-    return ""
+            return Change(f"{', '.join(places)} in the host's memory{by}", job)
+    return None
 
 
-def _spread_that_fits(question: Question, way: Way, hardware: Hardware, without: Set[str] = frozenset()) -> str:
-    """The first spread that fits; empty if none does."""
+def _spread_that_fits(question: Question, way: Way, hardware: Hardware, without: Set[str] = frozenset()) -> _Spread | None:
+    """The first spread that fits, and its job; None if none does."""
     for said, job in spreads(question, way, hardware):
         if _kind(said) not in without and question.fits(job):
-            return said
-    return ""
+            return _Spread(said, job)
+    return None

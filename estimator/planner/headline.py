@@ -16,7 +16,7 @@ from estimator.hardware.parse import ReadHardware, read_hardware
 from estimator.pipeline.notes.hardware import without_cuda
 from estimator.pipeline.verdict import offered
 from estimator.planner.answers import Fit, FitRow
-from estimator.planner.changes import smallest_change
+from estimator.planner.changes import Change, smallest_change
 from estimator.planner.spreads import Question, Tried, tried, unshared
 from estimator.planner.ways import Platform, Way, platform, ways
 from estimator.serving.engines import ENGINES
@@ -181,6 +181,9 @@ def _row(question: Question, way: Way, hardware: Hardware, kind: Platform, card:
         return _unknown(question, way, hardware, card, "unknown", needs)
     memory, verdict = answer.memory, answer.verdict
     limit = offered(memory.capacity_bytes, answer.job)
+    change = Change("")
+    if verdict.fits is False and (spec.forward_modelled or served):
+        change = smallest_change(question, way, hardware, card, answer)
     return FitRow(
         way=way.way,
         spread=best.spread,
@@ -190,14 +193,18 @@ def _row(question: Question, way: Way, hardware: Hardware, kind: Platform, card:
         peak_bytes=memory.peak_bytes,
         peak_phase=memory.peak_phase,
         headroom_bytes=None if limit is None else limit - memory.total_bytes,
-        would_fit_with=smallest_change(question, way, hardware, card, answer)
-        if verdict.fits is False and (spec.forward_modelled or served)
-        else "",
+        would_fit_with=change.said,
+        would_fit_job=_with_model(question, change.job),
         problem="",
         note=_note(found.all, best),
         longest_context=memory.engine.longest_context if memory.engine else None,
         job=answer.job.model_dump(mode="json"),
     )
+
+
+def _with_model(question: Question, job: dict[str, Any] | None) -> dict[str, Any] | None:
+    """A job of the question's model as a caller sends it, without what defaults fill in."""
+    return None if job is None else read_job({"model": question.model, **job}).model_dump(mode="json", exclude_defaults=True)
 
 
 def _note(every: list[Tried], best: Tried) -> str:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from pydantic import TypeAdapter
 
 from estimator.contract.answer import Answer
+from estimator.contract.errors import InvalidValue, did_you_mean
 from estimator.contract.job import Job
 from estimator.contract.rows import Counted, Fitting, GpuRow, ModelRow, NodeRow, OfferRow
 from estimator.exchange.found import Found
+from estimator.facts.spelling import shown
 from estimator.hardware.accelerator import Accelerator
 from estimator.hardware.node import Node
 from estimator.measured.answers import Explanation
@@ -55,3 +58,12 @@ def schemas() -> dict[str, dict[str, Any]]:
     """Every schema by its name."""
     found = {name: {"$schema": DIALECT, **TypeAdapter(kind).json_schema()} for name, kind in KINDS.items()}
     return found | {"model": model_schema()}
+
+
+def schema_text(name: str) -> str:
+    """One of them, as it is published. Raises `InvalidValue` for a name that none has."""
+    if name != "model" and name not in KINDS:
+        names = (*KINDS, "model")
+        raise InvalidValue(f"{shown(name)} is no schema; write {', '.join(names)}.{did_you_mean(name, names)}", "schema")
+    found = model_schema() if name == "model" else {"$schema": DIALECT, **TypeAdapter(KINDS[name]).json_schema()}
+    return json.dumps(found, indent=2) + "\n"

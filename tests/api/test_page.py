@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import xml.etree.ElementTree as ET
 from collections.abc import Iterator
+from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -214,11 +215,28 @@ def test_the_timeline_has_the_colours_of_the_picture() -> None:
 def test_a_row_of_the_table_leads_to_the_same_bytes() -> None:
     html = client.get(PAGES["headline"]).text
     rows = client.get("/v1/fit", params={"model": "llama-2-13b", "on": "2x24GB"}).json()["rows"]
-    hrefs = [href for href in Page(html[html.index("<table") : html.index("</table")]).links() if "task=" in href]
+    hrefs = [unescape(href) for href in re.findall(r'<th scope="row"><a href="([^"]+)"', html)]
     assert len(hrefs) == len(rows)
     for href, row in zip(hrefs, rows, strict=True):
         asked = job_mapping(parse_qsl(urlsplit(href).query))
         assert estimate(asked).memory.total_bytes == row["total_bytes"]
+
+
+@pytest.mark.parametrize(
+    "asked", ["model=llama-2-13b&on=2x24GB", "model=13B&on=rtx-4090&context=16384", "model=gpt2&on=8GB&batch=64"]
+)
+def test_what_a_way_would_fit_with_is_a_link_to_a_job_that_fits(asked: str) -> None:
+    html = client.get(f"/?{asked}").text
+    rows = client.get(f"/v1/fit?{asked}").json()["rows"]
+    told = [row for row in rows if row["would_fit_job"]]
+    assert told
+    assert all(row["would_fit_with"] and row["fits"] is False for row in told)
+    links = re.findall(r'data-label="would fit with"><a href="([^"]+)">([^<]+)</a>', html)
+    assert [unescape(text) for _, text in links] == [row["would_fit_with"] for row in told]
+    for (href, _), row in zip(links, told, strict=True):
+        answer = estimate(job_mapping(parse_qsl(urlsplit(unescape(href)).query)))
+        assert answer.fits is True
+        assert answer.memory == estimate(row["would_fit_job"]).memory
 
 
 @pytest.mark.parametrize("on", ["rtx-4090", "2x24GB"])

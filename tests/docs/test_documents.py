@@ -42,13 +42,13 @@ def test_every_error_has_its_paragraph() -> None:
 
 def test_the_job_in_the_documents_names_fields_that_exist() -> None:
     text = (ROOT / "docs" / "jobs.md").read_text(encoding="utf-8")
-    job = yaml.safe_load(re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)[0])
+    job = yaml.safe_load(re.findall(r"^## A job\n.*?```yaml\n(.*?)```", text, re.DOTALL | re.MULTILINE)[0])
     schema("job").validate(job)
     job["training"].pop("quantization")
     schema("answer").validate(json.loads(estimate(job).to_json()))
 
 
-@pytest.mark.parametrize("name", ["full", "megatron", "qlora", "serve"])
+@pytest.mark.parametrize("name", ["fine_tune_8b", "full", "megatron", "qlora", "serve", "serve_70b"])
 def test_examples_are_answered(name: str) -> None:
     path = ROOT / "docs" / "examples" / f"{name}.yaml"
     schema("job").validate(content(path))

@@ -35,6 +35,7 @@ PAGES = [
     ROOT / "CONTRIBUTING.md",
     *sorted((ROOT / "docs").rglob("*.md")),
     ROOT / "tests" / "benchmarks" / "README.md",
+    ROOT / "skills" / "willitfit" / "SKILL.md",
 ]
 SHOWN = [command for page in PAGES for command in shown_commands(page)]
 NOT_RUN = {
@@ -46,6 +47,8 @@ NOT_RUN = {
     ".venv/bin/mypy": "the gate runs it",
     "willitfit serve": "does not end; requests are sent to the service itself below",
     "willitfit mcp": "does not end; the SDK's client asks it in tests/api/test_agents.py",
+    "willitfit wrap sbatch": "submits a job; tests/exchange/test_gate.py runs it with a program in sbatch's place",
+    "willitfit wrap --on 8xH100 sbatch": "likewise",
     "willitfit prices refresh": "needs the network",
     "willitfit models add": "writes into the user's own folder; tests/simulation/test_counting.py runs it",
     "willitfit ours": "is of a model that was added",
@@ -240,6 +243,7 @@ def test_an_address_of_the_page_of_rest_is_answered(method: str, address: str) -
         "/v1/import?from=accelerate": "distributed_type: MULTI_GPU\nnum_processes: 8\n",
         "/v1/replicas?requests=10": json.dumps({"model": "gpt2", "task": "serve"}),
         "/v1/explain": json.dumps({"job": JOB, "measured": "max_memory_allocated: 1 GiB"}),
+        "/v1/admission": json.dumps({"request": {"uid": "1", "object": {}}}),
         "/v1/diff?on=rtx-4090": json.dumps({"a": JOB, "b": JOB}),
     }
     body = bodies.get(address, json.dumps(JOB)) if method == "POST" else None

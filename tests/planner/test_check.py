@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -127,3 +130,45 @@ def test_what_runs_it_elsewhere_calls_what_there_is() -> None:
     script = "\n".join(step.get("run", "") for step in action["runs"]["steps"])
     assert set(re.findall(r"--format (\w+)", script)) <= set(CHECKS)
     assert set(re.findall(r"inputs\.(\w+)", json.dumps(action["runs"]))) == set(action["inputs"])
+
+
+def test_a_report_is_told_again_in_every_form(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", *NAMES, "--on", "rtx-4090", "--format", "json"]) == 1
+    (folder / "report.json").write_text(capsys.readouterr().out, encoding="utf-8")
+    found = check_files(NAMES, "rtx-4090")
+    for form in CHECKS:
+        assert main(["check", "--report", "report.json", "--format", form]) == 1
+        assert capsys.readouterr().out == FORMS[form](found)
+    assert main(["check", "--report", "report.json", "small.json"]) == 2
+    (folder / "other.json").write_text('{"fits": true}', encoding="utf-8")
+    for name in ("other.json", "missing.json", NAMES[0]):
+        assert main(["check", "--report", name]) == 2
+        assert name in capsys.readouterr().err
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("bash") is None, reason="no bash")
+@pytest.mark.parametrize(
+    ("files", "code", "checked"), [("*.json axolotl.yaml", 1, 1), ("small.json", 0, 1), ("none/*.yaml", 0, 1)]
+)
+def test_githubs_action_checks_once_and_tells_twice(folder: Path, files: str, code: int, checked: int) -> None:
+    """Its own script, in the environment that a runner gives it."""
+    (folder / "bin").mkdir()
+    program = folder / "bin" / "willitfit"
+    program.write_text(f'#!/bin/sh\necho "$*" >> {folder}/calls\nexec {sys.executable} -m estimator.cli "$@"\n')
+    program.chmod(0o755)
+    action = yaml.safe_load((ROOT / "action.yml").read_text(encoding="utf-8"))
+    script = action["runs"]["steps"][-1]["run"]
+    given = {"FILES": files, "HARDWARE": "rtx-4090", "MODEL": "", "RUNNER_TEMP": str(folder / "bin")}
+    environment = {**os.environ, **given, "GITHUB_STEP_SUMMARY": str(folder / "summary.md"), "PYTHONPATH": str(ROOT)}
+    environment["PATH"] = f"{folder / 'bin'}:{environment['PATH']}"
+    command = ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", script]
+    found = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    assert found.returncode == code, found.stderr
+    names = sorted({path.name for pattern in files.split() for path in folder.glob(pattern)})
+    rows = [line for line in (folder / "summary.md").read_text().splitlines() if line.startswith("| `")]
+    assert len(rows) == len(names)
+    assert found.stdout.startswith("::") is bool(code)
+    calls = (folder / "calls").read_text().splitlines()
+    assert len([call for call in calls if "--report" not in call]) == checked
+    assert len(calls) == checked + 2

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
-from estimator.cli.commands import answers, files, known, measured, models, plan, search, service
+from estimator.cli.commands import answers, files, known, measured, models, plan, search, service, wrap
 
 if TYPE_CHECKING:
     from estimator.cli.options import Commands
@@ -41,6 +41,8 @@ COMMANDS = {
     "ask": Command(files.ask_options, files.ask),
     "export": Command(files.export_options, files.export),
     "import": Command(files.import_options, files.import_),
+    "schema": Command(known.schema_options, known.schema),
+    "wrap": Command(wrap.wrap_options, wrap.wrap),
     "serve": Command(service.serve_options, service.serve),
     "mcp": Command(service.mcp_options, service.mcp),
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from estimator.cli import inputs
@@ -18,7 +19,8 @@ from estimator.cli.options import (
     takes_job,
     takes_specs,
 )
-from estimator.contract.errors import InvalidJob
+from estimator.contract.errors import Contradiction, InvalidJob
+from estimator.contract.reading import parse_json, read_text
 
 if TYPE_CHECKING:
     from estimator.cli.options import Commands
@@ -87,14 +89,23 @@ def check_options(commands: Commands) -> None:
     gate.add_argument("--model", metavar="MODEL", help=f"the model of files that name none: {MODEL_HELP}")
     forms = "as text, JSON, GitHub's annotations, GitLab's Code Quality, SARIF, or a table in Markdown"
     gate.add_argument("--format", choices=CHECKS, default="text", help=f"how it is printed: {forms} (text)")
+    gate.add_argument(
+        "--report", metavar="FILE", help="what an earlier check printed as JSON, in another form; nothing is checked"
+    )
     takes_specs(gate)
 
 
 def check(options: argparse.Namespace) -> int:
-    from estimator.planner.check import check_files
+    from estimator.contract.validation import validated
+    from estimator.planner.check import Checked, check_files
     from estimator.views.checks import FORMS
 
-    found = check_files(options.files, options.on, options.model)
+    if options.report is None:
+        found = check_files(options.files, options.on, options.model)
+    elif options.files:
+        raise Contradiction("is of files that were checked before; give it alone", "--report")
+    else:
+        found = validated(Checked, parse_json(read_text(Path(options.report)), options.report), options.report)
     sys.stdout.write(FORMS[options.format](found))
     return found.exit_code
 

@@ -136,3 +136,22 @@ def _cell(value: object) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     return ", ".join(map(str, value)) if isinstance(value, list) else f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def schema_options(commands: Commands) -> None:
+    out = commands.add_parser(
+        "schema",
+        help="the JSON Schema of a job, or of an answer",
+        description="Print the JSON Schema of a job, of a file of model_specs/ (model), or of an answer, by its name. Editors "
+        "complete and check a file by it; a service has it at /schema/NAME.json.",
+    )
+    out.add_argument(
+        "name", metavar="NAME", nargs="?", default="job", help="job (if none is given), model, answer, fit, limit, …"
+    )
+
+
+def schema(options: argparse.Namespace) -> int:
+    from estimator.views.schemas import schema_text
+
+    sys.stdout.write(schema_text(options.name))
+    return 0
