@@ -43,5 +43,6 @@ COMMANDS = {
     "import": Command(files.import_options, files.import_),
     "serve": Command(service.serve_options, service.serve),
     "mcp": Command(service.mcp_options, service.mcp),
+    "bundle": Command(service.bundle_options, service.bundle),
 }
 """Every command by its name, in the order in which they are listed."""
