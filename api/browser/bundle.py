@@ -106,7 +106,7 @@ def _package() -> dict[str, object]:
     return {
         "name": NAME,
         "version": SOFTWARE_VERSION,
-        "description": "Does a transformer fit on a GPU, why, what would make it fit, how long, how much: worked out in Node or a browser",
+        "description": "Does a transformer fit on a GPU, why, what would make it fit, how long, how much: in Node or a browser",
         "license": "Apache-2.0",
         "type": "module",
         "main": "./index.mjs",

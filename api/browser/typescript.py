@@ -6,14 +6,15 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from pydantic import TypeAdapter
+from pydantic import BaseModel
 
 from estimator.contract.answer import Answer
 from estimator.contract.job import Job
 from estimator.planner.answers import Fit
 
-KINDS = {"Job": (Job, "validation"), "Answer": (Answer, "serialization"), "Fit": (Fit, "serialization")}
-"""What is declared; of a question what may be written, of an answer what is there."""
+QUESTIONS: dict[str, type[BaseModel]] = {"Job": Job}
+ANSWERS: dict[str, type[BaseModel]] = {"Answer": Answer, "Fit": Fit}
+"""What is declared: of a question what may be written, of an answer what is there."""
 PLAIN = {"string": "string", "integer": "number", "number": "number", "boolean": "boolean", "null": "null"}
 
 Schema = Mapping[str, Any]
@@ -22,8 +23,9 @@ Schema = Mapping[str, Any]
 def declarations() -> str:
     """The text of types.d.ts."""
     declared: dict[str, str] = {}
-    for name, (kind, mode) in KINDS.items():
-        schema = TypeAdapter(kind).json_schema(mode="validation" if mode == "validation" else "serialization")
+    written = {name: kind.model_json_schema() for name, kind in QUESTIONS.items()}
+    read = {name: kind.model_json_schema(mode="serialization") for name, kind in ANSWERS.items()}
+    for name, schema in (written | read).items():
         for part, content in schema.get("$defs", {}).items():
             _declare(declared, f"{name}{part}", content, name)
         _declare(declared, name, schema, name)

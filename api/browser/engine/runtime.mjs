@@ -6,6 +6,8 @@ import { loadPyodide } from "./pyodide.mjs";
 
 export const SITE = "/site";
 export const LIBRARY = `${SITE}/pydantic_core/_pydantic_core.cpython-314-wasm32-emscripten.so`;
+// Where the library's functions begin in the table of functions: after those of Pyodide, of which some engines have one more.
+const TABLE = 14336;
 export const inNode = typeof WorkerGlobalScope === "undefined" && Boolean(globalThis.process?.versions?.node);
 
 async function read(name) {
@@ -34,6 +36,7 @@ function maker(library, memory) {
   return async (settings) => {
     settings.preRun.push((Module) => {
       Module.addRunDependency("library");
+      Module.wasmTable.grow(TABLE - Module.wasmTable.length);
       const flags = { loadAsync: true, global: false, nodelete: true };
       library
         .then((wasm) => Module.loadWebAssemblyModule(wasm, flags, LIBRARY, {}, 0))
@@ -44,15 +47,23 @@ function maker(library, memory) {
         .catch((error) => settings.onAbort?.(error));
     });
     const Module = await createModule(settings);
-    if (memory) {
-      const bytes = (await memory).subarray(HEADER((await memory)));
-      if (bytes.length > Module.HEAPU8.length && !Module._emscripten_resize_heap(bytes.length)) {
-        throw new Error(`the browser gives no ${Math.ceil(bytes.length / 2 ** 20)} MiB of memory`);
-      }
-      Module.HEAPU8.set(bytes);
-    }
+    if (memory) remember(Module, await memory);
     return Module;
   };
+}
+
+// Puts all that Python knew into its memory. What it calls its own functions by is this engine's, not that of where the snapshot
+// was taken: some have a function of WebAssembly for it, others none.
+function remember(Module, snapshot) {
+  const bytes = snapshot.subarray(HEADER(snapshot));
+  if (bytes.length > Module.HEAPU8.length && !Module._emscripten_resize_heap(bytes.length)) {
+    throw new Error(`there are no ${Math.ceil(bytes.length / 2 ** 20)} MiB of memory for it`);
+  }
+  const { _PyRuntime: state, _PyEM_EMSCRIPTEN_TRAMPOLINE_OFFSET: offset } = Module.GOT;
+  const trampoline = (state.value + Module.HEAP32[offset.value / 4]) / 4;
+  const own = Module.HEAP32[trampoline];
+  Module.HEAPU8.set(bytes);
+  Module.HEAP32[trampoline] = own;
 }
 
 // A snapshot begins with what refers to JavaScript's objects; its second word says how long that is.
