@@ -23,7 +23,7 @@ SERVICE = HERE.parent
 NAME = "willitfit"
 """Of the npm package."""
 RUNTIME = ("pyodide.mjs", "pyodide.asm.mjs", "pyodide.asm.wasm", "python_stdlib.zip")
-ENGINE = ("index.mjs", "worker.mjs", "runtime.mjs", "index.d.ts")
+ENGINE = ("index.mjs", "worker.mjs", "runtime.mjs", "index.d.mts")
 MAKER = "make.mjs"
 KEPT = (".py", ".yaml", ".html", ".typed")
 """Files of the estimator that a snapshot is taken with."""
@@ -97,7 +97,7 @@ def _assemble(engine: Path, runtime: Path, site: Path) -> None:
     for name in (*ENGINE, MAKER):
         shutil.copyfile(HERE / "engine" / name, engine / name)
     shutil.copyfile(site / LIBRARY, engine / "pydantic_core.wasm")
-    (engine / "types.d.ts").write_text(declarations(), encoding="utf-8")
+    (engine / "types.d.mts").write_text(declarations(), encoding="utf-8")
     (engine / "README.md").write_text(_readme(), encoding="utf-8")
     (engine / "package.json").write_text(json.dumps(_package(), indent=2) + "\n", encoding="utf-8")
 
@@ -110,8 +110,8 @@ def _package() -> dict[str, object]:
         "license": "Apache-2.0",
         "type": "module",
         "main": "./index.mjs",
-        "types": "./index.d.ts",
-        "exports": {".": {"types": "./index.d.ts", "default": "./index.mjs"}, "./package.json": "./package.json"},
+        "types": "./index.d.mts",
+        "exports": {".": {"types": "./index.d.mts", "default": "./index.mjs"}, "./package.json": "./package.json"},
         "engines": {"node": f">={NODE}"},
         "sideEffects": False,
         "keywords": ["gpu", "memory", "transformer", "llm", "estimate"],
@@ -160,7 +160,7 @@ def _snapshot(command: str, engine: Path, site: Path, pages: Path) -> None:
 
 def _worker(made: Path) -> str:
     """The service worker, with the files that it keeps; their digest says whether there are newer ones."""
-    names = [str(path.relative_to(made).as_posix()) for path in _files(made) if path.suffix not in (".ts", ".json", ".md")]
+    names = [str(path.relative_to(made).as_posix()) for path in _files(made) if path.suffix not in (".mts", ".json", ".md")]
     digest = sha256()
     for name in names:
         digest.update(name.encode() + sha256((made / name).read_bytes()).digest())

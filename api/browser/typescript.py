@@ -21,7 +21,7 @@ Schema = Mapping[str, Any]
 
 
 def declarations() -> str:
-    """The text of types.d.ts."""
+    """The text of types.d.mts."""
     declared: dict[str, str] = {}
     written = {name: kind.model_json_schema() for name, kind in QUESTIONS.items()}
     read = {name: kind.model_json_schema(mode="serialization") for name, kind in ANSWERS.items()}

@@ -45,6 +45,8 @@ NOT_RUN = {
     ".venv/bin/ruff": "the gate runs it",
     ".venv/bin/mypy": "the gate runs it",
     "willitfit serve": "does not end; requests are sent to the service itself below",
+    "willitfit bundle": "needs the network and Node; tests/api/test_bundle.py makes one where they are",
+    "python -m http.server": "does not end",
     "willitfit mcp": "does not end; the SDK's client asks it in tests/api/test_agents.py",
     "willitfit prices refresh": "needs the network",
     "willitfit models add": "writes into the user's own folder; tests/simulation/test_counting.py runs it",

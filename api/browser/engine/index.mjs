@@ -32,7 +32,7 @@ export class Engine {
       return thread;
     }
     const { Worker: Thread } = await import(/* @vite-ignore */ /* webpackIgnore: true */ "node:worker_threads");
-    const thread = new Thread(new URL("./worker.mjs", import.meta.url));
+    const thread = new Thread(new URL("./worker.mjs", import.meta.url), { execArgv: [] }); // not this program's options
     thread.on("message", (message) => this.#answered(message));
     thread.on("error", (error) => this.#broken(error.message));
     thread.unref();

@@ -1,5 +1,5 @@
-import type { Answer, Fit, Job } from "./types.js";
-export type { Answer, Fit, Job } from "./types.js";
+import type { Answer, Fit, Job } from "./types.mjs";
+export type { Answer, Fit, Job } from "./types.mjs";
 
 /** What is asked of a model and some hardware. */
 export interface FitQuestion {
