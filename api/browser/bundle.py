@@ -7,6 +7,7 @@ import shutil
 import subprocess
 from collections.abc import Iterable
 from hashlib import sha256
+from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
@@ -58,9 +59,12 @@ def bundle(directory: Path, cache: Path | None = None) -> Made:
         _snapshot(command, engine, site, made)
         (engine / MAKER).unlink()
         (made / "sw.js").write_text(_worker(made), encoding="utf-8")
-        if directory.exists():
-            shutil.rmtree(directory)
-        shutil.copytree(made, directory)
+        try:
+            if directory.exists():
+                shutil.rmtree(directory)
+            shutil.copytree(made, directory)
+        except OSError as error:
+            raise Missing(f"{directory} cannot be written: {error.strerror or error}") from None
     return Made(directory, sum(path.stat().st_size for path in _files(directory)))
 
 
@@ -84,10 +88,16 @@ def _check(directory: Path) -> None:
     """Nothing of anyone else's is overwritten."""
     if directory.exists() and not directory.is_dir():
         raise Missing(f"{directory} is a file: name a folder")
-    if directory.is_dir() and any(directory.iterdir()):
-        package = directory / "engine" / "package.json"
-        if not package.is_file() or json.loads(package.read_text(encoding="utf-8")).get("name") != NAME:
-            raise Missing(f"{directory} has other files in it: name a folder that is not there, is empty, or has a bundle")
+    if directory.is_dir() and any(directory.iterdir()) and not _is_ours(directory / "engine" / "package.json"):
+        raise Missing(f"{directory} has other files in it: name a folder that is not there, is empty, or has a bundle")
+
+
+def _is_ours(package: Path) -> bool:
+    try:
+        content = json.loads(package.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return isinstance(content, dict) and content.get("name") == NAME
 
 
 def _assemble(engine: Path, runtime: Path, site: Path) -> None:
@@ -97,9 +107,22 @@ def _assemble(engine: Path, runtime: Path, site: Path) -> None:
     for name in (*ENGINE, MAKER):
         shutil.copyfile(HERE / "engine" / name, engine / name)
     shutil.copyfile(site / LIBRARY, engine / "pydantic_core.wasm")
+    if (licence := _licence()) is not None:
+        (engine / "LICENSE").write_text(licence, encoding="utf-8")
     (engine / "types.d.mts").write_text(declarations(), encoding="utf-8")
     (engine / "README.md").write_text(_readme(), encoding="utf-8")
     (engine / "package.json").write_text(json.dumps(_package(), indent=2) + "\n", encoding="utf-8")
+
+
+def _licence() -> str | None:
+    """The text of our licence, which a checkout has at its top, and a wheel beside it."""
+    ours = Path(str(estimator.__file__)).parents[1] / "LICENSE"
+    if ours.is_file():
+        return ours.read_text(encoding="utf-8")
+    try:
+        return distribution("willitfit").read_text("licenses/LICENSE")
+    except PackageNotFoundError:
+        return None
 
 
 def _package() -> dict[str, object]:
@@ -160,7 +183,7 @@ def _snapshot(command: str, engine: Path, site: Path, pages: Path) -> None:
 
 def _worker(made: Path) -> str:
     """The service worker, with the files that it keeps; their digest says whether there are newer ones."""
-    names = [str(path.relative_to(made).as_posix()) for path in _files(made) if path.suffix not in (".mts", ".json", ".md")]
+    names = [str(path.relative_to(made).as_posix()) for path in _files(made) if path.suffix not in (".mts", ".json", ".md", "")]
     digest = sha256()
     for name in names:
         digest.update(name.encode() + sha256((made / name).read_bytes()).digest())

@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import threading
 from collections.abc import Iterator
+from contextlib import nullcontext
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -77,8 +78,10 @@ def test_a_folder_of_other_files_is_left_alone(tmp_path: Path) -> None:
         bundle(tmp_path / "thesis.tex")
     old = tmp_path / "old"
     (old / "engine").mkdir(parents=True)
-    (old / "engine" / "package.json").write_text('{"name": "willitfit"}', encoding="utf-8")
-    _check(old)
+    for text, ours in (('{"name": "willitfit"}', True), ('{"name": "other"}', False), ("[]", False), ("{", False)):
+        (old / "engine" / "package.json").write_text(text, encoding="utf-8")
+        with nullcontext() if ours else pytest.raises(Missing, match="has other files in it"):
+            _check(old)
 
 
 def test_every_type_that_is_named_is_declared() -> None:
