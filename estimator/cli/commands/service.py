@@ -79,11 +79,7 @@ def bundle_options(commands: Commands) -> None:
 
 
 def bundle(options: argparse.Namespace) -> int:
-    try:
-        made = _of_service("browser.bundle")
-    except ImportError as error:
-        print(f"willitfit: bundle needs {error.name}; install it with: pip install 'willitfit[service]'", file=sys.stderr)
-        return 2
+    made = _of_service("browser.bundle")
     try:
         found = made.bundle(options.directory, options.cache)
     except made.Missing as error:
