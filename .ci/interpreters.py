@@ -19,12 +19,14 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent))
+from api.browser.packages import PYTHON, TAG, Missing  # noqa: E402
+from api.browser.packages import pyodide as fetched  # noqa: E402
+
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "willitfit-ci"
 DEBIAN = os.environ.get("DEBIAN_MIRROR", "http://deb.debian.org/debian")
 SUITES = {"3.13": "trixie", "3.14": "forky", "3.15": "forky"}
 """Where Debian has which CPython."""
-PYODIDE, PYODIDE_TAG = "314.0.7", "pyemscripten_2026_0_wasm32"
-"""Its CPython is 3.14; the tag is that of the wheels that it takes."""
 LINUX = f"manylinux2014_{platform.machine()}"
 TOOLS = {"mmdebstrap": "mmdebstrap", "node": "nodejs", "npm": "npm"}
 """Commands, and Debian's packages that have them."""
@@ -91,8 +93,11 @@ def cpython(version: str, suite: str) -> Asked:
 
 def pyodide(tree: Path) -> Asked:
     """CPython in WebAssembly."""
-    at = kept(f"pyodide-{PYODIDE}", lambda folder: run("npm", "install", "--silent", "--prefix", folder, f"pyodide@{PYODIDE}"))
-    return ["node", HERE / "pyodide.mjs", at / "node_modules" / "pyodide", tree, packages("3.14", PYODIDE_TAG)], {}
+    try:
+        at = fetched(CACHE)
+    except Missing as missing:
+        sys.exit(f"{missing}{LEAVE_OUT}")
+    return ["node", HERE / "pyodide.mjs", at, tree, packages(PYTHON, TAG)], {}
 
 
 def main() -> None:

@@ -54,7 +54,8 @@ TITLES = dict(VIEWS) | {"words": "Words"}
 
 
 @cache
-def _environment() -> jinja2.Environment:
+def environment() -> jinja2.Environment:
+    """What the templates are rendered with."""
     folder = Path(__file__).parent / "templates"
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(folder),
@@ -70,6 +71,7 @@ def _environment() -> jinja2.Environment:
         "software": SOFTWARE_VERSION,
         "data": DATA_VERSION,
         "link": link,
+        "script": "static/page.js",
         "mini_bar": mini_bar,
         "all_words": words(),
         "word": words().__getitem__,
@@ -88,7 +90,7 @@ def link(view: str, items: Iterable[tuple[str, str]] = (), then: str = "") -> st
 
 def rendered_template(name: str, /, **context: Any) -> str:
     """A template of ours as HTML."""
-    return _environment().get_template(name).render(context)
+    return environment().get_template(name).render(context)
 
 
 def render(items: Items, view: str = "") -> tuple[int, str]:
@@ -124,6 +126,11 @@ def render_refusal(view: str, items: Items, status: int, said: str) -> str:
 def render_words() -> str:
     """The page that explains the words of the others."""
     return rendered_template("words.html", **_common("words", asked([])), error="", where="")
+
+
+def render_packaged() -> str:
+    """The page that says how programs use the estimator where there is no service: the npm package beside the page."""
+    return rendered_template("packaged.html", **_common("docs", asked([])), error="", where="")
 
 
 def render_problems() -> str:

@@ -1,15 +1,16 @@
-"""Errors as RFC 9457 problem details."""
+"""Errors as RFC 9457 problem details. The documents need no web framework: the browser's bundle makes them, too."""
 
 from __future__ import annotations
 
 from http import HTTPStatus
+from typing import TYPE_CHECKING
 
-from fastapi import FastAPI, Request, Response
-from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel
-from starlette.exceptions import HTTPException
 
 from estimator.contract.errors import WillItFitError
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI, Request, Response
 
 
 class Problem(BaseModel):
@@ -41,11 +42,16 @@ def document(status: int, slug: str, detail: str, code: str | None = None, where
 
 def problem(status: int, slug: str, detail: str, headers: dict[str, str] | None = None) -> Response:
     """The response that a problem is."""
+    from fastapi import Response
+
     return Response(document(status, slug, detail), status, headers, MEDIA_TYPE)
 
 
 def install(app: FastAPI) -> None:
     """Answer every error of the application with a problem document."""
+    from fastapi import Response
+    from fastapi.exceptions import RequestValidationError
+    from starlette.exceptions import HTTPException
 
     @app.exception_handler(WillItFitError)
     def ours(request: Request, error: WillItFitError) -> Response:

@@ -46,6 +46,8 @@ NOT_RUN = {
     ".venv/bin/ruff": "the gate runs it",
     ".venv/bin/mypy": "the gate runs it",
     "willitfit serve": "does not end; requests are sent to the service itself below",
+    "willitfit bundle": "needs the network and Node; tests/api/test_bundle.py makes one where they are",
+    "python -m http.server": "does not end",
     "willitfit mcp": "does not end; the SDK's client asks it in tests/api/test_agents.py",
     "willitfit wrap sbatch": "submits a job; tests/exchange/test_gate.py runs it with a program in sbatch's place",
     "willitfit wrap --on 8xH100 sbatch": "likewise",

@@ -45,5 +45,6 @@ COMMANDS = {
     "wrap": Command(wrap.wrap_options, wrap.wrap),
     "serve": Command(service.serve_options, service.serve),
     "mcp": Command(service.mcp_options, service.mcp),
+    "bundle": Command(service.bundle_options, service.bundle),
 }
 """Every command by its name, in the order in which they are listed."""

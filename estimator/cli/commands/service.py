@@ -1,9 +1,10 @@
-"""Commands that answer others until they are told to stop: over HTTP, and agents."""
+"""Commands that answer others: over HTTP and agents, until they are told to stop, and in browsers, by a folder of files."""
 
 from __future__ import annotations
 
 import argparse
 import sys
+from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
@@ -63,6 +64,28 @@ def mcp(options: argparse.Namespace) -> int:
         print(f"willitfit: mcp needs {error.name}; install it with: pip install 'willitfit[mcp]'", file=sys.stderr)
         return 2
     run(options.http, options.host, options.port)
+    return 0
+
+
+def bundle_options(commands: Commands) -> None:
+    bundle = commands.add_parser(
+        "bundle",
+        help="make a folder that answers in browsers, without a server, and an npm package",
+        description="Make a static folder whose page works its answers out in the browser, and within it, in engine/, an npm "
+        "package for Node and browsers. Needs Node.js, and fetches Pyodide from npm and Python packages by pip, once.",
+    )
+    bundle.add_argument("directory", metavar="DIR", type=Path, help="the folder: a new one, an empty one, or an older bundle")
+    bundle.add_argument("--cache", metavar="DIR", type=Path, help="where fetched packages are kept (~/.cache/willitfit/browser)")
+
+
+def bundle(options: argparse.Namespace) -> int:
+    made = _of_service("browser.bundle")
+    try:
+        found = made.bundle(options.directory, options.cache)
+    except made.Missing as error:
+        print(f"willitfit: {error}", file=sys.stderr)
+        return 2
+    print(f"{found.folder}: {found.bytes / 1e6:.1f} MB; offer it to browsers with: python -m http.server -d {found.folder}")
     return 0
 
 
