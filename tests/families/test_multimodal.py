@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import copy
 import json
+import math
+import random
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -11,10 +14,13 @@ from typing import Any
 import pytest
 import torch
 import transformers
+from transformers.models import qwen2_vl
 
 from estimator import InvalidJob, NotModelled, estimate, fit
+from estimator.contract.job.images import Images
 from estimator.families import FAMILIES, build_model, count, heads, parameters, spec_class
 from estimator.families.build import Builder
+from estimator.families.qwen_vl import LONGEST, resized
 from estimator.families.spec import ModelSpec
 from estimator.specs.published import published
 from estimator.specs.resolve import resolve
@@ -132,15 +138,50 @@ def test_one_that_is_trained_is_not_served_by_transformers(kind: str) -> None:
         estimate({"model": model, "hardware": {"gpu": "h100"}, "task": "serve", "serving": {"engine": "transformers"}})
 
 
-TOKENS = [("llava-1.5-7b", 640, 480, 576), ("llava-1.5-7b", 20, 20, 576), ("gemma-3-4b", 1920, 1080, 256)]
+TOKENS = [
+    ("llava-1.5-7b", 640, 480, 576),
+    ("llava-1.5-7b", 20, 20, 576),
+    ("gemma-3-4b", 1920, 1080, 256),
+    ("qwen3-vl-8b", 640, 480, 300),
+]
 
 
 @pytest.mark.parametrize(("name", "width", "height", "tokens"), TOKENS)
 def test_an_image_has_the_tokens_that_its_processor_makes(name: str, width: int, height: int, tokens: int) -> None:
-    assert published(name).architecture.image_tokens(width, height) == tokens
+    assert published(name).architecture.image_tokens(Images(width=width, height=height)) == tokens
 
 
-@pytest.mark.parametrize("name", ["llava-1.5-7b", "gemma-3-4b"])
+def smart_resize() -> Any:
+    """The function by which the processor of Qwen's models sizes images, without the libraries that read them."""
+    source = Path(qwen2_vl.__file__).with_name("image_processing_qwen2_vl.py").read_text(encoding="utf-8")
+    found = next(node for node in ast.parse(source).body if getattr(node, "name", "") == "smart_resize")
+    names: dict[str, Any] = {"math": math}
+    exec(compile(ast.Module([found], []), "smart_resize", "exec"), names)
+    return names["smart_resize"]
+
+
+def test_an_image_is_resized_as_its_processor_does() -> None:
+    theirs, rng = smart_resize(), random.Random(0)
+    for _ in range(2000):
+        sides = int(2 ** rng.uniform(0, 13)), int(2 ** rng.uniform(0, 13))
+        asked = *sides, rng.choice([28, 32]), rng.choice([3136, 65536, 200704]), rng.choice([1003520, 12845056, 16777216])
+        if max(sides) > LONGEST * min(sides):
+            with pytest.raises(ValueError, match="aspect ratio"):
+                theirs(*asked)
+            with pytest.raises(InvalidJob, match="too long"):
+                resized(*asked)
+        else:
+            assert resized(*asked) == theirs(*asked)
+
+
+@pytest.mark.parametrize("most", [None, 400_000])
+def test_a_processor_may_be_told_how_many_pixels(most: int | None) -> None:
+    spec = published("qwen2.5-vl-7b").architecture
+    tall, wide = smart_resize()(1080, 1920, 28, 3136, most or 12845056)
+    assert spec.image_tokens(Images(width=1920, height=1080, max_pixels=most)) == tall // 28 * (wide // 28)
+
+
+@pytest.mark.parametrize("name", ["llava-1.5-7b", "gemma-3-4b", "qwen2.5-vl-7b"])
 def test_images_take_more_than_texts_alone_and_their_number_is_said(name: str) -> None:
     job = {"model": name, "hardware": {"gpu": "h100"}, "training": {"adapter": {"rank": 8}, "activation_checkpointing": "none"}}
     alone = estimate(job)
