@@ -89,7 +89,7 @@ def _language_model(job: dict[str, Any], allow_files: bool) -> tuple[dict[str, A
         spec = resolve(job["model"], allow_files).spec
     except WillItFitError:
         return None
-    if not isinstance(spec, MultimodalSpec) or spec.runs or not spec.alone.runs:
+    if not isinstance(spec, MultimodalSpec) or spec.forward_modelled or not spec.alone.runs:
         return None
     hardware = job.get("hardware") or {}
     tower = 2 * (count(spec) - count(spec.alone))

@@ -15,7 +15,7 @@ from estimator.families.build import Builder
 from estimator.families.cache_layers import Picture
 from estimator.families.gemma import RMSNorm
 from estimator.families.heads import CausalLM, Model
-from estimator.families.image_text import ImageTextToText, Made, block_masks, prefix_masks
+from estimator.families.image_text import ImageTextToText, Made, block_masks, prefix_masks, types_of
 from estimator.families.modules import Module
 from estimator.families.parts import MultimodalSpec, multimodal
 from estimator.families.siglip import VisionModel
@@ -174,7 +174,7 @@ def gemma3(spec: Gemma3Spec | PaliGemmaSpec, build: Builder) -> Model:
             return (causal_masks(spec.text_config, ids.tape, ids.shape[0], ids.shape[1], embeds.dtype, build.attention),)
         return (prefix_masks if prefixes else block_masks)(types, embeds.dtype, build.attention)
 
-    return ImageTextToText(language, sight, build, masks=masks, types=True, counts_first=prefixes)
+    return ImageTextToText(language, sight, build, masks=masks, beside=types_of, counts_first=prefixes)
 
 
 COUNTED = multimodal(between)

@@ -102,6 +102,10 @@ class MultimodalSpec(ComposedSpec):
         """Rows and columns of patches of an image, of a model that gets patches; None of one that gets images as they are."""
         return None
 
+    def tiles(self, images: Images) -> int | None:
+        """Tiles that an image is cut into, of a model that gets tiles; None of one that does not."""
+        return None
+
     @property
     def forward_modelled(self) -> bool:
         parts = self.vision_config.model_type in self.towers and self.text_config.model_type in self.languages

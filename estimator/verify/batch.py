@@ -8,7 +8,7 @@ import torch
 
 from estimator.contract.job import Job, Training
 from estimator.contract.job.images import Images
-from estimator.verify.known import know
+from estimator.verify.known import know, know_all
 
 
 def batch(job: Job, spec: Any, model: Any) -> dict[str, Any]:
@@ -57,6 +57,8 @@ def _seen(training: Training, spec: Any, model: Any, rows: int, tokens: int) -> 
     tower, count = spec.vision_config, images.count * spec.image_tokens(images)
     if (grid := spec.grid(images)) is not None:
         return made | _in_patches(ids, picture, spec, images, grid)
+    if (tiles := spec.tiles(images)) is not None:
+        return made | _in_tiles(ids, picture, spec, images.count * tiles, count)
     ids[:, :count].fill_(picture)
     made["pixel_values"] = torch.rand(rows * images.count, tower.num_channels, tower.image_size, tower.image_size)
     if spec.images_by_mask:
@@ -81,6 +83,16 @@ def _in_patches(ids: torch.Tensor, picture: int, spec: Any, images: Images, grid
     know(grids, [[1, *grid]] * total)
     pixels = torch.rand(total * grid[0] * grid[1], size)
     return {"pixel_values": pixels, "image_grid_thw": grids, "mm_token_type_ids": kinds}
+
+
+def _in_tiles(ids: torch.Tensor, picture: int, spec: Any, tiles: int, count: int) -> dict[str, Any]:
+    """So many tiles for each text, of which all pixels are there, and texts that begin with `count` tokens of images."""
+    tower, (rows, tokens) = spec.vision_config, ids.shape
+    pixels = torch.rand(rows, tiles, tower.num_channels, tower.image_size, tower.image_size)
+    mask = torch.ones(rows, tiles, tower.image_size, tower.image_size, dtype=torch.int64)
+    know(ids, [[picture] * count + [0] * (tokens - count)] * rows)
+    know_all(pixels, 1)
+    return {"pixel_values": pixels, "pixel_attention_mask": mask}
 
 
 def _end(ids: torch.Tensor, token: int) -> None:

@@ -26,7 +26,7 @@ from transformers.models.qwen2_5_vl import modeling_qwen2_5_vl
 aten = torch.ops.aten
 FACTORIES = {aten.arange.default, aten.arange.start, aten.arange.start_step, aten.zeros.default}
 """What makes numbers of none."""
-MOST = 2**24
+MOST = 2**25
 """Numbers of a tensor up to which they are computed."""
 
 
@@ -38,6 +38,13 @@ def know(tensor: torch.Tensor, values: Sequence[Any]) -> None:
         tensor.known = found  # type: ignore[attr-defined]
     else:
         tensor.copy_(found)
+
+
+def know_all(tensor: torch.Tensor, value: float) -> None:
+    """Let all numbers of a fake tensor be known to be this one."""
+    if isinstance(tensor, FakeTensor):
+        with _disable_current_modes():
+            tensor.known = torch.tensor(value, dtype=tensor.dtype).expand(tensor.shape)  # type: ignore[attr-defined]
 
 
 def numbers(tensor: torch.Tensor) -> torch.Tensor | None:
@@ -109,7 +116,7 @@ def numbers_asked(live: Any) -> Iterator[None]:
         return plain_list(tensor) if found is None else found.tolist()
 
     def windows(*args: Any, **kwargs: Any) -> tuple[torch.Tensor, torch.Tensor]:
-        live.hosting = True
+        live.hosting = live.knowing = True
         try:
             index, lengths = plain_window(*args, **kwargs)
         finally:

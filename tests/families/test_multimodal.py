@@ -14,13 +14,16 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from transformers.models import qwen2_vl
+from transformers.vision_utils import get_vision_window_index
 
 from estimator import InvalidJob, NotModelled, estimate, fit
 from estimator.contract.job.images import Images
 from estimator.families import FAMILIES, build_model, count, heads, parameters, spec_class
 from estimator.families.build import Builder
+from estimator.families.idefics3 import LONGEST as LONGEST_IN_TILES
+from estimator.families.idefics3 import cut
 from estimator.families.qwen_vl import LONGEST, resized
+from estimator.families.qwen_vl_vision import Qwen25VisionSpec
 from estimator.families.spec import ModelSpec
 from estimator.specs.published import published
 from estimator.specs.resolve import resolve
@@ -151,13 +154,59 @@ def test_an_image_has_the_tokens_that_its_processor_makes(name: str, width: int,
     assert published(name).architecture.image_tokens(Images(width=width, height=height)) == tokens
 
 
+@pytest.mark.parametrize("window", [56, 112, 130])
+def test_windows_are_as_transformers_cuts_them(window: int) -> None:
+    spec = Qwen25VisionSpec(hidden_size=64, num_heads=4, depth=1, window_size=window, model_type="qwen2_5_vl_vision")
+    rng = random.Random(window)
+    for _ in range(50):
+        rows, columns = 2 * rng.randint(1, 40), 2 * rng.randint(1, 40)
+        _, ends = get_vision_window_index(torch.tensor([[1, rows, columns]]), 2, window, 14)
+        assert spec.window_lengths(rows, columns) == tuple(ends.diff().tolist())
+
+
+def of_processor(family: str, *names: str) -> dict[str, Any]:
+    """Functions, methods and numbers of a family's image processor, without the libraries that read images."""
+    source = Path(transformers.__file__).parent / "models" / family / f"image_processing_{family}.py"
+    found = [node for node in ast.walk(ast.parse(source.read_text(encoding="utf-8"))) if _name(node) in names]
+    made: dict[str, Any] = {"math": math, "SizeDict": lambda **sides: sides}
+    future = ast.parse("from __future__ import annotations").body
+    exec(compile(ast.Module([*future, *found], []), family, "exec"), made)
+    return made
+
+
+def _name(node: ast.AST) -> str:
+    """What a statement defines."""
+    target = node.targets[0] if isinstance(node, ast.Assign) else node
+    return str(getattr(target, "name", getattr(target, "id", "")))
+
+
+class Resized:
+    """An image of which only the size is known."""
+
+    def __init__(self, height: int, width: int):
+        self.shape = (height, width)
+
+    def size(self) -> tuple[int, int]:
+        return self.shape
+
+    def resize(self, image: Resized, size: dict[str, int], resample: object = None) -> Resized:
+        return Resized(size["height"], size["width"])
+
+
 def smart_resize() -> Any:
-    """The function by which the processor of Qwen's models sizes images, without the libraries that read them."""
-    source = Path(qwen2_vl.__file__).with_name("image_processing_qwen2_vl.py").read_text(encoding="utf-8")
-    found = next(node for node in ast.parse(source).body if getattr(node, "name", "") == "smart_resize")
-    names: dict[str, Any] = {"math": math}
-    exec(compile(ast.Module([found], []), "smart_resize", "exec"), names)
-    return names["smart_resize"]
+    """The function by which the processor of Qwen's models sizes images."""
+    return of_processor("qwen2_vl", "smart_resize")["smart_resize"]
+
+
+def test_an_image_is_cut_into_tiles_as_its_processor_does() -> None:
+    names = "_resize_output_size_rescale_to_max_len", "_resize_output_size_scale_below_upper_bound", "MAX_IMAGE_SIZE"
+    theirs = of_processor("idefics3", *names, "get_resize_output_image_size", "resize_for_vision_encoder")
+    rng = random.Random(0)
+    for _ in range(2000):
+        height, width, side = int(2 ** rng.uniform(0, 13)), int(2 ** rng.uniform(0, 13)), rng.choice([364, 384, 512, 1100])
+        first = Resized(*theirs["get_resize_output_image_size"](Resized(height, width), LONGEST_IN_TILES * side))
+        tall, wide = theirs["resize_for_vision_encoder"](first, first, side).shape
+        assert cut(height, width, side) == (tall // side, wide // side)
 
 
 def test_an_image_is_resized_as_its_processor_does() -> None:
