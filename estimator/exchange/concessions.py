@@ -90,7 +90,7 @@ def _language_model(job: dict[str, Any], allow_files: bool, where: str) -> tuple
         spec = resolve(job["model"], allow_files).spec
     except WillItFitError:
         return None
-    if not isinstance(spec, MultimodalSpec) or (where == "model") == spec.runs or not spec.alone.runs:
+    if not isinstance(spec, MultimodalSpec) or (where == "model") == spec.forward_modelled or not spec.alone.runs:
         return None
     if where == SPREAD and field_of(job, "training.images") is not None:
         return None

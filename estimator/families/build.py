@@ -83,6 +83,8 @@ class Builder:
     """Whether the model's output may hold the hidden states of its layers, of which the last are normalised."""
     images: Images | None = None
     """What each sequence has of images, of a model that sees them; None: text alone."""
+    sequences: int = 1
+    """Sequences of a batch, of a model that sees images."""
     unrolled: bool = False
     beside: str = ""
     """What the model is to the one that is trained, where it is another: it is in evaluation mode."""

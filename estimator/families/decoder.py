@@ -27,6 +27,9 @@ Masks = Callable[[DecoderSpec, Tape, int, int, DType, str], dict[LayerType, Tens
 Begin = Callable[[Tensor], tuple[Tensor, Tensor]]
 """Embeddings -> what the first layer gets, and what else forward holds to its end."""
 
+After = Callable[[Any, Tensor], Tensor]
+"""(a layer's kind, what it returned) -> what the next layer gets."""
+
 
 def seen(kind: Any) -> LayerType | None:
     """What a layer of a kind sees: a sliding window, or everything."""
@@ -107,10 +110,21 @@ class Decoder:
     def forward(self, ids: Tensor, given: Tensor | None = None, prepared: dict[LayerType, Tensor | None] | None = None) -> Tensor:
         """Last hidden states, [batch, tokens, hidden]. `given`: embeddings in the place of those of `ids`; `prepared`: masks in
         the place of those that it would make."""
+        return self.decode(ids, given, prepared)
+
+    def decode(
+        self,
+        ids: Tensor,
+        given: Tensor | None = None,
+        prepared: dict[LayerType, Tensor | None] | None = None,
+        positions: Tensor | None = None,
+        after: After | None = None,
+    ) -> Tensor:
+        """The same. `positions`: in the place of those that it would count; `after`: what is done after each layer."""
         tape = ids.tape
         batch, tokens = ids.shape
         embeds = self.embedded(self.embed_tokens(ids)) if given is None else given
-        positions = token_positions(tape, tokens)
+        positions = token_positions(tape, tokens) if positions is None else positions
         masks = prepared or self.masks(self.spec, tape, batch, tokens, embeds.dtype, self.attention)
         hidden, embeds = self.begin(embeds)
         tables = self.rotary.tables(ids, hidden.dtype)
@@ -118,4 +132,5 @@ class Decoder:
         for kind, layer in self.layers.by_kind():
             sees = self.sees(kind)
             hidden = layer(hidden, *tables[sees or FULL], None if sees is None else masks[sees], handed)
+            hidden = hidden if after is None else after(kind, hidden)
         return self.norm(hidden)

@@ -5,17 +5,21 @@ After transformers' modeling_gemma3.py and modeling_paligemma.py (5.23).
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from math import isqrt
 
+from estimator.contract.job.images import Images
 from estimator.families import build_model
 from estimator.families.build import Builder
 from estimator.families.cache_layers import Picture
 from estimator.families.gemma import RMSNorm
 from estimator.families.heads import CausalLM, Model
-from estimator.families.image_text import ImageTextToText, Made, block_masks
+from estimator.families.image_text import ImageTextToText, Made, block_masks, prefix_masks, types_of
+from estimator.families.modules import Module
 from estimator.families.parts import MultimodalSpec, multimodal
 from estimator.families.siglip import VisionModel
-from estimator.families.spec import Size
+from estimator.families.spec import ModelSpec, Size
 from estimator.families.towers import SquareTowerSpec
 from estimator.families.windows import causal_masks
 from estimator.tape import dtypes
@@ -61,12 +65,18 @@ class Gemma3Spec(MultimodalSpec):
         assert isinstance(tower, SquareTowerSpec)
         return tower.image_size // tower.patch_size // self.side
 
-    def image_tokens(self, width: int, height: int) -> int | None:
+    def image_tokens(self, images: Images) -> int | None:
         """Every image is resized to the tower's square; pan and scan, which adds further crops, is off unasked."""
         return self.side**2
 
 
 class PaliGemmaSpec(MultimodalSpec):
+    """The images and the question are a prefix whose tokens all see each other; its processor says which tokens they are."""
+
+    runs = True
+    towers = ("siglip_vision_model",)
+    languages = ("gemma",)
+    images_by_mask = True
     in_sglang = False
     kinds = {"text_config": "gemma", "vision_config": "siglip_vision_model"}
     unread = ("use_bidirectional_attention",)
@@ -78,6 +88,11 @@ class PaliGemmaSpec(MultimodalSpec):
     def picture(self) -> Picture | None:
         tower = self.vision_config
         return Picture(tower.patches, tower.pixels) if isinstance(tower, SquareTowerSpec) else None
+
+    def image_tokens(self, images: Images) -> int | None:
+        """Every image is resized to the tower's square."""
+        tower = self.vision_config
+        return tower.patches if isinstance(tower, SquareTowerSpec) else None
 
 
 SPECS: dict[str, type[MultimodalSpec]] = {"gemma3": Gemma3Spec, "paligemma": PaliGemmaSpec}
@@ -94,18 +109,15 @@ def between(spec: Gemma3Spec | PaliGemmaSpec, build: Builder) -> None:
 
 
 class Sight:
-    """`Gemma3Model.get_image_features`: the tower's last hidden states, means of squares of them, a norm, a product."""
+    """The tower and what follows it: the tower's last hidden states, and what is made of them."""
 
-    def __init__(self, spec: Gemma3Spec, build: Builder):
-        self.spec = spec
-        assert isinstance(spec.vision_config, SquareTowerSpec)
-        self.square, learns = spec.vision_config, build.images is not None
+    def __init__(self, tower: ModelSpec, build: Builder, project: Callable[[], Module]):
+        assert isinstance(tower, SquareTowerSpec)
+        self.square, learns = tower, build.images is not None
         with build.part("model.vision_tower.encoder", learns):
-            self.tower = VisionModel(self.square, build)
+            self.tower = VisionModel(tower, build)
         with build.part("model", learns):
-            size, name = self.square.hidden_size, "multi_modal_projector."
-            self.weight = build.parameter(name + "mm_input_projection_weight", (size, spec.text_config.hidden_size))
-            self.norm = RMSNorm(build, name + "mm_soft_emb_norm", size)
+            self.project = project()
 
     def pixels(self, tape: Tape, images: int) -> Tensor:
         size = self.square.image_size
@@ -114,12 +126,30 @@ class Sight:
     def __call__(self, pixels: Tensor) -> tuple[Tensor, ...]:
         """The images' features, and the tower's last hidden states."""
         (last,) = self.tower.see(pixels)
-        return self._projected(last), last
+        return self.project(last), last
 
-    def _projected(self, seen: Tensor) -> Tensor:
-        """`Gemma3MultiModalProjector`."""
-        images, _, size = seen.shape
-        side = self.square.image_size // self.square.patch_size
+
+class Projector:
+    """`PaliGemmaMultiModalProjector`."""
+
+    def __init__(self, spec: PaliGemmaSpec, build: Builder):
+        self.linear = build.linear("multi_modal_projector.linear", spec.vision_config.hidden_size, spec.projection_dim, True)
+
+    def __call__(self, seen: Tensor) -> Tensor:
+        return self.linear(seen)
+
+
+class Pooled:
+    """Means of squares, a norm, a product (`Gemma3MultiModalProjector`)."""
+
+    def __init__(self, spec: Gemma3Spec, build: Builder):
+        self.spec, size, name = spec, spec.vision_config.hidden_size, "multi_modal_projector."
+        self.weight = build.parameter(name + "mm_input_projection_weight", (size, spec.text_config.hidden_size))
+        self.norm = RMSNorm(build, name + "mm_soft_emb_norm", size)
+
+    def __call__(self, seen: Tensor) -> Tensor:
+        images, patches, size = seen.shape
+        side = isqrt(patches)
         image = contiguous(reshape(transpose(seen, 1, 2), (images, size, side, side)))
         pooled = avg_pool2d(image, self.spec.pooled)
         pooled = transpose(reshape(pooled, (images, size, -1)), 1, 2)
@@ -128,11 +158,13 @@ class Sight:
         return to(projected, seen.dtype)
 
 
-def gemma3(spec: Gemma3Spec, build: Builder) -> Model:
-    """The whole model (`Gemma3ForConditionalGeneration`)."""
+def gemma3(spec: Gemma3Spec | PaliGemmaSpec, build: Builder) -> Model:
+    """The whole model (`Gemma3ForConditionalGeneration`, `PaliGemmaForConditionalGeneration`)."""
     if not spec.forward_modelled:
         return COUNTED["image-text-to-text"](spec, build)
-    sight = Sight(spec, build)
+    prefixes = isinstance(spec, PaliGemmaSpec)
+    project = partial(Projector, spec, build) if isinstance(spec, PaliGemmaSpec) else partial(Pooled, spec, build)
+    sight = Sight(spec.vision_config, build, project)
     with build.part("model.language_model"):
         language = build_model(spec.language_model, build, "causal-lm")
     assert isinstance(language, CausalLM)
@@ -140,14 +172,10 @@ def gemma3(spec: Gemma3Spec, build: Builder) -> Model:
     def masks(ids: Tensor, embeds: Tensor, types: Tensor | None) -> Made:
         if types is None:
             return (causal_masks(spec.text_config, ids.tape, ids.shape[0], ids.shape[1], embeds.dtype, build.attention),)
-        return block_masks(spec.text_config, types, embeds.dtype, build.attention)
+        return (prefix_masks if prefixes else block_masks)(types, embeds.dtype, build.attention)
 
-    return ImageTextToText(language, sight, build, masks=masks, types=True)
+    return ImageTextToText(language, sight, build, masks=masks, beside=types_of, counts_first=prefixes)
 
 
 COUNTED = multimodal(between)
-HEADS = {
-    "image-text-to-text": lambda spec, build: (
-        gemma3(spec, build) if isinstance(spec, Gemma3Spec) else COUNTED["image-text-to-text"](spec, build)
-    )
-}
+HEADS = {"image-text-to-text": gemma3}

@@ -14,7 +14,7 @@ from estimator.families.build import Builder
 from estimator.families.decoder import Decoder
 from estimator.families.heads import Batch, CausalLM
 from estimator.families.model_output import Held
-from estimator.families.spec import DecoderSpec
+from estimator.families.modules import token_positions
 from estimator.families.windows import FULL, SLIDING, LayerType
 from estimator.tape import dtypes
 from estimator.tape.dtypes import DType
@@ -43,8 +43,10 @@ class ImageTextToText:
     """`sight` and a language model; without `sight` images are not modelled.
 
     `joined`: the features of all images as one tensor. `masks`: those of the language model, where it does not make them itself,
-    and what they were made of, from token ids, embeddings and, if `types`, which tokens are of images. `held`: what else lies in
-    memory with the model.
+    and what they were made of, from token ids, embeddings and what is `beside`: what else a batch has, made for token ids and
+    pixels. `held`: what else lies in memory with the model. `counts_first`: whether positions are counted before the tower runs,
+    not by the language model. `gives_all`: whether the output holds all that the tower gave, not the features that were put in.
+    `keeps_places`: whether the places of images are known until the language model is done.
     """
 
     def __init__(
@@ -54,22 +56,26 @@ class ImageTextToText:
         build: Builder,
         joined: Callable[[tuple[Tensor, ...]], Tensor] = lambda seen: seen[0],
         masks: Callable[[Tensor, Tensor, Tensor | None], Made] = lambda ids, embeds, types: (None,),
-        types: bool = False,
+        beside: Callable[[Tensor, Tensor], Tensor] | None = None,
         held: object = None,
+        counts_first: bool = False,
+        gives_all: bool = False,
+        keeps_places: bool = True,
     ):
         assert isinstance(language.body, Decoder)
         self.body, self.lm_head, self.loss = language.body, language.lm_head, language.loss
-        self.sight, self.images, self.joined, self.masks, self.types = sight, build.images, joined, masks, types
+        self.sight, self.images, self.joined, self.masks, self.beside = sight, build.images, joined, masks, beside
+        self.counts_first, self.gives_all, self.keeps_places = counts_first, gives_all, keeps_places
         self.held = held
 
     def inputs(self, tape: Tape, batch: Batch, dtype: DType) -> tuple[Tensor, ...]:
-        """Token ids, which are the labels too; pixels; and of some models which tokens are of images."""
+        """Token ids, which are the labels too; pixels; and what else some models get."""
         ids = empty(tape, (batch.sequences, batch.tokens), dtypes.int64, "input_ids")
         if self.images is None:
             return (ids,)
         assert self.sight is not None
         pixels = self.sight.pixels(tape, batch.sequences * self.images.count)
-        return (ids, pixels, empty(tape, ids.shape, dtypes.int64, "token_type_ids")) if self.types else (ids, pixels)
+        return (ids, pixels) if self.beside is None else (ids, pixels, self.beside(ids, pixels))
 
     def forward(self, *inputs: Tensor) -> tuple[Tensor, Held]:
         ids = inputs[0]
@@ -81,26 +87,48 @@ class ImageTextToText:
     def _read(self, ids: Tensor, pixels: Tensor | None = None, types: Tensor | None = None) -> tuple[Tensor, ...]:
         """Last hidden states, and the images' features, which the output holds."""
         embeds = self.body.embed_tokens(ids)
+        positions = token_positions(ids.tape, ids.shape[1]) if self.counts_first else None
         if pixels is None:
             masks = self.masks(ids, embeds, None)
-            return (self.body.forward(ids, embeds, masks[0]),)
+            return (self.body.decode(ids, embeds, masks[0], positions),)
         assert self.sight is not None
         seen = self.sight(pixels)
         features = to(self.joined(seen), embeds.dtype)
-        places = unsqueeze(empty(ids.tape, ids.shape, dtypes.bool_, "eq"), 2)
+        places: Tensor | None = unsqueeze(empty(ids.tape, ids.shape, dtypes.bool_, "eq"), 2)
+        assert places is not None
         embeds = masked_scatter(embeds, places, features)
+        places = places if self.keeps_places else None
         masks = self.masks(ids, embeds, types)
-        hidden = self.body.forward(ids, embeds, masks[0])
-        del seen, places, masks
-        return hidden, features
+        hidden = self.body.decode(ids, embeds, masks[0], positions)
+        del places, masks
+        return (hidden, *seen) if self.gives_all else (hidden, features)
 
 
-def block_masks(spec: DecoderSpec, types: Tensor, dtype: DType, implementation: str) -> Made:
+def types_of(ids: Tensor, pixels: Tensor) -> Tensor:
+    """Which tokens are of images, or of a prefix."""
+    return empty(ids.tape, ids.shape, dtypes.int64, "token_type_ids")
+
+
+def block_masks(types: Tensor, dtype: DType, implementation: str) -> Made:
     """Masks in which the tokens of an image see each other, and the numbers of the images (modeling_gemma3.py,
     `create_masks_for_vision_model`; masking_utils.py, `create_causal_mask`, `sdpa_mask` and `eager_mask`)."""
     blocks = _blocks(types)
-    full = _as_asked(_all_or_image(blocks), dtype, implementation)
+    full = of_blocks(blocks, dtype, implementation)
     return {FULL: full, SLIDING: _as_asked(_in_window(blocks), dtype, implementation)}, blocks
+
+
+def prefix_masks(types: Tensor, dtype: DType, implementation: str) -> Made:
+    """A mask in which the tokens of a prefix see each other, and which tokens are of it (modeling_paligemma.py,
+    `PaliGemmaModel.forward`)."""
+    held = empty(types.tape, types.shape, dtypes.bool_, "eq")
+    blocks = empty(types.tape, types.shape, dtypes.int64, "where")
+    del held
+    return {FULL: of_blocks(blocks, dtype, implementation)}, blocks
+
+
+def of_blocks(blocks: Tensor, dtype: DType, implementation: str) -> Tensor:
+    """A mask in which what looks back, or at its own block, is seen (masking_utils.py, `create_causal_mask`)."""
+    return _as_asked(_all_or_image(blocks), dtype, implementation)
 
 
 def _blocks(types: Tensor) -> Tensor:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
+from estimator.contract.job.images import Images
 from estimator.families import build_model
 from estimator.families.build import Builder
 from estimator.families.cache_layers import Picture
@@ -46,7 +47,7 @@ class LlavaSpec(_Spec):
 
     vision_feature_select_strategy: Literal["default", "full"] = "default"
 
-    def image_tokens(self, width: int, height: int) -> int | None:
+    def image_tokens(self, images: Images) -> int | None:
         """Every image is cut and resized to the tower's square."""
         tower = self.vision_config
         if not isinstance(tower, SquareTowerSpec):

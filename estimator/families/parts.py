@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 from pydantic import SerializeAsAny, model_validator
 
 from estimator.contract.errors import NotModelled
+from estimator.contract.job.images import Images
 from estimator.contract.reading import load_yaml
 from estimator.families import FAMILIES, build_model, heads, spec_class
 from estimator.families.build import Builder
@@ -77,6 +78,9 @@ class MultimodalSpec(ComposedSpec):
     images_by_mask: ClassVar[bool] = False
     """Whether its processor tells the tokens of images from those of text by a mask."""
 
+    resizes: ClassVar[bool] = False
+    """Whether its processor keeps an image's proportions, and its pixels between a least and a most number."""
+
     text_config: SerializeAsAny[DecoderSpec]
     tie_word_embeddings: bool = False
 
@@ -97,6 +101,14 @@ class MultimodalSpec(ComposedSpec):
     @property
     def longest_sequence(self) -> int | None:
         return self.text_config.longest_sequence
+
+    def grid(self, images: Images) -> tuple[int, int] | None:
+        """Rows and columns of patches of an image, of a model that gets patches; None of one that gets images as they are."""
+        return None
+
+    def tiles(self, images: Images) -> int | None:
+        """Tiles that an image is cut into, of a model that gets tiles; None of one that does not."""
+        return None
 
     @property
     def forward_modelled(self) -> bool:

@@ -5,28 +5,42 @@ After transformers' modeling_qwen2_vl.py, modeling_qwen2_5_vl.py and modeling_qw
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from math import ceil, floor, sqrt
 from typing import Any, ClassVar
 
 from pydantic import model_validator
 
+from estimator.contract.errors import Contradiction
+from estimator.contract.job.images import Images
 from estimator.families import spec_class
 from estimator.families.build import Builder
-from estimator.families.heads import CausalLM
+from estimator.families.decoder import After, Decoder
+from estimator.families.heads import Batch, CausalLM
 from estimator.families.image_text import ImageTextToText
 from estimator.families.llama import Qwen2Spec, Qwen3Spec
-from estimator.families.parts import MultimodalSpec, build_part
+from estimator.families.model_output import Held
+from estimator.families.parts import MultimodalSpec
 from estimator.families.qwen_vl_text import decoder
+from estimator.families.qwen_vl_tower import VisionModel
+from estimator.families.qwen_vl_vision import VisionSpec
 from estimator.families.spec import ModelSpec
+from estimator.tape import dtypes
+from estimator.tape.dtypes import DType
+from estimator.tape.pointwise import add, to
+from estimator.tape.scatter import masked_scatter, picked, write_picked
+from estimator.tape.tape import Tape
+from estimator.tape.tensor import Tensor, empty
+from estimator.tape.views import cat, clone, split, unsqueeze
 
 
-class _Spec(MultimodalSpec):
-    """What the three have in common: parts that are of one type each, whatever their configurations name.
+class Spec(MultimodalSpec):
+    """What the three have in common: parts that are of one type each, whatever their configurations name."""
 
-    Training on texts alone is modelled, images are not yet.
-    """
-
-    runs = True
+    runs = resizes = True
+    bounds: ClassVar[tuple[int, int]] = (56 * 56, 28 * 28 * 16384)
+    """Pixels that an image has at least and at most unless a processor is told otherwise: as the published models'
+    preprocessor_config.json say."""
     fixed = ("text_config", "vision_config")
     plain: ClassVar[str]
     """The family that the language model is of, but for its rotary positions in three dimensions."""
@@ -36,8 +50,25 @@ class _Spec(MultimodalSpec):
         family = spec_class(self.plain)
         return family.model_validate({**self.language_model.model_dump(), "model_type": self.plain})
 
+    @property
+    def vision(self) -> VisionSpec:
+        """The tower."""
+        assert isinstance(self.vision_config, VisionSpec)
+        return self.vision_config
 
-class Qwen2VLSpec(_Spec):
+    def grid(self, images: Images) -> tuple[int, int]:
+        """Rows and columns of patches of an image."""
+        patch, merge = self.vision.patch_size, self.vision.spatial_merge_size
+        least, most = images.min_pixels or self.bounds[0], images.max_pixels or self.bounds[1]
+        height, width = resized(images.height, images.width, patch * merge, least, most)
+        return height // patch, width // patch
+
+    def image_tokens(self, images: Images) -> int | None:
+        rows, columns = self.grid(images)
+        return rows * columns // self.vision.spatial_merge_size**2
+
+
+class Qwen2VLSpec(Spec):
     """Older configurations say outside what `text_config` says."""
 
     plain = "qwen2"
@@ -71,10 +102,34 @@ class Qwen25VLSpec(Qwen2VLSpec):
     towers, languages = ("qwen2_5_vl_vision",), ("qwen2_5_vl_text",)
 
 
-class Qwen3VLSpec(_Spec):
+class Qwen3VLSpec(Spec):
     plain = "qwen3"
+    bounds = (256 * 256, 4096 * 4096)
     kinds = {"text_config": "qwen3_vl_text", "vision_config": "qwen3_vl_vision"}
     towers, languages = ("qwen3_vl_vision",), ("qwen3_vl_text",)
+
+
+LONGEST = 200
+"""The larger of an image's sides over the smaller, at most."""
+
+
+def resized(height: int, width: int, factor: int, least: int, most: int) -> tuple[int, int]:
+    """Height and width, in pixels, that an image is resized to: multiples of `factor` of nearly the same proportions, between
+    `least` and `most` pixels together. Raises `Contradiction` for an image that is too long.
+
+    After image_processing_qwen2_vl.py (`smart_resize`).
+    """
+    if max(height, width) > LONGEST * min(height, width):
+        longest = f"its processor takes sides of at most {LONGEST} to 1"
+        raise Contradiction(f"an image of {width} x {height} pixels is too long: {longest}", "training.images")
+    tall, wide = round(height / factor) * factor, round(width / factor) * factor
+    if tall * wide > most:
+        ratio = sqrt(height * width / most)
+        return max(1, floor(height / ratio / factor)) * factor, max(1, floor(width / ratio / factor)) * factor
+    if tall * wide < least:
+        ratio = sqrt(least / (height * width))
+        return ceil(height * ratio / factor) * factor, ceil(width * ratio / factor) * factor
+    return tall, wide
 
 
 SPECS = {"qwen2_vl": Qwen2VLSpec, "qwen2_5_vl": Qwen25VLSpec, "qwen3_vl": Qwen3VLSpec}
@@ -84,15 +139,87 @@ def between(spec: MultimodalSpec, build: Builder) -> None:
     """Nothing is between the tower and the language model."""
 
 
-def qwen_vl(spec: _Spec, build: Builder) -> ImageTextToText:
-    """The whole model (`Qwen2_5_VLForConditionalGeneration`), for texts alone."""
-    with build.part("model.visual", learns=False):
-        tower = build_part(spec.vision_config, build)
+class QwenVL:
+    """The whole model (`Qwen2_5_VLForConditionalGeneration`), on texts with images."""
+
+    def __init__(self, spec: Spec, tower: VisionModel, language: CausalLM, build: Builder):
+        assert isinstance(language.body, Decoder)
+        assert build.images is not None
+        self.spec, self.tower, self.images = spec, tower, build.images
+        self.body, self.lm_head, self.loss = language.body, language.lm_head, language.loss
+        self.deltas = build.buffer("rope_deltas", (build.sequences, 1), dtypes.int64)
+        """Of each sequence, by how much its last position differs from its length; those of the last step stay with the model."""
+
+    def inputs(self, tape: Tape, batch: Batch, dtype: DType) -> tuple[Tensor, ...]:
+        """Token ids, which are the labels too; patches; rows and columns of each image; which tokens are of images."""
+        tower, images = self.spec.vision, batch.sequences * self.images.count
+        ids = empty(tape, (batch.sequences, batch.tokens), dtypes.int64, "input_ids")
+        rows, columns = self.spec.grid(self.images)
+        size = tower.num_channels * tower.temporal_patch_size * tower.patch_size**2
+        pixels = empty(tape, (images * rows * columns, size), dtypes.float32, "pixel_values")
+        grids = empty(tape, (images, 3), dtypes.int64, "image_grid_thw")
+        return ids, pixels, grids, empty(tape, ids.shape, dtypes.int64, "mm_token_type_ids")
+
+    def forward(self, *inputs: Tensor) -> tuple[Tensor, Held]:
+        ids = inputs[0]
+        hidden = self._read(ids, inputs[1])
+        with ids.tape.losing():
+            logits = self.lm_head(hidden)
+            return self.loss(logits, ids), logits
+
+    def _read(self, ids: Tensor, pixels: Tensor) -> Tensor:
+        """Last hidden states. What the tower gave lives until they are there."""
+        tape = ids.tape
+        embeds = self.body.embed_tokens(ids)
+        last, seen, *read = self._see(pixels)
+        features = to(cat(seen, 0), embeds.dtype)
+        places, films = empty(tape, ids.shape, dtypes.bool_, "eq"), empty(tape, ids.shape, dtypes.bool_, "eq")
+        embeds = masked_scatter(embeds, unsqueeze(places, 2), features)
+        joined = [cat(parts, 0) for parts in read]
+        positions = empty(tape, (3, *ids.shape), dtypes.int64, "zeros")
+        self.deltas = empty(tape, (ids.shape[0], 1), dtypes.int64, "_to_copy")
+        hidden = self.body.decode(ids, embeds, positions=positions, after=_added(places, joined))
+        del last, seen, read, features, films, joined
+        return hidden
+
+    def _see(self, pixels: Tensor) -> tuple[Any, ...]:
+        """`get_image_features`: the tower's last hidden states, and of each image what the language model gets."""
+        cast = to(pixels, self.tower.proj.weight.dtype)
+        last, *given = self.tower(cast)
+        rows, columns = self.spec.grid(self.images)
+        each = rows * columns // self.spec.vision.spatial_merge_size**2
+        return last, *[split(part, [each] * (part.shape[0] // each), 0) for part in given]
+
+
+def _added(places: Tensor, joined: Sequence[Tensor]) -> After | None:
+    """What is done after the first layers of the language model: a layer of the tower is added where images are
+    (`_deepstack_process`)."""
+    if not joined:
+        return None
+
+    def after(kind: Any, hidden: Tensor) -> Tensor:
+        return _with_images(hidden, places, joined[kind]) if isinstance(kind, int) else hidden
+
+    return after
+
+
+def _with_images(hidden: Tensor, places: Tensor, features: Tensor) -> Tensor:
+    given = to(features, hidden.dtype)
+    out = clone(hidden)
+    there = add(picked(out, places, given.shape), given)
+    return write_picked(out, places, there)
+
+
+def qwen_vl(spec: Spec, build: Builder) -> ImageTextToText | QwenVL:
+    """The whole model (`Qwen2_5_VLForConditionalGeneration`)."""
+    images = build.images
+    with build.part("model.visual", learns=images is not None):
+        tower = VisionModel(spec.vision, build, None if images is None else spec.grid(images))
     with build.part("model.language_model"):
         text = spec.alone
         assert isinstance(text, Qwen2Spec | Qwen3Spec)
-        language = CausalLM(decoder(text, build), text, build)
-    return ImageTextToText(language, None, build, held=tower)
+        language = CausalLM(decoder(text, build, 0 if images is None else len(spec.vision.read)), text, build)
+    return ImageTextToText(language, None, build, held=tower) if images is None else QwenVL(spec, tower, language, build)
 
 
 HEADS = {"image-text-to-text": qwen_vl}

@@ -35,7 +35,12 @@ class InThree(Rotary):
         return dict.fromkeys((FULL, SLIDING), (empty(ids.tape, shape, dtype, "cos"), empty(ids.tape, shape, dtype, "sin")))
 
 
-def decoder(spec: Qwen2Spec | Qwen3Spec, build: Builder) -> Decoder:
-    """The body of the language model. Qwen2-VL and Qwen2.5-VL hand their layers positions of packed documents only."""
-    rotary, handed = InThree(spec.head_dim), isinstance(spec, Qwen3Spec)
-    return Decoder(spec, build, lambda _: decoder_layer(spec, build), rotary=rotary, positioned=handed)
+def decoder(spec: Qwen2Spec | Qwen3Spec, build: Builder, deep: int = 0) -> Decoder:
+    """The body of the language model. Qwen2-VL and Qwen2.5-VL hand their layers positions of packed documents only, and Qwen3-VL
+    those of texts without images, too.
+
+    `deep`: first layers after each of which something is added.
+    """
+    rotary, handed = InThree(spec.head_dim), isinstance(spec, Qwen3Spec) and build.images is None
+    kinds = [i if i < deep else FULL for i in range(spec.num_hidden_layers)] if deep else None
+    return Decoder(spec, build, lambda _: decoder_layer(spec, build), kinds, rotary=rotary, positioned=handed)

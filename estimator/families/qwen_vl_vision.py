@@ -5,16 +5,25 @@ After transformers' modeling_qwen2_vl.py, modeling_qwen2_5_vl.py, modeling_qwen3
 
 from __future__ import annotations
 
-from estimator.families.build import Builder
-from estimator.families.counted import counted, stack
+from typing import ClassVar, Self
+
+from pydantic import model_validator
+
+from estimator.families.counted import counted
+from estimator.families.qwen_vl_tower import WHOLE, WINDOW, VisionModel
 from estimator.families.spec import Activation, Depth, Size, called
 from estimator.families.towers import Side, TowerSpec
-from estimator.tape import dtypes
-from estimator.tape.tensor import Tensor
 
 
-class _Spec(TowerSpec):
-    """What the three have in common."""
+class VisionSpec(TowerSpec):
+    """What they have in common."""
+
+    gated: ClassVar[bool] = False
+    """Whether feed-forward layers are gated, and norms root mean squares."""
+    biased: ClassVar[bool] = False
+    """Whether what embeds patches has a bias."""
+    hooked: ClassVar[bool] = True
+    """Whether transformers knows it for the input embedding, whose output it lets require gradients."""
 
     num_hidden_layers: Depth = called("depth", 32)
     num_attention_heads: Size = called("num_heads", 16)
@@ -33,8 +42,27 @@ class _Spec(TowerSpec):
         reads."""
         raise NotImplementedError
 
+    @property
+    def positions(self) -> int:
+        """Learned positions, in a square."""
+        return 0
 
-class Qwen2VisionSpec(_Spec):
+    @property
+    def read(self) -> tuple[int, ...]:
+        """Layers whose outputs the language model gets, too."""
+        return ()
+
+    @property
+    def kinds(self) -> list[int | str]:
+        """What each layer is: by what its patches see, and those that are `read` by their numbers."""
+        return [i if i in self.read else WHOLE for i in range(self.num_hidden_layers)]
+
+    def window_lengths(self, rows: int, columns: int) -> tuple[int, ...]:
+        """Patches of each window of an image of so many rows and columns of patches; empty where attention sees images whole."""
+        return ()
+
+
+class Qwen2VisionSpec(VisionSpec):
     hidden_size: Size = 3584
     embed_dim: Size = 1280
     mlp_ratio: Size = 4
@@ -45,7 +73,7 @@ class Qwen2VisionSpec(_Spec):
         return self.embed_dim, self.embed_dim * self.mlp_ratio, self.hidden_size
 
 
-class _WiderSpec(_Spec):
+class _WiderSpec(VisionSpec):
     """What the vision towers of Qwen2.5-VL and Qwen3-VL have in common."""
 
     intermediate_size: Size
@@ -57,13 +85,37 @@ class _WiderSpec(_Spec):
 
 
 class Qwen25VisionSpec(_WiderSpec):
+    """`fullatt_block_indexes`: layers that see whole images; others see windows of `window_size` pixels."""
+
+    gated = True
+
     hidden_size: Size = 3584
     intermediate_size: Size = 3420
     hidden_act: Activation = "silu"
+    window_size: Size = 112
+    fullatt_block_indexes: tuple[int, ...] = (7, 15, 23, 31)
+
+    @model_validator(mode="after")
+    def _windows(self) -> Self:
+        if self.window_size < self.spatial_merge_size * self.patch_size:
+            least = self.spatial_merge_size * self.patch_size
+            raise ValueError(f"window_size {self.window_size} is less than a token's {least} pixels")
+        return self
+
+    @property
+    def kinds(self) -> list[int | str]:
+        return [WHOLE if i in self.fullatt_block_indexes else WINDOW for i in range(self.num_hidden_layers)]
+
+    def window_lengths(self, rows: int, columns: int) -> tuple[int, ...]:
+        """Windows row by row, those at the edges cut (vision_utils.py, `get_vision_window_index`)."""
+        merge = self.spatial_merge_size
+        side = self.window_size // merge // self.patch_size
+        across, down = _cut(columns // merge, side), _cut(rows // merge, side)
+        return tuple([height * width * merge**2 for height in down for width in across])
 
 
 class Qwen3VisionSpec(_WiderSpec):
-    """`deepstack_visual_indexes`: layers whose outputs the language model gets, too."""
+    biased, hooked = True, False
 
     hidden_size: Size = 1152
     num_hidden_layers: Depth = called("depth", 27)
@@ -73,6 +125,14 @@ class Qwen3VisionSpec(_WiderSpec):
     deepstack_visual_indexes: tuple[int, ...] = (8, 16, 24)
     hidden_act: Activation = "gelu_pytorch_tanh"
 
+    @property
+    def positions(self) -> int:
+        return self.num_position_embeddings
+
+    @property
+    def read(self) -> tuple[int, ...]:
+        return self.deepstack_visual_indexes
+
 
 class Qwen35VisionSpec(Qwen3VisionSpec):
     """Its configurations say `deepstack_visual_indexes`, which its class does not read."""
@@ -80,7 +140,13 @@ class Qwen35VisionSpec(Qwen3VisionSpec):
     deepstack_visual_indexes: tuple[()] = ()
 
 
-SPECS: dict[str, type[_Spec]] = {
+def _cut(length: int, side: int) -> list[int]:
+    """A length in pieces of `side`, and what is left."""
+    whole, rest = divmod(length, side)
+    return [side] * whole + [rest] * bool(rest)
+
+
+SPECS: dict[str, type[VisionSpec]] = {
     "qwen2_vl_vision": Qwen2VisionSpec,
     "qwen2_5_vl_vision": Qwen25VisionSpec,
     "qwen3_vl_vision": Qwen3VisionSpec,
@@ -89,49 +155,4 @@ SPECS: dict[str, type[_Spec]] = {
 }
 
 
-def vision_model(spec: _Spec, build: Builder) -> list[Tensor]:
-    """Declares the tower's parameters; its buffers."""
-    size, _, given = spec.widths
-    merged = size * spec.spatial_merge_size**2
-    patch = spec.temporal_patch_size, spec.patch_size, spec.patch_size
-    newest = isinstance(spec, Qwen3VisionSpec)
-    build.convolution("patch_embed.proj", spec.num_channels, size, patch, spec.patch_size, bias=newest)
-    stack(build, spec.num_hidden_layers, lambda _: _layer(spec, build), "blocks")
-    _norm(spec, build, "merger.norm", size)
-    _mlp(build, "merger", merged, merged, given)
-    if isinstance(spec, Qwen3VisionSpec):
-        build.embedding("pos_embed", spec.num_position_embeddings, size, first=False)
-        for i in range(len(spec.deepstack_visual_indexes)):
-            _norm(spec, build, f"deepstack_merger_list.{i}.norm", merged)
-            _mlp(build, f"deepstack_merger_list.{i}", merged, merged, given)
-    frequencies = (-(-(size // spec.num_attention_heads // 2) // 2),)
-    return [build.buffer(name, frequencies, dtypes.float32) for name in ("inv_freq", "original_inv_freq")]
-
-
-def _layer(spec: _Spec, build: Builder) -> None:
-    size, width, _ = spec.widths
-    _norm(spec, build, "norm1", size)
-    _norm(spec, build, "norm2", size)
-    build.linear("attn.qkv", size, 3 * size, True)
-    build.linear("attn.proj", size, size, True)
-    if isinstance(spec, Qwen25VisionSpec):
-        build.linear("mlp.gate_proj", size, width, True)
-        build.linear("mlp.up_proj", size, width, True)
-        build.linear("mlp.down_proj", width, size, True)
-    else:
-        _mlp(build, "mlp", size, width, size)
-
-
-def _norm(spec: _Spec, build: Builder, name: str, size: int) -> None:
-    if isinstance(spec, Qwen25VisionSpec):
-        build.rms_norm(name, size)
-    else:
-        build.layer_norm(name, size)
-
-
-def _mlp(build: Builder, name: str, inputs: int, width: int, outputs: int) -> None:
-    build.linear(name + ".fc1", inputs, width, True)
-    build.linear(name + ".fc2", width, outputs, True)
-
-
-HEADS = {"features": counted(vision_model)}
+HEADS = {"features": counted(VisionModel)}

@@ -115,7 +115,12 @@ class VisionModel:
     def __init__(self, spec: SquareTowerSpec, build: Builder, states: Sequence[int] = ()):
         size, patch = spec.hidden_size, (spec.patch_size, spec.patch_size)
         self.patch_embedding = build.convolution(
-            "vision_model.patch_embedding", spec.num_channels, size, patch, spec.patch_size, first=True
+            "vision_model.patch_embedding",
+            spec.num_channels,
+            size,
+            patch,
+            spec.patch_size,
+            first=isinstance(spec, SiglipVisionSpec),
         )
         self.position_embedding = build.embedding("vision_model.position_embedding", spec.patches, size, first=False)
         self.states = frozenset(states)

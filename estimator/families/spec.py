@@ -7,6 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from estimator.contract.job.images import Images
 from estimator.families.abilities import Abilities
 from estimator.families.cache_layers import CacheLayer, Picture, attention
 
@@ -110,7 +111,7 @@ class ModelSpec(BaseModel):
         """Whether the forward pass of this architecture is modelled, of the parts that it has."""
         return self.runs
 
-    def image_tokens(self, width: int, height: int) -> int | None:
+    def image_tokens(self, images: Images) -> int | None:
         """Tokens of an image of so many pixels, as its processor makes them; None where it reads none, or that is not known."""
         return None
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from estimator.tape import dtypes
 from estimator.tape.autograd import Gradient, attach, record
+from estimator.tape.layout import Shape
 from estimator.tape.tensor import Tensor, empty, output
 
 
@@ -42,3 +43,27 @@ def _selected(g: Tensor, mask: Tensor, shape: tuple[int, ...]) -> Tensor:
     out = output("masked_select", (g,), shape, g.dtype)
     del places
     return out
+
+
+def picked(x: Tensor, mask: Tensor, shape: Shape) -> Tensor:
+    """`x[mask]`: the rows that a mask picks, which is saved. Their gradient is zeros, filled in part."""
+    before = x.shape
+    node = record("IndexBackward", (x,), (mask,), lambda g, _: output("new_zeros", (g,), before, g.dtype))
+    return attach(node, output("index", (x,), shape, x.dtype))
+
+
+def write_picked(x: Tensor, mask: Tensor, rows: Tensor) -> Tensor:
+    """`x[mask] = rows`, on the bytes of x, which the caller must not use any more. Saves the mask.
+
+    derivatives.yaml, `index_put_`: what x was before gets a copy of the gradient with zeros there, the rows what the mask picks.
+    """
+    wanted, shape, dtype = (x.requires_grad, rows.requires_grad), rows.shape, rows.dtype
+
+    def backward(g: Tensor, mask: Tensor) -> tuple[Gradient, Gradient]:
+        zeros = empty(g.tape, shape, dtype, "zeros_like") if wanted[0] else None
+        kept = output("index_put", (g,), g.shape, g.dtype) if wanted[0] else None
+        del zeros
+        return kept, output("index", (g,), shape, g.dtype) if wanted[1] else None
+
+    node = record("IndexPutBackward", (x, rows), (mask,), backward)
+    return attach(node, Tensor(x.storage, x.shape, x.dtype, x.strides))

@@ -107,6 +107,7 @@ def trace_training(job: Job, spec: ModelSpec, topology: Topology, gpu: Gpu = AMP
         pruning=masks(training),
         shows_states=training.objective is not None and training.objective.type == "ppo",
         images=training.images,
+        sequences=training.micro_batch_size,
         unrolled=unrolled,
     )
     if topology.strategy.flattens:

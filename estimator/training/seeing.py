@@ -19,7 +19,12 @@ def refuse(job: Job, spec: ModelSpec) -> None:
             raise Contradiction(f"{spec.model_type} reads no images beside texts: leave it out, or name a model that does", WHERE)
         return
     if images is not None:
-        each = spec.image_tokens(images.width, images.height)
+        bounds = {"min_pixels": images.min_pixels, "max_pixels": images.max_pixels}
+        for name, bound in bounds.items():
+            if bound is not None and not getattr(spec, "resizes", False):
+                instead = "every image becomes so many tokens whatever its size"
+                raise Contradiction(f"{spec.model_type} takes no {name}, since {instead}: leave it out", f"{WHERE}.{name}")
+        each = spec.image_tokens(images)
         if each is None:
             raise NotModelled(f"images of {spec.model_type} are not modelled yet, texts alone are: leave it out", WHERE)
         tokens = images.count * each

@@ -7,6 +7,8 @@ from typing import Any
 import torch
 
 from estimator.contract.job import Job, Training
+from estimator.contract.job.images import Images
+from estimator.verify.known import know, know_all
 
 
 def batch(job: Job, spec: Any, model: Any) -> dict[str, Any]:
@@ -52,12 +54,45 @@ def _seen(training: Training, spec: Any, model: Any, rows: int, tokens: int) -> 
     images = training.images
     if images is None:
         return made
-    tower, count = spec.vision_config, images.count * spec.image_tokens(images.width, images.height)
+    tower, count = spec.vision_config, images.count * spec.image_tokens(images)
+    if (grid := spec.grid(images)) is not None:
+        return made | _in_patches(ids, picture, spec, images, grid)
+    if (tiles := spec.tiles(images)) is not None:
+        return made | _in_tiles(ids, picture, spec, images.count * tiles, count)
     ids[:, :count].fill_(picture)
     made["pixel_values"] = torch.rand(rows * images.count, tower.num_channels, tower.image_size, tower.image_size)
     if spec.images_by_mask:
         made["token_type_ids"] = (ids == picture).long()
     return made
+
+
+def _in_patches(ids: torch.Tensor, picture: int, spec: Any, images: Images, grid: tuple[int, int]) -> dict[str, Any]:
+    """The patches of images, with rows and columns of each; and texts that begin with images, a token after each of them.
+
+    Numbers of fake tensors are known of what models compute positions and lengths from.
+    """
+    tower, (rows, tokens), each = spec.vision_config, ids.shape, spec.image_tokens(images)
+    total, size = rows * images.count, tower.num_channels * tower.temporal_patch_size * tower.patch_size**2
+    places = [i // (each + 1) < images.count and i % (each + 1) < each for i in range(tokens)]
+    if sum(places) < images.count * each:  # no token is left to stand between them
+        places = [i < images.count * each for i in range(tokens)]
+    kinds = torch.zeros(rows, tokens, dtype=torch.int64)
+    grids = torch.zeros(total, 3, dtype=torch.int64)
+    know(ids, [[picture if place else 0 for place in places]] * rows)
+    know(kinds, [[int(place) for place in places]] * rows)
+    know(grids, [[1, *grid]] * total)
+    pixels = torch.rand(total * grid[0] * grid[1], size)
+    return {"pixel_values": pixels, "image_grid_thw": grids, "mm_token_type_ids": kinds}
+
+
+def _in_tiles(ids: torch.Tensor, picture: int, spec: Any, tiles: int, count: int) -> dict[str, Any]:
+    """So many tiles for each text, of which all pixels are there, and texts that begin with `count` tokens of images."""
+    tower, (rows, tokens) = spec.vision_config, ids.shape
+    pixels = torch.rand(rows, tiles, tower.num_channels, tower.image_size, tower.image_size)
+    mask = torch.ones(rows, tiles, tower.image_size, tower.image_size, dtype=torch.int64)
+    know(ids, [[picture] * count + [0] * (tokens - count)] * rows)
+    know_all(pixels, 1)
+    return {"pixel_values": pixels, "pixel_attention_mask": mask}
 
 
 def _end(ids: torch.Tensor, token: int) -> None:

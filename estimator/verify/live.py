@@ -18,6 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from estimator.tape.gpu import AMPERE, Gpu
+from estimator.verify import known
 from estimator.verify.attention import workspaces
 
 aten = torch.ops.aten
@@ -85,6 +86,10 @@ class Live(TorchDispatchMode):
         self.in_backward = False
         self.guessed: set[str] = set()
         """Functions of models that were answered what they asked about numbers that fake tensors do not have."""
+        self.knowing = False
+        """Whether numbers of some tensors are known, so that those of others are computed along."""
+        self.hosting = False
+        """Whether the model computes on the host."""
         self.picked = 1
         """How many places of each row a mask of [sequences, tokens] picks, of which fake tensors have no numbers to count."""
 
@@ -211,6 +216,9 @@ class Live(TorchDispatchMode):
         if func is torch.ops._c10d_functional.wait_tensor.default:  # makes a new tensor of fake ones only
             return args[0]
         partial = None
+        self.knowing = self.knowing or known.any_known(args)
+        if self.knowing and known.computable(func, args, kwargs or {}):
+            return self._known(func, args, kwargs or {})
         if self.in_backward and not torch.is_grad_enabled():
             if func is aten.add.Tensor and _is_last_reference(args[0]):
                 func = aten.add_.Tensor
@@ -266,6 +274,16 @@ class Live(TorchDispatchMode):
         del held  # as a kernel does when it is done
         return result
 
+    def _known(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """The result of an operation on tensors whose numbers are known."""
+        result = known.compute(func, args, kwargs)
+        number = (func is aten.lift_fresh.default and not args[0].dim()) or self._of_host(args)
+        for tensor in tree_leaves(result):
+            if isinstance(tensor, torch.Tensor):
+                tensor.hosted = self.hosting or known.lies_on_host(tensor)  # type: ignore[attr-defined]
+                (self._leave_out if number or known.lies_on_host(tensor) else self.track)(tensor)
+        return result
+
     def _computes_on_host(self, args: Any) -> bool:
         """Whether an operation runs on the CPU: its tensors lie there."""
         given = [a for a in tree_leaves(args) if isinstance(a, torch.Tensor) and a.dim()]
@@ -273,7 +291,9 @@ class Live(TorchDispatchMode):
 
     def _picks(self, mask: torch.Tensor) -> list[torch.Tensor]:
         """A mask as the indices that it stands for: classification by the last token picks one of each sequence."""
-        return [torch.empty(mask.shape[0] * self.picked, dtype=torch.int64) for _ in mask.shape]
+        found = known.picks(mask)
+        count = mask.shape[0] * self.picked if found is None else found
+        return [torch.empty(count, dtype=torch.int64) for _ in mask.shape]
 
     def _of_host(self, args: Any) -> bool:
         """Whether an operation computes with Python's numbers alone, as tensors (`torch.tensor(3)`).
@@ -375,7 +395,7 @@ def numbers_seen(live: Live) -> Iterator[None]:
     plain = torch.tensor
 
     def tensor(data: Any, **settings: Any) -> torch.Tensor:
-        made = plain(data, **settings)
+        made = plain(known.as_numbers(data), **settings)
         if settings.get("device") not in (None, "cpu") and live.entered:
             live.count(made)
         return made

@@ -24,6 +24,7 @@ from estimator.verify.cuda import on_cuda
 from estimator.verify.evaluation import evaluate
 from estimator.verify.generation import generate
 from estimator.verify.host import host_seen
+from estimator.verify.known import numbers, numbers_asked
 from estimator.verify.live import Live, numbers_seen, resizes_seen, shapes_unseen
 from estimator.verify.model import autocast, build, freeze, make_scaler, ranks, remembers
 from estimator.verify.offload import forward_offloaded, on_host
@@ -77,6 +78,7 @@ def fake_step(
                 live.track(tensor)
         with (
             usual_numbers(live.guessed),
+            numbers_asked(live),
             numbers_seen(live),
             resizes_seen(live),
             shapes_unseen(live),
@@ -226,8 +228,11 @@ def usual_numbers(guessed: set[str] | None = None) -> Iterator[None]:
     that were answered so.
     """
     plain_item, guessed = FakeTensor.item, set() if guessed is None else guessed
+    plain_unique = torch.unique_consecutive
 
     def item(tensor: torch.Tensor) -> Any:
+        if (known := numbers(tensor)) is not None:
+            return known.item()
         try:
             return plain_item(tensor)
         except DataDependentOutputException:
@@ -235,6 +240,8 @@ def usual_numbers(guessed: set[str] | None = None) -> Iterator[None]:
             return True if tensor.dtype == torch.bool else 1.0
 
     def true(tensor: torch.Tensor) -> bool:
+        if (known := numbers(tensor)) is not None:
+            return bool(known)
         guessed.update(_asking())
         return True
 
@@ -244,8 +251,8 @@ def usual_numbers(guessed: set[str] | None = None) -> Iterator[None]:
     def step(scaler: Any, optimizer: Any, state: Any, *args: Any) -> None:
         optimizer.step(*args)
 
-    def alike(counts: torch.Tensor) -> torch.Tensor:
-        return counts[:1]
+    def alike(counts: torch.Tensor) -> Any:
+        return counts[:1] if numbers(counts) is None else plain_unique(counts)
 
     with (
         mock.patch.object(FakeTensor, "__bool__", true, create=True),

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import copy
 import json
+import math
+import random
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -11,10 +14,16 @@ from typing import Any
 import pytest
 import torch
 import transformers
+from transformers.vision_utils import get_vision_window_index
 
 from estimator import InvalidJob, NotModelled, estimate, fit
+from estimator.contract.job.images import Images
 from estimator.families import FAMILIES, build_model, count, heads, parameters, spec_class
 from estimator.families.build import Builder
+from estimator.families.idefics3 import LONGEST as LONGEST_IN_TILES
+from estimator.families.idefics3 import cut
+from estimator.families.qwen_vl import LONGEST, resized
+from estimator.families.qwen_vl_vision import Qwen25VisionSpec
 from estimator.families.spec import ModelSpec
 from estimator.specs.published import published
 from estimator.specs.resolve import resolve
@@ -136,15 +145,96 @@ def test_one_that_is_trained_is_not_served_by_transformers(kind: str) -> None:
         estimate({"model": model, "hardware": {"gpu": "h100"}, "task": "serve", "serving": {"engine": "transformers"}})
 
 
-TOKENS = [("llava-1.5-7b", 640, 480, 576), ("llava-1.5-7b", 20, 20, 576), ("gemma-3-4b", 1920, 1080, 256)]
+TOKENS = [
+    ("llava-1.5-7b", 640, 480, 576),
+    ("llava-1.5-7b", 20, 20, 576),
+    ("gemma-3-4b", 1920, 1080, 256),
+    ("qwen3-vl-8b", 640, 480, 300),
+]
 
 
 @pytest.mark.parametrize(("name", "width", "height", "tokens"), TOKENS)
 def test_an_image_has_the_tokens_that_its_processor_makes(name: str, width: int, height: int, tokens: int) -> None:
-    assert published(name).architecture.image_tokens(width, height) == tokens
+    assert published(name).architecture.image_tokens(Images(width=width, height=height)) == tokens
 
 
-@pytest.mark.parametrize("name", ["llava-1.5-7b", "gemma-3-4b"])
+@pytest.mark.parametrize("window", [56, 112, 130])
+def test_windows_are_as_transformers_cuts_them(window: int) -> None:
+    spec = Qwen25VisionSpec(hidden_size=64, num_heads=4, depth=1, window_size=window, model_type="qwen2_5_vl_vision")
+    rng = random.Random(window)
+    for _ in range(50):
+        rows, columns = 2 * rng.randint(1, 40), 2 * rng.randint(1, 40)
+        _, ends = get_vision_window_index(torch.tensor([[1, rows, columns]]), 2, window, 14)
+        assert spec.window_lengths(rows, columns) == tuple(ends.diff().tolist())
+
+
+def of_processor(family: str, *names: str) -> dict[str, Any]:
+    """Functions, methods and numbers of a family's image processor, without the libraries that read images."""
+    source = Path(transformers.__file__).parent / "models" / family / f"image_processing_{family}.py"
+    found = [node for node in ast.walk(ast.parse(source.read_text(encoding="utf-8"))) if _name(node) in names]
+    made: dict[str, Any] = {"math": math, "SizeDict": lambda **sides: sides}
+    future = ast.parse("from __future__ import annotations").body
+    exec(compile(ast.Module([*future, *found], []), family, "exec"), made)
+    return made
+
+
+def _name(node: ast.AST) -> str:
+    """What a statement defines."""
+    target = node.targets[0] if isinstance(node, ast.Assign) else node
+    return str(getattr(target, "name", getattr(target, "id", "")))
+
+
+class Resized:
+    """An image of which only the size is known."""
+
+    def __init__(self, height: int, width: int):
+        self.shape = (height, width)
+
+    def size(self) -> tuple[int, int]:
+        return self.shape
+
+    def resize(self, image: Resized, size: dict[str, int], resample: object = None) -> Resized:
+        return Resized(size["height"], size["width"])
+
+
+def smart_resize() -> Any:
+    """The function by which the processor of Qwen's models sizes images."""
+    return of_processor("qwen2_vl", "smart_resize")["smart_resize"]
+
+
+def test_an_image_is_cut_into_tiles_as_its_processor_does() -> None:
+    names = "_resize_output_size_rescale_to_max_len", "_resize_output_size_scale_below_upper_bound", "MAX_IMAGE_SIZE"
+    theirs = of_processor("idefics3", *names, "get_resize_output_image_size", "resize_for_vision_encoder")
+    rng = random.Random(0)
+    for _ in range(2000):
+        height, width, side = int(2 ** rng.uniform(0, 13)), int(2 ** rng.uniform(0, 13)), rng.choice([364, 384, 512, 1100])
+        first = Resized(*theirs["get_resize_output_image_size"](Resized(height, width), LONGEST_IN_TILES * side))
+        tall, wide = theirs["resize_for_vision_encoder"](first, first, side).shape
+        assert cut(height, width, side) == (tall // side, wide // side)
+
+
+def test_an_image_is_resized_as_its_processor_does() -> None:
+    theirs, rng = smart_resize(), random.Random(0)
+    for _ in range(2000):
+        sides = int(2 ** rng.uniform(0, 13)), int(2 ** rng.uniform(0, 13))
+        asked = *sides, rng.choice([28, 32]), rng.choice([3136, 65536, 200704]), rng.choice([1003520, 12845056, 16777216])
+        if max(sides) > LONGEST * min(sides):
+            with pytest.raises(ValueError, match="aspect ratio"):
+                theirs(*asked)
+            with pytest.raises(InvalidJob, match="too long"):
+                resized(*asked)
+        else:
+            assert resized(*asked) == theirs(*asked)
+
+
+@pytest.mark.parametrize("most", [None, 400_000])
+def test_a_processor_may_be_told_how_many_pixels(most: int | None) -> None:
+    spec = published("qwen2.5-vl-7b").architecture
+    tall, wide = smart_resize()(1080, 1920, 28, 3136, most or 12845056)
+    assert spec.image_tokens(Images(width=1920, height=1080, max_pixels=most)) == tall // 28 * (wide // 28)
+
+
+@pytest.mark.parametrize("name", ["llava-1.5-7b", "gemma-3-4b", "qwen2.5-vl-7b"])
 def test_images_take_more_than_texts_alone_and_their_number_is_said(name: str) -> None:
     job = {"model": name, "hardware": {"gpu": "h100"}, "training": {"adapter": {"rank": 8}, "activation_checkpointing": "none"}}
     alone = estimate(job)

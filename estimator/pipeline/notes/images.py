@@ -19,7 +19,7 @@ def of_images(images: Images | None, spec: ModelSpec) -> Iterator[Said]:
         text = "text alone: what sees images is loaded and not run"
         yield Said("images", text, WHERE)
         return
-    each = spec.image_tokens(images.width, images.height) or 0
+    each = spec.image_tokens(images) or 0
     many = "1 image" if images.count == 1 else f"{images.count} images"
     text = (
         f"{many} in each sequence, of {images.width} x {images.height} pixels: {each} tokens each, {images.count * each} of its "

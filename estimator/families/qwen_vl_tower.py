@@ -1,0 +1,203 @@
+"""The forward pass of the vision towers of Qwen2-VL, Qwen2.5-VL and Qwen3-VL.
+
+Patches of all images lie in one row; attention runs on each image, or each window of one, by itself. After transformers'
+modeling_qwen2_vl.py, modeling_qwen2_5_vl.py, modeling_qwen3_vl.py and vision_utils.py (5.23).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from estimator.families.attention import Attention
+from estimator.families.build import Builder
+from estimator.families.modules import ACTIVATIONS, Module, rotated
+from estimator.tape import dtypes
+from estimator.tape.pointwise import add, gelu, mul, to
+from estimator.tape.reduction import sum_dim
+from estimator.tape.tape import Tape
+from estimator.tape.tensor import Tensor, empty
+from estimator.tape.views import cat, contiguous, index, permute, reshape, split, transpose, unbind, unsqueeze
+
+if TYPE_CHECKING:
+    from estimator.families.qwen_vl_vision import VisionSpec
+
+WHOLE, WINDOW = "whole", "window"
+"""What a patch of a layer sees: its image, or a window of it."""
+TAPS = 4
+"""Learned positions that a patch's is interpolated from."""
+
+
+class SelfAttention:
+    """`lengths`: patches that see each other, in each image. What is not FlashAttention's is run part by part."""
+
+    def __init__(self, spec: VisionSpec, build: Builder, lengths: Sequence[int]):
+        size = spec.width
+        self.heads, self.lengths = spec.num_attention_heads, lengths
+        self.qkv = build.linear("attn.qkv", size, 3 * size, True)
+        self.proj = build.linear("attn.proj", size, size, True)
+        self.attend = Attention(build.attention, causal=False)
+
+    def __call__(self, hidden: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        patches = hidden.shape[0]
+        q, k, v = unbind(permute(reshape(self.qkv(hidden), (patches, 3, self.heads, -1)), (1, 0, 2, 3)), 0)
+        q, k = rotate(q, k, cos, sin)
+        q, k, v = (unsqueeze(transpose(x, 0, 1), 0) for x in (q, k, v))
+        sizes = [*self.lengths] * (patches // sum(self.lengths))
+        lengths = empty(hidden.tape, (len(sizes),), dtypes.int32, "sub")
+        splits = [split(x, sizes, 2) for x in (q, k, v)]
+        outs = [self.attend(part_q, part_k, part_v, None)[0] for part_q, part_k, part_v in zip(*splits, strict=True)]
+        out = cat(outs, 1)
+        out = contiguous(reshape(out, (patches, -1)))
+        out = self.proj(out)
+        del lengths
+        return out
+
+
+def rotate(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
+    """Queries and keys, [patches, heads, size], rotated in float32 (`apply_rotary_pos_emb_vision`)."""
+    wide_q, wide_k = to(q, dtypes.float32), to(k, dtypes.float32)
+    c, s = to(unsqueeze(cos, 1), dtypes.float32), to(unsqueeze(sin, 1), dtypes.float32)
+    rotated_q = rotated(wide_q, c, s)
+    rotated_k = rotated(wide_k, c, s)
+    rotated_q = to(rotated_q, q.dtype)
+    rotated_k = to(rotated_k, k.dtype)
+    return rotated_q, rotated_k
+
+
+class MLP:
+    def __init__(self, build: Builder, name: str, inputs: int, width: int, outputs: int, activation: Module):
+        self.activation = activation
+        self.fc1 = build.linear(name + ".fc1", inputs, width, True)
+        self.fc2 = build.linear(name + ".fc2", width, outputs, True)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        out = self.fc1(x)
+        out = self.activation(out)
+        return self.fc2(out)
+
+
+class GatedMLP:
+    def __init__(self, spec: VisionSpec, build: Builder):
+        size, width, _ = spec.widths
+        self.activation = ACTIVATIONS[spec.hidden_act]
+        self.gate_proj = build.linear("mlp.gate_proj", size, width, True)
+        self.up_proj = build.linear("mlp.up_proj", size, width, True)
+        self.down_proj = build.linear("mlp.down_proj", width, size, True)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return self.down_proj(mul(self.activation(self.gate_proj(x)), self.up_proj(x)))
+
+
+def norm(spec: VisionSpec, build: Builder, name: str, size: int) -> Module:
+    return build.rms_norm(name, size) if spec.gated else build.layer_norm(name, size)
+
+
+class Block:
+    def __init__(self, spec: VisionSpec, build: Builder, lengths: Sequence[int]):
+        size, width, _ = spec.widths
+        self.norm1 = norm(spec, build, "norm1", size)
+        self.norm2 = norm(spec, build, "norm2", size)
+        self.attn = SelfAttention(spec, build, lengths)
+        self.mlp: Module = (
+            GatedMLP(spec, build) if spec.gated else MLP(build, "mlp", size, width, size, ACTIVATIONS[spec.hidden_act])
+        )
+
+    def __call__(self, hidden: Tensor, ends: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        """`ends`: where what sees each other ends, which attention computes lengths from."""
+        out = add(hidden, self.attn(self.norm1(hidden), cos, sin))
+        return add(out, self.mlp(self.norm2(out)))
+
+
+class Merger:
+    """Squares of patches, side by side, through two layers; `after`: they are normalised as squares."""
+
+    def __init__(self, spec: VisionSpec, build: Builder, name: str, after: bool = False):
+        size, _, given = spec.widths
+        self.merged, self.after = size * spec.spatial_merge_size**2, after
+        self.norm = norm(spec, build, name + ".norm", self.merged if after else size)
+        self.mlp = MLP(build, name, self.merged, self.merged, given, gelu)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        normed = self.norm(reshape(x, (-1, self.merged)) if self.after else x)
+        return self.mlp(reshape(normed, (-1, self.merged)))
+
+
+class VisionModel:
+    """The tower. `grid`: rows and columns of patches of each image; without it the tower is loaded and not run."""
+
+    def __init__(self, spec: VisionSpec, build: Builder, grid: tuple[int, int] | None = None):
+        size = spec.width
+        patch = spec.temporal_patch_size, spec.patch_size, spec.patch_size
+        self.spec, self.patch = spec, (-1, spec.num_channels, *patch)
+        self.proj = build.convolution(
+            "patch_embed.proj", spec.num_channels, size, patch, spec.patch_size, bias=spec.biased, first=spec.hooked
+        )
+        self.pos_embed = build.embedding("pos_embed", spec.positions, size, first=False) if spec.positions else None
+        frequencies = (-(-(size // spec.num_attention_heads // 2) // 2),)
+        self.buffers = [build.buffer(name, frequencies, dtypes.float32) for name in ("inv_freq", "original_inv_freq")]
+        self.whole: tuple[int, ...] = (grid[0] * grid[1],) if grid else ()
+        self.windows = spec.window_lengths(*grid) if grid else ()
+        kinds = spec.kinds
+        self.layers = build.layers(
+            kinds, lambda kind: Block(spec, build, self.windows if kind == WINDOW else self.whole), "blocks"
+        )
+        self.merger = Merger(spec, build, "merger")
+        self.deep = {layer: Merger(spec, build, f"deepstack_merger_list.{i}", after=True) for i, layer in enumerate(spec.read)}
+
+    def __call__(self, pixels: Tensor) -> tuple[Tensor, ...]:
+        """Last hidden states, [patches, width]; what the language model gets of them; and of the layers that it reads, too."""
+        tape, patches = pixels.tape, pixels.shape[0]
+        images = patches // self.whole[0]
+        taps, weights = self._taps(tape, patches)
+        places = empty(tape, (patches, 2), dtypes.int64, "cat")
+        ends = {WHOLE: empty(tape, (images + 1,), dtypes.int32, "constant_pad_nd")}
+        if self.windows:
+            ends[WINDOW] = empty(tape, (images * len(self.windows) + 1,), dtypes.int32, "unique_consecutive")
+        hidden = self._embedded(pixels)
+        if self.windows:
+            hidden = self._ordered(hidden)
+        if taps is not None and weights is not None:
+            hidden = self._positioned(hidden, taps, weights)
+        cos, sin = self._tables(tape, patches)
+        read = []
+        for kind, layer in self.layers.by_kind():
+            hidden = layer(hidden, ends[WINDOW if kind == WINDOW else WHOLE], cos, sin)
+            if kind in self.deep:
+                read.append(self.deep[kind](hidden))
+        merged = self.merger(hidden)
+        if self.windows:
+            merged = index(merged, (), merged.shape)
+        del taps, weights, places, ends, cos, sin
+        return hidden, merged, *read
+
+    def _embedded(self, pixels: Tensor) -> Tensor:
+        x = reshape(pixels, self.patch)
+        return reshape(self.proj(to(x, self.proj.weight.dtype)), (-1, self.spec.width))
+
+    def _taps(self, tape: Tape, patches: int) -> tuple[Tensor, Tensor] | tuple[None, None]:
+        """Which learned positions a patch's is interpolated from, and their weights."""
+        if self.pos_embed is None:
+            return None, None
+        shape = (patches, TAPS)
+        return empty(tape, shape, dtypes.int64, "add"), empty(tape, shape, dtypes.float32, "mul")
+
+    def _positioned(self, hidden: Tensor, taps: Tensor, weights: Tensor) -> Tensor:
+        assert self.pos_embed is not None
+        positions = sum_dim(mul(self.pos_embed(taps), unsqueeze(weights, 2)), 1)
+        return add(hidden, to(positions, hidden.dtype))
+
+    def _tables(self, tape: Tape, patches: int) -> tuple[Tensor, Tensor]:
+        """Cosines and sines of rows and columns, in float32, in the order of the patches."""
+        shape = (patches, self.spec.width // self.spec.num_attention_heads)
+        cos, sin = empty(tape, shape, dtypes.float32, "cos"), empty(tape, shape, dtypes.float32, "sin")
+        if not self.windows:
+            return cos, sin
+        ordered_cos = self._ordered(cos)
+        return ordered_cos, self._ordered(sin)
+
+    def _ordered(self, x: Tensor) -> Tensor:
+        """Rows in the order of the windows, square by square. The order lies in the host's memory."""
+        unit = self.spec.spatial_merge_size**2
+        squares = reshape(x, (x.shape[0] // unit, unit, -1))
+        return reshape(index(squares, (), squares.shape), x.shape)
