@@ -83,7 +83,7 @@ def config(spec: ModelSpec, attention: str, labels: int = 2) -> Any:
     made._attn_implementation = attention if spec.has_attention else "eager"
     made.pad_token_id = getattr(made, "pad_token_id", None) or 0
     parts = made, *(getattr(made, name) for name in made.sub_configs)
-    for part in parts:
+    for part in filter(None, parts):  # of which a model may lack some
         part.use_cache = False
         for name in ("pad_token_id", "decoder_start_token_id"):
             if (getattr(part, name, None) or 0) >= (getattr(part, "vocab_size", None) or math.inf):
