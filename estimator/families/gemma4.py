@@ -6,12 +6,14 @@ After transformers' modeling_gemma4.py (5.23). Of what is heard the parameters a
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import floor, sqrt
 from typing import Any
 
 from pydantic import SerializeAsAny, model_validator
 
 from estimator.families import build_model
 from estimator.families.build import Builder
+from estimator.families.cache_layers import Picture
 from estimator.families.gemma4_audio import Gemma4AudioSpec
 from estimator.families.gemma4_text import Gemma4Body, RMSNorm
 from estimator.families.gemma4_text import Gemma4Spec as Gemma4TextSpec
@@ -27,10 +29,15 @@ from estimator.tape.tensor import Tensor, empty
 from estimator.tape.views import reshape, select, unsqueeze
 
 
+SOFT_TOKENS = 280
+"""Tokens of an image at most: the default of its processor (`max_soft_tokens`), which the published models have."""
+
+
 class Gemma4Spec(MultimodalSpec):
     """Without `audio_config` it hears nothing."""
 
     runs = True
+    patches_images = True
     kinds = {"text_config": "gemma4_text", "vision_config": "gemma4_vision", "audio_config": "gemma4_audio"}
     fixed = ("text_config", "vision_config", "audio_config")
     towers = ("gemma4_vision",)
@@ -48,6 +55,31 @@ class Gemma4Spec(MultimodalSpec):
         if not isinstance(given, Mapping) or not isinstance(said := given.get("audio_config"), Mapping):
             return given
         return {**given, "audio_config": part(said, "audio_config", cls.kinds["audio_config"], True, Gemma4AudioSpec)}
+
+    @property
+    def most_patches(self) -> int:
+        """Patches that every image is filled up to."""
+        return SOFT_TOKENS * self.vision_config.pooling_kernel_size**2
+
+    def image_grid(self, width: int, height: int) -> tuple[int, int]:
+        """Columns and rows of an image's tokens: it is resized to the most whole squares that there may be, its shape kept
+        (image_processing_gemma4.py, `get_aspect_ratio_preserving_size`)."""
+        side = self.vision_config.pooling_kernel_size * self.vision_config.patch_size
+        factor = sqrt(self.most_patches * self.vision_config.patch_size**2 / (width * height))
+        columns, rows = floor(factor * width / side), floor(factor * height / side)
+        if not rows:
+            return min(width // height, SOFT_TOKENS), 1
+        if not columns:
+            return 1, min(height // width, SOFT_TOKENS)
+        return columns, rows
+
+    def image_tokens(self, width: int, height: int) -> int | None:
+        columns, rows = self.image_grid(width, height)
+        return columns * rows
+
+    @property
+    def picture(self) -> Picture | None:
+        return Picture(SOFT_TOKENS, self.most_patches * self.vision_config.patch_numbers)
 
     def config(self) -> dict[str, Any]:
         return super().config() | {"audio_config": self.audio_config.config() if self.audio_config else None}

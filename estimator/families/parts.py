@@ -76,6 +76,8 @@ class MultimodalSpec(ComposedSpec):
     """Those of the language models."""
     images_by_mask: ClassVar[bool] = False
     """Whether its processor tells the tokens of images from those of text by a mask."""
+    patches_images: ClassVar[bool] = False
+    """Whether its processor gives an image as patches with their places, filled up to so many."""
 
     text_config: SerializeAsAny[DecoderSpec]
     tie_word_embeddings: bool = False

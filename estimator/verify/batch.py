@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from estimator.contract.job import Job, Training
+from estimator.contract.job.images import Images
 
 
 def batch(job: Job, spec: Any, model: Any) -> dict[str, Any]:
@@ -54,10 +55,24 @@ def _seen(training: Training, spec: Any, model: Any, rows: int, tokens: int) -> 
         return made
     tower, count = spec.vision_config, images.count * spec.image_tokens(images.width, images.height)
     ids[:, :count].fill_(picture)
+    if spec.patches_images:
+        each = _patches(spec, images)
+        made["image_position_ids"] = each.expand(rows * images.count, -1, -1).contiguous()
+        made["pixel_values"] = torch.rand(rows * images.count, len(each), tower.patch_numbers)
+        made["mm_token_type_ids"] = (ids == picture).long()
+        return made
     made["pixel_values"] = torch.rand(rows * images.count, tower.num_channels, tower.image_size, tower.image_size)
     if spec.images_by_mask:
         made["token_type_ids"] = (ids == picture).long()
     return made
+
+
+def _patches(spec: Any, images: Images) -> torch.Tensor:
+    """Columns and rows of an image's patches, [patches, 2], with -1 where it is filled up."""
+    columns, rows = (spec.vision_config.pooling_kernel_size * side for side in spec.image_grid(images.width, images.height))
+    number = torch.arange(spec.most_patches)
+    places = torch.stack((number % columns, number // columns), -1)
+    return torch.where((number < columns * rows)[:, None], places, -1)
 
 
 def _end(ids: torch.Tensor, token: int) -> None:

@@ -87,6 +87,8 @@ class Live(TorchDispatchMode):
         """Functions of models that were answered what they asked about numbers that fake tensors do not have."""
         self.picked = 1
         """How many places of each row a mask of [sequences, tokens] picks, of which fake tensors have no numbers to count."""
+        self.pictures = 1
+        """Of how many images each sequence has so many tokens, where a mask of [sequences, tokens, width] picks these."""
 
     def started(self, model: Any) -> None:
         """A step of this model begins."""
@@ -273,7 +275,8 @@ class Live(TorchDispatchMode):
 
     def _picks(self, mask: torch.Tensor) -> list[torch.Tensor]:
         """A mask as the indices that it stands for: classification by the last token picks one of each sequence."""
-        return [torch.empty(mask.shape[0] * self.picked, dtype=torch.int64) for _ in mask.shape]
+        each = self.picked if mask.dim() == 2 else self.pictures * self.picked * mask.shape[-1]
+        return [torch.empty(mask.shape[0] * each, dtype=torch.int64) for _ in mask.shape]
 
     def _of_host(self, args: Any) -> bool:
         """Whether an operation computes with Python's numbers alone, as tensors (`torch.tensor(3)`).
