@@ -12,21 +12,26 @@ from typing import Any
 from pydantic import SerializeAsAny, model_validator
 
 from estimator.families import build_model
+from estimator.families.attention import causal_mask
 from estimator.families.build import Builder
 from estimator.families.cache_layers import Picture
-from estimator.families.gemma4_audio import Gemma4AudioSpec
+from estimator.families.gemma4_audio import Gemma4AudioSpec, audio_model
 from estimator.families.gemma4_text import Gemma4Body, RMSNorm
 from estimator.families.gemma4_text import Gemma4Spec as Gemma4TextSpec
-from estimator.families.gemma4_vision import Gemma4VisionSpec
-from estimator.families.heads import CausalLM
-from estimator.families.image_text import ImageTextToText
+from estimator.families.gemma4_vision import Gemma4VisionSpec, VisionModel, marked
+from estimator.families.heads import Batch, CausalLM
+from estimator.families.image_text import ImageTextToText, Masks, as_asked, in_window
 from estimator.families.model_output import Held
-from estimator.families.modules import Module
-from estimator.families.parts import MultimodalSpec, build_part, part
+from estimator.families.modules import Module, token_positions
+from estimator.families.parts import MultimodalSpec, part
+from estimator.families.windows import FULL, SLIDING
 from estimator.tape import dtypes
-from estimator.tape.pointwise import where_either
+from estimator.tape.dtypes import DType
+from estimator.tape.pointwise import to, where_either
+from estimator.tape.scatter import masked_scatter
+from estimator.tape.tape import Tape
 from estimator.tape.tensor import Tensor, empty
-from estimator.tape.views import reshape, select, unsqueeze
+from estimator.tape.views import cat, reshape, select, unsqueeze
 
 
 SOFT_TOKENS = 280
@@ -99,56 +104,138 @@ class Embedder:
         return self.projection(self.norm(features))
 
 
+class Sight:
+    """`Gemma4Model.get_image_features`: the tower, a norm and a linear layer."""
+
+    def __init__(self, spec: Gemma4Spec, tower: VisionModel, build: Builder):
+        self.tower, self.patches, self.numbers = tower, spec.most_patches, spec.vision_config.patch_numbers
+        self.embedder = Embedder(build, "embed_vision", spec.vision_config.hidden_size, spec.text_config.hidden_size)
+        images = build.images
+        self.tokens = 0 if images is None else spec.image_tokens(images.width, images.height) or 0
+
+    def inputs(self, tape: Tape, images: int) -> tuple[Tensor, Tensor]:
+        """Patches of so many images, and the place of each."""
+        pixels = empty(tape, (images, self.patches, self.numbers), dtypes.float32, "pixel_values")
+        return pixels, empty(tape, (images, self.patches, 2), dtypes.int64, "image_position_ids")
+
+    def __call__(self, pixels: Tensor, places: Tensor) -> tuple[Tensor, Tensor]:
+        """The features of all images' tokens, and what the tower gave of them."""
+        last = self.tower.see(pixels, places, self.tokens)
+        features = self.embedder(last)
+        inside = marked(places)
+        del inside
+        return features, last
+
+
 class Gemma4(ImageTextToText):
     """The whole model (`Gemma4ForConditionalGeneration`). `language`: whose logits may go through a tanh."""
 
-    def __init__(self, language: CausalLM, build: Builder, held: object):
+    def __init__(self, spec: Gemma4Spec, language: CausalLM, sight: Sight, build: Builder, held: object):
         super().__init__(language, None, build, held=held)
         assert isinstance(language.body, Gemma4Body)
         self.body: Gemma4Body = language.body
-        self.logits = language.logits
+        self.spec, self.logits, self.eyes, self.attention = spec.text_config, language.logits, sight, build.attention
+
+    def inputs(self, tape: Tape, batch: Batch, dtype: DType) -> tuple[Tensor, ...]:
+        """Token ids, which are the labels too; of images their patches, the places of these, and which tokens are of images."""
+        ids = empty(tape, (batch.sequences, batch.tokens), dtypes.int64, "input_ids")
+        if self.images is None:
+            return (ids,)
+        seen = self.eyes.inputs(tape, batch.sequences * self.images.count)
+        return (ids, *seen, empty(tape, ids.shape, dtypes.int64, "mm_token_type_ids"))
 
     def forward(self, *inputs: Tensor) -> tuple[Tensor, Held]:
         ids = inputs[0]
-        hidden, *features = self._read(*inputs)
+        hidden, *features = self._states(*inputs)
         with ids.tape.losing():
             logits = self.logits(hidden)
             return self.loss(logits, ids), (logits, *features)
 
-    def _read(self, ids: Tensor, pixels: Tensor | None = None, types: Tensor | None = None) -> tuple[Tensor, ...]:
-        marked = [empty(ids.tape, ids.shape, dtypes.bool_, "eq") for _ in ("image", "video", "audio")]
-        either = empty(ids.tape, ids.shape, dtypes.bool_, "bitwise_or")
-        special = empty(ids.tape, ids.shape, dtypes.bool_, "bitwise_or")
+    def _states(
+        self, ids: Tensor, pixels: Tensor | None = None, places: Tensor | None = None, types: Tensor | None = None
+    ) -> tuple[Tensor, ...]:
+        """Last hidden states, and the images' features, which the output holds (`Gemma4Model.forward`)."""
+        tape = ids.tape
+        told = [empty(tape, ids.shape, dtypes.bool_, "eq") for _ in ("image", "video", "audio")]
+        either = empty(tape, ids.shape, dtypes.bool_, "bitwise_or")
+        special = empty(tape, ids.shape, dtypes.bool_, "bitwise_or")
         del either
-        copy = empty(ids.tape, ids.shape, dtypes.int64, "clone")
-        words = empty(ids.tape, ids.shape, dtypes.int64, "where")
+        copy = empty(tape, ids.shape, dtypes.int64, "clone")
+        words = empty(tape, ids.shape, dtypes.int64, "where")
         del copy
         embeds = self.body.embed_tokens(words)
-        by_id = padded = None
+        by_id = padded = seen = blocks = None
         if self.body.per_layer is not None:
             padded = where_either(unsqueeze(special, 2), reshape(select(self.body.embed_tokens.weight, 0), (1, 1, -1)), embeds)
             by_id = self.body.per_layer.by_id(words)
-        hidden = self.body.forward(words, embeds, None, by_id)
-        del marked, special, padded
-        return (hidden,)
+        features: tuple[Tensor, ...] = ()
+        if pixels is not None and places is not None:
+            seen = self.eyes(pixels, places)
+            features = (to(cat((seen[0],), 0), embeds.dtype),)
+            counted = empty(tape, (), dtypes.int64, "sum")
+            _compare(embeds, features[0])
+            embeds = masked_scatter(embeds, unsqueeze(told[0], 2), features[0])
+        positions = token_positions(tape, ids.shape[1])
+        masks = None
+        if types is not None and self.spec.use_bidirectional_attention == "vision":
+            blocks = _blocks(types)
+            masks = self._masks(embeds, blocks)
+        hidden = self.body.forward(words, embeds, masks, by_id, positions)
+        del told, special, padded, seen, blocks
+        return (hidden, *features)
+
+    def _masks(self, embeds: Tensor, blocks: Tensor) -> Masks:
+        """Tokens of an image see each other in layers with a window alone (`create_masks_for_vision_model`)."""
+        batch, tokens, _ = embeds.shape
+        full = causal_mask(embeds.tape, batch, tokens, embeds.dtype, self.attention, None)
+        return {FULL: full, SLIDING: as_asked(in_window(blocks), embeds.dtype, self.attention)}
+
+
+def _compare(embeds: Tensor, features: Tensor) -> None:
+    """What images take the place of is copied to be counted, found by the places of what is not zero (cuda/Nonzero.cu)."""
+    count = features.numel
+    places = empty(embeds.tape, (len(embeds.shape), count), dtypes.int64, "nonzero")
+    taken = empty(embeds.tape, (count,), embeds.dtype, "index")
+    del places, taken
+
+
+def _blocks(types: Tensor) -> Tensor:
+    """The number of the image that each token is of (`get_block_sequence_ids_for_mask`)."""
+    tape, shape = types.tape, types.shape
+    one, other = (empty(tape, shape, dtypes.bool_, "eq") for _ in ("image", "video"))
+    seen = empty(tape, shape, dtypes.bool_, "bitwise_or")
+    del one, other
+    before = empty(tape, shape, dtypes.bool_, "roll")
+    unseen = empty(tape, shape, dtypes.bool_, "bitwise_not")
+    start = empty(tape, shape, dtypes.bool_, "bitwise_and")
+    del unseen
+    number = empty(tape, shape, dtypes.int32, "_to_copy")
+    counted = empty(tape, shape, dtypes.int64, "cumsum")
+    del number
+    groups = empty(tape, shape, dtypes.int64, "sub")
+    del counted
+    made = empty(tape, shape, dtypes.int64, "where")
+    del seen, before, start, groups
+    return made
 
 
 def gemma4(spec: Gemma4Spec, build: Builder) -> Gemma4:
     held: list[object] = []
-    text, size = spec.language_model, spec.text_config.hidden_size
-    with build.part("model.vision_tower", learns=False):
-        held.append(build_part(spec.vision_config, build))
+    learns = build.images is not None
+    with build.part("model.vision_tower", learns):
+        tower = VisionModel(spec.vision_config, build)
     with build.part("model.language_model"):
-        language = build_model(text, build, "causal-lm")
+        language = build_model(spec.language_model, build, "causal-lm")
     assert isinstance(language, CausalLM)
     if spec.audio_config is not None:
         with build.part("model.audio_tower", learns=False):
-            held.append(build_part(spec.audio_config, build))
-    with build.part("model", learns=False):
-        held.append(Embedder(build, "embed_vision", spec.vision_config.hidden_size, size))
-        if spec.audio_config is not None:
-            held.append(Embedder(build, "embed_audio", spec.audio_config.output_proj_dims, size))
-    return Gemma4(language, build, held)
+            held.append(audio_model(spec.audio_config, build))
+    with build.part("model", learns):
+        sight = Sight(spec, tower, build)
+    if spec.audio_config is not None:
+        with build.part("model", learns=False):
+            held.append(Embedder(build, "embed_audio", spec.audio_config.output_proj_dims, spec.text_config.hidden_size))
+    return Gemma4(spec, language, sight, build, held)
 
 
 HEADS = {"image-text-to-text": gemma4}

@@ -388,15 +388,16 @@ class Gemma4Body(Decoder):
         given: Tensor | None = None,
         prepared: dict[LayerType, Tensor | None] | None = None,
         by_id: Tensor | None = None,
+        positions: Tensor | None = None,
     ) -> Tensor:
-        """As a decoder's; `by_id`: what the token ids say of what each layer gets, where another has looked it up."""
+        """As a decoder's; `by_id`: what the token ids say of what each layer gets, and `positions`, where another has them."""
         tape, (batch, tokens) = ids.tape, ids.shape
         embeds = self.embed_tokens(ids) if given is None else given
         each = by_id
         if self.per_layer is not None:
             each = self.per_layer.by_id(ids) if each is None else each
             each = self.per_layer.joined(embeds, each)
-        positions = token_positions(tape, tokens)
+        positions = token_positions(tape, tokens) if positions is None else positions
         masks = prepared or self.masks(self.spec, tape, batch, tokens, embeds.dtype, self.attention)
         hidden = embeds
         tables = self.rotary.tables(ids, hidden.dtype)

@@ -14,9 +14,13 @@ from estimator.families.modules import ACTIVATIONS, Module, rotated
 from estimator.families.spec import Activation, Depth, Probability, Size, called
 from estimator.families.towers import TowerSpec
 from estimator.tape import dtypes
-from estimator.tape.pointwise import clamp_between, mul
-from estimator.tape.tensor import Tensor
-from estimator.tape.views import cat, contiguous, reshape, split, transpose, unsqueeze
+from estimator.tape.dtypes import DType
+from estimator.tape.loss import embedding
+from estimator.tape.matmul import matmul
+from estimator.tape.pointwise import add, add_scalar, clamp_between, mul, mul_scalar, sub, to, where
+from estimator.tape.selection import masked_fill
+from estimator.tape.tensor import Tensor, empty, like
+from estimator.tape.views import cat, contiguous, index, reshape, select, split, transpose, unsqueeze
 
 
 class Gemma4VisionSpec(TowerSpec):
@@ -71,7 +75,7 @@ def turned(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """The rotary embedding of [images, patches, heads, size]: one half of each head by the column, the other by the row
     (`apply_multidimensional_rope`)."""
     half = x.shape[-1] // 2
-    parts, cosines, sines = split(x, (half, half), -1), split(cos, (half, half), -1), split(sin, (half, half), -1)
+    parts, cosines, sines = split(x, (half, half), 3), split(cos, (half, half), 2), split(sin, (half, half), 2)
     made = [rotated(parts[i], unsqueeze(cosines[i], 2), unsqueeze(sines[i], 2)) for i in range(2)]
     return cat(made, -1)
 
@@ -129,7 +133,7 @@ def encoder_layer(spec: Gemma4VisionSpec, build: Builder) -> Sandwich:
 
 
 class VisionModel:
-    """The tower (`Gemma4VisionModel`)."""
+    """The tower (`Gemma4VisionModel`). Images come as patches, filled up to so many, with the place of each: -1 where it is none."""
 
     def __init__(self, spec: Gemma4VisionSpec, build: Builder):
         size = spec.hidden_size
@@ -137,9 +141,95 @@ class VisionModel:
         table = (2, spec.position_embedding_size, size)
         self.position_embedding_table = build.parameter("patch_embedder.position_embedding_table", table)
         self.input_proj = build.linear("patch_embedder.input_proj", spec.patch_numbers, size)
+        self.weight_dtype = build.dtype
         self.frequencies = [build.buffer("encoder.rotary_emb.inv_freq", (spec.head_dim // 4,), dtypes.float32) for _ in range(2)]
         self.layers = build.layers(spec.num_hidden_layers, lambda _: encoder_layer(spec, build), "encoder.layers")
         self.standards = [build.buffer(name, (size,), build.dtype) for name in ("std_bias", "std_scale") if spec.standardize]
+
+    def see(self, pixels: Tensor, places: Tensor, tokens: int) -> Tensor:
+        """What the squares of all images become, [images x tokens, size], where each image has so many `tokens`."""
+        squares = pixels.shape[1] // self.spec.pooling_kernel_size**2
+        outside = marked(places)
+        embeds = self._embedded(pixels, places, outside)
+        last = self._encoded(embeds, places, outside, tokens < squares)
+        out, inside = self._pooled(last, places, outside, squares)
+        out = index(out, (inside,), (pixels.shape[0] * tokens, out.shape[-1]))
+        if self.standards:
+            bias, scale = self.standards
+            out = mul(sub(out, to(bias, dtypes.float32)), to(scale, dtypes.float32))
+        return to(out, embeds.dtype)
+
+    def _embedded(self, pixels: Tensor, places: Tensor, outside: Tensor) -> Tensor:
+        """`Gemma4VisionPatchEmbedder`: pixels between -1 and 1, and what the tables say of column and row."""
+        shifted = add_scalar(pixels)
+        scaled = mul_scalar(shifted)
+        del shifted
+        scaled = to(scaled, self.weight_dtype)
+        hidden = self.input_proj(scaled)
+        positions = self._positions(places, outside)
+        return add(hidden, positions)
+
+    def _positions(self, places: Tensor, outside: Tensor) -> Tensor:
+        clamped = like("clamp", places)
+        columns = embedding(select(self.position_embedding_table, 0), select(clamped, 2))
+        rows = embedding(select(self.position_embedding_table, 0), select(clamped, 2))
+        positions = add(columns, rows)
+        return where(unsqueeze(outside, 2), positions)
+
+    def _encoded(self, embeds: Tensor, places: Tensor, outside: Tensor, padded: bool) -> Tensor:
+        """`Gemma4VisionEncoder`. Only images that are filled up need a mask, unless attention is by hand."""
+        valid = like("bitwise_not", outside)
+        mask = self._mask(valid, embeds.dtype) if padded or self.attention == "eager" else None
+        cos, sin = (empty(embeds.tape, (*embeds.shape[:2], self.spec.head_dim), embeds.dtype, name) for name in ("cos", "sin"))
+        hidden = embeds
+        for layer in self.layers:
+            hidden = layer(hidden, cos, sin, mask, places)
+        return hidden
+
+    def _mask(self, valid: Tensor, dtype: DType) -> Tensor:
+        """Which patches see which: all of an image, [images, 1, patches, patches] (masking_utils.py, `sdpa_mask`, `eager_mask`)."""
+        images, patches = valid.shape
+        seen = empty(valid.tape, (images, 1, patches, patches), dtypes.bool_, "bitwise_and")
+        return seen if self.attention == "sdpa" else empty(valid.tape, seen.shape, dtype, "where")
+
+    def _pooled(self, last: Tensor, places: Tensor, outside: Tensor, squares: int) -> tuple[Tensor, Tensor]:
+        """`Gemma4VisionPooler`: the mean of each square, in float32, and which squares are of the image."""
+        hidden = masked_fill(last, unsqueeze(outside, 2))
+        hidden, inside = self._means(hidden, places, squares)
+        hidden = mul_scalar(to(hidden, dtypes.float32))
+        return hidden, inside
+
+    def _means(self, hidden: Tensor, places: Tensor, squares: int) -> tuple[Tensor, Tensor]:
+        tape, (images, patches, _) = hidden.tape, hidden.shape
+        clamped = like("clamp", places)
+        widest = empty(tape, (images, 1), dtypes.int64, "max")
+        each = empty(tape, places.shape, dtypes.int64, "div")
+        of_row = empty(tape, (images, patches), dtypes.int64, "mul")
+        number = empty(tape, (images, patches), dtypes.int64, "add")
+        del of_row, each
+        shape = images, patches, squares
+        hot = empty(tape, shape, dtypes.int64, "one_hot")
+        ones = empty(tape, shape, dtypes.float32, "_to_copy")
+        del hot
+        weights = empty(tape, shape, dtypes.float32, "div")
+        del ones
+        out = matmul(transpose(weights, 1, 2), to(hidden, dtypes.float32))
+        none = empty(tape, shape, dtypes.bool_, "eq")
+        every = empty(tape, (images, squares), dtypes.bool_, "all")
+        del none
+        inside = like("logical_not", every)
+        del every
+        out, means = to(out, hidden.dtype), out
+        del clamped, widest, number, means
+        return out, inside
+
+
+def marked(places: Tensor) -> Tensor:
+    """A comparison of the places of patches, of which both numbers must hold: booleans [images, patches]."""
+    compared = empty(places.tape, places.shape, dtypes.bool_, "eq")
+    made = empty(places.tape, places.shape[:2], dtypes.bool_, "all")
+    del compared
+    return made
 
 
 HEADS = {"features": counted(VisionModel)}

@@ -99,8 +99,8 @@ def block_masks(spec: DecoderSpec, types: Tensor, dtype: DType, implementation: 
     """Masks in which the tokens of an image see each other, and the numbers of the images (modeling_gemma3.py,
     `create_masks_for_vision_model`; masking_utils.py, `create_causal_mask`, `sdpa_mask` and `eager_mask`)."""
     blocks = _blocks(types)
-    full = _as_asked(_all_or_image(blocks), dtype, implementation)
-    return {FULL: full, SLIDING: _as_asked(_in_window(blocks), dtype, implementation)}, blocks
+    full = as_asked(_all_or_image(blocks), dtype, implementation)
+    return {FULL: full, SLIDING: as_asked(in_window(blocks), dtype, implementation)}, blocks
 
 
 def _blocks(types: Tensor) -> Tensor:
@@ -146,7 +146,7 @@ def _either(blocks: Tensor) -> Tensor:
     return made
 
 
-def _in_window(blocks: Tensor) -> Tensor:
+def in_window(blocks: Tensor) -> Tensor:
     """The same, of the keys in a sliding window alone."""
     tape, (_, tokens) = blocks.tape, blocks.shape
     places, ones = _places(blocks), empty(tape, (), dtypes.bool_, "new_ones")
@@ -167,6 +167,6 @@ def _places(blocks: Tensor) -> list[Tensor]:
     return [empty(blocks.tape, (size,), dtypes.int64, "arange") for size in (batch, 1, tokens, tokens)]
 
 
-def _as_asked(mask: Tensor, dtype: DType, implementation: str) -> Tensor:
+def as_asked(mask: Tensor, dtype: DType, implementation: str) -> Tensor:
     """A mask of booleans, or for `eager` of numbers that are added."""
     return mask if implementation == "sdpa" else empty(mask.tape, mask.shape, dtype, "where")

@@ -238,6 +238,9 @@ class Live(TorchDispatchMode):
                 return args[0].abs() == torch.inf
         if func is aten.index.Tensor and args[1][0] is not None and args[1][0].dtype == torch.bool:
             args = (args[0], self._picks(args[1][0]))
+            partial = args[1][0]._base
+            if partial is not None:
+                self.track(partial)
         if func is aten.masked_scatter_backward.default:
             with self:
                 return _scattered(*args)
@@ -275,8 +278,10 @@ class Live(TorchDispatchMode):
 
     def _picks(self, mask: torch.Tensor) -> list[torch.Tensor]:
         """A mask as the indices that it stands for: classification by the last token picks one of each sequence."""
-        each = self.picked if mask.dim() == 2 else self.pictures * self.picked * mask.shape[-1]
-        return [torch.empty(mask.shape[0] * each, dtype=torch.int64) for _ in mask.shape]
+        if mask.dim() == 2:
+            return [torch.empty(mask.shape[0] * self.picked, dtype=torch.int64) for _ in mask.shape]
+        found = mask.shape[0] * self.pictures * self.picked * mask.shape[-1]
+        return list(torch.empty((mask.dim(), found), dtype=torch.int64).unbind())
 
     def _of_host(self, args: Any) -> bool:
         """Whether an operation computes with Python's numbers alone, as tensors (`torch.tensor(3)`).
