@@ -16,7 +16,7 @@ from estimator.families.attention import causal_mask
 from estimator.families.build import Builder
 from estimator.families.cache_layers import Picture
 from estimator.families.gemma4_audio import Gemma4AudioSpec, audio_model
-from estimator.families.gemma4_text import Gemma4Body, RMSNorm
+from estimator.families.gemma4_text import SGLANG, Gemma4Body, RMSNorm
 from estimator.families.gemma4_text import Gemma4Spec as Gemma4TextSpec
 from estimator.families.gemma4_vision import Gemma4VisionSpec, VisionModel, marked
 from estimator.families.heads import Batch, CausalLM
@@ -33,7 +33,6 @@ from estimator.tape.tape import Tape
 from estimator.tape.tensor import Tensor, empty
 from estimator.tape.views import cat, reshape, select, unsqueeze
 
-
 SOFT_TOKENS = 280
 """Tokens of an image at most: the default of its processor (`max_soft_tokens`), which the published models have."""
 
@@ -42,6 +41,7 @@ class Gemma4Spec(MultimodalSpec):
     """Without `audio_config` it hears nothing."""
 
     runs = True
+    window_pool = SGLANG
     patches_images = True
     kinds = {"text_config": "gemma4_text", "vision_config": "gemma4_vision", "audio_config": "gemma4_audio"}
     fixed = ("text_config", "vision_config", "audio_config")
@@ -164,7 +164,7 @@ class Gemma4(ImageTextToText):
         words = empty(tape, ids.shape, dtypes.int64, "where")
         del copy
         embeds = self.body.embed_tokens(words)
-        by_id = padded = seen = blocks = None
+        by_id = padded = seen = blocks = number = None
         if self.body.per_layer is not None:
             padded = where_either(unsqueeze(special, 2), reshape(select(self.body.embed_tokens.weight, 0), (1, 1, -1)), embeds)
             by_id = self.body.per_layer.by_id(words)
@@ -172,7 +172,7 @@ class Gemma4(ImageTextToText):
         if pixels is not None and places is not None:
             seen = self.eyes(pixels, places)
             features = (to(cat((seen[0],), 0), embeds.dtype),)
-            counted = empty(tape, (), dtypes.int64, "sum")
+            number = empty(tape, (), dtypes.int64, "sum")
             _compare(embeds, features[0])
             embeds = masked_scatter(embeds, unsqueeze(told[0], 2), features[0])
         positions = token_positions(tape, ids.shape[1])
@@ -181,7 +181,7 @@ class Gemma4(ImageTextToText):
             blocks = _blocks(types)
             masks = self._masks(embeds, blocks)
         hidden = self.body.forward(words, embeds, masks, by_id, positions)
-        del told, special, padded, seen, blocks
+        del told, special, padded, seen, blocks, number
         return (hidden, *features)
 
     def _masks(self, embeds: Tensor, blocks: Tensor) -> Masks:

@@ -1,6 +1,7 @@
 """Gemma 4's language models: Gemma 3 with a norm of values, wide heads in layers that see everything, and experts beside its MLP.
 
-The small ones (E2B and E4B) have embeddings for each layer, and last layers that take keys and values of earlier ones. After transformers' modeling_gemma4.py (5.23).
+The small ones (E2B and E4B) have embeddings for each layer, and last layers that take keys and values of earlier ones.
+After transformers' modeling_gemma4.py (5.23).
 """
 
 from __future__ import annotations
@@ -32,9 +33,12 @@ from estimator.tape.selection import topk
 from estimator.tape.tensor import Tensor
 from estimator.tape.views import index, reshape, select, transpose, unsqueeze
 
+SGLANG = "0.5.10"
+"""The release of SGLang with which Gemma 4 came (its pull request 21952, April 2026), with a pool for layers with a window."""
+
 
 class Kind(NamedTuple):
-    """A layer's: what it sees, and whether it hands its keys and values on (`store`) or takes those of an earlier one (`reuse`)."""
+    """A layer's: what it sees, and whether it hands keys and values on (`store`) or takes those of an earlier one (`reuse`)."""
 
     sees: LayerType
     shares: Literal["store", "reuse"] | None = None
@@ -50,6 +54,7 @@ class Gemma4Spec(WindowedSpec):
     """
 
     can = Abilities()
+    window_pool = SGLANG
     default_period = 6
     modelled = {"use_bidirectional_attention": (None, "vision")}
 
@@ -185,7 +190,7 @@ class Gemma4Attention:
     """Queries and keys are normalised and rotated before they are transposed; values are normalised without a weight."""
 
     def __init__(self, spec: Gemma4Spec, build: Builder, kind: Kind):
-        keys, self.head_dim = spec.heads_of(kind.sees)
+        _, self.head_dim = spec.heads_of(kind.sees)
         size, queries, bias = spec.hidden_size, spec.num_attention_heads * self.head_dim, spec.attention_bias
         self.kind = kind
         self.q_proj = build.linear("self_attn.q_proj", size, queries, bias)
@@ -260,7 +265,7 @@ class Router:
 
 
 class Gemma4Layer:
-    """Gemma 3's, which may get something of each token beside hidden states, and whose result is multiplied by a number in place."""
+    """Gemma 3's, which may get something of each token beside hidden states; its result is multiplied by a number in place."""
 
     def __init__(self, spec: Gemma4Spec, build: Builder, kind: Kind):
         size = spec.hidden_size
@@ -374,7 +379,9 @@ class Gemma4Body(Decoder):
 
     def __init__(self, spec: Gemma4Spec, build: Builder):
         roles, scale = spec.roles, build.buffer("embed_scale", (), build.dtype)
-        tail = max(roles[::-1].index(role) for role in set(roles) if role.shares == "reuse") + 1 if spec.num_kv_shared_layers else 1
+        tail = (
+            max(roles[::-1].index(role) for role in set(roles) if role.shares == "reuse") + 1 if spec.num_kv_shared_layers else 1
+        )
         super().__init__(
             spec, build, lambda kind: Gemma4Layer(spec, build, kind), roles,
             rotary=KindsRotary(spec), norm=partial(RMSNorm, build), scale=scale,

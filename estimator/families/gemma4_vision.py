@@ -56,7 +56,10 @@ class ClippedLinear:
     def __init__(self, build: Builder, name: str, inputs: int, outputs: int):
         self.linear = build.linear(name + ".linear", inputs, outputs)
         bounds = [build.buffer(f"{name}.{bound}", (), build.dtype) for bound in ("input_min", "input_max")]
-        self.given, self.made = bounds, [build.buffer(f"{name}.{bound}", (), build.dtype) for bound in ("output_min", "output_max")]
+        self.given, self.made = (
+            bounds,
+            [build.buffer(f"{name}.{bound}", (), build.dtype) for bound in ("output_min", "output_max")],
+        )
 
     def __call__(self, x: Tensor) -> Tensor:
         low, high = self.given
@@ -133,7 +136,7 @@ def encoder_layer(spec: Gemma4VisionSpec, build: Builder) -> Sandwich:
 
 
 class VisionModel:
-    """The tower (`Gemma4VisionModel`). Images come as patches, filled up to so many, with the place of each: -1 where it is none."""
+    """The tower (`Gemma4VisionModel`). Images come as patches, filled up to so many, with the places of all: -1 where none is."""
 
     def __init__(self, spec: Gemma4VisionSpec, build: Builder):
         size = spec.hidden_size
@@ -141,7 +144,6 @@ class VisionModel:
         table = (2, spec.position_embedding_size, size)
         self.position_embedding_table = build.parameter("patch_embedder.position_embedding_table", table)
         self.input_proj = build.linear("patch_embedder.input_proj", spec.patch_numbers, size)
-        self.weight_dtype = build.dtype
         self.frequencies = [build.buffer("encoder.rotary_emb.inv_freq", (spec.head_dim // 4,), dtypes.float32) for _ in range(2)]
         self.layers = build.layers(spec.num_hidden_layers, lambda _: encoder_layer(spec, build), "encoder.layers")
         self.standards = [build.buffer(name, (size,), build.dtype) for name in ("std_bias", "std_scale") if spec.standardize]
@@ -164,7 +166,8 @@ class VisionModel:
         shifted = add_scalar(pixels)
         scaled = mul_scalar(shifted)
         del shifted
-        scaled = to(scaled, self.weight_dtype)
+        weight = getattr(self.input_proj, "weight", None)
+        scaled = to(scaled, weight.dtype) if isinstance(weight, Tensor) and weight.dtype.is_floating else scaled
         hidden = self.input_proj(scaled)
         positions = self._positions(places, outside)
         return add(hidden, positions)
@@ -177,9 +180,9 @@ class VisionModel:
         return where(unsqueeze(outside, 2), positions)
 
     def _encoded(self, embeds: Tensor, places: Tensor, outside: Tensor, padded: bool) -> Tensor:
-        """`Gemma4VisionEncoder`. Only images that are filled up need a mask, unless attention is by hand."""
+        """`Gemma4VisionEncoder`. Only images that are filled up need a mask."""
         valid = like("bitwise_not", outside)
-        mask = self._mask(valid, embeds.dtype) if padded or self.attention == "eager" else None
+        mask = self._mask(valid, embeds.dtype) if padded else None
         cos, sin = (empty(embeds.tape, (*embeds.shape[:2], self.spec.head_dim), embeds.dtype, name) for name in ("cos", "sin"))
         hidden = embeds
         for layer in self.layers:
@@ -187,7 +190,7 @@ class VisionModel:
         return hidden
 
     def _mask(self, valid: Tensor, dtype: DType) -> Tensor:
-        """Which patches see which: all of an image, [images, 1, patches, patches] (masking_utils.py, `sdpa_mask`, `eager_mask`)."""
+        """Which patches see which, [images, 1, patches, patches] (masking_utils.py, `sdpa_mask`, `eager_mask`)."""
         images, patches = valid.shape
         seen = empty(valid.tape, (images, 1, patches, patches), dtypes.bool_, "bitwise_and")
         return seen if self.attention == "sdpa" else empty(valid.tape, seen.shape, dtype, "where")

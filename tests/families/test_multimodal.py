@@ -38,7 +38,8 @@ class Noting(Builder):
     def buffer(self, name: str, shape: Shape, dtype: DType) -> Tensor:
         times = 1 if self.tape.slot is None else self.tape.slot.total
         made = super().buffer(name, shape, dtype)
-        self.noted = getattr(self, "noted", Counter()) + Counter({(shape, dtype.name): times})
+        noted: Counter[tuple[Shape, str]] = getattr(self, "noted", Counter())
+        self.noted = noted + Counter({(shape, dtype.name): times})
         return made
 
 
