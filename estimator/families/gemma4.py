@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from math import floor, sqrt
-from typing import Any
+from typing import Any, ClassVar
 
 from pydantic import SerializeAsAny, model_validator
 
@@ -24,6 +24,7 @@ from estimator.families.image_text import ImageTextToText, Masks, as_asked, in_w
 from estimator.families.model_output import Held
 from estimator.families.modules import Module, token_positions
 from estimator.families.parts import MultimodalSpec, part
+from estimator.families.spec import ModelSpec
 from estimator.families.windows import FULL, SLIDING
 from estimator.tape import dtypes
 from estimator.tape.dtypes import DType
@@ -48,6 +49,7 @@ class Gemma4Spec(MultimodalSpec):
     towers = ("gemma4_vision",)
     languages = ("gemma4_text",)
     text_class = Gemma4TextSpec
+    audio_class: ClassVar[type[ModelSpec]] = Gemma4AudioSpec
 
     text_config: SerializeAsAny[Gemma4TextSpec]
     vision_config: SerializeAsAny[Gemma4VisionSpec]
@@ -59,7 +61,7 @@ class Gemma4Spec(MultimodalSpec):
     def _audio(cls, given: Any) -> Any:
         if not isinstance(given, Mapping) or not isinstance(said := given.get("audio_config"), Mapping):
             return given
-        return {**given, "audio_config": part(said, "audio_config", cls.kinds["audio_config"], True, Gemma4AudioSpec)}
+        return {**given, "audio_config": part(said, "audio_config", cls.kinds["audio_config"], True, cls.audio_class)}
 
     @property
     def most_patches(self) -> int:
@@ -130,7 +132,7 @@ class Sight:
 class Gemma4(ImageTextToText):
     """The whole model (`Gemma4ForConditionalGeneration`). `language`: whose logits may go through a tanh."""
 
-    def __init__(self, spec: Gemma4Spec, language: CausalLM, sight: Sight, build: Builder, held: object):
+    def __init__(self, spec: Gemma4Spec, language: CausalLM, sight: Sight | None, build: Builder, held: object):
         super().__init__(language, None, build, held=held)
         assert isinstance(language.body, Gemma4Body)
         self.body: Gemma4Body = language.body
@@ -141,6 +143,7 @@ class Gemma4(ImageTextToText):
         ids = empty(tape, (batch.sequences, batch.tokens), dtypes.int64, "input_ids")
         if self.images is None:
             return (ids,)
+        assert self.eyes is not None
         seen = self.eyes.inputs(tape, batch.sequences * self.images.count)
         return (ids, *seen, empty(tape, ids.shape, dtypes.int64, "mm_token_type_ids"))
 
@@ -169,7 +172,7 @@ class Gemma4(ImageTextToText):
             padded = where_either(unsqueeze(special, 2), reshape(select(self.body.embed_tokens.weight, 0), (1, 1, -1)), embeds)
             by_id = self.body.per_layer.by_id(words)
         features: tuple[Tensor, ...] = ()
-        if pixels is not None and places is not None:
+        if pixels is not None and places is not None and self.eyes is not None:
             seen = self.eyes(pixels, places)
             features = (to(cat((seen[0],), 0), embeds.dtype),)
             number = empty(tape, (), dtypes.int64, "sum")
@@ -177,18 +180,23 @@ class Gemma4(ImageTextToText):
             embeds = masked_scatter(embeds, unsqueeze(told[0], 2), features[0])
         positions = token_positions(tape, ids.shape[1])
         masks = None
-        if types is not None and self.spec.use_bidirectional_attention == "vision":
-            blocks = _blocks(types)
-            masks = self._masks(embeds, blocks)
+        if (written := self._written(embeds, types)) is not None:
+            blocks, masks = written
         hidden = self.body.forward(words, embeds, masks, by_id, positions)
-        del told, special, padded, seen, blocks, number
+        del told, special, padded, seen, written, blocks, masks, number
         return (hidden, *features)
 
-    def _masks(self, embeds: Tensor, blocks: Tensor) -> Masks:
-        """Tokens of an image see each other in layers with a window alone (`create_masks_for_vision_model`)."""
+    def _written(self, embeds: Tensor, types: Tensor | None) -> tuple[Tensor, Masks] | None:
+        """The number of the image that each token is of, and masks made of it, where the language model makes none itself.
+
+        Tokens of an image see each other in layers with a window alone (`create_masks_for_vision_model`).
+        """
+        if types is None or self.spec.use_bidirectional_attention != "vision":
+            return None
+        blocks = _blocks(types)
         batch, tokens, _ = embeds.shape
         full = causal_mask(embeds.tape, batch, tokens, embeds.dtype, self.attention, None)
-        return {FULL: full, SLIDING: as_asked(in_window(blocks), embeds.dtype, self.attention)}
+        return blocks, {FULL: full, SLIDING: as_asked(in_window(blocks), embeds.dtype, self.attention)}
 
 
 def _compare(embeds: Tensor, features: Tensor) -> None:

@@ -157,10 +157,24 @@ class Gemma4Spec(WindowedSpec):
         return self
 
 
+class Gemma4UnifiedTextSpec(Gemma4Spec):
+    """The 12B's, without embeddings for each layer and without experts."""
+
+    can = Abilities()
+    window_pool = SGLANG
+    default_period = 6
+
+    max_position_embeddings: Size | None = 262144
+    sliding_window: Size = 1024
+    use_bidirectional_attention: Literal["vision"] | None = "vision"
+    hidden_size_per_layer_input: Literal[0] = 0
+    enable_moe_block: Literal[False] = False
+
+
 PER_LAYER = "per_layer_config"
 States = dict[LayerType, tuple[Tensor, Tensor]]
 """Keys and values that layers take of earlier ones, by what both see (`KVSharingDict`)."""
-SPECS = {"gemma4_text": Gemma4Spec}
+SPECS = {"gemma4_text": Gemma4Spec, "gemma4_unified_text": Gemma4UnifiedTextSpec}
 
 
 class RMSNorm:

@@ -99,7 +99,7 @@ def block_masks(spec: DecoderSpec, types: Tensor, dtype: DType, implementation: 
     """Masks in which the tokens of an image see each other, and the numbers of the images (modeling_gemma3.py,
     `create_masks_for_vision_model`; masking_utils.py, `create_causal_mask`, `sdpa_mask` and `eager_mask`)."""
     blocks = _blocks(types)
-    full = as_asked(_all_or_image(blocks), dtype, implementation)
+    full = as_asked(all_or_image(blocks), dtype, implementation)
     return {FULL: full, SLIDING: as_asked(in_window(blocks), dtype, implementation)}, blocks
 
 
@@ -121,7 +121,7 @@ def _blocks(types: Tensor) -> Tensor:
     return made
 
 
-def _all_or_image(blocks: Tensor) -> Tensor:
+def all_or_image(blocks: Tensor) -> Tensor:
     """What looks back, or at its own image: booleans [batch, 1, tokens, keys]."""
     places = _places(blocks)
     made = _either(blocks)
@@ -130,18 +130,13 @@ def _all_or_image(blocks: Tensor) -> Tensor:
 
 
 def _either(blocks: Tensor) -> Tensor:
-    tape, (batch, tokens) = blocks.tape, blocks.shape
+    tape, (_, tokens) = blocks.tape, blocks.shape
     one = empty(tape, (), dtypes.bool_, "new_zeros")
     back = empty(tape, (1, 1, tokens, tokens), dtypes.bool_, "le")
     either = empty(tape, back.shape, dtypes.bool_, "bitwise_or")
     del back, one
-    rows = [empty(tape, (batch, tokens), dtypes.int64, "index") for _ in ("queries", "keys")]
-    square = (batch, 1, tokens, tokens)
-    same = empty(tape, square, dtypes.bool_, "eq")
-    some = empty(tape, (batch, tokens), dtypes.bool_, "ge")
-    image = empty(tape, square, dtypes.bool_, "bitwise_and")
-    del same, some, rows
-    made = empty(tape, square, dtypes.bool_, "bitwise_or")
+    image = _same_image(blocks)
+    made = empty(tape, image.shape, dtypes.bool_, "bitwise_or")
     del image, either
     return made
 
@@ -159,6 +154,40 @@ def in_window(blocks: Tensor) -> Tensor:
     made = empty(tape, joined.shape, dtypes.bool_, "bitwise_and")
     del near, joined, places
     return made
+
+
+def window_or_image(blocks: Tensor) -> Tensor:
+    """What looks back in a sliding window, or at its own image."""
+    tape, (_, tokens) = blocks.tape, blocks.shape
+    places, one = _places(blocks), empty(tape, (), dtypes.bool_, "new_zeros")
+    ones = empty(tape, (), dtypes.bool_, "new_ones")
+    back = (1, 1, tokens, tokens)
+    first = empty(tape, (tokens,), dtypes.int64, "sub")
+    near = empty(tape, back, dtypes.bool_, "gt")
+    del first
+    joined = empty(tape, back, dtypes.bool_, "bitwise_and")
+    del near, ones
+    before = empty(tape, back, dtypes.bool_, "le")
+    window = empty(tape, back, dtypes.bool_, "bitwise_and")
+    del joined, before
+    either = empty(tape, back, dtypes.bool_, "bitwise_or")
+    del window, one
+    image = _same_image(blocks)
+    made = empty(tape, image.shape, dtypes.bool_, "bitwise_or")
+    del image, either, places
+    return made
+
+
+def _same_image(blocks: Tensor) -> Tensor:
+    """Which tokens are of one image: booleans [batch, 1, tokens, keys]."""
+    tape, (batch, tokens) = blocks.tape, blocks.shape
+    rows = [empty(tape, (batch, tokens), dtypes.int64, "index") for _ in ("queries", "keys")]
+    square = (batch, 1, tokens, tokens)
+    same = empty(tape, square, dtypes.bool_, "eq")
+    some = empty(tape, (batch, tokens), dtypes.bool_, "ge")
+    image = empty(tape, square, dtypes.bool_, "bitwise_and")
+    del same, some, rows
+    return image
 
 
 def _places(blocks: Tensor) -> list[Tensor]:
