@@ -76,6 +76,7 @@ class Decoder:
     multiplied by `scale`, a tensor of one number. `embedded`: what is done to them at once; `begin`: what is done to them once
     the masks are made. `sees`: which mask a layer of a kind is called with; None where it has none.
     `holding`: as of `Builder.layers`.
+    `tail`: layers at the end that do what the others do not (`last` of `Builder.layers`).
     `positioned`: whether layers get the tokens' positions, too.
     """
 
@@ -97,12 +98,13 @@ class Decoder:
         sees: Callable[[Any], LayerType | None] = seen,
         holding: bool = False,
         positioned: bool = True,
+        tail: int = 0,
     ):
         self.spec, self.attention = spec, build.attention
         self.rotary = rotary or Rotary(spec.head_dim)
         self.embedded, self.masks, self.begin, self.sees, self.positioned = embedded, masks, begin, sees, positioned
         self.embed_tokens = build.embedding(embedding, spec.vocab_size, spec.hidden_size, scale)
-        self.layers = build.layers(spec.num_hidden_layers if kinds is None else kinds, layer, holding=holding)
+        self.layers = build.layers(spec.num_hidden_layers if kinds is None else kinds, layer, holding=holding, last=tail)
         self.buffers = self.rotary.buffers(build) if self.rotary.early else []
         self.norm = (norm or build.rms_norm)(last, spec.hidden_size)
         self.buffers = self.buffers or self.rotary.buffers(build)

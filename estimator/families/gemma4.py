@@ -1,277 +1,249 @@
-"""Gemma 4's language models: Gemma 3 with a norm of values, wide heads in layers that see everything, and experts beside its MLP.
+"""Gemma 4: its language models that see images, and of which the small ones hear.
 
-Models with embeddings of each layer's own or with layers that share keys (E2B and E4B) are left to be counted by torch.
-After transformers' modeling_gemma4.py (5.23).
+After transformers' modeling_gemma4.py (5.23). Of what is heard the parameters are counted.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import partial
-from typing import Any, Literal, Self
+from math import floor, sqrt
+from typing import Any, ClassVar
 
-from pydantic import model_validator
+from pydantic import SerializeAsAny, model_validator
 
-from estimator.families.abilities import Abilities
-from estimator.families.attention import Attention
+from estimator.families import build_model
+from estimator.families.attention import causal_mask
 from estimator.families.build import Builder
-from estimator.families.cache_layers import CacheLayer, attention
-from estimator.families.decoder import Decoder, Rotary, Table
-from estimator.families.decoder_layers import Sandwich
-from estimator.families.experts import Experts
-from estimator.families.feed_forward import GatedMLP
-from estimator.families.gemma import Cap, Gemma2CausalLM
-from estimator.families.heads import CausalLM
-from estimator.families.modules import Module, rotary_table, rotated
-from estimator.families.rotary import frequencies
-from estimator.families.spec import Activation, Size, called
-from estimator.families.windows import FULL, LayerType, WindowedSpec
+from estimator.families.cache_layers import Picture
+from estimator.families.gemma4_audio import Gemma4AudioSpec, audio_model
+from estimator.families.gemma4_text import SGLANG, Gemma4Body, RMSNorm
+from estimator.families.gemma4_text import Gemma4Spec as Gemma4TextSpec
+from estimator.families.gemma4_vision import Gemma4VisionSpec, VisionModel, marked
+from estimator.families.heads import Batch, CausalLM
+from estimator.families.image_text import ImageTextToText, Masks, as_asked, in_window
+from estimator.families.model_output import Held
+from estimator.families.modules import Module, token_positions
+from estimator.families.parts import MultimodalSpec, part
+from estimator.families.spec import ModelSpec
+from estimator.families.windows import FULL, SLIDING
 from estimator.tape import dtypes
 from estimator.tape.dtypes import DType
-from estimator.tape.pointwise import add, add_scalar, div_, mean_last, mul, mul_, mul_scalar, pow_scalar, softmax, to
-from estimator.tape.reduction import sum_dim
-from estimator.tape.selection import topk
-from estimator.tape.tensor import Tensor
-from estimator.tape.views import index, reshape, transpose, unsqueeze
+from estimator.tape.pointwise import to, where_either
+from estimator.tape.scatter import masked_scatter
+from estimator.tape.tape import Tape
+from estimator.tape.tensor import Tensor, empty
+from estimator.tape.views import cat, reshape, select, unsqueeze
+
+SOFT_TOKENS = 280
+"""Tokens of an image at most: the default of its processor (`max_soft_tokens`), which the published models have."""
 
 
-class Gemma4Spec(WindowedSpec):
-    """`attention_k_eq_v`: layers that see everything have no values of their own, and may have another number of key heads.
+class Gemma4Spec(MultimodalSpec):
+    """Without `audio_config` it hears nothing."""
 
-    The last layer sees everything, whatever its type is said to be.
-    """
+    runs = True
+    window_pool = SGLANG
+    patches_images = True
+    kinds = {"text_config": "gemma4_text", "vision_config": "gemma4_vision", "audio_config": "gemma4_audio"}
+    fixed = ("text_config", "vision_config", "audio_config")
+    towers = ("gemma4_vision",)
+    languages = ("gemma4_text",)
+    text_class = Gemma4TextSpec
+    audio_class: ClassVar[type[ModelSpec]] = Gemma4AudioSpec
 
-    can = Abilities()
-    default_period = 6
-    modelled = {"use_bidirectional_attention": (None, False, "vision")}
-
-    max_position_embeddings: Size | None = 131072
-    hidden_act: Activation = called("hidden_activation", "gelu_pytorch_tanh")
+    text_config: SerializeAsAny[Gemma4TextSpec]
+    vision_config: SerializeAsAny[Gemma4VisionSpec]
+    audio_config: SerializeAsAny[Gemma4AudioSpec] | None = None
     tie_word_embeddings: bool = True
-    attention_bias: bool = False
-    sliding_window: Size = 512
-    global_head_dim: Size = 512
-    num_global_key_value_heads: Size | None = None
-    attention_k_eq_v: bool = False
-    hidden_size_per_layer_input: Literal[0] = 0
-    num_kv_shared_layers: Literal[0] = 0
-    final_logit_softcapping: Cap | None = None
-    enable_moe_block: bool = False
-    num_experts: Size | None = None
-    num_experts_per_tok: Size | None = called("top_k_experts", None)
-    moe_intermediate_size: Size | None = None
 
-    @property
-    def kinds(self) -> tuple[LayerType, ...]:
-        return (*super().kinds[:-1], FULL)
-
+    @model_validator(mode="before")
     @classmethod
-    def beyond(cls, given: Mapping[str, Any]) -> bool:
-        return bool(given.get("hidden_size_per_layer_input", 256) or given.get("num_kv_shared_layers"))
-
-    @classmethod
-    def follows(cls, hidden: int, heads: int) -> dict[str, int]:
-        return {"num_key_value_heads": 4, "head_dim": 256}
+    def _audio(cls, given: Any) -> Any:
+        if not isinstance(given, Mapping) or not isinstance(said := given.get("audio_config"), Mapping):
+            return given
+        return {**given, "audio_config": part(said, "audio_config", cls.kinds["audio_config"], True, cls.audio_class)}
 
     @property
-    def expert_size(self) -> int | None:
-        """Width of one expert."""
-        return self.moe_intermediate_size
+    def most_patches(self) -> int:
+        """Patches that every image is filled up to."""
+        return SOFT_TOKENS * self.vision_config.pooling_kernel_size**2
 
-    def heads_of(self, kind: LayerType) -> tuple[int, int]:
-        """How many heads of keys a layer of a kind has, and the size of its heads."""
-        if kind != FULL:
-            return self.num_key_value_heads, self.head_dim
-        own = self.num_global_key_value_heads if self.attention_k_eq_v else None
-        return own or self.num_key_value_heads, self.global_head_dim
+    def image_grid(self, width: int, height: int) -> tuple[int, int]:
+        """Columns and rows of an image's tokens: it is resized to the most whole squares that there may be, its shape kept
+        (image_processing_gemma4.py, `get_aspect_ratio_preserving_size`)."""
+        side = self.vision_config.pooling_kernel_size * self.vision_config.patch_size
+        factor = sqrt(self.most_patches * self.vision_config.patch_size**2 / (width * height))
+        columns, rows = floor(factor * width / side), floor(factor * height / side)
+        if not rows:
+            return min(width // height, SOFT_TOKENS), 1
+        if not columns:
+            return 1, min(height // width, SOFT_TOKENS)
+        return columns, rows
+
+    def image_tokens(self, images: Images) -> int | None:
+        columns, rows = self.image_grid(images.width, images.height)
+        return columns * rows
 
     @property
-    def cached_per_token(self) -> int | None:
-        return sum(2 * keys * size for keys, size in map(self.heads_of, self.kinds))
+    def picture(self) -> Picture | None:
+        return Picture(SOFT_TOKENS, self.most_patches * self.vision_config.patch_numbers)
 
-    @property
-    def cache_layers(self) -> tuple[CacheLayer, ...]:
-        window = self.sliding_window
-        return tuple([attention(*self.heads_of(kind), None if kind == FULL else window) for kind in self.kinds])
-
-    @model_validator(mode="after")
-    def _experts(self) -> Self:
-        named = (self.num_experts, self.num_experts_per_tok, self.moe_intermediate_size)
-        if self.enable_moe_block and None in named:
-            raise ValueError("enable_moe_block wants num_experts, top_k_experts and moe_intermediate_size")
-        if self.enable_moe_block and (self.num_experts_per_tok or 0) > (self.num_experts or 0):
-            raise ValueError(f"top_k_experts {self.num_experts_per_tok} is more than the {self.num_experts} experts")
-        if self.num_attention_heads % self.heads_of(FULL)[0] or self.global_head_dim % 2:
-            raise ValueError("num_global_key_value_heads does not divide num_attention_heads, or global_head_dim is odd")
-        return self
+    def config(self) -> dict[str, Any]:
+        return super().config() | {"audio_config": self.audio_config.config() if self.audio_config else None}
 
 
-SPECS = {"gemma4_text": Gemma4Spec}
+SPECS = {"gemma4": Gemma4Spec}
 
 
-class RMSNorm:
-    """Root-mean-square normalisation in float32 by a power of -1/2; its weight, where it has one, is in float32 too."""
+class Embedder:
+    """A norm without a weight and a linear layer (`Gemma4MultimodalEmbedder`)."""
 
-    def __init__(self, build: Builder, name: str, size: int, weighted: bool = True):
-        self.weight = build.parameter(name + ".weight", (size,)) if weighted else None
+    def __init__(self, build: Builder, name: str, given: int, size: int):
+        self.norm = RMSNorm(build, name + ".embedding_pre_projection_norm", given, weighted=False)
+        self.projection: Module = build.linear(name + ".embedding_projection", given, size)
 
-    def _norm(self, x: Tensor) -> Tensor:
-        mean = add_scalar(mean_last(pow_scalar(x)))
-        return mul(x, pow_scalar(mean))
-
-    def __call__(self, x: Tensor) -> Tensor:
-        out = self._norm(to(x, dtypes.float32))
-        if self.weight is not None:
-            out = mul(out, to(self.weight, dtypes.float32))
-        return to(out, x.dtype)
+    def __call__(self, features: Tensor) -> Tensor:
+        return self.projection(self.norm(features))
 
 
-def _rotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """The rotary embedding of [batch, tokens, heads, size]."""
-    c, s = unsqueeze(cos, 2), unsqueeze(sin, 2)
-    return rotated(x, c, s)
+class Sight:
+    """`Gemma4Model.get_image_features`: the tower, a norm and a linear layer."""
+
+    def __init__(self, spec: Gemma4Spec, tower: VisionModel, build: Builder):
+        self.tower, self.patches, self.numbers = tower, spec.most_patches, spec.vision_config.patch_numbers
+        self.embedder = Embedder(build, "embed_vision", spec.vision_config.hidden_size, spec.text_config.hidden_size)
+        images = build.images
+        self.tokens = 0 if images is None else spec.image_tokens(images) or 0
+
+    def inputs(self, tape: Tape, images: int) -> tuple[Tensor, Tensor]:
+        """Patches of so many images, and the place of each."""
+        pixels = empty(tape, (images, self.patches, self.numbers), dtypes.float32, "pixel_values")
+        return pixels, empty(tape, (images, self.patches, 2), dtypes.int64, "image_position_ids")
+
+    def __call__(self, pixels: Tensor, places: Tensor) -> tuple[Tensor, Tensor]:
+        """The features of all images' tokens, and what the tower gave of them."""
+        last = self.tower.see(pixels, places, self.tokens)
+        features = self.embedder(last)
+        inside = marked(places)
+        del inside
+        return features, last
 
 
-class Gemma4Attention:
-    """Queries and keys are normalised and rotated before they are transposed; values are normalised without a weight."""
+class Gemma4(ImageTextToText):
+    """The whole model (`Gemma4ForConditionalGeneration`). `language`: whose logits may go through a tanh."""
 
-    def __init__(self, spec: Gemma4Spec, build: Builder, kind: LayerType):
-        keys, self.head_dim = spec.heads_of(kind)
-        size, queries, bias = spec.hidden_size, spec.num_attention_heads * self.head_dim, spec.attention_bias
-        self.q_proj = build.linear("self_attn.q_proj", size, queries, bias)
-        self.q_norm = RMSNorm(build, "self_attn.q_norm", self.head_dim)
-        self.k_norm = RMSNorm(build, "self_attn.k_norm", self.head_dim)
-        self.v_norm = RMSNorm(build, "self_attn.v_norm", self.head_dim, weighted=False)
-        self.k_proj = build.linear("self_attn.k_proj", size, keys * self.head_dim, bias)
-        self.v_proj: Module | None = None
-        if kind != FULL or not spec.attention_k_eq_v:
-            self.v_proj = build.linear("self_attn.v_proj", size, keys * self.head_dim, bias)
-        self.o_proj = build.linear("self_attn.o_proj", queries, size, bias)
-        self.cache = build.cache() if build.cache else None
-        self.attend = Attention(build.attention, dropout=spec.attention_dropout if build.training else 0.0)
+    def __init__(self, spec: Gemma4Spec, language: CausalLM, sight: Sight | None, build: Builder, held: object):
+        super().__init__(language, None, build, held=held)
+        assert isinstance(language.body, Gemma4Body)
+        self.body: Gemma4Body = language.body
+        self.spec, self.logits, self.eyes, self.attention = spec.text_config, language.logits, sight, build.attention
 
-    def __call__(self, hidden: Tensor, cos: Tensor, sin: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        batch, tokens, _ = hidden.shape
-        heads = (batch, tokens, -1, self.head_dim)
-        q = reshape(self.q_proj(hidden), heads)
-        q = self.q_norm(q)
-        q = _rotated(q, cos, sin)
-        q = transpose(q, 1, 2)
-        k = reshape(self.k_proj(hidden), heads)
-        v = k if self.v_proj is None else reshape(self.v_proj(hidden), heads)
-        k = self.k_norm(k)
-        k = _rotated(k, cos, sin)
-        k = transpose(k, 1, 2)
-        v = self.v_norm(v)
-        v = transpose(v, 1, 2)
-        if self.cache is not None:
-            k, v = self.cache.update(k, v)
-        out, weights = self.attend(q, k, v, mask)
-        out = reshape(out, (batch, tokens, -1))
-        out = self.o_proj(out)
-        return out, weights
+    def inputs(self, tape: Tape, batch: Batch, dtype: DType) -> tuple[Tensor, ...]:
+        """Token ids, which are the labels too; of images their patches, the places of these, and which tokens are of images."""
+        ids = empty(tape, (batch.sequences, batch.tokens), dtypes.int64, "input_ids")
+        if self.images is None:
+            return (ids,)
+        assert self.eyes is not None
+        seen = self.eyes.inputs(tape, batch.sequences * self.images.count)
+        return (ids, *seen, empty(tape, ids.shape, dtypes.int64, "mm_token_type_ids"))
 
+    def forward(self, *inputs: Tensor) -> tuple[Tensor, Held]:
+        ids = inputs[0]
+        hidden, *features = self._states(*inputs)
+        with ids.tape.losing():
+            logits = self.logits(hidden)
+            return self.loss(logits, ids), (logits, *features)
 
-class Router:
-    """Softmax over all experts, then the best ones, whose weights sum to one and are multiplied by a number of each expert."""
+    def _states(
+        self, ids: Tensor, pixels: Tensor | None = None, places: Tensor | None = None, types: Tensor | None = None
+    ) -> tuple[Tensor, ...]:
+        """Last hidden states, and the images' features, which the output holds (`Gemma4Model.forward`)."""
+        tape = ids.tape
+        told = [empty(tape, ids.shape, dtypes.bool_, "eq") for _ in ("image", "video", "audio")]
+        either = empty(tape, ids.shape, dtypes.bool_, "bitwise_or")
+        special = empty(tape, ids.shape, dtypes.bool_, "bitwise_or")
+        del either
+        copy = empty(tape, ids.shape, dtypes.int64, "clone")
+        words = empty(tape, ids.shape, dtypes.int64, "where")
+        del copy
+        embeds = self.body.embed_tokens(words)
+        by_id = padded = seen = blocks = number = None
+        if self.body.per_layer is not None:
+            padded = where_either(unsqueeze(special, 2), reshape(select(self.body.embed_tokens.weight, 0), (1, 1, -1)), embeds)
+            by_id = self.body.per_layer.by_id(words)
+        features: tuple[Tensor, ...] = ()
+        if pixels is not None and places is not None and self.eyes is not None:
+            seen = self.eyes(pixels, places)
+            features = (to(cat((seen[0],), 0), embeds.dtype),)
+            number = empty(tape, (), dtypes.int64, "sum")
+            _compare(embeds, features[0])
+            embeds = masked_scatter(embeds, unsqueeze(told[0], 2), features[0])
+        positions = token_positions(tape, ids.shape[1])
+        masks = None
+        if (written := self._written(embeds, types)) is not None:
+            blocks, masks = written
+        hidden = self.body.forward(words, embeds, masks, by_id, positions)
+        del told, special, padded, seen, written, blocks, masks, number
+        return (hidden, *features)
 
-    def __init__(self, spec: Gemma4Spec, build: Builder):
-        experts = spec.num_experts or 0
-        self.top_k = spec.num_experts_per_tok or 0
-        self.norm = RMSNorm(build, "router.norm", spec.hidden_size, weighted=False)
-        self.scale = build.parameter("router.scale", (spec.hidden_size,))
-        self.per_expert_scale = build.parameter("router.per_expert_scale", (experts,))
-        self.proj = build.router("router.proj", spec.hidden_size, experts)
+    def _written(self, embeds: Tensor, types: Tensor | None) -> tuple[Tensor, Masks] | None:
+        """The number of the image that each token is of, and masks made of it, where the language model makes none itself.
 
-    def __call__(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        hidden = self.norm(x)
-        hidden = mul_scalar(mul(hidden, self.scale))
-        scores = self.proj(hidden)
-        probabilities = softmax(scores, dtypes.float32)
-        weights, chosen = topk(probabilities, self.top_k)
-        weights = div_(weights, sum_dim(weights, -1, keepdim=True))
-        weights = mul(weights, index(self.per_expert_scale, (chosen,), chosen.shape))
-        return probabilities, weights, chosen
-
-
-class Gemma4Layer(Sandwich):
-    """Gemma 3's, of which the result is multiplied by a number in place."""
-
-    def __init__(self, spec: Gemma4Spec, build: Builder, kind: LayerType):
-        attention, mlp = Gemma4Attention(spec, build, kind), GatedMLP(spec, build)
-        norm = partial(RMSNorm, build, size=spec.hidden_size)
-        names = ("input_layernorm", "post_attention_layernorm", "pre_feedforward_layernorm", "post_feedforward_layernorm")
-        super().__init__(attention, mlp, (norm(names[0]), norm(names[1]), norm(names[2]), norm(names[3])))
-        self.layer_scalar = build.buffer("layer_scalar", (1,), build.dtype)
-
-    def __call__(self, hidden: Tensor, *shared: Tensor | None) -> Tensor:
-        out = super().__call__(hidden, *shared)
-        return mul_(out, self.layer_scalar)
+        Tokens of an image see each other in layers with a window alone (`create_masks_for_vision_model`).
+        """
+        if types is None or self.spec.use_bidirectional_attention != "vision":
+            return None
+        blocks = _blocks(types)
+        batch, tokens, _ = embeds.shape
+        full = causal_mask(embeds.tape, batch, tokens, embeds.dtype, self.attention, None)
+        return blocks, {FULL: full, SLIDING: as_asked(in_window(blocks), embeds.dtype, self.attention)}
 
 
-class MixtureLayer(Gemma4Layer):
-    """One with experts, which see what the feed-forward layer beside them sees before its norm."""
-
-    def __init__(self, spec: Gemma4Spec, build: Builder, kind: LayerType):
-        super().__init__(spec, build, kind)
-        self.router = Router(spec, build)
-        self.experts = Experts(spec, build, "experts")
-        size = spec.hidden_size
-        self.after_dense = RMSNorm(build, "post_feedforward_layernorm_1", size)
-        self.after_experts = RMSNorm(build, "post_feedforward_layernorm_2", size)
-        self.before_experts = RMSNorm(build, "pre_feedforward_layernorm_2", size)
-
-    def __call__(self, hidden: Tensor, *shared: Tensor | None) -> Tensor:
-        residual = hidden
-        out = self.before_attention(hidden)
-        out, other = self.self_attn(out, *shared[:-1])
-        out = self.after_attention(out)
-        out = add(residual, out)
-        residual = out
-        out = self.before_mlp(out)
-        out = self.mlp(out)
-        dense = self.after_dense(out)
-        flat = reshape(residual, (-1, residual.shape[-1]))
-        other, weights, chosen = self.router(flat)
-        sparse = self.before_experts(flat)
-        sparse = self.experts(sparse, chosen, weights)
-        sparse = reshape(sparse, residual.shape)
-        sparse = self.after_experts(sparse)
-        out = add(dense, sparse)
-        out = self.after_mlp(out)
-        out = add(residual, out)
-        out = mul_(out, self.layer_scalar)
-        del other
-        return out
+def _compare(embeds: Tensor, features: Tensor) -> None:
+    """What images take the place of is copied to be counted, found by the places of what is not zero (cuda/Nonzero.cu)."""
+    count = features.numel
+    places = empty(embeds.tape, (len(embeds.shape), count), dtypes.int64, "nonzero")
+    taken = empty(embeds.tape, (count,), embeds.dtype, "index")
+    del places, taken
 
 
-class KindsRotary(Rotary):
-    """Tables for each kind of layer, as wide as its heads."""
-
-    def __init__(self, spec: Gemma4Spec):
-        super().__init__(spec.head_dim, kinds=spec.kinds)
-        self.spec = spec
-
-    def buffers(self, build: Builder) -> list[Tensor]:
-        return [t for kind in self.kinds for t in frequencies(build, self.spec.heads_of(kind)[1])]
-
-    def tables(self, ids: Tensor, dtype: DType) -> dict[LayerType, Table]:
-        return {kind: rotary_table(ids.tape, ids.shape[1], self.spec.heads_of(kind)[1], dtype) for kind in self.kinds}
-
-
-def gemma4(spec: Gemma4Spec, build: Builder) -> Decoder:
-    """The body of the model."""
-    make = MixtureLayer if spec.enable_moe_block else Gemma4Layer
-    scale = build.buffer("embed_scale", (), build.dtype)
-    return Decoder(
-        spec, build, lambda kind: make(spec, build, kind), spec.kinds,
-        rotary=KindsRotary(spec), norm=partial(RMSNorm, build), scale=scale,
-    )  # fmt: skip
+def _blocks(types: Tensor) -> Tensor:
+    """The number of the image that each token is of (`get_block_sequence_ids_for_mask`)."""
+    tape, shape = types.tape, types.shape
+    one, other = (empty(tape, shape, dtypes.bool_, "eq") for _ in ("image", "video"))
+    seen = empty(tape, shape, dtypes.bool_, "bitwise_or")
+    del one, other
+    before = empty(tape, shape, dtypes.bool_, "roll")
+    unseen = empty(tape, shape, dtypes.bool_, "bitwise_not")
+    start = empty(tape, shape, dtypes.bool_, "bitwise_and")
+    del unseen
+    number = empty(tape, shape, dtypes.int32, "_to_copy")
+    counted = empty(tape, shape, dtypes.int64, "cumsum")
+    del number
+    groups = empty(tape, shape, dtypes.int64, "sub")
+    del counted
+    made = empty(tape, shape, dtypes.int64, "where")
+    del seen, before, start, groups
+    return made
 
 
-def _causal_lm(spec: Gemma4Spec, build: Builder) -> CausalLM:
-    capped = spec.final_logit_softcapping is not None
-    return (Gemma2CausalLM if capped else CausalLM)(gemma4(spec, build), spec, build)
+def gemma4(spec: Gemma4Spec, build: Builder) -> Gemma4:
+    held: list[object] = []
+    learns = build.images is not None
+    with build.part("model.vision_tower", learns):
+        tower = VisionModel(spec.vision_config, build)
+    with build.part("model.language_model"):
+        language = build_model(spec.language_model, build, "causal-lm")
+    assert isinstance(language, CausalLM)
+    if spec.audio_config is not None:
+        with build.part("model.audio_tower", learns=False):
+            held.append(audio_model(spec.audio_config, build))
+    with build.part("model", learns):
+        sight = Sight(spec, tower, build)
+    if spec.audio_config is not None:
+        with build.part("model", learns=False):
+            held.append(Embedder(build, "embed_audio", spec.audio_config.output_proj_dims, spec.text_config.hidden_size))
+    return Gemma4(spec, language, sight, build, held)
 
 
-HEADS = {"causal-lm": _causal_lm}
+HEADS = {"image-text-to-text": gemma4}

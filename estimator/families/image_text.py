@@ -114,7 +114,7 @@ def block_masks(types: Tensor, dtype: DType, implementation: str) -> Made:
     `create_masks_for_vision_model`; masking_utils.py, `create_causal_mask`, `sdpa_mask` and `eager_mask`)."""
     blocks = _blocks(types)
     full = of_blocks(blocks, dtype, implementation)
-    return {FULL: full, SLIDING: _as_asked(_in_window(blocks), dtype, implementation)}, blocks
+    return {FULL: full, SLIDING: as_asked(in_window(blocks), dtype, implementation)}, blocks
 
 
 def prefix_masks(types: Tensor, dtype: DType, implementation: str) -> Made:
@@ -128,7 +128,7 @@ def prefix_masks(types: Tensor, dtype: DType, implementation: str) -> Made:
 
 def of_blocks(blocks: Tensor, dtype: DType, implementation: str) -> Tensor:
     """A mask in which what looks back, or at its own block, is seen (masking_utils.py, `create_causal_mask`)."""
-    return _as_asked(_all_or_image(blocks), dtype, implementation)
+    return as_asked(all_or_image(blocks), dtype, implementation)
 
 
 def _blocks(types: Tensor) -> Tensor:
@@ -149,7 +149,7 @@ def _blocks(types: Tensor) -> Tensor:
     return made
 
 
-def _all_or_image(blocks: Tensor) -> Tensor:
+def all_or_image(blocks: Tensor) -> Tensor:
     """What looks back, or at its own image: booleans [batch, 1, tokens, keys]."""
     places = _places(blocks)
     made = _either(blocks)
@@ -158,23 +158,18 @@ def _all_or_image(blocks: Tensor) -> Tensor:
 
 
 def _either(blocks: Tensor) -> Tensor:
-    tape, (batch, tokens) = blocks.tape, blocks.shape
+    tape, (_, tokens) = blocks.tape, blocks.shape
     one = empty(tape, (), dtypes.bool_, "new_zeros")
     back = empty(tape, (1, 1, tokens, tokens), dtypes.bool_, "le")
     either = empty(tape, back.shape, dtypes.bool_, "bitwise_or")
     del back, one
-    rows = [empty(tape, (batch, tokens), dtypes.int64, "index") for _ in ("queries", "keys")]
-    square = (batch, 1, tokens, tokens)
-    same = empty(tape, square, dtypes.bool_, "eq")
-    some = empty(tape, (batch, tokens), dtypes.bool_, "ge")
-    image = empty(tape, square, dtypes.bool_, "bitwise_and")
-    del same, some, rows
-    made = empty(tape, square, dtypes.bool_, "bitwise_or")
+    image = _same_image(blocks)
+    made = empty(tape, image.shape, dtypes.bool_, "bitwise_or")
     del image, either
     return made
 
 
-def _in_window(blocks: Tensor) -> Tensor:
+def in_window(blocks: Tensor) -> Tensor:
     """The same, of the keys in a sliding window alone."""
     tape, (_, tokens) = blocks.tape, blocks.shape
     places, ones = _places(blocks), empty(tape, (), dtypes.bool_, "new_ones")
@@ -189,12 +184,46 @@ def _in_window(blocks: Tensor) -> Tensor:
     return made
 
 
+def window_or_image(blocks: Tensor) -> Tensor:
+    """What looks back in a sliding window, or at its own image."""
+    tape, (_, tokens) = blocks.tape, blocks.shape
+    places, one = _places(blocks), empty(tape, (), dtypes.bool_, "new_zeros")
+    ones = empty(tape, (), dtypes.bool_, "new_ones")
+    back = (1, 1, tokens, tokens)
+    first = empty(tape, (tokens,), dtypes.int64, "sub")
+    near = empty(tape, back, dtypes.bool_, "gt")
+    del first
+    joined = empty(tape, back, dtypes.bool_, "bitwise_and")
+    del near, ones
+    before = empty(tape, back, dtypes.bool_, "le")
+    window = empty(tape, back, dtypes.bool_, "bitwise_and")
+    del joined, before
+    either = empty(tape, back, dtypes.bool_, "bitwise_or")
+    del window, one
+    image = _same_image(blocks)
+    made = empty(tape, image.shape, dtypes.bool_, "bitwise_or")
+    del image, either, places
+    return made
+
+
+def _same_image(blocks: Tensor) -> Tensor:
+    """Which tokens are of one image: booleans [batch, 1, tokens, keys]."""
+    tape, (batch, tokens) = blocks.tape, blocks.shape
+    rows = [empty(tape, (batch, tokens), dtypes.int64, "index") for _ in ("queries", "keys")]
+    square = (batch, 1, tokens, tokens)
+    same = empty(tape, square, dtypes.bool_, "eq")
+    some = empty(tape, (batch, tokens), dtypes.bool_, "ge")
+    image = empty(tape, square, dtypes.bool_, "bitwise_and")
+    del same, some, rows
+    return image
+
+
 def _places(blocks: Tensor) -> list[Tensor]:
     """Numbers of sequences, heads, queries and keys."""
     batch, tokens = blocks.shape
     return [empty(blocks.tape, (size,), dtypes.int64, "arange") for size in (batch, 1, tokens, tokens)]
 
 
-def _as_asked(mask: Tensor, dtype: DType, implementation: str) -> Tensor:
+def as_asked(mask: Tensor, dtype: DType, implementation: str) -> Tensor:
     """A mask of booleans, or for `eager` of numbers that are added."""
     return mask if implementation == "sdpa" else empty(mask.tape, mask.shape, dtype, "where")

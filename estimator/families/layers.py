@@ -292,7 +292,7 @@ def _casting(layer: Layer, dtype: DType) -> Layer:
     """A mixed-precision policy casts what a layer is called with, outside of its checkpoint."""
 
     def run(hidden: Tensor, *shared: Tensor | None) -> Any:
-        shared = tuple([to(t, dtype) if t is not None and t.dtype.is_floating else t for t in shared])
+        shared = tuple([to(t, dtype) if isinstance(t, Tensor) and t.dtype.is_floating else t for t in shared])
         return layer(to(hidden, dtype), *shared)
 
     return run

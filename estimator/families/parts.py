@@ -77,6 +77,8 @@ class MultimodalSpec(ComposedSpec):
     """Those of the language models."""
     images_by_mask: ClassVar[bool] = False
     """Whether its processor tells the tokens of images from those of text by a mask."""
+    patches_images: ClassVar[bool] = False
+    """Whether its processor gives an image as patches with their places, filled up to so many."""
 
     resizes: ClassVar[bool] = False
     """Whether its processor keeps an image's proportions, and its pixels between a least and a most number."""

@@ -113,7 +113,7 @@ class Unit:
             self.full.storage.release()
             return [*gradients]
 
-        wanted = [i for i, t in enumerate(inputs) if t is not None and t.requires_grad]
+        wanted = [i for i, t in enumerate(inputs) if isinstance(t, Tensor) and t.requires_grad]
         node = record("MultiGradHook", [inputs[i] for i in wanted], (), passed, len(wanted)) if wanted else None
         if node is None:
             return inputs

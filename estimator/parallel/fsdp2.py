@@ -41,7 +41,7 @@ class Policy:
     def cast(self, inputs: Iterable[Any]) -> list[Any]:
         """Inputs of a forward pass: those that are numbers with a fraction in the type of the parameters."""
         dtype = self.parameters
-        return [to(t, dtype) if dtype and t is not None and t.dtype.is_floating else t for t in inputs]
+        return [to(t, dtype) if dtype and isinstance(t, Tensor) and t.dtype.is_floating else t for t in inputs]
 
 
 class Fsdp2(Sharding):
@@ -231,7 +231,7 @@ class Group:
             self.after_backward()
             return [*gradients]
 
-        wanted = [i for i, t in enumerate(inputs) if t is not None and t.requires_grad]
+        wanted = [i for i, t in enumerate(inputs) if isinstance(t, Tensor) and t.requires_grad]
         node = record("RegisterPostBackwardFunction", [inputs[i] for i in wanted], (), passed, len(wanted)) if wanted else None
         if node is None:
             return inputs

@@ -149,7 +149,7 @@ def reentrant_checkpoint(function: Callable[..., Any], *args: Tensor | None, by_
     part of the function: it lives as long as the graph (transformers, `GradientCheckpointingLayer.__call__`); unless all is given
     `by_position`, and so saved.
     """
-    given_at = [t is not None and (by_position or i == 0 or t.requires_grad) for i, t in enumerate(args)]
+    given_at = [isinstance(t, Tensor) and (by_position or i == 0 or t.requires_grad) for i, t in enumerate(args)]
     keywords = [None if there else t for there, t in zip(given_at, args, strict=True)]
     given = [t for there, t in zip(given_at, args, strict=True) if there and t is not None]
     tape = given[0].tape

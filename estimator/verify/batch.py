@@ -60,6 +60,12 @@ def _seen(training: Training, spec: Any, model: Any, rows: int, tokens: int) -> 
     if (tiles := spec.tiles(images)) is not None:
         return made | _in_tiles(ids, picture, spec, images.count * tiles, count)
     ids[:, :count].fill_(picture)
+    if spec.patches_images:
+        each = _patches(spec, images)
+        made["image_position_ids"] = each.expand(rows * images.count, -1, -1).contiguous()
+        made["pixel_values"] = torch.rand(rows * images.count, len(each), tower.patch_numbers)
+        made["mm_token_type_ids"] = (ids == picture).long()
+        return made
     made["pixel_values"] = torch.rand(rows * images.count, tower.num_channels, tower.image_size, tower.image_size)
     if spec.images_by_mask:
         made["token_type_ids"] = (ids == picture).long()
@@ -93,6 +99,14 @@ def _in_tiles(ids: torch.Tensor, picture: int, spec: Any, tiles: int, count: int
     know(ids, [[picture] * count + [0] * (tokens - count)] * rows)
     know_all(pixels, 1)
     return {"pixel_values": pixels, "pixel_attention_mask": mask}
+
+
+def _patches(spec: Any, images: Images) -> torch.Tensor:
+    """Columns and rows of an image's patches, [patches, 2], with -1 where it is filled up."""
+    columns, rows = (spec.vision_config.pooling_kernel_size * side for side in spec.image_grid(images.width, images.height))
+    number = torch.arange(spec.most_patches)
+    places = torch.stack((number % columns, number // columns), -1)
+    return torch.where((number < columns * rows)[:, None], places, -1)
 
 
 def _end(ids: torch.Tensor, token: int) -> None:

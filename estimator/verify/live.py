@@ -92,6 +92,8 @@ class Live(TorchDispatchMode):
         """Whether the model computes on the host."""
         self.picked = 1
         """How many places of each row a mask of [sequences, tokens] picks, of which fake tensors have no numbers to count."""
+        self.pictures = 1
+        """Of how many images each sequence has so many tokens, where a mask of [sequences, tokens, width] picks these."""
 
     def started(self, model: Any) -> None:
         """A step of this model begins."""
@@ -244,6 +246,9 @@ class Live(TorchDispatchMode):
                 return args[0].abs() == torch.inf
         if func is aten.index.Tensor and args[1][0] is not None and args[1][0].dtype == torch.bool:
             args = (args[0], self._picks(args[1][0]))
+            partial = args[1][0]._base
+            if partial is not None:
+                self.track(partial)
         if func is aten.masked_scatter_backward.default:
             with self:
                 return _scattered(*args)
@@ -292,6 +297,9 @@ class Live(TorchDispatchMode):
     def _picks(self, mask: torch.Tensor) -> list[torch.Tensor]:
         """A mask as the indices that it stands for: classification by the last token picks one of each sequence."""
         found = known.picks(mask)
+        if found is None and mask.dim() > 2:
+            found = mask.shape[0] * self.pictures * self.picked * mask.shape[-1]
+            return list(torch.empty((mask.dim(), found), dtype=torch.int64).unbind())
         count = mask.shape[0] * self.picked if found is None else found
         return [torch.empty(count, dtype=torch.int64) for _ in mask.shape]
 

@@ -81,9 +81,11 @@ def config(spec: ModelSpec, attention: str, labels: int = 2) -> Any:
     else:
         made = transformers.AutoConfig.for_model(fields.pop("model_type"), **fields, num_labels=labels)
     made._attn_implementation = attention if spec.has_attention else "eager"
+    if (heard := getattr(made, "audio_config", None)) is not None:
+        heard._attn_implementation = "eager"  # its chunks attend in no other way
     made.pad_token_id = getattr(made, "pad_token_id", None) or 0
     parts = made, *(getattr(made, name) for name in made.sub_configs)
-    for part in parts:
+    for part in filter(None, parts):  # of which a model may lack some
         part.use_cache = False
         for name in ("pad_token_id", "decoder_start_token_id"):
             if (getattr(part, name, None) or 0) >= (getattr(part, "vocab_size", None) or math.inf):

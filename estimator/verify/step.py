@@ -29,6 +29,7 @@ from estimator.verify.live import Live, numbers_seen, resizes_seen, shapes_unsee
 from estimator.verify.model import autocast, build, freeze, make_scaler, ranks, remembers
 from estimator.verify.offload import forward_offloaded, on_host
 from estimator.verify.optimizers import Optimizers, make_optimizer
+from estimator.verify.pictures import pictures
 from estimator.verify.playable import refuse_unplayable
 from estimator.verify.pruning import track_products
 from estimator.verify.views import real_strides
@@ -83,6 +84,7 @@ def fake_step(
             resizes_seen(live),
             shapes_unseen(live),
             objectives.kernels(job, live),
+            pictures(job, spec, live),
             live,
         ):
             scaler = make_scaler(job, model, optimizer.members[0])

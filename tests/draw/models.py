@@ -73,6 +73,8 @@ def _cut(whole: dict[str, Any], most: int) -> dict[str, Any]:
     for key, value in whole.items():
         deep = key in LAYERS and isinstance(value, int)
         cut[key] = min(value, most) if deep else value[:most] if key == "layer_types" and value else value
+        if key == "num_kv_shared_layers":
+            cut[key] = 0  # of so few none is left to share with
         if isinstance(value, dict) and "vision_config" in whole:
             cut[key] = _cut(value, most)
     return cut
