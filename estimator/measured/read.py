@@ -6,14 +6,14 @@ from pathlib import Path
 
 from estimator.contract.errors import Unreadable
 from estimator.contract.reading import decoded
-from estimator.measured import logs, oom, pickled
+from estimator.measured import logs, oom, pickled, runs
 from estimator.measured.record import Record
 
 MOST_TEXT = 16 << 20
 """Bytes of a log that are read: the last ones, of a longer one."""
 TAKEN = (
     "an out-of-memory message, torch.cuda.memory_summary(), a memory snapshot of torch, nvidia-smi's csv or table, "
-    "or the log of a trainer, vLLM, SGLang or llama.cpp"
+    "a record of watch(), or the log of a trainer, vLLM, SGLang or llama.cpp"
 )
 
 
@@ -24,7 +24,7 @@ def read_measured(given: str | bytes, where: str = "measured") -> Record:
             return pickled.read(given, where)
         given = decoded(given[-MOST_TEXT:], where)
     try:
-        for read in (oom.read, logs.summary, logs.samples, logs.log):
+        for read in (runs.read, oom.read, logs.summary, logs.samples, logs.log):
             if found := read(given):
                 return found
     except ValueError as error:
