@@ -28,7 +28,8 @@ JOB: dict[str, Any] = {
 def model() -> Any:
     """The model of `JOB`, with random weights."""
     torch.manual_seed(0)
-    return LlamaForCausalLM(LlamaConfig(**TINY, attn_implementation="eager"))
+    settings: dict[str, Any] = {**TINY, "attn_implementation": "eager"}
+    return LlamaForCausalLM(LlamaConfig(**settings))
 
 
 class Counted:
