@@ -18,6 +18,7 @@ from estimator.measured.record import Amount, Record
 KIND = "trace of torch's profiler"
 GZIP = b"\x1f\x8b"
 EVENTS, FAILED = "[memory]", "[OutOfMemory]"
+NUMBERS = ("Bytes", "Addr", "Total Allocated", "Total Reserved")
 _CPU = 0
 _HEAD = 1 << 16
 
@@ -40,15 +41,14 @@ def is_trace(data: bytes) -> bool:
 def read(data: bytes, where: str = "trace") -> Record:
     """The highest totals of the GPU that has most, else of the CPU; and what was alive there by size, where recording began
     before the first allocation. Raises `Unreadable`."""
-    found = _parsed(_unpacked(data, where), where)
-    events = found.get("traceEvents")
+    events = _parsed(_unpacked(data, where), where)
     devices: dict[tuple[int, int], list[_Event]] = {}
     try:
         for event in sorted((one for one in events if one.get("name") in (EVENTS, FAILED)), key=lambda one: one["ts"]):
             given = event["args"]
             key = _whole(given["Device Type"]), _whole(given["Device Id"])
-            numbers = [_whole(given.get(name, 0)) for name in ("Bytes", "Addr", "Total Allocated", "Total Reserved")]
-            devices.setdefault(key, []).append(_Event(*numbers, failed=event["name"] == FAILED))
+            size, at, allocated, reserved = (_whole(given.get(name, 0)) for name in NUMBERS)
+            devices.setdefault(key, []).append(_Event(size, at, allocated, reserved, event["name"] == FAILED))
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise Unreadable(f"is no trace as torch's profiler writes it: {str(error)[:200]}", where) from None
     if not devices:
@@ -90,14 +90,15 @@ def _unpacked(data: bytes, where: str) -> bytes:
     return data
 
 
-def _parsed(data: bytes, where: str) -> dict[str, Any]:
+def _parsed(data: bytes, where: str) -> list[Any]:
+    """The events."""
     try:
         found = json.loads(data)
     except (ValueError, RecursionError) as error:
         raise Unreadable(f"is no JSON that can be read: {str(error)[:200]}", where) from None
     if not isinstance(found, dict) or not isinstance(found.get("traceEvents"), list):
         raise Unreadable("is no trace: it has no list of traceEvents", where)
-    return found
+    return list(found["traceEvents"])
 
 
 def _whole(value: Any) -> int:

@@ -141,13 +141,13 @@ class Watch:
             try:
                 append(self._record(failed), self.record)
             except OSError as broken:
-                LOGGER.warning("the record could not be written: %s", broken)
+                _warn("the record could not be written: %s", broken)
 
     def _measure(self, final: bool = False) -> None:
         found = self.reader.read()
         if found is None:
             if final:
-                LOGGER.warning("nothing was measured: torch sees no CUDA device here; watch(..., reader=) takes another reader")
+                _warn("nothing was measured: torch sees no CUDA device here; watch(..., reader=) takes another reader")
             return
         self.measured = {quantity: int(found[quantity]) for quantity in QUANTITIES if quantity in found}
         self.log(self._named("predicted", self.predicted) | self._named("measured", self.measured))
@@ -173,7 +173,7 @@ class Watch:
         try:
             self._compare()
         except Exception as error:  # a look must not end a training
-            LOGGER.warning("the code could not be compared with the job: %s: %s", type(error).__name__, error)
+            _warn("the code could not be compared with the job: %s: %s", type(error).__name__, error)
 
     def _compare(self) -> None:
         where = next((p.device.type for p in self.model.parameters()), "cpu")
@@ -186,9 +186,9 @@ class Watch:
             if self.longest[1] > training["sequence_length"]:  # shorter ones may be padded to their longest
                 code["training.sequence_length"] = self.longest[1]
         self.differences = differences(self.answer, code)
-        if self.differences and _rank() == 0:
+        if self.differences:
             said = "; ".join(map(str, self.differences))
-            LOGGER.warning("the job in the code is not the job that was predicted: %s%s", said, self._as_in_code())
+            _warn("the job in the code is not the job that was predicted: %s%s", said, self._as_in_code())
 
     def _as_in_code(self) -> str:
         """What would be predicted with the code's settings, as far as a job can have them."""
@@ -211,14 +211,14 @@ class Watch:
         if self.longest[1] != training["sequence_length"]:
             one = Difference(field="training.sequence_length", job=training["sequence_length"], code=self.longest[1])
             self.differences.append(one)
-            LOGGER.warning("the largest batch was not the job's: %s", one)
+            _warn("the largest batch was not the job's: %s", one)
 
     def _explain(self, message: str) -> None:
         try:
             found = explain(self.answer.job, message)
         except WillItFitError:
             return
-        LOGGER.warning("out of memory: %s%s", found.text, "".join(f"\n  - {one}" for one in found.changes))
+        _warn("out of memory: %s%s", found.text, "".join(f"\n  - {one}" for one in found.changes))
 
     def _record(self, failed: bool) -> RunRecord:
         device = getattr(self.reader, "device", None)
@@ -255,3 +255,9 @@ def _rank() -> int:
 
 def _compiling() -> bool:
     return bool(import_module("torch").compiler.is_compiling())
+
+
+def _warn(text: str, *values: object) -> None:
+    """Of several processes the first speaks; any of them says that its memory ran out."""
+    if _rank() == 0 or text.startswith("out of memory"):
+        LOGGER.warning(text, *values)

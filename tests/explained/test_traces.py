@@ -47,8 +47,7 @@ def test_a_real_training_is_as_predicted(tmp_path: Path) -> None:
     assert found.verdict == "as predicted"
     assert found.sizes == []
     other = {**JOB, "training": {**JOB["training"], "micro_batch_size": SEQUENCES // 2}}
-    logits = SEQUENCES * TOKENS * 1000 * 4
-    assert {logits, logits // 2} <= {one.bytes for one in explain(other, path).sizes}
+    assert SEQUENCES * TOKENS * 1000 * 4 in [one.bytes for one in explain(other, path).sizes]  # the logits
     packed = tmp_path / "trace.json.gz"
     packed.write_bytes(gzip.compress(path.read_bytes()))
     assert read_file(packed) == record
@@ -60,7 +59,7 @@ def event(size: int, total: int, at: int, name: str = "[memory]", **more: Any) -
 
 
 def test_of_devices_the_gpu_that_has_most() -> None:
-    cpu = {"Device Type": 0, "Device Id": -1}
+    cpu: dict[str, Any] = {"Device Type": 0, "Device Id": -1}
     events = [event(9 << 30, 9 << 30, 1, **cpu), event(4096, 3 << 20, 2), event(-4096, (3 << 20) - 4096, 3), {"name": "aten::mm"}]
     found = read_measured(json.dumps({"traceEvents": events}))
     assert {name: one.bytes for name, one in found.amounts.items()} == {"allocated": 3 << 20, "reserved": 1 << 30}
