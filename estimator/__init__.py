@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from estimator.timelines.timeline import timeline
     from estimator.views.fitting import fitting
     from estimator.views.inspection import inspect_model
+    from estimator.watching.watch import watch
 
 __version__ = version.SOFTWARE_VERSION
 
@@ -92,6 +93,7 @@ _EXPORTS = {
     "what_if": "planner.what_if",
     "which": "planner.which",
     "timeline": "timelines.timeline",
+    "watch": "watching.watch",
 }
 
 __all__ = [
@@ -132,6 +134,7 @@ __all__ = [
     "what_if",
     "which",
     "timeline",
+    "watch",
 ]
 
 

@@ -13,12 +13,14 @@ from estimator.contract.job import Job
 from estimator.contract.units import gib
 from estimator.contract.version import DATA_VERSION, SOFTWARE_VERSION
 from estimator.exchange.documents import job_of
+from estimator.families import parameters
 from estimator.measured.answers import Explanation, Hypothesis
-from estimator.measured.compare import LOOSE, Compared, compare
+from estimator.measured.compare import LOOSE, SAME, Compared, compare
 from estimator.measured.hypotheses import Reason, reasons
 from estimator.measured.oom import KIND as FAILED
 from estimator.measured.read import read_file, read_measured
 from estimator.measured.record import QUANTITIES, Record
+from estimator.parallel.strategies import strategy_of
 from estimator.pipeline.advice import Trial, advice
 from estimator.pipeline.judged import judge_run
 from estimator.pipeline.run import Run, played
@@ -50,8 +52,8 @@ def explain(
     run = played(given, allow_files)
     found = compare(run, record)
     hypotheses = [] if found.same else _hypotheses(found, record, asked, allow_files)
-    beside = [*_fragmentation(found, record), *_others(found, record)]
-    ranked = sorted([*hypotheses, *beside], key=_rank)[:NAMED]
+    beside = [*_fragmentation(found, record), *_others(found, record), *_whole(found, record)]
+    ranked = sorted([*_too_large(found, record), *hypotheses, *beside], key=_rank)[:NAMED]
     verdict = _verdict(found, ranked)
     return Explanation(
         kind=record.kind,
@@ -146,12 +148,39 @@ def _fragmentation(found: Compared, record: Record) -> Iterator[Hypothesis]:
         yield _of_record("fragmentation", text, idle - expected, 0.0)
 
 
+def _too_large(found: Compared, record: Record) -> Iterator[Hypothesis]:
+    """The job as it is written needs more than the card has: nothing has to differ for an allocation to fail."""
+    capacity, memory = record.amounts.get("capacity"), found.memory
+    if record.kind != FAILED or capacity is None or memory.engine or memory.total_bytes <= capacity.bytes:
+        return
+    parts = sorted(memory.at_peak.items(), key=lambda part: -part[1])[:2]
+    said = " and ".join(f"{gib(size)} of {name.replace('_', ' ')}" for name, size in parts)
+    text = f"the job as it is written needs {gib(memory.total_bytes)} of {gib(capacity.bytes)}, with {said} at its peak"
+    yield _of_record("too-large", text, memory.total_bytes - capacity.bytes, 1.0)
+
+
+def _whole(found: Compared, record: Record) -> Iterator[Hypothesis]:
+    """Where ranks share the parameters: each held the whole model while it was loaded (ZeRO-3 not active at init)."""
+    level, job = record.amounts.get("allocated"), found.run.job
+    if level is None or found.same or job.task != "train" or strategy_of(job).alone or strategy_of(job).name == "ddp":
+        return
+    numbers = sum(one.total for one in parameters(found.run.model.spec))
+    for kind, width in (("half precision", 2), ("float32", 4)):
+        whole = numbers * width
+        if abs(level.bytes - whole) <= level.within + SAME * level.bytes:
+            text = f"each rank held the whole model, {gib(whole)} in {kind}, before it was shared"
+            yield _of_record("whole-model", text, level.bytes - whole, 1.0)
+
+
 def _others(found: Compared, record: Record) -> Iterator[Hypothesis]:
-    """What of the GPU neither this process has nor is free."""
+    """What of the GPU neither this process has nor is free. Older messages do not say what the process has: beside what torch
+    reserved it is what is reckoned for context and libraries."""
     amounts = record.amounts
     held = amounts["others"].bytes if "others" in amounts else 0
-    if not held and {"capacity", "free", "used"} <= amounts.keys():
-        held = amounts["capacity"].bytes - amounts["free"].bytes - amounts["used"].bytes
+    if not held and {"capacity", "free"} <= amounts.keys() and amounts.keys() & {"used", "reserved"}:
+        overhead = sum(found.memory.overhead.values())
+        own = amounts["used"].bytes if "used" in amounts else amounts["reserved"].bytes + overhead
+        held = amounts["capacity"].bytes - amounts["free"].bytes - own
     capacity = amounts.get("capacity")
     if capacity is None or held <= LOOSE * capacity.bytes:
         return

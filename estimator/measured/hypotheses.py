@@ -52,6 +52,9 @@ def _of_training(job: Job) -> Iterator[Reason]:
         else:
             said = "the optimizer's fused implementation, which makes no temporaries (or one parameter at a time)"
             yield _training("optimizer", said, optimizer_implementation="fused")
+        if asked.optimizer_implementation != "forloop":
+            said = "the optimizer's loop over parameters, with temporaries as large as each (foreach=False)"
+            yield _training("optimizer", said, optimizer_implementation="forloop")
         yield _training("optimizer", "an 8-bit optimizer", optimizer="adamw-8bit")
     else:
         yield _training("optimizer", "AdamW in place of the job's optimizer", optimizer="adamw", optimizer_implementation=None)
@@ -59,6 +62,9 @@ def _of_training(job: Job) -> Iterator[Reason]:
         yield _training("adapter", "all weights were trained: the adapter was not in use", adapter=None, quantization=None)
     if asked.quantization is not None:
         yield _training("quantization", "weights were not quantized", quantization=None)
+        if asked.upcast_unquantized != "all":
+            said = "what is not quantized was made float32 (prepare_model_for_kbit_training)"
+            yield _training("upcast", said, upcast_unquantized="all")
     if asked.evaluation is None:
         for batch in dict.fromkeys((8, asked.micro_batch_size)):
             said = f"evaluation between steps, {batch} sequences at a time, its logits kept for metrics"

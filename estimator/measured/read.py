@@ -6,14 +6,16 @@ from pathlib import Path
 
 from estimator.contract.errors import Unreadable
 from estimator.contract.reading import decoded
-from estimator.measured import logs, oom, pickled
+from estimator.measured import logs, oom, pickled, runs, trace
 from estimator.measured.record import Record
 
 MOST_TEXT = 16 << 20
 """Bytes of a log that are read: the last ones, of a longer one."""
+LOOKED_AT = 1 << 16
+"""Characters of a text that say whether it is a trace."""
 TAKEN = (
-    "an out-of-memory message, torch.cuda.memory_summary(), a memory snapshot of torch, nvidia-smi's csv or table, "
-    "or the log of a trainer, vLLM, SGLang or llama.cpp"
+    "an out-of-memory message, torch.cuda.memory_summary(), a memory snapshot of torch, a trace of its profiler with memory, "
+    "nvidia-smi's csv or table, a record of watch(), or the log of a trainer, vLLM, SGLang or llama.cpp"
 )
 
 
@@ -22,9 +24,13 @@ def read_measured(given: str | bytes, where: str = "measured") -> Record:
     if isinstance(given, bytes):
         if given[:1] == b"\x80":
             return pickled.read(given, where)
+        if trace.is_trace(given):
+            return trace.read(given, where)
         given = decoded(given[-MOST_TEXT:], where)
+    elif trace.is_trace(given[:LOOKED_AT].encode()):
+        return trace.read(given.encode(), where)
     try:
-        for read in (oom.read, logs.summary, logs.samples, logs.log):
+        for read in (runs.read, oom.read, logs.summary, logs.samples, logs.log):
             if found := read(given):
                 return found
     except ValueError as error:

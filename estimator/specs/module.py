@@ -27,7 +27,7 @@ class ModuleCounts:
 
 def count_module(module: Any) -> ModuleCounts:
     """Count an `nn.Module`, also one on the meta device. `InvalidJob` if it is none."""
-    _check(module)
+    check_module(module)
     numbers = [(parameter, _numbers(parameter)) for parameter in module.parameters()]
     sizes: Counter[str] = Counter()
     for parameter, _ in numbers:
@@ -45,7 +45,7 @@ def count_module(module: Any) -> ModuleCounts:
 
 def architecture_of(module: Any) -> dict[str, Any]:
     """The mapping that says a transformers model's architecture, for `model` in a job. `InvalidJob` if the module says none."""
-    _check(module)
+    check_module(module)
     base = module.get_base_model() if hasattr(module, "get_base_model") else module  # peft's wrapper
     config: Any = getattr(base, "config", None)
     if not hasattr(config, "to_dict") or not getattr(config, "model_type", ""):
@@ -62,6 +62,7 @@ def _numbers(parameter: Any) -> int:
     return prod(packed) if packed is not None else int(parameter.numel())
 
 
-def _check(module: Any) -> None:
+def check_module(module: Any) -> None:
+    """`InvalidJob` if it is no `nn.Module`."""
     if isinstance(module, type) or not all(callable(getattr(module, name, None)) for name in ("parameters", "buffers")):
         raise InvalidJob(f"{type(module).__name__} is no torch.nn.Module: give a module, not its class or its weights", "module")

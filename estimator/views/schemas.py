@@ -24,6 +24,7 @@ from estimator.planner.which_answer import Which
 from estimator.specs.schema import model_schema
 from estimator.timelines.answers import Timeline
 from estimator.views.inspection import Card
+from estimator.watching.run_record import RunRecord
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 KINDS: dict[str, Any] = {
@@ -37,6 +38,7 @@ KINDS: dict[str, Any] = {
     "replicas": Replicas,
     "timeline": Timeline,
     "explanation": Explanation,
+    "watched-run": RunRecord,
     "fix": Fixes,
     "diff": Differences,
     "budget": Budget,

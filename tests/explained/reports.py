@@ -24,6 +24,8 @@ def reports() -> list[dict[str, Any]]:
 
 def message(figures: dict[str, str]) -> str:
     """The figures in torch's words."""
+    if "nvidia_smi" in figures:
+        return f"memory.used [MiB]\n{figures['nvidia_smi']}"
     if "requested" not in figures:
         return "\n".join(f"{name}: {amount}" for name, amount in figures.items())
     said = [f"CUDA out of memory. Tried to allocate {figures['requested']}. GPU 0 has a total capacity of {figures['capacity']}"]
@@ -51,7 +53,9 @@ def names(row: dict[str, Any], found: Explanation) -> bool:
         return False
     if "slug" in cause:
         return cause["slug"] in [one.slug for one in found.hypotheses[:FIRST]]
-    return found.verdict == "as predicted" and found.culprit is not None and found.culprit.component == cause["component"]
+    if found.verdict != "as predicted" or found.culprit is None:
+        return False
+    return all(getattr(found.culprit, what) == value for what, value in cause.items())
 
 
 def main() -> None:
@@ -60,8 +64,10 @@ def main() -> None:
         print(f"{names(row, found)!s:5} {row['named']!s:5} {row['name']}: {found.verdict}: {found.text}")
         for one in found.hypotheses[:FIRST]:
             print(f"      {one.removed:.0%} {one.slug}: {one.text}")
-    known = [(row, found) for row, found in rows if row["names"]]
-    print(f"{sum(names(row, found) for row, found in known)} of {len(known)} causes named")
+    for held_out in (False, True):
+        known = [(row, found) for row, found in rows if row["names"] and row.get("held_out", False) is held_out]
+        which = "held out" if held_out else "looked at"
+        print(f"{which}: {sum(names(row, found) for row, found in known)} of {len(known)} causes named")
 
 
 if __name__ == "__main__":

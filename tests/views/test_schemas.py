@@ -193,6 +193,11 @@ def test_limits() -> None:
     assert asked.json()["value"] == sent.json()["value"]
 
 
+def test_watched_runs() -> None:
+    for line in (ROOT / "tests" / "data" / "watched_runs.jsonl").read_text(encoding="utf-8").splitlines():
+        schema("watched-run").validate(json.loads(line))
+
+
 def test_timelines_and_explanations() -> None:
     sent = client.post("/v1/timeline", params={"on": "t4", "tensors": 5}, json=TINY_JOB)
     asked = client.get("/v1/timeline", params={"model": "gpt2", "on": "t4"})
