@@ -26,6 +26,7 @@ from estimator.pipeline.whole_run import course_of, hours_of
 from estimator.planner.levers import MICRO, STEPS, Extent, Levers, Settings, extent, no_more_work
 from estimator.planner.numbers import with_values
 from estimator.planner.plan_bounds import ROUNDING, Arithmetic, saved_bytes, weight_bytes
+from estimator.planner.plan_saved import Saved
 from estimator.planner.renting import NOT_KNOWN, Rentable, Rented, Within, cheapest
 from estimator.timing.run_length import Hours
 
@@ -111,12 +112,14 @@ class PlanSearch:
     """Bytes that lack where fewest do, and what is said of it."""
     complete: bool = True
     arithmetic: Arithmetic = field(init=False)
+    saved: Saved = field(init=False)
     kinds: set[tuple[object, ...]] = field(default_factory=set)
     """Kinds of candidates that were refused."""
     known: dict[Key, Seen] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.arithmetic = Arithmetic(self.job, self.allow_files)
+        self.saved = Saved(self.job, self.levers.spec, self.allow_files)
 
     def refuse_limits(self) -> None:
         """Refuse limits of a run whose length is not known."""
@@ -175,7 +178,15 @@ class PlanSearch:
                 self._lacking(point, least - room, f"what each GPU keeps in any case takes {gib(least)}")
                 return True
             slack = steps(room - least, room)
-        return self._beaten(self._bound(point, seconds, slack)) or self._kind(point, family | work) in self.kinds
+        if self._beaten(self._bound(point, seconds, slack)) or self._kind(point, family | work) in self.kinds:
+            return True
+        if not room:
+            return False
+        least = kept + family[MICRO] * self.saved.sequence_bytes(family | work, point.card)
+        if least > room:
+            self._lacking(point, least - room, f"what each GPU keeps in any case takes {gib(least)}")
+            return True
+        return self._beaten(self._bound(point, seconds, steps(room - least, room)))
 
     def _kind(self, point: Point, settings: Settings) -> tuple[object, ...]:
         """What a refusal depends on: all but how many sequences there are, and which of some cards that are alike."""

@@ -108,7 +108,7 @@ def test_bounds_lose_nothing(name: str) -> None:
 def test_bounds_are_bounds(name: str) -> None:
     """No candidate takes less memory or time than is taken for granted without simulating it."""
     search = _search(CASES[name], bounded=False)
-    arithmetic, spec, looked = Arithmetic(search.job, True), search.levers.spec, 0
+    arithmetic, spec, looked, found = Arithmetic(search.job, True), search.levers.spec, 0, 0
     times: dict[str, list[tuple[dict[str, Any], float]]] = {}
     for point, settings in _every(search):
         seen = search.look(point, settings)
@@ -119,6 +119,10 @@ def test_bounds_are_bounds(name: str) -> None:
         extent, work = point.extent, {key: settings[key] for key in (CHECKPOINTS, ACTIVATIONS)}
         kept = weight_bytes(search.job, spec, settings, extent) + saved_bytes(search.job, spec, settings, work)
         assert kept <= run.simulation.phases.peak.peak_bytes, settings
+        each = search.saved.sequence_bytes(settings, point.card)
+        found += each > 0
+        least = weight_bytes(search.job, spec, settings, extent) + settings["training.micro_batch_size"] * each
+        assert least <= run.simulation.phases.peak.peak_bytes, settings
         assert seen.time is not None
         sequences = seen.time.tokens_per_second / run.job.training.sequence_length
         least = arithmetic.seconds(settings, extent, point.card.accelerator)
@@ -129,6 +133,7 @@ def test_bounds_are_bounds(name: str) -> None:
             assert not no_more_work(work, other) or seen.time.step_seconds <= took * (1 + 1e-12), (settings, other)
         times[others].append((work, seen.time.step_seconds))
     assert looked >= 8
+    assert found >= 4
 
 
 @pytest.mark.slow
