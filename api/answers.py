@@ -27,6 +27,7 @@ from estimator.planner.headline import fit
 from estimator.planner.limits import limit
 from estimator.planner.plan import plan
 from estimator.planner.replicas import replicas
+from estimator.planner.swept import swept
 from estimator.planner.what_if import read_changes, what_if
 from estimator.planner.which import which
 from estimator.timelines.chrome import chrome
@@ -46,6 +47,7 @@ Items = list[tuple[str, str]]
 JSON, TEXT, HTML = "application/json", "text/plain; charset=utf-8", "text/html; charset=utf-8"
 CSV, SVG, BINARY = "text/csv; charset=utf-8", "image/svg+xml", "application/octet-stream"
 MOST_COMBINATIONS = 256
+MOST_POINTS = 65_536
 """Combinations of values that a request may have estimated."""
 
 
@@ -119,6 +121,11 @@ def _what_if(job: bytes | Items, changes: list[str], on: str | None, form: str) 
     return Rendered(200, CSV, found.to_csv().encode()) if form == "csv" else Rendered(200, SVG, picture(found).encode())
 
 
+def _sweep(job: bytes | Items, changes: list[str], on: str | None, form: str) -> Rendered:
+    found = swept(_asked(job), read_changes(changes), on=on, most=MOST_POINTS, allow_files=False)
+    return _json(found.to_json()) if form == "json" else Rendered(200, CSV, found.to_csv().encode())
+
+
 def _which(asked: bytes | str, limits: dict[str, Any]) -> Rendered:
     return _json(which(asked if isinstance(asked, str) else read_job(_job(asked)), allow_files=False, **limits).to_json())
 
@@ -190,6 +197,7 @@ QUESTIONS: dict[str, Callable[..., Rendered]] = {
     "line": _line,
     "limit": _limit,
     "what-if": _what_if,
+    "sweep": _sweep,
     "which": _which,
     "plan": _plan,
     "replicas": _replicas,
@@ -214,6 +222,22 @@ QUESTIONS: dict[str, Callable[..., Rendered]] = {
 }
 """Every kind of question, by its name."""
 LARGE = dict.fromkeys(
-    ("fit", "page", "limit", "what-if", "which", "plan", "replicas", "explain", "fitting", "fix", "diff", "budget", "import"), 1
+    (
+        "fit",
+        "page",
+        "limit",
+        "what-if",
+        "sweep",
+        "which",
+        "plan",
+        "replicas",
+        "explain",
+        "fitting",
+        "fix",
+        "diff",
+        "budget",
+        "import",
+    ),
+    1,
 )
 """Those that are several questions in one, and the lane that they begin in."""
