@@ -87,7 +87,7 @@ def gradient_bytes(job: Job, spec: ModelSpec, settings: Settings, extent: Extent
     """Bytes of each GPU that all gradients take when backward ends; 0 where that is not so, or ZeRO has them its way."""
     training, strategy = job.training, STRATEGIES[settings[STRATEGY]]
     found = recipe(settings.get("training.precision", training.precision), strategy, training.implementation)
-    apart = any(settings[name] != "none" for name in (GRADIENTS, PARAMETERS, OPTIMIZER)) or strategy.stage
+    apart = settings[GRADIENTS] != "none" or settings[PARAMETERS] != "none" or strategy.stage
     at_once = settings.get("training.optimizer_in_backward", training.optimizer_in_backward)
     partly = training.adapter is not None or training.trainable != "all" or training.implementation == "megatron"
     other = isinstance(spec, OtherSpec) or (training.head, training.objective, training.dtypes) != (None, None, None)

@@ -124,3 +124,12 @@ def test_without_a_file_of_arrow_it_says_what_to_install(found: Swept, tmp_path:
     monkeypatch.setitem(__import__("sys").modules, "pyarrow", None)
     with pytest.raises(InvalidJob, match="pip install pyarrow"):
         found.write_arrow(tmp_path / "rows.arrow")
+
+
+def test_dask_says_the_same(found: Swept) -> None:
+    """A local cluster, through the executor that Dask's client is."""
+    distributed = pytest.importorskip("distributed")
+    options = {"n_workers": 1, "threads_per_worker": 1, "processes": False, "dashboard_address": None}
+    with distributed.Client(**options) as client:
+        executor = client.get_executor()
+        assert swept(JOB, CHANGES, reserves=True, executor=executor).to_json() == found.to_json()
