@@ -28,6 +28,7 @@ from estimator.planner.headline import fit
 from estimator.planner.limits import limit
 from estimator.planner.plan import plan
 from estimator.planner.replicas import replicas
+from estimator.planner.swept import swept
 from estimator.planner.what_if import read_changes, what_if
 from estimator.planner.which import which
 from estimator.timelines.chrome import chrome
@@ -51,6 +52,7 @@ JSON, TEXT, HTML = "application/json", "text/plain; charset=utf-8", "text/html; 
 SCHEMA = "application/schema+json"
 CSV, SVG, BINARY = "text/csv; charset=utf-8", "image/svg+xml", "application/octet-stream"
 MOST_COMBINATIONS = 256
+MOST_POINTS = 65_536
 """Combinations of values that a request may have estimated."""
 
 
@@ -122,6 +124,11 @@ def _what_if(job: bytes | Items, changes: list[str], on: str | None, form: str) 
     if form == "json":
         return _json(found.to_json())
     return Rendered(200, CSV, found.to_csv().encode()) if form == "csv" else Rendered(200, SVG, picture(found).encode())
+
+
+def _sweep(job: bytes | Items, changes: list[str], on: str | None, form: str) -> Rendered:
+    found = swept(_asked(job), read_changes(changes), on=on, most=MOST_POINTS, allow_files=False)
+    return _json(found.to_json()) if form == "json" else Rendered(200, CSV, found.to_csv().encode())
 
 
 def _which(asked: bytes | str, limits: dict[str, Any]) -> Rendered:
@@ -208,6 +215,7 @@ QUESTIONS: dict[str, Callable[..., Rendered]] = {
     "line": _line,
     "limit": _limit,
     "what-if": _what_if,
+    "sweep": _sweep,
     "which": _which,
     "plan": _plan,
     "replicas": _replicas,
@@ -243,6 +251,7 @@ LARGE = dict.fromkeys(
         "embed",
         "limit",
         "what-if",
+        "sweep",
         "which",
         "plan",
         "replicas",

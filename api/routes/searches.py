@@ -13,6 +13,7 @@ from estimator.contract.rows import Fitting
 from estimator.planner.answers import Budget, Limit
 from estimator.planner.budget import MOST_GPUS
 from estimator.planner.limits import TRIES
+from estimator.planner.swept import Swept
 from estimator.planner.ways import slugs
 from estimator.planner.what_if_answer import WhatIf
 from estimator.planner.which_answer import Which
@@ -38,6 +39,7 @@ Changed = Annotated[
     Query(max_length=16, description="field=values, repeatable: training.sequence_length=1k..128k"),
 ]
 Form = Annotated[Literal["json", "csv", "svg"], Query(description="the answer, its rows as CSV, or a picture")]
+Table = Annotated[Literal["json", "csv"], Query(description="the answer in columns, or its rows as CSV")]
 Top = Annotated[int, Query(ge=1, le=1000, description="rows at most")]
 
 
@@ -85,6 +87,30 @@ async def what_if(request: Request, change: Changed, format: Form = "json") -> R
 async def what_if_job(request: Request, change: Changed, on: On = None, format: Form = "json") -> Response:
     """A job with every combination of other values of some of its fields."""
     return await ask(request, "what-if", job=body(request), changes=change, on=on, form=format)
+
+
+@router.get(
+    "/v1/sweep",
+    tags=["questions"],
+    response_class=Response,
+    responses=answers(Swept, "text/csv"),
+    openapi_extra=documentation.ESTIMATE_QUERY,
+)
+async def sweep(request: Request, change: Changed, format: Table = "json") -> Response:
+    """What a job, its fields by their dotted names as for an estimate, takes with thousands of combinations of other values."""
+    return await ask(request, "sweep", job=items(request, "change", "format"), changes=change, on=None, form=format)
+
+
+@router.post(
+    "/v1/sweep",
+    tags=["questions"],
+    response_class=Response,
+    responses=answers(Swept, "text/csv"),
+    openapi_extra=documentation.JOB_BODY,
+)
+async def sweep_job(request: Request, change: Changed, on: On = None, format: Table = "json") -> Response:
+    """What a job takes with thousands of combinations of other values of its fields, and which of them fit."""
+    return await ask(request, "sweep", job=body(request), changes=change, on=on, form=format)
 
 
 @router.get("/v1/which", tags=["questions"], response_class=Response, responses=answers(Which))

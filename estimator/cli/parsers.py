@@ -18,6 +18,7 @@ Says, before a GPU is rented and without one, whether a transformer fits, why, a
   willitfit max JOB FIELD           the largest number with which it fits, such as training.sequence_length
   willitfit min JOB FIELD           the smallest, such as hardware.gpus
   willitfit what-if JOB FIELD=VALUES   a table and a picture of it with other values: training.sequence_length=1k..128k
+  willitfit sweep JOB FIELD=VALUES  what it takes with a million combinations of values, and which fit
   willitfit which MODEL|JOB         every card, and how few of it, that does it; the smallest, the cheapest
   willitfit replicas MODEL|JOB --requests 10/s   how many copies of a served model bear a load, and where they cost least
   willitfit timeline JOB            live bytes over a step, tensor by tensor: as a picture, a trace, a snapshot

@@ -35,7 +35,10 @@ def plan_text(found: Plan) -> str:
     if found.unknown:
         lines += ["", "Not known", *(f"  {named(one.accelerators)}: {one.why}" for one in found.unknown)]
     seen = found.looked
-    said = f"{seen.candidates:,} candidates: {seen.without_simulation:,} left out by bounds, {seen.simulated:,} simulated"
+    said = f"{seen.candidates:,} candidates: {seen.without_simulation:,} left out by bounds, {seen.refused:,} refused, "
+    said += f"{seen.simulated:,} simulated"
+    if seen.settled < seen.candidates:
+        said += f"; {seen.candidates - seen.settled:,} ({1 - seen.settled / seen.candidates:.1%}) were not looked at"
     lines += ["", "Taken for granted", *(f"  {one}" for one in found.assumptions), "", said]
     return "\n".join(lines) + "\n"
 

@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 
 from pydantic import SerializeAsAny, model_validator
 
+from estimator.contract.job.images import Images
 from estimator.families import build_model
 from estimator.families.attention import causal_mask
 from estimator.families.build import Builder

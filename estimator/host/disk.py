@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from functools import lru_cache
 
 from estimator.host.weights import Saved
 from estimator.weights.dtypes import safetensors_bits
@@ -63,6 +64,7 @@ def shards(tensors: Sequence[Saved], most: int = SHARD) -> list[list[Saved]]:
     return [file for file in (*alone, *files) if file]
 
 
-def model_bytes(tensors: Sequence[Saved]) -> int:
+@lru_cache(maxsize=16)
+def model_bytes(tensors: tuple[Saved, ...]) -> int:
     """All files of a saved model; the index of several, some 100 bytes per tensor, is left out."""
     return sum(safetensors_bytes(file, {"format": "pt"}) for file in shards(tensors))

@@ -151,16 +151,16 @@ def _compute(job: Job, place: Topology, card: Accelerator) -> str:
     return "tf32" if job.training.tf32 and "tf32" in card.peak else precision_of(job, place).compute.name
 
 
-def arithmetic_seconds(job: Job, place: Topology, card: Accelerator, tape: Tape) -> float | None:
-    """Seconds of the products and the attention of a micro-batch on a tape, none of them done twice, as a step's expected time
-    has them; None where no time is known. A step takes no less, however ranks share its weights."""
+def arithmetic_seconds(job: Job, place: Topology, card: Accelerator, tape: Tape, again: bool = False) -> float | None:
+    """Seconds of the products and the attention of a micro-batch on a tape, as a step's expected time has them, and of those that
+    are done `again`; None where no time is known. A step takes no less, however ranks share its weights."""
     compute = _compute(job, place, card)
     for clock_of in (_clock, _assumed_clock):
         try:
             clock, case = clock_of(card, compute)
             seconds = 0.0
             for name in ("forward", "backward"):
-                once = (one for one in kernels(tape, name) if one[0].flops and not one[0].repeated)
+                once = (one for one in kernels(tape, name) if one[0].flops and (again or not one[0].repeated))
                 found = spent(once, clock, tape.passes(name)).seconds
                 seconds += sum(each * case.factors[kind] for kind, each in found.items())
         except NotModelled:

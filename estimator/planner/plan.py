@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import Executor
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -20,8 +21,9 @@ from estimator.planner.cases import Own
 from estimator.planner.fleet import cards, sizes
 from estimator.planner.levers import Levers, read_allowed, read_denied
 from estimator.planner.plan_answer import Looked, Plan
+from estimator.planner.plan_pieces import Watch, rows, search_all
 from estimator.planner.plan_rows import cheapest_row, quickest_row, roomiest_row, row
-from estimator.planner.plan_search import ENOUGH, STEP, PlanSearch, Point, Watch, points
+from estimator.planner.plan_search import ENOUGH, STEP, PlanSearch, Point, points
 from estimator.planner.renting import Rentable, Within, rentable
 from estimator.planner.ways import platform
 from estimator.planner.which_answer import NotKnown
@@ -46,7 +48,8 @@ def plan(
     most: int | None = None,
     today: date | None = None,
     allow_files: bool = True,
-    watch: Watch = lambda simulated: None,
+    watch: Watch = lambda progress: None,
+    executor: Executor | None = None,
 ) -> Plan:
     """The ways to train that none beats in money, time and memory left, each with why its neighbours are worse.
 
@@ -56,8 +59,9 @@ def plan(
     with or without values (training.precision, training.optimizer=adamw-8bit); of other fields the only values beside the job's
     own. `deny`: fields, parts of a job, or values that are left out (offload, parallelism.strategy=ddp). `keep_global_batch`: a
     step has exactly the job's sequences; without it, where they do not divide, as many as do, and one for each GPU at least.
-    `most`: candidates that are simulated at most. An interrupt ends the search and keeps what was found. Raises `InvalidJob`,
-    `NotModelled` and `UnknownName`.
+    `most`: candidates that are simulated at most. `watch` is told how far it is. `executor`: its workers share a search that is
+    long; the answer is the same. An interrupt ends the search and keeps what was found. Raises `InvalidJob`, `NotModelled` and
+    `UnknownName`.
     """
     given = job_of(job)
     if given.task != "train":
@@ -73,12 +77,12 @@ def plan(
     search.refuse_limits()
     try:
         search.points += _points(given, hardware, limits, day, memory, max_gpus, unknown)
-        search.run(watch)
+        search_all(search, watch, executor)
     except KeyboardInterrupt:
         search.complete = False
     for why, names in unknown.items():
-        search.unknown[why].extend(names)
-    return _answer(search, model.name, top)
+        search.found.unknown[why].extend(names)
+    return _answer(search, model.name, top, executor)
 
 
 def _any(on: str | Hardware) -> bool:
@@ -116,55 +120,58 @@ def _points(
                 yield point
 
 
-def _answer(search: PlanSearch, model: str, top: int | None) -> Plan:
+def _answer(search: PlanSearch, model: str, top: int | None, executor: Executor | None) -> Plan:
     """All that none beats, the cheapest first, those that are quickest and roomiest among the rows."""
-    held = sorted(search.held, key=lambda one: (one.aims.money, one.aims.seconds, -one.aims.slack))
+    found, counts = search.found, search.found.counts
+    held = sorted(found.held, key=lambda one: (one.aims.money, one.aims.seconds, -one.aims.slack))
     best = [pick(held) for pick in (cheapest_row, quickest_row, roomiest_row)]
     first = [at for at in dict.fromkeys(best) if at is not None]
     shown = sorted([*first, *(at for at in range(len(held)) if at not in first)][:top] if top is not None else range(len(held)))
-    counts = search.counts
-    simulated = counts["simulated"]
     try:
-        rows = [row(search, held[at]) for at in shown]
+        told = rows(search, [held[at] for at in shown], executor)
     except KeyboardInterrupt:
-        search.complete, rows = False, [row(search, held[at], near=False) for at in shown]
+        search.complete, told = False, [row(search, held[at], near=False) for at in shown]
     cheapest, quickest, roomiest = (None if at is None else shown.index(at) if at in shown else None for at in best)
     offer = next((one.seen.rented.offer for one in held if one.seen.rented is not None), None)
     return Plan(
         model=model,
-        possible=True if held else None if search.unknown or not search.complete else False,
+        possible=True if held else None if found.unknown or not search.complete else False,
         reason=_reason(search, len(held)),
         cheapest=cheapest,
         quickest=quickest,
         roomiest=roomiest,
         currency=None if offer is None else offer.currency,
-        rows=rows,
+        rows=told,
         found=len(held),
         looked=Looked(
             candidates=counts["candidates"],
-            without_simulation=counts["candidates"] - simulated,
-            simulated=simulated,
+            settled=counts["settled"],
+            without_simulation=counts["settled"] - counts["simulated"] - counts["refused"],
+            simulated=counts["simulated"],
             refused=counts["refused"],
             too_large=counts["too large"],
             beyond=counts["beyond"],
         ),
         complete=search.complete,
-        unknown=[NotKnown(accelerators=list(dict.fromkeys(n)), verdict="unknown", why=why) for why, n in search.unknown.items()],
+        unknown=[NotKnown(accelerators=list(dict.fromkeys(n)), verdict="unknown", why=why) for why, n in found.unknown.items()],
         assumptions=list(_assumptions(search)),
         versions=Versions(software=SOFTWARE_VERSION, data=DATA_VERSION),
     )
 
 
-def _reason(search: PlanSearch, found: int) -> str:
-    if found:
-        return f"{found} ways are beaten by none" if found > 1 else "one way beats all others"
+def _reason(search: PlanSearch, ways: int) -> str:
+    found = search.found
+    settled, candidates = found.counts["settled"], found.counts["candidates"]
+    part = f" of the {settled:,} candidates of {candidates:,} that were settled" if settled < candidates else ""
+    if ways:
+        return f"{ways} ways are beaten by none{part}" if ways > 1 else f"one way beats all others{part}"
     if not search.complete:
-        return "ended before any was found that does it"
-    if search.counts["beyond"] or not search.nearest:
-        if search.refusals and not search.counts["beyond"]:
-            return f"every candidate was refused: {search.refusals.most_common(1)[0][0]}"
+        return f"ended before any was found that does it, with {settled:,} of {candidates:,} candidates settled"
+    if found.counts["beyond"] or not found.nearest:
+        if found.refusals and not found.counts["beyond"]:
+            return f"every candidate was refused: {found.refusals.most_common(1)[0][0]}"
         return "what fits is beyond the limits"
-    return f"nothing fits; nearest to it, {search.nearest[1]}"
+    return f"nothing fits; nearest to it, {found.nearest[1]}"
 
 
 def _assumptions(search: PlanSearch) -> Iterator[str]:
@@ -178,7 +185,7 @@ def _assumptions(search: PlanSearch) -> Iterator[str]:
         yield "prices: the cheapest offer in which a node's GPUs are together, whole instances, on demand unless the job says so"
     else:
         yield "no price is known: ways are compared by time and by what they leave"
-    if any(one.seen.time is None for one in search.held):
+    if any(one.seen.time is None for one in search.found.held):
         yield "how long a step takes is not known: ways are compared by what they leave"
     elif not search.processes:
         yield "the job does not say how much it processes: time and money are of a million tokens"

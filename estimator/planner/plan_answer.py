@@ -71,15 +71,17 @@ class Looked(AnswerPart):
     """What became of the candidates: all combinations of values of the fields that may change."""
 
     candidates: int
+    settled: int
+    """Of which it is known what became of them: all, unless the search was ended before."""
     without_simulation: int
     """Left out by a bound: what each GPU keeps in any case is more than it offers, or no step is so quick that it mattered."""
     simulated: int
     refused: int
-    """Of those: which do not go together, or are not known here."""
+    """Which do not go together, or are not known here."""
     too_large: int
-    """Of those: which do not fit."""
+    """Of those simulated: which do not fit."""
     beyond: int
-    """Of those: which take longer, or cost more, than was asked."""
+    """Of those simulated: which take longer, or cost more, than was asked."""
 
 
 class Plan(WholeAnswer):

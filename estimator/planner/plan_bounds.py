@@ -19,7 +19,7 @@ from estimator.families import count
 from estimator.families.other import OtherSpec
 from estimator.families.spec import DecoderSpec, ModelSpec
 from estimator.hardware.accelerator import Accelerator
-from estimator.parallel.strategies import STRATEGIES
+from estimator.parallel.strategies import STRATEGIES, Strategy
 from estimator.pipeline.run import Run, played
 from estimator.pipeline.step_time import arithmetic_seconds
 from estimator.planner.levers import (
@@ -28,6 +28,7 @@ from estimator.planner.levers import (
     CHOICES,
     CONTEXT,
     EXPERT,
+    GRADIENTS,
     LEAST_WORK,
     MICRO,
     OPTIMIZER,
@@ -43,6 +44,8 @@ from estimator.planner.numbers import with_values
 from estimator.planner.ways import PACKED
 from estimator.tape.dtypes import DType
 from estimator.tape.kernels import kernels
+from estimator.tape.tape import Tape
+from estimator.timing.host import adam_seconds
 from estimator.timing.kernels import BACKWARD, KERNELS
 from estimator.training.overrides import parts
 from estimator.training.recipes import recipe
@@ -65,9 +68,7 @@ def weight_bytes(job: Job, spec: ModelSpec, settings: Settings, extent: Extent) 
     other = isinstance(spec, OtherSpec) or (training.head, training.objective, training.dtypes) != (None, None, None)
     if other or found is None:
         return 0
-    group = extent.total // (settings[TENSOR] * settings[PIPELINE])  # among them those of context
-    if strategy.replicated:
-        group = ceil(group / extent.nodes)
+    group = _group(strategy, settings, extent)
     shared = settings[TENSOR] * settings[PIPELINE] * settings[EXPERT]
     quantized = settings.get("training.quantization", training.quantization)
     weights = PACKED.get(quantized, 0.5) if quantized else float(found.weights.itemsize)
@@ -80,6 +81,42 @@ def weight_bytes(job: Job, spec: ModelSpec, settings: Settings, extent: Extent) 
     if settings[OPTIMIZER] == "none":
         kept += states / (group if strategy.gathers or strategy.stage else 1)
     return int(whole * kept)
+
+
+def gradient_bytes(job: Job, spec: ModelSpec, settings: Settings, extent: Extent) -> int:
+    """Bytes of each GPU that all gradients take when backward ends; 0 where that is not so, or ZeRO has them its way."""
+    training, strategy = job.training, STRATEGIES[settings[STRATEGY]]
+    found = recipe(settings.get("training.precision", training.precision), strategy, training.implementation)
+    apart = settings[GRADIENTS] != "none" or settings[PARAMETERS] != "none" or strategy.stage
+    at_once = settings.get("training.optimizer_in_backward", training.optimizer_in_backward)
+    partly = training.adapter is not None or training.trainable != "all" or training.implementation == "megatron"
+    other = isinstance(spec, OtherSpec) or (training.head, training.objective, training.dtypes) != (None, None, None)
+    if apart or at_once or partly or other or found is None:
+        return 0
+    kept = found.weights.itemsize / (_group(strategy, settings, extent) if strategy.gathers else 1)
+    return int(count(spec) / (settings[TENSOR] * settings[PIPELINE] * settings[EXPERT]) * kept)
+
+
+def host_seconds(job: Job, spec: ModelSpec, settings: Settings, extent: Extent) -> float:
+    """Seconds of a step, for each of its sequences, that AdamW takes in the host's memory; 0 where it does not work there."""
+    training, strategy = job.training, STRATEGIES[settings[STRATEGY]]
+    found = recipe(settings.get("training.precision", training.precision), strategy, training.implementation)
+    partly = training.adapter is not None or training.trainable != "all" or isinstance(spec, OtherSpec)
+    if settings[OPTIMIZER] == "none" or partly or found is None or (training.head, training.objective) != (None, None):
+        return 0.0
+    ranks = extent.total // (settings[TENSOR] * settings[PIPELINE])
+    moments = 2 * min(4, found.weights.itemsize) if _states(job, settings, parts(found, strategy)) else 0
+    each = 3 * found.weights.itemsize + 2 * moments
+    whole = count(spec) / (settings[TENSOR] * settings[PIPELINE] * settings[EXPERT])
+    node: float = extent.gpus * whole * each / _group(strategy, settings, extent)
+    sequences: int = settings[MICRO] * settings[STEPS] * (ranks // settings[CONTEXT])
+    return adam_seconds(strategy.stage, node) / sequences * (1 - ROUNDING)
+
+
+def _group(strategy: Strategy, settings: Settings, extent: Extent) -> int:
+    """Ranks that share what is divided among them, those of context with them."""
+    group: int = extent.total // (settings[TENSOR] * settings[PIPELINE])
+    return ceil(group / extent.nodes) if strategy.replicated else group
 
 
 def saved_bytes(job: Job, spec: ModelSpec, settings: Settings, work: Settings) -> int:
@@ -111,52 +148,51 @@ class Arithmetic:
 
     job: Job
     allow_files: bool
-    known: dict[tuple[str, ...], float] = field(default_factory=dict)
+    known: dict[tuple[object, ...], float] = field(default_factory=dict)
 
     def seconds(self, settings: Settings, extent: Extent, card: Accelerator | None) -> float:
-        """Seconds of a sequence on all GPUs together that no way of running it goes below; 0 where that is not known."""
+        """Seconds of a sequence on all GPUs together that no way of running it goes below; 0 where that is not known.
+
+        By the kernels of the model on one GPU, or on those that divide each layer: products and attention, what is computed again
+        with them, are of the same sizes wherever all of a sequence and of a layer's part is on one GPU.
+        """
+        if any(settings[name] > 1 for name in (PIPELINE, CONTEXT, EXPERT)):
+            return self.at_peak(settings, extent, card)
         if card is None:
             return 0.0
-        apart = {name: value for name, value in settings.items() if name.startswith("training.")}
-        apart |= {CHECKPOINTS: LEAST_WORK, STEPS: 1}
-        divided = any(settings[name] > 1 for name in (TENSOR, PIPELINE, CONTEXT, EXPERT))
-        if divided:
-            apart[MICRO] = 1
-        key = "peak" if divided else "kernels", card.name, *map(str, apart.values())
+        apart = {name: value for name, value in settings.items() if name.startswith("training.")} | {STEPS: 1}
+        if apart[CHECKPOINTS] not in CHOICES[CHECKPOINTS]:
+            apart[CHECKPOINTS] = LEAST_WORK
+        key = card.name, settings[TENSOR], *map(str, apart.values())
         if key not in self.known:
-            self.known[key] = (self._at_peak if divided else self._by_kernels)(apart, card)
+            run = self._alone(apart, card, settings[TENSOR])
+            again = apart[CHECKPOINTS] != LEAST_WORK
+            found = run and arithmetic_seconds(run.job, run.place, card, run.simulation.build.tape, again)
+            self.known[key] = (found or 0.0) / settings[MICRO] * settings[TENSOR] * (1 - ROUNDING)
         return self.known[key] / extent.total
 
-    def _by_kernels(self, apart: Settings, card: Accelerator) -> float:
-        """By the kernels of the model on one GPU, whose products and attention are of the same sizes wherever all of a sequence
-        and of a layer is on one GPU."""
-        run = self._alone(apart, card)
-        if run is None:
+    def at_peak(self, settings: Settings, extent: Extent, card: Accelerator | None) -> float:
+        """Less than `seconds`, and found with less: by the products alone, at the card's peak, whatever parts they are divided
+        into."""
+        if card is None or not (peak := self._peak(card)):
             return 0.0
-        seconds = arithmetic_seconds(run.job, run.place, card, run.simulation.build.tape)
-        return (seconds or 0.0) / run.job.training.micro_batch_size * (1 - ROUNDING)
+        apart = {name: value for name, value in settings.items() if name.startswith("training.")}
+        apart |= {CHECKPOINTS: LEAST_WORK, STEPS: 1, MICRO: 1}
+        key = card.compute_capability, *map(str, apart.values())
+        if key not in self.known:
+            run = self._alone(apart, card)
+            self.known[key] = 0.0 if run is None else _products(run.simulation.build.tape) * (1 - ROUNDING)
+        return self.known[key] / peak / extent.total
 
-    def _at_peak(self, apart: Settings, card: Accelerator) -> float:
-        """By the products alone, at the card's peak, whatever parts they are divided into."""
-        peak, run = self._peak(card), self._alone(apart, card)
-        if run is None or not peak:
-            return 0.0
-        tape = run.simulation.build.tape
-        done = sum(
-            work.flops * times / tape.passes(phase)
-            for phase in ("forward", "backward")
-            for work, times in kernels(tape, phase)
-            if not work.repeated and work.operation.removesuffix(BACKWARD) not in KERNELS
-        )
-        return done / peak * (1 - ROUNDING)
-
-    def _alone(self, apart: Settings, card: Accelerator) -> Run | None:
-        """The job on one GPU, however large it is; None where that is refused."""
+    def _alone(self, apart: Settings, card: Accelerator, tensor: int = 1) -> Run | None:
+        """The job on one GPU, or on as many as divide each layer, however large it is; None where that is refused."""
         asked = with_values(self.job, apart)
         for part in ("parallelism", "offload", "host"):
             asked.pop(part, None)
+        if tensor > 1:
+            asked["parallelism"] = {"tensor": tensor}
         try:
-            return played(read_job(asked | {"hardware": {"gpu": card.name}}), self.allow_files)
+            return played(read_job(asked | {"hardware": {"gpu": card.name, "gpus": tensor}}), self.allow_files)
         except WillItFitError:
             return None
 
@@ -165,3 +201,13 @@ class Arithmetic:
         training = self.job.training
         quick = training.float8 or training.fp8 or training.quantization
         return max((fact.value * 1e12 for name, fact in card.peak.items() if quick or name not in FAST), default=0.0)
+
+
+def _products(tape: Tape) -> float:
+    """Floating-point operations of a micro-batch's matrix products, none of them done twice."""
+    return sum(
+        work.flops * times / tape.passes(phase)
+        for phase in ("forward", "backward")
+        for work, times in kernels(tape, phase)
+        if not work.repeated and work.operation.removesuffix(BACKWARD) not in KERNELS
+    )

@@ -25,12 +25,11 @@ from estimator.pipeline.step_time import duration
 from estimator.pipeline.whole_run import course_of, hours_of
 from estimator.planner.levers import MICRO, STEPS, Extent, Levers, Settings, extent, no_more_work
 from estimator.planner.numbers import with_values
-from estimator.planner.plan_bounds import ROUNDING, Arithmetic, saved_bytes, weight_bytes
+from estimator.planner.plan_bounds import ROUNDING, Arithmetic, gradient_bytes, host_seconds, saved_bytes, weight_bytes
+from estimator.planner.plan_saved import Saved
 from estimator.planner.renting import NOT_KNOWN, Rentable, Rented, Within, cheapest
-from estimator.timing.run_length import Hours
+from estimator.timing.run_length import Hours, least_hours
 
-Watch = Callable[[int], None]
-"""Told how many have been simulated."""
 STEP = 0.05
 """Share of what a GPU offers in whose steps what is left counts: what fragmentation may take (runtime/overheads.yaml)."""
 ENOUGH = 3
@@ -53,6 +52,11 @@ class Point(NamedTuple):
     def name(self) -> str | None:
         return self.card.accelerator.name if self.card.accelerator else None
 
+    @property
+    def hourly(self) -> float | None:
+        """What an hour costs at least; None where no price is known."""
+        return min((float(one.hourly) for one in self.offers), default=None)
+
 
 class Aims(NamedTuple):
     """What is compared: seconds, of the run or of a million tokens, money, of the same, and steps that are left; 0: not known."""
@@ -64,6 +68,33 @@ class Aims(NamedTuple):
     def beats(self, other: Aims) -> bool:
         """Whether it is better in nothing that the other is."""
         return self.seconds <= other.seconds and self.money <= other.money and self.slack >= other.slack
+
+
+Rank = tuple[int, ...]
+"""Of a candidate: numbers of its GPUs together, of its settings apart from what is done again, of its card, and of that."""
+
+
+class Trial(NamedTuple):
+    """Candidates that differ in nothing but their cards, of which as many are together: they share simulations. In any case there
+    are bytes that are `kept`, of weights and states, and those of gradients; and `waits`, seconds of a sequence on the host."""
+
+    points: list[tuple[int, Point]]
+    family: Settings
+    work: Settings
+    kept: int
+    gradients: int
+    waits: float
+    rank: Rank
+
+    def least(self, saved: int) -> int:
+        """Bytes that a GPU needs of which so many are saved when forward ends: gradients are made after that, and those of a
+        micro-batch before are there already."""
+        added = self.gradients if self.family[STEPS] > 1 else 0
+        return self.kept + max(self.gradients, added + saved)
+
+    @property
+    def settings(self) -> Settings:
+        return {**self.family, **self.work}
 
 
 class Seen(NamedTuple):
@@ -78,17 +109,71 @@ class Seen(NamedTuple):
     rented: Rented | None = None
 
 
+class Contender(NamedTuple):
+    """A candidate of which the allocator was not asked yet."""
+
+    point: Point
+    settings: Settings
+    seen: Seen
+    rank: Rank
+
+
 class Held(NamedTuple):
-    """A candidate that fits, and that none beats yet."""
+    """A candidate that fits, and that none beats yet. `rank`: its place among all, which decides between those that are equal."""
 
     point: Point
     settings: Settings
     seen: Seen
     judged: Judged
     aims: Aims
+    rank: Rank
 
 
-Key = tuple[int, tuple[tuple[str, str], ...]]
+@dataclass(slots=True)
+class Findings:
+    """What became of the candidates of a part of the search; parts put together in any order say the same of what is best."""
+
+    held: list[Held] = field(default_factory=list)
+    unknown: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
+    counts: Counter[str] = field(default_factory=Counter)
+    refusals: Counter[str] = field(default_factory=Counter)
+    nearest: tuple[int, str] | None = None
+    """Bytes that lack where fewest do, and what is said of it."""
+
+    contenders: list[Contender] = field(default_factory=list)
+    """What fits by its tensors, and is not beaten by what was best before."""
+
+    def begun(self) -> Findings:
+        """What a further part of the search begins with: what is best so far."""
+        return Findings(held=[*self.held])
+
+    def add(self, part: Findings) -> None:
+        """What a part found."""
+        self.counts += part.counts
+        self.refusals += part.refusals
+        for why, names in part.unknown.items():
+            self.unknown[why] += names
+        if part.nearest is not None:
+            self.lacking(*part.nearest)
+        self.contenders += part.contenders
+
+    def hold(self, one: Held) -> None:
+        """Keep a candidate if none beats it, in place of those that it beats."""
+        if not self.beat(one.aims, one.rank):
+            self.held = [*(other for other in self.held if not _beats(one, other.aims, other.rank)), one]
+
+    def beat(self, aims: Aims, rank: Rank) -> bool:
+        """Whether one of them beats a candidate that is at best so."""
+        return any(_beats(one, aims, rank) for one in self.held)
+
+    def lacking(self, nbytes: int, said: str) -> None:
+        """Something does not fit by so much."""
+        self.nearest = min(self.nearest or (nbytes, said), (nbytes, said))
+
+
+def _beats(one: Held, aims: Aims, rank: Rank) -> bool:
+    """Whether it beats a candidate that is at best so, or is as good and comes before it."""
+    return one.aims.beats(aims) and (one.aims != aims or one.rank <= rank)
 
 
 @dataclass(slots=True)
@@ -103,20 +188,17 @@ class PlanSearch:
     most: int | None = None
     bounded: bool = True
     """False: nothing is left out by a bound, to see that bounds lose nothing."""
-    held: list[Held] = field(default_factory=list)
-    unknown: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
-    counts: Counter[str] = field(default_factory=Counter)
-    refusals: Counter[str] = field(default_factory=Counter)
-    nearest: tuple[int, str] | None = None
-    """Bytes that lack where fewest do, and what is said of it."""
+    found: Findings = field(default_factory=Findings)
     complete: bool = True
     arithmetic: Arithmetic = field(init=False)
-    kinds: set[tuple[object, ...]] = field(default_factory=set)
-    """Kinds of candidates that were refused."""
-    known: dict[Key, Seen] = field(default_factory=dict)
+    saved: Saved = field(init=False)
+    known: dict[tuple[object, ...], Seen] = field(default_factory=dict)
+    refused: dict[tuple[object, ...], Seen] = field(default_factory=dict)
+    """The first of each kind of candidates that was refused."""
 
     def __post_init__(self) -> None:
         self.arithmetic = Arithmetic(self.job, self.allow_files)
+        self.saved = Saved(self.job, self.levers.spec, self.allow_files)
 
     def refuse_limits(self) -> None:
         """Refuse limits of a run whose length is not known."""
@@ -124,85 +206,128 @@ class PlanSearch:
             if given and not self.processes:
                 raise Contradiction("needs the length of the run: say how many tokens it processes, in training.tokens", name)
 
-    def run(self, watch: Watch) -> None:
-        """Try every candidate, those of hardware that has as many GPUs together: they share simulations."""
+    def trials(self) -> list[Trial]:
+        """All candidates, those first that may do most for their money and soonest, without those that are too large by what each
+        GPU keeps in any case."""
         groups: dict[Extent, list[Point]] = defaultdict(list)
         for point in self.points:
             groups[point.extent].append(point)
-        for size, points in sorted(groups.items(), key=lambda one: -one[0].total):
-            points.sort(key=self._promise)
-            for family in self.levers.families(size):
-                for point in points:
-                    self._family(point, family, watch)
-                    if self.most is not None and self.counts["simulated"] >= self.most:
-                        self.complete = False
-                        return
+        found: list[tuple[tuple[float, Rank], Trial]] = []
+        for number, (size, points) in enumerate(sorted(groups.items(), key=lambda one: -one[0].total)):
+            points.sort(key=_promise)
+            for at, family in enumerate(self.levers.families(size)):
+                kept, made, waits = self._in_any_case(family, size) if self.bounded else (0, 0, 0.0)
+                for again, work in enumerate(self.levers.work(family)):
+                    self.found.counts["candidates"] += len(points)
+                    trial = self._trial(points, Trial([], family, work, kept, made, waits, (number, at, again)))
+                    if trial is not None:
+                        found.append(((_promise(trial.points[0][1])[0] / size.total, trial.rank), trial))
+        return [trial for _, trial in sorted(found, key=lambda one: one[0])]
 
-    def _promise(self, point: Point) -> tuple[float, str]:
-        """Hardware that may do most for its money comes first."""
-        peak = max((fact.value for fact in point.card.accelerator.peak.values()), default=1.0) if point.card.accelerator else 1.0
-        hourly = min((one.hourly for one in point.offers), default=None)
-        return (inf if hourly is None else float(hourly) / peak, point.name or "")
+    def _in_any_case(self, family: Settings, size: Extent) -> tuple[int, int, float]:
+        """Bytes of weights and states, and of gradients, and seconds of a sequence for which the host is waited."""
+        job, spec = self.job, self.levers.spec
+        return (
+            weight_bytes(job, spec, family, size),
+            gradient_bytes(job, spec, family, size),
+            host_seconds(job, spec, family, size),
+        )
 
-    def _family(self, point: Point, family: Settings, watch: Watch) -> None:
-        """Candidates that differ in how much they compute twice or copy; each takes as long at least as those with less of it."""
-        work = self.levers.work(family)
-        self.counts["candidates"] += len(work)
-        room, seconds, kept = point.card.memory_bytes, 0.0, 0
-        if self.bounded and room:
-            kept = weight_bytes(self.job, self.levers.spec, family, point.extent)
-            seconds = 0.0 if kept > room else self._least_seconds(point, family)
-        took: list[tuple[Settings, float]] = []
-        for one in work:
-            if self.bounded and self._hopeless(point, family, one, kept, max([seconds, *_less(took, one)])):
-                continue
-            seen = self.look(point, {**family, **one})
-            self.counts["simulated"] += 1
-            watch(self.counts["simulated"])
-            if seen.aims is not None and self.bounded:
-                took.append((one, seen.aims.seconds))
-            if seen.outcome == "refused":
-                self.kinds.add(self._kind(point, family | one))
-            if seen.outcome == "held":
-                self._hold(point, {**family, **one}, seen)
+    def _trial(self, points: list[Point], trial: Trial) -> Trial | None:
+        """Some settings on the hardware on which they may fit; None where that is none."""
+        least = trial.least(saved_bytes(self.job, self.levers.spec, trial.family, trial.work) if self.bounded else 0)
+        fit = [(at, one) for at, one in enumerate(points) if not one.card.memory_bytes or least <= one.card.memory_bytes]
+        if len(fit) < len(points):
+            self.found.counts["settled"] += len(points) - len(fit)
+            roomiest = max(
+                (one for one in points if (one.card.memory_bytes or least) < least), key=lambda one: one.card.memory_bytes or 0
+            )
+            self.found.lacking(*_lacking(roomiest, least, "what each GPU keeps in any case takes"))
+        return trial._replace(points=fit) if fit else None
 
-    def _hopeless(self, point: Point, family: Settings, work: Settings, kept: int, seconds: float) -> bool:
-        """Whether a candidate is too large, beaten, beyond the limits, or refused, as one that is like it was."""
-        slack, room = ENOUGH, point.card.memory_bytes
+    def settle(self, trials: Iterable[Trial], found: Findings, watch: Callable[[], None], most: int | None = None) -> bool:
+        """Simulate what no bound leaves out; False where `most` were simulated before the end."""
+        took: dict[tuple[object, ...], list[tuple[Settings, float]]] = defaultdict(list)
+        for trial in trials:
+            for at, point in trial.points:
+                if most is not None and found.counts["simulated"] >= most:
+                    return False
+                rank = (*trial.rank[:2], at, trial.rank[2])
+                before, kind = took[rank[:3]], self._kind(point, trial.settings)
+                quickest = max(_less(before, trial.work), default=0.0)
+                if not (self.bounded and self._hopeless(point, trial, found, rank, quickest)):
+                    seen = self.refused.get(kind) or self.look(point, trial.settings)
+                    self._note(point, trial, found, rank, seen)
+                    if seen.outcome == "refused":
+                        self.refused.setdefault(kind, seen)
+                    if seen.aims is not None:
+                        before.append((trial.work, seen.aims.seconds))
+                    watch()
+                found.counts["settled"] += 1
+        return True
+
+    def _note(self, point: Point, trial: Trial, found: Findings, rank: Rank, seen: Seen) -> None:
+        """What became of a candidate."""
+        found.counts["simulated"] += seen.outcome != "refused"
+        found.counts[seen.outcome] += 1
+        if seen.outcome == "refused":
+            found.refusals[seen.why] += 1
+        elif seen.outcome == "too large":
+            found.lacking(*_lacking(point, (point.card.memory_bytes or 0) - seen.left_bytes, "at its peak it needs"))
+        elif seen.outcome == "unknown":
+            found.unknown[seen.why].append(point.name or "")
+        elif seen.outcome == "held":
+            found.contenders.append(Contender(point, trial.settings, seen, rank))
+
+    def _hopeless(self, point: Point, trial: Trial, found: Findings, rank: Rank, took: float) -> bool:
+        """Whether a candidate is too large, beaten, or beyond the limits; what is quickly found is asked first.
+
+        `took`: seconds of what takes no longer.
+        """
+        room, card, family = point.card.memory_bytes, point.card.accelerator, trial.family
+
+        def beaten(each: float, least: int) -> bool:
+            slack, seconds = steps(room - least, room) if room else ENOUGH, self._run_seconds(family, point, each + trial.waits)
+            return self._beaten(self._bound(point, max(took, seconds), slack), found, rank)
+
+        least = trial.least(saved_bytes(self.job, self.levers.spec, family, trial.work))
+        if beaten(0.0, least) or beaten(self.arithmetic.at_peak(family, point.extent, card), least):
+            return True
         if room:
-            least = kept + saved_bytes(self.job, self.levers.spec, family, work)
+            each = self.saved.sequence_bytes(trial.settings, point.card)
+            least = max(least, trial.least(family[MICRO] * each))
             if least > room:
-                self._lacking(point, least - room, f"what each GPU keeps in any case takes {gib(least)}")
+                found.lacking(*_lacking(point, least, "what each GPU keeps in any case takes"))
                 return True
-            slack = steps(room - least, room)
-        return self._beaten(self._bound(point, seconds, slack)) or self._kind(point, family | work) in self.kinds
+        return beaten(self.arithmetic.seconds(trial.settings, point.extent, card), least)
 
     def _kind(self, point: Point, settings: Settings) -> tuple[object, ...]:
         """What a refusal depends on: all but how many sequences there are, and which of some cards that are alike."""
         others = (str(value) for name, value in settings.items() if name not in (MICRO, STEPS))
         return point.extent, point.card.compute_capability, settings[MICRO] > 1, settings[STEPS] > 1, *others
 
-    def _least_seconds(self, point: Point, family: Settings) -> float:
-        """Seconds of the run, or of a million tokens, that it takes at least."""
-        each = self.arithmetic.seconds(family, point.extent, point.card.accelerator)
+    def _run_seconds(self, family: Settings, point: Point, each: float) -> float:
+        """Seconds of the run, or of a million tokens, at least, of which a sequence takes so many."""
         training = self.job.training
         length = float(family.get("training.sequence_length", training.mean_length))
         if training.tokens is not None:
-            return each * float(training.tokens) / length
-        if (rows := training.dataset) is not None:
-            return each * (rows.rows * rows.row_tokens / length if rows.packed else rows.rows) * rows.epochs
-        return each * MILLION / length
+            sequences = float(training.tokens) / length
+        elif (rows := training.dataset) is not None:
+            sequences = (rows.rows * rows.row_tokens / length if rows.packed else rows.rows) * rows.epochs
+        else:
+            return each * MILLION / length
+        return least_hours(training, point.extent.total, each * sequences / 3600) * 3600 * (1 - ROUNDING)
 
     def _bound(self, point: Point, seconds: float, slack: int) -> Aims:
-        hourly = min((one.hourly for one in point.offers), default=None)
-        return Aims(seconds, 0.0 if hourly is None else float(hourly) * seconds / 3600 * (1 - ROUNDING), slack)
+        hourly = point.hourly
+        return Aims(seconds, 0.0 if hourly is None else hourly * seconds / 3600 * (1 - ROUNDING), slack)
 
-    def _beaten(self, aims: Aims) -> bool:
+    def _beaten(self, aims: Aims, found: Findings, rank: Rank) -> bool:
         """Whether a plan is better, or it is beyond the limits."""
         most, amount = self.limits
         late = most is not None and aims.seconds > most * 3600
         dear = amount is not None and not amount.hourly and aims.money > float(amount.amount)
-        return late or dear or any(one.aims.beats(aims) for one in self.held)
+        return late or dear or found.beat(aims, rank)
 
     @property
     def processes(self) -> bool:
@@ -218,38 +343,30 @@ class PlanSearch:
 
     def look(self, point: Point, settings: Settings) -> Seen:
         """A candidate, simulated; remembered."""
-        key = self.points.index(point), tuple((name, str(value)) for name, value in settings.items())
+        key = point.name, *point.extent, *map(str, settings.values())
         if key not in self.known:
-            self.known[key] = seen = self._look(point, settings)
-            self.counts[seen.outcome] += 1
-            if seen.outcome == "refused":
-                self.refusals[seen.why] += 1
+            self.known[key] = self._look(point, settings)
         return self.known[key]
 
     def _look(self, point: Point, settings: Settings) -> Seen:
         try:
             run = played(self.job_on(point, settings), self.allow_files)
+            needed, offered = run.simulation.phases.peak.peak_bytes + run.beside.total_bytes, run.card.memory_bytes or 0
+            left = offered - needed
+            if left < 0:
+                return Seen("too large", f"{gib(-left)} more than the {gib(offered)} that one GPU offers", None, left)
             time = duration(run.job, run.model.spec, run.place, run.card, run.simulation)
         except (InvalidJob, NotModelled) as error:
             return Seen("refused", str(error))
         hours = hours_of(run.job, course_of(run, time))
         rented = cheapest(point.offers, hours)
-        aims = self._aims(run, time, hours, rented)
-        needed, offered = run.simulation.phases.peak.peak_bytes + run.beside.total_bytes, run.card.memory_bytes or 0
-        left = offered - needed
+        aims = self._aims(run, time, hours, rented)._replace(slack=steps(left, offered))
         rest = (left, time, hours, rented)
-        if left < 0:
-            self._lacking(point, -left, f"{gib(needed)} needed at the peak")
-            return Seen("too large", f"{gib(-left)} more than the {gib(offered)} that one GPU offers", aims, *rest)
-        aims = aims._replace(slack=steps(left, offered))
         if (why := self._beyond(hours, rented)) is not None:
-            outcome: Literal["beyond", "unknown"] = "beyond" if why else "unknown"
-            if not why:
-                self.unknown["it fits, but how long the run takes, or what it costs, is not known"].append(point.name or "")
-            return Seen(outcome, why, aims, *rest)
+            said = "it fits, but how long the run takes, or what it costs, is not known"
+            return Seen("beyond" if why else "unknown", why or said, aims, *rest)
         if len(self.points) > 1 and time is None:
-            self.unknown["it fits, but how long a step takes on it is not known"].append(point.name or "")
-            return Seen("unknown", "how long a step takes is not known", aims, *rest)
+            return Seen("unknown", "it fits, but how long a step takes on it is not known", aims, *rest)
         return Seen("held", "", aims, *rest)
 
     def _aims(self, run: Run, time: Time | None, hours: Hours | None, rented: Rented | None) -> Aims:
@@ -274,32 +391,50 @@ class PlanSearch:
         assert amount is not None
         return f"costs {broken.paid:,.2f} {amount.currency}{' an hour' if amount.hourly else ''}, more than {amount.amount:,}"
 
-    def _hold(self, point: Point, settings: Settings, seen: Seen) -> None:
-        """Ask the allocator of what is not beaten without it, and hold what is not beaten with it."""
-        assert seen.aims is not None
-        if any(one.aims.beats(seen.aims) for one in self.held):
-            return
-        found = self.judged(point, settings)
-        if not found.verdict.fits:
-            self.counts["too large"] += 1
-            self._lacking(point, 0, found.verdict.reason)
-            return
-        offered = found.memory.capacity_bytes or 0
-        aims = seen.aims._replace(slack=steps(offered - found.memory.total_bytes, offered))
-        if any(one.aims.beats(aims) for one in self.held):
-            return
-        self.held = [one for one in self.held if not aims.beats(one.aims)]
-        self.held.append(Held(point, settings, seen, found, aims))
+    def confirm(self) -> None:
+        """Ask the allocator of what is not beaten without it, and hold what is not beaten with it, the likeliest first."""
+        found = self.found
+        found.contenders.sort(key=lambda one: (_worth(one.seen), one.rank), reverse=True)
+        while found.contenders:
+            point, settings, seen, rank = found.contenders.pop()
+            assert seen.aims is not None
+            if found.beat(seen.aims, rank):
+                continue
+            judged = self.judged(point, settings)
+            if not judged.verdict.fits:
+                found.counts["too large"] += 1
+                found.lacking(0, f"{judged.verdict.reason} on {_gpus(point)}")
+                continue
+            offered = judged.memory.capacity_bytes or 0
+            aims = seen.aims._replace(slack=steps(offered - judged.memory.total_bytes, offered))
+            found.hold(Held(point, settings, seen, judged, aims, rank))
 
     def judged(self, point: Point, settings: Settings) -> Judged:
         """What `estimate` says of a candidate's memory, the allocator's blocks included."""
         return judge_run(played(self.job_on(point, settings), self.allow_files))
 
-    def _lacking(self, point: Point, lacking: int, said: str) -> None:
-        if self.nearest is None or lacking < self.nearest[0]:
-            hardware = point.hardware
-            gpus = f"{hardware.gpus * hardware.nodes} x {point.name}" if point.name else f"{hardware.gpus * hardware.nodes} GPUs"
-            self.nearest = lacking, f"{said} on {gpus}{f', {gib(lacking)} too much' if lacking else ''}"
+
+def _worth(seen: Seen) -> tuple[float, float]:
+    """Seconds times money, and what is not left."""
+    assert seen.aims is not None
+    seconds, money, slack = seen.aims
+    return seconds * (money or 1.0), -slack
+
+
+def _lacking(point: Point, least: int, said: str) -> tuple[int, str]:
+    """By how many bytes so much does not fit, and what is said of it."""
+    lacking = least - (point.card.memory_bytes or 0)
+    return lacking, f"{said} {gib(least)} on {_gpus(point)}, {gib(lacking)} too much"
+
+
+def _gpus(point: Point) -> str:
+    return f"{point.extent.total} x {point.name}" if point.name else f"{point.extent.total} GPUs"
+
+
+def _promise(point: Point) -> tuple[float, str]:
+    """Money for a peak's arithmetic: hardware that may do most for it comes first."""
+    peak = max((fact.value for fact in point.card.accelerator.peak.values()), default=1.0) if point.card.accelerator else 1.0
+    return (inf if point.hourly is None else point.hourly / peak, point.name or "")
 
 
 def _less(took: list[tuple[Settings, float]], work: Settings) -> Iterator[float]:

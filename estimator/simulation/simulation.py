@@ -7,7 +7,7 @@ question comes again, of another card.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 from estimator.contract.job import Job, Offload, Parallelism
 from estimator.families.build import Builder
@@ -33,18 +33,30 @@ KEPT = 64
 """How many questions are remembered with their simulations, the most recently used ones."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Simulation:
-    """What a run allocates and frees: the model's parts, the phases, and where the peak is."""
+    """What a run allocates and frees: the model's parts; and the phases, and where the peak is, read when they are asked for."""
 
     build: Builder
-    phases: Replay
-    why: Attribution
-    host: Replay | None
-    """The phases of the host's memory; None where the job offloads nothing to it."""
     counted: Counted | None = None
     """The count that it is made of, of a model that torch ran."""
     _reserved: dict[tuple[int, bool], Reserved] = field(default_factory=dict)
+
+    @cached_property
+    def phases(self) -> Replay:
+        """The phases of the GPU's memory."""
+        return replay(self.build.tape)
+
+    @cached_property
+    def why(self) -> Attribution:
+        """Where the peak is, and of what; of what torch counted no place in the model is known."""
+        found = attribution(self.build.tape, self.phases)
+        return found if self.counted is None else somewhere(found)
+
+    @cached_property
+    def host(self) -> Replay | None:
+        """The phases of the host's memory; None where the job offloads nothing to it."""
+        return None if self.build.tape.host is None else replay(self.build.tape.host)
 
     def reserved(self, workspace: int, expandable: bool) -> Reserved:
         """What the caching allocator takes. `workspace`: bytes that cuBLAS keeps per thread that multiplies."""
@@ -78,8 +90,7 @@ def simulate(job: Job, spec: ModelSpec, place: Topology, gpu: Gpu, tensors: tupl
         known.append(found)
     if found is None:
         build = undisturbed(lambda: trace(job, spec, place, replace(gpu, asked={}), tensors))
-        phases, beside = replay(build.tape), build.tape.host
-        found = Simulation(build, phases, attribution(build.tape, phases), None if beside is None else replay(beside))
+        found = Simulation(build)
         known.append(found)
     return found
 
@@ -89,9 +100,7 @@ def _counted(job: Job, spec: OtherSpec, gpu: Gpu) -> Simulation:
     gpu = replace(gpu, asked={})
     _ = gpu.capability  # which what it ran on may have been asked
     count = counted(job, spec, gpu)
-    build = builder(count, gpu)
-    phases = replay(build.tape)
-    return Simulation(build, phases, somewhere(attribution(build.tape, phases)), None, count)
+    return Simulation(builder(count, gpu), count)
 
 
 def speed(job: Job, spec: DecoderSpec, place: Topology, gpu: Gpu) -> Tape:

@@ -34,6 +34,10 @@ class Grid:
             content = _with(content, path.split("."), value, path)
         return read_job(content)
 
+    def at(self, values: Mapping[str, Any]) -> Grid:
+        """The part of the grid in which some fields have these values."""
+        return Grid(self.base, {path: (values[path],) if path in values else axis for path, axis in self.axes.items()})
+
     def symbolic(self, least: int = 2) -> list[str]:
         """Fields that a program may vary: whole numbers of at least 1, so many different ones or more."""
         return [

@@ -8,7 +8,8 @@ Points for which no program can be made are run one by one.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,6 +22,7 @@ from estimator.pipeline.verdict import offered
 from estimator.serving.engines import engine_of
 from estimator.specs.resolve import resolve
 from estimator.specs.teacher import with_draft, with_teacher
+from estimator.sweeps.executors import results
 from estimator.sweeps.grid import Grid, grid, tiles
 from estimator.sweeps.remembered import Remembered
 from estimator.sweeps.structure import Program, Refused, Unsuited, agrees, by_itself, changed, program
@@ -34,8 +36,11 @@ YES, NO, UNKNOWN = 1, 0, -1
 """Values of `fits`."""
 BY_PROGRAM, ONE_BY_ONE, REFUSED = 0, 1, 2
 """Values of `how`."""
+BYTES = ("peak_bytes", "resident_bytes", "least_bytes", "total_bytes")
 NOT_SAID = -1
 """Bytes that are masked in the end."""
+PIECE = 8
+"""Points of which the allocator is asked by one worker at a time."""
 FEW, TRIES = 4, 8
 """A program should hold at so many points, on average over so many programs; else points are run one by one."""
 
@@ -69,22 +74,48 @@ def sweep(
     allow_files: bool = True,
     reserves: bool = False,
     roomy: float = 0.0,
+    executor: Executor | None = None,
 ) -> Sweep:
     """What a job takes for all combinations of these values of its fields, to the byte as `estimate` says it.
 
     `fields`: values by path, as `training.sequence_length`. `reserves`: the caching allocator is asked where it decides whether a
     job fits, which takes as long as an estimate for each such point. `roomy`: a job that leaves this share of the card is said to
-    fit without asking, if its host is not asked about (fragmentation seldom takes more than 5 %). A combination that `estimate`
-    refuses is masked. Raises `InvalidJob` for a job or a field that cannot be read, and `UnknownName`.
+    fit without asking, if its host is not asked about (fragmentation seldom takes more than 5 %). `executor`: its workers share
+    the values of fields that no program varies, and the questions to the allocator. A combination that is refused is masked.
+    Raises `InvalidJob` for a job or a field that cannot be read, and `UnknownName`.
     """
     asked = grid(job, fields)
     found = _empty(asked)
     inner = _suited(asked, allow_files)
-    for outer, part in asked.outer(inner):
-        _Block(asked, inner, outer, found, part, allow_files, roomy).fill()
+    parts = list(asked.outer(inner))
+    if executor is None or len(parts) < 2:
+        for outer, part in parts:
+            _Block(asked, inner, outer, found, part, allow_files, roomy).fill()
+    else:
+        done = results(executor, _filled, [(asked.at(outer), inner, outer, allow_files, roomy) for outer, _ in parts])
+        for (_, part), one in zip(parts, done, strict=True):
+            _put(found, part, one)
     if reserves:
-        _ask_reserves(asked, found, allow_files)
+        _ask_reserves(asked, found, allow_files, executor)
     return _masked(found)
+
+
+def _filled(asked: Grid, inner: list[str], outer: dict[str, Any], allow_files: bool, roomy: float) -> Sweep:
+    """A grid in which only fields vary that a program may vary."""
+    found = _empty(asked)
+    _, part = next(asked.outer(inner))
+    _Block(asked, inner, outer, found, part, allow_files, roomy).fill()
+    return found
+
+
+def _put(found: Sweep, part: Any, one: Sweep) -> None:
+    """A part of a grid, which was filled by itself, in its place."""
+    for name in (*BYTES, "fits", "how"):
+        whole, answered = getattr(found, name), getattr(one, name)
+        whole[part] = answered.reshape(whole[part].shape)
+    found.programs += one.programs
+    for why, points in one.refusals.items():
+        found.refusals[why] = found.refusals.get(why, 0) + points
 
 
 def _empty(asked: Grid) -> Sweep:
@@ -99,7 +130,7 @@ def _masked(found: Sweep) -> Sweep:
     """With bytes masked that are not said."""
     import numpy as np
 
-    for name in ("peak_bytes", "resident_bytes", "least_bytes", "total_bytes"):
+    for name in BYTES:
         setattr(found, name, np.ma.masked_equal(getattr(found, name), NOT_SAID))
     return found
 
@@ -341,14 +372,31 @@ class _Block:
         self.found.refusals[str(error)] = self.found.refusals.get(str(error), 0) + points
 
 
-def _ask_reserves(asked: Grid, found: Sweep, allow_files: bool) -> None:
+def _ask_reserves(asked: Grid, found: Sweep, allow_files: bool, executor: Executor | None) -> None:
     """Play the allocator where it decides whether a job fits."""
     import numpy as np
 
-    undecided = (found.fits == UNKNOWN) & (found.how != REFUSED)
-    for number in np.flatnonzero(undecided):
-        at = tuple(int(i) for i in np.unravel_index(int(number), undecided.shape))
-        job = asked.job({path: values[i] for (path, values), i in zip(asked.axes.items(), at, strict=True)})
+    undecided = np.flatnonzero((found.fits == UNKNOWN) & (found.how != REFUSED))
+    pieces = [undecided[at : at + PIECE].tolist() for at in range(0, len(undecided), PIECE)]
+    done: Iterator[list[tuple[int, int]]]
+    if executor is None:
+        done = (_reserved(asked, piece, allow_files) for piece in pieces)
+    else:
+        done = results(executor, _reserved, [(asked, piece, allow_files) for piece in pieces])
+    for piece, said in zip(pieces, done, strict=True):
+        for number, (total, fits) in zip(piece, said, strict=True):
+            found.total_bytes.flat[number], found.fits.flat[number] = total, fits
+
+
+def _reserved(asked: Grid, numbers: list[int], allow_files: bool) -> list[tuple[int, int]]:
+    """What `estimate` says of some points: bytes in all, and whether they fit."""
+    import numpy as np
+
+    found = []
+    for number in numbers:
+        at = np.unravel_index(number, asked.shape)
+        job = asked.job({path: values[int(i)] for (path, values), i in zip(asked.axes.items(), at, strict=True)})
         said = judged(job.model_dump(exclude_unset=True), allow_files)
-        found.total_bytes[at] = said.memory.total_bytes
-        found.fits[at] = UNKNOWN if said.verdict.fits is None else YES if said.verdict.fits else NO
+        fits = said.verdict.fits
+        found.append((said.memory.total_bytes, UNKNOWN if fits is None else YES if fits else NO))
+    return found

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 
 from estimator.tape.tape import Slot, Tape
 
@@ -23,18 +24,25 @@ class PhaseBytes:
     end_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Replay:
-    """What a tape says: its phases in order, each also as blocks; and how often each storage is alive at the highest peak.
+    """What a tape says: its phases in order, each also as blocks, and the highest of their peaks (the first of several)."""
 
-    A storage of a slot that stands for n layers is alive up to n times. It can be less than none: where a layer frees what the
-    layer before it made, the first frees something else, and the tape has that freed n times.
-    """
-
+    tape: Tape
     phases: list[PhaseBytes]
     blocks: list[Stretch]
     peak: PhaseBytes
-    alive: list[int]
+
+    @cached_property
+    def alive(self) -> list[int]:
+        """How often each storage is alive at the highest peak, counted when it is asked for.
+
+        A storage of a slot that stands for n layers is alive up to n times. It can be less than none: where a layer frees what
+        the layer before it made, the first frees something else, and the tape has that freed n times.
+        """
+        at = self.phases.index(self.peak)
+        ranges = [r for block in self.blocks[:at] for r in _whole(block, 1)] + list(_to_crest(self.blocks[at]))
+        return _alive(self.tape, ranges)
 
 
 class Stretch:
@@ -74,16 +82,13 @@ class Stretch:
 
 
 def replay(tape: Tape) -> Replay:
-    """Every phase of the run, in order, and its highest peak (the first of several)."""
+    """Every phase of the run, in order."""
     blocks = folded(tape)
     phases, live = [], 0
     for phase, block in zip(tape.phases, blocks, strict=True):
         phases.append(PhaseBytes(phase.name, live, live + block.top, live + block.net))
         live += block.net
-    peak = max(phases, key=lambda p: p.peak_bytes)
-    at = phases.index(peak)
-    ranges = [r for block in blocks[:at] for r in _whole(block, 1)] + list(_to_crest(blocks[at]))
-    return Replay(phases, blocks, peak, _alive(tape, ranges))
+    return Replay(tape, phases, blocks, max(phases, key=lambda p: p.peak_bytes))
 
 
 def folded(tape: Tape, sizes: list[int] | None = None) -> list[Stretch]:

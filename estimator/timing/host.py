@@ -57,6 +57,11 @@ def on_host(job: Job) -> bool:
     return offload.optimizer != "none" or (strategy_of(job).dtensors and offload.parameters == "cpu")
 
 
+def adam_seconds(stage: int, nbytes: float) -> float:
+    """Expected seconds in which Adam on the host reads and writes so many bytes of a node: DeepSpeed's, or torch's at stage 0."""
+    return measured(FILE)["deepspeed" if stage else "torch"].taken(nbytes / GB)[1]
+
+
 def optimizer_seconds(job: Job, simulation: Simulation) -> Three:
     """The step of an optimizer that works `on_host`, a node's ranks together. Its states on NVMe are read and written besides,
     parameters written."""

@@ -94,10 +94,19 @@ def _parts(training: Training, steps: int, sequences: float, gpus: int, time: Ti
         EVALUATION: Hours(*(passes * each for each in step)),
         SAVING: Hours(*(saves * done.saved_bytes / GB / speed / 3600 for speed in (storage.value, storage.high, storage.low))),
     }
-    failures, lost = _given(asked, "failures"), _given(asked, "hours_lost")
-    longer = [min(MOST_LOST, gpus * rate / 24 * each) for rate, each in zip(failures, lost, strict=True)]
+    longer = [_lost(asked, gpus, at) for at in range(3)]
     sums = [sum(part[at] for part in found.values()) for at in range(3)]
     return found | {RESTARTS: Hours(*(whole * share / (1 - share) for whole, share in zip(sums, longer, strict=True)))}
+
+
+def _lost(asked: Run, gpus: int, at: int) -> float:
+    """The share of the time that failures take: expected, or at one of the bounds."""
+    return min(MOST_LOST, gpus * _given(asked, "failures")[at] / 24 * _given(asked, "hours_lost")[at])
+
+
+def least_hours(training: Training, gpus: int, hours: float) -> float:
+    """Expected hours of a run whose steps take so many, without evaluation and saving."""
+    return (hours + _given(training.run, "set_up").value) / (1 - _lost(training.run, gpus, 0))
 
 
 def _given(asked: Run, name: str) -> Hours:

@@ -19,6 +19,7 @@ from estimator.measured.answers import Explanation
 from estimator.planner.answers import Budget, Differences, Fit, Fixes, Limit
 from estimator.planner.plan_answer import Plan
 from estimator.planner.replicas_answer import Replicas
+from estimator.planner.swept import Swept
 from estimator.planner.what_if_answer import WhatIf
 from estimator.planner.which_answer import Which
 from estimator.specs.schema import model_schema
@@ -33,6 +34,7 @@ KINDS: dict[str, Any] = {
     "fit": Fit,
     "limit": Limit,
     "what-if": WhatIf,
+    "sweep": Swept,
     "which": Which,
     "plan": Plan,
     "replicas": Replicas,

@@ -157,7 +157,7 @@ def test_githubs_action_checks_once_and_tells_twice(folder: Path, files: str, co
     program = folder / "bin" / "willitfit"
     program.write_text(f'#!/bin/sh\necho "$*" >> {folder}/calls\nexec {sys.executable} -m estimator.cli "$@"\n')
     program.chmod(0o755)
-    action = yaml.safe_load((ROOT / "action.yml").read_text(encoding="utf-8"))
+    action = content(ROOT / "action.yml")
     script = action["runs"]["steps"][-1]["run"]
     given = {"FILES": files, "HARDWARE": "rtx-4090", "MODEL": "", "RUNNER_TEMP": str(folder / "bin")}
     environment = {**os.environ, **given, "GITHUB_STEP_SUMMARY": str(folder / "summary.md"), "PYTHONPATH": str(ROOT)}

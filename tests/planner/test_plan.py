@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import pickle
+from concurrent.futures import Executor, Future, ProcessPoolExecutor
 from datetime import date
 from itertools import product
 from pathlib import Path
@@ -20,7 +22,8 @@ from estimator.planner import amounts
 from estimator.planner.levers import ACTIVATIONS, CHECKPOINTS, CHOICES, Levers, no_more_work, read_allowed, read_denied
 from estimator.planner.plan_answer import Plan
 from estimator.planner.plan_bounds import Arithmetic, saved_bytes, weight_bytes
-from estimator.planner.plan_search import Aims, PlanSearch, Point, Seen, points, steps
+from estimator.planner.plan_pieces import Progress, search_all
+from estimator.planner.plan_search import Aims, PlanSearch, Point, Seen, Trial, points, steps
 from estimator.planner.renting import Within, rentable
 from estimator.specs.resolve import resolve
 from tests.jobs import ROOT, content
@@ -98,11 +101,12 @@ def _brute(search: PlanSearch) -> set[Aims]:
 def test_bounds_lose_nothing(name: str) -> None:
     """The frontier is that of all candidates, estimated one by one."""
     search = _search(CASES[name])
-    search.run(lambda simulated: None)
+    search_all(search, lambda progress: None)
     expected = _brute(_search(CASES[name]))
-    assert {one.aims for one in search.held} == expected
+    assert {one.aims for one in search.found.held} == expected
     assert len(expected) >= CASES[name]["ways"]
-    assert search.counts["simulated"] < search.counts["candidates"]
+    assert search.found.counts["simulated"] < search.found.counts["candidates"]
+    assert search.found.counts["settled"] == search.found.counts["candidates"]
 
 
 @pytest.mark.share(3)
@@ -110,7 +114,7 @@ def test_bounds_lose_nothing(name: str) -> None:
 def test_bounds_are_bounds(name: str) -> None:
     """No candidate takes less memory or time than is taken for granted without simulating it."""
     search = _search(CASES[name], bounded=False)
-    arithmetic, spec, looked = Arithmetic(search.job, True), search.levers.spec, 0
+    arithmetic, spec, looked, found = Arithmetic(search.job, True), search.levers.spec, 0, 0
     times: dict[str, list[tuple[dict[str, Any], float]]] = {}
     for point, settings in _every(search):
         seen = search.look(point, settings)
@@ -121,16 +125,23 @@ def test_bounds_are_bounds(name: str) -> None:
         extent, work = point.extent, {key: settings[key] for key in (CHECKPOINTS, ACTIVATIONS)}
         kept = weight_bytes(search.job, spec, settings, extent) + saved_bytes(search.job, spec, settings, work)
         assert kept <= run.simulation.phases.peak.peak_bytes, settings
+        each = search.saved.sequence_bytes(settings, point.card)
+        found += each > 0
+        trial = Trial([], settings, work, *search._in_any_case(settings, extent), ())
+        least = trial.least(settings["training.micro_batch_size"] * each)
+        assert least <= run.simulation.phases.peak.peak_bytes, settings
         assert seen.time is not None
         sequences = seen.time.tokens_per_second / run.job.training.sequence_length
         least = arithmetic.seconds(settings, extent, point.card.accelerator)
-        assert 0 < least <= 1 / sequences, settings
+        assert 0 < least <= least + trial.waits <= 1 / sequences, settings
+        assert 0 < arithmetic.at_peak(settings, extent, point.card.accelerator) <= 1 / sequences, settings
         others = str({**settings, CHECKPOINTS: "", ACTIVATIONS: "", "on": point.hardware})
         for other, took in times.setdefault(others, []):
             assert not no_more_work(other, work) or took <= seen.time.step_seconds * (1 + 1e-12), (settings, other)
             assert not no_more_work(work, other) or seen.time.step_seconds <= took * (1 + 1e-12), (settings, other)
         times[others].append((work, seen.time.step_seconds))
     assert looked >= 8
+    assert found >= 4
 
 
 @pytest.mark.slow
@@ -252,13 +263,15 @@ def test_what_does_not_fit_says_what_is_nearest() -> None:
 
 
 def test_an_interrupt_keeps_what_was_found() -> None:
-    def watch(simulated: int) -> None:
-        if simulated == 3:
+    def watch(progress: Progress) -> None:
+        if progress.simulated == 3:
             raise KeyboardInterrupt
 
     found = asked({"model": TINY, "training": {"micro_batch_size": 8}}, on="rtx-4090", watch=watch)
     assert not found.complete
     assert found.looked.simulated == 3
+    assert found.looked.settled < found.looked.candidates
+    assert f"{found.looked.settled} candidates of {found.looked.candidates} that were settled" in found.reason
     assert not asked({"model": TINY, "training": {"micro_batch_size": 8}}, on="rtx-4090", most=2).complete
 
 
@@ -307,3 +320,33 @@ def test_a_candidate_that_was_looked_at_is_remembered() -> None:
     assert isinstance(search.look(point, settings), Seen)
     assert search.look(point, settings) is search.look(point, settings)
     assert step_time(search.job_on(point, settings)) is not None
+
+
+def test_processes_say_what_one_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever settles a piece first: the answer is the same to the byte, with the numbers of what was looked at."""
+    monkeypatch.setattr("estimator.planner.plan_pieces.PIECE", 4)
+    monkeypatch.setattr("estimator.planner.plan_pieces.ROUND", 2)
+    job = {"model": TINY, "training": {"tokens": "100M", "gradient_accumulation_steps": 8}}
+    options: dict[str, Any] = {"memory": "16GB..24GB", "max_gpus": 1, "deny": ["offload", "training.loss"]}
+    alone = asked(job, **options)
+    with ProcessPoolExecutor(2) as executor:
+        assert asked(job, **options, executor=executor).to_json() == alone.to_json()
+    losing = Losing()
+    assert asked(job, **options, executor=losing).to_json() == alone.to_json()
+    assert losing.given > 8
+
+
+class Losing(Executor):
+    """Does everything at once, on what it was given as it would arrive elsewhere, and loses every third piece."""
+
+    def __init__(self) -> None:
+        self.given = 0
+
+    def submit(self, work: Any, /, *given: Any, **_: Any) -> Future[Any]:
+        self.given += 1
+        found: Future[Any] = Future()
+        if self.given % 3:
+            found.set_result(pickle.loads(pickle.dumps(work(*pickle.loads(pickle.dumps(given))))))
+        else:
+            found.set_exception(OSError("the worker is gone"))
+        return found

@@ -269,6 +269,7 @@ PRINTED: dict[str, list[tuple[str, list[str]]]] = {
     "max": [("limit", ["JOB", "training.micro_batch_size", "--on", "24GB"]), ("limit", ["JOB", "training.sequence_length"])],
     "min": [("limit", ["JOB", "hardware.gpus", "--on", "h100"])],
     "what-if": [("what-if", ["JOB", "training.micro_batch_size=1,2", "--on", "24GB"])],
+    "sweep": [("sweep", ["JOB", "training.micro_batch_size=1,2", "--on", "24GB"])],
     "which": [("which", ["JOB", "--memory", "24GB"])],
     "plan": [("plan", ["JOB", "--on", "h100", "--top", "2"])],
     "replicas": [("replicas", ["gpt2", "--requests", "1", "--on", "h100"])],

@@ -24,6 +24,7 @@ COMMANDS = {
     "max": Command(answers.max_options, answers.limit),
     "min": Command(answers.min_options, answers.limit),
     "what-if": Command(search.what_if_options, search.what_if),
+    "sweep": Command(search.sweep_options, search.sweep),
     "which": Command(search.which_options, search.which),
     "plan": Command(plan.plan_options, plan.plan),
     "replicas": Command(search.replicas_options, search.replicas),

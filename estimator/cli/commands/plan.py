@@ -44,6 +44,7 @@ def plan_options(commands: Commands) -> None:
     one.add_argument("--memory", metavar="AMOUNT", help="only cards sold with so much: 24GB, 24GB..80GB, ..48GB, 80GB..")
     one.add_argument("--max-gpus", metavar="N", type=whole, default=64, help="on no more GPUs than these (64)")
     one.add_argument("--top", metavar="N", type=whole, default=12, help="so many ways (12)")
+    one.add_argument("--processes", metavar="N", type=whole, help="that share a long search (one for each processor)")
     takes_check(one, "exit with 1 if there is no way")
     takes_prices(one)
 
@@ -52,10 +53,13 @@ def plan(options: argparse.Namespace) -> int:
     from estimator.cli.progress import Progress
     from estimator.cli.report_plan import plan_text
     from estimator.planner.plan import plan
+    from estimator.sweeps.executors import sharing
 
     asked = ("on", "within", "under", "allow", "deny", "keep_global_batch", "memory", "max_gpus", "top")
     given = {name: getattr(options, name) for name in asked}
-    found = plan(inputs.any_job(options.job), **given, today=inputs.today(), watch=Progress("ways"))
+    with sharing(options.processes) as executor:
+        watch = Progress("candidates").candidates
+        found = plan(inputs.any_job(options.job), **given, today=inputs.today(), watch=watch, executor=executor)
     inputs.printed(options, found, plan_text)
     if not found.complete:
         return inputs.INTERRUPTED

@@ -62,6 +62,47 @@ def what_if(options: argparse.Namespace) -> int:
     return 0 if found.complete else inputs.INTERRUPTED
 
 
+def sweep_options(commands: Commands) -> None:
+    one = commands.add_parser(
+        "sweep",
+        help="what a job takes with a million combinations of values, and which fit",
+        description="What a job takes of a GPU with every combination of some values of some of its fields, to the byte as "
+        "estimate says it, a million in about a second where whole numbers of training or serving vary. Values are written as "
+        "for what-if: lists (1,2,4), ranges that double (1k..128k) or go in steps (8..64:8). Time and cost are what-if's.",
+    )
+    takes_any_job(one)
+    one.add_argument(
+        "changes", metavar="FIELD=VALUES", nargs="+", help="training.sequence_length=1k..128k training.micro_batch_size=1..64:1"
+    )
+    one.add_argument(
+        "--reserves", action="store_true", help="ask the caching allocator where it decides, which takes an estimate's time each"
+    )
+    one.add_argument("--processes", metavar="N", type=whole, default=1, help="that share what takes long (1)")
+    shown = one.add_mutually_exclusive_group()
+    shown.add_argument("--csv", action="store_true", help="print the rows as CSV")
+    shown.add_argument("--json", action="store_true", help="print the answer as REST would send it")
+    one.add_argument("--arrow", metavar="FILE", help="write the rows as an Arrow file, with pyarrow")
+    takes_specs(one)
+
+
+def sweep(options: argparse.Namespace) -> int:
+    from estimator.cli.report_sweep import sweep_text
+    from estimator.planner.swept import swept
+    from estimator.planner.what_if import read_changes
+    from estimator.sweeps.executors import sharing
+
+    with sharing(options.processes) as executor:
+        job, changes = inputs.any_job(options.job), read_changes(options.changes)
+        found = swept(job, changes, on=options.on, reserves=options.reserves, executor=executor)
+    if options.arrow:
+        found.write_arrow(options.arrow)
+    if options.csv:
+        sys.stdout.write(found.to_csv())
+    else:
+        inputs.printed(options, found, sweep_text)
+    return 0
+
+
 def which_options(commands: Commands) -> None:
     one = commands.add_parser(
         "which",
