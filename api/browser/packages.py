@@ -19,7 +19,7 @@ PYODIDE = "314.0.7"
 PYTHON = "3.14"
 TAG = "pyemscripten_2026_0_wasm32"
 """The platform of the wheels that it takes (PEP 783)."""
-NODE = 20
+NODE = 18
 """The least major version of Node, which takes the snapshot."""
 COMPILED = ("pydantic>=2.9",)
 PURE = ("pyyaml>=6", "jinja2>=3.1", "markupsafe")
