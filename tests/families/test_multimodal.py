@@ -163,7 +163,9 @@ def test_an_image_has_the_tokens_that_its_processor_makes(name: str, width: int,
 
 @pytest.mark.parametrize("window", [56, 112, 130])
 def test_windows_are_as_transformers_cuts_them(window: int) -> None:
-    spec = Qwen25VisionSpec(hidden_size=64, num_heads=4, depth=1, window_size=window, model_type="qwen2_5_vl_vision")
+    spec = Qwen25VisionSpec(
+        model_type="qwen2_5_vl_vision", hidden_size=64, num_attention_heads=4, num_hidden_layers=1, window_size=window
+    )
     rng = random.Random(window)
     for _ in range(50):
         rows, columns = 2 * rng.randint(1, 40), 2 * rng.randint(1, 40)
@@ -174,7 +176,8 @@ def test_windows_are_as_transformers_cuts_them(window: int) -> None:
 def of_processor(family: str, *names: str) -> dict[str, Any]:
     """Functions, methods and numbers of a family's image processor, without the libraries that read images."""
     source = Path(transformers.__file__).parent / "models" / family / f"image_processing_{family}.py"
-    found = [node for node in ast.walk(ast.parse(source.read_text(encoding="utf-8"))) if _name(node) in names]
+    parsed = ast.walk(ast.parse(source.read_text(encoding="utf-8")))
+    found = [node for node in parsed if isinstance(node, ast.stmt) and _name(node) in names]
     made: dict[str, Any] = {"math": math, "SizeDict": lambda **sides: sides}
     future = ast.parse("from __future__ import annotations").body
     exec(compile(ast.Module([*future, *found], []), family, "exec"), made)
