@@ -166,8 +166,7 @@ class VisionModel:
         shifted = add_scalar(pixels)
         scaled = mul_scalar(shifted)
         del shifted
-        weight = getattr(self.input_proj, "weight", None)
-        scaled = to(scaled, weight.dtype) if isinstance(weight, Tensor) and weight.dtype.is_floating else scaled
+        scaled = to(scaled, self.position_embedding_table.dtype)
         hidden = self.input_proj(scaled)
         positions = self._positions(places, outside)
         return add(hidden, positions)
