@@ -41,7 +41,7 @@ class Content:
     @cached_property
     def disk_bytes(self) -> int:
         """Bytes of all files of the checkpoint on disk."""
-        return model_bytes(tuple(self.tensors))
+        return model_bytes(self.tensors)
 
 
 @lru_cache(maxsize=KEPT)

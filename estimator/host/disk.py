@@ -64,7 +64,11 @@ def shards(tensors: Sequence[Saved], most: int = SHARD) -> list[list[Saved]]:
     return [file for file in (*alone, *files) if file]
 
 
-@lru_cache(maxsize=16)
-def model_bytes(tensors: tuple[Saved, ...]) -> int:
+def model_bytes(tensors: Sequence[Saved]) -> int:
     """All files of a saved model; the index of several, some 100 bytes per tensor, is left out."""
+    return _model_bytes(tuple(tensors))
+
+
+@lru_cache(maxsize=16)
+def _model_bytes(tensors: tuple[Saved, ...]) -> int:
     return sum(safetensors_bytes(file, {"format": "pt"}) for file in shards(tensors))

@@ -216,7 +216,7 @@ class PlanSearch:
         for number, (size, points) in enumerate(sorted(groups.items(), key=lambda one: -one[0].total)):
             points.sort(key=_promise)
             for at, family in enumerate(self.levers.families(size)):
-                kept, made, waits = self._in_any_case(family, size) if self.bounded else (0, 0, 0.0)
+                kept, made, waits = self.in_any_case(family, size) if self.bounded else (0, 0, 0.0)
                 for again, work in enumerate(self.levers.work(family)):
                     self.found.counts["candidates"] += len(points)
                     trial = self._trial(points, Trial([], family, work, kept, made, waits, (number, at, again)))
@@ -224,7 +224,7 @@ class PlanSearch:
                         found.append(((_promise(trial.points[0][1])[0] / size.total, trial.rank), trial))
         return [trial for _, trial in sorted(found, key=lambda one: one[0])]
 
-    def _in_any_case(self, family: Settings, size: Extent) -> tuple[int, int, float]:
+    def in_any_case(self, family: Settings, size: Extent) -> tuple[int, int, float]:
         """Bytes of weights and states, and of gradients, and seconds of a sequence for which the host is waited."""
         job, spec = self.job, self.levers.spec
         return (

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Executor
+from importlib import import_module
 from io import StringIO
 from itertools import product
 from math import prod
@@ -73,8 +74,7 @@ class Swept(WholeAnswer):
     def write_arrow(self, path: str | Path) -> None:
         """Write the rows as an Arrow file (Feather). Raises `Unreadable` without pyarrow, or where it cannot be written."""
         try:
-            import pyarrow
-            from pyarrow import feather
+            pyarrow, feather = import_module("pyarrow"), import_module("pyarrow.feather")
         except ImportError:
             raise Unreadable("is written by pyarrow, which is not here: pip install pyarrow, or ask for CSV", str(path)) from None
         points = list(zip(*product(*self.fields.values()), strict=True))

@@ -127,9 +127,8 @@ def test_bounds_are_bounds(name: str) -> None:
         assert kept <= run.simulation.phases.peak.peak_bytes, settings
         each = search.saved.sequence_bytes(settings, point.card)
         found += each > 0
-        trial = Trial([], settings, work, *search._in_any_case(settings, extent), ())
-        least = trial.least(settings["training.micro_batch_size"] * each)
-        assert least <= run.simulation.phases.peak.peak_bytes, settings
+        trial = Trial([], settings, work, *search.in_any_case(settings, extent), ())
+        assert trial.least(settings["training.micro_batch_size"] * each) <= run.simulation.phases.peak.peak_bytes, settings
         assert seen.time is not None
         sequences = seen.time.tokens_per_second / run.job.training.sequence_length
         least = arithmetic.seconds(settings, extent, point.card.accelerator)
