@@ -145,11 +145,13 @@ def _over_stages(job: Job, spec: DecoderSpec, place: Topology, card: Capacity, a
     decode = over_stages(decode, longest if batches == stages else 1.0, batches, batches / stages)
     wires = Wires(None, links(job.hardware, accelerator), place)
     width = 2 * spec.hidden_size * 2  # hidden states and residual, in 16 bits
-    times = []
-    for found, tokens in ((prefill, asked.lengths[0]), (decode, part.concurrency)):
+
+    def sent(found: Time, tokens: int) -> Time:
         hops = (stages - 1) * wires.seconds(Traffic("receive", "pipeline", stages, tokens * width, "", None))
-        times.append(lengthened(found, HOPS, hops, (hops, hops)))
-    return throughput(job, place, *times, engaged=chunks / (chunks + stages - 1))
+        return lengthened(found, HOPS, hops, (hops, hops))
+
+    reading, writing = sent(prefill, asked.lengths[0]), sent(decode, part.concurrency)
+    return throughput(job, place, reading, writing, engaged=chunks / (chunks + stages - 1))
 
 
 def _pass(job: Job, spec: DecoderSpec, place: Topology, card: Accelerator, tape: Tape, phase: str) -> Time | None:
