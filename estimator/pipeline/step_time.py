@@ -18,12 +18,13 @@ from estimator.parallel.topology import Topology
 from estimator.serving.engines import drafter_of, engine_of
 from estimator.serving.llamacpp.passes import passes
 from estimator.serving.llamacpp.placement import WeightTensor
+from estimator.serving.tensors import stage_layers
 from estimator.serving.throughput import throughput
 from estimator.simulation.ranks import alike
 from estimator.simulation.simulation import Simulation, simulate, speed
 from estimator.tape import dtypes
 from estimator.tape.kernels import kernels
-from estimator.tape.tape import Tape
+from estimator.tape.tape import Tape, Traffic
 from estimator.timing import ggml
 from estimator.timing.assumed import ASSUMED, assumed_cases, assumed_clock, assumed_pass, decode_time
 from estimator.timing.curves import peak
@@ -34,9 +35,10 @@ from estimator.timing.links import links
 from estimator.timing.measured import curves, reading
 from estimator.timing.passes import Case
 from estimator.timing.step import Stage, cases, spread_of, stage, training_time
-from estimator.timing.times import average_time, lengthened
+from estimator.timing.times import average_time, lengthened, over_stages
 from estimator.training.overrides import precision_of
 
+HOPS = "sending to the next stage"
 WRITING = "writing answers"
 """Time in which a model that learns from its own answers writes them, or an engine on the same GPU does."""
 
@@ -106,7 +108,7 @@ def served(
         unknown = on_host(job, spec) or job.serving.model_draft is not None
         found = None if unknown else ggml.timed(job, accelerator, passes(job.serving, spec, tensors))
         return throughput(job, replace(place, data=1), *found) if found else None  # layers are divided, not requests
-    apart = place.pipeline > 1 or (job.serving.enable_expert_parallel and place.data > 1)
+    apart = job.serving.enable_expert_parallel and place.data > 1
     if job.serving.kv_cache not in dtypes.BY_NAME or job.serving.runner == "pooling" or apart:
         return None
     text = spec.language_model
@@ -115,9 +117,41 @@ def served(
     ):
         return None
     spec = text
+    if place.pipeline > 1:
+        return _over_stages(job, spec, place, card, accelerator)
     tape, drafter = speed(job, spec, place, gpu(job, card)), drafter_of(job, spec)
     prefill, decode = (_pass(job, spec, place, accelerator, tape, phase) for phase in ("prefill", "decode"))
     return throughput(job, place, prefill, decode, drafter.tokens if drafter else 0) if prefill and decode else None
+
+
+def _over_stages(job: Job, spec: DecoderSpec, place: Topology, card: Capacity, accelerator: Accelerator) -> ServingTime | None:
+    """A pipeline: as many batches are on their way as there are stages, each of a part of the sequences, and a prompt's chunks
+    follow each other from stage to stage (vllm/config/vllm.py, `max_concurrent_batches`; v1/core/sched/scheduler.py). With p
+    stages of at most l of L layers, and a prompt in m chunks,
+
+        decoding step = a pass of all layers over C/p sequences x p l / L + (p - 1) hops,  prompt = (m + p - 1) / (m p) of a pass
+    """
+    asked, stages, depth = job.serving, place.pipeline, spec.num_hidden_layers
+    longest = max(len(stage_layers(depth, (stage, stages))) for stage in range(stages)) * stages / depth
+    part = asked.model_copy(update={"concurrency": -(-asked.concurrency // stages)})
+    one, alone = job.model_copy(update={"serving": part}), replace(place, pipeline=1)
+    tape = speed(one, spec, alone, gpu(job, card))
+    prefill, decode = (_pass(one, spec, place, accelerator, tape, phase) for phase in ("prefill", "decode"))
+    chunks = -(-asked.lengths[0] // (asked.max_num_batched_tokens or asked.lengths[0]))
+    if prefill is None or decode is None:
+        return None
+    batches = min(stages, asked.concurrency)
+    prefill = over_stages(prefill, (chunks + stages - 1) * longest / (chunks * stages), 1, 1 / stages)
+    decode = over_stages(decode, longest if batches == stages else 1.0, batches, batches / stages)
+    wires = Wires(None, links(job.hardware, accelerator), place)
+    width = 2 * spec.hidden_size * 2  # hidden states and residual, in 16 bits
+
+    def sent(found: Time, tokens: int) -> Time:
+        hops = (stages - 1) * wires.seconds(Traffic("receive", "pipeline", stages, tokens * width, "", None))
+        return lengthened(found, HOPS, hops, (hops, hops))
+
+    reading, writing = sent(prefill, asked.lengths[0]), sent(decode, part.concurrency)
+    return throughput(job, place, reading, writing, engaged=chunks / (chunks + stages - 1))
 
 
 def _pass(job: Job, spec: DecoderSpec, place: Topology, card: Accelerator, tape: Tape, phase: str) -> Time | None:

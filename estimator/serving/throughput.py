@@ -29,8 +29,9 @@ def tokens_per_step(guessed: int, acceptance: float) -> float:
     return sum(acceptance**power for power in range(guessed + 1))
 
 
-def throughput(job: Job, place: Topology, prefill: Time, decode: Time, guessed: int = 0) -> ServingTime:
-    """From the times of a prefill pass and a decoding step, before which so many tokens of a sequence are `guessed`."""
+def throughput(job: Job, place: Topology, prefill: Time, decode: Time, guessed: int = 0, engaged: float = 1.0) -> ServingTime:
+    """From the times of a prefill pass and a decoding step, before which so many tokens of a sequence are `guessed`. `engaged`:
+    the part of a prefill pass after which the next can begin, less than all over the stages of a pipeline."""
     serving = job.serving
     prompt, output = serving.lengths
     passes, accepted = serving.concurrency / prompts(serving), serving.speculative_acceptance
@@ -38,7 +39,7 @@ def throughput(job: Job, place: Topology, prefill: Time, decode: Time, guessed: 
     most = written if accepted is not None else tokens_per_step(guessed, 1.0)
 
     def each(reading: float, step: float) -> float:
-        return step if output == 1 else step + (passes - 1) * reading / (output - 1)
+        return step if output == 1 else step + (passes - 1) * engaged * reading / (output - 1)
 
     def round_trip(reading: float, step: float) -> float:
         return reading + (output - 1) * each(reading, step)
@@ -56,7 +57,7 @@ def throughput(job: Job, place: Topology, prefill: Time, decode: Time, guessed: 
         prefill=prefill,
         decode=decode,
         time_to_first_token_seconds=prefill.step_seconds,
-        time_to_first_token_queued_seconds=passes * prefill.step_seconds,
+        time_to_first_token_queued_seconds=(1 + (passes - 1) * engaged) * prefill.step_seconds,
         time_per_output_token_seconds=each(prefill.step_seconds, seconds),
         range_time_per_output_token_seconds=(each(*low), each(*high)),
         request_seconds=took,

@@ -58,6 +58,21 @@ def lengthened(time: Time, name: str, seconds: float, bounds: tuple[float, float
     )
 
 
+def over_stages(time: Time, factor: float, batches: int, share: float) -> Time:
+    """A pass as a pipeline runs it: so many times as long, `batches` of it at the same time, and of its arithmetic a GPU does a
+    `share`."""
+    more = {"tokens_per_second": batches, "tokens_per_second_per_gpu": batches}
+    return time.model_copy(
+        update={
+            **{name: getattr(time, name) * more.get(name, share) / factor for name in RATES},
+            "flops_per_step": round(time.flops_per_step * share),
+            "step_seconds": time.step_seconds * factor,
+            "parts": [part.model_copy(update={"seconds": part.seconds * factor}) for part in time.parts],
+            "range_seconds": (time.range_seconds[0] * factor, time.range_seconds[1] * factor),
+        }
+    )
+
+
 def _largest_first(parts: Mapping[str, float]) -> list[TimePart]:
     seconds = sum(parts.values())
     ordered = sorted(parts.items(), key=lambda item: -item[1])

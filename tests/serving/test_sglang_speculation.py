@@ -44,14 +44,14 @@ def test_settings_unasked_are_sglangs(model: str, given: dict[str, Any], setting
 )
 def test_a_pool_has_room_for_the_layers_of_what_guesses(model: str, gpus: int, given: Any, layers: int, more: int) -> None:
     """As if each kept as much as one of the model's (pool_configurator.py)."""
-    alone, found = (answer(model, gpus, "h200", **each).memory for each in ({}, given))
+    alone, found = answer(model, gpus, "h200").memory, answer(model, gpus, "h200", **given).memory
     assert alone.kv_cache is not None
     assert found.kv_cache is not None
     assert found.kv_cache.bytes_per_token == alone.kv_cache.bytes_per_token * (layers + more) // layers
 
 
 def test_weights_of_what_guesses_leave_less_for_the_pool() -> None:
-    alone, found = (logged(answer("qwen3-8b", **each)) for each in ({}, {"speculative_algorithm": "EAGLE3"}))
+    alone, found = logged(answer("qwen3-8b")), logged(answer("qwen3-8b", speculative_algorithm="EAGLE3"))
     assert found.draft_bytes
     assert found.weights_bytes == alone.weights_bytes + found.draft_bytes
     assert (found.cache_bytes or 0) < (alone.cache_bytes or 0) - found.draft_bytes + 2**30

@@ -19,7 +19,7 @@ from estimator.families.from_config import from_mapping
 from estimator.families.spec import ModelSpec
 from estimator.parallel.topology import Topology
 from estimator.serving.activations import widest_layer
-from estimator.serving.drafts import AUXILIARY, VOCABULARY, Drafter, head_of, shipped
+from estimator.serving.drafts import AUXILIARY, VOCABULARY, Drafter, Kind, head_of, shipped
 from estimator.serving.tensors import Held
 from estimator.serving.vllm.settings import SECOND_RUNNER, release
 from estimator.tape import dtypes
@@ -63,7 +63,8 @@ def drafter_of(asked: Serving, spec: ModelSpec) -> Drafter | None:
     if given.method == "draft_model":
         return Drafter("model", tokens, tokens, _model(given), given.quantization or "bf16")
     head = head_of(given.model, spec, f"{FIELD}.model")
-    return Drafter(given.method, tokens, tokens, head, vocabulary=given.draft_vocab_size or VOCABULARY)
+    kind: Kind = "eagle" if given.method == "eagle" else "eagle3"
+    return Drafter(kind, tokens, tokens, head, vocabulary=given.draft_vocab_size or VOCABULARY)
 
 
 def _model(given: Speculative) -> ModelSpec:
