@@ -32,7 +32,7 @@ def _transformers(watch: Watch, trainer: Any) -> Any:
     watch.log = trainer.log
 
     def on_step_begin(self: Any, args: Any, state: Any, control: Any, **given: Any) -> None:
-        watch.settings = _settings(args)
+        watch.look.settings = _settings(args)
         watch.begin(trainer.model, trainer.optimizer, count=False)  # once; trackers are ready, and the optimizer is made
 
     def on_step_end(self: Any, args: Any, state: Any, control: Any, **given: Any) -> None:
@@ -67,7 +67,7 @@ def _lightning(watch: Watch, package: str) -> Any:
                 logger.log_metrics(values, step=trainer.global_step)
 
         watch.log = log
-        watch.settings = {
+        watch.look.settings = {
             "training.gradient_accumulation_steps": trainer.accumulate_grad_batches,
             "training.gradient_clipping": bool(trainer.gradient_clip_val),
             "hardware.gpus": trainer.world_size,

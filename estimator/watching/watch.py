@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import logging
 import sys
 from collections.abc import Callable, Mapping
-from importlib import import_module
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -18,12 +16,12 @@ from estimator.exchange.documents import job_of
 from estimator.measured.explain import explain
 from estimator.pipeline.estimation import estimate
 from estimator.specs.module import check_module
-from estimator.watching.code import seen, transformer, unwrapped
-from estimator.watching.differences import Difference, change, differences
+from estimator.watching.code import transformer, unwrapped
+from estimator.watching.differences import Difference
+from estimator.watching.look import Look, rank, warn
 from estimator.watching.reader import QUANTITIES, Cuda, Reader
 from estimator.watching.run_record import RunRecord, append, now, versions
 
-LOGGER = logging.getLogger("willitfit")
 SETTLED = 2
 """Steps of the optimizer after which all that a step holds has been there: it makes its states in the first."""
 Log = Callable[[dict[str, float]], object]
@@ -75,13 +73,15 @@ class Watch:
         known = {"allocated": memory.peak_bytes, "reserved": memory.reserved_bytes, "total": memory.total_bytes}
         self.predicted: dict[str, int] = {quantity: size for quantity, size in known.items() if size is not None}
         self.measured: dict[str, int] = {}
-        self.differences: list[Difference] = []
-        self.settings: dict[str, Any] = {}
-        """What a trainer says of the run beside model and optimizer, by field of the job."""
-        self.longest: tuple[int, int] | None = None
+        self.look = Look(answer)
         self.steps = 0
-        self._handles: list[Any] = []
+        self._counter: Any = None
         self._state = "new"
+
+    @property
+    def differences(self) -> list[Difference]:
+        """Where code and job differ, as far as was seen."""
+        return self.look.differences
 
     def attach(self, trainer: Any) -> Self:
         """Watch what a trainer trains: transformers' Trainer and those of TRL, or Lightning's. `InvalidValue` for others."""
@@ -108,14 +108,10 @@ class Watch:
             return
         self._state, self.optimizer = "begun", getattr(optimizer, "optimizer", optimizer)
         check_module(model)
-        self.model = inside = transformer(unwrapped(model))
-        first = next((part for part in inside.modules() if not any(True for _ in part.children())), inside)
-        self._handles = [
-            inside.register_forward_pre_hook(self._called, with_kwargs=True),
-            first.register_forward_pre_hook(self._within),
-        ]
+        self.model = transformer(unwrapped(model))
+        self.look.begin(self.model, self.optimizer)
         if count and hasattr(self.optimizer, "register_step_post_hook"):
-            self._handles.append(self.optimizer.register_step_post_hook(lambda *_: self.stepped()))
+            self._counter = self.optimizer.register_step_post_hook(lambda *_: self.stepped())
         self.reader.reset()
         self.log(self._named("predicted", self.predicted))
 
@@ -130,24 +126,24 @@ class Watch:
         if self._state != "begun":
             return
         self._state = "ended"
-        for handle in self._handles:
-            handle.remove()
+        if self._counter is not None:
+            self._counter.remove()
         failed = type(error).__name__ == "OutOfMemoryError"
         self._measure(final=True)
-        self._say_lengths()
+        self.look.end(self.steps)
         if failed:
             self._explain(str(error))
-        if self.record is not None and _rank() == 0:
+        if self.record is not None and rank() == 0:
             try:
                 append(self._record(failed), self.record)
             except OSError as broken:
-                _warn("the record could not be written: %s", broken)
+                warn("the record could not be written: %s", broken)
 
     def _measure(self, final: bool = False) -> None:
         found = self.reader.read()
         if found is None:
             if final:
-                _warn("nothing was measured: torch sees no CUDA device here; watch(..., reader=) takes another reader")
+                warn("nothing was measured: torch sees no CUDA device here; watch(..., reader=) takes another reader")
             return
         self.measured = {quantity: int(found[quantity]) for quantity in QUANTITIES if quantity in found}
         self.log(self._named("predicted", self.predicted) | self._named("measured", self.measured))
@@ -156,69 +152,12 @@ class Watch:
     def _named(what: str, sizes: Mapping[str, int]) -> dict[str, float]:
         return {f"willitfit/{what}_{quantity}_bytes": size for quantity, size in sizes.items()}
 
-    def _called(self, module: Any, given: tuple[Any, ...], named: dict[str, Any]) -> None:
-        """The model is called: the largest batch, of sequences and tokens."""
-        if not module.training or _compiling():
-            return
-        first = named.get("input_ids", given[0] if given else None)
-        shape = tuple(getattr(first, "shape", ()))
-        if len(shape) == 2 and (self.longest is None or shape[0] * shape[1] > self.longest[0] * self.longest[1]):
-            self.longest = int(shape[0]), int(shape[1])
-
-    def _within(self, module: Any, given: tuple[Any, ...]) -> None:
-        """Its first module is called, within autocast if there is any: code and job are compared, once."""
-        if not self.model.training or _compiling():
-            return
-        self._handles.pop(1).remove()
-        try:
-            self._compare()
-        except Exception as error:  # a look must not end a training
-            _warn("the code could not be compared with the job: %s: %s", type(error).__name__, error)
-
-    def _compare(self) -> None:
-        where = next((p.device.type for p in self.model.parameters()), "cpu")
-        torch: Any = import_module("torch")
-        autocast = str(torch.get_autocast_dtype(where)).removeprefix("torch.") if torch.is_autocast_enabled(where) else ""
-        code = seen(self.model, self.optimizer, autocast) | self.settings
-        training = self.answer.job["training"]
-        if self.longest is not None:
-            code["training.micro_batch_size"] = self.longest[0]
-            if self.longest[1] > training["sequence_length"]:  # shorter ones may be padded to their longest
-                code["training.sequence_length"] = self.longest[1]
-        self.differences = differences(self.answer, code)
-        if self.differences:
-            said = "; ".join(map(str, self.differences))
-            _warn("the job in the code is not the job that was predicted: %s%s", said, self._as_in_code())
-
-    def _as_in_code(self) -> str:
-        """What would be predicted with the code's settings, as far as a job can have them."""
-        changed = change(self.differences)
-        job = {**self.answer.job, "training": {**self.answer.job["training"], **changed}}
-        try:
-            peak = estimate(job).memory.peak_bytes
-        except WillItFitError:
-            return ""
-        fields = ", ".join(changed)
-        before = self.predicted["allocated"]
-        return f". With the code's {fields}: {gib(peak)} allocated at the peak, in place of {gib(before)}" if changed else ""
-
-    def _say_lengths(self) -> None:
-        """Batches that came later may be longer than the first, and than the job's."""
-        known = {one.field for one in self.differences}
-        training = self.answer.job["training"]
-        if self.longest is None or self.steps == 0 or "training.sequence_length" in known:
-            return
-        if self.longest[1] != training["sequence_length"]:
-            one = Difference(field="training.sequence_length", job=training["sequence_length"], code=self.longest[1])
-            self.differences.append(one)
-            _warn("the largest batch was not the job's: %s", one)
-
     def _explain(self, message: str) -> None:
         try:
             found = explain(self.answer.job, message)
         except WillItFitError:
             return
-        _warn("out of memory: %s%s", found.text, "".join(f"\n  - {one}" for one in found.changes))
+        warn("out of memory: %s%s", found.text, "".join(f"\n  - {one}" for one in found.changes))
 
     def _record(self, failed: bool) -> RunRecord:
         device = getattr(self.reader, "device", None)
@@ -231,7 +170,7 @@ class Watch:
             peak_allocated_bytes=self.measured.get("allocated"),
             peak_reserved_bytes=self.measured.get("reserved"),
             steps=self.steps,
-            longest_batch=self.longest,
+            longest_batch=self.look.longest,
             out_of_memory=failed,
             differences=self.differences,
             device=device() if callable(device) else None,
@@ -246,18 +185,3 @@ def _to_stderr(values: dict[str, float]) -> None:
         for name, size in values.items()
     )
     print(f"willitfit: {', '.join(said)}", file=sys.stderr)
-
-
-def _rank() -> int:
-    distributed: Any = import_module("torch").distributed
-    return int(distributed.get_rank()) if distributed.is_available() and distributed.is_initialized() else 0
-
-
-def _compiling() -> bool:
-    return bool(import_module("torch").compiler.is_compiling())
-
-
-def _warn(text: str, *values: object) -> None:
-    """Of several processes the first speaks; any of them says that its memory ran out."""
-    if _rank() == 0 or text.startswith("out of memory"):
-        LOGGER.warning(text, *values)

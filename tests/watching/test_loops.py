@@ -14,8 +14,8 @@ from accelerate.tracking import GeneralTracker
 from peft import LoraConfig, get_peft_model
 
 from estimator import Job, WillItFitError, estimate, explain, watch
+from estimator.watching.look import Look
 from estimator.watching.run_record import RunRecord
-from estimator.watching.watch import Watch
 from tests.jobs import merged
 from tests.watching.trained import JOB, SEQUENCES, TOKENS, Counted, Fixed, model
 
@@ -191,6 +191,20 @@ def test_accelerate_logs_it_to_its_trackers(caplog: pytest.LogCaptureFixture) ->
     assert watched.differences == []
 
 
+def test_of_several_processes_the_first_writes(tmp_path: Path) -> None:
+    """In a process group: a rank is asked for."""
+    kept, trained = tmp_path / "runs.jsonl", model()
+    optimizer = adamw(trained)
+    store: Any = torch.distributed.HashStore()  # type: ignore[attr-defined]
+    torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
+    try:
+        with watch(JOB, trained, optimizer, log=print, reader=Fixed(), record=kept):
+            train(trained, optimizer)
+    finally:
+        torch.distributed.destroy_process_group()
+    assert len(kept.read_text(encoding="utf-8").splitlines()) == 1
+
+
 def test_what_cannot_be_watched_is_refused(tmp_path: Path) -> None:
     with pytest.raises(WillItFitError, match="a training is watched"):
         watch({"model": "gpt2", "task": "serve"})
@@ -206,7 +220,7 @@ def test_a_look_that_fails_does_not_end_a_training(monkeypatch: pytest.MonkeyPat
     def fails(*_: object) -> None:
         raise RuntimeError("an odd model")
 
-    monkeypatch.setattr(Watch, "_compare", fails)
+    monkeypatch.setattr(Look, "_compare", fails)
     trained = model()
     optimizer = adamw(trained)
     with watch(JOB, trained, optimizer, log=print, reader=Fixed()) as watched:
