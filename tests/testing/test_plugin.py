@@ -69,7 +69,7 @@ def test_pytest_finds_it_and_shows_the_message_alone(pytester: pytest.Pytester) 
             assert_fits("*.yaml", on="rtx-4090")
         """
     )
-    found = pytester.runpytest("-p", entry["willitfit"])
+    found = pytester.runpytest("-p", "no:willitfit", "-p", entry["willitfit"])  # by its module, installed or not
     found.assert_outcomes(passed=1, failed=1)
     found.stdout.fnmatch_lines(["E *DoesNotFit: does not fit on rtx-4090:", "E *large.yaml:*: does not fit: *"])
     assert "def assert_fits(" not in found.stdout.str()
