@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, get_args
 
 from pydantic import SerializeAsAny
+from pydantic.fields import FieldInfo
 
 from estimator.families import FAMILIES, spec_class
 from estimator.specs.published import PublishedModel
@@ -35,8 +36,9 @@ def _family(model_type: str) -> dict[str, Any]:
     properties: dict[str, Any] = schema["properties"]
     properties["model_type"] = {"const": model_type}
     for name, field in family.model_fields.items():
-        if any(isinstance(note, SerializeAsAny) for note in field.metadata):  # type: ignore[misc]  # a part, which is of a family of its own
-            properties[name] = {"type": "object", "properties": {"model_type": {"type": "string"}}}
+        if _of_its_own_family(field):
+            kinds: Any = "object" if field.is_required() else ["object", "null"]
+            properties[name] = {"type": kinds, "properties": {"model_type": {"type": "string"}}}
     aliases = {name: field.alias for name, field in family.model_fields.items() if field.alias not in (None, name)}
     properties |= {alias: properties[name] for name, alias in aliases.items() if alias}
     properties |= {name: {} for name in sorted(family.keys() - properties.keys())}  # other ways to say what a field says
@@ -44,3 +46,9 @@ def _family(model_type: str) -> dict[str, Any]:
     schema["required"] = sorted(needed - aliases.keys())
     either = [{"anyOf": [{"required": [name]}, {"required": [alias]}]} for name, alias in aliases.items() if name in needed]
     return schema | ({"allOf": either} if either else {})
+
+
+def _of_its_own_family(field: FieldInfo) -> bool:
+    """Whether a field is a part of the model, or such a part or nothing."""
+    notes = [*field.metadata, *(note for kind in get_args(field.annotation) for note in getattr(kind, "__metadata__", ()))]
+    return any(isinstance(note, SerializeAsAny) for note in notes)  # type: ignore[misc]
