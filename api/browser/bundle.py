@@ -9,14 +9,14 @@ from collections.abc import Iterable
 from hashlib import sha256
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import TemporaryDirectory, TemporaryFile
 from typing import NamedTuple
 
 import estimator
 from estimator.contract.version import DATA_VERSION, SOFTWARE_VERSION
 from estimator.facts.catalogue import folder
 
-from .packages import LIBRARY, NODE, PYODIDE, Missing, default_cache, node, pyodide, python_packages
+from .packages import LIBRARY, NODE, PYODIDE, Missing, NoSnapshot, default_cache, node, pyodide, python_packages
 from .typescript import declarations
 
 HERE = Path(__file__).parent
@@ -26,6 +26,8 @@ NAME = "willitfit"
 RUNTIME = ("pyodide.mjs", "pyodide.asm.mjs", "pyodide.asm.wasm", "python_stdlib.zip")
 ENGINE = ("index.mjs", "worker.mjs", "runtime.mjs", "index.d.mts")
 MAKER = "make.mjs"
+SOURCE = 1000
+"""Characters from which on a line of an error is a library's source."""
 KEPT = (".py", ".yaml", ".html", ".typed")
 """Files of the estimator that a snapshot is taken with."""
 LICENCES = {
@@ -176,9 +178,12 @@ def _static(made: Path) -> None:
 
 def _snapshot(command: str, engine: Path, site: Path, pages: Path) -> None:
     """Run Python until it knows all that it will, and keep its memory."""
-    done = subprocess.run([command, str(engine / MAKER), str(site), str(pages)], capture_output=True, text=True)
-    if done.returncode:
-        raise Missing(f"the snapshot cannot be taken:\n{done.stderr[-2000:]}")
+    with TemporaryFile("w+", encoding="utf-8") as said:  # which node writes whole into a file, and not into a pipe
+        done = subprocess.run([command, str(engine / MAKER), str(site), str(pages)], stdout=said, stderr=said)
+        if done.returncode:
+            said.seek(0)
+            lines = [line for line in said.read().splitlines() if len(line) < SOURCE]
+            raise NoSnapshot("the snapshot cannot be taken:\n" + "\n".join(lines)[-2000:])
 
 
 def _worker(made: Path) -> str:

@@ -29,6 +29,7 @@ SERVICE = page.__name__.rpartition(".")[0]
 LEFT_OUT = (
     "estimator.verify",  # torch
     "estimator.sweeps",  # numpy
+    "estimator.testing.plugin",  # pytest
     "estimator.cli.__main__",
     "pydantic.v1",
     "pydantic.mypy",

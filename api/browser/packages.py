@@ -31,6 +31,10 @@ class Missing(Exception):
     """Something that a bundle is made with cannot be had; the message says what, and what to do."""
 
 
+class NoSnapshot(Missing):
+    """All is there, and the estimator does not run in WebAssembly; the message has what Python said."""
+
+
 def default_cache() -> Path:
     """Where fetched packages are kept unless a folder is named."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "willitfit" / "browser"
