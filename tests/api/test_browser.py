@@ -3,12 +3,9 @@ the console, and no request to another host."""
 
 from __future__ import annotations
 
-import os
-import shutil
 import socket
 import threading
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from time import monotonic, sleep
 from typing import Any
 
@@ -16,15 +13,13 @@ import pytest
 import uvicorn
 
 from api.app import app
+from tests.api.chromium import NARROW, WIDE, assert_axe_finds_nothing, assert_sound, started
 from tests.api.test_page import AXOLOTL, JOB, PAGES
 
 pytestmark = pytest.mark.slow
 playwright = pytest.importorskip("playwright.sync_api", reason="no playwright: pip install 'willitfit[page]'")
-axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="no axe: pip install 'willitfit[page]'")
+pytest.importorskip("axe_playwright_python.sync_playwright", reason="no axe: pip install 'willitfit[page]'")
 expect = playwright.expect
-NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-CHROMIUM = next(filter(None, map(shutil.which, NAMES)), None)
-NARROW, WIDE = {"width": 360, "height": 740}, {"width": 1280, "height": 900}
 LIKE_OTHERS = {
     "unnamed card",
     "no price",
@@ -59,11 +54,7 @@ def host() -> Iterator[str]:
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
     with playwright.sync_playwright() as running:
-        own = Path(running.chromium.executable_path)
-        if CHROMIUM is None and not own.exists():
-            pytest.skip(f"no Chromium: none of {', '.join(NAMES)} is installed, nor playwright's own")
-        arguments = ["--no-sandbox"] if hasattr(os, "geteuid") and os.geteuid() == 0 else []
-        chromium = running.chromium.launch(executable_path=CHROMIUM, args=arguments)
+        chromium = started(running)
         yield chromium
         chromium.close()
 
@@ -100,13 +91,7 @@ def test_axe_finds_nothing_and_nothing_is_wider_than_a_telephone(name: str, open
     page = opened(PAGES[name])
     page.evaluate("for (const one of document.querySelectorAll('details')) one.open = true")
     page.evaluate("for (const one of document.querySelectorAll('datalist')) one.remove()")  # 700 names, which axe would weigh
-    for scheme, size in (("light", WIDE), ("dark", NARROW)):
-        page.emulate_media(color_scheme=scheme)
-        page.set_viewport_size(size)
-        found = axe.Axe().run(page, options={"resultTypes": ["violations"]})
-        assert found.violations_count == 0, found.generate_report()
-    wide = page.evaluate("[document.documentElement.scrollWidth, document.documentElement.clientWidth]")
-    assert wide[0] <= wide[1]
+    assert_sound(page)
 
 
 def test_a_question_is_asked_by_keyboard_with_names_that_complete(opened: Opened) -> None:
@@ -114,8 +99,7 @@ def test_a_question_is_asked_by_keyboard_with_names_that_complete(opened: Opened
     model = page.get_by_role("combobox", name="Model")
     model.press_sequentially("llama 3 8b")
     expect(page.get_by_role("option", name="llama-3-8b", exact=True)).to_be_visible()
-    found = axe.Axe().run(page, options={"resultTypes": ["violations"]})
-    assert found.violations_count == 0, found.generate_report()
+    assert_axe_finds_nothing(page)
     model.press("ArrowDown")
     expect(model).to_have_attribute("aria-activedescendant", "f-model-names-0")
     model.press("Enter")

@@ -22,7 +22,7 @@ from api.browser.bundle import _check, bundle
 from api.browser.packages import Missing, NoSnapshot
 from api.browser.typescript import declarations
 from estimator.cli.main import main
-from tests.api.test_browser import CHROMIUM, NAMES, NARROW, WIDE
+from tests.api.chromium import BOTH, WIDE, assert_axe_finds_nothing, assert_no_wider_than_the_window, started
 from tests.bundled import differences, in_node, jobs
 
 MADE = "WILLITFIT_BUNDLE"
@@ -143,10 +143,7 @@ def page(host: tuple[str, list[str]]) -> Iterator[Any]:
     playwright = pytest.importorskip("playwright.sync_api", reason="no playwright: pip install 'willitfit[page]'")
     said, hosts = [], set()
     with playwright.sync_playwright() as running:
-        if CHROMIUM is None and not Path(running.chromium.executable_path).exists():
-            pytest.skip(f"no Chromium: none of {', '.join(NAMES)} is installed, nor playwright's own")
-        arguments = ["--no-sandbox"] if hasattr(os, "geteuid") and os.geteuid() == 0 else []
-        chromium = running.chromium.launch(executable_path=CHROMIUM, args=arguments)
+        chromium = started(running)
         context = chromium.new_context(viewport=WIDE, color_scheme="light")
         context.set_default_timeout(120_000)
         context.on("request", lambda request: hosts.add(request.url.split("/")[2] if "//" in request.url else "data"))
@@ -238,18 +235,15 @@ def test_the_second_visit_asks_no_server_for_anything(page: Any, host: tuple[str
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("scheme", "size"), [("light", WIDE), ("dark", NARROW)])
+@pytest.mark.parametrize(("scheme", "size"), BOTH)
 def test_axe_finds_nothing_and_nothing_is_wider_than_a_telephone(
     page: Any, host: tuple[str, list[str]], scheme: str, size: dict[str, int]
 ) -> None:
-    axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="no axe: pip install 'willitfit[page]'")
     page.emulate_media(color_scheme=scheme)
     page.set_viewport_size(size)
     for address in ("/", "/?view=docs"):
         page.goto(host[0] + address)
         _says(page, "programs" if "docs" in address else "Will it fit?")
         page.evaluate("for (const one of document.querySelectorAll('datalist')) one.remove()")
-        found = axe.Axe().run(page, options={"resultTypes": ["violations"]})
-        assert found.violations_count == 0, found.generate_report()
-        wide = page.evaluate("[document.documentElement.scrollWidth, document.documentElement.clientWidth]")
-        assert wide[0] <= wide[1]
+        assert_axe_finds_nothing(page)
+        assert_no_wider_than_the_window(page)

@@ -16,7 +16,8 @@ pytestmark = pytest.mark.slow
 pytest.importorskip("playwright.sync_api", reason="no playwright: pip install 'willitfit[page]'")
 pytest.importorskip("axe_playwright_python.sync_playwright", reason="no axe: pip install 'willitfit[page]'")
 
-from tests.api.test_browser import NARROW, REFUSED, WIDE, axe, browser, expect, host  # noqa: E402, F401
+from tests.api.chromium import WIDE, assert_sound  # noqa: E402
+from tests.api.test_browser import REFUSED, browser, expect, host  # noqa: E402, F401
 
 POLICY = "default-src 'none'; script-src {0}; connect-src {0}; frame-src {0}; base-uri 'none'"
 """A strict page's policy: of the service only scripts, answers and frames, and no style that is written into a page."""
@@ -82,17 +83,6 @@ TRAIN = (
 )
 
 
-def _sound(page: Any) -> None:
-    """Nothing that axe finds, light and dark, wide and narrow, and nothing wider than the page."""
-    for scheme, size in (("light", WIDE), ("dark", NARROW)):
-        page.emulate_media(color_scheme=scheme)
-        page.set_viewport_size(size)
-        found = axe.Axe().run(page, options={"resultTypes": ["violations"]})
-        assert found.violations_count == 0, found.generate_report()
-    wide = page.evaluate("[document.documentElement.scrollWidth, document.documentElement.clientWidth]")
-    assert wide[0] <= wide[1]
-
-
 def test_the_element_shows_every_usual_way(placed: Placed) -> None:
     page = placed(WAYS)
     expect(page.get_by_role("table", name="Does gpt2 fit on t4?")).to_be_visible()
@@ -100,7 +90,7 @@ def test_the_element_shows_every_usual_way(placed: Placed) -> None:
     expect(page.get_by_role("textbox")).to_have_count(0)
     expect(page.get_by_role("row", name="QLoRA (nf4)")).to_contain_text("fits")
     assert page.get_by_role("link", name="The whole answer").evaluate("one => one.href").endswith("/?model=gpt2&on=t4")
-    _sound(page)
+    assert_sound(page)
 
 
 def test_the_element_shows_one_job_and_asks_about_other_hardware_by_keyboard(placed: Placed) -> None:
@@ -108,7 +98,7 @@ def test_the_element_shows_one_job_and_asks_about_other_hardware_by_keyboard(pla
     title = page.locator("will-it-fit .title")
     expect(title).to_have_text("llama-3-8b on rtx-4090: does not fit")
     page.evaluate("window.found = []; addEventListener('will-it-fit', (event) => window.found.push(event.detail))")
-    _sound(page)
+    assert_sound(page)
     page.keyboard.press("Tab")
     expect(page.get_by_role("link", name="The whole answer")).to_be_focused()
     page.keyboard.press("Tab")
@@ -169,7 +159,7 @@ def test_an_answer_in_a_frame(placed: Placed) -> None:
     sides = frame.locator("html").evaluate("one => [one.scrollHeight, one.clientHeight]")
     assert sides[0] <= sides[1], "nothing is cut off"
     page.goto(page.frames[1].url)  # axe does not look into frames of another origin
-    _sound(page)
+    assert_sound(page)
 
 
 def test_an_answer_is_in_no_frame_that_the_service_does_not_allow(placed: Placed, monkeypatch: pytest.MonkeyPatch) -> None:
