@@ -81,7 +81,8 @@ def write(job: Job) -> str:
     lines += [f"--seq-length {training.sequence_length}", PRECISIONS[training.precision]]
     lines += ["--accumulate-allreduce-grads-in-fp32"] * (training.precision == "megatron-bf16")
     lines += [] if training.fp8 is None else _fp8(training.fp8)
-    lines += ["--cross-entropy-loss-fusion", "--cross-entropy-fusion-impl te"] * (training.loss == "fused")
+    lines += ["--cross-entropy-loss-fusion"] * (training.loss in ("fused", "compiled"))
+    lines += ["--cross-entropy-fusion-impl te"] * (training.loss == "fused")
     lines += [f"--mtp-num-layers {training.mtp_num_layers}"] * (training.mtp_num_layers is not None)
     if training.expert_capacity_factor is not None:
         lines += [f"--moe-expert-capacity-factor {training.expert_capacity_factor}", "--moe-pad-expert-input-to-capacity"]
@@ -144,8 +145,8 @@ def read(text: str) -> Found:
         training["sequence_length"] = _number(given, "--seq-length")
     if "--mtp-num-layers" in given:
         training["mtp_num_layers"] = _number(given, "--mtp-num-layers")
-    if "--cross-entropy-loss-fusion" in given and given.get("--cross-entropy-fusion-impl", NATIVE) == "te":
-        training["loss"] = "fused"
+    if "--cross-entropy-loss-fusion" in given:
+        training["loss"] = "fused" if given.get("--cross-entropy-fusion-impl") == "te" else "compiled"
     if "--moe-expert-capacity-factor" in given:
         training["expert_capacity_factor"] = _amount(given, "--moe-expert-capacity-factor")
     training["activation_checkpointing"] = _read_recomputation(given)
@@ -168,9 +169,6 @@ def read(text: str) -> Found:
 
 
 OFFLOAD = {"--optimizer-cpu-offload", "--optimizer-offload-fraction", "--use-precision-aware-optimizer"}
-NATIVE = "native"
-"""Megatron's own fusion (core/fusions/fused_cross_entropy.py), which is what runs unasked: the operations of the loss that is not
-fused, compiled together, with the same float32 copy of the logits, kept for backward. Transformer Engine's (`te`) keeps none."""
 READ = (
     "--cp-comm-type",
     CHUNKS,

@@ -77,7 +77,9 @@ def check(job: Job, spec: ModelSpec, topology: Topology, gpu: Gpu) -> None:
     if training.optimizer not in ("adamw", "adam", "sgd"):
         raise NotModelled("Megatron-Core's optimizers are adamw, adam and sgd", "training.optimizer")
     if training.loss not in LOSSES:
-        raise NotModelled("write eager, or fused for Transformer Engine's kernel", "training.loss")
+        raise NotModelled(
+            "write eager, compiled for Megatron's own fusion, or fused for Transformer Engine's kernel", "training.loss"
+        )
     if topology.strategy not in (NONE, DDP, ZERO1):
         raise NotModelled(
             f"Megatron-Core has ddp, and zero1 for its distributed optimizer, not {topology.strategy}", "parallelism.strategy"

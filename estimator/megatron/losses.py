@@ -1,6 +1,7 @@
 """Cross-entropy over a vocabulary that tensor-parallel ranks share. Logits are [tokens, sequences, rows of the vocabulary].
 
-`vocab_parallel` is Megatron-Core's own (core/tensor_parallel/cross_entropy.py), `fused` Transformer Engine's kernel
+`vocab_parallel` is Megatron-Core's own (core/tensor_parallel/cross_entropy.py), `compiled` its fusion, whose parts torch compiles
+(`--cross-entropy-loss-fusion`; core/fusions/fused_cross_entropy.py), `fused` Transformer Engine's kernel
 (`--cross-entropy-loss-fusion --cross-entropy-fusion-impl te`; pytorch/triton/cross_entropy.py).
 """
 
@@ -23,8 +24,12 @@ def vocab_parallel(logits: Tensor, labels: Tensor, ranks: Group) -> Tensor:
 
     Saves the softmax, and of the labels which are another rank's and their place among this one's.
     """
+    return _vocab_parallel(logits, labels, ranks, _vocab_parallel_backward)
+
+
+def _vocab_parallel(logits: Tensor, labels: Tensor, ranks: Group, backward: Callable[..., Tensor]) -> Tensor:
     tape = logits.tape
-    node = record("VocabParallelCrossEntropy", (logits,), (), _vocab_parallel_backward)
+    node = record("VocabParallelCrossEntropy", (logits,), (), backward)
     softmax = unary("_to_copy", logits, dtypes.float32)
     largest = all_reduce(empty(tape, labels.shape, dtypes.float32, "max"), ranks)
     mask = empty(tape, labels.shape, dtypes.bool_, "or")
@@ -43,6 +48,23 @@ def vocab_parallel(logits: Tensor, labels: Tensor, ranks: Group) -> Tensor:
 def _vocab_parallel_backward(g: Tensor, softmax: Tensor, *_: Tensor) -> Tensor:
     moved("mul_", softmax, softmax)
     return softmax
+
+
+def compiled(logits: Tensor, labels: Tensor, ranks: Group) -> Tensor:
+    """The same operations, in compiled parts, and the same that is saved.
+
+    In forward the parts write where the plain ones do. In backward they do not: `softmax[rows, labels] -= 1` is made functional
+    on a view of what the part was given, so that torch's compiler gives it a buffer of its own, as large as the softmax, beside
+    the gradient in the logits' type, which comes out of the same part (tests/megatron/test_compiled_loss.py asks the compiler).
+    """
+    return _vocab_parallel(logits, labels, ranks, _compiled_backward)
+
+
+def _compiled_backward(g: Tensor, softmax: Tensor, *_: Tensor) -> Tensor:
+    less_labels = unary("clone", softmax)
+    gradient = unary("_to_copy", less_labels, dtypes.bfloat16)
+    moved("mul_", softmax)
+    return gradient
 
 
 def fused(logits: Tensor, labels: Tensor, ranks: Group) -> Tensor:
@@ -66,5 +88,5 @@ def _fused_backward(g: Tensor, logits: Tensor) -> Tensor:
     return logits
 
 
-LOSSES: dict[str, Loss] = {"eager": vocab_parallel, "fused": fused}
+LOSSES: dict[str, Loss] = {"eager": vocab_parallel, "compiled": compiled, "fused": fused}
 """By a job's `loss`."""

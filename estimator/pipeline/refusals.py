@@ -48,7 +48,9 @@ def refuse_unmodelled(job: Job, spec: ModelSpec) -> None:
             raise NotModelled(
                 f"loss {training.loss} is modelled with the modules of transformers 5; write eager or fused", "training.loss"
             )
-        if (training.loss != "eager" or training.transformers_release != "5") and training.head != "causal-lm":
+        if training.loss == "compiled" and training.implementation != "megatron":
+            raise Contradiction("loss compiled is Megatron-Core's own: write eager, or implementation: megatron", "training.loss")
+        if (training.loss not in ("eager", "compiled") or training.transformers_release != "5") and training.head != "causal-lm":
             raise Contradiction(f"loss and its release are those of a causal-lm, not of {training.head}", "training.loss")
         if training.autocast and training.precision == "32-true":
             raise Contradiction("autocast over float32 weights is a mixed precision: write bf16-mixed", "training.autocast")

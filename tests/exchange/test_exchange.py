@@ -48,6 +48,7 @@ JOBS = [
     ),
     ("torchtitan", job({"strategy": "ddp"}, {"precision": "32-true", "activation_checkpointing": "selective"})),
     ("megatron", job({"tensor": 8}, {"implementation": "megatron", "loss": "fused", "activation_checkpointing": "none"})),
+    ("megatron", job({"tensor": 2}, {"implementation": "megatron", "loss": "compiled", "activation_checkpointing": "full"})),
     ("megatron", job({"tensor": 4, "pipeline": 2, "strategy": "ddp", "sequence": False}, {"implementation": "megatron"})),
     (
         "megatron",
