@@ -9,10 +9,11 @@ from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from estimator.contract.errors import Unreadable
+from estimator.contract.errors import Contradiction, Unreadable
 
 if TYPE_CHECKING:
     from estimator.contract.job import Job
+    from estimator.exchange.found import Found
 
 
 INTERRUPTED = 130
@@ -47,6 +48,18 @@ def any_job(asked: str) -> str | dict[str, Any]:
     from estimator.exchange import Surroundings, read
 
     return read(standard_input(), around=Surroundings(allow_files=True)).job
+
+
+def with_data(found: Found, options: argparse.Namespace) -> Found:
+    """What a file says, on sequences as long as the samples of `--data`, where that was given."""
+    if options.data is None:
+        if options.tokenizer is not None:
+            raise Contradiction("counts the text of --data: give that, too", "--tokenizer")
+        return found
+    from estimator.exchange.data import read_data
+    from estimator.exchange.lengths import with_data
+
+    return with_data(found, read_data(options.data, options.tokenizer), Path(options.data).name)
 
 
 def standard_input() -> str:

@@ -16,7 +16,7 @@ from estimator.cli import inputs
 from estimator.cli.commands import COMMANDS
 from estimator.cli.commands.service import SERVICE
 from estimator.cli.parsers import command_parser, headline_parser
-from estimator.contract.errors import InvalidJob, WillItFitError
+from estimator.contract.errors import Contradiction, InvalidJob, WillItFitError
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -63,6 +63,10 @@ def _on(text: str) -> Any:
 def _headline(options: argparse.Namespace) -> int:
     if (answered := _configuration(options)) is not None:
         return answered
+    if options.data is not None or options.tokenizer is not None:
+        raise Contradiction(
+            "is of a training that a file says, not of a model's name: willitfit train.yaml --data FILE", "--data"
+        )
     from estimator.planner.headline import fit
 
     asked = fit(
@@ -93,7 +97,7 @@ def _configuration(options: argparse.Namespace) -> int | None:
 
     if not is_configuration(path):
         return None
-    found = answer(read_file(path, options.on, options.of), today=inputs.today())
+    found = answer(inputs.with_data(read_file(path, options.on, options.of), options), today=inputs.today())
     if options.json:
         sys.stdout.write(found.to_json())
     else:

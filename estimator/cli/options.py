@@ -86,6 +86,15 @@ def takes_file(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--on", metavar="HARDWARE", help=f"what it is to run on, in place of what the file says: {HARDWARE_HELP}")
 
 
+def takes_data(parser: argparse._ActionsContainer) -> None:
+    """A local file of the samples that a job trains on."""
+    text = (
+        "JSON lines or Parquet on this machine: the samples that a file trains on, for the longest batch and the lengths of all"
+    )
+    parser.add_argument("--data", metavar="FILE", help=text)
+    parser.add_argument("--tokenizer", metavar="FILE", help="a tokenizer.json that counts their text; without it a ratio does")
+
+
 def takes_check(parser: argparse.ArgumentParser, check: str) -> None:
     """How the answer is printed, what `--check` makes an error of, and the user's own specs."""
     parser.add_argument("--json", action="store_true", help="print the answer as REST would send it")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from estimator.cli.commands import COMMANDS
-from estimator.cli.options import HARDWARE_HELP, MODEL_HELP, SPECS_HELP, takes_lengths
+from estimator.cli.options import HARDWARE_HELP, MODEL_HELP, SPECS_HELP, takes_data, takes_lengths
 from estimator.contract.version import SOFTWARE_VERSION
 
 DESCRIPTION = """\
@@ -46,6 +46,7 @@ def headline_parser() -> argparse.ArgumentParser:
     parser.add_argument("model", metavar="MODEL", help=f"{MODEL_HELP}; or a configuration, a script or a job (see import)")
     parser.add_argument("--on", metavar="HARDWARE", required=True, help=HARDWARE_HELP)
     takes_lengths(parser)
+    takes_data(parser)
     parser.add_argument("--json", action="store_true", help="print the answers as JSON")
     parser.add_argument("--check", action="store_true", help="exit with 1 if no way of using the model fits")
     parser.add_argument("--model", dest="of", metavar="NAME", help="the model, where a configuration names none")

@@ -15,6 +15,7 @@ from estimator.cli.options import (
     MODEL_HELP,
     PLATFORMS,
     takes_check,
+    takes_data,
     takes_file,
     takes_job,
     takes_specs,
@@ -156,6 +157,7 @@ def import_options(commands: Commands) -> None:
         "defaults filled in, goes to standard error.",
     )
     takes_file(back)
+    takes_data(back)
     back.add_argument("--json", action="store_true", help="print job, left_out and assumed as JSON")
     takes_specs(back)
 
@@ -172,6 +174,7 @@ def import_(options: argparse.Namespace) -> int:
         found = read(inputs.standard_input(), options.given, model=options.model, around=around)
     else:
         found = read_file(options.file, options.on, options.model, options.given)
+    found = inputs.with_data(found, options)
     if options.json:
         print(found.model_dump_json(indent=2))
         return 0
