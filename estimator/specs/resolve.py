@@ -49,6 +49,12 @@ class Model:
     """What the header of its weights says, of a model that is named by them."""
 
     @property
+    def parameters(self) -> int | None:
+        """Parameters of a model that no family here describes, as its file lists them; None where it lists none."""
+        counted = self.published.counted if self.published else None
+        return counted.total if counted else None
+
+    @property
     def embeds(self) -> bool:
         """Whether it is known to be for vectors of texts."""
         return self.published is not None and self.published.embeds
@@ -80,8 +86,8 @@ def resolve(model: str | Mapping[str, Any], allow_files: bool = True) -> Model:
     if allow_files and "/" in text and os.path.isdir(text):
         return _from_folder(Path(text))
     if (found := named(folders(), text)) is not None:
-        return _known(found)
-    if (shipped := _quantized(text)) is not None:
+        return _known(found, allow_files)
+    if (shipped := _quantized(text, allow_files)) is not None:
         return shipped
     if allow_files and os.path.isdir(text):
         return _from_folder(Path(text))
@@ -90,12 +96,12 @@ def resolve(model: str | Mapping[str, Any], allow_files: bool = True) -> Model:
     raise catalogue.unknown(folders(), text, "model", text.rpartition("/")[2])
 
 
-def _quantized(text: str) -> Model | None:
+def _quantized(text: str, counts: bool) -> Model | None:
     """A known model whose name says how its checkpoint is stored."""
     for rest, stored in stripped(text):
         found = named(folders(), rest) or named(folders(), rest.rpartition("/")[2])
         if found is not None:
-            model = _known(found)
+            model = _known(found, counts)
             more = f" ({stored.says})" if stored.says else ""
             same = [said for said in model.assumptions if "the same architecture" in said]
             if not stored.format:
@@ -105,15 +111,19 @@ def _quantized(text: str) -> Model | None:
     return None
 
 
-def _known(found: Named) -> Model:
-    """A model that a file describes; of another than the file's own, all that is the file's own is left out."""
+def _known(found: Named, counts: bool) -> Model:
+    """A model that a file describes; of another than the file's own, all that is the file's own is left out. `counts`: whether
+    torch may be asked to count one of no family."""
     described = read(found.entry.path)
+    spec = described.architecture
+    if isinstance(spec, OtherSpec) and not counts:
+        spec = spec.model_copy(update={"countable": False})
     stored = described.stored.of_name(found.entry.spoken, found.entry.other) if described.stored else None
     if found.entry.other:
         unknown = dict.fromkeys(("licence", "released", "parameters", "dtype", "context", "stored"))
         lists: dict[str, list[str]] = {"aliases": [], "same_architecture": []}
         described = described.model_copy(update={"name": found.entry.spoken, **unknown, **lists})
-    return Model(found.entry.spoken, described.architecture, described.source, found.said, published=described, stored=stored)
+    return Model(found.entry.spoken, spec, described.source, found.said, published=described, stored=stored)
 
 
 def _of_size(size: re.Match[str] | None, mixture: re.Match[str] | None, text: str) -> tuple[ModelSpec, str]:
