@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from estimator.contract.errors import InvalidJob, InvalidValue, NotModelled, UnknownModel
 from estimator.contract.reading import load_yaml
 from estimator.facts import catalogue
+from estimator.facts.spelling import shown
 from estimator.families.from_config import any_model, from_mapping
 from estimator.families.other import OtherSpec
 from estimator.families.spec import ModelSpec
@@ -20,6 +21,7 @@ from estimator.specs.huggingface import quantized_as, read_config, stored_as
 from estimator.specs.naming import Named, named
 from estimator.specs.published import PublishedModel, folders, read
 from estimator.specs.stored import Stored, stripped
+from estimator.specs.unbuilt import unbuilt
 
 if TYPE_CHECKING:
     from estimator.weights import Checkpoint
@@ -93,6 +95,8 @@ def resolve(model: str | Mapping[str, Any], allow_files: bool = True) -> Model:
         return _from_folder(Path(text))
     if allow_files and _HUB_ID.fullmatch(text):
         return _from_hub(text)
+    if why := unbuilt(text):
+        raise UnknownModel(f"no model is called {shown(text)} here.{why}")
     raise catalogue.unknown(folders(), text, "model", text.rpartition("/")[2])
 
 
@@ -210,7 +214,7 @@ def _from_hub(name: str) -> Model:
         path = fetched(name)
     except Unreachable as why:
         near = catalogue.nearest(folders(), name)
-        hint = f" Did you mean {' or '.join(near)}?" if near else ""
+        hint = unbuilt(name) or (f" Did you mean {' or '.join(near)}?" if near else "")
         raise UnknownModel(f"no model is called {name!r} here, and {why}.{hint}") from None
     config = read_config(path)
     source = f"config.json of {name} on the Hugging Face hub"
