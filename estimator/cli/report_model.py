@@ -28,8 +28,7 @@ GGUF_SHOWN = (
 
 def card_text(card: Card) -> str:
     """What a model is made of."""
-    title = f"{card.counts.total:,} parameters, {card.architecture}" if card.counts else "weights of an unknown architecture"
-    lines = [f"{card.name}: {title}", "", *_table(_facts(card))]
+    lines = [f"{card.name}: {_title(card)}", "", *_table(_facts(card))]
     if card.stored:
         lines += ["In the files", *_table(_files(card.stored))]
     if card.counts:
@@ -39,9 +38,15 @@ def card_text(card: Card) -> str:
     return "\n".join(lines)
 
 
+def _title(card: Card) -> str:
+    listed = card.published.counted if card.published else None
+    total = card.counts.total if card.counts else listed.total if listed else None
+    return "weights of an unknown architecture" if total is None else f"{total:,} parameters, {card.architecture}"
+
+
 def _facts(card: Card) -> list[tuple[str, str]]:
     rows = [("source", card.source)]
-    if card.counts:
+    if card.counts or card.context:
         rows.append(("context", f"{card.context:,} tokens" if card.context else "not limited"))
     if published := card.published:
         told = {"released": published.released, "licence": published.licence, "stored in": published.dtype}

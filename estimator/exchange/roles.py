@@ -35,10 +35,10 @@ def held(conf: Configuration, role: str, model: str | None, bytes_each: int, ran
 def parameters_of(model: Any, allow_files: bool) -> int | None:
     """The parameters of a model that a job names; None where nothing here knows them."""
     try:
-        spec = resolve(model, allow_files).spec
+        found = resolve(model, allow_files)
     except WillItFitError:
         return None
-    return None if isinstance(spec, OtherSpec) else count(spec)
+    return found.parameters if isinstance(found.spec, OtherSpec) else count(found.spec)
 
 
 def has_experts(model: Any, allow_files: bool) -> bool:

@@ -20,6 +20,8 @@ UNREAD = frozenset(
     }
 )
 """What a config says of its checkpoint, or of what a job decides; `auto_map` names remote code, which is never run."""
+SEEING = ("vision_config", "vit_config", "vision_model_config")
+"""What the configs of models that see images call the tower's."""
 HEADS = {
     "ForCausalLM": "causal-lm",
     "LMHeadModel": "causal-lm",
@@ -48,6 +50,8 @@ class OtherSpec(ModelSpec):
     """The usual head: what the config's `architectures` says."""
     remote: bool = False
     """Whether the config names code of its own (`auto_map`)."""
+    countable: bool = True
+    """Whether torch may be asked to count it here. A service runs torch for nobody."""
     kept: tuple[int, ...] | None = None
     """Layers that are built, where not all are."""
 
@@ -76,7 +80,7 @@ def other(given: Mapping[str, Any]) -> OtherSpec:
         vocab_size=_size(config, ("vocab_size",)) or 1,
         max_position_embeddings=positions,
         config_text=json.dumps(config, sort_keys=True, default=str),
-        head=_head(given.get("architectures")),
+        head=_head(config, given.get("architectures")),
         remote=bool(given.get("auto_map")),
     )
 
@@ -94,6 +98,8 @@ def _size(config: Mapping[str, Any], names: tuple[str, ...]) -> int | None:
     return next((value for value in found if isinstance(value, int) and 0 < value < 2**31), None)
 
 
-def _head(architectures: Any) -> str:
+def _head(config: Mapping[str, Any], architectures: Any) -> str:
     named = str(architectures[0]) if isinstance(architectures, list) and architectures else ""
-    return next((head for end, head in HEADS.items() if named.endswith(end)), "causal-lm")
+    found = next((head for end, head in HEADS.items() if named.endswith(end)), None)
+    sees = found in (None, "seq2seq-lm") and any(config.get(name) for name in SEEING)
+    return "image-text-to-text" if sees else found or "causal-lm"

@@ -78,18 +78,20 @@ def refuse_unmodelled(job: Job, spec: ModelSpec) -> None:
 
 def refuse_uncounted(job: Job, spec: OtherSpec) -> None:
     """Raise `NotModelled` for what torch is not asked to count of a model that no family describes."""
-    refuse_without_torch(spec)
-    what = f"a {spec.model_type} model is counted by torch, which"
     if job.task == "serve":
         raise NotModelled(
-            f"{what} is asked to train it: serving it is not known. Write task: train, or a model of a family", "task"
+            f"no family here has {spec.model_type!r}: what serving it takes is not known. Write task: train, or a model of one",
+            "task",
         )
+    refuse_without_torch(spec)
+    what = f"a {spec.model_type} model is counted by torch, which"
     training, form = job.training, job.training.activation_checkpointing
     checkpoints = isinstance(form, CheckpointForm) and (form.budget is not None or form.segments or form.uniform)
     for asked, where, instead in (
         (job.parallelism.strategy not in (None, "none"), "parallelism.strategy", "one GPU, without a strategy"),
         (training.implementation != "transformers", "training.implementation", "transformers"),
         (training.quantization, "training.quantization", "no quantization"),
+        (training.images, "training.images", "texts alone, without images"),
         (training.float8, "training.float8", "no float8"),
         (training.objective, "training.objective", "no objective"),
         (training.trainable != "all", "training.trainable", "all, or an adapter"),

@@ -32,10 +32,12 @@ class Question:
 
     @cached_property
     def parameters(self) -> int | None:
-        """Parameters of the model; None of one of no family here that neither torch nor its files can count."""
+        """Parameters of the model; None of one of no family here that neither its files nor torch count."""
         spec, file = self.found.spec, self.found.checkpoint
         if not isinstance(spec, OtherSpec):
             return count(spec)
+        if (listed := self.found.parameters) is not None:
+            return listed
         try:
             return counted_parameters(spec)
         except NotModelled:
@@ -47,7 +49,7 @@ class Question:
         spec = self.found.spec
         if not isinstance(spec, OtherSpec):
             return []
-        if can_count():
+        if can_count() and spec.countable:
             return [f"no family here has {spec.model_type!r}: what is said of its training is counted by torch, not derived"]
         return [f"no family here has {spec.model_type!r}: {INSTALL} lets torch count what training it takes"]
 

@@ -106,6 +106,12 @@ def counted_parameters(spec: OtherSpec) -> int:
 def refuse_without_torch(spec: OtherSpec) -> None:
     """Raise `UnknownArchitecture` where nothing can count the model here."""
     kind, near = spec.model_type, did_you_mean(spec.model_type, FAMILIES)
+    if not spec.countable:
+        raise UnknownArchitecture(
+            f"model_type {kind!r} is of no family here, and a service runs torch for nobody; on a machine of yours, with "
+            f"{INSTALL}, what training it takes is counted by torch",
+            "model",
+        )
     if not can_count():
         raise UnknownArchitecture(
             f"model_type {kind!r} is of no family here; with {INSTALL} it is counted by torch, if transformers has it.{near}",

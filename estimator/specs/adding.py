@@ -69,5 +69,6 @@ _CLASSES = {
     "masked-lm": "ForMaskedLM",
     "seq2seq-lm": "ForConditionalGeneration",
     "sequence-classification": "ForSequenceClassification",
+    "image-text-to-text": "ForConditionalGeneration",
 }
 """How a class's name ends that has a head."""

@@ -30,7 +30,7 @@ def _of_its_family(given: Any) -> Any:
     if isinstance(given, dict):
         if not isinstance(given.get("model_type"), str):
             raise ValueError(f"has no model_type; a family's is one of {', '.join(FAMILIES)}")
-        if given["model_type"] not in FAMILIES:
+        if given["model_type"] not in FAMILIES or spec_class(given["model_type"]).beyond(given):
             return other(given)
         return spec_class(given["model_type"]).model_validate(given)
     return given
@@ -60,6 +60,19 @@ class StoredAs(BaseModel):
         return Stored(self.format, named=False) if not other or folded(name) in alike else None
 
 
+class Counted(BaseModel):
+    """What transformers builds of a config that no family here describes, counted once on tensors without data."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    total: int
+    """Parameters with the usual head, tied weights once."""
+    embedding: int
+    """Those of the input embedding of tokens."""
+    by: str
+    """The release that built it."""
+
+
 class PublishedModel(BaseModel):
     """One file: a published checkpoint, or a user's own model, of which only the architecture must be said."""
 
@@ -74,6 +87,8 @@ class PublishedModel(BaseModel):
     architecture: Annotated[SerializeAsAny[ModelSpec], BeforeValidator(_of_its_family), WithJsonSchema(_OF_ANY_FAMILY)]
     parameters: Fact | None = None
     """The published count, tied weights once, buffers apart; the source says so where it is only counted."""
+    counted: Counted | None = None
+    """Only of an architecture that no family here describes."""
     context: int | None = None
     """Tokens that it was trained for, where that is not its architecture's `max_position_embeddings`."""
     dtype: Literal["float32", "float16", "bfloat16"] | None = None

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from estimator.contract.errors import InvalidJob, InvalidValue, NotModelled, UnknownModel
 from estimator.contract.reading import load_yaml
 from estimator.facts import catalogue
+from estimator.facts.spelling import shown
 from estimator.families.from_config import any_model, from_mapping
 from estimator.families.other import OtherSpec
 from estimator.families.spec import ModelSpec
@@ -20,6 +21,7 @@ from estimator.specs.huggingface import quantized_as, read_config, stored_as
 from estimator.specs.naming import Named, named
 from estimator.specs.published import PublishedModel, folders, read
 from estimator.specs.stored import Stored, stripped
+from estimator.specs.unbuilt import unbuilt
 
 if TYPE_CHECKING:
     from estimator.weights import Checkpoint
@@ -47,6 +49,12 @@ class Model:
     """How its checkpoint is stored, of one that is quantized."""
     checkpoint: Checkpoint | None = None
     """What the header of its weights says, of a model that is named by them."""
+
+    @property
+    def parameters(self) -> int | None:
+        """Parameters of a model that no family here describes, as its file lists them; None where it lists none."""
+        counted = self.published.counted if self.published else None
+        return counted.total if counted else None
 
     @property
     def embeds(self) -> bool:
@@ -80,22 +88,24 @@ def resolve(model: str | Mapping[str, Any], allow_files: bool = True) -> Model:
     if allow_files and "/" in text and os.path.isdir(text):
         return _from_folder(Path(text))
     if (found := named(folders(), text)) is not None:
-        return _known(found)
-    if (shipped := _quantized(text)) is not None:
+        return _known(found, allow_files)
+    if (shipped := _quantized(text, allow_files)) is not None:
         return shipped
     if allow_files and os.path.isdir(text):
         return _from_folder(Path(text))
     if allow_files and _HUB_ID.fullmatch(text):
         return _from_hub(text)
+    if why := unbuilt(text):
+        raise UnknownModel(f"no model is called {shown(text)} here.{why}")
     raise catalogue.unknown(folders(), text, "model", text.rpartition("/")[2])
 
 
-def _quantized(text: str) -> Model | None:
+def _quantized(text: str, counts: bool) -> Model | None:
     """A known model whose name says how its checkpoint is stored."""
     for rest, stored in stripped(text):
         found = named(folders(), rest) or named(folders(), rest.rpartition("/")[2])
         if found is not None:
-            model = _known(found)
+            model = _known(found, counts)
             more = f" ({stored.says})" if stored.says else ""
             same = [said for said in model.assumptions if "the same architecture" in said]
             if not stored.format:
@@ -105,15 +115,19 @@ def _quantized(text: str) -> Model | None:
     return None
 
 
-def _known(found: Named) -> Model:
-    """A model that a file describes; of another than the file's own, all that is the file's own is left out."""
+def _known(found: Named, counts: bool) -> Model:
+    """A model that a file describes; of another than the file's own, all that is the file's own is left out. `counts`: whether
+    torch may be asked to count one of no family."""
     described = read(found.entry.path)
+    spec = described.architecture
+    if isinstance(spec, OtherSpec) and not counts:
+        spec = spec.model_copy(update={"countable": False})
     stored = described.stored.of_name(found.entry.spoken, found.entry.other) if described.stored else None
     if found.entry.other:
         unknown = dict.fromkeys(("licence", "released", "parameters", "dtype", "context", "stored"))
         lists: dict[str, list[str]] = {"aliases": [], "same_architecture": []}
         described = described.model_copy(update={"name": found.entry.spoken, **unknown, **lists})
-    return Model(found.entry.spoken, described.architecture, described.source, found.said, published=described, stored=stored)
+    return Model(found.entry.spoken, spec, described.source, found.said, published=described, stored=stored)
 
 
 def _of_size(size: re.Match[str] | None, mixture: re.Match[str] | None, text: str) -> tuple[ModelSpec, str]:
@@ -200,7 +214,7 @@ def _from_hub(name: str) -> Model:
         path = fetched(name)
     except Unreachable as why:
         near = catalogue.nearest(folders(), name)
-        hint = f" Did you mean {' or '.join(near)}?" if near else ""
+        hint = unbuilt(name) or (f" Did you mean {' or '.join(near)}?" if near else "")
         raise UnknownModel(f"no model is called {name!r} here, and {why}.{hint}") from None
     config = read_config(path)
     source = f"config.json of {name} on the Hugging Face hub"

@@ -23,9 +23,16 @@ def model_schema() -> dict[str, Any]:
         shared |= own.pop("$defs", {})
         shared[f"architecture of {model_type}"] = own
         families.append({"$ref": PLACE.format(model=f"architecture of {model_type}")})
+    families.append(_other())
     told = "The model's sizes, under the names of its config.json."
     schema["properties"]["architecture"] = {"oneOf": families, "description": told}
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
+
+
+def _other() -> dict[str, Any]:
+    """Any other config.json, as it is."""
+    kind = {"type": "string", "not": {"enum": list(FAMILIES)}}
+    return {"type": "object", "properties": {"model_type": kind}, "required": ["model_type"]}
 
 
 def _family(model_type: str) -> dict[str, Any]:

@@ -8,6 +8,7 @@ import torch
 
 from estimator.contract.job import Job, Training
 from estimator.contract.job.images import Images
+from estimator.families.other import OtherSpec
 from estimator.verify.known import know, know_all
 
 
@@ -17,7 +18,7 @@ def batch(job: Job, spec: Any, model: Any) -> dict[str, Any]:
     rows, tokens = training.micro_batch_size, training.sequence_length
     targets = (rows, training.target_length or tokens)
     made: dict[str, Any] = {}
-    if training.head == "image-text-to-text":
+    if training.head == "image-text-to-text" and not isinstance(spec, OtherSpec):
         return _seen(training, spec, model, rows, tokens)
     if model.main_input_name == "input_ids":
         made["input_ids"] = torch.randint(0, spec.vocab_size, (rows, tokens))
@@ -33,7 +34,7 @@ def batch(job: Job, spec: Any, model: Any) -> dict[str, Any]:
         made["position_ids"] = torch.randint(0, tokens, (rows, tokens))
     elif job.parallelism.tensor > 1:  # transformers would count those of this rank's tokens only
         made["position_ids"] = torch.arange(tokens)[None]
-    if training.head in ("causal-lm", "masked-lm"):
+    if training.head in ("causal-lm", "masked-lm", "image-text-to-text"):  # of no family: texts alone
         made["labels"] = made["input_ids"]
     elif training.head in ("seq2seq-lm", "speech-seq2seq-lm"):
         made["labels"] = torch.randint(0, spec.vocab_size, targets)

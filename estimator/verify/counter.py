@@ -39,6 +39,7 @@ CLASSES = {
     "masked-lm": transformers.MODEL_FOR_MASKED_LM_MAPPING,
     "seq2seq-lm": transformers.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING,
     "sequence-classification": transformers.MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING,
+    "image-text-to-text": transformers.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING,
 }
 """transformers' classes for each head that is counted, by config."""
 

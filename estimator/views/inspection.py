@@ -139,15 +139,19 @@ def inspect_model(name: str | Mapping[str, Any], allow_files: bool = True) -> Ca
 
 def _of_no_family(model: Model, spec: OtherSpec, stored: Stored | None) -> Card:
     """What can be said of a model that no family here describes: what transformers makes of its config, where it is installed."""
+    listed = model.published.counted if model.published else None
     try:
-        counted = f"transformers {versions()['transformers']} builds it with {counted_parameters(spec):,} parameters"
+        if listed is not None:
+            counted = f"{listed.by} builds it with {listed.total:,} parameters, of which {listed.embedding:,} embed tokens"
+        else:
+            counted = f"transformers {versions()['transformers']} builds it with {counted_parameters(spec):,} parameters"
     except NotModelled as error:
         counted = error.message
     return Card(
         name=model.name,
         architecture=spec.model_type,
         source=model.source,
-        published=None,
+        published=model.published,
         assumptions=[*model.assumptions, f"no family here has {spec.model_type!r}", counted],
         context=spec.longest_sequence,
         counts=None,

@@ -54,10 +54,12 @@ def _named(model: PublishedModel, search: str) -> bool:
 
 
 def _parameters(model: PublishedModel) -> int | None:
-    """As published, or counted; None of a model that no family here describes."""
+    """As published, or counted; None of a model that no family here describes and whose file lists none."""
     if model.parameters:
         return int(model.parameters.value)
-    return None if isinstance(model.architecture, OtherSpec) else count(model.architecture)
+    if isinstance(model.architecture, OtherSpec):
+        return model.counted.total if model.counted else None
+    return count(model.architecture)
 
 
 def _within(parameters: int | None, least: float, most: float) -> bool:

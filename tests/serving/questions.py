@@ -10,6 +10,7 @@ from estimator import estimate
 from estimator.contract.answer import Answer, EngineMemory
 from estimator.contract.errors import WillItFitError
 from estimator.facts import catalogue
+from estimator.families.other import OtherSpec
 from estimator.specs.published import model_folder
 from estimator.specs.resolve import resolve
 
@@ -34,9 +35,11 @@ def logged(answer: Answer) -> EngineMemory:
 
 
 def unanswered(of: str, why: Callable[[str], str]) -> tuple[dict[str, set[str]], int]:
-    """Types of models that an engine does not answer for, by `why` of the error's message; and how many models it does."""
+    """Types of families that an engine does not answer for, by `why` of the error's message; and how many models it does."""
     found, answered = defaultdict[str, set[str]](set), 0
     for name in catalogue.names(model_folder()):
+        if isinstance(resolve(name).spec, OtherSpec):  # no engine answers for what no family describes
+            continue
         try:
             estimate({"model": name, "task": "serve", "hardware": {"memory": "4000GB"}, "serving": {"engine": of}})
         except WillItFitError as error:

@@ -54,6 +54,43 @@ def test_a_service_counts_nothing() -> None:
         estimate({"model": CONFIG}, allow_files=False)
 
 
+SHIPPED = "llava-onevision-qwen2-7b"
+
+
+@pytest.mark.parametrize("allow_files", [True, False])
+def test_a_shipped_model_of_no_family_is_answered_as_far_as_its_weights_decide(allow_files: bool) -> None:
+    rows = {row.way: row for row in fit(SHIPPED, "8GB", allow_files).rows}
+    assert rows["serve bf16"].verdict == rows["LoRA (bf16)"].verdict == "does not fit"
+    assert "its weights alone are 15.0 GiB" in rows["serve bf16"].problem
+    assert rows["serve fp8"].verdict == rows["QLoRA (nf4)"].verdict == "unknown"
+    assert {row.verdict for row in fit(SHIPPED, "24GB", allow_files).rows if row.fits is None} == {"unknown"}
+
+
+def test_another_model_of_its_sizes_has_its_count() -> None:
+    assert fit("paddleocr-vl-1.5", "24GB").parameters == fit("paddleocr-vl", "24GB").parameters == 905_601_648
+
+
+def test_a_service_runs_torch_for_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(counting, "can_count", lambda: True)
+    with pytest.raises(UnknownArchitecture, match="a service runs torch for nobody"):
+        estimate({"model": SHIPPED}, allow_files=False)
+    assert fit(SHIPPED, "24GB", allow_files=False).parameters == 8_030_348_832
+
+
+def test_a_shipped_model_of_no_family_is_listed_and_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["models", "llava", "onevision"]) == 0
+    assert "8,030,348,832" in capsys.readouterr().out
+    assert main(["models", "show", SHIPPED]) == 0
+    text = capsys.readouterr().out
+    assert f"{SHIPPED}: 8,030,348,832 parameters, llava_onevision" in text
+    assert "544,997,376 embed tokens" in text
+
+
+def test_serving_is_not_known() -> None:
+    with pytest.raises(NotModelled, match="what serving it takes is not known"):
+        estimate({"model": SHIPPED, "task": "serve"})
+
+
 def test_what_is_unknown_never_looks_like_no(folder: Path) -> None:
     found = fit(str(folder / "config.json"), "24GB")
     assert found.parameters == 2**31

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
 from jsonschema import Draft202012Validator
 
 from estimator import InvalidJob, NotModelled, UnknownName
@@ -16,15 +17,21 @@ from estimator.contract.reading import load_yaml
 from estimator.contract.version import DATA_VERSION
 from estimator.facts import catalogue
 from estimator.families import FAMILIES, count, heads, spec_class
+from estimator.families.other import OtherSpec
+from estimator.simulation.counting import counted_parameters
 from estimator.specs.published import PublishedModel, model_folder, published
 from estimator.specs.resolve import resolve
+from estimator.verify.counter import check_class
 from estimator.verify.model import config, plain
 from estimator.views.inspection import counts
 from tests.jobs import ROOT
 
 MODELS = catalogue.names(model_folder())
 SCHEMA = Draft202012Validator(json.loads((ROOT / "docs" / "schema" / "model.json").read_text(encoding="utf-8")))
-FIRST = {spec.model_type: spec for spec in (published(name).architecture for name in reversed(MODELS))}
+COUNTED = [name for name in MODELS if isinstance(published(name).architecture, OtherSpec)]
+"""Of no family here."""
+DERIVED = [name for name in MODELS if name not in COUNTED]
+FIRST = {spec.model_type: spec for spec in (published(name).architecture for name in reversed(DERIVED))}
 PICTURES = ("vit", "dinov2")
 """Whose input embedding is of no tokens."""
 
@@ -34,7 +41,7 @@ def test_there_are_enough() -> None:
 
 
 @pytest.mark.share(8)
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", DERIVED)
 def test_a_spec_counts_as_torch_does_and_as_published(name: str) -> None:
     model = published(name)
     spec, found = model.architecture, counts(model.architecture)
@@ -47,6 +54,28 @@ def test_a_spec_counts_as_torch_does_and_as_published(name: str) -> None:
         assert found.buffer_bytes == sum(b.numel() * b.element_size() for b in real.buffers())
     tokens = real.text_model.embeddings.token_embedding if spec.model_type == "clip" else real.get_input_embeddings()
     assert found.embedding == (0 if spec.model_type in PICTURES else tokens.weight.numel())
+
+
+@pytest.mark.share(4)
+@pytest.mark.parametrize("name", COUNTED)
+def test_what_a_file_lists_of_no_family_is_what_transformers_builds(name: str) -> None:
+    model = published(name)
+    spec, listed = model.architecture, model.counted
+    assert isinstance(spec, OtherSpec)
+    assert listed
+    assert listed.by == f"transformers {transformers.__version__}"
+    kind = check_class(spec, spec.head)
+    with torch.device("meta"):
+        real = plain(spec, spec.head, torch.bfloat16, "eager")
+    assert type(real) is kind
+    assert sum(p.numel() for p in real.parameters()) == listed.total == counted_parameters(spec)
+    assert real.get_input_embeddings().weight.numel() == listed.embedding
+    assert model.parameters
+    assert model.parameters.value == listed.total
+
+
+def test_only_what_no_family_describes_lists_a_count() -> None:
+    assert [name for name in MODELS if published(name).counted] == COUNTED
 
 
 @pytest.mark.parametrize("name", MODELS)
