@@ -184,8 +184,7 @@ class ModelSpec(BaseModel):
 
     @property
     def encodes(self) -> bool:
-        """Whether its tokens see each other in both directions, so that an engine gets vectors of it, keeps no cache, and writes no
-        text."""
+        """Whether its tokens see each other in both directions: an engine gets vectors of it, and keeps no cache."""
         return self.embeds
 
     @property

@@ -1,7 +1,7 @@
 """Masks of a decoder whose tokens see each other in both directions: what looks back, or anything else that is near enough.
 
-After `Gemma3TextModel.forward` and `_bidirectional_window_overlay` (transformers' modeling_gemma3.py, 5.23), which hand functions to
-masking_utils.py, `create_causal_mask` and `create_sliding_window_causal_mask`: such masks are always made, by `vmap`.
+After `Gemma3TextModel.forward` and `_bidirectional_window_overlay` (transformers' modeling_gemma3.py, 5.23), which hand functions
+to masking_utils.py, `create_causal_mask` and `create_sliding_window_causal_mask`: such masks are always made, by `vmap`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from estimator.tape.tensor import Tensor, empty
 def two_way_masks(
     spec: DecoderSpec, tape: Tape, batch: int, tokens: int, dtype: DType, implementation: str
 ) -> dict[LayerType, Tensor | None]:
-    """The masks of layers that see everything and of those that see a window; none for FlashAttention, which is told otherwise."""
+    """The masks of layers that see everything and of those that see a window; none for FlashAttention."""
     if implementation not in ("sdpa", "eager"):
         return {FULL: None, SLIDING: None}
     return {

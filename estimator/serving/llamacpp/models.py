@@ -53,8 +53,8 @@ def check_graph(spec: ModelSpec, field: str) -> None:
         raise NotModelled(f"llama.cpp with {spec.model_type} models is not modelled yet; {known} are", field)
     if spec.encodes:
         raise NotModelled(
-            f"llama.cpp's graph of {spec.model_type} models whose tokens see each other in both directions (gemma-embedding) is not "
-            "modelled yet; vllm serves them",
+            f"llama.cpp's graph of {spec.model_type} models whose tokens see each other in both directions is not modelled yet; "
+            "vllm serves them",
             field,
         )
 
