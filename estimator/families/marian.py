@@ -1,5 +1,6 @@
-"""Marian and Pegasus: two stacks of BART's kind with a table of positions that is not trained; Marian's norms stand after the blocks,
-Pegasus's before them and after each stack.
+"""Marian and Pegasus: two stacks of BART's kind whose tables of positions are not trained.
+
+Marian's norms stand after the blocks, Pegasus's before them and after each stack.
 
 After transformers' modeling_marian.py and modeling_pegasus.py (5.23).
 """
