@@ -91,6 +91,8 @@ FAMILIES = {
     "electra": "electra",
     "bart": "bart",
     "m2m_100": "m2m_100",
+    "marian": "marian",
+    "pegasus": "marian",
     "t5": "t5",
     "mt5": "t5",
     "modernbert": "modernbert",

@@ -13,6 +13,7 @@ from pydantic import Field, model_validator
 
 from estimator.families.abilities import Abilities
 from estimator.families.build import Builder
+from estimator.families.cache_layers import CacheLayer
 from estimator.families.decoder import Decoder, Rotary
 from estimator.families.decoder_layers import MakeNorm, PreNorm, Sandwich, SelfAttention
 from estimator.families.feed_forward import GatedMLP
@@ -21,7 +22,8 @@ from estimator.families.heads import CausalLM, decoder_heads
 from estimator.families.layers import Layer
 from estimator.families.modules import Module, rotate
 from estimator.families.spec import Activation, RotaryDecoderSpec, Size, called
-from estimator.families.windows import LayerType, WindowedSpec, layer_types
+from estimator.families.two_way import two_way_masks
+from estimator.families.windows import LayerType, WindowedSpec, causal_masks, layer_types
 from estimator.tape import dtypes
 from estimator.tape.pointwise import add_scalar, mean_last, mul, mul_scalar, pow_scalar, rsqrt, tanh, to
 from estimator.tape.tensor import Tensor
@@ -32,7 +34,6 @@ Cap = Annotated[float, Field(gt=0)]
 class _Spec(RotaryDecoderSpec):
     """What the three have in common."""
 
-    modelled = {"use_bidirectional_attention": (None, False)}
     qk_norm: ClassVar[bool] = False
     post_norms: ClassVar[bool] = True
     second_norm: ClassVar[str] = "post_attention_layernorm"
@@ -54,6 +55,7 @@ class _Spec(RotaryDecoderSpec):
 
 
 class GemmaSpec(_Spec):
+    modelled = {"use_bidirectional_attention": (None, False)}
     can = Abilities(batches=("padding",), gguf=True, graph="gemma")
     cached = tensor_parallel = True
     post_norms = False
@@ -77,6 +79,7 @@ class _WindowedSpec(_Spec, WindowedSpec):
 
 
 class Gemma2Spec(_WindowedSpec):
+    modelled = {"use_bidirectional_attention": (None, False)}
     can = Abilities(gguf=True, graph="gemma-2")
     attentions = ("eager", "flash_attention_2")
     default_period = 2
@@ -91,7 +94,11 @@ class Gemma2Spec(_WindowedSpec):
 
 
 class Gemma3Spec(_WindowedSpec):
-    """`attn_logit_softcapping` is in its configuration, but nothing reads it."""
+    """`attn_logit_softcapping` is in its configuration, but nothing reads it.
+
+    `use_bidirectional_attention`: tokens see each other in both directions (EmbeddingGemma). Its `sliding_window` is then as its
+    config.json has it: how many tokens are seen before and behind together, of which the configuration makes those on one side.
+    """
 
     can = Abilities(gguf=True, graph="gemma-3")
     default_period = 6
@@ -100,6 +107,15 @@ class Gemma3Spec(_WindowedSpec):
     max_position_embeddings: Size | None = 131072
     sliding_window_pattern: Size = 6
     final_logit_softcapping: Cap | None = None
+    use_bidirectional_attention: bool = False
+
+    @property
+    def encodes(self) -> bool:
+        return self.use_bidirectional_attention
+
+    @property
+    def cache_layers(self) -> tuple[CacheLayer, ...]:
+        return () if self.encodes else super().cache_layers
 
 
 SPECS = {"gemma": GemmaSpec, "gemma2": Gemma2Spec, "gemma3_text": Gemma3Spec}
@@ -137,6 +153,7 @@ def gemma(spec: _Spec, build: Builder) -> Decoder:
             project=normed_after_all,
             rotate=rotate,
             softcap=spec.softcap,
+            causal=not spec.encodes,
         )
         mlp = GatedMLP(spec, build)
         if spec.post_norms:
@@ -145,7 +162,8 @@ def gemma(spec: _Spec, build: Builder) -> Decoder:
 
     rotary = Rotary(spec.head_dim, kinds=types if spec.tables else ())
     scale = build.buffer("embed_scale", (), build.dtype)
-    return Decoder(spec, build, layer, types, rotary=rotary, norm=norm, scale=scale)
+    masks = two_way_masks if spec.encodes else causal_masks
+    return Decoder(spec, build, layer, types, rotary=rotary, norm=norm, scale=scale, masks=masks)
 
 
 def _sandwich(spec: _Spec, attention: SelfAttention, mlp: Module, norm: MakeNorm) -> Sandwich:

@@ -81,7 +81,8 @@ class GroupedQueryAttention:
 
     `bias`: of queries, keys and values; `output_bias`: of the output layer, whose name is `output`. `norm`: makes the norms of
     queries and keys, which `project` applies, or which come after the rotation. `rotate`: the rotary embedding; without it that
-    of the job's kernels. `softcap`: scores go through a tanh. `drops`: dropout after the output layer.
+    of the job's kernels. `softcap`: scores go through a tanh. `drops`: dropout after the output layer. `causal`: tokens look back
+    only, also where no mask says so.
     """
 
     inner_norm: Module | None = None
@@ -100,6 +101,7 @@ class GroupedQueryAttention:
         rotate: Rotate | None = None,
         softcap: bool = False,
         drops: float = 0.0,
+        causal: bool = True,
     ):
         self.head_dim = spec.head_dim
         self.make_projections(spec, build, bias, output_bias, output)
@@ -109,7 +111,9 @@ class GroupedQueryAttention:
         self.repeats = build.kernels.release == "4.45" and spec.repeats_heads and build.attention == "flash_attention_2"
         self.cache = build.cache() if build.cache else None
         dropped = spec.attention_dropout if build.training else 0.0
-        self.attend = Attention(build.attention, dropout=dropped, softcap=softcap, efficient=build.kernels.efficient)
+        self.attend = Attention(
+            build.attention, dropout=dropped, softcap=softcap, causal=causal, efficient=build.kernels.efficient
+        )
         self.drops = drops if build.training else 0.0
 
     def make_projections(self, spec: DecoderSpec, build: Builder, bias: bool, output_bias: bool, output: str) -> None:

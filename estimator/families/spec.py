@@ -183,6 +183,11 @@ class ModelSpec(BaseModel):
         return tuple(range(len(self.cache_layers)))
 
     @property
+    def encodes(self) -> bool:
+        """Whether its tokens see each other in both directions: an engine gets vectors of it, and keeps no cache."""
+        return self.embeds
+
+    @property
     def picture(self) -> Picture | None:
         """The largest image that it reads; None for a model of texts, and where it is not known."""
         return None

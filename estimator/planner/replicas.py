@@ -165,7 +165,7 @@ def replicas(
     job = _job(asked, prompt, output, allow_files)
     whole = read_job(job)
     spec = resolve(whole.model, allow_files).spec
-    if spec.embeds or whole.serving.runner == "pooling":
+    if spec.encodes or whole.serving.runner == "pooling":
         raise NotModelled(f"how fast {spec.model_type} models give vectors is not modelled; only answers of text are", "model")
     given = whole.serving.lengths
     load = Load(

@@ -16,7 +16,7 @@ from estimator.specs.resolve import resolve
 
 EMBED = {"bert", "distilbert", "electra", "modernbert", "roberta", "siglip", "xlm-roberta"}
 """Types that give vectors of texts, which vLLM alone is modelled doing."""
-ENCODERS = EMBED | {"bart", "clip", "deberta-v2", "dinov2", "m2m_100", "mt5", "t5", "vit"}
+ENCODERS = EMBED | {"bart", "clip", "deberta-v2", "dinov2", "m2m_100", "marian", "mt5", "pegasus", "t5", "vit"}
 """Types of which serving is not modelled by any engine that sizes a cache."""
 
 

@@ -51,6 +51,12 @@ def check_graph(spec: ModelSpec, field: str) -> None:
     if spec.can.graph is None:
         known = ", ".join(having(lambda kind: kind.can.graph is not None))
         raise NotModelled(f"llama.cpp with {spec.model_type} models is not modelled yet; {known} are", field)
+    if spec.encodes:
+        raise NotModelled(
+            f"llama.cpp's graph of {spec.model_type} models whose tokens see each other in both directions is not modelled yet; "
+            "vllm serves them",
+            field,
+        )
 
 
 def shape_of(spec: ModelSpec) -> Shape:

@@ -38,7 +38,7 @@ def check(job: Job, spec: ModelSpec, place: Topology) -> None:
     release(asked.engine_version)
     if refused := not_run(spec, asked.engine_version):
         raise Contradiction(refused, "serving.engine" if spec.last_vllm == "none" else "serving.engine_version")
-    if not spec.cache_layers and not spec.embeds:
+    if not spec.cache_layers and not spec.encodes:
         raise NotModelled(f"serving {spec.model_type} models is not modelled yet", "task")
     check_runner(asked, spec, place)
     check_stages(spec, place)
@@ -150,7 +150,7 @@ VLLM = Engine(
         ),
         Default(
             "runner",
-            lambda job, spec, card: job.serving.runner or ("pooling" if spec.embeds else "generate"),
+            lambda job, spec, card: job.serving.runner or ("pooling" if spec.encodes else "generate"),
             "what the model is made for",
         ),
         Default("max_loras", lambda job, *_: 1 if job.serving.enable_lora else None, "vLLM's own"),
@@ -159,14 +159,14 @@ VLLM = Engine(
         Default(
             "max_num_batched_tokens",
             lambda job, spec, card: settings.max_num_batched_tokens(
-                card, job.serving.engine_version, job.serving.context if spec.embeds else 0
+                card, job.serving.engine_version, job.serving.context if spec.encodes else 0
             ),
             "vLLM's own for a server on this GPU",
         ),
     ),
     loads=lambda kind: kind.startswith(LOADED),
     not_started=not_started,
-    runs=lambda spec: bool(spec.cache_layers) or spec.embeds,
+    runs=lambda spec: bool(spec.cache_layers) or spec.encodes,
     beside=lambda job, spec, place, gpu: overhead(job.serving, place, gpu),
     share=lambda serving: serving.gpu_memory_utilization,
     continuous=True,

@@ -28,15 +28,15 @@ VECTORS = 2 * dtypes.float32.itemsize
 
 def check_runner(asked: Serving, spec: ModelSpec, place: Topology) -> None:
     """Raise `InvalidJob` or `NotModelled` for a runner that a model does not go with."""
-    if spec.embeds and asked.runner == "generate":
+    if spec.encodes and asked.runner == "generate":
         raise Contradiction(f"{spec.model_type} models write no text: leave it out, or write pooling", "serving.runner")
-    if spec.embeds and release(asked.engine_version) < ENCODERS:
+    if spec.encodes and release(asked.engine_version) < ENCODERS:
         raise NotModelled("vLLM with encoders is modelled since 0.11", "serving.engine_version")
-    if asked.runner == "pooling" and not spec.embeds and any(each.kind == "cross" for each in spec.cache_layers):
+    if asked.runner == "pooling" and not spec.encodes and any(each.kind == "cross" for each in spec.cache_layers):
         raise Contradiction(f"vLLM makes no vectors with {spec.model_type} models: write generate", "serving.runner")
     if asked.runner == "pooling" and place.pipeline > 1:
         raise NotModelled("vLLM's pooling runner over a pipeline is not modelled", "parallelism.pipeline")
-    if spec.embeds and asked.max_num_batched_tokens and asked.max_num_batched_tokens < asked.context:
+    if spec.encodes and asked.max_num_batched_tokens and asked.max_num_batched_tokens < asked.context:
         raise Contradiction(
             f"vLLM reads a text of an encoder in one pass: {asked.max_num_batched_tokens} tokens are less than the context of "
             f"{asked.context}",
@@ -51,7 +51,7 @@ def pooled_bytes(spec: ModelSpec, run: Pass, parts: Sequence[Held]) -> int:
     """
     text = spec.language_model
     hidden = run.tokens * text.hidden_size
-    if not spec.embeds:
+    if not spec.encodes:
         layer = widest_layer(text, [each for each in parts if not each.seen], run.tokens, run.plain, 0)
         return run.workspace + max(layer, hidden * (run.plain + VECTORS))
     return run.workspace + max(_layer(parts, run), hidden * run.plain + run.rows * text.hidden_size * VECTORS)
