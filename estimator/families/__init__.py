@@ -84,6 +84,7 @@ FAMILIES = {
     "deepseek_v3": "deepseek",
     "deepseek_v32": "deepseek_v32",
     "glm_moe_dsa": "deepseek_v32",
+    "deepseek_v4": "deepseek_v4",
     "bert": "bert",
     "roberta": "bert",
     "xlm-roberta": "bert",
