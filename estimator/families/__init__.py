@@ -85,6 +85,7 @@ FAMILIES = {
     "deepseek_v32": "deepseek_v32",
     "glm_moe_dsa": "deepseek_v32",
     "deepseek_v4": "deepseek_v4",
+    "youtu": "youtu",
     "bert": "bert",
     "roberta": "bert",
     "xlm-roberta": "bert",

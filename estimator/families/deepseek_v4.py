@@ -67,7 +67,9 @@ class DeepseekV4Spec(SharedExpertsSpec):
         "mlp_bias": (False,),
         "attention_bias": (False,),
     }
-    legacy: ClassVar[frozenset[str]] = frozenset({"compress_ratios", "compress_rates", "mlp_layer_types", "partial_rotary_factor"})
+    legacy: ClassVar[frozenset[str]] = frozenset(
+        {"compress_ratios", "compress_rates", "mlp_layer_types", "partial_rotary_factor"}
+    )
 
     intermediate_size: Size = 2048
     moe_intermediate_size: Size = 2048
