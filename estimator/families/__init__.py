@@ -33,6 +33,7 @@ FAMILIES = {
     "mistral4": "mistral4",
     "hy_v3": "hy_v3",
     "exaone_moe": "exaone_moe",
+    "minimax": "minimax",
     "minimax_m2": "minimax_m2",
     "hunyuan_v1_dense": "hunyuan",
     "hunyuan_v1_moe": "hunyuan_moe",

@@ -305,7 +305,8 @@ class V4Layer:
     def __call__(self, hidden: Tensor, *shared: Any) -> Tensor:
         main, compress, (mask, _, ids) = shared[:2], shared[2:4], shared[4:]
         post, comb, collapsed = self.attn_hc(hidden)
-        out, weights = self.self_attn(self.input_layernorm(collapsed), *(main if self.plain else compress), mask)
+        cos, sin = main if self.plain else compress
+        out, weights = self.self_attn(self.input_layernorm(collapsed), cos, sin, mask)
         streams = _spread(post, comb, out, hidden)
         post, comb, collapsed = self.ffn_hc(streams)
         fed = self.mlp(self.post_attention_layernorm(collapsed), ids)

@@ -6,7 +6,7 @@ are in float32 whatever the model's type. Hidden states are [batch, tokens, stre
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Any
 
 from estimator.families.build import Builder
 from estimator.tape import dtypes
@@ -15,14 +15,6 @@ from estimator.tape.pointwise import add, add_scalar, div, mean_last, mul, mul_s
 from estimator.tape.reduction import sum_dim
 from estimator.tape.tensor import Tensor
 from estimator.tape.views import reshape, split, unbind, unsqueeze
-
-
-class Streams(Protocol):
-    """What a spec says of them."""
-
-    hidden_size: int
-    hc_mult: int
-    hc_sinkhorn_iters: int
 
 
 def unweighted_norm(x: Tensor) -> Tensor:
@@ -36,7 +28,7 @@ class HyperConnection:
     The last are made doubly stochastic by dividing by the sums of columns and of rows in turn, each division a tensor of its own.
     """
 
-    def __init__(self, spec: Streams, build: Builder, name: str):
+    def __init__(self, spec: Any, build: Builder, name: str):
         self.streams, self.iterations = spec.hc_mult, spec.hc_sinkhorn_iters
         outputs = (2 + spec.hc_mult) * spec.hc_mult
         self.fn = build.parameter(name + ".fn", (outputs, spec.hc_mult * spec.hidden_size), dtypes.float32)
@@ -68,7 +60,7 @@ class HyperConnection:
 class HyperHead:
     """The streams collapsed into one, before the last norm."""
 
-    def __init__(self, spec: Streams, build: Builder):
+    def __init__(self, spec: Any, build: Builder):
         streams = spec.hc_mult
         self.fn = build.parameter("hc_head.hc_fn", (streams, streams * spec.hidden_size), dtypes.float32)
         self.base = build.parameter("hc_head.hc_base", (streams,), dtypes.float32)

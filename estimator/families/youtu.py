@@ -24,6 +24,9 @@ class YoutuSpec(DecoderSpec):
     """`head_dim` is the rotated part of a head."""
 
     can = Abilities()
+    last_vllm = "none"
+    why_not_vllm = "its makers' fork does, Tencent-Cloud-Acc/vllm; no release's registry was seen to have it"
+    in_sglang = False
 
     head_dim: Size = called("qk_rope_head_dim", 64)
     kv_lora_rank: Size = 512
