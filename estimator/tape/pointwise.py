@@ -221,6 +221,16 @@ def _rsqrt_backward(g: Tensor, y: Tensor) -> Tensor:
     return binary("mul", unary("mul", g), cubed)
 
 
+def sqrt(x: Tensor) -> Tensor:
+    """The square root of x. Saves its result."""
+    return attach(record("SqrtBackward", (x,), (), _sqrt_backward), unary("sqrt", x), save=True)
+
+
+def _sqrt_backward(g: Tensor, y: Tensor) -> Tensor:
+    twice = unary("mul", y)
+    return binary("div", g, twice)  # one C++ expression: its temporary lives to its end
+
+
 def clamp_in_place(x: Tensor) -> Tensor:
     """x.clamp_(least, most). Saves a copy of what x was before."""
     node = record("ClampBackward", (x,), (), lambda g, x: _clamp_backward(g, x, lower=True))
