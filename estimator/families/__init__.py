@@ -34,6 +34,7 @@ FAMILIES = {
     "hy_v3": "hy_v3",
     "exaone_moe": "exaone_moe",
     "minimax_m2": "minimax_m2",
+    "mimo_v2_flash": "mimo_v2_flash",
     "hunyuan_v1_dense": "hunyuan",
     "hunyuan_v1_moe": "hunyuan_moe",
     "ernie4_5": "ernie4_5",
