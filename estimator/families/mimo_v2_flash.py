@@ -1,5 +1,5 @@
-"""MiMo-V2-Flash: most layers look back a short window with sinks and twice the key heads; values have smaller heads than keys, and
-are scaled; DeepSeek-V3's experts without shared ones. Attention by hand only.
+"""MiMo-V2-Flash: most layers look back a short window, with sinks and twice the key heads; values have smaller heads than keys,
+and are scaled; DeepSeek-V3's experts without shared ones. Attention by hand only.
 
 After transformers' modeling_mimo_v2_flash.py (5.23).
 """
@@ -132,8 +132,8 @@ class MimoV2FlashSpec(WindowedSpec, PartialRotarySpec, LayersOfTypesSpec):
     def _twice_the_heads(self) -> Self:
         if SLIDING in self.kinds and self.num_attention_heads % (2 * self.num_key_value_heads):
             raise ValueError(
-                f"num_attention_heads {self.num_attention_heads} is not a multiple of the {2 * self.num_key_value_heads} heads of "
-                "keys that layers with a window have, twice num_key_value_heads"
+                f"num_attention_heads {self.num_attention_heads} is not a multiple of the {2 * self.num_key_value_heads} key heads "
+                "that layers with a window have, twice num_key_value_heads"
             )
         return self
 
