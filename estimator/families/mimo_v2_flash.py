@@ -132,7 +132,7 @@ class MimoV2FlashSpec(WindowedSpec, PartialRotarySpec, LayersOfTypesSpec):
     def _twice_the_heads(self) -> Self:
         if SLIDING in self.kinds and self.num_attention_heads % (2 * self.num_key_value_heads):
             raise ValueError(
-                f"num_attention_heads {self.num_attention_heads} is not a multiple of the {2 * self.num_key_value_heads} key heads "
+                f"num_attention_heads {self.num_attention_heads} is no multiple of the {2 * self.num_key_value_heads} key heads "
                 "that layers with a window have, twice num_key_value_heads"
             )
         return self
