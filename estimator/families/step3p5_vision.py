@@ -1,4 +1,4 @@
-"""Step 3.7's vision tower: square images, layers whose blocks are scaled, and two convolutions that make one of four by four patches.
+"""Step 3.7's vision tower: square images, scaled blocks, and two convolutions that make one of four by four patches.
 
 After transformers' modeling_step3p7.py (5.23), `Step3p7VisionModel`.
 """
