@@ -39,8 +39,12 @@ class WindowedSpec(RotaryDecoderSpec):
     @property
     def kinds(self) -> tuple[LayerType, ...]:
         """What each layer sees."""
-        period = getattr(self, PERIOD, self.default_period)
-        return self.layer_types or _types(self.num_hidden_layers, period, self.seeing_all)
+        return self.layer_types or self.types(self.num_hidden_layers, getattr(self, PERIOD, self.default_period))
+
+    @classmethod
+    def types(cls, layers: int, period: int) -> tuple[LayerType, ...]:
+        """What layers see whose types nothing says."""
+        return tuple([SLIDING if (i - cls.seeing_all) % period else FULL for i in range(layers)])
 
     @property
     def cache_layers(self) -> tuple[CacheLayer, ...]:
@@ -56,7 +60,7 @@ class WindowedSpec(RotaryDecoderSpec):
         layers, period = given.get("num_hidden_layers"), given.get(PERIOD, cls.default_period)
         if not (isinstance(layers, int) and isinstance(period, int) and 0 < layers <= 2**12 and period > 0):
             return given
-        if list(given["layer_types"]) == list(_types(layers, period, cls.seeing_all)):
+        if list(given["layer_types"]) == list(cls.types(layers, period)):
             return {name: value for name, value in given.items() if name != "layer_types"}
         return given
 
@@ -68,10 +72,6 @@ class WindowedSpec(RotaryDecoderSpec):
 
     def config(self) -> dict[str, Any]:
         return super().config() | {"layer_types": list(self.kinds)}
-
-
-def _types(layers: int, period: int, seeing_all: int) -> tuple[LayerType, ...]:
-    return tuple([SLIDING if (i - seeing_all) % period else FULL for i in range(layers)])
 
 
 def layer_types(spec: DecoderSpec) -> tuple[LayerType, ...]:

@@ -17,6 +17,7 @@ from math import prod
 from typing import Literal
 
 from estimator.families import built, heads
+from estimator.families.cache_layers import CacheLayer
 from estimator.families.parameter import Parameter
 from estimator.families.spec import ModelSpec
 from estimator.tape.layout import Shape
@@ -104,15 +105,21 @@ class _Spec:
 @lru_cache(maxsize=64)
 def _held(_: str, asked: _Spec, tensor: int, expert_ranks: int, headless: bool, stage: Stage) -> tuple[Held, ...]:
     spec = asked.spec
-    keys = next((each for each in spec.cache_layers if each.kind not in ("state", "latent", "indexer")), None)
-    key_heads, size = (keys.heads, keys.key_size) if keys else (tensor, 0)
+    attends = {
+        place: each
+        for place, each in zip(spec.cache_places, spec.cache_layers, strict=True)
+        if each.kind not in ("state", "latent", "indexer")
+    }
+    keys = next(iter(attends.values()), CacheLayer("full", tensor))
     whole = whole_tensors(spec)
     if headless:
         body = _body(spec)
         whole = [each for each in whole if each.name in body]
     if stage[1] > 1:
         whole = list(_staged(whole, stage_layers(spec.language_model.num_hidden_layers, stage), stage))
-    return tuple(_divided(each, tensor, key_heads, size, expert_ranks) for each in _joined(whole))
+    return tuple(
+        _divided(each, tensor, attends.get(each.at[0], keys) if each.at else keys, expert_ranks) for each in _joined(whole)
+    )
 
 
 def _staged(tensors: list[Held], layers: range, stage: Stage) -> Iterator[Held]:
@@ -161,11 +168,12 @@ def whole_tensors(spec: ModelSpec) -> list[Held]:
 
 
 def _layers(parameter: Parameter) -> range | None:
-    """The layers that its slot stands for."""
-    if parameter.slot is None:
+    """The layers that its slot stands for; of equal ones within a period the first."""
+    slot = parameter.slot
+    if slot is None:
         return None
-    outer = parameter.slot.path[0]
-    return range(outer.start, outer.start + outer.repeat * max(1, outer.step), max(1, outer.step))
+    outer = slot.path[0]
+    return range(slot.start, slot.start + outer.repeat * max(1, outer.step), max(1, outer.step))
 
 
 def _named(
@@ -211,8 +219,8 @@ def _joined(tensors: list[Held]) -> Iterator[Held]:
             yield replace(each, name=f"{path}.{'+'.join(ends)}", shape=(sum(other.shape[0] for other in others), each.shape[1]))
 
 
-def _divided(each: Held, tensor: int, heads: int, size: int, expert_ranks: int) -> Held:
-    """One rank's part."""
+def _divided(each: Held, tensor: int, keys: CacheLayer, expert_ranks: int) -> Held:
+    """One rank's part, in a layer that keeps such `keys`."""
     shape, ends = each.shape, each.end.split("+")
     if each.kind == "embedding":
         rows = -(-shape[0] // PADDING) * PADDING
@@ -233,9 +241,10 @@ def _divided(each: Held, tensor: int, heads: int, size: int, expert_ranks: int) 
     if set(ends) & set(INPUTS_DIVIDED):
         return replace(each, shape=(shape[0], -(-shape[1] // tensor)))
     copied = 0
-    if not each.seen and heads < tensor and (set(ends) & set(KEYS) or ends[0] in QUERIES_KEYS_VALUES):
-        copied = (1 if len(ends) == 1 and ends[0] in KEYS else 2) * size  # a head of keys and one of values
-    divided = shape[0] - copied * heads
+    if not each.seen and keys.heads < tensor and (set(ends) & set(KEYS) or ends[0] in QUERIES_KEYS_VALUES):
+        alone = {"k_proj": keys.key_size, "v_proj": keys.value_size}
+        copied = alone.get(each.end, keys.key_size + keys.value_size)
+    divided = shape[0] - copied * keys.heads
     return replace(each, shape=(-(-divided // tensor) + copied, shape[1]))
 
 

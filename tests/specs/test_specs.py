@@ -11,6 +11,7 @@ import pytest
 import torch
 import transformers
 from jsonschema import Draft202012Validator
+from transformers.models.step3p7.modeling_step3p7 import Step3p7TextModel
 
 from estimator import InvalidJob, NotModelled, UnknownName
 from estimator.contract.reading import load_yaml
@@ -22,7 +23,7 @@ from estimator.simulation.counting import counted_parameters
 from estimator.specs.published import PublishedModel, model_folder, published
 from estimator.specs.resolve import resolve
 from estimator.verify.counter import check_class
-from estimator.verify.model import config, plain
+from estimator.verify.model import config, defaulting_to, plain
 from estimator.views.inspection import counts
 from tests.jobs import ROOT
 
@@ -34,6 +35,8 @@ DERIVED = [name for name in MODELS if name not in COUNTED]
 FIRST = {spec.model_type: spec for spec in (published(name).architecture for name in reversed(DERIVED))}
 PICTURES = ("vit", "dinov2")
 """Whose input embedding is of no tokens."""
+BODIES = {"step3p5": Step3p7TextModel}
+"""Language models that transformers has a body of, and no class with an output layer."""
 
 
 def test_there_are_enough() -> None:
@@ -45,6 +48,13 @@ def test_there_are_enough() -> None:
 def test_a_spec_counts_as_torch_does_and_as_published(name: str) -> None:
     model = published(name)
     spec, found = model.architecture, counts(model.architecture)
+    if spec.model_type in BODIES:
+        with torch.device("meta"), defaulting_to(torch.bfloat16):
+            body = BODIES[spec.model_type](config(spec, "eager"))
+        head = spec.vocab_size * spec.hidden_size
+        assert model.parameters
+        assert found.total == sum(p.numel() for p in body.parameters()) + head == model.parameters.value
+        return
     with torch.device("meta"):
         real = plain(spec, next(iter(heads(spec.model_type))), torch.bfloat16, "eager")
     assert model.parameters
