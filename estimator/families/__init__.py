@@ -43,6 +43,7 @@ FAMILIES = {
     "apertus": "apertus",
     "dots1": "dots1",
     "solar_open": "solar_open",
+    "afmoe": "afmoe",
     "flex_olmo": "flex_olmo",
     "internlm3": "internlm3",
     "cwm": "cwm",
