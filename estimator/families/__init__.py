@@ -44,6 +44,7 @@ FAMILIES = {
     "dots1": "dots1",
     "solar_open": "solar_open",
     "afmoe": "afmoe",
+    "phimoe": "phimoe",
     "flex_olmo": "flex_olmo",
     "internlm3": "internlm3",
     "cwm": "cwm",
