@@ -1,4 +1,4 @@
-"""Arcee's Trinity (AFMoE): gated attention, of which only layers with a window rotate, between norms; and experts chosen by sigmoids.
+"""Arcee's Trinity (AFMoE): gated attention between norms, rotated only where it has a window, and experts chosen by sigmoids.
 
 After transformers' modeling_afmoe.py (5.23).
 """
