@@ -206,8 +206,9 @@ def _added(places: Tensor, joined: Sequence[Tensor]) -> After | None:
         return None
 
     def after(kind: Kind, hidden: Tensor) -> Tensor:
-        here = kind.place is not None and kind.place < len(joined)
-        return _with_images(hidden, places, joined[kind.place]) if here else hidden
+        if kind.place is None or kind.place >= len(joined):
+            return hidden
+        return _with_images(hidden, places, joined[kind.place])
 
     return after
 
