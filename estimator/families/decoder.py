@@ -122,7 +122,8 @@ class Decoder:
         positions: Tensor | None = None,
         after: After | None = None,
     ) -> Tensor:
-        """The same. `positions`: in the place of those that it would count; `after`: what is done after each layer."""
+        """The same. `positions`: in the place of those that it would count; `after`: what is done after each layer, whose own
+        output is held until the next layer's is there."""
         tape = ids.tape
         batch, tokens = ids.shape
         embeds = self.embedded(self.embed_tokens(ids)) if given is None else given
@@ -133,6 +134,6 @@ class Decoder:
         handed = positions if self.positioned else None
         for kind, layer in self.layers.by_kind():
             sees = self.sees(kind)
-            hidden = layer(hidden, *tables[sees or FULL], None if sees is None else masks[sees], handed)
-            hidden = hidden if after is None else after(kind, hidden)
+            out = layer(hidden, *tables[sees or FULL], None if sees is None else masks[sees], handed)
+            hidden = out if after is None else after(kind, out)
         return self.norm(hidden)

@@ -1,6 +1,6 @@
 """Qwen2-VL, Qwen2.5-VL and Qwen3-VL: language models of the Qwen kind that see images and films.
 
-After transformers' modeling_qwen2_vl.py, modeling_qwen2_5_vl.py and modeling_qwen3_vl.py (5.23).
+After transformers' modeling_qwen2_vl.py, modeling_qwen2_5_vl.py, modeling_qwen3_vl.py and modeling_qwen3_vl_moe.py (5.23).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from estimator.families.image_text import ImageTextToText
 from estimator.families.llama import Qwen2Spec, Qwen3Spec
 from estimator.families.model_output import Held
 from estimator.families.parts import MultimodalSpec
-from estimator.families.qwen_vl_text import decoder
+from estimator.families.qwen_vl_text import Kind, decoder
 from estimator.families.qwen_vl_tower import VisionModel
 from estimator.families.qwen_vl_vision import VisionSpec
 from estimator.families.spec import ModelSpec
@@ -109,6 +109,14 @@ class Qwen3VLSpec(Spec):
     towers, languages = ("qwen3_vl_vision",), ("qwen3_vl_text",)
 
 
+class Qwen3VLMoeSpec(Qwen3VLSpec):
+    """With experts in the language model."""
+
+    plain = "qwen3_moe"
+    kinds = {"text_config": "qwen3_vl_moe_text", "vision_config": "qwen3_vl_moe_vision"}
+    towers, languages = ("qwen3_vl_moe_vision",), ("qwen3_vl_moe_text",)
+
+
 LONGEST = 200
 """The larger of an image's sides over the smaller, at most."""
 
@@ -132,7 +140,7 @@ def resized(height: int, width: int, factor: int, least: int, most: int) -> tupl
     return tall, wide
 
 
-SPECS = {"qwen2_vl": Qwen2VLSpec, "qwen2_5_vl": Qwen25VLSpec, "qwen3_vl": Qwen3VLSpec}
+SPECS = {"qwen2_vl": Qwen2VLSpec, "qwen2_5_vl": Qwen25VLSpec, "qwen3_vl": Qwen3VLSpec, "qwen3_vl_moe": Qwen3VLMoeSpec}
 
 
 def between(spec: MultimodalSpec, build: Builder) -> None:
@@ -197,8 +205,10 @@ def _added(places: Tensor, joined: Sequence[Tensor]) -> After | None:
     if not joined:
         return None
 
-    def after(kind: Any, hidden: Tensor) -> Tensor:
-        return _with_images(hidden, places, joined[kind]) if isinstance(kind, int) else hidden
+    def after(kind: Kind, hidden: Tensor) -> Tensor:
+        if kind.place is None or kind.place >= len(joined):
+            return hidden
+        return _with_images(hidden, places, joined[kind.place])
 
     return after
 

@@ -157,8 +157,10 @@ class VisionModel:
         hidden = self._embedded(pixels)
         if self.windows:
             hidden = self._ordered(hidden)
+        positions = None
         if taps is not None and weights is not None:
-            hidden = self._positioned(hidden, taps, weights)
+            positions = self._positions(taps, weights)
+            hidden = add(hidden, to(positions, hidden.dtype))
         cos, sin = self._tables(tape, patches)
         read = []
         for kind, layer in self.layers.by_kind():
@@ -168,7 +170,7 @@ class VisionModel:
         merged = self.merger(hidden)
         if self.windows:
             merged = index(merged, (), merged.shape)
-        del taps, weights, places, ends, cos, sin
+        del taps, weights, positions, places, ends, cos, sin
         return hidden, merged, *read
 
     def _embedded(self, pixels: Tensor) -> Tensor:
@@ -182,10 +184,10 @@ class VisionModel:
         shape = (patches, TAPS)
         return empty(tape, shape, dtypes.int64, "add"), empty(tape, shape, dtypes.float32, "mul")
 
-    def _positioned(self, hidden: Tensor, taps: Tensor, weights: Tensor) -> Tensor:
+    def _positions(self, taps: Tensor, weights: Tensor) -> Tensor:
+        """Learned positions, [patches, width]."""
         assert self.pos_embed is not None
-        positions = sum_dim(mul(self.pos_embed(taps), unsqueeze(weights, 2)), 1)
-        return add(hidden, to(positions, hidden.dtype))
+        return sum_dim(mul(self.pos_embed(taps), unsqueeze(weights, 2)), 1)
 
     def _tables(self, tape: Tape, patches: int) -> tuple[Tensor, Tensor]:
         """Cosines and sines of rows and columns, in float32, in the order of the patches."""

@@ -150,6 +150,7 @@ SPECS: dict[str, type[VisionSpec]] = {
     "qwen2_vl_vision": Qwen2VisionSpec,
     "qwen2_5_vl_vision": Qwen25VisionSpec,
     "qwen3_vl_vision": Qwen3VisionSpec,
+    "qwen3_vl_moe_vision": Qwen3VisionSpec,
     "qwen3_5_vision": Qwen35VisionSpec,
     "qwen3_5_moe_vision": Qwen35VisionSpec,
 }
