@@ -48,9 +48,10 @@ MIXTURES: dict[str, dict[str, Any]] = {
 
 def check_graph(spec: ModelSpec, field: str) -> None:
     """Raise `NotModelled` for a model whose graph is not known here."""
-    if spec.can.graph is None:
+    text = spec.language_model
+    if text.can.graph is None:
         known = ", ".join(having(lambda kind: kind.can.graph is not None))
-        raise NotModelled(f"llama.cpp with {spec.model_type} models is not modelled yet; {known} are", field)
+        raise NotModelled(f"llama.cpp with {text.model_type} models is not modelled yet; {known} are", field)
 
 
 def shape_of(spec: ModelSpec) -> Shape:
