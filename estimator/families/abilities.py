@@ -30,5 +30,10 @@ class Abilities:
     megatron: Literal["dense", "mixture", "latent", "classic"] | None = None
     gguf: bool = False
     graph: (
-        Literal["plain", "biased", "gemma", "gemma-2", "gemma-3", "phi-3", "gpt-oss", "deepseek", "olmoe", "granite"] | None
+        Literal[
+            *("plain", "biased", "gemma", "gemma-2", "gemma-3", "phi-3", "gpt-oss", "deepseek", "olmoe", "granite"),
+            *("smollm-3", "seed-oss", "ministral-3", "qwen-vl", "qwen-3-vl", "olmo-2", "exaone-4", "glm-4", "glm-4-moe"),
+            *("minimax-m2", "command-r", "command-r7b", "hunyuan"),
+        ]
+        | None
     ) = None

@@ -5,6 +5,7 @@ After transformers' modeling_qwen2_vl.py, modeling_qwen2_5_vl.py and modeling_qw
 
 from __future__ import annotations
 
+from estimator.families.abilities import Abilities
 from estimator.families.build import Builder
 from estimator.families.counted import counted
 from estimator.families.decoder import Decoder, Rotary, Table
@@ -16,10 +17,12 @@ from estimator.tape.tensor import Tensor, empty
 
 
 class Qwen2VLTextSpec(Qwen2Spec):
+    can = Abilities(gguf=True, graph="qwen-vl")
     runs = False
 
 
 class Qwen3VLTextSpec(Qwen3Spec):
+    can = Abilities(gguf=True, graph="qwen-3-vl")
     runs = False
 
 

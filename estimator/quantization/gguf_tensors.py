@@ -50,6 +50,7 @@ NAMES: dict[str, str] = {
     "dense_4h_to_h": "ffn_down",
     "mlp.gate": "ffn_gate_inp",
     "router": "ffn_gate_inp",
+    "gate.wg": "ffn_gate_inp",
     "shared_expert_gate": "ffn_gate_inp_shexp",
     "experts.down_proj": "ffn_down_exps",
     "in_proj": "ssm_in",
@@ -71,10 +72,19 @@ NORMS: dict[str, str] = {
     "kv_a_layernorm": "attn_kv_a_norm",
     "q_norm": "attn_q_norm",
     "k_norm": "attn_k_norm",
+    "query_layernorm": "attn_q_norm",
+    "key_layernorm": "attn_k_norm",
+    "post_self_attn_layernorm": "post_attention_norm",
+    "post_mlp_layernorm": "post_ffw_norm",
 }
 """Norms that have names of their own."""
-AFTER_ATTENTION = ("gemma2", "gemma3_text", "gpt_oss")
+AFTER_ATTENTION = (
+    *("gemma2", "gemma3_text", "gpt_oss", "olmo2", "olmo3", "exaone4"),
+    *("seed_oss", "glm4_moe", "solar_open"),
+)
 """Types of models whose norm after attention is called so (`post_attention_norm`)."""
+CORRECTED = ("deepseek_v3", "dots1", "glm4_moe", "glm4_moe_lite", "minimax_m2", "solar_open")
+"""Types of models that choose experts by scores and a buffer, which is a tensor of the file (`e_score_correction_bias`)."""
 ALWAYS_FLOAT32 = ("position_embd", "ffn_gate_inp", "ffn_gate_inp_shexp", "ssm_conv1d", "ssm_a", "ssm_d")
 """Matrices that the conversion leaves in float32 (conversion/base.py, `prepare_tensors`), and quantization, too."""
 
@@ -105,7 +115,15 @@ def file_tensors(spec: ModelSpec) -> list[FileTensor]:
         raise NotModelled(f"GGUF files of {spec.model_type} are not modelled yet; {known} are", "model")
     build = Builder(Tape(), bfloat16, unrolled=True)
     build_model(spec, build, next(iter(heads(spec.model_type))))
-    return [tensor for parameter in build.parameters for tensor in _tensors(spec, parameter)]
+    found = [tensor for parameter in build.parameters for tensor in _tensors(spec, parameter)]
+    if spec.model_type in CORRECTED:
+        found += [_correction(spec.num_experts, layer) for layer, sparse in enumerate(spec.sparse()) if sparse]  # type: ignore[attr-defined]
+    return found
+
+
+def _correction(experts: int, layer: int | None) -> FileTensor:
+    """What is added to the scores of a layer's experts before the best are chosen."""
+    return FileTensor(f"blk.{layer}.exp_probs_b.bias", experts, experts, 1, layer)
 
 
 def _tensors(spec: ModelSpec, parameter: Parameter) -> Iterator[FileTensor]:
@@ -125,7 +143,9 @@ def _tensors(spec: ModelSpec, parameter: Parameter) -> Iterator[FileTensor]:
         found = f"{before}{name}.{end}"
         return FileTensor(found, size, prod(shape) // share, len(shape), layer, "_exps" in name)
 
-    if path.endswith("experts.gate_up_proj"):
+    if path.endswith("e_score_correction_bias"):
+        yield _correction(prod(shape), layer)
+    elif path.endswith("experts.gate_up_proj"):
         yield tensor("ffn_gate_exps", share=2)
         yield tensor("ffn_up_exps", share=2)
     elif path.endswith("kv_b_proj"):
@@ -133,7 +153,7 @@ def _tensors(spec: ModelSpec, parameter: Parameter) -> Iterator[FileTensor]:
         for name, size, own in (("attn_k_b", keys, keys), ("attn_v_b", columns, values)):
             yield FileTensor(f"{before}{name}.weight", size, prod(shape) // (keys + values) * own, 3, layer)
     elif (known := _known(path)) is not None:
-        yield tensor(known + ("_shexp" if ".shared_expert" in path and "expert_gate" not in path else ""))
+        yield tensor(known + ("_shexp" if ".shared_" in path and "expert_gate" not in path else ""))
     elif "norm" in path or path in ("ln_f",) or path.startswith("ln_"):
         last = path.rpartition(".")[2]
         if path == "norm" and layer is None:

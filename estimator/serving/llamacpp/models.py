@@ -10,6 +10,7 @@ from typing import Any
 from estimator.contract.errors import NotModelled
 from estimator.families import having
 from estimator.families.experts import MoeSpec
+from estimator.families.smollm3 import SmolLM3Spec
 from estimator.families.spec import DecoderSpec, ModelSpec
 from estimator.families.windows import SLIDING, WindowedSpec, layer_types
 from estimator.serving.llamacpp.shape import Experts, Latent, Shape
@@ -30,9 +31,26 @@ SPECIAL: dict[str, dict[str, Any]] = {
     "gpt-oss": {"biased": True, "output_bias": True, "sinks": True, "cut_early": False},
     "deepseek": {},
     "olmoe": {"normed": "whole"},
+    "smollm-3": {},
+    "seed-oss": {"biased": True, "fed_norm": "post_attention_norm"},
+    "ministral-3": {"tempered": True},
+    "qwen-vl": {"biased": True, "positions": 4},
+    "qwen-3-vl": {"positions": 4, "deepstack": 3},
+    "olmo-2": {"normed": "whole", "pre_norms": False, "post_norms": True},
+    "exaone-4": {"normed": "heads", "pre_norms": False, "post_norms": True},
+    "glm-4": {"joined_feed": True, "post_norms": True},
+    "glm-4-moe": {"fed_norm": "post_attention_norm"},
+    "minimax-m2": {"normed": "whole"},
+    "command-r": {"layer_norm": True, "parallel": "residual second", "after_logits": ("scale",)},
+    "command-r7b": {"layer_norm": True, "parallel": "residual second", "after_logits": ("scale",)},
+    "hunyuan": {"normed": "heads", "normed_late": True},
     "granite": {"scaled_embedding": True, "scaled_residual": True, "after_logits": ("scale",)},
 }
 """By the names of `Abilities.graph`."""
+WINDOWED = ("gemma-2", "gemma-3", "olmo-2", "exaone-4", "command-r7b")
+"""Graphs whose layers may have a sliding window."""
+TURNED_IN_WINDOWS = ("exaone-4", "command-r7b")
+"""Graphs that turn queries and keys in layers with a sliding window only, where there are any."""
 MIXTURES: dict[str, dict[str, Any]] = {
     "mixtral": {},
     "qwen2_moe": {"normalized": False, "shared_gate": True},
@@ -42,6 +60,13 @@ MIXTURES: dict[str, dict[str, Any]] = {
     "granitemoe": {},
     "deepseek_v2": {"normalized": False},
     "deepseek_v3": {"softmax": "none", "selection_bias": True},
+    "glm4_moe_lite": {"softmax": "none", "selection_bias": True},
+    "glm4_moe": {"softmax": "none", "selection_bias": True},
+    "solar_open": {"softmax": "none", "selection_bias": True},
+    "dots1": {"softmax": "none", "selection_bias": True},
+    "minimax_m2": {"softmax": "none", "selection_bias": True},
+    "ernie4_5_moe": {"selection_bias": True},
+    "hunyuan_v1_moe": {},
 }
 """How experts are chosen, by the type of model."""
 
@@ -60,6 +85,8 @@ def shape_of(spec: ModelSpec) -> Shape:
     kind = spec.can.graph
     assert kind is not None
     special = dict(SPECIAL[kind])
+    if getattr(spec, "attention_bias", False):
+        special["biased"] = True
     if getattr(spec, "qk_norm", False) and "normed" not in special:
         special["normed"] = "heads"
     latent = latent_of(spec)
@@ -89,9 +116,10 @@ def sliding(spec: DecoderSpec) -> tuple[bool, ...]:
     """Which layers llama.cpp gives a sliding window: Gemma's and gpt-oss's do, where Mistral's and Qwen's files say of none."""
     if spec.can.graph == "gpt-oss":
         return tuple([kind == SLIDING for kind in spec.kinds()])  # type: ignore[attr-defined]
-    if spec.can.graph not in ("gemma-2", "gemma-3") or not isinstance(spec, WindowedSpec):
+    if spec.can.graph not in WINDOWED or not isinstance(spec, WindowedSpec):
         return ()
-    return tuple([kind == SLIDING for kind in layer_types(spec)])
+    slides = tuple([kind == SLIDING for kind in layer_types(spec)])
+    return slides if any(slides) else ()
 
 
 def window(spec: DecoderSpec) -> int:
@@ -101,7 +129,9 @@ def window(spec: DecoderSpec) -> int:
 
 def rotary(spec: DecoderSpec) -> tuple[bool, ...]:
     """Which layers turn queries and keys by their positions."""
-    return (True,) * spec.num_hidden_layers
+    if isinstance(spec, SmolLM3Spec):
+        return spec.rotating
+    return (sliding(spec) if spec.can.graph in TURNED_IN_WINDOWS else ()) or (True,) * spec.num_hidden_layers
 
 
 def experts_of(spec: DecoderSpec) -> Experts | None:
