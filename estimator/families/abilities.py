@@ -18,7 +18,7 @@ class Abilities:
     `returns_cache`: its output has the cache that it is called with also where `use_cache` is false. `ppo`: TRL's PPO.
     `bottleneck`: AdapterHub's bottleneck adapters, by where its norms stand. `tensor`: training on tensor-parallel ranks with
     DTensor. `megatron`: as Megatron-Core builds it, by what its layers are there. `gguf`: the tensors of its GGUF files.
-    `graph`: llama.cpp's graph, by what is special in it.
+    `graph`: llama.cpp's graph, by what is special in it; `routing`: how experts are chosen there.
     """
 
     batches: tuple[Batch, ...] = ()
@@ -37,3 +37,4 @@ class Abilities:
         ]
         | None
     ) = None
+    routing: Literal["softmax", "not normalized", "shared gate", "of the chosen", "sigmoid", "corrected"] = "softmax"

@@ -16,7 +16,7 @@ from estimator.families.build import Builder
 from estimator.families.parameter import Parameter
 from estimator.families.spec import ModelSpec
 from estimator.tape.dtypes import bfloat16
-from estimator.tape.tape import Tape
+from estimator.tape.tape import Slot, Tape
 
 NAMES: dict[str, str] = {
     "embed_tokens": "token_embd",
@@ -78,13 +78,10 @@ NORMS: dict[str, str] = {
     "post_mlp_layernorm": "post_ffw_norm",
 }
 """Norms that have names of their own."""
-AFTER_ATTENTION = (
-    *("gemma2", "gemma3_text", "gpt_oss", "olmo2", "olmo3", "exaone4"),
-    *("seed_oss", "glm4_moe", "solar_open"),
-)
-"""Types of models whose norm after attention is called so (`post_attention_norm`)."""
-CORRECTED = ("deepseek_v3", "dots1", "glm4_moe", "glm4_moe_lite", "minimax_m2", "solar_open")
-"""Types of models that choose experts by scores and a buffer, which is a tensor of the file (`e_score_correction_bias`)."""
+AFTER_ATTENTION = ("gemma-2", "gemma-3", "gpt-oss", "olmo-2", "exaone-4", "seed-oss", "glm-4-moe")
+"""Graphs whose norm after attention is called so (`post_attention_norm`), by `Abilities.graph`."""
+CORRECTION = "e_score_correction_bias"
+"""What is added to the scores of experts before the best are chosen, a parameter or a buffer."""
 ALWAYS_FLOAT32 = ("position_embd", "ffn_gate_inp", "ffn_gate_inp_shexp", "ssm_conv1d", "ssm_a", "ssm_d")
 """Matrices that the conversion leaves in float32 (conversion/base.py, `prepare_tensors`), and quantization, too."""
 
@@ -115,14 +112,12 @@ def file_tensors(spec: ModelSpec) -> list[FileTensor]:
         raise NotModelled(f"GGUF files of {spec.model_type} are not modelled yet; {known} are", "model")
     build = Builder(Tape(), bfloat16, unrolled=True)
     build_model(spec, build, next(iter(heads(spec.model_type))))
-    found = [tensor for parameter in build.parameters for tensor in _tensors(spec, parameter)]
-    if spec.model_type in CORRECTED:
-        found += [_correction(spec.num_experts, layer) for layer, sparse in enumerate(spec.sparse()) if sparse]  # type: ignore[attr-defined]
-    return found
+    corrections = [_correction(each.count, each.slot) for each in build.buffers if each.name.endswith(CORRECTION)]
+    return [tensor for parameter in build.parameters for tensor in _tensors(spec, parameter)] + corrections
 
 
-def _correction(experts: int, layer: int | None) -> FileTensor:
-    """What is added to the scores of a layer's experts before the best are chosen."""
+def _correction(experts: int, slot: Slot | None) -> FileTensor:
+    layer = slot.start if slot else None
     return FileTensor(f"blk.{layer}.exp_probs_b.bias", experts, experts, 1, layer)
 
 
@@ -143,8 +138,8 @@ def _tensors(spec: ModelSpec, parameter: Parameter) -> Iterator[FileTensor]:
         found = f"{before}{name}.{end}"
         return FileTensor(found, size, prod(shape) // share, len(shape), layer, "_exps" in name)
 
-    if path.endswith("e_score_correction_bias"):
-        yield _correction(prod(shape), layer)
+    if path.endswith(CORRECTION):
+        yield _correction(prod(shape), parameter.slot)
     elif path.endswith("experts.gate_up_proj"):
         yield tensor("ffn_gate_exps", share=2)
         yield tensor("ffn_up_exps", share=2)
@@ -158,7 +153,7 @@ def _tensors(spec: ModelSpec, parameter: Parameter) -> Iterator[FileTensor]:
         last = path.rpartition(".")[2]
         if path == "norm" and layer is None:
             yield tensor("output_norm")
-        elif last == "post_attention_layernorm" and spec.model_type in AFTER_ATTENTION:
+        elif last == "post_attention_layernorm" and spec.can.graph in AFTER_ATTENTION:
             yield tensor("post_attention_norm")
         else:
             yield tensor(NORMS.get(last) or path.replace(".", "_").removesuffix("_norm") + "_norm")

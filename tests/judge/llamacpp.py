@@ -121,10 +121,16 @@ def _sizes(spec: DecoderSpec) -> dict[str, Any]:
         if spec.model_type == "qwen2_moe":
             sizes["expert_shared_feed_forward_length"] = asked["shared_expert_intermediate_size"]
     sizes |= MORE.get(spec.model_type, {})
+    if spec.model_type == "ernie4_5_moe":
+        sizes["expert_shared_feed_forward_length"] = asked["moe_num_shared_experts"] * asked["moe_intermediate_size"]
     if spec.model_type in GROUPED:
         shared = asked.get("n_shared_experts", 0)
         sizes |= {"expert_shared_count": shared, "leading_dense_block_count": asked.get("first_k_dense_replace", 0)}
-        sizes |= {"expert_weights_scale": asked.get("routed_scaling_factor", 1.0), "expert_weights_norm": True, "expert_gating_func": 2}
+        sizes |= {
+            "expert_weights_scale": asked.get("routed_scaling_factor", 1.0),
+            "expert_weights_norm": True,
+            "expert_gating_func": 2,
+        }
     if spec.model_type.startswith("granite"):
         sizes |= {"logit_scale": 8.0, "attention.scale": 0.1, "embedding_scale": 12.0, "residual_scale": 0.2}
     if latent := latent_of(spec):
@@ -157,6 +163,8 @@ def _shape(tensor: FileTensor, spec: DecoderSpec) -> list[int]:
         return [tensor.columns, tensor.elements // tensor.columns // count, count]
     if tensor.dimensions == 3:
         return [tensor.columns, tensor.elements // tensor.columns // spec.num_attention_heads, spec.num_attention_heads]
+    if tensor.dimensions == 2 and "_norm" in tensor.name:
+        return [tensor.columns, tensor.elements // tensor.columns]
     if tensor.dimensions == 1 or tensor.elements == tensor.columns:
         return [tensor.elements]
     return [tensor.columns, tensor.elements // tensor.columns]

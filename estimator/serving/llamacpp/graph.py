@@ -103,8 +103,13 @@ class Builder:
         hidden = self._embedded()
         if shape.scaled_embedding:
             hidden = self.unlike("scale", hidden)
+        embedded = hidden
+        if shape.deepstack:
+            hidden = self.view(embedded, (shape.hidden, self.tokens), dense=False)
         for layer in range(shape.layers):
             hidden = self._layer(hidden, layer)
+            if layer < shape.deepstack:
+                hidden = self.unlike("add", hidden, self.view(embedded, hidden.shape, dense=False))
         if not shape.cut_early:
             hidden = self.op("get_rows", (shape.hidden, self.batch.outputs), hidden, self.chosen)
         logits = self.product("output", None, shape.vocabulary, self.norm(hidden, "output_norm", None))
@@ -114,17 +119,20 @@ class Builder:
         return self.graph
 
     def _embedded(self) -> Tensor:
-        """What is looked up of the tokens. A batch may also have hidden states, or both, for which there is room always."""
-        size = (self.shape.hidden, self.tokens)
-        table = self.weight("token_embd", None)
-        tokens = self.op("get_rows", size, table, _given((self.tokens,), NUMBER))
-        states = _given(size, NUMBER)
-        some = self.op("get_rows", size, table, _given((self.tokens,), NUMBER))
-        others = self.op("cont", size, _given(size, NUMBER))
-        mixed = Tensor("set_rows", size, [some, _given((self.tokens,), PLACE), others], root=others)
-        for each in (tokens, states, mixed):
+        """What is looked up of the tokens. A batch may also have hidden states, or both, for which there is room always; where
+        images bring more for each token than texts do, what is looked up is filled up."""
+        shape, tokens = self.shape, self.tokens
+        size, table = (shape.hidden * (1 + shape.deepstack), tokens), self.weight("token_embd", None)
+        rows = [self.op("get_rows", (shape.hidden, tokens), table, _given((tokens,), NUMBER)) for _ in range(2)]
+        for each in rows:
             self.graph.expand(each)
-        return tokens
+        whole, some = [self.op("pad", size, each) if shape.deepstack else each for each in rows]
+        states = _given(size, NUMBER)
+        others = self.op("cont", size, _given(size, NUMBER))
+        mixed = Tensor("set_rows", size, [some, _given((tokens,), PLACE), others], root=others)
+        for each in (whole, states, mixed):
+            self.graph.expand(each)
+        return whole
 
     def _layer(self, hidden: Tensor, layer: int) -> Tensor:
         shape, residual = self.shape, hidden

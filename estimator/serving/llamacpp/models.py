@@ -10,6 +10,7 @@ from typing import Any
 from estimator.contract.errors import NotModelled
 from estimator.families import having
 from estimator.families.experts import MoeSpec
+from estimator.families.hunyuan_moe import HunyuanMoeSpec
 from estimator.families.smollm3 import SmolLM3Spec
 from estimator.families.spec import DecoderSpec, ModelSpec
 from estimator.families.windows import SLIDING, WindowedSpec, layer_types
@@ -51,24 +52,15 @@ WINDOWED = ("gemma-2", "gemma-3", "olmo-2", "exaone-4", "command-r7b")
 """Graphs whose layers may have a sliding window."""
 TURNED_IN_WINDOWS = ("exaone-4", "command-r7b")
 """Graphs that turn queries and keys in layers with a sliding window only, where there are any."""
-MIXTURES: dict[str, dict[str, Any]] = {
-    "mixtral": {},
-    "qwen2_moe": {"normalized": False, "shared_gate": True},
-    "qwen3_moe": {},
-    "gpt_oss": {"softmax": "of the chosen", "normalized": False, "biased": True},
-    "olmoe": {"normalized": False},
-    "granitemoe": {},
-    "deepseek_v2": {"normalized": False},
-    "deepseek_v3": {"softmax": "none", "selection_bias": True},
-    "glm4_moe_lite": {"softmax": "none", "selection_bias": True},
-    "glm4_moe": {"softmax": "none", "selection_bias": True},
-    "solar_open": {"softmax": "none", "selection_bias": True},
-    "dots1": {"softmax": "none", "selection_bias": True},
-    "minimax_m2": {"softmax": "none", "selection_bias": True},
-    "ernie4_5_moe": {"selection_bias": True},
-    "hunyuan_v1_moe": {},
+ROUTINGS: dict[str, dict[str, Any]] = {
+    "softmax": {},
+    "not normalized": {"normalized": False},
+    "shared gate": {"normalized": False, "shared_gate": True},
+    "of the chosen": {"softmax": "of the chosen", "normalized": False, "biased": True},
+    "sigmoid": {"softmax": "none", "selection_bias": True},
+    "corrected": {"selection_bias": True},
 }
-"""How experts are chosen, by the type of model."""
+"""By the names of `Abilities.routing`."""
 
 
 def check_graph(spec: ModelSpec, field: str) -> None:
@@ -139,12 +131,13 @@ def experts_of(spec: DecoderSpec) -> Experts | None:
     if not isinstance(spec, MoeSpec):
         return None
     asked = spec.config()
-    special = dict(MIXTURES[spec.model_type])
-    shared = asked.get("shared_expert_intermediate_size") or asked.get("n_shared_experts", 0) * spec.expert_size
-    if asked.get("n_group", 1) not in (None, 1) and spec.model_type == "deepseek_v3":
+    special = dict(ROUTINGS[spec.can.routing])
+    every = asked.get("n_shared_experts") or asked.get("moe_num_shared_experts") or isinstance(spec, HunyuanMoeSpec)
+    shared = asked.get("shared_expert_intermediate_size") or every * spec.expert_size
+    if asked.get("n_group", 1) not in (None, 1) and spec.can.routing == "sigmoid":
         special |= {"groups": asked["n_group"], "best_groups": asked["topk_group"]}
-    if spec.model_type == "deepseek_v3":
-        special["normalized"] = asked["norm_topk_prob"]
+    if spec.can.routing == "sigmoid":
+        special["normalized"] = asked.get("norm_topk_prob", True)
     return Experts(
         count=spec.num_experts,
         used=spec.num_experts_per_tok,
