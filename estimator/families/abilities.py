@@ -18,7 +18,7 @@ class Abilities:
     `returns_cache`: its output has the cache that it is called with also where `use_cache` is false. `ppo`: TRL's PPO.
     `bottleneck`: AdapterHub's bottleneck adapters, by where its norms stand. `tensor`: training on tensor-parallel ranks with
     DTensor. `megatron`: as Megatron-Core builds it, by what its layers are there. `gguf`: the tensors of its GGUF files.
-    `graph`: llama.cpp's graph, by what is special in it.
+    `graph`: llama.cpp's graph, by what is special in it; `routing`: how experts are chosen there.
     """
 
     batches: tuple[Batch, ...] = ()
@@ -30,5 +30,11 @@ class Abilities:
     megatron: Literal["dense", "mixture", "latent", "classic"] | None = None
     gguf: bool = False
     graph: (
-        Literal["plain", "biased", "gemma", "gemma-2", "gemma-3", "phi-3", "gpt-oss", "deepseek", "olmoe", "granite"] | None
+        Literal[
+            *("plain", "biased", "gemma", "gemma-2", "gemma-3", "phi-3", "gpt-oss", "deepseek", "olmoe", "granite"),
+            *("smollm-3", "seed-oss", "ministral-3", "qwen-vl", "qwen-3-vl", "olmo-2", "exaone-4", "glm-4", "glm-4-moe"),
+            *("minimax-m2", "command-r", "command-r7b", "hunyuan"),
+        ]
+        | None
     ) = None
+    routing: Literal["softmax", "not normalized", "shared gate", "of the chosen", "sigmoid", "corrected"] = "softmax"

@@ -215,7 +215,7 @@ class Builder:
 
     def buffer(self, name: str, shape: Shape, dtype: DType) -> Tensor:
         """Bytes that live with the model but are no parameters of it: rotary frequencies, quantization constants."""
-        self.buffers.append(Buffer(prod(shape), dtype, self.tape.slot))
+        self.buffers.append(Buffer(name, prod(shape), dtype, self.tape.slot))
         with self.tape.counting(OTHER_MODEL if self.beside else PARAMETER):
             return empty(self.tape, shape, dtype, name)
 

@@ -41,7 +41,7 @@ class _Spec(RotaryDecoderSpec):
 
 
 class CohereSpec(_Spec):
-    can = Abilities(batches=("padding",), gguf=True)
+    can = Abilities(batches=("padding",), gguf=True, graph="command-r")
     cached = tensor_parallel = True
 
     max_position_embeddings: Size | None = 8192
@@ -53,7 +53,7 @@ class CohereSpec(_Spec):
 
 
 class Cohere2Spec(_Spec, WindowedSpec):
-    can = Abilities(gguf=True)
+    can = Abilities(gguf=True, graph="command-r7b")
     default_period = 4
 
     max_position_embeddings: Size | None = 8192

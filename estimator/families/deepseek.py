@@ -78,7 +78,7 @@ class _DeepseekSpec(SharedExpertsSpec):
 
 
 class DeepseekV2Spec(_DeepseekSpec):
-    can = Abilities(megatron="latent", gguf=True, graph="deepseek")
+    can = Abilities(megatron="latent", gguf=True, graph="deepseek", routing="not normalized")
     modelled = {**AUXILIARY, "moe_layer_freq": (1,), "scoring_func": ("softmax",)}
 
     n_shared_experts: Size = 2
@@ -88,7 +88,7 @@ class DeepseekV2Spec(_DeepseekSpec):
 
 
 class DeepseekV3Spec(_DeepseekSpec, GroupedExpertsSpec):
-    can = Abilities(megatron="latent", gguf=True, graph="deepseek")
+    can = Abilities(megatron="latent", gguf=True, graph="deepseek", routing="sigmoid")
 
     max_position_embeddings: Size | None = 4096
     num_experts: Size = called("n_routed_experts", 256)

@@ -24,7 +24,7 @@ UNREAD = {"attention_dropout": (0, 0.0, None)}
 
 
 class Ernie45Spec(RotaryDecoderSpec):
-    can = Abilities()
+    can = Abilities(gguf=True, graph="plain")
     cached = tensor_parallel = True
     modelled = UNREAD
 

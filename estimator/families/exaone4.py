@@ -30,7 +30,7 @@ from estimator.tape.tensor import Tensor
 class Exaone4Spec(WindowedSpec):
     """A `sliding_window_pattern` of letters, LLLG, is that of a period of so many layers."""
 
-    can = Abilities()
+    can = Abilities(gguf=True, graph="exaone-4")
     default_period = 4
 
     sliding_window: Size | None = 4096  # type: ignore[assignment]

@@ -9,6 +9,7 @@ from typing import Annotated
 
 from pydantic import Field
 
+from estimator.families.abilities import Abilities
 from estimator.families.build import Builder
 from estimator.families.decoder import Decoder, Rotary
 from estimator.families.decoder_layers import Sandwich
@@ -24,6 +25,7 @@ from estimator.tape.views import cat, narrow, unsqueeze
 
 
 class Glm4Spec(PartialRotarySpec):
+    can = Abilities(gguf=True, graph="glm-4")
     cached = True
 
     max_position_embeddings: Size | None = 131072

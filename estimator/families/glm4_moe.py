@@ -24,7 +24,7 @@ from estimator.families.spec import Size, called
 
 
 class Glm4MoeSpec(PartialRotarySpec, GroupedExpertsSpec):
-    can = Abilities()
+    can = Abilities(gguf=True, graph="glm-4-moe", routing="sigmoid")
 
     max_position_embeddings: Size | None = 131072
     num_experts: Size = called("n_routed_experts", 128)

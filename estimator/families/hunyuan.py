@@ -19,7 +19,7 @@ NAMES = {"q": "query_layernorm", "k": "key_layernorm"}
 
 
 class HunyuanSpec(RotaryDecoderSpec):
-    can = Abilities()
+    can = Abilities(gguf=True, graph="hunyuan")
     cached = tensor_parallel = True
 
     attention_bias: bool = False

@@ -30,7 +30,7 @@ from estimator.tape.views import reshape
 class HunyuanMoeSpec(RotaryDecoderSpec, MoeSpec):
     """Numbers of experts that a config lists for each layer are read where they are all the same."""
 
-    can = Abilities()
+    can = Abilities(gguf=True, graph="hunyuan")
     held_in = EXPERTS_HELD_IN
     modelled = AUXILIARY
 

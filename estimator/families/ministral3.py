@@ -18,7 +18,7 @@ from estimator.tape.tensor import Tensor
 
 
 class Ministral3Spec(RotaryDecoderSpec):
-    can = Abilities()
+    can = Abilities(gguf=True, graph="ministral-3")
     cached = tensor_parallel = True
 
     max_position_embeddings: Size | None = 262144

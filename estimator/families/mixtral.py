@@ -62,7 +62,7 @@ class QwenMoeSpec(MoeSpec):
 
 
 class Qwen2MoeSpec(QwenMoeSpec, Qwen2Spec):
-    can = Abilities(megatron="mixture", gguf=True, graph="biased")
+    can = Abilities(megatron="mixture", gguf=True, graph="biased", routing="shared gate")
     modelled = {**AUXILIARY, **Qwen2Spec.modelled}
 
     num_experts: Size = 60

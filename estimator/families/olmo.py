@@ -58,12 +58,12 @@ class OlmoSpec(_Spec):
 
 
 class Olmo2Spec(_Spec):
-    can = Abilities(gguf=True)
+    can = Abilities(gguf=True, graph="olmo-2")
     cached = True
 
 
 class Olmo3Spec(_Spec, WindowedSpec):
-    can = Abilities(gguf=True)
+    can = Abilities(gguf=True, graph="olmo-2")
     default_period = 4
 
 

@@ -24,7 +24,7 @@ from estimator.families.spec import Size
 
 
 class OlmoeSpec(LlamaSpec, MoeSpec):
-    can = Abilities(gguf=True, graph="olmoe")
+    can = Abilities(gguf=True, graph="olmoe", routing="not normalized")
     held_in = EXPERTS_HELD_IN
     modelled = {**AUXILIARY, "clip_qkv": (None,)}
     tensor_parallel = cached = False

@@ -51,6 +51,7 @@ class Parameter:
 class Buffer:
     """Numbers that live with the model but are no parameters of it, where they are made."""
 
+    name: str
     count: int
     dtype: DType
     slot: Slot | None

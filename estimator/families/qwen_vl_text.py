@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
+from estimator.families.abilities import Abilities
 from estimator.families.build import Builder
 from estimator.families.counted import counted
 from estimator.families.decoder import Decoder, Rotary, Table
@@ -22,10 +23,12 @@ from estimator.tape.tensor import Tensor, empty
 
 
 class Qwen2VLTextSpec(Qwen2Spec):
+    can = Abilities(gguf=True, graph="qwen-vl")
     runs = False
 
 
 class Qwen3VLTextSpec(Qwen3Spec):
+    can = Abilities(gguf=True, graph="qwen-3-vl")
     runs = False
 
 

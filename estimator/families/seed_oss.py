@@ -17,7 +17,7 @@ from estimator.families.spec import Probability, RotaryDecoderSpec, Size
 
 class SeedOssSpec(RotaryDecoderSpec):
     in_sglang = False
-    can = Abilities()
+    can = Abilities(gguf=True, graph="seed-oss")
     cached = tensor_parallel = True
 
     max_position_embeddings: Size | None = 524288

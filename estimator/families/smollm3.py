@@ -24,7 +24,7 @@ class SmolLM3Spec(LlamaSpec):
 
     in_sglang = False
 
-    can = Abilities(gguf=True)
+    can = Abilities(gguf=True, graph="smollm-3")
     implementations = ("transformers",)
     modelled = {"use_sliding_window": (False,)}
 

@@ -19,7 +19,7 @@ from estimator.families.spec import RotaryDecoderSpec, Size, called
 class SolarOpenSpec(RotaryDecoderSpec, GroupedExpertsSpec):
     """It has no dense layers, so that nothing is `intermediate_size` wide."""
 
-    can = Abilities()
+    can = Abilities(gguf=True, graph="glm-4-moe", routing="sigmoid")
     modelled = {**GroupedExpertsSpec.modelled, "first_k_dense_replace": (0,), "partial_rotary_factor": (1, 1.0)}
 
     max_position_embeddings: Size | None = 131072

@@ -104,9 +104,10 @@ def served(
     if accelerator is None:
         return None
     if engine_of(job).reads_gguf:
-        assert isinstance(spec, DecoderSpec)
-        unknown = on_host(job, spec) or job.serving.model_draft is not None
-        found = None if unknown else ggml.timed(job, accelerator, passes(job.serving, spec, tensors))
+        text = spec.language_model
+        assert isinstance(text, DecoderSpec)
+        unknown = on_host(job, text) or job.serving.model_draft is not None
+        found = None if unknown else ggml.timed(job, accelerator, passes(job.serving, text, tensors))
         return throughput(job, replace(place, data=1), *found) if found else None  # layers are divided, not requests
     apart = job.serving.enable_expert_parallel and place.data > 1
     if job.serving.kv_cache not in dtypes.BY_NAME or job.serving.runner == "pooling" or apart:

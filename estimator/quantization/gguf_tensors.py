@@ -16,7 +16,7 @@ from estimator.families.build import Builder
 from estimator.families.parameter import Parameter
 from estimator.families.spec import ModelSpec
 from estimator.tape.dtypes import bfloat16
-from estimator.tape.tape import Tape
+from estimator.tape.tape import Slot, Tape
 
 NAMES: dict[str, str] = {
     "embed_tokens": "token_embd",
@@ -50,6 +50,7 @@ NAMES: dict[str, str] = {
     "dense_4h_to_h": "ffn_down",
     "mlp.gate": "ffn_gate_inp",
     "router": "ffn_gate_inp",
+    "gate.wg": "ffn_gate_inp",
     "shared_expert_gate": "ffn_gate_inp_shexp",
     "experts.down_proj": "ffn_down_exps",
     "in_proj": "ssm_in",
@@ -71,10 +72,16 @@ NORMS: dict[str, str] = {
     "kv_a_layernorm": "attn_kv_a_norm",
     "q_norm": "attn_q_norm",
     "k_norm": "attn_k_norm",
+    "query_layernorm": "attn_q_norm",
+    "key_layernorm": "attn_k_norm",
+    "post_self_attn_layernorm": "post_attention_norm",
+    "post_mlp_layernorm": "post_ffw_norm",
 }
 """Norms that have names of their own."""
-AFTER_ATTENTION = ("gemma2", "gemma3_text", "gpt_oss")
-"""Types of models whose norm after attention is called so (`post_attention_norm`)."""
+AFTER_ATTENTION = ("gemma-2", "gemma-3", "gpt-oss", "olmo-2", "exaone-4", "seed-oss", "glm-4-moe")
+"""Graphs whose norm after attention is called so (`post_attention_norm`), by `Abilities.graph`."""
+CORRECTION = "e_score_correction_bias"
+"""What is added to the scores of experts before the best are chosen, a parameter or a buffer."""
 ALWAYS_FLOAT32 = ("position_embd", "ffn_gate_inp", "ffn_gate_inp_shexp", "ssm_conv1d", "ssm_a", "ssm_d")
 """Matrices that the conversion leaves in float32 (conversion/base.py, `prepare_tensors`), and quantization, too."""
 
@@ -105,7 +112,13 @@ def file_tensors(spec: ModelSpec) -> list[FileTensor]:
         raise NotModelled(f"GGUF files of {spec.model_type} are not modelled yet; {known} are", "model")
     build = Builder(Tape(), bfloat16, unrolled=True)
     build_model(spec, build, next(iter(heads(spec.model_type))))
-    return [tensor for parameter in build.parameters for tensor in _tensors(spec, parameter)]
+    corrections = [_correction(each.count, each.slot) for each in build.buffers if each.name.endswith(CORRECTION)]
+    return [tensor for parameter in build.parameters for tensor in _tensors(spec, parameter)] + corrections
+
+
+def _correction(experts: int, slot: Slot | None) -> FileTensor:
+    layer = slot.start if slot else None
+    return FileTensor(f"blk.{layer}.exp_probs_b.bias", experts, experts, 1, layer)
 
 
 def _tensors(spec: ModelSpec, parameter: Parameter) -> Iterator[FileTensor]:
@@ -125,7 +138,9 @@ def _tensors(spec: ModelSpec, parameter: Parameter) -> Iterator[FileTensor]:
         found = f"{before}{name}.{end}"
         return FileTensor(found, size, prod(shape) // share, len(shape), layer, "_exps" in name)
 
-    if path.endswith("experts.gate_up_proj"):
+    if path.endswith(CORRECTION):
+        yield _correction(prod(shape), parameter.slot)
+    elif path.endswith("experts.gate_up_proj"):
         yield tensor("ffn_gate_exps", share=2)
         yield tensor("ffn_up_exps", share=2)
     elif path.endswith("kv_b_proj"):
@@ -133,12 +148,12 @@ def _tensors(spec: ModelSpec, parameter: Parameter) -> Iterator[FileTensor]:
         for name, size, own in (("attn_k_b", keys, keys), ("attn_v_b", columns, values)):
             yield FileTensor(f"{before}{name}.weight", size, prod(shape) // (keys + values) * own, 3, layer)
     elif (known := _known(path)) is not None:
-        yield tensor(known + ("_shexp" if ".shared_expert" in path and "expert_gate" not in path else ""))
+        yield tensor(known + ("_shexp" if ".shared_" in path and "expert_gate" not in path else ""))
     elif "norm" in path or path in ("ln_f",) or path.startswith("ln_"):
         last = path.rpartition(".")[2]
         if path == "norm" and layer is None:
             yield tensor("output_norm")
-        elif last == "post_attention_layernorm" and spec.model_type in AFTER_ATTENTION:
+        elif last == "post_attention_layernorm" and spec.can.graph in AFTER_ATTENTION:
             yield tensor("post_attention_norm")
         else:
             yield tensor(NORMS.get(last) or path.replace(".", "_").removesuffix("_norm") + "_norm")

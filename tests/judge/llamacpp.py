@@ -49,9 +49,42 @@ ARCHITECTURES = {
     "deepseek_v3": "deepseek2",
     "olmoe": "olmoe",
     "granite": "granite",
+    "smollm3": "smollm3",
+    "seed_oss": "seed_oss",
+    "ministral3": "mistral3",
+    "qwen2_vl_text": "qwen2vl",
+    "qwen2_5_vl_text": "qwen2vl",
+    "qwen3_vl_text": "qwen3vl",
+    "olmo2": "olmo2",
+    "olmo3": "olmo2",
+    "exaone4": "exaone4",
+    "glm4": "glm4",
+    "glm4_moe": "glm4moe",
+    "glm4_moe_lite": "deepseek2",
+    "solar_open": "glm4moe",
+    "minimax_m2": "minimax-m2",
+    "cohere": "command-r",
+    "cohere2": "cohere2",
+    "ernie4_5": "ernie4_5",
+    "ernie4_5_moe": "ernie4_5-moe",
+    "dots1": "dots1",
+    "hunyuan_v1_dense": "hunyuan-dense",
+    "hunyuan_v1_moe": "hunyuan-moe",
     "granitemoe": "granitemoe",
 }
-STRING, NUMBER, FLOAT, TRUTH = 8, 4, 6, 7
+GROUPED = ("glm4_moe", "solar_open", "dots1")
+MORE: dict[str, dict[str, Any]] = {
+    "cohere": {"logit_scale": 0.06, "attention.layer_norm_epsilon": 1e-5},
+    "cohere2": {"logit_scale": 0.06, "attention.layer_norm_epsilon": 1e-5},
+    "ministral3": {"attention.temperature_scale": 0.1, "attention.temperature_length": 16384},
+    "minimax_m2": {"expert_gating_func": 2},
+    "ernie4_5_moe": {"interleave_moe_layer_step": 1, "leading_dense_block_count": 1, "expert_shared_count": 2},
+    "qwen2_vl_text": {"rope.dimension_sections": [16, 24, 24, 0]},
+    "qwen2_5_vl_text": {"rope.dimension_sections": [16, 24, 24, 0]},
+    "qwen3_vl_text": {"rope.dimension_sections": [24, 20, 20, 0], "n_deepstack_layers": 3},
+}
+"""What else the metadata of some architectures must say."""
+STRING, NUMBER, FLOAT, TRUTH, ARRAY = 8, 4, 6, 7, 9
 """Types of metadata."""
 LINES = {
     "weights": re.compile(r"(CUDA\d+|CPU)\S* model buffer size = +([\d.]+) MiB"),
@@ -87,6 +120,17 @@ def _sizes(spec: DecoderSpec) -> dict[str, Any]:
         }
         if spec.model_type == "qwen2_moe":
             sizes["expert_shared_feed_forward_length"] = asked["shared_expert_intermediate_size"]
+    sizes |= MORE.get(spec.model_type, {})
+    if spec.model_type == "ernie4_5_moe":
+        sizes["expert_shared_feed_forward_length"] = asked["moe_num_shared_experts"] * asked["moe_intermediate_size"]
+    if spec.model_type in GROUPED:
+        shared = asked.get("n_shared_experts", 0)
+        sizes |= {"expert_shared_count": shared, "leading_dense_block_count": asked.get("first_k_dense_replace", 0)}
+        sizes |= {
+            "expert_weights_scale": asked.get("routed_scaling_factor", 1.0),
+            "expert_weights_norm": True,
+            "expert_gating_func": 2,
+        }
     if spec.model_type.startswith("granite"):
         sizes |= {"logit_scale": 8.0, "attention.scale": 0.1, "embedding_scale": 12.0, "residual_scale": 0.2}
     if latent := latent_of(spec):
@@ -119,6 +163,8 @@ def _shape(tensor: FileTensor, spec: DecoderSpec) -> list[int]:
         return [tensor.columns, tensor.elements // tensor.columns // count, count]
     if tensor.dimensions == 3:
         return [tensor.columns, tensor.elements // tensor.columns // spec.num_attention_heads, spec.num_attention_heads]
+    if tensor.dimensions == 2 and "_norm" in tensor.name:
+        return [tensor.columns, tensor.elements // tensor.columns]
     if tensor.dimensions == 1 or tensor.elements == tensor.columns:
         return [tensor.elements]
     return [tensor.columns, tensor.elements // tensor.columns]
@@ -130,12 +176,6 @@ def write(spec: DecoderSpec, kind: str, path: Path) -> None:
     said = {f"{prefix}.{key}": value for key, value in _sizes(spec).items()}
     said = {"general.architecture": prefix, **said, "tokenizer.ggml.model": "no_vocab"}
     tensors, numbers = file_tensors(spec), {found.name: number for number, found in ggml_types().items()}
-    if spec.model_type == "deepseek_v3":
-        experts = spec.num_experts  # type: ignore[attr-defined]
-        more = {t.layer for t in tensors if "_exps" in t.name}
-        tensors += [
-            FileTensor(f"blk.{layer}.exp_probs_b.bias", experts, experts, 1, layer) for layer in sorted(filter(None, more))
-        ]
     model, offset, infos = facts(spec, tensors), 0, b""
     for tensor in tensors:
         chosen, shape = type_of(NAMES.get(kind, kind.upper()), tensor, model), _shape(tensor, spec)
@@ -153,6 +193,8 @@ def _pair(key: str, value: Any) -> bytes:
         return _string(key) + struct.pack("<I", STRING) + _string(value)
     if isinstance(value, bool):
         return _string(key) + struct.pack("<I?", TRUTH, value)
+    if isinstance(value, list):
+        return _string(key) + struct.pack(f"<IIQ{len(value)}I", ARRAY, NUMBER, len(value), *value)
     form = ("<If", FLOAT) if isinstance(value, float) else ("<II", NUMBER)
     return _string(key) + struct.pack(*form, value)
 

@@ -9,6 +9,7 @@ from functools import lru_cache
 from estimator.contract.answer import Device, KvCache
 from estimator.contract.errors import Contradiction, NotModelled
 from estimator.contract.job import Job, Serving
+from estimator.families import count
 from estimator.families.build import Builder
 from estimator.families.experts import MoeSpec
 from estimator.families.spec import DecoderSpec, ModelSpec
@@ -51,7 +52,7 @@ def check(job: Job, spec: ModelSpec, place: Topology) -> None:
 
 def where(job: Job, spec: ModelSpec, tensors: tuple[WeightTensor, ...] | None) -> Placed:
     """Where everything of a job lies."""
-    return _placed(job.serving.model_dump_json(), spec, job.hardware.gpus, tensors)
+    return _placed(job.serving.model_dump_json(), spec.language_model, job.hardware.gpus, tensors)
 
 
 @lru_cache(maxsize=32)
@@ -64,16 +65,23 @@ def _placed(serving: str, spec: ModelSpec, gpus: int, tensors: tuple[WeightTenso
 def trace_llamacpp(job: Job, spec: ModelSpec, place: Topology, gpu: Gpu, tensors: tuple[WeightTensor, ...] | None) -> Builder:
     """What the fullest GPU holds, on a tape without operations. `tensors`: those of a file that was named."""
     check(job, spec, place)
-    found = where(job, spec, tensors).fullest
+    found, text = where(job, spec, tensors).fullest, spec.language_model
     graph = Passing("compute_buffer", TEMPORARY, found.compute)
-    return laid_out(spec, dtypes.float16, gpu, found.weights, found.cache, graph)
+    build = laid_out(text, dtypes.float16, gpu, found.weights, found.cache, graph)
+    if text is not spec:
+        tower = 2 * (count(spec) - count(text))
+        build.tape.remarks[
+            f"texts alone: llama.cpp reads images with a file of its own (mmproj), {tower / 2**30:.2f} GiB in fp16, not counted"
+        ] = None
+    return build
 
 
 def cache(job: Job, spec: ModelSpec, place: Topology, card: Capacity, gpu: Gpu) -> Logged:
     """The cache that the job needs, all of it, also what lies in the host's memory."""
-    assert isinstance(spec, DecoderSpec)
-    per_token = spec.num_hidden_layers * cache_bytes(job.serving, spec)
-    needed = sum(layer_caches(job.serving, spec))
+    text = spec.language_model
+    assert isinstance(text, DecoderSpec)
+    per_token = text.num_hidden_layers * cache_bytes(job.serving, text)
+    needed = sum(layer_caches(job.serving, text))
     return None, KvCache(bytes_per_token=per_token, needed_bytes=needed, available_bytes=None, available_tokens=None)
 
 
@@ -90,8 +98,9 @@ def fitting(asked: Serving, spec: ModelSpec) -> Iterator[tuple[str, list[int]]]:
     chosen = asked.cpu_moe or asked.override_tensor or asked.n_cpu_moe is not None or asked.gpu_layers is not None
     if chosen:
         return
-    layers = spec.depth
-    if isinstance(spec, MoeSpec):
+    text = spec.language_model
+    layers = text.depth
+    if isinstance(text, MoeSpec):
         yield "n_cpu_moe", list(range(1, layers + 1))
     yield "gpu_layers", list(range(layers, -1, -1))
 
@@ -168,6 +177,7 @@ LLAMA_CPP = Engine(
         Default("kv_cache", lambda *_: "fp16", "llama.cpp's own"),
     ),
     loads=lambda kind: kind in NAMES or kind.upper() in MIXTURES,
+    runs=lambda spec: spec.language_model.can.graph is not None,
     reads_gguf=True,
     on_host=lambda job, spec, tensors: where(job, spec, tensors).host,
     devices=devices,

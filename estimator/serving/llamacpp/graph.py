@@ -64,7 +64,8 @@ class Builder:
         self.graph, self.tokens = Graph(), batch.tokens
         self.whole = _Cache(shape, batch, batch.cells)
         self.sliding = _Cache(shape, batch, batch.window_cells) if any(shape.sliding) else None
-        self.positions = _given((batch.tokens,), NUMBER)
+        self.positions = _given((batch.tokens * shape.positions,), NUMBER)
+        self.tempers = _given((1, 1, batch.tokens), NUMBER) if shape.tempered else None
         self.chosen = _given((batch.outputs,), NUMBER)
 
     def op(self, name: str, shape: tuple[int, ...], *sources: Tensor) -> Tensor:
@@ -102,8 +103,13 @@ class Builder:
         hidden = self._embedded()
         if shape.scaled_embedding:
             hidden = self.unlike("scale", hidden)
+        embedded = hidden
+        if shape.deepstack:
+            hidden = self.view(embedded, (shape.hidden, self.tokens), dense=False)
         for layer in range(shape.layers):
             hidden = self._layer(hidden, layer)
+            if layer < shape.deepstack:
+                hidden = self.unlike("add", hidden, self.view(embedded, hidden.shape, dense=False))
         if not shape.cut_early:
             hidden = self.op("get_rows", (shape.hidden, self.batch.outputs), hidden, self.chosen)
         logits = self.product("output", None, shape.vocabulary, self.norm(hidden, "output_norm", None))
@@ -113,21 +119,24 @@ class Builder:
         return self.graph
 
     def _embedded(self) -> Tensor:
-        """What is looked up of the tokens. A batch may also have hidden states, or both, for which there is room always."""
-        size = (self.shape.hidden, self.tokens)
-        table = self.weight("token_embd", None)
-        tokens = self.op("get_rows", size, table, _given((self.tokens,), NUMBER))
-        states = _given(size, NUMBER)
-        some = self.op("get_rows", size, table, _given((self.tokens,), NUMBER))
-        others = self.op("cont", size, _given(size, NUMBER))
-        mixed = Tensor("set_rows", size, [some, _given((self.tokens,), PLACE), others], root=others)
-        for each in (tokens, states, mixed):
+        """What is looked up of the tokens. A batch may also have hidden states, or both, for which there is room always; where
+        images bring more for each token than texts do, what is looked up is filled up."""
+        shape, tokens = self.shape, self.tokens
+        size, table = (shape.hidden * (1 + shape.deepstack), tokens), self.weight("token_embd", None)
+        rows = [self.op("get_rows", (shape.hidden, tokens), table, _given((tokens,), NUMBER)) for _ in range(2)]
+        for each in rows:
             self.graph.expand(each)
-        return tokens
+        whole, some = [self.op("pad", size, each) if shape.deepstack else each for each in rows]
+        states = _given(size, NUMBER)
+        others = self.op("cont", size, _given(size, NUMBER))
+        mixed = Tensor("set_rows", size, [some, _given((tokens,), PLACE), others], root=others)
+        for each in (whole, states, mixed):
+            self.graph.expand(each)
+        return whole
 
     def _layer(self, hidden: Tensor, layer: int) -> Tensor:
         shape, residual = self.shape, hidden
-        before = self.norm(hidden, "attn_norm", layer)
+        before = self.norm(hidden, "attn_norm", layer) if shape.pre_norms else hidden
         out = self._latent(before, layer, shape.latent) if shape.latent else self._attention(before, layer)
         if layer == shape.layers - 1 and shape.cut_early:
             self.tokens = self.batch.outputs
@@ -138,17 +147,18 @@ class Builder:
                 before = self.op("get_rows", size, before, self.chosen)
         if shape.parallel:
             fed = self._fed(before, layer)
-            return (
-                self.unlike("add", self.unlike("add", fed, out), residual)
-                if shape.parallel == "feed-forward first"
-                else (self.unlike("add", self.unlike("add", out, fed), residual))
-            )
+            first, second, third = {
+                "feed-forward first": (fed, out, residual),
+                "attention first": (out, fed, residual),
+                "residual second": (fed, residual, out),
+            }[shape.parallel]
+            return self.unlike("add", self.unlike("add", first, second), third)
         if shape.post_norms:
             out = self.norm(out, "post_attention_norm", layer)
         if shape.scaled_residual:
             out = self.unlike("scale", out)
         attended = self.unlike("add", out, residual)
-        fed = self._fed(self.norm(attended, "ffn_norm", layer), layer)
+        fed = self._fed(self.norm(attended, shape.fed_norm, layer) if shape.pre_norms else attended, layer)
         if shape.post_norms:
             fed = self.norm(fed, "post_ffw_norm", layer, forced=False)
         if shape.scaled_residual:
@@ -174,14 +184,19 @@ class Builder:
     def _attention(self, x: Tensor, layer: int) -> Tensor:
         shape = self.shape
         q, k, v = self._projected(x, layer)
-        if shape.normed == "heads":
+        early = shape.normed == "heads" and not shape.normed_late
+        if early:
             q = self.norm(q, "attn_q_norm", layer)
         if shape.rotary[layer]:
             q = self.unlike("rope", q, self.positions)
-        if shape.normed == "heads":
+        if early:
             k = self.norm(k, "attn_k_norm", layer)
         if shape.rotary[layer]:
             k = self.unlike("rope", k, self.positions)
+        if shape.normed_late:
+            k, q = self.norm(k, "attn_k_norm", layer), self.norm(q, "attn_q_norm", layer)
+        if self.tempers is not None:
+            q = self.unlike("mul", q, self.tempers)
         if shape.scaled_queries:
             q = self.unlike("scale", q)
         cache = self.sliding if self.sliding and shape.sliding[layer] else self.whole

@@ -10,6 +10,8 @@ from typing import Any
 from estimator.contract.errors import NotModelled
 from estimator.families import having
 from estimator.families.experts import MoeSpec
+from estimator.families.hunyuan_moe import HunyuanMoeSpec
+from estimator.families.smollm3 import SmolLM3Spec
 from estimator.families.spec import DecoderSpec, ModelSpec
 from estimator.families.windows import SLIDING, WindowedSpec, layer_types
 from estimator.serving.llamacpp.shape import Experts, Latent, Shape
@@ -30,30 +32,46 @@ SPECIAL: dict[str, dict[str, Any]] = {
     "gpt-oss": {"biased": True, "output_bias": True, "sinks": True, "cut_early": False},
     "deepseek": {},
     "olmoe": {"normed": "whole"},
+    "smollm-3": {},
+    "seed-oss": {"biased": True, "fed_norm": "post_attention_norm"},
+    "ministral-3": {"tempered": True},
+    "qwen-vl": {"biased": True, "positions": 4},
+    "qwen-3-vl": {"positions": 4, "deepstack": 3},
+    "olmo-2": {"normed": "whole", "pre_norms": False, "post_norms": True},
+    "exaone-4": {"normed": "heads", "pre_norms": False, "post_norms": True},
+    "glm-4": {"joined_feed": True, "post_norms": True},
+    "glm-4-moe": {"fed_norm": "post_attention_norm"},
+    "minimax-m2": {"normed": "whole"},
+    "command-r": {"layer_norm": True, "parallel": "residual second", "after_logits": ("scale",)},
+    "command-r7b": {"layer_norm": True, "parallel": "residual second", "after_logits": ("scale",)},
+    "hunyuan": {"normed": "heads", "normed_late": True},
     "granite": {"scaled_embedding": True, "scaled_residual": True, "after_logits": ("scale",)},
 }
 """By the names of `Abilities.graph`."""
-MIXTURES: dict[str, dict[str, Any]] = {
-    "mixtral": {},
-    "qwen2_moe": {"normalized": False, "shared_gate": True},
-    "qwen3_moe": {},
-    "gpt_oss": {"softmax": "of the chosen", "normalized": False, "biased": True},
-    "olmoe": {"normalized": False},
-    "granitemoe": {},
-    "deepseek_v2": {"normalized": False},
-    "deepseek_v3": {"softmax": "none", "selection_bias": True},
+WINDOWED = ("gemma-2", "gemma-3", "olmo-2", "exaone-4", "command-r7b")
+"""Graphs whose layers may have a sliding window."""
+TURNED_IN_WINDOWS = ("exaone-4", "command-r7b")
+"""Graphs that turn queries and keys in layers with a sliding window only, where there are any."""
+ROUTINGS: dict[str, dict[str, Any]] = {
+    "softmax": {},
+    "not normalized": {"normalized": False},
+    "shared gate": {"normalized": False, "shared_gate": True},
+    "of the chosen": {"softmax": "of the chosen", "normalized": False, "biased": True},
+    "sigmoid": {"softmax": "none", "selection_bias": True},
+    "corrected": {"selection_bias": True},
 }
-"""How experts are chosen, by the type of model."""
+"""By the names of `Abilities.routing`."""
 
 
 def check_graph(spec: ModelSpec, field: str) -> None:
     """Raise `NotModelled` for a model whose graph is not known here."""
-    if spec.can.graph is None:
+    text = spec.language_model
+    if text.can.graph is None:
         known = ", ".join(having(lambda kind: kind.can.graph is not None))
-        raise NotModelled(f"llama.cpp with {spec.model_type} models is not modelled yet; {known} are", field)
-    if spec.encodes:
+        raise NotModelled(f"llama.cpp with {text.model_type} models is not modelled yet; {known} are", field)
+    if text.encodes:
         raise NotModelled(
-            f"llama.cpp's graph of {spec.model_type} models whose tokens see each other in both directions is not modelled yet; "
+            f"llama.cpp's graph of {text.model_type} models whose tokens see each other in both directions is not modelled yet; "
             "vllm serves them",
             field,
         )
@@ -65,6 +83,8 @@ def shape_of(spec: ModelSpec) -> Shape:
     kind = spec.can.graph
     assert kind is not None
     special = dict(SPECIAL[kind])
+    if getattr(spec, "attention_bias", False):
+        special["biased"] = True
     if getattr(spec, "qk_norm", False) and "normed" not in special:
         special["normed"] = "heads"
     latent = latent_of(spec)
@@ -94,9 +114,10 @@ def sliding(spec: DecoderSpec) -> tuple[bool, ...]:
     """Which layers llama.cpp gives a sliding window: Gemma's and gpt-oss's do, where Mistral's and Qwen's files say of none."""
     if spec.can.graph == "gpt-oss":
         return tuple([kind == SLIDING for kind in spec.kinds()])  # type: ignore[attr-defined]
-    if spec.can.graph not in ("gemma-2", "gemma-3") or not isinstance(spec, WindowedSpec):
+    if spec.can.graph not in WINDOWED or not isinstance(spec, WindowedSpec):
         return ()
-    return tuple([kind == SLIDING for kind in layer_types(spec)])
+    slides = tuple([kind == SLIDING for kind in layer_types(spec)])
+    return slides if any(slides) else ()
 
 
 def window(spec: DecoderSpec) -> int:
@@ -106,7 +127,9 @@ def window(spec: DecoderSpec) -> int:
 
 def rotary(spec: DecoderSpec) -> tuple[bool, ...]:
     """Which layers turn queries and keys by their positions."""
-    return (True,) * spec.num_hidden_layers
+    if isinstance(spec, SmolLM3Spec):
+        return spec.rotating
+    return (sliding(spec) if spec.can.graph in TURNED_IN_WINDOWS else ()) or (True,) * spec.num_hidden_layers
 
 
 def experts_of(spec: DecoderSpec) -> Experts | None:
@@ -114,12 +137,13 @@ def experts_of(spec: DecoderSpec) -> Experts | None:
     if not isinstance(spec, MoeSpec):
         return None
     asked = spec.config()
-    special = dict(MIXTURES[spec.model_type])
-    shared = asked.get("shared_expert_intermediate_size") or asked.get("n_shared_experts", 0) * spec.expert_size
-    if asked.get("n_group", 1) not in (None, 1) and spec.model_type == "deepseek_v3":
+    special = dict(ROUTINGS[spec.can.routing])
+    every = asked.get("n_shared_experts") or asked.get("moe_num_shared_experts") or isinstance(spec, HunyuanMoeSpec)
+    shared = asked.get("shared_expert_intermediate_size") or every * spec.expert_size
+    if asked.get("n_group", 1) not in (None, 1) and spec.can.routing == "sigmoid":
         special |= {"groups": asked["n_group"], "best_groups": asked["topk_group"]}
-    if spec.model_type == "deepseek_v3":
-        special["normalized"] = asked["norm_topk_prob"]
+    if spec.can.routing == "sigmoid":
+        special["normalized"] = asked.get("norm_topk_prob", True)
     return Experts(
         count=spec.num_experts,
         used=spec.num_experts_per_tok,

@@ -77,13 +77,18 @@ class Shape:
         normed: whether queries and keys are normalised, by heads or as a whole.
         joined, joined_feed: whether one matrix makes queries, keys and values, and one the feed-forward layer's gate and input.
         gated: whether the feed-forward layer has a gate; else `activation` names what it has.
-        post_norms: whether each half of a layer is normalised also after it (Gemma).
+        normed_late: whether that happens after they were turned by their positions.
+        pre_norms, post_norms: whether each half of a layer is normalised before it, and after it (Gemma).
+        fed_norm: what the norm before the feed-forward layer is called.
         parallel: whether both halves of a layer read the same, and in which order they are added.
         residual_first: whether the residual stands first in the layer's last sum.
         cut_early: whether the last layer goes on with the chosen tokens only.
         capped_scores, after_logits: operations on attention's scores, where flash attention does not have them, and on logits.
         sliding: which layers have a sliding window; none is said if none has.
         rotary: which layers turn queries and keys by their positions.
+        positions: numbers that say where a token is.
+        tempered: whether queries are scaled by their positions.
+        deepstack: first layers after each of which something of the images is added.
     """
 
     hidden: int
@@ -106,8 +111,11 @@ class Shape:
     activation: tuple[str, ...] = ()
     layer_norm: bool = False
     norm_bias: bool = False
+    normed_late: bool = False
+    pre_norms: bool = True
     post_norms: bool = False
-    parallel: Literal["attention first", "feed-forward first"] | None = None
+    fed_norm: str = "ffn_norm"
+    parallel: Literal["attention first", "feed-forward first", "residual second"] | None = None
     residual_first: bool = False
     scaled_embedding: bool = False
     scaled_queries: bool = False
@@ -117,5 +125,8 @@ class Shape:
     capped_scores: tuple[str, ...] = ()
     after_logits: tuple[str, ...] = ()
     sliding: tuple[bool, ...] = ()
+    positions: int = 1
+    tempered: bool = False
+    deepstack: int = 0
     experts: Experts | None = None
     latent: Latent | None = None
