@@ -10,6 +10,34 @@ BATCHES: tuple[Batch, ...] = ("padding", "packed")
 """Kinds of batches that have masks of their own."""
 
 
+Graph = Literal[
+    "plain",
+    "biased",
+    "gemma",
+    "gemma-2",
+    "gemma-3",
+    "phi-3",
+    "gpt-oss",
+    "deepseek",
+    "olmoe",
+    "granite",
+    "smollm-3",
+    "seed-oss",
+    "ministral-3",
+    "qwen-vl",
+    "qwen-3-vl",
+    "olmo-2",
+    "exaone-4",
+    "glm-4",
+    "glm-4-moe",
+    "minimax-m2",
+    "command-r",
+    "command-r7b",
+    "hunyuan",
+]
+"""Graphs of llama.cpp's."""
+
+
 @dataclass(frozen=True, slots=True)
 class Abilities:
     """What jobs may do with models of one type. Each is judged by itself, so no type has one because another has it.
@@ -29,12 +57,5 @@ class Abilities:
     tensor: bool = False
     megatron: Literal["dense", "mixture", "latent", "classic"] | None = None
     gguf: bool = False
-    graph: (
-        Literal[
-            *("plain", "biased", "gemma", "gemma-2", "gemma-3", "phi-3", "gpt-oss", "deepseek", "olmoe", "granite"),
-            *("smollm-3", "seed-oss", "ministral-3", "qwen-vl", "qwen-3-vl", "olmo-2", "exaone-4", "glm-4", "glm-4-moe"),
-            *("minimax-m2", "command-r", "command-r7b", "hunyuan"),
-        ]
-        | None
-    ) = None
+    graph: Graph | None = None
     routing: Literal["softmax", "not normalized", "shared gate", "of the chosen", "sigmoid", "corrected"] = "softmax"

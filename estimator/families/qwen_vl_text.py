@@ -35,6 +35,7 @@ class Qwen3VLTextSpec(Qwen3Spec):
 class Qwen3VLMoeTextSpec(Qwen3MoeSpec):
     """Its router always normalises the weights of the chosen experts."""
 
+    can = Abilities(gguf=True, graph="qwen-3-vl")
     runs = False
 
     num_experts: Size = called("num_local_experts", 60)

@@ -55,6 +55,7 @@ ARCHITECTURES = {
     "qwen2_vl_text": "qwen2vl",
     "qwen2_5_vl_text": "qwen2vl",
     "qwen3_vl_text": "qwen3vl",
+    "qwen3_vl_moe_text": "qwen3vlmoe",
     "olmo2": "olmo2",
     "olmo3": "olmo2",
     "exaone4": "exaone4",
@@ -81,6 +82,7 @@ MORE: dict[str, dict[str, Any]] = {
     "ernie4_5_moe": {"interleave_moe_layer_step": 1, "leading_dense_block_count": 1, "expert_shared_count": 2},
     "qwen2_vl_text": {"rope.dimension_sections": [16, 24, 24, 0]},
     "qwen2_5_vl_text": {"rope.dimension_sections": [16, 24, 24, 0]},
+    "qwen3_vl_moe_text": {"rope.dimension_sections": [24, 20, 20, 0], "n_deepstack_layers": 3},
     "qwen3_vl_text": {"rope.dimension_sections": [24, 20, 20, 0], "n_deepstack_layers": 3},
 }
 """What else the metadata of some architectures must say."""

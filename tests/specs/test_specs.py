@@ -19,6 +19,7 @@ from estimator.contract.version import DATA_VERSION
 from estimator.facts import catalogue
 from estimator.families import FAMILIES, count, heads, spec_class
 from estimator.families.other import OtherSpec
+from estimator.families.spec import DecoderSpec
 from estimator.simulation.counting import counted_parameters
 from estimator.specs.published import PublishedModel, model_folder, published
 from estimator.specs.resolve import resolve
@@ -51,6 +52,7 @@ def test_a_spec_counts_as_torch_does_and_as_published(name: str) -> None:
     if spec.model_type in BODIES:
         with torch.device("meta"), defaulting_to(torch.bfloat16):
             body = BODIES[spec.model_type](config(spec, "eager"))
+        assert isinstance(spec, DecoderSpec)
         head = spec.vocab_size * spec.hidden_size
         assert model.parameters
         assert found.total == sum(p.numel() for p in body.parameters()) + head == model.parameters.value
