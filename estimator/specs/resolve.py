@@ -63,7 +63,7 @@ def resolve(model: str | Mapping[str, Any], allow_files: bool = True) -> Model:
     """
     if isinstance(model, Mapping):
         spec = _from_mapping(model, "model", allow_files)
-        return Model("inline model", spec, "the job", quantized_as(model), stored=stored_as(model))
+        return Model("inline model", spec, "the job", quantized_as(model), stored=stored_as(model, spec))
     if not isinstance(model, str):
         raise InvalidValue(f"write a name, a size such as 13B, or a mapping, not {type(model).__name__}", "model")
     text = model.strip()
@@ -100,19 +100,28 @@ def _quantized(text: str) -> Model | None:
             same = [said for said in model.assumptions if "the same architecture" in said]
             if not stored.format:
                 return replace(model, assumptions=(f"{text}: {model.name}; {stored.says}", *same))
+            stored = _as_listed(found, text) or stored
             said = f"{text}: {model.name}, its checkpoint in {stored.format}{more}"
             return replace(model, stored=stored, assumptions=(said, *same))
     return None
+
+
+def _as_listed(found: Named, text: str) -> Stored | None:
+    """How a quantized copy of a model is stored, if the model's file says so of its name."""
+    copy = read(found.entry.path).copy_of(text)
+    return copy.stored(named=True) if copy else None
 
 
 def _known(found: Named) -> Model:
     """A model that a file describes; of another than the file's own, all that is the file's own is left out."""
     described = read(found.entry.path)
     stored = described.stored.of_name(found.entry.spoken, found.entry.other) if described.stored else None
+    if (copy := described.copy_of(found.entry.spoken)) is not None:
+        stored = copy.stored(named=False)
     if found.entry.other:
         unknown = dict.fromkeys(("licence", "released", "parameters", "dtype", "context", "stored"))
         lists: dict[str, list[str]] = {"aliases": [], "same_architecture": []}
-        described = described.model_copy(update={"name": found.entry.spoken, **unknown, **lists})
+        described = described.model_copy(update={"name": found.entry.spoken, "copies": [], **unknown, **lists})
     return Model(found.entry.spoken, described.architecture, described.source, found.said, published=described, stored=stored)
 
 
@@ -153,7 +162,7 @@ def _from_config(path: Path) -> Model:
     config = read_config(path)
     spec, name = any_model(config, str(path)), path.parent.resolve().name
     held = _held_beside(path) if isinstance(spec, OtherSpec) else None
-    return Model(name, spec, str(path), quantized_as(config), stored=stored_as(config), checkpoint=held)
+    return Model(name, spec, str(path), quantized_as(config), stored=stored_as(config, spec), checkpoint=held)
 
 
 def _from_weights(path: Path) -> Model:
@@ -204,7 +213,8 @@ def _from_hub(name: str) -> Model:
         raise UnknownModel(f"no model is called {name!r} here, and {why}.{hint}") from None
     config = read_config(path)
     source = f"config.json of {name} on the Hugging Face hub"
-    return Model(name, any_model(config, name), source, quantized_as(config), stored=stored_as(config))
+    spec = any_model(config, name)
+    return Model(name, spec, source, quantized_as(config), stored=stored_as(config, spec))
 
 
 def _from_mapping(given: Any, where: str, counts: bool = True) -> ModelSpec:
