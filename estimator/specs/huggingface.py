@@ -17,6 +17,8 @@ from estimator.families.spec import ModelSpec
 from estimator.quantization.config import Named, asked_by, named
 from estimator.specs.stored import Stored
 
+MODELOPT = "hf_quant_config.json"
+"""The file in which ModelOpt says how it quantized a checkpoint."""
 SHOWN = 12
 """Layers of a list that a sentence names."""
 
@@ -34,6 +36,16 @@ def read_config(path: Path) -> dict[str, Any]:
     if not isinstance(config, dict):
         raise Unreadable("holds no JSON object; give a model's config.json", str(path))
     return config
+
+
+def with_modelopt(config: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """A config.json with what ModelOpt says in a file beside it, where it says itself nothing of how the checkpoint is stored
+    (vllm/model_executor/model_loader/weight_utils.py, `get_quant_config`)."""
+    beside = folder / MODELOPT
+    if asked_by(config) is not None or not beside.is_file():
+        return config
+    said = read_config(beside).get("quantization")
+    return {**config, "quantization_config": {"quant_method": "modelopt", **said}} if isinstance(said, Mapping) else config
 
 
 def stored_as(given: Mapping[str, Any], spec: ModelSpec) -> Stored | None:

@@ -16,7 +16,7 @@ from estimator.families.from_config import any_model, from_mapping
 from estimator.families.other import OtherSpec
 from estimator.families.spec import ModelSpec
 from estimator.specs.generic import generic, generic_mixture
-from estimator.specs.huggingface import quantized_as, read_config, stored_as
+from estimator.specs.huggingface import quantized_as, read_config, stored_as, with_modelopt
 from estimator.specs.naming import Named, named
 from estimator.specs.published import PublishedModel, folders, read
 from estimator.specs.stored import Stored, stripped
@@ -159,7 +159,7 @@ def has_weights(folder: Path) -> bool:
 
 def _from_config(path: Path) -> Model:
     """A config.json; where it is of no known family, the error says what the weights beside it hold."""
-    config = read_config(path)
+    config = with_modelopt(read_config(path), path.parent)
     spec, name = any_model(config, str(path)), path.parent.resolve().name
     held = _held_beside(path) if isinstance(spec, OtherSpec) else None
     return Model(name, spec, str(path), quantized_as(config), stored=stored_as(config, spec), checkpoint=held)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, get_args
 
 import pytest
@@ -319,3 +321,17 @@ def test_exceptions_may_be_of_one_layer() -> None:
     one, plain, every = resident("layers.3.mlp.experts", "layers.7.mlp.experts"), resident(), resident("mlp.experts")
     assert every - plain == pytest.approx(24 * (one - plain), rel=1e-3)
     assert resident("layers.99.mlp") == plain
+
+
+def test_what_modelopt_says_beside_a_config_counts(tmp_path: Path) -> None:
+    config = {**published("llama-3-8b").architecture.model_dump(mode="json"), "num_hidden_layers": 2}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert resolve(str(tmp_path)).stored is None
+    said = {"quant_algo": "NVFP4", "group_size": 16, "exclude_modules": ["lm_head", "model.layers.1.self_attn*"]}
+    (tmp_path / "hf_quant_config.json").write_text(json.dumps({"producer": {"name": "modelopt"}, "quantization": said}))
+    found = resolve(str(tmp_path)).stored
+    assert found is not None
+    assert (found.format, found.group, found.whole) == ("nvfp4", None, ("lm_head", "layers.1.self_attn"))
+    (tmp_path / "hf_quant_config.json").write_text(json.dumps({"quantization": {**said, "quant_algo": "MIXED_PRECISION"}}))
+    assert resolve(str(tmp_path)).stored is None
+    assert "no format here has its name" in resolve(str(tmp_path)).assumptions[0]
