@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import reduce
+from functools import partial, reduce
 from typing import Any, get_args
 
 from pydantic import BaseModel
@@ -234,10 +234,16 @@ def _as_stored(stored: Stored) -> Iterator[Rule]:
         yield Rule("serving.engine", _only(_serves, lambda job: LLAMA_CPP.name), "a GGUF file is llama.cpp's")
     for where, name, asked in (("serving", "weights", serves), ("training", "quantization", trains)):
         yield Rule(f"{where}.{name}", _only(asked, lambda job: stored.format), why)
+        so = partial(_in_format, asked, where, name, stored.format)
         if stored.group:
-            yield Rule(f"{where}.{name}_group", _only(asked, lambda job: stored.group), why)
+            yield Rule(f"{where}.{name}_group", _only(so, lambda job: stored.group), why)
         if stored.whole:
-            yield Rule(f"{where}.unquantized", _only(asked, lambda job: list(stored.whole)), why)
+            yield Rule(f"{where}.unquantized", _only(so, lambda job: list(stored.whole)), why)
+
+
+def _in_format(asked: Callable[[Job], bool], where: str, name: str, stored: str, job: Job) -> bool:
+    """Whether a job that is `asked` for has its weights in the format that the checkpoint has."""
+    return asked(job) and getattr(getattr(job, where), name) == stored
 
 
 RULES = (

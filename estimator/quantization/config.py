@@ -7,29 +7,52 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from estimator.quantization.exceptions import excepted
 from estimator.quantization.formats import FORMATS
+
+EXCEPTIONS = ("modules_to_not_convert", "llm_int8_skip_modules", "ignore", "exclude_modules")
+"""Under which names configs list the layers that are not quantized."""
 
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """A format by its name in a job; `group` where it is not the usual one, `whole` the layers that it leaves as they are."""
+    """A format by its name in a job; `group` where it is not the usual one, `whole` the layers that it leaves as they are.
+
+    `unread`: what the config leaves as it is, too, in expressions that are not understood here."""
 
     name: str
     group: int | None = None
     whole: tuple[str, ...] = ()
+    unread: tuple[str, ...] = ()
 
 
-def named(asked: Mapping[str, Any]) -> Named | None:
-    """The format, or None for one that has no name here."""
-    method = str(asked.get("quant_method", "")).lower()
+def asked_by(given: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """The `quantization_config` of a config.json, which may be that of its language model."""
+    text = given.get("text_config")
+    inner = text.get("quantization_config") if isinstance(text, Mapping) else None
+    found = given.get("quantization_config") or inner
+    return found if isinstance(found, Mapping) else None
+
+
+def named(asked: Mapping[str, Any], layers: int | None = None) -> Named | None:
+    """The format, or None for one that has no name here. `layers`: how many the language model has."""
+    method = str(asked.get("quant_method") or "").lower()
     name = _name(method, asked)
     if name not in FORMATS:
         return None
-    group = asked.get("group_size")
+    group = asked.get("group_size", _weights(asked).get("group_size"))
     usual = FORMATS[name].group
     chosen = group if isinstance(group, int) and group > 0 and usual is not None and group != usual else None
-    whole = asked.get("modules_to_not_convert") or asked.get("llm_int8_skip_modules") or ()
-    return Named(name, chosen, tuple(str(module) for module in whole) if isinstance(whole, list | tuple) else ())
+    whole = next((asked[key] for key in EXCEPTIONS if isinstance(asked.get(key), list | tuple)), ())
+    return Named(name, chosen, *excepted(whole, layers))
+
+
+def _weights(asked: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What compressed-tensors says of the weights, where it says the same of all that are quantized."""
+    groups = asked.get("config_groups")
+    first = next(iter(groups.values()), None) if isinstance(groups, Mapping) and len(groups) == 1 else None
+    found = first.get("weights") if isinstance(first, Mapping) else None
+    return found if isinstance(found, Mapping) else {}
 
 
 def _name(method: str, asked: Mapping[str, Any]) -> str:
@@ -47,8 +70,19 @@ def _name(method: str, asked: Mapping[str, Any]) -> str:
         return "eetq-int8"
     if method == "fp8":
         return "fp8-block" if asked.get("weight_block_size") else "fp8"
-    if method == "modelopt":
+    if method in ("modelopt", ""):
         return {"NVFP4": "nvfp4", "FP8": "fp8"}.get(str(asked.get("quant_algo")), "")
     if method == "compressed-tensors":
+        if asked.get("format") == "pack-quantized":
+            return _packed(_weights(asked))
         return {"float-quantized": "fp8-row", "nvfp4-pack-quantized": "nvfp4"}.get(str(asked.get("format")), "")
     return {"fbgemm_fp8": "fp8-row", "mxfp4": "mxfp4"}.get(method, "")
+
+
+def _packed(weights: Mapping[str, Any]) -> str:
+    """compressed-tensors' integers in groups: symmetric, or with zero points, which are AWQ's in bytes."""
+    grouped = weights.get("type") == "int" and weights.get("strategy") == "group" and not weights.get("actorder")
+    if not grouped:
+        return ""
+    bits = weights.get("num_bits")
+    return f"packed-int{bits}" if weights.get("symmetric") else f"awq-int{bits}"

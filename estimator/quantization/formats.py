@@ -41,6 +41,8 @@ FORMATS: dict[str, Format] = {
     "gptq-int3": Format(layouts.gptq(3), 128, bias=float16),
     "gptq-int2": Format(layouts.gptq(2), 128, bias=float16),
     "awq-int4": Format(layouts.awq, 128, bias=float16),
+    "packed-int8": Format(layouts.packed(8), 128),
+    "packed-int4": Format(layouts.packed(4), 128),
     "hqq-int8": Format(layouts.hqq(8), 64, routers=True, experts=False),
     "hqq-int4": Format(layouts.hqq(4), 64, routers=True, experts=False),
     "hqq-int3": Format(layouts.hqq(3), 64, routers=True, experts=False),

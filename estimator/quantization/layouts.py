@@ -4,8 +4,9 @@ Each from the classes that make or load them: bitsandbytes 0.50 (functional.py, 
 (nn_modules/qlinear/__init__.py, `_register_gptq_buffers`) and autoawq 0.2.9 (`WQLinear_GEMM`); HQQ 0.2.8 (core/quantize.py and
 bitpack.py, groups along the input); EETQ, fp8 by block and by row transformers 5.23 (integrations/eetq.py, finegrained_fp8.py,
 fbgemm_fp8.py); torchao 0.18 (quantize_/workflows); MXFP4 gpt-oss's checkpoints (integrations/mxfp4.py); NVFP4 ModelOpt's, as vLLM
-loads them (quantization/modelopt.py). What is stored is counted: what a kernel repacks when it is loaded may need less (Marlin
-drops zero points and order).
+loads them (quantization/modelopt.py); pack-quantized as vLLM and SGLang hold it (compressed_tensors_moe_wna16.py,
+compressed_tensors_wNa16_moe.py; Marlin's order has as many bytes). What is stored is counted: what a kernel repacks when it is
+loaded may need less (Marlin drops zero points and order).
 """
 
 from __future__ import annotations
@@ -90,6 +91,19 @@ def awq(outputs: int, inputs: int, group: int) -> list[Part]:
         Part("qzeros", (groups, outputs // 8), int32),
         Part("scales", (groups, outputs), float16),
     ]
+
+
+def packed(bits: int) -> Layout:
+    """Words of codes along the input, a scale per group and output, and the weight's two sizes; symmetric, so no zero points."""
+
+    def layout(outputs: int, inputs: int, group: int) -> list[Part]:
+        return [
+            Part("weight_packed", (outputs, _up(inputs * bits, WORD)), int32),
+            Part("weight_scale", (outputs, _up(inputs, group)), bfloat16),
+            Part("weight_shape", (2,), int32),
+        ]
+
+    return layout
 
 
 def hqq(bits: int) -> Layout:

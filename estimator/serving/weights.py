@@ -14,7 +14,7 @@ from estimator.serving.tensors import Held
 from estimator.tape import dtypes
 from estimator.tape.dtypes import DType
 
-LOADED = ("nf4", "nf4-double", "fp4", "int8", "gptq-", "awq-", "torchao-", "fp8", "mxfp4", "nvfp4")
+LOADED = ("nf4", "nf4-double", "fp4", "int8", "gptq-", "awq-", "packed-", "torchao-", "fp8", "mxfp4", "nvfp4")
 """How the formats begin that servers load."""
 Repacked = Callable[[Held], Iterator[int]]
 """Bytes of the codes and scales of experts in MXFP4, which kernels want in an order, or of sizes, of their own."""
@@ -41,8 +41,12 @@ def stored_sizes(serving: Serving, tensors: Iterable[Held], plain: DType, mxfp4:
     for each in tensors:
         if each.seen and serving.language_model_only:
             continue
-        for size in _sizes(each, serving, plain, mxfp4):
-            yield size, each.times
+        whole = _times_excepted(each, serving)
+        if whole:
+            yield each.numel * plain.itemsize, whole
+        if each.times > whole:
+            for size in _sizes(each, serving, plain, mxfp4):
+                yield size, each.times - whole
 
 
 def rotary_tables(spec: ModelSpec, dtype: DType) -> tuple[int, ...]:
@@ -84,6 +88,18 @@ def quantized(each: Held, serving: Serving) -> bool:
 
 
 def _excepted(each: Held, serving: Serving) -> bool:
+    return any(within(name, tuple(serving.unquantized or ())) for name in _names(each))
+
+
+def _times_excepted(each: Held, serving: Serving) -> int:
+    """In how many of its layers a tensor that is quantized in others is not: exceptions such as layers.3.mlp are of one layer."""
+    single = tuple(one for one in serving.unquantized or () if one.startswith("layers."))
+    if not single or each.at is None or not quantized(each, serving):
+        return 0
+    here = sum(any(within(f"layers.{layer}.{name}", single) for name in _names(each)) for layer in each.at)
+    return each.times * here // len(each.at)
+
+
+def _names(each: Held) -> list[str]:
     path = each.name.rpartition(".")[0]
-    names = [f"{path}.{end}" if path else end for end in each.end.split("+")]
-    return any(within(name, tuple(serving.unquantized or ())) for name in names)
+    return [f"{path}.{end}" if path else end for end in each.end.split("+")]

@@ -51,13 +51,38 @@ class StoredAs(BaseModel):
 
     format: str
     """By its name in a job: mxfp4, fp8-block."""
+    group: int | None = None
+    """Weights that share a scale, where it is not the usual number."""
+    whole: tuple[str, ...] = ()
+    """Parts of the names of layers that are not quantized, beside embeddings and what chooses experts."""
     too: list[str] = []
     """Names of `same_architecture` whose checkpoints are stored so, too."""
 
     def of_name(self, name: str, other: bool) -> Stored | None:
         """How the checkpoint of a name is stored; None where it is not known to be quantized. `other`: it is one of others."""
-        alike = {folded(one) for one in self.too} | {folded(one.rpartition("/")[2]) for one in self.too}
-        return Stored(self.format, named=False) if not other or folded(name) in alike else None
+        return self.stored(named=False) if not other or _spoken(name) in _all_spoken(self.too) else None
+
+    def stored(self, named: bool) -> Stored:
+        """How it is stored. `named`: whether the caller said so."""
+        return Stored(self.format, self.group, self.whole, named)
+
+
+class Copy(StoredAs):
+    """A checkpoint that is stored in another way: a quantized copy by others, or one of `same_architecture`."""
+
+    names: list[str]
+    """Its hub id first."""
+    source: str
+    """Where it was read how it is stored."""
+    as_of: str
+
+
+def _spoken(name: str) -> str:
+    return folded(name.rpartition("/")[2])
+
+
+def _all_spoken(names: list[str]) -> set[str]:
+    return {_spoken(one) for one in names}
 
 
 class Counted(BaseModel):
@@ -94,6 +119,8 @@ class PublishedModel(BaseModel):
     dtype: Literal["float32", "float16", "bfloat16"] | None = None
     """What the published weights are stored in, but for those that `stored` says."""
     stored: StoredAs | None = None
+    copies: list[Copy] = []
+    """Checkpoints that are stored in another way, by their names."""
     embeds: bool = False
     """Whether its checkpoint says that it is for vectors of texts (modules.json of sentence-transformers)."""
     licence: str | None = None
@@ -101,6 +128,15 @@ class PublishedModel(BaseModel):
     source: str = "the user's own file"
     """Where the architecture was read."""
     as_of: str | None = None
+
+    def copy_of(self, name: str) -> Copy | None:
+        """The checkpoint of that name which is stored in another way, if one is known: by its maker's name, where one is said."""
+        maker, _, bare = name.strip().rpartition("/")
+        for one in self.copies:
+            written = one.names if maker else [each.rpartition("/")[2] for each in one.names]
+            if folded(name if maker else bare) in {folded(each) for each in written}:
+                return one
+        return None
 
 
 def model_folder() -> Path:

@@ -17,7 +17,7 @@ from estimator.families.from_config import any_model, from_mapping
 from estimator.families.other import OtherSpec
 from estimator.families.spec import ModelSpec
 from estimator.specs.generic import generic, generic_mixture
-from estimator.specs.huggingface import quantized_as, read_config, stored_as
+from estimator.specs.huggingface import quantized_as, read_config, stored_as, with_modelopt
 from estimator.specs.naming import Named, named
 from estimator.specs.published import PublishedModel, folders, read
 from estimator.specs.stored import Stored, stripped
@@ -71,7 +71,7 @@ def resolve(model: str | Mapping[str, Any], allow_files: bool = True) -> Model:
     """
     if isinstance(model, Mapping):
         spec = _from_mapping(model, "model", allow_files)
-        return Model("inline model", spec, "the job", quantized_as(model), stored=stored_as(model))
+        return Model("inline model", spec, "the job", quantized_as(model), stored=stored_as(model, spec))
     if not isinstance(model, str):
         raise InvalidValue(f"write a name, a size such as 13B, or a mapping, not {type(model).__name__}", "model")
     text = model.strip()
@@ -110,9 +110,16 @@ def _quantized(text: str, counts: bool) -> Model | None:
             same = [said for said in model.assumptions if "the same architecture" in said]
             if not stored.format:
                 return replace(model, assumptions=(f"{text}: {model.name}; {stored.says}", *same))
+            stored = _as_listed(found, text) or stored
             said = f"{text}: {model.name}, its checkpoint in {stored.format}{more}"
             return replace(model, stored=stored, assumptions=(said, *same))
     return None
+
+
+def _as_listed(found: Named, text: str) -> Stored | None:
+    """How a quantized copy of a model is stored, if the model's file says so of its name."""
+    copy = read(found.entry.path).copy_of(text)
+    return copy.stored(named=True) if copy else None
 
 
 def _known(found: Named, counts: bool) -> Model:
@@ -123,10 +130,12 @@ def _known(found: Named, counts: bool) -> Model:
     if isinstance(spec, OtherSpec) and not counts:
         spec = spec.model_copy(update={"countable": False})
     stored = described.stored.of_name(found.entry.spoken, found.entry.other) if described.stored else None
+    if (copy := described.copy_of(found.entry.spoken)) is not None:
+        stored = copy.stored(named=False)
     if found.entry.other:
         unknown = dict.fromkeys(("licence", "released", "parameters", "dtype", "context", "stored"))
         lists: dict[str, list[str]] = {"aliases": [], "same_architecture": []}
-        described = described.model_copy(update={"name": found.entry.spoken, **unknown, **lists})
+        described = described.model_copy(update={"name": found.entry.spoken, "copies": [], **unknown, **lists})
     return Model(found.entry.spoken, spec, described.source, found.said, published=described, stored=stored)
 
 
@@ -164,10 +173,10 @@ def has_weights(folder: Path) -> bool:
 
 def _from_config(path: Path) -> Model:
     """A config.json; where it is of no known family, the error says what the weights beside it hold."""
-    config = read_config(path)
+    config = with_modelopt(read_config(path), path.parent)
     spec, name = any_model(config, str(path)), path.parent.resolve().name
     held = _held_beside(path) if isinstance(spec, OtherSpec) else None
-    return Model(name, spec, str(path), quantized_as(config), stored=stored_as(config), checkpoint=held)
+    return Model(name, spec, str(path), quantized_as(config), stored=stored_as(config, spec), checkpoint=held)
 
 
 def _from_weights(path: Path) -> Model:
@@ -218,7 +227,8 @@ def _from_hub(name: str) -> Model:
         raise UnknownModel(f"no model is called {name!r} here, and {why}.{hint}") from None
     config = read_config(path)
     source = f"config.json of {name} on the Hugging Face hub"
-    return Model(name, any_model(config, name), source, quantized_as(config), stored=stored_as(config))
+    spec = any_model(config, name)
+    return Model(name, spec, source, quantized_as(config), stored=stored_as(config, spec))
 
 
 def _from_mapping(given: Any, where: str, counts: bool = True) -> ModelSpec:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, get_args
 
 import pytest
@@ -15,9 +17,10 @@ from transformers.integrations.finegrained_fp8 import FP8Linear
 from estimator import InvalidJob, Job, NotModelled, estimate
 from estimator.contract.job.part import Storage
 from estimator.families.spec import DecoderSpec
+from estimator.quantization.exceptions import excepted
 from estimator.quantization.formats import FORMATS, parts
 from estimator.quantization.stored import stored_bytes
-from estimator.specs.huggingface import quantized_as
+from estimator.specs.huggingface import quantized_as, stored_as
 from estimator.specs.published import published
 from estimator.specs.resolve import resolve
 from tests.jobs import ROOT, TESTS, content, counts
@@ -107,7 +110,9 @@ def test_every_format_has_a_name_in_jobs_and_fewer_bytes() -> None:
         assert (stored_bytes(spec, name) < 2 * plain.value) == known.linears
 
 
-@pytest.mark.parametrize("name", [name for name in FORMATS if name.startswith(("gptq", "awq", "fp8", "nvfp4", "torchao"))])
+@pytest.mark.parametrize(
+    "name", [name for name in FORMATS if name.startswith(("gptq", "awq", "packed", "fp8", "nvfp4", "torchao"))]
+)
 def test_what_vllm_serves_is_what_is_stored(name: str) -> None:
     """The weights of a served model: the checkpoint's, each tensor rounded up as CUDA allocates it, and rotary tables.
 
@@ -171,6 +176,19 @@ def test_serving_that_cannot_be_is_refused(serving: dict[str, Any], says: str) -
         estimate({"model": MODEL, "task": "serve", "serving": {"context": 256, **serving}})
 
 
+WEIGHTS = {"num_bits": 4, "type": "int", "strategy": "group", "group_size": 32, "symmetric": True, "actorder": None}
+PACKED = {
+    "quant_method": "compressed-tensors",
+    "format": "pack-quantized",
+    "config_groups": {"group_0": {"targets": ["Linear"], "weights": WEIGHTS}},
+    "ignore": ["re:.*self_attn.*", "re:.*mlp\\.(gate|up)_proj.*"],
+}
+
+
+def _packed(**weights: Any) -> dict[str, Any]:
+    return {**PACKED, "config_groups": {"group_0": {"weights": {**WEIGHTS, **weights}}}}
+
+
 @pytest.mark.parametrize(
     ("config", "says"),
     [
@@ -185,6 +203,12 @@ def test_serving_that_cannot_be_is_refused(serving: dict[str, Any], says: str) -
         ({"load_in_8bit": True}, "weights are in int8"),
         ({"quant_method": "modelopt", "quant_algo": "NVFP4"}, "weights are in nvfp4"),
         ({"quant_method": "compressed-tensors", "format": "float-quantized"}, "weights are in fp8-row"),
+        (PACKED, "weights are in packed-int4, in groups of 32, but for self_attn, mlp.gate_proj, mlp.up_proj"),
+        (_packed(symmetric=False), "weights are in awq-int4, in groups of 32"),
+        (_packed(num_bits=8, group_size=128), "weights are in packed-int8, but for"),
+        (_packed(actorder="group"), "no format here has its name"),
+        (_packed(num_bits=2), "no format here has its name"),
+        ({**PACKED, "ignore": ["re:[a-z]+_proj"]}, "not understood, and counted as if quantized: re:[a-z]+_proj"),
         ({"quant_method": "hqq", "nbits": 3}, "weights are in hqq-int3"),
         ({"quant_method": "eetq"}, "weights are in eetq-int8"),
         ({"quant_method": "vptq"}, "no format here has its name"),
@@ -218,3 +242,96 @@ def test_the_document_has_the_programs_figures() -> None:
         training = {"precision": f"{half.removeprefix('fp')}-true", "quantization": name, "adapter": adapter}
         memory = estimate({"model": "llama-3-8b", "training": training}).memory
         assert f"{memory.resident_bytes:,} | {memory.peak_bytes:,}" in text, name
+
+
+@pytest.mark.parametrize(
+    ("patterns", "layers", "parts", "unread"),
+    [
+        (["lm_head", "re:.*shared_experts.*"], None, ["lm_head", "shared_experts"], []),
+        (["model.layers.0.self_attn*", "model.layers.1.self_attn*"], 2, ["self_attn"], []),
+        (["model.layers.0.self_attn*", "model.layers.1.self_attn*"], 3, ["layers.0.self_attn", "layers.1.self_attn"], []),
+        (["model.layers.0*", "model.layers.1.self_attn*"], 2, ["self_attn", "layers.0"], []),
+        (["model.layers.0.mlp.gate", "model.layers.0.input_layernorm", "model.layers.2*"], 2, [], []),
+        (
+            ["mtp.layers.0*", "model.visual*", "*.mlp.shared_expert.*"],
+            2,
+            ["mtp.layers.0", "model.visual", "mlp.shared_expert"],
+            [],
+        ),
+        (["model.layers.*.self_attn", "re:[qk]_proj"], 4, ["self_attn"], ["re:[qk]_proj"]),
+    ],
+)
+def test_exceptions_are_read_as_parts_of_names(
+    patterns: list[str], layers: int | None, parts: list[str], unread: list[str]
+) -> None:
+    assert excepted(patterns, layers) == (tuple(parts), tuple(unread))
+
+
+SIZES = [
+    ("moonshotai/Kimi-K2-Thinking", 594, "594 GB by its makers"),
+    (
+        "nvidia/Kimi-K2.6-NVFP4",
+        595,
+        "ISTA-DASLab/Kimi-K2.5-P48NVFP4-Preview, which leaves the same layers whole: 595 GB by its model card",
+    ),
+    (
+        "nvidia/Kimi-K2.5-NVFP4",
+        590,
+        "wafer-ai/Kimi-K2.6-NVFP4, which leaves the same layers whole: about 590 GB by its model card",
+    ),
+    (
+        "CortexLM/GLM-5.1-NVFP4",
+        441 - 20,
+        "its model card: all but lm_head in NVFP4, about 441 GB with 19.9 GB that guess tokens ahead",
+    ),
+]
+
+
+@pytest.mark.parametrize(("name", "gigabytes", "source"), SIZES, ids=[row[0] for row in SIZES])
+def test_checkpoints_that_leave_layers_whole_have_their_published_size(name: str, gigabytes: float, source: str) -> None:
+    """To a gigabyte, to which the sizes are published."""
+    found = resolve(name, allow_files=False)
+    assert found.stored is not None
+    size = stored_bytes(found.spec, found.stored.format, found.stored.group, found.stored.whole)
+    assert size / 1e9 == pytest.approx(gigabytes, abs=1), source
+
+
+def test_a_config_of_layers_by_number_is_of_all_layers_that_have_them() -> None:
+    """Of a hybrid whose linear attention is excepted in each layer that has it; and of one layer's experts."""
+    spec = resolve("qwen3.5-35b-a3b").spec
+    kinds = ["self_attn" if layer % 4 == 3 else "linear_attn" for layer in range(40)]
+    config = {
+        "quant_method": "modelopt",
+        "quant_algo": "NVFP4",
+        "ignore": [f"model.layers.{n}.{k}*" for n, k in enumerate(kinds)],
+    }
+    stored = stored_as({"num_hidden_layers": 40, "quantization_config": config}, spec)
+    assert stored is not None
+    assert set(stored.whole) == {"self_attn", "linear_attn"}
+
+
+def test_exceptions_may_be_of_one_layer() -> None:
+    def resident(*unquantized: str) -> int:
+        serving = {"weights": "nvfp4", "context": 256, "unquantized": list(unquantized)}
+        job = {"model": "qwen3-30b-a3b", "task": "serve", "hardware": {"gpu": "h200"}, "serving": serving}
+        answer = estimate(job).memory.engine
+        assert answer is not None
+        return answer.weights_bytes
+
+    one, plain, every = resident("layers.3.mlp.experts", "layers.7.mlp.experts"), resident(), resident("mlp.experts")
+    assert every - plain == pytest.approx(24 * (one - plain), rel=1e-3)
+    assert resident("layers.99.mlp") == plain
+
+
+def test_what_modelopt_says_beside_a_config_counts(tmp_path: Path) -> None:
+    config = {**published("llama-3-8b").architecture.model_dump(mode="json"), "num_hidden_layers": 2}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert resolve(str(tmp_path)).stored is None
+    said = {"quant_algo": "NVFP4", "group_size": 16, "exclude_modules": ["lm_head", "model.layers.1.self_attn*"]}
+    (tmp_path / "hf_quant_config.json").write_text(json.dumps({"producer": {"name": "modelopt"}, "quantization": said}))
+    found = resolve(str(tmp_path)).stored
+    assert found is not None
+    assert (found.format, found.group, found.whole) == ("nvfp4", None, ("lm_head", "layers.1.self_attn"))
+    (tmp_path / "hf_quant_config.json").write_text(json.dumps({"quantization": {**said, "quant_algo": "MIXED_PRECISION"}}))
+    assert resolve(str(tmp_path)).stored is None
+    assert "no format here has its name" in resolve(str(tmp_path)).assumptions[0]

@@ -27,6 +27,8 @@ Storage = Literal[
     "gptq-int3",
     "gptq-int2",
     "awq-int4",
+    "packed-int8",
+    "packed-int4",
     "hqq-int8",
     "hqq-int4",
     "hqq-int3",
