@@ -26,7 +26,7 @@ from estimator.hardware.capability import gpu
 from estimator.parallel.topology import Topology
 from estimator.pipeline.advice import Trial, advice, partly
 from estimator.pipeline.checkpoint_budget import recomputation
-from estimator.pipeline.judged import Judged, judge_run
+from estimator.pipeline.judged import Judged, holds_too_much, judge_run
 from estimator.pipeline.notes.gathered import texts
 from estimator.pipeline.notes.of_run import notes_of
 from estimator.pipeline.run import Run, played
@@ -66,6 +66,8 @@ def fits(job: Job | Mapping[str, Any] | str | Path, allow_files: bool = True, ro
         and run.simulation.phases.peak.peak_bytes + run.beside.total_bytes < (1 - roomy) * limit
     ):
         return True
+    if limit is not None and holds_too_much(run, limit):
+        return False
     return judge_run(run).verdict.fits
 
 

@@ -61,12 +61,29 @@ def several_models(job: Job) -> bool:
     return job.training.objective is not None and job.training.objective.several
 
 
+def holds_too_much(run: Run, limit: int) -> bool:
+    """Whether what the caching allocator cannot give back is more than the job may take, with what lies beside it: found out
+    sooner than how much it is."""
+    if not _allocates(run.job):
+        return False
+    outside = run.beside.total_bytes - run.beside.parts.get("cublas_workspaces", 0)
+    return run.simulation.holds_more(limit - outside, *_setting(run.job, run.card))
+
+
+def _allocates(job: Job) -> bool:
+    """Whether the caching allocator serves what is asked for; engines take their share of the card whatever they need, or all
+    at once."""
+    return job.task == "train" or engine_of(job).allocates
+
+
+def _setting(job: Job, card: Capacity) -> tuple[int, bool]:
+    """What the allocator depends on besides what is asked of it: the bytes that cuBLAS keeps, whether segments grow."""
+    return round(workspace(card.compute_capability).value * MIB), job.task == "train" and job.training.expandable_segments
+
+
 def _reserved(job: Job, simulated: Simulation, card: Capacity) -> Reserved | None:
-    """What the caching allocator takes; None for engines that take their share of the card whatever they need, or all at once."""
-    if job.task == "serve" and not engine_of(job).allocates:
-        return None
-    kept = round(workspace(card.compute_capability).value * MIB)
-    return simulated.reserved(kept, job.task == "train" and job.training.expandable_segments)
+    """What the caching allocator takes, where it does."""
+    return simulated.reserved(*_setting(job, card)) if _allocates(job) else None
 
 
 def _memory(

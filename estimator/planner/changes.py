@@ -22,6 +22,8 @@ USUAL = ("ddp", "fsdp2")
 """How several GPUs share training, where nothing is said of it."""
 EVEN = ("ddp", "hsdp", "zero", "fsdp1")
 """Strategies of which more GPUs never take more of each: shards are cut from flat parameters, or are those of one node."""
+ROOMY = 0.3
+"""Share of the card that is left by what is not asked further whether it is too much: a spread is then tried on fewer GPUs."""
 HOST: dict[str, str] = {"optimizer": "cpu", "gradients": "cpu", "parameters": "cpu"}
 OFFLOADING: tuple[tuple[str, dict[str, str]], ...] = (
     ("none", {"optimizer": "cpu", "gradients": "cpu"}),
@@ -139,7 +141,7 @@ def _hopeless(question: Question, way: Way, most: Hardware) -> set[str]:
     found = set()
     for said, job in spreads(question, way, most):
         if said.startswith(EVEN):
-            too_much = not question.fits(job)
+            too_much = not question.fits(job, ROOMY)
         else:
             try:
                 answer = question.ask(job, reserves=False)

@@ -23,6 +23,7 @@ from estimator.serving.engines import ENGINES
 from estimator.serving.vllm.engine import VLLM
 from estimator.serving.vllm.settings import not_run
 from estimator.specs.resolve import Model, resolve
+from estimator.tape.lifetimes import uncollected
 
 CONTEXT = 4096
 """Tokens of a served sequence, unless the question says; fewer where the model has positions for fewer."""
@@ -158,6 +159,7 @@ def _so_many(count: int, tokens: int) -> str:
     return f"one sequence of {tokens} tokens" if count == 1 else f"{count} sequences of {tokens} tokens each"
 
 
+@uncollected()
 def _row(question: Question, way: Way, hardware: Hardware, kind: Platform, card: Capacity) -> FitRow:
     if refused := way.refusal(kind):
         return _unknown(question, way, hardware, card, refused.verdict, refused.why)

@@ -57,10 +57,10 @@ class Question:
         """What a job of the model takes; `reserves` False: without what the caching allocator holds beyond the tensors."""
         return judged({"model": self.model, **job}, self.allow_files, reserves)
 
-    def fits(self, job: dict[str, Any]) -> bool:
-        """Whether it fits; not, where it is refused."""
+    def fits(self, job: dict[str, Any], roomy: float = 0.0) -> bool:
+        """Whether it fits; not, where it is refused. `roomy`: what leaves this share of the card is said to fit, sooner."""
         try:
-            return bool(fits({"model": self.model, **job}, self.allow_files))
+            return bool(fits({"model": self.model, **job}, self.allow_files, roomy))
         except (InvalidJob, NotModelled):
             return False
 

@@ -26,9 +26,15 @@ class Reserved:
     held_bytes: int
 
 
-def reserved(tape: Tape, workspace: int, expandable: bool = False) -> Reserved:
-    """Replay a run into the allocator. `workspace`: bytes that cuBLAS keeps from the first product of a thread on."""
-    run = _Run(tape, expandable)
+class MoreThanAsked(Exception):
+    """What cannot be given back is more than was asked about."""
+
+
+def reserved(tape: Tape, workspace: int, expandable: bool = False, most: int | None = None) -> Reserved:
+    """Replay a run into the allocator. `workspace`: bytes that cuBLAS keeps from the first product of a thread on. Raises
+    `MoreThanAsked` as soon as more than `most` bytes cannot be given back."""
+    small = _small_segments(tape)
+    run = _Run(tape, expandable, None if most is None else most - small)
     course = zip(tape.phases, folded(tape), strict=True)
     phases = [(phase.name, fold.blocks) for phase, fold in course if not phase.aside]
     loading = [block for name, blocks in phases if name == "load" for block in blocks]
@@ -49,7 +55,6 @@ def reserved(tape: Tape, workspace: int, expandable: bool = False) -> Reserved:
                 run.born = born
             run.play(blocks)
         run.end_step()
-    small = _small_segments(tape)
     return Reserved(run.allocator.reserved + small, run.allocator.highest + small)
 
 
@@ -65,8 +70,8 @@ def _small_segments(tape: Tape) -> int:
 class _Run:
     """The allocator and what is alive in it: a stack of blocks per storage of the tape, one block per pass of its slot."""
 
-    def __init__(self, tape: Tape, expandable: bool):
-        self.tape = tape
+    def __init__(self, tape: Tape, expandable: bool, most: int | None):
+        self.tape, self.most = tape, most
         self.allocator = ExpandableAllocator() if expandable else CachingAllocator()
         self.alive: defaultdict[int, list[int]] = defaultdict(list)
         self.born: list[int] = []
@@ -104,6 +109,8 @@ class _Run:
             if stack:
                 release(stack.pop())
                 freed.append(-event)
+        if self.most is not None and self.allocator.highest > self.most:
+            raise MoreThanAsked
         if partners is None and block.slot is not None and block.slot.total > 1:
             self.partners[block] = self._pairs(block, freed)
 

@@ -14,7 +14,7 @@ from estimator.families.build import Builder
 from estimator.families.other import OtherSpec
 from estimator.families.spec import DecoderSpec, ModelSpec
 from estimator.parallel.topology import Topology
-from estimator.runtime.reserved import Reserved, reserved
+from estimator.runtime.reserved import MoreThanAsked, Reserved, reserved
 from estimator.serving.engines import drafter_of
 from estimator.serving.kernels import trace_kernels
 from estimator.serving.llamacpp.placement import WeightTensor
@@ -41,6 +41,8 @@ class Simulation:
     counted: Counted | None = None
     """The count that it is made of, of a model that torch ran."""
     _reserved: dict[tuple[int, bool], Reserved] = field(default_factory=dict)
+    _more_than: dict[tuple[int, bool], int] = field(default_factory=dict)
+    """Bytes of which is known that more cannot be given back, where the allocator was not asked further."""
 
     @cached_property
     def phases(self) -> Replay:
@@ -64,6 +66,16 @@ class Simulation:
         if asked not in self._reserved:
             self._reserved[asked] = reserved(self.build.tape, workspace, expandable)
         return self._reserved[asked]
+
+    def holds_more(self, most: int, workspace: int, expandable: bool) -> bool:
+        """Whether of what the allocator takes more than `most` bytes cannot be given back: it is played up to where they are."""
+        asked = workspace, expandable
+        if asked not in self._reserved and self._more_than.get(asked, -1) < most:
+            try:
+                self._reserved[asked] = reserved(self.build.tape, workspace, expandable, most)
+            except MoreThanAsked:
+                self._more_than[asked] = most
+        return asked not in self._reserved or self._reserved[asked].held_bytes > most
 
 
 @dataclass(frozen=True, slots=True)

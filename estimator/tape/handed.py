@@ -26,7 +26,9 @@ class HandedOn(NamedTuple):
 def handed_on(tape: Tape) -> HandedOn:
     """What layers hand on, by how often the slots stand in which a storage is made and released."""
     stop = len(tape.events) if tape.stop is None else tape.stop
-    again = [range(one.start, one.stop) for one in tape.recomputations]
+    again = bytearray(len(tape.events))
+    for one in tape.recomputations:
+        again[one.start : one.stop] = b"\1" * (one.stop - one.start)
     makers, takers, phases = dict[int, bool](), dict[int, bool](), iter([*tape.phases[1:], None])
     gradients, phase, next_phase = set[int](), tape.phases[0], next(phases)
     for mark, after in pairwise([*tape.marks, Mark(stop, None)]):
@@ -35,7 +37,7 @@ def handed_on(tape: Tape) -> HandedOn:
         here = mark.slot.total if mark.slot else 1
         for at, event in enumerate(tape.events[mark.start : after.start], mark.start):
             if event > 0:
-                if phase.name == BACKWARD and not any(at in one for one in again):
+                if phase.name == BACKWARD and not again[at]:
                     gradients.add(event)
                 continue
             slot = tape.slots[-event]

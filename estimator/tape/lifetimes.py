@@ -10,8 +10,8 @@ from __future__ import annotations
 import gc
 import platform
 import sys
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from functools import cache
 from typing import Any, TypeVar
 
@@ -33,18 +33,28 @@ def undisturbed(write: Callable[[], Written]) -> Written:
     frame's variables would keep them alive, any Python function that is told of calls and lines, as a debugger's is. (What is
     written in C could not be put back.)
     """
-    collects = gc.isenabled()
     told: tuple[tuple[Any, Any], ...] = ((sys.settrace, sys.gettrace()), (sys.setprofile, sys.getprofile()))
     looking = [(tell, function) for tell, function in told if SNAPSHOTS and callable(function)]
+    with uncollected():
+        for tell, _ in looking:
+            tell(None)
+        try:
+            try_interpreter()
+            return write()
+        finally:
+            for tell, function in looking:
+                tell(function)
+
+
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """Meanwhile Python's search for cycles is off: for work that makes many objects and keeps most, which it would go through
+    again and again. What lies in cycles is found afterwards, so the work should be a few seconds long at most."""
+    collects = gc.isenabled()
     gc.disable()
-    for tell, _ in looking:
-        tell(None)
     try:
-        try_interpreter()
-        return write()
+        yield
     finally:
-        for tell, function in looking:
-            tell(function)
         if collects:
             gc.enable()
 

@@ -317,10 +317,9 @@ class Tape:
         self, operation: str, flops: int, nbytes: int = 0, form: Form | None = None, source: int = 0, late: bool = False
     ) -> None:
         """Record a kernel's floating-point operations, and the bytes that it reads and writes."""
-        if self.counts:
-            self.work.append(
-                Work(operation, flops, nbytes, form, self.phases[-1].name, self.slot, self.recomputing, source, late)
-            )
+        phase = self.phases[-1]
+        if self.outer is None and phase.passes is not None:  # `counts`, which so many calls would make slow
+            self.work.append(Work(operation, flops, nbytes, form, phase.name, self.slot, self.recomputing, source, late))
 
     def multiply(
         self,

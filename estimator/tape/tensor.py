@@ -84,7 +84,11 @@ def output(operation: str, reads: Sequence[Tensor], shape: Shape, dtype: DType, 
 
 def moved(operation: str, *tensors: Tensor) -> None:
     """A kernel reads or writes each of these once. (What was broadcast lies there once.)"""
-    tensors[0].tape.compute(operation, 0, sum([min(t.nbytes, t.storage.nbytes) for t in tensors]))
+    nbytes = 0
+    for t in tensors:
+        own, whole = prod(t.shape) * t.dtype.itemsize, t.storage.nbytes
+        nbytes += whole if whole < own else own
+    tensors[0].tape.compute(operation, 0, nbytes)
 
 
 def alias(x: Tensor, shape: Shape, strides: Strides = None) -> Tensor:

@@ -7,7 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from estimator import estimate
+from estimator.pipeline.run import played
 from estimator.runtime.allocator import MIB, CachingAllocator, ExpandableAllocator
+from estimator.simulation.simulation import Simulation
 
 KINDS = [CachingAllocator, ExpandableAllocator]
 
@@ -106,3 +108,17 @@ def test_reserved_bytes_of_a_step(expandable: bool, checkpointing: str) -> None:
     assert memory.reserved_bytes is not None
     assert memory.held_bytes is not None
     assert memory.peak_bytes < memory.held_bytes <= memory.reserved_bytes
+
+
+@pytest.mark.parametrize("expandable", [False, True])
+@pytest.mark.parametrize("most", [0.0, 0.5, 0.999, 1.0, 1.001, 2.0])
+def test_whether_more_is_held_is_what_the_whole_run_says(expandable: bool, most: float) -> None:
+    """Asked first, when the run is left where that is known, and after the bytes themselves were asked for."""
+    job = {"model": "gpt2", "training": {"precision": "bf16-true", "sequence_length": 64}}
+    run = played(job, True).simulation
+    held = run.reserved(0, expandable).held_bytes
+    fresh = Simulation(run.build)
+    limit = round(most * held)
+    assert fresh.holds_more(limit, 0, expandable) == run.holds_more(limit, 0, expandable) == (held > limit)
+    assert fresh.holds_more(limit // 2, 0, expandable) == (held > limit // 2)
+    assert fresh.reserved(0, expandable).held_bytes == held
