@@ -133,6 +133,6 @@ class Decoder:
         handed = positions if self.positioned else None
         for kind, layer in self.layers.by_kind():
             sees = self.sees(kind)
-            hidden = layer(hidden, *tables[sees or FULL], None if sees is None else masks[sees], handed)
-            hidden = hidden if after is None else after(kind, hidden)
+            outputs = layer(hidden, *tables[sees or FULL], None if sees is None else masks[sees], handed)
+            hidden = outputs if after is None else after(kind, outputs)  # `outputs` lives until the next layer's are there
         return self.norm(hidden)
