@@ -146,22 +146,24 @@ class Builder:
         """A new parameter; frozen where an adapter or other parameters are trained instead, unless `trainable` says otherwise.
 
         One that no forward pass reads (`read` False) gets no gradient, and so no states of the optimizer, unless it lies in a
-        flat tensor, of whose gradient it has its part.
+        flat tensor, of whose gradient it has its part, or in a buffer of gradients of which the optimizer gets all.
         """
         if trainable is None:
             trainable = not self.served and (self._trains(name) if self.adapter else self.quantization is None)
             trainable = trainable and (
                 self.trained is None or self.trained.trains(self._path + self._whole_name(name), self._chosen)
             )
-        wants = trainable and (read or self.sharding.flattens)
-        trainable = wants and (self._learns or self.sharding.flattens)
+        every = self.sharding.flattens or self.sharding.updates_all
+        handed = trainable
+        wants = trainable and (read or every)
+        trainable = wants and (self._learns or every)
         dtype = dtype or (self.norms if self.norms and "norm" in name else self.dtype)
         with self.tape.counting(OTHER_MODEL if self.beside else PARAMETER):
             tensor, local = self.sharding.parameter(self.tape, shape, dtype, name)
         tensor.requires_grad = wants
         count = tensor.numel if count is None else count
         active = count if active is None else active
-        parameter = Parameter(name, tensor, local, self.tape.slot, count, active, tokens, trainable, self._part)
+        parameter = Parameter(name, tensor, local, self.tape.slot, count, active, tokens, trainable, handed, self._part)
         self.parameters.append(parameter)
         self._unit.append(parameter)
         return tensor

@@ -28,6 +28,8 @@ class Parameter:
     """Whether it is the input embedding of tokens."""
     trainable: bool = False
     """Whether the optimizer has it. A frozen one may get a gradient all the same, as a part of a flat tensor (FSDP1)."""
+    wanted: bool = False
+    """Whether it is handed to the optimizer, with a gradient (`trainable`) or without one."""
     part: str = ""
     """The path of the part that it is in, of a model of several parts; `layers.*` stands for the layers of a stack."""
 

@@ -66,10 +66,10 @@ def rotate(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tens
 
 
 class MLP:
-    def __init__(self, build: Builder, name: str, inputs: int, width: int, outputs: int, activation: Module):
+    def __init__(self, build: Builder, names: tuple[str, str], inputs: int, width: int, outputs: int, activation: Module):
         self.activation = activation
-        self.fc1 = build.linear(name + ".fc1", inputs, width, True)
-        self.fc2 = build.linear(name + ".fc2", width, outputs, True)
+        self.fc1 = build.linear(names[0], inputs, width, True)
+        self.fc2 = build.linear(names[1], width, outputs, True)
 
     def __call__(self, x: Tensor) -> Tensor:
         out = self.fc1(x)
@@ -100,7 +100,7 @@ class Block:
         self.norm2 = norm(spec, build, "norm2", size)
         self.attn = SelfAttention(spec, build, lengths)
         self.mlp: Module = (
-            GatedMLP(spec, build) if spec.gated else MLP(build, "mlp", size, width, size, ACTIVATIONS[spec.hidden_act])
+            GatedMLP(spec, build) if spec.gated else MLP(build, spec.block_names, size, width, size, ACTIVATIONS[spec.hidden_act])
         )
 
     def __call__(self, hidden: Tensor, ends: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
@@ -116,7 +116,8 @@ class Merger:
         size, _, given = spec.widths
         self.merged, self.after = size * spec.spatial_merge_size**2, after
         self.norm = norm(spec, build, name + ".norm", self.merged if after else size)
-        self.mlp = MLP(build, name, self.merged, self.merged, given, gelu)
+        first, second = spec.merger_names
+        self.mlp = MLP(build, (f"{name}.{first}", f"{name}.{second}"), self.merged, self.merged, given, gelu)
 
     def __call__(self, x: Tensor) -> Tensor:
         normed = self.norm(reshape(x, (-1, self.merged)) if self.after else x)

@@ -18,6 +18,10 @@ from estimator.families.towers import Side, TowerSpec
 class VisionSpec(TowerSpec):
     """What they have in common."""
 
+    block_names: ClassVar[tuple[str, str]] = ("mlp.fc1", "mlp.fc2")
+    """Of a block's feed-forward layers where they are not gated, by which adapters choose them."""
+    merger_names: ClassVar[tuple[str, str]] = ("mlp.0", "mlp.2")
+    """Of a merger's layers."""
     gated: ClassVar[bool] = False
     """Whether feed-forward layers are gated, and norms root mean squares."""
     biased: ClassVar[bool] = False
@@ -116,6 +120,7 @@ class Qwen25VisionSpec(_WiderSpec):
 
 class Qwen3VisionSpec(_WiderSpec):
     biased, hooked = True, False
+    block_names, merger_names = ("mlp.linear_fc1", "mlp.linear_fc2"), ("linear_fc1", "linear_fc2")
 
     hidden_size: Size = 1152
     num_hidden_layers: Depth = called("depth", 27)

@@ -30,6 +30,8 @@ class Sharding:
     """Micro-steps that differ: the first, and those after it."""
     flattens = False
     """Whether the parameters of a layer lie in one tensor, so that all are of one type."""
+    updates_all = False
+    """Whether the optimizer gets a gradient for every parameter that may have one, whatever the loss depends on."""
 
     def parameter(self, tape: Tape, shape: Shape, dtype: DType, name: str) -> tuple[Tensor, Tensor]:
         """A new parameter: what the model computes with, and what this rank keeps of it."""

@@ -44,6 +44,9 @@ class MainParameters(Sharding):
     `distributed`: each rank keeps and updates its part of the float32 copies, and gathers the others' weights after the step.
     """
 
+    updates_all = True
+    """The optimizer gets a part of the buffer for every parameter, of those that the loss does not depend on, too."""
+
     def __init__(self, tape: Tape, gradients: DType, ranks: Ranks, distributed: bool, copies: Group = ALONE):
         self.tape = tape
         self.copies = copies

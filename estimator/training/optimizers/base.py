@@ -33,6 +33,8 @@ class Optimizer:
     step: Step
     shared: Callable[[list[Parameter]], list[Form]] = lambda parameters: []
     paged: Callable[[Parameter], int] = lambda parameter: 0
+    first: bool = False
+    """Whether states are made with the optimizer, of parameters that never get a gradient, too."""
     remark: str = ""
     """What a caller should know of it."""
 

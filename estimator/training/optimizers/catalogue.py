@@ -69,10 +69,13 @@ def optimizer(training: Training, matrices: frozenset[str], embeddings: frozense
 
 
 def _torch(name: str, implementation: str) -> Optimizer:
-    """A fused Adam or AdaGrad counts its steps on the GPU, one number per parameter; the others do so on the host."""
+    """A fused Adam or AdaGrad counts its steps on the GPU, one number per parameter; the others do so on the host.
+
+    AdaGrad makes its states when it is made (torch/optim/adagrad.py, `__init__`), all others at a parameter's first gradient.
+    """
     moments, steps = TORCH[name]
     counts = implementation == "fused" and not name.startswith("sgd")
-    return Optimizer(name, alike(moments, counter=counts), steps[implementation])
+    return Optimizer(name, alike(moments, counter=counts), steps[implementation], first=name == "adagrad")
 
 
 def _split(of_matrices: Optimizer, rest: Optimizer, matrices: frozenset[str]) -> Optimizer:
