@@ -84,12 +84,13 @@ class Setup:
 
 @dataclass(frozen=True, slots=True)
 class Optimizers:
-    """Optimizers that step on a strategy's parameters, in torch's implementations and others; and what to write instead."""
+    """Optimizers that step on a strategy's parameters, in torch's implementations and others; and what to write instead.
+    `not_fused`: those whose fused kernels torch has not for such parameters (no strategy is registered for sharding them)."""
 
     names: tuple[str, ...]
     instead: str
     beside_torch: tuple[str, ...] = ()
-    fused_sgd: bool = True
+    not_fused: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,7 +272,7 @@ FSDP2 = Strategy(
     gathers=True,
     dtensors=True,
     overlapped=frozenset({"data", "replicas"}),
-    optimizers=Optimizers(ELEMENTWISE, "use adamw, or adamw-8bit of torchao", ("torchao",), fused_sgd=False),
+    optimizers=Optimizers(ELEMENTWISE, "use adamw, or adamw-8bit of torchao", ("torchao",), ("sgd", "sgd-momentum", "adagrad")),
 )
 HSDP = replace(FSDP2, name="hsdp", models=FSDP2.models - {"float8"}, replicated=True)
 

@@ -53,7 +53,7 @@ def train(build: Builder, model: Model, optimizer: Optimizer, step: Step) -> Non
     trained = [p for p in build.parameters if p.trainable and p.local.numel]
     build.sharding.prepare(trained)
     remembers = build.trained is not None and build.trained.remembers
-    stateful = [p for p in build.parameters if p.wanted and p.local.numel] if optimizer.first else trained
+    stateful = [p for p in build.parameters if p.wanted] if optimizer.first else trained
     states = optimizer.states(tape, build.parameters if remembers else stateful, alone=step.in_backward)
     if step.in_backward:
         step_in_backward(tape, optimizer, trained)

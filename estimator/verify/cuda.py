@@ -58,6 +58,7 @@ def on_cuda(gpu: Gpu = AMPERE) -> Iterator[None]:
             expm1=in_float32(torch.expm1),
             cat=uncast(torch.cat),
             einsum=einsum,
+            softmax=softmax,
             is_autocast_enabled=is_autocast_enabled,
             get_autocast_gpu_dtype=partial(torch.get_autocast_dtype, "cpu"),
         ),

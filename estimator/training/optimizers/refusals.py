@@ -64,9 +64,9 @@ def _check_strategy(training: Training, strategy: Strategy) -> None:
     name, by, known = training.optimizer, training.optimizer_implementation, strategy.optimizers
     if known is None or by in known.beside_torch:
         return
-    if name.startswith("sgd") and by == "fused" and not known.fused_sgd:
+    if by == "fused" and name in known.not_fused:
         raise Contradiction(
-            f"torch has no fused SGD for parameters that {strategy} shards; write foreach", "training.optimizer_implementation"
+            f"torch has no fused {name} for parameters that {strategy} shards; write foreach", "training.optimizer_implementation"
         )
     if name not in known.names or by not in TORCH:
         raise NotModelled(f"{name} ({by}) under {strategy} is not modelled yet; {known.instead}", "training.optimizer")
