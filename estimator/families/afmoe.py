@@ -95,6 +95,7 @@ class Router:
 
     def __init__(self, spec: AfmoeSpec, build: Builder):
         self.top_k = spec.num_experts_per_tok
+        build.bypassed.append("mlp.router.gate")
         self.weight = build.weight("mlp.router.gate.weight", (spec.num_experts, spec.hidden_size))
 
     def __call__(self, hidden: Tensor, bias: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -85,7 +85,7 @@ def _all_spoken(names: list[str]) -> set[str]:
     return {_spoken(one) for one in names}
 
 
-class Counted(BaseModel):
+class CountedOnce(BaseModel):
     """What transformers builds of a config that no family here describes, counted once on tensors without data."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -112,7 +112,7 @@ class PublishedModel(BaseModel):
     architecture: Annotated[SerializeAsAny[ModelSpec], BeforeValidator(_of_its_family), WithJsonSchema(_OF_ANY_FAMILY)]
     parameters: Fact | None = None
     """The published count, tied weights once, buffers apart; the source says so where it is only counted."""
-    counted: Counted | None = None
+    counted: CountedOnce | None = None
     """Only of an architecture that no family here describes."""
     context: int | None = None
     """Tokens that it was trained for, where that is not its architecture's `max_position_embeddings`."""

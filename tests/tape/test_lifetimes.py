@@ -137,7 +137,7 @@ def test_the_look_would_change_it(monkeypatch: pytest.MonkeyPatch) -> None:
     before = sys.gettrace()
     sys.settrace(look)
     try:
-        answer = moments(job_of(CASES["llama-3.2-1b dora"]))
+        answer = moments(job_of(CASES["codegen bf16-true foreach"]))
     finally:
         sys.settrace(before)
-    assert difference("fake_steps", CASES["llama-3.2-1b dora"], answer)
+    assert difference("fake_steps", CASES["codegen bf16-true foreach"], answer)
