@@ -268,7 +268,7 @@ def test_exceptions_are_read_as_parts_of_names(
 
 
 SIZES = [
-    ("moonshotai/Kimi-K2-Thinking", 594, "594 GB by its makers"),
+    ("moonshotai/Kimi-K2-Thinking", 594, "594 GB as is said of its files; no page of the makers was read"),
     (
         "nvidia/Kimi-K2.6-NVFP4",
         595,
