@@ -5,19 +5,17 @@ After transformers' modeling_deepseek_v2.py and modeling_deepseek_v3.py (5.23).
 
 from __future__ import annotations
 
-from typing import Any, Literal, Self
-
-from pydantic import model_validator
+from typing import Any, Literal
 
 from estimator.families.abilities import Abilities
 from estimator.families.build import Builder
-from estimator.families.cache_layers import CacheLayer, latent
 from estimator.families.decoder import Decoder, Rotary, Table
 from estimator.families.decoder_layers import PreNorm
 from estimator.families.experts import AUXILIARY, EXPERTS_HELD_IN, Experts, GroupedExpertsSpec, SharedExpertsSpec
 from estimator.families.feed_forward import GatedMLP
 from estimator.families.heads import decoder_heads
 from estimator.families.latent import ComplexLatentAttention, LatentAttention
+from estimator.families.latent_spec import LatentSpec
 from estimator.families.routers import DeepseekRouter, DeepseekV2Router, DeepseekV3Router
 from estimator.families.spec import Size, called
 from estimator.tape import dtypes
@@ -28,53 +26,20 @@ from estimator.tape.tensor import Tensor, empty
 from estimator.tape.views import reshape
 
 
-class _DeepseekSpec(SharedExpertsSpec):
-    """What both have in common. `head_dim` is the rotated part of a head."""
+class _DeepseekSpec(LatentSpec, SharedExpertsSpec):
+    """What both have in common."""
 
     held_in = EXPERTS_HELD_IN
 
-    head_dim: Size = called("qk_rope_head_dim", 64)
     num_experts: Size = called("n_routed_experts", 64)
-    kv_lora_rank: Size = 512
-    q_lora_rank: Size | None = 1536
-    qk_nope_head_dim: Size = 128
-    v_head_dim: Size = 128
     attention_bias: bool = False
     mlp_bias: bool = False
-
-    @classmethod
-    def follows(cls, hidden: int, heads: int) -> dict[str, int]:
-        return {"num_key_value_heads": heads}
-
-    @property
-    def qk_head_dim(self) -> int:
-        """Size of a head of queries and keys."""
-        return self.qk_nope_head_dim + self.head_dim
-
-    @property
-    def cached_per_token(self) -> int | None:
-        """A latent and the rotated part of a key, which all heads share, in every layer: what engines keep (vLLM). transformers
-        keeps every head's keys and values."""
-        return self.num_hidden_layers * (self.kv_lora_rank + self.head_dim)
-
-    @property
-    def cache_layers(self) -> tuple[CacheLayer, ...]:
-        return (latent(self.kv_lora_rank + self.head_dim),) * self.num_hidden_layers
 
     @property
     def biases(self) -> tuple[bool, bool, bool]:
         """Whether there are biases for queries, keys and values; in attention's output layer; in the feed-forward layers,
         which alone read this."""
         return self.attention_bias, self.attention_bias, self.mlp_bias
-
-    @model_validator(mode="after")
-    def _one_key_head_each(self) -> Self:
-        if self.num_key_value_heads != self.num_attention_heads:
-            raise ValueError(f"num_key_value_heads {self.num_key_value_heads} is not num_attention_heads: every head has keys")
-        for name, size in (("qk_nope_head_dim + qk_rope_head_dim", self.qk_head_dim), ("v_head_dim", self.v_head_dim)):
-            if size % 8 or self.head_dim % 2:
-                raise ValueError(f"{name} {size} is not a multiple of 8, as kernels of attention want")
-        return self
 
 
 class DeepseekV2Spec(_DeepseekSpec):
