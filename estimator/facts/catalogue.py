@@ -92,8 +92,8 @@ def _index(directory: Path) -> dict[str, Entry]:
 
 def forget() -> None:
     """Read the folders anew when they are asked for next: a file was added."""
-    entries.cache_clear()
-    _index.cache_clear()
+    for table in (entries, _index, _sizes):
+        table.cache_clear()
 
 
 def paths(folders: Folders) -> list[Path]:

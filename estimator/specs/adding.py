@@ -11,8 +11,8 @@ from typing import Any
 import yaml
 
 from estimator.contract.errors import Contradiction, InvalidValue, Unreadable
-from estimator.facts import catalogue
 from estimator.families.other import OtherSpec
+from estimator.specs.naming import forget
 from estimator.specs.published import VARIABLE, own_folder, read
 from estimator.specs.resolve import Model, resolve
 
@@ -44,7 +44,7 @@ def added(source: str, name: str | None = None) -> tuple[Path, Model]:
         raise Unreadable(
             f"cannot be written ({error.strerror}); name a folder that can with {VARIABLE} or --specs", str(path)
         ) from None
-    catalogue.forget()
+    forget()
     read(path)
     return path, model
 

@@ -7,6 +7,7 @@ for a model that is merely like it in spelling.
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -30,6 +31,13 @@ class Named(NamedTuple):
     entry: Entry
     said: tuple[str, ...] = ()
     """How it was understood, where that is not plain from its name."""
+
+
+def forget() -> None:
+    """Read the names of models anew when they are asked for next: a model was added."""
+    catalogue.forget()
+    _cores.cache_clear()
+    _makers.cache_clear()
 
 
 def named(folders: Folders, text: str) -> Named | None:
@@ -92,6 +100,15 @@ def _cores(directory: Path) -> dict[str, tuple[Entry, ...]]:
 
 def _is_of(folders: Folders, found: Entry, maker: str) -> bool:
     """Whether a name is that of an organisation that has the model, or begins it: meta, meta-llama."""
-    among = (entry for directory in folders for entry in catalogue.entries(directory) if entry.path == found.path)
-    makers = {folded(entry.name.rpartition("/")[0]) for entry in among}
-    return any(one and one.startswith(folded(maker) or " ") for one in makers)
+    begins = folded(maker) or " "
+    return any(one.startswith(begins) for directory in folders for one in _makers(directory).get(found.path, ()))
+
+
+@cache
+def _makers(directory: Path) -> dict[Path, set[str]]:
+    """By model, the organisations that its names say."""
+    makers = defaultdict(set)
+    for entry in catalogue.entries(directory):
+        if maker := folded(entry.name.rpartition("/")[0]):
+            makers[entry.path].add(maker)
+    return dict(makers)

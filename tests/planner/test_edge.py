@@ -30,6 +30,7 @@ def found(row: range, start: int, needs, capacity: int, jump=lambda value: 0, re
     return Search(row, least, whole, tries).edge(start), len(asked)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("start", [1, 7, 2048, 2**20 - 1])
 @pytest.mark.parametrize("capacity", [120, 5_000, 123_456, 10**8, 10**11])
 def test_what_rises_is_closed_in_on_quickly(start: int, capacity: int) -> None:

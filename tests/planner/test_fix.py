@@ -48,6 +48,7 @@ def test_what_makes_a_file_fit(case: dict[str, Any]) -> None:
     assert first.same_result is case["same"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", FIXED, ids=_ids)
 def test_every_fix_fits_and_changes_nothing_else(case: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each patch applies; the file that it makes fits, needs what was said, and differs in the lines of the edits alone."""

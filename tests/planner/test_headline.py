@@ -47,6 +47,7 @@ def test_a_row(case: dict[str, Any]) -> None:
 ASKED = sorted({(case["model"], case["hardware"]) for case in CASES})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("model", "on"), ASKED)
 def test_what_rows_say_is_consistent(model: str, on: str) -> None:
     for row in answer(model, on).rows:
@@ -61,6 +62,7 @@ STRATEGIES = ("ddp", "fsdp2", "fsdp1", "zero2", "zero3")
 SETTINGS = ("precision", "adapter", "quantization", "sequence_length", "autocast")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("gpus", [2, 8, 16, 64, 512])
 @pytest.mark.parametrize(("model", "on"), [("gemma-2-9b", "8GB"), ("llama-2-70b", "gtx-1080")])
 def test_no_number_means_that_none_does(model: str, on: str, gpus: int) -> None:

@@ -162,6 +162,7 @@ def test_what_is_in_the_way(job: dict[str, Any], name: str, bound: Literal["max"
         assert not fits(merged(changed(job, name, found.next.value), along))
 
 
+@pytest.mark.slow
 def test_each_neighbour_does_not_fit() -> None:
     """One more is the next one, where every value is taken."""
     for name in ("training.sequence_length", "training.micro_batch_size", "training.adapter.rank"):

@@ -96,6 +96,7 @@ def _brute(search: PlanSearch) -> set[Aims]:
     return {one for one in found if not any(other != one and other.beats(one) for other in found)}
 
 
+@pytest.mark.slow
 @pytest.mark.share(3)
 @pytest.mark.parametrize("name", CASES)
 def test_bounds_lose_nothing(name: str) -> None:
@@ -109,6 +110,7 @@ def test_bounds_lose_nothing(name: str) -> None:
     assert search.found.counts["settled"] == search.found.counts["candidates"]
 
 
+@pytest.mark.slow
 @pytest.mark.share(3)
 @pytest.mark.parametrize("name", CASES)
 def test_bounds_are_bounds(name: str) -> None:
@@ -175,6 +177,7 @@ def test_what_takes_no_more_time() -> None:
     assert all(no_more_work({CHECKPOINTS: "none", ACTIVATIONS: "none"}, one) for one in every)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("on", ["rtx-4090", "2xh100"])
 def test_each_row_is_what_estimate_says_of_its_job(on: str) -> None:
     found = asked({"model": TINY, "training": {"tokens": "100M", "gradient_accumulation_steps": 8}}, on=on)
@@ -195,6 +198,7 @@ def test_each_row_is_what_estimate_says_of_its_job(on: str) -> None:
     assert found.rows[found.quickest].hours == min(row.hours or 0 for row in found.rows)
 
 
+@pytest.mark.slow
 def test_neighbours_are_worse_and_say_in_what() -> None:
     """None of a frontier's neighbours is better in one and no worse in the others; each differs in one lever."""
     found = asked({"model": "llama-3.2-1b", "training": {"tokens": "50M", "micro_batch_size": 4}}, on="rtx-4090")
@@ -213,6 +217,7 @@ def test_neighbours_are_worse_and_say_in_what() -> None:
     assert {"large", "worse"} <= kinds
 
 
+@pytest.mark.slow
 def test_what_may_change_is_said() -> None:
     job = {"model": TINY, "training": {"tokens": "10M", "micro_batch_size": 4, "activation_checkpointing": "full"}}
     fixed = asked(job, on="rtx-4090", deny=["training", "parallelism", "offload"])
@@ -224,6 +229,7 @@ def test_what_may_change_is_said() -> None:
     assert not {"ddp", "fsdp2"} & {row.job.get("parallelism", {}).get("strategy") for row in none.rows}
 
 
+@pytest.mark.slow
 def test_the_batch_is_kept() -> None:
     job = {"model": TINY, "training": {"tokens": "10M", "gradient_accumulation_steps": 6}}
     for row in asked(job, on="2xrtx-4090", keep_global_batch=True).rows:
@@ -233,6 +239,7 @@ def test_the_batch_is_kept() -> None:
     assert asked(job, on="4xrtx-4090", keep_global_batch=True, deny=["parallelism.tensor"]).rows == []
 
 
+@pytest.mark.slow
 def test_any_hardware_within_limits() -> None:
     job = {"model": TINY, "training": {"tokens": "100M", "gradient_accumulation_steps": 8}}
     found = asked(job, memory="16GB..24GB", max_gpus=2, under="$50", within="72h", deny=["offload", "training.loss"])

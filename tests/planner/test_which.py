@@ -45,6 +45,7 @@ def _on(card: str) -> dict[str, Any]:
     return {"model": "gpt2", "hardware": {"gpu": card}}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("model", "slug", "memory"), [("llama-2-13b", "serve", "24GB"), ("llama-2-7b", "lora", "8GB..12GB")])
 def test_each_row_is_the_fewest_that_the_headline_says_fit(model: str, slug: str, memory: str) -> None:
     found = asked(model, slug, memory=memory)
@@ -64,6 +65,7 @@ def test_no_card_is_left_out() -> None:
     assert named == set(catalogue.names(FOLDER))
 
 
+@pytest.mark.slow
 def test_the_smallest_offers_least_and_what_is_too_small_no_more() -> None:
     found = asked("llama-2-13b", "qlora", memory="8GB..24GB")
     assert found.smallest is not None

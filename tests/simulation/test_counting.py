@@ -141,6 +141,15 @@ def test_a_model_is_added_and_asked_about(
         estimate({"model": "ours"})
 
 
+def test_an_added_model_is_found_by_what_it_is_called(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Names that were looked up before it was there are read anew."""
+    (tmp_path / "specs").mkdir()
+    monkeypatch.setenv("WILLITFIT_SPECS", str(tmp_path / "specs"))
+    assert main(["ours 7b", "--on", "24GB"]) == 3
+    assert main(["models", "add", str(folder), "--name", "ours-7b-chat"]) == 0
+    assert main(["ours 7b", "--on", "24GB"]) == 0
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [

@@ -258,6 +258,7 @@ PARTS = ["8", "2", "x", "x2", "8x", "h100", "a100", "40gb", "80", "gb", "nodes",
 PARTS += ["m3 max", "p4d", "and", "+", ",", "ti"]
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None, derandomize=True)
 @given(st.lists(st.sampled_from(PARTS) | st.text(max_size=3), max_size=8), st.sampled_from(["", " ", "-"]))
 def test_any_phrase_is_read_or_refused(parts: list[str], between: str) -> None:
@@ -270,6 +271,7 @@ def test_any_phrase_is_read_or_refused(parts: list[str], between: str) -> None:
     assert found.memory is None or any(character.isdigit() for character in found.memory)
 
 
+@pytest.mark.slow
 def test_a_near_miss_is_never_taken() -> None:
     """A name with a letter more or less is another name, or none."""
     for name in catalogue.names(accelerator.FOLDER):

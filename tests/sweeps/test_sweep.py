@@ -35,6 +35,7 @@ SMALL = {"model": {"model_type": "llama", "hidden_size": 64, "intermediate_size"
 SIZES = {"training.micro_batch_size": [1, 2, 3], "training.sequence_length": [64, 100]}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES, ids=[case["name"] for case in CASES])
 def test_each_point_is_what_an_estimate_says(case: dict[str, Any]) -> None:
     assert set(case) <= KEYS

@@ -42,6 +42,7 @@ MORE: list[dict[str, Any]] = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("job", [*map(job_of, SAMPLE), *MORE], ids=[case["name"] for case in SAMPLE] + ["more"] * len(MORE))
 def test_its_highest_is_the_answer_s_peak(job: dict[str, Any]) -> None:
     run = played(job, True)

@@ -8,6 +8,8 @@ import pytest
 
 from tests.architectures import asked, config, types
 
+pytestmark = pytest.mark.torch
+
 
 @pytest.mark.parametrize(
     ("kind", "outcome"),

@@ -17,6 +17,8 @@ from estimator.simulation.simulation import Simulation, simulate
 from estimator.specs.resolve import resolve
 from estimator.tape.gpu import AMPERE
 
+pytestmark = pytest.mark.torch
+
 TABLE: dict[str, Any] = yaml.safe_load((Path(__file__).parents[1] / "cases" / "counted.yaml").read_text(encoding="utf-8"))
 EVERY = [(model, job) for model in TABLE["models"] for job in TABLE["jobs"]]
 ASKED = [pair for i, pair in enumerate(EVERY) if i % len(TABLE["jobs"]) == (i // len(TABLE["jobs"])) % len(TABLE["jobs"])]
