@@ -102,6 +102,8 @@ FAMILIES = {
     "t5": "t5",
     "mt5": "t5",
     "modernbert": "modernbert",
+    "eurobert": "eurobert",
+    "nomic_bert": "nomic_bert",
     "deberta-v2": "deberta_v2",
     "vit": "vit",
     "dinov2": "dinov2",

@@ -23,8 +23,8 @@ def engine(model: Any, gpus: int = 1, gpu: str = "h100", **serving: Any) -> Engi
 
 
 NOT_SERVED = {
-    "serving is not modelled": {"clip", "deepseek_v4", "minimax"},
-    "vLLM runs none": (ENCODERS - EMBED - {"clip"}) | {"codegen", "gpt_neo", "youtu"},
+    "serving is not modelled": {"clip", "deepseek_v4", "eurobert", "minimax"},
+    "vLLM runs none": (ENCODERS - EMBED - {"clip", "eurobert"}) | {"codegen", "gpt_neo", "youtu"},
     "vLLM runs older releases only": {"dots1", "mllama", "mpt"},
 }
 """Types of which no model of the catalogue answers, and why."""
