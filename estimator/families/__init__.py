@@ -90,6 +90,7 @@ FAMILIES = {
     "glm_moe_dsa": "deepseek_v32",
     "deepseek_v4": "deepseek_v4",
     "youtu": "youtu",
+    "kimi_linear": "kimi_linear",
     "bert": "bert",
     "roberta": "bert",
     "xlm-roberta": "bert",
