@@ -91,6 +91,7 @@ FAMILIES = {
     "deepseek_v4": "deepseek_v4",
     "youtu": "youtu",
     "kimi_linear": "kimi_linear",
+    "bailing_hybrid": "bailing_hybrid",
     "bert": "bert",
     "roberta": "bert",
     "xlm-roberta": "bert",

@@ -13,8 +13,9 @@ from estimator.families.build import Builder
 from estimator.families.delta_rule import APART, CHUNK, IN_TORCH
 from estimator.families.mamba import scan_slots
 from estimator.families.mamba2 import causal_conv1d
-from estimator.families.modules import ACTIVATIONS
+from estimator.families.modules import ACTIVATIONS, Module
 from estimator.tape import dtypes
+from estimator.tape.dtypes import DType
 from estimator.tape.matmul import matmul
 from estimator.tape.pointwise import (
     add,
@@ -83,22 +84,32 @@ class SigmoidRMSNorm:
 
 
 class KimiDeltaAttention:
-    """A layer's mixer: queries, keys and values pass one short convolution together."""
+    """A layer's mixer: queries, keys and values pass one short convolution together. `dtype`: of the convolution's weight, where
+    it has one of its own."""
 
-    def __init__(self, spec: Any, build: Builder):
+    def __init__(self, spec: Any, build: Builder, dtype: DType | None = None):
         hidden, self.size, self.unrolled = spec.hidden_size, spec.linear_head_dim, build.unrolled
         self.channels = spec.linear_num_heads * self.size
         self.activation = ACTIVATIONS[spec.hidden_act]
         self.q_proj = build.linear("self_attn.q_proj", hidden, self.channels)
         self.k_proj = build.linear("self_attn.k_proj", hidden, self.channels)
         self.v_proj = build.linear("self_attn.v_proj", hidden, self.channels)
-        self.conv_weight = build.parameter("self_attn.conv1d.weight", (3 * self.channels, 1, spec.linear_conv_kernel_dim))
-        self.forget_gate = ForgetGate(spec, build)
-        self.b_proj = build.linear("self_attn.b_proj", hidden, spec.linear_num_heads)
-        self.g_a_proj = build.linear("self_attn.g_a_proj", hidden, self.size)
+        weight = (3 * self.channels, 1, spec.linear_conv_kernel_dim)
+        self.conv_weight = build.parameter("self_attn.conv1d.weight", weight, dtype=dtype)
+        self.make_gates(spec, build)
+
+    def make_gates(self, spec: Any, build: Builder) -> None:
+        """Its gates, its norm and its output layer, in the order in which the real module makes them."""
+        self.forget_gate: Module = ForgetGate(spec, build)
+        self.b_proj = build.linear("self_attn.b_proj", spec.hidden_size, spec.linear_num_heads)
+        self.g_a_proj = build.linear("self_attn.g_a_proj", spec.hidden_size, self.size)
         self.g_b_proj = build.linear("self_attn.g_b_proj", self.size, self.channels)
         self.o_norm = SigmoidRMSNorm(build.parameter("self_attn.o_norm.weight", (self.size,)))
-        self.o_proj = build.linear("self_attn.o_proj", self.channels, hidden)
+        self.o_proj = build.linear("self_attn.o_proj", self.channels, spec.hidden_size)
+
+    def output_gate(self, hidden: Tensor) -> Tensor:
+        """What the norm's gate is made of."""
+        return self.g_b_proj(self.g_a_proj(hidden))
 
     def __call__(self, hidden: Tensor) -> Tensor:
         batch, tokens, _ = hidden.shape
@@ -114,7 +125,7 @@ class KimiDeltaAttention:
         g = self.forget_gate(hidden)
         beta = sigmoid(self.b_proj(hidden))
         out = chunk_kimi_delta_attention(q, k, v, g, beta, self.unrolled)
-        gate = reshape(self.g_b_proj(self.g_a_proj(hidden)), heads)
+        gate = reshape(self.output_gate(hidden), heads)
         result = reshape(self.o_norm(out, gate), (batch, tokens, -1))
         result = self.o_proj(result)
         del mixed, q, k, v, g, beta, out, gate

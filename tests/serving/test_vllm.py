@@ -23,7 +23,7 @@ def engine(model: Any, gpus: int = 1, gpu: str = "h100", **serving: Any) -> Engi
 
 
 NOT_SERVED = {
-    "serving is not modelled": {"clip", "deepseek_v4", "eurobert", "kimi_linear", "minimax"},
+    "serving is not modelled": {"bailing_hybrid", "clip", "deepseek_v4", "eurobert", "kimi_linear", "minimax"},
     "vLLM runs none": (ENCODERS - EMBED - {"clip", "eurobert"}) | {"codegen", "gpt_neo", "youtu"},
     "vLLM runs older releases only": {"dots1", "mllama", "mpt"},
 }
