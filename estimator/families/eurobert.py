@@ -6,7 +6,7 @@ After transformers' modeling_eurobert.py (5.23).
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 from pydantic import model_validator
 
@@ -62,7 +62,7 @@ def _no_masks(*_: object) -> dict[LayerType, Tensor | None]:
     return {FULL: None}
 
 
-def eurobert(spec: EuroBertSpec, build: Builder) -> Decoder:
+def eurobert(spec: Any, build: Builder) -> Decoder:
     """The body of the model."""
     refuse_quantization(build, spec.model_type)
     bias = spec.attention_bias

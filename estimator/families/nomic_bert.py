@@ -5,6 +5,8 @@ After transformers' modeling_nomic_bert.py (5.23).
 
 from __future__ import annotations
 
+from typing import Any
+
 from estimator.families.attention import Attention
 from estimator.families.build import Builder
 from estimator.families.encoders import Classification, MaskedLM, PostNormSpec, Predictions, refuse_quantization
@@ -83,7 +85,7 @@ class SelfAttention:
 class Layer:
     """A norm after each block and the sum with its input. Checkpoints hold the positions that it is called with."""
 
-    def __init__(self, spec: NomicBertSpec, build: Builder):
+    def __init__(self, spec: Any, build: Builder):
         self.attention_norm = build.layer_norm("post_attention_layernorm", spec.hidden_size)
         self.mlp = GatedMLP(spec, build)
         self.self_attn = SelfAttention(spec, build)
