@@ -114,6 +114,12 @@ class KimiLinearSpec(LatentSpec, LayersOfTypesSpec, GroupedExpertsSpec):
 SPECS = {"kimi_linear": KimiLinearSpec}
 
 
+class Router(DeepseekV3Router):
+    """DeepSeek-V3's, whose bias has the model's type."""
+
+    kept_wide = False
+
+
 class UnrotatedLatentAttention(LatentAttention):
     """Without positions: nothing is rotated, and queries stay whole."""
 
@@ -138,7 +144,7 @@ def kimi_linear(spec: KimiLinearSpec, build: Builder) -> Decoder:
     def layer(kind: tuple[Kind, bool]) -> PreNorm:
         mixes, sparse = kind
         mixer = Alone(KimiDeltaAttention(spec, build)) if mixes == LINEAR else UnrotatedLatentAttention(spec, build)
-        return PreNorm(spec, build, mixer, DeepseekMoe(spec, build, DeepseekV3Router) if sparse else GatedMLP(spec, build))
+        return PreNorm(spec, build, mixer, DeepseekMoe(spec, build, Router) if sparse else GatedMLP(spec, build))
 
     def sees(kind: tuple[Kind, bool]) -> LayerType | None:
         return None if kind[0] == LINEAR else FULL
