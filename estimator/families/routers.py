@@ -6,7 +6,7 @@ modeling_olmoe.py, modeling_deepseek_v2.py, modeling_deepseek_v3.py and modeling
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 from estimator.families.build import Builder
 from estimator.families.experts import entered
@@ -90,11 +90,15 @@ class DeepseekV2Router(DeepseekRouter):
 
 
 class DeepseekV3Router(DeepseekRouter):
-    """With a bias that balances the experts' load and counts for the choice only."""
+    """With a bias that balances the experts' load and counts for the choice only. `kept_wide`: whether it is in float32 whatever
+    the model's type (`_keep_in_fp32_modules_strict`)."""
+
+    kept_wide: ClassVar[bool] = True
 
     def __init__(self, spec: Any, build: Builder, name: str = "mlp.gate"):
         super().__init__(spec, build, name)
-        self.correction = build.buffer(name + ".e_score_correction_bias", (spec.num_experts,), dtypes.float32)
+        dtype = dtypes.float32 if self.kept_wide else build.dtype
+        self.correction = build.buffer(name + ".e_score_correction_bias", (spec.num_experts,), dtype)
 
     def choose(self, logits: Tensor) -> tuple[Tensor, Tensor]:
         spec = self.spec

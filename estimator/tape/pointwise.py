@@ -192,6 +192,12 @@ def expm1(x: Tensor) -> Tensor:
     return attach(node, unary("expm1", x), save=True)
 
 
+def log(x: Tensor) -> Tensor:
+    """The natural logarithm of x, which it saves; autocast runs it in float32."""
+    x = _float32_under_autocast(x)
+    return attach(record("LogBackward", (x,), (x,), lambda g, x: binary("div", g, x)), unary("log", x))
+
+
 def neg(x: Tensor) -> Tensor:
     """-x. Saves nothing."""
     node = record("NegBackward", (x,), (), lambda g: unary("neg", g))

@@ -14,9 +14,9 @@ from estimator.families.other import OtherSpec
 from estimator.specs.published import model_folder
 from estimator.specs.resolve import resolve
 
-EMBED = {"bert", "distilbert", "electra", "modernbert", "roberta", "siglip", "xlm-roberta"}
+EMBED = {"bert", "distilbert", "electra", "modernbert", "nomic_bert", "roberta", "siglip", "xlm-roberta"}
 """Types that give vectors of texts, which vLLM alone is modelled doing."""
-ENCODERS = EMBED | {"bart", "clip", "deberta-v2", "dinov2", "m2m_100", "marian", "mt5", "pegasus", "t5", "vit"}
+ENCODERS = EMBED | {"bart", "clip", "deberta-v2", "dinov2", "eurobert", "m2m_100", "marian", "mt5", "pegasus", "t5", "vit"}
 """Types of which serving is not modelled by any engine that sizes a cache."""
 
 

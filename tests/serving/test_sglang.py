@@ -22,7 +22,7 @@ def engine(model: Any, gpus: int = 1, gpu: str = "h100", **serving: Any) -> Engi
 
 
 NOT_SERVED = {
-    "serving is not modelled": ENCODERS | {"deepseek_v4", "gemma3_text", "minimax"},
+    "serving is not modelled": ENCODERS | {"bailing_hybrid", "deepseek_v4", "gemma3_text", "kimi_linear", "minimax"},
     "no implementation of its own": {
         *(
             "bamba",
