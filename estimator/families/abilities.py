@@ -34,6 +34,12 @@ Graph = Literal[
     "command-r",
     "command-r7b",
     "hunyuan",
+    "qwen-3.5",
+    "qwen-3-next",
+    "nemotron-h",
+    "jamba",
+    "lfm-2",
+    "falcon-h1",
 ]
 """Graphs of llama.cpp's."""
 
@@ -58,4 +64,6 @@ class Abilities:
     megatron: Literal["dense", "mixture", "latent", "classic"] | None = None
     gguf: bool = False
     graph: Graph | None = None
-    routing: Literal["softmax", "not normalized", "shared gate", "of the chosen", "sigmoid", "corrected"] = "softmax"
+    routing: Literal["softmax", "not normalized", "shared gate", "of the chosen", "sigmoid", "corrected", "gate beside"] = (
+        "softmax"
+    )

@@ -9,11 +9,12 @@ from typing import Any
 
 from estimator.contract.errors import NotModelled
 from estimator.families import having
-from estimator.families.experts import MoeSpec
 from estimator.families.hunyuan_moe import HunyuanMoeSpec
+from estimator.families.nemotron_h import NemotronHSpec
 from estimator.families.smollm3 import SmolLM3Spec
 from estimator.families.spec import DecoderSpec, ModelSpec
 from estimator.families.windows import SLIDING, WindowedSpec, layer_types
+from estimator.serving.llamacpp.mixers import mixers_of, rotary_of, state_of
 from estimator.serving.llamacpp.shape import Experts, Latent, Shape
 
 SPECIAL: dict[str, dict[str, Any]] = {
@@ -28,8 +29,8 @@ SPECIAL: dict[str, dict[str, Any]] = {
         "after_logits": ("scale", "unary", "scale"),
     },
     "gemma-3": {"scaled_embedding": True, "scaled_queries": True, "post_norms": True, "normed": "heads"},
-    "phi-3": {"joined": True, "joined_feed": True, "scaled_queries": True, "residual_first": True},
-    "gpt-oss": {"biased": True, "output_bias": True, "sinks": True, "cut_early": False},
+    "phi-3": {"joined": True, "joined_feed": True, "scaled_queries": True, "residual_first": "last"},
+    "gpt-oss": {"biased": True, "output_bias": True, "sinks": True, "cut": "before the norm"},
     "deepseek": {},
     "olmoe": {"normed": "whole"},
     "smollm-3": {},
@@ -45,6 +46,25 @@ SPECIAL: dict[str, dict[str, Any]] = {
     "command-r": {"layer_norm": True, "parallel": "residual second", "after_logits": ("scale",)},
     "command-r7b": {"layer_norm": True, "parallel": "residual second", "after_logits": ("scale",)},
     "hunyuan": {"normed": "heads", "normed_late": True},
+    "qwen-3.5": {
+        "normed": "heads",
+        "fed_norm": "post_attention_norm",
+        "normed_first": True,
+        "gated_queries": True,
+        "positions": 4,
+        "cut": "after the norm",
+    },
+    "qwen-3-next": {
+        "normed": "heads",
+        "fed_norm": "post_attention_norm",
+        "normed_first": True,
+        "gated_queries": True,
+        "cut": "after the norm",
+    },
+    "nemotron-h": {"gated": False, "activation": ("unary", "sqr"), "alone": True, "cut": "after the norm"},
+    "jamba": {"residual_first": "both"},
+    "lfm-2": {"normed": "heads", "residual_first": "both"},
+    "falcon-h1": {},
     "granite": {"scaled_embedding": True, "scaled_residual": True, "after_logits": ("scale",)},
 }
 """By the names of `Abilities.graph`."""
@@ -55,12 +75,17 @@ TURNED_IN_WINDOWS = ("exaone-4", "command-r7b")
 ROUTINGS: dict[str, dict[str, Any]] = {
     "softmax": {},
     "not normalized": {"normalized": False},
-    "shared gate": {"normalized": False, "shared_gate": True},
+    "shared gate": {"normalized": False, "shared_gate": "silu"},
     "of the chosen": {"softmax": "of the chosen", "normalized": False, "biased": True},
     "sigmoid": {"softmax": "none", "selection_bias": True},
     "corrected": {"selection_bias": True},
+    "gate beside": {"shared_gate": "sigmoid"},
 }
 """By the names of `Abilities.routing`."""
+
+
+SHARED = ("shared_expert_intermediate_size", "shared_intermediate_size", "moe_shared_expert_intermediate_size")
+"""What configurations call the width of the experts that every token passes."""
 
 
 def check_graph(spec: ModelSpec, field: str) -> None:
@@ -99,13 +124,15 @@ def shape_of(spec: ModelSpec) -> Shape:
         key_heads=spec.num_key_value_heads,
         values=values,
         values_wide=wide,
-        wide=spec.intermediate_size,
+        wide=fed_width(spec),
         vocabulary=spec.vocab_size,
         layers=spec.num_hidden_layers,
         rotary=rotary(spec),
         sliding=sliding(spec),
         experts=experts_of(spec),
         latent=latent,
+        mixers=mixers_of(spec),
+        state=state_of(spec),
         **special,
     )
 
@@ -129,17 +156,33 @@ def rotary(spec: DecoderSpec) -> tuple[bool, ...]:
     """Which layers turn queries and keys by their positions."""
     if isinstance(spec, SmolLM3Spec):
         return spec.rotating
-    return (sliding(spec) if spec.can.graph in TURNED_IN_WINDOWS else ()) or (True,) * spec.num_hidden_layers
+    return (sliding(spec) if spec.can.graph in TURNED_IN_WINDOWS else ()) or (rotary_of(spec),) * spec.num_hidden_layers
+
+
+def fed_width(spec: DecoderSpec) -> int:
+    """Width of feed-forward layers that are no experts."""
+    for name in ("width", "shared_intermediate_size"):
+        if found := getattr(spec, name, None):
+            return int(found)
+    return spec.intermediate_size
+
+
+def sparse_layers(spec: DecoderSpec) -> tuple[bool, ...]:
+    """Which layers have experts."""
+    if isinstance(spec, NemotronHSpec):
+        return tuple([kind == "moe" for kind in spec.kinds])
+    return tuple(spec.sparse()) if hasattr(spec, "sparse") else (False,) * spec.num_hidden_layers
 
 
 def experts_of(spec: DecoderSpec) -> Experts | None:
     """What its mixtures are; None where it has none."""
-    if not isinstance(spec, MoeSpec):
+    asked, sparse = spec.config(), sparse_layers(spec)
+    if not any(sparse):
         return None
-    asked = spec.config()
     special = dict(ROUTINGS[spec.can.routing])
     every = asked.get("n_shared_experts") or asked.get("moe_num_shared_experts") or isinstance(spec, HunyuanMoeSpec)
-    shared = asked.get("shared_expert_intermediate_size") or every * spec.expert_size
+    size = spec.expert_size
+    shared = next((int(asked[name]) for name in SHARED if asked.get(name)), int(every or 0) * size)
     if asked.get("n_group", 1) not in (None, 1) and spec.can.routing == "sigmoid":
         special |= {"groups": asked["n_group"], "best_groups": asked["topk_group"]}
     if spec.can.routing == "sigmoid":
@@ -147,9 +190,10 @@ def experts_of(spec: DecoderSpec) -> Experts | None:
     return Experts(
         count=spec.num_experts,
         used=spec.num_experts_per_tok,
-        wide=spec.expert_size,
-        sparse=tuple(spec.sparse()),
+        wide=size,
+        sparse=sparse,
         shared=shared,
+        latent=asked.get("moe_latent_size") or 0,
         scaled=asked.get("routed_scaling_factor", 1.0) not in (None, 1.0),
         **special,
     )

@@ -14,6 +14,7 @@ from estimator.contract.job import Serving
 from estimator.families.spec import DecoderSpec, ModelSpec
 from estimator.quantization.gguf_kinds import block
 from estimator.quantization.gguf_mixtures import facts, type_of
+from estimator.quantization.gguf_names import BARE
 from estimator.quantization.gguf_tensors import file_tensors
 from estimator.serving.llamacpp.cache import batch_of, layer_caches
 from estimator.serving.llamacpp.devices import layer_devices, overridden
@@ -161,4 +162,4 @@ def _planned(
 
 
 def _full(name: str) -> str:
-    return name if name.endswith(".bias") else f"{name}.weight"
+    return name if name.endswith((".bias", *BARE)) else f"{name}.weight"
