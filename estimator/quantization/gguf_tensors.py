@@ -69,7 +69,8 @@ def _tensors(spec: ModelSpec, parameter: Parameter) -> Iterator[FileTensor]:
     columns = shape[-2] if turned else shape[-1]
 
     def tensor(name: str, size: int = columns, elements: int = prod(shape)) -> FileTensor:
-        found = f"{before}{name}" if name in BARE else f"{before}{name}.{end}"
+        bare = name in BARE or (name == "ffn_norm" and spec.can.graph == "falcon-h1")
+        found = f"{before}{name}" if bare else f"{before}{name}.{end}"
         return FileTensor(found, size, elements, len(shape), layer, "_exps" in name)
 
     if path.endswith(CORRECTIONS):

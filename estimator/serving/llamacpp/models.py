@@ -181,7 +181,7 @@ def experts_of(spec: DecoderSpec) -> Experts | None:
         return None
     special = dict(ROUTINGS[spec.can.routing])
     every = asked.get("n_shared_experts") or asked.get("moe_num_shared_experts") or isinstance(spec, HunyuanMoeSpec)
-    size = spec.expert_size
+    size = int(getattr(spec, "expert_size", None) or asked["moe_intermediate_size"])
     shared = next((int(asked[name]) for name in SHARED if asked.get(name)), int(every or 0) * size)
     if asked.get("n_group", 1) not in (None, 1) and spec.can.routing == "sigmoid":
         special |= {"groups": asked["n_group"], "best_groups": asked["topk_group"]}
