@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import prod
 
 from estimator.serving.llamacpp.ggml import Graph, Tensor
 from estimator.serving.llamacpp.recurrent import Recurrent
@@ -77,6 +78,11 @@ class Builder:
     def view(self, x: Tensor, shape: tuple[int, ...], dense: bool = True) -> Tensor:
         """Another view of a tensor's bytes, or of some of them."""
         return Tensor("view", shape, [x], root=x, dense=dense)
+
+    def part(self, x: Tensor, shape: tuple[int, ...], rows: int) -> Tensor:
+        """A part of each of its rows, with the gaps between: as many bytes as from the first number to the last."""
+        row, size = x.nbytes // rows, NUMBER * prod(shape) // rows
+        return Tensor("view", shape, [x], root=x, dense=False, nbytes=x.nbytes - row + size)
 
     def unlike(self, name: str, x: Tensor, *others: Tensor) -> Tensor:
         """A tensor of the shape of `x`, computed from it and others."""

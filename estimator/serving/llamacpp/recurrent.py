@@ -26,9 +26,9 @@ class Recurrent:
     def __init__(self, build: Builder, state: State):
         self.build, self.state, self.sequences = build, state, build.batch.sequences
         self.each = build.tokens // self.sequences
-        numbers = Tensor("none", (self.sequences,))
-        numbers.given = True
-        self.own, self.others = build.view(numbers, (self.sequences,)), build.view(numbers, (0,))
+        self.numbers = Tensor("none", (self.sequences,))
+        self.numbers.given = True
+        self.own, self.others = build.view(self.numbers, (self.sequences,)), build.view(self.numbers, (0,))
 
     def delta_net(self, x: Tensor, layer: int) -> Tensor:
         """Qwen's gated delta nets."""
@@ -39,8 +39,8 @@ class Recurrent:
         if state.joined_gates:
             both = build.product("ssm_ba", layer, 2 * heads, x)
             part = (heads // state.groups, state.groups, *tokens)
-            beta = build.unlike("unary", build.op("cont", part, build.view(both, part, dense=False)))
-            alpha = build.op("cont", (heads, *tokens), build.view(both, part, dense=False))
+            beta = build.unlike("unary", build.op("cont", part, build.part(both, part, build.tokens)))
+            alpha = build.op("cont", (heads, *tokens), build.part(both, part, build.tokens))
         else:
             beta = build.unlike("unary", build.view(build.product("ssm_beta", layer, heads, x), (1, heads, *tokens)))
             alpha = build.view(build.product("ssm_alpha", layer, heads, x), (heads, *tokens))
@@ -51,7 +51,7 @@ class Recurrent:
         begun = build.view(self.states(held, state.numbers), (size, size, heads, self.sequences))
         out = build.op("ssm_conv", (state.convolved, *tokens), joined, build.weight("ssm_conv1d", layer))
         out = build.unlike("unary", out)
-        q, k, v = (build.view(out, (size, count, *tokens), dense=False) for count in (state.groups, state.groups, heads))
+        q, k, v = (build.part(out, (size, count, *tokens), build.tokens) for count in (state.groups, state.groups, heads))
         q, k = (build.unlike("scale", build.unlike("rms_norm", part)) for part in (q, k))
         rows = (self.each + size) * self.sequences
         made = build.op("gated_delta_net", (state.inner, rows), q, k, v, gate, build.view(beta, (1, heads, *tokens)), begun)
@@ -70,11 +70,11 @@ class Recurrent:
         begun, held = self._begun(state.convolved, layer)
         made = build.product("ssm_in", layer, state.inner + state.convolved + heads, x)
         made = build.view(made, (made.shape[0], *tokens))
-        z = build.view(made, wide, dense=False)
-        mixed, steps = (build.view(made, (size, *tokens), dense=False) for size in (state.convolved, heads))
+        z = build.part(made, wide, build.tokens)
+        mixed, steps = (build.part(made, (size, *tokens), build.tokens) for size in (state.convolved, heads))
         out = self._convolved(self._joined(begun, held, mixed, state.convolved), layer)
-        values = build.view(out, wide, dense=False)
-        b, c = (build.view(out, (state.size, state.groups, *tokens), dense=False) for _ in range(2))
+        values = build.part(out, wide, build.tokens)
+        b, c = (build.part(out, (state.size, state.groups, *tokens), build.tokens) for _ in range(2))
         steps = build.unlike("add", build.unlike("cont", steps), build.weight("ssm_dt.bias", layer))
         seen = self._scanned(layer, values, steps, b, c)
         seen = build.unlike("add", seen, build.unlike("mul", values, build.weight("ssm_d", layer)))
@@ -89,11 +89,11 @@ class Recurrent:
         inner, size, tokens = state.inner, state.size, (self.each, self.sequences)
         begun, held = self._begun(inner, layer)
         made = build.product("ssm_in", layer, 2 * inner, build.view(x, (hidden, *tokens)))
-        mixed, z = (build.view(made, (inner, *tokens), dense=False) for _ in range(2))
+        mixed, z = (build.part(made, (inner, *tokens), build.tokens) for _ in range(2))
         values = self._convolved(self._joined(begun, held, mixed, inner), layer)
         read = build.product("ssm_x", layer, state.rank + 2 * size, values)
-        steps = build.view(read, (state.rank, *tokens), dense=False)
-        b, c = (build.view(read, (size, 1, *tokens), dense=False) for _ in range(2))
+        steps = build.part(read, (state.rank, *tokens), build.tokens)
+        b, c = (build.part(read, (size, 1, *tokens), build.tokens) for _ in range(2))
         if state.normed:
             steps, b, c = (build.norm(part, f"ssm_{name}_norm", layer) for part, name in ((steps, "dt"), (b, "b"), (c, "c")))
         else:
@@ -110,7 +110,7 @@ class Recurrent:
         build, hidden = self.build, self.build.shape.hidden
         size = (hidden, self.each, self.sequences)
         made = build.product("shortconv.in_proj", layer, 3 * hidden, build.view(x, size))
-        b, c, value = (build.view(made, size, dense=False) for _ in range(3))
+        b, c, value = (build.part(made, size, build.tokens) for _ in range(3))
         joined = self._behind(self.held(layer), build.unlike("mul", b, value), hidden)
         out = build.op("ssm_conv", size, joined, build.weight("shortconv.conv", layer))
         out = build.product("shortconv.out_proj", layer, hidden, build.unlike("mul", c, out))
@@ -128,8 +128,11 @@ class Recurrent:
         build, graph = self.build, self.build.graph
         every = build.view(held, (size, self.sequences))
         graph.expand(Tensor("scale", (size,), [build.view(every, (size,))], root=held, nbytes=0))
-        found = rows(every, self.own) if rows else build.op("get_rows", (size, self.sequences), every, self.own)
-        graph.expand(found)
+        if rows is None:
+            moved = graph.expand(build.op("get_rows", (size, self.sequences), every, self.numbers))
+            self._keep(build.view(moved, (size, 0)), held)
+            return build.view(moved, (size, self.sequences))
+        found = graph.expand(rows(every, self.own))
         self._keep(build.op("get_rows", (size, 0), every, self.others), held)
         return found
 
@@ -151,7 +154,7 @@ class Recurrent:
         build, before = self.build, self.state.kernel - 1
         turned = build.view(x, (self.each, width, self.sequences), dense=False)
         joined = build.op("concat", (before + self.each, width, self.sequences), begun, turned)
-        self._keep(build.view(joined, (before, width, self.sequences), dense=False), held)
+        self._keep(build.part(joined, (before, width, self.sequences), width * self.sequences), held)
         return joined
 
     def _convolved(self, joined: Tensor, layer: int) -> Tensor:

@@ -27,6 +27,7 @@ class Batch:
     streams: int = 1
     """Caches of their own; one that all sequences share is one."""
     sequences: int = 1
+    """Of a batch, each with equally many tokens."""
     turned_keys: int = 0
     turned_values: int = 0
     unpacked_keys: bool = False
@@ -49,8 +50,8 @@ class Experts:
     """A mixture: how many there are and are used, how wide, and how they are chosen.
 
     `softmax`: over the scores of all experts, of the chosen ones only, or none, but a sigmoid. `shared`: width of the experts
-    that every token passes, together; `shared_gate`: how they are gated, by silu over what it is of. `groups`, of which `best_groups` are looked at:
-    0 where there are none.
+    that every token passes, together; `shared_gate`: what makes their gate. `groups`, of which `best_groups` are looked at: 0 where
+    there are none. `latent`: width of what experts get and give, where that is not the model's.
     """
 
     count: int
@@ -67,7 +68,6 @@ class Experts:
     groups: int = 0
     best_groups: int = 0
     latent: int = 0
-    """Width of what experts get and give, where that is not the model's."""
 
 
 Mixer = Literal["attention", "delta net", "mamba", "mamba-2", "convolution", "both", "none"]
@@ -78,9 +78,9 @@ Mixer = Literal["attention", "delta net", "mamba", "mamba-2", "convolution", "bo
 class State:
     """What layers without attention keep: sizes of a mixer.
 
-    `inner`: numbers of all its heads; `size`: of one of them in the state; `groups`: of keys; `kernel`: tokens that the
-    convolution sees, of `convolved` numbers. `rank`: Mamba's steps. `normed`: what the mixer normalises, Mamba-2 its output, Mamba
-    what the scan gets. `joined_gates`: whether one matrix makes both gates of a delta net.
+    `inner`: numbers of all its heads, each of which has `size` in the state; `groups`: heads of keys; `kernel`: tokens that the
+    convolution sees, of `convolved` numbers each. `rank`: of Mamba's steps. `normed`: whether Mamba-2 normalises what it gives, or
+    Mamba what its scan gets. `joined_gates`: whether one matrix makes both gates of a delta net.
     """
 
     kernel: int
