@@ -46,7 +46,7 @@ class _Spec(RotaryDecoderSpec):
 
 
 class OlmoSpec(_Spec):
-    can = Abilities(gguf=True)
+    can = Abilities(gguf=True, graph="olmo")
     cached = tensor_parallel = True
     norms = False
 

@@ -33,6 +33,9 @@ NAMES: dict[str, str] = {
     "down_proj": "ffn_down",
     "c_fc": "ffn_up",
     "mlp.c_proj": "ffn_down",
+    "fc1": "ffn_up",
+    "fc2": "ffn_down",
+    "self_attn.dense": "attn_output",
     "dense_h_to_4h": "ffn_up",
     "dense_4h_to_h": "ffn_down",
     "mlp.gate": "ffn_gate_inp",
@@ -92,6 +95,9 @@ NORMS: dict[str, str] = {
     "b_layernorm": "ssm_b_norm",
     "c_layernorm": "ssm_c_norm",
     "norm": "attn_norm",
+    "ln_1": "attn_norm",
+    "ln_2": "ffn_norm",
+    "word_embeddings_layernorm": "token_embd_norm",
 }
 """Norms that have names of their own."""
 AFTER_ATTENTION = ("gemma-2", "gemma-3", "gpt-oss", "olmo-2", "exaone-4", "seed-oss", "glm-4-moe", "qwen-3.5", "qwen-3-next")
@@ -101,6 +107,8 @@ OUTPUT_NORMS = {
     "norm_f": "output_norm",
     "final_layernorm": "output_norm",
     "embedding_norm": "token_embd_norm",
+    "ln_f": "output_norm",
+    "final_layer_norm": "output_norm",
 }
 """The last norm, which belongs to no layer."""
 CORRECTIONS = ("e_score_correction_bias", "expert_bias")

@@ -83,6 +83,14 @@ ARCHITECTURES = {
     "lfm2_moe": "lfm2moe",
     "falcon_h1": "falcon-h1",
     "jamba": "jamba",
+    "gpt2": "gpt2",
+    "gpt_bigcode": "starcoder",
+    "gpt_neox": "gptneox",
+    "bloom": "bloom",
+    "starcoder2": "starcoder2",
+    "nemotron": "nemotron",
+    "phi": "phi2",
+    "olmo": "olmo",
 }
 GROUPED = ("glm4_moe", "solar_open", "dots1")
 MORE: dict[str, dict[str, Any]] = {
@@ -116,7 +124,7 @@ def _sizes(spec: DecoderSpec) -> dict[str, Any]:
     asked = spec.config()
     sizes: dict[str, Any] = {
         "block_count": spec.num_hidden_layers,
-        "context_length": 2**17,
+        "context_length": 2**17 if not spec.learned_positions else spec.max_position_embeddings,
         "embedding_length": spec.hidden_size,
         "feed_forward_length": spec.intermediate_size,
         "attention.head_count": spec.num_attention_heads,
@@ -125,6 +133,7 @@ def _sizes(spec: DecoderSpec) -> dict[str, Any]:
         "attention.value_length": spec.head_dim,
         "rope.dimension_count": spec.head_dim,
         "attention.layer_norm_rms_epsilon": 1e-5,
+        "attention.layer_norm_epsilon": 1e-5,
         "vocab_size": spec.vocab_size,
     }
     if asked.get("sliding_window") and any(sliding(spec)):
@@ -139,6 +148,8 @@ def _sizes(spec: DecoderSpec) -> dict[str, Any]:
             sizes["expert_shared_feed_forward_length"] = experts.shared
         if experts.latent:
             sizes["moe_latent_size"] = experts.latent
+    if spec.model_type == "gpt_neox":
+        sizes["use_parallel_residual"] = asked["use_parallel_residual"]
     sizes |= _states(spec) | MORE.get(spec.model_type, {})
     if spec.model_type == "ernie4_5_moe":
         sizes["expert_shared_feed_forward_length"] = asked["moe_num_shared_experts"] * asked["moe_intermediate_size"]

@@ -77,12 +77,12 @@ class Builder:
 
     def view(self, x: Tensor, shape: tuple[int, ...], dense: bool = True) -> Tensor:
         """Another view of a tensor's bytes, or of some of them."""
-        return Tensor("view", shape, [x], root=x, dense=dense)
+        return Tensor("view", shape, [x], root=x, dense=dense, span=x.span if prod(shape) * NUMBER == x.nbytes else None)
 
     def part(self, x: Tensor, shape: tuple[int, ...], rows: int) -> Tensor:
-        """A part of each of its rows, with the gaps between: as many bytes as from the first number to the last."""
+        """A part of each of its rows, with gaps between."""
         row, size = x.nbytes // rows, NUMBER * prod(shape) // rows
-        return Tensor("view", shape, [x], root=x, dense=False, nbytes=x.nbytes - row + size)
+        return Tensor("view", shape, [x], root=x, dense=False, span=x.nbytes - row + size)
 
     def unlike(self, name: str, x: Tensor, *others: Tensor) -> Tensor:
         """A tensor of the shape of `x`, computed from it and others."""
@@ -96,14 +96,18 @@ class Builder:
         """With a bias, if there is one."""
         return self.unlike("add", x, self.weight(name, layer)) if on else x
 
-    def norm(self, x: Tensor, name: str, layer: int | None, forced: bool = True) -> Tensor:
-        """Normalised; `forced`: named by its layer, so that it may have to run there."""
+    def norm(self, x: Tensor, name: str, layer: int | None, forced: bool = True, own: bool = True) -> Tensor:
+        """Normalised; `forced`: named by its layer, so that it may have to run there, also where its weights are not the layer's
+        `own`."""
         bias = self.shape.layer_norm and self.shape.norm_bias
         found = self.unlike("norm" if self.shape.layer_norm else "rms_norm", x)
+        if not self.shape.norm_weight:
+            return found
         if layer is not None and forced and self.devices.forced:
             found.backend = self.devices.layers[layer]
-        found = self.unlike("mul", found, self.weight(name, layer))
-        return self.unlike("add", found, self.weight(name + "_bias", layer)) if bias else found
+        whose = layer if own else None
+        found = self.unlike("mul", found, self.weight(name, whose))
+        return self.unlike("add", found, self.weight(f"{name}.bias", whose)) if bias else found
 
     def built(self) -> Graph:
         """The graph."""
@@ -111,6 +115,11 @@ class Builder:
         hidden = self._embedded()
         if shape.scaled_embedding:
             hidden = self.unlike("scale", hidden)
+        if shape.learned_positions:
+            rows = self.op("get_rows", hidden.shape, self.weight("position_embd", None), self.positions)
+            hidden = self.unlike("add", hidden, rows)
+        if shape.normed_embedding:
+            hidden = self.norm(hidden, "token_embd_norm", 0, own=False)
         embedded = hidden
         if shape.deepstack:
             hidden = self.view(embedded, (shape.hidden, self.tokens), dense=False)
@@ -125,6 +134,8 @@ class Builder:
         if shape.cut == "after the norm":
             hidden = self.op("get_rows", last, hidden, self.chosen)
         logits = self.product("output", None, shape.vocabulary, hidden)
+        if shape.logits_bias:
+            logits = self.unlike("add", logits, self.weight("output.bias", None))
         for name in shape.after_logits:
             logits = self.unlike(name, logits)
         self.graph.expand(logits)
@@ -160,15 +171,15 @@ class Builder:
             size = (shape.hidden, self.tokens)
             out = self.op("get_rows", size, out, self.chosen)
             residual = residual and self.op("get_rows", size, residual, self.chosen)
-            if shape.parallel:
+            if shape.parallel and shape.parallel != "normed apart":
                 before = self.op("get_rows", size, before, self.chosen)
         if shape.parallel:
             assert residual is not None
-            fed = self._fed(before, layer)
+            fed = self._fed(self.norm(residual, shape.fed_norm, layer) if shape.parallel == "normed apart" else before, layer)
             first, second, third = {
-                "feed-forward first": (fed, out, residual),
                 "attention first": (out, fed, residual),
                 "residual second": (fed, residual, out),
+                "normed apart": (fed, residual, out),
             }[shape.parallel]
             return self.unlike("add", self.unlike("add", first, second), third)
         if shape.post_norms:
@@ -213,7 +224,7 @@ class Builder:
         if shape.joined:
             width = shape.head * sum(heads.values())
             joined = self.biased(self.product("attn_qkv", layer, width, x), "attn_qkv.bias", layer, shape.biased)
-            return [self.view(joined, (shape.head, count, tokens), dense=False) for count in heads.values()]
+            return [self.part(joined, (shape.head, count, tokens), tokens) for count in heads.values()]
         found = []
         for name, count in heads.items():
             gates = count if name == "q" and shape.gated_queries else 0

@@ -17,6 +17,12 @@ from estimator.families.windows import SLIDING, WindowedSpec, layer_types
 from estimator.serving.llamacpp.mixers import mixers_of, rotary_of, state_of
 from estimator.serving.llamacpp.shape import Experts, Latent, Shape
 
+CLASSIC: dict[str, Any] = {
+    **dict.fromkeys(("biased", "output_bias", "feed_bias", "layer_norm", "norm_bias"), True),
+    "gated": False,
+    "activation": ("unary",),
+}
+"""Models of before Llama: biases throughout, and feed-forward layers without a gate."""
 SPECIAL: dict[str, dict[str, Any]] = {
     "plain": {},
     "biased": {"biased": True},
@@ -46,6 +52,13 @@ SPECIAL: dict[str, dict[str, Any]] = {
     "command-r": {"layer_norm": True, "parallel": "residual second", "after_logits": ("scale",)},
     "command-r7b": {"layer_norm": True, "parallel": "residual second", "after_logits": ("scale",)},
     "hunyuan": {"normed": "heads", "normed_late": True},
+    "gpt-2": {**CLASSIC, "joined": True, "learned_positions": True},
+    "gpt-neox": {**CLASSIC, "joined": True},
+    "bloom": {**CLASSIC, "joined": True, "normed_embedding": True},
+    "starcoder-2": CLASSIC,
+    "nemotron": {"layer_norm": True, "norm_bias": True, "gated": False, "activation": ("unary", "sqr")},
+    "phi-2": {**CLASSIC, "parallel": "attention first", "scaled_queries": True, "logits_bias": True},
+    "olmo": {"layer_norm": True, "norm_weight": False},
     "qwen-3.5": {
         "normed": "heads",
         "fed_norm": "post_attention_norm",
@@ -70,6 +83,8 @@ SPECIAL: dict[str, dict[str, Any]] = {
 """By the names of `Abilities.graph`."""
 WINDOWED = ("gemma-2", "gemma-3", "olmo-2", "exaone-4", "command-r7b")
 """Graphs whose layers may have a sliding window."""
+UNTURNED = ("gpt-2", "bloom")
+"""Graphs that turn neither queries nor keys."""
 TURNED_IN_WINDOWS = ("exaone-4", "command-r7b")
 """Graphs that turn queries and keys in layers with a sliding window only, where there are any."""
 ROUTINGS: dict[str, dict[str, Any]] = {
@@ -112,6 +127,8 @@ def shape_of(spec: ModelSpec) -> Shape:
         special["biased"] = True
     if getattr(spec, "qk_norm", False) and "normed" not in special:
         special["normed"] = "heads"
+    if getattr(spec, "use_parallel_residual", False):
+        special["parallel"] = "normed apart"
     latent = latent_of(spec)
     head, values = spec.head_dim, spec.num_key_value_heads * spec.head_dim
     wide = head
@@ -156,7 +173,8 @@ def rotary(spec: DecoderSpec) -> tuple[bool, ...]:
     """Which layers turn queries and keys by their positions."""
     if isinstance(spec, SmolLM3Spec):
         return spec.rotating
-    return (sliding(spec) if spec.can.graph in TURNED_IN_WINDOWS else ()) or (rotary_of(spec),) * spec.num_hidden_layers
+    turned = spec.can.graph not in UNTURNED and rotary_of(spec)
+    return (sliding(spec) if spec.can.graph in TURNED_IN_WINDOWS else ()) or (turned,) * spec.num_hidden_layers
 
 
 def fed_width(spec: DecoderSpec) -> int:

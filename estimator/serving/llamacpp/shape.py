@@ -117,7 +117,9 @@ class Shape:
         normed_late: whether that happens after they were turned by their positions.
         pre_norms, post_norms: whether each half of a layer is normalised before it, and after it (Gemma).
         fed_norm: what the norm before the feed-forward layer is called.
-        parallel: whether both halves of a layer read the same, and in which order they are added.
+        parallel: whether both halves of a layer read the same, and in which order they are added; or each by a norm of its own.
+        norm_weight: whether norms multiply with anything. `normed_embedding`: whether embeddings are normalised.
+        learned_positions: whether positions are looked up, and added to embeddings. `logits_bias`: whether logits have a bias.
         residual_first: whether the residual stands first in the layer's last sum, or in both.
         cut: from where on the graph has the chosen tokens only.
         capped_scores, after_logits: operations on attention's scores, where flash attention does not have them, and on logits.
@@ -152,11 +154,15 @@ class Shape:
     activation: tuple[str, ...] = ()
     layer_norm: bool = False
     norm_bias: bool = False
+    norm_weight: bool = True
+    normed_embedding: bool = False
+    learned_positions: bool = False
+    logits_bias: bool = False
     normed_late: bool = False
     pre_norms: bool = True
     post_norms: bool = False
     fed_norm: str = "ffn_norm"
-    parallel: Literal["attention first", "feed-forward first", "residual second"] | None = None
+    parallel: Literal["attention first", "residual second", "normed apart"] | None = None
     residual_first: Literal["last", "both"] | None = None
     scaled_embedding: bool = False
     scaled_queries: bool = False
