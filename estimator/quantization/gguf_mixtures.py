@@ -16,9 +16,6 @@ from estimator.quantization.gguf_kinds import DEFAULT, EMBEDDINGS, LOWEST, PLAIN
 from estimator.quantization.gguf_tensors import FileTensor
 from estimator.weights.dtypes import BlockType
 
-ALTERNATING = ("nemotron-h", "jamba", "lfm-2", "granite")
-"""Graphs whose files say of each layer how many heads of keys it has: 0 where it does not attend."""
-
 
 @dataclass(frozen=True, slots=True)
 class Model:
@@ -43,13 +40,13 @@ def facts(spec: ModelSpec, tensors: list[FileTensor]) -> Model:
     keys = getattr(spec, "num_key_value_heads", None) or queries
     experts = any(tensor.experts for tensor in tensors)
     names = {tensor.name for tensor in tensors}
-    alternating = "blk.0.attn_k.weight" not in names and spec.can.graph in ALTERNATING
+    first, attends = {"blk.0.attn_k.weight", "blk.0.attn_qkv.weight"}, any(name.endswith(".attn_k.weight") for name in names)
     return Model(
         falcon=kind == "falcon",
         seventy=layers == 80 and (kind == "qwen2" or (kind in ("llama", "mistral") and queries != keys)),
         tied="output.weight" not in names,
         experts=int(getattr(spec, "num_experts", 0) or asked.get("num_local_experts") or 0) if experts else 0,
-        grouped=0 if alternating else queries // keys,
+        grouped=0 if attends and first.isdisjoint(names) else queries // keys,
         layers=layers,
         values=sum(category(name) in ("v", "qkv") for name in names),
         turns=_turns(tensors),

@@ -95,6 +95,8 @@ NORMS: dict[str, str] = {
     "b_layernorm": "ssm_b_norm",
     "c_layernorm": "ssm_c_norm",
     "norm": "attn_norm",
+    "ln_attn": "attn_norm_2",
+    "ln_mlp": "attn_norm",
     "ln_1": "attn_norm",
     "ln_2": "ffn_norm",
     "word_embeddings_layernorm": "token_embd_norm",

@@ -25,7 +25,7 @@ from estimator.quantization.gguf_names import BARE
 from estimator.quantization.gguf_tensors import FileTensor, file_tensors
 from estimator.serving.llamacpp.devices import EXPERTS
 from estimator.serving.llamacpp.mixers import mixers_of, rotary_of, state_of
-from estimator.serving.llamacpp.models import experts_of, fed_width, latent_of, sliding
+from estimator.serving.llamacpp.models import experts_of, fed_width, key_heads, latent_of, sliding
 from estimator.serving.llamacpp.types import NAMES
 from estimator.specs.resolve import resolve
 from estimator.weights.dtypes import ggml_types
@@ -91,6 +91,8 @@ ARCHITECTURES = {
     "nemotron": "nemotron",
     "phi": "phi2",
     "olmo": "olmo",
+    "falcon": "falcon",
+    "stablelm": "stablelm",
 }
 GROUPED = ("glm4_moe", "solar_open", "dots1")
 MORE: dict[str, dict[str, Any]] = {
@@ -128,7 +130,7 @@ def _sizes(spec: DecoderSpec) -> dict[str, Any]:
         "embedding_length": spec.hidden_size,
         "feed_forward_length": spec.intermediate_size,
         "attention.head_count": spec.num_attention_heads,
-        "attention.head_count_kv": spec.num_key_value_heads,
+        "attention.head_count_kv": key_heads(spec),
         "attention.key_length": spec.head_dim,
         "attention.value_length": spec.head_dim,
         "rope.dimension_count": spec.head_dim,
@@ -148,7 +150,7 @@ def _sizes(spec: DecoderSpec) -> dict[str, Any]:
             sizes["expert_shared_feed_forward_length"] = experts.shared
         if experts.latent:
             sizes["moe_latent_size"] = experts.latent
-    if spec.model_type == "gpt_neox":
+    if "use_parallel_residual" in asked:
         sizes["use_parallel_residual"] = asked["use_parallel_residual"]
     sizes |= _states(spec) | MORE.get(spec.model_type, {})
     if spec.model_type == "ernie4_5_moe":

@@ -10,7 +10,7 @@ from estimator.contract.job import Serving
 from estimator.families.spec import DecoderSpec
 from estimator.quantization.gguf_kinds import block
 from estimator.serving.llamacpp.mixers import mixers_of, state_of
-from estimator.serving.llamacpp.models import latent_of, sliding, window
+from estimator.serving.llamacpp.models import key_heads, latent_of, sliding, window
 from estimator.serving.llamacpp.shape import Batch
 from estimator.serving.llamacpp.types import NAMES
 
@@ -80,7 +80,7 @@ def token_bytes(serving: Serving, spec: DecoderSpec) -> tuple[int, int]:
     keys, values = kinds(serving)
     if latent := latent_of(spec):
         return _row_bytes(keys, latent.rank + latent.rotary), 0
-    width = spec.num_key_value_heads * spec.head_dim
+    width = key_heads(spec) * spec.head_dim
     return _row_bytes(keys, width), _row_bytes(values, width)
 
 

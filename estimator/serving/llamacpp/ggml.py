@@ -33,7 +33,21 @@ class Tensor:
         backend: what computes it; set by the scheduler.
     """
 
-    __slots__ = ("backend", "dense", "device", "given", "gpu_bytes", "kept", "nbytes", "op", "root", "shape", "sources", "span", "weight")
+    __slots__ = (
+        "backend",
+        "dense",
+        "device",
+        "given",
+        "gpu_bytes",
+        "kept",
+        "nbytes",
+        "op",
+        "root",
+        "shape",
+        "sources",
+        "span",
+        "weight",
+    )
 
     def __init__(
         self,

@@ -163,7 +163,8 @@ class Builder:
         before = self.norm(hidden, "attn_norm", layer) if shape.pre_norms else hidden
         if shape.normed_first:
             self.graph.expand(before)
-        out = self._mixed(before, hidden, layer)
+        read = self.norm(hidden, "attn_norm_2", layer) if shape.second_norm else before
+        out = self._mixed(read, hidden, layer)
         if shape.mixer(layer) == "both":
             out, residual = self.unlike("add", out, hidden), None
         if layer == shape.layers - 1 and shape.cut == "in the last layer":
@@ -177,6 +178,7 @@ class Builder:
             assert residual is not None
             fed = self._fed(self.norm(residual, shape.fed_norm, layer) if shape.parallel == "normed apart" else before, layer)
             first, second, third = {
+                "feed-forward first": (fed, out, residual),
                 "attention first": (out, fed, residual),
                 "residual second": (fed, residual, out),
                 "normed apart": (fed, residual, out),
@@ -211,7 +213,7 @@ class Builder:
             return self.unlike("add", seen, self.recurrent.mamba2(self.norm(hidden, "attn_norm", layer), layer))
         made = {
             "delta net": self.recurrent.delta_net,
-            "mamba": self.recurrent.mamba,
+            "mamba-1": self.recurrent.mamba,
             "mamba-2": self.recurrent.mamba2,
             "convolution": self.recurrent.convolution,
         }

@@ -15,14 +15,15 @@ from estimator.serving.llamacpp.shape import Mixer, State
 
 def mixers_of(spec: DecoderSpec) -> tuple[Mixer, ...]:
     """Of each layer; empty where all are attention."""
+    both: Mixer = "both"
     if isinstance(spec, FalconH1Spec):
-        return ("both",) * spec.num_hidden_layers
+        return (both,) * spec.num_hidden_layers
     if spec.can.graph == "lfm-2":
         return tuple(["convolution" if kind == CONVOLUTION else "attention" for kind in spec.layer_types])  # type: ignore[attr-defined]
     if isinstance(spec, GatedDeltaSpec):
         return tuple(["attention" if kind == ATTENTION else "delta net" for kind in spec.kinds])
     if isinstance(spec, (Mamba2HybridSpec, NemotronHSpec, JambaSpec)):
-        mamba: Mixer = "mamba" if isinstance(spec, JambaSpec) else "mamba-2"
+        mamba: Mixer = "mamba-1" if isinstance(spec, JambaSpec) else "mamba-2"
         named: dict[str, Mixer] = {MAMBA: mamba, ATTENTION: "attention"}
         found = tuple([named.get(kind, "none") for kind in spec.kinds])
         return found if mamba in found else ()

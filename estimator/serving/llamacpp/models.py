@@ -9,10 +9,12 @@ from typing import Any
 
 from estimator.contract.errors import NotModelled
 from estimator.families import having
+from estimator.families.falcon import FalconSpec
 from estimator.families.hunyuan_moe import HunyuanMoeSpec
 from estimator.families.nemotron_h import NemotronHSpec
 from estimator.families.smollm3 import SmolLM3Spec
 from estimator.families.spec import DecoderSpec, ModelSpec
+from estimator.families.stablelm import StableLmSpec
 from estimator.families.windows import SLIDING, WindowedSpec, layer_types
 from estimator.serving.llamacpp.mixers import mixers_of, rotary_of, state_of
 from estimator.serving.llamacpp.shape import Experts, Latent, Shape
@@ -54,11 +56,20 @@ SPECIAL: dict[str, dict[str, Any]] = {
     "hunyuan": {"normed": "heads", "normed_late": True},
     "gpt-2": {**CLASSIC, "joined": True, "learned_positions": True},
     "gpt-neox": {**CLASSIC, "joined": True},
-    "bloom": {**CLASSIC, "joined": True, "normed_embedding": True},
+    "bloom-1": {**CLASSIC, "joined": True, "normed_embedding": True},
     "starcoder-2": CLASSIC,
-    "nemotron": {"layer_norm": True, "norm_bias": True, "gated": False, "activation": ("unary", "sqr")},
+    "nemotron-4": {"layer_norm": True, "norm_bias": True, "gated": False, "activation": ("unary", "sqr")},
     "phi-2": {**CLASSIC, "parallel": "attention first", "scaled_queries": True, "logits_bias": True},
-    "olmo": {"layer_norm": True, "norm_weight": False},
+    "falcon-1": {
+        "joined": True,
+        "layer_norm": True,
+        "norm_bias": True,
+        "gated": False,
+        "activation": ("unary",),
+        "parallel": "feed-forward first",
+    },
+    "stable-lm": {"layer_norm": True, "norm_bias": True},
+    "olmo-1": {"layer_norm": True, "norm_weight": False},
     "qwen-3.5": {
         "normed": "heads",
         "fed_norm": "post_attention_norm",
@@ -75,7 +86,7 @@ SPECIAL: dict[str, dict[str, Any]] = {
         "cut": "after the norm",
     },
     "nemotron-h": {"gated": False, "activation": ("unary", "sqr"), "alone": True, "cut": "after the norm"},
-    "jamba": {"residual_first": "both"},
+    "jamba-1": {"residual_first": "both"},
     "lfm-2": {"normed": "heads", "residual_first": "both"},
     "falcon-h1": {},
     "granite": {"scaled_embedding": True, "scaled_residual": True, "after_logits": ("scale",)},
@@ -83,7 +94,7 @@ SPECIAL: dict[str, dict[str, Any]] = {
 """By the names of `Abilities.graph`."""
 WINDOWED = ("gemma-2", "gemma-3", "olmo-2", "exaone-4", "command-r7b")
 """Graphs whose layers may have a sliding window."""
-UNTURNED = ("gpt-2", "bloom")
+UNTURNED = ("gpt-2", "bloom-1")
 """Graphs that turn neither queries nor keys."""
 TURNED_IN_WINDOWS = ("exaone-4", "command-r7b")
 """Graphs that turn queries and keys in layers with a sliding window only, where there are any."""
@@ -109,6 +120,14 @@ def check_graph(spec: ModelSpec, field: str) -> None:
     if text.can.graph is None:
         known = ", ".join(having(lambda kind: kind.can.graph is not None))
         raise NotModelled(f"llama.cpp with {text.model_type} models is not modelled yet; {known} are", field)
+    if isinstance(text, FalconSpec) and (text.alibi or not text.parallel_attn):
+        raise NotModelled(
+            "llama.cpp's graph of Falcon turns queries and keys, and has both halves of a layer side by side: Falcon-RW is not "
+            "modelled",
+            field,
+        )
+    if isinstance(text, StableLmSpec) and (text.qk_layernorm or text.use_parallel_residual):
+        raise NotModelled("llama.cpp's graph of StableLM 2 12B, with norms of queries and keys, is not modelled yet", field)
     if text.encodes:
         raise NotModelled(
             f"llama.cpp's graph of {text.model_type} models whose tokens see each other in both directions is not modelled yet; "
@@ -129,8 +148,10 @@ def shape_of(spec: ModelSpec) -> Shape:
         special["normed"] = "heads"
     if getattr(spec, "use_parallel_residual", False):
         special["parallel"] = "normed apart"
+    if getattr(spec, "use_qkv_bias", False):
+        special["biased"] = True
     latent = latent_of(spec)
-    head, values = spec.head_dim, spec.num_key_value_heads * spec.head_dim
+    head, values = spec.head_dim, key_heads(spec) * spec.head_dim
     wide = head
     if latent:
         head, wide, values = latent.plain + latent.rotary, spec.config()["v_head_dim"], 0
@@ -138,7 +159,8 @@ def shape_of(spec: ModelSpec) -> Shape:
         hidden=spec.hidden_size,
         head=head,
         heads=spec.num_attention_heads,
-        key_heads=spec.num_key_value_heads,
+        key_heads=key_heads(spec),
+        second_norm=getattr(spec, "two_norms", False),
         values=values,
         values_wide=wide,
         wide=fed_width(spec),
@@ -152,6 +174,12 @@ def shape_of(spec: ModelSpec) -> Shape:
         state=state_of(spec),
         **special,
     )
+
+
+def key_heads(spec: DecoderSpec) -> int:
+    """Heads of keys, one in each layer of the older Falcons with `multi_query`."""
+    one = isinstance(spec, FalconSpec) and spec.multi_query and not spec.new_decoder_architecture
+    return 1 if one else spec.num_key_value_heads
 
 
 def sliding(spec: DecoderSpec) -> tuple[bool, ...]:
@@ -206,8 +234,8 @@ def experts_of(spec: DecoderSpec) -> Experts | None:
     if spec.can.routing == "sigmoid":
         special["normalized"] = asked.get("norm_topk_prob", True)
     return Experts(
-        count=spec.num_experts,
-        used=spec.num_experts_per_tok,
+        count=getattr(spec, "num_experts"),  # noqa: B009 (a field of several specs)
+        used=getattr(spec, "num_experts_per_tok"),  # noqa: B009
         wide=size,
         sparse=sparse,
         shared=shared,

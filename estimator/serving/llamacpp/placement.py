@@ -138,7 +138,7 @@ def placed(
 def _layer(tensor: WeightTensor, spec: DecoderSpec) -> int:
     """The layer that a tensor lies with: the output, if it belongs to none, but the norm of BLOOM's embeddings with the first."""
     if tensor.layer is None:
-        return 0 if spec.can.graph == "bloom" and tensor.name.startswith("token_embd_norm") else -1
+        return 0 if spec.can.graph == "bloom-1" and tensor.name.startswith("token_embd_norm") else -1
     return tensor.layer
 
 

@@ -50,8 +50,8 @@ class Experts:
     """A mixture: how many there are and are used, how wide, and how they are chosen.
 
     `softmax`: over the scores of all experts, of the chosen ones only, or none, but a sigmoid. `shared`: width of the experts
-    that every token passes, together; `shared_gate`: what makes their gate. `groups`, of which `best_groups` are looked at: 0 where
-    there are none. `latent`: width of what experts get and give, where that is not the model's.
+    that every token passes, together; `shared_gate`: what makes their gate. `groups`, of which `best_groups` are looked at: 0
+    where there are none. `latent`: width of what experts get and give, where that is not the model's.
     """
 
     count: int
@@ -70,7 +70,7 @@ class Experts:
     latent: int = 0
 
 
-Mixer = Literal["attention", "delta net", "mamba", "mamba-2", "convolution", "both", "none"]
+Mixer = Literal["attention", "delta net", "mamba-1", "mamba-2", "convolution", "both", "none"]
 """What a layer has before its feed-forward layer; `both` are attention and Mamba-2, side by side."""
 
 
@@ -79,8 +79,8 @@ class State:
     """What layers without attention keep: sizes of a mixer.
 
     `inner`: numbers of all its heads, each of which has `size` in the state; `groups`: heads of keys; `kernel`: tokens that the
-    convolution sees, of `convolved` numbers each. `rank`: of Mamba's steps. `normed`: whether Mamba-2 normalises what it gives, or
-    Mamba what its scan gets. `joined_gates`: whether one matrix makes both gates of a delta net.
+    convolution sees, of `convolved` numbers each. `rank`: of Mamba's steps. `normed`: whether Mamba-2 normalises what it gives,
+    or Mamba what its scan gets. `joined_gates`: whether one matrix makes both gates of a delta net.
     """
 
     kernel: int
@@ -118,6 +118,7 @@ class Shape:
         pre_norms, post_norms: whether each half of a layer is normalised before it, and after it (Gemma).
         fed_norm: what the norm before the feed-forward layer is called.
         parallel: whether both halves of a layer read the same, and in which order they are added; or each by a norm of its own.
+        second_norm: whether attention reads what a norm of its own makes.
         norm_weight: whether norms multiply with anything. `normed_embedding`: whether embeddings are normalised.
         learned_positions: whether positions are looked up, and added to embeddings. `logits_bias`: whether logits have a bias.
         residual_first: whether the residual stands first in the layer's last sum, or in both.
@@ -155,6 +156,7 @@ class Shape:
     layer_norm: bool = False
     norm_bias: bool = False
     norm_weight: bool = True
+    second_norm: bool = False
     normed_embedding: bool = False
     learned_positions: bool = False
     logits_bias: bool = False
@@ -162,7 +164,7 @@ class Shape:
     pre_norms: bool = True
     post_norms: bool = False
     fed_norm: str = "ffn_norm"
-    parallel: Literal["attention first", "residual second", "normed apart"] | None = None
+    parallel: Literal["attention first", "feed-forward first", "residual second", "normed apart"] | None = None
     residual_first: Literal["last", "both"] | None = None
     scaled_embedding: bool = False
     scaled_queries: bool = False
