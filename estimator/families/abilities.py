@@ -43,6 +43,8 @@ Graph = Literal[
     "olmo-1",
     "falcon-1",
     "stable-lm",
+    "mpt-1",
+    "arcee-1",
     "qwen-3.5",
     "qwen-3-next",
     "nemotron-h",

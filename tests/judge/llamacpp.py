@@ -25,7 +25,7 @@ from estimator.quantization.gguf_names import BARE
 from estimator.quantization.gguf_tensors import FileTensor, file_tensors
 from estimator.serving.llamacpp.devices import EXPERTS
 from estimator.serving.llamacpp.mixers import mixers_of, rotary_of, state_of
-from estimator.serving.llamacpp.models import experts_of, fed_width, key_heads, latent_of, sliding
+from estimator.serving.llamacpp.models import clips, experts_of, fed_width, key_heads, latent_of, sliding
 from estimator.serving.llamacpp.types import NAMES
 from estimator.specs.resolve import resolve
 from estimator.weights.dtypes import ggml_types
@@ -91,6 +91,9 @@ ARCHITECTURES = {
     "nemotron": "nemotron",
     "phi": "phi2",
     "olmo": "olmo",
+    "mpt": "mpt",
+    "arcee": "arcee",
+    "internlm3": "llama",
     "falcon": "falcon",
     "stablelm": "stablelm",
 }
@@ -152,6 +155,10 @@ def _sizes(spec: DecoderSpec) -> dict[str, Any]:
             sizes["moe_latent_size"] = experts.latent
     if "use_parallel_residual" in asked:
         sizes["use_parallel_residual"] = asked["use_parallel_residual"]
+    if spec.model_type == "mpt":
+        sizes["attention.max_alibi_bias"] = 8.0
+    if clips(spec):
+        sizes["attention.clamp_kqv"] = 8.0
     sizes |= _states(spec) | MORE.get(spec.model_type, {})
     if spec.model_type == "ernie4_5_moe":
         sizes["expert_shared_feed_forward_length"] = asked["moe_num_shared_experts"] * asked["moe_intermediate_size"]

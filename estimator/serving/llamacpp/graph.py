@@ -226,12 +226,14 @@ class Builder:
         if shape.joined:
             width = shape.head * sum(heads.values())
             joined = self.biased(self.product("attn_qkv", layer, width, x), "attn_qkv.bias", layer, shape.biased)
+            joined = self.unlike("clamp", joined) if shape.clipped else joined
             return [self.part(joined, (shape.head, count, tokens), tokens) for count in heads.values()]
         found = []
         for name, count in heads.items():
             gates = count if name == "q" and shape.gated_queries else 0
             out = self.product(f"attn_{name}", layer, shape.head * (count + gates), x)
-            found.append(self.biased(out, f"attn_{name}.bias", layer, shape.biased))
+            out = self.biased(out, f"attn_{name}.bias", layer, shape.biased)
+            found.append(self.unlike("clamp", out) if shape.clipped else out)
         if shape.normed == "whole":
             found[:2] = [self.norm(out, f"attn_{name}_norm", layer) for out, name in zip(found, "qk", strict=False)]
         dense = (not shape.gated_queries, True, True)

@@ -68,6 +68,8 @@ SPECIAL: dict[str, dict[str, Any]] = {
         "activation": ("unary",),
         "parallel": "feed-forward first",
     },
+    "mpt-1": {"joined": True, "layer_norm": True, "gated": False, "activation": ("unary",)},
+    "arcee-1": {"gated": False, "activation": ("unary", "sqr")},
     "stable-lm": {"layer_norm": True, "norm_bias": True},
     "olmo-1": {"layer_norm": True, "norm_weight": False},
     "qwen-3.5": {
@@ -94,7 +96,7 @@ SPECIAL: dict[str, dict[str, Any]] = {
 """By the names of `Abilities.graph`."""
 WINDOWED = ("gemma-2", "gemma-3", "olmo-2", "exaone-4", "command-r7b")
 """Graphs whose layers may have a sliding window."""
-UNTURNED = ("gpt-2", "bloom-1")
+UNTURNED = ("gpt-2", "bloom-1", "mpt-1")
 """Graphs that turn neither queries nor keys."""
 TURNED_IN_WINDOWS = ("exaone-4", "command-r7b")
 """Graphs that turn queries and keys in layers with a sliding window only, where there are any."""
@@ -148,6 +150,7 @@ def shape_of(spec: ModelSpec) -> Shape:
         special["normed"] = "heads"
     if getattr(spec, "use_parallel_residual", False):
         special["parallel"] = "normed apart"
+    special["clipped"] = clips(spec)
     if getattr(spec, "use_qkv_bias", False):
         special["biased"] = True
     latent = latent_of(spec)
@@ -174,6 +177,12 @@ def shape_of(spec: ModelSpec) -> Shape:
         state=state_of(spec),
         **special,
     )
+
+
+def clips(spec: DecoderSpec) -> bool:
+    """Whether queries, keys and values are kept within a limit."""
+    asked = spec.config()
+    return bool(asked.get("clip_qkv") or (asked.get("attn_config") or {}).get("clip_qkv"))
 
 
 def key_heads(spec: DecoderSpec) -> int:

@@ -118,6 +118,7 @@ class Shape:
         pre_norms, post_norms: whether each half of a layer is normalised before it, and after it (Gemma).
         fed_norm: what the norm before the feed-forward layer is called.
         parallel: whether both halves of a layer read the same, and in which order they are added; or each by a norm of its own.
+        clipped: whether queries, keys and values are kept within a limit.
         second_norm: whether attention reads what a norm of its own makes.
         norm_weight: whether norms multiply with anything. `normed_embedding`: whether embeddings are normalised.
         learned_positions: whether positions are looked up, and added to embeddings. `logits_bias`: whether logits have a bias.
@@ -156,6 +157,7 @@ class Shape:
     layer_norm: bool = False
     norm_bias: bool = False
     norm_weight: bool = True
+    clipped: bool = False
     second_norm: bool = False
     normed_embedding: bool = False
     learned_positions: bool = False
