@@ -77,7 +77,7 @@ def _seeing(batch: Batch, spec: DecoderSpec, tokens: int) -> Batch:
 def _counted(spec: DecoderSpec, batch: Batch, stored: dict[str, int]) -> Pass:
     """The nodes of a batch's graph: layers that are alike are counted once, and their matrices have the mean of their bytes."""
     shape = shape_of(spec)
-    alike: Mapping[tuple[bool | str, ...], list[int]] = {}
+    alike: dict[tuple[bool | str, ...], list[int]] = {}
     for layer in range(shape.layers):
         sparse = shape.experts.sparse[layer] if shape.experts else False
         slides = shape.sliding[layer] if shape.sliding else False
@@ -92,7 +92,7 @@ def _counted(spec: DecoderSpec, batch: Batch, stored: dict[str, int]) -> Pass:
 
 
 def _of_layers(
-    shape: Shape, batch: Batch, stored: dict[str, int], alike: Mapping[tuple[bool | str, ...], list[int]], layers: list[int]
+    shape: Shape, batch: Batch, stored: dict[str, int], alike: dict[tuple[bool | str, ...], list[int]], layers: list[int]
 ) -> Pass:
     """The nodes of a graph that has these layers alone, each for those that are like it."""
     groups = [next(group for group in alike.values() if layer in group) for layer in layers]
