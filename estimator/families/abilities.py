@@ -34,6 +34,23 @@ Graph = Literal[
     "command-r",
     "command-r7b",
     "hunyuan",
+    "gpt-2",
+    "gpt-neox",
+    "bloom-1",
+    "starcoder-2",
+    "nemotron-4",
+    "phi-2",
+    "olmo-1",
+    "falcon-1",
+    "stable-lm",
+    "mpt-1",
+    "arcee-1",
+    "qwen-3.5",
+    "qwen-3-next",
+    "nemotron-h",
+    "jamba-1",
+    "lfm-2",
+    "falcon-h1",
 ]
 """Graphs of llama.cpp's."""
 
@@ -58,4 +75,6 @@ class Abilities:
     megatron: Literal["dense", "mixture", "latent", "classic"] | None = None
     gguf: bool = False
     graph: Graph | None = None
-    routing: Literal["softmax", "not normalized", "shared gate", "of the chosen", "sigmoid", "corrected"] = "softmax"
+    routing: Literal["softmax", "not normalized", "shared gate", "of the chosen", "sigmoid", "corrected", "gate beside"] = (
+        "softmax"
+    )

@@ -16,7 +16,7 @@ from estimator.families.spec import Activation, RotaryDecoderSpec, Size
 
 
 class ArceeSpec(RotaryDecoderSpec):
-    can = Abilities()
+    can = Abilities(gguf=True, graph="arcee-1")
     cached = tensor_parallel = True
 
     max_position_embeddings: Size | None = 4096

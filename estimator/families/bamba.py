@@ -10,6 +10,7 @@ from typing import Annotated, Any, Self
 
 from pydantic import Field, model_validator
 
+from estimator.families.abilities import Abilities
 from estimator.families.build import Builder
 from estimator.families.decoder import Decoder, Rotary
 from estimator.families.decoder_layers import Alone, PreNorm
@@ -29,6 +30,7 @@ NORMS = "input_layernorm", "pre_ff_layernorm"
 class BambaSpec(Mamba2HybridSpec, PartialRotarySpec):
     """The layers of `attn_layer_indices` attend, the others are Mamba's. A second loss, of the logits' size, is not modelled."""
 
+    can = Abilities(gguf=True, graph="granite")
     modelled = {"z_loss_coefficient": (0, 0.0)}
     in_sglang = False
 

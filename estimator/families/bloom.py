@@ -26,7 +26,7 @@ from estimator.tape.views import reshape, select, transpose
 
 class BloomSpec(FullHeadsSpec):
     in_sglang = False
-    can = Abilities(batches=("padding",))
+    can = Abilities(batches=("padding",), gguf=True, graph="bloom-1")
     scales_activations = True
     module_dropouts = ("attention_dropout",)
     modelled = {"slow_but_exact": (False,)}

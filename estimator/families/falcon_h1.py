@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
+from estimator.families.abilities import Abilities
 from estimator.families.build import Builder
 from estimator.families.cache_layers import CacheLayer, attention
 from estimator.families.decoder import Decoder
@@ -34,6 +35,7 @@ class FalconH1Spec(Mamba2HybridSpec, RotarySpec):
     """`mamba_d_ssm` channels of a mixer, or `mamba_expand` times the model's width where it is null. The multipliers themselves
     change no bytes."""
 
+    can = Abilities(gguf=True, graph="falcon-h1")
     width_key = "mamba_d_ssm"
     without_lora = WITHOUT_LORA
 

@@ -22,7 +22,7 @@ from estimator.tape.views import contiguous, reshape, split, transpose
 
 
 class GPT2Spec(DecoderSpec):
-    can = Abilities(batches=BATCHES, prompts=True, bottleneck="pre-norm", megatron="classic", gguf=True)
+    can = Abilities(batches=BATCHES, prompts=True, bottleneck="pre-norm", megatron="classic", gguf=True, graph="gpt-2")
     own_products = True
     input_first = ("c_attn", "c_proj", "c_fc")
     module_dropouts = ("attention_dropout",)

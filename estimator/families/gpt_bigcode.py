@@ -12,6 +12,7 @@ from typing import Any
 
 from pydantic import model_validator
 
+from estimator.families.abilities import Abilities
 from estimator.families.attention import Attention, causal_mask
 from estimator.families.build import Builder
 from estimator.families.heads import CausalLM, decoder_heads
@@ -27,6 +28,7 @@ from estimator.tape.views import contiguous, reshape, split, transpose, unsqueez
 
 
 class GPTBigCodeSpec(FullHeadsSpec):
+    can = Abilities(gguf=True, graph="gpt-2")
     scales_activations = True
     modelled = {"add_cross_attention": (False,)}
     learned_positions = cached = True

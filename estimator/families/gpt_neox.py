@@ -27,7 +27,7 @@ from estimator.tape.views import reshape, split, transpose
 
 class GPTNeoXSpec(FullHeadsSpec):
     in_sglang = False
-    can = Abilities(batches=BATCHES, prompts=True, returns_cache=True, ppo=True, gguf=True)
+    can = Abilities(batches=BATCHES, prompts=True, returns_cache=True, ppo=True, gguf=True, graph="gpt-neox")
     scales_activations = True
     module_dropouts = ("hidden_dropout",)
     cached = True

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Self
 
 from pydantic import Field, model_validator
 
+from estimator.families.abilities import Abilities
 from estimator.families.attention import Attention, causal_mask
 from estimator.families.build import Builder
 from estimator.families.experts import AUXILIARY
@@ -34,6 +35,7 @@ OLDER = {"mamba": MAMBA, "attention": ATTENTION}
 class GraniteMoeHybridSpec(Mamba2HybridSpec):
     """`intermediate_size` is the experts', of which there may be none; `shared_intermediate_size` is that of every layer."""
 
+    can = Abilities(gguf=True, graph="granite")
     modelled = AUXILIARY
 
     made = frozenset({"layer_types", "mamba_d_head"})

@@ -12,7 +12,7 @@ from estimator.families.spec import Size, called
 
 
 class InternLM3Spec(LlamaSpec):
-    can = Abilities()
+    can = Abilities(gguf=True, graph="plain")
     implementations = ("transformers",)
 
     max_position_embeddings: Size | None = 32768

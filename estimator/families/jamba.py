@@ -12,6 +12,7 @@ from typing import Any, Self
 from pydantic import model_validator
 
 from estimator.contract.errors import NotModelled
+from estimator.families.abilities import Abilities
 from estimator.families.build import Builder
 from estimator.families.cache_layers import CacheLayer, mamba_state
 from estimator.families.decoder import Decoder
@@ -37,6 +38,7 @@ class JambaSpec(HybridSpec):
     """Of `attn_layer_period` layers the one at the offset attends; of `expert_layer_period` the one at the offset has experts,
     if they are more than one. Without `mamba_dt_rank`, or with "auto", it is a sixteenth of the width, rounded up."""
 
+    can = Abilities(gguf=True, graph="jamba-1", routing="not normalized")
     modelled = {**AUXILIARY, "use_mambapy": (False,)}
     own_products = True
     in_sglang = False

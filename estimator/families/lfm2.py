@@ -10,6 +10,7 @@ from typing import Any, Literal, Self
 
 from pydantic import model_validator
 
+from estimator.families.abilities import Abilities
 from estimator.families.build import Builder
 from estimator.families.cache_layers import CacheLayer, attention, convolution_state
 from estimator.families.decoder import Decoder, Rotary
@@ -82,6 +83,8 @@ class Lfm2Spec(_Spec):
     """Feed-forward layers are two thirds as wide as `intermediate_size`, rounded up to a multiple, unless the width is not to be
     adjusted. Older configurations name the layers that attend, and say `block_ff_dim`, which wins where both stand."""
 
+    can = Abilities(gguf=True, graph="lfm-2")
+
     intermediate_size: Size = called("block_ff_dim")
     block_multiple_of: Size = 256
     block_ffn_dim_multiplier: float | None = 1.0
@@ -117,6 +120,7 @@ class Lfm2Spec(_Spec):
 class Lfm2MoeSpec(_Spec, MoeSpec):
     """The first `num_dense_layers` have no experts."""
 
+    can = Abilities(gguf=True, graph="lfm-2", routing="sigmoid")
     modelled = AUXILIARY
 
     intermediate_size: Size = 7168

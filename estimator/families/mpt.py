@@ -10,6 +10,7 @@ from typing import Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from estimator.families.abilities import Abilities
 from estimator.families.attention import causal_mask
 from estimator.families.build import Builder
 from estimator.families.heads import decoder_heads
@@ -40,6 +41,7 @@ class AttentionSpec(BaseModel):
 
 
 class MptSpec(FullHeadsSpec):
+    can = Abilities(gguf=True, graph="mpt-1")
     in_sglang = False
     last_vllm = "0.28"
     scales_activations = True

@@ -25,7 +25,7 @@ from estimator.tape.tensor import Tensor
 
 class NemotronSpec(PartialRotarySpec):
     in_sglang = False
-    can = Abilities(gguf=True)
+    can = Abilities(gguf=True, graph="nemotron-4")
     cached = tensor_parallel = True
 
     max_position_embeddings: Size | None = 4096

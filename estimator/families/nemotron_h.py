@@ -11,6 +11,7 @@ from typing import Any, Literal, Self
 
 from pydantic import model_validator
 
+from estimator.families.abilities import Abilities
 from estimator.families.build import Builder
 from estimator.families.cache_layers import CacheLayer, mamba_state
 from estimator.families.decoder import Decoder
@@ -47,6 +48,7 @@ SHARED = ("up_proj", "down_proj")
 class NemotronHSpec(HybridSpec):
     """What each layer is: a list, or a `hybrid_override_pattern` of letters. Layers that predict several tokens are not built."""
 
+    can = Abilities(gguf=True, graph="nemotron-h", routing="sigmoid")
     modelled = {**AUXILIARY, "tie_word_embeddings": (False,), "sliding_window": (None,)}
     made = frozenset({"layer_types", "num_hidden_layers"})
     without_lora = WITHOUT_LORA

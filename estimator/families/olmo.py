@@ -46,7 +46,7 @@ class _Spec(RotaryDecoderSpec):
 
 
 class OlmoSpec(_Spec):
-    can = Abilities(gguf=True)
+    can = Abilities(gguf=True, graph="olmo-1")
     cached = tensor_parallel = True
     norms = False
 

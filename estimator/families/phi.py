@@ -9,6 +9,7 @@ from typing import Self
 
 from pydantic import model_validator
 
+from estimator.families.abilities import Abilities
 from estimator.families.build import Builder
 from estimator.families.decoder import Decoder, Rotary
 from estimator.families.decoder_layers import Parallel
@@ -24,6 +25,7 @@ from estimator.tape.tensor import Tensor
 
 
 class PhiSpec(PartialRotarySpec):
+    can = Abilities(gguf=True, graph="phi-2")
     cached = True
 
     hidden_act: Activation = "gelu_new"

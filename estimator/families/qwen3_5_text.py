@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Literal
 
+from estimator.families.abilities import Abilities
 from estimator.families.build import Builder
 from estimator.families.decoder import Decoder, Rotary, Table
 from estimator.families.experts import AUXILIARY, MoeSpec
@@ -24,11 +25,14 @@ from estimator.tape.views import reshape, transpose
 class Qwen35TextSpec(GatedDeltaSpec):
     """The dense kind."""
 
+    can = Abilities(gguf=True, graph="qwen-3.5")
+
 
 class Qwen35MoeTextSpec(GatedDeltaSpec, MoeSpec):
     """Every layer has experts, so that `intermediate_size` is that of none. PEFT looks for adapters' names in no experts
     (`_MODEL_TO_CONVERSION_PATTERN` calls it like qwen3_5_text)."""
 
+    can = Abilities(gguf=True, graph="qwen-3.5", routing="gate beside")
     modelled = AUXILIARY
 
     intermediate_size: Size = 512

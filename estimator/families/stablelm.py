@@ -10,6 +10,7 @@ from typing import Self
 
 from pydantic import model_validator
 
+from estimator.families.abilities import Abilities
 from estimator.families.build import Builder
 from estimator.families.decoder import Decoder, Rotary
 from estimator.families.decoder_layers import Parallel, SelfAttention
@@ -28,6 +29,7 @@ from estimator.tape.views import cat, reshape, split, transpose
 
 
 class StableLmSpec(PartialRotarySpec):
+    can = Abilities(gguf=True, graph="stable-lm")
     module_dropouts = ("hidden_dropout",)
     cached = True
 

@@ -18,7 +18,7 @@ from estimator.families.spec import Activation, Probability, Size
 
 
 class Starcoder2Spec(RotarySpec):
-    can = Abilities(gguf=True)
+    can = Abilities(gguf=True, graph="starcoder-2")
     scales_activations = True
     cached = True
     max_position_embeddings: Size | None = 4096

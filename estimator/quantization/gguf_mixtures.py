@@ -7,7 +7,8 @@ one has no Q5_K in its first layers. Before 2026 a joined `attn_qkv` had rules o
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from estimator.families.spec import ModelSpec
@@ -18,8 +19,9 @@ from estimator.weights.dtypes import BlockType
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """What the rules need to know of a model. `grouped`: queries per head of keys. `layers` counts all of them, `values` the
-    tensors that hold values, among others or alone."""
+    """What the rules need to know of a model. `grouped`: queries per head of keys in the first layer, 0 where that does not
+    attend and keys' heads are said layer by layer. `layers` counts all of them, `values` the tensors that hold values, among
+    others or alone. `turns`: how many tensors of the same role come before one, by its name."""
 
     falcon: bool
     seventy: bool
@@ -28,6 +30,7 @@ class Model:
     grouped: int
     layers: int
     values: int
+    turns: Mapping[str, int]
 
 
 def facts(spec: ModelSpec, tensors: list[FileTensor]) -> Model:
@@ -35,16 +38,29 @@ def facts(spec: ModelSpec, tensors: list[FileTensor]) -> Model:
     kind, asked = spec.model_type, spec.config()
     queries, layers = getattr(spec, "num_attention_heads", 1), spec.depth
     keys = getattr(spec, "num_key_value_heads", None) or queries
-    names = [tensor.name for tensor in tensors]
+    experts = any(tensor.experts for tensor in tensors)
+    names = {tensor.name for tensor in tensors}
+    first, attends = {"blk.0.attn_k.weight", "blk.0.attn_qkv.weight"}, any(name.endswith(".attn_k.weight") for name in names)
     return Model(
         falcon=kind == "falcon",
         seventy=layers == 80 and (kind == "qwen2" or (kind in ("llama", "mistral") and queries != keys)),
         tied="output.weight" not in names,
-        experts=int(getattr(spec, "num_experts", 0) or asked.get("num_local_experts") or 0),
-        grouped=queries // keys,
+        experts=int(getattr(spec, "num_experts", 0) or asked.get("num_local_experts") or 0) if experts else 0,
+        grouped=0 if attends and first.isdisjoint(names) else queries // keys,
         layers=layers,
         values=sum(category(name) in ("v", "qkv") for name in names),
+        turns=_turns(tensors),
     )
+
+
+def _turns(tensors: list[FileTensor]) -> dict[str, int]:
+    """In the order of layers and names, in which a file is written."""
+    found, before = {}, Counter[str]()
+    for tensor in sorted(tensors, key=lambda each: (-1 if each.layer is None else each.layer, each.name)):
+        role = category(tensor.name).replace("qkv", "v")
+        found[tensor.name] = before[role]
+        before[role] += 1
+    return found
 
 
 def type_of(kind: str, tensor: FileTensor, model: Model) -> BlockType:
@@ -68,7 +84,8 @@ def _chosen(kind: str, default: str, tensor: FileTensor, model: Model) -> str:
     if kind in LOWEST:
         return _lowest(kind, default, role, tensor, model)
     rule = RULES.get(role)
-    return default if rule is None else rule(kind, default, tensor.layer or 0, model)
+    fed = role in ("up", "gate", "down") and model.experts > 1
+    return default if rule is None else rule(kind, default, (tensor.layer or 0) if fed else model.turns[tensor.name], model)
 
 
 def _output(kind: str, default: str, tensor: FileTensor, model: Model) -> str:
@@ -85,7 +102,7 @@ def _lowest(kind: str, default: str, role: str, tensor: FileTensor, model: Model
         return "Q4_K" if model.grouped >= 4 or model.experts >= 4 else better
     if role == "k" and model.experts == 8:
         return "Q4_K"
-    if role == "down" and (tensor.layer or 0) < model.layers // 8:
+    if role == "down" and model.turns[tensor.name] < model.layers // 8:
         return better
     if role == "out":
         if model.experts == 8:

@@ -15,75 +15,9 @@ from estimator.families import build_model, having, heads
 from estimator.families.build import Builder
 from estimator.families.parameter import Parameter
 from estimator.families.spec import ModelSpec
+from estimator.quantization.gguf_names import AFTER_ATTENTION, ALWAYS_FLOAT32, BARE, CORRECTIONS, NAMES, NORMS, OUTPUT_NORMS
 from estimator.tape.dtypes import bfloat16
 from estimator.tape.tape import Slot, Tape
-
-NAMES: dict[str, str] = {
-    "embed_tokens": "token_embd",
-    "wte": "token_embd",
-    "embed_in": "token_embd",
-    "word_embeddings": "token_embd",
-    "embeddings": "token_embd",
-    "wpe": "position_embd",
-    "lm_head": "output",
-    "q_proj": "attn_q",
-    "k_proj": "attn_k",
-    "v_proj": "attn_v",
-    "o_proj": "attn_output",
-    "qkv_proj": "attn_qkv",
-    "query_key_value": "attn_qkv",
-    "c_attn": "attn_qkv",
-    "attn.c_proj": "attn_output",
-    "attention.dense": "attn_output",
-    "self_attention.dense": "attn_output",
-    "sinks": "attn_sinks",
-    "q_a_proj": "attn_q_a",
-    "q_b_proj": "attn_q_b",
-    "kv_a_proj_with_mqa": "attn_kv_a_mqa",
-    "gate_proj": "ffn_gate",
-    "up_proj": "ffn_up",
-    "gate_up_proj": "ffn_up",
-    "down_proj": "ffn_down",
-    "c_fc": "ffn_up",
-    "mlp.c_proj": "ffn_down",
-    "dense_h_to_4h": "ffn_up",
-    "dense_4h_to_h": "ffn_down",
-    "mlp.gate": "ffn_gate_inp",
-    "router": "ffn_gate_inp",
-    "gate.wg": "ffn_gate_inp",
-    "shared_expert_gate": "ffn_gate_inp_shexp",
-    "experts.down_proj": "ffn_down_exps",
-    "in_proj": "ssm_in",
-    "x_proj": "ssm_x",
-    "dt_proj": "ssm_dt",
-    "dt_bias": "ssm_dt",
-    "out_proj": "ssm_out",
-    "conv1d": "ssm_conv1d",
-    "A_log": "ssm_a",
-    "D": "ssm_d",
-}
-"""By the end of the name that transformers has. Norms are found by their single dimension, and by `_norm`."""
-NORMS: dict[str, str] = {
-    "input_layernorm": "attn_norm",
-    "post_attention_layernorm": "ffn_norm",
-    "pre_feedforward_layernorm": "ffn_norm",
-    "post_feedforward_layernorm": "post_ffw_norm",
-    "q_a_layernorm": "attn_q_a_norm",
-    "kv_a_layernorm": "attn_kv_a_norm",
-    "q_norm": "attn_q_norm",
-    "k_norm": "attn_k_norm",
-    "query_layernorm": "attn_q_norm",
-    "key_layernorm": "attn_k_norm",
-    "post_self_attn_layernorm": "post_attention_norm",
-    "post_mlp_layernorm": "post_ffw_norm",
-}
-"""Norms that have names of their own."""
-AFTER_ATTENTION = ("gemma-2", "gemma-3", "gpt-oss", "olmo-2", "exaone-4", "seed-oss", "glm-4-moe")
-"""Graphs whose norm after attention is called so (`post_attention_norm`), by `Abilities.graph`."""
-CORRECTION = "e_score_correction_bias"
-"""What is added to the scores of experts before the best are chosen, a parameter or a buffer."""
-ALWAYS_FLOAT32 = ("position_embd", "ffn_gate_inp", "ffn_gate_inp_shexp", "ssm_conv1d", "ssm_a", "ssm_d")
-"""Matrices that the conversion leaves in float32 (conversion/base.py, `prepare_tensors`), and quantization, too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,9 +34,9 @@ class FileTensor:
     @property
     def float32(self) -> bool:
         """Whether it is kept in float32 whatever the file's type."""
-        end = self.name.removesuffix(".weight").rpartition(".")[2]
+        end = self.name.removesuffix(".weight")
         matrix = self.dimensions > 1 and self.name.endswith(".weight")
-        return not matrix or end.endswith("_norm") or end in ALWAYS_FLOAT32
+        return not matrix or end.endswith(("_norm", *[f".{name}" for name in ALWAYS_FLOAT32])) or end in ALWAYS_FLOAT32
 
 
 def file_tensors(spec: ModelSpec) -> list[FileTensor]:
@@ -112,7 +46,7 @@ def file_tensors(spec: ModelSpec) -> list[FileTensor]:
         raise NotModelled(f"GGUF files of {spec.model_type} are not modelled yet; {known} are", "model")
     build = Builder(Tape(), bfloat16, unrolled=True)
     build_model(spec, build, next(iter(heads(spec.model_type))))
-    corrections = [_correction(each.count, each.slot) for each in build.buffers if each.name.endswith(CORRECTION)]
+    corrections = [_correction(each.count, each.slot) for each in build.buffers if each.name.endswith(CORRECTIONS)]
     return [tensor for parameter in build.parameters for tensor in _tensors(spec, parameter)] + corrections
 
 
@@ -128,21 +62,32 @@ def _tensors(spec: ModelSpec, parameter: Parameter) -> Iterator[FileTensor]:
     path, _, end = parameter.name.rpartition(".")
     if end not in ("weight", "bias"):
         path, end = parameter.name, "weight"
-    if path.endswith("_proj_bias"):
+    if path.endswith("_bias") and not path.endswith(CORRECTIONS):
         path, end = path.removesuffix("_bias"), "bias"
-    shape = parameter.tensor.shape
+    shape = tuple([size for size in parameter.tensor.shape if size > 1]) or (1,)
     turned = end == "weight" and any(part in path for part in spec.input_first)
     columns = shape[-2] if turned else shape[-1]
 
-    def tensor(name: str, size: int = columns, share: int = 1) -> FileTensor:
-        found = f"{before}{name}.{end}"
-        return FileTensor(found, size, prod(shape) // share, len(shape), layer, "_exps" in name)
+    def tensor(name: str, size: int = columns, elements: int = prod(shape)) -> FileTensor:
+        bare = name in BARE or (name == "ffn_norm" and spec.can.graph == "falcon-h1")
+        found = f"{before}{name}" if bare else f"{before}{name}.{end}"
+        return FileTensor(found, size, elements, len(shape), layer, "_exps" in name)
 
-    if path.endswith(CORRECTION):
+    if path.endswith(CORRECTIONS):
         yield _correction(prod(shape), parameter.slot)
     elif path.endswith("experts.gate_up_proj"):
-        yield tensor("ffn_gate_exps", share=2)
-        yield tensor("ffn_up_exps", share=2)
+        for name in ("ffn_gate_exps", "ffn_up_exps"):
+            yield tensor(name, elements=prod(shape) // 2)
+    elif path.startswith("shared_mlp"):
+        which = "_shexp" if getattr(spec, "num_experts", 0) else ""
+        for name in ("ffn_gate", "ffn_up") if path.endswith("input_linear") else ():
+            yield tensor(name + which, elements=prod(shape) // 2)
+        if path.endswith("output_linear"):
+            yield tensor("ffn_down" + which)
+    elif path.endswith("in_proj_qkvz"):
+        gate = columns * spec.value_size  # type: ignore[attr-defined]
+        yield tensor("attn_qkv", elements=prod(shape) - gate)
+        yield tensor("attn_gate", elements=gate)
     elif path.endswith("kv_b_proj"):
         keys, values = spec.config()["qk_nope_head_dim"], spec.config()["v_head_dim"]
         for name, size, own in (("attn_k_b", keys, keys), ("attn_v_b", columns, values)):
@@ -151,8 +96,8 @@ def _tensors(spec: ModelSpec, parameter: Parameter) -> Iterator[FileTensor]:
         yield tensor(known + ("_shexp" if ".shared_" in path and "expert_gate" not in path else ""))
     elif "norm" in path or path in ("ln_f",) or path.startswith("ln_"):
         last = path.rpartition(".")[2]
-        if path == "norm" and layer is None:
-            yield tensor("output_norm")
+        if layer is None and path in OUTPUT_NORMS:
+            yield tensor(OUTPUT_NORMS[path])
         elif last == "post_attention_layernorm" and spec.can.graph in AFTER_ATTENTION:
             yield tensor("post_attention_norm")
         else:

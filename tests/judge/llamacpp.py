@@ -19,12 +19,13 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from estimator.families.experts import MoeSpec
 from estimator.families.spec import DecoderSpec
 from estimator.quantization.gguf_mixtures import facts, type_of
+from estimator.quantization.gguf_names import BARE
 from estimator.quantization.gguf_tensors import FileTensor, file_tensors
 from estimator.serving.llamacpp.devices import EXPERTS
-from estimator.serving.llamacpp.models import latent_of, sliding
+from estimator.serving.llamacpp.mixers import mixers_of, rotary_of, state_of
+from estimator.serving.llamacpp.models import clips, experts_of, fed_width, key_heads, latent_of, sliding
 from estimator.serving.llamacpp.types import NAMES
 from estimator.specs.resolve import resolve
 from estimator.weights.dtypes import ggml_types
@@ -72,6 +73,29 @@ ARCHITECTURES = {
     "hunyuan_v1_dense": "hunyuan-dense",
     "hunyuan_v1_moe": "hunyuan-moe",
     "granitemoe": "granitemoe",
+    "qwen3_5_text": "qwen35",
+    "qwen3_5_moe_text": "qwen35moe",
+    "qwen3_next": "qwen3next",
+    "nemotron_h": "nemotron_h",
+    "granitemoehybrid": "granitehybrid",
+    "bamba": "granitehybrid",
+    "lfm2": "lfm2",
+    "lfm2_moe": "lfm2moe",
+    "falcon_h1": "falcon-h1",
+    "jamba": "jamba",
+    "gpt2": "gpt2",
+    "gpt_bigcode": "starcoder",
+    "gpt_neox": "gptneox",
+    "bloom": "bloom",
+    "starcoder2": "starcoder2",
+    "nemotron": "nemotron",
+    "phi": "phi2",
+    "olmo": "olmo",
+    "mpt": "mpt",
+    "arcee": "arcee",
+    "internlm3": "llama",
+    "falcon": "falcon",
+    "stablelm": "stablelm",
 }
 GROUPED = ("glm4_moe", "solar_open", "dots1")
 MORE: dict[str, dict[str, Any]] = {
@@ -83,6 +107,10 @@ MORE: dict[str, dict[str, Any]] = {
     "qwen2_vl_text": {"rope.dimension_sections": [16, 24, 24, 0]},
     "qwen2_5_vl_text": {"rope.dimension_sections": [16, 24, 24, 0]},
     "qwen3_vl_moe_text": {"rope.dimension_sections": [24, 20, 20, 0], "n_deepstack_layers": 3},
+    "qwen3_5_text": {"rope.dimension_sections": [11, 11, 10, 0], "rope.dimension_count": 64},
+    "qwen3_5_moe_text": {"rope.dimension_sections": [11, 11, 10, 0], "rope.dimension_count": 64},
+    "nemotron_h": {"attention.layer_norm_epsilon": 1e-5},
+    "lfm2_moe": {"leading_dense_block_count": 2, "expert_gating_func": 2},
     "qwen3_vl_text": {"rope.dimension_sections": [24, 20, 20, 0], "n_deepstack_layers": 3},
 }
 """What else the metadata of some architectures must say."""
@@ -90,7 +118,7 @@ STRING, NUMBER, FLOAT, TRUTH, ARRAY = 8, 4, 6, 7, 9
 """Types of metadata."""
 LINES = {
     "weights": re.compile(r"(CUDA\d+|CPU)\S* model buffer size = +([\d.]+) MiB"),
-    "kv_cache": re.compile(r"(CUDA\d+|CPU)\S* KV buffer size = +([\d.]+) MiB"),
+    "kv_cache": re.compile(r"(CUDA\d+|CPU)\S* (?:KV|RS) buffer size = +([\d.]+) MiB"),
     "compute": re.compile(r"sched_reserve: +(CUDA\d+|CPU)\S* compute buffer size = +([\d.]+) MiB"),
     "logits": re.compile(r"(CPU) +output buffer size = +([\d.]+) MiB"),
 }
@@ -101,28 +129,37 @@ def _sizes(spec: DecoderSpec) -> dict[str, Any]:
     asked = spec.config()
     sizes: dict[str, Any] = {
         "block_count": spec.num_hidden_layers,
-        "context_length": 2**17,
+        "context_length": 2**17 if not spec.learned_positions else spec.max_position_embeddings,
         "embedding_length": spec.hidden_size,
         "feed_forward_length": spec.intermediate_size,
         "attention.head_count": spec.num_attention_heads,
-        "attention.head_count_kv": spec.num_key_value_heads,
+        "attention.head_count_kv": key_heads(spec),
         "attention.key_length": spec.head_dim,
         "attention.value_length": spec.head_dim,
         "rope.dimension_count": spec.head_dim,
         "attention.layer_norm_rms_epsilon": 1e-5,
+        "attention.layer_norm_epsilon": 1e-5,
         "vocab_size": spec.vocab_size,
     }
     if asked.get("sliding_window") and any(sliding(spec)):
         sizes["attention.sliding_window"] = asked["sliding_window"]
-    if isinstance(spec, MoeSpec):
+    if experts := experts_of(spec):
         sizes |= {
-            "expert_count": spec.num_experts,
-            "expert_used_count": spec.num_experts_per_tok,
-            "expert_feed_forward_length": spec.expert_size,
+            "expert_count": experts.count,
+            "expert_used_count": experts.used,
+            "expert_feed_forward_length": experts.wide,
         }
-        if spec.model_type == "qwen2_moe":
-            sizes["expert_shared_feed_forward_length"] = asked["shared_expert_intermediate_size"]
-    sizes |= MORE.get(spec.model_type, {})
+        if spec.model_type.startswith(("qwen", "granitemoeh", "nemotron_h")):
+            sizes["expert_shared_feed_forward_length"] = experts.shared
+        if experts.latent:
+            sizes["moe_latent_size"] = experts.latent
+    if "use_parallel_residual" in asked:
+        sizes["use_parallel_residual"] = asked["use_parallel_residual"]
+    if spec.model_type == "mpt":
+        sizes["attention.max_alibi_bias"] = 8.0
+    if clips(spec):
+        sizes["attention.clamp_kqv"] = 8.0
+    sizes |= _states(spec) | MORE.get(spec.model_type, {})
     if spec.model_type == "ernie4_5_moe":
         sizes["expert_shared_feed_forward_length"] = asked["moe_num_shared_experts"] * asked["moe_intermediate_size"]
     if spec.model_type in GROUPED:
@@ -157,12 +194,48 @@ def _sizes(spec: DecoderSpec) -> dict[str, Any]:
     return sizes
 
 
+def _states(spec: DecoderSpec) -> dict[str, Any]:
+    """What it says of layers that keep a state in place of tokens."""
+    state, mixers = state_of(spec), mixers_of(spec)
+    if state is None:
+        return {}
+    keys = spec.num_key_value_heads
+    heads = [keys if mixer in ("attention", "both") else 0 for mixer in mixers]
+    if not state.inner:
+        return {"shortconv.l_cache": state.kernel, "attention.head_count_kv": heads, "feed_forward_length": fed_width(spec)}
+    said: dict[str, Any] = {
+        "ssm.conv_kernel": state.kernel,
+        "ssm.inner_size": state.inner,
+        "ssm.state_size": state.size,
+        "ssm.time_step_rank": state.rank or state.heads,
+        "ssm.group_count": 0 if state.rank else state.groups,
+    }
+    if "delta net" in mixers:
+        return said | {"attention.recurrent_layers": [mixer == "delta net" for mixer in mixers]}
+    if "both" not in mixers:
+        said["attention.head_count_kv"] = heads
+    wide = spec.intermediate_size
+    if spec.model_type == "nemotron_h":
+        said["feed_forward_length"] = [wide if mixer == "none" else 0 for mixer in mixers]
+    elif spec.model_type == "granitemoehybrid" and experts_of(spec) is None:
+        said["feed_forward_length"] = fed_width(spec)
+    if spec.can.graph == "granite":
+        said["rope.scaling.finetuned"] = rotary_of(spec)
+    return said
+
+
 def _shape(tensor: FileTensor, spec: DecoderSpec) -> list[int]:
     if "_exps" in tensor.name:
         count = spec.num_experts  # type: ignore[attr-defined]
         if tensor.name.endswith(".bias"):
             return [tensor.elements // count, count]
         return [tensor.columns, tensor.elements // tensor.columns // count, count]
+    name = tensor.name.split(".", 2)[-1]
+    if (state := state_of(spec)) and "delta net" not in mixers_of(spec) and not state.rank:
+        if name in BARE:
+            return [1, tensor.elements]
+        if name == "ssm_norm.weight":
+            return [tensor.elements // state.groups, state.groups]
     if tensor.dimensions == 3:
         return [tensor.columns, tensor.elements // tensor.columns // spec.num_attention_heads, spec.num_attention_heads]
     if tensor.dimensions == 2 and "_norm" in tensor.name:
@@ -175,6 +248,10 @@ def _shape(tensor: FileTensor, spec: DecoderSpec) -> list[int]:
 def write(spec: DecoderSpec, kind: str, path: Path) -> None:
     """A GGUF file of a model."""
     prefix = ARCHITECTURES[spec.model_type]
+    if spec.model_type == "granitemoehybrid" and state_of(spec) is None:
+        prefix = "granite"
+    if spec.model_type == "nemotron_h" and experts_of(spec):
+        prefix = "nemotron_h_moe"
     said = {f"{prefix}.{key}": value for key, value in _sizes(spec).items()}
     said = {"general.architecture": prefix, **said, "tokenizer.ggml.model": "no_vocab"}
     tensors, numbers = file_tensors(spec), {found.name: number for number, found in ggml_types().items()}
@@ -196,7 +273,8 @@ def _pair(key: str, value: Any) -> bytes:
     if isinstance(value, bool):
         return _string(key) + struct.pack("<I?", TRUTH, value)
     if isinstance(value, list):
-        return _string(key) + struct.pack(f"<IIQ{len(value)}I", ARRAY, NUMBER, len(value), *value)
+        kind, letter = (TRUTH, "?") if isinstance(value[0], bool) else (NUMBER, "I")
+        return _string(key) + struct.pack(f"<IIQ{len(value)}{letter}", ARRAY, kind, len(value), *value)
     form = ("<If", FLOAT) if isinstance(value, float) else ("<II", NUMBER)
     return _string(key) + struct.pack(*form, value)
 

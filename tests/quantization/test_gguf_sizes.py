@@ -51,6 +51,9 @@ EACH += [
     "solar-open-100b",
 ]
 EACH += ["minimax-m2", "ernie-4.5-0.3b", "ernie-4.5-21b-a3b", "dots.llm1", "hunyuan-4b", "hunyuan-a13b"]
+EACH += ["qwen3.5-0.8b-text", "qwen3.5-35b-a3b-text", "qwen3-next-80b-a3b", "nemotron-h-8b", "nemotron-3-super-120b-a12b"]
+EACH += ["granite-4.0-h-tiny", "granite-4.0-1b", "bamba-9b", "lfm2-1.2b", "lfm2-8b-a1b", "falcon-h1-0.5b", "jamba-v0.1"]
+EACH += ["bloom-560m", "phi-2", "starcoderbase-1b", "stablelm-2-1.6b", "mpt-7b", "afm-4.5b", "internlm3-8b"]
 
 
 def spec_of(row: dict[str, Any]) -> ModelSpec:

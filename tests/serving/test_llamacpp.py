@@ -105,7 +105,7 @@ def test_a_file_is_served_as_it_is(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("job", "error", "says"),
     [
-        ({"model": "gpt2"}, NotModelled, "llama, mistral"),
+        ({"model": "gpt-j-6b"}, NotModelled, "llama, mistral"),
         ({"hardware": {"gpus": 2, "nodes": 2}}, NotModelled, "several nodes"),
         ({"hardware": {"gpus": 2}, "serving": {"tensor_split": [1]}}, InvalidJob, "1 shares for 2 GPUs"),
         ({"hardware": {"gpus": 2}, "parallelism": {"tensor": 2}}, InvalidJob, "divides layers"),

@@ -9,7 +9,8 @@ from estimator.contract.errors import Contradiction
 from estimator.contract.job import Serving
 from estimator.families.spec import DecoderSpec
 from estimator.quantization.gguf_kinds import block
-from estimator.serving.llamacpp.models import latent_of, sliding, window
+from estimator.serving.llamacpp.mixers import mixers_of, state_of
+from estimator.serving.llamacpp.models import key_heads, latent_of, sliding, window
 from estimator.serving.llamacpp.shape import Batch
 from estimator.serving.llamacpp.types import NAMES
 
@@ -19,6 +20,10 @@ UBATCH = 512
 """Tokens of a pass, where a job does not say."""
 TURNED = 64
 """Numbers of values that are turned together, at least, before they are cached in blocks."""
+
+
+ATTENDING = ("attention", "both")
+"""Layers that cache keys and values, by what they are."""
 
 
 def streams(serving: Serving) -> int:
@@ -48,7 +53,21 @@ def layer_caches(serving: Serving, spec: DecoderSpec) -> list[int]:
     """Bytes of each layer's cache, of all sequences."""
     each = streams(serving) * cache_bytes(serving, spec)
     whole, seen = cells(serving) * each, window_cells(serving, spec) * each
-    return [seen if slides else whole for slides in sliding(spec) or [False] * spec.num_hidden_layers]
+    kept = [seen if slides else whole for slides in sliding(spec) or [False] * spec.num_hidden_layers]
+    state, mixers = state_of(spec), mixers_of(spec)
+    if state is None:
+        return kept
+    states = serving.concurrency * state.nbytes
+    return [
+        nbytes * (mixer in ATTENDING) + states * (mixer not in ("attention", "none"))
+        for nbytes, mixer in zip(kept, mixers, strict=True)
+    ]
+
+
+def attending(spec: DecoderSpec) -> int:
+    """Layers that cache keys and values."""
+    mixers = mixers_of(spec)
+    return sum(mixer in ATTENDING for mixer in mixers) if mixers else spec.num_hidden_layers
 
 
 def kinds(serving: Serving) -> tuple[str, str]:
@@ -61,7 +80,7 @@ def token_bytes(serving: Serving, spec: DecoderSpec) -> tuple[int, int]:
     keys, values = kinds(serving)
     if latent := latent_of(spec):
         return _row_bytes(keys, latent.rank + latent.rotary), 0
-    width = spec.num_key_value_heads * spec.head_dim
+    width = key_heads(spec) * spec.head_dim
     return _row_bytes(keys, width), _row_bytes(values, width)
 
 
@@ -100,6 +119,7 @@ def batch_of(serving: Serving, spec: DecoderSpec) -> Batch:
         flash=serving.flash_attention is not False,
         window_cells=window_cells(serving, spec),
         streams=streams(serving),
+        sequences=sequences,
         turned_keys=most if keys else 0,
         turned_values=TURNED if values else 0,
         unpacked_keys=not half[0],

@@ -19,7 +19,7 @@ from estimator.quantization.gguf_kinds import MIXTURES
 from estimator.serving.engine import WHOLE, Default, Engine, Logged
 from estimator.serving.layout import Passing, laid_out
 from estimator.serving.llamacpp import ollama
-from estimator.serving.llamacpp.cache import UBATCH, cache_bytes, layer_caches
+from estimator.serving.llamacpp.cache import UBATCH, attending, cache_bytes, layer_caches
 from estimator.serving.llamacpp.devices import check_devices
 from estimator.serving.llamacpp.drafts import MOST, check_draft, outputs, with_draft
 from estimator.serving.llamacpp.models import check_graph
@@ -80,7 +80,7 @@ def cache(job: Job, spec: ModelSpec, place: Topology, card: Capacity, gpu: Gpu) 
     """The cache that the job needs, all of it, also what lies in the host's memory."""
     text = spec.language_model
     assert isinstance(text, DecoderSpec)
-    per_token = text.num_hidden_layers * cache_bytes(job.serving, text)
+    per_token = attending(text) * cache_bytes(job.serving, text)
     needed = sum(layer_caches(job.serving, text))
     return None, KvCache(bytes_per_token=per_token, needed_bytes=needed, available_bytes=None, available_tokens=None)
 

@@ -23,6 +23,7 @@ class Tensor:
     Attributes:
         shape: elements, the innermost dimension first.
         nbytes, gpu_bytes: what it takes in the host's memory, and in a GPU's.
+        span: of a view with gaps, bytes from its first number to its last, which a copy of it takes.
         root: the tensor whose bytes it shows; None where it has its own.
         dense: whether it has no gaps, so that equal shapes are equal layouts.
         device: where it lies before the graph is planned: the number of a GPU, or the number of GPUs for the host. None: nowhere.
@@ -32,7 +33,21 @@ class Tensor:
         backend: what computes it; set by the scheduler.
     """
 
-    __slots__ = ("backend", "dense", "device", "given", "gpu_bytes", "kept", "nbytes", "op", "root", "shape", "sources", "weight")
+    __slots__ = (
+        "backend",
+        "dense",
+        "device",
+        "given",
+        "gpu_bytes",
+        "kept",
+        "nbytes",
+        "op",
+        "root",
+        "shape",
+        "sources",
+        "span",
+        "weight",
+    )
 
     def __init__(
         self,
@@ -44,19 +59,21 @@ class Tensor:
         root: Tensor | None = None,
         dense: bool = True,
         nbytes: int | None = None,
+        span: int | None = None,
     ):
         self.op, self.shape, self.sources = op, shape, list(sources)
         self.root: Tensor | None = None if root is None else root.root or root
         self.dense = dense
         self.nbytes = self.gpu_bytes = prod(shape) * width if nbytes is None else nbytes
+        self.span = span
         self.device: int | None = None
         self.backend: int | None = None
         self.weight = self.given = self.kept = False
 
     def copy(self) -> Tensor:
         """A tensor of its own with the same layout."""
-        made = Tensor("none", self.shape, dense=self.dense, nbytes=self.nbytes)
-        made.gpu_bytes = self.gpu_bytes
+        made = Tensor("none", self.shape, dense=self.dense, nbytes=self.span or self.nbytes)
+        made.gpu_bytes = self.span or self.gpu_bytes
         return made
 
 

@@ -10,8 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import prod
 
 from estimator.serving.llamacpp.ggml import Graph, Tensor
+from estimator.serving.llamacpp.recurrent import Recurrent
 from estimator.serving.llamacpp.shape import Batch, Experts, Latent, Shape
 
 HALF, PLACE, NUMBER = 2, 8, 4
@@ -67,6 +69,7 @@ class Builder:
         self.positions = _given((batch.tokens * shape.positions,), NUMBER)
         self.tempers = _given((1, 1, batch.tokens), NUMBER) if shape.tempered else None
         self.chosen = _given((batch.outputs,), NUMBER)
+        self.recurrent = Recurrent(self, shape.state) if shape.state else None
 
     def op(self, name: str, shape: tuple[int, ...], *sources: Tensor) -> Tensor:
         """A tensor of its own."""
@@ -74,7 +77,12 @@ class Builder:
 
     def view(self, x: Tensor, shape: tuple[int, ...], dense: bool = True) -> Tensor:
         """Another view of a tensor's bytes, or of some of them."""
-        return Tensor("view", shape, [x], root=x, dense=dense)
+        return Tensor("view", shape, [x], root=x, dense=dense, span=x.span if prod(shape) * NUMBER == x.nbytes else None)
+
+    def part(self, x: Tensor, shape: tuple[int, ...], rows: int) -> Tensor:
+        """A part of each of its rows, with gaps between."""
+        row, size = x.nbytes // rows, NUMBER * prod(shape) // rows
+        return Tensor("view", shape, [x], root=x, dense=False, span=x.nbytes - row + size)
 
     def unlike(self, name: str, x: Tensor, *others: Tensor) -> Tensor:
         """A tensor of the shape of `x`, computed from it and others."""
@@ -88,14 +96,18 @@ class Builder:
         """With a bias, if there is one."""
         return self.unlike("add", x, self.weight(name, layer)) if on else x
 
-    def norm(self, x: Tensor, name: str, layer: int | None, forced: bool = True) -> Tensor:
-        """Normalised; `forced`: named by its layer, so that it may have to run there."""
+    def norm(self, x: Tensor, name: str, layer: int | None, forced: bool = True, own: bool = True) -> Tensor:
+        """Normalised; `forced`: named by its layer, so that it may have to run there, also where its weights are not the layer's
+        `own`."""
         bias = self.shape.layer_norm and self.shape.norm_bias
         found = self.unlike("norm" if self.shape.layer_norm else "rms_norm", x)
+        if not self.shape.norm_weight:
+            return found
         if layer is not None and forced and self.devices.forced:
             found.backend = self.devices.layers[layer]
-        found = self.unlike("mul", found, self.weight(name, layer))
-        return self.unlike("add", found, self.weight(name + "_bias", layer)) if bias else found
+        whose = layer if own else None
+        found = self.unlike("mul", found, self.weight(name, whose))
+        return self.unlike("add", found, self.weight(f"{name}.bias", whose)) if bias else found
 
     def built(self) -> Graph:
         """The graph."""
@@ -103,6 +115,11 @@ class Builder:
         hidden = self._embedded()
         if shape.scaled_embedding:
             hidden = self.unlike("scale", hidden)
+        if shape.learned_positions:
+            rows = self.op("get_rows", hidden.shape, self.weight("position_embd", None), self.positions)
+            hidden = self.unlike("add", hidden, rows)
+        if shape.normed_embedding:
+            hidden = self.norm(hidden, "token_embd_norm", 0, own=False)
         embedded = hidden
         if shape.deepstack:
             hidden = self.view(embedded, (shape.hidden, self.tokens), dense=False)
@@ -110,9 +127,15 @@ class Builder:
             hidden = self._layer(hidden, layer)
             if layer < shape.deepstack:
                 hidden = self.unlike("add", hidden, self.view(embedded, hidden.shape, dense=False))
-        if not shape.cut_early:
-            hidden = self.op("get_rows", (shape.hidden, self.batch.outputs), hidden, self.chosen)
-        logits = self.product("output", None, shape.vocabulary, self.norm(hidden, "output_norm", None))
+        last = (shape.hidden, self.batch.outputs)
+        if shape.cut == "before the norm":
+            hidden = self.op("get_rows", last, hidden, self.chosen)
+        hidden = self.norm(hidden, "output_norm", None)
+        if shape.cut == "after the norm":
+            hidden = self.op("get_rows", last, hidden, self.chosen)
+        logits = self.product("output", None, shape.vocabulary, hidden)
+        if shape.logits_bias:
+            logits = self.unlike("add", logits, self.weight("output.bias", None))
         for name in shape.after_logits:
             logits = self.unlike(name, logits)
         self.graph.expand(logits)
@@ -135,35 +158,66 @@ class Builder:
         return whole
 
     def _layer(self, hidden: Tensor, layer: int) -> Tensor:
-        shape, residual = self.shape, hidden
+        shape = self.shape
+        residual: Tensor | None = hidden
         before = self.norm(hidden, "attn_norm", layer) if shape.pre_norms else hidden
-        out = self._latent(before, layer, shape.latent) if shape.latent else self._attention(before, layer)
-        if layer == shape.layers - 1 and shape.cut_early:
+        if shape.normed_first:
+            self.graph.expand(before)
+        read = self.norm(hidden, "attn_norm_2", layer) if shape.second_norm else before
+        out = self._mixed(read, hidden, layer)
+        if shape.mixer(layer) == "both":
+            out, residual = self.unlike("add", out, hidden), None
+        if layer == shape.layers - 1 and shape.cut == "in the last layer":
             self.tokens = self.batch.outputs
             size = (shape.hidden, self.tokens)
             out = self.op("get_rows", size, out, self.chosen)
-            residual = self.op("get_rows", size, residual, self.chosen)
-            if shape.parallel:
+            residual = residual and self.op("get_rows", size, residual, self.chosen)
+            if shape.parallel and shape.parallel != "normed apart":
                 before = self.op("get_rows", size, before, self.chosen)
         if shape.parallel:
-            fed = self._fed(before, layer)
+            assert residual is not None
+            fed = self._fed(self.norm(residual, shape.fed_norm, layer) if shape.parallel == "normed apart" else before, layer)
             first, second, third = {
                 "feed-forward first": (fed, out, residual),
                 "attention first": (out, fed, residual),
                 "residual second": (fed, residual, out),
+                "normed apart": (fed, residual, out),
             }[shape.parallel]
             return self.unlike("add", self.unlike("add", first, second), third)
         if shape.post_norms:
             out = self.norm(out, "post_attention_norm", layer)
         if shape.scaled_residual:
             out = self.unlike("scale", out)
-        attended = self.unlike("add", out, residual)
+        attended = out
+        if residual is not None:
+            attended = self.unlike("add", *((residual, out) if shape.residual_first == "both" else (out, residual)))
+        if shape.alone:
+            return attended
         fed = self._fed(self.norm(attended, shape.fed_norm, layer) if shape.pre_norms else attended, layer)
         if shape.post_norms:
             fed = self.norm(fed, "post_ffw_norm", layer, forced=False)
         if shape.scaled_residual:
             fed = self.unlike("scale", fed)
         return self.unlike("add", *((attended, fed) if shape.residual_first else (fed, attended)))
+
+    def _mixed(self, x: Tensor, hidden: Tensor, layer: int) -> Tensor:
+        """What a layer has before its feed-forward layer, of what is normalised; `hidden` is not."""
+        kind = self.shape.mixer(layer)
+        if kind == "attention":
+            return self._latent(x, layer, self.shape.latent) if self.shape.latent else self._attention(x, layer)
+        if kind == "none":
+            return self._fed(x, layer)
+        assert self.recurrent is not None
+        if kind == "both":
+            seen = self._attention(x, layer)
+            return self.unlike("add", seen, self.recurrent.mamba2(self.norm(hidden, "attn_norm", layer), layer))
+        made = {
+            "delta net": self.recurrent.delta_net,
+            "mamba-1": self.recurrent.mamba,
+            "mamba-2": self.recurrent.mamba2,
+            "convolution": self.recurrent.convolution,
+        }
+        return made[kind](x, layer)
 
     def _projected(self, x: Tensor, layer: int) -> list[Tensor]:
         """Queries, keys and values, by heads."""
@@ -172,18 +226,23 @@ class Builder:
         if shape.joined:
             width = shape.head * sum(heads.values())
             joined = self.biased(self.product("attn_qkv", layer, width, x), "attn_qkv.bias", layer, shape.biased)
-            return [self.view(joined, (shape.head, count, tokens), dense=False) for count in heads.values()]
+            joined = self.unlike("clamp", joined) if shape.clipped else joined
+            return [self.part(joined, (shape.head, count, tokens), tokens) for count in heads.values()]
         found = []
         for name, count in heads.items():
-            out = self.product(f"attn_{name}", layer, shape.head * count, x)
-            found.append(self.biased(out, f"attn_{name}.bias", layer, shape.biased))
+            gates = count if name == "q" and shape.gated_queries else 0
+            out = self.product(f"attn_{name}", layer, shape.head * (count + gates), x)
+            out = self.biased(out, f"attn_{name}.bias", layer, shape.biased)
+            found.append(self.unlike("clamp", out) if shape.clipped else out)
         if shape.normed == "whole":
             found[:2] = [self.norm(out, f"attn_{name}_norm", layer) for out, name in zip(found, "qk", strict=False)]
-        return [self.view(out, (shape.head, count, tokens)) for out, count in zip(found, heads.values(), strict=True)]
+        dense = (not shape.gated_queries, True, True)
+        return [self.view(*part) for part in zip(found, [(shape.head, n, tokens) for n in heads.values()], dense, strict=True)]
 
     def _attention(self, x: Tensor, layer: int) -> Tensor:
         shape = self.shape
         q, k, v = self._projected(x, layer)
+        gate = self.view(q, (shape.head * shape.heads, self.tokens), dense=False) if shape.gated_queries else None
         early = shape.normed == "heads" and not shape.normed_late
         if early:
             q = self.norm(q, "attn_q_norm", layer)
@@ -206,6 +265,8 @@ class Builder:
         keys, values = self._stored(k, "k", layer, cache), self._stored(v, "v", layer, cache)
         out = self._attended(q, keys, values, layer, cache)
         out = self._turned(out, cache.turns_values)
+        if gate is not None:
+            out = self.unlike("mul", out, self.unlike("unary", self.unlike("cont", gate)))
         return self.biased(self.product("attn_output", layer, shape.hidden, out), "attn_output.bias", layer, shape.output_bias)
 
     def _turned(self, x: Tensor, by: Tensor | None) -> Tensor:
@@ -310,16 +371,15 @@ class Builder:
         if experts is None or not experts.sparse[layer]:
             return self._feed_forward(x, layer, self.shape.wide, "")
         out = self._experts(x, layer, experts)
+        if experts.latent:
+            out = self.product("ffn_latent_up", layer, self.shape.hidden, out)
         if experts.shared:
             shared = self._feed_forward(x, layer, experts.shared, "_shexp", experts.shared_gate)
             out = self.unlike("add", out, shared)
         return out
 
-    def _feed_forward(self, x: Tensor, layer: int, wide: int, which: str, gated: bool = False) -> Tensor:
+    def _feed_forward(self, x: Tensor, layer: int, wide: int, which: str, gated: str | None = None) -> Tensor:
         shape = self.shape
-        if gated:  # by its own gate, which is computed first
-            gate = self.product("ffn_gate_inp_shexp", layer, 1, x)
-            gate = self.unlike("div", self.unlike("unary", gate), gate)
         up_width = 2 * wide if shape.joined_feed else wide
         up = self.biased(self.product(f"ffn_up{which}", layer, up_width, x), "ffn_up.bias", layer, shape.feed_bias)
         if shape.joined_feed:
@@ -331,11 +391,16 @@ class Builder:
                 up = self.unlike(name, up)
         out = self.product(f"ffn_down{which}", layer, shape.hidden, up)
         out = self.biased(out, "ffn_down.bias", layer, shape.feed_bias)
-        return self.unlike("mul", out, gate) if gated else out
+        if gated is None:
+            return out
+        gate = self.product("ffn_gate_inp_shexp", layer, 1, x)
+        opened = self.unlike("unary", gate)
+        return self.unlike("mul", out, opened if gated == "sigmoid" else self.unlike("div", opened, gate))
 
     def _experts(self, x: Tensor, layer: int, experts: Experts) -> Tensor:
-        shape, tokens = self.shape, x.shape[1]
+        shape, tokens, hidden = self.shape, x.shape[1], experts.latent or self.shape.hidden
         count, used = experts.count, experts.used
+        inner = self.product("ffn_latent_down", layer, hidden, x) if experts.latent else x
         logits = self.biased(self.product("ffn_gate_inp", layer, count, x), "ffn_gate_inp.bias", layer, experts.biased)
         late = experts.softmax == "of the chosen"
         probabilities = logits if late else self.unlike("soft_max" if experts.softmax == "of all" else "unary", logits)
@@ -355,17 +420,21 @@ class Builder:
         if experts.scaled:
             weights = self.unlike("scale", weights)
         self.graph.expand(weights)
-        each = self.view(x, (shape.hidden, 1, tokens))
+        each = self.view(inner, (hidden, 1, tokens))
 
         def through(name: str, width: int, source: Tensor) -> Tensor:
             out = self.op("mul_mat_id", (width, used, tokens), self.weight(f"ffn_{name}_exps", layer), source, chosen)
             return self.unlike("add_id", out, self.weight(f"ffn_{name}_exps.bias", layer), chosen) if experts.biased else out
 
-        up = through("up", experts.wide, each)
-        out = self.unlike("glu", through("gate", experts.wide, each), up)
-        out = self.unlike("mul", through("down", shape.hidden, out), weights)
+        out = through("up", experts.wide, each)
+        if shape.gated:
+            out = self.unlike("glu", through("gate", experts.wide, each), out)
+        else:
+            for name in shape.activation:
+                out = self.unlike(name, out)
+        out = self.unlike("mul", through("down", hidden, out), weights)
         self.graph.expand(out)
-        parts = [self.graph.expand(self.view(out, (shape.hidden, tokens), dense=False)) for _ in range(used)]
+        parts = [self.graph.expand(self.view(out, (hidden, tokens), dense=False)) for _ in range(used)]
         total = parts[0]
         for part in parts[1:]:
             total = self.graph.expand(self.unlike("add", total, part))

@@ -9,13 +9,22 @@ from typing import Any
 
 from estimator.contract.errors import NotModelled
 from estimator.families import having
-from estimator.families.experts import MoeSpec
+from estimator.families.falcon import FalconSpec
 from estimator.families.hunyuan_moe import HunyuanMoeSpec
+from estimator.families.nemotron_h import NemotronHSpec
 from estimator.families.smollm3 import SmolLM3Spec
 from estimator.families.spec import DecoderSpec, ModelSpec
+from estimator.families.stablelm import StableLmSpec
 from estimator.families.windows import SLIDING, WindowedSpec, layer_types
+from estimator.serving.llamacpp.mixers import mixers_of, rotary_of, state_of
 from estimator.serving.llamacpp.shape import Experts, Latent, Shape
 
+CLASSIC: dict[str, Any] = {
+    **dict.fromkeys(("biased", "output_bias", "feed_bias", "layer_norm", "norm_bias"), True),
+    "gated": False,
+    "activation": ("unary",),
+}
+"""Models of before Llama: biases throughout, and feed-forward layers without a gate."""
 SPECIAL: dict[str, dict[str, Any]] = {
     "plain": {},
     "biased": {"biased": True},
@@ -28,8 +37,8 @@ SPECIAL: dict[str, dict[str, Any]] = {
         "after_logits": ("scale", "unary", "scale"),
     },
     "gemma-3": {"scaled_embedding": True, "scaled_queries": True, "post_norms": True, "normed": "heads"},
-    "phi-3": {"joined": True, "joined_feed": True, "scaled_queries": True, "residual_first": True},
-    "gpt-oss": {"biased": True, "output_bias": True, "sinks": True, "cut_early": False},
+    "phi-3": {"joined": True, "joined_feed": True, "scaled_queries": True, "residual_first": "last"},
+    "gpt-oss": {"biased": True, "output_bias": True, "sinks": True, "cut": "before the norm"},
     "deepseek": {},
     "olmoe": {"normed": "whole"},
     "smollm-3": {},
@@ -45,22 +54,66 @@ SPECIAL: dict[str, dict[str, Any]] = {
     "command-r": {"layer_norm": True, "parallel": "residual second", "after_logits": ("scale",)},
     "command-r7b": {"layer_norm": True, "parallel": "residual second", "after_logits": ("scale",)},
     "hunyuan": {"normed": "heads", "normed_late": True},
+    "gpt-2": {**CLASSIC, "joined": True, "learned_positions": True},
+    "gpt-neox": {**CLASSIC, "joined": True},
+    "bloom-1": {**CLASSIC, "joined": True, "normed_embedding": True},
+    "starcoder-2": CLASSIC,
+    "nemotron-4": {"layer_norm": True, "norm_bias": True, "gated": False, "activation": ("unary", "sqr")},
+    "phi-2": {**CLASSIC, "parallel": "attention first", "scaled_queries": True, "logits_bias": True},
+    "falcon-1": {
+        "joined": True,
+        "layer_norm": True,
+        "norm_bias": True,
+        "gated": False,
+        "activation": ("unary",),
+        "parallel": "feed-forward first",
+    },
+    "mpt-1": {"joined": True, "layer_norm": True, "gated": False, "activation": ("unary",)},
+    "arcee-1": {"gated": False, "activation": ("unary", "sqr")},
+    "stable-lm": {"layer_norm": True, "norm_bias": True},
+    "olmo-1": {"layer_norm": True, "norm_weight": False},
+    "qwen-3.5": {
+        "normed": "heads",
+        "fed_norm": "post_attention_norm",
+        "normed_first": True,
+        "gated_queries": True,
+        "positions": 4,
+        "cut": "after the norm",
+    },
+    "qwen-3-next": {
+        "normed": "heads",
+        "fed_norm": "post_attention_norm",
+        "normed_first": True,
+        "gated_queries": True,
+        "cut": "after the norm",
+    },
+    "nemotron-h": {"gated": False, "activation": ("unary", "sqr"), "alone": True, "cut": "after the norm"},
+    "jamba-1": {"residual_first": "both"},
+    "lfm-2": {"normed": "heads", "residual_first": "both"},
+    "falcon-h1": {},
     "granite": {"scaled_embedding": True, "scaled_residual": True, "after_logits": ("scale",)},
 }
 """By the names of `Abilities.graph`."""
 WINDOWED = ("gemma-2", "gemma-3", "olmo-2", "exaone-4", "command-r7b")
 """Graphs whose layers may have a sliding window."""
+UNTURNED = ("gpt-2", "bloom-1", "mpt-1")
+"""Graphs that turn neither queries nor keys."""
 TURNED_IN_WINDOWS = ("exaone-4", "command-r7b")
 """Graphs that turn queries and keys in layers with a sliding window only, where there are any."""
 ROUTINGS: dict[str, dict[str, Any]] = {
     "softmax": {},
     "not normalized": {"normalized": False},
-    "shared gate": {"normalized": False, "shared_gate": True},
+    "shared gate": {"normalized": False, "shared_gate": "silu"},
     "of the chosen": {"softmax": "of the chosen", "normalized": False, "biased": True},
     "sigmoid": {"softmax": "none", "selection_bias": True},
     "corrected": {"selection_bias": True},
+    "gate beside": {"shared_gate": "sigmoid"},
 }
 """By the names of `Abilities.routing`."""
+
+
+SHARED = ("shared_expert_intermediate_size", "shared_intermediate_size", "moe_shared_expert_intermediate_size")
+"""What configurations call the width of the experts that every token passes."""
 
 
 def check_graph(spec: ModelSpec, field: str) -> None:
@@ -69,6 +122,14 @@ def check_graph(spec: ModelSpec, field: str) -> None:
     if text.can.graph is None:
         known = ", ".join(having(lambda kind: kind.can.graph is not None))
         raise NotModelled(f"llama.cpp with {text.model_type} models is not modelled yet; {known} are", field)
+    if isinstance(text, FalconSpec) and (text.alibi or not text.parallel_attn):
+        raise NotModelled(
+            "llama.cpp's graph of Falcon turns queries and keys, and has both halves of a layer side by side: Falcon-RW is not "
+            "modelled",
+            field,
+        )
+    if isinstance(text, StableLmSpec) and (text.qk_layernorm or text.use_parallel_residual):
+        raise NotModelled("llama.cpp's graph of StableLM 2 12B, with norms of queries and keys, is not modelled yet", field)
     if text.encodes:
         raise NotModelled(
             f"llama.cpp's graph of {text.model_type} models whose tokens see each other in both directions is not modelled yet; "
@@ -87,8 +148,13 @@ def shape_of(spec: ModelSpec) -> Shape:
         special["biased"] = True
     if getattr(spec, "qk_norm", False) and "normed" not in special:
         special["normed"] = "heads"
+    if getattr(spec, "use_parallel_residual", False):
+        special["parallel"] = "normed apart"
+    special["clipped"] = clips(spec)
+    if getattr(spec, "use_qkv_bias", False):
+        special["biased"] = True
     latent = latent_of(spec)
-    head, values = spec.head_dim, spec.num_key_value_heads * spec.head_dim
+    head, values = spec.head_dim, key_heads(spec) * spec.head_dim
     wide = head
     if latent:
         head, wide, values = latent.plain + latent.rotary, spec.config()["v_head_dim"], 0
@@ -96,18 +162,33 @@ def shape_of(spec: ModelSpec) -> Shape:
         hidden=spec.hidden_size,
         head=head,
         heads=spec.num_attention_heads,
-        key_heads=spec.num_key_value_heads,
+        key_heads=key_heads(spec),
+        second_norm=getattr(spec, "two_norms", False),
         values=values,
         values_wide=wide,
-        wide=spec.intermediate_size,
+        wide=fed_width(spec),
         vocabulary=spec.vocab_size,
         layers=spec.num_hidden_layers,
         rotary=rotary(spec),
         sliding=sliding(spec),
         experts=experts_of(spec),
         latent=latent,
+        mixers=mixers_of(spec),
+        state=state_of(spec),
         **special,
     )
+
+
+def clips(spec: DecoderSpec) -> bool:
+    """Whether queries, keys and values are kept within a limit."""
+    asked = spec.config()
+    return bool(asked.get("clip_qkv") or (asked.get("attn_config") or {}).get("clip_qkv"))
+
+
+def key_heads(spec: DecoderSpec) -> int:
+    """Heads of keys, one in each layer of the older Falcons with `multi_query`."""
+    one = isinstance(spec, FalconSpec) and spec.multi_query and not spec.new_decoder_architecture
+    return 1 if one else spec.num_key_value_heads
 
 
 def sliding(spec: DecoderSpec) -> tuple[bool, ...]:
@@ -129,27 +210,45 @@ def rotary(spec: DecoderSpec) -> tuple[bool, ...]:
     """Which layers turn queries and keys by their positions."""
     if isinstance(spec, SmolLM3Spec):
         return spec.rotating
-    return (sliding(spec) if spec.can.graph in TURNED_IN_WINDOWS else ()) or (True,) * spec.num_hidden_layers
+    turned = spec.can.graph not in UNTURNED and rotary_of(spec)
+    return (sliding(spec) if spec.can.graph in TURNED_IN_WINDOWS else ()) or (turned,) * spec.num_hidden_layers
+
+
+def fed_width(spec: DecoderSpec) -> int:
+    """Width of feed-forward layers that are no experts."""
+    for name in ("width", "shared_intermediate_size"):
+        if found := getattr(spec, name, None):
+            return int(found)
+    return spec.intermediate_size
+
+
+def sparse_layers(spec: DecoderSpec) -> tuple[bool, ...]:
+    """Which layers have experts."""
+    if isinstance(spec, NemotronHSpec):
+        return tuple([kind == "moe" for kind in spec.kinds])
+    return tuple(spec.sparse()) if hasattr(spec, "sparse") else (False,) * spec.num_hidden_layers
 
 
 def experts_of(spec: DecoderSpec) -> Experts | None:
     """What its mixtures are; None where it has none."""
-    if not isinstance(spec, MoeSpec):
+    asked, sparse = spec.config(), sparse_layers(spec)
+    if not any(sparse):
         return None
-    asked = spec.config()
     special = dict(ROUTINGS[spec.can.routing])
     every = asked.get("n_shared_experts") or asked.get("moe_num_shared_experts") or isinstance(spec, HunyuanMoeSpec)
-    shared = asked.get("shared_expert_intermediate_size") or every * spec.expert_size
+    size = int(getattr(spec, "expert_size", None) or asked["moe_intermediate_size"])
+    shared = next((int(asked[name]) for name in SHARED if asked.get(name)), int(every or 0) * size)
     if asked.get("n_group", 1) not in (None, 1) and spec.can.routing == "sigmoid":
         special |= {"groups": asked["n_group"], "best_groups": asked["topk_group"]}
     if spec.can.routing == "sigmoid":
         special["normalized"] = asked.get("norm_topk_prob", True)
     return Experts(
-        count=spec.num_experts,
-        used=spec.num_experts_per_tok,
-        wide=spec.expert_size,
-        sparse=tuple(spec.sparse()),
+        count=getattr(spec, "num_experts"),  # noqa: B009 (a field of several specs)
+        used=getattr(spec, "num_experts_per_tok"),  # noqa: B009
+        wide=size,
+        sparse=sparse,
         shared=shared,
+        latent=asked.get("moe_latent_size") or 0,
         scaled=asked.get("routed_scaling_factor", 1.0) not in (None, 1.0),
         **special,
     )

@@ -58,7 +58,7 @@ def _passes(asked: str, spec: DecoderSpec, tensors: tuple[WeightTensor, ...] | N
     prompt, output = serving.lengths
     whole, at_once = batch_of(serving, spec), min(prompt, serving.ubatch or UBATCH)
     seen = (prompt + at_once) // 2
-    reading = replace(whole, tokens=at_once, outputs=1, streams=1)
+    reading = replace(whole, tokens=at_once, outputs=1, streams=1, sequences=1)
     step = replace(whole, tokens=serving.concurrency, outputs=serving.concurrency)
     stored = {tensor.name: tensor.nbytes for tensor in tensors or of_kind(serving.weights, spec)}
     stored.setdefault(OUTPUT, stored[EMBEDDING])
@@ -77,11 +77,11 @@ def _seeing(batch: Batch, spec: DecoderSpec, tokens: int) -> Batch:
 def _counted(spec: DecoderSpec, batch: Batch, stored: dict[str, int]) -> Pass:
     """The nodes of a batch's graph: layers that are alike are counted once, and their matrices have the mean of their bytes."""
     shape = shape_of(spec)
-    alike: dict[tuple[bool, ...], list[int]] = {}
+    alike: dict[tuple[bool | str, ...], list[int]] = {}
     for layer in range(shape.layers):
         sparse = shape.experts.sparse[layer] if shape.experts else False
         slides = shape.sliding[layer] if shape.sliding else False
-        alike.setdefault((shape.rotary[layer], sparse, slides), []).append(layer)
+        alike.setdefault((shape.rotary[layer], sparse, slides, shape.mixer(layer)), []).append(layer)
     last = [max(layers) for layers in alike.values()]
     found = _of_layers(shape, batch, stored, alike, sorted(last))
     base = replace(found)
@@ -92,7 +92,7 @@ def _counted(spec: DecoderSpec, batch: Batch, stored: dict[str, int]) -> Pass:
 
 
 def _of_layers(
-    shape: Shape, batch: Batch, stored: dict[str, int], alike: dict[tuple[bool, ...], list[int]], layers: list[int]
+    shape: Shape, batch: Batch, stored: dict[str, int], alike: dict[tuple[bool | str, ...], list[int]], layers: list[int]
 ) -> Pass:
     """The nodes of a graph that has these layers alone, each for those that are like it."""
     groups = [next(group for group in alike.values() if layer in group) for layer in layers]
@@ -114,6 +114,7 @@ def _of_layers(
         rotary=tuple([shape.rotary[layer] for layer in layers]),
         sliding=tuple([shape.sliding[layer] for layer in layers]) if shape.sliding else (),
         experts=experts,
+        mixers=tuple([shape.mixer(layer) for layer in layers]) if shape.mixers else (),
     )
     graph = Builder(few, batch, Devices((0,) * len(layers), 1, forced=False), weight).built()
     found, touched, count = Pass(), 1.0, 0

@@ -14,6 +14,7 @@ from estimator.contract.job import Serving
 from estimator.families.spec import DecoderSpec, ModelSpec
 from estimator.quantization.gguf_kinds import block
 from estimator.quantization.gguf_mixtures import facts, type_of
+from estimator.quantization.gguf_names import BARE
 from estimator.quantization.gguf_tensors import file_tensors
 from estimator.serving.llamacpp.cache import batch_of, layer_caches
 from estimator.serving.llamacpp.devices import layer_devices, overridden
@@ -27,7 +28,7 @@ from estimator.weights import Checkpoint
 
 PADDED_ROW = 512
 """Elements that CUDA's matrices of blocks have rows filled up to (MATRIX_ROW_PADDING, ggml-cuda.cu)."""
-EMBEDDING, OUTPUT = "token_embd.weight", "output.weight"
+EMBEDDING, POSITIONS, OUTPUT = "token_embd.weight", "position_embd.weight", "output.weight"
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +110,7 @@ def placed(
     for tensor in tensors:
         lies = forced(tensor.name)
         if lies is None:
-            lies = gpus if tensor.name == EMBEDDING else layers[-1 if tensor.layer is None else tensor.layer]
+            lies = gpus if tensor.name in (EMBEDDING, POSITIONS) else layers[_layer(tensor, spec)]
         at[tensor.name] = lies, tensor
         weights[lies] += tensor.nbytes if lies == gpus else tensor.gpu_bytes
     if tied:
@@ -132,6 +133,13 @@ def placed(
         "logits": spec.vocab_size * serving.concurrency * 4,
     }
     return Placed(tuple(held), host)
+
+
+def _layer(tensor: WeightTensor, spec: DecoderSpec) -> int:
+    """The layer that a tensor lies with: the output, if it belongs to none, but the norm of BLOOM's embeddings with the first."""
+    if tensor.layer is None:
+        return 0 if spec.can.graph == "bloom-1" and tensor.name.startswith("token_embd_norm") else -1
+    return tensor.layer
 
 
 def _planned(
@@ -161,4 +169,4 @@ def _planned(
 
 
 def _full(name: str) -> str:
-    return name if name.endswith(".bias") else f"{name}.weight"
+    return name if name.endswith((".bias", *BARE)) else f"{name}.weight"

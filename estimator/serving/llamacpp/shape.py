@@ -26,6 +26,8 @@ class Batch:
     """Of a token's keys and values in a layer's cache."""
     streams: int = 1
     """Caches of their own; one that all sequences share is one."""
+    sequences: int = 1
+    """Of a batch, each with equally many tokens."""
     turned_keys: int = 0
     turned_values: int = 0
     unpacked_keys: bool = False
@@ -48,8 +50,8 @@ class Experts:
     """A mixture: how many there are and are used, how wide, and how they are chosen.
 
     `softmax`: over the scores of all experts, of the chosen ones only, or none, but a sigmoid. `shared`: width of the experts
-    that every token passes, together; `shared_gate`: whether they have a gate. `groups`, of which `best_groups` are looked at:
-    0 where there are none.
+    that every token passes, together; `shared_gate`: what makes their gate. `groups`, of which `best_groups` are looked at: 0
+    where there are none. `latent`: width of what experts get and give, where that is not the model's.
     """
 
     count: int
@@ -62,9 +64,44 @@ class Experts:
     biased: bool = False
     selection_bias: bool = False
     shared: int = 0
-    shared_gate: bool = False
+    shared_gate: Literal["sigmoid", "silu"] | None = None
     groups: int = 0
     best_groups: int = 0
+    latent: int = 0
+
+
+Mixer = Literal["attention", "delta net", "mamba-1", "mamba-2", "convolution", "both", "none"]
+"""What a layer has before its feed-forward layer; `both` are attention and Mamba-2, side by side."""
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """What layers without attention keep: sizes of a mixer.
+
+    `inner`: numbers of all its heads, each of which has `size` in the state; `groups`: heads of keys; `kernel`: tokens that the
+    convolution sees, of `convolved` numbers each. `rank`: of Mamba's steps. `normed`: whether Mamba-2 normalises what it gives,
+    or Mamba what its scan gets. `joined_gates`: whether one matrix makes both gates of a delta net.
+    """
+
+    kernel: int
+    convolved: int
+    inner: int = 0
+    size: int = 0
+    heads: int = 1
+    groups: int = 1
+    rank: int = 0
+    normed: bool = True
+    joined_gates: bool = False
+
+    @property
+    def numbers(self) -> int:
+        """Of one sequence's state, the convolution's apart."""
+        return self.inner * self.size
+
+    @property
+    def nbytes(self) -> int:
+        """Of one sequence in one layer."""
+        return 4 * ((self.kernel - 1) * self.convolved + self.numbers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,15 +117,23 @@ class Shape:
         normed_late: whether that happens after they were turned by their positions.
         pre_norms, post_norms: whether each half of a layer is normalised before it, and after it (Gemma).
         fed_norm: what the norm before the feed-forward layer is called.
-        parallel: whether both halves of a layer read the same, and in which order they are added.
-        residual_first: whether the residual stands first in the layer's last sum.
-        cut_early: whether the last layer goes on with the chosen tokens only.
+        parallel: whether both halves of a layer read the same, and in which order they are added; or each by a norm of its own.
+        clipped: whether queries, keys and values are kept within a limit.
+        second_norm: whether attention reads what a norm of its own makes.
+        norm_weight: whether norms multiply with anything. `normed_embedding`: whether embeddings are normalised.
+        learned_positions: whether positions are looked up, and added to embeddings. `logits_bias`: whether logits have a bias.
+        residual_first: whether the residual stands first in the layer's last sum, or in both.
+        cut: from where on the graph has the chosen tokens only.
         capped_scores, after_logits: operations on attention's scores, where flash attention does not have them, and on logits.
         sliding: which layers have a sliding window; none is said if none has.
         rotary: which layers turn queries and keys by their positions.
         positions: numbers that say where a token is.
         tempered: whether queries are scaled by their positions.
         deepstack: first layers after each of which something of the images is added.
+        mixers: of each layer; empty where all are attention. `state`: what those that are not keep.
+        alone: whether a layer is a mixer or a feed-forward layer, not one before the other.
+        normed_first: whether a layer's first norm is computed before all else of it.
+        gated_queries: whether queries come with a gate of what attention gives.
     """
 
     hidden: int
@@ -111,16 +156,22 @@ class Shape:
     activation: tuple[str, ...] = ()
     layer_norm: bool = False
     norm_bias: bool = False
+    norm_weight: bool = True
+    clipped: bool = False
+    second_norm: bool = False
+    normed_embedding: bool = False
+    learned_positions: bool = False
+    logits_bias: bool = False
     normed_late: bool = False
     pre_norms: bool = True
     post_norms: bool = False
     fed_norm: str = "ffn_norm"
-    parallel: Literal["attention first", "feed-forward first", "residual second"] | None = None
-    residual_first: bool = False
+    parallel: Literal["attention first", "feed-forward first", "residual second", "normed apart"] | None = None
+    residual_first: Literal["last", "both"] | None = None
     scaled_embedding: bool = False
     scaled_queries: bool = False
     scaled_residual: bool = False
-    cut_early: bool = True
+    cut: Literal["in the last layer", "before the norm", "after the norm"] = "in the last layer"
     sinks: bool = False
     capped_scores: tuple[str, ...] = ()
     after_logits: tuple[str, ...] = ()
@@ -130,3 +181,12 @@ class Shape:
     deepstack: int = 0
     experts: Experts | None = None
     latent: Latent | None = None
+    mixers: tuple[Mixer, ...] = ()
+    state: State | None = None
+    alone: bool = False
+    normed_first: bool = False
+    gated_queries: bool = False
+
+    def mixer(self, layer: int) -> Mixer:
+        """What a layer has before its feed-forward layer."""
+        return self.mixers[layer] if self.mixers else "attention"
