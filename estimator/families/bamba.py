@@ -30,7 +30,7 @@ class BambaSpec(Mamba2HybridSpec, PartialRotarySpec):
     """The layers of `attn_layer_indices` attend, the others are Mamba's. A second loss, of the logits' size, is not modelled."""
 
     modelled = {"z_loss_coefficient": (0, 0.0)}
-    in_sglang = False
+    in_sglang = "none"
 
     intermediate_size: Size = 14336
     max_position_embeddings: Size | None = 262144

@@ -77,7 +77,7 @@ class PaliGemmaSpec(MultimodalSpec):
     towers = ("siglip_vision_model",)
     languages = ("gemma",)
     images_by_mask = True
-    in_sglang = False
+    in_sglang = "transformers"
     kinds = {"text_config": "gemma", "vision_config": "siglip_vision_model"}
     unread = ("use_bidirectional_attention",)
 

@@ -39,7 +39,7 @@ class JambaSpec(HybridSpec):
 
     modelled = {**AUXILIARY, "use_mambapy": (False,)}
     own_products = True
-    in_sglang = False
+    in_sglang = "none"
 
     intermediate_size: Size = 14336
     max_position_embeddings: Size | None = 262144

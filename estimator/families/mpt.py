@@ -40,7 +40,7 @@ class AttentionSpec(BaseModel):
 
 
 class MptSpec(FullHeadsSpec):
-    in_sglang = False
+    in_sglang = "none"
     last_vllm = "0.28"
     scales_activations = True
     modelled = {

@@ -70,8 +70,11 @@ class ModelSpec(BaseModel):
     """Whether it gives vectors and writes no text, and vLLM's pooling runner serves it (its models/registry.py)."""
     why_not_vllm: ClassVar[str] = ""
     """Why vLLM does not run it, where it is not that no release has an implementation."""
-    in_sglang: ClassVar[bool] = True
-    """Whether SGLang 0.5.23 has an implementation of its own of it (sglang/srt/models)."""
+    in_sglang: ClassVar[Literal["own", "transformers", "none"]] = "own"
+    """Whether SGLang 0.5.23 has an implementation of its own of it (sglang/srt/models), runs transformers' modules with its own
+    attention (models/transformers.py), or neither."""
+    why_not_sglang: ClassVar[str] = "transformers' implementation takes no attention of a server's"
+    """Why it runs none, where it has none (`_supports_attention_backend` of transformers)."""
     window_pool: ClassVar[str | None] = None
     """The release of SGLang since which its layers with a window have a pool of their own; None where they keep all tokens
     (sglang/srt/configs/model_config.py, `is_hybrid_swa_model`)."""

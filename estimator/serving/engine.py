@@ -77,7 +77,7 @@ class Engine:
     settings: frozenset[str]
     trace: Trace
     memory: Callable[[Job, ModelSpec, Topology, Capacity, Gpu], Logged]
-    assumptions: Callable[[Serving], list[str]]
+    assumptions: Callable[[Serving, ModelSpec], list[str]]
     not_modelled: tuple[str, ...]
     smaller_weights: Callable[[str], tuple[str, ...]]
     advice: Callable[[str, Serving], str]
