@@ -31,6 +31,7 @@ class BambaSpec(Mamba2HybridSpec, PartialRotarySpec):
 
     modelled = {"z_loss_coefficient": (0, 0.0)}
     in_sglang = "none"
+    last_vllm = "0.23"
 
     intermediate_size: Size = 14336
     max_position_embeddings: Size | None = 262144

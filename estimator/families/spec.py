@@ -75,6 +75,14 @@ class ModelSpec(BaseModel):
     attention (models/transformers.py), or neither."""
     why_not_sglang: ClassVar[str] = "transformers' implementation takes no attention of a server's"
     """Why it runs none, where it has none (`_supports_attention_backend` of transformers)."""
+    unplanned: ClassVar[tuple[str, ...]] = ()
+    """Parts of names of linear layers that transformers' plan of tensor parallelism leaves whole."""
+    images_in_sglang: ClassVar[Literal["read", "unread", "left out"]] = "read"
+    """What SGLang does with images unasked: it reads them, or it does not (configs/model_config.py, `mm_disabled_models`), with the
+    tower in memory or left out."""
+    captured_in_sglang: ClassVar[bool] = False
+    """Whether SGLang 0.5.23 captures passes over prompts though it sees
+    (`multimodal_breakable_cuda_graph_supported_model_archs`)."""
     window_pool: ClassVar[str | None] = None
     """The release of SGLang since which its layers with a window have a pool of their own; None where they keep all tokens
     (sglang/srt/configs/model_config.py, `is_hybrid_swa_model`)."""

@@ -19,6 +19,7 @@ from tests.serving.questions import asked
 NAMES = (
     *("pythia-410m", "minitron-4b", "nanochat-d20", "smollm3-3b", "helium-1-preview-2b", "seed-oss-36b", "cwm-32b"),
     *("paligemma2-3b", "internvl3-1b", "smolvlm2-2.2b", "llava-v1.6-mistral-7b"),
+    *("dots.llm1", "solar-open-100b", "vaultgemma-1b"),
 )
 
 
@@ -38,7 +39,7 @@ def _modules(name: str, tensor: int) -> int:
                 continue
             seen.add(id(parameter))
             linear = isinstance(module, torch.nn.Linear)
-            whole = not linear or style == "replicate" or (style == "rowwise" and kind == "bias")
+            whole = not (linear or parameter.ndim == 3) or style == "replicate" or (style == "rowwise" and kind == "bias")
             total += prod(parameter.shape) // (1 if whole else tensor)
     return total
 

@@ -27,9 +27,12 @@ def runs_modules(spec: ModelSpec) -> bool:
 def held_by_sglang(spec: ModelSpec, tensor: int) -> tuple[Held, ...]:
     """The tensors of one of `tensor` ranks."""
     if not runs_modules(spec):
-        return held(spec, tensor)
-    keys = CacheLayer("full", tensor)
-    return tuple(each if each.seen else divided(each, tensor, keys, 0) for each in whole_tensors(spec))
+        return tuple(each for each in held(spec, tensor) if not (each.seen and spec.images_in_sglang == "left out"))
+    keys, whole = CacheLayer("full", tensor), spec.language_model.unplanned
+    return tuple(
+        each if each.seen or any(part in each.name for part in whole) else divided(each, tensor, keys, 0)
+        for each in whole_tensors(spec)
+    )
 
 
 def tokens_at_once(serving: Serving, spec: ModelSpec) -> int:
