@@ -284,6 +284,16 @@ SIZES = [
         441 - 20,
         "its model card: all but lm_head in NVFP4, about 441 GB with 19.9 GB that guess tokens ahead",
     ),
+    (
+        "nvidia/GLM-5.2-NVFP4",
+        464.8 - 19.9,
+        "modal-projects/stitch pull request 81: 464.8 GB of files, with the layer in bf16 that guesses tokens ahead",
+    ),
+    (
+        "nvidia/GLM-5.1-NVFP4",
+        434 * 2**30 / 1e9 - 19.9,
+        "the model card of lukealonso/GLM-5.1-NVFP4, which leaves the same layers whole: 434 GiB with the layer that guesses",
+    ),
 ]
 
 
