@@ -25,6 +25,7 @@ from estimator.tape.tape import ACTIVATION
 SETTINGS = frozenset(
     {
         "engine_version",
+        "mixed_weights",
         "mem_fraction_static",
         "chunked_prefill_size",
         "max_running_requests",
