@@ -78,8 +78,8 @@ class ModelSpec(BaseModel):
     unplanned: ClassVar[tuple[str, ...]] = ()
     """Parts of names of linear layers that transformers' plan of tensor parallelism leaves whole."""
     images_in_sglang: ClassVar[Literal["read", "unread", "left out"]] = "read"
-    """What SGLang does with images unasked: it reads them, or it does not (configs/model_config.py, `mm_disabled_models`), with the
-    tower in memory or left out."""
+    """What SGLang does with images unasked: it reads them, or it does not (configs/model_config.py, `mm_disabled_models`), with
+    the tower in memory or left out."""
     captured_in_sglang: ClassVar[bool] = False
     """Whether SGLang 0.5.23 captures passes over prompts though it sees
     (`multimodal_breakable_cuda_graph_supported_model_archs`)."""

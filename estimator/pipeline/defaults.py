@@ -240,8 +240,7 @@ def _as_stored(stored: Stored) -> Iterator[Rule]:
         if stored.whole:
             yield Rule(f"{where}.unquantized", _only(so, lambda job: list(stored.whole)), why)
         if stored.mixed and where == "serving":
-            mixed = {other: list(names) for other, names in stored.mixed}
-            yield Rule("serving.mixed_weights", _only(so, lambda job: mixed), why)
+            yield Rule("serving.mixed_weights", _only(so, lambda job: {name: list(parts) for name, parts in stored.mixed}), why)
 
 
 def _in_format(asked: Callable[[Job], bool], where: str, name: str, stored: str, job: Job) -> bool:

@@ -89,10 +89,10 @@ def group_of(name: str, serving: Serving) -> int | None:
 
 def format_of(each: Held, serving: Serving) -> str | None:
     """The format that a tensor is stored in; None where it is not quantized. The output layer is where it is named."""
-    name = next((name for name, parts in (serving.mixed_weights or {}).items() if _within(each, parts)), None)
-    if name is not None and each.kind == "embedding" and each.name.startswith("lm_head"):
-        return name
-    name = name or serving.weights
+    other: str | None = next((one for one, names in (serving.mixed_weights or {}).items() if _within(each, names)), None)
+    if other is not None and each.kind == "embedding" and each.name.startswith("lm_head"):
+        return other
+    name: str = other or serving.weights
     return name if _stores(name, each, serving) else None
 
 

@@ -117,7 +117,7 @@ VLLM = Engine(
     settings=frozenset(
         {
             "engine_version",
-        "mixed_weights",
+            "mixed_weights",
             "runner",
             "language_model_only",
             "enable_lora",
