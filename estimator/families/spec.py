@@ -75,6 +75,9 @@ class ModelSpec(BaseModel):
     attention (models/transformers.py), or neither."""
     why_not_sglang: ClassVar[str] = "transformers' implementation takes no attention of a server's"
     """Why it runs none, where it has none (`_supports_attention_backend` of transformers)."""
+    pooled_in_sglang: ClassVar[bool] = False
+    """Whether SGLang has an encoder of its own of it that gives vectors, with a pool as for a decoder (sglang/srt/models/bert.py,
+    roberta.py)."""
     unplanned: ClassVar[tuple[str, ...]] = ()
     """Parts of names of linear layers that transformers' plan of tensor parallelism leaves whole."""
     images_in_sglang: ClassVar[Literal["read", "unread", "left out"]] = "read"

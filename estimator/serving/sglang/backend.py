@@ -27,7 +27,11 @@ def runs_modules(spec: ModelSpec) -> bool:
 def held_by_sglang(spec: ModelSpec, tensor: int) -> tuple[Held, ...]:
     """The tensors of one of `tensor` ranks."""
     if not runs_modules(spec):
-        return tuple(each for each in held(spec, tensor) if not (each.seen and spec.images_in_sglang == "left out"))
+        return tuple(
+            each
+            for each in held(spec, tensor, headless=spec.pooled_in_sglang)
+            if not (each.seen and spec.images_in_sglang == "left out")
+        )
     keys, whole = CacheLayer("full", tensor), spec.language_model.unplanned
     return tuple(
         each if each.seen or any(part in each.name for part in whole) else divided(each, tensor, keys, 0)

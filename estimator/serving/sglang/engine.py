@@ -43,6 +43,8 @@ SETTINGS = frozenset(
 
 MODULES = "transformers' modules with SGLang's attention, which has no implementation of its own of these models"
 
+VECTORS = "a checkpoint of an embedder, without a head: what SGLang reads as BertModel or XLMRobertaModel"
+
 
 def check(job: Job, spec: ModelSpec) -> None:
     """Raise `InvalidJob` or `NotModelled` for what SGLang does not do, or is not modelled doing."""
@@ -50,7 +52,7 @@ def check(job: Job, spec: ModelSpec) -> None:
     settings.release(asked.engine_version)
     if asked.gpu_memory_utilization != Serving.model_fields["gpu_memory_utilization"].default:
         raise Contradiction("it is vLLM's: SGLang's is serving.mem_fraction_static", "serving.gpu_memory_utilization")
-    if not spec.cache_layers:
+    if not spec.cache_layers and not spec.pooled_in_sglang:
         raise NotModelled(f"serving {spec.model_type} models is not modelled yet", "task")
     check_backend(job, spec)
     if asked.weights == "fp32":
@@ -95,6 +97,7 @@ def assumptions(asked: Serving, spec: ModelSpec) -> list[str]:
         f"SGLang {asked.engine_version}'s pools, without {'' if asked.speculative_algorithm else 'speculation, '}adapters, "
         "attention of data-parallel ranks and offloading",
         *speculation.said(asked),
+        *([VECTORS] if spec.pooled_in_sglang else []),
         *([MODULES] if runs_modules(spec) else []),
         f"passes of {tokens_at_once(asked, spec)} tokens of prompts; what is left free beside them is enough for CUDA graphs and "
         "sampling, as SGLang takes for granted",
@@ -140,7 +143,7 @@ SGLANG = Engine(
     ),
     loads=lambda kind: kind.startswith(LOADED),
     not_started=not_started,
-    runs=lambda spec: bool(spec.cache_layers),
+    runs=lambda spec: bool(spec.cache_layers) or spec.pooled_in_sglang,
     beside=beside,
     continuous=True,
     drafter=speculation.drafter_of,
