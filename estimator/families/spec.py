@@ -66,6 +66,8 @@ class ModelSpec(BaseModel):
     """Weights that transformers has as [.., in, out]: parts of their names."""
     last_vllm: ClassVar[str | None] = None
     """The last release of vLLM that runs it, "none" where none does; None where all of those do that are modelled."""
+    float32_router: ClassVar[bool] = False
+    """Whether vLLM holds what chooses experts in float32 (`params_dtype` of its model's gate)."""
     embeds: ClassVar[bool] = False
     """Whether it gives vectors and writes no text, and vLLM's pooling runner serves it (its models/registry.py)."""
     why_not_vllm: ClassVar[str] = ""
