@@ -168,6 +168,7 @@ def test_what_a_token_takes() -> None:
     assert token("deepseek-v3", 8) == 61 * 576 * 2  # a latent is on every rank
     assert token("llama-3.1-8b", kv_cache="fp8") == 32 * 8 * 256
     assert token("llama-3.1-8b", kv_cache="fp4") == 32 * 8 * 256 * 9 // 16  # half a byte, and a scale for sixteen
+    assert token("bert-base-uncased") == 12 * 12 * 64 * 2 * 2  # an encoder's keys and values have room, too
     assert token("whisper-large-v3") == (32 + 2 * 32) * 20 * 128 * 2  # its encoder's layers have room that they do not use
 
 
