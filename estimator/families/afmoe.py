@@ -32,6 +32,7 @@ from estimator.tape.views import reshape, transpose
 class AfmoeSpec(WindowedSpec, SharedExpertsSpec):
     """`mup_enabled`: embeddings are multiplied by a number."""
 
+    float32_router = True
     can = Abilities()
     held_in = EXPERTS_HELD_IN
     modelled = {**AUXILIARY, "global_attn_every_n_layers": (4, None)}

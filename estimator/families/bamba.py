@@ -32,7 +32,8 @@ class BambaSpec(Mamba2HybridSpec, PartialRotarySpec):
 
     can = Abilities(gguf=True, graph="granite")
     modelled = {"z_loss_coefficient": (0, 0.0)}
-    in_sglang = False
+    in_sglang = "none"
+    last_vllm = "0.23"
 
     intermediate_size: Size = 14336
     max_position_embeddings: Size | None = 262144

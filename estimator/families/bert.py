@@ -39,6 +39,7 @@ class BertSpec(PostNormSpec):
     }
     learned_positions = True
     embeds = True
+    pooled_in_sglang = True
     positions_from_ids: ClassVar[bool] = False
     head_first: ClassVar[bool] = False
     """Whether the head's parameters come before the body's."""
@@ -49,6 +50,7 @@ class BertSpec(PostNormSpec):
 
 class RobertaSpec(BertSpec):
     can = Abilities(bottleneck="post-norm")
+    pooled_in_sglang = False
     positions_from_ids = True
 
     pad_token_id: int = 1
@@ -61,6 +63,7 @@ class RobertaSpec(BertSpec):
 
 class XLMRobertaSpec(RobertaSpec):
     can = Abilities(bottleneck="post-norm")
+    pooled_in_sglang = True
     head_first = True
 
 

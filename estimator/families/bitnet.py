@@ -21,7 +21,7 @@ from estimator.tape.tensor import Tensor
 
 
 class BitNetSpec(RotaryDecoderSpec):
-    in_sglang = False
+    in_sglang = "transformers"
     can = Abilities()
     cached = True
 

@@ -25,7 +25,7 @@ from estimator.tape.views import reshape, select, transpose
 
 
 class BloomSpec(FullHeadsSpec):
-    in_sglang = False
+    in_sglang = "none"
     can = Abilities(batches=("padding",), gguf=True, graph="bloom-1")
     scales_activations = True
     module_dropouts = ("attention_dropout",)

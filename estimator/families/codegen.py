@@ -24,7 +24,7 @@ PARTS = 4
 
 
 class CodeGenSpec(GPTJSpec):
-    in_sglang = False
+    in_sglang = "none"
     last_vllm = "none"
     can = Abilities(batches=("padding",))
     scales_activations = False

@@ -13,7 +13,7 @@ from estimator.families.windows import WindowedSpec
 
 
 class CwmSpec(WindowedSpec):
-    in_sglang = False
+    in_sglang = "transformers"
     can = Abilities()
     default_period = 4
     seeing_all = 0

@@ -26,6 +26,7 @@ from estimator.families.windows import FULL
 class Dots1Spec(RotaryDecoderSpec, GroupedExpertsSpec):
     """Layers with a sliding window, which none that is published has, are not modelled."""
 
+    in_sglang = "transformers"
     can = Abilities(gguf=True, graph="plain", routing="sigmoid")
     last_vllm = "0.23"
 

@@ -16,6 +16,8 @@ from estimator.tape.tensor import Tensor
 
 
 class ElectraSpec(BertSpec):
+    pooled_in_sglang = False
+
     embedding_size: Size = 128
 
 

@@ -29,6 +29,7 @@ class Ernie45MoeSpec(RotaryDecoderSpec, MoeSpec):
     """The layers from `moe_layer_start_index` to `moe_layer_end_index`, which is the last one if negative, have experts, where
     their number is a multiple of `moe_layer_interval`."""
 
+    float32_router = True
     can = Abilities(gguf=True, graph="plain", routing="corrected")
     held_in = EXPERTS_HELD_IN
     modelled = {**AUXILIARY, **UNREAD}

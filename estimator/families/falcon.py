@@ -24,7 +24,7 @@ from estimator.tape.tensor import Tensor, binary, empty, unary
 
 
 class FalconSpec(RotarySpec):
-    in_sglang = False
+    in_sglang = "none"
     can = Abilities(batches=("padding",), gguf=True, graph="falcon-1")
     flash_3 = False
     adds_in_place = own_products = scales_activations = True

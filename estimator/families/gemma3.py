@@ -41,6 +41,7 @@ class Gemma3Spec(MultimodalSpec):
     stretched = 8
     towers = ("siglip_vision_model",)
     languages = ("gemma3_text",)
+    images_in_sglang = "unread"
     kinds = {"text_config": "gemma3_text", "vision_config": "siglip_vision_model"}
     fixed = ("text_config",)
     images_by_mask = True
@@ -77,7 +78,7 @@ class PaliGemmaSpec(MultimodalSpec):
     towers = ("siglip_vision_model",)
     languages = ("gemma",)
     images_by_mask = True
-    in_sglang = False
+    in_sglang = "transformers"
     kinds = {"text_config": "gemma", "vision_config": "siglip_vision_model"}
     unread = ("use_bidirectional_attention",)
 

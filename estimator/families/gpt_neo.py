@@ -22,7 +22,7 @@ from estimator.tape.views import contiguous, reshape, transpose
 class GPTNeoSpec(FullHeadsSpec):
     """Layers of both kinds hold the same: each has a mask of its own, a window or not."""
 
-    in_sglang = False
+    in_sglang = "none"
 
     last_vllm = "none"
     module_dropouts = ("attention_dropout",)

@@ -26,7 +26,7 @@ from estimator.tape.views import reshape, split, transpose
 
 
 class GPTNeoXSpec(FullHeadsSpec):
-    in_sglang = False
+    in_sglang = "transformers"
     can = Abilities(batches=BATCHES, prompts=True, returns_cache=True, ppo=True, gguf=True, graph="gpt-neox")
     scales_activations = True
     module_dropouts = ("hidden_dropout",)

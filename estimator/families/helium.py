@@ -26,7 +26,7 @@ from estimator.tape.views import unsqueeze
 
 
 class HeliumSpec(RotaryDecoderSpec):
-    in_sglang = False
+    in_sglang = "transformers"
     can = Abilities()
     cached = tensor_parallel = True
 

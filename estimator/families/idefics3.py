@@ -31,7 +31,7 @@ class Idefics3Spec(MultimodalSpec):
     """`scale_factor`: patches along the side of a square."""
 
     runs = True
-    in_sglang = False
+    in_sglang = "transformers"
     towers = ("idefics3_vision", "smolvlm_vision")
     languages = ("llama",)
 

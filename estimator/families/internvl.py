@@ -16,7 +16,7 @@ from estimator.families.parts import MultimodalSpec, multimodal
 class InternVLSpec(MultimodalSpec):
     """`downsample_ratio`: of the side of what the tower gives, to that of what the language model gets."""
 
-    in_sglang = False
+    in_sglang = "transformers"
 
     kinds = {"text_config": "qwen2", "vision_config": "internvl_vision"}
     fixed = ("vision_config",)

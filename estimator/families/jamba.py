@@ -41,7 +41,7 @@ class JambaSpec(HybridSpec):
     can = Abilities(gguf=True, graph="jamba-1", routing="not normalized")
     modelled = {**AUXILIARY, "use_mambapy": (False,)}
     own_products = True
-    in_sglang = False
+    in_sglang = "none"
 
     intermediate_size: Size = 14336
     max_position_embeddings: Size | None = 262144

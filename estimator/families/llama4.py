@@ -19,6 +19,7 @@ TILES, SHUFFLED = 17, 4
 
 class Llama4Spec(MultimodalSpec):
     window_pool = "0.5.8"
+    images_in_sglang = "left out"
     kinds = {"text_config": "llama4_text", "vision_config": "llama4_vision_model"}
     fixed = ("text_config", "vision_config")
 

@@ -71,7 +71,7 @@ class LlavaSpec(_Spec):
 
 
 class LlavaNextSpec(_Spec):
-    in_sglang = False
+    in_sglang = "transformers"
     kinds = {"text_config": "llama", "vision_config": "clip_vision_model"}
 
 

@@ -45,6 +45,9 @@ class MiniMaxSpec(RotarySpec, MoeSpec):
     attention, in published configurations."""
 
     can = Abilities()
+    last_vllm = "0.23"
+    in_sglang = "none"
+    why_not_sglang = "its backend for transformers' models keeps no states"
     held_in = MixtralSpec.held_in
     modelled = {**AUXILIARY, "router_jitter_noise": (0.0, 0, None), "sliding_window": (None,)}
 

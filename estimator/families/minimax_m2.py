@@ -33,6 +33,7 @@ from estimator.tape.views import reshape
 class MiniMaxM2Spec(PartialRotarySpec, MoeSpec):
     """Published configurations say in `rotary_dim` how many elements of each head are rotated."""
 
+    float32_router = True
     can = Abilities(gguf=True, graph="minimax-m2", routing="sigmoid")
     held_in = MixtralSpec.held_in
     modelled = {**AUXILIARY, "router_jitter_noise": (0.0, 0, None), "qk_norm_type": ("per_layer",), "use_qk_norm": (True,)}

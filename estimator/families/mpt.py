@@ -41,8 +41,8 @@ class AttentionSpec(BaseModel):
 
 
 class MptSpec(FullHeadsSpec):
+    in_sglang = "none"
     can = Abilities(gguf=True, graph="mpt-1")
-    in_sglang = False
     last_vllm = "0.28"
     scales_activations = True
     modelled = {

@@ -21,7 +21,7 @@ from estimator.tape.views import cat, narrow, unsqueeze
 
 
 class NanoChatSpec(RotaryDecoderSpec):
-    in_sglang = False
+    in_sglang = "transformers"
     can = Abilities()
 
     hidden_act: Activation = "relu2"

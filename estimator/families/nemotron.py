@@ -24,7 +24,7 @@ from estimator.tape.tensor import Tensor
 
 
 class NemotronSpec(PartialRotarySpec):
-    in_sglang = False
+    in_sglang = "transformers"
     can = Abilities(gguf=True, graph="nemotron-4")
     cached = tensor_parallel = True
 

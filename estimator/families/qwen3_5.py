@@ -11,11 +11,13 @@ from estimator.families.qwen_vl import between
 
 class Qwen35Spec(MultimodalSpec):
     fixed = ("text_config", "vision_config")
+    captured_in_sglang = True
     kinds = {"text_config": "qwen3_5_text", "vision_config": "qwen3_5_vision"}
 
 
 class Qwen35MoeSpec(MultimodalSpec):
     fixed = ("text_config", "vision_config")
+    captured_in_sglang = True
     kinds = {"text_config": "qwen3_5_moe_text", "vision_config": "qwen3_5_moe_vision"}
 
 

@@ -16,7 +16,7 @@ from estimator.families.spec import Probability, RotaryDecoderSpec, Size
 
 
 class SeedOssSpec(RotaryDecoderSpec):
-    in_sglang = False
+    in_sglang = "transformers"
     can = Abilities(gguf=True, graph="seed-oss")
     cached = tensor_parallel = True
 

@@ -22,7 +22,7 @@ from estimator.families.spec import Size
 class SmolLM3Spec(LlamaSpec):
     """`no_rope_layers` has a 1 for each layer that rotates and a 0 for each that does not, whatever its name says."""
 
-    in_sglang = False
+    in_sglang = "transformers"
 
     can = Abilities(gguf=True, graph="smollm-3")
     implementations = ("transformers",)

@@ -19,6 +19,8 @@ from estimator.families.spec import RotaryDecoderSpec, Size, called
 class SolarOpenSpec(RotaryDecoderSpec, GroupedExpertsSpec):
     """It has no dense layers, so that nothing is `intermediate_size` wide."""
 
+    in_sglang = "transformers"
+    unplanned = ("shared_experts.",)
     can = Abilities(gguf=True, graph="glm-4-moe", routing="sigmoid")
     modelled = {**GroupedExpertsSpec.modelled, "first_k_dense_replace": (0,), "partial_rotary_factor": (1, 1.0)}
 

@@ -66,12 +66,28 @@ class ModelSpec(BaseModel):
     """Weights that transformers has as [.., in, out]: parts of their names."""
     last_vllm: ClassVar[str | None] = None
     """The last release of vLLM that runs it, "none" where none does; None where all of those do that are modelled."""
+    float32_router: ClassVar[bool] = False
+    """Whether vLLM holds what chooses experts in float32 (`params_dtype` of its model's gate)."""
     embeds: ClassVar[bool] = False
     """Whether it gives vectors and writes no text, and vLLM's pooling runner serves it (its models/registry.py)."""
     why_not_vllm: ClassVar[str] = ""
     """Why vLLM does not run it, where it is not that no release has an implementation."""
-    in_sglang: ClassVar[bool] = True
-    """Whether SGLang 0.5.23 has an implementation of its own of it (sglang/srt/models)."""
+    in_sglang: ClassVar[Literal["own", "transformers", "none"]] = "own"
+    """Whether SGLang 0.5.23 has an implementation of its own of it (sglang/srt/models), runs transformers' modules with its own
+    attention (models/transformers.py), or neither."""
+    why_not_sglang: ClassVar[str] = "transformers' implementation takes no attention of a server's"
+    """Why it runs none, where it has none (`_supports_attention_backend` of transformers)."""
+    pooled_in_sglang: ClassVar[bool] = False
+    """Whether SGLang has an encoder of its own of it that gives vectors, with a pool as for a decoder (sglang/srt/models/bert.py,
+    roberta.py)."""
+    unplanned: ClassVar[tuple[str, ...]] = ()
+    """Parts of names of linear layers that transformers' plan of tensor parallelism leaves whole."""
+    images_in_sglang: ClassVar[Literal["read", "unread", "left out"]] = "read"
+    """What SGLang does with images unasked: it reads them, or it does not (configs/model_config.py, `mm_disabled_models`), with
+    the tower in memory or left out."""
+    captured_in_sglang: ClassVar[bool] = False
+    """Whether SGLang 0.5.23 captures passes over prompts though it sees
+    (`multimodal_breakable_cuda_graph_supported_model_archs`)."""
     window_pool: ClassVar[str | None] = None
     """The release of SGLang since which its layers with a window have a pool of their own; None where they keep all tokens
     (sglang/srt/configs/model_config.py, `is_hybrid_swa_model`)."""

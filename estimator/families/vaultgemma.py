@@ -11,6 +11,7 @@ from estimator.families.gemma import Gemma2Spec
 
 
 class VaultGemmaSpec(Gemma2Spec):
+    in_sglang = "transformers"
     can = Abilities()
     post_norms = False
     second_norm = "pre_feedforward_layernorm"

@@ -22,7 +22,8 @@ class YoutuSpec(LatentSpec):
     can = Abilities()
     last_vllm = "none"
     why_not_vllm = "its makers' fork does, Tencent-Cloud-Acc/vllm; no release's registry was seen to have it"
-    in_sglang = False
+    in_sglang = "none"
+    why_not_sglang = "its backend for transformers' models knows no latent attention"
 
     max_position_embeddings: Size | None = 131072
     tie_word_embeddings: bool = True

@@ -239,6 +239,8 @@ def _as_stored(stored: Stored) -> Iterator[Rule]:
             yield Rule(f"{where}.{name}_group", _only(so, lambda job: stored.group), why)
         if stored.whole:
             yield Rule(f"{where}.unquantized", _only(so, lambda job: list(stored.whole)), why)
+        if stored.mixed and where == "serving":
+            yield Rule("serving.mixed_weights", _only(so, lambda job: {name: list(parts) for name, parts in stored.mixed}), why)
 
 
 def _in_format(asked: Callable[[Job], bool], where: str, name: str, stored: str, job: Job) -> bool:

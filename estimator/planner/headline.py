@@ -104,7 +104,8 @@ def for_model(found: Model, kind: Platform, asked: list[Way]) -> list[Way]:
     first = next((way for way in asked if way.part == "serving" and not way.refusal(kind)), None)
     if found.stored is None or first is None or not ENGINES[first.settings.get("engine", VLLM.name)].loads(found.stored.format):
         return asked
-    more = {"weights_group": found.stored.group, "unquantized": list(found.stored.whole)}
+    mixed = {name: list(parts) for name, parts in found.stored.mixed}
+    more = {"weights_group": found.stored.group, "unquantized": list(found.stored.whole), "mixed_weights": mixed}
     chosen = {"weights": found.stored.format, **{name: value for name, value in more.items() if value}}
     shipped = first.changed(**chosen).model_copy(update={"way": f"serve {found.stored.format}, as published"})
     return [shipped, *(way for way in asked if way.part != "serving" or way.settings["weights"] != found.stored.format)]

@@ -3,6 +3,7 @@ compressed-tensors' as vLLM reads them)."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -10,6 +11,10 @@ from typing import Any
 from estimator.quantization.exceptions import excepted
 from estimator.quantization.formats import FORMATS
 
+MIXED = "MIXED_PRECISION"
+ALGORITHMS = {"NVFP4": "nvfp4", "W4A16_NVFP4": "nvfp4", "FP8": "fp8"}
+"""ModelOpt's names of formats, in a checkpoint that has several."""
+EXPERT = re.compile(r"(?<!shared_)experts\.[\d*]+(\..*)?$")
 EXCEPTIONS = ("modules_to_not_convert", "llm_int8_skip_modules", "ignore", "exclude_modules")
 """Under which names configs list the layers that are not quantized."""
 
@@ -24,6 +29,9 @@ class Named:
     group: int | None = None
     whole: tuple[str, ...] = ()
     unread: tuple[str, ...] = ()
+    mixed: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    listed: tuple[str, ...] = ()
+    """Of a config that lists what is quantized, parts of the names of that: all else is whole."""
 
 
 def asked_by(given: Mapping[str, Any]) -> Mapping[str, Any] | None:
@@ -36,6 +44,9 @@ def asked_by(given: Mapping[str, Any]) -> Mapping[str, Any] | None:
 
 def named(asked: Mapping[str, Any], layers: int | None = None) -> Named | None:
     """The format, or None for one that has no name here. `layers`: how many the language model has."""
+    listed = asked.get("quantized_layers")
+    if asked.get("quant_algo") == MIXED and isinstance(listed, Mapping):
+        return _mixed(listed, layers)
     method = str(asked.get("quant_method") or "").lower()
     name = _name(method, asked)
     if name not in FORMATS:
@@ -45,6 +56,24 @@ def named(asked: Mapping[str, Any], layers: int | None = None) -> Named | None:
     chosen = group if isinstance(group, int) and group > 0 and usual is not None and group != usual else None
     whole = next((asked[key] for key in EXCEPTIONS if isinstance(asked.get(key), list | tuple)), ())
     return Named(name, chosen, *excepted(whole, layers))
+
+
+def _mixed(listed: Mapping[str, Any], layers: int | None) -> Named | None:
+    """ModelOpt's list of layers with an algorithm each (vllm/model_executor/layers/quantization/modelopt.py,
+    `ModelOptMixedPrecisionConfig`): the format of the experts comes first, or else that of most layers."""
+    names: dict[str, list[str]] = {}
+    for name, how in listed.items():
+        known = ALGORITHMS.get(str(how.get("quant_algo")) if isinstance(how, Mapping) else "")
+        if known is None:
+            return None
+        names.setdefault(known, []).append(EXPERT.sub("experts", str(name)))
+    if not names:
+        return None
+    first = max(names, key=lambda each: (any("experts" in name for name in names[each]), len(names[each])))
+    parts = {each: excepted(patterns, layers)[0] for each, patterns in names.items()}
+    heads = tuple(part for part in parts[first] if part.endswith("lm_head"))
+    mixed = [(each, found) for each, found in parts.items() if each != first] + ([(first, ("lm_head",))] if heads else [])
+    return Named(first, mixed=tuple(mixed), listed=tuple(part for found in parts.values() for part in found))
 
 
 def _weights(asked: Mapping[str, Any]) -> Mapping[str, Any]:

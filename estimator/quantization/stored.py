@@ -15,19 +15,29 @@ WHOLE = 2
 ROUTERS = ("gate", "router", "shared_expert_gate")
 
 
-def stored_bytes(spec: ModelSpec, name: str, group: int | None = None, whole: tuple[str, ...] = ()) -> int:
-    """Bytes of a checkpoint in a format. `whole`: parts of the names of layers that are not quantized."""
-    return built_bytes(spec, built(spec), name, group, whole)
+Mixed = tuple[tuple[str, tuple[str, ...]], ...]
+"""Other formats, each with parts of the names of layers that are stored in it."""
 
 
-def built_bytes(spec: ModelSpec, build: Builder, name: str, group: int | None = None, whole: tuple[str, ...] = ()) -> int:
-    """Bytes of a checkpoint in a format, for a model that is built already. `whole`: parts of the names of layers that are not
-    quantized."""
-    linears, known = set(build.linears), FORMATS[name]
+def stored_bytes(spec: ModelSpec, name: str, group: int | None = None, whole: tuple[str, ...] = (), mixed: Mixed = ()) -> int:
+    """Bytes of a checkpoint in a format. `whole`: parts of the names of layers that are not quantized; `mixed`: of those in other
+    formats."""
+    return built_bytes(spec, built(spec), name, group, whole, mixed)
+
+
+def built_bytes(
+    spec: ModelSpec, build: Builder, name: str, group: int | None = None, whole: tuple[str, ...] = (), mixed: Mixed = ()
+) -> int:
+    """Bytes of a checkpoint in a format, for a model that is built already."""
+    linears = set(build.linears)
     total = 0
     for p in build.parameters:
-        shapes = [] if within(p.name, whole) else _weights(spec, p, linears, known)
-        each = sum(count * sum(part.nbytes for part in parts(name, shape, group)) for shape, count in shapes)
+        path = f"{p.part}.{p.name}"
+        other = next((other for other, names in mixed if within(path, names)), None)
+        more = {p.name.removesuffix(".weight")} if other else set()  # the output layer, where it is named
+        chosen, scales = (other, None) if other else (name, group)
+        shapes = [] if within(path, whole) else _weights(spec, p, linears | more, FORMATS[chosen])
+        each = sum(count * sum(part.nbytes for part in parts(chosen, shape, scales)) for shape, count in shapes)
         total += (each or WHOLE * p.count) * p.times
     return total
 

@@ -19,8 +19,9 @@ def widest_layer(spec: ModelSpec, parts: list[Held], tokens: int, itemsize: int,
         wide = [
             each.shape[0] for each in linears if each.end == "gate_proj+up_proj" or each.end in ("gate_up_proj", "input_linear")
         ]
+        apart = any(each.end == "gate_proj" for each in linears)
         plain = [each.shape[0] for each in linears if each.end in ("up_proj", "fc1", "c_fc", "dense_h_to_4h", "fc_in", "in_proj")]
-        fed = max([n + n // 2 for n in wide] + [2 * n for n in plain], default=0)
+        fed = max([n + n // 2 for n in wide] + [(3 if apart else 2) * n for n in plain], default=0)
         mixed = any(each.kind == "experts" and each.layer == layer for each in parts)
         more = max(fed * tokens * itemsize, experts if mixed else 0)
         widest = max(widest, (attended + 2 * spec.hidden_size) * tokens * itemsize + more)

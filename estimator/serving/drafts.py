@@ -61,7 +61,9 @@ class Drafter:
             return serving.model_copy(
                 update={"unquantized": [*(serving.unquantized or ()), *JOINING, *(() if self.divided else ("fc",))]}
             )
-        return serving.model_copy(update={"weights": self.weights, "weights_group": None, "unquantized": None})
+        return serving.model_copy(
+            update={"weights": self.weights, "weights_group": None, "unquantized": None, "mixed_weights": None}
+        )
 
 
 def shipped(spec: ModelSpec) -> dict[str, Any] | None:

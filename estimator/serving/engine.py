@@ -77,7 +77,7 @@ class Engine:
     settings: frozenset[str]
     trace: Trace
     memory: Callable[[Job, ModelSpec, Topology, Capacity, Gpu], Logged]
-    assumptions: Callable[[Serving], list[str]]
+    assumptions: Callable[[Serving, ModelSpec], list[str]]
     not_modelled: tuple[str, ...]
     smaller_weights: Callable[[str], tuple[str, ...]]
     advice: Callable[[str, Serving], str]
@@ -113,7 +113,8 @@ def stored(asked: Serving) -> list[str]:
         return []
     if asked.weights in FORMATS and not FORMATS[asked.weights].linears:
         return [f"experts in {asked.weights} as a checkpoint stores them; all else in bf16"]
-    return [f"weights in {asked.weights} as a checkpoint stores them; embeddings, norms and the output layer in bf16"]
+    others = "".join(f", {', '.join(names)} in {name}" for name, names in (asked.mixed_weights or {}).items())
+    return [f"weights in {asked.weights} as a checkpoint stores them{others}; embeddings, norms and the output layer in bf16"]
 
 
 def torch_advice(part: str, asked: Serving, smaller: str = "int8 or nf4-double") -> str:

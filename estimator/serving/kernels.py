@@ -21,7 +21,7 @@ from estimator.serving.engine import compute_type
 from estimator.serving.engines import drafter_of
 from estimator.serving.speed import prompts
 from estimator.serving.tensors import Held, held
-from estimator.serving.weights import quantized
+from estimator.serving.weights import format_of, group_of
 from estimator.tape import dtypes
 from estimator.tape.gpu import Gpu
 from estimator.tape.tape import PACKED, Slot, Tape
@@ -131,7 +131,8 @@ class _Pass:
         outputs, inputs = each.shape[-2:]
         nbytes = share * self.bytes_of(each) + count * rows * (inputs + outputs) * self.dtype.itemsize
         form = (count, rows, outputs, inputs), self.dtype
-        name = f"{self.asked.weights}{PACKED}" if quantized(each, self.asked) else "mm"
+        stored = format_of(each, self.asked)
+        name = f"{stored}{PACKED}" if stored else "mm"
         self.tape.compute(name, 2 * count * rows * outputs * inputs, round(nbytes), form)
         if "gate_proj" in each.end or "gate_up" in each.end:
             self.moved(1.5 * count * rows * outputs, "silu_mul")
@@ -149,10 +150,11 @@ class _Pass:
 
     def bytes_of(self, each: Held) -> int:
         """Bytes of the stored tensors that stand for one."""
-        if not quantized(each, self.asked):
+        name = format_of(each, self.asked)
+        if name is None:
             return each.numel * self.dtype.itemsize
         count, sizes = (each.shape[0] if each.kind == "experts" else 1), (each.shape[-2], each.shape[-1])
-        return count * sum(part.nbytes for part in parts(self.asked.weights, sizes, self.asked.weights_group))
+        return count * sum(part.nbytes for part in parts(name, sizes, group_of(name, self.asked)))
 
     def attention(self, layer: CacheLayer) -> None:
         """One layer's, of one rank: over the tokens that it sees, or its states."""

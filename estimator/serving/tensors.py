@@ -118,7 +118,7 @@ def _held(_: str, asked: _Spec, tensor: int, expert_ranks: int, headless: bool, 
     if stage[1] > 1:
         whole = list(_staged(whole, stage_layers(spec.language_model.num_hidden_layers, stage), stage))
     return tuple(
-        _divided(each, tensor, attends.get(each.at[0], keys) if each.at else keys, expert_ranks) for each in _joined(whole)
+        divided(each, tensor, attends.get(each.at[0], keys) if each.at else keys, expert_ranks) for each in _joined(whole)
     )
 
 
@@ -143,8 +143,8 @@ def _body(spec: ModelSpec) -> set[str]:
     return set.intersection(*found) - {"lm_head"}
 
 
-LANGUAGE = "model.language_model"
-"""The path of the language model in one that sees images."""
+LANGUAGE = ("model.language_model", "model.text_model")
+"""The paths of the language model in those that see images."""
 
 
 def whole_tensors(spec: ModelSpec) -> list[Held]:
@@ -219,7 +219,7 @@ def _joined(tensors: list[Held]) -> Iterator[Held]:
             yield replace(each, name=f"{path}.{'+'.join(ends)}", shape=(sum(other.shape[0] for other in others), each.shape[1]))
 
 
-def _divided(each: Held, tensor: int, keys: CacheLayer, expert_ranks: int) -> Held:
+def divided(each: Held, tensor: int, keys: CacheLayer, expert_ranks: int) -> Held:
     """One rank's part, in a layer that keeps such `keys`."""
     shape, ends = each.shape, each.end.split("+")
     if each.kind == "embedding":

@@ -24,10 +24,13 @@ def check_format(serving: Serving, experts: bool, server: str) -> None:
     """Raise `InvalidJob` for weights in a format that a server does not load, or not for such a model."""
     name = serving.weights
     if name in dtypes.BY_NAME:
-        if serving.weights_group or serving.unquantized:
+        if serving.weights_group or serving.unquantized or serving.mixed_weights:
             raise Contradiction(f"nothing is quantized in {name}: leave groups and exceptions out", "serving.weights_group")
         return
     check_group(name, serving.weights_group, "serving.weights_group")
+    for other in serving.mixed_weights or ():
+        if not other.startswith(LOADED) or not FORMATS[other].linears:
+            raise Contradiction(f"{server} loads no layers in {other} beside others; write fp8", "serving.mixed_weights")
     if not FORMATS[name].linears and not experts:
         raise Contradiction(
             f"{name} stores a mixture's experts, and these models have none: write nvfp4 or fp8", "serving.weights"
@@ -67,28 +70,51 @@ def _latent_table(text: ModelSpec, dtype: DType) -> int:
 
 def _sizes(each: Held, serving: Serving, plain: DType, mxfp4: Repacked) -> Iterator[int]:
     """Bytes of the tensors that stand for one: itself, or codes and scales."""
-    name = serving.weights
-    if not quantized(each, serving):
+    name = format_of(each, serving)
+    if name is None:
         yield each.numel * plain.itemsize
         return
     count, (outputs, inputs) = (each.shape[0], each.shape[1:]) if each.kind == "experts" else (1, each.shape)
     if name == "mxfp4":
         yield from mxfp4(each)
         return
-    for part in parts(name, (outputs, inputs), serving.weights_group):
+    for part in parts(name, (outputs, inputs), group_of(name, serving)):
         yield count * part.nbytes
 
 
+def group_of(name: str, serving: Serving) -> int | None:
+    """Weights that share a scale in a format: those that the job says, if it is the job's first."""
+    return serving.weights_group if name == serving.weights else None
+
+
+def format_of(each: Held, serving: Serving) -> str | None:
+    """The format that a tensor is stored in; None where it is not quantized. The output layer is where it is named."""
+    other: str | None = next((one for one, names in (serving.mixed_weights or {}).items() if _within(each, names)), None)
+    if other is not None and each.kind == "embedding" and each.name.startswith("lm_head"):
+        return other
+    name: str = other or serving.weights
+    return name if _stores(name, each, serving) else None
+
+
 def quantized(each: Held, serving: Serving) -> bool:
-    """Whether a tensor is stored in the job's format: a linear layer's or experts', if the format has these, and no exception."""
-    known = FORMATS.get(serving.weights)
+    """Whether a tensor is stored in one of the job's formats."""
+    return format_of(each, serving) is not None
+
+
+def _stores(name: str, each: Held, serving: Serving) -> bool:
+    """Whether a format stores a tensor: a linear layer's or experts', if the format has these, and no exception."""
+    known = FORMATS.get(name)
     stored = known is not None and (known.linears if each.kind == "linear" else each.kind == "experts" and len(each.shape) == 3)
     routes = each.end in ("gate", "router", "shared_expert_gate", "wk", "weights_proj")
     return stored and not (each.seen or routes or _excepted(each, serving))
 
 
 def _excepted(each: Held, serving: Serving) -> bool:
-    return any(within(name, tuple(serving.unquantized or ())) for name in _names(each))
+    return _within(each, serving.unquantized or [])
+
+
+def _within(each: Held, parts: list[str]) -> bool:
+    return any(within(name, tuple(parts)) for name in _names(each))
 
 
 def _times_excepted(each: Held, serving: Serving) -> int:

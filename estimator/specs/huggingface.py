@@ -51,7 +51,19 @@ def with_modelopt(config: dict[str, Any], folder: Path) -> dict[str, Any]:
 def stored_as(given: Mapping[str, Any], spec: ModelSpec) -> Stored | None:
     """How a config.json says that its checkpoint is stored; None where it is not quantized, or in no format that is known."""
     known = _named(given)
-    return Stored(known.name, known.group, _gathered(known.whole, spec)) if known else None
+    if known is None:
+        return None
+    mixed = tuple((name, _gathered(parts, spec)) for name, parts in known.mixed)
+    whole = _unlisted(_gathered(known.listed, spec), spec) if known.listed else _gathered(known.whole, spec)
+    return Stored(known.name, known.group, whole, mixed=mixed)
+
+
+def _unlisted(listed: tuple[str, ...], spec: ModelSpec) -> tuple[str, ...]:
+    """Linear layers of the language model that a list of what is quantized does not have."""
+    if isinstance(spec, OtherSpec):
+        return ()
+    layers = built(spec.language_model).linears
+    return tuple(dict.fromkeys(name for name in layers if not within(name, listed) and not name.startswith("lm_head")))
 
 
 def _named(given: Mapping[str, Any]) -> Named | None:

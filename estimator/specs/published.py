@@ -55,6 +55,8 @@ class StoredAs(BaseModel):
     """Weights that share a scale, where it is not the usual number."""
     whole: tuple[str, ...] = ()
     """Parts of the names of layers that are not quantized, beside embeddings and what chooses experts."""
+    mixed: dict[str, tuple[str, ...]] = {}
+    """Other formats that some layers are stored in, by parts of their names."""
     too: list[str] = []
     """Names of `same_architecture` whose checkpoints are stored so, too."""
 
@@ -64,7 +66,7 @@ class StoredAs(BaseModel):
 
     def stored(self, named: bool) -> Stored:
         """How it is stored. `named`: whether the caller said so."""
-        return Stored(self.format, self.group, self.whole, named)
+        return Stored(self.format, self.group, self.whole, named, mixed=tuple(self.mixed.items()))
 
 
 class Copy(StoredAs):

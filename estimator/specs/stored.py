@@ -30,6 +30,8 @@ class Stored(NamedTuple):
     named: bool = True
     gguf: bool = False
     says: str = ""
+    mixed: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    """Other formats that some layers are stored in, and parts of the names of these layers."""
 
 
 def stripped(text: str) -> Iterator[tuple[str, Stored]]:

@@ -9,6 +9,7 @@ import pytest
 from estimator import InvalidJob, NotModelled, estimate
 from estimator.contract.answer import EngineMemory
 from estimator.contract.job import Serving
+from estimator.serving.sglang.backend import held_by_sglang
 from estimator.serving.sglang.pools import cells, pools, slots
 from estimator.serving.sglang.settings import captured_prompts
 from estimator.specs.resolve import resolve
@@ -22,25 +23,9 @@ def engine(model: Any, gpus: int = 1, gpu: str = "h100", **serving: Any) -> Engi
 
 
 NOT_SERVED = {
-    "serving is not modelled": ENCODERS | {"bailing_hybrid", "deepseek_v4", "gemma3_text", "kimi_linear", "minimax"},
-    "no implementation of its own": {
-        *(
-            "bamba",
-            "bitnet",
-            "bloom",
-            "codegen",
-            "cwm",
-            "falcon",
-            "flex_olmo",
-            "gpt_neo",
-            "gpt_neox",
-            "helium",
-            "idefics3",
-            "smolvlm",
-            "internvl",
-        ),
-        *("jamba", "llava_next", "mpt", "nanochat", "nemotron", "paligemma", "seed_oss", "smollm3", "youtu"),
-    },
+    "serving is not modelled": (ENCODERS - {"bert", "xlm-roberta"}) | {"bailing_hybrid", "deepseek_v4", "gemma3_text", "kimi_linear", "minimax"},
+    "takes no attention of a server's": {"bamba", "bloom", "codegen", "falcon", "gpt_neo", "jamba", "mpt"},
+    "its backend for transformers' models": {"flex_olmo", "youtu"},
 }
 """Types of which no model of the catalogue answers, and why."""
 
@@ -50,7 +35,7 @@ def _why(message: str) -> str:
 
 
 def test_every_model_that_sglang_runs_has_an_answer() -> None:
-    assert unanswered("sglang", _why) == (NOT_SERVED, 352)
+    assert unanswered("sglang", _why) == (NOT_SERVED, 435)
 
 
 @pytest.mark.parametrize(
@@ -78,12 +63,27 @@ def test_its_settings_by_gpu_and_release(gpu: str, gpus: int, version: str, chun
 
 def test_a_model_that_sees_gets_less_and_latents_capture_otherwise() -> None:
     """SigLIP's 27 layers of 1152 are 1.42 times a ViT-L/14; of latent attention 1.5 GiB are kept for graphs of prompts."""
-    alone, sees = (asked("sglang", model).job["serving"]["mem_fraction_static"] for model in ("gemma-3-1b", "gemma-3-4b"))
+    alone, sees = (asked("sglang", model).job["serving"]["mem_fraction_static"] for model in ("gemma-3-1b", "paligemma-3b"))
     without = (81559 - 512 - 1.5 * 8192 - 128 - 512) / 81559
     assert sees == pytest.approx(round(without, 3) * 0.95 * (1 - 0.1 * (27 * 1152**2 / (24 * 1024**2) - 1)), abs=1e-6)
     assert alone == pytest.approx(without - 8 * captured_prompts(8192) / 81559, abs=1e-3)
     latent = asked("sglang", "deepseek-v2-lite").job["serving"]["mem_fraction_static"]
     assert latent == pytest.approx(without - 1536 / 81559, abs=1e-3)
+
+
+def test_some_that_see_read_texts_unasked_or_capture_prompts_all_the_same() -> None:
+    """Images of Gemma 3 and Llama 4 are not read unless that is asked for, and Llama 4's tower is not loaded then."""
+    text, whole, captured = (
+        asked("sglang", model).job["serving"]["mem_fraction_static"] for model in ("gemma-3-1b", "gemma-3-4b", "qwen3.5-4b")
+    )
+    assert whole == text
+    size = 24 * 1024**2
+    tower = resolve("qwen3.5-4b").spec.vision_config.config()  # type: ignore[attr-defined]
+    larger = tower.get("num_hidden_layers", 24) * tower["hidden_size"] ** 2 / size
+    assert captured == pytest.approx(text * 0.95 * max(0.8, min(1.05, 1 - 0.1 * (larger - 1))), abs=1e-6)
+    tensors = held_by_sglang(resolve("llama-4-scout").spec, 4)
+    assert not any(each.seen for each in tensors)
+    assert any(each.seen for each in held_by_sglang(resolve("gemma-3-4b").spec, 1))
 
 
 def test_what_is_captured_of_prompts() -> None:
@@ -168,6 +168,7 @@ def test_what_a_token_takes() -> None:
     assert token("deepseek-v3", 8) == 61 * 576 * 2  # a latent is on every rank
     assert token("llama-3.1-8b", kv_cache="fp8") == 32 * 8 * 256
     assert token("llama-3.1-8b", kv_cache="fp4") == 32 * 8 * 256 * 9 // 16  # half a byte, and a scale for sixteen
+    assert token("bert-base-uncased") == 12 * 12 * 64 * 2 * 2  # an encoder's keys and values have room, too
     assert token("whisper-large-v3") == (32 + 2 * 32) * 20 * 128 * 2  # its encoder's layers have room that they do not use
 
 

@@ -8,11 +8,16 @@ import pytest
 
 from estimator import InvalidJob, NotModelled, estimate
 from estimator.contract.answer import EngineMemory
-from estimator.contract.job import Hardware
+from estimator.contract.job import Hardware, Serving
 from estimator.hardware.capacity import capacity
+from estimator.parallel.strategies import NONE
+from estimator.parallel.topology import Topology
 from estimator.serving.tensors import held, whole_tensors
 from estimator.serving.vllm import settings
+from estimator.serving.vllm.weights import weights_bytes
 from estimator.specs.resolve import resolve
+from estimator.tape.dtypes import bfloat16
+from estimator.tape.gpu import AMPERE
 from tests.serving.questions import EMBED, ENCODERS, asked, logged, unanswered
 
 GIB = 2**30
@@ -23,9 +28,9 @@ def engine(model: Any, gpus: int = 1, gpu: str = "h100", **serving: Any) -> Engi
 
 
 NOT_SERVED = {
-    "serving is not modelled": {"bailing_hybrid", "clip", "deepseek_v4", "eurobert", "kimi_linear", "minimax"},
+    "serving is not modelled": {"bailing_hybrid", "clip", "deepseek_v4", "eurobert", "kimi_linear"},
     "vLLM runs none": (ENCODERS - EMBED - {"clip", "eurobert"}) | {"codegen", "gpt_neo", "youtu"},
-    "vLLM runs older releases only": {"dots1", "mllama", "mpt"},
+    "vLLM runs older releases only": {"bamba", "dots1", "minimax", "mllama", "mpt"},
 }
 """Types of which no model of the catalogue answers, and why."""
 
@@ -37,7 +42,7 @@ def _why(message: str) -> str:
 
 
 def test_every_model_that_vllm_runs_has_an_answer() -> None:
-    assert unanswered("vllm", _why) == (NOT_SERVED, 484)
+    assert unanswered("vllm", _why) == (NOT_SERVED, 482)
 
 
 @pytest.mark.parametrize("name", ["deepseek-v3", "gpt-oss-20b", "gemma-3-27b", "llama-4-scout", "granite-4.0-h-1b", "mamba-1.4b"])
@@ -221,3 +226,18 @@ def test_the_smallest_edit_with_which_it_would_start_comes_first(
 
 def test_an_edit_is_said_in_the_engines_own_flag() -> None:
     assert "(--max-model-len 43008)" in asked("vllm", "llama-3.1-8b", gpu="rtx-4090", context=131072).reason
+
+
+@pytest.mark.parametrize("name", ["trinity-mini", "ernie-4.5-21b-a3b", "glm-4.5-air", "minimax-m2", "mimo-v2-flash"])
+def test_what_chooses_experts_is_in_float32(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the types of which vLLM's gates say so; and nowhere else."""
+    spec, asked_for = resolve(name).spec, Serving(engine_version="0.33")
+    gates = sum(each.numel * each.times for each in held(spec) if each.end == "gate")
+
+    def resident() -> int:
+        return weights_bytes(asked_for, spec, Topology(1, 1, 1, NONE), bfloat16, AMPERE)
+
+    wide = resident()
+    monkeypatch.setattr(type(spec), "float32_router", False)
+    assert gates
+    assert wide - resident() == pytest.approx(gates * 2, rel=0.02)

@@ -53,6 +53,10 @@ class Serving(Part):
     )
     weights_group: Count | None = Field(None, description="quantized weights that share a scale; without it, as many as is usual")
     unquantized: list[str] | None = Field(None, description="parts of the names of linear layers that are not quantized")
+    mixed_weights: dict[Storage, list[str]] | None = Field(
+        None,
+        description="of vLLM and SGLang, other formats of some layers, by parts of their names: {fp8: [self_attn]}",
+    )
     kv_cache: CacheType = Field(
         "bf16", description="without it, of llama.cpp fp16; what has blocks is llama.cpp's alone, and fp4 SGLang's"
     )

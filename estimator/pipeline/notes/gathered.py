@@ -48,7 +48,7 @@ def assumptions(job: Job, spec: ModelSpec, place: Topology, card: Capacity) -> I
     else:
         requests = f"{job.serving.concurrency} sequence(s) of {job.serving.context} tokens, prompt and answer together"
         yield Said("requests", requests, "serving.concurrency")
-        yield from all_said(f"engine-{job.serving.engine}", engine_of(job).assumptions(job.serving), "serving.engine")
+        yield from all_said(f"engine-{job.serving.engine}", engine_of(job).assumptions(job.serving, spec), "serving.engine")
     yield from of_hardware(job, place, card)
 
 

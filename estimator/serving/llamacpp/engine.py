@@ -105,7 +105,7 @@ def fitting(asked: Serving, spec: ModelSpec) -> Iterator[tuple[str, list[int]]]:
     yield "gpu_layers", list(range(layers, -1, -1))
 
 
-def assumptions(asked: Serving) -> list[str]:
+def assumptions(asked: Serving, spec: ModelSpec) -> list[str]:
     """What is taken of llama.cpp."""
     attention = "flash attention" if asked.flash_attention is not False else "attention that holds its scores"
     caches = "one cache for all sequences" if asked.kv_unified else "each sequence with a cache of its own"
@@ -187,7 +187,10 @@ OLLAMA = replace(
     LLAMA_CPP,
     name="ollama",
     title="Ollama",
-    assumptions=lambda asked: [f"Ollama 0.33 as it runs llama.cpp, with {asked.concurrency} slots", *assumptions(asked)],
+    assumptions=lambda asked, spec: [
+        f"Ollama 0.33 as it runs llama.cpp, with {asked.concurrency} slots",
+        *assumptions(asked, spec),
+    ],
     defaults=(
         Default("context", ollama.context, "the engine's own for this much memory, no more than the model's"),
         *LLAMA_CPP.defaults,

@@ -15,6 +15,7 @@ from estimator.runtime.overheads import Overhead
 from estimator.serving.engine import WHOLE, Default, Engine, Logged, compute_type, stored
 from estimator.serving.layout import Passing, laid_out
 from estimator.serving.sglang import settings, speculation
+from estimator.serving.sglang.backend import check_backend, runs_modules, tokens_at_once
 from estimator.serving.sglang.plan import engine_memory, kv_cache, not_started, overhead, sized
 from estimator.serving.tensors import held
 from estimator.serving.weights import LOADED, check_format
@@ -24,6 +25,7 @@ from estimator.tape.tape import ACTIVATION
 SETTINGS = frozenset(
     {
         "engine_version",
+        "mixed_weights",
         "mem_fraction_static",
         "chunked_prefill_size",
         "max_running_requests",
@@ -39,20 +41,20 @@ SETTINGS = frozenset(
 )
 
 
+MODULES = "transformers' modules with SGLang's attention, which has no implementation of its own of these models"
+
+VECTORS = "a checkpoint of an embedder, without a head: what SGLang reads as BertModel or XLMRobertaModel"
+
+
 def check(job: Job, spec: ModelSpec) -> None:
     """Raise `InvalidJob` or `NotModelled` for what SGLang does not do, or is not modelled doing."""
     asked = job.serving
     settings.release(asked.engine_version)
     if asked.gpu_memory_utilization != Serving.model_fields["gpu_memory_utilization"].default:
         raise Contradiction("it is vLLM's: SGLang's is serving.mem_fraction_static", "serving.gpu_memory_utilization")
-    if not spec.cache_layers:
+    if not spec.cache_layers and not spec.pooled_in_sglang:
         raise NotModelled(f"serving {spec.model_type} models is not modelled yet", "task")
-    if not spec.in_sglang:
-        raise NotModelled(
-            f"SGLang has no implementation of its own of {spec.model_type} models that is known here, and transformers' in "
-            "SGLang is not modelled: write engine vllm",
-            "serving.engine",
-        )
+    check_backend(job, spec)
     if asked.weights == "fp32":
         raise NotModelled("sglang in fp32 is not modelled; use bf16, or engine transformers", "serving.weights")
     states = any(layer.kind == "state" for layer in spec.cache_layers)
@@ -87,7 +89,7 @@ def beside(job: Job, spec: ModelSpec, place: Topology, gpu: Gpu) -> Overhead:
     return overhead(job, spec, place.tensor, found.activations, gpu)
 
 
-def assumptions(asked: Serving) -> list[str]:
+def assumptions(asked: Serving, spec: ModelSpec) -> list[str]:
     """What is taken of its settings, and of its requests."""
     prompt, output = asked.lengths
     return [
@@ -95,7 +97,9 @@ def assumptions(asked: Serving) -> list[str]:
         f"SGLang {asked.engine_version}'s pools, without {'' if asked.speculative_algorithm else 'speculation, '}adapters, "
         "attention of data-parallel ranks and offloading",
         *speculation.said(asked),
-        f"passes of {asked.chunked_prefill_size} tokens of prompts; what is left free beside them is enough for CUDA graphs and "
+        *([VECTORS] if spec.pooled_in_sglang else []),
+        *([MODULES] if runs_modules(spec) else []),
+        f"passes of {tokens_at_once(asked, spec)} tokens of prompts; what is left free beside them is enough for CUDA graphs and "
         "sampling, as SGLang takes for granted",
         f"time: prompts of {prompt} tokens and answers of {output}, no prompt read before, and always as many sequences",
     ]
@@ -139,7 +143,7 @@ SGLANG = Engine(
     ),
     loads=lambda kind: kind.startswith(LOADED),
     not_started=not_started,
-    runs=lambda spec: bool(spec.cache_layers),
+    runs=lambda spec: bool(spec.cache_layers) or spec.pooled_in_sglang,
     beside=beside,
     continuous=True,
     drafter=speculation.drafter_of,

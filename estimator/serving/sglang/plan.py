@@ -21,10 +21,10 @@ from estimator.hardware.capacity import Capacity, capacity
 from estimator.runtime.overheads import Overhead
 from estimator.runtime.overheads import facts as outside
 from estimator.serving.activations import widest_layer
+from estimator.serving.sglang.backend import held_by_sglang, tokens_at_once
 from estimator.serving.sglang.pools import Cells, cells, concurrency, needed_bytes, pools
 from estimator.serving.sglang.settings import PAGE, facts, pictures_bytes
 from estimator.serving.sglang.weights import draft_bytes, weights_bytes
-from estimator.serving.tensors import held
 from estimator.tape.dtypes import DType
 from estimator.tape.gpu import Gpu
 from estimator.tape.tape import ACTIVATION
@@ -63,8 +63,8 @@ def sized(serving: Serving, spec: ModelSpec, tensor: int, plain: DType, gpu: Gpu
 def _activations(serving: Serving, spec: ModelSpec, tensor: int, plain: int) -> int:
     """The widest layer at the tokens of prompts that are read at once; beside it of a mixture what the first product of each
     chosen expert gives or the second, and what is between them (layers/moe/fused_moe_triton/fused_moe.py)."""
-    tokens = serving.chunked_prefill_size or serving.context
-    parts = [each for each in held(spec, tensor) if not each.seen]
+    tokens = tokens_at_once(serving, spec)
+    parts = [each for each in held_by_sglang(spec, tensor) if not each.seen]
     experts = 0
     for each in parts:
         if each.kind == "experts" and each.end == "gate_up_proj" and len(each.shape) == 3:

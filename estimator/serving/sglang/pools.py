@@ -18,6 +18,7 @@ from itertools import groupby
 
 from estimator.contract.job import Serving
 from estimator.families.cache_layers import CacheLayer, indexer_bytes
+from estimator.families.encoders import PostNormSpec
 from estimator.families.spec import DecoderSpec, ModelSpec
 from estimator.serving.sglang.settings import PADDED_STATES, PAGE, RATIO, STATES, release
 from estimator.serving.sglang.speculation import draft_layers
@@ -60,7 +61,7 @@ def cells(spec: ModelSpec, serving: Serving, tensor: int, raw: bool = False) -> 
     `raw`: whether latents in FP8 that an indexer chooses from have no scales beside them."""
     since = spec.window_pool
     apart = since is not None and release(serving.engine_version) >= release(since)
-    kept = [layer for layer in spec.cache_layers if layer.kind != "state"]
+    kept = [layer for layer in _layers(spec) if layer.kind != "state"]
     windowed = [layer for layer in kept if apart and layer.kind in ("window", "chunk")]
     full = [layer for layer in kept if layer not in windowed]
     keys = [layer for layer in full if layer.kind == "indexer"]
@@ -74,6 +75,14 @@ def cells(spec: ModelSpec, serving: Serving, tensor: int, raw: bool = False) -> 
         max((layer.tokens or 0 for layer in kept if layer.kind == "cross"), default=0),
         bool(kept),
     )
+
+
+def _layers(spec: ModelSpec) -> tuple[CacheLayer, ...]:
+    """The layers of the cache; of an encoder those that attend, whose keys and values have room as a decoder's do."""
+    if not (spec.pooled_in_sglang and isinstance(spec, PostNormSpec)):
+        return spec.cache_layers
+    size = spec.hidden_size // spec.num_attention_heads
+    return (CacheLayer("full", spec.num_attention_heads, size, size),) * spec.depth
 
 
 def _bytes(layers: list[CacheLayer], serving: Serving, tensor: int, raw: bool) -> int:

@@ -117,7 +117,9 @@ def _graphs(job: Job, spec: ModelSpec, card: Capacity) -> float:
     assert asked.chunked_prefill_size
     decoding = 0 if asked.disable_cuda_graph and version >= UNCAPTURED else 2 * asked.cuda_graph_max_bs
     other = card.accelerator is not None and card.accelerator.vendor != "nvidia"
-    if version < PREFILL_GRAPHS or asked.disable_cuda_graph or other or multimodal(spec):
+    if version < PREFILL_GRAPHS or asked.disable_cuda_graph or other:
+        return decoding
+    if multimodal(spec) and not (spec.captured_in_sglang and version >= NEWEST):
         return decoding
     if any(layer.kind == "latent" for layer in spec.cache_layers):
         return decoding + LATENT_GRAPHS
@@ -131,13 +133,14 @@ def captured_prompts(tokens: int) -> int:
 
 
 def multimodal(spec: ModelSpec) -> bool:
-    """Whether it reads more than text: images, or what is heard."""
-    return spec.language_model is not spec or any(layer.kind == "cross" for layer in spec.cache_layers)
+    """Whether it reads more than text, unasked: images, or what is heard."""
+    sees = spec.language_model is not spec and spec.images_in_sglang == "read"
+    return sees or any(layer.kind == "cross" for layer in spec.cache_layers)
 
 
 def _seeing(spec: ModelSpec) -> float:
     """The part of its share that a model which sees images gets: by the size of its tower beside a ViT-L/14's."""
-    if not isinstance(spec, ComposedSpec):
+    if not isinstance(spec, ComposedSpec) or not multimodal(spec):
         return 1.0
     said = spec.vision_config.config()
     layers, width = float(said.get("num_hidden_layers", 24)), float(said.get("hidden_size", 1024))

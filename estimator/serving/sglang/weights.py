@@ -14,8 +14,9 @@ from estimator.contract.job import Serving
 from estimator.families.spec import ModelSpec
 from estimator.runtime.allocator import LARGE, LARGE_SEGMENT, ROUNDING, SMALL, SMALL_SEGMENT
 from estimator.serving.drafts import draft_tensors
+from estimator.serving.sglang.backend import held_by_sglang, runs_modules
 from estimator.serving.sglang.speculation import drafter_of
-from estimator.serving.tensors import Held, held
+from estimator.serving.tensors import Held
 from estimator.serving.weights import rotary_tables, stored_sizes
 from estimator.tape import dtypes
 from estimator.tape.dtypes import DType
@@ -31,9 +32,8 @@ ABSORBED = "kv_b_proj"
 
 def weights_bytes(serving: Serving, spec: ModelSpec, tensor: int, plain: DType, gpu: Gpu) -> int:
     """Of one of `tensor` ranks; what is not quantized is in the type `plain`."""
-    return _segments(
-        _sizes(serving, held(spec, tensor), plain, gpu) + [(size, 1) for size in rotary_tables(spec, dtypes.float32)]
-    )
+    tables = () if runs_modules(spec) else rotary_tables(spec, dtypes.float32)
+    return _segments(_sizes(serving, held_by_sglang(spec, tensor), plain, gpu) + [(size, 1) for size in tables])
 
 
 def draft_bytes(serving: Serving, spec: ModelSpec, tensor: int, plain: DType, gpu: Gpu) -> int:

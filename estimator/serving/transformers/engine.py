@@ -44,7 +44,7 @@ def cache(job: Job, spec: ModelSpec, place: Topology, card: Capacity, gpu: Gpu) 
     return None, KvCache(bytes_per_token=per_token, needed_bytes=needed, available_bytes=None, available_tokens=None)
 
 
-def assumptions(asked: Serving) -> list[str]:
+def assumptions(asked: Serving, spec: ModelSpec) -> list[str]:
     """What is taken of a batch."""
     prompt, output = asked.lengths
     return [

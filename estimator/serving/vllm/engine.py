@@ -91,7 +91,7 @@ def memory(job: Job, spec: ModelSpec, place: Topology, card: Capacity, gpu: Gpu)
     return logged, kv_cache(found, job.serving, logged, place, card, gpu)
 
 
-def assumptions(asked: Serving) -> list[str]:
+def assumptions(asked: Serving, spec: ModelSpec) -> list[str]:
     """What is taken of its profile run, and of its requests."""
     prompt, output = asked.lengths
     if asked.runner == "pooling":
@@ -117,6 +117,7 @@ VLLM = Engine(
     settings=frozenset(
         {
             "engine_version",
+            "mixed_weights",
             "runner",
             "language_model_only",
             "enable_lora",

@@ -16,6 +16,7 @@ from estimator.serving.vllm.adapters import slots
 from estimator.serving.vllm.mxfp4 import mxfp4_sizes
 from estimator.serving.vllm.sparse import chosen_bytes
 from estimator.serving.weights import quantized, rotary_tables, stored_sizes
+from estimator.tape import dtypes
 from estimator.tape.dtypes import DType
 from estimator.tape.gpu import Gpu
 from estimator.tape.tape import ALLOCATION_STEP
@@ -33,7 +34,10 @@ def rank_tensors(serving: Serving, spec: ModelSpec, place: Topology) -> tuple[He
 def weights_bytes(serving: Serving, spec: ModelSpec, place: Topology, plain: DType, gpu: Gpu) -> int:
     """Of one rank; what is not quantized is in the type `plain`."""
     tensors = rank_tensors(serving, spec, place)
-    sizes = [*stored_sizes(serving, tensors, plain, lambda each: mxfp4_sizes(each, gpu))]
+    wide = [each for each in tensors if spec.language_model.float32_router and each.end == "gate"]
+    others = [each for each in tensors if each not in wide]
+    sizes = [*stored_sizes(serving, others, plain, lambda each: mxfp4_sizes(each, gpu))]
+    sizes += [(each.numel * dtypes.float32.itemsize, each.times) for each in wide]
     sizes += _absorbed(serving, tensors, plain)
     sizes.append((chosen_bytes(serving, spec), 1))
     if serving.enable_lora:

@@ -1,0 +1,67 @@
+"""Models that SGLang has no implementation of and runs as transformers' modules, with its own attention and embeddings.
+
+After sglang/srt/models/transformers.py (`recursive_replace`, `_create_attention_instances`, `replace_vocab_embed_class`),
+model_loader/utils.py and managers/scheduler.py (`init_chunked_prefill`) of 0.5.23. Layers that read the same stay apart; what
+transformers' plan of tensor parallelism does not name, such as what sees images, is on every rank; there
+are no tables of rotations.
+"""
+
+from __future__ import annotations
+
+from estimator.contract.errors import Contradiction, NotModelled
+from estimator.contract.job import Job, Serving
+from estimator.families.cache_layers import CacheLayer
+from estimator.families.spec import ModelSpec
+from estimator.serving.sglang.settings import NEWEST, multimodal, release
+from estimator.serving.tensors import Held, divided, held, whole_tensors
+
+MOST_PROMPT = 16384
+"""Tokens of prompts that are read at once where none is cut (`max_prefill_tokens`); a longer prompt is read alone."""
+
+
+def runs_modules(spec: ModelSpec) -> bool:
+    """Whether SGLang runs transformers' modules of this model."""
+    return spec.in_sglang == "transformers"
+
+
+def held_by_sglang(spec: ModelSpec, tensor: int) -> tuple[Held, ...]:
+    """The tensors of one of `tensor` ranks."""
+    if not runs_modules(spec):
+        return tuple(
+            each
+            for each in held(spec, tensor, headless=spec.pooled_in_sglang)
+            if not (each.seen and spec.images_in_sglang == "left out")
+        )
+    keys, whole = CacheLayer("full", tensor), spec.language_model.unplanned
+    return tuple(
+        each if each.seen or any(part in each.name for part in whole) else divided(each, tensor, keys, 0)
+        for each in whole_tensors(spec)
+    )
+
+
+def tokens_at_once(serving: Serving, spec: ModelSpec) -> int:
+    """Tokens of prompts of a pass: with images none is cut."""
+    if runs_modules(spec) and multimodal(spec):
+        return max(MOST_PROMPT, serving.context)
+    return serving.chunked_prefill_size or serving.context
+
+
+def check_backend(job: Job, spec: ModelSpec) -> None:
+    """Raise `InvalidJob` or `NotModelled` for models that SGLang does not run, or not so."""
+    if spec.in_sglang == "own":
+        return
+    kind, ranks = spec.model_type, job.parallelism.tensor
+    if spec.in_sglang == "none":
+        raise NotModelled(
+            f"SGLang runs no {kind} models: it has no implementation of its own, and {spec.why_not_sglang}: write engine vllm",
+            "serving.engine",
+        )
+    if release(job.serving.engine_version) < NEWEST:
+        newest = ".".join(map(str, NEWEST))
+        raise NotModelled(f"transformers' modules are modelled as SGLang {newest} runs them", "serving.engine_version")
+    heads = {layer.heads for layer in spec.cache_layers}
+    if any(count % ranks for count in heads):
+        raise Contradiction(
+            f"SGLang divides {' and '.join(map(str, sorted(heads)))} key heads of transformers' modules evenly: write a divisor",
+            "parallelism.tensor",
+        )
