@@ -162,8 +162,8 @@ def _too_much(question: Question, said: str, job: dict[str, Any], roomy: float =
 
 
 def _too_few(question: Question, way: Way, sizes: list[Hardware], without: Set[str]) -> dict[str, int]:
-    """Of spreads but those `without` the most GPUs that are known to be too few, the allocator included where all is shared evenly
-    whatever the number is; fewer than the most are asked only where these share unevenly."""
+    """Of spreads but those `without` the most GPUs that are known to be too few, with the allocator where any number shares all
+    evenly; fewer than the most are asked only where these share unevenly."""
     found: dict[str, int] = {}
     settled = set(without)
     for larger in reversed(sizes):
