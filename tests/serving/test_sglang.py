@@ -23,7 +23,8 @@ def engine(model: Any, gpus: int = 1, gpu: str = "h100", **serving: Any) -> Engi
 
 
 NOT_SERVED = {
-    "serving is not modelled": (ENCODERS - {"bert", "xlm-roberta"}) | {"bailing_hybrid", "deepseek_v4", "gemma3_text", "kimi_linear", "minimax"},
+    "serving is not modelled": (ENCODERS - {"bert", "xlm-roberta"})
+    | {"bailing_hybrid", "deepseek_v4", "gemma3_text", "kimi_linear", "minimax"},
     "takes no attention of a server's": {"bamba", "bloom", "codegen", "falcon", "gpt_neo", "jamba", "mpt"},
     "its backend for transformers' models": {"flex_olmo", "youtu"},
 }
