@@ -90,12 +90,7 @@ class KimiLinearSpec(LatentSpec, LayersOfTypesSpec, GroupedExpertsSpec):
         inner = said.pop("linear_attn_config", None)
         if not isinstance(inner, Mapping):
             return said
-        names = {
-            "head_dim": "linear_head_dim",
-            "num_heads": "linear_num_heads",
-            "short_conv_kernel_size": "linear_conv_kernel_dim",
-        }
-        said |= {name: inner[key] for key, name in names.items() if key in inner}
+        said |= {name: inner[key] for key, name in NAMES.items() if key in inner}
         layers, attends = said.get("num_hidden_layers"), inner.get("full_attn_layers")
         if said.get("layer_types") is None and isinstance(layers, int) and isinstance(attends, list | tuple):
             said["layer_types"] = [ATTENTION if i + 1 in attends else LINEAR for i in range(layers)]
