@@ -24,8 +24,6 @@ EVEN = ("ddp", "hsdp", "zero", "fsdp1")
 """Strategies of which more GPUs never take more of each: shards are cut from flat parameters, or are those of one node."""
 ROOMY = 0.3
 """Share of the card that is left by what is not asked further whether it is too much: a spread is then tried on fewer GPUs."""
-PATIENCE = 2
-"""Numbers of GPUs that are tried in vain before it is asked of which no fewer need be tried."""
 HOST: dict[str, str] = {"optimizer": "cpu", "gradients": "cpu", "parameters": "cpu"}
 OFFLOADING: tuple[tuple[str, dict[str, str]], ...] = (
     ("none", {"optimizer": "cpu", "gradients": "cpu"}),
@@ -126,56 +124,33 @@ def _more(question: Question, way: Way, hardware: Hardware, capacity: int) -> Ch
     on fewer."""
     sizes = list(_larger(way, hardware))
     hopeless = _hopeless(question, way, sizes[-1]) if sizes and way.part == "training" else set()
-    few: dict[str, int] = {}
-    failed = 0
-    for at, larger in enumerate(sizes):
+    for larger in sizes:
         total = larger.gpus * larger.nodes
         if question.least_bytes(way, total) > capacity:
             continue
-        if failed == PATIENCE and way.part == "training":
-            few = _too_few(question, way, sizes[at:], hopeless)
-        without = hopeless | {kind for kind, most in few.items() if total <= most}
-        if spread := _spread_that_fits(question, way, larger, without):
+        if spread := _spread_that_fits(question, way, larger, hopeless):
             nodes = larger.nodes
             said = f"{total} such GPUs" if nodes == 1 else f"{nodes} nodes of {larger.gpus} such GPUs"
             usual = way.part == "serving" or spread.said.startswith(USUAL)
             return Change(said if usual else f"{said} ({spread.said})", spread.job)
-        failed += 1
     return None
 
 
 def _hopeless(question: Question, way: Way, most: Hardware) -> set[str]:
     """Spreads that are too much on the most GPUs, and so on fewer: they share all evenly, or the same whatever the number is."""
-    return {_kind(said) for said, job in spreads(question, way, most) if _too_much(question, said, job, ROOMY)}
-
-
-def _too_much(question: Question, said: str, job: dict[str, Any], roomy: float = 0.0) -> bool | None:
-    """Whether a spread is too much, on fewer GPUs as well; None where it is too much, but shared unevenly, so that it is not
-    known of fewer."""
-    if said.startswith(EVEN):
-        return not question.fits(job, roomy)
-    try:
-        answer = question.ask(job, reserves=False)
-    except WillItFitError:
-        return True
-    return answer.verdict.fits is False and (None if answer.uneven else True)
-
-
-def _too_few(question: Question, way: Way, sizes: list[Hardware], without: Set[str]) -> dict[str, int]:
-    """Of spreads but those `without` the most GPUs that are known to be too few, with the allocator where any number shares all
-    evenly; fewer than the most are asked only where these share unevenly."""
-    found: dict[str, int] = {}
-    settled = set(without)
-    for larger in reversed(sizes):
-        left = [(said, job) for said, job in spreads(question, way, larger) if _kind(said) not in settled]
-        for said, job in left:
-            too_much = _too_much(question, said, job)
-            if too_much:
-                found[_kind(said)] = larger.gpus * larger.nodes
-            if too_much is not None:
-                settled.add(_kind(said))
-        if not left:
-            break
+    found = set()
+    for said, job in spreads(question, way, most):
+        if said.startswith(EVEN):
+            too_much = not question.fits(job, ROOMY)
+        else:
+            try:
+                answer = question.ask(job, reserves=False)
+            except WillItFitError:
+                too_much = True
+            else:
+                too_much = answer.verdict.fits is False and not answer.uneven
+        if too_much:
+            found.add(_kind(said))
     return found
 
 
