@@ -1,7 +1,7 @@
 """Phi-3.5-MoE: layer norms, biases in attention, and two experts for each token, drawn by SparseMixer.
 
-After transformers' modeling_phimoe.py (5.23). Its router is a linear layer that returns three tensors, so that neither PEFT nor
-a library that quantizes linear layers can put another in its place.
+After transformers' modeling_phimoe.py (5.23). Its router is a linear layer that returns three tensors, so that PEFT cannot put
+another in its place; bitsandbytes leaves it as it is, for it takes `torch.nn.Linear` alone and no subclass of it.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal
 
+from estimator.contract.errors import Contradiction
 from estimator.families.abilities import Abilities
 from estimator.families.build import Builder
 from estimator.families.decoder import Decoder
@@ -33,6 +34,7 @@ class PhimoeSpec(RotarySpec, MoeSpec):
     can = Abilities()
     modelled = {**AUXILIARY, "input_jitter_noise": (0, None)}
     ropes = ("default", "longrope")
+    without_lora = ("router",)
 
     max_position_embeddings: Size | None = 131072
     num_experts: Size = called("num_local_experts", 16)
@@ -57,6 +59,12 @@ class Router:
     """Of each token the first expert, and then, of the others, the second: each is drawn among those near the best."""
 
     def __init__(self, spec: PhimoeSpec, build: Builder):
+        if build.adapter is not None and build.adapter.targets("mlp.router"):
+            raise Contradiction(
+                "PEFT's layers read one tensor, and the router of phimoe models, a linear layer, too, returns three: name other "
+                "layers, such as q_proj, or exclude router",
+                "training.adapter.targets",
+            )
         self.training = build.training
         self.weight = build.weight("mlp.router.weight", (spec.num_experts, spec.hidden_size))
 

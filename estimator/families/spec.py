@@ -97,7 +97,7 @@ class ModelSpec(BaseModel):
     """The architecture's dropouts that are modules, other than those that are modules in every model."""
     without_lora: ClassVar[tuple[str, ...]] = ()
     """Names of linear layers on which PEFT puts no LoRA, though it takes all (tuners/tuners_utils.py,
-    `_check_lora_target_modules_mamba`)."""
+    `_check_lora_target_modules_mamba`), or on which none works."""
     held_in: ClassVar[Mapping[str, str]] = {}
     """The parameter that holds what a linear layer of a name held before transformers 5."""
 

@@ -55,5 +55,5 @@ def test_layers_are_in_order(kind: str) -> None:
     in_theirs = [name for name in dict.fromkeys(theirs) if name is not None]
     assert in_theirs
     assert in_theirs == [name for name in ours if name in in_theirs]
-    linears = build.linears + build.bypassed
+    linears = [*build.linears, *build.bypassed, *spec.without_lora]
     assert not [name for name in in_stacks(model) if known(name, linears) is None]
