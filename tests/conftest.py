@@ -9,6 +9,7 @@ the same code ask the same. `--all` asks every case; so does a run that names te
 
 from __future__ import annotations
 
+import gc
 import re
 from collections import defaultdict
 from functools import cache
@@ -81,3 +82,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         left_out |= _not_in_the_share(items)
     config.hook.pytest_deselected(items=[item for item in items if item in left_out])
     items[:] = [item for item in items if item not in left_out]
+
+
+def pytest_collection_finish() -> None:
+    """What was collected stays to the end: Python's search for cycles need not go through it again and again."""
+    gc.collect()
+    gc.freeze()

@@ -262,6 +262,7 @@ def test_selective_is_the_core_of_attention() -> None:
 EVERY = ["core_attn", "layernorm", "moe_act", "mla_up_proj", "shared_experts", "mlp"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "asked",
     [

@@ -58,6 +58,7 @@ def test_what_is_computed() -> None:
     assert counted[1] - counted[0] == 3 * 2 * TOKENS * (LINEAR + 2 * H * H + V * H)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("recomputed", ["none", "full"])
 @pytest.mark.parametrize("spread", [{}, {"tensor": 2, "pipeline": 2}], ids=str)
 def test_folded_is_unrolled(spread: dict[str, Any], recomputed: str) -> None:

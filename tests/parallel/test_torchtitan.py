@@ -41,6 +41,7 @@ def answer(**training: Any) -> Answer:
 WAYS: list[Any] = ["none", "full", "selective", {"every": 2}, {"every": 3}, {"every": 7}, {"every": 8}]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("gpus", [1, 4])
 @pytest.mark.parametrize("tensor", [1, 2])
 @pytest.mark.parametrize("way", WAYS, ids=str)

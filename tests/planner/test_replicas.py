@@ -30,6 +30,7 @@ def test_a_copy_answers_as_the_estimate_says() -> None:
     assert row.range_replicas[0] <= row.replicas <= row.range_replicas[1]
 
 
+@pytest.mark.slow
 def test_more_requests_take_more_copies() -> None:
     counts = [min(row.total_gpus for row in asked(rate, on="16xL40S", tpot=0.05).rows) for rate in (1, 10, 30)]
     assert counts == sorted(counts)

@@ -85,6 +85,7 @@ def test_the_rules_of_70b(kind: str) -> None:
     assert found / 1e9 == pytest.approx(PUBLISHED["rounded"]["gigabytes"][kind], abs=0.0051)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", EACH)
 def test_every_parameter_lies_in_the_file_once(name: str) -> None:
     """With what experts are chosen by, which is a buffer of most models that have it."""

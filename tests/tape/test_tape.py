@@ -94,6 +94,7 @@ def test_the_parts_at_the_peak_are_the_peak(job: dict[str, Any]) -> None:
     assert memory.resident_bytes <= min(memory.phases.values())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["none", "ddp", "zero2", "zero3", "fsdp2"])
 @pytest.mark.parametrize("layer_count", [1, 2, 3, 7, 16])
 def test_checkpointing_never_keeps_more(strategy: str, layer_count: int) -> None:
