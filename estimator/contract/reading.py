@@ -66,6 +66,8 @@ def parse_yaml(text: str, where: str) -> Any:
         _bound(yaml.parse(text, Loader=loader), where)
         return yaml.load(text, Loader=loader)
     except yaml.YAMLError as error:
+        if "nesting" in str(error):  # libyaml's own bound, which its scanner may meet before ours
+            raise Unreadable(f"is nested too deeply: more than {MOST_LEVELS} levels", where) from None
         mark = getattr(error, "problem_mark", None)
         place = f" at line {mark.line + 1}, column {mark.column + 1}" if mark else ""
         raise Unreadable(f"is not valid YAML{place}: {getattr(error, 'problem', error)}", where) from None
