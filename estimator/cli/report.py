@@ -4,7 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from estimator.contract.answer import Answer, Course, Energy, EngineMemory, HostMemory, Memory, ServingTime, Tensors, Time
+from estimator.contract.answer import (
+    DEFAULT,
+    Answer,
+    Course,
+    Energy,
+    EngineMemory,
+    HostMemory,
+    Memory,
+    ServingTime,
+    Tensors,
+    Time,
+)
 from estimator.contract.units import gib
 from estimator.planner.answers import Fit, FitRow
 from estimator.serving.engines import ENGINES
@@ -43,9 +54,9 @@ def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
     return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
 
 
-def answer_text(answer: Answer, explain: bool = False, ranks: bool = False) -> str:
+def answer_text(answer: Answer, explain: bool = False, ranks: bool = False, defaults: bool = False) -> str:
     """One job's answer in full; `explain` also names what is alive at the peak, tensor by tensor, `ranks` each stage of a
-    pipeline and what ranks exchange."""
+    pipeline and what ranks exchange, `defaults` every default, those that are off or one, too."""
     memory = answer.memory
     lines = [f"{answer.verdict.upper()}: {answer.reason}", ""]
     lines += _block("Memory per GPU", _memory_rows(answer))
@@ -94,12 +105,23 @@ def answer_text(answer: Answer, explain: bool = False, ranks: bool = False) -> s
     for title, items in (
         ("Warnings", answer.warnings),
         ("Suggestions", answer.suggestions),
-        ("Assumptions", answer.assumptions),
+        ("Assumptions", answer.assumptions if defaults else _assumptions(answer)),
         ("Not modelled", answer.not_modelled),
     ):
         if items:
             lines += [title, *(f"  - {item}" for item in items), ""]
     return "\n".join(lines)
+
+
+def _assumptions(answer: Answer) -> list[str]:
+    """What is taken for granted, without the defaults that are off or one."""
+    off = {DEFAULT + note.text for note in answer.notes if note.slug == "default-off"}
+    said = [text for text in answer.assumptions if text not in off]
+    return (
+        [*said, f"{len(off)} more defaults are off, none, 0 or 1: `willitfit estimate JOB --defaults` lists them"]
+        if off
+        else said
+    )
 
 
 def _explained(memory: Memory) -> list[str]:

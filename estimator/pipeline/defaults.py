@@ -23,7 +23,7 @@ from estimator.families.spec import ModelSpec
 from estimator.hardware.capacity import capacity
 from estimator.parallel.strategies import ZERO3, strategy_of
 from estimator.serving.engine import Default, Engine
-from estimator.serving.engines import ENGINES, served_by
+from estimator.serving.engines import ENGINES, served_by, unread_settings
 from estimator.serving.llamacpp.engine import LLAMA_CPP
 from estimator.specs.stored import Stored
 from estimator.training.quantization import TRAINED
@@ -71,14 +71,23 @@ def with_defaults(job: Job, spec: ModelSpec, stored: Stored | None = None, embed
     return job, reasons
 
 
+OFF = (False, "none", 0, 1)
+"""Values of a default that change nothing: an answer's list for readers may leave them out."""
+
+
 def defaults_used(given: Job, filled: Job, reasons: Reasons) -> Iterator[Said]:
     """'training.optimizer = adamw' for every field that was not given, with the value that it got and, of a rule's, the reason.
 
-    Those of the other task are left out.
+    The slug is `default`, or `default-off` of a value that changes nothing and that no rule chose. Those of the other task are
+    left out, and of a server those that its engine does not read.
     """
-    other = ("serving.",) if filled.task == "train" else ("training.", "host.")
-    used = ((field, value) for field, value in _unlike(given, filled, "") if not field.startswith(other))
-    return (Said("default", _said(field, value, reasons.get(field)), field) for field, value in used)
+    other = ("serving.",) if filled.task == "train" else ("training.", "host.", "offload.")
+    unread = unread_settings(filled) if filled.task == "serve" else frozenset()
+    for field, value in _unlike(given, filled, ""):
+        if not field.startswith(other) and field not in unread:
+            reason = reasons.get(field)
+            slug = "default-off" if reason is None and value is not True and value in OFF else "default"
+            yield Said(slug, _said(field, value, reason), field)
 
 
 def _said(field: str, value: Any, reason: str | None) -> str:

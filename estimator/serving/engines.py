@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from estimator.contract.errors import Contradiction, NotModelled
-from estimator.contract.job import Job, Serving
+from estimator.contract.job import Job, Parallelism, Serving
 from estimator.families.build import Builder
 from estimator.families.spec import ModelSpec
 from estimator.parallel.topology import Topology
@@ -19,6 +19,8 @@ from estimator.tape.gpu import AMPERE, Gpu
 
 ENGINES = {each.name: each for each in (VLLM, SGLANG, TRANSFORMERS, LLAMA_CPP, OLLAMA)}
 """By their names in a job."""
+SPREADS = frozenset({"strategy", "data", "tensor", "pipeline", "context", "expert"})
+"""What a server reads of `parallelism`, if nothing else is written there."""
 
 
 def engine_of(job: Job) -> Engine:
@@ -60,9 +62,20 @@ def trace_serving(
 
 def _refuse_others(asked: Serving, engine: Engine) -> None:
     """Raise `Contradiction` for a setting that only other engines have."""
-    for name in sorted({name for other in ENGINES.values() for name in other.settings} - engine.settings):
+    for name in sorted(_of_others(engine)):
         if getattr(asked, name) == Serving.model_fields[name].default:
             continue
         owners = [other for other in ENGINES.values() if name in other.settings]
         whose = " and ".join(f"{other.title}'s" for other in owners)
         raise Contradiction(f"it is {whose}: leave it out, or write engine {owners[0].name}", f"serving.{name}")
+
+
+def _of_others(engine: Engine) -> frozenset[str]:
+    """Settings that only other engines have."""
+    return frozenset().union(*(other.settings for other in ENGINES.values())) - engine.settings
+
+
+def unread_settings(job: Job) -> frozenset[str]:
+    """Fields of a job that its engine does not read: other engines' settings, and what only a training has."""
+    of_training = set(Parallelism.model_fields) - SPREADS
+    return frozenset({f"serving.{name}" for name in _of_others(engine_of(job))} | {f"parallelism.{name}" for name in of_training})

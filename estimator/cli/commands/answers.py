@@ -21,6 +21,7 @@ def estimate_options(commands: Commands) -> None:
     takes_job(one)
     one.add_argument("--json", action="store_true", help="print the answer as REST would send it")
     one.add_argument("--explain", action="store_true", help="name the tensors that are alive at the peak")
+    one.add_argument("--defaults", action="store_true", help="list every default that was taken, those that are off or one, too")
     one.add_argument("--ranks", action="store_true", help="list every stage of a pipeline, and what ranks exchange")
     one.add_argument("--check", action="store_true", help="exit with 1 if the job does not fit")
     takes_specs(one)
@@ -36,7 +37,7 @@ def estimate(options: argparse.Namespace) -> int:
     else:
         from estimator.cli.report import answer_text
 
-        sys.stdout.write(answer_text(answer, options.explain, options.ranks))
+        sys.stdout.write(answer_text(answer, options.explain, options.ranks, options.defaults))
     return 1 if options.check and answer.fits is False else 0
 
 
