@@ -127,7 +127,7 @@ def spreads(question: Question, way: Way, hardware: Hardware) -> Iterator[tuple[
     else:
         for kind in way.strategies:
             job = {**way.job, "hardware": hardware}
-            if kind == "tensor" and gpus > 1:
+            if kind == "tensor" and gpus > 1 and spec.can.tensor:
                 beside = {"strategy": "fsdp2", "data": nodes} if nodes > 1 else {"data": 1}
                 yield _beside(gpus, nodes), {**job, "parallelism": {"tensor": gpus, **beside}}
             elif kind not in ("tensor", "hsdp") or (kind == "hsdp" and nodes > 1 and gpus > 1):
