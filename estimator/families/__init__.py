@@ -140,7 +140,7 @@ FAMILIES = {
     "paligemma": "gemma3",
     "llava": "llava",
     "llava_next": "llava",
-    "mistral3": "llava",
+    "mistral3": "mistral3",
     "idefics3": "idefics3",
     "smolvlm": "idefics3",
     "qwen2_vl": "qwen_vl",

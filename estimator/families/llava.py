@@ -1,6 +1,6 @@
-"""LLaVA: a language model that gets an image's patches through two linear layers; LLaVA-NeXT and Mistral 3 after it.
+"""LLaVA: a language model that gets an image's patches through two linear layers; LLaVA-NeXT after it.
 
-After transformers' modeling_llava.py, modeling_llava_next.py and modeling_mistral3.py (5.23).
+After transformers' modeling_llava.py and modeling_llava_next.py (5.23).
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from estimator.families.clip_vision import CLIPVisionSpec, vision_model
 from estimator.families.heads import CausalLM, Model
 from estimator.families.image_text import ImageTextToText
 from estimator.families.parts import MultimodalSpec, multimodal
-from estimator.families.spec import Size
 from estimator.families.towers import SquareTowerSpec
 from estimator.tape import dtypes
 from estimator.tape.pointwise import gelu
@@ -25,8 +24,8 @@ from estimator.tape.tensor import Tensor, empty
 from estimator.tape.views import cat, narrow, unbind
 
 
-class _Spec(MultimodalSpec):
-    """What the three have in common."""
+class ProjectedSpec(MultimodalSpec):
+    """What it, LLaVA-NeXT and Mistral 3 have in common."""
 
     vision_feature_layer: int | tuple[int, ...] = -2
     multimodal_projector_bias: bool = True
@@ -38,7 +37,7 @@ class _Spec(MultimodalSpec):
         return self.vision_config.hidden_size * (len(layers) if isinstance(layers, tuple) else 1)
 
 
-class LlavaSpec(_Spec):
+class LlavaSpec(ProjectedSpec):
     runs = True
     kinds = {"text_config": "llama", "vision_config": "clip_vision_model"}
     towers = ("clip_vision_model",)
@@ -70,47 +69,25 @@ class LlavaSpec(_Spec):
         return self.tie_word_embeddings or self.text_config.tie_word_embeddings
 
 
-class LlavaNextSpec(_Spec):
+class LlavaNextSpec(ProjectedSpec):
     in_sglang = "transformers"
     kinds = {"text_config": "llama", "vision_config": "clip_vision_model"}
 
 
-class Mistral3Spec(_Spec):
-    kinds = {"text_config": "mistral", "vision_config": "pixtral"}
-
-    vision_feature_layer: int | tuple[int, ...] = -1
-    multimodal_projector_bias: bool = False
-    spatial_merge_size: Size = 2
-    tie_word_embeddings: bool = True
-
-    @property
-    def picture(self) -> Picture | None:
-        """Its rows end with a token each."""
-        tower = self.vision_config
-        if not isinstance(tower, SquareTowerSpec):
-            return None
-        side = -(-tower.image_size // (tower.patch_size * self.spatial_merge_size))
-        return Picture(side * (side + 1), tower.pixels)
+SPECS = {"llava": LlavaSpec, "llava_next": LlavaNextSpec}
 
 
-SPECS = {"llava": LlavaSpec, "llava_next": LlavaNextSpec, "mistral3": Mistral3Spec}
-
-
-def between(spec: _Spec, build: Builder) -> None:
+def between(spec: ProjectedSpec, build: Builder) -> None:
     """What is between the tower and the language model."""
     if isinstance(spec, LlavaNextSpec):
         build.parameter("image_newline", (spec.text_config.hidden_size,))
-    if isinstance(spec, Mistral3Spec):
-        size = spec.vision_config.hidden_size
-        build.rms_norm("multi_modal_projector.norm", size)
-        build.linear("multi_modal_projector.patch_merger.merging_layer", size * spec.spatial_merge_size**2, size)
     Projector(spec, build)
 
 
 class Projector:
     """Two linear layers (`LlavaMultiModalProjector`)."""
 
-    def __init__(self, spec: _Spec, build: Builder):
+    def __init__(self, spec: ProjectedSpec, build: Builder):
         read, bias = spec.text_config.hidden_size, spec.multimodal_projector_bias
         self.linear_1 = build.linear("multi_modal_projector.linear_1", spec.seen, read, bias)
         self.linear_2 = build.linear("multi_modal_projector.linear_2", read, read, bias)

@@ -112,6 +112,11 @@ class MultimodalSpec(ComposedSpec):
         """Tiles that an image is cut into, of a model that gets tiles; None of one that does not."""
         return None
 
+    def sized(self, images: Images) -> tuple[int, int] | None:
+        """Height and width that an image is resized to, of a model that gets images of any size with these beside them; None of
+        one that does not."""
+        return None
+
     @property
     def forward_modelled(self) -> bool:
         parts = self.vision_config.model_type in self.towers and self.text_config.model_type in self.languages

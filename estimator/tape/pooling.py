@@ -1,4 +1,4 @@
-"""Means over squares of an image."""
+"""Squares of an image: their means, and what is in them, side by side."""
 
 from __future__ import annotations
 
@@ -20,3 +20,26 @@ def avg_pool2d(x: Tensor, side: int) -> Tensor:
 
     node = record("AvgPool2DBackward", (x,), (x,), backward)
     return attach(node, output("avg_pool2d", (x,), (images, channels, height // side, width // side), x.dtype))
+
+
+def unfold(x: Tensor, side: int) -> Tensor:
+    """Squares of `side` by `side` numbers of one image, [1, channels, height, width], as columns: [1, channels side², squares].
+
+    Saves nothing. An image and a gradient that are laid out otherwise are copied first (aten/src/ATen/native/cuda/Im2Col.cu,
+    Col2Im.cu).
+    """
+    _, channels, height, width = x.shape
+    shape = (1, channels * side**2, (height // side) * (width // side))
+    before = x.shape
+
+    def backward(g: Tensor) -> Tensor:
+        dense = contiguous(g)
+        out = output("col2im", (dense,), before, g.dtype)
+        del dense
+        return out
+
+    node = record("Im2ColBackward", (x,), (), backward)
+    dense = contiguous(x.detach())
+    out = output("im2col", (dense,), shape, x.dtype)
+    del dense
+    return attach(node, out)

@@ -22,8 +22,8 @@ def refuse(job: Job, spec: ModelSpec) -> None:
         bounds = {"min_pixels": images.min_pixels, "max_pixels": images.max_pixels}
         for name, bound in bounds.items():
             if bound is not None and not getattr(spec, "resizes", False):
-                instead = "every image becomes so many tokens whatever its size"
-                raise Contradiction(f"{spec.model_type} takes no {name}, since {instead}: leave it out", f"{WHERE}.{name}")
+                why = "its processor is told no number of pixels"
+                raise Contradiction(f"{spec.model_type} takes no {name}, since {why}: leave it out", f"{WHERE}.{name}")
         each = spec.image_tokens(images)
         if each is None:
             raise NotModelled(f"images of {spec.model_type} are not modelled yet, texts alone are: leave it out", WHERE)

@@ -60,6 +60,8 @@ def _seen(training: Training, spec: Any, model: Any, rows: int, tokens: int) -> 
         return made | _in_patches(ids, picture, spec, images, grid)
     if (tiles := spec.tiles(images)) is not None:
         return made | _in_tiles(ids, picture, spec, images.count * tiles, count)
+    if (size := spec.sized(images)) is not None:
+        return made | _of_any_size(ids, picture, tower, count, (rows * images.count, *size))
     ids[:, :count].fill_(picture)
     if spec.patches_images:
         each = _patches(spec, images)
@@ -100,6 +102,15 @@ def _in_tiles(ids: torch.Tensor, picture: int, spec: Any, tiles: int, count: int
     know(ids, [[picture] * count + [0] * (tokens - count)] * rows)
     know_all(pixels, 1)
     return {"pixel_values": pixels, "pixel_attention_mask": mask}
+
+
+def _of_any_size(ids: torch.Tensor, picture: int, tower: Any, count: int, shape: tuple[int, int, int]) -> dict[str, Any]:
+    """So many images of one height and width, which are told of each, and texts that begin with `count` tokens of images."""
+    (rows, tokens), (total, *size) = ids.shape, shape
+    sizes = torch.zeros(total, 2, dtype=torch.int64)
+    know(ids, [[picture] * count + [0] * (tokens - count)] * rows)
+    know(sizes, [size] * total)
+    return {"pixel_values": torch.rand(total, tower.num_channels, *size), "image_sizes": sizes}
 
 
 def _patches(spec: Any, images: Images) -> torch.Tensor:

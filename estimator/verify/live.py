@@ -47,11 +47,13 @@ DENSE = {
     aten.convolution.default: 1,
     aten.convolution_backward.default: 2,
     aten.avg_pool2d_backward.default: 1,
+    aten.im2col.default: 1,
+    aten.col2im.default: 1,
 }
 """Operations that copy tensors that are not contiguous, within, and how many of their arguments they do this to.
 
 (aten/src/ATen/native: Convolution.cpp, cudnn/ConvShared.cpp, cuda/SoftMax.cu, cuda/ScanUtils.cuh, cuda/layer_norm_kernel.cu,
-cuda/AveragePool2d.cu.)
+cuda/AveragePool2d.cu, cuda/Im2Col.cu, cuda/Col2Im.cu.)
 """
 
 WRAPPERS = ("Float8TrainingTensor", "Float8Tensor", "Int8Tensor")

@@ -22,6 +22,7 @@ from estimator.families import FAMILIES, build_model, count, heads, parameters, 
 from estimator.families.build import Builder
 from estimator.families.idefics3 import LONGEST as LONGEST_IN_TILES
 from estimator.families.idefics3 import cut
+from estimator.families.mistral3 import resized as whole_squares
 from estimator.families.qwen_vl import LONGEST, resized
 from estimator.families.qwen_vl_vision import Qwen25VisionSpec
 from estimator.families.spec import ModelSpec
@@ -154,6 +155,7 @@ TOKENS = [
     ("llava-1.5-7b", 20, 20, 576),
     ("gemma-3-4b", 1920, 1080, 256),
     ("qwen3-vl-8b", 640, 480, 300),
+    ("mistral-small-3.1-24b", 1540, 3080, 1540),
 ]
 
 
@@ -218,6 +220,20 @@ def test_an_image_is_cut_into_tiles_as_its_processor_does() -> None:
         first = Resized(*theirs["get_resize_output_image_size"](Resized(height, width), LONGEST_IN_TILES * side))
         tall, wide = theirs["resize_for_vision_encoder"](first, first, side).shape
         assert cut(height, width, side) == (tall // side, wide // side)
+
+
+def test_an_image_becomes_whole_squares_as_its_processor_makes_them() -> None:
+    theirs = of_processor("pixtral", "get_resize_output_image_size", "_num_image_tokens")
+    theirs["get_image_size"] = lambda image, layout: image.shape
+    rng = random.Random(0)
+    for _ in range(2000):
+        height, width, longest = int(2 ** rng.uniform(0, 13)), int(2 ** rng.uniform(0, 13)), rng.choice([336, 1024, 1540])
+        asked = theirs["get_resize_output_image_size"](Resized(height, width), longest, 28)
+        if min(asked):
+            assert whole_squares(height, width, longest, 28) == asked
+        else:
+            with pytest.raises(InvalidJob, match="too long"):
+                whole_squares(height, width, longest, 28)
 
 
 def test_an_image_is_resized_as_its_processor_does() -> None:
