@@ -110,7 +110,7 @@ def served(
         unknown = on_host(job, text) or job.serving.model_draft is not None or state_of(text) is not None
         found = None if unknown else ggml.timed(job, accelerator, passes(job.serving, text, tensors))
         return throughput(job, replace(place, data=1), *found) if found else None  # layers are divided, not requests
-    apart = job.serving.enable_expert_parallel and place.data > 1
+    apart = not engine_of(job).timed(job.serving, place)
     if job.serving.kv_cache not in dtypes.BY_NAME or job.serving.runner == "pooling" or apart:
         return None
     text = spec.language_model
@@ -139,7 +139,7 @@ def _over_stages(job: Job, spec: DecoderSpec, place: Topology, card: Capacity, a
     one, alone = job.model_copy(update={"serving": part}), replace(place, pipeline=1)
     tape = speed(one, spec, alone, gpu(job, card))
     prefill, decode = (_pass(one, spec, place, accelerator, tape, phase) for phase in ("prefill", "decode"))
-    chunks = -(-asked.lengths[0] // (asked.max_num_batched_tokens or asked.lengths[0]))
+    chunks = -(-asked.lengths[0] // (asked.max_num_batched_tokens or asked.chunked_prefill_size or asked.lengths[0]))
     if prefill is None or decode is None:
         return None
     batches = min(stages, asked.concurrency)

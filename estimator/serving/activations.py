@@ -6,10 +6,13 @@ from estimator.families.spec import ModelSpec
 from estimator.serving.tensors import Held
 
 
-def widest_layer(spec: ModelSpec, parts: list[Held], tokens: int, itemsize: int, experts: int) -> int:
+def widest_layer(spec: ModelSpec, parts: list[Held], tokens: int, itemsize: int, experts: int, met: int | None = None) -> int:
     """The widest layer where its feed-forward part is activated: what attention gave, the residual before and after it, and what
     the two products around the activation give and take; or a mixture's workspaces, `experts` bytes, beside them.
-    Bytes, of a pass of so many tokens, in numbers of `itemsize` bytes."""
+    Bytes, of a pass of so many tokens, in numbers of `itemsize` bytes. `met`: tokens of all ranks that meet for that part, whose
+    hidden states are gathered beside this rank's own."""
+    fed_tokens = tokens if met is None else met
+    gathered = (fed_tokens - tokens) * spec.hidden_size * itemsize
     widest = 0
     for layer in {each.layer for each in parts if each.layer is not None}:
         linears = [each for each in parts if each.layer == layer and each.kind == "linear"]
@@ -23,6 +26,6 @@ def widest_layer(spec: ModelSpec, parts: list[Held], tokens: int, itemsize: int,
         plain = [each.shape[0] for each in linears if each.end in ("up_proj", "fc1", "c_fc", "dense_h_to_4h", "fc_in", "in_proj")]
         fed = max([n + n // 2 for n in wide] + [(3 if apart else 2) * n for n in plain], default=0)
         mixed = any(each.kind == "experts" and each.layer == layer for each in parts)
-        more = max(fed * tokens * itemsize, experts if mixed else 0)
+        more = max(fed * fed_tokens * itemsize, experts if mixed else 0)
         widest = max(widest, (attended + 2 * spec.hidden_size) * tokens * itemsize + more)
-    return widest
+    return widest + gathered

@@ -26,6 +26,7 @@ from estimator.tape.gpu import Gpu
 WHOLE = ("bf16", "fp16", "fp32")
 """Types that have no blocks."""
 
+BETWEEN_NODES = "what communicators take between nodes was not measured: as much is taken as within one"
 Trace = Callable[[Job, ModelSpec, Topology, Gpu, tuple[WeightTensor, ...] | None], Builder]
 """(job, model, ranks, GPU, tensors of the file that names the model) -> what one rank holds, on a tape."""
 Logged = tuple[EngineMemory | None, KvCache | None]
@@ -64,6 +65,7 @@ class Engine:
         allocates: whether torch's caching allocator hands out its memory.
         share: of a GPU's memory that it may take.
         continuous: whether it takes requests as they come and replays graphs of fused kernels.
+        timed: whether the time of ranks that share a model out so is known.
         pipelines: whether its layers over the stages of a pipeline are modelled.
         drafter: what guesses tokens ahead, of a job's settings and model; None where nothing does.
         reads_gguf: whether it serves GGUF files.
@@ -89,6 +91,7 @@ class Engine:
     allocates: bool = False
     share: Callable[[Serving], float] = lambda serving: 1.0
     continuous: bool = False
+    timed: Callable[[Serving, Topology], bool] = lambda serving, place: True
     pipelines: bool = False
     drafter: Callable[[Serving, ModelSpec], Drafter | None] = lambda serving, spec: None
     reads_gguf: bool = False

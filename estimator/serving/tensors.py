@@ -9,12 +9,13 @@ a latent is on every rank).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import groupby
 from math import prod
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from estimator.families import built, heads
 from estimator.families.cache_layers import CacheLayer
@@ -39,6 +40,8 @@ KEYS = ("k_proj", "v_proj")
 QUERIES_KEYS_VALUES = ("qkv_proj", "query_key_value", "c_attn", "Wqkv")
 INPUTS_DIVIDED = ("o_proj", "out_proj", "down_proj", "c_proj", "dense", "dense_4h_to_h", "fc2", "fc_out", "output_linear")
 """Layers whose inputs are divided, so that every rank has the whole bias."""
+ATTENTION = re.compile(r"attn|attention")
+"""In the names of what attention consists of."""
 Kind = Literal["linear", "experts", "embedding", "other"]
 
 
@@ -72,11 +75,16 @@ Stage = tuple[int, int]
 
 
 def held(
-    spec: ModelSpec, tensor: int = 1, expert_ranks: int = 0, headless: bool = False, stage: Stage = (0, 1)
+    spec: ModelSpec,
+    tensor: int = 1,
+    expert_ranks: int = 0,
+    headless: bool = False,
+    stage: Stage = (0, 1),
+    spread: Spread | None = None,
 ) -> tuple[Held, ...]:
     """The tensors of one of `tensor` ranks of a stage: of experts whole ones, over `expert_ranks`, or with 0 a part of each;
-    without a head if `headless`."""
-    return _held(spec.model_dump_json(), _Spec(spec), tensor, expert_ranks, headless, stage)
+    without a head if `headless`; `spread`: what is shared out otherwise."""
+    return _held(spec.model_dump_json(), _Spec(spec), tensor, expert_ranks, headless, stage, spread or Spread())
 
 
 def stage_layers(depth: int, stage: Stage) -> range:
@@ -87,6 +95,22 @@ def stage_layers(depth: int, stage: Stage) -> range:
     for back in range(2, depth % ranks + 2):
         sizes[-back] += 1
     return range(sum(sizes[:rank]), sum(sizes[: rank + 1]))
+
+
+class Spread(NamedTuple):
+    """What an engine does not share out among all ranks of a tensor-parallel group.
+
+    Attributes:
+        attention: ranks among which attention and the embedding of what is read are divided; 0: all.
+        width: ranks that share each expert's width; 0: all, or one where whole experts are spread.
+        whole: parts of the names of what every rank holds whole.
+        stages: the layers of a stage of so many layers.
+    """
+
+    attention: int = 0
+    width: int = 0
+    whole: tuple[str, ...] = ()
+    stages: Callable[[int, Stage], range] = stage_layers
 
 
 class _Spec:
@@ -103,7 +127,7 @@ class _Spec:
 
 
 @lru_cache(maxsize=64)
-def _held(_: str, asked: _Spec, tensor: int, expert_ranks: int, headless: bool, stage: Stage) -> tuple[Held, ...]:
+def _held(_: str, asked: _Spec, tensor: int, expert_ranks: int, headless: bool, stage: Stage, spread: Spread) -> tuple[Held, ...]:
     spec = asked.spec
     attends = {
         place: each
@@ -116,10 +140,23 @@ def _held(_: str, asked: _Spec, tensor: int, expert_ranks: int, headless: bool, 
         body = _body(spec)
         whole = [each for each in whole if each.name in body]
     if stage[1] > 1:
-        whole = list(_staged(whole, stage_layers(spec.language_model.num_hidden_layers, stage), stage))
+        whole = list(_staged(whole, spread.stages(spec.language_model.num_hidden_layers, stage), stage))
     return tuple(
-        divided(each, tensor, attends.get(each.at[0], keys) if each.at else keys, expert_ranks) for each in _joined(whole)
+        _shared_out(each, tensor, attends.get(each.at[0], keys) if each.at else keys, expert_ranks, spread)
+        for each in _joined(whole)
     )
+
+
+def _shared_out(each: Held, tensor: int, keys: CacheLayer, expert_ranks: int, spread: Spread) -> Held:
+    """One rank's part: of experts their number first, then their width."""
+    if each.kind == "experts" and spread.width:
+        return divided(divided(each, 1, keys, expert_ranks), spread.width, keys, 0)
+    if any(part in each.name for part in spread.whole):
+        return each
+    reads = each.kind == "embedding" and not each.name.startswith("lm_head")
+    if spread.attention and not each.seen and (reads or ATTENTION.search(each.name)):
+        return divided(each, spread.attention, keys, expert_ranks)
+    return divided(each, tensor, keys, expert_ranks)
 
 
 def _staged(tensors: list[Held], layers: range, stage: Stage) -> Iterator[Held]:

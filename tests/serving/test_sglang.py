@@ -11,6 +11,7 @@ from estimator.contract.answer import EngineMemory
 from estimator.contract.job import Serving
 from estimator.serving.sglang.backend import held_by_sglang
 from estimator.serving.sglang.pools import cells, pools, slots
+from estimator.serving.sglang.ranks import Ranks
 from estimator.serving.sglang.settings import captured_prompts
 from estimator.specs.resolve import resolve
 from tests.serving.questions import ENCODERS, asked, logged, unanswered
@@ -82,9 +83,9 @@ def test_some_that_see_read_texts_unasked_or_capture_prompts_all_the_same() -> N
     tower = resolve("qwen3.5-4b").spec.vision_config.config()  # type: ignore[attr-defined]
     larger = tower.get("num_hidden_layers", 24) * tower["hidden_size"] ** 2 / size
     assert captured == pytest.approx(text * 0.95 * max(0.8, min(1.05, 1 - 0.1 * (larger - 1))), abs=1e-6)
-    tensors = held_by_sglang(resolve("llama-4-scout").spec, 4)
+    tensors = held_by_sglang(resolve("llama-4-scout").spec, Ranks(4))
     assert not any(each.seen for each in tensors)
-    assert any(each.seen for each in held_by_sglang(resolve("gemma-3-4b").spec, 1))
+    assert any(each.seen for each in held_by_sglang(resolve("gemma-3-4b").spec, Ranks(1)))
 
 
 def test_what_is_captured_of_prompts() -> None:

@@ -12,6 +12,7 @@ import transformers
 
 from estimator import InvalidJob, NotModelled
 from estimator.serving.sglang.backend import held_by_sglang
+from estimator.serving.sglang.ranks import Ranks
 from estimator.specs.resolve import resolve
 from estimator.verify.model import config
 from tests.serving.questions import asked
@@ -47,7 +48,7 @@ def _modules(name: str, tensor: int) -> int:
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("tensor", [1, 2])
 def test_ranks_hold_what_the_plan_of_transformers_gives_them(name: str, tensor: int) -> None:
-    assert sum(each.numel * each.times for each in held_by_sglang(resolve(name).spec, tensor)) == _modules(name, tensor)
+    assert sum(each.numel * each.times for each in held_by_sglang(resolve(name).spec, Ranks(tensor))) == _modules(name, tensor)
 
 
 def test_what_it_does_not_run_so() -> None:

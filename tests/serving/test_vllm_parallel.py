@@ -97,7 +97,6 @@ def test_experts_over_data_parallel_ranks() -> None:
     [
         ("whisper-large-v3", 2, {}, InvalidJob, "in no pipeline"),
         ("qwen3-embedding-8b", 2, {}, NotModelled, "pooling runner over a pipeline"),
-        ("qwen3-8b", 2, {"engine": "sglang"}, NotModelled, "SGLang over a pipeline"),
         ("qwen3-8b", 2, {"engine": "transformers"}, NotModelled, "over a pipeline"),
         ("llama-68m", 8, {}, InvalidJob, "more than the model's 2 layers"),
     ],

@@ -100,6 +100,11 @@ class Serving(Part):
     enable_expert_parallel: bool = Field(
         False, description="of vLLM, whether tensor-parallel ranks hold whole experts, instead of a part of each"
     )
+    data_parallel_size: Count | None = Field(
+        None,
+        description="of vLLM, replicas of one engine (--data-parallel-size), whose experts lie on all of them; without it, those "
+        "of parallelism.data with enable_expert_parallel, else 1: each replica alone",
+    )
     speculative_config: Speculative | None = Field(
         None, description="of vLLM, how next tokens are guessed ahead (--speculative-config); without it, not at all"
     )
@@ -123,6 +128,16 @@ class Serving(Part):
     )
     page_size: Annotated[int, Field(ge=1, le=4096)] | None = Field(
         None, description="of SGLang, tokens of a page of its cache; without it, 1"
+    )
+    attn_dp_size: Count | None = Field(
+        None,
+        description="of SGLang, parts of the tensor-parallel ranks whose attention and cache are their own (--attn-dp-size; "
+        "before, --dp-size with --enable-dp-attention); without it, 1",
+    )
+    ep_size: Count | None = Field(
+        None,
+        description="of SGLang, parts of the tensor-parallel ranks over which whole experts are spread (--ep-size); without it, "
+        "1: a part of each on every rank",
     )
     cuda_graph_max_bs: Annotated[int, Field(ge=1, le=2**16)] | None = Field(
         None, description="of SGLang, sequences of the largest decoding step that is captured; without it, its own for the GPU"

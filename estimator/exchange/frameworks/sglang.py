@@ -30,6 +30,9 @@ def read(conf: Configuration) -> None:
         if conf.yes(name):
             conf.put(f"serving.{name}", True)
     _speculation(conf)
+    if conf.yes("enable_dp_attention"):  # the older spelling
+        conf.put("serving.attn_dp_size", conf.whole("dp_size") or 1)
+        conf.given.pop("dp_size", None)
     vllm.spread(conf, "tp_size", "pp_size", "dp_size")
 
 

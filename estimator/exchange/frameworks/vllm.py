@@ -66,7 +66,7 @@ def read(conf: Configuration) -> None:
         conf.skip("limit_mm_per_prompt")
         conf.put("serving.language_model_only", True)
     speculation(conf)
-    spread(conf, "tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size")
+    spread(conf, "tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size", "serving.data_parallel_size")
 
 
 GUESSING = ("method", "model", "num_speculative_tokens", "draft_sample_method")
@@ -155,8 +155,21 @@ def context(conf: Configuration, key: str) -> None:
         conf.assume(key, most, "the longest that the model has positions for")
 
 
-def spread(conf: Configuration, tensor: str, pipeline: str, data: str) -> None:
-    """The GPUs: each replica's, over which layers and stages are divided."""
+def _experts(conf: Configuration) -> bool:
+    """Whether the model is a mixture, as far as it is known."""
+    from estimator.contract.errors import WillItFitError
+    from estimator.serving.tensors import held
+    from estimator.specs.resolve import resolve
+
+    try:
+        return any(each.kind == "experts" for each in held(resolve(conf.get("model"), conf.around.allow_files).spec))
+    except WillItFitError:
+        return False
+
+
+def spread(conf: Configuration, tensor: str, pipeline: str, data: str, shared: str | None = None) -> None:
+    """The GPUs: each replica's, over which layers and stages are divided; of replicas that share experts those of all, where
+    `shared` is the job's field that says so."""
     ranks = 1
     for key, ours in ((tensor, "tensor"), (pipeline, "pipeline")):
         degree = conf.whole(key) or 1
@@ -164,14 +177,17 @@ def spread(conf: Configuration, tensor: str, pipeline: str, data: str) -> None:
             conf.put(f"parallelism.{ours}", degree)
         ranks *= degree
     copies = conf.whole(data) or 1
-    if copies > 1 and conf.get("serving.enable_expert_parallel"):
+    if copies > 1 and shared and (conf.get("serving.enable_expert_parallel") or _experts(conf)):
         conf.put("parallelism.data", copies)
+        conf.put(shared, copies)
         ranks *= copies
     elif copies > 1:
         conf.leave(data, f"{copies} copies: the answer is of one, on {ranks} GPUs")
     asked = conf.around.hardware
     if asked is None:
-        conf.launch.gpus, conf.launch.nodes = ranks, 1
+        nodes = conf.whole("nnodes") or 1
+        nodes = nodes if ranks % nodes == 0 else 1
+        conf.launch.gpus, conf.launch.nodes = ranks // nodes, nodes
     else:
         if asked.gpus * asked.nodes != ranks:
             conf.assume("gpus", ranks, f"of the {asked.gpus * asked.nodes} that were asked about, those that the file uses")

@@ -12,6 +12,7 @@ from estimator.contract.errors import Contradiction, NotModelled
 from estimator.contract.job import Job, Serving
 from estimator.families.cache_layers import CacheLayer
 from estimator.families.spec import ModelSpec
+from estimator.serving.sglang.ranks import Ranks
 from estimator.serving.sglang.settings import NEWEST, multimodal, release
 from estimator.serving.tensors import Held, divided, held, whole_tensors
 
@@ -24,12 +25,15 @@ def runs_modules(spec: ModelSpec) -> bool:
     return spec.in_sglang == "transformers"
 
 
-def held_by_sglang(spec: ModelSpec, tensor: int) -> tuple[Held, ...]:
-    """The tensors of one of `tensor` ranks."""
+def held_by_sglang(spec: ModelSpec, ranks: Ranks) -> tuple[Held, ...]:
+    """The tensors of one rank."""
+    tensor = ranks.tensor
     if not runs_modules(spec):
         return tuple(
             each
-            for each in held(spec, tensor, headless=spec.pooled_in_sglang)
+            for each in held(
+                spec, tensor, ranks.experts if ranks.experts > 1 else 0, spec.pooled_in_sglang, ranks.stage, ranks.spread
+            )
             if not (each.seen and spec.images_in_sglang == "left out")
         )
     keys, whole = CacheLayer("full", tensor), spec.language_model.unplanned
@@ -40,10 +44,10 @@ def held_by_sglang(spec: ModelSpec, tensor: int) -> tuple[Held, ...]:
 
 
 def tokens_at_once(serving: Serving, spec: ModelSpec) -> int:
-    """Tokens of prompts of a pass: with images none is cut."""
+    """Tokens of prompts of a pass, of each part of the ranks that has attention of its own: with images none is cut."""
     if runs_modules(spec) and multimodal(spec):
         return max(MOST_PROMPT, serving.context)
-    return serving.chunked_prefill_size or serving.context
+    return (serving.chunked_prefill_size or serving.context) // (serving.attn_dp_size or 1)
 
 
 def check_backend(job: Job, spec: ModelSpec) -> None:

@@ -12,11 +12,12 @@ from estimator.families.spec import ModelSpec
 from estimator.hardware.capacity import Capacity
 from estimator.parallel.topology import Topology
 from estimator.runtime.overheads import Overhead
-from estimator.serving.engine import WHOLE, Default, Engine, Logged, compute_type, stored
+from estimator.serving.engine import BETWEEN_NODES, WHOLE, Default, Engine, Logged, compute_type, stored
 from estimator.serving.layout import Passing, laid_out
 from estimator.serving.sglang import settings, speculation
 from estimator.serving.sglang.backend import check_backend, runs_modules, tokens_at_once
 from estimator.serving.sglang.plan import engine_memory, kv_cache, not_started, overhead, sized
+from estimator.serving.sglang.ranks import check_ranks, ranks_of, said
 from estimator.serving.tensors import held
 from estimator.serving.weights import LOADED, check_format
 from estimator.tape.gpu import Gpu
@@ -31,6 +32,8 @@ SETTINGS = frozenset(
         "max_running_requests",
         "max_total_tokens",
         "page_size",
+        "attn_dp_size",
+        "ep_size",
         "cuda_graph_max_bs",
         "disable_cuda_graph",
         "disable_radix_cache",
@@ -46,7 +49,7 @@ MODULES = "transformers' modules with SGLang's attention, which has no implement
 VECTORS = "a checkpoint of an embedder, without a head: what SGLang reads as BertModel or XLMRobertaModel"
 
 
-def check(job: Job, spec: ModelSpec) -> None:
+def check(job: Job, spec: ModelSpec, place: Topology) -> None:
     """Raise `InvalidJob` or `NotModelled` for what SGLang does not do, or is not modelled doing."""
     asked = job.serving
     settings.release(asked.engine_version)
@@ -55,6 +58,7 @@ def check(job: Job, spec: ModelSpec) -> None:
     if not spec.cache_layers and not spec.pooled_in_sglang:
         raise NotModelled(f"serving {spec.model_type} models is not modelled yet", "task")
     check_backend(job, spec)
+    check_ranks(asked, spec, place)
     if asked.weights == "fp32":
         raise NotModelled("sglang in fp32 is not modelled; use bf16, or engine transformers", "serving.weights")
     states = any(layer.kind == "state" for layer in spec.cache_layers)
@@ -70,23 +74,28 @@ def check(job: Job, spec: ModelSpec) -> None:
 
 def trace_sglang(job: Job, spec: ModelSpec, place: Topology, gpu: Gpu, file: object = None) -> Builder:
     """What one rank's GPU holds."""
-    check(job, spec)
+    check(job, spec, place)
     plain = compute_type(job.serving)
-    found = sized(job.serving, spec, place.tensor, plain, gpu)
-    return laid_out(spec, plain, gpu, found.weights, found.needed, Passing("profile_run", ACTIVATION, found.activations))
+    found = sized(job.serving, spec, ranks_of(job.serving, place), plain, gpu)
+    build = laid_out(spec, plain, gpu, found.weights, found.needed, Passing("profile_run", ACTIVATION, found.activations))
+    if job.hardware.nodes > 1:
+        build.tape.remarks[BETWEEN_NODES] = None
+    return build
 
 
 def memory(job: Job, spec: ModelSpec, place: Topology, card: Capacity, gpu: Gpu) -> Logged:
     """What it logs when it starts, and its pools."""
-    found = sized(job.serving, spec, place.tensor, compute_type(job.serving), gpu)
-    logged = engine_memory(found, job.serving, spec, place.tensor, card, gpu)
-    return logged, kv_cache(found, job.serving, logged, place.tensor, card, gpu)
+    asked, plain, ranks = job.serving, compute_type(job.serving), ranks_of(job.serving, place)
+    stages = [sized(asked, spec, ranks_of(asked, place, stage), plain, gpu) for stage in range(place.pipeline)]
+    logged = engine_memory(stages, asked, spec, ranks, card, gpu)
+    return logged, kv_cache(stages[place.stage], asked, logged, ranks, card, gpu)
 
 
 def beside(job: Job, spec: ModelSpec, place: Topology, gpu: Gpu) -> Overhead:
     """What is gone before the weights, and what it leaves free."""
-    found = sized(job.serving, spec, place.tensor, compute_type(job.serving), gpu)
-    return overhead(job, spec, place.tensor, found.activations, gpu)
+    ranks = ranks_of(job.serving, place)
+    found = sized(job.serving, spec, ranks, compute_type(job.serving), gpu)
+    return overhead(job, spec, ranks, found.activations, gpu)
 
 
 def assumptions(asked: Serving, spec: ModelSpec) -> list[str]:
@@ -94,8 +103,9 @@ def assumptions(asked: Serving, spec: ModelSpec) -> list[str]:
     prompt, output = asked.lengths
     return [
         *stored(asked),
-        f"SGLang {asked.engine_version}'s pools, without {'' if asked.speculative_algorithm else 'speculation, '}adapters, "
-        "attention of data-parallel ranks and offloading",
+        f"SGLang {asked.engine_version}'s pools, without {'' if asked.speculative_algorithm else 'speculation, '}adapters and "
+        "offloading",
+        *said(asked),
         *speculation.said(asked),
         *([VECTORS] if spec.pooled_in_sglang else []),
         *([MODULES] if runs_modules(spec) else []),
@@ -146,5 +156,7 @@ SGLANG = Engine(
     runs=lambda spec: bool(spec.cache_layers) or spec.pooled_in_sglang,
     beside=beside,
     continuous=True,
+    pipelines=True,
+    timed=lambda serving, place: (serving.attn_dp_size or 1) == 1,
     drafter=speculation.drafter_of,
 )

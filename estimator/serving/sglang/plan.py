@@ -23,6 +23,7 @@ from estimator.runtime.overheads import facts as outside
 from estimator.serving.activations import widest_layer
 from estimator.serving.sglang.backend import held_by_sglang, tokens_at_once
 from estimator.serving.sglang.pools import Cells, cells, concurrency, needed_bytes, pools
+from estimator.serving.sglang.ranks import Ranks, stage_layers
 from estimator.serving.sglang.settings import PAGE, facts, pictures_bytes
 from estimator.serving.sglang.weights import draft_bytes, weights_bytes
 from estimator.tape.dtypes import DType
@@ -51,39 +52,42 @@ class Sized:
     activations: int
 
 
-def sized(serving: Serving, spec: ModelSpec, tensor: int, plain: DType, gpu: Gpu) -> Sized:
-    """What a job's engine, with its defaults, needs on one of `tensor` ranks."""
-    each = cells(spec, serving, tensor, gpu.exact[0] == BLACKWELL)
-    draft = draft_bytes(serving, spec, tensor, plain, gpu)
-    weights = weights_bytes(serving, spec, tensor, plain, gpu) + draft
+def sized(serving: Serving, spec: ModelSpec, ranks: Ranks, plain: DType, gpu: Gpu) -> Sized:
+    """What a job's engine, with its defaults, needs on one rank."""
+    here = stage_layers(spec.language_model.num_hidden_layers, ranks.stage) if ranks.stage[1] > 1 else None
+    each = cells(spec, serving, ranks.attention, gpu.exact[0] == BLACKWELL, here)
+    draft = draft_bytes(serving, spec, ranks.tensor, plain, gpu)
+    weights = weights_bytes(serving, spec, ranks, plain, gpu) + draft
     pictures = pictures_bytes(serving.engine_version, spec)
-    return Sized(weights, draft, each, needed_bytes(each, serving), pictures, _activations(serving, spec, tensor, plain.itemsize))
+    return Sized(weights, draft, each, needed_bytes(each, serving), pictures, _activations(serving, spec, ranks, plain.itemsize))
 
 
-def _activations(serving: Serving, spec: ModelSpec, tensor: int, plain: int) -> int:
+def _activations(serving: Serving, spec: ModelSpec, ranks: Ranks, plain: int) -> int:
     """The widest layer at the tokens of prompts that are read at once; beside it of a mixture what the first product of each
-    chosen expert gives or the second, and what is between them (layers/moe/fused_moe_triton/fused_moe.py)."""
+    chosen expert gives or the second, and what is between them (layers/moe/fused_moe_triton/fused_moe.py). Between attention
+    all parts' tokens meet (layers/dp_attention.py, `dp_gather_partial`)."""
     tokens = tokens_at_once(serving, spec)
-    parts = [each for each in held_by_sglang(spec, tensor) if not each.seen]
+    met = tokens * ranks.groups
+    parts = [each for each in held_by_sglang(spec, ranks) if not each.seen]
     experts = 0
     for each in parts:
         if each.kind == "experts" and each.end == "gate_up_proj" and len(each.shape) == 3:
             _, wide, hidden = each.shape
-            experts = max(experts, tokens * each.used * (max(wide, hidden) + wide // 2) * plain)
-    return widest_layer(spec.language_model, parts, tokens, plain, experts)
+            experts = max(experts, met * each.used * (max(wide, hidden) + wide // 2) * plain)
+    return widest_layer(spec.language_model, parts, tokens, plain, experts, met)
 
 
-def _taken(tensor: int, gpu: Gpu) -> dict[str, tuple[int, int, int]]:
+def _taken(ranks: Ranks, gpu: Gpu) -> dict[str, tuple[int, int, int]]:
     """What is gone before the first weight is loaded: expected, at least and at most."""
     found = {"cuda_context": outside()["cuda_context"]}
-    if tensor > 1:
+    if ranks.tensor * ranks.stage[1] > 1:
         found["process_groups"] = facts()["process_groups" if gpu.exact[0] in FUSED else "process_groups_others"]
     return {name: (round(fact.value * MIB), round(fact.low * MIB), round(fact.high * MIB)) for name, fact in found.items()}
 
 
-def overhead(job: Job, spec: ModelSpec, tensor: int, activations: int, gpu: Gpu) -> Overhead:
+def overhead(job: Job, spec: ModelSpec, ranks: Ranks, activations: int, gpu: Gpu) -> Overhead:
     """What is gone before the weights, and what is left free beside weights, pools and activations."""
-    taken = _taken(tensor, gpu)
+    taken = _taken(ranks, gpu)
     expected, least, most = (sum(sizes[at] for sizes in taken.values()) for at in range(3))
     parts = {name: sizes[0] for name, sizes in taken.items()}
     memory, share = capacity(job.hardware).memory_bytes, job.serving.mem_fraction_static
@@ -103,12 +107,17 @@ def _rest(found: Sized, serving: Serving, memory: int, taken: int) -> int:
     return math.floor((memory - taken) * serving.mem_fraction_static) - found.weights - found.pictures
 
 
-def engine_memory(found: Sized, serving: Serving, spec: ModelSpec, tensor: int, card: Capacity, gpu: Gpu) -> EngineMemory:
-    """What the engine logs when it starts; of its pools nothing where no GPU was given."""
+def engine_memory(stages: list[Sized], serving: Serving, spec: ModelSpec, ranks: Ranks, card: Capacity, gpu: Gpu) -> EngineMemory:
+    """What the engine logs when it starts, of all stages; of its pools nothing where no GPU was given. A pool has as
+    many tokens as that of the stage which has room for fewest."""
+    found = stages[ranks.stage[0]]
     if card.memory_bytes is None or serving.mem_fraction_static is None:
         return EngineMemory(weights_bytes=found.weights, draft_bytes=found.draft if serving.speculative_algorithm else None)
-    rest = max(0, _rest(found, serving, card.memory_bytes, sum(one for one, _, _ in _taken(tensor, gpu).values())))
-    made = pools(rest, found.cells, serving)
+    taken = sum(one for one, _, _ in _taken(ranks, gpu).values())
+    rests = [max(0, _rest(one, serving, card.memory_bytes, taken)) for one in stages]
+    least = min(pools(rest, one.cells, serving).tokens for rest, one in zip(rests, stages, strict=True))
+    capped = serving if len(stages) == 1 else serving.model_copy(update={"max_total_tokens": least})
+    made = pools(rests[ranks.stage[0]], found.cells, capped)
     most = max(spec.longest_sequence or serving.context, serving.context)
     keeps = found.cells.full or found.cells.windowed
     longest = min(most, made.tokens - found.cells.heard) if keeps else most * (made.running > 0)
@@ -127,11 +136,11 @@ def engine_memory(found: Sized, serving: Serving, spec: ModelSpec, tensor: int, 
     )
 
 
-def kv_cache(found: Sized, serving: Serving, engine: EngineMemory, tensor: int, card: Capacity, gpu: Gpu) -> KvCache:
+def kv_cache(found: Sized, serving: Serving, engine: EngineMemory, ranks: Ranks, card: Capacity, gpu: Gpu) -> KvCache:
     """The pools that the job needs, and what the engine makes, with the range of what is not derived."""
     within = None
     if card.memory_bytes is not None and serving.mem_fraction_static is not None:
-        taken = _taken(tensor, gpu).values()
+        taken = _taken(ranks, gpu).values()
         least, most = (max(0, _rest(found, serving, card.memory_bytes, sum(one[at] for one in taken))) for at in (2, 1))
         within = least, most
     return KvCache(

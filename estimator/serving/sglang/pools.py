@@ -56,12 +56,15 @@ class Cells:
         return self.full + ratio * self.windowed if self.full else self.windowed
 
 
-def cells(spec: ModelSpec, serving: Serving, tensor: int, raw: bool = False) -> Cells:
+def cells(spec: ModelSpec, serving: Serving, tensor: int, raw: bool = False, here: range | None = None) -> Cells:
     """What layers keep on one of `tensor` ranks: latents are not divided, key heads copied where there are fewer than ranks.
-    `raw`: whether latents in FP8 that an indexer chooses from have no scales beside them."""
+    `raw`: whether latents in FP8 that an indexer chooses from have no scales beside them; `here`: the layers of a stage."""
     since = spec.window_pool
     apart = since is not None and release(serving.engine_version) >= release(since)
-    kept = [layer for layer in _layers(spec) if layer.kind != "state"]
+    layers = _layers(spec)
+    if here is not None:
+        layers = tuple(layer for layer, at in zip(layers, spec.cache_places, strict=True) if at in here)
+    kept = [layer for layer in layers if layer.kind != "state"]
     windowed = [layer for layer in kept if apart and layer.kind in ("window", "chunk")]
     full = [layer for layer in kept if layer not in windowed]
     keys = [layer for layer in full if layer.kind == "indexer"]
@@ -151,7 +154,12 @@ def pools(rest: int, each: Cells, serving: Serving) -> Pools:
     tokens = int((rest - taken) // cell) if cell else serving.max_total_tokens or serving.context
     tokens = max(0, min(tokens, serving.max_total_tokens or tokens)) // page * page
     windowed = int(tokens * window) // page * page if each.windowed else 0
-    most = serving.max_running_requests or max(min(int(tokens / serving.context * OF_CONTEXT), MOST), FEWEST)
+    asked = serving.max_running_requests
+    most = (
+        max(1, asked // (serving.attn_dp_size or 1))
+        if asked
+        else max(min(int(tokens / serving.context * OF_CONTEXT), MOST), FEWEST)
+    )
     running = min(most, tokens // 2)
     if each.states:
         running = min(running, states // slots(serving, each))
@@ -160,17 +168,18 @@ def pools(rest: int, each: Cells, serving: Serving) -> Pools:
 
 
 def needed_bytes(each: Cells, serving: Serving) -> int:
-    """Bytes that make pools in which the job's requests have room, all of them at the same time."""
+    """Bytes that make pools in which the job's requests have room, all of them at the same time, or a part's share of them."""
     window, state = ratios(serving)
+    requests = -(-serving.concurrency // (serving.attn_dp_size or 1))
     page, length = serving.page_size or PAGE, serving.context + each.heard
-    tokens = -(-length // page) * page * serving.concurrency
+    tokens = -(-length // page) * page * requests
     if each.windowed:
-        tokens = max(tokens, math.ceil(in_window(each, serving) * serving.concurrency / window))
+        tokens = max(tokens, math.ceil(in_window(each, serving) * requests / window))
     keys = math.ceil(-(-tokens // page) * page * each.token(window))
     if not each.states:
         return keys
     padding = int(release(serving.engine_version) >= PADDED_STATES)
-    states = (serving.concurrency * slots(serving, each) + padding) * each.states
+    states = (requests * slots(serving, each) + padding) * each.states
     if serving.disable_radix_cache and serving.max_running_requests:
         return keys + (serving.max_running_requests + padding) * each.states
     return math.ceil(max(states * (1 + state) / state, keys * (1 + state)))

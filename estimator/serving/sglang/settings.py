@@ -104,7 +104,8 @@ def mem_fraction_static(job: Job, spec: ModelSpec, card: Capacity) -> float | No
         reserved = (tier["reserved_gib"] + tier["reserved_gib_each"] * job.parallelism.tensor) * KIB
     else:
         assert asked.chunked_prefill_size
-        reserved = 512 + 1.5 * max(asked.chunked_prefill_size, 2048) + job.parallelism.tensor / 8 * KIB + _graphs(job, spec, card)
+        ranks = job.parallelism.tensor * job.parallelism.pipeline
+        reserved = 512 + 1.5 * max(asked.chunked_prefill_size, 2048) + ranks / 8 * KIB + _graphs(job, spec, card)
         reserved = max(reserved, FLOOR) if memory > LARGE else reserved
     found: float = round(round((memory - reserved) / memory, 3) * _seeing(spec), 6)
     return found
@@ -115,7 +116,11 @@ def _graphs(job: Job, spec: ModelSpec, card: Capacity) -> float:
     asked, version = job.serving, release(job.serving.engine_version)
     assert asked.cuda_graph_max_bs
     assert asked.chunked_prefill_size
-    decoding = 0 if asked.disable_cuda_graph and version >= UNCAPTURED else 2 * asked.cuda_graph_max_bs
+    decoding: float = 0 if asked.disable_cuda_graph and version >= UNCAPTURED else 2 * asked.cuda_graph_max_bs
+    if (groups := asked.attn_dp_size or 1) > 1:  # what ranks are filled up to
+        decoding += asked.cuda_graph_max_bs * groups * (4.5 if asked.cuda_graph_max_bs > 300 else 3)
+    if job.parallelism.pipeline > 1:
+        return decoding
     other = card.accelerator is not None and card.accelerator.vendor != "nvidia"
     if version < PREFILL_GRAPHS or asked.disable_cuda_graph or other:
         return decoding

@@ -15,6 +15,7 @@ from estimator.families.spec import ModelSpec
 from estimator.runtime.allocator import LARGE, LARGE_SEGMENT, ROUNDING, SMALL, SMALL_SEGMENT
 from estimator.serving.drafts import draft_tensors
 from estimator.serving.sglang.backend import held_by_sglang, runs_modules
+from estimator.serving.sglang.ranks import Ranks
 from estimator.serving.sglang.speculation import drafter_of
 from estimator.serving.tensors import Held
 from estimator.serving.weights import rotary_tables, stored_sizes
@@ -30,10 +31,10 @@ BLACKWELL = (10, 0)
 ABSORBED = "kv_b_proj"
 
 
-def weights_bytes(serving: Serving, spec: ModelSpec, tensor: int, plain: DType, gpu: Gpu) -> int:
-    """Of one of `tensor` ranks; what is not quantized is in the type `plain`."""
+def weights_bytes(serving: Serving, spec: ModelSpec, ranks: Ranks, plain: DType, gpu: Gpu) -> int:
+    """Of one rank; what is not quantized is in the type `plain`."""
     tables = () if runs_modules(spec) else rotary_tables(spec, dtypes.float32)
-    return _segments(_sizes(serving, held_by_sglang(spec, tensor), plain, gpu) + [(size, 1) for size in tables])
+    return _segments(_sizes(serving, held_by_sglang(spec, ranks), plain, gpu) + [(size, 1) for size in tables])
 
 
 def draft_bytes(serving: Serving, spec: ModelSpec, tensor: int, plain: DType, gpu: Gpu) -> int:

@@ -8,6 +8,7 @@ from estimator.contract.job import Serving
 from estimator.contract.units import MIB
 from estimator.parallel.topology import Topology
 from estimator.serving.vllm.settings import GRAPHS_CHARGED, MORE_OUTSIDE, facts, release
+from estimator.serving.vllm.weights import replicas
 from estimator.tape.gpu import Gpu
 
 FUSED = (9, 10)
@@ -29,7 +30,7 @@ def beside(serving: Serving, place: Topology, gpu: Gpu) -> dict[str, Beside]:
     """Per rank: libraries and communicators, and the graphs of decoding steps, which lay outside the share before 0.21."""
     version = release(serving.engine_version)
     name = "non_torch" if version >= MORE_OUTSIDE else "non_torch_before"
-    if place.tensor * (place.data if serving.enable_expert_parallel else 1) > 1:
+    if place.tensor * replicas(serving, place) > 1:
         fused = gpu.exact[0] in FUSED
         name = name.replace("non_torch", "non_torch_tensor_parallel") if fused else "non_torch_tensor_parallel_others"
     elif place.pipeline > 1:

@@ -14,7 +14,7 @@ from estimator.families.build import Builder
 from estimator.families.spec import ModelSpec
 from estimator.hardware.capacity import Capacity
 from estimator.parallel.topology import Topology
-from estimator.serving.engine import WHOLE, Default, Engine, Logged, compute_type, stored, torch_advice
+from estimator.serving.engine import BETWEEN_NODES, WHOLE, Default, Engine, Logged, compute_type, stored, torch_advice
 from estimator.serving.layout import Passing, laid_out
 from estimator.serving.tensors import held
 from estimator.serving.vllm import settings
@@ -24,6 +24,7 @@ from estimator.serving.vllm.pooling import check_runner
 from estimator.serving.vllm.settings import NO_BITSANDBYTES, not_run, release
 from estimator.serving.vllm.speculation import check_speculation, drafter_of
 from estimator.serving.vllm.speculation import said as said_of_guesses
+from estimator.serving.vllm.weights import replicas
 from estimator.serving.weights import LOADED, check_format
 from estimator.tape.gpu import Gpu
 from estimator.tape.tape import ACTIVATION
@@ -47,6 +48,13 @@ def check(job: Job, spec: ModelSpec, place: Topology) -> None:
     experts = any(each.kind == "experts" for each in held(spec))
     if asked.enable_expert_parallel and not experts:
         raise Contradiction(f"{spec.model_type} models have no experts: leave it out", "serving.enable_expert_parallel")
+    if copies := asked.data_parallel_size:
+        if not experts and copies > 1:
+            raise Contradiction(f"replicas of {spec.model_type} models share nothing: leave it out", "serving.data_parallel_size")
+        if place.data % copies or (asked.enable_expert_parallel and copies != place.data):
+            raise Contradiction(
+                f"engines of {copies} replicas do not make up the {place.data} of parallelism.data", "serving.data_parallel_size"
+            )
     if asked.language_model_only and spec.language_model is spec:
         raise Contradiction(f"{spec.model_type} models read nothing but texts: leave it out", "serving.language_model_only")
     check_adapters(asked, spec)
@@ -75,9 +83,11 @@ def trace_vllm(job: Job, spec: ModelSpec, place: Topology, gpu: Gpu, file: objec
     build = laid_out(spec, plain, gpu, found.weights, found.needed, Passing("profile_run", ACTIVATION, found.activations))
     if release(job.serving.engine_version) >= NO_BITSANDBYTES and job.serving.weights in BITSANDBYTES:
         build.tape.remarks[f"vLLM {job.serving.engine_version} loads no weights of bitsandbytes; releases to 0.27 do"] = None
-    if job.serving.enable_expert_parallel and place.data > 1:
-        ranks = place.data * place.tensor
-        build.tape.remarks[f"experts over {ranks} ranks of one engine, which all {place.data} replicas' tokens reach"] = None
+    if job.hardware.nodes > 1:
+        build.tape.remarks[BETWEEN_NODES] = None
+    if (copies := replicas(job.serving, place)) > 1:
+        ranks = copies * place.tensor
+        build.tape.remarks[f"experts over {ranks} ranks of one engine, which all {copies} replicas' tokens reach"] = None
     return build
 
 
@@ -128,6 +138,7 @@ VLLM = Engine(
             "block_size",
             "enforce_eager",
             "enable_expert_parallel",
+            "data_parallel_size",
             "speculative_config",
             "speculative_acceptance",
         }
@@ -171,6 +182,7 @@ VLLM = Engine(
     beside=lambda job, spec, place, gpu: overhead(job.serving, place, gpu),
     share=lambda serving: serving.gpu_memory_utilization,
     continuous=True,
+    timed=lambda serving, place: replicas(serving, place) == 1,
     pipelines=True,
     drafter=drafter_of,
 )

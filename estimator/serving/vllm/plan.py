@@ -30,7 +30,7 @@ from estimator.serving.vllm.profile import Pass, activation_bytes
 from estimator.serving.vllm.settings import ASYNC_IN_FLIGHT, NULL_BLOCK, SECOND_RUNNER, TOKENS_OF_REQUESTS, Release, release
 from estimator.serving.vllm.sparse import workspace_bytes
 from estimator.serving.vllm.speculation import drafter_of, guessing
-from estimator.serving.vllm.weights import draft_bytes, draft_parts, rank_tensors, weights_bytes
+from estimator.serving.vllm.weights import draft_bytes, draft_parts, rank_tensors, replicas, weights_bytes
 from estimator.tape import dtypes
 from estimator.tape.dtypes import DType
 from estimator.tape.gpu import Gpu
@@ -57,7 +57,7 @@ def sized(serving: Serving, spec: ModelSpec, place: Topology, plain: DType, gpu:
     assert serving.max_num_batched_tokens
     assert serving.max_num_seqs
     version, stage = release(serving.engine_version), (place.stage, place.pipeline)
-    tokens, spread = serving.max_num_batched_tokens, serving.enable_expert_parallel
+    tokens = serving.max_num_batched_tokens
     scaled = gpu.exact[0] != BLACKWELL
     run = Pass(
         tokens,
@@ -66,7 +66,7 @@ def sized(serving: Serving, spec: ModelSpec, place: Topology, plain: DType, gpu:
         version,
         round(outside()["cublas_workspace_hopper" if gpu.at_least(HOPPER) else "cublas_workspace"].value * MIB),
         sees=not serving.language_model_only,
-        gathered=place.data if spread else 1,
+        gathered=replicas(serving, place),
         indexed=workspace_bytes(serving, spec, scaled),
     )
     cached = dtypes.BY_NAME[serving.kv_cache].itemsize

@@ -30,6 +30,8 @@ of two passes count as in flight; GPUs of 160 GiB have settings of their own; a 
 model runner, which counts tokens for penalties on the GPU, runs all models."""
 NO_BITSANDBYTES = (0, 30)
 """Since when it has no loader of bitsandbytes' weights (model_executor/layers/quantization): 0.27 has one, 0.30 has none."""
+SHARED_WHOLE = (0, 11)
+"""Since when experts that all tokens go to are whole on every rank where tensor-parallel groups share the others."""
 ENCODERS = (0, 11)
 """Since when it runs encoders without a cache in the engine that is modelled."""
 MORE_UTILIZED = (0, 21)

@@ -11,9 +11,10 @@ from estimator.families.spec import ModelSpec
 from estimator.parallel.topology import Topology
 from estimator.runtime.allocator import LARGE, ROUNDING, SPLIT
 from estimator.serving.drafts import Drafter, draft_tensors
-from estimator.serving.tensors import Held, held
+from estimator.serving.tensors import Held, Spread, held
 from estimator.serving.vllm.adapters import slots
 from estimator.serving.vllm.mxfp4 import mxfp4_sizes
+from estimator.serving.vllm.settings import SHARED_WHOLE, release
 from estimator.serving.vllm.sparse import chosen_bytes
 from estimator.serving.weights import quantized, rotary_tables, stored_sizes
 from estimator.tape import dtypes
@@ -22,13 +23,31 @@ from estimator.tape.gpu import Gpu
 from estimator.tape.tape import ALLOCATION_STEP
 
 ABSORBED = "kv_b_proj"
+SHARED = ("shared_expert", "shared_mlp")
+"""Parts of the names of experts that all tokens go to."""
 
 
 def rank_tensors(serving: Serving, spec: ModelSpec, place: Topology) -> tuple[Held, ...]:
-    """The tensors of one rank: of `place.stage`, experts over the data-parallel ranks too where whole ones are spread
+    """The tensors of one rank: of `place.stage`, experts over the replicas of one engine too, whole ones, or their widths
     (fused_moe/config.py, `FusedMoEParallelConfig`)."""
-    experts = place.tensor * place.data if serving.enable_expert_parallel else 0
-    return held(spec, place.tensor, experts, serving.runner == "pooling", (place.stage, place.pipeline))
+    experts, spread = _experts(serving, place)
+    return held(spec, place.tensor, experts, serving.runner == "pooling", (place.stage, place.pipeline), spread)
+
+
+def _experts(serving: Serving, place: Topology) -> tuple[int, Spread]:
+    """Ranks that hold whole experts, and those that share their widths. Where tokens of several tensor-parallel groups meet, each
+    rank has a part of them for experts that all share, and these whole (config/parallel.py, `use_sequence_parallel_moe`)."""
+    copies = replicas(serving, place)
+    ranks = place.tensor * copies
+    if not serving.enable_expert_parallel:
+        return 0, Spread(width=ranks)
+    apart = copies > 1 and place.tensor > 1 and release(serving.engine_version) >= SHARED_WHOLE
+    return ranks, Spread(whole=SHARED if apart else ())
+
+
+def replicas(serving: Serving, place: Topology) -> int:
+    """Replicas of one engine, whose tokens meet at the experts."""
+    return serving.data_parallel_size or (place.data if serving.enable_expert_parallel else 1)
 
 
 def weights_bytes(serving: Serving, spec: ModelSpec, place: Topology, plain: DType, gpu: Gpu) -> int:
@@ -53,8 +72,7 @@ def _absorbed(serving: Serving, tensors: tuple[Held, ...], plain: DType) -> list
 
 def draft_parts(serving: Serving, drafter: Drafter | None, spec: ModelSpec, place: Topology) -> tuple[Held, ...]:
     """The tensors of one rank that guess tokens ahead."""
-    experts = place.tensor * place.data if serving.enable_expert_parallel else 0
-    return draft_tensors(drafter, spec, place.tensor, experts)
+    return draft_tensors(drafter, spec, place.tensor, _experts(serving, place)[0])
 
 
 def draft_bytes(serving: Serving, drafter: Drafter | None, parts: tuple[Held, ...], plain: DType, gpu: Gpu) -> int:
