@@ -21,6 +21,7 @@ class AXK1Spec(DeepseekV3Spec, LayersOfTypesSpec):
     in_sglang = "none"
     why_not_sglang = "its backend for transformers' models knows no latent attention"
     can = Abilities(batches=BATCHES)
+    held_in = {}  # its checkpoints are read by a pattern of its own, which PEFT does not follow (`_MODEL_TO_CONVERSION_PATTERN`)
 
     max_position_embeddings: Size | None = 32768
     num_experts: Size = called("n_routed_experts", 192)
