@@ -23,6 +23,11 @@ Merge = Callable[[Tensor, Tensor, Tensor], Tensor]
 """(what attention gave, what the feed-forward layer gave, the layer's input) -> its output."""
 
 
+def added(out: Tensor, residual: Tensor) -> Tensor:
+    """A join as it is without anything else."""
+    return add(residual, out)
+
+
 def scaled(out: Tensor, residual: Tensor) -> Tensor:
     """A join that multiplies a block's output by a number (`residual_multiplier`)."""
     return add(residual, mul_scalar(out))
@@ -110,11 +115,17 @@ class Sandwich:
     """A norm before and one after each of the two blocks (`Gemma2DecoderLayer`).
 
     Families call them by several names: here they are `norms` before and after attention, then before and after the feed-forward
-    layer.
+    layer. `join`: adds a block's input to its output.
     """
 
-    def __init__(self, attention: SelfAttention, mlp: Callable[[Tensor], Tensor], norms: tuple[Module, Module, Module, Module]):
-        self.self_attn, self.mlp = attention, mlp
+    def __init__(
+        self,
+        attention: SelfAttention,
+        mlp: Callable[[Tensor], Tensor],
+        norms: tuple[Module, Module, Module, Module],
+        join: Join = added,
+    ):
+        self.self_attn, self.mlp, self.join = attention, mlp, join
         self.before_attention, self.after_attention, self.before_mlp, self.after_mlp = norms
 
     def __call__(self, hidden: Tensor, *shared: Tensor | None) -> Tensor:
@@ -122,12 +133,12 @@ class Sandwich:
         out = self.before_attention(hidden)
         out, _ = self.self_attn(out, *shared[:-1])
         out = self.after_attention(out)
-        out = add(residual, out)
+        out = self.join(out, residual)
         residual = out
         out = self.before_mlp(out)
         out = self.mlp(out)
         out = self.after_mlp(out)
-        return add(residual, out)
+        return self.join(out, residual)
 
 
 def attention_to_residual(attended: Tensor, fed: Tensor, residual: Tensor) -> Tensor:

@@ -5,6 +5,7 @@ After transformers' modeling_deepseek_v2.py and modeling_deepseek_v3.py (5.23).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Literal
 
 from estimator.families.abilities import Abilities
@@ -16,6 +17,7 @@ from estimator.families.feed_forward import GatedMLP
 from estimator.families.heads import decoder_heads
 from estimator.families.latent import ComplexLatentAttention, LatentAttention
 from estimator.families.latent_spec import LatentSpec
+from estimator.families.modules import Module
 from estimator.families.routers import DeepseekRouter, DeepseekV2Router, DeepseekV3Router
 from estimator.families.spec import Size, called
 from estimator.tape import dtypes
@@ -95,14 +97,14 @@ class PolarRotary(Rotary):
         return (empty(tape, (1, tokens, self.size // 2), dtypes.complex64, "polar"),)
 
 
-def deepseek(spec: Any, build: Builder) -> Decoder:
-    """The body of the model."""
+def deepseek(spec: Any, build: Builder, experts: Callable[[Any, Builder], Module] = DeepseekMoe) -> Decoder:
+    """The body of the model. `experts`: makes what a layer with experts has in the place of a feed-forward layer."""
     second = isinstance(spec, DeepseekV2Spec)
     rotary = (PolarRotary if second else Rotary)(spec.head_dim)
 
     def layer(sparse: bool) -> PreNorm:
         attention = (ComplexLatentAttention if second else LatentAttention)(spec, build)
-        return PreNorm(spec, build, attention, DeepseekMoe(spec, build) if sparse else GatedMLP(spec, build))
+        return PreNorm(spec, build, attention, experts(spec, build) if sparse else GatedMLP(spec, build))
 
     return Decoder(spec, build, layer, spec.sparse(), rotary=rotary)
 

@@ -87,3 +87,12 @@ def causal_masks(
     if isinstance(spec, WindowedSpec):
         masks[SLIDING] = causal_mask(tape, batch, tokens, dtype, implementation, spec.sliding_window)
     return masks
+
+
+def masks_seen(
+    spec: DecoderSpec, tape: Tape, batch: int, tokens: int, dtype: DType, implementation: str
+) -> dict[LayerType, Tensor | None]:
+    """The masks of those kinds that some layer is of."""
+    sliding = spec.sliding_window if isinstance(spec, WindowedSpec) else None
+    windows = {kind: sliding if kind == SLIDING else None for kind in layer_types(spec)}
+    return {kind: causal_mask(tape, batch, tokens, dtype, implementation, window) for kind, window in windows.items()}

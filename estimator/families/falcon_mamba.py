@@ -1,0 +1,61 @@
+"""Falcon Mamba: Mamba with norms without weights of steps, and of what reads into the state and out of it.
+
+After transformers' modeling_falcon_mamba.py (5.23), without the packages mamba-ssm and causal-conv1d, as mamba.py.
+"""
+
+from __future__ import annotations
+
+from estimator.contract.errors import NotModelled
+from estimator.families.abilities import Abilities
+from estimator.families.build import Builder
+from estimator.families.mamba import MambaSpec, Mixer, MixerSizes
+from estimator.families.mamba2 import CausalLM
+from estimator.tape import dtypes
+from estimator.tape.pointwise import add_scalar, mean_last, mul, pow_scalar, rsqrt, to
+from estimator.tape.tensor import Tensor
+
+
+class FalconMambaSpec(MambaSpec):
+    """`use_falcon_mambapy` is what its configuration calls `use_mambapy`."""
+
+    can = Abilities()
+    modelled = {**MambaSpec.modelled, "use_falcon_mambapy": (False,)}
+
+
+SPECS = {"falcon_mamba": FalconMambaSpec}
+
+
+class WeightlessNorm:
+    """Root-mean-square normalisation in float32. Its weights are a buffer that only fused kernels read."""
+
+    def __init__(self, build: Builder, name: str, size: int):
+        self.weight = build.buffer(name + ".weight", (size,), build.dtype)
+
+    def _norm(self, x: Tensor) -> Tensor:
+        return mul(x, rsqrt(add_scalar(mean_last(pow_scalar(x)))))
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return to(self._norm(to(x, dtypes.float32)), x.dtype)
+
+
+class NormedMixer(Mixer):
+    """`FalconMambaMixer`."""
+
+    def __init__(self, spec: MixerSizes, build: Builder):
+        if build.quantization is not None:  # then dt_proj is called as a layer, and its bias is taken off again
+            raise NotModelled("falcon_mamba with weights in few bits is not modelled yet; leave it out", "training.quantization")
+        super().__init__(spec, build, "mixer")
+        self.norms = [
+            WeightlessNorm(build, f"mixer.{name}_layernorm", size)
+            for name, size in (("dt", spec.inner), ("b", spec.state_size), ("c", spec.state_size))
+        ]
+
+    def normed(self, steps: Tensor, b: Tensor, c: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        of_steps, of_b, of_c = self.norms
+        steps = of_steps(steps)
+        b = of_b(b)
+        c = of_c(c)
+        return steps, b, c
+
+
+HEADS = {"causal-lm": lambda spec, build: CausalLM(spec, build, lambda: NormedMixer(spec.mixer, build))}
