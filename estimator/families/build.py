@@ -272,9 +272,10 @@ class Builder:
         weights = self._weights(name, (outputs, inputs, *kernel), outputs, bias)
         return Convolution(*weights, stride, padding, first and self.recomputes)
 
-    def head(self, inputs: int, outputs: int, tied: bool, bias: bool = False, name: str = "lm_head") -> Linear:
-        """The output layer, never quantized or adapted; its weight may be `tied` to the input embedding."""
-        with self.part(""):  # it stands outside the language model that a model of several parts has
+    def head(self, inputs: int, outputs: int, tied: bool, bias: bool = False, name: str = "lm_head", within: str = "") -> Linear:
+        """The output layer, never quantized or adapted; its weight may be `tied` to the input embedding. It stands outside the
+        language model's body that a model of several parts has, in the module `within`."""
+        with self.part(within):
             return self._head(inputs, outputs, tied, bias, name)
 
     def _head(self, inputs: int, outputs: int, tied: bool, bias: bool, name: str) -> Linear:

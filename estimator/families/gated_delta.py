@@ -234,4 +234,5 @@ def delta_decoder(
         return None if kind[0] == LINEAR else FULL
 
     kinds = list(zip(spec.kinds, sparse, strict=True))
-    return Decoder(spec, build, layer, kinds, rotary=rotary(spec.rotary_size), norm=norm, sees=sees)
+    handed = build.images is None  # positions in three dimensions are not
+    return Decoder(spec, build, layer, kinds, rotary=rotary(spec.rotary_size), norm=norm, sees=sees, positioned=handed)

@@ -80,6 +80,9 @@ class MultimodalSpec(ComposedSpec):
     patches_images: ClassVar[bool] = False
     """Whether its processor gives an image as patches with their places, filled up to so many."""
 
+    narrow_pixels: ClassVar[bool] = False
+    """Whether its processor makes pixels in bfloat16, which the model does not cast."""
+
     resizes: ClassVar[bool] = False
     """Whether its processor keeps an image's proportions, and its pixels between a least and a most number."""
 
@@ -111,6 +114,10 @@ class MultimodalSpec(ComposedSpec):
     def tiles(self, images: Images) -> int | None:
         """Tiles that an image is cut into, of a model that gets tiles; None of one that does not."""
         return None
+
+    def squares(self, images: Images) -> int:
+        """Squares of the tower's size that an image becomes, of a model that gets all of them in one row."""
+        return 1
 
     def sized(self, images: Images) -> tuple[int, int] | None:
         """Height and width that an image is resized to, of a model that gets images of any size with these beside them; None of

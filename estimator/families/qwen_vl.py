@@ -5,7 +5,7 @@ After transformers' modeling_qwen2_vl.py, modeling_qwen2_5_vl.py, modeling_qwen3
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import ceil, floor, sqrt
 from typing import Any, ClassVar
 
@@ -143,10 +143,6 @@ def resized(height: int, width: int, factor: int, least: int, most: int) -> tupl
 SPECS = {"qwen2_vl": Qwen2VLSpec, "qwen2_5_vl": Qwen25VLSpec, "qwen3_vl": Qwen3VLSpec, "qwen3_vl_moe": Qwen3VLMoeSpec}
 
 
-def between(spec: MultimodalSpec, build: Builder) -> None:
-    """Nothing is between the tower and the language model."""
-
-
 class QwenVL:
     """The whole model (`Qwen2_5_VLForConditionalGeneration`), on texts with images."""
 
@@ -220,16 +216,25 @@ def _with_images(hidden: Tensor, places: Tensor, features: Tensor) -> Tensor:
     return write_picked(out, places, there)
 
 
-def qwen_vl(spec: Spec, build: Builder) -> ImageTextToText | QwenVL:
-    """The whole model (`Qwen2_5_VLForConditionalGeneration`)."""
+def whole(spec: Spec, build: Builder, make: Callable[[], CausalLM]) -> ImageTextToText | QwenVL:
+    """A tower, and the language model that `make` makes after it."""
     images = build.images
     with build.part("model.visual", learns=images is not None):
         tower = VisionModel(spec.vision, build, None if images is None else spec.grid(images))
     with build.part("model.language_model"):
+        language = make()
+    return ImageTextToText(language, None, build, held=tower) if images is None else QwenVL(spec, tower, language, build)
+
+
+def qwen_vl(spec: Spec, build: Builder) -> ImageTextToText | QwenVL:
+    """The whole model (`Qwen2_5_VLForConditionalGeneration`)."""
+
+    def language() -> CausalLM:
         text = spec.alone
         assert isinstance(text, Qwen2Spec | Qwen3Spec)
-        language = CausalLM(decoder(text, build, 0 if images is None else len(spec.vision.read)), text, build)
-    return ImageTextToText(language, None, build, held=tower) if images is None else QwenVL(spec, tower, language, build)
+        return CausalLM(decoder(text, build, 0 if build.images is None else len(spec.vision.read)), text, build)
+
+    return whole(spec, build, language)
 
 
 HEADS = {"image-text-to-text": qwen_vl}

@@ -23,13 +23,13 @@ def avg_pool2d(x: Tensor, side: int) -> Tensor:
 
 
 def unfold(x: Tensor, side: int) -> Tensor:
-    """Squares of `side` by `side` numbers of one image, [1, channels, height, width], as columns: [1, channels side², squares].
+    """Squares of `side` by `side` numbers of [images, channels, height, width], as columns: [images, channels side², squares].
 
     Saves nothing. An image and a gradient that are laid out otherwise are copied first (aten/src/ATen/native/cuda/Im2Col.cu,
     Col2Im.cu).
     """
-    _, channels, height, width = x.shape
-    shape = (1, channels * side**2, (height // side) * (width // side))
+    images, channels, height, width = x.shape
+    shape = (images, channels * side**2, (height // side) * (width // side))
     before = x.shape
 
     def backward(g: Tensor) -> Tensor:

@@ -82,6 +82,13 @@ def gather(x: Tensor, index: Tensor) -> Tensor:
     return attach(node, empty(x.tape, index.shape, x.dtype, "gather"))
 
 
+def scattered(values: Tensor, places: Tensor, size: int) -> Tensor:
+    """Rows of `size` of a constant, and in each its values at their places (`torch.full_like(...).scatter_`). Saves the places;
+    the gradient is gathered."""
+    node = record("ScatterBackward", (values,), (places,), lambda g, places: empty(g.tape, places.shape, g.dtype, "gather"))
+    return attach(node, empty(values.tape, (*values.shape[:-1], size), values.dtype, "full_like"))
+
+
 def index_add_(x: Tensor, places: Tensor, source: Tensor) -> Tensor:
     """Adds each row of `source` to the row of x at its place, on the bytes of x, which the caller must not use any more.
 

@@ -9,6 +9,8 @@ from estimator.parallel.strategies import strategy_of
 
 WHERE = "training.images"
 STRATEGIES = ("none", "fsdp2")
+WIDE = ("32-true", "16-true")
+"""Precisions in which nothing casts what a model gets to the type of its weights, which is not bfloat16."""
 
 
 def refuse(job: Job, spec: ModelSpec) -> None:
@@ -27,6 +29,12 @@ def refuse(job: Job, spec: ModelSpec) -> None:
         each = spec.image_tokens(images)
         if each is None:
             raise NotModelled(f"images of {spec.model_type} are not modelled yet, texts alone are: leave it out", WHERE)
+        if getattr(spec, "narrow_pixels", False) and training.precision in WIDE:
+            raise Contradiction(
+                f"the processor of {spec.model_type} makes pixels in bfloat16, which layers in another type do not take: write "
+                "bf16-true or bf16-mixed",
+                "training.precision",
+            )
         tokens = images.count * each
         if tokens > training.sequence_length:
             most = training.sequence_length // each

@@ -69,7 +69,8 @@ def _seen(training: Training, spec: Any, model: Any, rows: int, tokens: int) -> 
         made["pixel_values"] = torch.rand(rows * images.count, len(each), tower.patch_numbers)
         made["mm_token_type_ids"] = (ids == picture).long()
         return made
-    made["pixel_values"] = torch.rand(rows * images.count, tower.num_channels, tower.image_size, tower.image_size)
+    shape = (rows * images.count * spec.squares(images), tower.num_channels, tower.image_size, tower.image_size)
+    made["pixel_values"] = torch.rand(shape, dtype=torch.bfloat16 if spec.narrow_pixels else torch.float32)
     if spec.images_by_mask:
         made["token_type_ids"] = (ids == picture).long()
     return made

@@ -155,7 +155,7 @@ def plain(spec: ModelSpec, head: str, dtype: torch.dtype, attention: str, labels
     if isinstance(spec, OtherSpec) and spec.kept is not None:
         keep(model, spec.kept)
     _keep_in_float32(model)
-    if spec.config().get("tie_word_embeddings") is False:
+    if spec.config().get("tie_word_embeddings") is False and not getattr(spec, "tied", False):
         _untie(model)
     return model
 

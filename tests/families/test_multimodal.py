@@ -7,8 +7,9 @@ import copy
 import json
 import math
 import random
-from collections import Counter
+from collections import Counter, defaultdict
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -22,6 +23,7 @@ from estimator.families import FAMILIES, build_model, count, heads, parameters, 
 from estimator.families.build import Builder
 from estimator.families.idefics3 import LONGEST as LONGEST_IN_TILES
 from estimator.families.idefics3 import cut
+from estimator.families.llama4 import cut as tiles_of
 from estimator.families.mistral3 import resized as whole_squares
 from estimator.families.qwen_vl import LONGEST, resized
 from estimator.families.qwen_vl_vision import Qwen25VisionSpec
@@ -155,6 +157,7 @@ TOKENS = [
     ("llava-1.5-7b", 20, 20, 576),
     ("gemma-3-4b", 1920, 1080, 256),
     ("qwen3-vl-8b", 640, 480, 300),
+    ("llama-4-scout", 640, 480, 5 * 144),
     ("mistral-small-3.1-24b", 1540, 3080, 1540),
 ]
 
@@ -181,7 +184,8 @@ def of_processor(family: str, *names: str) -> dict[str, Any]:
     source = Path(transformers.__file__).parent / "models" / family / f"image_processing_{family}.py"
     parsed = ast.walk(ast.parse(source.read_text(encoding="utf-8")))
     found = [node for node in parsed if isinstance(node, ast.stmt) and _name(node) in names]
-    made: dict[str, Any] = {"math": math, "SizeDict": lambda **sides: sides}
+    made: dict[str, Any] = {"math": math, "torch": torch, "SizeDict": lambda **sides: sides}
+    made |= {"defaultdict": defaultdict, "lru_cache": lambda **settings: lambda function: function}
     future = ast.parse("from __future__ import annotations").body
     exec(compile(ast.Module([*future, *found], []), family, "exec"), made)
     return made
@@ -220,6 +224,16 @@ def test_an_image_is_cut_into_tiles_as_its_processor_does() -> None:
         first = Resized(*theirs["get_resize_output_image_size"](Resized(height, width), LONGEST_IN_TILES * side))
         tall, wide = theirs["resize_for_vision_encoder"](first, first, side).shape
         assert cut(height, width, side) == (tall // side, wide // side)
+
+
+def test_an_image_is_cut_into_the_tiles_that_distort_it_least() -> None:
+    theirs = of_processor("llama4", "get_factors", "find_supported_resolutions", "get_best_fit")
+    rng = random.Random(0)
+    for _ in range(500):
+        height, width, side = int(2 ** rng.uniform(0, 13)), int(2 ** rng.uniform(0, 13)), rng.choice([56, 336])
+        shapes = torch.tensor(theirs["find_supported_resolutions"](16, SimpleNamespace(height=side, width=side)))
+        rows, columns = (theirs["get_best_fit"]((height, width), shapes) // side).tolist()
+        assert tiles_of(height, width, side) == (rows, columns)
 
 
 def test_an_image_becomes_whole_squares_as_its_processor_makes_them() -> None:

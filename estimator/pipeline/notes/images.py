@@ -21,8 +21,9 @@ def of_images(images: Images | None, spec: ModelSpec) -> Iterator[Said]:
         return
     each = spec.image_tokens(images) or 0
     many = "1 image" if images.count == 1 else f"{images.count} images"
+    kind = "bfloat16" if getattr(spec, "narrow_pixels", False) else "float32"
     text = (
         f"{many} in each sequence, of {images.width} x {images.height} pixels: {each} tokens each, {images.count * each} of its "
-        "sequence_length; pixels come in float32, as processors make them"
+        f"sequence_length; pixels come in {kind}, as its processor makes them"
     )
     yield Said("images", text, WHERE)
