@@ -80,6 +80,9 @@ class MultimodalSpec(ComposedSpec):
     patches_images: ClassVar[bool] = False
     """Whether its processor gives an image as patches with their places, filled up to so many."""
 
+    tiles_by_text: ClassVar[bool] = True
+    """Whether the tiles of a text's images come together, not those of all texts in one row."""
+
     resizes: ClassVar[bool] = False
     """Whether its processor keeps an image's proportions, and its pixels between a least and a most number."""
 

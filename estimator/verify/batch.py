@@ -58,7 +58,8 @@ def _seen(training: Training, spec: Any, model: Any, rows: int, tokens: int) -> 
     tower, count = spec.vision_config, images.count * spec.image_tokens(images)
     if (grid := spec.grid(images)) is not None:
         return made | _in_patches(ids, picture, spec, images, grid)
-    if (tiles := spec.tiles(images)) is not None:
+    tiles = spec.tiles(images)
+    if tiles is not None and spec.tiles_by_text:
         return made | _in_tiles(ids, picture, spec, images.count * tiles, count)
     ids[:, :count].fill_(picture)
     if spec.patches_images:
@@ -67,7 +68,7 @@ def _seen(training: Training, spec: Any, model: Any, rows: int, tokens: int) -> 
         made["pixel_values"] = torch.rand(rows * images.count, len(each), tower.patch_numbers)
         made["mm_token_type_ids"] = (ids == picture).long()
         return made
-    made["pixel_values"] = torch.rand(rows * images.count, tower.num_channels, tower.image_size, tower.image_size)
+    made["pixel_values"] = torch.rand(rows * images.count * (tiles or 1), tower.num_channels, tower.image_size, tower.image_size)
     if spec.images_by_mask:
         made["token_type_ids"] = (ids == picture).long()
     return made

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import copy
+import functools
 import json
 import math
 import random
@@ -22,6 +23,8 @@ from estimator.families import FAMILIES, build_model, count, heads, parameters, 
 from estimator.families.build import Builder
 from estimator.families.idefics3 import LONGEST as LONGEST_IN_TILES
 from estimator.families.idefics3 import cut
+from estimator.families.internvl import MOST_TILES
+from estimator.families.internvl import cut as cut_to_fit
 from estimator.families.qwen_vl import LONGEST, resized
 from estimator.families.qwen_vl_vision import Qwen25VisionSpec
 from estimator.families.spec import ModelSpec
@@ -154,6 +157,8 @@ TOKENS = [
     ("llava-1.5-7b", 20, 20, 576),
     ("gemma-3-4b", 1920, 1080, 256),
     ("qwen3-vl-8b", 640, 480, 300),
+    ("internvl3-1b", 640, 480, 3328),
+    ("internvl3.5-8b", 448, 448, 256),
 ]
 
 
@@ -179,7 +184,7 @@ def of_processor(family: str, *names: str) -> dict[str, Any]:
     source = Path(transformers.__file__).parent / "models" / family / f"image_processing_{family}.py"
     parsed = ast.walk(ast.parse(source.read_text(encoding="utf-8")))
     found = [node for node in parsed if isinstance(node, ast.stmt) and _name(node) in names]
-    made: dict[str, Any] = {"math": math, "SizeDict": lambda **sides: sides}
+    made: dict[str, Any] = {"math": math, "SizeDict": lambda **sides: sides, "lru_cache": functools.lru_cache}
     future = ast.parse("from __future__ import annotations").body
     exec(compile(ast.Module([*future, *found], []), family, "exec"), made)
     return made
@@ -218,6 +223,14 @@ def test_an_image_is_cut_into_tiles_as_its_processor_does() -> None:
         first = Resized(*theirs["get_resize_output_image_size"](Resized(height, width), LONGEST_IN_TILES * side))
         tall, wide = theirs["resize_for_vision_encoder"](first, first, side).shape
         assert cut(height, width, side) == (tall // side, wide // side)
+
+
+def test_an_image_is_cut_into_the_tiles_that_fit_it_best() -> None:
+    theirs = of_processor("got_ocr2", "get_all_supported_aspect_ratios", "get_optimal_tiled_canvas")["get_optimal_tiled_canvas"]
+    rng = random.Random(0)
+    for _ in range(2000):
+        height, width, side = int(2 ** rng.uniform(0, 13)), int(2 ** rng.uniform(0, 13)), rng.choice([56, 448])
+        assert cut_to_fit(height, width, side) == theirs((height, width), (side, side), 1, MOST_TILES)
 
 
 def test_an_image_is_resized_as_its_processor_does() -> None:
