@@ -1,6 +1,6 @@
-"""LLaVA: a language model that gets an image's patches through two linear layers; LLaVA-NeXT and Mistral 3 after it.
+"""LLaVA: a language model that gets an image's patches through two linear layers; Mistral 3 after it.
 
-After transformers' modeling_llava.py, modeling_llava_next.py and modeling_mistral3.py (5.23).
+After transformers' modeling_llava.py and modeling_mistral3.py (5.23).
 """
 
 from __future__ import annotations
@@ -70,11 +70,6 @@ class LlavaSpec(_Spec):
         return self.tie_word_embeddings or self.text_config.tie_word_embeddings
 
 
-class LlavaNextSpec(_Spec):
-    in_sglang = "transformers"
-    kinds = {"text_config": "llama", "vision_config": "clip_vision_model"}
-
-
 class Mistral3Spec(_Spec):
     kinds = {"text_config": "mistral", "vision_config": "pixtral"}
 
@@ -93,13 +88,11 @@ class Mistral3Spec(_Spec):
         return Picture(side * (side + 1), tower.pixels)
 
 
-SPECS = {"llava": LlavaSpec, "llava_next": LlavaNextSpec, "mistral3": Mistral3Spec}
+SPECS = {"llava": LlavaSpec, "mistral3": Mistral3Spec}
 
 
 def between(spec: _Spec, build: Builder) -> None:
     """What is between the tower and the language model."""
-    if isinstance(spec, LlavaNextSpec):
-        build.parameter("image_newline", (spec.text_config.hidden_size,))
     if isinstance(spec, Mistral3Spec):
         size = spec.vision_config.hidden_size
         build.rms_norm("multi_modal_projector.norm", size)

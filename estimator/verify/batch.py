@@ -62,6 +62,8 @@ def _seen(training: Training, spec: Any, model: Any, rows: int, tokens: int) -> 
     if tiles is not None and spec.tiles_by_text:
         return made | _in_tiles(ids, picture, spec, images.count * tiles, count)
     ids[:, :count].fill_(picture)
+    if tiles is not None and spec.tiles_by_image:
+        return made | _in_tiles_of_images(rows * images.count, tiles, tower, images)
     if spec.patches_images:
         each = _patches(spec, images)
         made["image_position_ids"] = each.expand(rows * images.count, -1, -1).contiguous()
@@ -101,6 +103,14 @@ def _in_tiles(ids: torch.Tensor, picture: int, spec: Any, tiles: int, count: int
     know(ids, [[picture] * count + [0] * (tokens - count)] * rows)
     know_all(pixels, 1)
     return {"pixel_values": pixels, "pixel_attention_mask": mask}
+
+
+def _in_tiles_of_images(total: int, tiles: int, tower: Any, images: Images) -> dict[str, Any]:
+    """So many tiles of each image, and how large they were, which numbers are known of."""
+    sizes = torch.zeros(total, 2, dtype=torch.int64)
+    know(sizes, [[images.height, images.width]] * total)
+    pixels = torch.rand(total, tiles, tower.num_channels, tower.image_size, tower.image_size)
+    return {"pixel_values": pixels, "image_sizes": sizes}
 
 
 def _patches(spec: Any, images: Images) -> torch.Tensor:
