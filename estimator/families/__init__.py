@@ -146,7 +146,7 @@ FAMILIES = {
     "gemma4_unified_audio": "gemma4_unified_parts",
     "paligemma": "gemma3",
     "llava": "llava",
-    "llava_next": "llava",
+    "llava_next": "llava_next",
     "mistral3": "mistral3",
     "idefics3": "idefics3",
     "smolvlm": "idefics3",

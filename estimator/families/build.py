@@ -365,16 +365,18 @@ class Builder:
         holding: bool = False,
         first: int = 1,
         last: int = 0,
+        places: str = PLACES,
     ) -> Layers:
         """A stack of layers, each checkpointed and sharded as the job says: so many, or one per kind in the sequence.
 
         `path`: the module that has the stack, where names of parameters outside the layers begin with it, too: `encoder.`.
         `holding` if the model holds what a layer returns beside hidden states until the next layer is done; without, the next
         layer takes it. `first` and `last`: layers at the ends that do what the others do not. Where layers read a tensor that
-        wants a gradient, the first in backward, which is the last layer, makes that, and the others add to it.
+        wants a gradient, the first in backward, which is the last layer, makes that, and the others add to it. `places`: what the
+        stack is called in a model of several parts.
         """
 
-        inside = f"{self._part}.{PLACES}" if self._part else ""
+        inside = f"{self._part}.{places}" if self._part else ""
 
         def build(part: Part, way: str | None) -> Layer:
             unit: list[Parameter] = []

@@ -1,6 +1,6 @@
-"""LLaVA: a language model that gets an image's patches through two linear layers; LLaVA-NeXT after it.
+"""LLaVA: a language model that gets an image's patches through two linear layers.
 
-After transformers' modeling_llava.py and modeling_llava_next.py (5.23).
+After transformers' modeling_llava.py (5.23).
 """
 
 from __future__ import annotations
@@ -69,18 +69,11 @@ class LlavaSpec(ProjectedSpec):
         return self.tie_word_embeddings or self.text_config.tie_word_embeddings
 
 
-class LlavaNextSpec(ProjectedSpec):
-    in_sglang = "transformers"
-    kinds = {"text_config": "llama", "vision_config": "clip_vision_model"}
-
-
-SPECS = {"llava": LlavaSpec, "llava_next": LlavaNextSpec}
+SPECS = {"llava": LlavaSpec}
 
 
 def between(spec: ProjectedSpec, build: Builder) -> None:
     """What is between the tower and the language model."""
-    if isinstance(spec, LlavaNextSpec):
-        build.parameter("image_newline", (spec.text_config.hidden_size,))
     Projector(spec, build)
 
 

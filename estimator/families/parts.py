@@ -83,6 +83,12 @@ class MultimodalSpec(ComposedSpec):
     narrow_pixels: ClassVar[bool] = False
     """Whether its processor makes pixels in bfloat16, which the model does not cast."""
 
+    tiles_by_text: ClassVar[bool] = True
+    """Whether the tiles of a text's images come together, not those of all texts in one row."""
+
+    tiles_by_image: ClassVar[bool] = False
+    """Whether the tiles of each image come together, with the image's size."""
+
     resizes: ClassVar[bool] = False
     """Whether its processor keeps an image's proportions, and its pixels between a least and a most number."""
 

@@ -58,18 +58,21 @@ def _seen(training: Training, spec: Any, model: Any, rows: int, tokens: int) -> 
     tower, count = spec.vision_config, images.count * spec.image_tokens(images)
     if (grid := spec.grid(images)) is not None:
         return made | _in_patches(ids, picture, spec, images, grid)
-    if (tiles := spec.tiles(images)) is not None:
+    tiles = spec.tiles(images)
+    if tiles is not None and spec.tiles_by_text:
         return made | _in_tiles(ids, picture, spec, images.count * tiles, count)
     if (size := spec.sized(images)) is not None:
         return made | _of_any_size(ids, picture, tower, count, (rows * images.count, *size))
     ids[:, :count].fill_(picture)
+    if tiles is not None and spec.tiles_by_image:
+        return made | _in_tiles_of_images(rows * images.count, tiles, tower, images)
     if spec.patches_images:
         each = _patches(spec, images)
         made["image_position_ids"] = each.expand(rows * images.count, -1, -1).contiguous()
         made["pixel_values"] = torch.rand(rows * images.count, len(each), tower.patch_numbers)
         made["mm_token_type_ids"] = (ids == picture).long()
         return made
-    shape = (rows * images.count * spec.squares(images), tower.num_channels, tower.image_size, tower.image_size)
+    shape = (rows * images.count * (tiles or spec.squares(images)), tower.num_channels, tower.image_size, tower.image_size)
     made["pixel_values"] = torch.rand(shape, dtype=torch.bfloat16 if spec.narrow_pixels else torch.float32)
     if spec.images_by_mask:
         made["token_type_ids"] = (ids == picture).long()
@@ -112,6 +115,14 @@ def _of_any_size(ids: torch.Tensor, picture: int, tower: Any, count: int, shape:
     know(ids, [[picture] * count + [0] * (tokens - count)] * rows)
     know(sizes, [size] * total)
     return {"pixel_values": torch.rand(total, tower.num_channels, *size), "image_sizes": sizes}
+
+
+def _in_tiles_of_images(total: int, tiles: int, tower: Any, images: Images) -> dict[str, Any]:
+    """So many tiles of each image, and how large they were, which numbers are known of."""
+    sizes = torch.zeros(total, 2, dtype=torch.int64)
+    know(sizes, [[images.height, images.width]] * total)
+    pixels = torch.rand(total, tiles, tower.num_channels, tower.image_size, tower.image_size)
+    return {"pixel_values": pixels, "image_sizes": sizes}
 
 
 def _patches(spec: Any, images: Images) -> torch.Tensor:

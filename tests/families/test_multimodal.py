@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import copy
+import functools
 import json
 import math
 import random
@@ -23,7 +24,10 @@ from estimator.families import FAMILIES, build_model, count, heads, parameters, 
 from estimator.families.build import Builder
 from estimator.families.idefics3 import LONGEST as LONGEST_IN_TILES
 from estimator.families.idefics3 import cut
+from estimator.families.internvl import MOST_TILES
+from estimator.families.internvl import cut as cut_to_fit
 from estimator.families.llama4 import cut as tiles_of
+from estimator.families.llava_next import LlavaNextSpec
 from estimator.families.mistral3 import resized as whole_squares
 from estimator.families.qwen_vl import LONGEST, resized
 from estimator.families.qwen_vl_vision import Qwen25VisionSpec
@@ -159,6 +163,9 @@ TOKENS = [
     ("qwen3-vl-8b", 640, 480, 300),
     ("llama-4-scout", 640, 480, 5 * 144),
     ("mistral-small-3.1-24b", 1540, 3080, 1540),
+    ("llava-v1.6-mistral-7b", 640, 480, 2340),
+    ("internvl3-1b", 640, 480, 3328),
+    ("internvl3.5-8b", 448, 448, 256),
 ]
 
 
@@ -179,13 +186,14 @@ def test_windows_are_as_transformers_cuts_them(window: int) -> None:
         assert spec.window_lengths(rows, columns) == tuple(ends.diff().tolist())
 
 
-def of_processor(family: str, *names: str) -> dict[str, Any]:
-    """Functions, methods and numbers of a family's image processor, without the libraries that read images."""
-    source = Path(transformers.__file__).parent / "models" / family / f"image_processing_{family}.py"
+def of_processor(family: str, *names: str, file: str = "") -> dict[str, Any]:
+    """Functions, methods and numbers of a family's image processor, or another `file`, without the libraries that read images."""
+    folder = Path(transformers.__file__).parent / (f"models/{family}" if family else "")
+    source = folder / (file or f"image_processing_{family}.py")
     parsed = ast.walk(ast.parse(source.read_text(encoding="utf-8")))
     found = [node for node in parsed if isinstance(node, ast.stmt) and _name(node) in names]
     made: dict[str, Any] = {"math": math, "torch": torch, "SizeDict": lambda **sides: sides}
-    made |= {"defaultdict": defaultdict, "lru_cache": lambda **settings: lambda function: function}
+    made |= {"defaultdict": defaultdict, "lru_cache": functools.lru_cache}
     future = ast.parse("from __future__ import annotations").body
     exec(compile(ast.Module([*future, *found], []), family, "exec"), made)
     return made
@@ -250,6 +258,35 @@ def test_an_image_becomes_whole_squares_as_its_processor_makes_them() -> None:
                 whole_squares(height, width, longest, 28)
 
 
+def test_an_image_is_cut_into_the_tiles_that_fit_it_best() -> None:
+    theirs = of_processor("got_ocr2", "get_all_supported_aspect_ratios", "get_optimal_tiled_canvas")["get_optimal_tiled_canvas"]
+    rng = random.Random(0)
+    for _ in range(2000):
+        height, width, side = int(2 ** rng.uniform(0, 13)), int(2 ** rng.uniform(0, 13)), rng.choice([56, 448])
+        assert cut_to_fit(height, width, side) == theirs((height, width), (side, side), 1, MOST_TILES)
+
+
+def test_an_image_in_tiles_is_put_together_without_what_only_pads() -> None:
+    of_images = of_processor("llava_next", "_get_number_of_features", "_get_unpadded_features", file="processing_llava_next.py")
+    select = of_processor("", "select_best_resolution", file="image_processing_utils.py")["select_best_resolution"]
+    of_images["select_best_resolution"] = select
+    spec = published("llava-v1.6-mistral-7b").architecture
+    assert isinstance(spec, LlavaNextSpec)
+    processor = SimpleNamespace(
+        image_processor=SimpleNamespace(image_grid_pinpoints=spec.image_grid_pinpoints),
+        patch_size=14,
+        num_additional_image_tokens=1,
+        _get_unpadded_features=lambda *sizes: of_images["_get_unpadded_features"](None, *sizes),
+    )
+    rng = random.Random(0)
+    for _ in range(2000):
+        height, width = int(2 ** rng.uniform(7, 12)), int(2 ** rng.uniform(7, 12))
+        tokens = of_images["_get_number_of_features"](processor, height, width, 336, 336) - 1  # of the class token
+        assert spec.image_tokens(Images(width=width, height=height)) == tokens
+    with pytest.raises(InvalidJob, match="too long"):
+        spec.image_tokens(Images(width=44, height=3299))
+
+
 def test_an_image_is_resized_as_its_processor_does() -> None:
     theirs, rng = smart_resize(), random.Random(0)
     for _ in range(2000):
@@ -298,15 +335,15 @@ def test_the_headline_answers_one_that_sees_on_texts_alone() -> None:
 
 
 def test_the_headline_counts_one_that_is_not_trained_here() -> None:
-    found = fit("llava-v1.6-mistral-7b", "h100")
+    found = fit("kimi-k2.5", "h100")
     assert {row.verdict for row in found.rows if not row.way.startswith("serve")} <= {"unknown", "does not fit"}
     assert any("language model alone" in said for said in found.assumptions)
 
 
 def test_a_head_by_itself_has_no_forward_pass() -> None:
-    spec = resolve(ANY["llava_next"]).spec
+    spec = resolve(ANY["kimi_k25"]).spec
     model = build_model(spec, Builder(Tape(), bfloat16), "image-text-to-text")
-    with pytest.raises(NotModelled, match="llava_next"):
+    with pytest.raises(NotModelled, match="kimi_k25"):
         model.forward()
 
 

@@ -1,0 +1,176 @@
+"""LLaVA-NeXT: LLaVA that gets an image as a whole and in tiles, put together again without what only pads.
+
+After transformers' modeling_llava_next.py, processing_llava_next.py and image_processing_utils.py (5.23).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from estimator.contract.errors import Contradiction
+from estimator.contract.job.images import Images
+from estimator.families import build_model
+from estimator.families.build import Builder
+from estimator.families.cache_layers import Picture
+from estimator.families.heads import CausalLM, Model
+from estimator.families.image_text import ImageTextToText
+from estimator.families.llava import LlavaSpec, Projector, Sight
+from estimator.families.parts import multimodal
+from estimator.families.spec import Size
+from estimator.families.towers import SquareTowerSpec
+from estimator.tape import dtypes
+from estimator.tape.pointwise import to
+from estimator.tape.tape import Tape
+from estimator.tape.tensor import Tensor, empty
+from estimator.tape.views import cat, contiguous, expand, narrow, permute, reshape, select, split, transpose, unbind, unsqueeze
+
+
+class LlavaNextSpec(LlavaSpec):
+    """`image_grid_pinpoints`: heights and widths, in pixels, that an image may be resized to."""
+
+    runs = True
+    in_sglang = "transformers"
+    tiles_by_text, tiles_by_image = False, True
+
+    image_grid_pinpoints: tuple[tuple[Size, Size], ...] = ((336, 672), (672, 336), (672, 672), (1008, 336), (336, 1008))
+
+    @property
+    def picture(self) -> Picture | None:
+        return None
+
+    @property
+    def tied(self) -> bool:
+        return self.tie_word_embeddings
+
+    @property
+    def square(self) -> SquareTowerSpec:
+        assert isinstance(self.vision_config, SquareTowerSpec)
+        return self.vision_config
+
+    @property
+    def across(self) -> int:
+        """Patches along the side of a tile."""
+        return self.square.image_size // self.square.patch_size
+
+    def grid_of_tiles(self, images: Images) -> tuple[int, int]:
+        """Rows and columns of tiles that an image is cut into."""
+        height, width = best_resolution(images.height, images.width, self.image_grid_pinpoints)
+        return height // self.square.image_size, width // self.square.image_size
+
+    def tiles(self, images: Images) -> int | None:
+        """Tiles of an image, the whole one among them."""
+        rows, columns = self.grid_of_tiles(images)
+        return rows * columns + 1
+
+    def unpadded(self, images: Images) -> tuple[int, int]:
+        """Rows and columns of patches of an image in tiles that do not only pad."""
+        rows, columns = (self.across * tiles for tiles in self.grid_of_tiles(images))
+        return unpadded(images.height, images.width, rows, columns)
+
+    def image_tokens(self, images: Images) -> int | None:
+        """The whole image's patches, those of its tiles, and one at the end of each of their rows."""
+        if not isinstance(self.vision_config, SquareTowerSpec) or self.vision_feature_select_strategy == "full":
+            return None
+        rows, columns = self.unpadded(images)
+        if not rows * columns:
+            said = f"an image of {images.width} x {images.height} pixels is too long: its processor leaves nothing of its tiles"
+            raise Contradiction(said, "training.images")
+        return self.square.patches + rows * (columns + 1)
+
+
+SPECS = {"llava_next": LlavaNextSpec}
+
+
+def best_resolution(height: int, width: int, possible: Sequence[tuple[int, int]]) -> tuple[int, int]:
+    """Of some heights and widths those that keep most of an image's pixels, and of several the smallest
+    (`select_best_resolution`)."""
+    best, most, least = possible[0], 0, float("inf")
+    for tall, wide in possible:
+        scale = min(wide / width, tall / height)
+        kept = min(int(width * scale) * int(height * scale), width * height)
+        wasted = wide * tall - kept
+        if kept > most or (kept == most and wasted < least):
+            best, most, least = (tall, wide), kept, wasted
+    return best
+
+
+def unpadded(height: int, width: int, rows: int, columns: int) -> tuple[int, int]:
+    """Rows and columns of a grid that an image of that height and width fills, its proportions kept (`unpad_image`)."""
+    if width / height > columns / rows:
+        return rows - (rows - int(round(height * (columns / width), 7))) // 2 * 2, columns
+    return rows, columns - (columns - int(round(width * (rows / height), 7))) // 2 * 2
+
+
+class TiledSight(Sight):
+    """`LlavaNextModel.get_image_features`: all tiles in one row, the tower, the projector; and each image put together."""
+
+    def __init__(self, spec: LlavaNextSpec, build: Builder):
+        self.newline = self._newline(spec, build)
+        super().__init__(spec, build)
+        self.next, self.images = spec, build.images
+
+    def _newline(self, spec: LlavaNextSpec, build: Builder) -> Tensor:
+        """What stands at the end of each row."""
+        with build.part("model", learns=build.images is not None):
+            return build.parameter("image_newline", (spec.text_config.hidden_size,))
+
+    def pixels(self, tape: Tape, images: int) -> Tensor:
+        tower = self.square
+        assert self.images is not None
+        shape = (images, self.next.tiles(self.images) or 1, tower.num_channels, tower.image_size, tower.image_size)
+        return empty(tape, shape, dtypes.float32, "pixel_values")
+
+    def __call__(self, pixels: Tensor) -> tuple[Tensor, ...]:
+        """Each image's features; the hidden states that were read, and the last ones."""
+        images, tiles = pixels.shape[:2]
+        pixels = cat(unbind(pixels, 0), 0)
+        last, pooled, *states = self.tower.see(pixels)
+        selected = self._selected(states)
+        seen = split(self.projector(selected), [tiles] * images, 0)
+        packed = [self._packed(image) for image in seen]
+        del pooled
+        return (*packed, *states, last)
+
+    def _packed(self, image: Tensor) -> Tensor:
+        """One image as a whole, and its tiles with what ends each row: [tokens, width]."""
+        assert self.images is not None
+        spec, width = self.next, image.shape[-1]
+        whole, tiles = select(image, 0), narrow(image, 0, image.shape[0] - 1)
+        (down, over), across = spec.grid_of_tiles(self.images), spec.across
+        tiles = contiguous(permute(reshape(tiles, (down, over, across, across, width)), (4, 0, 2, 1, 3)))
+        tiles = reshape(tiles, (width, down * across, over * across))
+        rows, columns = spec.unpadded(self.images)
+        tiles = narrow(tiles, 1, rows) if rows < tiles.shape[1] else narrow(tiles, 2, columns)
+        ends = to(expand(unsqueeze(unsqueeze(self.newline, 1), 2), (width, rows, 1)), tiles.dtype)
+        tiles = cat((tiles, ends), 2)
+        del ends
+        tiles = transpose(reshape(tiles, (width, rows * (columns + 1))), 0, 1)
+        return cat((whole, tiles), 0)
+
+
+def llava_next(spec: LlavaNextSpec, build: Builder) -> Model:
+    """The whole model (`LlavaNextForConditionalGeneration`)."""
+    if not spec.forward_modelled:
+        return COUNTED["image-text-to-text"](spec, build)
+    sight = TiledSight(spec, build)
+    with build.part("model.language_model"):
+        language = build_model(spec.language_model, build, "causal-lm")
+    assert isinstance(language, CausalLM)
+
+    def joined(seen: tuple[Tensor, ...]) -> Tensor:
+        return cat(seen[: len(seen) - len(spec.states) - 1], 0)
+
+    def sizes(ids: Tensor, pixels: Tensor) -> Tensor:
+        return empty(ids.tape, (pixels.shape[0], 2), dtypes.int64, "image_sizes")
+
+    return ImageTextToText(language, sight, build, joined, beside=sizes)
+
+
+def between(spec: LlavaNextSpec, build: Builder) -> None:
+    """What is between the tower and the language model."""
+    build.parameter("image_newline", (spec.text_config.hidden_size,))
+    Projector(spec, build)
+
+
+COUNTED = multimodal(between)
+HEADS = {"image-text-to-text": llava_next}
