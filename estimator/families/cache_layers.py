@@ -73,3 +73,12 @@ def convolution_state(channels: int, kernel: int) -> CacheLayer:
     """A short convolution: its last inputs."""
     last = channels * (kernel - 1)
     return CacheLayer("state", state=last, convolved=last, channels=channels)
+
+
+def delta_state(heads: int, size: int, kernel: int) -> CacheLayer:
+    """Kimi Delta Attention: the last inputs of one convolution of queries, keys and values, and a matrix of each head in float32
+    (vllm/model_executor/layers/mamba/mamba_utils.py, `kda_state_shape`, `kda_state_dtype`; sglang/srt/configs/mamba_utils.py,
+    `KimiLinearStateShape`)."""
+    channels = 3 * heads * size
+    last = channels * (kernel - 1)
+    return CacheLayer("state", state=last + heads * size * size, convolved=last, wide=True, channels=channels)
