@@ -25,6 +25,7 @@ class Llama4TextSpec(LlamaSpec):
 
     runs = False
 
+    parts_in_sglang = True
     intermediate_size_mlp: Size = 16384
     num_local_experts: Size = 16
     num_experts_per_tok: Size = 1
