@@ -35,10 +35,12 @@ class CacheLayer:
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """An image at its largest, as an engine's processor makes it: `tokens` of the language model, of so many `numbers`."""
+    """An image at its largest, as an engine's processor makes it: `tokens` of the language model, of so many `numbers`. `levels`:
+    layers of the tower that the language model reads."""
 
     tokens: int
     numbers: int
+    levels: int = 1
 
 
 def attention(heads: int, size: int, window: int | None = None) -> CacheLayer:
