@@ -12,7 +12,7 @@ from pydantic import model_validator
 
 from estimator.families.abilities import Abilities
 from estimator.families.build import Builder
-from estimator.families.cache_layers import CacheLayer
+from estimator.families.cache_layers import CacheLayer, delta_state, latent
 from estimator.families.decoder import Decoder, Rotary
 from estimator.families.decoder_layers import Alone, PreNorm
 from estimator.families.deepseek import DeepseekMoe
@@ -74,8 +74,10 @@ class BailingHybridSpec(LatentSpec, LayersOfTypesSpec, GroupedExpertsSpec):
 
     @property
     def cache_layers(self) -> tuple[CacheLayer, ...]:
-        """Nothing that engines are known to size: how they keep the states of this attention was not read."""
-        return ()
+        """A latent where it attends, a state elsewhere."""
+        states = delta_state(self.linear_num_heads, self.linear_head_dim, self.linear_conv_kernel_dim)
+        kept = {LINEAR: states, ATTENTION: latent(self.kv_lora_rank + self.head_dim)}
+        return tuple(kept[kind] for kind in self.kinds)
 
     @classmethod
     def keys(cls) -> set[str]:

@@ -35,10 +35,12 @@ class CacheLayer:
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """An image at its largest, as an engine's processor makes it: `tokens` of the language model, of so many `numbers`."""
+    """An image at its largest, as an engine's processor makes it: `tokens` of the language model, of so many `numbers`. `levels`:
+    layers of the tower that the language model reads."""
 
     tokens: int
     numbers: int
+    levels: int = 1
 
 
 def attention(heads: int, size: int, window: int | None = None) -> CacheLayer:
@@ -73,3 +75,12 @@ def convolution_state(channels: int, kernel: int) -> CacheLayer:
     """A short convolution: its last inputs."""
     last = channels * (kernel - 1)
     return CacheLayer("state", state=last, convolved=last, channels=channels)
+
+
+def delta_state(heads: int, size: int, kernel: int) -> CacheLayer:
+    """Kimi Delta Attention: the last inputs of one convolution of queries, keys and values, and a matrix of each head in float32
+    (vllm/model_executor/layers/mamba/mamba_utils.py, `kda_state_shape`, `kda_state_dtype`; sglang/srt/configs/mamba_utils.py,
+    `KimiLinearStateShape`)."""
+    channels = 3 * heads * size
+    last = channels * (kernel - 1)
+    return CacheLayer("state", state=last + heads * size * size, convolved=last, wide=True, channels=channels)

@@ -45,6 +45,7 @@ class _DeepseekSpec(LatentSpec, SharedExpertsSpec):
 
 
 class DeepseekV2Spec(_DeepseekSpec):
+    parts_in_sglang = True
     can = Abilities(megatron="latent", gguf=True, graph="deepseek", routing="not normalized")
     modelled = {**AUXILIARY, "moe_layer_freq": (1,), "scoring_func": ("softmax",)}
 
@@ -55,6 +56,7 @@ class DeepseekV2Spec(_DeepseekSpec):
 
 
 class DeepseekV3Spec(_DeepseekSpec, GroupedExpertsSpec):
+    parts_in_sglang = True
     can = Abilities(megatron="latent", gguf=True, graph="deepseek", routing="sigmoid")
 
     max_position_embeddings: Size | None = 4096

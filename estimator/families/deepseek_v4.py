@@ -55,7 +55,6 @@ class DeepseekV4Spec(SharedExpertsSpec):
     can = Abilities()
     held_in = EXPERTS_HELD_IN
     attentions = ("eager",)
-    in_sglang = "none"
     own_products = True
     modelled = {
         **AUXILIARY,

@@ -12,7 +12,7 @@ from pydantic import model_validator
 
 from estimator.families.abilities import Abilities
 from estimator.families.build import Builder
-from estimator.families.cache_layers import CacheLayer
+from estimator.families.cache_layers import CacheLayer, delta_state, latent
 from estimator.families.decoder import Decoder
 from estimator.families.decoder_layers import Alone, PreNorm
 from estimator.families.deepseek import DeepseekMoe
@@ -42,6 +42,7 @@ class KimiLinearSpec(LatentSpec, LayersOfTypesSpec, GroupedExpertsSpec):
 
     can = Abilities()
     held_in = {}  # its checkpoints are read by a pattern of its own, which PEFT does not follow (`_MODEL_TO_CONVERSION_PATTERN`)
+    unrotated = True
     modelled = GroupedExpertsSpec.modelled | {"mla_use_nope": (True,), "moe_router_activation_func": ("sigmoid",)}
 
     max_position_embeddings: Size | None = called("model_max_length", 1048576)
@@ -72,8 +73,10 @@ class KimiLinearSpec(LatentSpec, LayersOfTypesSpec, GroupedExpertsSpec):
 
     @property
     def cache_layers(self) -> tuple[CacheLayer, ...]:
-        """Nothing that engines are known to size: how they keep the states of this attention was not read."""
-        return ()
+        """A latent where it attends, a state elsewhere."""
+        states = delta_state(self.linear_num_heads, self.linear_head_dim, self.linear_conv_kernel_dim)
+        kept = {LINEAR: states, ATTENTION: latent(self.kv_lora_rank + self.head_dim)}
+        return tuple(kept[kind] for kind in self.kinds)
 
     @classmethod
     def keys(cls) -> set[str]:

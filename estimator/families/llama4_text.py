@@ -45,6 +45,7 @@ class Llama4TextSpec(LlamaSpec):
     without_lora = ("router",)
     modelled = {**AUXILIARY, "router_jitter_noise": (0, None), "mlp_bias": (False,)}
 
+    parts_in_sglang = True
     intermediate_size_mlp: Size = 16384
     num_local_experts: Size = 16
     num_experts_per_tok: Size = 1

@@ -44,6 +44,7 @@ class MimoV2FlashSpec(WindowedSpec, PartialRotarySpec, LayersOfTypesSpec):
     """`sliding_window` counts the token itself; published configurations say in `sliding_window_size` how many come before it,
     and in lists of zeros and ones which layers have windows and experts."""
 
+    parts_in_sglang = True
     float32_router = True
     can = Abilities()
     attentions = ("eager",)

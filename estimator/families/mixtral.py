@@ -62,6 +62,7 @@ class QwenMoeSpec(MoeSpec):
 
 
 class Qwen2MoeSpec(QwenMoeSpec, Qwen2Spec):
+    parts_in_sglang = True
     can = Abilities(megatron="mixture", gguf=True, graph="biased", routing="shared gate")
     modelled = {**AUXILIARY, **Qwen2Spec.modelled}
 
@@ -76,6 +77,7 @@ class Qwen2MoeSpec(QwenMoeSpec, Qwen2Spec):
 
 
 class Qwen3MoeSpec(QwenMoeSpec, Qwen3Spec):
+    parts_in_sglang = True
     can = Abilities(batches=BATCHES, megatron="mixture", gguf=True, graph="plain")
     held_in = EXPERTS_HELD_IN
     modelled = {**AUXILIARY, **Qwen3Spec.modelled}

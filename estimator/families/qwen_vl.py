@@ -15,6 +15,7 @@ from estimator.contract.errors import Contradiction
 from estimator.contract.job.images import Images
 from estimator.families import spec_class
 from estimator.families.build import Builder
+from estimator.families.cache_layers import Picture
 from estimator.families.decoder import After, Decoder
 from estimator.families.heads import Batch, CausalLM
 from estimator.families.image_text import ImageTextToText
@@ -55,6 +56,13 @@ class Spec(MultimodalSpec):
         """The tower."""
         assert isinstance(self.vision_config, VisionSpec)
         return self.vision_config
+
+    @property
+    def picture(self) -> Picture:
+        tower, patch = self.vision, self.vision.patch_size
+        patches = self.bounds[1] // patch**2
+        numbers = patches * tower.num_channels * tower.temporal_patch_size * patch**2
+        return Picture(patches // tower.spatial_merge_size**2, numbers, 1 + len(tower.read))
 
     def grid(self, images: Images) -> tuple[int, int]:
         """Rows and columns of patches of an image."""

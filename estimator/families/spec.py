@@ -93,6 +93,10 @@ class ModelSpec(BaseModel):
     (sglang/srt/configs/model_config.py, `is_hybrid_swa_model`)."""
     stretched: ClassVar[int] = 1
     """By how much rotary positions are stretched in layers that see everything, where others are not."""
+    parts_in_sglang: ClassVar[bool] = False
+    """Whether SGLang 0.5.23 can divide its attention among a part of the ranks (models/*.py: `parallel_group="attn_tp"`)."""
+    unrotated: ClassVar[bool] = False
+    """Whether nothing is rotated, so that servers hold no tables of rotations."""
     module_dropouts: ClassVar[tuple[str, ...]] = ()
     """The architecture's dropouts that are modules, other than those that are modules in every model."""
     without_lora: ClassVar[tuple[str, ...]] = ()

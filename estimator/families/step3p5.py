@@ -38,6 +38,7 @@ class Step3p5Spec(WindowedSpec, LayersOfTypesSpec):
     layer rotates."""
 
     runs = False
+    parts_in_sglang = True
     window_pool = "0.5.9"
     default_period = 1
 

@@ -34,7 +34,9 @@ JOINED = (
 """Layers that are one in a server, by the ends of their names."""
 INDEXER = ("wq_b", "wk", "weights_proj")
 """An indexer's layers."""
-WHOLE = ("q_a_proj", "kv_a_proj_with_mqa", "gate", "router", "shared_expert_gate", *INDEXER)
+DECAYS = ("f_a_proj", "g_a_proj")
+"""The first of two layers that make a delta attention's decay, and its gate, of few numbers."""
+WHOLE = ("q_a_proj", "kv_a_proj_with_mqa", *DECAYS, "gate", "router", "shared_expert_gate", *INDEXER)
 """Layers that every rank holds whole: what makes a latent, what chooses experts, and what chooses tokens."""
 KEYS = ("k_proj", "v_proj")
 QUERIES_KEYS_VALUES = ("qkv_proj", "query_key_value", "c_attn", "Wqkv")
@@ -292,6 +294,6 @@ def _part_of_bias(each: Held, tensor: int) -> Shape:
     bias = end == "bias" and path.rpartition(".")[2] not in (*WHOLE, *INPUTS_DIVIDED) and "norm" not in path and "ln" not in path
     if len(shape) == 1 and (bias or end in ("sinks", "D", "dt_bias", "A_log")):
         return (-(-shape[0] // tensor),)
-    if "mixer." in name or "mamba." in name:
+    if "mixer." in name or "mamba." in name or end == "conv1d":
         return (-(-shape[0] // tensor), *shape[1:])
     return shape

@@ -55,6 +55,8 @@ def stored_sizes(serving: Serving, tensors: Iterable[Held], plain: DType, mxfp4:
 def rotary_tables(spec: ModelSpec, dtype: DType) -> tuple[int, ...]:
     """Bytes of the tables of cosines and sines of all positions: of each kind of layer that has frequencies of its own one."""
     text = spec.language_model
+    if text.unrotated:
+        return ()
     if not isinstance(text, DecoderSpec) or not isinstance(text, RotaryDecoderSpec | RotarySpec):
         return (_latent_table(text, dtype),)
     size = getattr(text, "rotary_size", text.head_dim)

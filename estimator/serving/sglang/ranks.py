@@ -18,14 +18,6 @@ from estimator.parallel.topology import Topology, tensor_degrees
 from estimator.serving.sglang.settings import NEWEST, release
 from estimator.serving.tensors import Spread, Stage, held
 
-APART = frozenset(
-    {
-        *("deepseek_v2", "deepseek_v3", "deepseek_v32", "glm_moe_dsa", "glm4_moe", "glm4_moe_lite", "gpt_oss", "llama4_text"),
-        *("mimo_v2", "mimo_v2_flash", "minimax_m2", "qwen2_moe", "qwen3_moe", "qwen3_vl_moe_text", "step3p5"),
-    }
-)
-"""Mixtures whose attention SGLang divides among the ranks of a part alone (models/*.py: `parallel_group="attn_tp"`)."""
-
 
 class Ranks(NamedTuple):
     """`tensor` ranks of a stage, in `groups` for attention and `experts` parts for whole experts."""
@@ -73,7 +65,7 @@ def check_ranks(serving: Serving, spec: ModelSpec, place: Topology) -> None:
             raise Contradiction(f"{spec.model_type} models have no experts: leave it out", f"serving.{name}")
         if ranks.tensor % parts:
             raise Contradiction(f"{parts} parts do not divide the {ranks.tensor} ranks of tensor", f"serving.{name}")
-    if ranks.groups > 1 and text.model_type not in APART:
+    if ranks.groups > 1 and not text.parts_in_sglang:
         raise NotModelled(f"attention of parts of the ranks is not modelled of {spec.model_type} models", "serving.attn_dp_size")
     if place.pipeline == 1 and ranks.groups == 1:
         return

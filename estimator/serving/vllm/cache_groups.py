@@ -20,6 +20,8 @@ BLOCK = 16
 """Tokens of a block, unless more are asked for or states of fixed size need more."""
 LATENT_BLOCK = 64
 """That of latent attention: its kernels' own on Hopper and Blackwell (platforms/cuda.py)."""
+STATES_BESIDE_LATENTS = 128
+"""What a block of latent attention is a multiple of where states lie beside it (`_align_hybrid_block_size`)."""
 FLOAT32 = 4
 """Bytes of a number of a state that is in float32."""
 SCALED_LATENT = 656
@@ -108,6 +110,7 @@ def kept(
     state = max((_state_bytes(layer, tensor, plain, guessed) for layer in layers if layer.kind == "state"), default=0)
     tokens = [_token_bytes(layer, tensor, cached, scaled) for layer in layers if layer.kind != "state"]
     if state and tokens:
+        given = max(given, STATES_BESIDE_LATENTS) if latents else given
         given = max(given, given * _up(state, given * min(tokens)))
         state = given * min(tokens)
     made = []

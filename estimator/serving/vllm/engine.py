@@ -149,6 +149,7 @@ VLLM = Engine(
     not_modelled=(
         "the host's memory",
         "loading the checkpoint",
+        "films, whose frames depend on the context, beside the largest images",
         "CUDA graphs by their number and size, those of what guesses among them: what was logged is taken",
     ),
     smaller_weights=lambda weights: ("fp8", "awq-int4") if weights in WHOLE else (),

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from estimator.families.spec import ModelSpec
 from estimator.serving.activations import widest_layer
 from estimator.serving.tensors import Held, Stage
+from estimator.serving.vllm.encoder import given, pixels, tower
 from estimator.serving.vllm.settings import PERSISTENT_WORKSPACES, SECOND_RUNNER, TRITON_SAMPLER, Release, facts
 from estimator.serving.vllm.sparse import LOGITS as INDEXED
 from estimator.serving.vllm.speculation import NOTHING, Guessing
@@ -61,6 +62,7 @@ def activation_bytes(
     Of a pipeline's stages the first alone reads images, all but the first keep a place for what they are sent (hidden states and
     residual), and the last alone samples.
     """
+    tensors = list(tensors)
     parts = [each for each in tensors if not each.seen]
     first, last = stage[0] == 0, stage[0] == stage[1] - 1
     experts = _workspaces(parts, run, weights)
@@ -70,11 +72,13 @@ def activation_bytes(
     layer = widest_layer(spec.language_model, parts, run.tokens, run.plain, experts if run.release < PERSISTENT_WORKSPACES else 0)
     if run.indexed:
         layer = max(layer, 2 * run.tokens * spec.language_model.hidden_size * run.plain + INDEXED)
-    beside = run.workspace + stays + (_pictures(spec, run) if run.sees and first else 0)
+    sees = run.sees and first
+    looking = run.workspace + tower(spec, tensors, run.tokens) * run.plain if sees else 0
+    beside = run.workspace + stays + (_pictures(spec, run) if sees else 0)
     if not last:
-        return beside + layer
+        return max(looking, beside + layer)
     beside += _counts(spec.language_model, run) + guessing.kept
-    return beside + max(layer, guessing.peak, _sampling(spec.language_model, run))
+    return max(looking, beside + max(layer, guessing.peak, _sampling(spec.language_model, run)))
 
 
 def _vocabulary(spec: ModelSpec) -> int:
@@ -99,13 +103,9 @@ def _counts(spec: ModelSpec, run: Pass) -> int:
 
 def _pictures(spec: ModelSpec, run: Pass) -> int:
     """What the tower gave of as many images as a pass has tokens for, which stays until the end; before the second runner also
-    the images. What the tower's own pass takes is not counted."""
-    picture = spec.picture
-    if picture is None:
-        return 0
-    count = max(1, run.tokens // picture.tokens)
-    given = count * picture.tokens * spec.language_model.hidden_size
-    return (given + (count * picture.numbers if run.release < SECOND_RUNNER else 0)) * run.plain
+    the images."""
+    kept = pixels(spec, run.tokens) if run.release < SECOND_RUNNER else 0
+    return (given(spec, run.tokens) + kept) * run.plain
 
 
 def _workspaces(parts: list[Held], run: Pass, weights: str) -> int:

@@ -1,0 +1,70 @@
+"""What images take of vLLM's profile run: what the tower gives, and its own pass."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from estimator import estimate
+from estimator.contract.units import GIB
+from estimator.serving.tensors import held
+from estimator.serving.vllm.encoder import given, images, pixels, tower
+from estimator.specs.resolve import resolve
+
+
+def activations(model: Any, **serving: Any) -> int:
+    job = {"model": model, "task": "serve", "hardware": {"gpu": "h100"}, "serving": {"engine": "vllm", **serving}}
+    found = estimate(job).memory.engine
+    assert found is not None
+    assert found.activation_bytes is not None
+    return found.activation_bytes
+
+
+def test_what_was_logged_of_a_model_that_sees() -> None:
+    """MiMo-VL-7B, Qwen2.5-VL's tower before a text model of its own, on an H100, 0.19: 2.49 GiB, of which 2.21 would be those
+    of a model for texts (llm-d-planner @875a4fd609ee, accuracy_report.md). Nothing was fitted to it."""
+    spec = resolve("qwen2.5-vl-7b").spec.model_dump(mode="json")
+    layers = {"num_hidden_layers": 36, "num_attention_heads": 32, "num_key_value_heads": 8}
+    spec["text_config"].update(hidden_size=4096, intermediate_size=11008, vocab_size=151680, **layers)
+    spec["vision_config"]["out_hidden_size"] = 4096
+    settings = {"engine_version": "0.19", "context": 8192, "max_num_batched_tokens": 8192, "max_num_seqs": 1024}
+    assert activations(spec, **settings) / GIB == pytest.approx(2.49, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("model", "tokens", "count", "each", "levels", "patches"),
+    [
+        ("qwen2-vl-7b", 8192, 1, 16384, 1, 65536),
+        ("qwen2.5-vl-7b", 32768, 2, 16384, 1, 65536),
+        ("qwen3-vl-8b", 8192, 1, 16384, 4, 65536),
+        ("gemma-3-4b", 8192, 32, 256, 1, 4096),
+        ("llava-1.5-7b", 8192, 14, 576, 1, 576),
+        ("llama-4-scout", 8192, 3, 2448, 1, 17 * 576),
+    ],
+)
+def test_as_many_images_as_a_pass_has_tokens_for(
+    model: str, tokens: int, count: int, each: int, levels: int, patches: int
+) -> None:
+    spec = resolve(model).spec
+    picture = spec.picture
+    assert picture is not None
+    assert (images(picture, tokens), picture.tokens, picture.levels) == (count, each, levels)
+    assert given(spec, tokens) == count * each * levels * spec.language_model.hidden_size
+    per_patch = (tower(spec, held(spec), tokens) - pixels(spec, tokens)) / (count * patches)
+    assert per_patch == int(per_patch)  # a layer's numbers, of each patch
+
+
+def test_the_tower_counts_where_sampling_is_small() -> None:
+    """Of few sequences the tower's pass is the highest; of many, sampling, with what the tower gave beside it."""
+    few, many = (activations("qwen2.5-vl-7b", max_num_seqs=count) for count in (1, 1024))
+    texts = [activations("qwen2.5-vl-7b", max_num_seqs=count, language_model_only=True) for count in (1, 1024)]
+    assert few == activations("qwen2.5-vl-7b", max_num_seqs=2)
+    assert few > texts[0] + GIB / 2
+    assert many - texts[1] == 16384 * 3584 * 2
+
+
+def test_ranks_divide_the_tower() -> None:
+    spec = resolve("qwen2.5-vl-7b").spec
+    one, four = (tower(spec, held(spec, ranks), 8192) for ranks in (1, 4))
+    assert one > four > one / 4
