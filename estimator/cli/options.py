@@ -30,6 +30,7 @@ FRAMEWORKS = (
     "llama-factory",
     "trl",
     "transformers",
+    "unsloth",
     "ms-swift",
     "ms-swift-megatron",
     "nemo-automodel",

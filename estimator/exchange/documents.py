@@ -16,9 +16,9 @@ from estimator.contract.job import Hardware, Job, read_job
 from estimator.contract.notes import Said, all_said
 from estimator.contract.reading import parse_yaml, read_text
 from estimator.contract.version import SOFTWARE_VERSION
-from estimator.exchange import accelerate, deepspeed, megatron, recognise, torchtitan
+from estimator.exchange import accelerate, deepspeed, megatron, recognise, scripts, torchtitan
 from estimator.exchange.concessions import accepted
-from estimator.exchange.configuration import WORDS, Configuration, Launch, Lines, Surroundings
+from estimator.exchange.configuration import WORDS, Configuration, Launch, Lines, Surroundings, silent
 from estimator.exchange.found import Assumed, Found
 from estimator.exchange.frameworks import (
     axolotl,
@@ -38,6 +38,7 @@ from estimator.exchange.frameworks import (
     oumi,
     sglang,
     torchtune,
+    unsloth,
     verl,
     vllm,
     vllm_recipe,
@@ -45,6 +46,7 @@ from estimator.exchange.frameworks import (
 from estimator.exchange.launch import Program, arguments, expandable, programs, slurm
 from estimator.exchange.nested import overrides
 from estimator.exchange.platforms import PLATFORMS
+from estimator.exchange.python.source import Source, source
 from estimator.exchange.shell import MOST_SCRIPT, commands, sbatch
 from estimator.exchange.spread import FEWEST, SHARDED, UNSAID
 from estimator.hardware.parse import hardware_of
@@ -57,6 +59,7 @@ FRAMEWORKS: dict[str, Callable[[Configuration], None]] = {
     "llama-factory": llama_factory.read,
     "trl": huggingface.read,
     "transformers": huggingface.read,
+    "unsloth": unsloth.read,
     "ms-swift": ms_swift.read,
     "ms-swift-megatron": ms_swift_megatron.read,
     "nemo-automodel": nemo_automodel.read,
@@ -146,7 +149,10 @@ def is_configuration(path: Path) -> bool:
     """Whether a file is a job, or a framework's, and not a model's configuration, specification or weights."""
     if not path.is_file() or path.name.lower().endswith(WEIGHTS):
         return False
-    settings = recognise.settings(read_text(path), str(path))
+    text = read_text(path)
+    if source(text) is not None:
+        return True
+    settings = recognise.settings(text, str(path))
     return settings is None or _is_job(settings) or recognise.file(settings) is not None
 
 
@@ -165,6 +171,8 @@ def _beside(folder: Path, name: str) -> str | None:
 
 
 def _read(text: str, given: str | None, around: Surroundings) -> Found:
+    if (python := source(text)) is not None:
+        return _of_python(python, Launch(), around)
     settings = recognise.settings(text, "file")
     if settings is not None:
         if given is None and _is_job(settings):
@@ -184,6 +192,20 @@ def _read(text: str, given: str | None, around: Surroundings) -> Found:
     if len(text) <= MOST_SCRIPT and (found := _of_script(text, given, around)) is not None:
         return found
     raise recognise.unknown("file")
+
+
+def _of_python(python: Source, launch: Launch, around: Surroundings, options: Mapping[str, Any] | None = None) -> Found:
+    """The job of a script, or of a notebook; of one that only starts a command, that of the command."""
+    try:
+        said = scripts.read(python, dict(options or {}))
+    except Unreadable:
+        if len(python.commands) <= MOST_SCRIPT and (found := _of_script(python.commands, None, around)) is not None:
+            return found
+        raise
+    launch = replace(launch, program=said.program, expandable=launch.expandable or said.expandable)
+    found = _configured(said.framework, said.settings, said.lines, launch, around)
+    left = [one for one in said.left_out if not silent(said.framework, one.key)]
+    return found.model_copy(update={"left_out": [*left, *found.left_out], "assumed": [*said.assumed, *found.assumed]})
 
 
 def _of_documents(text: str) -> str | None:

@@ -21,6 +21,7 @@ from estimator.exchange.configuration import Framework, Lines
 from estimator.exchange.documents import FILES, SHORT, programs_of
 from estimator.exchange.launch import Program, arguments
 from estimator.exchange.platforms import PLATFORMS
+from estimator.exchange.python.source import source
 from estimator.exchange.shell import Word
 
 _ALIAS = re.compile(r"\s*:\s*(\*[^\s,\]}]+)")
@@ -194,6 +195,8 @@ def _shown(value: Any) -> str:
 
 def opened(text: str, whose: str, facts: Framework, given: str | None) -> SettingsText | CommandText:
     """A file in which settings can be changed. Raises `NotModelled` for what cannot be edited in place."""
+    if source(text) is not None:
+        raise NotModelled("a script in Python is read, but not edited yet: change the arguments that the answer names", "file")
     settings = recognise.settings(text, "file")
     if settings is not None and recognise.file(settings) in PLATFORMS:
         raise NotModelled("a command within a platform's file is read, but not edited yet: fix the command alone", "file")

@@ -32,6 +32,10 @@ class _Text(_Known):
     pattern: str
 
 
+class _Call(_Known):
+    call: str
+
+
 class _Program(_Known):
     program: str
     words: list[str] = []
@@ -43,6 +47,7 @@ class _All(BaseModel):
     files: list[_File]
     texts: list[_Text]
     programs: list[_Program]
+    calls: list[_Call]
 
 
 @cache
@@ -101,6 +106,11 @@ def program(name: str, words: list[str], options: Mapping[str, Any]) -> str | No
     return None
 
 
+def called(name: str) -> str | None:
+    """The framework that a script calls, by the imported name of what it calls."""
+    return _named(next((one for one in known().calls if re.fullmatch(one.call, name)), None))
+
+
 def server(name: str) -> str:
     """Whose program this is, read or not; nothing for one that nobody is known to write."""
     return next((one.framework for one in known().programs if re.fullmatch(one.program, name)), "")
@@ -114,7 +124,7 @@ def _named(one: _Known | None) -> str | None:
 
 def readable() -> list[str]:
     """The frameworks whose files are read."""
-    everything: list[_Known] = [*known().files, *known().texts, *known().programs]
+    everything: list[_Known] = [*known().files, *known().texts, *known().programs, *known().calls]
     return list(dict.fromkeys(one.framework for one in everything if one.read))
 
 
