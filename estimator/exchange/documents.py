@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from datetime import date
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,7 @@ from estimator.contract.job import Hardware, Job, read_job
 from estimator.contract.notes import Said, all_said
 from estimator.contract.reading import parse_yaml, read_text
 from estimator.contract.version import SOFTWARE_VERSION
-from estimator.exchange import accelerate, deepspeed, megatron, recognise, scripts, torchtitan
+from estimator.exchange import accelerate, deepspeed, megatron_job, recognise, scripts, torchtitan_job
 from estimator.exchange.concessions import accepted
 from estimator.exchange.configuration import WORDS, Configuration, Launch, Lines, Surroundings, silent
 from estimator.exchange.found import Assumed, Found
@@ -81,8 +83,8 @@ FRAMEWORKS: dict[str, Callable[[Configuration], None]] = {
 PARTS: dict[str, Callable[[str], Found]] = {
     "deepspeed": deepspeed.read,
     "accelerate": accelerate.read,
-    "torchtitan": torchtitan.read,
-    "megatron": megatron.read,
+    "torchtitan": torchtitan_job.read,
+    "megatron": megatron_job.read,
 }
 """Programs whose files say how a job is spread, without a model."""
 FILES = ("llama-factory", "axolotl")
@@ -157,7 +159,8 @@ def is_configuration(path: Path) -> bool:
 
 
 def _is_job(settings: Mapping[str, Any]) -> bool:
-    return "model" in settings and set(settings) <= set(Job.model_fields)
+    flavored = isinstance(model := settings.get("model"), Mapping) and "flavor" in model  # torchtitan's tables have a job's names
+    return "model" in settings and not flavored and set(settings) <= set(Job.model_fields)
 
 
 def _beside(folder: Path, name: str) -> str | None:
@@ -180,6 +183,8 @@ def _read(text: str, given: str | None, around: Surroundings) -> Found:
         whose = given or recognise.file(settings)
         if whose is None:
             raise recognise.unknown("file", settings)
+        if whose == "torchtitan":
+            return torchtitan_job.whole(settings, Launch(), around)
         if whose in PARTS:
             return PARTS[whose](text)
         if whose in PLATFORMS:
@@ -310,8 +315,11 @@ def _of_script(text: str, given: str | None, around: Surroundings) -> Found | No
     if launch.gpus is None:
         launch = replace(launch, gpus=header.gpus)
     launch = replace(launch, nodes=launch.nodes or header.nodes)
+    if whose == "torchtitan":
+        return torchtitan_job.command(program, launch, around)
     if whose == "megatron":
-        return megatron.read(" ".join(word.text for word in program.arguments))
+        text = shlex.join(word.text for word in program.arguments)
+        return megatron_job.read(text, replace(launch, program=program.name), around)
     read = _of_program(whose, program, replace(launch, program=" ".join([program.name, *program.words(1)])), around)
     if len(found) > 1:
         said = [*read.assumed, _several(len(found))]
@@ -358,8 +366,9 @@ def _finished(found: Found, model: str | None, around: Surroundings) -> Found:
         job["hardware"] = around.hardware.model_dump(mode="json", exclude_unset=True, exclude_defaults=True)
     found = found.model_copy(update={"job": job})
     if job.get("model") and "hardware" not in job and str(job.get("parallelism", {}).get("strategy")).startswith(SHARDED):
-        job["hardware"] = {"gpus": FEWEST}
-        found = found.model_copy(update={"assumed": [*found.assumed, Assumed(key="gpus", value=FEWEST, why=UNSAID)]})
+        fewest = FEWEST * prod(job["parallelism"].get(degree) or 1 for degree in ("tensor", "pipeline", "context"))
+        job["hardware"] = {"gpus": fewest}
+        found = found.model_copy(update={"assumed": [*found.assumed, Assumed(key="gpus", value=fewest, why=UNSAID)]})
     if found.framework == "willitfit":
         read_job(job)
         return found
