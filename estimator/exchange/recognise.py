@@ -15,6 +15,8 @@ from estimator.contract.validation import validated
 from estimator.exchange.configuration import FOLDER
 
 _TABLE = re.compile(r"^\s*\[\[?[\w.\"' -]{1,120}\]\]?\s*(#.*)?$", re.MULTILINE)
+_COMMAND = re.compile(r"^\S+(?:\s.*)?\s--?\w", re.DOTALL)
+"""A command in which a colon stands, such as one of JSON, is YAML of a single key."""
 _SETS = re.compile(r"^\s*[\w.\"-]{1,120}\s*=", re.MULTILINE)
 
 
@@ -73,7 +75,9 @@ def settings(text: str, where: str) -> Mapping[str, Any] | None:
             if _command_like(text):
                 return None
             raise
-    return {str(key): value for key, value in found.items()} if isinstance(found, Mapping) else None
+    if not isinstance(found, Mapping) or (len(found) == 1 and _COMMAND.search(str(next(iter(found))))):
+        return None
+    return {str(key): value for key, value in found.items()}
 
 
 def is_toml(text: str) -> bool:

@@ -20,7 +20,7 @@ def read(conf: Configuration) -> None:
     sixteen = conf.has("load_in_16bit") and conf.yes("load_in_16bit")
     conf.skip("load_in_16bit", "load_in_4bit", "load_in_8bit")
     eight = conf.has("load_in_8bit") and conf.yes("load_in_8bit")
-    adapts = conf.has("use_peft")
+    adapts = conf.has("use_peft") or conf.has("lora_r")
     if adapts and not whole:
         _adapter(conf, 8 if eight else None if sixteen or not conf.yes("load_in_4bit") else 4)
     elif not whole:
