@@ -89,6 +89,10 @@ PARTS: dict[str, Callable[[str], Found]] = {
 """Programs whose files say how a job is spread, without a model."""
 FILES = ("llama-factory", "axolotl")
 """Commands of frameworks whose words end with a file of settings."""
+SCRIPTED = ("trl", "transformers")
+"""Frameworks whose programs are scripts of the user's, which may hold the settings themselves."""
+MOST_STARTED, MOST_SCRIPTS = 200, 4
+"""Commands of a script, and scripts in Python that they start, that are looked at."""
 OVERRIDES = ("verl",)
 """Frameworks whose words are settings with their values: `a.b=c`."""
 
@@ -308,13 +312,12 @@ def _of_script(text: str, given: str | None, around: Surroundings) -> Found | No
     """The first command of a script that is known; its later ones are counted."""
     header = slurm(sbatch(text))
     found = programs_of(text, given)
+    if (not found or found[0][0] in SCRIPTED) and (scripted := _of_file(text, found, header, around)) is not None:
+        return scripted
     if not found:
         return None
     whose, program = found[0]
-    launch = program.launch
-    if launch.gpus is None:
-        launch = replace(launch, gpus=header.gpus)
-    launch = replace(launch, nodes=launch.nodes or header.nodes)
+    launch = _started(program.launch, header)
     if whose == "torchtitan":
         return torchtitan_job.command(program, launch, around)
     if whose == "megatron":
@@ -325,6 +328,35 @@ def _of_script(text: str, given: str | None, around: Surroundings) -> Found | No
         said = [*read.assumed, _several(len(found))]
         return read.model_copy(update={"assumed": said})
     return read
+
+
+def _started(launch: Launch, header: Launch) -> Launch:
+    """What starts a program, with what a batch script's header says."""
+    gpus = header.gpus if launch.gpus is None else launch.gpus
+    return replace(launch, gpus=gpus, nodes=launch.nodes or header.nodes)
+
+
+def _of_file(text: str, known: list[tuple[str, Program]], header: Launch, around: Surroundings) -> Found | None:
+    """The job of a script in Python that a command starts and that lies beside it, unless the command itself names the model."""
+    if (known and names_model(known[0][1])) or not around.allow_files:
+        return None
+    started = [
+        (one, command) for command in commands(text)[:MOST_STARTED] for one in programs(command) if one.name.endswith(".py")
+    ]
+    for one, command in started[:MOST_SCRIPTS]:
+        script = around.beside(one.name)
+        python = source(script) if script is not None else None
+        if python is None:
+            continue
+        one.launch.expandable = expandable(command.environment)
+        with suppress(Unreadable):
+            return _of_python(python, _started(one.launch, header), around, arguments(one.arguments)[0])
+    return None
+
+
+def names_model(program: Program) -> bool:
+    """Whether a command's own arguments say the model, or name a file of settings."""
+    return not {"model_name_or_path", "config", "model"}.isdisjoint(arguments(program.arguments)[0])
 
 
 def _several(count: int) -> Assumed:

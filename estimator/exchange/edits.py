@@ -18,7 +18,7 @@ import yaml
 from estimator.contract.errors import NotModelled
 from estimator.exchange import recognise
 from estimator.exchange.configuration import Framework, Lines
-from estimator.exchange.documents import FILES, SHORT, programs_of
+from estimator.exchange.documents import FILES, SCRIPTED, SHORT, names_model, programs_of
 from estimator.exchange.launch import Program, arguments
 from estimator.exchange.platforms import PLATFORMS
 from estimator.exchange.python.source import source
@@ -204,7 +204,10 @@ def opened(text: str, whose: str, facts: Framework, given: str | None) -> Settin
         if recognise.is_toml(text):
             raise NotModelled("TOML is read, but not edited yet", "file")
         return SettingsText(text, facts)
-    name, program = programs_of(text, given)[0]
+    known = programs_of(text, given)
+    if not known or (known[0][0] in SCRIPTED and not names_model(known[0][1])):
+        raise NotModelled("the settings are in the script that the command starts, which is read, but not edited yet", "file")
+    name, program = known[0]
     options, _, words = arguments(program.arguments, SHORT.get(name))
     named = [word for word in words if re.search(r"\.(ya?ml|json)$", word)] if name in FILES else []
     if path := options.get("config") or next(iter(named), None):
