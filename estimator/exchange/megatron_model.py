@@ -17,6 +17,8 @@ SHAPE = ("--num-layers", "--hidden-size", "--num-attention-heads")
 TOKENIZERS = {"GPT2BPETokenizer": 50257, "Llama2Tokenizer": 32000}
 """Rows of a vocabulary that a tokenizer alone tells."""
 STEP = 128
+MOST_LAYERS, MOST_WIDTH = 4096, 1 << 20
+"""Layers, experts and widths beyond those of any model."""
 _RUN = re.compile(r"\[\s*([01])\s*\]\s*\*\s*(\d{1,4})")
 LATENT = {
     "--kv-lora-rank": ("kv_lora_rank", 32),
@@ -67,6 +69,10 @@ def model(given: dict[str, str], allow_files: bool = False) -> tuple[dict[str, A
     """The configuration, and what of the arguments it does not have: flags, and why. Raises `NotDescribed`."""
     left: list[tuple[str, str]] = []
     layers, hidden, heads = (_whole(given, flag, 0) for flag in SHAPE)
+    if layers > MOST_LAYERS or hidden > MOST_WIDTH or _whole(given, "--num-experts", 0) > MOST_LAYERS:
+        raise NotDescribed(
+            f"more than {MOST_LAYERS:,} layers or experts, or {MOST_WIDTH:,} of width, are of no model that is known"
+        )
     rotary = given.get("--position-embedding-type") == "rope" or "--use-rotary-position-embeddings" in given
     rms, gated = given.get("--normalization", "LayerNorm") == "RMSNorm", "--swiglu" in given
     third = hidden * 8 // 3 // 64 * 64 if gated else 4 * hidden
