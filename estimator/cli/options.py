@@ -20,16 +20,18 @@ HARDWARE_HELP = (
 PLATFORMS = ("slurm", "skypilot", "dstack", "kubernetes", "kserve")
 """Of whom resources are asked, in the order of `estimator.exchange.ask.TO`."""
 CHECKS = ("text", "json", "github", "gitlab", "sarif", "markdown")
-FORMATS = ("deepspeed", "accelerate", "torchtitan", "megatron")
-"""Formats that jobs are exported to."""
+PARTS = ("deepspeed", "accelerate", "torchtitan", "megatron")
+FORMATS = (*PARTS, "trl", "axolotl", "llama-factory", "vllm", "sglang")
+"""Formats that jobs are exported to; those of `PARTS` say how a job is spread."""
 TASKS = ("serve", "serve-8bit", "serve-4bit", "qlora", "lora", "full", "full-mixed")
 """Usual ways of using a model, by the short names of `estimator.planner.ways`, which is not imported for the sake of speed."""
 FRAMEWORKS = (
-    *FORMATS,
+    *PARTS,
     "axolotl",
     "llama-factory",
     "trl",
     "transformers",
+    "unsloth",
     "ms-swift",
     "ms-swift-megatron",
     "nemo-automodel",

@@ -8,14 +8,14 @@ from typing import Any
 
 from estimator.contract.errors import InvalidJob
 from estimator.contract.job import Job, read_job
-from estimator.exchange import accelerate, deepspeed, megatron, torchtitan
+from estimator.exchange import accelerate, deepspeed, megatron, torchtitan, writers
 from estimator.exchange.configuration import Surroundings
 from estimator.exchange.documents import FRAMEWORKS, PARTS, answer, is_configuration, read, read_file
 from estimator.exchange.platforms import PLATFORMS
 from estimator.pipeline.defaults import with_defaults
 from estimator.specs.resolve import resolve
 
-__all__ = ["READ", "WRITE", "Surroundings", "answer", "is_configuration", "known", "read", "read_file", "written"]
+__all__ = ["READ", "WRITE", "WRITTEN", "Surroundings", "answer", "is_configuration", "known", "read", "read_file", "written"]
 
 WRITE: dict[str, Callable[[Job], str]] = {
     "deepspeed": deepspeed.write,
@@ -23,22 +23,26 @@ WRITE: dict[str, Callable[[Job], str]] = {
     "torchtitan": torchtitan.write,
     "megatron": megatron.write,
 }
+"""Programs for which a job's parallelism is written."""
+WRITTEN = (*WRITE, *writers.WHOLE)
 READ = (*PARTS, *FRAMEWORKS, *PLATFORMS)
 """Whose files are read."""
 
 
 def written(job: Job | Mapping[str, Any] | str | Path, to: str, allow_files: bool = True) -> str:
-    """A job's parallelism as a file of `deepspeed` (JSON), `accelerate` (YAML), `torchtitan` (TOML), or `megatron`'s arguments.
+    """A job's parallelism as a file of `deepspeed` (JSON), `accelerate` (YAML), `torchtitan` (TOML), or `megatron`'s arguments;
+    or the whole job as a file of `trl`, `axolotl` or `llama-factory` (YAML), or the command of `vllm` or `sglang`.
 
-    Raises `InvalidJob` for a strategy that the program does not have, as well as for all that `estimate` does.
+    Raises `InvalidJob` for what the program does not have, as well as for all that `estimate` does.
     """
     known(to)
     job = read_job(job)
     model = resolve(job.model, allow_files)
-    return WRITE[to](with_defaults(job, model.spec, model.stored, model.embeds)[0])
+    whole = with_defaults(job, model.spec, model.stored, model.embeds)[0]
+    return writers.write(whole, to, allow_files) if to in writers.WHOLE else WRITE[to](whole)
 
 
 def known(name: str) -> None:
     """Raise `InvalidJob` for a format that is not written."""
-    if name not in WRITE:
-        raise InvalidJob(f"{name!r} is no format; write {', '.join(WRITE)}", "format")
+    if name not in WRITTEN:
+        raise InvalidJob(f"{name!r} is no format; write {', '.join(WRITTEN)}", "format")

@@ -27,8 +27,8 @@ from estimator.pipeline.estimation import judged
 from estimator.specs.resolve import resolve
 
 FILE = Path(__file__).with_name("concessions.yaml")
-SPREAD = "parallelism.strategy"
-MOST = 8
+SPREAD, EXPERTS, TARGETS = "parallelism.strategy", "training.quantized_experts", "training.adapter.targets"
+MOST = 12
 """Concessions in one job."""
 
 
@@ -67,9 +67,14 @@ def accepted(found: Found, allow_files: bool) -> Found:
         try:
             judged(job, allow_files, reserves=False)
         except (NotModelled, Contradiction) as error:
-            if error.where in ("model", SPREAD) and (alone := _language_model(job, allow_files, error.where)) is not None:
-                job, said = alone
-                left.append(said)
+            if (
+                error.where in ("model", SPREAD, EXPERTS, TARGETS)
+                and (alone := _language_model(found.job, allow_files, error.where)) is not None
+            ):
+                job, said = (
+                    alone  # with all that was asked: what is given way in for the whole model may be modelled for this part
+                )
+                left = [*found.left_out, said]
                 continue
             one = next((one for one in table() if error.where.startswith(one.refused) and _holds(job, one)), None)
             if one is None:
@@ -97,7 +102,9 @@ def _language_model(job: dict[str, Any], allow_files: bool, where: str) -> tuple
     hardware = job.get("hardware") or {}
     strategy = str(field_of(job, SPREAD))
     tower = -(-2 * (count(spec) - count(spec.alone)) // (_ranks(job) if strategy.startswith(SHARDED) else 1))
-    under = f" under {strategy}" if where == SPREAD else ""
+    under = {SPREAD: f" under {strategy}", EXPERTS: " with experts in 4 bits", TARGETS: " with adapters on these layers"}.get(
+        where, ""
+    )
     why = (
         f"the forward pass of {spec.model_type}{under} is not modelled: the answer is of its language model, on sequences with "
         f"images' tokens among them; {gib(tower)} of weights beside it are taken for frozen, as memory that others hold "

@@ -77,6 +77,11 @@ def _silent(name: str) -> re.Pattern[str]:
     return re.compile("|".join(f"(?:{pattern})" for pattern in (*framework(name).silent, *framework("shared").silent)))
 
 
+def silent(name: str, key: str) -> bool:
+    """Whether a framework's key changes nothing that a GPU holds."""
+    return _silent(name).fullmatch(key) is not None
+
+
 @dataclass(slots=True)
 class Launch:
     """What starts a program: how many GPUs, and Accelerate's settings."""

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from datetime import date
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +18,9 @@ from estimator.contract.job import Hardware, Job, read_job
 from estimator.contract.notes import Said, all_said
 from estimator.contract.reading import parse_yaml, read_text
 from estimator.contract.version import SOFTWARE_VERSION
-from estimator.exchange import accelerate, deepspeed, megatron, recognise, torchtitan
+from estimator.exchange import accelerate, deepspeed, megatron_job, recognise, scripts, torchtitan_job
 from estimator.exchange.concessions import accepted
-from estimator.exchange.configuration import WORDS, Configuration, Launch, Lines, Surroundings
+from estimator.exchange.configuration import WORDS, Configuration, Launch, Lines, Surroundings, silent
 from estimator.exchange.found import Assumed, Found
 from estimator.exchange.frameworks import (
     axolotl,
@@ -38,6 +40,7 @@ from estimator.exchange.frameworks import (
     oumi,
     sglang,
     torchtune,
+    unsloth,
     verl,
     vllm,
     vllm_recipe,
@@ -45,6 +48,7 @@ from estimator.exchange.frameworks import (
 from estimator.exchange.launch import Program, arguments, expandable, programs, slurm
 from estimator.exchange.nested import overrides
 from estimator.exchange.platforms import PLATFORMS
+from estimator.exchange.python.source import Source, source
 from estimator.exchange.shell import MOST_SCRIPT, commands, sbatch
 from estimator.exchange.spread import FEWEST, SHARDED, UNSAID
 from estimator.hardware.parse import hardware_of
@@ -57,6 +61,7 @@ FRAMEWORKS: dict[str, Callable[[Configuration], None]] = {
     "llama-factory": llama_factory.read,
     "trl": huggingface.read,
     "transformers": huggingface.read,
+    "unsloth": unsloth.read,
     "ms-swift": ms_swift.read,
     "ms-swift-megatron": ms_swift_megatron.read,
     "nemo-automodel": nemo_automodel.read,
@@ -78,12 +83,16 @@ FRAMEWORKS: dict[str, Callable[[Configuration], None]] = {
 PARTS: dict[str, Callable[[str], Found]] = {
     "deepspeed": deepspeed.read,
     "accelerate": accelerate.read,
-    "torchtitan": torchtitan.read,
-    "megatron": megatron.read,
+    "torchtitan": torchtitan_job.read,
+    "megatron": megatron_job.read,
 }
 """Programs whose files say how a job is spread, without a model."""
 FILES = ("llama-factory", "axolotl")
 """Commands of frameworks whose words end with a file of settings."""
+SCRIPTED = ("trl", "transformers")
+"""Frameworks whose programs are scripts of the user's, which may hold the settings themselves."""
+MOST_STARTED, MOST_SCRIPTS = 200, 4
+"""Commands of a script, and scripts in Python that they start, that are looked at."""
 OVERRIDES = ("verl",)
 """Frameworks whose words are settings with their values: `a.b=c`."""
 
@@ -146,12 +155,16 @@ def is_configuration(path: Path) -> bool:
     """Whether a file is a job, or a framework's, and not a model's configuration, specification or weights."""
     if not path.is_file() or path.name.lower().endswith(WEIGHTS):
         return False
-    settings = recognise.settings(read_text(path), str(path))
+    text = read_text(path)
+    if source(text) is not None:
+        return True
+    settings = recognise.settings(text, str(path))
     return settings is None or _is_job(settings) or recognise.file(settings) is not None
 
 
 def _is_job(settings: Mapping[str, Any]) -> bool:
-    return "model" in settings and set(settings) <= set(Job.model_fields)
+    flavored = isinstance(model := settings.get("model"), Mapping) and "flavor" in model  # torchtitan's tables have a job's names
+    return "model" in settings and not flavored and set(settings) <= set(Job.model_fields)
 
 
 def _beside(folder: Path, name: str) -> str | None:
@@ -165,6 +178,8 @@ def _beside(folder: Path, name: str) -> str | None:
 
 
 def _read(text: str, given: str | None, around: Surroundings) -> Found:
+    if (python := source(text)) is not None:
+        return _of_python(python, Launch(), around)
     settings = recognise.settings(text, "file")
     if settings is not None:
         if given is None and _is_job(settings):
@@ -172,6 +187,8 @@ def _read(text: str, given: str | None, around: Surroundings) -> Found:
         whose = given or recognise.file(settings)
         if whose is None:
             raise recognise.unknown("file", settings)
+        if whose == "torchtitan":
+            return torchtitan_job.whole(settings, Launch(), around)
         if whose in PARTS:
             return PARTS[whose](text)
         if whose in PLATFORMS:
@@ -184,6 +201,20 @@ def _read(text: str, given: str | None, around: Surroundings) -> Found:
     if len(text) <= MOST_SCRIPT and (found := _of_script(text, given, around)) is not None:
         return found
     raise recognise.unknown("file")
+
+
+def _of_python(python: Source, launch: Launch, around: Surroundings, options: Mapping[str, Any] | None = None) -> Found:
+    """The job of a script, or of a notebook; of one that only starts a command, that of the command."""
+    try:
+        said = scripts.read(python, dict(options or {}))
+    except Unreadable:
+        if len(python.commands) <= MOST_SCRIPT and (found := _of_script(python.commands, None, around)) is not None:
+            return found
+        raise
+    launch = replace(launch, program=said.program, expandable=launch.expandable or said.expandable)
+    found = _configured(said.framework, said.settings, said.lines, launch, around)
+    left = [one for one in said.left_out if not silent(said.framework, one.key)]
+    return found.model_copy(update={"left_out": [*left, *found.left_out], "assumed": [*said.assumed, *found.assumed]})
 
 
 def _of_documents(text: str) -> str | None:
@@ -281,20 +312,51 @@ def _of_script(text: str, given: str | None, around: Surroundings) -> Found | No
     """The first command of a script that is known; its later ones are counted."""
     header = slurm(sbatch(text))
     found = programs_of(text, given)
+    if (not found or found[0][0] in SCRIPTED) and (scripted := _of_file(text, found, header, around)) is not None:
+        return scripted
     if not found:
         return None
     whose, program = found[0]
-    launch = program.launch
-    if launch.gpus is None:
-        launch = replace(launch, gpus=header.gpus)
-    launch = replace(launch, nodes=launch.nodes or header.nodes)
+    launch = _started(program.launch, header)
+    if whose == "torchtitan":
+        return torchtitan_job.command(program, launch, around)
     if whose == "megatron":
-        return megatron.read(" ".join(word.text for word in program.arguments))
+        text = shlex.join(word.text for word in program.arguments)
+        return megatron_job.read(text, replace(launch, program=program.name), around)
     read = _of_program(whose, program, replace(launch, program=" ".join([program.name, *program.words(1)])), around)
     if len(found) > 1:
         said = [*read.assumed, _several(len(found))]
         return read.model_copy(update={"assumed": said})
     return read
+
+
+def _started(launch: Launch, header: Launch) -> Launch:
+    """What starts a program, with what a batch script's header says."""
+    gpus = header.gpus if launch.gpus is None else launch.gpus
+    return replace(launch, gpus=gpus, nodes=launch.nodes or header.nodes)
+
+
+def _of_file(text: str, known: list[tuple[str, Program]], header: Launch, around: Surroundings) -> Found | None:
+    """The job of a script in Python that a command starts and that lies beside it, unless the command itself names the model."""
+    if (known and names_model(known[0][1])) or not around.allow_files:
+        return None
+    started = [
+        (one, command) for command in commands(text)[:MOST_STARTED] for one in programs(command) if one.name.endswith(".py")
+    ]
+    for one, command in started[:MOST_SCRIPTS]:
+        script = around.beside(one.name)
+        python = source(script) if script is not None else None
+        if python is None:
+            continue
+        one.launch.expandable = expandable(command.environment)
+        with suppress(Unreadable):
+            return _of_python(python, _started(one.launch, header), around, arguments(one.arguments)[0])
+    return None
+
+
+def names_model(program: Program) -> bool:
+    """Whether a command's own arguments say the model, or name a file of settings."""
+    return not {"model_name_or_path", "config", "model"}.isdisjoint(arguments(program.arguments)[0])
 
 
 def _several(count: int) -> Assumed:
@@ -336,8 +398,9 @@ def _finished(found: Found, model: str | None, around: Surroundings) -> Found:
         job["hardware"] = around.hardware.model_dump(mode="json", exclude_unset=True, exclude_defaults=True)
     found = found.model_copy(update={"job": job})
     if job.get("model") and "hardware" not in job and str(job.get("parallelism", {}).get("strategy")).startswith(SHARDED):
-        job["hardware"] = {"gpus": FEWEST}
-        found = found.model_copy(update={"assumed": [*found.assumed, Assumed(key="gpus", value=FEWEST, why=UNSAID)]})
+        fewest = FEWEST * prod(job["parallelism"].get(degree) or 1 for degree in ("tensor", "pipeline", "context"))
+        job["hardware"] = {"gpus": fewest}
+        found = found.model_copy(update={"assumed": [*found.assumed, Assumed(key="gpus", value=fewest, why=UNSAID)]})
     if found.framework == "willitfit":
         read_job(job)
         return found

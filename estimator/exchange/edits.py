@@ -18,9 +18,10 @@ import yaml
 from estimator.contract.errors import NotModelled
 from estimator.exchange import recognise
 from estimator.exchange.configuration import Framework, Lines
-from estimator.exchange.documents import FILES, SHORT, programs_of
+from estimator.exchange.documents import FILES, SCRIPTED, SHORT, names_model, programs_of
 from estimator.exchange.launch import Program, arguments
 from estimator.exchange.platforms import PLATFORMS
+from estimator.exchange.python.source import source
 from estimator.exchange.shell import Word
 
 _ALIAS = re.compile(r"\s*:\s*(\*[^\s,\]}]+)")
@@ -194,6 +195,8 @@ def _shown(value: Any) -> str:
 
 def opened(text: str, whose: str, facts: Framework, given: str | None) -> SettingsText | CommandText:
     """A file in which settings can be changed. Raises `NotModelled` for what cannot be edited in place."""
+    if source(text) is not None:
+        raise NotModelled("a script in Python is read, but not edited yet: change the arguments that the answer names", "file")
     settings = recognise.settings(text, "file")
     if settings is not None and recognise.file(settings) in PLATFORMS:
         raise NotModelled("a command within a platform's file is read, but not edited yet: fix the command alone", "file")
@@ -201,7 +204,10 @@ def opened(text: str, whose: str, facts: Framework, given: str | None) -> Settin
         if recognise.is_toml(text):
             raise NotModelled("TOML is read, but not edited yet", "file")
         return SettingsText(text, facts)
-    name, program = programs_of(text, given)[0]
+    known = programs_of(text, given)
+    if not known or (known[0][0] in SCRIPTED and not names_model(known[0][1])):
+        raise NotModelled("the settings are in the script that the command starts, which is read, but not edited yet", "file")
+    name, program = known[0]
     options, _, words = arguments(program.arguments, SHORT.get(name))
     named = [word for word in words if re.search(r"\.(ya?ml|json)$", word)] if name in FILES else []
     if path := options.get("config") or next(iter(named), None):

@@ -128,23 +128,23 @@ def _recomputation(asked: str | CheckpointForm) -> list[str]:
 
 def read(text: str) -> Found:
     """What arguments say of a job. Without a global batch size there is one micro-batch; its GPUs stay open."""
-    given = _arguments(text)
+    given = arguments(text)
     strategy = "zero1" if "--use-distributed-optimizer" in given else "ddp"
     parallelism: dict[str, Any] = {"strategy": strategy}
-    parallelism |= {ours: _number(given, flag) for ours, flag in DEGREES.items() if flag in given}
+    parallelism |= {ours: number(given, flag) for ours, flag in DEGREES.items() if flag in given}
     if parallelism.get("tensor", 1) > 1:
         parallelism["sequence"] = "--sequence-parallel" in given
     parallelism |= _read_schedule(given, parallelism.get("pipeline", 1))
     if parallelism.get("context", 1) > 1:
         parallelism["context_exchange"] = given.get("--cp-comm-type", "p2p")
-    training: dict[str, Any] = {"implementation": "megatron", "micro_batch_size": _number(given, "--micro-batch-size")}
+    training: dict[str, Any] = {"implementation": "megatron", "micro_batch_size": number(given, "--micro-batch-size")}
     training["precision"] = "megatron-fp16" if "--fp16" in given else "megatron-bf16"
     if "--fp8-format" in given:
         training["fp8"] = _read_fp8(given)
     if "--seq-length" in given:
-        training["sequence_length"] = _number(given, "--seq-length")
+        training["sequence_length"] = number(given, "--seq-length")
     if "--mtp-num-layers" in given:
-        training["mtp_num_layers"] = _number(given, "--mtp-num-layers")
+        training["mtp_num_layers"] = number(given, "--mtp-num-layers")
     if "--cross-entropy-loss-fusion" in given:
         training["loss"] = "fused" if given.get("--cross-entropy-fusion-impl") == "te" else "compiled"
     if "--moe-expert-capacity-factor" in given:
@@ -192,19 +192,19 @@ READ = (
 
 def _read_schedule(given: dict[str, str], ranks: int) -> dict[str, Any]:
     """The chunks of a pipeline's rank, told by their number, or by the layers of each and of the model."""
-    chunks = _number(given, CHUNKS)
+    chunks = number(given, CHUNKS)
     if LAYERS in given:
-        each, layers = ranks * _number(given, LAYERS), _number(given, "--num-layers")
+        each, layers = ranks * number(given, LAYERS), number(given, "--num-layers")
         if layers % each:
             raise InvalidJob(f"is read with a --num-layers that divides by {each}", f"megatron {LAYERS}")
         chunks = layers // each
     if chunks == 1 or ranks == 1:
         return {}
     found: dict[str, Any] = {"pipeline_schedule": "interleaved", "model_chunks": chunks}
-    return found | ({"micro_batch_group": _number(given, GROUP)} if GROUP in given else {})
+    return found | ({"micro_batch_group": number(given, GROUP)} if GROUP in given else {})
 
 
-def _arguments(text: str) -> dict[str, str]:
+def arguments(text: str) -> dict[str, str]:
     """Each flag with what follows it up to the next."""
     found: dict[str, str] = {}
     last = ""
@@ -225,7 +225,8 @@ def _arguments(text: str) -> dict[str, str]:
     return found
 
 
-def _number(given: dict[str, str], flag: str, least: int = 1) -> int:
+def number(given: dict[str, str], flag: str, least: int = 1) -> int:
+    """A whole number of `least` or more; 1 where the flag is not there."""
     value = given.get(flag, "1")
     if not value.isdecimal() or int(value) < least:
         raise InvalidJob(f"{value!r} is no whole number of {least} or more", f"megatron {flag}")
@@ -245,7 +246,7 @@ def _read_fp8(given: dict[str, str]) -> dict[str, Any]:
     """The fields of `training.fp8`, whose own check says what is none."""
     asked: dict[str, Any] = {"format": given["--fp8-format"], "recipe": given.get("--fp8-recipe", "delayed")}
     if "--fp8-amax-history-len" in given and asked["recipe"] == "delayed":
-        asked["amax_history_len"] = _number(given, "--fp8-amax-history-len")
+        asked["amax_history_len"] = number(given, "--fp8-amax-history-len")
     return asked | {"param_gather": True} if "--fp8-param-gather" in given else asked
 
 
@@ -256,7 +257,7 @@ def _read_recomputation(given: dict[str, str]) -> Any:
     if granularity == "selective":
         modules = given.get("--recompute-modules", "").split()
         return {"modules": modules} if modules else "selective"
-    count, method = _number(given, "--recompute-num-layers", least=0), given.get("--recompute-method")
+    count, method = number(given, "--recompute-num-layers", least=0), given.get("--recompute-method")
     if granularity == "full" and method == "block":
         return {"layers": count} if count else "none"
     if granularity == "full" and method in (None, "uniform") and count:

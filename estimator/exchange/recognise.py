@@ -15,6 +15,8 @@ from estimator.contract.validation import validated
 from estimator.exchange.configuration import FOLDER
 
 _TABLE = re.compile(r"^\s*\[\[?[\w.\"' -]{1,120}\]\]?\s*(#.*)?$", re.MULTILINE)
+_COMMAND = re.compile(r"^\S+(?:\s.*)?\s--?\w", re.DOTALL)
+"""A command in which a colon stands, such as one of JSON, is YAML of a single key."""
 _SETS = re.compile(r"^\s*[\w.\"-]{1,120}\s*=", re.MULTILINE)
 
 
@@ -32,6 +34,10 @@ class _Text(_Known):
     pattern: str
 
 
+class _Call(_Known):
+    call: str
+
+
 class _Program(_Known):
     program: str
     words: list[str] = []
@@ -43,6 +49,7 @@ class _All(BaseModel):
     files: list[_File]
     texts: list[_Text]
     programs: list[_Program]
+    calls: list[_Call]
 
 
 @cache
@@ -68,7 +75,9 @@ def settings(text: str, where: str) -> Mapping[str, Any] | None:
             if _command_like(text):
                 return None
             raise
-    return {str(key): value for key, value in found.items()} if isinstance(found, Mapping) else None
+    if not isinstance(found, Mapping) or (len(found) == 1 and _COMMAND.search(str(next(iter(found))))):
+        return None
+    return {str(key): value for key, value in found.items()}
 
 
 def is_toml(text: str) -> bool:
@@ -101,6 +110,11 @@ def program(name: str, words: list[str], options: Mapping[str, Any]) -> str | No
     return None
 
 
+def called(name: str) -> str | None:
+    """The framework that a script calls, by the imported name of what it calls."""
+    return _named(next((one for one in known().calls if re.fullmatch(one.call, name)), None))
+
+
 def server(name: str) -> str:
     """Whose program this is, read or not; nothing for one that nobody is known to write."""
     return next((one.framework for one in known().programs if re.fullmatch(one.program, name)), "")
@@ -114,7 +128,7 @@ def _named(one: _Known | None) -> str | None:
 
 def readable() -> list[str]:
     """The frameworks whose files are read."""
-    everything: list[_Known] = [*known().files, *known().texts, *known().programs]
+    everything: list[_Known] = [*known().files, *known().texts, *known().programs, *known().calls]
     return list(dict.fromkeys(one.framework for one in everything if one.read))
 
 

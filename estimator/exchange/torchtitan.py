@@ -110,7 +110,12 @@ def _value(value: Any) -> str:
 
 def read(text: str) -> Found:
     """What a file says of a job. Its degree of sharding may be -1, all that is left: then the job's `data` stays open."""
-    all_of = Settings(parse_toml(text, "torchtitan"), "torchtitan")
+    return found(parse_toml(text, "torchtitan"))
+
+
+def found(settings: Any) -> Found:
+    """What a file's tables say."""
+    all_of = Settings(settings, "torchtitan")
     asked, training, recomputed = (all_of.part(name) for name in ("parallelism", "training", "activation_checkpoint"))
     job: dict[str, Any] = {"training": _training(training), "parallelism": _parallelism(asked)}
     job["training"]["activation_checkpointing"] = _recomputed(recomputed)

@@ -78,6 +78,9 @@ def _of(*programs: str) -> list[Command]:
     return [command for command in SHOWN if command.words[0] in programs and _runs_here(command)]
 
 
+SCRIPT = "from trl import SFTConfig, SFTTrainer\nSFTTrainer('gpt2', args=SFTConfig(max_length=256)).train()\n"
+
+
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with the files that the examples name."""
@@ -89,6 +92,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "train.yaml").write_text(
         "base_model: llama-3-8b\nadapter: lora\nsequence_len: 512\nbf16: true\n", encoding="utf-8"
     )
+    (tmp_path / "train.py").write_text(SCRIPT, encoding="utf-8")
+    cells = [{"cell_type": "code", "source": SCRIPT}]
+    (tmp_path / "notebook.ipynb").write_text(json.dumps({"nbformat": 4, "cells": cells}), encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     return tmp_path
 

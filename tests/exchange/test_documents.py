@@ -160,6 +160,16 @@ HOSTILE = {
         "python mason.py -- " * 3000 + "torchrun open_instruct/dpo.py",
         "no configuration or command",
     ),
+    "layers without end": (
+        "torchrun pretrain_gpt.py --num-layers 99999999999 --hidden-size 64 --num-attention-heads 4 --num-experts 8 --swiglu "
+        "--moe-layer-freq 2 --position-embedding-type rope --normalization RMSNorm --vocab-size 100 --micro-batch-size 1",
+        "",
+    ),
+    "a script of operators": ("import trl\nx = " + "-" * 50_000 + "1\n", "no Python that can be read"),
+    "a script of lists of lists": (
+        "import trl\na = [1] * 9\n" + "a = [a, a, a, a]\n" * 3000 + "trl.SFTTrainer('gpt2', args=trl.SFTConfig(max_length=a))\n",
+        "",
+    ),
     "shells within shells": ("bash -c \"bash -c 'bash -c vllm'\"\n" * 500, "no configuration or command"),
 }
 

@@ -15,7 +15,7 @@ from api.app import app
 from estimator import InvalidJob, estimate
 from estimator.cli.main import main
 from estimator.cli.options import FORMATS, FRAMEWORKS
-from estimator.exchange import READ, WRITE, read, written
+from estimator.exchange import READ, WRITTEN, read, written
 
 BASE: dict[str, Any] = {"model": "llama-3-8b", "hardware": {"gpu": "h100-80gb", "gpus": 8, "nodes": 2}}
 
@@ -306,4 +306,4 @@ def test_the_doors(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert client.post("/v1/import?from=nemo", content=text).status_code == 422
     assert client.post("/v1/import?from=megatron", content=b"\xff").status_code == 422
     assert READ == FRAMEWORKS
-    assert tuple(WRITE) == FORMATS
+    assert WRITTEN == FORMATS

@@ -19,6 +19,9 @@ OBJECTIVES = {"dpo": "dpo", "ipo": "dpo", "orpo": "orpo", "kto": "kto", "grpo": 
 def read(conf: Configuration) -> None:
     """The job that a file is."""
     conf.put("model", conf.text("base_model"))
+    if (shards := conf.whole("dp_shard_size")) and conf.around.hardware is None and conf.launch.gpus is None:
+        conf.launch.gpus = shards * (conf.whole("dp_replicate_size") or 1)
+    conf.skip("dp_replicate_size")
     spreading.spread(conf)
     spreading.degrees(conf, tensor="tensor_parallel_size", context="context_parallel_size")
     trainer.attention(conf, "attn_implementation") if conf.has("attn_implementation") else _flags(conf)

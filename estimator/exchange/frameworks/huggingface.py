@@ -46,6 +46,7 @@ def read(conf: Configuration) -> None:
         conf.assume("adapter dtype", {"bf16": "bfloat16", "fp32": "float32"}[kept], why)
     elif bits:
         conf.leave(f"load_in_{bits}bit", "without an adapter nothing could be trained; the weights are taken for whole")
+    _prepared(conf)
     trainer.precision(conf, weights, half)
     trainer.run(conf)
     _lengths(conf, trl, kind)
@@ -69,8 +70,22 @@ def read(conf: Configuration) -> None:
         conf.put("training.loss", "fused")
         conf.assume("loss_type", "nll", "TRL makes the loss in chunks, without the full logits (add_fused_lm_head)")
     if kind in OBJECTIVES:
-        _objective(conf, kind)
+        objective(conf, kind)
     spreading.hardware(conf)
+
+
+def _prepared(conf: Configuration) -> None:
+    """What a script does with the model: `prepare_model_for_kbit_training`, the type that 4-bit layers compute in, its head."""
+    conf.skip("prepared_for_kbit_training", "bnb_4bit_compute_dtype")
+    if conf.has("prepared_for_kbit_training") and conf.get("training.quantization"):
+        conf.put("training.upcast_unquantized", "all")
+        conf.assume("upcast", "float32", "prepare_model_for_kbit_training makes what is not quantized float32, and checkpoints")
+    compute = (conf.text("bnb_4bit_compute_dtype") or "").removeprefix("torch.").lower()
+    if (conf.get("training.quantization") or "").startswith(("nf4", "fp4")) and compute in trainer.TYPES:
+        conf.put("training.quantization_compute", trainer.TYPES[compute])
+    if conf.has("head"):
+        conf.put("training.head", conf.text("head"))
+        conf.put("training.labels", conf.whole("num_labels") or 2)
 
 
 def _weights(conf: Configuration) -> str:
@@ -81,6 +96,10 @@ def _weights(conf: Configuration) -> str:
     if not conf.has("dtype") and sharded and storage in trainer.TYPES:
         conf.assume("dtype", storage, "that of the 4-bit weights' storage, as what is sharded beside them must have")
         return trainer.TYPES[storage]
+    scaled = conf.text("dtype") == "auto" and conf.has("fp16") and conf.yes("fp16")
+    if scaled and not any(conf.has(key) and conf.yes(key) for key in ("use_peft", "load_in_4bit", "load_in_8bit")):
+        conf.assume("dtype", "float32", "the scaler of fp16 trains no weights but those in float32")
+        return "fp32"
     return trainer.dtype(conf, "dtype")
 
 
@@ -123,7 +142,8 @@ def _lengths(conf: Configuration, trl: bool, kind: str) -> None:
     trainer.evaluation(conf, asked not in ("no", "false"), batch, tokens if packed else None)
 
 
-def _objective(conf: Configuration, kind: str) -> None:
+def objective(conf: Configuration, kind: str) -> None:
+    """A loss over several models or answers."""
     found: dict[str, object] = {"type": kind}
     if kind in ("dpo", "kto") and conf.has("precompute_ref_log_probs") and conf.yes("precompute_ref_log_probs"):
         found["reference"] = "precomputed"

@@ -42,6 +42,8 @@ COMPARED = (
     "not modelled under Megatron: answered as fine-tuning, of pairs on chosen and rejected answers, twice the sequences; the "
     "passes that only score are not in it"
 )
+SINCE = {"blockwise": "h100-80gb", "mxfp8": "b200"}
+"""The first card of each recipe of fp8 that older ones do not have."""
 DEGREES = ("tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size")
 
 
@@ -84,9 +86,18 @@ def read(conf: Configuration) -> None:
         conf.launch.gpus = ranks
         conf.assume("gpus", ranks, "as many as its degrees multiply to")
     spreading.hardware(conf)
+    narrow(conf)
     if kind in ("dpo", "kto") and tuner == "full":
         split = (conf.whole("tensor_model_parallel_size") or 1) * (conf.whole("pipeline_model_parallel_size") or 1)
         roles.held(conf, "reference model", None, 2, split * (conf.whole("expert_model_parallel_size") or 1))
+
+
+def narrow(conf: Configuration) -> None:
+    """Products in fp8 by blocks run from Hopper on: a file that says them, and no GPU, is of such a card."""
+    recipe = conf.get("training.fp8.recipe")
+    if recipe in SINCE and not any(conf.get(f"hardware.{name}") for name in ("gpu", "memory")):
+        conf.put("hardware.gpu", SINCE[recipe])
+        conf.assume("gpu", SINCE[recipe], f"fp8 by {recipe} runs on no older card, and the file names none")
 
 
 def _stages(conf: Configuration) -> None:

@@ -1,0 +1,1 @@
+"""Python scripts and notebooks: read with `ast`, never imported and never run."""

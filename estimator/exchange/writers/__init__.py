@@ -1,0 +1,77 @@
+"""Jobs as files of the frameworks that run them, each read back before it is given: what it cannot say is refused by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from estimator.contract.errors import InvalidJob
+from estimator.contract.job import Job, read_job
+from estimator.exchange.configuration import Surroundings
+from estimator.exchange.documents import read
+from estimator.exchange.writers import serving, training
+from estimator.pipeline.defaults import with_defaults
+from estimator.specs.resolve import resolve
+
+WHOLE: dict[str, Callable[[Job], str]] = {
+    "trl": training.trl,
+    "axolotl": training.axolotl,
+    "llama-factory": training.llama_factory,
+    "vllm": serving.vllm,
+    "sglang": serving.sglang,
+}
+"""Frameworks whose files say a whole job."""
+COMPARED = ("model", "task", "training", "parallelism", "offload", "serving")
+UNSAID = frozenset(
+    (
+        *(
+            "training.tokens",
+            "training.dataset",
+            "training.lengths",
+            "training.run",
+            "training.tf32",
+            "training.expandable_segments",
+        ),
+        *(
+            "training.adapter.alpha",
+            "training.adapter.rslora",
+            "training.adapter.init",
+            "serving.prompt_length",
+            "serving.output_length",
+        ),
+        *("serving.concurrency", "serving.hours", "serving.engine_version", "serving.speculative_acceptance"),
+    )
+)
+"""What a run's file does not say, or no byte depends on: how long it runs, what is asked of a server."""
+
+
+def write(job: Job, to: str, allow_files: bool) -> str:
+    """The file of a job with its defaults. Raises `InvalidJob` for a job that the framework's files cannot say."""
+    text = WHOLE[to](job)
+    around = Surroundings(hardware=job.hardware, allow_files=allow_files)
+    found = read(text, to if to in ("trl", "axolotl", "llama-factory") else None, around=around)
+    again = read_job(found.job)
+    model = resolve(again.model, allow_files)
+    again = with_defaults(again, model.spec, model.stored, model.embeds)[0]
+    part = "serving" if job.task == "train" else "training"
+    wanted, had = (one.model_dump(mode="json", include={*COMPARED} - {part}) for one in (job, again))
+    unlike = [f"{field} is {_shown(mine)}, and there {_shown(theirs)}" for field, mine, theirs in _unlike(wanted, had, "")]
+    if unlike:
+        raise InvalidJob(f"is no job that a file of {to} says: {'; '.join(unlike[:4])}", unlike[0].split(" ")[0])
+    return text
+
+
+def _unlike(wanted: Any, had: Any, path: str) -> Iterator[tuple[str, Any, Any]]:
+    """The fields in which two jobs differ."""
+    if path in UNSAID or (path.startswith("offload.") and {wanted, had} <= {None, "none"}):
+        return
+    if isinstance(wanted, Mapping) and isinstance(had, Mapping):
+        for name in dict.fromkeys((*wanted, *had)):
+            yield from _unlike(wanted.get(name), had.get(name), f"{path}.{name}".lstrip("."))
+    elif wanted != had and (wanted or had):
+        yield path, wanted, had
+
+
+def _shown(value: Any) -> str:
+    text = str(value).lower() if isinstance(value, bool) else "not there" if value is None else str(value)
+    return text if len(text) <= 80 else f"{text[:79]}…"

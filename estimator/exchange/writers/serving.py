@@ -1,0 +1,75 @@
+"""Jobs of serving, as the commands of vLLM and SGLang."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from typing import Any
+
+from estimator.contract.errors import InvalidJob
+from estimator.contract.job import Job
+from estimator.exchange.configuration import framework
+
+TYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
+NUMBERS = ("gpu_memory_utilization", "max_num_seqs", "max_num_batched_tokens", "block_size", "max_loras", "max_lora_rank")
+SWITCHES = ("enforce_eager", "enable_expert_parallel", "language_model_only", "enable_lora")
+DEGREES = {"tensor": "tensor_parallel_size", "pipeline": "pipeline_parallel_size", "data": "data_parallel_size"}
+
+
+def vllm(job: Job) -> str:
+    """`vllm serve MODEL …`."""
+    _served(job, "vllm")
+    said: dict[str, Any] = {
+        theirs: degree for ours, theirs in DEGREES.items() if (degree := getattr(job.parallelism, ours) or 1) > 1
+    }
+    said |= {"max_model_len": job.serving.context, **_weights(job, "vllm")}
+    said |= {name: value for name in NUMBERS if (value := getattr(job.serving, name)) is not None}
+    said |= {name: True for name in SWITCHES if getattr(job.serving, name)}
+    if job.serving.runner == "pooling":
+        said["runner"] = "pooling"
+    if job.serving.speculative_config is not None:
+        guesses = job.serving.speculative_config.model_dump(mode="json", exclude_none=True)
+        said["speculative_config"] = json.dumps(guesses)
+    return _command(["vllm", "serve", str(job.model)], said)
+
+
+def sglang(job: Job) -> str:
+    """`python -m sglang.launch_server --model-path MODEL …`."""
+    _served(job, "sglang")
+    degrees = {"tensor": "tp_size", "pipeline": "pp_size"}
+    said: dict[str, Any] = {"model_path": job.model}
+    said |= {theirs: degree for ours, theirs in degrees.items() if (degree := getattr(job.parallelism, ours)) > 1}
+    said |= {"context_length": job.serving.context, **_weights(job, "sglang")}
+    tables = framework("sglang").tables
+    for name in (*tables["whole"], *tables["share"], *tables["guesses"], "speculative_algorithm", "speculative_draft_model_path"):
+        if (value := getattr(job.serving, name, None)) is not None:
+            said[name] = value
+    said |= {name: True for name in tables["switch"] if getattr(job.serving, name)}
+    return _command(["python", "-m", "sglang.launch_server"], said)
+
+
+def _served(job: Job, engine: str) -> None:
+    if job.task != "serve" or job.serving.engine != engine:
+        raise InvalidJob(f"is no job that {engine} serves: write task: serve, and serving.engine: {engine}", "task")
+    if not isinstance(job.model, str):
+        raise InvalidJob(f"a command of {engine} names a model of the hub: write its name in place of its configuration", "model")
+
+
+def _weights(job: Job, engine: str) -> dict[str, Any]:
+    """The weights' type and that of the cache."""
+    tables, weights, cache = framework(engine).tables, job.serving.weights, job.serving.kv_cache
+    said: dict[str, Any] = {}
+    if weights in TYPES:
+        said["dtype"] = TYPES[weights]
+    elif method := next((theirs for theirs, ours in tables["weights"].items() if ours == weights), None):
+        said["quantization"] = method
+    theirs = next((name for name, ours in tables["cache"].items() if ours == cache), None)
+    return said | ({"kv_cache_dtype": theirs} if theirs and cache not in TYPES else {})
+
+
+def _command(words: list[str], said: dict[str, Any]) -> str:
+    lines = [shlex.join(words)]
+    for name, value in said.items():
+        option = f"--{name.replace('_', '-')}"
+        lines.append(option if value is True else f"{option} {shlex.quote(str(value))}")
+    return " \\\n  ".join(lines) + "\n"
