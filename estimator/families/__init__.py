@@ -140,6 +140,7 @@ FAMILIES = {
     "paligemma": "gemma3",
     "llava": "llava",
     "llava_next": "llava_next",
+    "llava_onevision": "llava_next",
     "mistral3": "llava",
     "idefics3": "idefics3",
     "smolvlm": "idefics3",

@@ -88,7 +88,7 @@ class Mistral3Spec(_Spec):
         return Picture(side * (side + 1), tower.pixels)
 
 
-SPECS = {"llava": LlavaSpec, "mistral3": Mistral3Spec}
+SPECS: dict[str, type[MultimodalSpec]] = {"llava": LlavaSpec, "mistral3": Mistral3Spec}
 
 
 def between(spec: _Spec, build: Builder) -> None:
