@@ -104,6 +104,7 @@ FAMILIES = {
     "t5": "t5",
     "mt5": "t5",
     "modernbert": "modernbert",
+    "modernbert-decoder": "modernbert_decoder",
     "eurobert": "eurobert",
     "nomic_bert": "nomic_bert",
     "deberta-v2": "deberta_v2",

@@ -119,10 +119,11 @@ class Sight:
 
     def __init__(self, spec: LlavaSpec, build: Builder):
         self.spec = spec
-        assert isinstance(spec.vision_config, CLIPVisionSpec)
-        self.square = spec.vision_config
+        tower = spec.vision_config
+        assert isinstance(tower, CLIPVisionSpec)
+        self.square: SquareTowerSpec = tower
         with build.part("model.vision_tower.encoder", learns=build.images is not None):
-            self.tower = vision_model(self.square, build, spec.states)
+            self.tower = vision_model(tower, build, spec.states)
         with build.part("model", learns=build.images is not None):
             self.projector = Projector(spec, build)
 

@@ -95,7 +95,6 @@ class LlavaOnevisionSpec(LlavaNextSpec):
     each comes as a whole only."""
 
     runs, counts_images = True, True
-    in_sglang = "own"
     kinds = {"text_config": "qwen2", "vision_config": "siglip_vision_model"}
     towers = ("siglip_vision_model",)
 
