@@ -6,7 +6,7 @@ After transformers' modeling_llava.py and modeling_mistral3.py (5.23).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Literal, Protocol
 
 from estimator.contract.job.images import Images
 from estimator.families import build_model
@@ -114,6 +114,13 @@ class Projector:
         return self.linear_2(hidden)
 
 
+class Tower(Protocol):
+    """An encoder of images."""
+
+    def see(self, pixels: Tensor) -> tuple[Tensor, ...]:
+        """Last hidden states, what else it makes of them, and the hidden states that are read."""
+
+
 class Sight:
     """`LlavaModel.get_image_features`: some of the tower's hidden states, without the class token, through the projector."""
 
@@ -123,7 +130,7 @@ class Sight:
         assert isinstance(tower, CLIPVisionSpec)
         self.square: SquareTowerSpec = tower
         with build.part("model.vision_tower.encoder", learns=build.images is not None):
-            self.tower = vision_model(tower, build, spec.states)
+            self.tower: Tower = vision_model(tower, build, spec.states)
         with build.part("model", learns=build.images is not None):
             self.projector = Projector(spec, build)
 

@@ -16,7 +16,7 @@ from estimator.contract.job.images import Images
 from estimator.families import build_model, llava
 from estimator.families.build import Builder
 from estimator.families.cache_layers import CacheLayer, Picture
-from estimator.families.clip_vision import vision_model
+from estimator.families.clip_vision import CLIPVisionSpec, vision_model
 from estimator.families.heads import Batch, CausalLM, Model
 from estimator.families.image_text import ImageTextToText
 from estimator.families.llava import LlavaSpec, Projector
@@ -162,6 +162,15 @@ def unpadded(height: int, width: int, rows: int, columns: int) -> tuple[int, int
     return rows, columns - (columns - int(round(width * (rows / height), 7))) // 2 * 2
 
 
+def tower_of(spec: LlavaNextSpec, build: Builder) -> llava.Tower:
+    """The tower, of which the hidden states that are read are named."""
+    tower = spec.vision_config
+    if isinstance(tower, SiglipVisionSpec):
+        return VisionModel(tower, build, spec.states)
+    assert isinstance(tower, CLIPVisionSpec)
+    return vision_model(tower, build, spec.states)
+
+
 class Sight(llava.Sight):
     """`LlavaNextModel.get_image_features`: all tiles in one row, the tower, the projector; and each image put together."""
 
@@ -169,9 +178,7 @@ class Sight(llava.Sight):
         self.newline = self._newline(spec, build)
         self.spec, self.images, self.square, self.tiled = spec, build.images, spec.square, spec
         with build.part("model.vision_tower.encoder", learns=build.images is not None):
-            self.tower = (VisionModel if isinstance(self.square, SiglipVisionSpec) else vision_model)(
-                self.square, build, spec.states
-            )
+            self.tower = tower_of(spec, build)
         with build.part("model", learns=build.images is not None):
             self.projector = Projector(spec, build)
 
