@@ -46,7 +46,8 @@ class ImageTextToText:
     and what they were made of, from token ids, embeddings and what is `beside`: what else a batch has, made for token ids and
     pixels. `held`: what else lies in memory with the model. `counts_first`: whether positions are counted before the tower runs,
     not by the language model. `gives_all`: whether the output holds all that the tower gave, not the features that were put in.
-    `keeps_places`: whether the places of images are known until the language model is done.
+    `keeps_places`: whether the places of images are known until the language model is done. `videos`: whether the model looks for
+    those of videos, too.
     """
 
     def __init__(
@@ -61,12 +62,13 @@ class ImageTextToText:
         counts_first: bool = False,
         gives_all: bool = False,
         keeps_places: bool = True,
+        videos: bool = False,
     ):
         assert isinstance(language.body, Decoder)
         self.body, self.lm_head, self.loss = language.body, language.lm_head, language.loss
         self.sight, self.images, self.joined, self.masks, self.beside = sight, build.images, joined, masks, beside
         self.counts_first, self.gives_all, self.keeps_places = counts_first, gives_all, keeps_places
-        self.held = held
+        self.held, self.videos = held, videos
 
     def inputs(self, tape: Tape, batch: Batch, dtype: DType) -> tuple[Tensor, ...]:
         """Token ids, which are the labels too; pixels; and what else some models get."""
@@ -96,11 +98,12 @@ class ImageTextToText:
         features = to(self.joined(seen), embeds.dtype)
         places: Tensor | None = unsqueeze(empty(ids.tape, ids.shape, dtypes.bool_, "eq"), 2)
         assert places is not None
+        others = empty(ids.tape, ids.shape, dtypes.bool_, "eq") if self.videos else None
         embeds = masked_scatter(embeds, places, features)
         places = places if self.keeps_places else None
         masks = self.masks(ids, embeds, types)
         hidden = self.body.decode(ids, embeds, masks[0], positions)
-        del places, masks
+        del places, masks, others
         return (hidden, *seen) if self.gives_all else (hidden, features)
 
 

@@ -6,7 +6,7 @@ After transformers' modeling_llava.py (5.23).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Literal, Protocol
 
 from estimator.contract.job.images import Images
 from estimator.families import build_model
@@ -69,7 +69,7 @@ class LlavaSpec(ProjectedSpec):
         return self.tie_word_embeddings or self.text_config.tie_word_embeddings
 
 
-SPECS = {"llava": LlavaSpec}
+SPECS: dict[str, type[MultimodalSpec]] = {"llava": LlavaSpec}
 
 
 def between(spec: ProjectedSpec, build: Builder) -> None:
@@ -91,15 +91,23 @@ class Projector:
         return self.linear_2(hidden)
 
 
+class Tower(Protocol):
+    """An encoder of images."""
+
+    def see(self, pixels: Tensor) -> tuple[Tensor, ...]:
+        """Last hidden states, what else it makes of them, and the hidden states that are read."""
+
+
 class Sight:
     """`LlavaModel.get_image_features`: some of the tower's hidden states, without the class token, through the projector."""
 
     def __init__(self, spec: LlavaSpec, build: Builder):
         self.spec = spec
-        assert isinstance(spec.vision_config, CLIPVisionSpec)
-        self.square = spec.vision_config
+        tower = spec.vision_config
+        assert isinstance(tower, CLIPVisionSpec)
+        self.square: SquareTowerSpec = tower
         with build.part("model.vision_tower.encoder", learns=build.images is not None):
-            self.tower = vision_model(self.square, build, spec.states)
+            self.tower: Tower = vision_model(tower, build, spec.states)
         with build.part("model", learns=build.images is not None):
             self.projector = Projector(spec, build)
 

@@ -5,7 +5,7 @@ After transformers' modeling_modernbert.py (5.23), which no longer takes padding
 
 from __future__ import annotations
 
-from typing import Literal, Self
+from typing import Literal, Protocol, Self
 
 from pydantic import model_validator
 
@@ -80,14 +80,14 @@ class SelfAttention:
         q = transpose(q, 1, 2)
         k = transpose(k, 1, 2)
         v = transpose(v, 1, 2)
-        q, k = _rotate(q, k, cos, sin)
+        q, k = rotate_in_float32(q, k, cos, sin)
         out, weights = self.attend(q, k, v, mask)
         out = reshape(out, (batch, tokens, size))
         out = dropout(self.Wo(out), self.dropout)
         return out, weights
 
 
-def _rotate(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
+def rotate_in_float32(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
     """The rotary embedding in float32 (`apply_rotary_pos_emb`), to which each tensor is cast twice."""
     c, s = unsqueeze(cos, 1), unsqueeze(sin, 1)
     f = dtypes.float32
@@ -96,8 +96,29 @@ def _rotate(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Ten
     return to(rotated_q, q.dtype), to(rotated_k, q.dtype)
 
 
+class Blocks(Protocol):
+    """What feed-forward layers and heads are made by."""
+
+    @property
+    def hidden_size(self) -> int: ...
+    @property
+    def intermediate_size(self) -> int: ...
+    @property
+    def hidden_act(self) -> Activation: ...
+    @property
+    def norm_bias(self) -> bool: ...
+    @property
+    def mlp_bias(self) -> bool: ...
+    @property
+    def mlp_dropout(self) -> float: ...
+    @property
+    def classifier_bias(self) -> bool: ...
+    @property
+    def classifier_activation(self) -> Activation: ...
+
+
 class MLP:
-    def __init__(self, spec: ModernBertSpec, build: Builder):
+    def __init__(self, spec: Blocks, build: Builder):
         self.sizes = (spec.intermediate_size,) * 2
         self.Wi = build.linear("mlp.Wi", spec.hidden_size, 2 * spec.intermediate_size, spec.mlp_bias)
         self.Wo = build.linear("mlp.Wo", spec.intermediate_size, spec.hidden_size, spec.mlp_bias)
@@ -155,10 +176,10 @@ class ModernBert:
 
 
 class PredictionHead:
-    def __init__(self, spec: ModernBertSpec, build: Builder):
-        self.dense = build.linear("head.dense", spec.hidden_size, spec.hidden_size, spec.classifier_bias)
+    def __init__(self, spec: Blocks, build: Builder, name: str = "head"):
+        self.dense = build.linear(name + ".dense", spec.hidden_size, spec.hidden_size, spec.classifier_bias)
         self.act = ACTIVATIONS[spec.classifier_activation]
-        self.norm = build.layer_norm("head.norm", spec.hidden_size, spec.norm_bias)
+        self.norm = build.layer_norm(name + ".norm", spec.hidden_size, spec.norm_bias)
 
     def __call__(self, hidden: Tensor) -> Tensor:
         return self.norm(self.act(self.dense(hidden)))

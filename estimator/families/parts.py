@@ -88,6 +88,8 @@ class MultimodalSpec(ComposedSpec):
 
     tiles_by_image: ClassVar[bool] = False
     """Whether the tiles of each image come together, with the image's size."""
+    counts_images: ClassVar[bool] = False
+    """Whether a batch says how many images each text has."""
 
     resizes: ClassVar[bool] = False
     """Whether its processor keeps an image's proportions, and its pixels between a least and a most number."""

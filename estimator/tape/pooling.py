@@ -43,3 +43,18 @@ def unfold(x: Tensor, side: int) -> Tensor:
     out = output("im2col", (dense,), shape, x.dtype)
     del dense
     return attach(node, out)
+
+
+def bilinear(x: Tensor, height: int, width: int) -> Tensor:
+    """[images, channels, height, width] resized (`torch.nn.functional.interpolate`), in any layout. Saves nothing; its gradient
+    comes from one that is contiguous (aten/src/ATen/native/cuda/UpSampleBilinear2d.cu)."""
+    before = x.shape
+
+    def backward(g: Tensor) -> Tensor:
+        dense = contiguous(g)
+        out = output("upsample_bilinear2d_backward", (dense,), before, g.dtype)
+        del dense
+        return out
+
+    node = record("UpsampleBilinear2DBackward", (x,), (), backward)
+    return attach(node, output("upsample_bilinear2d", (x,), (*before[:2], height, width), x.dtype))

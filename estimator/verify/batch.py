@@ -65,7 +65,11 @@ def _seen(training: Training, spec: Any, model: Any, rows: int, tokens: int) -> 
         return made | _of_any_size(ids, picture, tower, count, (rows * images.count, *size))
     ids[:, :count].fill_(picture)
     if tiles is not None and spec.tiles_by_image:
-        return made | _in_tiles_of_images(rows * images.count, tiles, tower, images)
+        made |= _in_tiles_of_images(rows * images.count, tiles, tower, images)
+        if spec.counts_images:
+            made["batch_num_images"] = torch.zeros(rows, dtype=torch.int64)
+            know(made["batch_num_images"], [images.count] * rows)
+        return made
     if spec.patches_images:
         each = _patches(spec, images)
         made["image_position_ids"] = each.expand(rows * images.count, -1, -1).contiguous()

@@ -27,7 +27,7 @@ from estimator.families.idefics3 import cut
 from estimator.families.internvl import MOST_TILES
 from estimator.families.internvl import cut as cut_to_fit
 from estimator.families.llama4 import cut as tiles_of
-from estimator.families.llava_next import LlavaNextSpec
+from estimator.families.llava_next import LlavaNextSpec, LlavaOnevisionSpec
 from estimator.families.mistral3 import resized as whole_squares
 from estimator.families.qwen_vl import LONGEST, resized
 from estimator.families.qwen_vl_vision import Qwen25VisionSpec
@@ -285,6 +285,28 @@ def test_an_image_in_tiles_is_put_together_without_what_only_pads() -> None:
         assert spec.image_tokens(Images(width=width, height=height)) == tokens
     with pytest.raises(InvalidJob, match="too long"):
         spec.image_tokens(Images(width=44, height=3299))
+
+
+def test_an_image_in_many_tiles_is_made_smaller() -> None:
+    of_images = of_processor(
+        "llava_onevision", "_get_number_of_features", "_get_unpadded_features", file="processing_llava_onevision.py"
+    )
+    select = of_processor("", "select_best_resolution", file="image_processing_utils.py")["select_best_resolution"]
+    of_images["select_best_resolution"] = select
+    spec = published("llava-onevision-qwen2-7b").architecture
+    assert isinstance(spec, LlavaOnevisionSpec)
+    processor = SimpleNamespace(
+        image_processor=SimpleNamespace(image_grid_pinpoints=spec.image_grid_pinpoints),
+        num_image_tokens=729,
+        vision_aspect_ratio="anyres_max_9",
+    )
+    processor._get_unpadded_features = lambda *sizes: of_images["_get_unpadded_features"](processor, *sizes)
+    rng = random.Random(0)
+    for _ in range(2000):
+        height, width = int(2 ** rng.uniform(7, 12)), int(2 ** rng.uniform(7, 12))
+        tokens = of_images["_get_number_of_features"](processor, height, width, 384, 384)
+        assert spec.image_tokens(Images(width=width, height=height)) == tokens
+    assert spec.image_tokens(Images(width=640, height=480, count=2)) == 730
 
 
 def test_an_image_is_resized_as_its_processor_does() -> None:
