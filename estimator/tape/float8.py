@@ -123,5 +123,6 @@ def _product(a: _Operand, b: _Operand, dtype: DType, fast: bool = False) -> Tens
         scales = [empty(tape, (), dtypes.float32, "new_ones") for _ in scales]
     tape.multiply(m, n, k, rows.dtype, operation=SCALED_PRODUCT)
     out = empty(tape, (m, n), dtypes.bfloat16 if by_row else dtype, SCALED_PRODUCT)
+    widened = to(out, dtype)
     del after, scales
-    return to(out, dtype)
+    return widened
