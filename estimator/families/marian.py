@@ -68,6 +68,9 @@ class Stack:
         steps = empty(tape, (tokens,), dtypes.int64, "arange")
         if self.decodes:
             steps = add_scalar(steps)
+            _ones = empty(
+                tape, ids.shape, dtypes.float32, "ones"
+            )  # in place of a mask, since none is given; they live to the end
         mask = causal_mask(tape, batch, tokens, embeds.dtype, self.attention, None) if self.decodes else None
         places = self.positions(steps)
         if not self.decodes or self.norm is None:

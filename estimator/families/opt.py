@@ -12,6 +12,7 @@ from estimator.families.modules import ACTIVATIONS
 from estimator.families.spec import Activation, FullHeadsSpec, Probability, Size, called
 from estimator.tape import dtypes
 from estimator.tape.pointwise import add, add_scalar, dropout, mul_scalar
+from estimator.tape.tape import Tape
 from estimator.tape.tensor import Tensor, alias, empty
 from estimator.tape.views import contiguous, narrow, reshape, transpose
 
@@ -128,8 +129,12 @@ class OPT:
         tape = ids.tape
         batch, tokens = ids.shape
         embeds = self.embed_tokens(ids)
-        ones = empty(tape, (batch, tape.past + tokens), dtypes.float32, "ones")
-        positions = narrow(self._positions(ones), 1, tokens)
+        seen = batch, tape.past + tokens
+        if tape.mask_given:
+            positions = narrow(self._counted(tape, seen), 1, tokens)
+        else:
+            ones = empty(tape, seen, dtypes.float32, "ones")
+            positions = narrow(self._positions(ones), 1, tokens)
         mask = causal_mask(tape, batch, tokens, embeds.dtype, self.attention, None)
         places = self.embed_positions(add_scalar(positions))
         if self.project_in is not None:
@@ -142,6 +147,12 @@ class OPT:
         if self.project_out is not None:
             hidden = self.project_out(hidden)
         return hidden
+
+    def _counted(self, tape: Tape, shape: tuple[int, int]) -> Tensor:
+        """Places of the tokens, counted from the batch's own mask, whose numbers are whole already."""
+        counted = empty(tape, shape, dtypes.int64, "cumsum")
+        product = mul_scalar(counted)
+        return add_scalar(product)
 
     def _positions(self, ones: Tensor) -> Tensor:
         """Places of the tokens, counted from a mask of ones."""

@@ -73,10 +73,12 @@ def scaled_linear(x: Tensor, weight: Tensor, scaling: Scaling) -> Tensor:
             to_weight = _product(gradient_again.turned(), inputs_cast, g.dtype)
         return to_input, alias(to_weight, to_weight.shape[::-1], (1, to_weight.shape[1]))
 
-    node = record("Float8Matmul", (x, weight), (x, weight), backward)
+    node = record("Float8Matmul", (x, weight), (), backward)
     given = _cast(x.detach(), scaling, len(x.shape) - 1 if by_row else None).flat()
     codes = _cast(weight.detach(), scaling, 0 if by_row else None)
     out = _product(given, codes, x.dtype, fast=True)
+    if node is not None:
+        node.save((x, weight))  # once it has run, so that a recomputation that ends with it runs it, too
     return attach(node, alias(out, (*x.shape[:-1], outputs)))
 
 
@@ -123,5 +125,6 @@ def _product(a: _Operand, b: _Operand, dtype: DType, fast: bool = False) -> Tens
         scales = [empty(tape, (), dtypes.float32, "new_ones") for _ in scales]
     tape.multiply(m, n, k, rows.dtype, operation=SCALED_PRODUCT)
     out = empty(tape, (m, n), dtypes.bfloat16 if by_row else dtype, SCALED_PRODUCT)
+    widened = to(out, dtype)
     del after, scales
-    return to(out, dtype)
+    return widened

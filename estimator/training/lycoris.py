@@ -73,7 +73,8 @@ class _Added:
 
     def __call__(self, x: Tensor) -> Tensor:
         result = self.base(x)
-        return to(add(result, self._change(x)), x.dtype)
+        result = add(result, self._change(x))
+        return to(result, x.dtype)
 
     def _change(self, x: Tensor) -> Tensor:
         weight = self.make()

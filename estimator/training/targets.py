@@ -15,12 +15,25 @@ NUMBERS = ("0", "2", "9", "13", "27")
 PATHS = tuple(f"{stack}{number}." for stack in STACKS for number in NUMBERS)
 """Paths that a layer may have in a model. The tape knows a module's path within its layer only, so that a pattern must not
 depend on what stands before it. In a model of several parts it is the whole path, with a star for the layer's number."""
+TOP = (
+    "lm_head",
+    "embed_out",
+    "score",
+    "classifier",
+    "pre_classifier",
+    "classification_head",
+    "vocab_transform",
+    "vocab_projector",
+)
+"""Modules that stand beside a model's body: their path begins with their name."""
 
 
 def matches(asked: Names, name: str) -> bool:
     """Whether a module is named. Raises `NotModelled` for a pattern that asks for more than the path within a layer."""
     if not isinstance(asked, str):
         return any(name == end or name.endswith("." + end) for end in asked)
+    if name.partition(".")[0] in TOP:
+        return fits_whole(asked, name)
     paths = [name.replace("*", number) for number in NUMBERS] if "*" in name else [path + name for path in PATHS]
     found = {fits_whole(asked, path) for path in paths}
     if len(found) > 1:
