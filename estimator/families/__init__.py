@@ -58,6 +58,7 @@ FAMILIES = {
     "olmo": "olmo",
     "olmo2": "olmo",
     "olmo3": "olmo",
+    "olmo_hybrid": "olmo_hybrid",
     "cohere": "cohere",
     "cohere2": "cohere",
     "cohere2_moe": "cohere2_moe",
