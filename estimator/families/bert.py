@@ -1,7 +1,8 @@
 """BERT, RoBERTa, XLM-RoBERTa: learned positions and token types, attention in both directions, norms after each block, dropout.
 
-RoBERTa finds positions from the ids that are no padding, and has heads of its own; XLM-RoBERTa makes them before its body.
-After transformers' modeling_bert.py, modeling_roberta.py and modeling_xlm_roberta.py (5.23).
+RoBERTa, and CamemBERT, which is one, find positions from the ids that are no padding, and have heads of their own; CamemBERT and
+XLM-RoBERTa make them before their body. After transformers' modeling_bert.py, modeling_roberta.py, modeling_xlm_roberta.py and
+modeling_camembert.py (5.23).
 """
 
 from __future__ import annotations
@@ -67,7 +68,14 @@ class XLMRobertaSpec(RobertaSpec):
     head_first = True
 
 
-SPECS = {"bert": BertSpec, "roberta": RobertaSpec, "xlm-roberta": XLMRobertaSpec}
+class CamembertSpec(RobertaSpec):
+    can = Abilities()
+    embeds = False
+    last_vllm = "none"
+    head_first = True
+
+
+SPECS = {"bert": BertSpec, "roberta": RobertaSpec, "xlm-roberta": XLMRobertaSpec, "camembert": CamembertSpec}
 
 
 class Embeddings:

@@ -77,7 +77,7 @@ class Decoder:
     the masks are made. `sees`: which mask a layer of a kind is called with; None where it has none.
     `holding`: as of `Builder.layers`.
     `tail`: layers at the end that do what the others do not (`last` of `Builder.layers`).
-    `positioned`: whether layers get the tokens' positions, too.
+    `positioned`: whether layers get the tokens' positions, too. `turns_all`: whether those that see nothing get a rotary table.
     """
 
     def __init__(
@@ -98,11 +98,13 @@ class Decoder:
         sees: Callable[[Any], LayerType | None] = seen,
         holding: bool = False,
         positioned: bool = True,
+        turns_all: bool = True,
         tail: int = 0,
     ):
         self.spec, self.attention = spec, build.attention
         self.rotary = rotary or Rotary(spec.head_dim)
         self.embedded, self.masks, self.begin, self.sees, self.positioned = embedded, masks, begin, sees, positioned
+        self.turns_all = turns_all
         self.embed_tokens = build.embedding(embedding, spec.vocab_size, spec.hidden_size, scale)
         self.layers = build.layers(spec.num_hidden_layers if kinds is None else kinds, layer, holding=holding, last=tail)
         self.buffers = self.rotary.buffers(build) if self.rotary.early else []
@@ -134,6 +136,7 @@ class Decoder:
         handed = positions if self.positioned else None
         for kind, layer in self.layers.by_kind():
             sees = self.sees(kind)
-            out = layer(hidden, *tables[sees or FULL], None if sees is None else masks[sees], handed)
+            table = tables[sees or FULL] if sees or self.turns_all else ()
+            out = layer(hidden, *table, None if sees is None else masks[sees], handed)
             hidden = out if after is None else after(kind, out)
         return self.norm(hidden)

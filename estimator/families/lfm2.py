@@ -145,7 +145,7 @@ SPECS = {"lfm2": Lfm2Spec, "lfm2_moe": Lfm2MoeSpec}
 class ShortConvolution:
     """A convolution over few tokens, of each channel by itself, between two gates."""
 
-    def __init__(self, spec: _Spec, build: Builder):
+    def __init__(self, spec: Any, build: Builder):
         size, bias = spec.hidden_size, spec.conv_bias
         self.size = size
         self.weight = build.parameter("conv.conv.weight", (size, 1, spec.conv_kernel))

@@ -16,7 +16,20 @@ from estimator.specs.resolve import resolve
 
 EMBED = {"bert", "distilbert", "electra", "modernbert", "nomic_bert", "roberta", "siglip", "xlm-roberta"}
 """Types that give vectors of texts, which vLLM alone is modelled doing."""
-ENCODERS = EMBED | {"bart", "clip", "deberta-v2", "dinov2", "eurobert", "m2m_100", "marian", "mt5", "pegasus", "t5", "vit"}
+ENCODERS = EMBED | {
+    "bart",
+    "camembert",
+    "clip",
+    "deberta-v2",
+    "dinov2",
+    "eurobert",
+    "m2m_100",
+    "marian",
+    "mt5",
+    "pegasus",
+    "t5",
+    "vit",
+}
 """Types of which serving is not modelled by any engine that sizes a cache."""
 
 

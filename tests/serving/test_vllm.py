@@ -29,7 +29,7 @@ def engine(model: Any, gpus: int = 1, gpu: str = "h100", **serving: Any) -> Engi
 
 NOT_SERVED = {
     "serving is not modelled": {"clip", "deepseek_v4", "eurobert"},
-    "vLLM runs none": (ENCODERS - EMBED - {"clip", "eurobert"}) | {"codegen", "gpt_neo", "youtu"},
+    "vLLM runs none": (ENCODERS - EMBED - {"clip", "eurobert"}) | {"codegen", "gpt_neo", "lfm3", "youtu"},
     "vLLM runs older releases only": {"bamba", "dots1", "minimax", "mllama", "mpt"},
 }
 """Types of which no model of the catalogue answers, and why."""
