@@ -77,7 +77,7 @@ class Decoder:
     the masks are made. `sees`: which mask a layer of a kind is called with; None where it has none.
     `holding`: as of `Builder.layers`.
     `tail`: layers at the end that do what the others do not (`last` of `Builder.layers`).
-    `positioned`: whether layers get the tokens' positions, too.
+    `positioned`: whether layers get the tokens' positions, too. `passes_over`: whether layers of a kind are not run.
     """
 
     def __init__(
@@ -99,9 +99,11 @@ class Decoder:
         holding: bool = False,
         positioned: bool = True,
         tail: int = 0,
+        passes_over: Callable[[Any], bool] = lambda kind: False,
     ):
         self.spec, self.attention = spec, build.attention
         self.rotary = rotary or Rotary(spec.head_dim)
+        self.passes_over = passes_over
         self.embedded, self.masks, self.begin, self.sees, self.positioned = embedded, masks, begin, sees, positioned
         self.embed_tokens = build.embedding(embedding, spec.vocab_size, spec.hidden_size, scale)
         self.layers = build.layers(spec.num_hidden_layers if kinds is None else kinds, layer, holding=holding, last=tail)
@@ -133,6 +135,8 @@ class Decoder:
         tables = self.rotary.tables(ids, hidden.dtype)
         handed = positions if self.positioned else None
         for kind, layer in self.layers.by_kind():
+            if self.passes_over(kind):
+                continue
             sees = self.sees(kind)
             out = layer(hidden, *tables[sees or FULL], None if sees is None else masks[sees], handed)
             hidden = out if after is None else after(kind, out)
