@@ -71,13 +71,14 @@ class Rotary:
 class Decoder:
     """Embeddings, a stack of layers, a norm.
 
-    `layer`: makes a layer of a kind; `kinds`: that of each, where they are several: those with a sliding window are `SLIDING`.
-    `norm`: makes the last norm, called `last`; without it the job's RMS norm. `embedding`: the name of the embeddings, which are
-    multiplied by `scale`, a tensor of one number. `embedded`: what is done to them at once; `begin`: what is done to them once
-    the masks are made. `sees`: which mask a layer of a kind is called with; None where it has none.
-    `holding`: as of `Builder.layers`.
-    `tail`: layers at the end that do what the others do not (`last` of `Builder.layers`).
-    `positioned`: whether layers get the tokens' positions, too. `turns_all`: whether those that see nothing get a rotary table.
+        `layer`: makes a layer of a kind; `kinds`: that of each, where they are several: those with a sliding window are `SLIDING`.
+        `norm`: makes the last norm, called `last`; without it the job's RMS norm. `embedding`: the name of the embeddings, which are
+        multiplied by `scale`, a tensor of one number. `embedded`: what is done to them at once; `begin`: what is done to them once
+        the masks are made. `sees`: which mask a layer of a kind is called with; None where it has none.
+        `holding`: as of `Builder.layers`.
+        `tail`: layers at the end that do what the others do not (`last` of `Builder.layers`).
+        `positioned`: whether layers get the tokens' positions, too. `turns_all`: whether those that see nothing get a rotary table.
+    `passes_over`: whether layers of a kind are not run.
     """
 
     def __init__(
@@ -100,9 +101,11 @@ class Decoder:
         positioned: bool = True,
         turns_all: bool = True,
         tail: int = 0,
+        passes_over: Callable[[Any], bool] = lambda kind: False,
     ):
         self.spec, self.attention = spec, build.attention
         self.rotary = rotary or Rotary(spec.head_dim)
+        self.passes_over = passes_over
         self.embedded, self.masks, self.begin, self.sees, self.positioned = embedded, masks, begin, sees, positioned
         self.turns_all = turns_all
         self.embed_tokens = build.embedding(embedding, spec.vocab_size, spec.hidden_size, scale)
@@ -135,6 +138,8 @@ class Decoder:
         tables = self.rotary.tables(ids, hidden.dtype)
         handed = positions if self.positioned else None
         for kind, layer in self.layers.by_kind():
+            if self.passes_over(kind):
+                continue
             sees = self.sees(kind)
             table = tables[sees or FULL] if sees or self.turns_all else ()
             out = layer(hidden, *table, None if sees is None else masks[sees], handed)

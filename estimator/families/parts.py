@@ -80,6 +80,9 @@ class MultimodalSpec(ComposedSpec):
     patches_images: ClassVar[bool] = False
     """Whether its processor gives an image as patches with their places, filled up to so many."""
 
+    beside_texts: ClassVar[bool] = False
+    """Whether it gets images in a fixed number of tiles each, with their proportions, and layers of its own read them."""
+
     narrow_pixels: ClassVar[bool] = False
     """Whether its processor makes pixels in bfloat16, which the model does not cast."""
 

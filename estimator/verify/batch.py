@@ -61,6 +61,8 @@ def _seen(training: Training, spec: Any, model: Any, rows: int, tokens: int) -> 
     tiles = spec.tiles(images)
     if tiles is not None and spec.tiles_by_text:
         return made | _in_tiles(ids, picture, spec, images.count * tiles, count)
+    if spec.beside_texts:
+        return made | _beside(ids, tower, images.count)
     if (size := spec.sized(images)) is not None:
         return made | _of_any_size(ids, picture, tower, count, (rows * images.count, *size))
     ids[:, :count].fill_(picture)
@@ -110,6 +112,17 @@ def _in_tiles(ids: torch.Tensor, picture: int, spec: Any, tiles: int, count: int
     know(ids, [[picture] * count + [0] * (tokens - count)] * rows)
     know_all(pixels, 1)
     return {"pixel_values": pixels, "pixel_attention_mask": mask}
+
+
+def _beside(ids: torch.Tensor, tower: Any, count: int) -> dict[str, Any]:
+    """So many images of all tiles for each text, every token of which sees all of them."""
+    (rows, tokens), tiles = ids.shape, tower.max_num_tiles
+    return {
+        "pixel_values": torch.rand(rows, count, tiles, tower.num_channels, tower.image_size, tower.image_size),
+        "aspect_ratio_ids": torch.ones(rows, count, dtype=torch.int64),
+        "aspect_ratio_mask": torch.ones(rows, count, tiles, dtype=torch.int64),
+        "cross_attention_mask": torch.ones(rows, tokens, count, tiles, dtype=torch.int64),
+    }
 
 
 def _of_any_size(ids: torch.Tensor, picture: int, tower: Any, count: int, shape: tuple[int, int, int]) -> dict[str, Any]:

@@ -221,9 +221,17 @@ def _shard(model: Any, job: Job, mesh: DeviceMesh) -> None:
     if job.offload.parameters == "cpu":
         settings["offload_policy"] = CPUOffloadPolicy()
     with meshes_joined():
-        for layer in (layer for stack in stacks(model) for layer in stack):
+        for layer in (layer for stack in [*stacks(model), *_not_checkpointed(model)] for layer in stack):
             fully_shard(layer, reshard_after_forward=job.parallelism.reshard_after_forward, **settings)
         fully_shard(model, **settings)
+
+
+def _not_checkpointed(model: Any) -> list[nn.ModuleList]:
+    """Stacks that Accelerate shards layer by layer, too, since the model names their class (`_no_split_modules`), and that
+    transformers never recomputes (Mllama's tower)."""
+    named, known = set(getattr(model, "_no_split_modules", None) or ()), stacks(model)
+    lists = [m for m in model.modules() if isinstance(m, nn.ModuleList) and len(m) and not any(m is stack for stack in known)]
+    return [m for m in lists if all(type(layer).__name__ in named for layer in m)]
 
 
 def _reduced(job: Job) -> torch.dtype:
