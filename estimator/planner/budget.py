@@ -178,10 +178,11 @@ def spread(job: Job, name: str, gpus: int, nodes: int) -> Job | None:
     micro = next(size for size in range(min(training.micro_batch_size, each), 0, -1) if each % size == 0)
     unsuited = ("ddp", "fsdp1", "fsdp2", "hsdp") if ranks == 1 else ("none",)
     strategy = None if split.strategy in unsuited else split.strategy
+    network = job.hardware.network if name == job.hardware.gpu else None  # other GPUs come in other nodes
     return job.model_copy(
         update={
             "hardware": job.hardware.model_copy(
-                update={"gpu": name, "memory": None, "in_use": None, "gpus": gpus, "nodes": nodes}
+                update={"gpu": name, "memory": None, "in_use": None, "gpus": gpus, "nodes": nodes, "network": network}
             ),
             "parallelism": split.model_copy(update={"data": ranks, "strategy": strategy, "replicas": None}),
             "training": training.model_copy(update={"micro_batch_size": micro, "gradient_accumulation_steps": each // micro}),

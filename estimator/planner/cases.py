@@ -173,9 +173,9 @@ class Own:
         """The job on other hardware; what it says of renting stays."""
         if self.job.task == "train":
             return spread(self.job, str(hardware.gpu), hardware.gpus, hardware.nodes)
-        kept = self.job.hardware.model_copy(
-            update={"gpu": hardware.gpu, "memory": None, "in_use": None, "owned": None, "nodes": hardware.nodes}
-        )
+        network = self.job.hardware.network if hardware.gpu == self.job.hardware.gpu else None
+        own = {"memory": None, "in_use": None, "owned": None, "network": network}
+        kept = self.job.hardware.model_copy(update={"gpu": hardware.gpu, "nodes": hardware.nodes, **own})
         return with_values(self.job.model_copy(update={"hardware": kept}), {"hardware.gpus": hardware.gpus})
 
     def _slug(self) -> str:

@@ -6,10 +6,12 @@ import pytest
 
 from estimator import InvalidJob, UnknownName, estimate
 from estimator.cli.report_hardware import facts_text, gpus_text, unverified_text
+from estimator.contract.job import Hardware
 from estimator.facts import catalogue
 from estimator.facts.spelling import folded
 from estimator.hardware import accelerator, node
 from estimator.hardware.accelerator import accelerator as card_of
+from estimator.timing.links import between_gpus, links
 from estimator.views import listing
 
 NODES = catalogue.names(node.FOLDER)
@@ -65,6 +67,28 @@ def test_ranks_have_links(gpu: str, gpus: int, within: object, between: object, 
     found = node.links(card_of(gpu), gpus)
     parts = [link and (link.kind, link.bandwidth.value) for link in (found.within, found.between)]
     assert (*parts, found.node) == (within, between, of)
+
+
+def test_a_job_says_its_network() -> None:
+    card, two = card_of("a100-80gb"), {"gpus": 8, "nodes": 2}
+    usual, own = Hardware.model_validate(two), Hardware.model_validate({**two, "network": {"adapters": 4, "gigabits": 100}})
+    assert (links(usual, card).network, links(own, card).network) == (25, 6.25)  # GB/s: 8 of 200 Gb/s, 4 of 100, over 8 GPUs
+    assert links(usual, card).link == links(own, card).link
+    said = ["time: 300 GB/s between GPUs of a node, as in dgx-a100 and 6.25 GB/s for each GPU between nodes"]
+    assert between_gpus(own, card) == [f"{said[0]}, as hardware.network says, each way"]
+
+
+def test_a_slower_network_takes_longer_only_between_nodes() -> None:
+    def seconds(nodes: int, network: dict[str, int] | None) -> float:
+        hardware = {"gpu": "a100-80gb", "gpus": 8, "nodes": nodes, "network": network}
+        job = {"model": "gpt2", "hardware": hardware, "parallelism": {"strategy": "zero1"}}
+        time = estimate({**job, "training": {"precision": "deepspeed-bf16"}}).time
+        assert time
+        return time.step_seconds
+
+    four, eight = {"adapters": 4, "gigabits": 100}, {"adapters": 8, "gigabits": 200}
+    assert seconds(2, four) > seconds(2, eight) == seconds(2, None)
+    assert seconds(1, four) == seconds(1, None)
 
 
 def test_a_job_that_names_a_node_is_told_its_gpus() -> None:

@@ -43,6 +43,20 @@ class Owned(Part):
     )
 
 
+class Network(Part):
+    """What joins a node to others, where it is not what is usual for its GPUs."""
+
+    adapters: Annotated[int, Field(ge=1, le=1024)] = Field(description="network adapters of a node that GPUs exchange over")
+    gigabits: Annotated[float, Field(ge=0.1, le=10**5, allow_inf_nan=False)] = Field(
+        description="Gb/s of each adapter in one direction, as adapters are sold: 100, 200, 400"
+    )
+
+    @property
+    def gigabytes(self) -> float:
+        """GB/s of the whole node in one direction."""
+        return self.adapters * self.gigabits / 8
+
+
 Schedule = Literal["1f1b", "interleaved", "gpipe", "looped-bfs", "zero-bubble", "zbv", "dualpipev", "dualpipe"]
 """In what order a pipeline's ranks run their passes (parallel/schedules.py)."""
 
@@ -62,6 +76,9 @@ class Hardware(Part):
     in_use: Bytes | None = Field(None, description="memory of each GPU that other processes hold: 2GiB; without it, none")
     gpus: Count = Field(1, description="GPUs in a node")
     nodes: Count = Field(1, description="nodes")
+    network: Network | None = Field(
+        None, description="what joins the nodes; without it, the network of the usual node of such GPUs"
+    )
     rent: Rent = Field(Rent(), description="which offers count for the cost")
     owned: Owned | None = Field(None, description="what the GPUs cost that are not rented")
     grid: str | None = Field(
