@@ -97,6 +97,8 @@ class OlmoHybridSpec(HybridSpec):
     def _whole(self) -> Self:
         if len(self.kinds) != self.num_hidden_layers:
             raise ValueError(f"layer_types names {len(self.kinds)} layers, num_hidden_layers is {self.num_hidden_layers}")
+        if len({*self.kinds}) == 1:
+            raise ValueError("its layers must be of both kinds, linear_attention and full_attention: at least two")
         keys, values = self.linear_num_key_heads, self.linear_num_value_heads
         if values % keys:
             raise ValueError(f"linear_num_value_heads {values} is not a multiple of linear_num_key_heads {keys}")
