@@ -182,7 +182,7 @@ def _body(spec: ModelSpec) -> set[str]:
     return set.intersection(*found) - {"lm_head"}
 
 
-LANGUAGE = ("model.language_model", "model.text_model")
+LANGUAGE = ("model.language_model", "model.text_model", "language_model")
 """The paths of the language model in those that see images."""
 
 
