@@ -185,6 +185,6 @@ def _parameters(build: Builder, model: Model, place: Topology, job: Job) -> Para
     mixed = isinstance(model.spec, OtherSpec) and model.spec.mixture
     return Parameters(
         total=sum(p.total for p in whole),
-        trainable=sum(p.total for p in whole if p.trainable),
+        trainable=sum(p.total for p in whole if p.trainable) if job.task == "train" else 0,
         active=None if mixed else sum(p.active * p.times for p in whole),
     )

@@ -18,6 +18,8 @@ from estimator.planner.ways import Way
 MOST_GPUS = 1024
 NODE = 8
 """GPUs up to which they are added within a node."""
+SERVED = 64
+"""GPUs up to which a server is spread, its layers over nodes."""
 USUAL = ("ddp", "fsdp2")
 """How several GPUs share training, where nothing is said of it."""
 EVEN = ("ddp", "hsdp", "zero", "fsdp1")
@@ -72,7 +74,7 @@ def smallest_change(question: Question, way: Way, hardware: Hardware, card: Capa
     if alone:
         return Change(f"more memory: {_largest(answer)}, and it comes alone")
     if way.part == "serving":
-        return Change(f"a larger card; of more than {NODE} GPUs it is not known: servers are modelled within one node")
+        return Change(f"a larger card: split over up to {SERVED} GPUs it does not fit, or is not modelled")
     most = _most(question, way, hardware)
     return Change(f"a larger card: no number of these does it{f'; on {MOST_GPUS}, {_largest(most)}' if most else ''}")
 
@@ -112,9 +114,10 @@ def _largest(answer: Judged) -> str:
 
 
 def _larger(way: Way, hardware: Hardware) -> Iterator[Hardware]:
-    """More of the same GPUs, doubling: within a node up to eight, then nodes; a server stays within its node."""
+    """More of the same GPUs, doubling: within a node up to eight, then nodes."""
     gpus, nodes = hardware.gpus, hardware.nodes
-    while gpus * nodes < MOST_GPUS and not (way.part == "serving" and gpus >= NODE):
+    most = SERVED if way.part == "serving" else MOST_GPUS
+    while gpus * nodes < most:
         gpus, nodes = (gpus * 2, nodes) if gpus < NODE else (gpus, nodes * 2)
         yield Hardware(gpu=hardware.gpu, memory=hardware.memory, gpus=gpus, nodes=nodes)
 

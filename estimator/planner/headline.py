@@ -147,7 +147,10 @@ def _notes(asked: list[Way], serving: dict[str, int], training: dict[str, int]) 
         names = ", ".join(name for strategy, name in STRATEGIES.items() if strategy in tries)
         said.append(f"training on several GPUs: the first that fits of {names}")
     if "vllm" in engines:
-        said.append("serving on several GPUs: each layer split over those of a node (tensor parallel)")
+        said.append(
+            "serving on several GPUs: each layer split over those of a node (tensor parallel), "
+            "layers over nodes (pipeline) where one is too small"
+        )
         said.append("per GPU, serving: what vLLM's share of the card must hold; the CUDA context lies beside it")
     return [
         *said,

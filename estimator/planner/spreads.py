@@ -122,6 +122,10 @@ def spreads(question: Question, way: Way, hardware: Hardware) -> Iterator[tuple[
         degree = 1 if one else max(d for d in tensor_degrees(spec) if d <= gpus)
         used = Hardware(gpu=hardware.gpu, memory=hardware.memory, gpus=degree)
         yield f"tensor {degree}" if degree > 1 else "1 GPU", {**way.job, "hardware": used, "parallelism": {"tensor": degree}}
+        if nodes > 1 and not one:
+            over = Hardware(gpu=hardware.gpu, memory=hardware.memory, gpus=degree, nodes=nodes)
+            both = {"tensor": degree, "pipeline": nodes}
+            yield f"tensor {degree}, pipeline {nodes}", {**way.job, "hardware": over, "parallelism": both}
     elif total == 1:
         yield "1 GPU", {**way.job, "hardware": hardware}
     else:

@@ -19,7 +19,7 @@ from estimator.tape.gpu import AMPERE, Gpu
 
 ENGINES = {each.name: each for each in (VLLM, SGLANG, TRANSFORMERS, LLAMA_CPP, OLLAMA)}
 """By their names in a job."""
-SPREADS = frozenset({"strategy", "data", "tensor", "pipeline", "context", "expert"})
+SPREADS = frozenset({"data", "tensor", "pipeline", "context", "expert"})
 """What a server reads of `parallelism`, if nothing else is written there."""
 
 

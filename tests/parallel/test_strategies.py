@@ -16,7 +16,9 @@ from estimator.parallel.strategies import STRATEGIES, Feature, strategy_of
 ROOM = Path(estimator.__file__).parent
 WITH_NAMES_OF_THEIR_OWN = ("exchange", "verify")
 """Rooms that speak another program's language, or play its strategy by themselves."""
-COMPARED = re.compile(r"""(?<!select_)(?<!combination_)strategy\s*(==|!=|in|not in)\s*[(\[]?["']|strategy( or "")?\)?\.startswith""")
+COMPARED = re.compile(
+    r"""(?<!select_)(?<!combination_)strategy\s*(==|!=|in|not in)\s*[(\[]?["']|strategy( or "")?\)?\.startswith"""
+)
 
 
 def compared(text: str) -> list[str]:
