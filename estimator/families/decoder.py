@@ -72,12 +72,11 @@ class Decoder:
     """Embeddings, a stack of layers, a norm.
 
     `layer`: makes a layer of a kind; `kinds`: that of each, where they are several: those with a sliding window are `SLIDING`.
-    `norm`: makes the last norm, called `last`; without it the job's RMS norm. `embedding`: the name of the embeddings, which
-    are
+    `norm`: makes the last norm, called `last`; without it the job's RMS norm. `embedding`: the name of the embeddings, which are
     multiplied by `scale`, a tensor of one number. `embedded`: what is done to them at once; `begin`: what is done to them once
-        the masks are made. `sees`: which mask a layer of a kind is called with; None where it has none.
-        `holding`: as of `Builder.layers`.
-        `tail`: layers at the end that do what the others do not (`last` of `Builder.layers`).
+    the masks are made. `sees`: which mask a layer of a kind is called with; None where it has none.
+    `holding`: as of `Builder.layers`.
+    `tail`: layers at the end that do what the others do not (`last` of `Builder.layers`).
     `positioned`: whether layers get the tokens' positions, too. `turns_all`: whether those that see nothing get a rotary table.
     `passes_over`: whether layers of a kind are not run.
     """
