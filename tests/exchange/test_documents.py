@@ -191,13 +191,13 @@ FIELDS = "class C:\n" + "".join(f" {name} = 1\n" for name in NAMES[:3500])
 MULTIPLIED = {
     "fields of a class times its calls": ("import trl\n" + FIELDS + "C();" * 8000, "100,000 steps"),
     "fields of a class times a parser's kinds": (
-        f"import trl\n{FIELDS}p = HfArgumentParser([{'C,' * 1000}])\np.parse_args()\n",
+        f"import trl\n{FIELDS}p = HfArgumentParser([{'C,' * 2000}])\np.parse_args()\n",
         "100,000 steps",
     ),
     "a parser's options times its calls": (
         "import argparse\np = argparse.ArgumentParser()\n"
         + "".join(f"p.add_argument('{name}')\n" for name in NAMES[:1500])
-        + "p.parse_args()\n" * 4000,
+        + "".join(f"{name}=p.parse_args()\n" for name in NAMES[:4000]),
         "100,000 steps",
     ),
     "a script's variables times its commands": (" ".join(f"{name}=" for name in NAMES) + "\n" + "x;" * 2000, "100,000 variables"),
@@ -207,7 +207,7 @@ MULTIPLIED = {
 
 @pytest.mark.parametrize("name", MULTIPLIED)
 def test_what_a_text_multiplies_is_bounded_by_bytes(name: str) -> None:
-    """Texts of 130 kB at most, the readers' copies of which once were 150 MB and more, some of them gigabytes."""
+    """Texts of 130 kB at most, of which the readers once made 200 to 850 MB."""
     text, said = MULTIPLIED[name]
     with suppress(WillItFitError):
         read("import trl\ntrl.SFTTrainer('gpt2')")  # what is read once and kept
