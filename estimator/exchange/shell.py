@@ -12,6 +12,8 @@ from estimator.contract.errors import Unreadable
 
 MOST_COMMANDS, MOST_WORDS, MOST_EXPANDED, MOST_SCRIPT = 2_000, 20_000, 1 << 18, 1 << 16
 """Bounds of what a script is expanded to."""
+MOST_GIVEN = 100_000
+"""Variables that all commands together are given: each has every one that was set before it."""
 _NAME = r"[A-Za-z_]\w*"
 _ASSIGNED = re.compile(rf"({_NAME})\+?=(.*)", re.DOTALL)
 _VARIABLE = re.compile(
@@ -87,7 +89,7 @@ class _Script:
         self.variables: dict[str, list[str]] = {}
         self.exported: dict[str, str] = {}
         self.done: list[Command] = []
-        self.expanded = 0
+        self.expanded = self.given = 0
 
     def expand(self, text: str) -> str:
         """A text with the variables that are known in their places."""
@@ -119,6 +121,9 @@ class _Script:
             self.variables |= {name: [value] for name, value in assigned.items()}
         self.exported |= {} if words else assigned
         if words and len(self.done) < MOST_COMMANDS:
+            self.given += len(self.exported) + len(assigned)
+            if self.given > MOST_GIVEN:
+                raise Unreadable(f"gives its commands more than {MOST_GIVEN:,} variables, as no script needs", "script")
             self.done.append(Command(words, self.exported | assigned))
 
 

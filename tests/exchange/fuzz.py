@@ -22,7 +22,7 @@ from estimator.exchange import READ, Surroundings, read
 from tests.exchange.answered import files
 from tests.jobs import TESTS, content
 
-MOST_SECONDS, MOST_BYTES = 2.0, 200 * 10**6
+MOST_SECONDS, MOST_BYTES, LONGEST = 2.0, 200 * 10**6, 1 << 20
 PIECES = [
     *(
         "$",
@@ -112,8 +112,10 @@ def mutated(rng: random.Random, texts: list[str]) -> str:
             lines[at] = rng.choice(["  ", "    ", ""]) + lines[at].lstrip()
             text = "\n".join(lines)
         else:
-            text = text.replace(lines[at], lines[at] * rng.choice([2, 5, 50]), 1) if lines[at] else text
-    return text[: 1 << 20]
+            times = rng.choice([2, 5, 50])
+            text = text.replace(lines[at], lines[at] * min(times, LONGEST // len(lines[at]) + 1), 1) if lines[at] else text
+        text = text[:LONGEST]  # here, not at the end: 300 characters, fifty times fifty times, are gigabytes of the fuzzer's own
+    return text
 
 
 def attacked(folder: Path, seconds: float, seed: int) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -183,6 +184,41 @@ def test_hostile_files_are_refused_in_words(name: str) -> None:
             read(text)
     else:
         assert sum(len(one.key) for one in read(text).left_out) < 10**6
+
+
+NAMES = [f"a{i:x}" for i in range(8000)]
+FIELDS = "class C:\n" + "".join(f" {name} = 1\n" for name in NAMES[:3500])
+MULTIPLIED = {
+    "fields of a class times its calls": ("import trl\n" + FIELDS + "C();" * 8000, "100,000 steps"),
+    "fields of a class times a parser's kinds": (
+        f"import trl\n{FIELDS}p = HfArgumentParser([{'C,' * 2000}])\np.parse_args()\n",
+        "100,000 steps",
+    ),
+    "a parser's options times its calls": (
+        "import argparse\np = argparse.ArgumentParser()\n"
+        + "".join(f"p.add_argument('{name}')\n" for name in NAMES[:1500])
+        + "".join(f"{name}=p.parse_args()\n" for name in NAMES[:4000]),
+        "100,000 steps",
+    ),
+    "a script's variables times its commands": (" ".join(f"{name}=" for name in NAMES) + "\n" + "x;" * 2000, "100,000 variables"),
+    "words of a script": ("import trl\n" + "a\n" * 65_000 + "a b c", "60,000 words"),
+}
+
+
+@pytest.mark.parametrize("name", MULTIPLIED)
+def test_what_a_text_multiplies_is_bounded_by_bytes(name: str) -> None:
+    """Texts of 130 kB at most, of which the readers once made 200 to 850 MB."""
+    text, said = MULTIPLIED[name]
+    with suppress(WillItFitError):
+        read("import trl\ntrl.SFTTrainer('gpt2')")  # what is read once and kept
+    tracemalloc.start()
+    try:
+        with pytest.raises(WillItFitError, match=said):
+            read(text)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 100 * 10**6
 
 
 PIECES = st.sampled_from(

@@ -8,7 +8,7 @@ from typing import Any
 from estimator.exchange.python import expressions
 from estimator.exchange.python.evaluator import Evaluator
 from estimator.exchange.python.source import Source
-from estimator.exchange.python.values import Class, Function, Made, Named, Unread, bounded, plain
+from estimator.exchange.python.values import Class, Function, Made, Named, Unread, bounded, plain, size
 
 DEEPEST_CALLS, MOST_CALLS = 5, 300
 SAME = ("to", "cuda", "half", "bfloat16", "eval", "train", "float", "copy", "with_format")
@@ -43,6 +43,7 @@ class Calls(Evaluator):
         if isinstance(target, Function):
             return self.enter(target, made)
         if isinstance(target, Class):
+            self.step(len(target.fields))
             made.name, made.keywords = target.name, {**target.fields, **made.keywords}
             made.keywords |= dict(zip(target.fields, made.positional, strict=False))
         elif isinstance(target, Named):
@@ -63,7 +64,7 @@ class Calls(Evaluator):
             return made.argument("default", 1) if isinstance(found, Unread) else found
         elif isinstance(holder, dict) and method == "update" and made.positional and isinstance(made.positional[0], dict):
             given = made.positional[0]
-            self.steps += len(given)
+            self.step(len(given))
             if plain(given) and len(holder) + len(given) < 500:
                 holder |= dict(given)
             return None
@@ -77,6 +78,7 @@ class Calls(Evaluator):
         for one in node.args[:200]:
             found = self.value(one.value if isinstance(one, ast.Starred) else one)
             if isinstance(one, ast.Starred):
+                self.step(size(found))
                 made.positional += found if isinstance(found, list) else [Unread(self.shown(one))]
             else:
                 made.positional.append(found)
@@ -85,7 +87,7 @@ class Calls(Evaluator):
             if keyword.arg is not None:
                 made.keywords[keyword.arg], made.lines[keyword.arg] = found, keyword.value.lineno
             elif isinstance(found, dict):
-                self.steps += len(found)
+                self.step(len(found))
                 made.keywords |= {str(key): value for key, value in found.items()}
                 made.lines |= dict.fromkeys(map(str, found), keyword.value.lineno)
             else:
@@ -142,12 +144,14 @@ class Calls(Evaluator):
     def _parsed(self, parser: Made, method: str) -> Any:
         """What argparse, or transformers' HfArgumentParser and TRL's, make of a command."""
         if parser.last in PARSERS:
+            self.step(len(parser.keywords))
             return Made("argparse.Namespace", keywords=dict(parser.keywords), lines=dict(parser.lines), line=parser.line)
         asked = parser.argument("dataclass_types", 0)
         kinds = asked if isinstance(asked, list) else [asked]
         found: list[Any] = []
         for kind in kinds:
-            fields = dict(kind.fields) if isinstance(kind, Class) else {}
+            fields = kind.fields if isinstance(kind, Class) else {}
+            self.step(len(fields) + len(self.options))
             name = kind.name if isinstance(kind, Class) else str(kind) if isinstance(kind, Named) else "arguments"
             one = Made(name, keywords={**fields, **self.options}, line=parser.line)
             if not isinstance(kind, Class) and not self.options:

@@ -32,9 +32,9 @@ class Evaluator:
         """What a call makes."""
         raise NotImplementedError
 
-    def step(self) -> None:
-        """Count a step. Raises `Unreadable` for more than any script needs."""
-        self.steps += 1
+    def step(self, kept: int = 0) -> None:
+        """Count a step, and `kept`: the values that it copies. Raises `Unreadable` for more than any script needs."""
+        self.steps += 1 + kept
         if self.steps > MOST_STEPS:
             raise Unreadable(f"takes more than {MOST_STEPS:,} steps to follow", "script")
 

@@ -17,11 +17,12 @@ from estimator.contract.reading import parse_json
 
 MOST_SOURCE = 1 << 17
 """Characters of a script."""
-MOST_TREE = 60_000
-"""Nodes of its syntax tree."""
+MOST_TREE = MOST_TOKENS = 60_000
+"""Nodes of its syntax tree, and its words, signs and lines, for each of which the parser keeps a kilobyte or two."""
 _IMPORTS = re.compile(r"^[ \t]*(?:from[ \t]+[\w.]+[ \t]+import[ \t]|import[ \t]+\w)", re.MULTILINE)
 _NOTEBOOK = re.compile(r'^\s*\{[\s\S]{0,200000}"cells"\s*:|"nbformat"\s*:')
 _MAGIC = re.compile(r"^([ \t]*)([!%].*|.*\?)$")
+_TOKEN = re.compile(r"\w+|[^\w \t]")
 _RUN = re.compile(r"(?:[-+~][ \t]*){100}|(?:\bnot[ \t(]+){60}|(?:\bawait[ \t]+){60}|(?:\blambda\b[^:\n]{0,40}:[ \t]*){60}")
 
 
@@ -119,6 +120,8 @@ def tree(found: Source) -> ast.Module:
 def _parsed(text: str) -> ast.Module:
     if len(text) > MOST_SOURCE:
         raise Unreadable(f"has more than {MOST_SOURCE:,} characters, as no training script needs", "script")
+    if sum(1 for _ in _TOKEN.finditer(text)) > MOST_TOKENS:
+        raise Unreadable(f"has more than {MOST_TOKENS:,} words and signs, as no training script needs", "script")
     if _RUN.search(text):
         raise ValueError("operators within operators")
     with warnings.catch_warnings():
