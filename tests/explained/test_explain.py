@@ -50,6 +50,21 @@ def failing(job: dict[str, Any], tensor: str) -> tuple[str, int]:
     return said(segment(size), step.live[highest.born] - size + workspace), size
 
 
+@pytest.mark.parametrize(("implementation", "named"), [("foreach", True), ("forloop", False)])
+def test_the_second_list_of_an_older_foreach_step(implementation: str, named: bool) -> None:
+    """It grows where the first one, of the same tensors, is held whole; a loop over parameters has no lists."""
+    job = merged(JOB, {"training": {"optimizer": "adamw", "optimizer_implementation": "foreach"}})
+    course = record(job).course
+    roots = [one.storage for one in course.births if course.tape.operations[one.storage] == "_foreach_sqrt"]
+    message, size = failing(job, "_foreach_sqrt")
+    level = float(message.split("allocated memory ")[1].split(" GiB")[0]) * GIB
+    first = sum(course.tape.sizes[storage] for storage in roots)
+    asked = merged(job, {"training": {"optimizer_implementation": implementation}})
+    found = explain(asked, said(segment(size), round(level) + first))
+    older = [one for one in found.hypotheses if "torch before 2.1" in one.text]
+    assert [one.explains for one in older] == ([True] if named else [])
+
+
 @pytest.mark.parametrize("tensor", ["_log_softmax", "_log_softmax_backward_data", "embedding_dense_backward"])
 def test_an_allocation_that_failed_is_found(tensor: str) -> None:
     message, size = failing(JOB, tensor)
