@@ -163,6 +163,20 @@ def test_what_is_no_record_is_refused(tmp_path: Path) -> None:
     assert client.post("/v1/explain", json={"job": JOB}).status_code == 422
 
 
+def test_a_cache_that_llamacpp_could_not_allocate_names_the_context() -> None:
+    job = {"model": "llama-3.1-8b", "task": "serve", "hardware": {"gpu": "rtx-4090"}}
+    job |= {"serving": {"engine": "llama.cpp", "weights": "q4_k_m", "context": 4096}}
+    mib = 131072 * 32 * 2 * 8 * 128 * 2 // MIB  # tokens, layers, keys and values, heads, their width, bytes of float16
+    lines = (
+        f"ggml_backend_cuda_buffer_type_alloc_buffer: allocating {mib}.00 MiB on device 0: cudaMalloc failed: out of memory",
+        "llama_kv_cache_init: failed to allocate buffer for kv cache",
+    )
+    found = explain(job, "\n".join(lines))
+    assert found.compared == "cache"
+    best = found.hypotheses[0]
+    assert (best.slug, best.change, best.explains) == ("longer-context", {"serving": {"context": 131072}}, True)
+
+
 @pytest.mark.parametrize("row", reports(), ids=lambda row: row["name"])
 def test_public_reports(row: dict[str, Any]) -> None:
     """What is recorded of each, right or wrong."""
