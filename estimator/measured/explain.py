@@ -24,12 +24,15 @@ from estimator.parallel.strategies import strategy_of
 from estimator.pipeline.advice import Trial, advice
 from estimator.pipeline.judged import judge_run
 from estimator.pipeline.run import Run, played
+from estimator.timelines.timeline import recorded
 
 WORTH = 0.05
 """Share of the difference that a reason removes at least, to be named."""
 NAMED = 6
 """Reasons that are named, the best."""
 MOSTLY = 0.5
+ROOTS = "_foreach_sqrt"
+"""The temporaries of Adam's foreach implementation."""
 Change = dict[str, Any]
 
 
@@ -97,6 +100,7 @@ def _hypotheses(found: Compared, record: Record, asked: Change, allow_files: boo
             continue
         if one := _tried(reason, tried, found, record):
             yield one
+    yield from _older_foreach(found, record)
     weights = found.memory.at_peak.get("parameters", 0)
     if weights:
         said = f"a second model: its {gib(weights)} of parameters once more"
@@ -108,6 +112,24 @@ def _hypotheses(found: Compared, record: Record, asked: Change, allow_files: boo
         tried = compare(found.run, record, found.quantity, pools.bytes)
         if one := _tried(Reason("graph-pool", said, {}), tried, found, record):
             yield one
+
+
+def _older_foreach(found: Compared, record: Record) -> Iterator[Hypothesis]:
+    """Until torch 2.1 Adam and AdamW made two lists of temporaries, roots and then denominators, where one is made now
+    (https://github.com/pytorch/pytorch/issues/97712): the second one, of the same sizes, grows where the first is held whole."""
+    asked = found.run.job.training
+    requested = "requested" in record.amounts
+    if not requested or asked.optimizer not in ("adam", "adamw") or asked.optimizer_implementation != "foreach":
+        return
+    course = recorded(found.run).course
+    roots = [one.storage for one in course.births if course.tape.operations[one.storage] == ROOTS]
+    first = sum(course.tape.sizes[storage] for storage in roots)
+    tried = compare(found.run, record, found.quantity, first)
+    if tried.culprit is None or tried.culprit.operation != ROOTS:
+        return
+    said = f"a torch before 2.1, whose foreach optimizer holds two lists of temporaries: {gib(first)} more"
+    if one := _tried(Reason("optimizer", said, {}), tried, found, record):
+        yield one
 
 
 def _tried(reason: Reason, tried: Compared, found: Compared, record: Record) -> Hypothesis | None:

@@ -102,6 +102,10 @@ def _of_serving(job: Job) -> Iterator[Reason]:
     for share in (0.8, 0.85, 0.9, 0.95):
         if share != asked.gpu_memory_utilization:
             yield _serving("share", f"another share of the GPU: gpu_memory_utilization {share}", gpu_memory_utilization=share)
+    if asked.engine == "llama.cpp":
+        for times in (2, 4, 8, 16, 32):
+            said = f"a context of {times * asked.context} tokens: the server was given a longer one, or took the model's own"
+            yield _serving("longer-context", said, context=times * asked.context)
     if not job.parallelism.tensor or job.parallelism.tensor > 1:
         yield Reason("not-split", "layers were not split over the GPUs", {"parallelism": {"tensor": 1}})
 

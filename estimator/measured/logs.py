@@ -67,10 +67,12 @@ def log(text: str) -> Record | None:
     """A trainer's or an engine's log: of several kinds of lines those of the kind that has most."""
     found: dict[str, dict[str, list[Amount]]] = {}
     how: dict[tuple[str, str], str] = {}
-    for line in text.splitlines():
-        for row in _lines():
+    lines = text.splitlines()
+    rows = [row for row in _lines() if "unless" not in row or row["unless"] not in text]
+    for line, after in zip(lines, [*lines[1:], ""], strict=True):
+        for row in rows:
             match = row["pattern"].search(line[:MOST_LINE])
-            if match is None:
+            if match is None or row.get("next", "") not in after[:MOST_LINE]:
                 continue
             sizes = [size for size in match.groups() if size not in ("K", "V")]
             for size in sizes:

@@ -50,6 +50,21 @@ def failing(job: dict[str, Any], tensor: str) -> tuple[str, int]:
     return said(segment(size), step.live[highest.born] - size + workspace), size
 
 
+@pytest.mark.parametrize(("implementation", "named"), [("foreach", True), ("forloop", False)])
+def test_the_second_list_of_an_older_foreach_step(implementation: str, named: bool) -> None:
+    """It grows where the first one, of the same tensors, is held whole; a loop over parameters has no lists."""
+    job = merged(JOB, {"training": {"optimizer": "adamw", "optimizer_implementation": "foreach"}})
+    course = record(job).course
+    roots = [one.storage for one in course.births if course.tape.operations[one.storage] == "_foreach_sqrt"]
+    message, size = failing(job, "_foreach_sqrt")
+    level = float(message.split("allocated memory ")[1].split(" GiB")[0]) * GIB
+    first = sum(course.tape.sizes[storage] for storage in roots)
+    asked = merged(job, {"training": {"optimizer_implementation": implementation}})
+    found = explain(asked, said(segment(size), round(level) + first))
+    older = [one for one in found.hypotheses if "torch before 2.1" in one.text]
+    assert [one.explains for one in older] == ([True] if named else [])
+
+
 @pytest.mark.parametrize("tensor", ["_log_softmax", "_log_softmax_backward_data", "embedding_dense_backward"])
 def test_an_allocation_that_failed_is_found(tensor: str) -> None:
     message, size = failing(JOB, tensor)
@@ -146,6 +161,20 @@ def test_what_is_no_record_is_refused(tmp_path: Path) -> None:
     with pytest.raises(WillItFitError, match="cannot be read"):
         explain(JOB, tmp_path / "nowhere")
     assert client.post("/v1/explain", json={"job": JOB}).status_code == 422
+
+
+def test_a_cache_that_llamacpp_could_not_allocate_names_the_context() -> None:
+    job = {"model": "llama-3.1-8b", "task": "serve", "hardware": {"gpu": "rtx-4090"}}
+    job |= {"serving": {"engine": "llama.cpp", "weights": "q4_k_m", "context": 4096}}
+    mib = 131072 * 32 * 2 * 8 * 128 * 2 // MIB  # tokens, layers, keys and values, heads, their width, bytes of float16
+    lines = (
+        f"ggml_backend_cuda_buffer_type_alloc_buffer: allocating {mib}.00 MiB on device 0: cudaMalloc failed: out of memory",
+        "llama_kv_cache_init: failed to allocate buffer for kv cache",
+    )
+    found = explain(job, "\n".join(lines))
+    assert found.compared == "cache"
+    best = found.hypotheses[0]
+    assert (best.slug, best.change, best.explains) == ("longer-context", {"serving": {"context": 131072}}, True)
 
 
 @pytest.mark.parametrize("row", reports(), ids=lambda row: row["name"])
