@@ -127,7 +127,7 @@ class VisionModel:
         self.projection = build.convolution(
             "embeddings.patch_embeddings.projection", spec.num_channels, size, patch, spec.patch_size
         )
-        self.layers = build.layers(spec.num_hidden_layers, lambda _: Layer(spec, build), places="layer.*")
+        self.layers = build.layers(spec.num_hidden_layers, lambda _: Layer(spec, build), last=1, places="layer.*")
         self.layernorm: Module = _as_it_is if spec.use_mean_pooling else build.layer_norm("layernorm", size)
 
     def see(self, pixels: Tensor) -> tuple[Tensor, Tensor]:
