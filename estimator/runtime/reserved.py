@@ -7,6 +7,7 @@ makes its states; the second finds them there, and gradients gone.
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from estimator.runtime.allocator import SMALL, SMALL_SEGMENT, CachingAllocator, ExpandableAllocator
@@ -80,6 +81,8 @@ class _Run:
         self.large: dict[Stretch, list[int]] = {}
         """Events of a stretch that reach the pool of large blocks."""
         self.partners: dict[Stretch, dict[int, int]] = {}
+        self.freed: dict[Stretch, list[int]] = {}
+        """What the first pass of a stretch freed."""
 
     def play(self, blocks: list[Stretch], only: str | None = None, skipped: str | None = None) -> None:
         """Replay blocks in a row: all that is allocated in them, or what is counted as `only`, or is not `skipped`."""
@@ -87,9 +90,11 @@ class _Run:
             if not block.blocks and block not in self.large:
                 sizes = self.tape.sizes
                 self.large[block] = [e for e in self.tape.events[block.start : block.stop] if sizes[abs(e)] > SMALL]
-            for _ in range(block.repeat):
+            for turn in range(block.repeat):
                 if block.blocks:
                     self.play(block.blocks, only, skipped)
+                    if not turn and block.repeat > 1 and len(block.blocks) > 1 and only is None and skipped is None:
+                        self._pair_period(block)
                 elif self.large[block]:
                     self._events(block, only, skipped)
 
@@ -112,6 +117,7 @@ class _Run:
         if self.most is not None and self.allocator.highest > self.most:
             raise MoreThanAsked
         if partners is None and block.slot is not None and block.slot.total > 1:
+            self.freed[block] = freed
             self.partners[block] = self._pairs(block, freed)
 
     def _pairs(self, block: Stretch, freed: list[int]) -> dict[int, int]:
@@ -135,9 +141,33 @@ class _Run:
         earlier += kept
         return partners
 
+    def _pair_period(self, period: Stretch) -> None:
+        """Pair anew where several kinds of layers take turns: what the first of them frees, the last of the turn before made."""
+        tape, alive = self.tape, self.alive
+        leaves = [one for one in _leaves(period) if one in self.freed]
+        births = dict.fromkeys(e for one in leaves for e in self.large[one] if e > 0)
+        kept = [e for e in births if alive[e]]
+        for one in leaves:
+            for storage in self.freed[one]:
+                if storage in births or alive[storage]:
+                    continue
+                alike = [e for e in kept if tape.sizes[e] == tape.sizes[storage]]
+                alike.sort(key=lambda e: tape.components[e] != tape.components[storage])  # stable
+                if alike:
+                    self.partners[one][storage] = alike[0]
+                    kept.remove(alike[0])
+
     def end_step(self) -> None:
         """What a step leaves behind is freed: the gradients."""
         for storage in self.born:
             for block in self.alive.pop(storage, ()):
                 self.allocator.release(block)
         self.born.clear()
+
+
+def _leaves(block: Stretch) -> Iterator[Stretch]:
+    """The stretches of events within a block, in order."""
+    if not block.blocks:
+        yield block
+    for inner in block.blocks:
+        yield from _leaves(inner)

@@ -9,7 +9,9 @@ from hypothesis import strategies as st
 from estimator import estimate
 from estimator.pipeline.run import played
 from estimator.runtime.allocator import MIB, CachingAllocator, ExpandableAllocator
+from estimator.runtime.reserved import _Run
 from estimator.simulation.simulation import Simulation
+from estimator.tape.replay import folded
 
 KINDS = [CachingAllocator, ExpandableAllocator]
 
@@ -108,6 +110,20 @@ def test_reserved_bytes_of_a_step(expandable: bool, checkpointing: str) -> None:
     assert memory.reserved_bytes is not None
     assert memory.held_bytes is not None
     assert memory.peak_bytes < memory.held_bytes <= memory.reserved_bytes
+
+
+@pytest.mark.parametrize("model", ["gpt-oss-20b", "gemma-2-2b", "gemma-3-1b", "llama-3.2-1b"])
+def test_kinds_of_layers_that_take_turns_free_what_was_gathered_for_them(model: str) -> None:
+    """Under FSDP2 a layer frees what another kind of layer gathered, on the turn before: a whole model was left once."""
+    training = {"activation_checkpointing": "full", "precision": "bf16-mixed", "sequence_length": 64}
+    job = {"model": model, "training": training, "parallelism": {"strategy": "fsdp2"}, "hardware": {"gpus": 8}}
+    tape = played(job, True).simulation.build.tape
+    run = _Run(tape, False, None)
+    for phase, fold in zip(tape.phases, folded(tape), strict=True):
+        run.play(fold.blocks)
+        if phase.name == "backward":
+            left = [tape.components[one] for one, blocks in run.alive.items() for _ in blocks]
+            assert "communication_buffers" not in left
 
 
 @pytest.mark.parametrize("expandable", [False, True])
