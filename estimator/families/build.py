@@ -85,6 +85,8 @@ class Builder:
     """What each sequence has of images, of a model that sees them; None: text alone."""
     sequences: int = 1
     """Sequences of a batch, of a model that sees images."""
+    tokens: int | None = None
+    """Tokens of a sequence that is trained on; None where that is not known. Too few leave some parameters without gradients."""
     unrolled: bool = False
     beside: str = ""
     """What the model is to the one that is trained, where it is another: it is in evaluation mode."""

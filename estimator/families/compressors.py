@@ -55,15 +55,17 @@ def _twice(table: Tensor) -> Tensor:
 
 class Compressor:
     """Tokens weighed by a softmax over each of their windows of `rate`, in `size` numbers; where windows `overlap`, each takes
-    part of the one before, and its layers make both parts."""
+    part of the one before, and its layers make both parts. Fewer tokens than a window fill none: the layers run, and what they
+    make is left, so that they get no gradients."""
 
     def __init__(self, spec: Any, build: Builder, name: str, rate: int, size: int, overlap: bool):
         self.rate, self.size, self.overlap, self.rotated = rate, size, overlap, spec.qk_rope_head_dim
         made = size * (1 + overlap)
-        self.position_bias = build.parameter(name + ".position_bias", (rate, made), dtypes.float32)
-        self.kv_proj = build.linear(name + ".kv_proj", spec.hidden_size, made)
-        self.gate_proj = build.linear(name + ".gate_proj", spec.hidden_size, made)
-        self.kv_norm = Norm(build, name + ".kv_norm", size)
+        with build.unlearning(build.tokens is not None and build.tokens < rate):
+            self.position_bias = build.parameter(name + ".position_bias", (rate, made), dtypes.float32)
+            self.kv_proj = build.linear(name + ".kv_proj", spec.hidden_size, made)
+            self.gate_proj = build.linear(name + ".gate_proj", spec.hidden_size, made)
+            self.kv_norm = Norm(build, name + ".kv_norm", size)
         self.buffers = rotary_buffers(build, self.rotated)
 
     def compressed(self, hidden: Tensor) -> tuple[Tensor, ...]:

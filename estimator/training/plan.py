@@ -108,6 +108,7 @@ def trace_training(job: Job, spec: ModelSpec, topology: Topology, gpu: Gpu = AMP
         shows_states=training.objective is not None and training.objective.type == "ppo",
         images=training.images,
         sequences=training.micro_batch_size,
+        tokens=training.sequence_length,
         unrolled=unrolled,
     )
     if topology.strategy.flattens:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from estimator.contract.errors import Contradiction
 from estimator.families.build import Builder
 from estimator.families.heads import Batch, Model
 from estimator.families.model_output import widened
@@ -78,6 +79,8 @@ def train(build: Builder, model: Model, optimizer: Optimizer, step: Step) -> Non
                 held = widened(held)
         tape.begin("backward")
         del held
+        if loss.grad_fn is None:
+            raise _unreached(build)
         autograd.backward(scaler.scale(loss))
         del loss, inputs, given
         if step.after is not None and i + 1 < repeats:
@@ -96,6 +99,20 @@ def train(build: Builder, model: Model, optimizer: Optimizer, step: Step) -> Non
         step.after()
     tape.finish()
     del states
+
+
+def _unreached(build: Builder) -> Contradiction:
+    """Nothing that the loss depends on is trained: torch's backward raises "element 0 of tensors does not require grad"."""
+    if build.adapted:
+        names = ", ".join(dict.fromkeys(name.rpartition(".")[2] for name in build.adapted))
+        what, where = f"no adapted layer ({names})", "training.adapter.targets"
+    else:
+        what, where = "nothing that is trained", "training.trainable"
+    return Contradiction(
+        f"{what} has a part in the loss, so there is nothing to differentiate; a tower for images does not run on texts alone: "
+        "name layers of the language model, too, or write training.images",
+        where,
+    )
 
 
 def _beside_ids(tape: Tape, batch: Batch) -> Tensor | None:
