@@ -50,7 +50,7 @@ class Unit:
         self.full.requires_grad = len(self.frozen) < len(parameters)
         self.full.on_grad = self.after_backward
         self.held: list[Tensor] = []
-        self.awaited = False
+        self.awaited = True
         """Whether backward comes to what it made, and gathers it for that."""
         self.gradient: Tensor | None = None
         if self.full.requires_grad:
@@ -130,7 +130,8 @@ class Unit:
         if self.reshard:
             self.full.storage.release()
         self.shared.forward_order.append(self)
-        self.awaited = out.grad_fn is not None
+        if self.shared.tape.grad_enabled:  # a pass without gradients, as of re-entrant checkpoints, says nothing of it
+            self.awaited = out.grad_fn is not None
         if out.grad_fn is not None:
             out.grad_fn.hook = self.before_backward
 
