@@ -50,6 +50,8 @@ class Unit:
         self.full.requires_grad = len(self.frozen) < len(parameters)
         self.full.on_grad = self.after_backward
         self.held: list[Tensor] = []
+        self.awaited = True
+        """Whether backward comes to what it made, and gathers it for that."""
         self.gradient: Tensor | None = None
         if self.full.requires_grad:
             with tape.counting(GRADIENT):
@@ -128,15 +130,18 @@ class Unit:
         if self.reshard:
             self.full.storage.release()
         self.shared.forward_order.append(self)
+        if self.shared.tape.grad_enabled:  # a pass without gradients, as of re-entrant checkpoints, says nothing of it
+            self.awaited = out.grad_fn is not None
         if out.grad_fn is not None:
             out.grad_fn.hook = self.before_backward
 
     def before_backward(self) -> None:
-        """Gather again, and begin to gather the unit that backward comes to next, if it is done ahead."""
+        """Gather again, and begin to gather the unit that ran before, if it is done ahead and backward comes to it
+        (`_needs_pre_backward_unshard`, torch/distributed/fsdp/_runtime_utils.py)."""
         self.gather()
         order = self.shared.forward_order
         at = order.index(self)
-        if at > 0 and self.shared.prefetches:
+        if at > 0 and self.shared.prefetches and order[at - 1].awaited:
             order[at - 1].gather()
 
     def after_backward(self) -> None:
