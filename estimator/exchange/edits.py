@@ -196,7 +196,7 @@ def _shown(value: Any) -> str:
 def opened(text: str, whose: str, facts: Framework, given: str | None) -> SettingsText | CommandText:
     """A file in which settings can be changed. Raises `NotModelled` for what cannot be edited in place."""
     if source(text) is not None:
-        raise NotModelled("a script in Python is read, but not edited yet: change the arguments that the answer names", "file")
+        raise NotModelled("a script in Python is read, but not edited yet: set by hand what `willitfit plan` names", "file")
     settings = recognise.settings(text, "file")
     if settings is not None and recognise.file(settings) in PLATFORMS:
         raise NotModelled("a command within a platform's file is read, but not edited yet: fix the command alone", "file")

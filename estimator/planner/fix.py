@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from estimator.contract.answer import Versions
-from estimator.contract.errors import InvalidValue
+from estimator.contract.errors import InvalidValue, NotModelled
 from estimator.contract.units import gib
 from estimator.contract.version import DATA_VERSION, SOFTWARE_VERSION
 from estimator.exchange import Surroundings, read
@@ -30,7 +30,7 @@ def fix_file(
 
     `on`: hardware such as 2x24GB, in place of the file's own. `model`: the model, where the file names none. `given`: whose the
     file is; without it, it is told by what it says. `write`: the first fix is applied to the file, as a whole or not at all.
-    Raises what reading the file and estimating its job raise, and `NotModelled` for a file that cannot be edited.
+    Raises what reading the file and estimating its job raise; why a file cannot be edited is its `problem`.
     """
     where = Path(path)
     file = read_original(where)
@@ -65,9 +65,13 @@ def _fixes(file: Original, name: str, given: str | None, model: str | None, arou
     if now.verdict.fits is None:
         problem = "on what it is to fit is not known: say which GPU with --on"
     elif not now.verdict.fits:
-        search.opened(file.text)
-        steps = list(search_fixes(search, now))
-        problem = "" if steps else _problem(search, now)
+        try:
+            search.opened(file.text)
+        except NotModelled as error:  # that it does not fit is known all the same
+            problem = error.message
+        else:
+            steps = list(search_fixes(search, now))
+            problem = "" if steps else _problem(search, now)
     read_as = f"read as a file of {found.framework} {found.version}".rstrip()
     answer = Fixes(
         framework=found.framework,

@@ -12,12 +12,13 @@ import pytest
 from fastapi.testclient import TestClient
 
 from api.app import app
-from estimator import InvalidJob, NotModelled, estimate, fix_file, read_file
+from estimator import InvalidJob, estimate, fix_file, read_file
 from estimator.cli.main import main
 from estimator.exchange import READ
 from estimator.exchange.configuration import FOLDER, framework
 from estimator.exchange.edits import SettingsText
 from estimator.exchange.patch import original, replace, unified
+from estimator.planner.check import check_files
 from estimator.planner.fix import fix
 from estimator.planner.moves import SERVING, TRAINING, numbers
 from tests.jobs import TESTS, content
@@ -142,8 +143,15 @@ def test_the_doors(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypat
 def test_what_is_not_edited(tmp_path: Path) -> None:
     (tmp_path / "run.sh").write_text("axolotl train train.yaml\n", encoding="utf-8")
     (tmp_path / "train.yaml").write_text(AXOLOTL, encoding="utf-8")
-    with pytest.raises(NotModelled, match=r"train\.yaml: fix that file"):
-        fix_file(tmp_path / "run.sh", HARDWARE)
+    found = fix_file(tmp_path / "run.sh", HARDWARE)
+    assert found.fits is False
+    assert "train.yaml: fix that file" in found.problem
+    (tmp_path / "train.py").write_text("from trl import SFTTrainer\nSFTTrainer('llama-3.2-1b').train()\n", encoding="utf-8")
+    found = fix_file(tmp_path / "train.py", "1GB")
+    assert (found.fits, found.fixes) == (False, [])
+    assert "a script in Python" in found.problem
+    checked = check_files([tmp_path / "train.py"], "1GB")
+    assert (checked.files[0].verdict, checked.exit_code) == ("does not fit", 1)
 
 
 def test_edits_are_of_fields_that_are_tried() -> None:
