@@ -56,7 +56,7 @@ def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
 
 def answer_text(answer: Answer, explain: bool = False, ranks: bool = False, defaults: bool = False) -> str:
     """One job's answer in full; `explain` also names what is alive at the peak, tensor by tensor, `ranks` each stage of a
-    pipeline and what ranks exchange, `defaults` every default, those that are off or one, too."""
+    pipeline and what ranks exchange, `defaults` every default, those that are off, none, 0 or 1, too."""
     memory = answer.memory
     lines = [f"{answer.verdict.upper()}: {answer.reason}", ""]
     lines += _block("Memory per GPU", _memory_rows(answer))
@@ -114,7 +114,7 @@ def answer_text(answer: Answer, explain: bool = False, ranks: bool = False, defa
 
 
 def _assumptions(answer: Answer) -> list[str]:
-    """What is taken for granted, without the defaults that are off or one."""
+    """What is taken for granted, without the defaults that are off, none, 0 or 1."""
     off = {DEFAULT + note.text for note in answer.notes if note.slug == "default-off"}
     said = [text for text in answer.assumptions if text not in off]
     return (

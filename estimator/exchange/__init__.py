@@ -10,8 +10,9 @@ from estimator.contract.errors import InvalidJob
 from estimator.contract.job import Job, read_job
 from estimator.exchange import accelerate, deepspeed, megatron, torchtitan, writers
 from estimator.exchange.configuration import Surroundings
-from estimator.exchange.documents import FRAMEWORKS, PARTS, answer, is_configuration, read, read_file
+from estimator.exchange.documents import answer, is_configuration, read, read_file
 from estimator.exchange.platforms import PLATFORMS
+from estimator.exchange.readers import FRAMEWORKS, PARTS
 from estimator.pipeline.defaults import with_defaults
 from estimator.specs.resolve import resolve
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from datetime import date
@@ -18,37 +18,16 @@ from estimator.contract.job import Hardware, Job, read_job
 from estimator.contract.notes import Said, all_said
 from estimator.contract.reading import parse_yaml, read_text
 from estimator.contract.version import SOFTWARE_VERSION
-from estimator.exchange import accelerate, deepspeed, megatron_job, recognise, scripts, torchtitan_job
+from estimator.exchange import megatron_job, recognise, scripts, torchtitan_job
 from estimator.exchange.concessions import accepted
 from estimator.exchange.configuration import WORDS, Configuration, Launch, Lines, Surroundings, silent
 from estimator.exchange.found import Assumed, Found
-from estimator.exchange.frameworks import (
-    axolotl,
-    deepspeed_chat,
-    huggingface,
-    litgpt,
-    llama_cpp,
-    llama_factory,
-    llm_foundry,
-    ms_swift,
-    ms_swift_megatron,
-    nemo_automodel,
-    ollama,
-    open_instruct,
-    openrlhf,
-    other_servers,
-    oumi,
-    sglang,
-    torchtune,
-    unsloth,
-    verl,
-    vllm,
-    vllm_recipe,
-)
+from estimator.exchange.frameworks import ollama, other_servers
 from estimator.exchange.launch import Program, arguments, expandable, programs, slurm
 from estimator.exchange.nested import overrides
 from estimator.exchange.platforms import PLATFORMS
 from estimator.exchange.python.source import Source, source
+from estimator.exchange.readers import FILES, FRAMEWORKS, OVERRIDES, PARTS, SCRIPTED, SHORT
 from estimator.exchange.shell import MOST_SCRIPT, commands, sbatch
 from estimator.exchange.spread import FEWEST, SHARDED, UNSAID
 from estimator.hardware.parse import hardware_of
@@ -56,45 +35,8 @@ from estimator.pipeline.estimation import estimate
 from estimator.pipeline.notes.gathered import of_kind, texts
 from estimator.specs.resolve import WEIGHTS
 
-FRAMEWORKS: dict[str, Callable[[Configuration], None]] = {
-    "axolotl": axolotl.read,
-    "llama-factory": llama_factory.read,
-    "trl": huggingface.read,
-    "transformers": huggingface.read,
-    "unsloth": unsloth.read,
-    "ms-swift": ms_swift.read,
-    "ms-swift-megatron": ms_swift_megatron.read,
-    "nemo-automodel": nemo_automodel.read,
-    "litgpt": litgpt.read,
-    "torchtune": torchtune.read,
-    "oumi": oumi.read,
-    "deepspeed-chat": deepspeed_chat.read,
-    "verl": verl.read,
-    "openrlhf": openrlhf.read,
-    "open-instruct": open_instruct.read,
-    "llm-foundry": llm_foundry.read,
-    "vllm": vllm.read,
-    "vllm-recipe": vllm_recipe.read,
-    "sglang": sglang.read,
-    "llama.cpp": llama_cpp.read,
-    "ollama": ollama.read,
-}
-"""Frameworks whose files are whole jobs."""
-PARTS: dict[str, Callable[[str], Found]] = {
-    "deepspeed": deepspeed.read,
-    "accelerate": accelerate.read,
-    "torchtitan": torchtitan_job.read,
-    "megatron": megatron_job.read,
-}
-"""Programs whose files say how a job is spread, without a model."""
-FILES = ("llama-factory", "axolotl")
-"""Commands of frameworks whose words end with a file of settings."""
-SCRIPTED = ("trl", "transformers")
-"""Frameworks whose programs are scripts of the user's, which may hold the settings themselves."""
 MOST_STARTED, MOST_SCRIPTS = 200, 4
 """Commands of a script, and scripts in Python that they start, that are looked at."""
-OVERRIDES = ("verl",)
-"""Frameworks whose words are settings with their values: `a.b=c`."""
 
 
 def read(text: str, given: str | None = None, *, model: str | None = None, around: Surroundings | None = None) -> Found:
@@ -384,9 +326,6 @@ def _of_program(whose: str, program: Program, launch: Launch, around: Surroundin
     if words:
         settings[WORDS] = words
     return _configured(whose, settings, lines, launch, around)
-
-
-SHORT: dict[str, Mapping[str, str]] = {"llama.cpp": llama_cpp.SHORT, "vllm": vllm.SHORT, "sglang": sglang.SHORT}
 
 
 def _finished(found: Found, model: str | None, around: Surroundings) -> Found:

@@ -18,10 +18,11 @@ import yaml
 from estimator.contract.errors import NotModelled
 from estimator.exchange import recognise
 from estimator.exchange.configuration import Framework, Lines
-from estimator.exchange.documents import FILES, SCRIPTED, SHORT, names_model, programs_of
+from estimator.exchange.documents import names_model, programs_of
 from estimator.exchange.launch import Program, arguments
 from estimator.exchange.platforms import PLATFORMS
 from estimator.exchange.python.source import source
+from estimator.exchange.readers import FILES, SCRIPTED, SHORT
 from estimator.exchange.shell import Word
 
 _ALIAS = re.compile(r"\s*:\s*(\*[^\s,\]}]+)")

@@ -13,10 +13,11 @@ from pydantic import BaseModel, ConfigDict, model_validator
 from estimator.contract.errors import NotModelled
 from estimator.families.attention import Attention, causal_mask
 from estimator.families.build import Builder
+from estimator.families.feed_forward import TwoLayerMLP
 from estimator.families.heads import Batch
 from estimator.families.layers import Layers
 from estimator.families.model_output import Held
-from estimator.families.modules import ACTIVATIONS, LayerNorm
+from estimator.families.modules import LayerNorm
 from estimator.families.spec import Activation, Depth, ModelSpec, Probability, Size
 from estimator.families.vit import patches
 from estimator.tape import dtypes
@@ -146,23 +147,11 @@ class SelfAttention:
         return out, weights
 
 
-class MLP:
-    def __init__(self, spec: TowerSpec, build: Builder):
-        self.activation = ACTIVATIONS[spec.hidden_act]
-        self.fc1 = build.linear("mlp.fc1", spec.hidden_size, spec.intermediate_size, True)
-        self.fc2 = build.linear("mlp.fc2", spec.intermediate_size, spec.hidden_size, True)
-
-    def __call__(self, x: Tensor) -> Tensor:
-        out = self.fc1(x)
-        out = self.activation(out)
-        return self.fc2(out)
-
-
 class EncoderLayer:
     def __init__(self, spec: TowerSpec, build: Builder):
         self.self_attn = SelfAttention(spec, build)
         self.layer_norm1 = build.layer_norm("layer_norm1", spec.hidden_size)
-        self.mlp = MLP(spec, build)
+        self.mlp = TwoLayerMLP(spec, build, ("fc1", "fc2"), bias=True)
         self.layer_norm2 = build.layer_norm("layer_norm2", spec.hidden_size)
 
     def __call__(self, hidden: Tensor, mask: Tensor | None) -> Tensor:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from estimator.families import vit
 from estimator.families.attention import Attention
 from estimator.families.build import Builder
+from estimator.families.feed_forward import TwoLayerMLP
 from estimator.families.heads import Batch
 from estimator.families.model_output import Held
 from estimator.families.modules import ACTIVATIONS
@@ -89,7 +90,7 @@ class Layer:
         self.attention = SelfAttention(spec.vit, build)
         self.layer_scale1 = build.parameter("layer_scale1.lambda1", (spec.hidden_size,))
         self.norm2 = build.layer_norm("norm2", spec.hidden_size)
-        self.mlp = GatedMLP(spec, build) if spec.use_swiglu_ffn else vit.MLP(spec.vit, build)
+        self.mlp = GatedMLP(spec, build) if spec.use_swiglu_ffn else TwoLayerMLP(spec.vit, build, ("fc1", "fc2"), bias=True)
         self.layer_scale2 = build.parameter("layer_scale2.lambda1", (spec.hidden_size,))
 
     def __call__(self, hidden: Tensor) -> Tensor:

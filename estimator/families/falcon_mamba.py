@@ -5,10 +5,9 @@ After transformers' modeling_falcon_mamba.py (5.23), without the packages mamba-
 
 from __future__ import annotations
 
-from estimator.contract.errors import NotModelled
 from estimator.families.abilities import Abilities
 from estimator.families.build import Builder
-from estimator.families.mamba import MambaSpec, Mixer, MixerSizes
+from estimator.families.mamba import MambaSpec, MixerSizes, NormedMixer, refuse_few_bits
 from estimator.families.mamba2 import CausalLM
 from estimator.tape import dtypes
 from estimator.tape.pointwise import add_scalar, mean_last, mul, pow_scalar, rsqrt, to
@@ -38,24 +37,17 @@ class WeightlessNorm:
         return to(self._norm(to(x, dtypes.float32)), x.dtype)
 
 
-class NormedMixer(Mixer):
+class FalconMambaMixer(NormedMixer):
     """`FalconMambaMixer`."""
 
     def __init__(self, spec: MixerSizes, build: Builder):
-        if build.quantization is not None:  # then dt_proj is called as a layer, and its bias is taken off again
-            raise NotModelled("falcon_mamba with weights in few bits is not modelled yet; leave it out", "training.quantization")
+        refuse_few_bits(build, "falcon_mamba")
         super().__init__(spec, build, "mixer")
-        self.norms = [
-            WeightlessNorm(build, f"mixer.{name}_layernorm", size)
-            for name, size in (("dt", spec.inner), ("b", spec.state_size), ("c", spec.state_size))
-        ]
-
-    def normed(self, steps: Tensor, b: Tensor, c: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        of_steps, of_b, of_c = self.norms
-        steps = of_steps(steps)
-        b = of_b(b)
-        c = of_c(c)
-        return steps, b, c
+        self.norms = (
+            WeightlessNorm(build, "mixer.dt_layernorm", spec.inner),
+            WeightlessNorm(build, "mixer.b_layernorm", spec.state_size),
+            WeightlessNorm(build, "mixer.c_layernorm", spec.state_size),
+        )
 
 
-HEADS = {"causal-lm": lambda spec, build: CausalLM(spec, build, lambda: NormedMixer(spec.mixer, build))}
+HEADS = {"causal-lm": lambda spec, build: CausalLM(spec, build, lambda: FalconMambaMixer(spec.mixer, build))}

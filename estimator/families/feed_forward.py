@@ -5,9 +5,11 @@ After the `...MLP` classes of transformers' modeling files (5.23).
 
 from __future__ import annotations
 
+from typing import Protocol
+
 from estimator.families.build import Builder
 from estimator.families.modules import ACTIVATIONS
-from estimator.families.spec import DecoderSpec
+from estimator.families.spec import Activation, DecoderSpec
 from estimator.tape.pointwise import dropout, mul
 from estimator.tape.tensor import Tensor
 from estimator.tape.views import split
@@ -57,13 +59,26 @@ class FusedGatedMLP:
         return self.down_proj(up)
 
 
+class Sizes(Protocol):
+    """What a spec says of a feed-forward layer."""
+
+    @property
+    def hidden_size(self) -> int: ...
+    @property
+    def intermediate_size(self) -> int: ...
+    @property
+    def hidden_act(self) -> Activation: ...
+
+
 class TwoLayerMLP:
-    """last(activation(first(x))), and then dropout (`PhiMLP`, `NemotronMLP`). `names`: of the two layers, in what is called
-    `name`. `width`: of its middle, where it is another than the model's."""
+    """last(activation(first(x))), and then dropout (`PhiMLP`, `NemotronMLP`, `CLIPMLP`).
+
+    `names`: of the two layers, in what is called `name`. `width`: of its middle, where it is another than the model's.
+    """
 
     def __init__(
         self,
-        spec: DecoderSpec,
+        spec: Sizes,
         build: Builder,
         names: tuple[str, str],
         bias: bool,

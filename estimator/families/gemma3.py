@@ -10,12 +10,11 @@ from functools import partial
 from math import isqrt
 
 from estimator.contract.job.images import Images
-from estimator.families import build_model
 from estimator.families.build import Builder
 from estimator.families.cache_layers import Picture
 from estimator.families.gemma import RMSNorm
-from estimator.families.heads import CausalLM, Model
-from estimator.families.image_text import ImageTextToText, Made, block_masks, prefix_masks, types_of
+from estimator.families.heads import Model
+from estimator.families.image_text import ImageTextToText, Made, block_masks, language_model, prefix_masks, types_of
 from estimator.families.modules import Module
 from estimator.families.parts import MultimodalSpec, multimodal
 from estimator.families.siglip import VisionModel
@@ -166,9 +165,7 @@ def gemma3(spec: Gemma3Spec | PaliGemmaSpec, build: Builder) -> Model:
     prefixes = isinstance(spec, PaliGemmaSpec)
     project = partial(Projector, spec, build) if isinstance(spec, PaliGemmaSpec) else partial(Pooled, spec, build)
     sight = Sight(spec.vision_config, build, project)
-    with build.part("model.language_model"):
-        language = build_model(spec.language_model, build, "causal-lm")
-    assert isinstance(language, CausalLM)
+    language = language_model(spec, build)
 
     def masks(ids: Tensor, embeds: Tensor, types: Tensor | None) -> Made:
         if types is None:

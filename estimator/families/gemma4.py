@@ -12,7 +12,6 @@ from typing import Any, ClassVar
 from pydantic import SerializeAsAny, model_validator
 
 from estimator.contract.job.images import Images
-from estimator.families import build_model
 from estimator.families.attention import causal_mask
 from estimator.families.build import Builder
 from estimator.families.cache_layers import Picture
@@ -21,7 +20,7 @@ from estimator.families.gemma4_text import SGLANG, Gemma4Body, RMSNorm
 from estimator.families.gemma4_text import Gemma4Spec as Gemma4TextSpec
 from estimator.families.gemma4_vision import Gemma4VisionSpec, VisionModel, marked
 from estimator.families.heads import Batch, CausalLM
-from estimator.families.image_text import ImageTextToText, Masks, as_asked, in_window
+from estimator.families.image_text import ImageTextToText, Masks, as_asked, in_window, language_model
 from estimator.families.model_output import Held
 from estimator.families.modules import Module, token_positions
 from estimator.families.parts import MultimodalSpec, part
@@ -233,9 +232,7 @@ def gemma4(spec: Gemma4Spec, build: Builder) -> Gemma4:
     learns = build.images is not None
     with build.part("model.vision_tower", learns):
         tower = VisionModel(spec.vision_config, build)
-    with build.part("model.language_model"):
-        language = build_model(spec.language_model, build, "causal-lm")
-    assert isinstance(language, CausalLM)
+    language = language_model(spec, build)
     if spec.audio_config is not None:
         with build.part("model.audio_tower", learns=False):
             held.append(audio_model(spec.audio_config, build))

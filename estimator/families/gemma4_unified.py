@@ -8,13 +8,11 @@ from __future__ import annotations
 from pydantic import SerializeAsAny
 
 from estimator.contract.job.images import Images
-from estimator.families import build_model
 from estimator.families.build import Builder
 from estimator.families.gemma4 import Embedder, Gemma4, Gemma4Spec
 from estimator.families.gemma4_text import SGLANG
 from estimator.families.gemma4_unified_parts import Gemma4UnifiedAudioSpec, Gemma4UnifiedVisionSpec, vision_embedder
-from estimator.families.heads import CausalLM
-from estimator.families.image_text import Masks, all_or_image, as_asked, window_or_image
+from estimator.families.image_text import Masks, all_or_image, as_asked, language_model, window_or_image
 from estimator.families.windows import FULL, SLIDING
 from estimator.tape import dtypes
 from estimator.tape.tensor import Tensor, empty
@@ -60,9 +58,7 @@ class Gemma4Unified(Gemma4):
 def unified(spec: Gemma4UnifiedSpec, build: Builder) -> Gemma4Unified:
     held: list[object] = []
     size, vision = spec.text_config.hidden_size, spec.vision_config
-    with build.part("model.language_model"):
-        language = build_model(spec.language_model, build, "causal-lm")
-    assert isinstance(language, CausalLM)
+    language = language_model(spec, build)
     with build.part("model.embed_vision", learns=False):
         vision_embedder(vision, build)
         held.append(Embedder(build, "multimodal_embedder", vision.output_proj_dims, size))

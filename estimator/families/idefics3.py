@@ -9,10 +9,10 @@ from __future__ import annotations
 from math import ceil
 
 from estimator.contract.job.images import Images
-from estimator.families import build_model, clip
+from estimator.families import clip
 from estimator.families.build import Builder
-from estimator.families.heads import CausalLM, Model
-from estimator.families.image_text import ImageTextToText
+from estimator.families.heads import Model
+from estimator.families.image_text import ImageTextToText, language_model
 from estimator.families.parts import MultimodalSpec, multimodal
 from estimator.families.siglip import Idefics3VisionSpec, VisionModel
 from estimator.families.spec import Size
@@ -180,9 +180,7 @@ def idefics3(spec: Idefics3Spec, build: Builder) -> Model:
     if not spec.forward_modelled:
         return COUNTED["image-text-to-text"](spec, build)
     sight = Sight(spec, build)
-    with build.part("model.text_model"):
-        language = build_model(spec.language_model, build, "causal-lm")
-    assert isinstance(language, CausalLM)
+    language = language_model(spec, build, "model.text_model")
 
     def beside(ids: Tensor, pixels: Tensor) -> Tensor:
         shape = (*pixels.shape[:2], *pixels.shape[3:])

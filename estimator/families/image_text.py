@@ -10,11 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
+from estimator.families import build_model
 from estimator.families.build import Builder
 from estimator.families.decoder import Decoder
 from estimator.families.heads import Batch, CausalLM
 from estimator.families.model_output import Held
 from estimator.families.modules import token_positions
+from estimator.families.parts import MultimodalSpec
 from estimator.families.windows import FULL, SLIDING, LayerType
 from estimator.tape import dtypes
 from estimator.tape.dtypes import DType
@@ -27,6 +29,14 @@ from estimator.tape.views import unsqueeze
 Masks = dict[LayerType, Tensor | None]
 Made = tuple[Masks | None] | tuple[Masks, Tensor]
 """Masks, and what they were made of."""
+
+
+def language_model(spec: MultimodalSpec, build: Builder, part: str = "model.language_model") -> CausalLM:
+    """The language model of one that sees, in the `part` that it is called."""
+    with build.part(part):
+        language = build_model(spec.language_model, build, "causal-lm")
+    assert isinstance(language, CausalLM)
+    return language
 
 
 class Sight(Protocol):

@@ -12,10 +12,9 @@ from typing import Annotated
 from pydantic import Field
 
 from estimator.contract.job.images import Images
-from estimator.families import build_model
 from estimator.families.build import Builder
-from estimator.families.heads import CausalLM, Model
-from estimator.families.image_text import ImageTextToText
+from estimator.families.heads import Model
+from estimator.families.image_text import ImageTextToText, language_model
 from estimator.families.internvl_vision import InternVLVisionSpec, VisionModel
 from estimator.families.parts import MultimodalSpec, multimodal
 from estimator.tape import dtypes
@@ -139,9 +138,7 @@ def internvl(spec: InternVLSpec, build: Builder) -> Model:
     if not spec.forward_modelled:
         return COUNTED["image-text-to-text"](spec, build)
     sight = Sight(spec, build)
-    with build.part("model.language_model"):
-        language = build_model(spec.language_model, build, "causal-lm")
-    assert isinstance(language, CausalLM)
+    language = language_model(spec, build)
     return ImageTextToText(language, sight, build)
 
 

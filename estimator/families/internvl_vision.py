@@ -10,7 +10,8 @@ from typing import Literal
 from estimator.families.attention import Attention
 from estimator.families.build import Builder
 from estimator.families.counted import counted
-from estimator.families.modules import ACTIVATIONS, Module
+from estimator.families.feed_forward import TwoLayerMLP
+from estimator.families.modules import Module
 from estimator.families.spec import Depth, Probability, Size
 from estimator.families.towers import Side, SquareTowerSpec
 from estimator.families.vit import patches
@@ -74,18 +75,6 @@ def _as_it_is(x: Tensor) -> Tensor:
     return x
 
 
-class MLP:
-    def __init__(self, spec: InternVLVisionSpec, build: Builder):
-        self.activation = ACTIVATIONS[spec.hidden_act]
-        self.fc1 = build.linear("mlp.fc1", spec.hidden_size, spec.intermediate_size, True)
-        self.fc2 = build.linear("mlp.fc2", spec.intermediate_size, spec.hidden_size, True)
-
-    def __call__(self, x: Tensor) -> Tensor:
-        out = self.fc1(x)
-        out = self.activation(out)
-        return self.fc2(out)
-
-
 class Layer:
     """`InternVLVisionLayer`, which holds what attention adds until it is done."""
 
@@ -95,7 +84,7 @@ class Layer:
         self.lambda_1 = build.parameter("lambda_1", (size,))
         self.lambda_2 = build.parameter("lambda_2", (size,))
         self.attention = SelfAttention(spec, build)
-        self.mlp = MLP(spec, build)
+        self.mlp = TwoLayerMLP(spec, build, ("fc1", "fc2"), bias=True)
         self.layernorm_before: Module = norm("layernorm_before", size)
         self.layernorm_after: Module = norm("layernorm_after", size)
 

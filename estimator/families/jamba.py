@@ -11,7 +11,6 @@ from typing import Any, Self
 
 from pydantic import model_validator
 
-from estimator.contract.errors import NotModelled
 from estimator.families.abilities import Abilities
 from estimator.families.build import Builder
 from estimator.families.cache_layers import CacheLayer, mamba_state
@@ -21,7 +20,7 @@ from estimator.families.experts import AUXILIARY, Experts, entered
 from estimator.families.feed_forward import GatedMLP
 from estimator.families.heads import decoder_heads
 from estimator.families.hybrid import ATTENTION, MAMBA, HybridSpec, Kind, Unrotated, UnrotatedAttention
-from estimator.families.mamba import Mixer, MixerSizes
+from estimator.families.mamba import MixerSizes, NormedMixer, refuse_few_bits
 from estimator.families.spec import Size, called
 from estimator.families.windows import FULL, LayerType
 from estimator.tape import dtypes
@@ -117,27 +116,20 @@ class JambaSpec(HybridSpec):
 SPECS = {"jamba": JambaSpec}
 
 
-class NormedMixer(Mixer):
-    """A mixer that normalises steps, and what reads into the state and out of it."""
+class JambaMixer(NormedMixer):
+    """`JambaMambaMixer`."""
 
     def __init__(self, spec: MixerSizes, build: Builder):
-        if build.quantization is not None:  # then dt_proj is called as a layer, and its bias is taken off again
-            raise NotModelled("jamba with weights in few bits is not modelled yet; leave it out", "training.quantization")
+        refuse_few_bits(build, "jamba")
         super().__init__(spec, build, "mamba")
-        self.norms = [
-            build.rms_norm(f"mamba.{name}_layernorm", size)
-            for name, size in (("dt", spec.time_step_rank), ("b", spec.state_size), ("c", spec.state_size))
-        ]
+        self.norms = (
+            build.rms_norm("mamba.dt_layernorm", spec.time_step_rank),
+            build.rms_norm("mamba.b_layernorm", spec.state_size),
+            build.rms_norm("mamba.c_layernorm", spec.state_size),
+        )
 
     def offer(self) -> None:
         """Nothing: no fused kernel has these norms."""
-
-    def normed(self, steps: Tensor, b: Tensor, c: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        of_steps, of_b, of_c = self.norms
-        steps = of_steps(steps)
-        b = of_b(b)
-        c = of_c(c)
-        return steps, b, c
 
 
 class Router:
@@ -172,7 +164,7 @@ def jamba(spec: JambaSpec, build: Builder) -> Decoder:
     """The body of the model."""
 
     def layer(kind: tuple[Kind, bool]) -> PreNorm:
-        mixer = UnrotatedAttention(spec, build) if kind[0] == ATTENTION else Alone(NormedMixer(spec.mixer, build))
+        mixer = UnrotatedAttention(spec, build) if kind[0] == ATTENTION else Alone(JambaMixer(spec.mixer, build))
         mlp = SparseMoe(spec, build) if kind[1] else GatedMLP(spec, build, "feed_forward")
         return PreNorm(spec, build, mixer, mlp, names=NORMS)
 

@@ -12,6 +12,7 @@ from pydantic import Field
 from estimator.families.attention import Attention
 from estimator.families.build import Builder
 from estimator.families.counted import counted
+from estimator.families.feed_forward import TwoLayerMLP
 from estimator.families.llama4_text import turned
 from estimator.families.spec import Depth, Probability, Size
 from estimator.families.towers import Side, SquareTowerSpec
@@ -87,15 +88,9 @@ class EncoderLayer:
     def __init__(self, spec: Llama4VisionSpec, build: Builder):
         size = spec.hidden_size
         self.self_attn = SelfAttention(spec, build)
-        self.fc1 = build.linear("mlp.fc1", size, spec.intermediate_size, True)
-        self.fc2 = build.linear("mlp.fc2", spec.intermediate_size, size, True)
+        self.mlp = TwoLayerMLP(spec, build, ("fc1", "fc2"), bias=True)
         self.input_layernorm = build.layer_norm("input_layernorm", size)
         self.post_attention_layernorm = build.layer_norm("post_attention_layernorm", size)
-
-    def mlp(self, x: Tensor) -> Tensor:
-        out = self.fc1(x)
-        out = gelu(out)
-        return self.fc2(out)
 
     def __call__(self, hidden: Tensor, turns: Tensor) -> Tensor:
         residual = hidden

@@ -5,16 +5,15 @@ After transformers' modeling_llava.py (5.23).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Literal, Protocol
 
 from estimator.contract.job.images import Images
-from estimator.families import build_model
 from estimator.families.build import Builder
 from estimator.families.cache_layers import Picture
 from estimator.families.clip_vision import CLIPVisionSpec, vision_model
-from estimator.families.heads import CausalLM, Model
-from estimator.families.image_text import ImageTextToText
+from estimator.families.heads import Model
+from estimator.families.image_text import ImageTextToText, language_model
 from estimator.families.parts import MultimodalSpec, multimodal
 from estimator.families.towers import SquareTowerSpec
 from estimator.tape import dtypes
@@ -134,14 +133,14 @@ def llava(spec: LlavaSpec, build: Builder) -> Model:
     if not spec.forward_modelled:
         return COUNTED["image-text-to-text"](spec, build)
     sight = Sight(spec, build)
-    with build.part("model.language_model"):
-        language = build_model(spec.language_model, build, "causal-lm")
-    assert isinstance(language, CausalLM)
+    language = language_model(spec, build)
 
-    def joined(seen: tuple[Tensor, ...]) -> Tensor:
-        return cat(seen[: len(seen) - len(spec.states) - 1], 0)
+    return ImageTextToText(language, sight, build, joined(spec))
 
-    return ImageTextToText(language, sight, build, joined)
+
+def joined(spec: LlavaSpec) -> Callable[[tuple[Tensor, ...]], Tensor]:
+    """What the language model gets of `Sight`'s tensors: all images' features in a row."""
+    return lambda seen: cat(seen[: len(seen) - len(spec.states) - 1], 0)
 
 
 COUNTED = multimodal(between)

@@ -13,13 +13,13 @@ from pydantic import Field
 
 from estimator.contract.errors import Contradiction
 from estimator.contract.job.images import Images
-from estimator.families import build_model, llava
+from estimator.families import llava
 from estimator.families.build import Builder
 from estimator.families.cache_layers import CacheLayer, Picture
 from estimator.families.clip_vision import CLIPVisionSpec, vision_model
-from estimator.families.heads import Batch, CausalLM, Model
-from estimator.families.image_text import ImageTextToText
-from estimator.families.llava import LlavaSpec, Projector
+from estimator.families.heads import Batch, Model
+from estimator.families.image_text import ImageTextToText, language_model
+from estimator.families.llava import LlavaSpec, Projector, joined
 from estimator.families.model_output import Held
 from estimator.families.parts import MultimodalSpec, multimodal
 from estimator.families.siglip import SiglipVisionSpec, VisionModel
@@ -33,6 +33,9 @@ from estimator.tape.tape import Tape
 from estimator.tape.tensor import Tensor, empty
 from estimator.tape.views import cat, contiguous, expand, narrow, permute, reshape, select, split, transpose, unbind, unsqueeze
 
+Resolutions = Annotated[tuple[tuple[Size, Size], ...], Field(min_length=1, max_length=1000)]
+"""Heights and widths, in pixels."""
+
 
 class LlavaNextSpec(LlavaSpec):
     """`image_grid_pinpoints`: heights and widths, in pixels, that an image may be resized to."""
@@ -41,7 +44,7 @@ class LlavaNextSpec(LlavaSpec):
     in_sglang = "transformers"
     tiles_by_text, tiles_by_image = False, True
 
-    image_grid_pinpoints: tuple[tuple[Size, Size], ...] = ((336, 672), (672, 336), (672, 672), (1008, 336), (336, 1008))
+    image_grid_pinpoints: Resolutions = ((336, 672), (672, 336), (672, 672), (1008, 336), (336, 1008))
 
     @property
     def picture(self) -> Picture | None:
@@ -62,9 +65,15 @@ class LlavaNextSpec(LlavaSpec):
         return self.square.image_size // self.square.patch_size
 
     def grid_of_tiles(self, images: Images) -> tuple[int, int]:
-        """Rows and columns of tiles that an image is cut into."""
+        """Rows and columns of tiles that an image is cut into. Raises `Contradiction` where no tiles fill it."""
         height, width = best_resolution(images.height, images.width, self.image_grid_pinpoints)
-        return height // self.square.image_size, width // self.square.image_size
+        side = self.square.image_size
+        if height % side or width % side:
+            raise Contradiction(
+                f"image_grid_pinpoints has {height} x {width}, no whole number of tiles: write multiples of {side}",
+                "model.image_grid_pinpoints",
+            )
+        return height // side, width // side
 
     def tiles(self, images: Images) -> int | None:
         """Tiles of an image, the whole one among them."""
@@ -101,9 +110,7 @@ class LlavaOnevisionSpec(LlavaNextSpec):
     vision_feature_layer: int | tuple[int, ...] = -1
     vision_feature_select_strategy: Literal["default", "full"] = "full"
     vision_aspect_ratio: Annotated[str, Field(pattern=r"^anyres_max_[1-9]\d{0,3}$")] = "anyres_max_9"
-    image_grid_pinpoints: tuple[tuple[Size, Size], ...] = tuple(
-        (384 * rows, 384 * columns) for rows in range(1, 7) for columns in range(1, 7)
-    )
+    image_grid_pinpoints: Resolutions = tuple((384 * rows, 384 * columns) for rows in range(1, 7) for columns in range(1, 7))
 
     @property
     def tied(self) -> bool:
@@ -232,19 +239,14 @@ def llava_next(spec: LlavaNextSpec, build: Builder) -> Model:
     if not spec.forward_modelled:
         return COUNTED["image-text-to-text"](spec, build)
     sight = Sight(spec, build)
-    with build.part("model.language_model"):
-        language = build_model(spec.language_model, build, "causal-lm")
-    assert isinstance(language, CausalLM)
-
-    def joined(seen: tuple[Tensor, ...]) -> Tensor:
-        return cat(seen[: len(seen) - len(spec.states) - 1], 0)
+    language = language_model(spec, build)
 
     def sizes(ids: Tensor, pixels: Tensor) -> Tensor:
         return empty(ids.tape, (pixels.shape[0], 2), dtypes.int64, "image_sizes")
 
     if isinstance(spec, LlavaOnevisionSpec):
-        return ManyImages(language, sight, build, joined, beside=sizes, videos=True)
-    return ImageTextToText(language, sight, build, joined, beside=sizes)
+        return ManyImages(language, sight, build, joined(spec), beside=sizes, videos=True)
+    return ImageTextToText(language, sight, build, joined(spec), beside=sizes)
 
 
 class ManyImages(ImageTextToText):

@@ -11,12 +11,12 @@ from typing import Any, NamedTuple
 
 from pydantic import model_validator
 
-from estimator.contract.errors import InvalidJob
+from estimator.contract.errors import InvalidJob, NotModelled
 from estimator.families.abilities import Abilities
 from estimator.families.build import Builder
 from estimator.families.cache_layers import CacheLayer, mamba_state
 from estimator.families.mamba2 import IN_TORCH, WITHOUT_LORA, CausalLM, causal_conv1d
-from estimator.families.modules import ACTIVATIONS
+from estimator.families.modules import ACTIVATIONS, Module
 from estimator.families.spec import Activation, ModelSpec, Size
 from estimator.tape import dtypes
 from estimator.tape.autocast import cast_all
@@ -168,6 +168,25 @@ class Mixer:
         tape.enter(layer)
         del dt, discrete_a, discrete_b, state
         return out
+
+
+class NormedMixer(Mixer):
+    """A mixer that normalises steps, and what reads into the state and out of it, by `norms`, made after its other parameters."""
+
+    norms: tuple[Module, Module, Module]
+
+    def normed(self, steps: Tensor, b: Tensor, c: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        of_steps, of_b, of_c = self.norms
+        steps = of_steps(steps)
+        b = of_b(b)
+        c = of_c(c)
+        return steps, b, c
+
+
+def refuse_few_bits(build: Builder, family: str) -> None:
+    """Raise `NotModelled` for quantized weights: dt_proj is then called as a layer, and its bias is taken off again."""
+    if build.quantization is not None:
+        raise NotModelled(f"{family} with weights in few bits is not modelled yet; leave it out", "training.quantization")
 
 
 def _stack(reads: list[Tensor], tokens: int) -> Tensor:

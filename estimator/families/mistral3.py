@@ -9,11 +9,10 @@ from math import floor
 
 from estimator.contract.errors import Contradiction
 from estimator.contract.job.images import Images
-from estimator.families import build_model
 from estimator.families.build import Builder
 from estimator.families.cache_layers import Picture
-from estimator.families.heads import CausalLM, Model
-from estimator.families.image_text import ImageTextToText
+from estimator.families.heads import Model
+from estimator.families.image_text import ImageTextToText, language_model
 from estimator.families.llava import ProjectedSpec, Projector
 from estimator.families.parts import multimodal
 from estimator.families.pixtral import PixtralVisionSpec, VisionModel
@@ -170,9 +169,7 @@ def mistral3(spec: Mistral3Spec, build: Builder) -> Model:
     if not spec.forward_modelled:
         return COUNTED["image-text-to-text"](spec, build)
     sight = Sight(spec, build)
-    with build.part("model.language_model"):
-        language = build_model(spec.language_model, build, "causal-lm")
-    assert isinstance(language, CausalLM)
+    language = language_model(spec, build)
 
     def sizes(ids: Tensor, pixels: Tensor) -> Tensor:
         return empty(ids.tape, (pixels.shape[0], 2), dtypes.int64, "image_sizes")

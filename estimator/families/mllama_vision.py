@@ -8,8 +8,8 @@ from __future__ import annotations
 from estimator.families.attention import Attention
 from estimator.families.build import Builder
 from estimator.families.counted import counted
+from estimator.families.feed_forward import TwoLayerMLP
 from estimator.families.layers import Checkpointing, Layers
-from estimator.families.modules import ACTIVATIONS
 from estimator.families.spec import Depth, Size, called
 from estimator.families.towers import Side, SquareTowerSpec
 from estimator.tape.matmul import matmul
@@ -109,9 +109,7 @@ class EncoderLayer:
             build.linear(f"self_attn.{name}_proj", size, size) for name in ("q", "k", "v", "o")
         )
         self.attend = Attention(build.attention, causal=False)
-        self.activation = ACTIVATIONS[spec.hidden_act]
-        self.fc1 = build.linear("mlp.fc1", size, spec.intermediate_size, True)
-        self.fc2 = build.linear("mlp.fc2", spec.intermediate_size, size, True)
+        self.mlp = TwoLayerMLP(spec, build, ("fc1", "fc2"), bias=True)
         self.input_layernorm = build.layer_norm("input_layernorm", size)
         self.post_attention_layernorm = build.layer_norm("post_attention_layernorm", size)
         self.gates = [build.parameter(name, (1,)) for name in ("gate_attn", "gate_ffn") if gated]
@@ -125,7 +123,7 @@ class EncoderLayer:
         out = add(residual, out)
         residual = out
         out = self.post_attention_layernorm(out)
-        out = self._mlp(out)
+        out = self.mlp(out)
         if self.gates:
             out = mul(tanh(self.gates[1]), out)
         return add(residual, out)
@@ -143,11 +141,6 @@ class EncoderLayer:
         out = contiguous(reshape(out, (images, tokens, -1)))
         out = self.o_proj(out)
         return out, weights
-
-    def _mlp(self, x: Tensor) -> Tensor:
-        out = self.fc1(x)
-        out = self.activation(out)
-        return self.fc2(out)
 
 
 class VisionModel:

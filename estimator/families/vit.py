@@ -12,9 +12,9 @@ from pydantic import model_validator
 
 from estimator.families.attention import Attention
 from estimator.families.build import Builder
+from estimator.families.feed_forward import TwoLayerMLP
 from estimator.families.heads import Batch
 from estimator.families.model_output import Held
-from estimator.families.modules import ACTIVATIONS
 from estimator.families.spec import Activation, ModelSpec, Probability, Size
 from estimator.tape import dtypes
 from estimator.tape.dtypes import DType
@@ -87,24 +87,12 @@ class SelfAttention:
         return out, weights
 
 
-class MLP:
-    def __init__(self, spec: ViTSpec, build: Builder):
-        self.activation = ACTIVATIONS[spec.hidden_act]
-        self.fc1 = build.linear("mlp.fc1", spec.hidden_size, spec.intermediate_size, True)
-        self.fc2 = build.linear("mlp.fc2", spec.intermediate_size, spec.hidden_size, True)
-
-    def __call__(self, x: Tensor) -> Tensor:
-        out = self.fc1(x)
-        out = self.activation(out)
-        return self.fc2(out)
-
-
 class Layer:
     def __init__(self, spec: ViTSpec, build: Builder):
         self.attention = SelfAttention(spec, build)
         self.layernorm_before = build.layer_norm("layernorm_before", spec.hidden_size)
         self.layernorm_after = build.layer_norm("layernorm_after", spec.hidden_size)
-        self.mlp = MLP(spec, build)
+        self.mlp = TwoLayerMLP(spec, build, ("fc1", "fc2"), bias=True)
         self.dropout = spec.hidden_dropout_prob
 
     def __call__(self, hidden: Tensor) -> Tensor:

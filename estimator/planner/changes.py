@@ -74,7 +74,7 @@ def smallest_change(question: Question, way: Way, hardware: Hardware, card: Capa
     if alone:
         return Change(f"more memory: {_largest(answer)}, and it comes alone")
     if way.part == "serving":
-        return Change(f"a larger card: split over up to {SERVED} GPUs it does not fit, or is not modelled")
+        return Change(_too_much_to_serve(question, way, hardware))
     most = _most(question, way, hardware)
     return Change(f"a larger card: no number of these does it{f'; on {MOST_GPUS}, {_largest(most)}' if most else ''}")
 
@@ -174,6 +174,17 @@ def _most(question: Question, way: Way, hardware: Hardware) -> Judged | None:
         except WillItFitError:
             continue
     return min(found, key=lambda one: one.memory.total_bytes, default=None)
+
+
+def _too_much_to_serve(question: Question, way: Way, hardware: Hardware) -> str:
+    """What is in the way of a server over the most GPUs: that it does not fit there, or that it is not known."""
+    sizes = [hardware, *_larger(way, hardware)]
+    *_, (spread, job) = spreads(question, way, sizes[-1])
+    try:
+        answer = question.ask(job, reserves=False)
+    except WillItFitError as error:
+        return f"a larger card; as {spread} it is not known: {error.message}"
+    return f"a larger card: even as {spread} it takes {gib(answer.memory.total_bytes)} of each"
 
 
 def _on_the_host(question: Question, way: Way, hardware: Hardware) -> Change | None:

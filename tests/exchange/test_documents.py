@@ -21,7 +21,7 @@ from estimator.contract.job import Hardware
 from estimator.exchange import READ, Surroundings, read
 from estimator.exchange.concessions import table
 from estimator.exchange.configuration import framework
-from estimator.exchange.documents import FRAMEWORKS
+from estimator.exchange.readers import FRAMEWORKS
 from estimator.exchange.recognise import readable
 from estimator.exchange.shell import commands, sbatch
 from estimator.pipeline.notes.gathered import texts

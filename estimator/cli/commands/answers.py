@@ -21,7 +21,9 @@ def estimate_options(commands: Commands) -> None:
     takes_job(one)
     one.add_argument("--json", action="store_true", help="print the answer as REST would send it")
     one.add_argument("--explain", action="store_true", help="name the tensors that are alive at the peak")
-    one.add_argument("--defaults", action="store_true", help="list every default that was taken, those that are off or one, too")
+    one.add_argument(
+        "--defaults", action="store_true", help="list every default that was taken, those that are off, none, 0 or 1, too"
+    )
     one.add_argument("--ranks", action="store_true", help="list every stage of a pipeline, and what ranks exchange")
     one.add_argument("--check", action="store_true", help="exit with 1 if the job does not fit")
     takes_specs(one)
