@@ -30,6 +30,7 @@ from estimator.planner import headline, limits
 from estimator.planner import plan as planner_plan
 from estimator.planner.answers import BudgetRow, Limit
 from estimator.planner.plan_answer import Plan
+from estimator.planner.ways import slugs
 from estimator.views import listing
 from estimator.views.inspection import inspect_model
 
@@ -147,10 +148,12 @@ def fit(
     concurrency: Annotated[int, Field(description="served sequences at the same time")] = 1,
     sequence: Annotated[int | None, Field(description="tokens of a sequence in training")] = None,
     batch: Annotated[int, Field(description="sequences in training on each GPU")] = 1,
+    task: Annotated[str | None, Field(description=f"only the rows of one of {', '.join(slugs())}")] = None,
     detail: Detail = "headline",
 ) -> Headline:
     """Which usual ways of training and serving a model fit on some hardware, and what would make the others fit."""
-    found = headline.fit(model, on, False, context=context, concurrency=concurrency, sequence=sequence, batch=batch)
+    lengths = {"context": context, "concurrency": concurrency, "sequence": sequence, "batch": batch}
+    found = headline.fit(model, on, False, task=task, **lengths)
     ways = [Way(**row.model_dump(include=set(Way.model_fields))) for row in found.rows]
     full = found.model_dump(mode="json") if detail == "full" else None
     about = {"model": found.model, "hardware": found.hardware, "capacity_bytes": found.capacity_bytes}

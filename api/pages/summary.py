@@ -13,8 +13,9 @@ from estimator.hardware.capacity import capacity
 from estimator.hardware.parse import read_hardware
 from estimator.pipeline.estimation import estimate
 from estimator.pipeline.verdict import offered
-from estimator.planner.cases import Done, Lengths, TooMuch, slug, usual
+from estimator.planner.cases import Done, Lengths, TooMuch, usual
 from estimator.planner.headline import fit
+from estimator.planner.ways import slug
 
 from ..query import job_mapping
 from .asked import Asked, Items

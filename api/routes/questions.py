@@ -11,6 +11,7 @@ from estimator.contract.answer import Answer
 from estimator.contract.job.part import Count, Length
 from estimator.measured.answers import Explanation
 from estimator.planner.answers import Fit
+from estimator.planner.ways import slugs
 from estimator.timelines.answers import Timeline
 from estimator.timelines.timeline import TENSORS
 
@@ -41,9 +42,11 @@ async def fit(
     concurrency: Annotated[Count, Query(description="served sequences at the same time")] = 1,
     sequence: Annotated[Length | None, Query(description="tokens of a sequence in training")] = None,
     batch: Annotated[Count, Query(description="sequences in training on each GPU at a time")] = 1,
+    task: Annotated[str | None, Query(max_length=200, description=f"only the rows of one of {', '.join(slugs())}")] = None,
 ) -> Response:
     """The headline question: which usual ways of using a model fit on some hardware."""
-    return await ask(request, "fit", model=model, on=on, context=context, concurrency=concurrency, sequence=sequence, batch=batch)
+    lengths = {"context": context, "concurrency": concurrency, "sequence": sequence, "batch": batch}
+    return await ask(request, "fit", model=model, on=on, task=task, **lengths)
 
 
 @router.get(

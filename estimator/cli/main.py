@@ -76,6 +76,7 @@ def _headline(options: argparse.Namespace) -> int:
         concurrency=options.concurrency,
         sequence=options.sequence,
         batch=options.batch,
+        task=options.task,
     )
     if options.json:
         sys.stdout.write(asked.to_json())
@@ -97,6 +98,8 @@ def _configuration(options: argparse.Namespace) -> int | None:
 
     if not is_configuration(path):
         return None
+    if options.task is not None:
+        raise Contradiction(f"{options.model} says its task itself; --task is of a model's name", "--task")
     found = answer(inputs.with_data(read_file(path, options.on, options.of), options), today=inputs.today())
     if options.json:
         sys.stdout.write(found.to_json())

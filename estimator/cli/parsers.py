@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from estimator.cli.commands import COMMANDS
-from estimator.cli.options import HARDWARE_HELP, MODEL_HELP, SPECS_HELP, takes_data, takes_lengths
+from estimator.cli.options import HARDWARE_HELP, MODEL_HELP, SPECS_HELP, TASKS, takes_data, takes_lengths
 from estimator.contract.version import SOFTWARE_VERSION
 
 DESCRIPTION = """\
@@ -45,6 +45,7 @@ def headline_parser() -> argparse.ArgumentParser:
     parser = _parser()
     parser.add_argument("model", metavar="MODEL", help=f"{MODEL_HELP}; or a configuration, a script or a job (see import)")
     parser.add_argument("--on", metavar="HARDWARE", required=True, help=HARDWARE_HELP)
+    parser.add_argument("--task", metavar="TASK", help=f"only the ways of one task: {', '.join(TASKS)}")
     takes_lengths(parser)
     takes_data(parser)
     parser.add_argument("--json", action="store_true", help="print the answers as JSON")

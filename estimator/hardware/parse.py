@@ -247,6 +247,8 @@ def _hardware(thing: _Thing, phrase: _Phrase, text: str) -> Hardware:
     nodes, gpus = (*phrase.nodes, *(1,) * (2 - len(phrase.nodes) - len(counts)), *counts)[:2]
     if thing.gpus:
         nodes, gpus = nodes * gpus, thing.gpus
+    elif not phrase.nodes and len(counts) == 1 and (each := _per_node(thing)) and gpus > each and gpus % each == 0:
+        nodes, gpus = gpus // each, each
     for count, what in ((nodes, "nodes"), (gpus, "GPUs")):
         if not 1 <= count <= MOST_GPUS:
             raise InvalidValue(f"{count} {what} in {shown(text)}: give between 1 and {MOST_GPUS}", "hardware")
@@ -263,8 +265,15 @@ def _said(thing: _Thing, phrase: _Phrase, hardware: Hardware, text: str) -> list
     found = []
     if not phrase.plain or joined(phrase.pieces) != joined(words(thing.name)):
         found.append(f"{' '.join(text.split())} read as {whole}")
-    usual = accelerator(thing.gpu).usual_node if thing.gpu and not thing.gpus and hardware.gpus > 1 else None
-    if usual and hardware.nodes == 1 and hardware.gpus > (each := int(node(usual).gpus.value)):
-        wanted = f"{hardware.gpus // each}x{each}x{thing.gpu}" if hardware.gpus % each == 0 else f"2x{each}x{thing.gpu}"
-        found.append(f"{whole} taken to be in one node; nodes of {each} are written {wanted}")
+    each = _per_node(thing)
+    if each and hardware.nodes == 1 and hardware.gpus > each:
+        found.append(f"{whole} taken to be in one node; nodes of {each} are written 2x{each}x{thing.gpu}")
+    elif hardware.nodes > 1 and not found and not phrase.nodes and len(phrase.before + phrase.after) == 1 and not thing.gpus:
+        found.append(f"{' '.join(text.split())} read as {whole}, as they are usually built")
     return found
+
+
+def _per_node(thing: _Thing) -> int | None:
+    """Cards that are usually in one node; None where that is not known, or a node was named."""
+    usual = accelerator(thing.gpu).usual_node if thing.gpu and not thing.gpus else None
+    return int(node(usual).gpus.value) if usual else None

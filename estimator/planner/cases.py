@@ -6,10 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
-from estimator.contract.errors import Contradiction, InvalidValue, NotModelled, did_you_mean
+from estimator.contract.errors import Contradiction, InvalidValue, NotModelled
 from estimator.contract.job import Hardware, Job, read_job
 from estimator.contract.units import gib, parse_count
-from estimator.facts.spelling import shown
 from estimator.hardware.capacity import Capacity
 from estimator.pipeline.estimation import judged
 from estimator.pipeline.judged import Judged
@@ -17,7 +16,7 @@ from estimator.planner.budget import spread
 from estimator.planner.headline import CONTEXT, SEQUENCE, for_model
 from estimator.planner.numbers import with_values
 from estimator.planner.spreads import Question, tried, unshared
-from estimator.planner.ways import Platform, Way, platform, slugs, ways
+from estimator.planner.ways import Platform, Way, platform, ways
 from estimator.serving.engines import served_by
 from estimator.specs.resolve import resolve
 
@@ -45,13 +44,6 @@ class Done(NamedTuple):
 
 
 Outcome = Done | TooMuch | Refused
-
-
-def slug(name: str) -> str:
-    """A way's short name. Raises `InvalidValue`."""
-    if name not in slugs():
-        raise InvalidValue(f"{shown(name)} is no task; write {', '.join(slugs())}.{did_you_mean(name, slugs())}", "task")
-    return name
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from estimator.pipeline.verdict import offered
 from estimator.planner.answers import Fit, FitRow
 from estimator.planner.changes import Change, smallest_change
 from estimator.planner.spreads import Question, Tried, tried, unshared
-from estimator.planner.ways import Platform, Way, platform, ways
+from estimator.planner.ways import Platform, Way, of_task, platform, ways
 from estimator.serving.engines import ENGINES
 from estimator.serving.vllm.engine import VLLM
 from estimator.serving.vllm.settings import not_run
@@ -50,12 +50,13 @@ def fit(
     concurrency: int = 1,
     sequence: int | None = None,
     batch: int = 1,
+    task: str | None = None,
 ) -> Fit:
     """Every usual way of using a model on some hardware ('2x24GB', 'rtx-4090', '8xH100', '2 nodes of 8xA100-80GB').
 
     `context`: tokens of a served sequence, of which `concurrency` are served at the same time. `sequence`: tokens of one in
-    training, of which each GPU has `batch` at a time. `allow_files` False refuses models named by a path. Raises `UnknownName`,
-    `InvalidJob` and `NotModelled`.
+    training, of which each GPU has `batch` at a time. `task`: only the rows of one, such as serve or qlora.
+    `allow_files` False refuses models named by a path. Raises `UnknownName`, `InvalidJob` and `NotModelled`.
     """
     if not isinstance(hardware, str | Hardware):
         raise Contradiction(f"write text, such as 2x24GB or rtx-4090, not {type(hardware).__name__}", "hardware")
@@ -69,6 +70,8 @@ def fit(
     training = {"sequence_length": min(SEQUENCE, most) if sequence is None else sequence, "micro_batch_size": batch}
     read_job({"model": "gpt2", "serving": serving, "training": training})  # whatever the model is, they are fields of a job
     asked = for_model(found, kind, ways(kind, serving, training))
+    if task is not None:
+        asked = [way for way in asked if way.slug in of_task(task)]
     question = Question(found.name if found.published else model, found, allow_files)
     return Fit(
         model=found.name,

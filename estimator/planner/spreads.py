@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from math import inf
 from typing import Any
 
 from estimator.contract.errors import InvalidJob, NotModelled
 from estimator.contract.job import Hardware
 from estimator.families import count
 from estimator.families.other import INSTALL, OtherSpec
+from estimator.hardware.capacity import capacity
 from estimator.parallel.topology import tensor_degrees
 from estimator.pipeline.estimation import fits, judged
 from estimator.pipeline.judged import Judged
@@ -86,8 +88,8 @@ class Found:
 
 
 def tried(question: Question, way: Way, hardware: Hardware) -> Found | None:
-    """The first spread that fits, or the one that takes least; None if there is none. Raises `NotModelled` where none of them can
-    be answered, with the reason of the first."""
+    """The first spread that fits, else the first of which fragmentation decides, else the one that takes least; None if there is
+    none. Raises `NotModelled` where none of them can be answered, with the reason of the first."""
     every: list[Tried] = []
     refused: NotModelled | None = None
     for spread, job in spreads(question, way, hardware):
@@ -101,16 +103,17 @@ def tried(question: Question, way: Way, hardware: Hardware) -> Found | None:
         except NotModelled as error:
             refused = refused or error
             continue
-        memory = every[-1].judged.memory
-        if every[-1].judged.verdict.fits is not False:
+        memory, verdict = every[-1].judged.memory, every[-1].judged.verdict
+        if verdict.fits is not False and verdict.verdict != "tight":
             return Found(every[-1], every)
-        if question.least_bytes(way, hardware.gpus * hardware.nodes) > (memory.capacity_bytes or 0):
+        if way.part == "training" and question.least_bytes(way, hardware.gpus * hardware.nodes) > (memory.capacity_bytes or 0):
             break  # no other way of sharing goes below that
     if not every:
         if refused:
             raise refused
         return None
-    return Found(min(every, key=lambda one: one.judged.memory.total_bytes), every)
+    tight = next((one for one in every if one.judged.verdict.fits), None)
+    return Found(tight or min(every, key=lambda one: one.judged.memory.total_bytes), every)
 
 
 def spreads(question: Question, way: Way, hardware: Hardware) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -129,7 +132,10 @@ def spreads(question: Question, way: Way, hardware: Hardware) -> Iterator[tuple[
     elif total == 1:
         yield "1 GPU", {**way.job, "hardware": hardware}
     else:
+        whole = question.least_bytes(way, 1) > (capacity(hardware).memory_bytes or inf)
         for kind in way.strategies:
+            if kind == "ddp" and whole and len(way.strategies) > 1:
+                continue  # each GPU holds all weights: it never fits
             job = {**way.job, "hardware": hardware}
             if kind == "tensor" and gpus > 1 and spec.can.tensor:
                 beside = {"strategy": "fsdp2", "data": nodes} if nodes > 1 else {"data": 1}

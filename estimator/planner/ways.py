@@ -9,8 +9,10 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
+from estimator.contract.errors import InvalidValue, did_you_mean
 from estimator.contract.reading import load_yaml
 from estimator.contract.validation import validated
+from estimator.facts.spelling import shown
 from estimator.hardware.capacity import Capacity
 from estimator.parallel.strategies import NONE
 from estimator.serving.engine import WHOLE
@@ -133,6 +135,19 @@ def ways(kind: Platform, serving: dict[str, int], training: dict[str, int]) -> l
 def slugs() -> tuple[str, ...]:
     """The short names of the ways, in the order of ways.yaml."""
     return tuple(dict.fromkeys(way.slug for way in _file().ways))
+
+
+def slug(name: str) -> str:
+    """A way's short name. Raises `InvalidValue`."""
+    if name not in slugs():
+        raise InvalidValue(f"{shown(name)} is no task; write {', '.join(slugs())}.{did_you_mean(name, slugs())}", "task")
+    return name
+
+
+def of_task(task: str) -> list[str]:
+    """The short names that a task means: `serve` those of every type of weights, the widest first; another its own. Raises
+    `InvalidValue`."""
+    return [name for name in slugs() if name.startswith(task)] if task == "serve" else [slug(task)]
 
 
 def platforms() -> tuple[Platform, ...]:

@@ -15,9 +15,10 @@ from estimator.contract.version import DATA_VERSION, SOFTWARE_VERSION
 from estimator.exchange.documents import is_configuration, read_file
 from estimator.planner import amounts
 from estimator.planner.budget import MOST_GPUS
-from estimator.planner.cases import Lengths, Own, Usual, slug, usual
+from estimator.planner.cases import Lengths, Own, Usual, usual
 from estimator.planner.fleet import cards
 from estimator.planner.renting import Within
+from estimator.planner.ways import slug
 from estimator.planner.which_answer import NotKnown, TooLittle, Which, WhichRow
 from estimator.planner.which_search import Search, Watch
 from estimator.specs.resolve import resolve

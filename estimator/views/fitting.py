@@ -18,8 +18,8 @@ from estimator.hardware.capacity import Capacity, capacity
 from estimator.hardware.parse import hardware_of
 from estimator.pipeline.estimation import judged_and_timed
 from estimator.pipeline.verdict import offered
-from estimator.planner.cases import Done, Lengths, Refused, Usual, slug, usual
-from estimator.planner.ways import Way, slugs
+from estimator.planner.cases import Done, Lengths, Refused, Usual, usual
+from estimator.planner.ways import Way, of_task
 from estimator.views.listing import models
 
 Watch = Callable[[int], None]
@@ -51,7 +51,7 @@ def fitting(
     card = capacity(hardware)
     if card.memory_bytes is None:
         raise InvalidValue("say what it is to run on, such as 24GB or rtx-4090", "hardware")
-    names = [name for name in slugs() if name.startswith(task)] if task == "serve" else [slug(task)]
+    names = of_task(task)
     known = sorted(models(search, least, most), key=lambda row: (row["released"] or "", row["parameters"]), reverse=True)
     search_ = _Search(hardware, card, names, Lengths(context, concurrency, sequence, batch))
     complete = True
