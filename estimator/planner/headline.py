@@ -13,6 +13,7 @@ from estimator.families.other import OtherSpec
 from estimator.families.spec import ModelSpec
 from estimator.hardware.capacity import Capacity, capacity
 from estimator.hardware.parse import ReadHardware, read_hardware
+from estimator.pipeline.judged import Judged
 from estimator.pipeline.notes.hardware import without_cuda
 from estimator.pipeline.verdict import offered
 from estimator.planner.answers import Fit, FitRow
@@ -206,9 +207,22 @@ def _row(question: Question, way: Way, hardware: Hardware, kind: Platform, card:
         would_fit_job=_with_model(question, change.job),
         problem="",
         note=_note(found.all, best),
-        longest_context=memory.engine.longest_context if memory.engine else None,
+        longest_context=memory.engine.longest_context if memory.engine else _longest(question, way, answer),
         job=answer.job.model_dump(mode="json"),
     )
+
+
+def _longest(question: Question, way: Way, answer: Judged) -> int | None:
+    """The longest context that llama.cpp holds, as far as the model has positions; None of another engine, or without a card."""
+    most = question.found.spec.longest_sequence
+    if way.settings.get("engine") != "llama.cpp" or answer.verdict.fits is None or not most:
+        return None
+    from estimator.planner.limits import limit
+
+    job = _with_model(question, answer.job.model_dump(mode="json", exclude_defaults=True)) or {}
+    if question.fits({**job, "serving": {**job["serving"], "context": most}}):
+        return most
+    return limit(job, "serving.context", "max", allow_files=question.allow_files).value or 0
 
 
 def _with_model(question: Question, job: dict[str, Any] | None) -> dict[str, Any] | None:
