@@ -232,7 +232,10 @@ def _as_stored(stored: Stored) -> Iterator[Rule]:
     why = "as its checkpoint stores them"
 
     def serves(job: Job) -> bool:
-        return _serves(job) and ENGINES[job.serving.engine].loads(stored.format)
+        return _serves(job) and ENGINES[job.serving.engine].loads(stored.format) is not None
+
+    def served(job: Job) -> str | None:
+        return ENGINES[job.serving.engine].loads(stored.format)
 
     def trains(job: Job) -> bool:
         asked = job.training
@@ -241,8 +244,9 @@ def _as_stored(stored: Stored) -> Iterator[Rule]:
 
     if stored.gguf:
         yield Rule("serving.engine", _only(_serves, lambda job: LLAMA_CPP.name), "a GGUF file is llama.cpp's")
+    yield Rule("serving.weights", _only(serves, served), why)
+    yield Rule("training.quantization", _only(trains, lambda job: stored.format), why)
     for where, name, asked in (("serving", "weights", serves), ("training", "quantization", trains)):
-        yield Rule(f"{where}.{name}", _only(asked, lambda job: stored.format), why)
         so = partial(_in_format, asked, where, name, stored.format)
         if stored.group:
             yield Rule(f"{where}.{name}_group", _only(so, lambda job: stored.group), why)

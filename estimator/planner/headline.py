@@ -106,13 +106,18 @@ def for_model(found: Model, kind: Platform, asked: list[Way]) -> list[Way]:
     served so, that comes first, and no other in the same format."""
     asked = [_adaptable(way, found.spec.without_lora) for way in asked]
     first = next((way for way in asked if way.part == "serving" and not way.refusal(kind)), None)
-    if found.stored is None or first is None or not ENGINES[first.settings.get("engine", VLLM.name)].loads(found.stored.format):
+    if found.stored is None or first is None:
+        return asked
+    engine = ENGINES[first.settings.get("engine", VLLM.name)]
+    weights = engine.loads(found.stored.format)
+    if weights is None:
         return asked
     mixed = {name: list(parts) for name, parts in found.stored.mixed}
     more = {"weights_group": found.stored.group, "unquantized": list(found.stored.whole), "mixed_weights": mixed}
-    chosen = {"weights": found.stored.format, **{name: value for name, value in more.items() if value}}
-    shipped = first.changed(**chosen).model_copy(update={"way": f"serve {found.stored.format}, as published"})
-    return [shipped, *(way for way in asked if way.part != "serving" or way.settings["weights"] != found.stored.format)]
+    given = {name: value for name, value in more.items() if value and weights == found.stored.format}
+    by = "" if engine is VLLM else f", {engine.title}"
+    shipped = first.changed(weights=weights, **given).model_copy(update={"way": f"serve {weights}, as published{by}"})
+    return [shipped, *(way for way in asked if way.part != "serving" or way.settings["weights"] != weights)]
 
 
 def _adaptable(way: Way, without: tuple[str, ...]) -> Way:

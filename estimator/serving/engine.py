@@ -58,7 +58,7 @@ class Engine:
         smaller_weights: of a value of `serving.weights`, others that are worth a try in its place.
         advice: what would make a part of the peak smaller.
         defaults: what it takes unasked.
-        loads: whether it takes weights that a checkpoint stores in a format.
+        loads: the value of `serving.weights` with which it serves what a checkpoint stores in a format; None where it cannot.
         not_started: what it says where it does not start, or has no room for one request of the job; nothing otherwise.
         runs: whether it serves a model whose forward pass is not written.
         beside: what a process takes beside torch's allocations; None: what any process of torch does.
@@ -83,7 +83,7 @@ class Engine:
     not_modelled: tuple[str, ...]
     smaller_weights: Callable[[str], tuple[str, ...]]
     advice: Callable[[str, Serving], str]
-    loads: Callable[[str], bool] = lambda kind: False
+    loads: Callable[[str], str | None] = lambda kind: None
     defaults: tuple[Default, ...] = ()
     not_started: Callable[[Job, Memory], str] = lambda job, memory: ""
     runs: Callable[[ModelSpec], bool] = lambda spec: False

@@ -127,6 +127,12 @@ def assumptions(asked: Serving, spec: ModelSpec) -> list[str]:
     return said
 
 
+def _loads(stored: str) -> str | None:
+    """The kind of GGUF file with what a checkpoint stores: of gpt-oss as published, whose experts alone are in MXFP4, its own."""
+    kind = {"mxfp4": "mxfp4_moe"}.get(stored, stored)
+    return kind if kind in NAMES or kind.upper() in MIXTURES else None
+
+
 def advice(part: str, asked: Serving) -> str:
     """What makes a part of the GPU's share smaller."""
     if part == "kv_cache":
@@ -176,7 +182,7 @@ LLAMA_CPP = Engine(
         Default("flash_attention", lambda *_: True, "llama.cpp's own"),
         Default("kv_cache", lambda *_: "fp16", "llama.cpp's own"),
     ),
-    loads=lambda kind: kind in NAMES or kind.upper() in MIXTURES,
+    loads=_loads,
     runs=lambda spec: spec.language_model.can.graph is not None,
     reads_gguf=True,
     on_host=lambda job, spec, tensors: where(job, spec, tensors).host,

@@ -151,7 +151,7 @@ SGLANG = Engine(
         Default("cuda_graph_max_bs", settings.cuda_graph_max_bs, "SGLang's own for this GPU"),
         Default("mem_fraction_static", settings.mem_fraction_static, "SGLang's own for this GPU and what runs on it"),
     ),
-    loads=lambda kind: kind.startswith(LOADED),
+    loads=lambda kind: kind if kind.startswith(LOADED) else None,
     not_started=not_started,
     runs=lambda spec: bool(spec.cache_layers) or spec.pooled_in_sglang,
     beside=beside,

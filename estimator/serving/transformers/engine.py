@@ -64,6 +64,6 @@ TRANSFORMERS = Engine(
     not_modelled=("the host's memory", "loading the checkpoint"),
     smaller_weights=lambda weights: ("int8", "nf4-double") if weights in WHOLE else (),
     advice=torch_advice,
-    loads=lambda kind: kind in BITSANDBYTES,
+    loads=lambda kind: kind if kind in BITSANDBYTES else None,
     allocates=True,
 )

@@ -177,7 +177,7 @@ VLLM = Engine(
             "vLLM's own for a server on this GPU",
         ),
     ),
-    loads=lambda kind: kind.startswith(LOADED),
+    loads=lambda kind: kind if kind.startswith(LOADED) else None,
     not_started=not_started,
     runs=lambda spec: bool(spec.cache_layers) or spec.encodes,
     beside=lambda job, spec, place, gpu: overhead(job.serving, place, gpu),
