@@ -115,8 +115,7 @@ def for_model(found: Model, kind: Platform, asked: list[Way]) -> list[Way]:
     mixed = {name: list(parts) for name, parts in found.stored.mixed}
     more = {"weights_group": found.stored.group, "unquantized": list(found.stored.whole), "mixed_weights": mixed}
     given = {name: value for name, value in more.items() if value and weights == found.stored.format}
-    by = "" if engine is VLLM else f", {engine.title}"
-    shipped = first.changed(weights=weights, **given).model_copy(update={"way": f"serve {weights}, as published{by}"})
+    shipped = first.changed(weights=weights, **given).model_copy(update={"way": f"serve {weights}, as published"})
     return [shipped, *(way for way in asked if way.part != "serving" or way.settings["weights"] != weights)]
 
 
