@@ -21,9 +21,10 @@ from estimator.planner.cases import Own
 from estimator.planner.fleet import cards, sizes
 from estimator.planner.levers import Levers, read_allowed, read_denied
 from estimator.planner.plan_answer import Looked, Plan
+from estimator.planner.plan_candidates import ENOUGH, STEP, Point
 from estimator.planner.plan_pieces import Watch, rows, search_all
 from estimator.planner.plan_rows import cheapest_row, quickest_row, roomiest_row, row
-from estimator.planner.plan_search import ENOUGH, STEP, PlanSearch, Point, points
+from estimator.planner.plan_search import PlanSearch, points
 from estimator.planner.renting import Rentable, Within, rentable
 from estimator.planner.ways import platform
 from estimator.planner.which_answer import NotKnown

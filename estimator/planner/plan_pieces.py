@@ -13,8 +13,9 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from estimator.planner.plan_answer import PlanRow
+from estimator.planner.plan_candidates import Findings, Held, Trial
 from estimator.planner.plan_rows import row
-from estimator.planner.plan_search import Findings, Held, PlanSearch, Trial
+from estimator.planner.plan_search import PlanSearch
 from estimator.sweeps.executors import results
 
 PIECE, ROUND = 8, 16

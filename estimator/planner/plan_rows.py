@@ -17,7 +17,8 @@ from estimator.planner.levers import (
     Settings,
 )
 from estimator.planner.plan_answer import PlanNeighbour, PlanRow
-from estimator.planner.plan_search import Held, PlanSearch, Point, Seen, settings_of
+from estimator.planner.plan_candidates import Held, Point, Seen
+from estimator.planner.plan_search import PlanSearch, settings_of
 
 SAME = 0.0005
 """Share by which two times are the same."""

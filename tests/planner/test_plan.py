@@ -22,8 +22,9 @@ from estimator.planner import amounts
 from estimator.planner.levers import ACTIVATIONS, CHECKPOINTS, CHOICES, Levers, no_more_work, read_allowed, read_denied
 from estimator.planner.plan_answer import Plan
 from estimator.planner.plan_bounds import Arithmetic, saved_bytes, weight_bytes
+from estimator.planner.plan_candidates import Aims, Point, Seen, Trial, steps
 from estimator.planner.plan_pieces import Progress, search_all
-from estimator.planner.plan_search import Aims, PlanSearch, Point, Seen, Trial, points, steps
+from estimator.planner.plan_search import PlanSearch, points
 from estimator.planner.renting import Within, rentable
 from estimator.specs.resolve import resolve
 from tests.jobs import ROOT, content
