@@ -205,6 +205,7 @@ MULTIPLIED = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MULTIPLIED)
 def test_what_a_text_multiplies_is_bounded_by_bytes(name: str) -> None:
     """Texts of 130 kB at most, of which the readers once made 200 to 850 MB."""

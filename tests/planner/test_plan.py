@@ -329,6 +329,7 @@ def test_a_candidate_that_was_looked_at_is_remembered() -> None:
     assert step_time(search.job_on(point, settings)) is not None
 
 
+@pytest.mark.slow
 def test_processes_say_what_one_says(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever settles a piece first: the answer is the same to the byte, with the numbers of what was looked at."""
     monkeypatch.setattr("estimator.planner.plan_pieces.PIECE", 4)

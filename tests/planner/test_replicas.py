@@ -37,6 +37,7 @@ def test_more_requests_take_more_copies() -> None:
     assert counts[0] < counts[-1]
 
 
+@pytest.mark.slow
 def test_tighter_limits_take_no_fewer() -> None:
     loose, tight = (asked(20, on="16xL40S", tpot=tpot).rows for tpot in (0.1, 0.03))
     for row in tight:

@@ -31,6 +31,7 @@ def found() -> Swept:
     return swept(JOB, CHANGES, reserves=True)
 
 
+@pytest.mark.slow
 def test_each_point_is_what_estimate_says(found: Swept) -> None:
     points = list(product([64, 128, 256], ["none", "full"], [1, 2, 3]))
     rows = list(found.rows())

@@ -57,6 +57,7 @@ def test_each_row_is_the_fewest_that_the_headline_says_fit(model: str, slug: str
         assert (row.fewer is None) == (not counts)
 
 
+@pytest.mark.slow
 def test_no_card_is_left_out() -> None:
     search = Search(Own(read_job(JOB | {"hardware": {"gpu": "h100"}}), True), Within(None, None), TODAY, True, 64)
     search.run(cards(), lambda tried: None)

@@ -80,6 +80,7 @@ def test_an_expandable_segment_grows_at_its_end() -> None:
     assert (pool.held, pool.highest) == (90 * MIB, 154 * MIB)
 
 
+@pytest.mark.slow
 @settings(max_examples=100, deadline=None, derandomize=True)
 @given(st.sampled_from(KINDS), st.lists(st.tuples(st.integers(MIB + 1, 90 * MIB), st.integers(0, 9)), max_size=60))
 def test_blocks_never_overlap_and_all_come_back(kind: type[CachingAllocator], asked: list[tuple[int, int]]) -> None:

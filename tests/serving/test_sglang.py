@@ -36,6 +36,7 @@ def _why(message: str) -> str:
     return next(why for why in NOT_SERVED if why in message or "is not modelled yet" in message)
 
 
+@pytest.mark.slow
 def test_every_model_that_sglang_runs_has_an_answer() -> None:
     assert unanswered("sglang", _why) == (NOT_SERVED, 446)
 

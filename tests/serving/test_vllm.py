@@ -41,6 +41,7 @@ def _why(message: str) -> str:
     return "vLLM runs none" if "runs no" in message else "vLLM runs older releases only"
 
 
+@pytest.mark.slow
 def test_every_model_that_vllm_runs_has_an_answer() -> None:
     assert unanswered("vllm", _why) == (NOT_SERVED, 495)
 
