@@ -152,8 +152,7 @@ def fit(
     detail: Detail = "headline",
 ) -> Headline:
     """Which usual ways of training and serving a model fit on some hardware, and what would make the others fit."""
-    lengths = {"context": context, "concurrency": concurrency, "sequence": sequence, "batch": batch}
-    found = headline.fit(model, on, False, task=task, **lengths)
+    found = headline.fit(model, on, False, context=context, concurrency=concurrency, sequence=sequence, batch=batch, task=task)
     ways = [Way(**row.model_dump(include=set(Way.model_fields))) for row in found.rows]
     full = found.model_dump(mode="json") if detail == "full" else None
     about = {"model": found.model, "hardware": found.hardware, "capacity_bytes": found.capacity_bytes}

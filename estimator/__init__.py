@@ -48,7 +48,8 @@ if TYPE_CHECKING:
     from estimator.planner.which import which
     from estimator.planner.which_answer import Which
     from estimator.specs.module import architecture_of, count_module
-    from estimator.sweeps.sweep import Sweep, sweep
+    from estimator.sweeps.arrays import Sweep
+    from estimator.sweeps.sweep import sweep
     from estimator.timelines.timeline import timeline
     from estimator.views.fitting import fitting
     from estimator.views.inspection import inspect_model
@@ -68,7 +69,7 @@ _EXPORTS = {
     "NotModelled": "contract.errors",
     "Plan": "planner.plan_answer",
     "Replicas": "planner.replicas_answer",
-    "Sweep": "sweeps.sweep",
+    "Sweep": "sweeps.arrays",
     "UnknownName": "contract.errors",
     "UnsupportedInterpreter": "contract.errors",
     "WhatIf": "planner.what_if_answer",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import StreamingResponse
@@ -45,8 +45,8 @@ async def fit(
     task: Annotated[str | None, Query(max_length=200, description=f"only the rows of one of {', '.join(slugs())}")] = None,
 ) -> Response:
     """The headline question: which usual ways of using a model fit on some hardware."""
-    lengths = {"context": context, "concurrency": concurrency, "sequence": sequence, "batch": batch}
-    return await ask(request, "fit", model=model, on=on, task=task, **lengths)
+    asked: dict[str, Any] = {"context": context, "concurrency": concurrency, "sequence": sequence, "batch": batch, "task": task}
+    return await ask(request, "fit", model=model, on=on, **asked)
 
 
 @router.get(

@@ -20,7 +20,8 @@ from estimator.exchange.documents import job_of
 from estimator.planner.ranges import values
 from estimator.planner.what_if_answer import shown
 from estimator.specs.resolve import resolve
-from estimator.sweeps.sweep import BY_PROGRAM, NO, ONE_BY_ONE, REFUSED, UNKNOWN, YES, Sweep, sweep
+from estimator.sweeps.arrays import BY_PROGRAM, NO, ONE_BY_ONE, REFUSED, UNKNOWN, YES, Sweep
+from estimator.sweeps.sweep import sweep
 
 MOST_POINTS = 4_000_000
 BYTES = ("peak_bytes", "resident_bytes", "least_bytes", "total_bytes")

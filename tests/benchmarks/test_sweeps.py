@@ -9,7 +9,8 @@ import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
 from estimator import sweep
-from estimator.sweeps.sweep import BY_PROGRAM, remembered
+from estimator.sweeps.arrays import BY_PROGRAM
+from estimator.sweeps.block import remembered
 
 pytestmark = pytest.mark.slow
 

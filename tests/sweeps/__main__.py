@@ -12,7 +12,8 @@ from estimator.contract.errors import InvalidJob, NotModelled
 from estimator.contract.job import read_job
 from estimator.pipeline.estimation import judged
 from estimator.specs.resolve import resolve
-from estimator.sweeps.sweep import BY_PROGRAM, ONE_BY_ONE, REFUSED, sweep
+from estimator.sweeps.arrays import BY_PROGRAM, ONE_BY_ONE, REFUSED
+from estimator.sweeps.sweep import sweep
 from tests.jobs import cases, job_of
 
 JUDGES = ("fake_steps", "real_steps")

@@ -11,7 +11,8 @@ import pytest
 from estimator import InvalidJob, NotModelled, estimate, sweep
 from estimator.contract.job import read_job
 from estimator.pipeline.estimation import judged
-from estimator.sweeps.sweep import BY_PROGRAM, NO, ONE_BY_ONE, REFUSED, UNKNOWN, YES, remembered
+from estimator.sweeps.arrays import BY_PROGRAM, NO, ONE_BY_ONE, REFUSED, UNKNOWN, YES
+from estimator.sweeps.block import remembered
 from tests.jobs import job_of, table
 from tests.sweeps.__main__ import with_values
 

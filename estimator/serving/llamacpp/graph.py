@@ -8,30 +8,10 @@ of inputs int32.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from math import prod
-
 from estimator.serving.llamacpp.ggml import Graph, Tensor
+from estimator.serving.llamacpp.operations import HALF, NUMBER, PLACE, Devices, Operations, Weight, given
 from estimator.serving.llamacpp.recurrent import Recurrent
 from estimator.serving.llamacpp.shape import Batch, Experts, Latent, Shape
-
-HALF, PLACE, NUMBER = 2, 8, 4
-"""Bytes."""
-Weight = Callable[[str, int | None], Tensor]
-"""(name, layer) -> one of the model's tensors, and where it lies."""
-
-
-@dataclass(frozen=True, slots=True)
-class Devices:
-    """Where a model lies: `layers` says of each the GPU that has it, or the number of GPUs for the host.
-
-    `forced`: whether a layer's norms run where the layer lies, which is so with all layers on GPUs, or in small batches.
-    """
-
-    layers: tuple[int, ...]
-    gpus: int
-    forced: bool
 
 
 class _Cache:
@@ -40,74 +20,31 @@ class _Cache:
     def __init__(self, shape: Shape, batch: Batch, cells: int):
         self.cells = cells
         tokens, streams = batch.tokens, batch.streams
-        self.key_places = _given((tokens,), PLACE)
+        self.key_places = given((tokens,), PLACE)
         numbers = tokens if batch.flash else tokens * shape.values
-        self.value_places = None if shape.latent else _given((numbers,), PLACE)
-        self.mask = _given((cells, tokens // streams, 1, streams), HALF if batch.flash else NUMBER)
+        self.value_places = None if shape.latent else given((numbers,), PLACE)
+        self.mask = given((cells, tokens // streams, 1, streams), HALF if batch.flash else NUMBER)
         self.turns_keys = _turning(batch.turned_keys)
         self.turns_values = _turning(batch.turned_values)
 
 
 def _turning(size: int) -> Tensor | None:
-    return _given((size, size), 4) if size else None
+    return given((size, size), 4) if size else None
 
 
-def _given(shape: tuple[int, ...], width: int) -> Tensor:
-    made = Tensor("none", shape, width=width)
-    made.given = True
-    return made
-
-
-class Builder:
+class Builder(Operations):
     """Builds the graph of one batch."""
 
     def __init__(self, shape: Shape, batch: Batch, devices: Devices, weight: Weight):
-        self.shape, self.batch, self.devices, self.weight = shape, batch, devices, weight
+        super().__init__(shape, devices, weight)
+        self.batch = batch
         self.graph, self.tokens = Graph(), batch.tokens
         self.whole = _Cache(shape, batch, batch.cells)
         self.sliding = _Cache(shape, batch, batch.window_cells) if any(shape.sliding) else None
-        self.positions = _given((batch.tokens * shape.positions,), NUMBER)
-        self.tempers = _given((1, 1, batch.tokens), NUMBER) if shape.tempered else None
-        self.chosen = _given((batch.outputs,), NUMBER)
+        self.positions = given((batch.tokens * shape.positions,), NUMBER)
+        self.tempers = given((1, 1, batch.tokens), NUMBER) if shape.tempered else None
+        self.chosen = given((batch.outputs,), NUMBER)
         self.recurrent = Recurrent(self, shape.state) if shape.state else None
-
-    def op(self, name: str, shape: tuple[int, ...], *sources: Tensor) -> Tensor:
-        """A tensor of its own."""
-        return Tensor(name, shape, sources)
-
-    def view(self, x: Tensor, shape: tuple[int, ...], dense: bool = True) -> Tensor:
-        """Another view of a tensor's bytes, or of some of them."""
-        return Tensor("view", shape, [x], root=x, dense=dense, span=x.span if prod(shape) * NUMBER == x.nbytes else None)
-
-    def part(self, x: Tensor, shape: tuple[int, ...], rows: int) -> Tensor:
-        """A part of each of its rows, with gaps between."""
-        row, size = x.nbytes // rows, NUMBER * prod(shape) // rows
-        return Tensor("view", shape, [x], root=x, dense=False, span=x.nbytes - row + size)
-
-    def unlike(self, name: str, x: Tensor, *others: Tensor) -> Tensor:
-        """A tensor of the shape of `x`, computed from it and others."""
-        return Tensor(name, x.shape, [x, *others])
-
-    def product(self, name: str, layer: int | None, width: int, x: Tensor) -> Tensor:
-        """`x` through one of the model's matrices."""
-        return self.op("mul_mat", (width, *x.shape[1:]), self.weight(name, layer), x)
-
-    def biased(self, x: Tensor, name: str, layer: int, on: bool) -> Tensor:
-        """With a bias, if there is one."""
-        return self.unlike("add", x, self.weight(name, layer)) if on else x
-
-    def norm(self, x: Tensor, name: str, layer: int | None, forced: bool = True, own: bool = True) -> Tensor:
-        """Normalised; `forced`: named by its layer, so that it may have to run there, also where its weights are not the layer's
-        `own`."""
-        bias = self.shape.layer_norm and self.shape.norm_bias
-        found = self.unlike("norm" if self.shape.layer_norm else "rms_norm", x)
-        if not self.shape.norm_weight:
-            return found
-        if layer is not None and forced and self.devices.forced:
-            found.backend = self.devices.layers[layer]
-        whose = layer if own else None
-        found = self.unlike("mul", found, self.weight(name, whose))
-        return self.unlike("add", found, self.weight(f"{name}.bias", whose)) if bias else found
 
     def built(self) -> Graph:
         """The graph."""
@@ -146,13 +83,13 @@ class Builder:
         images bring more for each token than texts do, what is looked up is filled up."""
         shape, tokens = self.shape, self.tokens
         size, table = (shape.hidden * (1 + shape.deepstack), tokens), self.weight("token_embd", None)
-        rows = [self.op("get_rows", (shape.hidden, tokens), table, _given((tokens,), NUMBER)) for _ in range(2)]
+        rows = [self.op("get_rows", (shape.hidden, tokens), table, given((tokens,), NUMBER)) for _ in range(2)]
         for each in rows:
             self.graph.expand(each)
         whole, some = [self.op("pad", size, each) if shape.deepstack else each for each in rows]
-        states = _given(size, NUMBER)
-        others = self.op("cont", size, _given(size, NUMBER))
-        mixed = Tensor("set_rows", size, [some, _given((tokens,), PLACE), others], root=others)
+        states = given(size, NUMBER)
+        others = self.op("cont", size, given(size, NUMBER))
+        mixed = Tensor("set_rows", size, [some, given((tokens,), PLACE), others], root=others)
         for each in (whole, states, mixed):
             self.graph.expand(each)
         return whole

@@ -10,8 +10,9 @@ from estimator.contract.job import Serving
 from estimator.families.spec import DecoderSpec
 from estimator.serving.llamacpp.cache import UBATCH, batch_of
 from estimator.serving.llamacpp.ggml import Tensor
-from estimator.serving.llamacpp.graph import Builder, Devices
+from estimator.serving.llamacpp.graph import Builder
 from estimator.serving.llamacpp.models import shape_of, window
+from estimator.serving.llamacpp.operations import Devices
 from estimator.serving.llamacpp.placement import EMBEDDING, OUTPUT, WeightTensor, of_kind
 from estimator.serving.llamacpp.shape import Batch, Shape
 

@@ -19,8 +19,9 @@ from estimator.quantization.gguf_tensors import file_tensors
 from estimator.serving.llamacpp.cache import batch_of, layer_caches
 from estimator.serving.llamacpp.devices import layer_devices, overridden
 from estimator.serving.llamacpp.ggml import Tensor
-from estimator.serving.llamacpp.graph import Builder, Devices
+from estimator.serving.llamacpp.graph import Builder
 from estimator.serving.llamacpp.models import shape_of
+from estimator.serving.llamacpp.operations import Devices
 from estimator.serving.llamacpp.scheduler import ON_GPU, buffers
 from estimator.serving.llamacpp.shape import Batch
 from estimator.serving.llamacpp.types import NAMES
