@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from estimator.parallel.fsdp1 import Fsdp1
 
 ALIGNMENT = 16
-"""Bytes that each parameter's place in the flat tensor is a multiple of (`_get_aligned_numel`)."""
+"""Bytes that each parameter's place in the gathered tensor is a multiple of (`_get_aligned_numel`)."""
 
 
 class Unit:
@@ -38,7 +38,7 @@ class Unit:
                 f"{other.name} {other.local.dtype.name}: choose one type, or fsdp2",
                 "parallelism.strategy",
             )
-        self.pieces = _pieces(parameters, shared.world, dtype)
+        self.pieces = _pieces(parameters, shared.world, compute)
         numel = sum(elements for elements, _ in self.pieces)
         part = numel // shared.world
         with tape.counting(PARAMETER):
@@ -186,7 +186,10 @@ class Leaf(Linear):
 
 
 def _pieces(parameters: list[Parameter], world: int, dtype: DType) -> list[tuple[int, Parameter | None]]:
-    """What is flattened, with its elements: the parameters, what aligns each, and what makes the whole divide by the ranks."""
+    """What is flattened, with its elements: the parameters, what aligns each, and what makes the whole divide by the ranks.
+
+    `dtype`: that in which it is gathered.
+    """
     pieces: list[tuple[int, Parameter | None]] = []
     total, aligned = 0, ALIGNMENT // dtype.itemsize
 

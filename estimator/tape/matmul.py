@@ -11,6 +11,7 @@ from math import prod
 from estimator.tape.autocast import cast_all
 from estimator.tape.autograd import Gradient, attach, record
 from estimator.tape.layout import Shape
+from estimator.tape.pointwise import add, add_
 from estimator.tape.selective import made
 from estimator.tape.tensor import Tensor, alias, empty, unary
 from estimator.tape.views import expand, reshape
@@ -20,16 +21,24 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """x W^T + b over the last dimension of `x`; `weight` is [out, in].
 
     One product over all rows; but where those cannot be told apart without a copy, and the weight is frozen, one per sequence
-    (aten/src/ATen/native/LinearAlgebra.cpp, `should_fold`).
+    (aten/src/ATen/native/LinearAlgebra.cpp, `should_fold`). A bias is part of the product only where `x` is contiguous, or a
+    matrix; else it is added to it in place, but in a tensor of its own while a selective checkpoint looks on (Linear.cpp).
     """
     x, weight, *biases = cast_all(x, weight, *([] if bias is None else [bias]))
     frozen = not weight.requires_grad
     weight = transposed(weight)
-    if frozen and x.strides is not None and not biases and not _folds(x):
-        return matmul(x, expand(weight, (*x.shape[:-2], *weight.shape)))
-    flat = x if len(x.shape) == 2 else reshape(x, (-1, x.shape[-1]))
-    out = addmm(biases[0], flat, weight) if biases else mm(flat, weight)
-    return out if flat is x else reshape(out, (*x.shape[:-1], weight.shape[1]))
+    matrix = len(x.shape) == 2
+    if frozen and not matrix and x.strides is not None and not _folds(x):
+        out = matmul(x, expand(weight, (*x.shape[:-2], *weight.shape)))
+    else:
+        flat = x if matrix else reshape(x, (-1, x.shape[-1]))
+        within = matrix or x.strides is None
+        out = addmm(biases[0], flat, weight) if biases and within else mm(flat, weight)
+        out = out if matrix else reshape(out, (*x.shape[:-1], weight.shape[1]))
+        biases = [] if within else biases
+    if not biases:
+        return out
+    return (add if x.tape.selection is not None else add_)(out, biases[0])
 
 
 def times_transposed(x: Tensor, weight: Tensor) -> Tensor:

@@ -55,6 +55,12 @@ def refuse(asked: PromptLearning, training: Training, spec: ModelSpec, strategy:
         raise NotModelled(f"{asked.type} of {spec.model_type} is not modelled yet; of {known} it is", WHERE)
     if training.implementation != "transformers" or training.transformers_release != "5":
         raise NotModelled(f"{asked.type} is modelled with transformers 5 and its own modules only yet", WHERE)
+    if training.loss == "chunked":
+        raise Contradiction(
+            f"torchtune, whose loss in chunks it is, trains no virtual tokens, and the loss drops them: write eager, or lora "
+            f"in place of {asked.type}",
+            "training.loss",
+        )
     if isinstance(asked, PrefixTuning):
         prefix.refuse(asked, training)
     if isinstance(asked, PTuning) and asked.encoder == "lstm":

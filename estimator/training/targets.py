@@ -15,24 +15,39 @@ NUMBERS = ("0", "2", "9", "13", "27")
 PATHS = tuple(f"{stack}{number}." for stack in STACKS for number in NUMBERS)
 """Paths that a layer may have in a model. The tape knows a module's path within its layer only, so that a pattern must not
 depend on what stands before it. In a model of several parts it is the whole path, with a star for the layer's number."""
-TOP = (
-    "lm_head",
-    "embed_out",
-    "score",
-    "classifier",
-    "pre_classifier",
-    "classification_head",
-    "vocab_transform",
-    "vocab_projector",
+TOP = frozenset(
+    (
+        "lm_head",
+        "lm_head.dense",
+        "embed_out",
+        "decoder",
+        "head.dense",
+        "score",
+        "dense",
+        "classifier",
+        "classifier.dense",
+        "classifier.out_proj",
+        "pre_classifier",
+        "classification_head.dense",
+        "classification_head.out_proj",
+        "vocab_transform",
+        "vocab_projector",
+        "cls.predictions.transform.dense",
+        "generator_predictions.dense",
+        "generator_lm_head",
+        "visual_projection",
+        "text_projection",
+        "shared",
+    )
 )
-"""Modules that stand beside a model's body: their path begins with their name."""
+"""Modules that stand beside a model's body, or at the top of it: their name is their path."""
 
 
 def matches(asked: Names, name: str) -> bool:
     """Whether a module is named. Raises `NotModelled` for a pattern that asks for more than the path within a layer."""
     if not isinstance(asked, str):
         return any(name == end or name.endswith("." + end) for end in asked)
-    if name.partition(".")[0] in TOP:
+    if name in TOP:
         return fits_whole(asked, name)
     paths = [name.replace("*", number) for number in NUMBERS] if "*" in name else [path + name for path in PATHS]
     found = {fits_whole(asked, path) for path in paths}

@@ -23,7 +23,8 @@ def in_chunks(model: Any) -> None:
 
 def _forward(model: Any, input_ids: Tensor, labels: Tensor, **settings: Any) -> CausalLMOutput:
     del settings
-    logits = _logits(model.get_output_embeddings(), model.base_model(input_ids=input_ids).last_hidden_state)
+    body = model.model if model.base_model is model else model.base_model  # as a Llama 4 says of itself
+    logits = _logits(model.get_output_embeddings(), body(input_ids=input_ids).last_hidden_state)
     shifted = F.pad(labels[..., 1:], (0, 1), value=-100)
     loss = _loss(logits, shifted)
     del logits

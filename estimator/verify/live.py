@@ -90,6 +90,8 @@ class Live(TorchDispatchMode):
         """Functions of models that were answered what they asked about numbers that fake tensors do not have."""
         self.knowing = False
         """Whether numbers of some tensors are known, so that those of others are computed along."""
+        self.adds_in_place = False
+        """Whether what is added now is added in place, where torch does so unless somebody looks on."""
         self.hosting = False
         """Whether the model computes on the host."""
         self.picked = 1
@@ -227,6 +229,9 @@ class Live(TorchDispatchMode):
             if func is aten.add.Tensor and _is_last_reference(args[0]):
                 func = aten.add_.Tensor
             func = IN_PLACE.get(func, func)
+        if self.adds_in_place and func is aten.add.Tensor:
+            with self:
+                return aten.alias(aten.add_.Tensor(*args))
         if func is aten._grouped_mm.default:
             product = _grouped_mm(*args)
             self.track(product)

@@ -168,7 +168,9 @@ def main() -> int:
     parser.add_argument("--seed", default="0")
     parser.add_argument("--draws", type=int, help="no more than these")
     parser.add_argument("--width", choices=("small", "full"), default="small")
-    parser.add_argument("--only", default="", help="a mode (one, fsdp, tensor, data, megatron, torchtitan, serve) or a family")
+    parser.add_argument(
+        "--only", default="", help="a mode (one, fsdp, tensor, data, megatron, torchtitan, serve), or families with commas"
+    )
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--keep", default="tests/cases/drawn.yaml", help="where findings are kept")
     parser.add_argument("--log", default="/dev/null", help="a file that gets a line of JSON for each draw")

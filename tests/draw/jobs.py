@@ -24,7 +24,7 @@ STRATEGIES = {
     "tensor": ("none", "fsdp2"),
     "megatron": ("none", "ddp", "zero1"),
 }
-SCANS = ("mamba",)
+SCANS = ("mamba", "falcon_mamba")
 """Families that torch scans token by token, so that long sequences take minutes."""
 PLAYED = {
     "quantization": ("torchao-int8", "torchao-fp8", "fp8", "fp8-block", "eetq-int8"),
@@ -34,7 +34,7 @@ PLAYED = {
 
 
 def drawn(rng: random.Random, width: str = "small", only: str = "") -> dict[str, Any]:
-    """A job. `only`: the mode or the family that it must have, where it is given."""
+    """A job. `only`: the mode or the families, with commas, that it must have, where it is given."""
     mode = only if only in MODES else rng.choices(list(MODES), list(MODES.values()))[0]
     model = _model(rng, width, only, served=mode == "serve")
     playable = rng.random() < PLAYABLE
@@ -46,7 +46,7 @@ def drawn(rng: random.Random, width: str = "small", only: str = "") -> dict[str,
 def _model(rng: random.Random, width: str, only: str, served: bool) -> dict[str, Any]:
     """A model, of a family that is served where that is asked."""
     known = [kind for kind in models.kinds() if not served or getattr(spec_class(kind), "cached", False)]
-    known = [only] if only in known else known
+    known = [kind for kind in known if kind in only.split(",")] or known
     while True:
         if width == "full":
             model = models.full(rng, rng.choice([name for name in models.named() if models.kind_of(name) in known]))
