@@ -234,6 +234,9 @@ def _as_stored(stored: Stored) -> Iterator[Rule]:
     def serves(job: Job) -> bool:
         return _serves(job) and ENGINES[job.serving.engine].loads(stored.format)
 
+    def repacks(job: Job) -> bool:
+        return _serves(job) and stored.format == "mxfp4" and job.serving.engine == LLAMA_CPP.name
+
     def trains(job: Job) -> bool:
         asked = job.training
         plain = asked.implementation not in ("megatron", "torchtitan")
@@ -241,6 +244,7 @@ def _as_stored(stored: Stored) -> Iterator[Rule]:
 
     if stored.gguf:
         yield Rule("serving.engine", _only(_serves, lambda job: LLAMA_CPP.name), "a GGUF file is llama.cpp's")
+    yield Rule("serving.weights", _only(repacks, lambda job: "mxfp4_moe"), "its checkpoint's experts are MXFP4, which GGUF has")
     for where, name, asked in (("serving", "weights", serves), ("training", "quantization", trains)):
         yield Rule(f"{where}.{name}", _only(asked, lambda job: stored.format), why)
         so = partial(_in_format, asked, where, name, stored.format)

@@ -37,6 +37,7 @@ GgufKind = Literal[
     "iq2_xxs",
     "iq1_m",
     "iq1_s",
+    "mxfp4_moe",
 ]
 """Kinds of GGUF files that are quantized, as llama.cpp names them."""
 CacheType = Literal["bf16", "fp16", "fp32", "fp8", "fp4", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl"]

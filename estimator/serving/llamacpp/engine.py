@@ -193,6 +193,7 @@ OLLAMA = replace(
     ],
     defaults=(
         Default("context", ollama.context, "the engine's own for this much memory, no more than the model's"),
+        Default("weights", ollama.weights, "what Ollama's plain tags are"),
         *LLAMA_CPP.defaults,
     ),
 )
