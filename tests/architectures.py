@@ -21,7 +21,7 @@ from typing import Any
 
 from estimator import estimate
 from estimator.contract.errors import WillItFitError
-from estimator.families import FAMILIES
+from estimator.families import FAMILIES, heads
 
 SIZES: dict[str, list[int]] = {
     "hidden_size": [64],
@@ -136,7 +136,9 @@ def asked(kind: str, head: str, given: dict[str, Any] | None) -> tuple[str, str]
     """What comes of one: its outcome, and the reason of a refusal."""
     if given is None:
         return "no config", "transformers' class takes none of these sizes"
-    training = {"sequence_length": TOKENS, "activation_checkpointing": "none"} | ({} if kind in FAMILIES else {"head": head})
+    training = {"sequence_length": TOKENS, "activation_checkpointing": "none"} | (
+        {"head": head} if kind not in FAMILIES or head in heads(kind) else {}
+    )
     job = {"model": given, "training": training}
     try:
         with warnings.catch_warnings():

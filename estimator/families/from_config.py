@@ -16,10 +16,14 @@ SAME = {"kimi_k2": "deepseek_v3"}
 
 
 def any_model(given: Mapping[str, Any], where: str) -> ModelSpec:
-    """The spec of a config's mapping; where no family has its `model_type`, or that has no model of it, the config as it is."""
+    """The spec of a config's mapping; where no family has its `model_type`, or that has no model of it, the config as it is,
+    which torch can count."""
     kind = given.get("model_type")
-    if isinstance(kind, str) and kind and kind not in SAME and (kind not in FAMILIES or spec_class(kind).beyond(given)):
-        return other(given)
+    if isinstance(kind, str) and kind and kind not in SAME:
+        if kind not in FAMILIES:
+            return other(given)
+        if why := spec_class(kind).beyond(given):
+            return other(given, why)
     return from_mapping(given, where)
 
 
@@ -42,9 +46,7 @@ def from_mapping(given: Mapping[str, Any], where: str) -> ModelSpec:
             where,
         )
     family = spec_class(kind)
-    for name, values in family.modelled.items():
-        if name in given and given[name] not in values:
-            known = " and ".join(map(repr, values))
-            raise NotModelled(f"{name} {given[name]!r} is not modelled for {kind} yet; {known} is", where)
+    if why := family.misfit(given):
+        raise NotModelled(why, where)
     keys = family.keys()
     return validated(family, {name: value for name, value in given.items() if name in keys}, where)

@@ -29,8 +29,9 @@ class M2M100Spec(BartSpec):
     decoder_layerdrop: float = 0.0
 
     @classmethod
-    def beyond(cls, given: Mapping[str, Any]) -> bool:
-        return any(given.get(f"{stack}_layerdrop") for stack in ("encoder", "decoder"))
+    def beyond(cls, given: Mapping[str, Any]) -> str:
+        dropped = any(given.get(f"{stack}_layerdrop") for stack in ("encoder", "decoder"))
+        return "layers that are left out at random (layerdrop) are not modelled for m2m_100" if dropped else cls.misfit(given)
 
 
 SPECS = {"m2m_100": M2M100Spec}

@@ -34,7 +34,8 @@ HEADS = {
 
 
 class OtherSpec(ModelSpec):
-    """A config.json of a `model_type` that no family knows. Nothing is derived of it; `config_text` is all of it, as JSON.
+    """A config.json of a `model_type` that no family knows, or that has what its family has no model of. Nothing is derived of
+    it; `config_text` is all of it, as JSON.
 
     `hidden_size` and `num_hidden_layers` are 1 where the config has no such setting under a name that is known.
     """
@@ -54,10 +55,13 @@ class OtherSpec(ModelSpec):
     """Whether torch may be asked to count it here. A service runs torch for nobody."""
     kept: tuple[int, ...] | None = None
     """Layers that are built, where not all are."""
+    why: str = ""
+    """What its family has no model of, where one has its type."""
 
     @property
     def refusal(self) -> str:
-        return f"{self.model_type} models are of no family here"
+        """Why nothing of it is derived."""
+        return self.why or f"no family here has {self.model_type!r}"
 
     def config(self) -> dict[str, Any]:
         found: dict[str, Any] = json.loads(self.config_text)
@@ -69,8 +73,9 @@ class OtherSpec(ModelSpec):
         return any("expert" in key or "moe" in key for part in _parts(self.config()) for key in part)
 
 
-def other(given: Mapping[str, Any]) -> OtherSpec:
-    """The spec of a config that no family reads. What is said of a checkpoint only is left out."""
+def other(given: Mapping[str, Any], why: str = "") -> OtherSpec:
+    """The spec of a config that no family reads, and `why`, where one has its type. What is said of a checkpoint only is left
+    out."""
     config = {name: value for name, value in given.items() if name not in UNREAD}
     positions = _size(config, ("max_position_embeddings", "n_positions", "max_seq_len"))
     return OtherSpec(
@@ -82,6 +87,7 @@ def other(given: Mapping[str, Any]) -> OtherSpec:
         config_text=json.dumps(config, sort_keys=True, default=str),
         head=_head(config, given.get("architectures")),
         remote=bool(given.get("auto_map")),
+        why=why,
     )
 
 

@@ -117,9 +117,19 @@ class ModelSpec(BaseModel):
     """Its positions; None where nothing limits them."""
 
     @classmethod
-    def beyond(cls, given: Mapping[str, Any]) -> bool:
-        """Whether a config of the family's type has parts that it has no model of, so that torch counts the whole model."""
-        return False
+    def misfit(cls, given: Mapping[str, Any]) -> str:
+        """Which setting of a config has a value that the family has no model of, as a sentence; empty where none has."""
+        kind = given["model_type"]
+        for name, values in cls.modelled.items():
+            if name in given and given[name] not in values:
+                return f"{name} {given[name]!r} is not modelled for {kind} yet; {' and '.join(map(repr, values))} is"
+        return ""
+
+    @classmethod
+    def beyond(cls, given: Mapping[str, Any]) -> str:
+        """What a config of the family's type has that it has no model of, so that torch counts the whole model; empty where
+        nothing is."""
+        return cls.misfit(given)
 
     @property
     def depth(self) -> int:

@@ -80,7 +80,7 @@ def refuse_uncounted(job: Job, spec: OtherSpec) -> None:
     """Raise `NotModelled` for what torch is not asked to count of a model that no family describes."""
     if job.task == "serve":
         raise NotModelled(
-            f"no family here has {spec.model_type!r}: what serving it takes is not known. Write task: train, or a model of one",
+            f"{spec.refusal}: what serving it takes is not known. Write task: train, or a model of one",
             "task",
         )
     refuse_without_torch(spec)

@@ -52,8 +52,8 @@ class Question:
         if not isinstance(spec, OtherSpec):
             return []
         if can_count() and spec.countable:
-            return [f"no family here has {spec.model_type!r}: what is said of its training is counted by torch, not derived"]
-        return [f"no family here has {spec.model_type!r}: {INSTALL} lets torch count what training it takes"]
+            return [f"{spec.refusal}: what is said of its training is counted by torch, not derived"]
+        return [f"{spec.refusal}: {INSTALL} lets torch count what training it takes"]
 
     def ask(self, job: dict[str, Any], reserves: bool = True) -> Judged:
         """What a job of the model takes; `reserves` False: without what the caching allocator holds beyond the tensors."""

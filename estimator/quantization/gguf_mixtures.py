@@ -21,9 +21,12 @@ from estimator.weights.dtypes import BlockType
 class Model:
     """What the rules need to know of a model. `grouped`: queries per head of keys in the first layer, 0 where that does not
     attend and keys' heads are said layer by layer. `layers` counts all of them, `values` the tensors that hold values, among
-    others or alone. `turns`: how many tensors of the same role come before one, by its name."""
+    others or alone. `turns`: how many tensors of the same role come before one, by its name. `repacked`: whether experts stay in
+    MXFP4 in files of every kind: gpt-oss's checkpoint has them so, convert_hf_to_gguf.py repacks them, and llama-quantize makes
+    nothing else of what is quantized already unless it is told to."""
 
     falcon: bool
+    repacked: bool
     seventy: bool
     tied: bool
     experts: int
@@ -43,6 +46,7 @@ def facts(spec: ModelSpec, tensors: list[FileTensor]) -> Model:
     first, attends = {"blk.0.attn_k.weight", "blk.0.attn_qkv.weight"}, any(name.endswith(".attn_k.weight") for name in names)
     return Model(
         falcon=kind == "falcon",
+        repacked=kind == "gpt_oss",
         seventy=layers == 80 and (kind == "qwen2" or (kind in ("llama", "mistral") and queries != keys)),
         tied="output.weight" not in names,
         experts=int(getattr(spec, "num_experts", 0) or asked.get("num_local_experts") or 0) if experts else 0,
@@ -67,6 +71,8 @@ def type_of(kind: str, tensor: FileTensor, model: Model) -> BlockType:
     """The type of one tensor in a file of a kind."""
     if tensor.float32:
         return block("F32")
+    if tensor.experts and model.repacked:
+        return block("MXFP4")
     default = DEFAULT[kind]
     if kind in PLAIN:
         return block(default)

@@ -30,8 +30,10 @@ def _of_its_family(given: Any) -> Any:
     if isinstance(given, dict):
         if not isinstance(given.get("model_type"), str):
             raise ValueError(f"has no model_type; a family's is one of {', '.join(FAMILIES)}")
-        if given["model_type"] not in FAMILIES or spec_class(given["model_type"]).beyond(given):
+        if given["model_type"] not in FAMILIES:
             return other(given)
+        if why := spec_class(given["model_type"]).beyond(given):
+            return other(given, why)
         return spec_class(given["model_type"]).model_validate(given)
     return given
 

@@ -20,7 +20,7 @@ from estimator.specs.generic import generic, generic_mixture
 from estimator.specs.huggingface import quantized_as, read_config, stored_as, with_modelopt
 from estimator.specs.naming import Named, named
 from estimator.specs.published import PublishedModel, folders, read
-from estimator.specs.stored import Stored, stripped
+from estimator.specs.stored import REPACKED, Stored, stripped
 from estimator.specs.unbuilt import unbuilt
 
 if TYPE_CHECKING:
@@ -110,6 +110,8 @@ def _quantized(text: str, counts: bool) -> Model | None:
             same = [said for said in model.assumptions if "the same architecture" in said]
             if not stored.format:
                 return replace(model, assumptions=(f"{text}: {model.name}; {stored.says}", *same))
+            if stored.usual and model.stored and model.stored.format == "mxfp4":
+                stored, more = Stored(REPACKED, gguf=True), " (its experts are MXFP4 in its own checkpoint, too)"
             stored = _as_listed(found, text) or stored
             said = f"{text}: {model.name}, its checkpoint in {stored.format}{more}"
             return replace(model, stored=stored, assumptions=(said, *same))

@@ -12,8 +12,9 @@ from estimator.facts import catalogue
 from estimator.facts.spelling import words
 
 FILE = Path(__file__).parent / "stored.yaml"
-GGUF, USUAL = "gguf", "q4_k_m"
-"""A name's last word for llama.cpp's files, and the kind that is taken where the name says none, which is Ollama's."""
+GGUF, USUAL, REPACKED = "gguf", "q4_k_m", "mxfp4_moe"
+"""A name's last word for llama.cpp's files, and the kind that is taken where the name says none, which is Ollama's;
+of a model whose checkpoint has its experts in MXFP4, the kind that leaves them so."""
 DYNAMIC = "which tensors its maker keeps in other types is not known here, so all are counted as llama.cpp's"
 
 
@@ -32,6 +33,8 @@ class Stored(NamedTuple):
     says: str = ""
     mixed: tuple[tuple[str, tuple[str, ...]], ...] = ()
     """Other formats that some layers are stored in, and parts of the names of these layers."""
+    usual: bool = False
+    """Whether the name says that it is llama.cpp's file, and not of what kind."""
 
 
 def stripped(text: str) -> Iterator[tuple[str, Stored]]:
@@ -66,7 +69,7 @@ def _endings(maker: str) -> tuple[tuple[tuple[str, ...], Stored], ...]:
 
 def _of_files() -> Iterator[tuple[tuple[str, ...], Stored]]:
     """How llama.cpp's files are named: by their kind, before or after the word GGUF, or by that word alone."""
-    usual = Stored(USUAL, gguf=True, says=f"its usual kind, {USUAL}: write another after a colon")
+    usual = Stored(USUAL, gguf=True, usual=True, says=f"its usual kind, {USUAL}: write another after a colon")
     for ending in (GGUF, f"i1 {GGUF}"):
         yield tuple(words(ending)), usual
     for kind in get_args(GgufKind):
@@ -79,5 +82,6 @@ def _of_files() -> Iterator[tuple[tuple[str, ...], Stored]]:
         if larger := row.get("larger"):
             for ending in (larger, f"{GGUF} {larger}", f"ud {larger}", f"{GGUF} ud {larger}"):
                 yield tuple(words(ending)), Stored(row["kind"], gguf=True, says=f"{DYNAMIC} {row['kind']}")
+    yield tuple(words(f"{GGUF} mxfp4")), Stored(REPACKED, gguf=True)
     for plain, kind in (("f16", "fp16"), ("bf16", "bf16"), ("fp16", "fp16")):
         yield tuple(words(f"{GGUF} {plain}")), Stored(kind, gguf=True)

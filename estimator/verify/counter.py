@@ -106,7 +106,7 @@ def _refusing(spec: OtherSpec) -> Iterator[None]:
     except WillItFitError:
         raise
     except Exception as error:
-        why = (str(error).splitlines() or [""])[0][:200]
+        why = next((line.strip() for line in str(error).splitlines() if line.strip()), "it does not say why")[:200]
         raise NotJudged(
             f"transformers {transformers.__version__} cannot run this {spec.model_type} on tensors without data "
             f"({type(error).__name__}: {why})",

@@ -147,8 +147,11 @@ def sum_in_float32(x: Tensor, *args: Any, dtype: torch.dtype | None = None, **kw
     return _sum(x, *args, dtype=dtype, **kwargs)
 
 
-def einsum(equation: str, *operands: Tensor) -> Tensor:
-    """An einsum of operands that are cast before they are laid out; the CPU's autocast casts what it hands to the product."""
+def einsum(equation: str, *operands: Any) -> Tensor:
+    """An einsum of operands that are cast before they are laid out; the CPU's autocast casts what it hands to the product.
+    They may be one sequence, as torch's may."""
+    if len(operands) == 1 and not isinstance(operands[0], Tensor):
+        operands = tuple(operands[0])
     if torch.is_autocast_enabled("cpu"):
         operands = tuple(t.to(torch.get_autocast_dtype("cpu")) if t.dtype == torch.float32 else t for t in operands)
     return _einsum(equation, *operands)

@@ -90,7 +90,7 @@ def config(spec: ModelSpec, attention: str, labels: int = 2) -> Any:
         for name in ("pad_token_id", "decoder_start_token_id"):
             if (getattr(part, name, None) or 0) >= (getattr(part, "vocab_size", None) or math.inf):
                 setattr(part, name, 0)  # a small model's vocabulary has not the usual ones
-    if (getattr(made, "image_token_id", None) or 0) >= getattr(made.get_text_config(), "vocab_size", math.inf):
+    if (getattr(made, "image_token_id", None) or 0) >= (getattr(made.get_text_config(), "vocab_size", None) or math.inf):
         made.image_token_id = 1
     if getattr(made, "is_encoder_decoder", False) and getattr(made, "decoder_start_token_id", None) is None:
         made.decoder_start_token_id = made.pad_token_id

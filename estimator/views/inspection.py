@@ -152,7 +152,7 @@ def _of_no_family(model: Model, spec: OtherSpec, stored: Stored | None) -> Card:
         architecture=spec.model_type,
         source=model.source,
         published=model.published,
-        assumptions=[*model.assumptions, f"no family here has {spec.model_type!r}", counted],
+        assumptions=[*model.assumptions, spec.refusal, counted],
         context=spec.longest_sequence,
         counts=None,
         stored=stored,

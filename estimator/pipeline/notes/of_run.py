@@ -54,7 +54,7 @@ def _counted(run: Run, count: Counted) -> Iterator[Said]:
     """That the bytes are not derived, and what torch did for them."""
     on = " and ".join(f"{name} {release}" for name, release in versions().items() if name != "peft")
     text = (
-        f"counted, not derived: no family here has {run.model.spec.model_type!r}, so {on} ran its step on tensors without data "
+        f"counted, not derived: {run.model.spec.refusal}, so {on} ran its step on tensors without data "
         f"({count.how}; {count.seconds:.1f} seconds, remembered); its time, and which layer the peak is in, are not known"
     )
     yield Said("counted-by-torch", text, "model")

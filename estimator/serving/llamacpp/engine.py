@@ -199,6 +199,8 @@ OLLAMA = replace(
     ],
     defaults=(
         Default("context", ollama.context, "the engine's own for this much memory, no more than the model's"),
+        Default("weights", ollama.weights, "what Ollama's plain tags are"),
         *LLAMA_CPP.defaults,
     ),
+    loads=lambda kind: None if kind == "mxfp4" else _loads(kind),
 )
