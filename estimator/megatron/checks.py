@@ -155,8 +155,6 @@ def _check_overlaps(job: Job, topology: Topology) -> None:
     asked, field = job.parallelism, "parallelism.tp_comm_overlap"
     if asked.tp_comm_overlap and not (asked.sequence and topology.tensor > 1):
         raise Contradiction("Megatron-LM wants tensor: 2 or more and sequence parallelism with it", field)
-    if asked.tp_comm_overlap and topology.tensor > job.hardware.gpus:
-        raise NotModelled(f"userbuffers are modelled among GPUs of a node: tensor: {job.hardware.gpus} or fewer", field)
     if asked.tp_comm_overlap and asked.pipeline_schedule in SPLIT:
         raise NotModelled(f"not modelled under {asked.pipeline_schedule}, which puts weights' gradients off: leave it out", field)
     if asked.overlap_param_gather and topology.strategy is not ZERO1:

@@ -58,6 +58,10 @@ def topology(job: Job, spec: ModelSpec) -> Topology:
     megatron = job.task == "train" and job.training.implementation == "megatron"
     if not megatron:
         _refuse(job, spec)
+    elif asked.tp_comm_overlap and asked.tensor > job.hardware.gpus:
+        raise NotModelled(
+            f"userbuffers are modelled among GPUs of a node: tensor: {job.hardware.gpus} or fewer", "parallelism.tp_comm_overlap"
+        )
     data, strategy = asked.data or 1, strategy_of(job)
     degrees = {"data": data, "tensor": asked.tensor, "pipeline": asked.pipeline, "context": asked.context}
     if math.prod(degrees.values()) != gpus:
