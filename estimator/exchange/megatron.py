@@ -21,6 +21,11 @@ DEGREES = {
     "expert": "--expert-model-parallel-size",
     "expert_tensor": "--expert-tensor-parallel-size",
 }
+OVERLAPS = {
+    "tp_comm_overlap": "--tp-comm-overlap",
+    "overlap_grad_reduce": "--overlap-grad-reduce",
+    "overlap_param_gather": "--overlap-param-gather",
+}
 PRECISIONS = {"megatron-bf16": "--bf16", "megatron-fp16": "--fp16"}
 USUAL = frozenset(
     {
@@ -75,6 +80,7 @@ def write(job: Job) -> str:
     lines = [f"{flag} {degree}" for ours, flag in DEGREES.items() if (degree := getattr(parallelism, ours) or 1) > 1]
     lines += ["--sequence-parallel"] * bool(parallelism.sequence) + ["--use-distributed-optimizer"] * (strategy == "zero1")
     lines += [f"--cp-comm-type {parallelism.context_exchange}"] * (parallelism.context > 1)
+    lines += [flag for ours, flag in OVERLAPS.items() if getattr(parallelism, ours)]
     lines += _schedule(parallelism)
     batch = training.micro_batch_size * training.gradient_accumulation_steps * data
     lines += [f"--micro-batch-size {training.micro_batch_size}", f"--global-batch-size {batch}"]
@@ -134,6 +140,7 @@ def read(text: str) -> Found:
     parallelism |= {ours: number(given, flag) for ours, flag in DEGREES.items() if flag in given}
     if parallelism.get("tensor", 1) > 1:
         parallelism["sequence"] = "--sequence-parallel" in given
+    parallelism |= {ours: True for ours, flag in OVERLAPS.items() if flag in given}
     parallelism |= _read_schedule(given, parallelism.get("pipeline", 1))
     if parallelism.get("context", 1) > 1:
         parallelism["context_exchange"] = given.get("--cp-comm-type", "p2p")
@@ -151,7 +158,7 @@ def read(text: str) -> Found:
         training["expert_capacity_factor"] = _amount(given, "--moe-expert-capacity-factor")
     training["activation_checkpointing"] = _read_recomputation(given)
     offload: dict[str, Any] = {}
-    read_here = {*DEGREES.values(), *USUAL, *READ}
+    read_here = {*DEGREES.values(), *OVERLAPS.values(), *USUAL, *READ}
     if "--optimizer-cpu-offload" in given and _amount(given, "--optimizer-offload-fraction", 1.0) == 1:
         offload = {"offload": {"optimizer": "cpu"}}
         read_here |= OFFLOAD

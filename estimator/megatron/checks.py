@@ -45,6 +45,7 @@ def check(job: Job, spec: ModelSpec, topology: Topology, gpu: Gpu) -> None:
     if training.sequence_length % ranks:
         raise Contradiction(f"{training.sequence_length} tokens do not divide by {ranks} ranks", "training.sequence_length")
     _check_context(found, topology, job.parallelism.context_exchange)
+    _check_overlaps(job, topology)
     if topology.expert > 1 and found.mixture is None:
         raise Contradiction("the model has no experts: leave it out", "parallelism.expert")
     if found.mixture is not None and found.mixture.experts % topology.expert:
@@ -147,6 +148,19 @@ def _check_context(found: Config, topology: Topology, exchange: str | None) -> N
             f"{groups} key heads of a rank do not divide by context {topology.context}; context_exchange: p2p needs no such",
             "parallelism.context",
         )
+
+
+def _check_overlaps(job: Job, topology: Topology) -> None:
+    """What Megatron-LM and Transformer Engine want of exchanges that are hidden (megatron/training/arguments.py)."""
+    asked, field = job.parallelism, "parallelism.tp_comm_overlap"
+    if asked.tp_comm_overlap and not (asked.sequence and topology.tensor > 1):
+        raise Contradiction("Megatron-LM wants tensor: 2 or more and sequence parallelism with it", field)
+    if asked.tp_comm_overlap and asked.pipeline_schedule in SPLIT:
+        raise NotModelled(f"not modelled under {asked.pipeline_schedule}, which puts weights' gradients off: leave it out", field)
+    if asked.overlap_param_gather and topology.strategy is not ZERO1:
+        raise Contradiction("Megatron-LM wants its distributed optimizer, strategy: zero1", "parallelism.overlap_param_gather")
+    if asked.overlap_param_gather and not asked.overlap_grad_reduce:
+        raise Contradiction("Megatron-LM wants overlap_grad_reduce with it", "parallelism.overlap_param_gather")
 
 
 def _check_classic(job: Job) -> None:

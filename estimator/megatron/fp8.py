@@ -92,8 +92,8 @@ class Fp8:
         """What of an input backward needs: columns, or where ranks gather it again and can gather rows only, those."""
         return operand.rows if self.whole and gathers else operand.columns
 
-    def gathered(self, part: Codes, split: Split, rows: bool, columns: bool) -> Operand:
-        """An operand of all tokens, from this rank's codes."""
+    def gathered(self, part: Codes, split: Split, rows: bool, columns: bool, beside: str = "") -> Operand:
+        """An operand of all tokens, from this rank's codes; how userbuffers hide it `beside` the next product."""
         mine, ranks = part[0], split.group.size
         if self.recipe == "blockwise" and (mine.shape[0] % BLOCK or mine.shape[1] % BLOCK):
             raise Contradiction(
@@ -102,7 +102,7 @@ class Fp8:
             )
         out = self.operand(mine, rows, columns, times=ranks)
         sent = out.rows[:1] if self.whole else (*out.rows, *out.columns)
-        mine.tape.communicate("all_gather", split.group.name, ranks, sum(t.nbytes for t in sent))
+        mine.tape.communicate("all_gather", split.group.name, ranks, sum(t.nbytes for t in sent), beside=beside)
         if columns and (self.recipe == "blockwise" or (self.whole and not self.turns)):
             unary("transpose", out.columns[0])  # the new copy takes the old one's place; or is let go of, where none is needed
         return out

@@ -11,6 +11,7 @@ from estimator.families.build import Builder
 from estimator.megatron.fp8 import Codes, Fp8, Operand
 from estimator.megatron.linear import Norm, Split, statistics
 from estimator.tape.autograd import Gradient, attach, record
+from estimator.tape.collectives import BULK, PIPELINED, RING
 from estimator.tape.tensor import Tensor, output, unary
 
 
@@ -49,10 +50,10 @@ class Fp8Linear:
             if self.original:
                 again = fp8.operand(saved[0], fp8.whole, not (fp8.whole and gathers))
                 codes = fp8.saved(again, gathers)
-            total = fp8.saved(fp8.gathered(codes, split, fp8.whole, not fp8.whole), True) if gathers else codes
+            total = fp8.saved(fp8.gathered(codes, split, fp8.whole, not fp8.whole, BULK), True) if gathers else codes
             shape = (g.shape[0] * split.group.size if rows and split.sequence else g.shape[0], *g.shape[1:-1], inputs)
             whole = fp8.product(g, shape, outputs, gradient.rows, self.codes.columns)
-            partly = whole if rows else split.reduced(whole)
+            partly = whole if rows else split.reduced(whole, BULK)
             turned = fp8.turned(total) if gathers else ()
             fp8.accumulated(weight, whole.numel // inputs, gradient.columns, total)
             if gathers or not self.original:
@@ -75,13 +76,13 @@ class Fp8Linear:
             unary(
                 "norm", x
             )  # only a scale that is known is multiplied by in the norm's own kernel (normalization.cpp, `rmsnorm_fwd`)
-        total = fp8.gathered(operand.rows, split, True, False).rows if gathers else operand.rows
+        total = fp8.gathered(operand.rows, split, True, False, RING).rows if gathers else operand.rows
         tokens = x.shape[0] * split.group.size if gathers else x.shape[0]
         whole = fp8.product(x, (tokens, *x.shape[1:-1], outputs), inputs, total, self.codes.rows)
         del total
         if node is not None:
             node.save((*(() if self.original else fp8.saved(operand, gathers)), *kept))
-        return attach(node, split.reduced(whole) if rows else whole)
+        return attach(node, split.reduced(whole, PIPELINED) if rows else whole)
 
     def _gradient(self, g: Tensor) -> Operand:
         """The gradient of the output both ways, of all tokens."""
@@ -89,7 +90,7 @@ class Fp8Linear:
         if not (self.rows and split.sequence):
             return fp8.operand(g, True, True)
         mine = fp8.operand(g, True, not fp8.whole)
-        return fp8.gathered(mine.rows, split, True, True)
+        return fp8.gathered(mine.rows, split, True, True, RING)
 
 
 class Fp8Grouped:

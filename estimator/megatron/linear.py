@@ -17,7 +17,7 @@ from math import prod
 
 from estimator.tape import dtypes
 from estimator.tape.autograd import Gradient, attach, keep, record
-from estimator.tape.collectives import Group, all_gather, all_reduce, reduce_scatter
+from estimator.tape.collectives import BULK, PIPELINED, RING, Group, all_gather, all_reduce, reduce_scatter
 from estimator.tape.layout import Shape
 from estimator.tape.tape import GROUPED, Slot, Tape
 from estimator.tape.tensor import Tensor, empty, output, unary
@@ -63,13 +63,13 @@ class Split:
     sequence: bool
     later: Later = field(default_factory=Later, compare=False)
 
-    def gathered(self, x: Tensor) -> Tensor:
-        """All tokens."""
-        return all_gather(x, self.group) if self.sequence else x
+    def gathered(self, x: Tensor, beside: str = "") -> Tensor:
+        """All tokens; how userbuffers hide it `beside` the next product."""
+        return all_gather(x, self.group, beside) if self.sequence else x
 
-    def reduced(self, x: Tensor) -> Tensor:
-        """The sum over ranks, of this rank's tokens."""
-        return reduce_scatter(x, self.group) if self.sequence else all_reduce(x, self.group)
+    def reduced(self, x: Tensor, beside: str = "") -> Tensor:
+        """The sum over ranks, of this rank's tokens; how userbuffers hide it `beside` a product."""
+        return reduce_scatter(x, self.group, beside) if self.sequence else all_reduce(x, self.group)
 
 
 def norm(x: Tensor, weight: Tensor, bias: Tensor | None) -> tuple[Tensor, list[Tensor]]:
@@ -117,9 +117,9 @@ class NormLinear:
         parameters = [t for t in (gain.weight, gain.bias, self.bias) if t is not None]
 
         def backward(g: Tensor, x: Tensor, normed: Tensor, *_: Tensor) -> list[Gradient]:
-            total = split.gathered(normed)
+            total = split.gathered(normed, BULK)
             whole = _product(g, (*total.shape[:-1], weight.shape[1]), weight.shape[0])
-            partly = split.reduced(whole)
+            partly = split.reduced(whole, BULK)
             if not accumulated(weight, total, g, split.later):
                 normed.storage.release()
                 total.storage.release()
@@ -128,7 +128,7 @@ class NormLinear:
 
         normed, kept = norm(x, gain.weight, gain.bias)
         node = record("LayerNormLinear", (x, weight, *parameters), (x, normed, *kept), backward)
-        total = split.gathered(normed)
+        total = split.gathered(normed, RING)
         return attach(node, _product(total, (*total.shape[:-1], weight.shape[0]), weight.shape[1]))
 
 
@@ -143,14 +143,14 @@ class ColumnLinear:
         biases = [] if self.bias is None else [self.bias]
 
         def backward(g: Tensor, x: Tensor) -> list[Gradient]:
-            total = split.gathered(x)
+            total = split.gathered(x, BULK)
             whole = _product(g, (*total.shape[:-1], weight.shape[1]), weight.shape[0])
-            gradient = split.reduced(whole)
+            gradient = split.reduced(whole, BULK)
             accumulated(weight, total, g, split.later)
             return [gradient, None, *[unary("sum", t) for t in biases]]
 
         node = record("Linear", (x, weight, *biases), (x,), backward)
-        total = split.gathered(x)
+        total = split.gathered(x, RING)
         return attach(node, _product(total, (*total.shape[:-1], weight.shape[0]), weight.shape[1]))
 
 
@@ -164,14 +164,14 @@ class RowLinear:
         weight, split = self.weight, self.split
 
         def backward(g: Tensor, x: Tensor) -> list[Gradient]:
-            total = split.gathered(g)
+            total = split.gathered(g, RING)
             gradient = _product(total, x.shape, weight.shape[0])
             accumulated(weight, x, total, split.later)
             return [gradient, None]
 
         node = record("Linear", (x, weight), (x,), backward)
         whole = _product(x, (*x.shape[:-1], weight.shape[0]), weight.shape[1])
-        return attach(node, split.reduced(whole))
+        return attach(node, split.reduced(whole, PIPELINED))
 
 
 def grouped(x: Tensor, weights: Tensor, later: Later) -> Tensor:

@@ -30,6 +30,10 @@ PARAMETER_STEP = 64
 BUFFER_STEP = 128
 """Elements; each buffer is a multiple of this, and of the ranks that share it (`_pad_end_of_bucket_if_needed`)."""
 
+LEAST_BUCKET, OF_EACH_RANK = 40_000_000, 1_000_000
+"""Elements of a bucket whose gradients are reduced while others come: at least so many, and so many for each rank that shares it
+(core/distributed/distributed_data_parallel.py)."""
+
 Ranks = Callable[[str], Group]
 """The ranks that hold the same parameter, by its name."""
 
@@ -144,6 +148,11 @@ class MainParameters(Sharding):
             if group.size > 1:
                 nbytes = buffer.numel * (weights if gathered else buffer.dtype).itemsize
                 self.tape.communicate(operation, group.name, group.size, nbytes)
+
+
+def bucket_elements(ranks: int) -> int:
+    """Elements of a bucket that is exchanged by itself, where so many ranks share it."""
+    return max(LEAST_BUCKET, OF_EACH_RANK * ranks)
 
 
 def _padded(count: int, step: int) -> int:

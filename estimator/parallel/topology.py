@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from estimator.contract.errors import Contradiction, NotModelled
-from estimator.contract.job import Job
+from estimator.contract.job import Job, Parallelism
 from estimator.families.spec import DecoderSpec, ModelSpec
 from estimator.parallel.strategies import FSDP2, STRATEGIES, Strategy, strategy_of
 from estimator.parallel.tensor_checks import check_tensor
@@ -20,8 +20,12 @@ MEGATRON_ONLY = (
     "model_chunks",
     "micro_batch_group",
     "context_exchange",
+    "tp_comm_overlap",
+    "overlap_grad_reduce",
+    "overlap_param_gather",
 )
 """Fields of a job's parallelism that its modules alone have."""
+USUAL = {field: Parallelism.model_fields[field].default for field in MEGATRON_ONLY}
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +58,10 @@ def topology(job: Job, spec: ModelSpec) -> Topology:
     megatron = job.task == "train" and job.training.implementation == "megatron"
     if not megatron:
         _refuse(job, spec)
+    elif asked.tp_comm_overlap and asked.tensor > job.hardware.gpus:
+        raise NotModelled(
+            f"userbuffers are modelled among GPUs of a node: tensor: {job.hardware.gpus} or fewer", "parallelism.tp_comm_overlap"
+        )
     data, strategy = asked.data or 1, strategy_of(job)
     degrees = {"data": data, "tensor": asked.tensor, "pipeline": asked.pipeline, "context": asked.context}
     if math.prod(degrees.values()) != gpus:
@@ -105,7 +113,7 @@ def _refuse(job: Job, spec: ModelSpec) -> None:
                 f"{name} parallelism is modelled for training with implementation: megatron only", f"parallelism.{name}"
             )
     for field in MEGATRON_ONLY:
-        if getattr(job.parallelism, field) is not None and not (trains and field == "sequence"):
+        if getattr(job.parallelism, field) != USUAL[field] and not (trains and field == "sequence"):
             raise Contradiction("only implementation: megatron has it: leave it out", f"parallelism.{field}")
     if trains and job.training.implementation != "torchtitan":
         check_tensor(job, spec)

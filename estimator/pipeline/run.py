@@ -15,6 +15,7 @@ from estimator.families.spec import ModelSpec
 from estimator.hardware.capability import gpu, links
 from estimator.hardware.capacity import Capacity, capacity
 from estimator.host.memory import check_host
+from estimator.megatron.userbuffers import userbuffer_bytes
 from estimator.parallel.communicators import communicators
 from estimator.parallel.topology import Topology, topology
 from estimator.pipeline.checkpoint_budget import solution_given, solved
@@ -117,7 +118,8 @@ def overhead_of(tape: Tape, job: Job, spec: ModelSpec, place: Topology, card: Ca
     if engine is not None and engine.beside is not None:
         return engine.beside(job, spec, place, gpu(job, card))
     groups = communicators(tape, job, spec, place)
-    return overhead(card.compute_capability, groups, links(card, job.hardware.gpus), job.task == "train")
+    buffers = userbuffer_bytes(job, spec, place) if job.parallelism.tp_comm_overlap else 0
+    return overhead(card.compute_capability, groups, links(card, job.hardware.gpus), job.task == "train", buffers)
 
 
 def _of_file(given: Job, model: Model) -> tuple[WeightTensor, ...] | None:

@@ -36,9 +36,11 @@ def workspace(compute_capability: str | None) -> MeasuredFact:
     return facts()["cublas_workspace_hopper" if hopper else "cublas_workspace"]
 
 
-def overhead(compute_capability: str | None, groups: list[Communicator], links: Links, training: bool) -> Overhead:
+def overhead(
+    compute_capability: str | None, groups: list[Communicator], links: Links, training: bool, userbuffers: int = 0
+) -> Overhead:
     """CUDA context, cuBLAS workspaces (one per thread that multiplies: forward, and backward in training), and NCCL: its kernels,
-    and each communicator."""
+    and each communicator; and Transformer Engine's `userbuffers`, in bytes."""
     known = facts()
     uses = [
         ("cuda_context", known["cuda_context"], 1),
@@ -53,4 +55,6 @@ def overhead(compute_capability: str | None, groups: list[Communicator], links: 
         expected, least, most = communicator_bytes(group, links)
         parts[f"nccl_{group.name}"] = parts.get(f"nccl_{group.name}", 0) + expected
         low, high = low + least, high + most
-    return Overhead(parts, low, high)
+    if userbuffers:
+        parts["userbuffers"] = userbuffers
+    return Overhead(parts, low + userbuffers, high + userbuffers)

@@ -12,6 +12,10 @@ from typing import NamedTuple
 from estimator.tape.layout import Shape
 from estimator.tape.tensor import Tensor, empty, unary
 
+RING, PIPELINED, BULK = "ring", "pipelined", "bulk"
+"""How userbuffers hide an exchange: the next product goes on with each part that comes, the product before sends on each part
+that is done, or both run side by side (transformer_engine/pytorch/module/base.py, `initialize_ub`)."""
+
 
 class Group(NamedTuple):
     """Ranks that exchange something."""
@@ -20,20 +24,20 @@ class Group(NamedTuple):
     size: int = 1
 
 
-def all_gather(x: Tensor, group: Group) -> Tensor:
-    """The parts of all ranks, one after the other; `x` itself where there is but one."""
+def all_gather(x: Tensor, group: Group, beside: str = "") -> Tensor:
+    """The parts of all ranks, one after the other; `x` itself where there is but one. `beside`: as `Traffic` has it."""
     if group.size == 1:
         return x
     out = empty(x.tape, (x.shape[0] * group.size, *x.shape[1:]), x.dtype, "all_gather")
-    x.tape.communicate("all_gather", group.name, group.size, out.nbytes)
+    x.tape.communicate("all_gather", group.name, group.size, out.nbytes, beside=beside)
     return out
 
 
-def reduce_scatter(x: Tensor, group: Group) -> Tensor:
+def reduce_scatter(x: Tensor, group: Group, beside: str = "") -> Tensor:
     """This rank's part of the sum over ranks; `x` itself where there is but one."""
     if group.size == 1:
         return x
-    x.tape.communicate("reduce_scatter", group.name, group.size, x.nbytes)
+    x.tape.communicate("reduce_scatter", group.name, group.size, x.nbytes, beside=beside)
     return empty(x.tape, (x.shape[0] // group.size, *x.shape[1:]), x.dtype, "reduce_scatter")
 
 

@@ -33,7 +33,7 @@ def exchanges(tape: Tape) -> list[tuple[Traffic, int]]:
     """Each exchange of a finished tape, wherever it is, with how often it is, all layers counted."""
     found: Counter[Traffic] = Counter()
     for one in tape.traffic:
-        found[one._replace(slot=None)] += one.slot.total if one.slot else 1
+        found[one._replace(slot=None, at=0)] += one.slot.total if one.slot else 1
     return [*found.items()]
 
 

@@ -144,7 +144,8 @@ class Work(NamedTuple):
 class Traffic(NamedTuple):
     """One exchange among the ranks of a group, of so many bytes (tape/collectives.py), in this phase and slot.
 
-    `later`: not in the first occurrence of its phase.
+    `later`: not in the first occurrence of its phase. `beside`: how a product next to it may hide it, where one may
+    (timing/userbuffers.py), and `at`: how many kernels the tape had then.
     """
 
     operation: str
@@ -154,6 +155,8 @@ class Traffic(NamedTuple):
     phase: str
     slot: Slot | None
     later: bool = False
+    beside: str = ""
+    at: int = 0
 
 
 class Tape:
@@ -339,12 +342,14 @@ class Tape:
         nbytes = count * ((m * k + k * n) * dtype.itemsize + m * n * written)
         self.compute(operation, 2 * count * m * n * k, nbytes, ((count, m, n, k), dtype), source, late)
 
-    def communicate(self, operation: str, group: str, ranks: int, nbytes: int, phase: str | None = None) -> None:
-        """Record what the ranks of a group exchange: now, or in a `phase` that it counts in."""
+    def communicate(
+        self, operation: str, group: str, ranks: int, nbytes: int, phase: str | None = None, beside: str = ""
+    ) -> None:
+        """Record what the ranks of a group exchange: now, or in a `phase` that it counts in; `beside` a product, if so."""
         if self.counts:
             name = phase or self.phases[-1].name
             later = sum(one.name == name for one in self.phases) > 1
-            self.traffic.append(Traffic(operation, group, ranks, nbytes, name, self.slot, later))
+            self.traffic.append(Traffic(operation, group, ranks, nbytes, name, self.slot, later, beside, len(self.work)))
 
     def copy(self, operation: str, nbytes: int, group: str = HOST) -> None:
         """Record a copy `to_host` or `from_host`."""

@@ -15,6 +15,7 @@ from estimator.tape.tape import HOST, SAVED, Tape
 from estimator.timing.exchange import Wires, exchanged
 from estimator.timing.host import COPIES, NONE, Three, copied
 from estimator.timing.kernels import Timer, spent
+from estimator.timing.userbuffers import Beside, hidden_beside, parted
 
 LAUNCHES = "launching kernels"
 """Time in which the GPU waits for the host to launch the next kernel."""
@@ -41,7 +42,8 @@ class Case(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class Pass:
     """Seconds of kernels by kind, kernels, and seconds of exchanges: those that are `hidden` behind kernels, of which `last` has
-    nothing left to hide behind, and the others. Through the host go `copies` while kernels run, and what is `waited` for."""
+    nothing left to hide behind, those that are each `beside` a product, and the others. Through the host go `copies` while
+    kernels run, and what is `waited` for."""
 
     kernels: Parts
     launches: float
@@ -50,6 +52,7 @@ class Pass:
     last: float
     copies: Three = NONE
     waited: Mapping[str, Three] = field(default_factory=dict)
+    beside: tuple[Beside, ...] = ()
 
     def parts(self, case: Case) -> Parts:
         """What the time goes to."""
@@ -67,6 +70,11 @@ class Pass:
                 found[name] = seen * seconds * case.exchange / hidden
         for name, seconds in self.exposed.items():
             found[name] = found.get(name, 0.0) + seconds * case.exchange
+        for one in self.beside:
+            seen = one.times * one.exchange * case.exchange
+            if case.taken is not None:
+                seen = one.seen(case.factors[one.kind], case.exchange, case.taken)
+            found[one.name] = found.get(one.name, 0.0) + seen
         if (left := self.copies[case.host] - computing) > 0:
             found[COPIES] = left
         for name, three in self.waited.items():
@@ -84,11 +92,12 @@ class Pass:
         return replace(self, exposed=exposed)
 
 
-def phase(tape: Tape, clock: Timer, wires: Wires, hidden: frozenset[str], name: str) -> Pass:
-    """One pass of a phase. `hidden`: groups whose exchanges overlap with kernels."""
+def phase(tape: Tape, clock: Timer, wires: Wires, hidden: frozenset[str], name: str, userbuffers: bool = False) -> Pass:
+    """One pass of a phase. `hidden`: groups whose exchanges overlap with kernels; `userbuffers`: so do those next to products."""
     times = tape.passes(name)
     computed = spent(kernels(tape, name), clock, times)
-    moved = exchanged(exchanges(tape), wires, name, times)
+    traffic = exchanges(tape)
+    moved = exchanged(parted(traffic) if userbuffers else traffic, wires, name, times)
     named = {kind: f"{kind[0]} ({kind[1]})" for kind in moved.seconds}
     return Pass(
         dict(computed.seconds),
@@ -98,6 +107,7 @@ def phase(tape: Tape, clock: Timer, wires: Wires, hidden: frozenset[str], name: 
         moved.longest(hidden),
         copied(tape, name, HOST, times, clock.card),
         {COPIES: copied(tape, name, SAVED, times, clock.card)},
+        tuple(hidden_beside(tape, clock, wires, name, times)) if userbuffers else (),
     )
 
 

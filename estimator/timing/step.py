@@ -8,13 +8,14 @@ beyond its slowest rank's passes (timing/pipeline.py).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from estimator.contract.answer import Time
 from estimator.contract.job import Job
 from estimator.facts.fact import MeasuredFact, measured
+from estimator.parallel.megatron import bucket_elements
 from estimator.parallel.pipeline import pipeline_of
 from estimator.parallel.schedules import BACKWARD, FORWARD, INPUT, WEIGHT, Pipeline
 from estimator.parallel.topology import Topology
@@ -36,6 +37,8 @@ OPTIMIZER, BUBBLE = "optimizer", "pipeline bubble"
 RECEIVE = "receive"
 Cases = tuple[Case, Case, Case]
 """Low, expected and high."""
+Behind = Mapping[str, tuple[str, float]]
+"""Exchanges by name: the pass beside which they run, and the share of them that nothing is left for to hide."""
 
 
 def efficiencies() -> dict[str, MeasuredFact]:
@@ -49,6 +52,7 @@ class Stage:
 
     `late`: of backward, the weights' gradients that a schedule may put off. `transfer`: seconds in which a hidden state comes
     from another rank while other passes run; 0 where a pass waits for it, and has it in its own time. `flops`: of a micro-batch.
+    `behind`: exchanges of what comes once that run beside a micro-batch's pass, and the share of each that is left when it ends.
     """
 
     forward: Pass
@@ -58,6 +62,7 @@ class Stage:
     transfer: float
     flops: int
     repeated: int
+    behind: Behind = field(default_factory=dict)
 
     def each(self, case: Case) -> Parts:
         return total((1, one.parts(case)) for one in (self.forward, self.backward))
@@ -67,13 +72,43 @@ class Stage:
         forward, backward, late = (_sum(one.parts(case)) / chunks for one in (self.forward, self.backward, self.late))
         return {FORWARD: forward, BACKWARD: backward, INPUT: backward - late, WEIGHT: late}
 
+    def finishing(self, case: Case) -> Parts:
+        """What comes once in a step, without what a micro-batch's pass hides."""
+        found = self.once.parts(case)
+        if case.taken is None:
+            return found
+        for name, (beside, last) in self.behind.items():
+            if name in found:
+                computing = _sum((self.forward if beside == FORWARD else self.backward).parts(case))
+                sent = found[name]
+                found[name] = max(sent, computing + case.taken * sent) - computing + last * sent
+        return found
+
+
+def _behind(job: Job, simulation: Simulation, place: Topology) -> Behind:
+    """Gradients that Megatron-LM reduces in the last micro-batch's backward pass, but for the last bucket; and weights that it
+    gathers in the next step's first forward pass, which waits for the first."""
+    asked = job.parallelism
+    operations = {"reduce_scatter": BACKWARD, "all_reduce": BACKWARD} if asked.overlap_grad_reduce else {}
+    operations |= {"all_gather": FORWARD} if asked.overlap_param_gather else {}
+    ranks = {"data": place.data * place.context, "expert_data": place.expert_data}
+    elements = dict.fromkeys(ranks, 0)
+    for one in simulation.build.parameters:
+        elements["expert_data" if ".experts." in one.name else "data"] += one.trainable * one.tensor.numel * one.times
+    return {
+        f"{operation} ({group})": (beside, min(1.0, bucket_elements(ranks[group]) / elements[group]))
+        for operation, beside in operations.items()
+        for group in ranks
+        if elements[group]
+    }
+
 
 def stage(job: Job, simulation: Simulation, clock: Timer, wires: Wires) -> Stage:
     """The times of a rank's passes, from its simulation."""
     tape, strategy = simulation.build.tape, wires.place.strategy
     hidden = frozenset() if job.training.implementation == "megatron" else strategy.overlapped
     forward, backward = (
-        phase(tape, clock, wires, hidden, name).fetching(read_from_nvme(job, simulation, name))
+        phase(tape, clock, wires, hidden, name, job.parallelism.tp_comm_overlap).fetching(read_from_nvme(job, simulation, name))
         for name in ("forward", "backward")
     )
     transfer = 0.0
@@ -90,14 +125,15 @@ def stage(job: Job, simulation: Simulation, clock: Timer, wires: Wires) -> Stage
     put_off = spent((one for one in kernels(tape, "backward") if one[0].late), clock, tape.passes("backward"))
     late = Pass(put_off.seconds, 0, {}, {}, 0)
     done = [flops(tape, name) for name in ("forward", "backward")]
-    return Stage(forward, backward, once, late, transfer, sum(one.total for one in done), sum(one.repeated for one in done))
+    counts = sum(one.total for one in done), sum(one.repeated for one in done)
+    return Stage(forward, backward, once, late, transfer, *counts, _behind(job, simulation, wires.place))
 
 
 def spread(stages: Sequence[Stage], pipeline: Pipeline, micro_batches: int, case: Case) -> Parts:
     """Seconds of a step, by what they go to: those of the slowest stage, and the bubble in which it waits for others."""
     kinds = {id(one): one for one in stages}  # most stages are alike
     slowest = max((one.each(case) for one in kinds.values()), key=_sum)
-    last = max((one.once.parts(case) for one in kinds.values()), key=_sum)
+    last = max((one.finishing(case) for one in kinds.values()), key=_sum)
     found = total([(micro_batches, slowest)])
     if len(stages) > 1:
         chunks = 1 if pipeline.schedule == "dualpipe" else pipeline.chunks  # a micro-batch passes one of a rank's

@@ -29,6 +29,7 @@ def job(
 EVERY_SECOND = {"activation_checkpointing": {"every": 2}}
 FP8 = {"recipe": "delayed", "format": "e4m3", "param_gather": True, "amax_history_len": 1024}
 ALL = dict.fromkeys(("parameters", "gradients", "optimizer"), "cpu")
+OVERLAPS = {"tp_comm_overlap": True, "overlap_grad_reduce": True, "overlap_param_gather": True}
 INTERLEAVED = {"implementation": "megatron", "activation_checkpointing": "none"}
 JOBS = [
     ("deepspeed", job({"strategy": "ddp"}, {"precision": "32-true"})),
@@ -60,6 +61,7 @@ JOBS = [
     ("megatron", job({"pipeline": 2}, {"implementation": "megatron", "activation_checkpointing": {"uniform": 4}})),
     ("megatron", job({}, {"implementation": "megatron", "activation_checkpointing": {"modules": ["core_attn", "mlp"]}})),
     ("megatron", job({"tensor": 2}, {"implementation": "megatron", "mtp_num_layers": 1})),
+    ("megatron", job({"tensor": 2, "strategy": "zero1", **OVERLAPS}, {"implementation": "megatron"})),
     ("megatron", job({"context": 2, "pipeline": 2}, {"implementation": "megatron", "activation_checkpointing": {"layers": 3}})),
     ("deepspeed", job({"strategy": "zero3", "zero_hpz_partition_size": 8, "zero_quantized_weights": True})),
     ("deepspeed", job({"strategy": "zero3", "zero_quantized_gradients": True}, {"gradient_accumulation_steps": 3})),
@@ -88,6 +90,7 @@ FIELDS = {
         "pipeline_schedule",
         "model_chunks",
         "micro_batch_group",
+        *OVERLAPS,
     ),
     "training": ("precision", "micro_batch_size", "activation_checkpointing", "loss", "fp8", "mtp_num_layers"),
     "offload": ("optimizer", "parameters"),

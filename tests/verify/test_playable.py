@@ -27,6 +27,7 @@ UNREAD = {
     "parallelism": {
         *("pipeline", "context", "expert", "expert_tensor", "context_exchange", "pipeline_schedule", "model_chunks"),
         *("micro_batch_group", "pipeline_layers", "gradient_as_bucket_view"),
+        *("tp_comm_overlap", "overlap_grad_reduce", "overlap_param_gather"),
         *("zero_hpz_partition_size", "zero_quantized_weights", "zero_quantized_gradients"),
     },
     "offload": set[str](),

@@ -120,6 +120,19 @@ class Parallelism(Part):
         None,
         description="sequence parallelism among tensor-parallel ranks (--sequence-parallel); without it, where there are any",
     )
+    tp_comm_overlap: bool = Field(
+        False,
+        description="exchanges of tensor-parallel ranks are hidden beside products, in Transformer Engine's userbuffers "
+        "(--tp-comm-overlap)",
+    )
+    overlap_grad_reduce: bool = Field(
+        False,
+        description="gradients are reduced while the last micro-batch's backward pass runs (--overlap-grad-reduce)",
+    )
+    overlap_param_gather: bool = Field(
+        False,
+        description="of zero1: weights are gathered while the next step's first forward pass runs (--overlap-param-gather)",
+    )
     pipeline_schedule: Schedule | None = Field(
         None,
         description="the order of a pipeline's passes; without it 1f1b, or interleaved where a rank has several chunks",

@@ -33,6 +33,9 @@ VALUES = (
 )
 SWITCHES = (
     "sequence_parallel",
+    "overlap_grad_reduce",
+    "overlap_param_gather",
+    "tp_comm_overlap",
     "use_distributed_optimizer",
     "cross_entropy_loss_fusion",
     "fp8_param_gather",

@@ -35,6 +35,13 @@ def of_megatron(job: Job, place: Topology) -> Iterator[Said]:
             "what they save for backward was held against no run",
             "training.fp8",
         )
+    if job.parallelism.tp_comm_overlap:
+        yield Said(
+            "userbuffers",
+            "userbuffers as Transformer Engine has them unasked, 12 of all tokens of a micro-batch outside torch; what torch "
+            "needs the less for that is not taken off, about two of them",
+            "parallelism.tp_comm_overlap",
+        )
     if place.pipeline > 1:
         yield Said("pipeline-schedule", _schedule(job), "parallelism.pipeline_schedule")
     if place.context > 1:
