@@ -26,6 +26,7 @@ FAMILIES = {
     "gemma": "gemma",
     "gemma2": "gemma",
     "gemma3_text": "gemma",
+    "gemma3n_text": "gemma3n_text",
     "gemma4_text": "gemma4_text",
     "gemma4_unified_text": "gemma4_text",
     "ministral": "ministral",

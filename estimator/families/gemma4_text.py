@@ -6,9 +6,9 @@ After transformers' modeling_gemma4.py (5.23).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Annotated, Any, Literal, NamedTuple, Self
+from typing import Annotated, Any, Literal, NamedTuple, Protocol, Self
 
 from pydantic import Field, model_validator
 
@@ -44,7 +44,55 @@ class Kind(NamedTuple):
     shares: Literal["store", "reuse"] | None = None
 
 
-class Gemma4Spec(WindowedSpec):
+class SharingSpec(WindowedSpec):
+    """`num_kv_shared_layers`: the last ones, which have no keys and values of their own."""
+
+    attention_bias: bool = False
+    num_kv_shared_layers: Annotated[int, Field(ge=0, le=2**12)] = 0
+
+    @property
+    def roles(self) -> tuple[Kind, ...]:
+        """The kind of each layer (`kv_sharing_modes`)."""
+        kinds, shared = self.kinds, self.num_kv_shared_layers
+        if not shared:
+            return tuple(map(Kind, kinds))
+        own = kinds[: len(kinds) - shared]
+        stores = {len(own) - 1 - own[::-1].index(kind) for kind in set(own)}
+        before = [Kind(kind, "store" if i in stores else None) for i, kind in enumerate(own)]
+        return (*before, *(Kind(kind, "reuse") for kind in kinds[len(own) :]))
+
+    def heads_of(self, kind: LayerType) -> tuple[int, int]:
+        """How many heads of keys a layer of a kind has, and the size of its heads."""
+        return self.num_key_value_heads, self.head_dim
+
+    @property
+    def keeping(self) -> tuple[LayerType, ...]:
+        """What the layers see that have keys and values of their own."""
+        return self.kinds[: self.num_hidden_layers - self.num_kv_shared_layers]
+
+    @property
+    def tail(self) -> int:
+        """Layers at the end of which each kind's last one makes the gradient of what it takes; the others add to that."""
+        reusing = [role for role in self.roles[::-1] if role.shares == "reuse"]
+        return max((reusing.index(role) + 1 for role in set(reusing)), default=1)
+
+    @property
+    def cached_per_token(self) -> int | None:
+        return sum(2 * keys * size for keys, size in map(self.heads_of, self.keeping))
+
+    @property
+    def cache_layers(self) -> tuple[CacheLayer, ...]:
+        window = self.sliding_window
+        return tuple([attention(*self.heads_of(kind), None if kind == FULL else window) for kind in self.keeping])
+
+    @model_validator(mode="after")
+    def _shared(self) -> Self:
+        if self.num_kv_shared_layers and set(self.keeping) != set(self.kinds):
+            raise ValueError(f"num_kv_shared_layers {self.num_kv_shared_layers} leaves no layer of each type before them")
+        return self
+
+
+class Gemma4Spec(SharingSpec):
     """`attention_k_eq_v`: layers that see everything have no values of their own, and may have another number of key heads.
     `hidden_size_per_layer_input`: of what each layer gets of each token beside hidden states; 0: nothing.
     `num_kv_shared_layers`: the last ones, which have no keys and values of their own, and with `use_double_wide_mlp` feed-forward
@@ -61,7 +109,6 @@ class Gemma4Spec(WindowedSpec):
     max_position_embeddings: Size | None = 131072
     hidden_act: Activation = called("hidden_activation", "gelu_pytorch_tanh")
     tie_word_embeddings: bool = True
-    attention_bias: bool = False
     sliding_window: Size = 512
     use_bidirectional_attention: Literal["vision"] | None = None
     global_head_dim: Size = 512
@@ -69,7 +116,6 @@ class Gemma4Spec(WindowedSpec):
     attention_k_eq_v: bool = False
     vocab_size_per_layer_input: Size = 262144
     hidden_size_per_layer_input: Annotated[int, Field(ge=0, le=2**31)] = 256
-    num_kv_shared_layers: Annotated[int, Field(ge=0, le=2**12)] = 0
     use_double_wide_mlp: bool = False
     final_logit_softcapping: Cap | None = None
     enable_moe_block: bool = False
@@ -80,17 +126,6 @@ class Gemma4Spec(WindowedSpec):
     @property
     def kinds(self) -> tuple[LayerType, ...]:
         return (*super().kinds[:-1], FULL)
-
-    @property
-    def roles(self) -> tuple[Kind, ...]:
-        """The kind of each layer (`kv_sharing_modes`)."""
-        kinds, shared = self.kinds, self.num_kv_shared_layers
-        if not shared:
-            return tuple(map(Kind, kinds))
-        own = kinds[: len(kinds) - shared]
-        stores = {len(own) - 1 - own[::-1].index(kind) for kind in set(own)}
-        before = [Kind(kind, "store" if i in stores else None) for i, kind in enumerate(own)]
-        return (*before, *(Kind(kind, "reuse") for kind in kinds[len(own) :]))
 
     @classmethod
     def follows(cls, hidden: int, heads: int) -> dict[str, int]:
@@ -107,20 +142,6 @@ class Gemma4Spec(WindowedSpec):
             return self.num_key_value_heads, self.head_dim
         own = self.num_global_key_value_heads if self.attention_k_eq_v else None
         return own or self.num_key_value_heads, self.global_head_dim
-
-    @property
-    def keeping(self) -> tuple[LayerType, ...]:
-        """What the layers see that have keys and values of their own."""
-        return self.kinds[: self.num_hidden_layers - self.num_kv_shared_layers]
-
-    @property
-    def cached_per_token(self) -> int | None:
-        return sum(2 * keys * size for keys, size in map(self.heads_of, self.keeping))
-
-    @property
-    def cache_layers(self) -> tuple[CacheLayer, ...]:
-        window = self.sliding_window
-        return tuple([attention(*self.heads_of(kind), None if kind == FULL else window) for kind in self.keeping])
 
     @classmethod
     def keys(cls) -> set[str]:
@@ -152,8 +173,6 @@ class Gemma4Spec(WindowedSpec):
             raise ValueError(f"top_k_experts {self.num_experts_per_tok} is more than the {self.num_experts} experts")
         if self.num_attention_heads % self.heads_of(FULL)[0] or self.global_head_dim % 2:
             raise ValueError("num_global_key_value_heads does not divide num_attention_heads, or global_head_dim is odd")
-        if self.num_kv_shared_layers and set(self.keeping) != set(self.kinds):
-            raise ValueError(f"num_kv_shared_layers {self.num_kv_shared_layers} leaves no layer of each type before them")
         return self
 
 
@@ -172,6 +191,8 @@ class Gemma4UnifiedTextSpec(Gemma4Spec):
 
 
 PER_LAYER = "per_layer_config"
+Keys = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
+"""(hidden states, cosines, sines) -> a layer's own keys and values."""
 States = dict[LayerType, tuple[Tensor, Tensor]]
 """Keys and values that layers take of earlier ones, by what both see (`KVSharingDict`)."""
 SPECS = {"gemma4_text": Gemma4Spec, "gemma4_unified_text": Gemma4UnifiedTextSpec}
@@ -194,7 +215,7 @@ class RMSNorm:
         return to(out, x.dtype)
 
 
-def _rotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+def turned(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """The rotary embedding of [batch, tokens, heads, size]."""
     c, s = unsqueeze(cos, 2), unsqueeze(sin, 2)
     return rotated(x, c, s)
@@ -203,13 +224,13 @@ def _rotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 class Gemma4Attention:
     """Queries and keys are normalised and rotated before they are transposed; values are normalised without a weight."""
 
-    def __init__(self, spec: Gemma4Spec, build: Builder, kind: Kind):
+    def __init__(self, spec: SharingSpec, build: Builder, kind: Kind, own: Callable[[], Keys]):
         _, self.head_dim = spec.heads_of(kind.sees)
         size, queries, bias = spec.hidden_size, spec.num_attention_heads * self.head_dim, spec.attention_bias
         self.kind = kind
         self.q_proj = build.linear("self_attn.q_proj", size, queries, bias)
         self.q_norm = RMSNorm(build, "self_attn.q_norm", self.head_dim)
-        self.own = None if kind.shares == "reuse" else KeysAndValues(spec, build, kind.sees)
+        self.own = None if kind.shares == "reuse" else own()
         self.o_proj = build.linear("self_attn.o_proj", queries, size, bias)
         self.attend = Attention(build.attention, dropout=spec.attention_dropout if build.training else 0.0)
 
@@ -219,7 +240,7 @@ class Gemma4Attention:
         batch, tokens, _ = hidden.shape
         q = reshape(self.q_proj(hidden), (batch, tokens, -1, self.head_dim))
         q = self.q_norm(q)
-        q = _rotated(q, cos, sin)
+        q = turned(q, cos, sin)
         q = transpose(q, 1, 2)
         k, v = states[self.kind.sees] if self.own is None else self.own(hidden, cos, sin)
         if self.kind.shares == "store":
@@ -249,7 +270,7 @@ class KeysAndValues:
         k = reshape(self.k_proj(hidden), heads)
         v = k if self.v_proj is None else reshape(self.v_proj(hidden), heads)
         k = self.k_norm(k)
-        k = _rotated(k, cos, sin)
+        k = turned(k, cos, sin)
         k = transpose(k, 1, 2)
         v = self.v_norm(v)
         v = transpose(v, 1, 2)
@@ -285,7 +306,7 @@ class Gemma4Layer:
         size = spec.hidden_size
         norm = partial(RMSNorm, build, size=size)
         doubled = spec.use_double_wide_mlp and kind.shares == "reuse"
-        self.self_attn = Gemma4Attention(spec, build, kind)
+        self.self_attn = Gemma4Attention(spec, build, kind, lambda: KeysAndValues(spec, build, kind.sees))
         self.mlp = GatedMLP(spec, build, width=spec.intermediate_size * (2 if doubled else 1))
         self.before_attention, self.after_attention = norm("input_layernorm"), norm("post_attention_layernorm")
         self.before_mlp, self.after_mlp = norm("pre_feedforward_layernorm"), norm("post_feedforward_layernorm")
@@ -333,10 +354,25 @@ class Mixture:
         self.before_experts = RMSNorm(build, "pre_feedforward_layernorm_2", size)
 
 
+class PerLayerSizes(Protocol):
+    """What a spec says of what layers get beside hidden states."""
+
+    @property
+    def hidden_size(self) -> int: ...
+    @property
+    def hidden_act(self) -> Activation: ...
+    @property
+    def num_hidden_layers(self) -> int: ...
+    @property
+    def hidden_size_per_layer_input(self) -> int: ...
+    @property
+    def vocab_size_per_layer_input(self) -> int: ...
+
+
 class Beside:
     """What a layer makes of what it gets of each token beside hidden states."""
 
-    def __init__(self, spec: Gemma4Spec, build: Builder):
+    def __init__(self, spec: PerLayerSizes, build: Builder):
         size, given = spec.hidden_size, spec.hidden_size_per_layer_input
         self.gate = build.linear("per_layer_input_gate", size, given)
         self.projection = build.linear("per_layer_projection", given, size)
@@ -368,7 +404,7 @@ class KindsRotary(Rotary):
 class PerLayer:
     """What each layer gets of each token beside hidden states: by its id from a table, and of its embedding."""
 
-    def __init__(self, spec: Gemma4Spec, build: Builder):
+    def __init__(self, spec: PerLayerSizes, build: Builder):
         self.shape = spec.num_hidden_layers, spec.hidden_size_per_layer_input
         width = self.shape[0] * self.shape[1]
         rows, scale = spec.vocab_size_per_layer_input, build.buffer("embed_tokens_per_layer.embed_scale", (), build.dtype)
@@ -393,13 +429,10 @@ class Gemma4Body(Decoder):
 
     def __init__(self, spec: Gemma4Spec, build: Builder):
         roles, scale = spec.roles, build.buffer("embed_scale", (), build.dtype)
-        tail = (
-            max(roles[::-1].index(role) for role in set(roles) if role.shares == "reuse") + 1 if spec.num_kv_shared_layers else 1
-        )
         super().__init__(
             spec, build, lambda kind: Gemma4Layer(spec, build, kind), roles,
             rotary=KindsRotary(spec), norm=partial(RMSNorm, build), scale=scale,
-            tail=tail if spec.hidden_size_per_layer_input or spec.num_kv_shared_layers else 0,
+            tail=spec.tail if spec.hidden_size_per_layer_input or spec.num_kv_shared_layers else 0,
         )  # fmt: skip
         self.per_layer = PerLayer(spec, build) if spec.hidden_size_per_layer_input else None
 

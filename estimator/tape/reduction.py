@@ -26,6 +26,26 @@ def mean(x: Tensor, dim: int) -> Tensor:
     return attach(node, output("mean", (x,), _without(shape, place, False), x.dtype))
 
 
+def std_last(x: Tensor) -> Tensor:
+    """`x.std(-1, keepdim=True)`. Saves x and its result.
+
+    Backward: FunctionsManual.cpp, `std_backward` and `var_backward`; each is one expression whose temporaries live to its end.
+    """
+
+    def backward(g: Tensor, x: Tensor, deviation: Tensor) -> Tensor:
+        twice = unary("mul", deviation)
+        spread = binary("div", g, twice)
+        zero = unary("eq", deviation, dtypes.bool_)
+        del twice, zero
+        average = output("mean", (x,), (*x.shape[:-1], 1), x.dtype)
+        apart = binary("sub", x, average)
+        scaled = unary("mul", spread)
+        return binary("mul", scaled, apart)
+
+    node = record("StdBackward", (x,), (x,), backward)
+    return attach(node, output("std", (x,), (*x.shape[:-1], 1), x.dtype), save=True)
+
+
 def vector_norm(x: Tensor, dim: int | None = None) -> Tensor:
     """The Euclidean length over one dimension, or over all. Saves x and its result; autocast asks for it in float32.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import reduce
 from math import prod
 
@@ -231,6 +231,22 @@ def write_part(whole: Tensor, part: Tensor) -> Tensor:
 
     part_shape = part.shape
     return attach(record("CopySlices", (whole, part), (), backward), whole.detach())
+
+
+def add_within_(base: Tensor, view: Callable[[Tensor], Tensor], b: Tensor) -> Tensor:
+    """`view(base) += b`, where `base` is no view: `base` as it is then. Its gradient is copied, and of that the view, for b.
+
+    torch/csrc/autograd/functions/tensor.cpp, `CopySlices`.
+    """
+    shape, wanted = base.shape, (base.requires_grad, b.requires_grad)
+
+    def backward(g: Tensor) -> tuple[Gradient, Gradient]:
+        whole = output("new_empty_strided", (g,), shape, g.dtype)
+        part = unary("clone", view(whole))
+        return (whole if wanted[0] else None), (part if wanted[1] else None)
+
+    moved("add_", base, b, base)
+    return attach(record("CopySlices", (base, b), (), backward), base.detach())
 
 
 def _part(x: Tensor, shape: Shape) -> Tensor:
