@@ -11,6 +11,7 @@ from estimator.host import memory
 from estimator.pricing import energy, spot
 from estimator.runtime import overheads
 from estimator.serving.sglang import settings as sglang
+from estimator.serving.tensorrt_llm import settings as tensorrt_llm
 from estimator.serving.vllm import settings
 from estimator.timing import ggml, host, loader, step
 from estimator.timing import run_length as course
@@ -29,9 +30,12 @@ BY_EYE = {
     "vllm.non_torch_tensor_parallel",
     "vllm.non_torch_tensor_parallel_before",
     "vllm.cuda_graphs",
+    "tensorrt-llm.outside",
+    "tensorrt-llm.outside_tensor_parallel",
+    "tensorrt-llm.kept",
 }
 """Numbers that no equation makes of their rows: shares for cards without curves, a margin, a line through twelve cards, and what
-vLLM's logs show between their extremes."""
+vLLM's and TensorRT-LLM's logs show between their extremes."""
 CONSTANTS: dict[str, Callable[[], dict[str, MeasuredFact]]] = {
     "efficiency": step.efficiencies,
     "overheads": overheads.facts,
@@ -42,6 +46,7 @@ CONSTANTS: dict[str, Callable[[], dict[str, MeasuredFact]]] = {
     "llama.cpp": ggml.facts,
     "vllm": settings.facts,
     "sglang": sglang.facts,
+    "tensorrt-llm": tensorrt_llm.facts,
     "nvlink": nvlinks,
     "energy": energy.facts,
     "spot": lambda: {"hours_lost": spot.hours_lost()},

@@ -164,6 +164,12 @@ def _starts() -> list[dict[str, Any]]:
     return found
 
 
+def _trt_starts() -> list[dict[str, Any]]:
+    """What TensorRT-LLM logged when it started; whole models are `aside`."""
+    found: list[dict[str, Any]] = _read("data/tensorrt_llm_starts.yaml")["rows"]
+    return found
+
+
 TABLES: dict[str, tuple[Callable[[], list[str]], Callable[[], set[str]] | None]] = {
     "b200_steps": (_steps, _looked_at_last),
     "llm_foundry_h100": (lambda: _flat(_llm_foundry()), lambda: whole_groups(_llm_foundry())),
@@ -177,6 +183,10 @@ TABLES: dict[str, tuple[Callable[[], list[str]], Callable[[], set[str]] | None]]
     "radeon_speeds": _speeds_table("radeon_speeds"),
     "h20_speeds": _speeds_table("h20_speeds"),
     "vllm_starts": (lambda: [row["name"] for row in _starts()], lambda: {row["name"] for row in _starts() if row.get("aside")}),
+    "tensorrt_llm_starts": (
+        lambda: [row["name"] for row in _trt_starts()],
+        lambda: {row["name"] for row in _trt_starts() if row.get("aside")},
+    ),
 }
 """Of each table that is here: its rows, and what its rule holds out; None: all but those that are named."""
 SHORT = {"b200_memory": ("permute_fwd", "permute_bwd", "ce_fusion"), "links": ("A100", "H100", "GB200")}

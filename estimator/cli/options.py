@@ -46,6 +46,7 @@ FRAMEWORKS = (
     "vllm",
     "vllm-recipe",
     "sglang",
+    "tensorrt-llm",
     "llama.cpp",
     "ollama",
     "skypilot",

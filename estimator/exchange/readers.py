@@ -23,6 +23,7 @@ from estimator.exchange.frameworks import (
     openrlhf,
     oumi,
     sglang,
+    tensorrt_llm,
     torchtune,
     unsloth,
     verl,
@@ -50,6 +51,7 @@ FRAMEWORKS: dict[str, Callable[[Configuration], None]] = {
     "vllm": vllm.read,
     "vllm-recipe": vllm_recipe.read,
     "sglang": sglang.read,
+    "tensorrt-llm": tensorrt_llm.read,
     "llama.cpp": llama_cpp.read,
     "ollama": ollama.read,
 }

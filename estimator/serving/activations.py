@@ -29,3 +29,14 @@ def widest_layer(spec: ModelSpec, parts: list[Held], tokens: int, itemsize: int,
         more = max(fed * fed_tokens * itemsize, experts if mixed else 0)
         widest = max(widest, (attended + 2 * spec.hidden_size) * tokens * itemsize + more)
     return widest + gathered
+
+
+def expert_workspaces(parts: list[Held], tokens: int, itemsize: int) -> int:
+    """Bytes of a mixture's fused kernels: for every token and expert that it goes to, what the first product gives or the second,
+    and what the activation gives or the second; the widest layer's."""
+    sizes = []
+    for each in parts:
+        if each.kind == "experts" and each.end == "gate_up_proj" and len(each.shape) == 3:
+            _, wide, hidden = each.shape
+            sizes.append(tokens * each.used * (max(wide, hidden) + max(wide // 2, hidden)) * itemsize)
+    return max(sizes, default=0)

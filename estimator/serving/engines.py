@@ -13,11 +13,12 @@ from estimator.serving.engine import WHOLE, Engine
 from estimator.serving.llamacpp.engine import LLAMA_CPP, OLLAMA
 from estimator.serving.llamacpp.placement import WeightTensor
 from estimator.serving.sglang.engine import SGLANG
+from estimator.serving.tensorrt_llm.engine import TENSORRT_LLM
 from estimator.serving.transformers.engine import TRANSFORMERS
 from estimator.serving.vllm.engine import VLLM
 from estimator.tape.gpu import AMPERE, Gpu
 
-ENGINES = {each.name: each for each in (VLLM, SGLANG, TRANSFORMERS, LLAMA_CPP, OLLAMA)}
+ENGINES = {each.name: each for each in (VLLM, SGLANG, TENSORRT_LLM, TRANSFORMERS, LLAMA_CPP, OLLAMA)}
 """By their names in a job."""
 SPREADS = frozenset({"data", "tensor", "pipeline", "context", "expert"})
 """What a server reads of `parallelism`, if nothing else is written there."""
@@ -43,8 +44,8 @@ def trace_serving(
 ) -> Builder:
     """What one rank holds and plays, on a new tape. Raises `InvalidJob` and `NotModelled` for what its engine does not do."""
     asked, engine = job.serving, engine_of(job)
-    if "fp4" in (asked.kv_cache, asked.values_cache) and engine is not SGLANG:
-        raise Contradiction("a cache in fp4 is SGLang's: write fp8, or engine sglang", "serving.kv_cache")
+    if "fp4" in (asked.kv_cache, asked.values_cache) and engine not in (SGLANG, TENSORRT_LLM):
+        raise Contradiction("a cache in fp4 is SGLang's and TensorRT-LLM's: write fp8, or engine sglang", "serving.kv_cache")
     if not engine.reads_gguf:
         if asked.kv_cache not in (*WHOLE, "fp8", "fp4") or asked.values_cache:
             raise Contradiction(

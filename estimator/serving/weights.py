@@ -10,9 +10,11 @@ from estimator.families.build import within
 from estimator.families.rotary import RotarySpec
 from estimator.families.spec import DecoderSpec, ModelSpec, RotaryDecoderSpec
 from estimator.quantization.formats import FORMATS, check_group, parts
+from estimator.runtime.allocator import LARGE, ROUNDING, SPLIT
 from estimator.serving.tensors import Held
 from estimator.tape import dtypes
 from estimator.tape.dtypes import DType
+from estimator.tape.tape import ALLOCATION_STEP
 
 LOADED = ("nf4", "nf4-double", "fp4", "int8", "gptq-", "awq-", "packed-", "torchao-", "fp8", "mxfp4", "nvfp4")
 """How the formats begin that servers load."""
@@ -131,3 +133,15 @@ def _times_excepted(each: Held, serving: Serving) -> int:
 def _names(each: Held) -> list[str]:
     path = each.name.rpartition(".")[0]
     return [f"{path}.{end}" if path else end for end in each.end.split("+")]
+
+
+def block_bytes(nbytes: int) -> int:
+    """Bytes of the block that torch's caching allocator gives to a tensor: a segment of its own is split only where more than
+    `SPLIT` would be left over."""
+    if not nbytes:
+        return 0
+    nbytes = -(-nbytes // ALLOCATION_STEP) * ALLOCATION_STEP
+    if nbytes < LARGE:
+        return nbytes
+    segment = -(-nbytes // ROUNDING) * ROUNDING
+    return segment if segment - nbytes <= SPLIT else nbytes

@@ -16,6 +16,7 @@ from estimator.hardware.capability import nvlinks
 from estimator.pricing import energy, spot
 from estimator.runtime import overheads
 from estimator.serving.sglang import settings as sglang
+from estimator.serving.tensorrt_llm import settings as tensorrt_llm
 from estimator.serving.vllm import settings
 from estimator.specs.published import model_folder, published
 from estimator.timing.measured import shared
@@ -50,6 +51,7 @@ UNITS = {
     "microseconds",
     "seconds for each of FlashAttention-2's",
     "hours for each instance that is taken back",
+    "share of derived activations",
 }
 OLDEST = date(2023, 1, 1)
 
@@ -60,6 +62,7 @@ def facts() -> Iterator[tuple[str, Fact]]:
     yield from ((f"overheads.{name}", fact) for name, fact in overheads.facts().items())
     yield from ((f"vllm.{name}", fact) for name, fact in settings.facts().items())
     yield from ((f"sglang.{name}", fact) for name, fact in sglang.facts().items())
+    yield from ((f"tensorrt-llm.{name}", fact) for name, fact in tensorrt_llm.facts().items())
     yield from ((f"efficiency.{name}", fact) for name, fact in efficiencies().items())
     yield from ((f"nvlink.{name}", fact) for name, fact in nvlinks().items())
     yield from ((f"shared.{name}", fact) for name, fact in shared() if isinstance(fact, Fact))

@@ -46,6 +46,7 @@ def test_files_are_all_walked() -> None:
         "pricing/energy.yaml",
         "pricing/spot.yaml",
         "serving/sglang/facts.yaml",
+        "serving/tensorrt_llm/facts.yaml",
         "serving/vllm/facts.yaml",
     }
     assert {path.name for path in FOLDER.parent.glob("*.yaml")} - {Path(file).name for file in files} == {

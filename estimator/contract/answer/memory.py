@@ -14,8 +14,8 @@ class KvCache(AnswerPart):
     """Room that the engine leaves for the cache on this GPU; null for an unnamed card."""
     available_tokens: int | None
     available_range_bytes: tuple[int, int] | None = None
-    """Lowest and highest value of `available_bytes`: what vLLM takes outside torch and for CUDA graphs, and SGLang's process
-    groups, are measured, not derived (facts.yaml in serving/vllm and serving/sglang); null for other engines."""
+    """Lowest and highest value of `available_bytes`: what vLLM and TensorRT-LLM take outside torch and for CUDA graphs, and
+    SGLang's process groups, are measured, not derived (facts.yaml in serving/); null for other engines."""
 
 
 class EngineMemory(AnswerPart):
@@ -37,13 +37,13 @@ class EngineMemory(AnswerPart):
     cache_blocks: int | None = None
     cache_tokens: int | None = None
     """As it logs it: of vLLM those of as many requests as long as the context as the blocks hold; of SGLang those of layers that
-    see everything (max_total_num_tokens)."""
+    see everything (max_total_num_tokens); of TensorRT-LLM those of all its blocks."""
     window_tokens: int | None = None
     """Of SGLang, those that layers with a window have room for, where they have a pool of their own (swa_layer_tokens)."""
     states: int | None = None
     """Of SGLang, sequences whose states it has room for, cached prefixes among them (max_mamba_cache_size)."""
     running_requests: int | None = None
-    """Of SGLang, requests that it runs at the same time at most (max_running_requests)."""
+    """Requests that run at the same time at most: of SGLang max_running_requests, of TensorRT-LLM max_batch_size."""
     longest_context: int | None = None
     """The longest request that the cache holds, which of vLLM is the longest context that it would start with."""
     concurrency: float | None = None

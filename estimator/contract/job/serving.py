@@ -42,7 +42,7 @@ GgufKind = Literal[
 """Kinds of GGUF files that are quantized, as llama.cpp names them."""
 CacheType = Literal["bf16", "fp16", "fp32", "fp8", "fp4", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl"]
 
-Engine = Literal["vllm", "sglang", "transformers", "llama.cpp", "ollama"]
+Engine = Literal["vllm", "sglang", "tensorrt-llm", "transformers", "llama.cpp", "ollama"]
 
 
 class Serving(Part):
@@ -56,10 +56,11 @@ class Serving(Part):
     unquantized: list[str] | None = Field(None, description="parts of the names of linear layers that are not quantized")
     mixed_weights: dict[Storage, list[str]] | None = Field(
         None,
-        description="of vLLM and SGLang, other formats of some layers, by parts of their names: {fp8: [self_attn]}",
+        description="of vLLM, SGLang and TensorRT-LLM, other formats of some layers, by parts of their names: {fp8: [self_attn]}",
     )
     kv_cache: CacheType = Field(
-        "bf16", description="without it, of llama.cpp fp16; what has blocks is llama.cpp's alone, and fp4 SGLang's"
+        "bf16",
+        description="without it, of llama.cpp fp16; what has blocks is llama.cpp's alone, and fp4 SGLang's and TensorRT-LLM's",
     )
     values_cache: CacheType | None = Field(None, description="of llama.cpp, the type of values where it is not that of keys")
     context: Length = Field(4096, description="tokens per sequence, prompt and answer together")
@@ -72,7 +73,7 @@ class Serving(Part):
         0.9, description="of vLLM, the share of a GPU's memory that it may take; without it, its release's own"
     )
     engine_version: Annotated[str, Field(pattern=r"^[0-9]{1,3}\.[0-9]{1,3}(\.[0-9]{1,3})?$")] | None = Field(
-        None, description="of vLLM and SGLang, the release, such as 0.19.1; without it, the newest that is known"
+        None, description="of vLLM, SGLang and TensorRT-LLM, the release, such as 0.19.1; without it, the newest that is known"
     )
     runner: Literal["generate", "pooling"] | None = Field(
         None,
@@ -125,7 +126,9 @@ class Serving(Part):
         None, description="of SGLang, requests at the same time at most; without it, what its cache allows"
     )
     max_total_tokens: Annotated[int, Field(ge=1, le=2**40)] | None = Field(
-        None, description="of SGLang, tokens of its cache at most; without it, what the memory allows"
+        None,
+        description="of SGLang, and TensorRT-LLM (kv_cache_config.max_tokens), tokens of its cache at most; without it, what the "
+        "memory allows",
     )
     page_size: Annotated[int, Field(ge=1, le=4096)] | None = Field(
         None, description="of SGLang, tokens of a page of its cache; without it, 1"
@@ -137,13 +140,15 @@ class Serving(Part):
     )
     ep_size: Count | None = Field(
         None,
-        description="of SGLang, parts of the tensor-parallel ranks over which whole experts are spread (--ep-size); without it, "
-        "1: a part of each on every rank",
+        description="of SGLang and TensorRT-LLM, parts of the tensor-parallel ranks over which whole experts are spread "
+        "(--ep-size, --ep_size); without it, 1: a part of each on every rank",
     )
     cuda_graph_max_bs: Annotated[int, Field(ge=1, le=2**16)] | None = Field(
         None, description="of SGLang, sequences of the largest decoding step that is captured; without it, its own for the GPU"
     )
-    disable_cuda_graph: bool = Field(False, description="of SGLang, whether it captures no CUDA graphs")
+    disable_cuda_graph: bool = Field(
+        False, description="of SGLang, and TensorRT-LLM (cuda_graph_config: null), whether it captures no CUDA graphs"
+    )
     disable_radix_cache: bool = Field(False, description="of SGLang, whether it keeps no prefixes of requests that are done")
     swa_full_tokens_ratio: Annotated[float, Field(gt=0, le=1)] | None = Field(
         None,
@@ -166,6 +171,25 @@ class Serving(Part):
     )
     speculative_num_draft_tokens: Annotated[int, Field(ge=1, le=1024)] | None = Field(
         None, description="of SGLang, tokens of a sequence that a pass verifies; without it, its own for the model"
+    )
+    free_gpu_memory_fraction: Annotated[float, Field(gt=0, lt=1)] | None = Field(
+        None,
+        description="of TensorRT-LLM, the share of what weights and a pass leave free that its cache takes "
+        "(kv_cache_config.free_gpu_memory_fraction); without it, 0.9",
+    )
+    max_batch_size: Annotated[int, Field(ge=1, le=2**20)] | None = Field(
+        None, description="of TensorRT-LLM, requests at the same time at most; without it, 2048"
+    )
+    max_num_tokens: Annotated[int, Field(ge=1, le=2**24)] | None = Field(
+        None, description="of TensorRT-LLM, tokens of a pass at most; without it, 8192"
+    )
+    tokens_per_block: Literal[2, 4, 8, 16, 32, 64, 128, 256, 512, 1024] | None = Field(
+        None, description="of TensorRT-LLM, tokens of a block of its cache (kv_cache_config.tokens_per_block); without it, 32"
+    )
+    enable_attention_dp: bool = Field(
+        False,
+        description="of TensorRT-LLM, whether every rank has attention, a cache and requests of its own, and shares nothing but "
+        "experts",
     )
     model_draft: Draft | None = Field(
         None, description="of llama.cpp, a smaller model that guesses next tokens ahead (model_draft)"

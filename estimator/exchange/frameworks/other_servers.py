@@ -1,7 +1,7 @@
 """Servers that are read but not modelled: what they are asked for, in the words of vLLM, which is.
 
-text-generation-inference db931fcf42da, docs/source/reference/launcher.md; TensorRT-LLM 1.2, `trtllm-serve`. Their share of a
-card means something else than vLLM's, so that no number of theirs is carried over but the model's, the context's and the GPUs'.
+text-generation-inference db931fcf42da, docs/source/reference/launcher.md. Its share of a card means something else than vLLM's,
+so that no number of its own is carried over but the model's, the context's and the GPUs'.
 """
 
 from __future__ import annotations
@@ -19,12 +19,6 @@ SERVERS: dict[str, tuple[str, str, str, str]] = {
         "max_total_tokens",
         "it fills what a warm-up finds free (cuda_memory_fraction)",
     ),
-    "TensorRT-LLM": (
-        "model",
-        "tp_size",
-        "max_seq_len",
-        "its share is of what weights and activations leave free (kv_cache_free_gpu_memory_fraction)",
-    ),
 }
 """Of each: its options of model, of GPUs and of the context, and how it takes memory."""
 
@@ -37,7 +31,7 @@ def refused(framework: str, options: Mapping[str, Any], words: list[str]) -> Not
     named = options.get(model) or next((word for word in words if word != "serve"), None)
     if not isinstance(named, str):
         return NotModelled(
-            f"{framework} is not modelled, and the command names no model; vllm, sglang and llama.cpp are", "engine"
+            f"{framework} is not modelled, and the command names no model; vllm, sglang, tensorrt-llm and llama.cpp are", "engine"
         )
     asked = f"vllm serve {shlex.quote(named[:100])}"
     for option, theirs in (("--tensor-parallel-size", shards), ("--max-model-len", context)):

@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from estimator.families.spec import ModelSpec
-from estimator.serving.activations import widest_layer
+from estimator.serving.activations import expert_workspaces, widest_layer
 from estimator.serving.tensors import Held, Stage
 from estimator.serving.vllm.encoder import given, pixels, tower
 from estimator.serving.vllm.settings import PERSISTENT_WORKSPACES, SECOND_RUNNER, TRITON_SAMPLER, Release, facts
@@ -113,10 +113,4 @@ def _workspaces(parts: list[Held], run: Pass, weights: str) -> int:
     what the activation gives or the second. gpt-oss's kernels for MXFP4 have none of them."""
     if weights == "mxfp4":
         return 0
-    first = [each for each in parts if each.kind == "experts" and each.end == "gate_up_proj"]
-    sizes = []
-    for each in first:
-        _, wide, hidden = each.shape
-        rows = run.tokens * run.gathered * each.used
-        sizes.append(rows * (max(wide, hidden) + max(wide // 2, hidden)) * run.plain)
-    return max(sizes, default=0)
+    return expert_workspaces(parts, run.tokens * run.gathered, run.plain)

@@ -9,18 +9,16 @@ from __future__ import annotations
 from estimator.contract.job import Serving
 from estimator.families.spec import ModelSpec
 from estimator.parallel.topology import Topology
-from estimator.runtime.allocator import LARGE, ROUNDING, SPLIT
 from estimator.serving.drafts import Drafter, draft_tensors
 from estimator.serving.tensors import Held, Spread, held
 from estimator.serving.vllm.adapters import slots
 from estimator.serving.vllm.mxfp4 import mxfp4_sizes
 from estimator.serving.vllm.settings import SHARED_WHOLE, release
 from estimator.serving.vllm.sparse import chosen_bytes
-from estimator.serving.weights import quantized, rotary_tables, stored_sizes
+from estimator.serving.weights import block_bytes, quantized, rotary_tables, stored_sizes
 from estimator.tape import dtypes
 from estimator.tape.dtypes import DType
 from estimator.tape.gpu import Gpu
-from estimator.tape.tape import ALLOCATION_STEP
 
 ABSORBED = "kv_b_proj"
 SHARED = ("shared_expert", "shared_mlp")
@@ -61,7 +59,7 @@ def weights_bytes(serving: Serving, spec: ModelSpec, place: Topology, plain: DTy
     sizes.append((chosen_bytes(serving, spec), 1))
     if serving.enable_lora:
         sizes += slots(serving, spec, tensors, plain, (place.stage, place.pipeline))
-    return sum(map(_block, rotary_tables(spec, plain))) + sum(times * _block(size) for size, times in sizes)
+    return sum(map(block_bytes, rotary_tables(spec, plain))) + sum(times * block_bytes(size) for size, times in sizes)
 
 
 def _absorbed(serving: Serving, tensors: tuple[Held, ...], plain: DType) -> list[tuple[int, int]]:
@@ -82,16 +80,4 @@ def draft_bytes(serving: Serving, drafter: Drafter | None, parts: tuple[Held, ..
     sizes = [*stored_sizes(drafter.stored(serving), parts, plain, lambda each: mxfp4_sizes(each, gpu))]
     sizes += _absorbed(drafter.stored(serving), parts, plain)
     tables = rotary_tables(drafter.spec, plain) if drafter.kind == "model" and drafter.spec is not None else ()
-    return sum(map(_block, tables)) + sum(times * _block(size) for size, times in sizes)
-
-
-def _block(nbytes: int) -> int:
-    """Bytes of the block that torch's caching allocator gives to a tensor: a segment of its own is split only where more than
-    `SPLIT` would be left over."""
-    if not nbytes:
-        return 0
-    nbytes = -(-nbytes // ALLOCATION_STEP) * ALLOCATION_STEP
-    if nbytes < LARGE:
-        return nbytes
-    segment = -(-nbytes // ROUNDING) * ROUNDING
-    return segment if segment - nbytes <= SPLIT else nbytes
+    return sum(map(block_bytes, tables)) + sum(times * block_bytes(size) for size, times in sizes)
