@@ -58,7 +58,6 @@ from estimator.training.step import Step, train
 
 AROUND_A_STEP: tuple[tuple[str, bool, Feature], ...] = (
     ("reentrant_checkpointing", True, "reentrant_checkpointing"),
-    ("gradient_clipping", True, "gradient_clipping"),
     ("zero_grad_to_none", False, "kept_gradients"),
 )
 """Settings of what happens around a step, the value that turns something on, and what that is."""
@@ -187,6 +186,8 @@ def _check_step(training: Training, topology: Topology, precision: Recipe) -> No
             raise NotModelled(f"{name}: {str(value).lower()} is not modelled under {topology.strategy} yet", f"training.{name}")
         if getattr(training, name) == value and precision.summed and name != "reentrant_checkpointing":
             raise NotModelled(f"{name}: {str(value).lower()} is not modelled with {training.precision} yet", f"training.{name}")
+    if training.gradient_clipping and precision.summed:
+        raise NotModelled(f"gradient_clipping: true is not modelled with {training.precision} yet", "training.gradient_clipping")
 
 
 def _torchtitan(job: Job, spec: ModelSpec, build: Builder) -> Model:

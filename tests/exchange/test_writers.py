@@ -15,7 +15,7 @@ LORA = {"type": "lora", "rank": 16, "targets": "all-linear", "dtype": "fp32"}
 TUNED: dict[str, Any] = {"precision": "bf16-true", "autocast": True, "gradient_clipping": True, "optimizer": "adamw_torch_fused"}
 TRL, LLAMA_FACTORY = {"loss": "fused"}, {"reentrant_checkpointing": True}
 SWIFT: dict[str, Any] = {"precision": "bf16-true", "autocast": True}
-ZEROED = {"precision": "deepspeed-bf16", "autocast": False, "gradient_clipping": False}
+ZEROED = {"precision": "deepspeed-bf16", "autocast": False}
 PLAIN: dict[str, Any] = {"precision": "bf16-true", "optimizer": "adamw_torch", "sequence_length": 512}
 KEEPS, FEW, FSDP2 = (
     {"activation_checkpointing": "none"},
@@ -58,7 +58,7 @@ JOBS: list[tuple[str, dict[str, Any]]] = [
         "trl",
         trained({**TRL, "precision": "bf16-mixed"}, gpus=4, parallelism={"strategy": "fsdp2", "reshard_after_forward": False}),
     ),
-    ("trl", trained({**TRL, "precision": "deepspeed-bf16", "autocast": False, "gradient_clipping": False}, gpus=4, **ZERO2)),
+    ("trl", trained({**TRL, "precision": "deepspeed-bf16", "autocast": False}, gpus=4, **ZERO2)),
     ("axolotl", trained({"quantization": "nf4-double", "adapter": LORA, "gradient_accumulation_steps": 4})),
     ("axolotl", trained({"loss": "cut", "attention": "flash_attention_2"}, gpus=2, **DDP)),
     ("axolotl", trained({"implementation": "liger", "loss": "fused", "evaluation": {"micro_batch_size": 2}})),
