@@ -10,7 +10,7 @@ from estimator.contract.job import Bottleneck, Job, Training
 from estimator.contract.job.adapter import PrefixTuning, PromptLearning
 from estimator.families import build_model, torchtitan
 from estimator.families.build import Builder
-from estimator.families.heads import Batch, CausalLM, Model, takes_chunks
+from estimator.families.heads import Batch, CausalLM, FusedHead, Model, takes_chunks, takes_cut
 from estimator.families.kernels import Kernels, in_float8, kernels
 from estimator.families.kv_cache import PassingCache
 from estimator.families.layers import Checkpointing
@@ -115,7 +115,9 @@ def trace_training(job: Job, spec: ModelSpec, topology: Topology, gpu: Gpu = AMP
     assert training.head is not None
     model = _torchtitan(job, spec, build) if training.implementation == "torchtitan" else build_model(spec, build, training.head)
     build.sharding.spread(model, [p for p in build.parameters if p.slot is None])
-    if training.loss in ("chunked", "cut") and not takes_chunks(model, biased=training.loss == "chunked"):
+    refused = {"chunked": not takes_chunks(model), "cut": not takes_cut(model)}
+    refused["fused"] = training.head == "image-text-to-text" and not isinstance(model, FusedHead)
+    if refused.get(training.loss):
         raise NotModelled(f"loss {training.loss} is not modelled for {spec.model_type} yet; write eager", "training.loss")
     if training.loss == "cut" and not gpu.at_least(AMPERE.exact):
         raise Contradiction("cut cross-entropy needs an Ampere GPU or newer; write chunked", "training.loss")
