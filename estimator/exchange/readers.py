@@ -63,7 +63,7 @@ PARTS: dict[str, Callable[[str], Found]] = {
     "megatron": megatron_job.read,
 }
 """Programs whose files say how a job is spread, without a model."""
-FILES = ("llama-factory", "axolotl")
+FILES = ("llama-factory", "axolotl", "ms-swift")
 """Commands of frameworks whose words end with a file of settings."""
 SCRIPTED = ("trl", "transformers")
 """Frameworks whose programs are scripts of the user's, which may hold the settings themselves."""

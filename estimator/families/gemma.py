@@ -6,6 +6,7 @@ After transformers' modeling_gemma.py, modeling_gemma2.py and modeling_gemma3.py
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import Annotated, ClassVar, Self
 
@@ -18,13 +19,14 @@ from estimator.families.decoder import Decoder, Rotary
 from estimator.families.decoder_layers import MakeNorm, PreNorm, Sandwich, SelfAttention
 from estimator.families.feed_forward import GatedMLP
 from estimator.families.grouped_query import GroupedQueryAttention, normed_after_all
-from estimator.families.heads import CausalLM, decoder_heads
+from estimator.families.heads import Body, CausalLM, decoder_heads
 from estimator.families.layers import Layer
 from estimator.families.modules import Module, rotate
-from estimator.families.spec import Activation, RotaryDecoderSpec, Size, called
+from estimator.families.spec import Activation, DecoderSpec, RotaryDecoderSpec, Size, called
 from estimator.families.two_way import two_way_masks
 from estimator.families.windows import LayerType, WindowedSpec, causal_masks, layer_types
 from estimator.tape import dtypes
+from estimator.tape.cut import cut_cross_entropy
 from estimator.tape.pointwise import add_scalar, mean_last, mul, mul_scalar, pow_scalar, rsqrt, tanh, to
 from estimator.tape.tensor import Tensor
 
@@ -177,6 +179,13 @@ def _sandwich(spec: _Spec, attention: SelfAttention, mlp: Module, norm: MakeNorm
 
 class Gemma2CausalLM(CausalLM):
     """Gemma 2's, and Gemma 3's where its configuration says so: logits go through a tanh."""
+
+    capped = True
+
+    def __init__(self, body: Body, spec: DecoderSpec, build: Builder, bias: bool = False):
+        super().__init__(body, spec, build, bias)
+        if self.loss.fused is cut_cross_entropy:
+            self.loss = replace(self.loss, fused=partial(cut_cross_entropy, capped=True))
 
     def logits(self, hidden: Tensor) -> Tensor:
         logits = super().logits(hidden)

@@ -151,6 +151,8 @@ class Gemma4(ImageTextToText):
         ids = inputs[0]
         hidden, *features = self._states(*inputs)
         with ids.tape.losing():
+            if self.loss.fused is not None:
+                return self.loss.fused(hidden, self.lm_head.weight, ids), tuple(features)
             logits = self.logits(hidden)
             return self.loss(logits, ids), (logits, *features)
 

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 from estimator.families.build import Builder
 from estimator.families.chunked import chunked_loss, chunks
 from estimator.families.model_output import Held
+from estimator.families.modules import Linear
 from estimator.families.spec import DecoderSpec
 from estimator.tape import dtypes
 from estimator.tape.dtypes import DType
@@ -52,7 +53,9 @@ class Body(Protocol):
 
 
 class CausalLM:
-    """A decoder that predicts the next token."""
+    """A decoder that predicts the next token. `capped`: all that its logits go through is a tanh, and fused losses know it."""
+
+    capped = False
 
     def __init__(self, body: Body, spec: DecoderSpec, build: Builder, bias: bool = False):
         self.body = body
@@ -85,13 +88,23 @@ class CausalLM:
         return self.lm_head(hidden)
 
 
-def takes_chunks(model: Model, biased: bool = True) -> bool:
-    """Whether the loss can be computed in chunks: the model's logits are its output layer's, and its loss is that of all.
+def takes_chunks(model: Model) -> bool:
+    """Whether the loss can be computed in chunks: the model's logits are its output layer's, and its loss is that of all."""
+    return isinstance(model, CausalLM) and type(model).logits is CausalLM.logits and type(model).forward is CausalLM.forward
 
-    `biased`: also where that layer has a bias.
-    """
-    plain = isinstance(model, CausalLM) and type(model).logits is CausalLM.logits and type(model).forward is CausalLM.forward
-    return plain and (biased or (isinstance(model, CausalLM) and model.lm_head.bias is None))
+
+class FusedHead:
+    """A model of several parts whose loss is fused with its output layer where the job says so."""
+
+    lm_head: Linear
+
+
+def takes_cut(model: Model) -> bool:
+    """Whether Apple's kernels can compute the loss: of one output layer without a bias, whose logits at most a tanh changes."""
+    if isinstance(model, CausalLM):
+        plain = type(model).forward is CausalLM.forward and (type(model).logits is CausalLM.logits or model.capped)
+        return plain and model.lm_head.bias is None
+    return isinstance(model, FusedHead) and model.lm_head.bias is None
 
 
 class SequenceClassification:

@@ -13,7 +13,7 @@ from typing import Protocol
 from estimator.families import build_model
 from estimator.families.build import Builder
 from estimator.families.decoder import Decoder
-from estimator.families.heads import Batch, CausalLM
+from estimator.families.heads import Batch, CausalLM, FusedHead
 from estimator.families.model_output import Held
 from estimator.families.modules import token_positions
 from estimator.families.parts import MultimodalSpec
@@ -49,7 +49,7 @@ class Sight(Protocol):
         """What the language model gets, and what else lives until it is done."""
 
 
-class ImageTextToText:
+class ImageTextToText(FusedHead):
     """`sight` and a language model; without `sight` images are not modelled.
 
     `joined`: the features of all images as one tensor. `masks`: those of the language model, where it does not make them itself,
@@ -93,6 +93,8 @@ class ImageTextToText:
         ids = inputs[0]
         hidden, *features = self._read(*inputs)
         with ids.tape.losing():
+            if self.loss.fused is not None:
+                return self.loss.fused(hidden, self.lm_head.weight, ids), tuple(features)
             logits = self.lm_head(hidden)
             return self.loss(logits, ids), (logits, *features)
 

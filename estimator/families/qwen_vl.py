@@ -17,7 +17,7 @@ from estimator.families import spec_class
 from estimator.families.build import Builder
 from estimator.families.cache_layers import Picture
 from estimator.families.decoder import After, Decoder
-from estimator.families.heads import Batch, CausalLM
+from estimator.families.heads import Batch, CausalLM, FusedHead
 from estimator.families.image_text import ImageTextToText
 from estimator.families.llama import Qwen2Spec, Qwen3Spec
 from estimator.families.model_output import Held
@@ -151,7 +151,7 @@ def resized(height: int, width: int, factor: int, least: int, most: int) -> tupl
 SPECS = {"qwen2_vl": Qwen2VLSpec, "qwen2_5_vl": Qwen25VLSpec, "qwen3_vl": Qwen3VLSpec, "qwen3_vl_moe": Qwen3VLMoeSpec}
 
 
-class QwenVL:
+class QwenVL(FusedHead):
     """The whole model (`Qwen2_5_VLForConditionalGeneration`), on texts with images."""
 
     def __init__(self, spec: Spec, tower: VisionModel, language: CausalLM, build: Builder):
@@ -176,6 +176,8 @@ class QwenVL:
         ids = inputs[0]
         hidden = self._read(ids, inputs[1])
         with ids.tape.losing():
+            if self.loss.fused is not None:
+                return self.loss.fused(hidden, self.lm_head.weight, ids), ()
             logits = self.lm_head(hidden)
             return self.loss(logits, ids), logits
 

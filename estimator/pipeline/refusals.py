@@ -50,7 +50,9 @@ def refuse_unmodelled(job: Job, spec: ModelSpec) -> None:
             )
         if training.loss == "compiled" and training.implementation != "megatron":
             raise Contradiction("loss compiled is Megatron-Core's own: write eager, or implementation: megatron", "training.loss")
-        if (training.loss not in ("eager", "compiled") or training.transformers_release != "5") and training.head != "causal-lm":
+        fuses = training.loss in ("cut", "fused") and training.head == "image-text-to-text" and not isinstance(spec, OtherSpec)
+        own = fuses or training.loss in ("eager", "compiled")
+        if (not own or training.transformers_release != "5") and training.head != "causal-lm":
             raise Contradiction(f"loss and its release are those of a causal-lm, not of {training.head}", "training.loss")
         if training.autocast and training.precision == "32-true":
             raise Contradiction("autocast over float32 weights is a mixed precision: write bf16-mixed", "training.autocast")

@@ -16,8 +16,11 @@ ROWS, COLUMNS = 128, 64
 """Rows and columns of the block of a gradient that shares one lock."""
 
 
-def cut_cross_entropy(hidden: Tensor, weight: Tensor, labels: Tensor) -> Tensor:
+def cut_cross_entropy(hidden: Tensor, weight: Tensor, labels: Tensor, capped: bool = False) -> Tensor:
     """Mean cross-entropy of [batch, tokens, width] against the next tokens; `weight` is [vocabulary, width].
+
+    `capped`: logits go through a tanh, which the kernels take along; that of the labels alone is an operation of its own
+    (`softcapping`, utils.py).
 
     Saves both, in autocast's type if there is one; per token a float32 log-sum-exp and an int64 place; per entry of the
     vocabulary a float32 mean of its logits. Gradients are made in the type of what is saved. FLOPs are those of all blocks,
@@ -53,6 +56,8 @@ def cut_cross_entropy(hidden: Tensor, weight: Tensor, labels: Tensor) -> Tensor:
     del locks
     tape.multiply(count, vocabulary, width, typed[0].dtype)
     losses = empty(tape, (count,), dtypes.float32, "new_zeros")
+    for operation in ("div", "tanh", "mul") if capped else ():
+        losses = unary(operation, losses, dtypes.float32)
     out = empty(tape, (), dtypes.float32, "mean")
     del losses
     return attach(node, out)

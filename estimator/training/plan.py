@@ -10,7 +10,7 @@ from estimator.contract.job import Bottleneck, Job, Training
 from estimator.contract.job.adapter import PrefixTuning, PromptLearning
 from estimator.families import build_model, torchtitan
 from estimator.families.build import Builder
-from estimator.families.heads import Batch, CausalLM, Model, takes_chunks
+from estimator.families.heads import Batch, CausalLM, FusedHead, Model, takes_chunks, takes_cut
 from estimator.families.kernels import Kernels, in_float8, kernels
 from estimator.families.kv_cache import PassingCache
 from estimator.families.layers import Checkpointing
@@ -58,7 +58,6 @@ from estimator.training.step import Step, train
 
 AROUND_A_STEP: tuple[tuple[str, bool, Feature], ...] = (
     ("reentrant_checkpointing", True, "reentrant_checkpointing"),
-    ("gradient_clipping", True, "gradient_clipping"),
     ("zero_grad_to_none", False, "kept_gradients"),
 )
 """Settings of what happens around a step, the value that turns something on, and what that is."""
@@ -116,7 +115,9 @@ def trace_training(job: Job, spec: ModelSpec, topology: Topology, gpu: Gpu = AMP
     assert training.head is not None
     model = _torchtitan(job, spec, build) if training.implementation == "torchtitan" else build_model(spec, build, training.head)
     build.sharding.spread(model, [p for p in build.parameters if p.slot is None])
-    if training.loss in ("chunked", "cut") and not takes_chunks(model, biased=training.loss == "chunked"):
+    refused = {"chunked": not takes_chunks(model), "cut": not takes_cut(model)}
+    refused["fused"] = training.head == "image-text-to-text" and not isinstance(model, FusedHead)
+    if refused.get(training.loss):
         raise NotModelled(f"loss {training.loss} is not modelled for {spec.model_type} yet; write eager", "training.loss")
     if training.loss == "cut" and not gpu.at_least(AMPERE.exact):
         raise Contradiction("cut cross-entropy needs an Ampere GPU or newer; write chunked", "training.loss")
@@ -187,6 +188,8 @@ def _check_step(training: Training, topology: Topology, precision: Recipe) -> No
             raise NotModelled(f"{name}: {str(value).lower()} is not modelled under {topology.strategy} yet", f"training.{name}")
         if getattr(training, name) == value and precision.summed and name != "reentrant_checkpointing":
             raise NotModelled(f"{name}: {str(value).lower()} is not modelled with {training.precision} yet", f"training.{name}")
+    if training.gradient_clipping and precision.summed:
+        raise NotModelled(f"gradient_clipping: true is not modelled with {training.precision} yet", "training.gradient_clipping")
 
 
 def _torchtitan(job: Job, spec: ModelSpec, build: Builder) -> Model:

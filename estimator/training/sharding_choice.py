@@ -59,8 +59,12 @@ def shards(job: Job, topology: Topology) -> int:
 
 
 def clipping_of(job: Job, topology: Topology, spec: ModelSpec, tape: Tape) -> Clip | None:
-    """How gradients are clipped, if they are; with what clipping keeps on the tape."""
-    if not job.training.gradient_clipping:
+    """How gradients are clipped, if they are; with what clipping keeps on the tape.
+
+    DeepSpeed takes the norm of gradients in every step, and the factor is a part of what it unscales them by, in place
+    (`unscale_and_clip_grads`): whether it clips changes no byte (tests/data/deepspeed.yaml).
+    """
+    if not job.training.gradient_clipping or topology.strategy.stage:
         return None
     tensor = Group("tensor", topology.tensor)
     if topology.strategy.dtensors:

@@ -87,9 +87,61 @@ PIECES = [
 ]
 
 
+VALUES = [
+    *("-1", "0", "1e400", "9" * 400, "0x7fffffffffffffff", ".inf", "1_000_000", "18446744073709551616", "3.5", "1e-320"),
+    *(
+        "[1, 2, [3]]",
+        "{a: {b: c}}",
+        "'true '",
+        "2026-11-26",
+        "~",
+        "''",
+        '"\\ud800"',
+        "\u202e128",
+        "１２８",
+        "١٢",
+        "🦙" * 40,
+        "\ufeff8",
+    ),
+    *("a.b.c", "..", "*x", "&x [*x]", "<<: *x", "? a", "!!binary aGk=", "!!int x", "!!set {a}", "%YAML 9.9"),
+]
+"""What a value may be that none is: numbers that are too large, other types, other alphabets, YAML's rarer forms."""
+
+
+def _bomb(rng: random.Random) -> str:
+    """Settings that stand for far more than they say, or lie deep within each other."""
+    depth = rng.choice([3, 9, 40, 300, 3000])
+    return rng.choice(
+        [
+            "a0: &a0 [x, x]\n" + "".join(f"a{i}: &a{i} [*a{i - 1}, *a{i - 1}]\n" for i in range(1, min(depth, 60))),
+            "deep: " + "[" * depth + "]" * depth + "\n",
+            "deep: " + '{"a":' * depth + "1" + "}" * depth + "\n",
+            ".".join(["a"] * depth) + " = 1\n",
+            "".join(f"{'  ' * i}a{i}:\n" for i in range(min(depth, 300))),
+            "--a" + ".b" * depth + "=1 ",
+            "".join(f"k{i}: {i}\n" for i in range(depth)),
+        ]
+    )
+
+
 def mutated(rng: random.Random, texts: list[str]) -> str:
     """One of the texts, otherwise."""
     text = rng.choice(texts)
+    coarse = rng.randrange(8)
+    if coarse == 0:
+        text = text[: rng.randrange(len(text) + 1)]
+    elif coarse == 1:
+        at = rng.randrange(len(text) + 1)
+        text = text[:at] + "\n" * rng.randrange(2) + _bomb(rng) + text[at:]
+    elif coarse == 2:
+        lines = text.split("\n")
+        for _ in range(rng.choice([1, 3, 10])):
+            at = rng.randrange(len(lines))
+            key, separator, _value = lines[at].partition(rng.choice([": ", "=", " "]))
+            lines[at] = key + separator + rng.choice(VALUES)
+        text = "\n".join(lines)
+    if coarse < 2 and rng.randrange(2):
+        return text[:LONGEST]
     for _ in range(rng.choice([1, 1, 2, 4, 8])):
         lines = text.split("\n")
         at, place = rng.randrange(len(lines)), rng.randrange(len(text) + 1)

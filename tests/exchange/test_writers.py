@@ -14,10 +14,22 @@ from estimator.exchange.writers import WHOLE
 LORA = {"type": "lora", "rank": 16, "targets": "all-linear", "dtype": "fp32"}
 TUNED: dict[str, Any] = {"precision": "bf16-true", "autocast": True, "gradient_clipping": True, "optimizer": "adamw_torch_fused"}
 TRL, LLAMA_FACTORY = {"loss": "fused"}, {"reentrant_checkpointing": True}
+SWIFT: dict[str, Any] = {"precision": "bf16-true", "autocast": True}
+ZEROED = {"precision": "deepspeed-bf16", "autocast": False}
+PLAIN: dict[str, Any] = {"precision": "bf16-true", "optimizer": "adamw_torch", "sequence_length": 512}
+KEEPS, FEW, FSDP2 = (
+    {"activation_checkpointing": "none"},
+    {"targets": ["q_proj", "v_proj"], "dtype": "bf16"},
+    {"strategy": "fsdp2"},
+)
 
 
 def trained(training: dict[str, Any], gpus: int = 1, **more: Any) -> dict[str, Any]:
     return {"model": "Qwen/Qwen2.5-0.5B", "hardware": {"gpus": gpus}, "training": {**TUNED, **training}, **more}
+
+
+def of(model: str, training: dict[str, Any], gpus: int = 1, **more: Any) -> dict[str, Any]:
+    return {"model": model, "hardware": {"gpus": gpus}, "training": training, **more}
 
 
 def served(engine: str, serving: dict[str, Any], gpus: int = 1, **more: Any) -> dict[str, Any]:
@@ -46,7 +58,7 @@ JOBS: list[tuple[str, dict[str, Any]]] = [
         "trl",
         trained({**TRL, "precision": "bf16-mixed"}, gpus=4, parallelism={"strategy": "fsdp2", "reshard_after_forward": False}),
     ),
-    ("trl", trained({**TRL, "precision": "deepspeed-bf16", "autocast": False, "gradient_clipping": False}, gpus=4, **ZERO2)),
+    ("trl", trained({**TRL, "precision": "deepspeed-bf16", "autocast": False}, gpus=4, **ZERO2)),
     ("axolotl", trained({"quantization": "nf4-double", "adapter": LORA, "gradient_accumulation_steps": 4})),
     ("axolotl", trained({"loss": "cut", "attention": "flash_attention_2"}, gpus=2, **DDP)),
     ("axolotl", trained({"implementation": "liger", "loss": "fused", "evaluation": {"micro_batch_size": 2}})),
@@ -56,6 +68,24 @@ JOBS: list[tuple[str, dict[str, Any]]] = [
     ("llama-factory", trained({**LLAMA_FACTORY, "quantization": "nf4-double", "adapter": {**LORA, "dropout": 0.1}})),
     ("llama-factory", trained({**LLAMA_FACTORY, "precision": "bf16-mixed", "autocast": False, "attention": "flash_attention_2"})),
     ("llama-factory", trained({**LLAMA_FACTORY, "autocast": False, "optimizer": "paged_adamw_8bit"})),
+    ("ms-swift", trained({**SWIFT, "adapter": LORA, "gradient_accumulation_steps": 8})),
+    ("ms-swift", trained({**SWIFT, "quantization": "nf4-double", "adapter": {**LORA, "targets": ["q_proj"], "dtype": "bf16"}})),
+    ("ms-swift", trained({**SWIFT, "attention": "flash_attention_2", "implementation": "liger", "loss": "fused"})),
+    ("ms-swift", trained({**SWIFT, **ZEROED, "adapter": LORA}, gpus=2, **ZERO2)),
+    ("ms-swift", trained({**SWIFT, "precision": "bf16-mixed"}, gpus=2, parallelism={"strategy": "fsdp2"})),
+    ("litgpt", of("llama-2-7b", {**PLAIN, "loss": "chunked", "adapter": {**LORA, "dtype": "bf16"}, **KEEPS})),
+    ("litgpt", of("llama-2-7b", {**PLAIN, "loss": "chunked", "adapter": {**LORA, **FEW}, "quantization": "nf4", **KEEPS})),
+    ("litgpt", of("llama-2-7b", PLAIN, gpus=4, parallelism={"strategy": "fsdp1"})),
+    ("torchtune", of("llama-3.1-8b", {**PLAIN, "loss": "chunked", "micro_batch_size": 2, "optimizer": "paged-adamw"})),
+    ("torchtune", of("Qwen/Qwen2.5-0.5B", {**PLAIN, "adapter": {**LORA, "dtype": "bf16"}, "optimizer": "adamw_torch_fused"})),
+    ("torchtune", of("qwen3-0.6b", {**PLAIN, "optimizer_in_backward": True, "loss": "chunked", **KEEPS})),
+    ("torchtune", of("llama-3.2-3b", {**PLAIN, "adapter": {**LORA, **FEW}, "quantization": "nf4-double", "loss": "chunked"})),
+    (
+        "torchtune",
+        of("llama-3.1-8b", {**PLAIN, "gradient_clipping": True}, gpus=4, parallelism={"strategy": "fsdp2", "tensor": 2}),
+    ),
+    ("nemo-automodel", of("llama-3.2-3b", {**PLAIN, "adapter": {**LORA, "dtype": "bf16"}}, gpus=2, parallelism=FSDP2)),
+    ("nemo-automodel", of("qwen3-4b", {**PLAIN, "loss": "cut", "optimizer": "adam"}, gpus=2, parallelism=FSDP2)),
     ("vllm", served("vllm", {"context": 8192})),
     (
         "vllm",
@@ -110,6 +140,14 @@ REFUSED = [
     ("axolotl", trained({"objective": "dpo"}), "only fine-tuning on texts"),
     ("axolotl", trained({}) | {"model": {"model_type": "llama", **SIZES}}, "names a model of the hub"),
     ("llama-factory", trained({}), "a file of llama-factory says: training.precision is bf16-true, and there bf16-mixed"),
+    ("ms-swift", trained({"optimizer": "soap"}), "no name for soap"),
+    ("litgpt", trained(PLAIN), "an output layer of its own"),
+    ("litgpt", of("llama-2-7b", PLAIN), "training.activation_checkpointing is full, and there none"),
+    ("litgpt", of("llama-2-7b", {**PLAIN, "optimizer": "lion"}), "litgpt has no lion"),
+    ("torchtune", of("llama-2-7b", {**PLAIN, "precision": "bf16-mixed"}), "one type for everything"),
+    ("torchtune", of("falcon-7b", PLAIN), "no builder of falcon-7b"),
+    ("torchtune", of("llama-2-7b", {**PLAIN, "loss": "cut"}), "torchtune has no cut"),
+    ("nemo-automodel", of("llama-2-7b", {**PLAIN, "quantization": "nf4", "adapter": LORA}), "quantization is nf4, and there not"),
     ("vllm", trained({}), "no job that vllm serves"),
     ("sglang", served("vllm", {}), "no job that sglang serves"),
     ("nemo", trained({}), "no format"),

@@ -6,7 +6,7 @@
 
 With a third argument, cpu or all, it offloads the optimizer, or parameters too (DeepSpeed 0.19.8); a fourth gives sub-groups
 so many elements. The host is then the machine that plays the GPU, too: both are counted together. A fifth is
-zero_hpz_partition_size, and a sixth the elements that stay gathered.
+zero_hpz_partition_size, a sixth the elements that stay gathered, and a seventh the norm to which gradients are clipped.
 
 Each run prints one record for tests/data/deepspeed.yaml. The model is 200 times smaller than one of 8B, and so are the buckets
 than DeepSpeed's defaults: the constants below.
@@ -52,6 +52,7 @@ def main(
     sub_group: str = "1000000000",
     secondary: str = "1",
     live: str = "1000000000",
+    clipped: str = "0",
 ) -> None:
     """Train on this process, which torchrun started, in a half precision; the first rank prints the record."""
     os.environ["DS_ACCELERATOR"] = "cpu"
@@ -66,6 +67,7 @@ def main(
     settings = {
         "train_micro_batch_size_per_gpu": 1,
         "gradient_accumulation_steps": micro_steps,
+        "gradient_clipping": float(clipped),
         half: {"enabled": True, **({"loss_scale": SCALE} if half == "fp16" else {})},
         "zero_optimization": {
             "stage": stage,
@@ -99,6 +101,8 @@ def main(
             asked |= {"offload": offload, "sub_group": int(sub_group)}
         if secondary != "1":
             asked |= {"secondary": int(secondary), "live": int(live), "before_step": before_step}
+        if float(clipped):
+            asked["clipped"] = float(clipped)
         print("- " + json.dumps({**asked, "resident": resident, **peaks}).replace('"', ""), flush=True)
 
 

@@ -27,7 +27,10 @@ And exceed, of forward, where what they free early differs from run to run."""
 @pytest.mark.parametrize(
     "record",
     RECORDS,
-    ids=lambda r: f"zero{r['stage']} x{r['ranks']}, {r['micro_steps']} micro-steps, {r.get('secondary', 1)}, {r.get('live', 0)}",
+    ids=lambda r: (
+        f"zero{r['stage']} x{r['ranks']}, {r['micro_steps']} micro-steps, "
+        + ", ".join(str(r.get(name, usual)) for name, usual in (("secondary", 1), ("live", 0), ("clipped", 0)))
+    ),
 )
 def test_zero_holds_what_deepspeed_held(record: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (zero, zero3):
@@ -46,6 +49,7 @@ def test_zero_holds_what_deepspeed_held(record: dict[str, Any], monkeypatch: pyt
             "activation_checkpointing": "none",
             "attention": "eager",
             "gradient_accumulation_steps": record["micro_steps"],
+            "gradient_clipping": "clipped" in record,
         },
     }
     estimated = counts(estimate(job))

@@ -61,7 +61,6 @@ def test_an_answer_says_how_ranks_share_the_model(name: str) -> None:
 
 def test_what_a_strategy_does_not_model_is_refused() -> None:
     settings: dict[str, dict[str, Any]] = {
-        "gradient_clipping": {"gradient_clipping": True},
         "kept_gradients": {"zero_grad_to_none": False},
         "reentrant_checkpointing": {"reentrant_checkpointing": True},
         "evaluation": {"evaluation": {}},

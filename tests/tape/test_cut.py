@@ -21,3 +21,21 @@ def test_it_holds_no_logits() -> None:
     job = {"model": "llama-3-8b", "training": {"precision": "bf16-true", "sequence_length": 8192}}
     kept = {loss: estimate({**job, "training": {**job["training"], "loss": loss}}).memory for loss in ("fused", "cut")}  # type: ignore[dict-item]
     assert kept["cut"].phases["forward"] < kept["fused"].phases["forward"] - 2 * 128256 * 4096
+
+
+SEEN = {"images": {"count": 1, "height": 224, "width": 224}}
+HOLDING: list[tuple[str, dict[str, Any], int]] = [
+    ("gemma-2-2b", {}, 256000),
+    ("gemma-4-e2b", {}, 262144),
+    ("ministral-3-3b", {}, 131072),
+    ("qwen2.5-vl-3b", SEEN, 151936),
+]
+
+
+@pytest.mark.parametrize(("model", "more", "vocabulary"), HOLDING, ids=[model for model, *_ in HOLDING])
+def test_capped_logits_and_those_of_models_that_see_are_not_held_either(
+    model: str, more: dict[str, Any], vocabulary: int
+) -> None:
+    training = {"precision": "bf16-true", "sequence_length": 8192, "adapter": {}, **more}
+    kept = {loss: estimate({"model": model, "training": {**training, "loss": loss}}).memory for loss in ("eager", "cut")}
+    assert kept["cut"].phases["forward"] < kept["eager"].phases["forward"] - 4 * 8192 * vocabulary

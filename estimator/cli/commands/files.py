@@ -133,8 +133,9 @@ def ask(options: argparse.Namespace) -> int:
 def export_options(commands: Commands) -> None:
     out = commands.add_parser(
         "export",
-        help="a job's parallelism for the program that runs it",
-        description="Print a job's parallelism as DeepSpeed's JSON, Accelerate's YAML, torchtitan's TOML or Megatron arguments.",
+        help="a job for the program that runs it",
+        description="Print a job as a file of the framework that runs it, or its parallelism as DeepSpeed's JSON, "
+        "Accelerate's YAML, torchtitan's TOML or Megatron arguments.",
     )
     takes_job(out)
     out.add_argument("--to", choices=FORMATS, required=True, help="the program")

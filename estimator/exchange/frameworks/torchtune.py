@@ -66,8 +66,11 @@ def read(conf: Configuration) -> None:
 
 def _model(conf: Configuration, name: str) -> str:
     """A builder's name as a model's: llama3_1_8b is llama-3.1-8b."""
-    if known := conf.facts.tables["models"].get(name):
-        return str(known)
+    builders = [conf.facts.tables["models"], *conf.facts.tables["builders"].values()]
+    for one in (name, f"{name}_instruct", re.sub(r"_base$", "_instruct", name), re.sub(r"_(?:base|instruct)$", "", name)):
+        if known := next((names[one] for names in builders if one in names), None):
+            conf.assume("model", known, f"the builder {name}")
+            return str(known)
     if match := _SIZED.fullmatch(name):
         family, major, minor, size = match.groups()
         version = f"-{major}.{minor}" if major and minor else f"-{major}" if major else ""
