@@ -78,6 +78,8 @@ def sourced(curves: Curves) -> Iterator[tuple[str, Sourced]]:
             yield from ((f"attention {kernel} {dtype} {direction}", entry) for direction, entry in directions.items())
     yield from (("memory", curves.memory), ("decode", curves.decode))
     yield from ((f"collectives {kind}", entry) for kind, entry in curves.collectives.items())
+    for engine, kinds in curves.experts.items():
+        yield from ((f"experts {engine} {kind}", entry) for kind, entry in kinds.items())
 
 
 def page() -> dict[str, str]:

@@ -26,6 +26,7 @@ from scipy.optimize import least_squares
 from estimator.timing.measured import FOLDER
 from tests import fit_plots
 from tests.efficiency_page import FITS, TERMS
+from tests.fit_experts import of_card
 from tests.fit_published import DIAGONAL, head, published_attention, published_errors
 from tests.fit_steps import sustained_beside_training
 from tests.held_out import by_hash, of_series
@@ -470,7 +471,7 @@ def fit(name: str, where: Path) -> tuple[dict[str, Any], dict[str, pd.DataFrame]
             "fitted_to": "nothing" if name in ELEMENTWISE else [rows_of("decoding", "median")],
         }
     collectives, judged["collectives"] = fit_collectives(name, card, where)
-    parts = {"memory": memory, "decode": decode, "collectives": collectives}
+    parts = {"memory": memory, "decode": decode, "collectives": collectives, "experts": of_card(name, where)}
     card_facts = {"name": name, "multiprocessors": card["multiprocessors"], "link": card["link"]}
     return {**card_facts, "matmul": matmul, "attention": attention, **parts}, judged
 

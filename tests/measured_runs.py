@@ -105,5 +105,11 @@ def megatron_steps(run: dict[str, Any]) -> dict[str, int]:
 
 @cache
 def serving_runs() -> list[dict[str, Any]]:
-    """Inference engines under load, one record per run."""
-    return list(_read("serving_speeds")["runs"])
+    """Inference engines under load, one record per run: of dense models, then of mixtures."""
+    return [*_read("serving_speeds")["runs"], *mixture_runs()]
+
+
+@cache
+def mixture_runs() -> list[dict[str, Any]]:
+    """Those of mixtures of experts."""
+    return list(_read("serving_mixtures")["runs"])

@@ -8,8 +8,9 @@ from typing import Any, NamedTuple
 
 from estimator import Answer, estimate
 from estimator.contract.answer import ServingTime
+from estimator.serving.engines import ENGINES
 from tests.accuracy import table
-from tests.measured_runs import serving_runs
+from tests.measured_runs import mixture_runs, serving_runs
 from tests.splits import split, split_table
 
 
@@ -30,6 +31,11 @@ class Run(NamedTuple):
         return self.serving.request_seconds / self.measured - 1
 
     @property
+    def mixture(self) -> bool:
+        """Whether the model has experts."""
+        return self.row in mixture_runs()
+
+    @property
     def queues(self) -> bool:
         """Whether the sequences that are asked for at once may outgrow the cache: then requests wait for one another."""
         return self.answer.verdict != "fits"
@@ -47,12 +53,15 @@ def runs() -> list[Run]:
     found = []
     for row in serving_runs():
         lengths = {"prompt_length": row["prompt"], "output_length": row["output"], "concurrency": row["concurrency"]}
+        engine = {"engine": row["engine"]} if row["engine"] in ENGINES else {}
+        if ranks := row.get("experts"):
+            engine |= {"enable_expert_parallel": True} if row["engine"] == "vllm" else {"ep_size": ranks}
         job = {
             "model": row["model"],
             "task": "serve",
             "hardware": {"gpu": row["gpu"], "gpus": row["tensor"]},
             "parallelism": {"tensor": row["tensor"]},
-            "serving": {**lengths, "weights": row["weights"], "kv_cache": row["kv_cache"]},
+            "serving": {**engine, **lengths, "weights": row["weights"], "kv_cache": row["kv_cache"]},
         }
         measured = (row["first_token_ms"] + (row["output"] - 1) * row["output_token_ms"]) / 1000
         found.append(Run(row, measured, estimate(job)))
@@ -74,7 +83,8 @@ def page() -> dict[str, str]:
         "groups": table(header, [*lines, ["**all**", "", "", "", *_summary(everything)]]),
         "held-out": split_table(
             [
-                ("requests that do not queue", split({run.row["row"]: run.error for run in everything})),
+                ("requests to dense models", split({run.row["row"]: run.error for run in everything if not run.mixture})),
+                ("requests to mixtures", split({run.row["row"]: run.error for run in everything if run.mixture})),
                 ("requests that queue for the cache", split({run.row["row"]: run.error for run in runs() if run.queues})),
             ]
         ),

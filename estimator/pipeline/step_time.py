@@ -161,7 +161,7 @@ def _pass(job: Job, spec: DecoderSpec, place: Topology, card: Accelerator, tape:
     try:
         measured = curves(card.name)
         wires = Wires(measured, links(job.hardware, card), place)
-        return passed(job, spec, tape, Clock(card, measured, reading=reading(card)), wires, phase)
+        return passed(job, spec, tape, Clock(card, measured, reading=reading(card), engine=job.serving.engine), wires, phase)
     except NotModelled:
         return assumed_pass(job, spec, tape, card, Wires(None, links(job.hardware, card), place), phase)
 

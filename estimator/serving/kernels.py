@@ -24,7 +24,7 @@ from estimator.serving.tensors import Held, held
 from estimator.serving.weights import format_of, group_of
 from estimator.tape import dtypes
 from estimator.tape.gpu import Gpu
-from estimator.tape.tape import PACKED, Slot, Tape
+from estimator.tape.tape import EXPERTS, PACKED, Slot, Tape
 
 FLOAT32 = 4
 
@@ -90,6 +90,7 @@ class _Pass:
     def __init__(self, tape: Tape, asked: Serving, spec: DecoderSpec, ranks: int, tokens: Tokens, logits: int, passes: int = 1):
         self.tape, self.asked, self.spec, self.ranks, self.tokens = tape, asked, spec, ranks, tokens
         self.logits, self.passes, self.dtype = logits, passes, compute_type(asked)
+        self.matrices: list[Held] = []
 
     def play(self, tensors: Iterable[Held], cached: Iterable[CacheLayer]) -> None:
         """Every tensor's kernel, in the order in which the model holds them, then attention of each layer."""
@@ -143,10 +144,16 @@ class _Pass:
         every = here * self.ranks if self.asked.enable_expert_parallel else here
         rows = -(-self.tokens.all * used * here // every)
         many = max(1, min(rows, round(here * (1 - (1 - used / every) ** self.tokens.all))))
-        self.product(each, many, -(-rows // many), many / here)
-        if each.end.startswith("down"):
-            for operation in ("topk", "align", "sum"):
-                self.moved(rows * self.spec.hidden_size if operation == "sum" else rows, operation)
+        self.matrices.append(each)
+        if not each.end.startswith("down"):
+            return
+        held, self.matrices = self.matrices, []
+        width, columns = each.shape[-2], sum(one.numel for one in held) // (here * each.shape[-2])
+        stored = format_of(each, self.asked) or ""
+        nbytes = sum(map(self.bytes_of, held)) * many / here
+        form = (many, rows, columns, width), self.dtype
+        self.tape.compute(f"{stored}{EXPERTS}", 2 * rows * columns * width, round(nbytes), form)
+        self.moved(rows, "topk")
 
     def bytes_of(self, each: Held) -> int:
         """Bytes of the stored tensors that stand for one."""

@@ -21,7 +21,7 @@ from estimator.families.spec import DecoderSpec
 from estimator.serving.engines import drafter_of, engine_of
 from estimator.serving.speed import CHUNK, prompts
 from estimator.tape.kernels import KEPT, counted, flops, kernels
-from estimator.tape.tape import GROUPED, Tape, Work
+from estimator.tape.tape import EXPERTS, GROUPED, Tape, Work
 from estimator.timing.curves import DTYPES, memory_seconds, peak
 from estimator.timing.exchange import Wires
 from estimator.timing.kernels import ATTENTION, CACHED, KERNELS, MEMORY, PRODUCTS, Clock
@@ -154,7 +154,7 @@ def passed(job: Job, spec: DecoderSpec, tape: Tape, clock: Clock, wires: Wires, 
             return {**found, SCHEDULING: steps * wait * 1e-3}
         return {**found, LAUNCHES: max(0.0, launched * each * 1e-6 - sum(found.values()))}
 
-    product = next(work for work in tape.work if work.form and work.operation != GROUPED and not _attends(work))
+    product = next(work for work in tape.work if work.form and not _attends(work) and not _of_experts(work))
     kind = clock.arithmetic(product)
     wide = _factors(clock, wires, product)
     low, high = case(wide, 0, step.low, launch.low), case(wide, 1, step.high, launch.high)
@@ -168,6 +168,10 @@ def passed(job: Job, spec: DecoderSpec, tape: Tape, clock: Clock, wires: Wires, 
 
 def _attends(work: Work) -> bool:
     return work.operation in KERNELS
+
+
+def _of_experts(work: Work) -> bool:
+    return work.operation == GROUPED or work.operation.endswith(EXPERTS)
 
 
 def _factors(clock: Clock, wires: Wires, product: Work) -> dict[str, tuple[float, float]]:

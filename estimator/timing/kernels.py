@@ -15,8 +15,9 @@ from typing import Protocol
 
 from estimator.hardware.accelerator import Accelerator
 from estimator.tape.dtypes import DType
-from estimator.tape.tape import GROUPED, PACKED, Work
+from estimator.tape.tape import EXPERTS, GROUPED, PACKED, Work
 from estimator.timing.curves import DTYPES, attention_seconds, decode_seconds, matmul_seconds, memory_seconds
+from estimator.timing.experts import experts_seconds, experts_type, measured_experts
 from estimator.timing.measured import Curves, Direction, Reading, shared, slower
 
 PRODUCTS, ATTENTION, MEMORY = KINDS = ("matrix products", "attention", "memory-bound kernels")
@@ -59,12 +60,14 @@ class Timer(Protocol):
 @dataclass(slots=True)
 class Clock:
     """Times kernels on one card that was measured. `tf32`: products of float32 run in it. `reading`: what each of
-    its multiprocessors reads at most, by type of product, `packed` for weights that are unpacked, and `cache`."""
+    its multiprocessors reads at most, by type of product, `packed` for weights that are unpacked, and `cache`. `engine`: whose
+    kernels experts take."""
 
     card: Accelerator
     curves: Curves
     tf32: bool = False
     reading: Mapping[str, Reading] = field(default_factory=dict)
+    engine: str = ""
     _known: dict[tuple[object, ...], tuple[str, float]] = field(default_factory=dict)
 
     def kernel(self, work: Work) -> tuple[str, float]:
@@ -80,6 +83,8 @@ class Clock:
         assert work.form
         shape, dtype = work.form
         operation = work.operation.removesuffix(BACKWARD)
+        if operation.endswith(EXPERTS):
+            return PRODUCTS, self._experts(work)
         if operation not in KERNELS:
             (count, m, n, k), name = shape, self.arithmetic(work)
             most = self.most(self.read_as(work))
@@ -94,6 +99,16 @@ class Clock:
             return ATTENTION, decode_seconds(self.curves, self.card, work.nbytes, self.most(CACHED))
         return ATTENTION, self._attention(work, KERNELS[operation], dtype, (size, queries, keys), bool(causal))
 
+    def _experts(self, work: Work) -> float:
+        """Of a card of which no such kernels were measured, as two products of equal sizes for each expert."""
+        assert work.form
+        kind, (touched, rows, n, k) = experts_type(_stored(work)), work.form[0]
+        most, known = self.most(self.read_as(work)), measured_experts(self.curves, self.card, self.engine, kind)
+        if known is not None:
+            return experts_seconds(known, self.card, kind, (touched, rows, n, k), work.nbytes, most)
+        sizes, half = (-(-rows // touched), -(-n // 2), k), work.nbytes / 2
+        return 2 * matmul_seconds(self.curves, self.card, *sizes, touched, self.arithmetic(work), moved=half, most=most)
+
     def most(self, kind: str) -> float:
         """Bytes that all multiprocessors read in a second; endless where their number does not bind."""
         fact, cores = self.reading.get(kind), self.card.multiprocessors
@@ -102,13 +117,13 @@ class Clock:
     def read_as(self, work: Work) -> str:
         """As what a product's weights are read, as `reading` names it."""
         name = self.arithmetic(work)
-        return UNPACKED if work.operation.endswith(PACKED) and name not in ARITHMETIC.values() else DTYPES[name][1]
+        return UNPACKED if _stored(work) and name not in ARITHMETIC.values() else DTYPES[name][1]
 
     def arithmetic(self, work: Work) -> str:
         """The type that a product is computed in: that of its operands; or that of weights as they are stored, where the card has
         such products, and else unpacks them on the way."""
         assert work.form
-        name = ARITHMETIC.get(work.operation.removesuffix(PACKED), "")
+        name = ARITHMETIC.get(_stored(work), "")
         if name in self.curves.matmul and DTYPES[name][0] in self.card.peak:
             return name
         dtype = work.form[1].name
@@ -123,6 +138,11 @@ class Clock:
         size, queries, keys = sizes
         flops = work.flops * -(-queries // TILE) * TILE / queries if queries < keys else work.flops
         return longer * attention_seconds(self.curves, self.card, flops, size, keys, causal, direction, kernel, dtype.name)
+
+
+def _stored(work: Work) -> str:
+    """The format in which the weights of a product are stored; nothing where they are not quantized."""
+    return work.operation.removesuffix(PACKED).removesuffix(EXPERTS) if work.operation.endswith((PACKED, EXPERTS)) else ""
 
 
 @dataclass(slots=True)

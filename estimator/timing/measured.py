@@ -110,6 +110,19 @@ class Collective(Sourced):
     spread: Spread
 
 
+class Experts(Sourced):
+    """Parameters of `experts_seconds` for one engine's kernels and one type of weights."""
+
+    launch_us: float
+    each_us: float
+    share: float
+    bandwidth_share: float
+    sharpness: float
+    tile: float
+    passes: float
+    spread: Spread
+
+
 class Curves(Strict):
     """All that was measured on a card. `borrowed_from`: the card whose measurements these are, if they are not its own;
     `widen`: by what factors its times may then be wider."""
@@ -123,6 +136,8 @@ class Curves(Strict):
     memory: Stream
     decode: Stream
     collectives: dict[Kind, Collective]
+    experts: dict[str, dict[str, Experts]] = {}
+    """By engine and type of weights."""
     borrowed_from: str | None = None
     widen: tuple[float, float] = (1.0, 1.0)
 

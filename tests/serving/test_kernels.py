@@ -14,7 +14,7 @@ from estimator.hardware.capability import gpu
 from estimator.pipeline.run import played
 from estimator.serving.kernels import trace_kernels
 from estimator.serving.speed import trace_speed
-from estimator.tape.tape import Tape
+from estimator.tape.tape import EXPERTS, Tape
 from estimator.timing.engine import seconds_of
 from estimator.timing.kernels import Clock
 from estimator.timing.measured import curves
@@ -54,23 +54,37 @@ def test_a_dense_models_kernels_take_as_long_as_the_tapes(model: str, weights: s
     assert seconds(ways[0]) == pytest.approx(seconds(ways[1]), rel=0.02)
 
 
-MEASURED = [(1, 44.6), (2, 70.6), (4, 130.0), (8, 217.2), (16, 412.8), (64, 424.0)]
+MEASURED = {
+    "sglang": [(1, 44.6), (2, 70.6), (4, 130.0), (8, 217.2), (16, 412.8), (64, 424.0)],
+    "vllm": [(1, 49.1), (2, 75.1), (4, 124.0), (8, 228.4), (16, 420.4), (64, 431.9)],
+}
 """Tokens, and microseconds of a layer's experts of Qwen3-30B-A3B in bf16 on an H100, if each token chooses experts of its own
-as far as there are some: aiconfigurator-core 0.12.0 (PyPI, Apache-2.0), moe/sglang/0.5.14, balanced."""
+as far as there are some: aiconfigurator-core 0.12.0 (PyPI, Apache-2.0), moe/sglang/0.5.14 and vllm/0.24.0, balanced."""
 
 
-@pytest.mark.parametrize(("tokens", "microseconds"), MEASURED)
-def test_experts_that_a_batch_touches(tokens: int, microseconds: float) -> None:
-    """Within a quarter of what was measured, of as many experts: by chance, fewer are chosen than if each token had its own."""
+@pytest.mark.parametrize(("engine", "most"), [("vllm", 0.25), ("sglang", 0.4)])
+def test_experts_that_a_batch_touches(engine: str, most: float) -> None:
+    """Of as many experts as are chosen by chance, which are fewer than if each token had its own. SGLang's kernel is tuned for
+    these sizes, and few tokens run in two thirds of what it takes for the sizes of all models together."""
+    for tokens, microseconds in MEASURED[engine]:
+        assert _layer_us(engine, tokens) / microseconds == pytest.approx(_fewer(tokens), rel=most)
+
+
+def _fewer(tokens: int) -> float:
+    """Experts that are chosen by chance, for each that so many tokens could choose."""
+    return (1 - (1 - 8 / 128) ** tokens) / min(1.0, tokens * 8 / 128)
+
+
+def _layer_us(engine: str, tokens: int) -> float:
+    """Microseconds of a layer's experts."""
     run = played(asked("qwen3-30b-a3b", concurrency=tokens), False)
     spec = run.model.spec
     assert isinstance(spec, DecoderSpec)
     tape = trace_kernels(run.job, spec, run.place, gpu(run.job, run.card))
-    clock = Clock(accelerator("h100"), curves("h100"))
-    works = [work for work in tape.work if work.phase == "decode" and work.slot and ".experts." in work.slot.label]
-    ours = 1e6 * sum(clock.kernel(work)[1] * work.slot.total for work in works if work.slot) / spec.num_hidden_layers
-    chosen, balanced = 1 - (1 - 8 / 128) ** tokens, min(1.0, tokens * 8 / 128)
-    assert ours / microseconds == pytest.approx(chosen / balanced, rel=0.25)
+    clock = Clock(accelerator("h100"), curves("h100"), engine=engine)
+    works = [work for work in tape.work if work.phase == "decode" and work.operation.endswith(EXPERTS)]
+    assert works
+    return 1e6 * sum(clock.kernel(work)[1] * work.slot.total for work in works if work.slot) / spec.num_hidden_layers
 
 
 def test_a_step_reads_more_of_a_mixture_with_more_sequences() -> None:

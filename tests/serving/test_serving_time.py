@@ -34,6 +34,16 @@ HALF = {"prompt_length": 1024, "output_length": 1024}
         ("trtllm", "h200", "fp8", 0.25),
         ("trtllm", "b200", "fp8", 0.28),
         ("trtllm", "b200", "nvfp4", 0.15),
+        # mixtures
+        ("vllm", "h100", "mxfp4", 0.1),
+        ("vllm", "h200", "mxfp4", 0.1),
+        ("vllm", "h100", "fp8-block", 0.15),
+        ("vllm", "h200", "fp8-block", 0.15),
+        ("vllm", "b300", "fp8-block", 0.1),
+        ("vllm", "b200", "packed-int4", 0.1),
+        ("vllm", "b300", "nvfp4", 0.12),
+        ("sglang", "b200", "fp8-block", 0.15),
+        ("sglang", "b200", "nvfp4", 0.15),
     ],
 )
 def test_requests_take_what_was_measured(engine: str, gpu: str, weights: str, most: float) -> None:
@@ -44,14 +54,16 @@ def test_requests_take_what_was_measured(engine: str, gpu: str, weights: str, mo
 
 
 def test_measured_runs_lie_near() -> None:
-    errors = sorted(abs(run.error) for run in runs() if not run.queues)
-    assert len(errors) > 80
-    assert median(errors) < 0.08
-    assert errors[len(errors) * 9 // 10] < 0.25
+    for mixtures, most in ((False, 0.06), (True, 0.09)):
+        errors = sorted(abs(run.error) for run in runs() if not run.queues and run.mixture == mixtures)
+        assert len(errors) > 80
+        assert median(errors) < most
+        assert errors[len(errors) * 9 // 10] < 0.3
 
 
 def test_where_requests_queue_for_cache_they_take_longer() -> None:
-    assert all(run.error < 0.1 for run in runs() if run.queues)
+    """Where only the longest answers outgrow the cache few wait, and there is no telling who."""
+    assert all(run.error < 0.25 for run in runs() if run.queues)
 
 
 def test_first_tokens_come_between_alone_and_last_of_all() -> None:

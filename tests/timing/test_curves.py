@@ -13,7 +13,8 @@ from estimator.facts.fact import MeasuredFact
 from estimator.hardware.accelerator import FOLDER as ACCELERATORS
 from estimator.hardware.accelerator import Accelerator, accelerator
 from estimator.timing import curves as timing
-from estimator.timing.measured import FOLDER, Matmul, load, shared
+from estimator.timing.experts import RATES, experts_seconds, measured_experts
+from estimator.timing.measured import FOLDER, Experts, Matmul, load, shared
 from tests import efficiency_page
 from tests.constants import sourced
 from tests.jobs import TESTS, content
@@ -53,6 +54,45 @@ def test_parameters_can_be(name: str) -> None:
             assert 1 < alpha < 50
             assert 0 < share < 1.3
             assert gamma >= 0
+
+
+@pytest.mark.parametrize("name", MEASURED)
+def test_experts_parameters_can_be(name: str) -> None:
+    """Those of rows held out lie within a third in the middle: of an engine's kernel some sizes were tuned and some were not."""
+    for kinds in load(name).experts.values():
+        for p in kinds.values():
+            assert 1 < p.launch_us < 60
+            assert 0 <= p.each_us < 2
+            assert 0.02 < p.share < 1
+            assert 0.1 < p.bandwidth_share < 1
+            assert 1 <= p.sharpness <= 8
+            assert p.spread.median < 0.3
+            assert p.spread.factor[0] < 1 < p.spread.factor[1]
+
+
+@pytest.mark.parametrize("name", OWN)
+@pytest.mark.parametrize("engine", ["vllm", "sglang"])
+def test_more_experts_rows_and_columns_take_longer(name: str, engine: str) -> None:
+    """And no less than reading the weights of those that are touched, or multiplying with them."""
+    measured, card = timing.curves(name), accelerator(name)
+    for kind, each in (("bfloat16", 2.0), ("fp8_block", 1.0), ("nvfp4", 0.5625), ("int4_wo", 0.5), ("w4a16_mxfp4", 0.53125)):
+        known = measured_experts(measured, card, engine, kind)
+        if known is None:
+            continue
+
+        def took(touched: int, rows: int, n: int, k: int, kind: str = kind, each: float = each, p: Experts = known) -> float:
+            return experts_seconds(p, card, kind, (touched, rows, n, k), touched * n * k * each)
+
+        for shapes in (
+            [(many, 8 * many, 4608, 4096) for many in (1, 8, 64, 128)],
+            [(128, rows, 4608, 4096) for rows in (128, 1024, 65536)],
+            [(128, 1024, width, 4096) for width in (384, 4608)],
+        ):
+            times = [took(*shape) for shape in shapes]
+            assert times == sorted(times)
+            for (touched, rows, n, k), seconds in zip(shapes, times, strict=True):
+                assert seconds > touched * n * k * each / (card.memory_bandwidth.value * 1e9)
+                assert seconds > 2 * rows * n * k / (card.peak[RATES[kind]].value * 1e12)
 
 
 @pytest.mark.parametrize("name", MEASURED)

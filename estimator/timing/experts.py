@@ -1,0 +1,56 @@
+"""How long a server's kernels for a mixture's experts take: both products of all experts that a pass touches, with what is
+between and around them, as one engine runs them."""
+
+from __future__ import annotations
+
+from math import hypot, inf
+
+from estimator.hardware.accelerator import Accelerator
+from estimator.timing.measured import Curves, Experts
+
+BF16 = 2
+"""Bytes of a number between the products."""
+RATES = {"bfloat16": "bf16", "fp8": "fp8", "fp8_block": "fp8", "nvfp4": "fp4", "int4_wo": "bf16", "w4a16_mxfp4": "bf16"}
+"""In which type of the card's peaks each type of experts is multiplied."""
+TYPES = {"fp8": "fp8", "fp8-row": "fp8", "fp8-block": "fp8_block", "nvfp4": "nvfp4", "mxfp4": "w4a16_mxfp4"}
+"""Formats of stored weights, as the curves name them."""
+LIKE = {"fp8": "fp8_block"}
+"""A type whose kernels an engine runs, where it has none for another: SGLang's Triton kernel takes scales of either kind."""
+FOUR_BITS = ("gptq-int4", "awq-int4", "packed-int4")
+
+
+def experts_type(stored: str) -> str:
+    """As what the curves name experts that are stored so; bfloat16 for those that are not quantized."""
+    return "int4_wo" if stored in FOUR_BITS else TYPES.get(stored, stored or "bfloat16")
+
+
+def measured_experts(measured: Curves, card: Accelerator, engine: str, kind: str) -> Experts | None:
+    """An engine's kernels of a type on a card, or those of the type like it; another engine's where its own were not measured;
+    None where nothing was, or the card, which borrows these curves, does not multiply in such a type."""
+    if RATES.get(kind) not in card.peak:
+        return None
+    own, like = measured.experts.get(engine, {}), LIKE.get(kind, kind)
+    return own.get(kind) or own.get(like) or next((known[kind] for known in measured.experts.values() if kind in known), None)
+
+
+def experts_seconds(
+    p: Experts, card: Accelerator, kind: str, shape: tuple[int, int, int, int], weights_bytes: float, most: float = inf
+) -> float:
+    """One layer's experts, `shape`: how many are touched, with how many rows in all, [n, k] of all products of one together.
+
+        t = launch + each · touched + (compute^p + memory^p)^(1/p) + passes · moved / bandwidth
+        compute = 2 · touched · sqrt(r² + tile²) · n · k / (share · peak),  r rows of each expert
+        memory  = weights of the experts touched / min(bandwidth_share · bandwidth, most)
+        moved   = what goes in and out of the products, in bf16: 2 · rows · (2 k + n)
+
+    A tile of rows is multiplied whole however few are in it. `passes`: how often what is moved is read and written: quantized,
+    put in order, activated, summed. `most`: bytes that all multiprocessors read in a second.
+    """
+    touched, rows, n, k = shape
+    bandwidth = card.memory_bandwidth.value * 1e9
+    rate = card.peak[RATES[kind]].value * 1e12
+    compute = 2.0 * touched * hypot(rows / touched, p.tile) * n * k / (p.share * rate)
+    memory = weights_bytes / min(p.bandwidth_share * bandwidth, most)
+    together = (compute**p.sharpness + memory**p.sharpness) ** (1 / p.sharpness)
+    moved = BF16 * rows * (2 * k + n)
+    return 1e-6 * (p.launch_us + p.each_us * touched) + float(together) + p.passes * moved / bandwidth
