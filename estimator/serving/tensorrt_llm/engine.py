@@ -142,7 +142,7 @@ TENSORRT_LLM = Engine(
         Default("max_num_tokens", lambda *_: settings.TOKENS, "TensorRT-LLM's own"),
         Default("tokens_per_block", lambda *_: settings.BLOCK, "TensorRT-LLM's own"),
     ),
-    loads=lambda kind: kind.startswith(LOADED),
+    loads=lambda kind: kind if kind.startswith(LOADED) else None,
     not_started=not_started,
     runs=lambda spec: bool(spec.cache_layers),
     beside=beside,
