@@ -91,7 +91,7 @@ class Convolution:
 
     def __call__(self, x: Tensor) -> Tensor:
         out = convolution(x, self.weight, self.bias, self.stride, self.padding)
-        if self.require_grad and out.tape.grad_enabled:
+        if self.require_grad:  # without a tape, too, where autocast then keeps its cast as a weight's
             out.requires_grad = True
         return out
 
@@ -113,7 +113,7 @@ class Embedding:
         out = loss.embedding(self.weight, ids)
         if self.scale is not None:
             out = mul(out, to(self.scale, self.weight.dtype))
-        if self.require_grad and out.tape.grad_enabled:
+        if self.require_grad:  # without a tape, too, where autocast then keeps its cast as a weight's
             out.requires_grad = True
         return out
 

@@ -96,6 +96,8 @@ class MultimodalSpec(ComposedSpec):
 
     resizes: ClassVar[bool] = False
     """Whether its processor keeps an image's proportions, and its pixels between a least and a most number."""
+    tells_images_apart: ClassVar[bool] = False
+    """Whether it takes an image for what stands between two texts, so that there must be a token between two images."""
 
     text_config: SerializeAsAny[DecoderSpec]
     tie_word_embeddings: bool = False

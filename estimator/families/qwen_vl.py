@@ -38,7 +38,7 @@ from estimator.tape.views import cat, clone, split, unsqueeze
 class Spec(MultimodalSpec):
     """What the three have in common: parts that are of one type each, whatever their configurations name."""
 
-    runs = resizes = True
+    runs = resizes = tells_images_apart = True
     bounds: ClassVar[tuple[int, int]] = (56 * 56, 28 * 28 * 16384)
     """Pixels that an image has at least and at most unless a processor is told otherwise: as the published models'
     preprocessor_config.json say."""

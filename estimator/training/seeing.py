@@ -35,13 +35,14 @@ def refuse(job: Job, spec: ModelSpec) -> None:
                 "bf16-true or bf16-mixed",
                 "training.precision",
             )
-        tokens = images.count * each
-        if tokens > training.sequence_length:
-            most = training.sequence_length // each
+        tokens, between = images.count * each, int(getattr(spec, "tells_images_apart", False))
+        if tokens + between * (images.count - 1) > training.sequence_length:
+            most = (training.sequence_length + between) // (each + between)
             fewer = f"at most {most}" if most else "none"
+            apart = ", with a token between two of them" if between and images.count > 1 else ""
             raise Contradiction(
-                f"{images.count} of {images.width} x {images.height} pixels are {tokens} tokens ({each} each), and a sequence "
-                f"has {training.sequence_length}: write a longer training.sequence_length, or {fewer}",
+                f"{images.count} of {images.width} x {images.height} pixels are {tokens} tokens ({each} each){apart}, and a "
+                f"sequence has {training.sequence_length}: write a longer training.sequence_length, or {fewer}",
                 WHERE,
             )
     strategy = strategy_of(job)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from estimator.contract.errors import Contradiction
@@ -80,7 +80,7 @@ def train(build: Builder, model: Model, optimizer: Optimizer, step: Step) -> Non
         tape.begin("backward")
         del held
         if loss.grad_fn is None:
-            raise _unreached(build)
+            raise unreached(build.adapted)
         autograd.backward(scaler.scale(loss))
         del loss, inputs, given
         if step.after is not None and i + 1 < repeats:
@@ -101,10 +101,10 @@ def train(build: Builder, model: Model, optimizer: Optimizer, step: Step) -> Non
     del states
 
 
-def _unreached(build: Builder) -> Contradiction:
-    """Nothing that the loss depends on is trained: torch's backward raises "element 0 of tensors does not require grad"."""
-    if build.adapted:
-        names = ", ".join(dict.fromkeys(name.rpartition(".")[2] for name in build.adapted))
+def unreached(adapted: Iterable[str]) -> Contradiction:
+    """Nothing that the loss depends on is trained: torch's backward raises "element 0 of tensors does not require grad", or
+    makes no gradients. `adapted`: names of layers with an adapter."""
+    if names := ", ".join(dict.fromkeys(name.rpartition(".")[2] for name in adapted)):
         what, where = f"no adapted layer ({names})", "training.adapter.targets"
     else:
         what, where = "nothing that is trained", "training.trainable"

@@ -93,8 +93,6 @@ def _in_patches(ids: torch.Tensor, picture: int, spec: Any, images: Images, grid
     tower, (rows, tokens), each = spec.vision_config, ids.shape, spec.image_tokens(images)
     total, size = rows * images.count, tower.num_channels * tower.temporal_patch_size * tower.patch_size**2
     places = [i // (each + 1) < images.count and i % (each + 1) < each for i in range(tokens)]
-    if sum(places) < images.count * each:  # no token is left to stand between them
-        places = [i < images.count * each for i in range(tokens)]
     kinds = torch.zeros(rows, tokens, dtype=torch.int64)
     grids = torch.zeros(total, 3, dtype=torch.int64)
     know(ids, [[picture if place else 0 for place in places]] * rows)

@@ -21,12 +21,13 @@ from transformers import PreTrainedModel
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from transformers.utils import logging as transformers_logging
 
-from estimator.contract.errors import NotJudged, NotModelled, UnknownArchitecture, WillItFitError
+from estimator.contract.errors import Contradiction, NotJudged, NotModelled, UnknownArchitecture, WillItFitError
 from estimator.contract.job import CheckpointForm, Job
 from estimator.families.other import OtherSpec
 from estimator.simulation.counting import Counted, Weight
 from estimator.simulation.record import Record, deeper
 from estimator.tape.gpu import Gpu
+from estimator.training.step import unreached
 from estimator.verify.depth import Repeat, repeat
 from estimator.verify.model import build, plain
 from estimator.verify.recorder import Recorder
@@ -86,9 +87,21 @@ def _record(job: Job, spec: OtherSpec, gpu: Gpu, found: Repeat | None, started: 
 def _played(job: Job, spec: OtherSpec, gpu: Gpu, started: float, guessed: set[str]) -> Record:
     recorder = Recorder(gpu, spec.vocab_size, started, LIMIT_S)
     with _refusing(spec):
-        fake_step(job, spec, counting=recorder)
+        try:
+            fake_step(job, spec, counting=recorder)
+        except RuntimeError as error:
+            if "does not require grad" in str(error):
+                raise _unreached(job) from error
+            raise
+    if not recorder.reached and not job.training.optimizer_in_backward:
+        raise _unreached(job)
     guessed |= recorder.guessed
     return recorder.record()
+
+
+def _unreached(job: Job) -> Contradiction:
+    asked = getattr(job.training.adapter, "targets", ())
+    return unreached((asked,) if isinstance(asked, str) else asked)
 
 
 def _by_units(job: Job) -> bool:

@@ -38,6 +38,8 @@ class Recorder(Live):
         self.predicting = False
         """Whether the model has come to its logits."""
         self.model: Any = None
+        self.reached = False
+        """Whether backward has come to a parameter."""
 
     def track(self, tensor: torch.Tensor) -> None:
         self.form = tuple(tensor.shape), str(tensor.dtype).removeprefix("torch.")
@@ -77,6 +79,7 @@ class Recorder(Live):
         elif phase == "backward":
             for parameter in self.model.parameters():
                 if parameter.grad is not None:
+                    self.reached = True
                     self._count(parameter.grad, GRADIENT)
         self.start, self.predicting = len(self.events), False
 

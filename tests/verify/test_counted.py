@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from estimator import estimate
+from estimator import InvalidJob, estimate
 from estimator.contract.job import Job
 from estimator.families import spec_class
 from estimator.families.other import other
@@ -61,3 +61,10 @@ def compared(model: str, training: str) -> tuple[dict[str, int], dict[str, int],
 def test_what_is_counted_is_what_is_derived(model: str, training: str) -> None:
     derived, by_torch, how = compared(model, training)
     assert by_torch == derived, how
+
+
+@pytest.mark.parametrize("recomputed", ["full", "none"])
+def test_adapters_that_no_gradient_reaches_are_refused(recomputed: str) -> None:
+    training = {"sequence_length": 16, "activation_checkpointing": recomputed, "adapter": {"targets": ["fc1"]}}
+    with pytest.raises(InvalidJob, match=r"no adapted layer \(fc1\) has a part in the loss"):
+        estimate({"model": "lfm2-vl-450m", "hardware": {"gpus": 1}, "training": training})
