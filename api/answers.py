@@ -19,6 +19,7 @@ from estimator.exchange.gate import admitted
 from estimator.hardware.accelerator import accelerator
 from estimator.hardware.node import node
 from estimator.hardware.parse import read_hardware
+from estimator.measured.calibrate import calibrate
 from estimator.measured.explain import explain
 from estimator.pipeline.estimation import estimate
 from estimator.planner.budget import Limits, budget
@@ -161,6 +162,10 @@ def _explain(body: bytes, on: str | None) -> Rendered:
     return _json(explain(asked["job"], asked["measured"], on=on, allow_files=False).to_json())
 
 
+def _calibrate(body: bytes) -> Rendered:
+    return _json(calibrate(decoded(body, "request body"), allow_files=False).to_json())
+
+
 def _budget(job: bytes, cost: Decimal | None, hours: float | None, gpus: int, top: int) -> Rendered:
     return _json(budget(read_job(_job(job)), Limits(cost, hours, gpus), rows=top, allow_files=False).to_json())
 
@@ -221,6 +226,7 @@ QUESTIONS: dict[str, Callable[..., Rendered]] = {
     "replicas": _replicas,
     "timeline": _timeline,
     "explain": _explain,
+    "calibrate": _calibrate,
     "budget": _budget,
     "export": _export,
     "import": _import,
@@ -256,6 +262,7 @@ LARGE = dict.fromkeys(
         "plan",
         "replicas",
         "explain",
+        "calibrate",
         "fitting",
         "fix",
         "diff",

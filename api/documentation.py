@@ -75,6 +75,13 @@ MESSAGE = (
     "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 23.64 GiB of which 1.02 GiB is free. "
     "Of the allocated memory 21.30 GiB is allocated by PyTorch, and 812.00 MiB is reserved by PyTorch but unallocated."
 )
+_RECORDED: dict[str, Any] = {"format": "willitfit run 1", "job": EXAMPLE_JOB, "step_seconds": 1.25}
+RECORDS_BODY: dict[str, Any] = {
+    "requestBody": {
+        "required": True,
+        "content": {"application/x-ndjson": {"schema": {"type": "string"}, "example": f"{json.dumps(_RECORDED)}\n"}},
+    }
+}
 EXPLAIN_BODY: dict[str, Any] = {
     "requestBody": {
         "required": True,

@@ -14,6 +14,7 @@ fitting(here().hardware).rows
 read_file("train.yaml", on="2x24GB").job
 timeline("train.yaml", on="2x24GB").peak
 explain("train.yaml", Path("error.txt"), on="2x24GB").text
+calibrate(Path("runs.jsonl")).calibration
 fix_file("train.yaml", on="2x24GB").fixes[0].patch
 check_files(["train.yaml", "serve.sh"], on="2x24GB").fits
 diff_files("before.yaml", "after.yaml", on="2x24GB").memory
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from estimator.contract.job import Job
     from estimator.exchange.documents import read_file
     from estimator.hardware.here import here
+    from estimator.measured.calibrate import calibrate
     from estimator.measured.explain import explain
     from estimator.pipeline.estimation import estimate
     from estimator.planner.answers import Differences, Fit, Fixes, Limit
@@ -76,6 +78,7 @@ _EXPORTS = {
     "Which": "planner.which_answer",
     "WillItFitError": "contract.errors",
     "architecture_of": "specs.module",
+    "calibrate": "measured.calibrate",
     "check_files": "planner.check",
     "count_module": "specs.module",
     "diff_files": "planner.diff",
@@ -117,6 +120,7 @@ __all__ = [
     "WillItFitError",
     "__version__",
     "architecture_of",
+    "calibrate",
     "check_files",
     "count_module",
     "diff_files",

@@ -10,6 +10,7 @@ from fastapi.responses import StreamingResponse
 from estimator.contract.answer import Answer
 from estimator.contract.job.part import Count, Length
 from estimator.measured.answers import Explanation
+from estimator.measured.calibration_answer import Calibrated
 from estimator.planner.answers import Fit
 from estimator.planner.ways import slugs
 from estimator.timelines.answers import Timeline
@@ -116,3 +117,15 @@ async def timeline_job(request: Request, on: On = None, form: Drawn = "json", te
 async def explain(request: Request, on: On = None) -> Response:
     """What was measured beside what is predicted, and what would explain the difference."""
     return await ask(request, "explain", body=body(request), on=on)
+
+
+@router.post(
+    "/v1/calibrate",
+    tags=["questions"],
+    response_class=Response,
+    responses=answers(Calibrated),
+    openapi_extra=documentation.RECORDS_BODY,
+)
+async def calibrate(request: Request) -> Response:
+    """The constants of one's own machine that records of its runs bear out."""
+    return await ask(request, "calibrate", body=body(request))

@@ -16,7 +16,7 @@ def read(text: str) -> Record | None:
     if FORMAT not in text:
         return None
     for line in reversed(text.splitlines()):
-        found = _parsed(line)
+        found = parsed(line)
         if found.get("format") != FORMAT:
             continue
         sizes = {name: found.get(f"peak_{name}_bytes") for name in ("allocated", "reserved")}
@@ -25,7 +25,8 @@ def read(text: str) -> Record | None:
     return None
 
 
-def _parsed(line: str) -> dict[str, Any]:
+def parsed(line: str) -> dict[str, Any]:
+    """A line of JSON; empty where it is none."""
     try:
         found = json.loads(line)
     except (ValueError, RecursionError):

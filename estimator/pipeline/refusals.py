@@ -6,6 +6,8 @@ from estimator.contract.errors import Contradiction, NotModelled
 from estimator.contract.job import CheckpointForm, Job
 from estimator.families.other import OtherSpec
 from estimator.families.spec import ModelSpec
+from estimator.hardware.accelerator import accelerator
+from estimator.hardware.capacity import capacity
 from estimator.pricing.energy import grid
 from estimator.serving.engines import served_by
 from estimator.simulation.counting import refuse_without_torch
@@ -15,8 +17,24 @@ from estimator.training.offload import check_offload
 from estimator.training.optimizers.refusals import check_optimizer
 
 
+def _check_calibration(job: Job) -> None:
+    """A calibration is of training, and of the card that it was measured on."""
+    own = job.calibration
+    if own is None:
+        return
+    if job.task != "train":
+        raise NotModelled("constants of one's own machine are used for training only: leave it out", "calibration")
+    card = capacity(job.hardware).accelerator
+    if card is None or accelerator(own.card).name != card.name:
+        on = card.name if card else "a card without a name"
+        raise Contradiction(
+            f"was measured on {own.card}, and the job runs on {on}: calibrate there, or leave it out", "calibration"
+        )
+
+
 def refuse_unmodelled(job: Job, spec: ModelSpec) -> None:
     """Raise `NotModelled` or `Contradiction` for settings that the model or the rest of the job does not go with."""
+    _check_calibration(job)
     server = served_by(job)
     if isinstance(spec, OtherSpec):
         refuse_uncounted(job, spec)

@@ -11,6 +11,7 @@ from estimator.contract.answer import (
     Rank,
 )
 from estimator.contract.job import Job, read_job
+from estimator.contract.units import parse_bytes
 from estimator.families.spec import ModelSpec
 from estimator.hardware.capability import gpu, links
 from estimator.hardware.capacity import Capacity, capacity
@@ -118,8 +119,9 @@ def overhead_of(tape: Tape, job: Job, spec: ModelSpec, place: Topology, card: Ca
     if engine is not None and engine.beside is not None:
         return engine.beside(job, spec, place, gpu(job, card))
     groups = communicators(tape, job, spec, place)
+    context = parse_bytes(job.calibration.context) if job.calibration and job.calibration.context else None
     buffers = userbuffer_bytes(job, spec, place) if job.parallelism.tp_comm_overlap else 0
-    return overhead(card.compute_capability, groups, links(card, job.hardware.gpus), job.task == "train", buffers)
+    return overhead(card.compute_capability, groups, links(card, job.hardware.gpus), job.task == "train", buffers, context)
 
 
 def _of_file(given: Job, model: Model) -> tuple[WeightTensor, ...] | None:

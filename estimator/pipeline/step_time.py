@@ -28,6 +28,7 @@ from estimator.tape.kernels import kernels
 from estimator.tape.tape import Tape, Traffic
 from estimator.timing import ggml
 from estimator.timing.assumed import ASSUMED, assumed_cases, assumed_clock, assumed_pass, decode_time
+from estimator.timing.calibrated import calibrated
 from estimator.timing.curves import peak
 from estimator.timing.engine import passed
 from estimator.timing.exchange import Wires
@@ -35,7 +36,7 @@ from estimator.timing.kernels import Clock, Timer, spent
 from estimator.timing.links import links
 from estimator.timing.measured import curves, reading
 from estimator.timing.passes import Case
-from estimator.timing.step import Stage, cases, spread_of, stage, training_time
+from estimator.timing.step import Cases, Stage, cases, spread_of, stage, training_time
 from estimator.timing.times import average_time, lengthened, over_stages
 from estimator.training.overrides import precision_of
 
@@ -194,6 +195,7 @@ def arithmetic_seconds(job: Job, place: Topology, card: Accelerator, tape: Tape,
     for clock_of in (_clock, _assumed_clock):
         try:
             clock, case = clock_of(card, compute)
+            case = calibrated(case, job.calibration)
             seconds = 0.0
             for name in ("forward", "backward"):
                 once = (one for one in kernels(tape, name) if one[0].flops and (again or not one[0].repeated))
@@ -220,13 +222,20 @@ def _measured(job: Job, place: Topology, card: Accelerator, compute: str, simula
     clock = Clock(card, measured, compute == "tf32")
     wires = Wires(measured, links(job.hardware, card), place, job.parallelism.replicas or 1)
     stages = _stages(job, simulations, clock, wires)
-    return training_time(job, stages, place, peak(card, compute), cases(measured), spread_of(measured))
+    return training_time(job, stages, place, peak(card, compute), _own(job, cases(measured)), spread_of(measured))
 
 
 def _assumed(job: Job, place: Topology, card: Accelerator, compute: str, simulations: Sequence[Simulation]) -> Time:
     """The time of a step on a card without curves, by stated shares of its peak; `NotModelled` where the peak is not known."""
     clock, wires = assumed_clock(card, compute), Wires(None, links(job.hardware, card), place, job.parallelism.replicas or 1)
-    return training_time(job, _stages(job, simulations, clock, wires), place, clock.peak, assumed_cases(), ASSUMED)
+    stages = _stages(job, simulations, clock, wires)
+    return training_time(job, stages, place, clock.peak, _own(job, assumed_cases()), ASSUMED)
+
+
+def _own(job: Job, three: Cases) -> Cases:
+    """The cases of the machine that the job was calibrated on."""
+    low, expected, high = (calibrated(case, job.calibration) for case in three)
+    return low, expected, high
 
 
 def _stages(job: Job, simulations: Sequence[Simulation], clock: Timer, wires: Wires) -> list[Stage]:

@@ -37,13 +37,18 @@ def workspace(compute_capability: str | None) -> MeasuredFact:
 
 
 def overhead(
-    compute_capability: str | None, groups: list[Communicator], links: Links, training: bool, userbuffers: int = 0
+    compute_capability: str | None,
+    groups: list[Communicator],
+    links: Links,
+    training: bool,
+    userbuffers: int = 0,
+    context: int | None = None,
 ) -> Overhead:
     """CUDA context, cuBLAS workspaces (one per thread that multiplies: forward, and backward in training), and NCCL: its kernels,
-    and each communicator; and Transformer Engine's `userbuffers`, in bytes."""
+    and each communicator; and Transformer Engine's `userbuffers`, in bytes. `context`: what the first was measured to take."""
     known = facts()
     uses = [
-        ("cuda_context", known["cuda_context"], 1),
+        *([("cuda_context", known["cuda_context"], 1)] if context is None else []),
         ("cublas_workspaces", workspace(compute_capability), 2 if training else 1),
     ]
     if groups:
@@ -51,6 +56,8 @@ def overhead(
     parts = {name: round(fact.value * MIB) * count for name, fact, count in uses}
     low = sum(round(fact.low * MIB) * count for _, fact, count in uses)
     high = sum(round(fact.high * MIB) * count for _, fact, count in uses)
+    if context is not None:
+        parts, low, high = {"cuda_context": context, **parts}, low + context, high + context
     for group in groups:
         expected, least, most = communicator_bytes(group, links)
         parts[f"nccl_{group.name}"] = parts.get(f"nccl_{group.name}", 0) + expected

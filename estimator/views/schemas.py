@@ -16,6 +16,7 @@ from estimator.facts.spelling import shown
 from estimator.hardware.accelerator import Accelerator
 from estimator.hardware.node import Node
 from estimator.measured.answers import Explanation
+from estimator.measured.calibration_answer import Calibrated
 from estimator.planner.answers import Budget, Differences, Fit, Fixes, Limit
 from estimator.planner.plan_answer import Plan
 from estimator.planner.replicas_answer import Replicas
@@ -40,6 +41,7 @@ KINDS: dict[str, Any] = {
     "replicas": Replicas,
     "timeline": Timeline,
     "explanation": Explanation,
+    "calibration": Calibrated,
     "watched-run": RunRecord,
     "fix": Fixes,
     "diff": Differences,

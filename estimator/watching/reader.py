@@ -36,6 +36,13 @@ class Cuda:
             return None
         return {"allocated": self.cuda.max_memory_allocated(), "reserved": self.cuda.max_memory_reserved()}
 
+    def used(self) -> int | None:
+        """Bytes of the device that are used, by whatever process."""
+        if not self.cuda.is_available():
+            return None
+        free, total = self.cuda.mem_get_info()
+        return int(total - free)
+
     def device(self) -> str | None:
         """What the device is called."""
         return str(self.cuda.get_device_name()) if self.cuda.is_available() else None

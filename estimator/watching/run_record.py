@@ -31,6 +31,10 @@ class RunRecord(AnswerPart):
     peak_allocated_bytes: int | None
     """`torch.cuda.max_memory_allocated` from the first step to the last."""
     peak_reserved_bytes: int | None
+    used_bytes: int | None = None
+    """What of the GPU all processes use at the end, as the driver says (`torch.cuda.mem_get_info`)."""
+    step_seconds: float | None = None
+    """Median of the seconds between two steps of the optimizer, from the second on."""
     steps: int
     """Steps of the optimizer that were watched."""
     longest_batch: tuple[int, int] | None

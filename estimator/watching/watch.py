@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import sys
+from collections import deque
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from statistics import median
+from time import perf_counter
 from types import TracebackType
 from typing import Any, Self
 
@@ -22,6 +25,8 @@ from estimator.watching.look import Look, rank, warn
 from estimator.watching.reader import QUANTITIES, Cuda, Reader
 from estimator.watching.run_record import RunRecord, append, now, versions
 
+KEPT = 1000
+"""Steps whose seconds are remembered, the last ones."""
 SETTLED = 2
 """Steps of the optimizer after which all that a step holds has been there: it makes its states in the first."""
 Log = Callable[[dict[str, float]], object]
@@ -75,6 +80,8 @@ class Watch:
         self.measured: dict[str, int] = {}
         self.look = Look(answer)
         self.steps = 0
+        self.seconds: deque[float] = deque(maxlen=KEPT)
+        self._last: float | None = None
         self._counter: Any = None
         self._state = "new"
 
@@ -118,6 +125,10 @@ class Watch:
     def stepped(self) -> None:
         """The optimizer has stepped; after the second time what was measured so far is logged."""
         self.steps += 1
+        moment = perf_counter()
+        if self._last is not None and self.steps > SETTLED:
+            self.seconds.append(moment - self._last)
+        self._last = moment
         if self.steps == SETTLED:
             self._measure()
 
@@ -160,7 +171,7 @@ class Watch:
         warn("out of memory: %s%s", found.text, "".join(f"\n  - {one}" for one in found.changes))
 
     def _record(self, failed: bool) -> RunRecord:
-        device = getattr(self.reader, "device", None)
+        device, used = (getattr(self.reader, name, None) for name in ("device", "used"))
         return RunRecord(
             name=self.name or str(self.answer.job["model"])[:80],
             job=self.answer.job,
@@ -169,6 +180,8 @@ class Watch:
             predicted_total_bytes=self.predicted["total"],
             peak_allocated_bytes=self.measured.get("allocated"),
             peak_reserved_bytes=self.measured.get("reserved"),
+            used_bytes=used() if callable(used) else None,
+            step_seconds=median(self.seconds) if self.seconds else None,
             steps=self.steps,
             longest_batch=self.look.longest,
             out_of_memory=failed,

@@ -30,6 +30,7 @@ COMMANDS = {
     "replicas": Command(search.replicas_options, search.replicas),
     "timeline": Command(measured.timeline_options, measured.timeline),
     "explain": Command(measured.explain_options, measured.explain),
+    "calibrate": Command(measured.calibrate_options, measured.calibrate),
     "fix": Command(files.fix_options, files.fix),
     "diff": Command(files.diff_options, files.diff),
     "check": Command(files.check_options, files.check),

@@ -82,3 +82,30 @@ def explain(options: argparse.Namespace) -> int:
     found = explain(inputs.any_job(options.job), measured, on=options.on)
     inputs.printed(options, found, explanation_text)
     return 1 if options.check and found.verdict == "not explained" else 0
+
+
+def calibrate_options(commands: Commands) -> None:
+    one = commands.add_parser(
+        "calibrate",
+        help="constants of one's own machine, from records of its runs",
+        description="Fit the seconds of kernels and exchanges and the CUDA context to records that `watch` wrote, try each "
+        "constant on models that it was not fitted to, and print the part of a job that uses those that are borne out.",
+    )
+    one.add_argument("records", metavar="RECORDS", help="a file of records, a line of JSON each; - reads standard input")
+    one.add_argument("--out", metavar="FILE", help="write the part of a job to a file, in YAML")
+    one.add_argument("--json", action="store_true", help="print it as REST would send it")
+    one.add_argument("--check", action="store_true", help="exit with 1 if no constant is borne out")
+    takes_specs(one)
+
+
+def calibrate(options: argparse.Namespace) -> int:
+    from pathlib import Path
+
+    from estimator.cli.report_calibrate import calibration_text, part
+    from estimator.measured.calibrate import calibrate
+
+    found = calibrate(sys.stdin.read() if options.records == "-" else Path(options.records))
+    inputs.printed(options, found, calibration_text)
+    if options.out and found.calibration is not None:
+        print(f"willitfit: written: {inputs.write(options.out, part(found).encode())}", file=sys.stderr)
+    return 1 if options.check and found.calibration is None else 0

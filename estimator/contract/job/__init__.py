@@ -13,6 +13,7 @@ from pydantic import Field
 
 from estimator.contract.errors import InvalidValue
 from estimator.contract.job.adapter import AdaLora, Adapter, Boft, Bottleneck, Dora, Ia3, LoHa, LoKr, Lora, Oft, Vera
+from estimator.contract.job.calibration import Calibration
 from estimator.contract.job.dtypes import Dtypes
 from estimator.contract.job.hardware import Hardware, Offload, Parallelism
 from estimator.contract.job.host import Host
@@ -26,6 +27,7 @@ __all__ = [
     "Adapter",
     "Boft",
     "Bottleneck",
+    "Calibration",
     "CheckpointForm",
     "Dora",
     "Dtypes",
@@ -60,6 +62,9 @@ class Job(Part):
     offload: Offload = Offload()
     host: Host = Host()
     serving: Serving = Serving()
+    calibration: Calibration | None = Field(
+        None, description="constants of one's own machine, as `willitfit calibrate` writes them"
+    )
 
 
 def read_job(job: Job | Mapping[str, Any] | str | Path) -> Job:

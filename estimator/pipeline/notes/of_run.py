@@ -9,6 +9,7 @@ from estimator.contract.answer import (
     Note,
     Time,
 )
+from estimator.contract.job import Job
 from estimator.contract.notes import Said, all_said
 from estimator.hardware.capability import gpu
 from estimator.pipeline.checkpoint_budget import best_segments
@@ -48,6 +49,16 @@ def _assumptions(run: Run, whole: Course | None, cost: Priced) -> Iterator[Said]
     if whole is not None and whole.hours is not None:
         yield from all_said("run-length", assumed(job), "training.run")
     yield from all_said("price", cost.assumptions, "hardware")
+    yield from _own(job)
+
+
+def _own(job: Job) -> Iterator[Said]:
+    """What was measured on one's own machine and is used."""
+    if (own := job.calibration) is not None:
+        context = f", a context of {own.context}" if own.context else ""
+        made = f"calibrated by {own.records} records of {own.card}" + (f", {own.as_of}" if own.as_of else "")
+        text = f"{made}: kernels take {own.kernels:g} and exchanges {own.exchanges:g} of what is reckoned{context}"
+        yield Said("calibrated", text, "calibration")
 
 
 def _counted(run: Run, count: Counted) -> Iterator[Said]:
