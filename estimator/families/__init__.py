@@ -108,6 +108,7 @@ FAMILIES = {
     "distilbert": "distilbert",
     "electra": "electra",
     "bart": "bart",
+    "mbart": "mbart",
     "m2m_100": "m2m_100",
     "marian": "marian",
     "pegasus": "marian",

@@ -25,6 +25,7 @@ ENCODERS = EMBED | {
     "eurobert",
     "m2m_100",
     "marian",
+    "mbart",
     "mt5",
     "pegasus",
     "t5",
