@@ -36,11 +36,12 @@ class CacheLayer:
 @dataclass(frozen=True, slots=True)
 class Picture:
     """An image at its largest, as an engine's processor makes it: `tokens` of the language model, of so many `numbers`. `levels`:
-    layers of the tower that the language model reads."""
+    layers of the tower that the language model reads. `patches`: of the tower, where these do not fill it."""
 
     tokens: int
     numbers: int
     levels: int = 1
+    patches: int | None = None
 
 
 def attention(heads: int, size: int, window: int | None = None) -> CacheLayer:

@@ -27,6 +27,7 @@ from estimator.tape.views import select
 
 class EuroBertSpec(EncoderSpec):
     modelled = {"is_decoder": (False,)}
+    embeds = True
 
     max_position_embeddings: Size = 8192
     num_key_value_heads: Size

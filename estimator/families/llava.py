@@ -61,7 +61,7 @@ class LlavaSpec(ProjectedSpec):
     @property
     def picture(self) -> Picture | None:
         tower = self.vision_config
-        return Picture(tower.patches, tower.pixels) if isinstance(tower, SquareTowerSpec) else None
+        return Picture(tower.patches, tower.pixels, patches=tower.patches) if isinstance(tower, SquareTowerSpec) else None
 
     @property
     def tied(self) -> bool:

@@ -15,7 +15,7 @@ from estimator.contract.errors import Contradiction
 from estimator.contract.job.images import Images
 from estimator.families import llava
 from estimator.families.build import Builder
-from estimator.families.cache_layers import CacheLayer, Picture
+from estimator.families.cache_layers import Picture
 from estimator.families.clip_vision import CLIPVisionSpec, vision_model
 from estimator.families.heads import Batch, Model
 from estimator.families.image_text import ImageTextToText, language_model
@@ -48,7 +48,17 @@ class LlavaNextSpec(LlavaSpec):
 
     @property
     def picture(self) -> Picture | None:
-        return None
+        tokens = self.image_tokens(self.largest) if isinstance(self.vision_config, SquareTowerSpec) else None
+        if tokens is None:
+            return None
+        tiles = self.tiles(self.largest) or 1
+        return Picture(tokens, tiles * self.square.pixels, patches=tiles * self.square.patches)
+
+    @property
+    def largest(self) -> Images:
+        """The image of most tokens, by which vLLM profiles (models/llava_next.py, `get_image_size_with_most_features`)."""
+        sizes = [Images(width=wide, height=tall) for tall, wide in self.image_grid_pinpoints]
+        return max(sizes, key=lambda size: self.image_tokens(size) or 0)
 
     @property
     def tied(self) -> bool:
@@ -117,13 +127,9 @@ class LlavaOnevisionSpec(LlavaNextSpec):
         return self.tie_word_embeddings or self.text_config.tie_word_embeddings
 
     @property
-    def cache_layers(self) -> tuple[CacheLayer, ...]:
-        """None: serving it is not modelled yet."""
-        return ()
-
-    @property
-    def cached_per_token(self) -> int | None:
-        return None
+    def largest(self) -> Images:
+        """Of a size that vLLM has found by trial (models/llava_onevision.py, `get_image_size_with_most_features`)."""
+        return Images(width=1153, height=944)
 
     def tiles(self, images: Images) -> int | None:
         return 1 if images.count > 1 else super().tiles(images)

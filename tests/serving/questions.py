@@ -14,7 +14,7 @@ from estimator.families.other import OtherSpec
 from estimator.specs.published import model_folder
 from estimator.specs.resolve import resolve
 
-EMBED = {"bert", "distilbert", "electra", "modernbert", "nomic_bert", "roberta", "siglip", "xlm-roberta"}
+EMBED = {"bert", "distilbert", "electra", "eurobert", "modernbert", "nomic_bert", "roberta", "siglip", "xlm-roberta"}
 """Types that give vectors of texts, which vLLM alone is modelled doing."""
 ENCODERS = EMBED | {
     "bart",
@@ -22,7 +22,6 @@ ENCODERS = EMBED | {
     "clip",
     "deberta-v2",
     "dinov2",
-    "eurobert",
     "m2m_100",
     "marian",
     "mbart",

@@ -41,6 +41,8 @@ def test_what_was_logged_of_a_model_that_sees() -> None:
         ("gemma-3-4b", 8192, 32, 256, 1, 4096),
         ("llava-1.5-7b", 8192, 14, 576, 1, 576),
         ("llama-4-scout", 8192, 3, 2448, 1, 17 * 576),
+        ("llava-v1.6-mistral-7b", 8192, 2, 2928, 1, 5 * 576),
+        ("llava-onevision-qwen2-7b", 8192, 1, 8748, 1, 13 * 729),
     ],
 )
 def test_as_many_images_as_a_pass_has_tokens_for(

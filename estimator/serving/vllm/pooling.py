@@ -3,7 +3,7 @@
 After v1/engine/core.py (`_initialize_kv_caches`: without layers that cache nothing is profiled, and no cache is made),
 v1/worker/gpu/pool/pooling_runner.py (`dummy_pooler_run`), model_executor/layers/pooler (`TokenEmbeddingPoolerHead`,
 `EmbeddingPoolerHead`: vectors in float32), model_executor/models/bert.py, roberta.py, modernbert.py and siglip.py of 0.33, which
-load no output layer; of electra and distilbert models/transformers/pooling.py.
+load no output layer; of electra, distilbert and eurobert models/transformers/pooling.py.
 """
 
 from __future__ import annotations
