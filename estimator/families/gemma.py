@@ -180,7 +180,7 @@ def _sandwich(spec: _Spec, attention: SelfAttention, mlp: Module, norm: MakeNorm
 class Gemma2CausalLM(CausalLM):
     """Gemma 2's, and Gemma 3's where its configuration says so: logits go through a tanh."""
 
-    capped = True
+    cuts = True
 
     def __init__(self, body: Body, spec: DecoderSpec, build: Builder, bias: bool = False):
         super().__init__(body, spec, build, bias)

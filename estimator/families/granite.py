@@ -11,6 +11,7 @@ from estimator.families.decoder import Decoder
 from estimator.families.decoder_layers import scaled
 from estimator.families.heads import CausalLM, Head
 from estimator.families.llama import LlamaRotary, LlamaSpec, decoder_layer
+from estimator.tape.cut import cut_cross_entropy
 from estimator.tape.pointwise import mul_scalar
 from estimator.tape.tensor import Tensor
 
@@ -31,10 +32,16 @@ def granite(spec: GraniteSpec, build: Builder) -> Decoder:
 
 
 class ScaledLM(CausalLM):
-    """Logits are multiplied or divided by a number."""
+    """Logits are multiplied or divided by a number; before cut cross-entropy the hidden states are (axolotl-ai-cloud's fork of
+    ml-cross-entropy, 5f0c7a7, cut_cross_entropy/transformers/{granite,cohere}.py)."""
+
+    cuts = True
 
     def logits(self, hidden: Tensor) -> Tensor:
         return mul_scalar(super().logits(hidden))
+
+    def fused_from(self, hidden: Tensor) -> Tensor:
+        return mul_scalar(hidden) if self.loss.fused is cut_cross_entropy else hidden
 
 
 HEADS: dict[str, Head] = {"causal-lm": lambda spec, build: ScaledLM(granite(spec, build), spec, build)}

@@ -53,9 +53,9 @@ class Body(Protocol):
 
 
 class CausalLM:
-    """A decoder that predicts the next token. `capped`: all that its logits go through is a tanh, and fused losses know it."""
+    """A decoder that predicts the next token. `cuts`: although its logits are changed, Apple's kernels make the same loss."""
 
-    capped = False
+    cuts = False
 
     def __init__(self, body: Body, spec: DecoderSpec, build: Builder, bias: bool = False):
         self.body = body
@@ -77,7 +77,7 @@ class CausalLM:
         hidden = self.body.forward(ids)
         with ids.tape.losing():
             if self.loss.fused is not None:
-                return self.loss.fused(hidden, self.lm_head.weight, ids), ()
+                return self.loss.fused(self.fused_from(hidden), self.lm_head.weight, ids), ()
             logits = self.logits(hidden)
             if self.loss.upcasts_first:
                 logits = to(logits, dtypes.float32)
@@ -86,6 +86,10 @@ class CausalLM:
     def logits(self, hidden: Tensor) -> Tensor:
         """Scores over the vocabulary."""
         return self.lm_head(hidden)
+
+    def fused_from(self, hidden: Tensor) -> Tensor:
+        """What a loss that is fused with the output layer gets in place of hidden states."""
+        return hidden
 
 
 def takes_chunks(model: Model) -> bool:
@@ -100,9 +104,9 @@ class FusedHead:
 
 
 def takes_cut(model: Model) -> bool:
-    """Whether Apple's kernels can compute the loss: of one output layer without a bias, whose logits at most a tanh changes."""
+    """Whether Apple's kernels can compute the loss: of one output layer without a bias, whose logits it can do without."""
     if isinstance(model, CausalLM):
-        plain = type(model).forward is CausalLM.forward and (type(model).logits is CausalLM.logits or model.capped)
+        plain = type(model).forward is CausalLM.forward and (type(model).logits is CausalLM.logits or model.cuts)
         return plain and model.lm_head.bias is None
     return isinstance(model, FusedHead) and model.lm_head.bias is None
 

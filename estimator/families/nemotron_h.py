@@ -236,6 +236,8 @@ def _mixer(spec: NemotronHSpec, build: Builder, kind: Kind) -> SelfAttention:
 class WideLM(CausalLM):
     """Logits are in float32."""
 
+    cuts = True
+
     def logits(self, hidden: Tensor) -> Tensor:
         return to(super().logits(hidden), dtypes.float32)
 

@@ -114,10 +114,13 @@ def trace_training(job: Job, spec: ModelSpec, topology: Topology, gpu: Gpu = AMP
         check_gathered(training, precision.gathered)
     assert training.head is not None
     model = _torchtitan(job, spec, build) if training.implementation == "torchtitan" else build_model(spec, build, training.head)
-    refused = {"chunked": not takes_chunks(model), "cut": not takes_cut(model)}
-    refused["fused"] = training.head == "image-text-to-text" and not isinstance(model, FusedHead)
     build.sharding.spread(model, [p for p in build.parameters if p.slot is None])
-    if refused.get(training.loss):
+    fused = training.loss == "fused" and training.head == "image-text-to-text"
+    if (
+        (training.loss == "chunked" and not takes_chunks(model))
+        or (training.loss == "cut" and not takes_cut(model))
+        or (fused and not isinstance(model, FusedHead))
+    ):
         raise NotModelled(f"loss {training.loss} is not modelled for {spec.model_type} yet; write eager", "training.loss")
     if training.loss == "cut" and not gpu.at_least(AMPERE.exact):
         raise Contradiction("cut cross-entropy needs an Ampere GPU or newer; write chunked", "training.loss")

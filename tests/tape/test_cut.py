@@ -27,13 +27,15 @@ SEEN = {"images": {"count": 1, "height": 224, "width": 224}}
 HOLDING: list[tuple[str, dict[str, Any], int]] = [
     ("gemma-2-2b", {}, 256000),
     ("gemma-4-e2b", {}, 262144),
+    ("granite-3.0-8b", {}, 49155),
+    ("command-r", {}, 256000),
     ("ministral-3-3b", {}, 131072),
     ("qwen2.5-vl-3b", SEEN, 151936),
 ]
 
 
 @pytest.mark.parametrize(("model", "more", "vocabulary"), HOLDING, ids=[model for model, *_ in HOLDING])
-def test_capped_logits_and_those_of_models_that_see_are_not_held_either(
+def test_logits_that_change_and_those_of_models_that_see_are_not_held_either(
     model: str, more: dict[str, Any], vocabulary: int
 ) -> None:
     training = {"precision": "bf16-true", "sequence_length": 8192, "adapter": {}, **more}
