@@ -134,6 +134,8 @@ def _halves() -> list[tuple[str, tuple[Figures, Figures]]]:
         if row.ours:
             source = table_of(row.row)
             own = f", {row.row['gpu']}" if row.row["gpu"] in ("radeon-8060s", "h20") else ""
+            if row.row["weights"] == "gptq-int4" and row.row["engine"] == "sglang":
+                own += ", mixtures in GPTQ"
             group = kinds.setdefault(f"{row.row['engine']}{own}, {row.row['kind']}", ([], []))
             group[not source or held_out(source, row.row["row"])].append(row.error)
     return [(name, (figures(used), figures(held))) for name, (used, held) in sorted(kinds.items())]

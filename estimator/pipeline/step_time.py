@@ -162,7 +162,8 @@ def _pass(job: Job, spec: DecoderSpec, place: Topology, card: Accelerator, tape:
     try:
         measured = curves(card.name)
         wires = Wires(measured, links(job.hardware, card), place)
-        return passed(job, spec, tape, Clock(card, measured, reading=reading(card), engine=job.serving.engine), wires, phase)
+        server = job.serving.engine if engine_of(job).continuous else ""
+        return passed(job, spec, tape, Clock(card, measured, reading=reading(card), engine=server), wires, phase)
     except NotModelled:
         return assumed_pass(job, spec, tape, card, Wires(None, links(job.hardware, card), place), phase)
 

@@ -33,6 +33,9 @@ KERNELS = {
 """Attention's operations on the tape, as curves name their kernels."""
 SUBSTITUTES = {"flash3": "flash2", "cudnn": "flash2", "efficient": "flash2", "triton": "flash2"}
 """Whose curve a kernel takes that was not measured on a card."""
+SERVED = "flash3"
+"""The kernel that servers take for prompts on Hopper, the only cards that have it, whatever torch would
+(vllm/v1/attention/backends/fa_utils.py, `get_flash_attn_version`; sglang/srt/server_args.py)."""
 BACKWARD = "_backward"
 TILE = 64
 """Queries that attention's kernels work on at a time, at least (FlashAttention-2's 64 or 128,
@@ -60,8 +63,8 @@ class Timer(Protocol):
 @dataclass(slots=True)
 class Clock:
     """Times kernels on one card that was measured. `tf32`: products of float32 run in it. `reading`: what each of
-    its multiprocessors reads at most, by type of product, `packed` for weights that are unpacked, and `cache`. `engine`: whose
-    kernels experts take."""
+    its multiprocessors reads at most, by type of product, `packed` for weights that are unpacked, and `cache`. `engine`: the
+    server whose own kernels run, if one does."""
 
     card: Accelerator
     curves: Curves
@@ -132,6 +135,8 @@ class Clock:
     def _attention(self, work: Work, kernel: str, dtype: DType, sizes: tuple[int, int, int], causal: bool) -> float:
         """`sizes`: of a head, queries and keys. A tile's queries go through all keys, and one that is not full takes as long."""
         longer = shared().triton_attention.value if kernel == "triton" else 1.0
+        if self.engine and SERVED in self.curves.attention:
+            kernel = SERVED
         if kernel not in self.curves.attention:
             kernel = SUBSTITUTES[kernel]
         direction: Direction = "backward" if work.operation.endswith(BACKWARD) else "forward"
