@@ -8,7 +8,7 @@ modeling_camembert.py (5.23).
 from __future__ import annotations
 
 from contextlib import nullcontext
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from estimator.families.abilities import Abilities
 from estimator.families.attention import Attention
@@ -212,7 +212,7 @@ class Classifier:
 class RobertaClassifier:
     """RoBERTa's classifier. PEFT trains a copy of both of its layers."""
 
-    def __init__(self, spec: BertSpec, build: Builder, act: Module = tanh):
+    def __init__(self, spec: Any, build: Builder, act: Module = tanh):
         self.act = act
         self.dense = build.score(spec.hidden_size, bias=True, name="classifier.dense", outputs=spec.hidden_size)
         self.dropout = spec.hidden_dropout_prob if spec.classifier_dropout is None else spec.classifier_dropout

@@ -269,7 +269,7 @@ def _halved(drawing: Drawing, made: dict[str, Any]) -> int:
 
 
 def _only_images(drawing: Drawing) -> bool:
-    return drawing.spec.model_type in ("vit", "dinov2", "whisper", "clip")
+    return drawing.spec.model_type in ("vit", "dinov2", "dinov3_vit", "whisper", "clip")
 
 
 def _joined(drawing: Drawing, job: dict[str, Any]) -> dict[str, Any]:

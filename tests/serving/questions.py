@@ -14,7 +14,19 @@ from estimator.families.other import OtherSpec
 from estimator.specs.published import model_folder
 from estimator.specs.resolve import resolve
 
-EMBED = {"bert", "distilbert", "electra", "eurobert", "modernbert", "nomic_bert", "roberta", "siglip", "xlm-roberta"}
+EMBED = {
+    "bert",
+    "distilbert",
+    "electra",
+    "eurobert",
+    "gte",
+    "jina_embeddings_v3",
+    "modernbert",
+    "nomic_bert",
+    "roberta",
+    "siglip",
+    "xlm-roberta",
+}
 """Types that give vectors of texts, which vLLM alone is modelled doing."""
 ENCODERS = EMBED | {
     "bart",
@@ -22,6 +34,7 @@ ENCODERS = EMBED | {
     "clip",
     "deberta-v2",
     "dinov2",
+    "dinov3_vit",
     "m2m_100",
     "marian",
     "mbart",
