@@ -13,6 +13,7 @@ from estimator.contract.errors import InvalidJob, InvalidValue, NotModelled, Unk
 from estimator.contract.reading import load_yaml
 from estimator.facts import catalogue
 from estimator.facts.spelling import shown
+from estimator.families import remote
 from estimator.families.from_config import any_model, from_mapping
 from estimator.families.other import OtherSpec
 from estimator.families.spec import ModelSpec
@@ -71,7 +72,7 @@ def resolve(model: str | Mapping[str, Any], allow_files: bool = True) -> Model:
     """
     if isinstance(model, Mapping):
         spec = _from_mapping(model, "model", allow_files)
-        return Model("inline model", spec, "the job", quantized_as(model), stored=stored_as(model, spec))
+        return Model("inline model", spec, "the job", _said(model), stored=stored_as(model, spec))
     if not isinstance(model, str):
         raise InvalidValue(f"write a name, a size such as 13B, or a mapping, not {type(model).__name__}", "model")
     text = model.strip()
@@ -138,7 +139,8 @@ def _known(found: Named, counts: bool) -> Model:
         unknown = dict.fromkeys(("licence", "released", "parameters", "dtype", "context", "stored"))
         lists: dict[str, list[str]] = {"aliases": [], "same_architecture": []}
         described = described.model_copy(update={"name": found.entry.spoken, "copies": [], **unknown, **lists})
-    return Model(found.entry.spoken, spec, described.source, found.said, published=described, stored=stored)
+    said = (*found.said, *remote.said(described.remote))
+    return Model(found.entry.spoken, spec, described.source, said, published=described, stored=stored)
 
 
 def _of_size(size: re.Match[str] | None, mixture: re.Match[str] | None, text: str) -> tuple[ModelSpec, str]:
@@ -178,7 +180,7 @@ def _from_config(path: Path) -> Model:
     config = with_modelopt(read_config(path), path.parent)
     spec, name = any_model(config, str(path)), path.parent.resolve().name
     held = _held_beside(path) if isinstance(spec, OtherSpec) else None
-    return Model(name, spec, str(path), quantized_as(config), stored=stored_as(config, spec), checkpoint=held)
+    return Model(name, spec, str(path), _said(config), stored=stored_as(config, spec), checkpoint=held)
 
 
 def _from_weights(path: Path) -> Model:
@@ -230,7 +232,12 @@ def _from_hub(name: str) -> Model:
     config = read_config(path)
     source = f"config.json of {name} on the Hugging Face hub"
     spec = any_model(config, name)
-    return Model(name, spec, source, quantized_as(config), stored=stored_as(config, spec))
+    return Model(name, spec, source, _said(config), stored=stored_as(config, spec))
+
+
+def _said(config: Mapping[str, Any]) -> tuple[str, ...]:
+    """How a config is read, where that is not plain."""
+    return (*remote.said(config.get("model_type")), *quantized_as(config))
 
 
 def _from_mapping(given: Any, where: str, counts: bool = True) -> ModelSpec:
