@@ -32,6 +32,9 @@ _MIXTURE = re.compile(r"(\d+)\s*x\s*(\d+(?:\.\d+)?)\s*b(?:[\s-]*moe)?", re.IGNOR
 WEIGHTS = (".safetensors", ".gguf", ".index.json")
 """How the names of weights end, in letters of either case; an index of shards is the last of them."""
 _FILES = (".json", ".yaml", ".yml", *WEIGHTS)
+ASK = "Of any other model, give the path of its config.json, or its hub id."
+SEND = "Of any other model, send the content of its config.json in place of a name."
+"""How to ask about a model that is not known: of files, and where none are read."""
 OF_THE_JOB = " Answers are for the types of the job, not of the file"
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 
@@ -98,7 +101,8 @@ def resolve(model: str | Mapping[str, Any], allow_files: bool = True) -> Model:
         return _from_hub(text)
     if why := unbuilt(text):
         raise UnknownModel(f"no model is called {shown(text)} here.{why}")
-    raise catalogue.unknown(folders(), text, "model", text.rpartition("/")[2])
+    unknown = catalogue.unknown(folders(), text, "model", text.rpartition("/")[2])
+    raise UnknownModel(f"{unknown.message} {ASK if allow_files else SEND}")
 
 
 def _quantized(text: str, counts: bool) -> Model | None:
@@ -109,6 +113,11 @@ def _quantized(text: str, counts: bool) -> Model | None:
             model = _known(found, counts)
             more = f" ({stored.says})" if stored.says else ""
             same = [said for said in model.assumptions if "the same architecture" in said]
+            if stored.choose and counts and _HUB_ID.fullmatch(text):
+                continue  # whose config.json says it
+            if stored.choose:
+                endings = " or ".join(f"{model.name}-{end}" for end in stored.choose)
+                raise UnknownModel(f"{shown(text)} does not say how {model.name} is quantized: write {endings}")
             if not stored.format:
                 return replace(model, assumptions=(f"{text}: {model.name}; {stored.says}", *same))
             if stored.usual and model.stored and model.stored.format == "mxfp4":
