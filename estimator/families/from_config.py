@@ -9,17 +9,15 @@ from estimator.contract.errors import InvalidJob, NotModelled, UnknownArchitectu
 from estimator.contract.validation import validated
 from estimator.families import FAMILIES, spec_class
 from estimator.families.other import other
+from estimator.families.remote import REMOTE, translated
 from estimator.families.spec import ModelSpec
-
-SAME = {"kimi_k2": "deepseek_v3"}
-"""Types that transformers has no classes for, each with the one whose classes its checkpoints are of."""
 
 
 def any_model(given: Mapping[str, Any], where: str) -> ModelSpec:
     """The spec of a config's mapping; where no family has its `model_type`, or that has no model of it, the config as it is,
     which torch can count."""
     kind = given.get("model_type")
-    if isinstance(kind, str) and kind and kind not in SAME:
+    if isinstance(kind, str) and kind and kind not in REMOTE:
         if kind not in FAMILIES:
             return other(given)
         if why := spec_class(kind).beyond(given):
@@ -32,10 +30,8 @@ def from_mapping(given: Mapping[str, Any], where: str) -> ModelSpec:
 
     What is a spec already, and no more, keeps to the spec's own rules.
     """
+    given = translated(given, where)
     kind = given.get("model_type")
-    if isinstance(kind, str) and kind in SAME:
-        kind = SAME[kind]
-        given = {**given, "model_type": kind}
     if kind is None:
         raise InvalidJob(f"has no model_type; a model's config.json names one of {', '.join(FAMILIES)}", where)
     if not isinstance(kind, str) or kind not in FAMILIES:

@@ -132,6 +132,8 @@ class MimoV2FlashSpec(WindowedSpec, PartialRotarySpec, LayersOfTypesSpec):
 
     @model_validator(mode="after")
     def _twice_the_heads(self) -> Self:
+        if self.rotary_size % 2 or not self.rotary_size:
+            raise ValueError(f"{self.rotary_size} elements of each head are rotated: rotary embeddings need pairs")
         if SLIDING in self.kinds and self.num_attention_heads % (2 * self.num_key_value_heads):
             raise ValueError(
                 f"num_attention_heads {self.num_attention_heads} is no multiple of the {2 * self.num_key_value_heads} key heads "

@@ -41,7 +41,7 @@ class Accelerator(BaseModel):
     form: str
     """How it is built in: sxm5, pcie, oam, superchip, soc."""
     compute_capability: str | None = None
-    """NVIDIA's two numbers, or AMD's target (gfx942); None where neither CUDA nor ROCm runs."""
+    """NVIDIA's two numbers, AMD's target (gfx942), or which of Intel's GPUs (xe2-hpg); None where neither CUDA nor ROCm runs."""
     bf16: bool
     memory: Fact
     """Memory that a process can allocate, MiB: the device's total as torch reports it."""

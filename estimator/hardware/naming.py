@@ -21,6 +21,7 @@ MAKERS = {
     "instinct": ("amd",),
     "radeon": ("amd",),
     "intel": ("intel",),
+    "huawei": ("huawei",),
     "habana": ("intel",),
     "apple": ("apple",),
     "macbook": ("apple",),

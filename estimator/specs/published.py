@@ -129,6 +129,8 @@ class PublishedModel(BaseModel):
     """Whether its checkpoint says that it is for vectors of texts (modules.json of sentence-transformers)."""
     licence: str | None = None
     released: str | None = None
+    remote: str | None = None
+    """The `model_type` of its own config.json, where that is code of the checkpoint's own, and the architecture a family's."""
     source: str = "the user's own file"
     """Where the architecture was read."""
     as_of: str | None = None

@@ -13,6 +13,7 @@ from estimator.contract.errors import InvalidJob, InvalidValue, NotModelled, Unk
 from estimator.contract.reading import load_yaml
 from estimator.facts import catalogue
 from estimator.facts.spelling import shown
+from estimator.families import remote
 from estimator.families.from_config import any_model, from_mapping
 from estimator.families.other import OtherSpec
 from estimator.families.spec import ModelSpec
@@ -31,6 +32,9 @@ _MIXTURE = re.compile(r"(\d+)\s*x\s*(\d+(?:\.\d+)?)\s*b(?:[\s-]*moe)?", re.IGNOR
 WEIGHTS = (".safetensors", ".gguf", ".index.json")
 """How the names of weights end, in letters of either case; an index of shards is the last of them."""
 _FILES = (".json", ".yaml", ".yml", *WEIGHTS)
+ASK = "Of any other model, give the path of its config.json, or its hub id."
+SEND = "Of any other model, send the content of its config.json in place of a name."
+"""How to ask about a model that is not known: of files, and where none are read."""
 OF_THE_JOB = " Answers are for the types of the job, not of the file"
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 
@@ -71,7 +75,7 @@ def resolve(model: str | Mapping[str, Any], allow_files: bool = True) -> Model:
     """
     if isinstance(model, Mapping):
         spec = _from_mapping(model, "model", allow_files)
-        return Model("inline model", spec, "the job", quantized_as(model), stored=stored_as(model, spec))
+        return Model("inline model", spec, "the job", _said(model), stored=stored_as(model, spec))
     if not isinstance(model, str):
         raise InvalidValue(f"write a name, a size such as 13B, or a mapping, not {type(model).__name__}", "model")
     text = model.strip()
@@ -97,7 +101,8 @@ def resolve(model: str | Mapping[str, Any], allow_files: bool = True) -> Model:
         return _from_hub(text)
     if why := unbuilt(text):
         raise UnknownModel(f"no model is called {shown(text)} here.{why}")
-    raise catalogue.unknown(folders(), text, "model", text.rpartition("/")[2])
+    unknown = catalogue.unknown(folders(), text, "model", text.rpartition("/")[2])
+    raise UnknownModel(f"{unknown.message} {ASK if allow_files else SEND}")
 
 
 def _quantized(text: str, counts: bool) -> Model | None:
@@ -108,6 +113,11 @@ def _quantized(text: str, counts: bool) -> Model | None:
             model = _known(found, counts)
             more = f" ({stored.says})" if stored.says else ""
             same = [said for said in model.assumptions if "the same architecture" in said]
+            if stored.choose and counts and _HUB_ID.fullmatch(text):
+                continue  # whose config.json says it
+            if stored.choose:
+                endings = " or ".join(f"{model.name}-{end}" for end in stored.choose)
+                raise UnknownModel(f"{shown(text)} does not say how {model.name} is quantized: write {endings}")
             if not stored.format:
                 return replace(model, assumptions=(f"{text}: {model.name}; {stored.says}", *same))
             if stored.usual and model.stored and model.stored.format == "mxfp4":
@@ -138,7 +148,8 @@ def _known(found: Named, counts: bool) -> Model:
         unknown = dict.fromkeys(("licence", "released", "parameters", "dtype", "context", "stored"))
         lists: dict[str, list[str]] = {"aliases": [], "same_architecture": []}
         described = described.model_copy(update={"name": found.entry.spoken, "copies": [], **unknown, **lists})
-    return Model(found.entry.spoken, spec, described.source, found.said, published=described, stored=stored)
+    said = (*found.said, *remote.said(described.remote))
+    return Model(found.entry.spoken, spec, described.source, said, published=described, stored=stored)
 
 
 def _of_size(size: re.Match[str] | None, mixture: re.Match[str] | None, text: str) -> tuple[ModelSpec, str]:
@@ -178,7 +189,7 @@ def _from_config(path: Path) -> Model:
     config = with_modelopt(read_config(path), path.parent)
     spec, name = any_model(config, str(path)), path.parent.resolve().name
     held = _held_beside(path) if isinstance(spec, OtherSpec) else None
-    return Model(name, spec, str(path), quantized_as(config), stored=stored_as(config, spec), checkpoint=held)
+    return Model(name, spec, str(path), _said(config), stored=stored_as(config, spec), checkpoint=held)
 
 
 def _from_weights(path: Path) -> Model:
@@ -230,7 +241,12 @@ def _from_hub(name: str) -> Model:
     config = read_config(path)
     source = f"config.json of {name} on the Hugging Face hub"
     spec = any_model(config, name)
-    return Model(name, spec, source, quantized_as(config), stored=stored_as(config, spec))
+    return Model(name, spec, source, _said(config), stored=stored_as(config, spec))
+
+
+def _said(config: Mapping[str, Any]) -> tuple[str, ...]:
+    """How a config is read, where that is not plain."""
+    return (*remote.said(config.get("model_type")), *quantized_as(config))
 
 
 def _from_mapping(given: Any, where: str, counts: bool = True) -> ModelSpec:

@@ -33,6 +33,8 @@ class Stored(NamedTuple):
     says: str = ""
     mixed: tuple[tuple[str, tuple[str, ...]], ...] = ()
     """Other formats that some layers are stored in, and parts of the names of these layers."""
+    choose: tuple[str, ...] = ()
+    """Endings of which the caller must write one, since this one says of how many bits and not how."""
     usual: bool = False
     """Whether the name says that it is llama.cpp's file, and not of what kind."""
 
@@ -62,7 +64,11 @@ def _endings(maker: str) -> tuple[tuple[tuple[str, ...], Stored], ...]:
             by = {name.lower(): chosen for name, chosen in row.get("by", {}).items()}
             chosen = by.get(maker, row["format"])
             found[tuple(words(row["ends"]))] = Stored(
-                chosen, row.get("group"), gguf=row.get("gguf", False), says=row.get("says", "")
+                chosen,
+                row.get("group"),
+                gguf=row.get("gguf", False),
+                says=row.get("says", ""),
+                choose=tuple(row.get("choose", ())),
             )
     return tuple(sorted(found.items(), key=lambda one: -len(one[0])))
 

@@ -1,4 +1,4 @@
-"""What is known of a name that is no model's here: that transformers has no classes for it."""
+"""What is known of a name that is no model's here: that transformers has no classes for it, or that nobody has its weights."""
 
 from __future__ import annotations
 
@@ -11,16 +11,24 @@ from estimator.facts.spelling import folded
 FILE = Path(__file__).with_name("unbuilt.yaml")
 
 
+SAYS = {
+    "models": "{release} has no class for it, and the code of its checkpoint is never run: what it takes is not known.",
+    "closed": "Its weights are its maker's alone, who serves it: there is nothing to run.",
+    "diffusion": "It makes pictures, video or sound by diffusion, which is not modelled: models of transformers are.",
+}
+"""What is said of the names of each list."""
+
+
 @cache
-def _names() -> frozenset[str]:
-    """Every name, folded, with and without its organisation."""
-    names = [name for model in catalogue.shipped(FILE)["models"] for name in model["names"]]
-    return frozenset(folded(written) for name in names for written in (name, name.rpartition("/")[2]))
+def _names() -> dict[str, str]:
+    """Every name, folded, with and without its organisation, and which list it is of."""
+    lists = catalogue.shipped(FILE)
+    every = {"models": [name for model in lists["models"] for name in model["names"]], "closed": lists["closed"]}
+    every["diffusion"] = lists["diffusion"]
+    return {folded(written): of for of, names in every.items() for name in names for written in (name, name.rpartition("/")[2])}
 
 
 def unbuilt(name: str) -> str:
     """Why a model of a name cannot be counted; empty where nothing is known of it."""
-    if not {folded(name), folded(name.rpartition("/")[2])} & _names():
-        return ""
-    release = catalogue.shipped(FILE)["release"]
-    return f" {release} has no class for it, and the code of its checkpoint is never run: what it takes is not known."
+    found = next((of for each in (name, name.rpartition("/")[2]) if (of := _names().get(folded(each)))), None)
+    return f" {SAYS[found].format(release=catalogue.shipped(FILE)['release'])}" if found else ""

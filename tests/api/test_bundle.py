@@ -22,6 +22,7 @@ from api.browser.bundle import _check, bundle
 from api.browser.packages import Missing, NoSnapshot
 from api.browser.typescript import declarations
 from estimator.cli.main import main
+from estimator.specs.resolve import SEND
 from tests.api.chromium import BOTH, WIDE, assert_axe_finds_nothing, assert_no_wider_than_the_window, started
 from tests.bundled import differences, in_node, jobs
 
@@ -115,7 +116,7 @@ def test_the_package_is_used_as_its_page_shows(made: Path) -> None:
     command = [packages.node(), "--input-type=module", "-e", EXAMPLE, (made / "engine" / "index.mjs").resolve().as_uri()]
     done = subprocess.run(command, capture_output=True, text=True)  # and ends by itself
     assert done.returncode == 0, done.stderr[-2000:]
-    said = "no model is called 'nope'. `willitfit models` lists them."
+    said = f"no model is called 'nope'. `willitfit models` lists them. {SEND}"
     assert json.loads(done.stdout) == [True, 7, True, said, "unknown-model"]
     package = json.loads((made / "engine" / "package.json").read_text(encoding="utf-8"))
     assert all((made / "engine" / path).is_file() for path in (package["main"], package["types"]))

@@ -85,6 +85,15 @@ def test_what_transformers_has_no_class_for_is_said(row: dict[str, Any]) -> None
             resolve(name, allow_files=False)
 
 
+@pytest.mark.parametrize(
+    ("of", "said"), [("closed", "there is nothing to run"), ("diffusion", "by diffusion, which is not modelled")]
+)
+def test_what_is_no_model_of_transformers_is_said(of: str, said: str) -> None:
+    for name in catalogue.shipped(unbuilt.FILE)[of]:
+        with pytest.raises(UnknownModel, match=said):
+            resolve(name, allow_files=False)
+
+
 @pytest.mark.torch
 def test_transformers_has_none_of_these_types() -> None:
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING

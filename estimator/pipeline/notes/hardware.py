@@ -83,4 +83,5 @@ _RUNS = {
     "apple": "torch on Metal, or MLX",
     "aws": "programs that Neuron compiles",
     "google": "programs that XLA compiles",
+    "huawei": "torch_npu",
 }

@@ -1,0 +1,96 @@
+"""What checkpoints with code of their own say in their config.json, as a family here says it that has their operations.
+
+transformers has no classes for these types, and a checkpoint's code is never run. What a config is turned into has the same
+parameters, the same products and the same cache; names of layers are the family's. After the model files of vLLM
+(model_executor/models/internlm2.py, exaone.py, qwen.py, minicpm.py, bailing_moe.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from estimator.contract.errors import NotModelled
+
+Given = Mapping[str, Any]
+
+
+class Remote(NamedTuple):
+    """A type of such code."""
+
+    like: str
+    """The family."""
+    named: Mapping[str, str] = {}
+    """What its config calls what the family's calls otherwise."""
+    usual: Given = {}
+    """What its code takes where the config says nothing, where the family takes something else."""
+    fixed: Given = {}
+    """What the family must be told."""
+    fits: Callable[[Given, str], None] = lambda given, where: None
+    """Raises `NotModelled` for configs of the type that are not like the family."""
+
+
+def _only(name: str, *values: Any) -> Callable[[Given, str], None]:
+    """That a setting, where it is said, has one of these values."""
+
+    def fits(given: Given, where: str) -> None:
+        if name in given and given[name] not in values:
+            known = " or ".join(map(repr, values))
+            raise NotModelled(f"{name} {given[name]!r} is not modelled for {given['model_type']}; {known} is", where)
+
+    return fits
+
+
+def _second_ling(given: Given, where: str) -> None:
+    """Ling 2.0's code (BailingMoeV2), which the first's shares its `model_type` with."""
+    if given.get("score_function", "softmax") != "sigmoid" or not given.get("use_qk_norm"):
+        raise NotModelled("bailing_moe of Ling 1 (softmax, no norms of heads) is not modelled; Ling 2.0's is", where)
+    _only("use_bias", False)(given, where)
+    _only("num_nextn_predict_layers", 0, None)(given, where)
+
+
+LING = Remote(
+    "glm4_moe",
+    {"num_experts": "n_routed_experts", "num_shared_experts": "n_shared_experts", "use_qkv_bias": "attention_bias"},
+    fixed={"use_qk_norm": True, "scoring_func": "sigmoid"},
+    fits=_second_ling,
+)
+REMOTE = {
+    "kimi_k2": Remote("deepseek_v3"),
+    "internlm2": Remote("llama", {"bias": "attention_bias"}),
+    "exaone": Remote("llama", {"num_layers": "num_hidden_layers"}),
+    "minicpm": Remote("granite", usual={"tie_word_embeddings": True}, fits=_only("num_experts", 0, None)),
+    "qwen": Remote(
+        "qwen2",
+        {"seq_length": "max_position_embeddings", "kv_channels": "head_dim"},
+        usual={"tie_word_embeddings": False},
+        fits=_only("no_bias", True),
+    ),
+    "bailing_moe": LING,
+    "bailing_moe_v2": LING,
+}
+"""By `model_type`."""
+
+
+def translated(given: Given, where: str) -> Given:
+    """The config of a type with code of its own as its family's; any other as it is. Raises `NotModelled`."""
+    remote = REMOTE.get(str(given.get("model_type")))
+    if remote is None:
+        return given
+    remote.fits(given, where)
+    found = {remote.named.get(name, name): value for name, value in given.items()}
+    if given["model_type"] == "qwen" and isinstance(given.get("intermediate_size"), int):
+        found["intermediate_size"] = given["intermediate_size"] // 2  # of which each of its two input layers has half
+    return {**remote.usual, **found, **remote.fixed, "model_type": remote.like}
+
+
+def said(kind: Any) -> tuple[str, ...]:
+    """What to say of a config of a `model_type` that was turned into a family's."""
+    if not isinstance(kind, str) or kind not in REMOTE:
+        return ()
+    like = REMOTE[kind].like
+    return (
+        f"{kind} is code of its checkpoint's own, which transformers has no class for and which is never run: "
+        f"answered as {like}, which has the same parameters and products; layers have {like}'s names, and its own code may hold "
+        "more while it trains",
+    )
