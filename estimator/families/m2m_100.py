@@ -40,7 +40,7 @@ SPECS = {"m2m_100": M2M100Spec}
 class Layer:
     """A layer of the encoder; with attention to what the encoder made, one of the decoder."""
 
-    def __init__(self, decodes: bool, spec: M2M100Spec, build: Builder):
+    def __init__(self, decodes: bool, spec: BartSpec, build: Builder):
         size, heads, ffn = spec.hidden_size, spec.num_attention_heads, spec.encoder_ffn_dim
         if decodes:
             heads, ffn = spec.decoder_attention_heads, spec.decoder_ffn_dim

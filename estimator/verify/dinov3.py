@@ -20,6 +20,7 @@ class DINOv3ViTForImageClassification(modeling_dinov3_vit.DINOv3ViTPreTrainedMod
         super().__init__(config)
         self.dinov3_vit = DINOv3ViTModel(config)
         self.classifier = nn.Linear(config.hidden_size, config.num_labels)
+        self.coordinates: torch.Tensor | None
         self.register_buffer("coordinates", None, persistent=False)
 
         def once(*args: Any, **settings: Any) -> torch.Tensor:

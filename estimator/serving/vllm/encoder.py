@@ -45,8 +45,8 @@ def tower(spec: ModelSpec, tensors: Iterable[Held], tokens: int) -> int:
     embeds = next((each for each in seen if "patch" in each.name and "position" not in each.name and len(each.shape) > 1), None)
     if spec.picture is None or embeds is None:
         return 0
-    each = spec.picture.patches or spec.picture.numbers // prod(embeds.shape[1:])
-    patches = images(spec.picture, tokens) * each
+    of_one = spec.picture.patches or spec.picture.numbers // prod(embeds.shape[1:])
+    patches = images(spec.picture, tokens) * of_one
     layers: dict[int, list[Held]] = defaultdict(list)
     for each in seen:
         if each.layer is not None and each.kind == "linear":
