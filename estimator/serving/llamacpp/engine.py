@@ -199,8 +199,8 @@ OLLAMA = replace(
     ],
     defaults=(
         Default("context", ollama.context, "the engine's own for this much memory, no more than the model's"),
-        Default("weights", ollama.weights, "what Ollama's plain tags are"),
+        Default("weights", lambda *_: ollama.WEIGHTS, "what Ollama's plain tags are"),
         *LLAMA_CPP.defaults,
     ),
-    loads=lambda kind: None if kind == "mxfp4" else _loads(kind),
+    loads=lambda kind: ollama.LOADED.get(kind) or _loads(kind),
 )

@@ -16,6 +16,10 @@ CONTEXTS = ((47 * GIB, 262_144), (23 * GIB, 32_768))
 """(bytes of all GPUs, from which on, tokens of a context)."""
 SHORTEST = 4096
 """Tokens of a context on less."""
+WEIGHTS = "q4_k_m"
+"""The kind of file that a tag without a kind has."""
+LOADED = {"mxfp4": "bf16"}
+"""Of checkpoints in a format that GGUF has: all but its experts in this (ollama.com/library/gpt-oss: 14 GB of 20b)."""
 
 
 def context(job: Job, spec: ModelSpec, card: Capacity) -> int | None:
@@ -28,9 +32,3 @@ def context(job: Job, spec: ModelSpec, card: Capacity) -> int | None:
     memory = card.memory_bytes * job.hardware.gpus
     tokens = next((tokens for least, tokens in CONTEXTS if memory >= least), SHORTEST)
     return min(tokens, spec.longest_sequence or tokens)
-
-
-def weights(job: Job, spec: ModelSpec, card: Capacity) -> str:
-    """The kind of file that a tag without a kind has: Q4_K_M, but of gpt-oss the types of its checkpoint, experts in MXFP4 and
-    all else in bf16 (ollama.com/library/gpt-oss: 14 GB)."""
-    return "bf16" if spec.model_type == "gpt_oss" else "q4_k_m"
