@@ -188,8 +188,7 @@ class Stage:
         if not self.place.last:
             return hidden, None
         ids, labels, _, mask = given
-        with self.tape.losing():
-            normed = self.norm(hidden)
+        normed = self.norm(hidden)
         states = self._states(normed, ids) if self.ahead else [normed]
         del normed
         with self.tape.losing():

@@ -15,6 +15,7 @@ from estimator.megatron.model import Stage
 from estimator.parallel.schedules import BACKWARD, FORWARD, INPUT, WEIGHT, Action, Pipeline
 from estimator.tape import autograd
 from estimator.tape.collectives import Group, receive
+from estimator.tape.tape import ACTIVATION
 from estimator.tape.tensor import Tensor
 from estimator.training.scaling import Scaler
 
@@ -124,7 +125,8 @@ class Rounds:
     def _receive_ahead(self, kind: str, stage: Stage | None) -> None:
         """What the next pass in the same direction begins with; a gradient takes the place of the last one."""
         if kind == FORWARD and stage is not None and not stage.first:
-            self.next_input = self._received(stage, "recv_forward", stage.number - 1)
+            with self.tape.counting(ACTIVATION):  # which its first layer will save
+                self.next_input = self._received(stage, "recv_forward", stage.number - 1)
         if kind == BACKWARD and stage is not None and not stage.last:
             self.next_gradient = self._received(stage, "recv_backward", stage.number + 1)
         if kind == BACKWARD:

@@ -16,6 +16,7 @@ from estimator.megatron.linear import ColumnLinear, RowLinear, Split
 from estimator.parallel.strategies import ZERO1
 from estimator.parallel.topology import Topology
 from estimator.pipeline.run import played
+from estimator.simulation.attribution import attribution
 from estimator.simulation.ranks import traffic
 from estimator.simulation.trace import trace
 from estimator.tape import dtypes
@@ -133,8 +134,14 @@ def test_the_moment_that_is_played_is_the_highest_of_all(model: dict[str, Any], 
     folded_as_unrolled(job(model, gpus, spread, gradient_accumulation_steps=steps))
 
 
+def test_what_the_head_reads_is_the_last_layer_s() -> None:
+    """Where the head is the peak, layers that stand for several are no logits."""
+    spread = {"pipeline": 4, "tensor": 2, "pipeline_schedule": "zbv"}
+    folded_as_unrolled(job(SMALL | {"num_hidden_layers": 32, "vocab_size": 128256}, 8, spread, gradient_accumulation_steps=8))
+
+
 def folded_as_unrolled(asked: dict[str, Any]) -> None:
-    """The peaks of each phase, what is alive at the end, what is computed and what is exchanged."""
+    """The peaks of each phase, the parts of the highest, what is alive at the end, what is computed and what is exchanged."""
     run = played(read_job(asked), True)
     steps = run.job.training.gradient_accumulation_steps
     for number in range(run.place.pipeline):
@@ -142,10 +149,11 @@ def folded_as_unrolled(asked: dict[str, Any]) -> None:
         found = []
         for each in (False, True):
             tape = trace(run.job, run.model.spec, place, B200, unrolled=each).tape
-            phases = replay(tape).phases
+            whole = replay(tape)
+            phases, parts = whole.phases, attribution(tape, whole).at_peak
             peaks = {name: max(p.peak_bytes for p in phases if p.name == name) for name in {p.name for p in phases}}
             sent = {str(one) for one in traffic(tape, steps)}
-            found.append((peaks, phases[-1].end_bytes, sent, [flops(tape, name) for name in ("forward", "backward")]))
+            found.append((peaks, parts, phases[-1].end_bytes, sent, [flops(tape, name) for name in ("forward", "backward")]))
         assert found[0] == found[1], number
 
 
