@@ -219,8 +219,8 @@ def test_a_card_without_curves_is_timed_by_shares() -> None:
 
 
 def test_ranks_of_cards_without_curves_exchange_too() -> None:
-    """Twice in each of 32 layers and once before them they reduce 8 kB, and gather logits: latency, no more. Each reads an eighth,
-    and kernels are as many."""
+    """Twice in each of 32 layers and once before them they reduce 8 kB, and gather logits: latency, no more. Each reads an
+    eighth, and kernels are as many."""
     alone, spread = ({part.name: part.seconds for part in served(gpu="mi300x", tensor=tensor).decode.parts} for tensor in (1, 8))
     assert spread["all-reduce (tensor)"] == pytest.approx(66 * 15e-6, rel=0.02)
     assert spread["reading weights and cache"] == pytest.approx(alone["reading weights and cache"] / 8, rel=0.02)
