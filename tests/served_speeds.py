@@ -53,7 +53,7 @@ def job_of(row: dict[str, Any]) -> dict[str, Any]:
     serving = {"engine": row["engine"], "weights": row["weights"], "concurrency": row["concurrency"]}
     serving |= {"prompt_length": row["prompt"], "output_length": row["output"]}
     if row["engine"] == "llama.cpp":
-        serving["flash_attention"] = row["flash"]
+        serving |= {"flash_attention": row["flash"]} | ({"ubatch": row["ubatch"]} if "ubatch" in row else {})
     job = {"model": row["model"], "task": "serve", "hardware": {"gpu": row["gpu"], "gpus": row["gpus"]}, "serving": serving}
     return job if row["engine"] == "llama.cpp" else job | {"parallelism": {"tensor": row["gpus"]}}
 
@@ -89,7 +89,7 @@ def speed_of(row: dict[str, Any], answer: Answer) -> tuple[float, float, float] 
 def rows() -> tuple[Row, ...]:
     """Every row that says enough to be asked."""
     found = []
-    for row in published()["runs"]:
+    for row in (*published()["runs"], *published()["later"]):
         answer = _answer(json.dumps(job_of(row)))
         found.append(Row(row, speed_of(row, answer) if answer else None))
     return tuple(found)
@@ -122,6 +122,8 @@ def summary(group: Iterable[Row]) -> list[str]:
 
 def table_of(row: dict[str, Any]) -> str:
     """The table in tests/held_out.py that a row is of; none of rows that no number was fitted to a neighbour of."""
+    if row in published()["later"]:
+        return ""
     if row["engine"] == "llama.cpp":
         return "radeon_speeds" if row["gpu"] == "radeon-8060s" else "llamacpp_speeds"
     return "h20_speeds" if row["engine"] == "sglang" and row["gpu"] == "h20" else ""

@@ -47,25 +47,34 @@ class Run(NamedTuple):
         return low <= self.measured <= high
 
 
+def job_of(row: dict[str, Any]) -> dict[str, Any]:
+    """What a row asks."""
+    lengths = {"prompt_length": row["prompt"], "output_length": row["output"], "concurrency": row["concurrency"]}
+    engine = {"engine": row["engine"]} if row["engine"] in ENGINES else {}
+    if ranks := row.get("experts"):
+        engine |= {"enable_expert_parallel": True} if row["engine"] == "vllm" else {"ep_size": ranks}
+    return {
+        "model": row["model"],
+        "task": "serve",
+        "hardware": {"gpu": row["gpu"], "gpus": row["tensor"]},
+        "parallelism": {"tensor": row["tensor"]},
+        "serving": {**engine, **lengths, "weights": row["weights"], "kv_cache": row["kv_cache"]},
+    }
+
+
 @cache
 def runs() -> list[Run]:
     """Every run."""
     found = []
     for row in serving_runs():
-        lengths = {"prompt_length": row["prompt"], "output_length": row["output"], "concurrency": row["concurrency"]}
-        engine = {"engine": row["engine"]} if row["engine"] in ENGINES else {}
-        if ranks := row.get("experts"):
-            engine |= {"enable_expert_parallel": True} if row["engine"] == "vllm" else {"ep_size": ranks}
-        job = {
-            "model": row["model"],
-            "task": "serve",
-            "hardware": {"gpu": row["gpu"], "gpus": row["tensor"]},
-            "parallelism": {"tensor": row["tensor"]},
-            "serving": {**engine, **lengths, "weights": row["weights"], "kv_cache": row["kv_cache"]},
-        }
         measured = (row["first_token_ms"] + (row["output"] - 1) * row["output_token_ms"]) / 1000
-        found.append(Run(row, measured, estimate(job)))
+        found.append(Run(row, measured, estimate(job_of(row))))
     return found
+
+
+def played_again(run: Run) -> Run:
+    """A run as it is answered now."""
+    return run._replace(answer=estimate(job_of(run.row)))
 
 
 def page() -> dict[str, str]:

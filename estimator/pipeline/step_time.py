@@ -16,7 +16,6 @@ from estimator.hardware.capacity import Capacity
 from estimator.parallel.strategies import NONE
 from estimator.parallel.topology import Topology
 from estimator.serving.engines import drafter_of, engine_of
-from estimator.serving.llamacpp.mixers import state_of
 from estimator.serving.llamacpp.passes import passes
 from estimator.serving.llamacpp.placement import WeightTensor
 from estimator.serving.tensors import stage_layers
@@ -108,7 +107,7 @@ def served(
     if engine_of(job).reads_gguf:
         text = spec.language_model
         assert isinstance(text, DecoderSpec)
-        unknown = on_host(job, text) or job.serving.model_draft is not None or state_of(text) is not None
+        unknown = on_host(job, text) or job.serving.model_draft is not None
         found = None if unknown else ggml.timed(job, accelerator, passes(job.serving, text, tensors))
         return throughput(job, replace(place, data=1), *found) if found else None  # layers are divided, not requests
     apart = not engine_of(job).timed(job.serving, place)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from estimator.contract.answer import Time
@@ -9,12 +10,14 @@ from estimator.contract.job import Job
 from estimator.families.spec import DecoderSpec
 from estimator.hardware.accelerator import Accelerator
 from estimator.serving.engine import compute_type
+from estimator.serving.engines import engine_of
 from estimator.tape.float8 import SCALED_PRODUCT
 from estimator.tape.kernels import flops, kernels
-from estimator.tape.tape import Tape, Work
+from estimator.tape.tape import EXPERTS, Tape, Work
 from estimator.timing.curves import DTYPES, peak
-from estimator.timing.engine import REDUCED, batch, exchanged
+from estimator.timing.engine import JOINED, REDUCED, SCHEDULING, batch, exchanged, joined, steps_of
 from estimator.timing.exchange import Wires
+from estimator.timing.kernels import KERNELS
 from estimator.timing.passes import Case
 from estimator.timing.step import Cases, efficiencies
 from estimator.timing.times import Done, answered
@@ -25,6 +28,8 @@ ASSUMED = (
 )
 """Why a step's time has a range."""
 ARITHMETIC, READING = "arithmetic at a stated share of peak", "reading weights and cache"
+STARTING = "starting kernels"
+"""What each kernel takes beside its bytes and its arithmetic."""
 
 
 def _at_share(name: str, ideal: float) -> tuple[float, tuple[float, float]]:
@@ -65,28 +70,46 @@ def assumed_cases() -> Cases:
 
 
 def assumed_pass(job: Job, spec: DecoderSpec, tape: Tape, card: Accelerator, wires: Wires, phase: str) -> Time | None:
-    """Time of a served model's pass: a prompt's arithmetic at a stated share of the peak, or what a decoding step reads and
-    writes at one of the bandwidth, and what ranks exchange besides. A card without the type computes in float32. None if that
-    peak is not known, either."""
+    """Time of a served model's pass: its arithmetic at a stated share of the peak, or what it reads and writes at one of the
+    bandwidth, whichever takes longer; what each kernel takes to begin with, as on other cards; what ranks exchange; and what a
+    server's host takes. A card without the type computes in float32. None if that peak is not known, either."""
     compute = compute_type(job.serving)
     known = card.peak.get(DTYPES[compute.name][0]) or card.peak.get("fp32")
     if known is None:
         return None
     done, rate = flops(tape, phase).total, known.value * 1e12
     _, tokens = batch(job, phase)
-    among = exchanged(job, spec, wires, phase, compute.itemsize)
-    if phase == "prefill":
-        name = ARITHMETIC
-        seconds, bounds = _at_share("prefill", done / rate)
-    else:
-        name = READING
-        moved = sum(work.nbytes * times for work, times in kernels(tape, phase))
-        seconds, bounds = _at_share("decode_bandwidth", moved / (card.memory_bandwidth.value * 1e9))
+    among, server = exchanged(job, spec, wires, phase, compute.itemsize), engine_of(job).continuous
+    works = joined(tape, phase) if server else kernels(tape, phase)
+    moved = sum(work.nbytes * times for work, times in works)
+    ways = {
+        ARITHMETIC: _at_share("prefill", done / rate),
+        READING: _at_share("decode_bandwidth", moved / (card.memory_bandwidth.value * 1e9)),
+    }
+    name = max(ways, key=lambda way: ways[way][0])
+    seconds, bounds = ways[name]
+    begun, wait, steps = _begun(works), efficiencies()["serving_step"], steps_of(tokens, phase) if server else 0
+    ends = [
+        bound + among + start + steps * 1e-3 * host
+        for bound, start, host in zip(bounds, (begun[0], begun[2]), (wait.low, wait.high), strict=True)
+    ]
+    parts = {name: seconds, STARTING: begun[1], REDUCED: among, SCHEDULING: steps * 1e-3 * wait.value}
+    reason = "no kernel was measured on a card like this: shares that others reach"
     work = Done(tokens * wires.place.data, wires.place.gpus, done, 0, rate)
-    ends = bounds[0] + among, bounds[1] + among
-    return answered(
-        {name: seconds, REDUCED: among}, ends, work, "no kernel was measured on a card like this: shares that others reach"
-    )
+    return answered({part: took for part, took in parts.items() if took}, (ends[0], ends[1]), work, reason)
+
+
+def _begun(works: Iterable[tuple[Work, int]]) -> tuple[float, float, float]:
+    """Seconds that kernels take to begin with: at least, expected and at most."""
+    found = [0.0, 0.0, 0.0]
+    for work, times in works:
+        if work.operation == JOINED:
+            continue
+        kind = "experts" if work.operation.endswith(EXPERTS) else "attention" if work.operation in KERNELS else ""
+        fact = efficiencies()[f"start_{kind or ('product' if work.flops else 'stream')}"]
+        for at, each in enumerate((fact.low, fact.value, fact.high)):
+            found[at] += 1e-6 * each * times
+    return found[0], found[1], found[2]
 
 
 def decode_time(resident_bytes: int, sequences: int, gpus: int, card: Accelerator) -> Time:

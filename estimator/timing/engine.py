@@ -63,7 +63,7 @@ def seconds_of(job: Job, tape: Tape, clock: Clock, phase: str) -> tuple[Parts, f
     """Seconds of a phase's kernels on one GPU, by what they go to, and how many there are."""
     found: Parts = defaultdict(float)
     many, engine = 0.0, engine_of(job).continuous
-    for work, times in _joined(tape, phase) if engine else kernels(tape, phase):
+    for work, times in joined(tape, phase) if engine else kernels(tape, phase):
         kind, seconds = clock.kernel(work)
         if engine and work.operation == JOINED:
             seconds -= memory_seconds(clock.curves, clock.card, 0)
@@ -77,7 +77,7 @@ def seconds_of(job: Job, tape: Tape, clock: Clock, phase: str) -> tuple[Parts, f
 
 
 @lru_cache(maxsize=KEPT)
-def _joined(tape: Tape, phase: str) -> list[tuple[Work, int]]:
+def joined(tape: Tape, phase: str) -> list[tuple[Work, int]]:
     """The kernels of an engine's phase."""
     return counted(merged(work for work in tape.work if work.phase == phase))
 
@@ -137,6 +137,11 @@ def between_ranks(spec: DecoderSpec, wires: Wires, tokens: int, sequences: int, 
     return (2 * spec.num_hidden_layers + 1) * hidden + wires.collective("all_gather", logits, "tensor", ranks)
 
 
+def steps_of(tokens: int, phase: str) -> int:
+    """Times that a server schedules something in a pass."""
+    return -(-tokens // CHUNK) if phase == "prefill" else 1
+
+
 def passed(job: Job, spec: DecoderSpec, tape: Tape, clock: Clock, wires: Wires, phase: str) -> Time:
     """The time of a prefill pass, or of a decoding step."""
     engine, known = engine_of(job).continuous, efficiencies()
@@ -145,7 +150,7 @@ def passed(job: Job, spec: DecoderSpec, tape: Tape, clock: Clock, wires: Wires, 
     parts, launched = seconds_of(job, tape, clock, phase)
     if among := exchanged(job, spec, wires, phase, itemsize):
         parts[REDUCED] = among
-    steps = -(-tokens // CHUNK) if phase == "prefill" else 1
+    steps = steps_of(tokens, phase)
     step, launch = known["serving_step"], known["launch_generating"]
 
     def case(factors: dict[str, tuple[float, float]] | None, at: int, wait: float, each: float) -> Parts:

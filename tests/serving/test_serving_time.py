@@ -5,6 +5,7 @@ from __future__ import annotations
 from decimal import Decimal
 from statistics import median
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
@@ -12,8 +13,8 @@ from api.page import render
 from estimator import estimate
 from estimator.cli.report import answer_text
 from estimator.contract.answer import ServingTime
-from estimator.contract.errors import InvalidJob
-from tests.serving_speeds import runs
+from estimator.contract.errors import InvalidJob, NotModelled
+from tests.serving_speeds import played_again, runs
 
 HALF = {"prompt_length": 1024, "output_length": 1024}
 
@@ -59,6 +60,19 @@ def test_measured_runs_lie_near() -> None:
         assert len(errors) > 80
         assert median(errors) < most
         assert errors[len(errors) * 9 // 10] < 0.3
+
+
+def test_cards_that_no_curves_time() -> None:
+    """Runs on cards that were measured, as if they had not been: by stated shares of peak and bandwidth, and what kernels take to
+    begin with. Of both kinds of models four in five lie near, and three in four in the range."""
+    with patch("estimator.pipeline.step_time.curves", side_effect=NotModelled("nothing like it was measured")):
+        found = [(run.mixture, played_again(run)) for run in runs()[::2] if not run.queues]
+    for mixtures in (False, True):
+        every = [run for mixture, run in found if mixture == mixtures]
+        errors = sorted(abs(run.error) for run in every)
+        assert median(errors) < 0.2
+        assert sum(error <= 0.3 for error in errors) > 0.7 * len(errors)
+        assert sum(run.within for run in every) > 0.6 * len(errors)
 
 
 def test_where_requests_queue_for_cache_they_take_longer() -> None:
@@ -205,11 +219,12 @@ def test_a_card_without_curves_is_timed_by_shares() -> None:
 
 
 def test_ranks_of_cards_without_curves_exchange_too() -> None:
-    """Twice in each of 32 layers and once before them they reduce 8 kB, and gather logits: latency, no more."""
-    alone, spread = (served(gpu="mi300x", tensor=tensor).decode for tensor in (1, 8))
-    exchanged = {part.name: part.seconds for part in spread.parts}["all-reduce (tensor)"]
-    assert exchanged == pytest.approx(66 * 15e-6, rel=0.02)
-    assert spread.step_seconds - exchanged == pytest.approx(alone.step_seconds / 8, rel=0.02)
+    """Twice in each of 32 layers and once before them they reduce 8 kB, and gather logits: latency, no more. Each reads an
+    eighth, and kernels are as many."""
+    alone, spread = ({part.name: part.seconds for part in served(gpu="mi300x", tensor=tensor).decode.parts} for tensor in (1, 8))
+    assert spread["all-reduce (tensor)"] == pytest.approx(66 * 15e-6, rel=0.02)
+    assert spread["reading weights and cache"] == pytest.approx(alone["reading weights and cache"] / 8, rel=0.02)
+    assert spread["starting kernels"] == alone["starting kernels"]
 
 
 def test_without_a_card_there_is_no_time() -> None:

@@ -16,6 +16,19 @@ from estimator.serving.llamacpp.operations import Devices
 from estimator.serving.llamacpp.placement import EMBEDDING, OUTPUT, WeightTensor, of_kind
 from estimator.serving.llamacpp.shape import Batch, Shape
 
+FUSED = (
+    ("soft_max", "argsort", "get_rows", "sum_rows", "clamp", "div"),
+    ("mul_mat_id", "mul_mat_id", "glu"),
+    ("mul_mat", "mul_mat", "glu"),
+    ("rms_norm", "mul"),
+    ("ssm_conv", "unary"),
+    ("unary", "mul"),
+    ("rope", "set_rows"),
+)
+"""Nodes after one another that one kernel runs; additions one after another are one, too (ggml/src/ggml-cuda/ggml-cuda.cu,
+`ggml_cuda_can_fuse` and `ggml_cuda_try_fuse`, as of October 2026; ggml-vulkan.cpp has most of them)."""
+VECTORS = 8
+"""Tokens up to which products are with vectors, which take the gate with them (ggml-cuda/mmvq.cuh, `MMVQ_MAX_BATCH_SIZE`)."""
 HALF = 2
 """Bytes of a weight in float16; a block has fewer for each of its weights."""
 
@@ -121,11 +134,33 @@ def _of_layers(
     found, touched, count = Pass(), 1.0, 0
     if experts:
         count, touched = experts.count, 1 - (1 - experts.used / experts.count) ** batch.tokens
-    for node in graph.nodes:
-        if node.op != "view":
-            found.kernels += 1
-            _count(found, node, touched, count)
+    run = [node for node in graph.nodes if node.op != "view" and not _empty(node)]
+    for node in run:
+        found.kernels += 1
+        _count(found, node, touched, count)
+    if "delta net" in few.mixers:
+        _fuse(found, [node.op for node in run], batch.tokens <= VECTORS)
     return found
+
+
+def _fuse(found: Pass, ops: list[str], vectors: bool) -> None:
+    """Take out kernels that run as part of others. All builds that know delta nets do so; what other graphs are timed by was
+    measured on builds that did not yet."""
+    at = 0
+    while at < len(ops):
+        kind = next((kind for kind in FUSED if tuple(ops[at : at + len(kind)]) == kind and (vectors or "glu" not in kind)), ())
+        many = len(kind)
+        if ops[at] == "add":
+            many = next((end for end in range(at, len(ops)) if ops[end] != "add"), len(ops)) - at
+        found.kernels -= max(0, many - 1)
+        found.unpacking -= int("glu" in kind)
+        at += max(1, many)
+
+
+def _empty(node: Tensor) -> bool:
+    """Whether a node computes nothing: a backend skips it (ggml-cuda.cu, `ggml_is_empty`). So where no other sequence's states
+    are kept, and, unless a sequence begins, what clears its states (llama-graph.cpp, `build_rs`)."""
+    return 0 in node.shape or (node.op == "scale" and node.nbytes == 0)
 
 
 def _count(found: Pass, node: Tensor, touched: float, experts: int) -> None:
