@@ -113,6 +113,7 @@ FAMILIES = {
     "marian": "marian",
     "pegasus": "marian",
     "t5": "t5",
+    "t5gemma": "t5gemma",
     "mt5": "t5",
     "modernbert": "modernbert",
     "modernbert-decoder": "modernbert_decoder",
