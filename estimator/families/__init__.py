@@ -33,6 +33,7 @@ FAMILIES = {
     "ministral3": "ministral3",
     "mistral4": "mistral4",
     "hy_v3": "hy_v3",
+    "hy_v4": "hy_v4",
     "exaone_moe": "exaone_moe",
     "minimax": "minimax",
     "minimax_m2": "minimax_m2",

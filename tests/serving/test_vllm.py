@@ -28,7 +28,15 @@ def engine(model: Any, gpus: int = 1, gpu: str = "h100", **serving: Any) -> Engi
 
 
 NOT_SERVED = {
-    "serving is not modelled": {"clip", "deepseek_v4", "eurobert", "gemma3n_text", "llava_onevision", "modernbert-decoder"},
+    "serving is not modelled": {
+        "clip",
+        "deepseek_v4",
+        "eurobert",
+        "gemma3n_text",
+        "hy_v4",
+        "llava_onevision",
+        "modernbert-decoder",
+    },
     "vLLM runs none": (ENCODERS - EMBED - {"clip", "eurobert"}) | {"codegen", "gpt_neo", "lfm3", "youtu"},
     "vLLM runs older releases only": {"bamba", "dots1", "minimax", "mllama", "mpt"},
 }
