@@ -7,7 +7,7 @@ in no released code. After transformers' modeling_deepseek_v32.py and modeling_g
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 from pydantic import model_validator
 
@@ -40,7 +40,7 @@ from estimator.tape.views import cat, reshape, split, transpose, unsqueeze
 
 class DeepseekV32Spec(Glm4MoeLiteSpec):
     can = Abilities()
-    attentions = ("sdpa", "eager")
+    attentions: ClassVar[tuple[str, ...]] = ("sdpa", "eager")
     modelled = {**AUXILIARY, "rope_interleave": (True,), "scoring_func": ("sigmoid",), "topk_method": ("noaux_tc",)}
 
     max_position_embeddings: Size | None = 163840
