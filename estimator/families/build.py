@@ -274,19 +274,29 @@ class Builder:
         weights = self._weights(name, (outputs, inputs, *kernel), outputs, bias)
         return Convolution(*weights, stride, padding, first and self.recomputes)
 
-    def head(self, inputs: int, outputs: int, tied: bool, bias: bool = False, name: str = "lm_head", within: str = "") -> Linear:
+    def head(
+        self,
+        inputs: int,
+        outputs: int,
+        tied: bool,
+        bias: bool = False,
+        name: str = "lm_head",
+        within: str = "",
+        dtype: DType | None = None,
+    ) -> Linear:
         """The output layer, never quantized or adapted; its weight may be `tied` to the input embedding. It stands outside the
-        language model's body that a model of several parts has, in the module `within`."""
+        language model's body that a model of several parts has, in the module `within`. `dtype`: where its weight has a type of
+        its own."""
         with self.part(within):
-            return self._head(inputs, outputs, tied, bias, name)
+            return self._head(inputs, outputs, tied, bias, name, dtype)
 
-    def _head(self, inputs: int, outputs: int, tied: bool, bias: bool, name: str) -> Linear:
+    def _head(self, inputs: int, outputs: int, tied: bool, bias: bool, name: str, dtype: DType | None) -> Linear:
         assert self.words is not None or not tied
-        weight = self.words.weight if tied and self.words else self.parameter(name + ".weight", (outputs, inputs))
+        weight = self.words.weight if tied and self.words else self.parameter(name + ".weight", (outputs, inputs), dtype)
         adapts = self.adapter is not None and self.adapter.outside(self._whole_name(name))
         head = Linear(weight, self._bias(name, outputs, adapts) if bias else None)
         if self.saves(name):
-            return Linear(*self._copied(name, (outputs, inputs), outputs, bias))
+            return Linear(*self._copied(name, (outputs, inputs), outputs, bias, dtype))
         if self.adapter is None or not adapts:
             return head
         if self.kernels.loss.fused is not None:
@@ -353,9 +363,11 @@ class Builder:
         self.saved.append(name)
         return True
 
-    def _copied(self, name: str, shape: Shape, outputs: int, bias: bool) -> tuple[Tensor, Tensor | None]:
+    def _copied(
+        self, name: str, shape: Shape, outputs: int, bias: bool, dtype: DType | None = None
+    ) -> tuple[Tensor, Tensor | None]:
         """Weight and bias of a module that is trained as a whole."""
-        weight = self.parameter(name + ".weight", shape, trainable=self.training)
+        weight = self.parameter(name + ".weight", shape, dtype, trainable=self.training)
         return weight, self.parameter(name + ".bias", (outputs,), trainable=self.training) if bias else None
 
     def layers(

@@ -7,7 +7,7 @@ in no released code. After transformers' modeling_deepseek_v32.py and modeling_g
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 from pydantic import model_validator
 
@@ -40,7 +40,7 @@ from estimator.tape.views import cat, reshape, split, transpose, unsqueeze
 
 class DeepseekV32Spec(Glm4MoeLiteSpec):
     can = Abilities()
-    attentions = ("sdpa", "eager")
+    attentions: ClassVar[tuple[str, ...]] = ("sdpa", "eager")
     modelled = {**AUXILIARY, "rope_interleave": (True,), "scoring_func": ("sigmoid",), "topk_method": ("noaux_tc",)}
 
     max_position_embeddings: Size | None = 163840
@@ -198,11 +198,23 @@ class IndexedAttention(LatentAttention):
 
     def __init__(self, spec: DeepseekV32Spec, build: Builder, own: bool):
         super().__init__(spec, build)
-        self.indexer = Indexer(spec, build) if own else None
+        self.indexer = self.make_indexer(spec, build) if own else None
+
+    def make_indexer(self, spec: Any, build: Builder) -> Indexer:
+        return Indexer(spec, build)
+
+    def before(self, hidden: Tensor) -> Tensor | None:
+        """What is made of hidden states first, for `after`."""
+        return None
+
+    def after(self, out: Tensor, before: Tensor | None) -> Tensor:
+        """What the heads give, [batch, tokens, heads, size], as the output layer gets it."""
+        return out
 
     def __call__(self, hidden: Tensor, *shared: Any) -> Any:
         cos, sin, mask, *handed = shared
         spec, (batch, tokens, _) = self.spec, hidden.shape
+        before = self.before(hidden)
         q_latent = self.q_a_layernorm(self.q_a_proj(hidden))
         q = transpose(reshape(self.q_b_proj(q_latent), (batch, tokens, -1, spec.qk_head_dim)), 1, 2)
         q_pass, q_rot = split(q, (spec.qk_nope_head_dim, spec.head_dim), 3)
@@ -223,6 +235,7 @@ class IndexedAttention(LatentAttention):
         else:
             mask = empty(mask.tape, dropped.shape, mask.dtype, "masked_fill")
         out, weights = self.attend(queries, keys, values, mask)
+        out = self.after(out, before)
         out = reshape(out, (batch, tokens, -1))
         out = self.o_proj(out)
         return out, weights, chosen
@@ -279,7 +292,7 @@ class HandingDecoder(Decoder):
         return self.norm(hidden)
 
 
-def _masks(
+def masks_made(
     spec: DecoderSpec, tape: Tape, batch: int, tokens: int, dtype: DType, implementation: str
 ) -> dict[LayerType, Tensor | None]:
     """The causal mask, which is made although `sdpa` needs none: indexers read it."""
@@ -302,7 +315,7 @@ def indexed(spec: DeepseekV32Spec, build: Builder) -> Decoder:
 
     kinds = list(zip(spec.sparse(), spec.indexed, strict=True))
     make = HandingDecoder if handing else Decoder
-    return make(spec, build, layer, kinds, rotary=Rotary(spec.head_dim), masks=_masks, holding=handing)
+    return make(spec, build, layer, kinds, rotary=Rotary(spec.head_dim), masks=masks_made, holding=handing)
 
 
 HEADS = language_model(indexed)

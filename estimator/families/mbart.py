@@ -5,6 +5,9 @@ After transformers' modeling_mbart.py (5.23).
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 from estimator.families import bart, m2m_100
 from estimator.families.attention import causal_mask
 from estimator.families.bart import BartSpec, Predictions, scaled
@@ -30,9 +33,10 @@ class Stack:
     def __init__(self, decodes: bool, words: Embedding, spec: MBartSpec, build: Builder):
         name, size = "decoder" if decodes else "encoder", spec.hidden_size
         layers = spec.decoder_layers if decodes else spec.num_hidden_layers
+        layer: Callable[[bool, Any, Builder], Any] = m2m_100.Layer
         self.decodes, self.words, self.attention, self.dropout = decodes, words, build.attention, spec.dropout
         self.positions = build.embedding(name + ".embed_positions", spec.max_position_embeddings + 2, size)
-        self.layers = build.layers(layers, lambda _: m2m_100.Layer(decodes, spec, build), name, f"{name}.", last=int(decodes))
+        self.layers = build.layers(layers, lambda _: layer(decodes, spec, build), name, f"{name}.", last=int(decodes))
         self.embedding_norm = build.layer_norm(name + ".layernorm_embedding", size)
         self.norm = build.layer_norm(name + ".layer_norm", size)
 

@@ -41,6 +41,7 @@ ENCODERS = EMBED | {
     "mt5",
     "pegasus",
     "t5",
+    "t5gemma",
     "vit",
 }
 """Types of which serving is not modelled by any engine that sizes a cache."""
