@@ -12,6 +12,7 @@ from math import isqrt
 from estimator.contract.job.images import Images
 from estimator.families.build import Builder
 from estimator.families.cache_layers import Picture
+from estimator.families.decoder import Decoder
 from estimator.families.gemma import RMSNorm
 from estimator.families.heads import Model
 from estimator.families.image_text import ImageTextToText, Made, block_masks, language_model, prefix_masks, types_of
@@ -20,7 +21,7 @@ from estimator.families.parts import MultimodalSpec, multimodal
 from estimator.families.siglip import VisionModel
 from estimator.families.spec import ModelSpec, Size
 from estimator.families.towers import SquareTowerSpec
-from estimator.families.windows import causal_masks
+from estimator.families.windows import WindowedSpec, causal_masks
 from estimator.tape import dtypes
 from estimator.tape.matmul import times
 from estimator.tape.pointwise import to
@@ -75,7 +76,7 @@ class PaliGemmaSpec(MultimodalSpec):
 
     runs = True
     towers = ("siglip_vision_model",)
-    languages = ("gemma",)
+    languages = ("gemma", "gemma2")
     images_by_mask = True
     in_sglang = "transformers"
     kinds = {"text_config": "gemma", "vision_config": "siglip_vision_model"}
@@ -167,12 +168,17 @@ def gemma3(spec: Gemma3Spec | PaliGemmaSpec, build: Builder) -> Model:
     sight = Sight(spec.vision_config, build, project)
     language = language_model(spec, build)
 
+    assert isinstance(language.body, Decoder)
+    text, attention = spec.text_config, language.body.attention
+
     def masks(ids: Tensor, embeds: Tensor, types: Tensor | None) -> Made:
         if types is None:
-            return (causal_masks(spec.text_config, ids.tape, ids.shape[0], ids.shape[1], embeds.dtype, build.attention),)
-        return (prefix_masks if prefixes else block_masks)(types, embeds.dtype, build.attention)
+            return (causal_masks(text, ids.tape, ids.shape[0], ids.shape[1], embeds.dtype, attention),)
+        if prefixes:
+            return prefix_masks(types, embeds.dtype, attention, windows=isinstance(text, WindowedSpec))
+        return block_masks(types, embeds.dtype, attention)
 
-    return ImageTextToText(language, sight, build, masks=masks, beside=types_of, counts_first=prefixes)
+    return ImageTextToText(language, sight, build, masks=masks, beside=types_of, counts_first=prefixes, caps=prefixes)
 
 
 COUNTED = multimodal(between)

@@ -16,6 +16,7 @@ from estimator.families.decoder_layers import Sandwich
 from estimator.families.feed_forward import FusedGatedMLP
 from estimator.families.grouped_query import GroupedQueryAttention
 from estimator.families.heads import decoder_heads
+from estimator.families.qwen_vl_text import InThree
 from estimator.families.rotary import PartialRotarySpec
 from estimator.families.rotations import rotate_half_of_pairs
 from estimator.families.spec import Size
@@ -41,6 +42,15 @@ def _rotate(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Ten
     c, s = unsqueeze(cos, 1), unsqueeze(sin, 1)
     c = empty(c.tape, c.shape, c.dtype, "repeat_interleave")
     s = empty(s.tape, s.shape, s.dtype, "repeat_interleave")
+    return _rotate_pairs(q, k, c, s)
+
+
+def _rotate_in_three(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
+    """The same with a table that has each number twice already (modeling_glm4v.py)."""
+    return _rotate_pairs(q, k, unsqueeze(cos, 1), unsqueeze(sin, 1))
+
+
+def _rotate_pairs(q: Tensor, k: Tensor, c: Tensor, s: Tensor) -> tuple[Tensor, Tensor]:
     rotary, rest = c.shape[-1], q.shape[-1] - c.shape[-1]
     q_rot, q_pass = narrow(q, -1, rotary), narrow(q, -1, rest)
     k_rot, k_pass = narrow(k, -1, rotary), narrow(k, -1, rest)
@@ -51,17 +61,18 @@ def _rotate(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Ten
     return q_embed, k_embed
 
 
-def glm4(spec: Glm4Spec, build: Builder) -> Decoder:
-    """The body of the model."""
+def glm4(spec: Glm4Spec, build: Builder, in_three: bool = False) -> Decoder:
+    """The body of the model. `in_three`: its rotary positions are in three dimensions, as those of one that sees are."""
+    rotary = (InThree if in_three else Rotary)(spec.rotary_size)
 
     def layer(_: None) -> Sandwich:
-        attention = GroupedQueryAttention(spec, build, spec.attention_bias, rotate=_rotate)
+        attention = GroupedQueryAttention(spec, build, spec.attention_bias, rotate=_rotate_in_three if in_three else _rotate)
         mlp = FusedGatedMLP(spec, build)
         names = "input_layernorm", "post_attention_layernorm", "post_self_attn_layernorm", "post_mlp_layernorm"
         before_attention, before_mlp, after_attention, after_mlp = [build.rms_norm(name, spec.hidden_size) for name in names]
         return Sandwich(attention, mlp, (before_attention, after_attention, before_mlp, after_mlp))
 
-    return Decoder(spec, build, layer, rotary=Rotary(spec.rotary_size))
+    return Decoder(spec, build, layer, rotary=rotary, positioned=not in_three)
 
 
 HEADS = decoder_heads(glm4)

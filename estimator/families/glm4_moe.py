@@ -19,6 +19,7 @@ from estimator.families.feed_forward import GatedMLP
 from estimator.families.grouped_query import GroupedQueryAttention, normed_between
 from estimator.families.heads import language_model
 from estimator.families.modules import Module, rotate_part
+from estimator.families.qwen_vl_text import InThree
 from estimator.families.rotary import PartialRotarySpec
 from estimator.families.spec import Size, called
 
@@ -40,8 +41,9 @@ class Glm4MoeSpec(PartialRotarySpec, GroupedExpertsSpec):
 SPECS = {"glm4_moe": Glm4MoeSpec}
 
 
-def glm4_moe(spec: Glm4MoeSpec, build: Builder) -> Decoder:
-    """The body of the model."""
+def glm4_moe(spec: Glm4MoeSpec, build: Builder, in_three: bool = False) -> Decoder:
+    """The body of the model. `in_three`: its rotary positions are in three dimensions, as those of one that sees are."""
+    rotary = (InThree if in_three else Rotary)(spec.rotary_size)
 
     def norm(which: str, _: int) -> Module:
         return build.rms_norm(f"self_attn.{which}_norm", spec.head_dim)
@@ -57,7 +59,7 @@ def glm4_moe(spec: Glm4MoeSpec, build: Builder) -> Decoder:
         )
         return PreNorm(spec, build, attention, DeepseekMoe(spec, build) if sparse else GatedMLP(spec, build))
 
-    return Decoder(spec, build, layer, spec.sparse(), rotary=Rotary(spec.rotary_size))
+    return Decoder(spec, build, layer, spec.sparse(), rotary=rotary)
 
 
 HEADS = language_model(glm4_moe)

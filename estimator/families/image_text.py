@@ -32,9 +32,13 @@ Made = tuple[Masks | None] | tuple[Masks, Tensor]
 
 
 def language_model(spec: MultimodalSpec, build: Builder, part: str = "model.language_model") -> CausalLM:
-    """The language model of one that sees, in the `part` that it is called."""
+    """The language model of one that sees, in the `part` that it is called. Where it cannot attend as the job says and the tower
+    does (Gemma 2), it attends as it does unasked."""
+    outside, ways = build.attention, spec.language_model.attentions
+    build.attention = outside if outside in ways else ways[0]
     with build.part(part):
         language = build_model(spec.language_model, build, "causal-lm")
+    build.attention = outside
     assert isinstance(language, CausalLM)
     return language
 
@@ -57,7 +61,7 @@ class ImageTextToText(FusedHead):
     pixels. `held`: what else lies in memory with the model. `counts_first`: whether positions are counted before the tower runs,
     not by the language model. `gives_all`: whether the output holds all that the tower gave, not the features that were put in.
     `keeps_places`: whether the places of images are known until the language model is done. `videos`: whether the model looks for
-    those of videos, too.
+    those of videos, too. `caps`: whether logits go through what the language model's go through by itself (Gemma 2's tanh).
     """
 
     def __init__(
@@ -73,9 +77,11 @@ class ImageTextToText(FusedHead):
         gives_all: bool = False,
         keeps_places: bool = True,
         videos: bool = False,
+        caps: bool = False,
     ):
         assert isinstance(language.body, Decoder)
         self.body, self.lm_head, self.loss = language.body, language.lm_head, language.loss
+        self.logits = language.logits if caps else language.lm_head
         self.sight, self.images, self.joined, self.masks, self.beside = sight, build.images, joined, masks, beside
         self.counts_first, self.gives_all, self.keeps_places = counts_first, gives_all, keeps_places
         self.held, self.videos = held, videos
@@ -95,7 +101,7 @@ class ImageTextToText(FusedHead):
         with ids.tape.losing():
             if self.loss.fused is not None:
                 return self.loss.fused(hidden, self.lm_head.weight, ids), tuple(features)
-            logits = self.lm_head(hidden)
+            logits = self.logits(hidden)
             return self.loss(logits, ids), (logits, *features)
 
     def _read(self, ids: Tensor, pixels: Tensor | None = None, types: Tensor | None = None) -> tuple[Tensor, ...]:
@@ -132,13 +138,16 @@ def block_masks(types: Tensor, dtype: DType, implementation: str) -> Made:
     return {FULL: full, SLIDING: as_asked(in_window(blocks), dtype, implementation)}, blocks
 
 
-def prefix_masks(types: Tensor, dtype: DType, implementation: str) -> Made:
-    """A mask in which the tokens of a prefix see each other, and which tokens are of it (modeling_paligemma.py,
-    `PaliGemmaModel.forward`)."""
+def prefix_masks(types: Tensor, dtype: DType, implementation: str, windows: bool = False) -> Made:
+    """A mask in which the tokens of a prefix see each other, and which tokens are of it; with one for a sliding window, too,
+    where there are `windows` (modeling_paligemma.py, `PaliGemmaModel.forward`)."""
     held = empty(types.tape, types.shape, dtypes.bool_, "eq")
     blocks = empty(types.tape, types.shape, dtypes.int64, "where")
     del held
-    return {FULL: of_blocks(blocks, dtype, implementation)}, blocks
+    masks: Masks = {FULL: of_blocks(blocks, dtype, implementation)}
+    if windows:
+        masks[SLIDING] = as_asked(window_or_image(blocks), dtype, implementation)
+    return masks, blocks
 
 
 def of_blocks(blocks: Tensor, dtype: DType, implementation: str) -> Tensor:

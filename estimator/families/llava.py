@@ -15,12 +15,14 @@ from estimator.families.clip_vision import CLIPVisionSpec, vision_model
 from estimator.families.heads import Model
 from estimator.families.image_text import ImageTextToText, language_model
 from estimator.families.parts import MultimodalSpec, multimodal
+from estimator.families.pixtral import PixtralVisionSpec, resized, sizes_of
+from estimator.families.pixtral import VisionModel as PixtralTower
 from estimator.families.towers import SquareTowerSpec
 from estimator.tape import dtypes
 from estimator.tape.pointwise import gelu
 from estimator.tape.tape import Tape
 from estimator.tape.tensor import Tensor, empty
-from estimator.tape.views import cat, narrow, unbind
+from estimator.tape.views import cat, narrow, reshape, split, unbind
 
 
 class ProjectedSpec(MultimodalSpec):
@@ -39,15 +41,39 @@ class ProjectedSpec(MultimodalSpec):
 class LlavaSpec(ProjectedSpec):
     runs = True
     kinds = {"text_config": "llama", "vision_config": "clip_vision_model"}
-    towers = ("clip_vision_model",)
+    towers = ("clip_vision_model", "pixtral")
     languages = ("llama", "mistral", "qwen2", "qwen3")
     modelled = {"projector_hidden_act": ("gelu",)}
 
     vision_feature_select_strategy: Literal["default", "full"] = "default"
 
-    def image_tokens(self, images: Images) -> int | None:
-        """Every image is cut and resized to the tower's square."""
+    @property
+    def forward_modelled(self) -> bool:
+        return super().forward_modelled and (self.vision_config.model_type != "pixtral" or self._reads_last)
+
+    @property
+    def refusal(self) -> str:
+        if self.vision_config.model_type != "pixtral" or self._reads_last:
+            return super().refusal
+        read = "all of the last hidden states alone are modelled (vision_feature_layer: -1, vision_feature_select_strategy: full)"
+        return f"the forward pass of llava models that read other layers of Pixtral's tower is not modelled yet; {read}"
+
+    @property
+    def _reads_last(self) -> bool:
+        return self.vision_feature_layer == -1 and self.vision_feature_select_strategy == "full"
+
+    def sized(self, images: Images) -> tuple[int, int] | None:
+        """Whole patches of Pixtral's tower."""
         tower = self.vision_config
+        if not isinstance(tower, PixtralVisionSpec):
+            return None
+        return resized(images.height, images.width, tower.image_size, tower.patch_size)
+
+    def image_tokens(self, images: Images) -> int | None:
+        """Every image is cut and resized to CLIP's square. Pixtral's rows of patches end with a token each, which is text."""
+        tower = self.vision_config
+        if (size := self.sized(images)) is not None:
+            return size[0] // tower.patch_size * (size[1] // tower.patch_size)
         if not isinstance(tower, SquareTowerSpec):
             return None
         return tower.patches + (self.vision_feature_select_strategy == "full")
@@ -128,10 +154,41 @@ class Sight:
         return parts[0] if isinstance(self.spec.vision_feature_layer, int) else cat(parts, -1)
 
 
+class PixtralSight:
+    """The same of Pixtral's tower, which takes images of any size: its last hidden states."""
+
+    def __init__(self, spec: LlavaSpec, tower: PixtralVisionSpec, build: Builder):
+        self.spec, self.images, self.channels, self.patch = spec, build.images, tower.num_channels, tower.patch_size
+        with build.part("model.vision_tower", learns=build.images is not None):
+            self.tower = PixtralTower(tower, build)
+        with build.part("model", learns=build.images is not None):
+            self.projector = Projector(spec, build)
+
+    def pixels(self, tape: Tape, images: int) -> Tensor:
+        assert self.images is not None
+        size = self.spec.sized(self.images)
+        assert size is not None
+        return empty(tape, (images, self.channels, *size), dtypes.float32, "pixel_values")
+
+    def __call__(self, pixels: Tensor) -> tuple[Tensor, ...]:
+        """Each image's features, and the tower's last hidden states."""
+        last = self.tower(pixels)
+        features = self.projector(last)
+        sides = empty(pixels.tape, (pixels.shape[0], 2), dtypes.int64, "floor_divide")
+        counts = empty(pixels.tape, (pixels.shape[0],), dtypes.int64, "prod")
+        del sides, counts
+        features = reshape(features, features.shape[1:])
+        each = features.shape[0] // pixels.shape[0]
+        return *split(features, [each] * pixels.shape[0], 0), last
+
+
 def llava(spec: LlavaSpec, build: Builder) -> Model:
     """The whole model (`LlavaForConditionalGeneration`)."""
     if not spec.forward_modelled:
         return COUNTED["image-text-to-text"](spec, build)
+    if isinstance(spec.vision_config, PixtralVisionSpec):
+        seen = PixtralSight(spec, spec.vision_config, build)
+        return ImageTextToText(language_model(spec, build), seen, build, lambda parts: cat(parts[:-1], 0), beside=sizes_of)
     sight = Sight(spec, build)
     language = language_model(spec, build)
 

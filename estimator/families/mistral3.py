@@ -1,13 +1,10 @@
-"""Mistral 3, as Mistral Small 3.1 to 4, Ministral 3 and Pixtral 12B have it: squares of an image's patches become one token each.
+"""Mistral 3, as Mistral Small 3.1 to 4 and Ministral 3 have it: squares of an image's patches become one token each.
 
 An image keeps its proportions. After transformers' modeling_mistral3.py and image_processing_pixtral.py (5.23).
 """
 
 from __future__ import annotations
 
-from math import floor
-
-from estimator.contract.errors import Contradiction
 from estimator.contract.job.images import Images
 from estimator.families.build import Builder
 from estimator.families.cache_layers import Picture
@@ -15,7 +12,7 @@ from estimator.families.heads import Model
 from estimator.families.image_text import ImageTextToText, language_model
 from estimator.families.llava import ProjectedSpec, Projector
 from estimator.families.parts import multimodal
-from estimator.families.pixtral import PixtralVisionSpec, VisionModel
+from estimator.families.pixtral import PixtralVisionSpec, VisionModel, resized, sizes_of
 from estimator.families.spec import Size
 from estimator.families.towers import SquareTowerSpec
 from estimator.tape import dtypes
@@ -79,18 +76,6 @@ class Mistral3Spec(ProjectedSpec):
 
 
 SPECS = {"mistral3": Mistral3Spec}
-
-
-def resized(height: int, width: int, longest: int, square: int) -> tuple[int, int]:
-    """Height and width, in pixels, that an image is resized to: whole squares, its longer side of at most `longest` pixels but
-    for what fills up the last square. Raises `Contradiction` for an image of whose shorter side nothing would be left."""
-    ratio = max(height / longest, width / longest)
-    if ratio > min(height, width):
-        thin = f"its processor makes the longer side {longest} pixels, and leaves nothing of the other"
-        raise Contradiction(f"an image of {width} x {height} pixels is too long: {thin}", "training.images")
-    if ratio > 1:
-        height, width = floor(height / ratio), floor(width / ratio)
-    return ((height - 1) // square + 1) * square, ((width - 1) // square + 1) * square
 
 
 class MultiModalProjector:
@@ -170,11 +155,7 @@ def mistral3(spec: Mistral3Spec, build: Builder) -> Model:
         return COUNTED["image-text-to-text"](spec, build)
     sight = Sight(spec, build)
     language = language_model(spec, build)
-
-    def sizes(ids: Tensor, pixels: Tensor) -> Tensor:
-        return empty(ids.tape, (pixels.shape[0], 2), dtypes.int64, "image_sizes")
-
-    return ImageTextToText(language, sight, build, lambda seen: cat(seen[:-1], 0), beside=sizes)
+    return ImageTextToText(language, sight, build, lambda seen: cat(seen[:-1], 0), beside=sizes_of)
 
 
 COUNTED = multimodal(between)

@@ -1,10 +1,13 @@
 """Pixtral's vision tower: layers of the Llama kind over the patches of all images in one row, each of which sees its own image.
 
-Rotary positions are in two dimensions. After transformers' modeling_pixtral.py (5.23).
+Rotary positions are in two dimensions. After transformers' modeling_pixtral.py and image_processing_pixtral.py (5.23).
 """
 
 from __future__ import annotations
 
+from math import floor
+
+from estimator.contract.errors import Contradiction
 from estimator.families.attention import Attention
 from estimator.families.build import Builder
 from estimator.families.counted import counted
@@ -106,19 +109,37 @@ class VisionModel:
         embeds = unsqueeze(cat([transpose(reshape(grid, (grid.shape[0], -1)), 0, 1) for grid in grids], 0), 0)
         embeds = self.ln_pre(embeds)
         patches = embeds.shape[1]
+        last = [empty(tape, (side,), dtypes.int64, "arange") for side in grids[-1].shape[1:]]  # names of a loop
         places = empty(tape, (patches, 2), dtypes.int64, "cat")
         cos, sin = (empty(tape, (1, patches, self.head_dim), embeds.dtype, name) for name in ("cos", "sin"))
         mask = block_mask(tape, patches, embeds.dtype)
         hidden = embeds
         for layer in self.layers:
             hidden = layer(hidden, mask, cos, sin)
-        del grids, places
+        del grids, last, places
         return hidden
 
 
 def block_mask(tape: Tape, patches: int, dtype: DType) -> Tensor:
     """Which patches are of one image, in numbers that are added (`generate_block_attention_mask`)."""
     return reshape(empty(tape, (patches, patches), dtype, "full"), (1, 1, patches, patches))
+
+
+def resized(height: int, width: int, longest: int, square: int) -> tuple[int, int]:
+    """Height and width, in pixels, that an image is resized to: whole squares, its longer side of at most `longest` pixels but
+    for what fills up the last square. Raises `Contradiction` for an image of whose shorter side nothing would be left."""
+    ratio = max(height / longest, width / longest)
+    if ratio > min(height, width):
+        thin = f"its processor makes the longer side {longest} pixels, and leaves nothing of the other"
+        raise Contradiction(f"an image of {width} x {height} pixels is too long: {thin}", "training.images")
+    if ratio > 1:
+        height, width = floor(height / ratio), floor(width / ratio)
+    return ((height - 1) // square + 1) * square, ((width - 1) // square + 1) * square
+
+
+def sizes_of(ids: Tensor, pixels: Tensor) -> Tensor:
+    """Height and width of each image, which a batch has beside them."""
+    return empty(ids.tape, (pixels.shape[0], 2), dtypes.int64, "image_sizes")
 
 
 HEADS = {"features": counted(VisionModel)}

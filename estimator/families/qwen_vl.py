@@ -6,8 +6,9 @@ After transformers' modeling_qwen2_vl.py, modeling_qwen2_5_vl.py, modeling_qwen3
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from math import ceil, floor, sqrt
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 from pydantic import model_validator
 
@@ -21,6 +22,7 @@ from estimator.families.heads import Batch, CausalLM, FusedHead
 from estimator.families.image_text import ImageTextToText
 from estimator.families.llama import Qwen2Spec, Qwen3Spec
 from estimator.families.model_output import Held
+from estimator.families.modules import Convolution
 from estimator.families.parts import MultimodalSpec
 from estimator.families.qwen_vl_text import Kind, decoder
 from estimator.families.qwen_vl_tower import VisionModel
@@ -151,10 +153,21 @@ def resized(height: int, width: int, factor: int, least: int, most: int) -> tupl
 SPECS = {"qwen2_vl": Qwen2VLSpec, "qwen2_5_vl": Qwen25VLSpec, "qwen3_vl": Qwen3VLSpec, "qwen3_vl_moe": Qwen3VLMoeSpec}
 
 
+class Tower(Protocol):
+    """An encoder of images' patches, which lie in one row."""
+
+    @property
+    def proj(self) -> Convolution:
+        """What embeds patches."""
+
+    def __call__(self, pixels: Tensor) -> tuple[Tensor, ...]:
+        """Last hidden states; what the language model gets of them; and of the layers that it reads, too."""
+
+
 class QwenVL(FusedHead):
     """The whole model (`Qwen2_5_VLForConditionalGeneration`), on texts with images."""
 
-    def __init__(self, spec: Spec, tower: VisionModel, language: CausalLM, build: Builder):
+    def __init__(self, spec: Spec, tower: Tower, language: CausalLM, build: Builder):
         assert isinstance(language.body, Decoder)
         assert build.images is not None
         self.spec, self.tower, self.images = spec, tower, build.images
@@ -226,11 +239,18 @@ def _with_images(hidden: Tensor, places: Tensor, features: Tensor) -> Tensor:
     return write_picked(out, places, there)
 
 
-def whole(spec: Spec, build: Builder, make: Callable[[], CausalLM]) -> ImageTextToText | QwenVL:
-    """A tower, and the language model that `make` makes after it."""
-    images = build.images
+MakeTower = Callable[[tuple[int, int] | None], Tower]
+"""Rows and columns of patches of each image, if there are any -> the tower."""
+
+
+def whole(
+    spec: Spec, build: Builder, make: Callable[[], CausalLM], make_tower: MakeTower | None = None
+) -> ImageTextToText | QwenVL:
+    """A tower, and the language model that `make` makes after it. Without `make_tower` that is Qwen's
+    own."""
+    images, make_tower = build.images, make_tower or partial(VisionModel, spec.vision, build)
     with build.part("model.visual", learns=images is not None):
-        tower = VisionModel(spec.vision, build, None if images is None else spec.grid(images))
+        tower = make_tower(None if images is None else spec.grid(images))
     with build.part("model.language_model"):
         language = make()
     return ImageTextToText(language, None, build, held=tower) if images is None else QwenVL(spec, tower, language, build)

@@ -34,8 +34,9 @@ class SelfAttention:
     def __init__(self, spec: VisionSpec, build: Builder, lengths: Sequence[int]):
         size = spec.width
         self.heads, self.lengths = spec.num_attention_heads, lengths
-        self.qkv = build.linear("attn.qkv", size, 3 * size, True)
-        self.proj = build.linear("attn.proj", size, size, True)
+        query_bias, output_bias = spec.attention_biases
+        self.qkv = build.linear("attn.qkv", size, 3 * size, query_bias)
+        self.proj = build.linear("attn.proj", size, size, output_bias)
         self.attend = Attention(build.attention, causal=False)
 
     def __call__(self, hidden: Tensor, cos: Tensor, sin: Tensor) -> Tensor:

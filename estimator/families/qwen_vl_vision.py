@@ -52,6 +52,11 @@ class VisionSpec(TowerSpec):
         return 0
 
     @property
+    def attention_biases(self) -> tuple[bool, bool]:
+        """Whether attention has biases: of queries, keys and values; of its output layer."""
+        return True, True
+
+    @property
     def read(self) -> tuple[int, ...]:
         """Layers whose outputs the language model gets, too."""
         return ()

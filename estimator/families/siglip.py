@@ -1,4 +1,4 @@
-"""SigLIP, its two towers, and those made after its vision tower: CLIP's layers, and a head that attends to an image's patches.
+"""SigLIP's two towers, and those made after its vision tower: CLIP's layers, and a head that attends to an image's patches.
 
 After transformers' modeling_siglip.py, modeling_idefics3.py and modeling_smolvlm.py (5.23).
 """
@@ -8,13 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, Self
 
-from pydantic import SerializeAsAny, model_validator
+from pydantic import model_validator
 
 from estimator.families import clip
 from estimator.families.build import Builder
 from estimator.families.counted import counted
 from estimator.families.layers import Layers
-from estimator.families.parts import ComposedSpec, build_part
 from estimator.families.spec import Activation, Depth, ModelSpec, Size
 from estimator.families.towers import Side, SquareTowerSpec
 from estimator.families.vit import patches
@@ -65,18 +64,7 @@ class SiglipTextSpec(ModelSpec):
         return self
 
 
-class SiglipSpec(ComposedSpec):
-    learned_positions = True
-    embeds = True
-    kinds = {"text_config": "siglip_text_model", "vision_config": "siglip_vision_model"}
-    fixed = ("text_config", "vision_config")
-    text_class = SiglipTextSpec
-
-    text_config: SerializeAsAny[SiglipTextSpec]
-
-
 SPECS: dict[str, type[ModelSpec]] = {
-    "siglip": SiglipSpec,
     "siglip_text_model": SiglipTextSpec,
     "siglip_vision_model": SiglipVisionSpec,
     "idefics3_vision": Idefics3VisionSpec,
@@ -84,20 +72,12 @@ SPECS: dict[str, type[ModelSpec]] = {
 }
 
 
-def siglip(spec: SiglipSpec, build: Builder) -> None:
-    """SigLIP's text encoder and image encoder (`SiglipModel`): parameters only."""
-    build_part(spec.text_config, build)
-    build_part(spec.vision_config, build)
-    build.parameter("logit_scale", (1,))
-    build.parameter("logit_bias", (1,))
-
-
 def text_model(spec: SiglipTextSpec, build: Builder) -> None:
     places = spec.max_position_embeddings
     build.embedding("text_model.token_embedding", spec.vocab_size, spec.hidden_size, first=True)
     build.embedding("text_model.position_embedding", places, spec.hidden_size, first=False)
     build.buffer("text_model.position_ids", (1, places), dtypes.int64)
-    _encoder(spec, build, "text_model.layers")
+    encoder(spec, build, "text_model.layers")
     build.layer_norm("text_model.final_layer_norm", spec.hidden_size)
     build.linear("text_model.head", spec.hidden_size, spec.projection_size or spec.hidden_size, True)
 
@@ -109,10 +89,11 @@ def vision_model(spec: SquareTowerSpec, build: Builder) -> VisionModel:
 class VisionModel:
     """The tower (`SiglipVisionModel`); its forward pass is modelled without the pooling head.
 
-    `states`: which hidden states are read, where it is not the last ones: those before the layer of that number.
+    `states`: which hidden states are read, where it is not the last ones: those before the layer of that number. `pooled`:
+    whether it has its pooling head, where its configuration says so; else the model of both towers has that.
     """
 
-    def __init__(self, spec: SquareTowerSpec, build: Builder, states: Sequence[int] = ()):
+    def __init__(self, spec: SquareTowerSpec, build: Builder, states: Sequence[int] = (), pooled: bool = True):
         size, patch = spec.hidden_size, (spec.patch_size, spec.patch_size)
         self.patch_embedding = build.convolution(
             "vision_model.patch_embedding",
@@ -124,12 +105,12 @@ class VisionModel:
         )
         self.position_embedding = build.embedding("vision_model.position_embedding", spec.patches, size, first=False)
         self.states = frozenset(states)
-        self.layers = _encoder(spec, build, "vision_model.layers", self.states)
+        self.layers = encoder(spec, build, "vision_model.layers", self.states, "" if pooled else "vision_model.")
         with build.unlearning(bool(states)):
             self.post_layernorm = build.layer_norm("vision_model.post_layernorm", size)
         if isinstance(spec, SiglipVisionSpec):
             self.position_ids = build.buffer("vision_model.position_ids", (1, spec.patches), dtypes.int64)
-            if spec.vision_use_head:
+            if spec.vision_use_head and pooled:
                 _pooling_head(spec, build)
 
     def see(self, pixels: Tensor) -> tuple[Tensor, ...]:
@@ -141,8 +122,9 @@ class VisionModel:
         return last, *states
 
 
-def _encoder(spec: ModelSpec, build: Builder, label: str, states: Collection[int] = ()) -> Layers:
-    return clip.layers_of(clip.TowerSpec.model_validate(spec.model_dump()), build, states, label)
+def encoder(spec: ModelSpec, build: Builder, label: str, states: Collection[int] = (), path: str = "") -> Layers:
+    """The layers of a tower: CLIP's. `path`: as of `Builder.layers`."""
+    return clip.layers_of(clip.TowerSpec.model_validate(spec.model_dump()), build, states, label, path)
 
 
 def _pooling_head(spec: SiglipVisionSpec, build: Builder) -> None:
@@ -157,5 +139,5 @@ def _pooling_head(spec: SiglipVisionSpec, build: Builder) -> None:
     build.linear(name + ".mlp.fc2", spec.intermediate_size, size, True)
 
 
-BODIES: dict[str, Callable[[Any, Builder], None]] = {"siglip": siglip, "siglip_text_model": text_model}
+BODIES: dict[str, Callable[[Any, Builder], None]] = {"siglip_text_model": text_model}
 HEADS = {"features": counted(lambda spec, build: BODIES.get(spec.model_type, vision_model)(spec, build))}

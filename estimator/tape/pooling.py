@@ -1,4 +1,4 @@
-"""Squares of an image: their means, and what is in them, side by side."""
+"""Squares of an image: their means, and what is in them, side by side; an image resized, or read at given places."""
 
 from __future__ import annotations
 
@@ -58,3 +58,19 @@ def bilinear(x: Tensor, height: int, width: int) -> Tensor:
 
     node = record("UpsampleBilinear2DBackward", (x,), (), backward)
     return attach(node, output("upsample_bilinear2d", (x,), (*before[:2], height, width), x.dtype))
+
+
+def grid_sample(x: Tensor, grid: Tensor) -> Tensor:
+    """[images, channels, height, width] read at the places of a grid, [images, rows, columns, 2]
+    (`torch.nn.functional.grid_sample` by bicubic interpolation). Saves both; a gradient of the grid is made whether it is wanted
+    or not (aten/src/ATen/native/cuda/GridSampler.cpp)."""
+    images, channels, *_ = x.shape
+
+    def backward(g: Tensor, x: Tensor, grid: Tensor) -> Tensor:
+        out = output("grid_sampler_2d_backward", (g,), x.shape, x.dtype)
+        unread = output("grid_sampler_2d_backward", (g,), grid.shape, grid.dtype)
+        del unread
+        return out
+
+    node = record("GridSampler2DBackward", (x,), (x, grid), backward)
+    return attach(node, output("grid_sampler_2d", (x,), (images, channels, *grid.shape[1:3]), x.dtype))

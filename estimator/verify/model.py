@@ -83,6 +83,9 @@ def config(spec: ModelSpec, attention: str, labels: int = 2) -> Any:
     made._attn_implementation = attention if spec.has_attention else "eager"
     if (heard := getattr(made, "audio_config", None)) is not None:
         heard._attn_implementation = "eager"  # its chunks attend in no other way
+    text = getattr(spec, "text_config", None)
+    if isinstance(text, ModelSpec) and attention not in text.attentions:  # unasked each part attends in its own way
+        made.text_config._attn_implementation = text.attentions[0]
     made.pad_token_id = getattr(made, "pad_token_id", None) or 0
     parts = made, *(getattr(made, name) for name in made.sub_configs)
     for part in filter(None, parts):  # of which a model may lack some

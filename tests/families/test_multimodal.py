@@ -27,7 +27,7 @@ from estimator.families.internvl import MOST_TILES
 from estimator.families.internvl import cut as cut_to_fit
 from estimator.families.llama4 import cut as tiles_of
 from estimator.families.llava_next import LlavaNextSpec, LlavaOnevisionSpec
-from estimator.families.mistral3 import resized as whole_squares
+from estimator.families.pixtral import resized as whole_squares
 from estimator.families.qwen_vl import LONGEST, resized
 from estimator.families.qwen_vl_vision import Qwen25VisionSpec
 from estimator.families.spec import ModelSpec
@@ -44,7 +44,7 @@ CASES: dict[str, Any] = {case["name"]: case["model"] for case in cases("multimod
 COMPOSED = [kind for kind in FAMILIES if "vision_config" in spec_class(kind).model_fields and kind != "clip"]
 ANY = {kind: next(model for model in CASES.values() if model["model_type"] == kind) for kind in COMPOSED}
 COUNTED = {name: model for name, model in CASES.items() if "vision_config" in model and not resolve(model).spec.forward_modelled}
-RUN = [kind for kind in COMPOSED if spec_class(kind).runs]
+RUN = [kind for kind in COMPOSED if spec_class(kind).runs and spec_class(kind).sees]
 
 
 class Noting(Builder):
@@ -161,6 +161,10 @@ TOKENS = [
     ("llava-1.5-7b", 20, 20, 576),
     ("gemma-3-4b", 1920, 1080, 256),
     ("qwen3-vl-8b", 640, 480, 300),
+    ("glm-4.1v-9b", 640, 480, 391),
+    ("glm-4.5v", 10000, 8000, 6090),
+    ("pixtral-12b", 640, 480, 1200),
+    ("paligemma2-3b", 640, 480, 256),
     ("llama-4-scout", 640, 480, 5 * 144),
     ("mistral-small-3.1-24b", 1540, 3080, 1540),
     ("llava-v1.6-mistral-7b", 640, 480, 2340),
@@ -321,6 +325,21 @@ def test_an_image_is_resized_as_its_processor_does() -> None:
                 resized(*asked)
         else:
             assert resized(*asked) == theirs(*asked)
+
+
+def test_an_image_is_resized_as_glm_does() -> None:
+    theirs, rng = of_processor("glm4v", "smart_resize")["smart_resize"], random.Random(0)
+    spec = published("glm-4.1v-9b").architecture
+    for _ in range(2000):
+        height, width = int(2 ** rng.uniform(0, 13)), int(2 ** rng.uniform(0, 13))
+        images = Images(height=height, width=width)
+        try:
+            tall, wide = theirs(2, height, width)
+        except ValueError:
+            with pytest.raises(InvalidJob, match="too long"):
+                spec.image_tokens(images)
+        else:
+            assert spec.image_tokens(images) == tall // 28 * (wide // 28)
 
 
 @pytest.mark.parametrize("most", [None, 400_000])
