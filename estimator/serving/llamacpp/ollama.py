@@ -33,4 +33,4 @@ def context(job: Job, spec: ModelSpec, card: Capacity) -> int | None:
 def weights(job: Job, spec: ModelSpec, card: Capacity) -> str:
     """The kind of file that a tag without a kind has: Q4_K_M, but of gpt-oss the types of its checkpoint, experts in MXFP4 and
     all else in bf16 (ollama.com/library/gpt-oss: 14 GB)."""
-    return "bf16" if spec.model_type == "gpt_oss" else "q4_k_m"
+    return "bf16" if spec.can.graph == "gpt-oss" else "q4_k_m"
