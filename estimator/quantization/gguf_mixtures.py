@@ -46,7 +46,7 @@ def facts(spec: ModelSpec, tensors: list[FileTensor]) -> Model:
     first, attends = {"blk.0.attn_k.weight", "blk.0.attn_qkv.weight"}, any(name.endswith(".attn_k.weight") for name in names)
     return Model(
         falcon=kind == "falcon",
-        repacked=kind == "gpt_oss",
+        repacked=spec.can.graph == "gpt-oss",
         seventy=layers == 80 and (kind == "qwen2" or (kind in ("llama", "mistral") and queries != keys)),
         tied="output.weight" not in names,
         experts=int(getattr(spec, "num_experts", 0) or asked.get("num_local_experts") or 0) if experts else 0,
