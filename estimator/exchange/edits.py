@@ -20,9 +20,10 @@ from estimator.exchange import recognise
 from estimator.exchange.configuration import Framework, Lines
 from estimator.exchange.documents import names_model, programs_of
 from estimator.exchange.launch import Program, arguments
+from estimator.exchange.nested import overrides
 from estimator.exchange.platforms import PLATFORMS
 from estimator.exchange.python.source import source
-from estimator.exchange.readers import FILES, SCRIPTED, SHORT
+from estimator.exchange.readers import FILES, OVERRIDES, SCRIPTED, SHORT
 from estimator.exchange.shell import Word
 
 _ALIAS = re.compile(r"\s*:\s*(\*[^\s,\]}]+)")
@@ -154,7 +155,7 @@ class CommandText:
         options, lines, _ = arguments(self.program.arguments, self.short)
         known = {self.facts.aliases.get(name, name): name for name in reversed(options)}
         name = known.get(key)
-        return Place(key, None, None) if name is None else Place(name, lines.get(name), options[name])
+        return Place(self._as_written(key), None, None) if name is None else Place(name, lines.get(name), options[name])
 
     def changed(self, key: str, value: Any) -> str | None:
         """The text with an option set."""
@@ -172,7 +173,7 @@ class CommandText:
         end = max((word.end for word in words), default=0)
         if not end:
             return None
-        option = f"--{key.replace('_', '-') if self.facts.dashes else key}"
+        option = f"--{key.replace('_', '-') if self.facts.dashes else self._as_written(key)}"
         return self.text[:end] + f" {option}" + ("" if value is True and self.facts.switches else f" {shown}") + self.text[end:]
 
     def _name(self, word: Word) -> str | None:
@@ -186,8 +187,38 @@ class CommandText:
             return None
         return self.facts.aliases.get(plain, plain)
 
+    def _as_written(self, key: str) -> str:
+        """A key that has a section and an older name without one, in the way in which the command has its other options."""
+        flat = next((old for old, new in self.facts.aliases.items() if new == key and "." not in old), None)
+        options = [word.text for word in self.program.arguments if word.text.startswith("--")]
+        return flat if flat and "." in key and not any("." in option.partition("=")[0] for option in options) else key
+
     def _put(self, word: Word, text: str) -> str:
         return self.text[: word.start] + text + self.text[word.end :]
+
+
+class OverridesText(CommandText):
+    """A command whose words are settings with their values: `a.b=c`."""
+
+    def place(self, key: str) -> Place:
+        """What the command says of a setting."""
+        options, lines = overrides(self.program.arguments)
+        name = next((one for one in options if self.facts.aliases.get(one, one) == key), None)
+        return Place(key, None, None) if name is None else Place(name, lines.get(name), options[name])
+
+    def changed(self, key: str, value: Any) -> str | None:
+        """The text with a setting changed; one that is missing comes after the last of those that are there."""
+        words = [word for word in self.program.arguments if overrides([word])[0]]
+        shown = shlex.quote(_shown(value))
+        for word in reversed(words):
+            name, _, given = word.text.partition("=")
+            plain = name.lstrip("+-")
+            if self.facts.aliases.get(plain, plain) == key:
+                return self._put(word, f"{name}={shown}") if word.alone and given else None
+        if not words:
+            return None
+        end = words[-1].end
+        return f"{self.text[:end]} {key}={shown}{self.text[end:]}"
 
 
 def _shown(value: Any) -> str:
@@ -213,4 +244,4 @@ def opened(text: str, whose: str, facts: Framework, given: str | None) -> Settin
     named = [word for word in words if re.search(r"\.(ya?ml|json)$", word)] if name in FILES else []
     if path := options.get("config") or next(iter(named), None):
         raise NotModelled(f"the command's settings are in {path}: fix that file", "file")
-    return CommandText(text, facts, whose, program)
+    return (OverridesText if whose in OVERRIDES else CommandText)(text, facts, whose, program)

@@ -168,14 +168,12 @@ def kserve(given: Mapping[str, Any]) -> Inside:
     name = uri.removeprefix("hf://") if uri.startswith("hf://") else model.get("name")
     if not name:
         raise InvalidValue("names no model: it is a template for others that do", "kserve spec.model")
-    if spread.get("expert") and (spread.get("data") or 1) != 1:
-        why = f"{spread.get('data')} ranks of data parallelism that divide the experts among them are not modelled"
-        raise NotModelled(why, "kserve spec.parallelism.expert")
     words = [
         f"--{key}-parallel-size={_number(spread[key], f'kserve spec.parallelism.{key}')}"
         for key in ("tensor", "pipeline", "data")
         if key in spread
     ]
+    words += ["--enable-expert-parallel"] if spread.get("expert") else []
     containers = [_mapping(one) for one in _listed(_mapping(spec.get("template")).get("containers"))]
     main = next((one for one in containers if one.get("name") == "main"), containers[0] if containers else {})
     variables = {_mapping(one).get("name"): _mapping(one).get("value") for one in _listed(main.get("env"))}
@@ -186,7 +184,18 @@ def kserve(given: Mapping[str, Any]) -> Inside:
     if spec.get("prefill"):
         left.append(LeftOut(key="spec.prefill", why="the answer is of a server that decodes, not of those for prompts alone"))
     listed = shlex.join([*words, *(str(word) for word in _listed(main.get("args")))])
-    return Inside(f"vllm serve {shlex.quote(str(name))} {listed} {more}", _asked(main, _mapping(spec.get("template"))), left)
+    asked = _over_nodes(_asked(main, _mapping(spec.get("template"))), spread)
+    return Inside(f"vllm serve {shlex.quote(str(name))} {listed} {more}", asked, left)
+
+
+def _over_nodes(asked: Hardware | None, spread: Mapping[str, Any]) -> Hardware | None:
+    """What a pod asks for, on as many nodes as it takes pods to have all replicas (`dataLocal` of `data` in each)."""
+    if asked is None or not spread.get("dataLocal"):
+        return asked
+    all_of, local = (_number(spread.get(key) or 1, f"kserve spec.parallelism.{key}") for key in ("data", "dataLocal"))
+    if all_of % local:
+        raise InvalidValue(f"{all_of} ranks are no pods of {local}", "kserve spec.parallelism.dataLocal")
+    return asked.model_copy(update={"nodes": all_of // local})
 
 
 PLATFORMS: dict[str, Callable[[Mapping[str, Any]], Inside]] = {

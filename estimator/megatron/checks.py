@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from estimator.contract.errors import Contradiction, NotModelled
-from estimator.contract.job import CheckpointForm, Job
+from estimator.contract.job import CheckpointForm, Job, Training
+from estimator.contract.job.adapter import Lora
 from estimator.contract.job.fp8 import Fp8
 from estimator.families.spec import ModelSpec
 from estimator.megatron.config import Config, config
@@ -51,7 +52,6 @@ def check(job: Job, spec: ModelSpec, topology: Topology, gpu: Gpu) -> None:
     if found.mixture is not None and found.mixture.experts % topology.expert:
         raise Contradiction(f"{found.mixture.experts} experts do not divide by {topology.expert}", "parallelism.expert")
     usual = {
-        "adapter": None,
         "quantization": None,
         "objective": None,
         "evaluation": None,
@@ -71,6 +71,7 @@ def check(job: Job, spec: ModelSpec, topology: Topology, gpu: Gpu) -> None:
     for name, value in usual.items():
         if getattr(training, name) != value:
             raise NotModelled("not modelled with implementation: megatron; leave it out", f"training.{name}")
+    _check_adapter(training, found)
     if training.precision not in MEGATRON:
         raise Contradiction(f"Megatron-Core's are {' and '.join(MEGATRON)}", "training.precision")
     if training.head != "causal-lm":
@@ -100,6 +101,25 @@ def check(job: Job, spec: ModelSpec, topology: Topology, gpu: Gpu) -> None:
         _check_ahead(recomputed, topology)
     if training.fp8 is not None:
         _check_fp8(job, training.fp8, topology, gpu)
+
+
+def _check_adapter(training: Training, found: Config) -> None:
+    """ms-swift's LoRA on all linear layers."""
+    asked, where = training.adapter, "training.adapter"
+    if asked is None:
+        return
+    unsaid = {"alpha", "rslora", "init"}
+    plain = Lora(rank=asked.rank, dropout=asked.dropout).model_dump(exclude=unsaid) if isinstance(asked, Lora) else None
+    if asked.model_dump(exclude=unsaid) != plain:
+        raise NotModelled("LoRA on all linear layers is modelled with implementation: megatron: write {rank: …} alone", where)
+    for other, name in (
+        (found.latent is not None, "latent attention"),
+        (found.classic is not None, "Megatron-LM's classic GPT"),
+        (training.fp8 is not None, "products in fp8"),
+        (bool(training.mtp_num_layers), "layers that predict further tokens"),
+    ):
+        if other:
+            raise NotModelled(f"LoRA beside {name} is not modelled with implementation: megatron; leave it out", where)
 
 
 def _check_offload(job: Job) -> None:

@@ -12,6 +12,7 @@ from estimator.families.modules import Module
 from estimator.megatron.fp8 import Fp8
 from estimator.megatron.fp8_linear import Fp8Grouped, Fp8Linear
 from estimator.megatron.linear import ColumnLinear, Later, Norm, NormLinear, RowLinear, Split, grouped
+from estimator.megatron.lora import Adapters
 from estimator.tape import dtypes
 from estimator.tape.layout import Shape
 from estimator.tape.tensor import Tensor
@@ -31,10 +32,11 @@ def parts(asked: str | CheckpointForm) -> frozenset[str]:
 
 @dataclass(frozen=True, slots=True)
 class Execution:
-    """`recomputed`: which of the parts are."""
+    """`recomputed`: which of the parts are. `lora`: the adapters of all linear layers."""
 
     fp8: Fp8 | None = None
     recomputed: frozenset[str] = frozenset()
+    lora: Adapters | None = None
 
     def weight(self, build: Builder, name: str, shape: Shape, active: int | None = None) -> Tensor:
         """A weight that a layer multiplies by."""
@@ -42,18 +44,24 @@ class Execution:
         return build.parameter(name, shape, kept, active=active)
 
     def norm_linear(self, build: Builder, gain: Norm, weight: Tensor, bias: Tensor | None, split: Split) -> Module:
+        if self.lora is not None:
+            return self.lora.norm_linear(build, _name(build, weight), gain, weight, split)
         if self.fp8 is None:
             return NormLinear(gain, weight, bias, split)
         return Fp8Linear(self.fp8, build, weight, bias, split, gain)
 
     def column(self, build: Builder, weight: Tensor, split: Split, of_norm: bool = False) -> Module:
         """`of_norm`: its input is a norm's result, saved as it is where that is discarded."""
+        if self.lora is not None:
+            return self.lora.column(build, _name(build, weight), weight, split)
         if self.fp8 is None:
             return ColumnLinear(weight, None, split)
         return Fp8Linear(self.fp8, build, weight, None, split, original=of_norm and LAYER_NORM in self.recomputed)
 
     def row(self, build: Builder, weight: Tensor, split: Split, of_attention: bool = False) -> Module:
         """`of_attention`: its input is attention's result, which that saves, too: saved as it is, unless scaling is delayed."""
+        if self.lora is not None:
+            return self.lora.row(build, _name(build, weight), weight, split)
         if self.fp8 is None:
             return RowLinear(weight, None, split)
         original = of_attention and self.fp8.recipe != "delayed"
@@ -61,6 +69,13 @@ class Execution:
 
     def grouped(self, build: Builder, weights: Tensor, later: Later, of_activation: bool = False) -> Callable[[Tensor], Tensor]:
         """Experts' products; `of_activation`: of what their activation made, saved as it is where that is discarded."""
+        if self.lora is not None:
+            return self.lora.grouped(build, _name(build, weights), weights, later)
         if self.fp8 is None:
             return partial(grouped, weights=weights, later=later)
         return Fp8Grouped(self.fp8, build, weights, of_activation and MOE_ACTIVATION in self.recomputed)
+
+
+def _name(build: Builder, weight: Tensor) -> str:
+    """What the layer of a weight is called."""
+    return next(p.name for p in build.parameters if p.tensor is weight).removesuffix(".weight")

@@ -118,7 +118,7 @@ class NormLinear:
 
         def backward(g: Tensor, x: Tensor, normed: Tensor, *_: Tensor) -> list[Gradient]:
             total = split.gathered(normed, BULK)
-            whole = _product(g, (*total.shape[:-1], weight.shape[1]), weight.shape[0])
+            whole = multiplied(g, (*total.shape[:-1], weight.shape[1]), weight.shape[0])
             partly = split.reduced(whole, BULK)
             if not accumulated(weight, total, g, split.later):
                 normed.storage.release()
@@ -129,7 +129,7 @@ class NormLinear:
         normed, kept = norm(x, gain.weight, gain.bias)
         node = record("LayerNormLinear", (x, weight, *parameters), (x, normed, *kept), backward)
         total = split.gathered(normed, RING)
-        return attach(node, _product(total, (*total.shape[:-1], weight.shape[0]), weight.shape[1]))
+        return attach(node, multiplied(total, (*total.shape[:-1], weight.shape[0]), weight.shape[1]))
 
 
 class ColumnLinear:
@@ -144,14 +144,14 @@ class ColumnLinear:
 
         def backward(g: Tensor, x: Tensor) -> list[Gradient]:
             total = split.gathered(x, BULK)
-            whole = _product(g, (*total.shape[:-1], weight.shape[1]), weight.shape[0])
+            whole = multiplied(g, (*total.shape[:-1], weight.shape[1]), weight.shape[0])
             gradient = split.reduced(whole, BULK)
             accumulated(weight, total, g, split.later)
             return [gradient, None, *[unary("sum", t) for t in biases]]
 
         node = record("Linear", (x, weight, *biases), (x,), backward)
         total = split.gathered(x, RING)
-        return attach(node, _product(total, (*total.shape[:-1], weight.shape[0]), weight.shape[1]))
+        return attach(node, multiplied(total, (*total.shape[:-1], weight.shape[0]), weight.shape[1]))
 
 
 class RowLinear:
@@ -165,12 +165,12 @@ class RowLinear:
 
         def backward(g: Tensor, x: Tensor) -> list[Gradient]:
             total = split.gathered(g, RING)
-            gradient = _product(total, x.shape, weight.shape[0])
+            gradient = multiplied(total, x.shape, weight.shape[0])
             accumulated(weight, x, total, split.later)
             return [gradient, None]
 
         node = record("Linear", (x, weight), (x,), backward)
-        whole = _product(x, (*x.shape[:-1], weight.shape[0]), weight.shape[1])
+        whole = multiplied(x, (*x.shape[:-1], weight.shape[0]), weight.shape[1])
         return attach(node, split.reduced(whole, PIPELINED))
 
 
@@ -204,6 +204,8 @@ class OutputLayer:
 
     def __call__(self, x: Tensor) -> Tensor:
         weight, split = self.weight, self.split
+        if not weight.requires_grad:
+            return self._frozen(x)
         whole = (x.shape[0] * split.group.size if split.sequence else x.shape[0], *x.shape[1:])
 
         def gather(like: Tensor) -> None:
@@ -212,16 +214,29 @@ class OutputLayer:
 
         def backward(g: Tensor, x: Tensor) -> tuple[Gradient, Gradient]:
             gather(x)
-            gradient = _product(g, whole, weight.shape[0])
+            gradient = multiplied(g, whole, weight.shape[0])
             accumulated(weight, x, g, None)
             return split.reduced(gradient), None
 
         node = record("OutputLayer", (x, weight), (x,), backward)
         gather(x)
-        return attach(node, _product(x, (*whole[:-1], weight.shape[0]), weight.shape[1]))
+        return attach(node, multiplied(x, (*whole[:-1], weight.shape[0]), weight.shape[1]))
+
+    def _frozen(self, x: Tensor) -> Tensor:
+        """With a weight that is frozen nothing is saved, and what is gathered is a tensor of its own
+        (`linear_with_frozen_weight`)."""
+        weight, split = self.weight, self.split
+        total = split.gathered(x)
+        shape = total.shape
+
+        def backward(g: Tensor) -> Gradient:
+            return split.reduced(multiplied(g, shape, weight.shape[0]))
+
+        node = record("OutputLayer", (x,), (), backward)
+        return attach(node, multiplied(total, (*shape[:-1], weight.shape[0]), weight.shape[1]))
 
 
-def _product(x: Tensor, shape: Shape, inner: int) -> Tensor:
+def multiplied(x: Tensor, shape: Shape, inner: int) -> Tensor:
     """A matrix product of this shape, over so many numbers."""
     x.tape.multiply(prod(shape[:-1]), shape[-1], inner, x.dtype)
     return empty(x.tape, shape, x.dtype, "gemm")

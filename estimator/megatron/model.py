@@ -167,7 +167,7 @@ class Stage:
         """What is made once and kept: rotary frequencies, and the buffer where the head gathers tokens."""
         tokens, tape = self.tokens, self.tape
         held = [empty(tape, (tokens, 1, 1, self.config.head_dim), dtypes.float32, "rotary_pos_emb")]
-        if self.place.last and self.place.tensor.sequence:
+        if self.place.last and self.place.tensor.sequence and self.output_layer.weight.requires_grad:
             with tape.counting(COMMUNICATION):
                 held.append(empty(tape, (tokens, self.batch.sequences, self.config.hidden), self.dtype, "global_memory_buffer"))
         return held
@@ -183,6 +183,8 @@ class Stage:
         """The loss on the last stage, hidden states on the others; from the batch on the first, else from what was received."""
         hidden = self.embedding(given[0]) if self.embedding is not None and self.place.first else received
         assert hidden is not None
+        if self.place.how.lora is not None:
+            hidden.requires_grad = True  # as ms-swift sets it, lest nothing of layers that are recomputed be differentiated
         for layer in self.layers:
             hidden = layer(hidden, self.held[0])
         if not self.place.last:

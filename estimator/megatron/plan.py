@@ -7,6 +7,7 @@ from itertools import accumulate
 
 from estimator.contract.errors import Contradiction
 from estimator.contract.job import CheckpointForm, Job, Parallelism, Training
+from estimator.contract.job.adapter import Lora
 from estimator.families.build import Builder
 from estimator.families.heads import Batch
 from estimator.families.layers import Checkpointing
@@ -18,6 +19,7 @@ from estimator.megatron.execution import CORE_ATTENTION, Execution, parts
 from estimator.megatron.experts import Dispatch
 from estimator.megatron.fp8 import Fp8
 from estimator.megatron.linear import Later, Split
+from estimator.megatron.lora import Adapters
 from estimator.megatron.losses import LOSSES
 from estimator.megatron.model import Place, Stage, workspaces
 from estimator.megatron.mtp import PROJECTION
@@ -73,6 +75,7 @@ def trace_megatron(job: Job, spec: ModelSpec, topology: Topology, gpu: Gpu = AMP
         precision.weights,
         checkpointing=_recomputed(training, len(places[0].layers)),
         sharding=sharding,
+        trained=adapters(training),
         unrolled=unrolled,
     )
     batch = Batch(training.micro_batch_size, training.sequence_length, training.sequence_length)
@@ -89,6 +92,12 @@ def trace_megatron(job: Job, spec: ModelSpec, topology: Topology, gpu: Gpu = AMP
     train(build, rounds, found_optimizer, unrolled)
     del dummies, held
     return build
+
+
+def adapters(training: Training) -> Adapters | None:
+    """LoRA, of a job that has it."""
+    asked = training.adapter
+    return Adapters(asked.rank, asked.dropout) if isinstance(asked, Lora) else None
 
 
 def _asked(found: Config, training: Training) -> Config:
@@ -111,7 +120,7 @@ def placed(found: Config, topology: Topology, pipeline: Pipeline, job: Job, gpu:
         training.expert_capacity_factor,
         training.expert_imbalance,
     )
-    how = Execution(_fp8(training, gpu), parts(training.activation_checkpointing))
+    how = Execution(_fp8(training, gpu), parts(training.activation_checkpointing), adapters(training))
     ahead = training.mtp_num_layers or 0, training.activation_checkpointing == "full"
     return [
         Place(i, layers[i], i == 0, i == pipeline.stages - 1, split, context, dispatch, how, *ahead)
@@ -193,7 +202,8 @@ def _fp8(training: Training, gpu: Gpu) -> Fp8 | None:
 
 def _dummies(build: Builder) -> list[Tensor]:
     """What autograd gets for a weight's gradient that a product has added to the buffer: one tensor per shape, kept for good."""
-    products = [p.tensor for p in build.parameters if p.name.endswith(".weight") and any(part in p.name for part in PRODUCTS)]
+    trained = [p for p in build.parameters if p.trainable and p.name.endswith(".weight")]
+    products = [p.tensor for p in trained if any(part in p.name for part in PRODUCTS)]
     shapes = dict.fromkeys(weight.shape[-2:] for weight in products)
     with build.tape.counting(GRADIENT):
         return [empty(build.tape, shape, build.dtype, "dummy_wgrad") for shape in shapes]

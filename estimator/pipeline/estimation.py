@@ -17,12 +17,15 @@ from estimator.contract.answer import (
 )
 from estimator.contract.errors import InvalidJob, NotModelled
 from estimator.contract.job import Job
+from estimator.contract.job.adapter import Lora
 from estimator.contract.notes import Said, all_said
 from estimator.contract.version import DATA_VERSION, SOFTWARE_VERSION
 from estimator.families import parameters
 from estimator.families.build import Builder
 from estimator.families.other import OtherSpec
 from estimator.hardware.capability import gpu
+from estimator.megatron.config import config
+from estimator.megatron.lora import trained
 from estimator.parallel.topology import Topology
 from estimator.pipeline.advice import Trial, advice, partly
 from estimator.pipeline.checkpoint_budget import recomputation
@@ -180,11 +183,15 @@ def _advice(run: Run, memory: Memory, allow_files: bool) -> list[Said]:
 
 def _parameters(build: Builder, model: Model, place: Topology, job: Job) -> Parameters:
     """Of the whole model, adapters included, layers that predict further tokens not; a tensor-parallel rank holds a part."""
-    here = place.gpus == place.data and not job.training.mtp_num_layers
+    here = place.gpus == place.data and place.expert == 1 and not job.training.mtp_num_layers
     whole = build.parameters if here else parameters(model.spec)
     mixed = isinstance(model.spec, OtherSpec) and model.spec.mixture
-    return Parameters(
+    found = Parameters(
         total=sum(p.total for p in whole),
         trainable=sum(p.total for p in whole if p.trainable) if job.task == "train" else 0,
         active=None if mixed else sum(p.active * p.times for p in whole),
     )
+    if whole is not build.parameters and job.training.implementation == "megatron" and isinstance(job.training.adapter, Lora):
+        total, active = trained(config(model.spec), job.training.adapter.rank)
+        return Parameters(total=found.total + total, trainable=total, active=(found.active or 0) + active)
+    return found

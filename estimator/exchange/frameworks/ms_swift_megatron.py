@@ -84,7 +84,7 @@ def read(conf: Configuration) -> None:
         trainer.length(conf, tokens, "max_length")
     tuner = conf.text("tuner_type") or "full"
     if tuner != "full":
-        conf.put("training.adapter", {"type": "lora", "rank": conf.whole("lora_rank") or 8})
+        _adapter(conf)
     if conf.gpus < ranks and conf.around.hardware is None:
         conf.launch.gpus = ranks
         conf.assume("gpus", ranks, "as many as its degrees multiply to")
@@ -93,6 +93,17 @@ def read(conf: Configuration) -> None:
     if kind in ("dpo", "kto") and tuner == "full":
         split = (conf.whole("tensor_model_parallel_size") or 1) * (conf.whole("pipeline_model_parallel_size") or 1)
         roles.held(conf, "reference model", None, 2, split * (conf.whole("expert_model_parallel_size") or 1))
+
+
+def _adapter(conf: Configuration) -> None:
+    """LoRA in the model's type: Megatron-Core's `Float16Module`, which comes after PEFT, makes it so."""
+    found: dict[str, object] = {"type": "lora", "rank": conf.whole("lora_rank") or 8}
+    dropped = conf.number("lora_dropout") if conf.has("lora_dropout") else 0.05
+    conf.put("training.adapter", {**found, **({"dropout": dropped} if dropped else {})})
+    conf.skip("lora_dropout", "target_modules")
+    given = conf.names("target_modules")
+    if given not in ([], ["all-linear"]):
+        conf.leave("target_modules", f"{' '.join(given)}: read as all linear layers")
 
 
 def narrow(conf: Configuration) -> None:
