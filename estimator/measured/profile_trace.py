@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from math import isfinite
 from typing import Any, NamedTuple
 
 from estimator.contract.errors import Unreadable
@@ -30,6 +31,9 @@ MULTIPLIED = re.compile(
 HOST_COPY = re.compile(r"Memcpy (HtoD|DtoH)")
 FIRST_ON_GPU = (COMPUTE, MEMORY, COPIES, EXCHANGE, DATA)
 FIRST_ON_CPU = (DATA, COMPUTE, EXCHANGE, MEMORY)
+
+
+MOST_MICROSECONDS = 1e18
 
 
 class Span(NamedTuple):
@@ -71,8 +75,10 @@ def profile(events: Sequence[Any], where: str) -> Profile:
 
 
 def _span(what: str, event: Mapping[str, Any]) -> Span:
-    start = float(event["ts"]) if "ts" in event else 0.0
-    return Span(what, start, start + float(event.get("dur", 0)))
+    start, length = float(event.get("ts", 0)), float(event.get("dur", 0))
+    if not (isfinite(start) and isfinite(length) and abs(start) + length < MOST_MICROSECONDS):
+        raise ValueError(f"a time of {start:g} for {length:g} microseconds")
+    return Span(what, start, start + length)
 
 
 def _device(event: Mapping[str, Any]) -> str:

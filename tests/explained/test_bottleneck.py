@@ -106,7 +106,15 @@ def test_what_tables_and_lines_point_to(text: str, bound: str | None, figure: st
 
 @pytest.mark.parametrize(
     "text",
-    ["", "hello", '{"traceEvents": []}', '{"traceEvents": [{"ph": "X", "ts": "x", "dur": 1}]}', "time: 0.5", DMON.format("-")],
+    [
+        "",
+        "hello",
+        '{"traceEvents": []}',
+        '{"traceEvents": [{"ph": "X", "ts": "x", "dur": 1}]}',
+        "time: 0.5",
+        '{"traceEvents": [{"ph": "X", "cat": "kernel", "name": "gemm", "ts": 1, "dur": 1e999}]}',
+        DMON.format("-"),
+    ],
 )
 def test_what_is_no_profile_is_refused(text: str) -> None:
     with pytest.raises(Unreadable):
