@@ -19,6 +19,7 @@ from estimator.exchange.gate import admitted
 from estimator.hardware.accelerator import accelerator
 from estimator.hardware.node import node
 from estimator.hardware.parse import read_hardware
+from estimator.measured.bottleneck import bottleneck
 from estimator.measured.calibrate import calibrate
 from estimator.measured.explain import explain
 from estimator.pipeline.estimation import estimate
@@ -162,6 +163,13 @@ def _explain(body: bytes, on: str | None) -> Rendered:
     return _json(explain(asked["job"], asked["measured"], on=on, allow_files=False).to_json())
 
 
+def _bottleneck(body: bytes, on: str | None) -> Rendered:
+    asked = _job(body)
+    if asked.keys() != {"job", "profile"} or not isinstance(asked["job"], dict) or not isinstance(asked["profile"], str):
+        raise InvalidJob('is no {"job": {…}, "profile": "the text of a profile"}', "request body")
+    return _json(bottleneck(asked["job"], asked["profile"], on=on, allow_files=False).to_json())
+
+
 def _calibrate(body: bytes) -> Rendered:
     return _json(calibrate(decoded(body, "request body"), allow_files=False).to_json())
 
@@ -226,6 +234,7 @@ QUESTIONS: dict[str, Callable[..., Rendered]] = {
     "replicas": _replicas,
     "timeline": _timeline,
     "explain": _explain,
+    "bottleneck": _bottleneck,
     "calibrate": _calibrate,
     "budget": _budget,
     "export": _export,
@@ -262,6 +271,7 @@ LARGE = dict.fromkeys(
         "plan",
         "replicas",
         "explain",
+        "bottleneck",
         "calibrate",
         "fitting",
         "fix",

@@ -75,6 +75,23 @@ MESSAGE = (
     "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 23.64 GiB of which 1.02 GiB is free. "
     "Of the allocated memory 21.30 GiB is allocated by PyTorch, and 812.00 MiB is reserved by PyTorch but unallocated."
 )
+DMON = "# gpu     sm    mem    enc    dec\n# Idx      %      %      %      %\n    0     54     31      0      0\n"
+PROFILE_BODY: dict[str, Any] = {
+    "requestBody": {
+        "required": True,
+        "content": {
+            "application/json": {
+                "schema": {
+                    "type": "object",
+                    "properties": {"job": {"$ref": "#/components/schemas/Job"}, "profile": {"type": "string"}},
+                    "required": ["job", "profile"],
+                    "additionalProperties": False,
+                },
+                "example": {"job": EXAMPLE_JOB, "profile": DMON},
+            }
+        },
+    }
+}
 _RECORDED: dict[str, Any] = {"format": "willitfit run 1", "job": EXAMPLE_JOB, "step_seconds": 1.25}
 RECORDS_BODY: dict[str, Any] = {
     "requestBody": {

@@ -14,6 +14,7 @@ fitting(here().hardware).rows
 read_file("train.yaml", on="2x24GB").job
 timeline("train.yaml", on="2x24GB").peak
 explain("train.yaml", Path("error.txt"), on="2x24GB").text
+bottleneck("train.yaml", Path("trace.json")).remedies
 calibrate(Path("runs.jsonl")).calibration
 fix_file("train.yaml", on="2x24GB").fixes[0].patch
 check_files(["train.yaml", "serve.sh"], on="2x24GB").fits
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from estimator.contract.job import Job
     from estimator.exchange.documents import read_file
     from estimator.hardware.here import here
+    from estimator.measured.bottleneck import bottleneck
     from estimator.measured.calibrate import calibrate
     from estimator.measured.explain import explain
     from estimator.pipeline.estimation import estimate
@@ -78,6 +80,7 @@ _EXPORTS = {
     "Which": "planner.which_answer",
     "WillItFitError": "contract.errors",
     "architecture_of": "specs.module",
+    "bottleneck": "measured.bottleneck",
     "calibrate": "measured.calibrate",
     "check_files": "planner.check",
     "count_module": "specs.module",
@@ -120,6 +123,7 @@ __all__ = [
     "WillItFitError",
     "__version__",
     "architecture_of",
+    "bottleneck",
     "calibrate",
     "check_files",
     "count_module",

@@ -10,6 +10,7 @@ from fastapi.responses import StreamingResponse
 from estimator.contract.answer import Answer
 from estimator.contract.job.part import Count, Length
 from estimator.measured.answers import Explanation
+from estimator.measured.bottleneck_answer import Bottleneck
 from estimator.measured.calibration_answer import Calibrated
 from estimator.planner.answers import Fit
 from estimator.planner.ways import slugs
@@ -129,3 +130,15 @@ async def explain(request: Request, on: On = None) -> Response:
 async def calibrate(request: Request) -> Response:
     """The constants of one's own machine that records of its runs bear out."""
     return await ask(request, "calibrate", body=body(request))
+
+
+@router.post(
+    "/v1/bottleneck",
+    tags=["questions"],
+    response_class=Response,
+    responses=answers(Bottleneck),
+    openapi_extra=documentation.PROFILE_BODY,
+)
+async def bottleneck(request: Request, on: On = None) -> Response:
+    """What bounds a step that was profiled, beside what is predicted, and what makes it faster."""
+    return await ask(request, "bottleneck", body=body(request), on=on)

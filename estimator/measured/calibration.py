@@ -23,6 +23,7 @@ from estimator.contract.answer import Answer
 from estimator.contract.units import MIB
 from estimator.measured.calibration_answer import Constant, Errors
 from estimator.pipeline.estimation import estimate
+from estimator.timing.host import COPIES, ON_HOST
 from estimator.timing.kernels import ATTENTION, MEMORY, PRODUCTS
 from estimator.timing.passes import GAPS
 from estimator.timing.step import BUBBLE, OPTIMIZER
@@ -58,7 +59,8 @@ class Measured(NamedTuple):
         assert self.answer.time
         found = {"kernels": 0.0, "exchanges": 0.0, "rest": 0.0}
         for part in self.answer.time.parts:
-            kind = "kernels" if part.name in COMPUTED else "exchanges" if part.name.endswith(")") else "rest"
+            among = part.name.endswith(")") and part.name not in (COPIES, ON_HOST)
+            kind = "kernels" if part.name in COMPUTED else "exchanges" if among else "rest"
             found[kind] += part.seconds
         return found["kernels"], found["exchanges"], found["rest"]
 

@@ -41,7 +41,7 @@ def is_trace(data: bytes) -> bool:
 def read(data: bytes, where: str = "trace") -> Record:
     """The highest totals of the GPU that has most, else of the CPU; and what was alive there by size, where recording began
     before the first allocation. Raises `Unreadable`."""
-    events = _parsed(_unpacked(data, where), where)
+    events = parsed_events(unpacked(data, where), where)
     devices: dict[tuple[int, int], list[_Event]] = {}
     try:
         for event in sorted((one for one in events if one.get("name") in (EVENTS, FAILED)), key=lambda one: one["ts"]):
@@ -78,7 +78,8 @@ def _record(events: list[_Event]) -> Record:
     return Record(KIND, amounts, Counter(alive.values()))
 
 
-def _unpacked(data: bytes, where: str) -> bytes:
+def unpacked(data: bytes, where: str) -> bytes:
+    """The JSON of a trace. Raises `Unreadable` for what is too much."""
     if data[:2] == GZIP:
         unpacking = zlib.decompressobj(wbits=31)
         try:
@@ -90,7 +91,7 @@ def _unpacked(data: bytes, where: str) -> bytes:
     return data
 
 
-def _parsed(data: bytes, where: str) -> list[Any]:
+def parsed_events(data: bytes, where: str) -> list[Any]:
     """The events."""
     try:
         found = json.loads(data)

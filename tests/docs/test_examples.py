@@ -251,6 +251,7 @@ def test_an_address_of_the_page_of_rest_is_answered(method: str, address: str) -
         "/v1/import?from=accelerate": "distributed_type: MULTI_GPU\nnum_processes: 8\n",
         "/v1/replicas?requests=10": json.dumps({"model": "gpt2", "task": "serve"}),
         "/v1/explain": json.dumps({"job": JOB, "measured": "max_memory_allocated: 1 GiB"}),
+        "/v1/bottleneck": json.dumps({"job": JOB, "profile": "data_time: 0.2 time: 0.5"}),
         "/v1/calibrate": (ROOT / "docs" / "examples" / "runs.jsonl").read_text(encoding="utf-8"),
         "/v1/admission": json.dumps({"request": {"uid": "1", "object": {}}}),
         "/v1/diff?on=rtx-4090": json.dumps({"a": JOB, "b": JOB}),

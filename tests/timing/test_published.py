@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections import defaultdict
 from functools import cache
 from statistics import median
+from typing import NamedTuple
 
 import pytest
 
+from tests.held_out import LLM_FOUNDRY
 from tests.published import Run, not_comparable, published
 
 pytestmark = pytest.mark.slow
@@ -15,19 +17,43 @@ pytestmark = pytest.mark.slow
 EACH = 4
 """Of a group with many runs every so-manieth is played: the others differ in size and length."""
 MANY = 20
-WIDER = {"BLOOM": 0.2, "40gb": 0.08, "vTrain": 0.072, "InternEvo": 0.105, "Blackwell": 0.07}
-"""Groups that are further off: contention in the fabric of InternEvo's 256 to 1,024 GPUs is not modelled; BLOOM's nodes had
-slower networks than the usual; an A100 of 40 GB borrows the curves of one of 80 GB; vTrain's every fourth run is off by 7.0 %, by
+WIDER = {"BLOOM": 0.15, "40gb": 0.08, "vTrain": 0.072, "InternEvo": 0.105, "Blackwell": 0.07}
+"""Groups that are further off: InternEvo broadcasts each tensor to its 256 to 1,024 GPUs in turn; BLOOM's are
+Megatron-DeepSpeed's; an A100 of 40 GB borrows the curves of one of 80 GB; vTrain's every fourth run is off by 7.0 %, by
 6.0 % while what is between kernels was fitted to steps now held out; Megatron-Bridge's on Blackwell are 6.8 % too slow, some of
 which replay CUDA graphs."""
 
 
+class Played(NamedTuple):
+    """A run's error, and whether it is in its range."""
+
+    error: float
+    inside: bool
+
+
 @cache
-def errors() -> dict[str, list[float]]:
+def played() -> dict[str, list[Played]]:
     groups: defaultdict[str, list[Run]] = defaultdict(list)
     for run in published():
         groups[run.group].append(run)
-    return {name: [run.error() for run in (runs[::EACH] if len(runs) > MANY else runs)] for name, runs in groups.items()}
+    return {name: [_played(run) for run in (runs[::EACH] if len(runs) > MANY else runs)] for name, runs in groups.items()}
+
+
+def _played(run: Run) -> Played:
+    error, time = run.error(), run.time()
+    low, high = time.range_seconds
+    return Played(error, low <= time.step_seconds / (1 + error) <= high)
+
+
+def errors() -> dict[str, list[float]]:
+    return {name: [one.error for one in group] for name, group in played().items()}
+
+
+def test_nine_runs_in_ten_lie_in_their_ranges() -> None:
+    """Of those that no number was fitted to: of all, with fine-tuning and Megatron-LM's, 92 % do (docs/time.md); of those played
+    of other published runs fewer, since Pythia's, MT-NLG's and BLOOM's are all played."""
+    found = [one.inside for name, group in played().items() if name != LLM_FOUNDRY for one in group]
+    assert sum(found) / len(found) > 0.8
 
 
 def test_half_of_all_runs_are_within_a_fourteenth_and_nine_tenths_within_26_percent() -> None:

@@ -30,6 +30,7 @@ COMMANDS = {
     "replicas": Command(search.replicas_options, search.replicas),
     "timeline": Command(measured.timeline_options, measured.timeline),
     "explain": Command(measured.explain_options, measured.explain),
+    "bottleneck": Command(measured.bottleneck_options, measured.bottleneck),
     "calibrate": Command(measured.calibrate_options, measured.calibrate),
     "fix": Command(files.fix_options, files.fix),
     "diff": Command(files.diff_options, files.diff),

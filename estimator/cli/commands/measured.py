@@ -109,3 +109,31 @@ def calibrate(options: argparse.Namespace) -> int:
     if options.out and found.calibration is not None:
         print(f"willitfit: written: {inputs.write(options.out, part(found).encode())}", file=sys.stderr)
     return 1 if options.check and found.calibration is None else 0
+
+
+def bottleneck_options(commands: Commands) -> None:
+    one = commands.add_parser(
+        "bottleneck",
+        help="what bounds a step that was profiled, and what makes it faster",
+        description="Say where the time of a step went, by a trace of torch's profiler, nvidia-smi dmon, iostat -x or a loop's "
+        "own timings, beside what is predicted, and what helps, the most first.",
+    )
+    takes_any_job(one)
+    one.add_argument("--profile", metavar="FILE", required=True, help="the profile; - reads standard input")
+    one.add_argument("--json", action="store_true", help="print it as REST would send it")
+    takes_specs(one)
+
+
+def bottleneck(options: argparse.Namespace) -> int:
+    from pathlib import Path
+
+    from estimator.cli.report_bottleneck import bottleneck_text
+    from estimator.measured.bottleneck import bottleneck
+    from estimator.measured.pickled import MOST_BYTES
+
+    if options.job == "-" and options.profile == "-":
+        raise InvalidJob("only one of job and profile can come from standard input", "--profile")
+    profile = sys.stdin.buffer.read(MOST_BYTES + 1) if options.profile == "-" else Path(options.profile)
+    found = bottleneck(inputs.any_job(options.job), profile, on=options.on)
+    inputs.printed(options, found, bottleneck_text)
+    return 0
