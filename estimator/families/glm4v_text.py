@@ -5,12 +5,15 @@ After transformers' modeling_glm4v.py and modeling_glm4v_moe.py (5.23).
 
 from __future__ import annotations
 
-from typing import Annotated, Self
+from collections.abc import Callable
+from typing import Annotated, Any, Self
 
 from pydantic import Field, model_validator
 
 from estimator.families.abilities import Abilities
+from estimator.families.build import Builder
 from estimator.families.counted import counted
+from estimator.families.decoder import Decoder
 from estimator.families.glm4 import Glm4Spec, glm4
 from estimator.families.glm4_moe import Glm4MoeSpec, glm4_moe
 from estimator.families.heads import CausalLM
@@ -40,5 +43,5 @@ class Glm4vMoeTextSpec(Glm4MoeSpec):
 
 
 SPECS = {"glm4v_text": Glm4vTextSpec, "glm4v_moe_text": Glm4vMoeTextSpec}
-BODIES = {"glm4v_text": glm4, "glm4v_moe_text": glm4_moe}
+BODIES: dict[str, Callable[[Any, Builder], Decoder]] = {"glm4v_text": glm4, "glm4v_moe_text": glm4_moe}
 HEADS = {"causal-lm": counted(lambda spec, build: CausalLM(BODIES[spec.model_type](spec, build), spec, build))}

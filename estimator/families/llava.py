@@ -6,7 +6,7 @@ After transformers' modeling_llava.py (5.23).
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Literal, Protocol
+from typing import ClassVar, Literal, Protocol
 
 from estimator.contract.job.images import Images
 from estimator.families.build import Builder
@@ -41,7 +41,7 @@ class ProjectedSpec(MultimodalSpec):
 class LlavaSpec(ProjectedSpec):
     runs = True
     kinds = {"text_config": "llama", "vision_config": "clip_vision_model"}
-    towers = ("clip_vision_model", "pixtral")
+    towers: ClassVar[tuple[str, ...]] = ("clip_vision_model", "pixtral")
     languages = ("llama", "mistral", "qwen2", "qwen3")
     modelled = {"projector_hidden_act": ("gelu",)}
 

@@ -29,8 +29,8 @@ MULTIPLIED = re.compile(
 )
 """Kernels and operations that multiply (cuBLAS, CUTLASS, hipBLASLt, cuDNN, FlashAttention), by parts of their names."""
 HOST_COPY = re.compile(r"Memcpy (HtoD|DtoH)")
-FIRST_ON_GPU = (COMPUTE, MEMORY, COPIES, EXCHANGE, DATA)
-FIRST_ON_CPU = (DATA, COMPUTE, EXCHANGE, MEMORY)
+FIRST_ON_GPU: tuple[str, ...] = (COMPUTE, MEMORY, COPIES, EXCHANGE, DATA)
+FIRST_ON_CPU: tuple[str, ...] = (DATA, COMPUTE, EXCHANGE, MEMORY)
 
 
 MOST_MICROSECONDS = 1e18

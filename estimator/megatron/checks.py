@@ -177,6 +177,8 @@ def _check_overlaps(job: Job, topology: Topology) -> None:
         raise Contradiction("Megatron-LM wants tensor: 2 or more and sequence parallelism with it", field)
     if asked.tp_comm_overlap and asked.pipeline_schedule in SPLIT:
         raise NotModelled(f"not modelled under {asked.pipeline_schedule}, which puts weights' gradients off: leave it out", field)
+    if asked.tp_comm_overlap and job.training.adapter is not None:
+        raise NotModelled("not modelled beside an adapter: leave it out", field)
     if asked.overlap_param_gather and topology.strategy is not ZERO1:
         raise Contradiction("Megatron-LM wants its distributed optimizer, strategy: zero1", "parallelism.overlap_param_gather")
     if asked.overlap_param_gather and not asked.overlap_grad_reduce:
