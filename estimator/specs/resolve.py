@@ -99,7 +99,7 @@ def resolve(model: str | Mapping[str, Any], allow_files: bool = True) -> Model:
         return _from_folder(Path(text))
     if allow_files and _HUB_ID.fullmatch(text):
         return _from_hub(text)
-    if why := unbuilt(text):
+    if why := next(filter(None, map(unbuilt, (text, *(rest for rest, _ in stripped(text))))), ""):
         raise UnknownModel(f"no model is called {shown(text)} here.{why}")
     unknown = catalogue.unknown(folders(), text, "model", text.rpartition("/")[2])
     raise UnknownModel(f"{unknown.message} {ASK if allow_files else SEND}")

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from functools import cache
 from pathlib import Path
 
+from estimator.contract.units import GIB
 from estimator.facts import catalogue
-from estimator.facts.spelling import folded
+from estimator.facts.spelling import folded, words
 
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)b")
 FILE = Path(__file__).with_name("unbuilt.yaml")
 
 
@@ -30,5 +33,16 @@ def _names() -> dict[str, str]:
 
 def unbuilt(name: str) -> str:
     """Why a model of a name cannot be counted; empty where nothing is known of it."""
-    found = next((of for each in (name, name.rpartition("/")[2]) if (of := _names().get(folded(each)))), None)
-    return f" {SAYS[found].format(release=catalogue.shipped(FILE)['release'])}" if found else ""
+    bare = name.rpartition("/")[2]
+    found = next((of for each in (name, bare, bare.partition("_")[2]) if (of := _names().get(folded(each)))), None)
+    said = f" {SAYS[found].format(release=catalogue.shipped(FILE)['release'])}" if found else ""
+    return said + (_of_its_size(name) if found == "models" else "")
+
+
+def _of_its_size(name: str) -> str:
+    """What weights take by the size that a name says; empty where it says none."""
+    sizes = [float(size[1]) for word in words(name) if (size := _SIZE.fullmatch(word))]
+    if not sizes:
+        return ""
+    taken = max(sizes) * 1e9 * 2 / GIB
+    return f" By the size in its name its weights alone are about {taken:,.0f} GiB in bf16, and a quarter of that in 4 bits."
