@@ -440,12 +440,14 @@ class Builder:
         ]
 
     @contextmanager
-    def ahead(self) -> Iterator[None]:
-        """What is made within stands before all that was made until then: some models make their head before their body."""
+    def ahead(self, of: str = "") -> Iterator[None]:
+        """What is made within stands before all that was made until then, or before the first parameter `of` that name, if there
+        is one: some models make their head before their body, or it after what joins their parts."""
         lists = [(made, len(made)) for made in (self.parameters, self._outside)]
         yield
         for made, before in lists:
-            made[:] = made[before:] + made[:before]
+            at = next((i for i, p in enumerate(made[:before]) if p.name == of), before) if of else 0
+            made[at:] = made[before:] + made[at:before]
 
     @property
     def layers_matrices(self) -> frozenset[str]:

@@ -6,7 +6,7 @@ After transformers' modeling_clip.py (5.23). A batch is so many images and as ma
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict, model_validator
 
@@ -36,6 +36,8 @@ class TowerSpec(BaseModel):
     """What a tower says in `text_config` or `vision_config`, with transformers' defaults. Other keys are passed over."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
+    norms_first: ClassVar[bool] = False
+    """Whether its layers make each norm before what it norms for."""
 
     hidden_size: Size = 512
     intermediate_size: Size = 2048
@@ -149,10 +151,16 @@ class SelfAttention:
 
 class EncoderLayer:
     def __init__(self, spec: TowerSpec, build: Builder):
-        self.self_attn = SelfAttention(spec, build)
-        self.layer_norm1 = build.layer_norm("layer_norm1", spec.hidden_size)
-        self.mlp = TwoLayerMLP(spec, build, ("fc1", "fc2"), bias=True)
-        self.layer_norm2 = build.layer_norm("layer_norm2", spec.hidden_size)
+        if spec.norms_first:
+            self.layer_norm1 = build.layer_norm("layer_norm1", spec.hidden_size)
+            self.self_attn = SelfAttention(spec, build)
+            self.layer_norm2 = build.layer_norm("layer_norm2", spec.hidden_size)
+            self.mlp = TwoLayerMLP(spec, build, ("fc1", "fc2"), bias=True)
+        else:
+            self.self_attn = SelfAttention(spec, build)
+            self.layer_norm1 = build.layer_norm("layer_norm1", spec.hidden_size)
+            self.mlp = TwoLayerMLP(spec, build, ("fc1", "fc2"), bias=True)
+            self.layer_norm2 = build.layer_norm("layer_norm2", spec.hidden_size)
 
     def __call__(self, hidden: Tensor, mask: Tensor | None) -> Tensor:
         residual = hidden

@@ -106,6 +106,10 @@ class Embedder:
         return self.projection(self.norm(features))
 
 
+HEAD = "lm_head.weight"
+"""What stands after all parts of the body."""
+
+
 class Sight:
     """`Gemma4Model.get_image_features`: the tower, a norm and a linear layer."""
 
@@ -238,10 +242,10 @@ def gemma4(spec: Gemma4Spec, build: Builder) -> Gemma4:
     if spec.audio_config is not None:
         with build.part("model.audio_tower", learns=False):
             held.append(audio_model(spec.audio_config, build))
-    with build.part("model", learns):
+    with build.part("model", learns), build.ahead(HEAD):
         sight = Sight(spec, tower, build)
     if spec.audio_config is not None:
-        with build.part("model", learns=False):
+        with build.part("model", learns=False), build.ahead(HEAD):
             held.append(Embedder(build, "embed_audio", spec.audio_config.output_proj_dims, spec.text_config.hidden_size))
     return Gemma4(spec, language, sight, build, held)
 

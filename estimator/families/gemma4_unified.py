@@ -9,7 +9,7 @@ from pydantic import SerializeAsAny
 
 from estimator.contract.job.images import Images
 from estimator.families.build import Builder
-from estimator.families.gemma4 import Embedder, Gemma4, Gemma4Spec
+from estimator.families.gemma4 import HEAD, Embedder, Gemma4, Gemma4Spec
 from estimator.families.gemma4_text import SGLANG
 from estimator.families.gemma4_unified_parts import Gemma4UnifiedAudioSpec, Gemma4UnifiedVisionSpec, vision_embedder
 from estimator.families.image_text import Masks, all_or_image, as_asked, language_model, window_or_image
@@ -59,11 +59,11 @@ def unified(spec: Gemma4UnifiedSpec, build: Builder) -> Gemma4Unified:
     held: list[object] = []
     size, vision = spec.text_config.hidden_size, spec.vision_config
     language = language_model(spec, build)
-    with build.part("model.embed_vision", learns=False):
+    with build.part("model.embed_vision", learns=False), build.ahead(HEAD):
         vision_embedder(vision, build)
         held.append(Embedder(build, "multimodal_embedder", vision.output_proj_dims, size))
     if spec.audio_config is not None:
-        with build.part("model", learns=False):
+        with build.part("model", learns=False), build.ahead(HEAD):
             held.append(Embedder(build, "embed_audio", spec.audio_config.hidden_size, size))
     return Gemma4Unified(spec, language, None, build, held)
 

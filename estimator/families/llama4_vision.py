@@ -138,9 +138,9 @@ class VisionModel:
     def __init__(self, spec: Llama4VisionSpec, build: Builder):
         size, tokens = spec.hidden_size, spec.patches + 1
         self.patch_size, self.hooked = spec.patch_size, build.recomputes
-        self.linear = build.linear("patch_embedding.linear", spec.num_channels * spec.patch_size**2, size)
         self.class_embedding = build.parameter("class_embedding", (size,))
         self.positional_embedding_vlm = build.parameter("positional_embedding_vlm", (tokens, size))
+        self.linear = build.linear("patch_embedding.linear", spec.num_channels * spec.patch_size**2, size)
         self.layernorm_pre = build.layer_norm("layernorm_pre", size)
         self.layernorm_post = build.layer_norm("layernorm_post", size)
         self.layers = build.layers(spec.num_hidden_layers, lambda _: EncoderLayer(spec, build), "model.layers")

@@ -181,12 +181,12 @@ class Mixer:
         del held
         x_heads = reshape(x, (batch, tokens, self.heads, -1))
         b_groups, c_groups = (reshape(t, (batch, tokens, self.groups, -1)) for t in (b, c))
-        out = chunk_scan(x_heads, dt, a, b_groups, c_groups, self.chunk, self.d, self.dt_bias)
+        scanned = chunk_scan(x_heads, dt, a, b_groups, c_groups, self.chunk, self.d, self.dt_bias)
         del x_heads, b_groups, c_groups
-        out = reshape(out, (batch, tokens, -1))
+        out = reshape(scanned, (batch, tokens, -1))
         out = self.norm(out, gate)
         out = self.out_proj(to(out, hidden.dtype))
-        del projected, a, mixed, x, b, c, dt, gate
+        del projected, a, mixed, x, b, c, dt, gate, scanned
         return out
 
 

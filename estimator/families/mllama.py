@@ -110,9 +110,9 @@ def mllama(spec: MllamaSpec, build: Builder) -> Model:
     with build.part("model.language_model"):  # first, since transformers counts no layer of the tower for checkpoints
         body = decoder(text, build)
         language = None if learns else CausalLM(body, text.model_copy(update={"tie_word_embeddings": False}), build)
-    with build.part("model.vision_model", learns):
+    with build.part("model.vision_model", learns), build.ahead():
         tower = VisionModel(spec.vision_config, build)
-    with build.part("model", learns):
+    with build.part("model", learns), build.ahead("lm_head.weight"):
         projector = build.linear("multi_modal_projector", spec.vision_config.vision_output_dim, text.hidden_size, True)
     if language is None:
         return Mllama(body, tower, projector, spec, build)

@@ -46,6 +46,8 @@ class CrossLayer:
     def __init__(self, spec: MllamaTextSpec, build: Builder):
         size, keys = spec.hidden_size, spec.num_key_value_heads * spec.head_dim
         self.head_dim = spec.head_dim
+        self.attn_gate = build.parameter("cross_attn_attn_gate", (1,))
+        self.mlp_gate = build.parameter("cross_attn_mlp_gate", (1,))
         self.q_proj = build.linear("cross_attn.q_proj", size, spec.num_attention_heads * spec.head_dim)
         self.k_proj = build.linear("cross_attn.k_proj", size, keys)
         self.v_proj = build.linear("cross_attn.v_proj", size, keys)
@@ -53,10 +55,8 @@ class CrossLayer:
         self.q_norm = build.rms_norm("cross_attn.q_norm", spec.head_dim)
         self.k_norm = build.rms_norm("cross_attn.k_norm", spec.head_dim)
         self.attend = Attention(build.attention)
-        self.attn_gate = build.parameter("cross_attn_attn_gate", (1,))
-        self.mlp_gate = build.parameter("cross_attn_mlp_gate", (1,))
-        self.mlp = GatedMLP(spec, build)
         self.input_layernorm = build.rms_norm("input_layernorm", size)
+        self.mlp = GatedMLP(spec, build)
         self.post_attention_layernorm = build.rms_norm("post_attention_layernorm", size)
 
     def __call__(self, hidden: Tensor, states: Tensor, mask: Tensor, seeing: Tensor, *_own: Tensor | None) -> Tensor:

@@ -91,8 +91,8 @@ class RatioEmbedding:
 
     def __init__(self, spec: MllamaVisionSpec, build: Builder, name: str):
         self.tiles, self.size = spec.max_num_tiles, spec.hidden_size
-        self.embedding = build.embedding(name + ".embedding", spec.arrangements, self.tiles * self.size, first=False)
         self.gate = build.parameter(name + ".gate", (1,))
+        self.embedding = build.embedding(name + ".embedding", spec.arrangements, self.tiles * self.size, first=False)
 
     def __call__(self, hidden: Tensor, ratios: Tensor) -> Tensor:
         embeds = reshape(self.embedding(ratios), (-1, self.tiles, 1, self.size))
@@ -104,6 +104,7 @@ class EncoderLayer:
     """CLIP's layer without biases in attention; `gated`: what it adds is multiplied by a number."""
 
     def __init__(self, spec: MllamaVisionSpec, build: Builder, gated: bool):
+        self.gates = [build.parameter(name, (1,)) for name in ("gate_attn", "gate_ffn") if gated]
         size, self.head_dim = spec.hidden_size, spec.hidden_size // spec.num_attention_heads
         self.q_proj, self.k_proj, self.v_proj, self.o_proj = (
             build.linear(f"self_attn.{name}_proj", size, size) for name in ("q", "k", "v", "o")
@@ -112,7 +113,6 @@ class EncoderLayer:
         self.mlp = TwoLayerMLP(spec, build, ("fc1", "fc2"), bias=True)
         self.input_layernorm = build.layer_norm("input_layernorm", size)
         self.post_attention_layernorm = build.layer_norm("post_attention_layernorm", size)
-        self.gates = [build.parameter(name, (1,)) for name in ("gate_attn", "gate_ffn") if gated]
 
     def __call__(self, hidden: Tensor, mask: Tensor) -> Tensor:
         residual = hidden
@@ -150,10 +150,10 @@ class VisionModel:
     def __init__(self, spec: MllamaVisionSpec, build: Builder):
         size, patch = spec.hidden_size, (spec.patch_size, spec.patch_size)
         self.spec = spec
+        self.class_embedding = build.parameter("class_embedding", (size,))
         self.patch_embedding = build.convolution(
             "patch_embedding", spec.num_channels, size, patch, spec.patch_size, bias=False, first=True
         )
-        self.class_embedding = build.parameter("class_embedding", (size,))
         self.positions = PositionEmbedding(spec, build)
         self.before, self.after = (RatioEmbedding(spec, build, f"{when}_tile_positional_embedding") for when in ("pre", "post"))
         self.layernorm_pre = build.layer_norm("layernorm_pre", size)

@@ -145,7 +145,8 @@ class Body(Decoder):
             embedded=self._embedded,
             sees=lambda kind: kind[1],
         )
-        self.embedding_norm = build.layer_norm("embeddings.norm", spec.hidden_size, spec.norm_bias)
+        with build.ahead("attn.q_proj.weight"):
+            self.embedding_norm = build.layer_norm("embeddings.norm", spec.hidden_size, spec.norm_bias)
 
     def _embedded(self, embeds: Tensor) -> Tensor:
         return dropout(self.embedding_norm(embeds), self.dropout)

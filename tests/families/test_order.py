@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable
+from itertools import groupby
 
 import pytest
 import torch
@@ -12,10 +13,10 @@ from torch import nn
 from transformers.pytorch_utils import Conv1D
 
 from estimator import InvalidJob
-from estimator.families import built, heads
+from estimator.families import built, heads, spec_class
 from estimator.families.spec import ModelSpec
 from estimator.specs.resolve import resolve
-from estimator.verify.model import AUTO, config
+from estimator.verify.model import AUTO, config, plain
 from tests.draw import models
 
 
@@ -46,7 +47,7 @@ def in_stacks(model: nn.Module) -> list[str]:
 def test_layers_are_in_order(kind: str) -> None:
     spec = small(kind)
     if spec.sees:
-        pytest.skip("its parts have names in common; their order is held by steps over shards")
+        pytest.skip("its parts have names in common; their order is held by their shapes")
     build = built(spec)
     with torch.device("meta"):
         model = AUTO[next(iter(heads(kind)))].from_config(config(spec, spec.attentions[0] if spec.attentions else "eager"))
@@ -57,3 +58,16 @@ def test_layers_are_in_order(kind: str) -> None:
     assert in_theirs == [name for name in ours if name in in_theirs]
     linears = [*build.linears, *build.bypassed, *spec.without_lora]
     assert not [name for name in in_stacks(model) if known(name, linears) is None]
+
+
+@pytest.mark.share(4)
+@pytest.mark.parametrize("kind", [kind for kind in models.kinds() if getattr(spec_class(kind), "sees", False)])
+def test_parts_are_in_order(kind: str) -> None:
+    """In which an optimizer without foreach steps: what it makes for one parameter lives until it has as much for the next."""
+    spec, head = small(kind), next(iter(heads(kind)))
+    with torch.device("meta"):
+        model = plain(spec, head, torch.bfloat16, "eager")
+    ours = []
+    for slot, parameters in groupby(built(spec, head).parameters, lambda p: p.slot):
+        ours += [p.tensor.shape for p in parameters] * (1 if slot is None else slot.total)
+    assert ours == [tuple(p.shape) for p in model.parameters()]
