@@ -10,7 +10,7 @@ from fastapi.responses import StreamingResponse
 from estimator.contract.answer import Answer
 from estimator.contract.job.part import Count, Length
 from estimator.measured.answers import Explanation
-from estimator.measured.bottleneck_answer import Bottleneck
+from estimator.measured.bottleneck_answer import Profiled
 from estimator.measured.calibration_answer import Calibrated
 from estimator.planner.answers import Fit
 from estimator.planner.ways import slugs
@@ -136,7 +136,7 @@ async def calibrate(request: Request) -> Response:
     "/v1/bottleneck",
     tags=["questions"],
     response_class=Response,
-    responses=answers(Bottleneck),
+    responses=answers(Profiled),
     openapi_extra=documentation.PROFILE_BODY,
 )
 async def bottleneck(request: Request, on: On = None) -> Response:

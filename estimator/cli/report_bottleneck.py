@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from estimator.cli.report import aligned
-from estimator.measured.bottleneck_answer import Bottleneck, Bound
+from estimator.measured.bottleneck_answer import Bound, Profiled
 
 _BOUNDS = ("", "measured", "predicted")
 _REMEDIES = ("a token's time", "for", "would be")
 
 
-def bottleneck_text(found: Bottleneck) -> str:
+def bottleneck_text(found: Profiled) -> str:
     """The bound, each share measured beside predicted, what else the profile says, and what helps."""
     lines = [f"{(found.bound or 'not told').upper()}: {found.text}", ""]
     lines += [*aligned([_BOUNDS, *(_row(one) for one in found.bounds)]), ""]

@@ -22,7 +22,7 @@ from estimator.contract.reading import decoded
 from estimator.contract.version import DATA_VERSION, SOFTWARE_VERSION
 from estimator.exchange.documents import job_of
 from estimator.measured import profile_tables, profile_trace, trace
-from estimator.measured.bottleneck_answer import Bottleneck, Bound, Remedy
+from estimator.measured.bottleneck_answer import Bound, Profiled, Remedy
 from estimator.measured.pickled import MOST_BYTES
 from estimator.measured.profile import BOUNDS, COMPUTE, COPIES, DATA, EXCHANGE, HOST, MEMORY, Profile
 from estimator.measured.remedies import REMEDIES
@@ -62,7 +62,7 @@ def bottleneck(
     *,
     on: str | None = None,
     allow_files: bool = True,
-) -> Bottleneck:
+) -> Profiled:
     """What a step was bound by. `job`: as `estimate` takes it, or the path of a framework's file; `profile`: the path of a
     record, its text or its bytes; `on`: hardware in place of the job's own. Raises what `estimate` raises of the job, and
     `Unreadable` for what is no profile."""
@@ -75,7 +75,7 @@ def bottleneck(
     bound = max(found.shares, key=lambda name: found.shares[name]) if found.shares else found.bound
     asked = given.model_dump(exclude_unset=True)
     remedies = [*_estimated(found, answer, asked, allow_files), *_by_hand(found)] if answer.job["task"] == "train" else []
-    return Bottleneck(
+    return Profiled(
         kind=found.kind,
         bound=bound,
         text=_text(found, bound, shares),

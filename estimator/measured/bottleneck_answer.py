@@ -32,7 +32,7 @@ class Remedy(AnswerPart):
     """Whether it is all that the bound takes, of which the change brings a part."""
 
 
-class Bottleneck(WholeAnswer):
+class Profiled(WholeAnswer):
     """What a step is bound by, beside what it should be bound by, and what helps, the most first."""
 
     kind: str

@@ -34,6 +34,7 @@ LEAST_RECORDS, LEAST_MODELS = 6, 2
 TENTHS = 0.9
 FACTORS = tuple(round(2 ** (step / 4), 3) for step in range(-8, 9))
 """Of the seconds of exchanges: a quarter to four times."""
+FAR = "as far from what is reckoned as is tried: something else differs, left out"
 SHARE = 0.03
 """Of a step, what exchanges take at least in a record that says how fast they are."""
 
@@ -161,6 +162,8 @@ def _verdict(name: str, rows: Sequence[Measured], kept: Mapping[str, Any], card:
         given = f"these are {len(rows)} of {len(models)}"
         why = f"held out by model it takes {LEAST_RECORDS} records of {LEAST_MODELS} models, and {given}"
         return Constant(name=name, of=of, value=value, kept=False, why=why, **counts)
+    if not _plausible(value):
+        return Constant(name=name, of=of, value=value, kept=False, why=FAR, **counts)
     without, with_it = [], []
     for model in models:
         others = [one for one in rows if one.model != model]
@@ -169,13 +172,16 @@ def _verdict(name: str, rows: Sequence[Measured], kept: Mapping[str, Any], card:
         for one in rows:
             if one.model == model:
                 without.append(error(one, base))
-                with_it.append(error(one, base if own is None else {**base, name: own}))
+                with_it.append(error(one, {**base, name: own} if own is not None and _plausible(own) else base))
     before, after = _errors(without), _errors(with_it)
-    inside = not isinstance(value, float) or FACTORS[0] < value < FACTORS[-1]
-    better = inside and after.median < before.median and after.nine_tenths <= before.nine_tenths
+    better = after.median < before.median and after.nine_tenths <= before.nine_tenths
     why = "nearer on models that it was not fitted to" if better else "no nearer on models that it was not fitted to: left out"
-    why = why if inside else "as far from what is reckoned as is tried: something else differs, left out"
     return Constant(name=name, of=of, value=value, kept=better, why=why, before=before, after=after, **counts)
+
+
+def _plausible(value: float | str) -> bool:
+    """Whether a factor is one that a machine may have, and not the end of what is tried."""
+    return not isinstance(value, float) or FACTORS[0] < value < FACTORS[-1]
 
 
 def _errors(found: Sequence[float]) -> Errors:

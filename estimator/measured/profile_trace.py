@@ -52,13 +52,14 @@ def profile(events: Sequence[Any], where: str) -> Profile:
             _span("", one) for one in lasting if one.get("cat") == "user_annotation" and STEP.fullmatch(str(one.get("name")))
         ]
         kernels = [one for one in lasting if one.get("cat") in ON_GPU]
+        order: Sequence[str] = FIRST_ON_GPU if kernels else FIRST_ON_CPU
         loading = [_span(DATA, one) for one in lasting if str(one.get("name")).startswith(LOADER)]
         if kernels:
             busiest = Counter(_device(one) for one in kernels).most_common(1)[0][0]
-            spans, order = [_span(_kernel(one), one) for one in kernels if _device(one) == busiest], FIRST_ON_GPU
+            spans = [_span(_kernel(one), one) for one in kernels if _device(one) == busiest]
         else:
             operations = [one for one in lasting if one.get("cat") == "cpu_op" and _works(str(one.get("name")))]
-            spans, order = [_span(_operation(str(one.get("name"))), one) for one in operations], FIRST_ON_CPU
+            spans = [_span(_operation(str(one.get("name"))), one) for one in operations]
     except (TypeError, ValueError) as error:
         raise Unreadable(f"is no trace as torch's profiler writes it: {str(error)[:200]}", where) from None
     if not spans:

@@ -16,7 +16,7 @@ from estimator.facts.spelling import shown
 from estimator.hardware.accelerator import Accelerator
 from estimator.hardware.node import Node
 from estimator.measured.answers import Explanation
-from estimator.measured.bottleneck_answer import Bottleneck
+from estimator.measured.bottleneck_answer import Profiled
 from estimator.measured.calibration_answer import Calibrated
 from estimator.planner.answers import Budget, Differences, Fit, Fixes, Limit
 from estimator.planner.plan_answer import Plan
@@ -42,7 +42,7 @@ KINDS: dict[str, Any] = {
     "replicas": Replicas,
     "timeline": Timeline,
     "explanation": Explanation,
-    "bottleneck": Bottleneck,
+    "bottleneck": Profiled,
     "calibration": Calibrated,
     "watched-run": RunRecord,
     "fix": Fixes,

@@ -70,6 +70,13 @@ def test_what_helps_no_other_model_is_left_out() -> None:
     assert "kernels" not in (found.calibration or {})
 
 
+def test_what_no_machine_differs_by_is_left_out() -> None:
+    found = calibrate(records(dict.fromkeys(MODELS, 30.0)))
+    kernels = next(one for one in found.constants if one.name == "kernels")
+    assert "something else differs" in kernels.why
+    assert "kernels" not in (found.calibration or {})
+
+
 def test_answers_that_use_it_say_so_and_torchs_bytes_stay() -> None:
     asked = job("llama-3.2-1b", 512)
     own = {"card": "a100-80gb", "kernels": 1.5, "context": "700MiB", "records": 9, "as_of": "2026-11-26"}

@@ -55,6 +55,8 @@ def test_what_is_measured_is_what_was_predicted(tmp_path: Path, caplog: pytest.L
     record = RunRecord.model_validate_json(kept.read_text(encoding="utf-8"))
     assert record.peak_allocated_bytes == record.predicted_allocated_bytes
     assert record.longest_batch == (SEQUENCES, TOKENS)
+    assert record.step_seconds
+    assert 0 < record.step_seconds < 60
     assert Job.model_validate(record.job)
     assert explain(JOB, kept).verdict == "as predicted"
 
