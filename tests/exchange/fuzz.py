@@ -163,8 +163,11 @@ def each_value() -> Iterator[str]:
                 yield text + (f"{section}: {{{inner}: '{value}'}}\n" if inner else f"{section}: '{value}'\n")
 
 
-MORE = ("quantization", "quantization_bit", "load_in_4bit", "load_in_8bit", "dtype", "torch_dtype", "lora_dtype", "quant_method")
-MORE += ("quant_bits", "bf16", "fp16", "optim", "optimizer", "deepspeed", "fsdp", "attn_implementation", "attn_impl", "packing")
+MORE = (
+    *("quantization", "quantization_bit", "load_in_4bit", "load_in_8bit", "dtype", "torch_dtype", "lora_dtype", "quant_method"),
+    *("quant_bits", "bf16", "fp16", "optim", "optimizer", "deepspeed", "fsdp", "attn_implementation", "attn_impl", "packing"),
+)
+"""Settings that have no default, of several frameworks."""
 
 
 def _bomb(rng: random.Random) -> str:
