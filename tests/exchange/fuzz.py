@@ -14,11 +14,13 @@ import sys
 import time
 import traceback
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 from estimator.contract.errors import WillItFitError
 from estimator.contract.job import Hardware
 from estimator.exchange import READ, Surroundings, read
+from estimator.exchange.configuration import framework
 from tests.exchange.answered import files
 from tests.jobs import TESTS, content
 
@@ -108,6 +110,66 @@ VALUES = [
 """What a value may be that none is: numbers that are too large, other types, other alphabets, YAML's rarer forms."""
 
 
+LEGAL = [
+    *("float16", "bfloat16", "float32", "none", "auto", "int8", "8", "4", "2", "1", "true", "false", "fp4", "nf4", "fp8", "int4"),
+    *("lora", "full", "dora", "adalora", "vera", "boft", "ia3", "hqq", "eetq", "gptq", "awq", "sft", "dpo", "kto", "orpo", "rm"),
+    *(
+        "grpo",
+        "ppo",
+        "gkd",
+        "seq_cls",
+        "flash_attn",
+        "eager",
+        "sdpa",
+        "zero1",
+        "zero3",
+        "zero2_offload",
+        "fsdp",
+        "fsdp2",
+        "liger",
+    ),
+    *("adamw", "sgd", "muon", "lion", "adafactor", "all-linear", "q_proj,v_proj", "1.5", "0.0"),
+]
+"""Words that some setting of some framework has, each of which is given to all."""
+SMALLEST = {
+    "axolotl": "base_model: gpt2\nadapter: lora\nsequence_len: 256\n",
+    "llama-factory": "model_name_or_path: gpt2\nstage: sft\nfinetuning_type: lora\ncutoff_len: 256\n",
+    "ms-swift": "model: gpt2\ntuner_type: lora\nmax_length: 256\n",
+    "trl": "model_name_or_path: gpt2\nuse_peft: true\nmax_length: 256\n",
+    "litgpt": "checkpoint_dir: checkpoints/gpt2\nlora_r: 8\ntrain: {max_seq_length: 256}\n",
+    "torchtune": "model: {_component_: torchtune.models.llama3_2.lora_llama3_2_1b}\ntokenizer: {max_seq_len: 256}\n",
+    "nemo-automodel": "recipe: x\nmodel: {pretrained_model_name_or_path: gpt2}\npeft: {dim: 8}\n",
+    "oumi": "model: {model_name: gpt2}\ntraining: {use_peft: true}\n",
+    "openrlhf": "deepspeed --module openrlhf.cli.train_sft --model.model_name_or_path gpt2",
+    "ms-swift-megatron": "megatron sft --model Qwen/Qwen2.5-0.5B --max_length 256",
+    "verl": "python -m verl.trainer.main_ppo actor_rollout_ref.model.path=gpt2",
+    "vllm": "vllm serve gpt2",
+    "sglang": "python -m sglang.launch_server --model-path gpt2",
+    "llama.cpp": "llama-server -m gpt2",
+}
+
+
+def each_value() -> Iterator[str]:
+    """The smallest file of each framework with one more of its settings, of each word that is some setting's."""
+    for whose, text in SMALLEST.items():
+        data = framework(whose)
+        written = {key for one in data.edits.values() for key in ([one] if isinstance(one, str) else [])}
+        for key in sorted({*data.defaults, *data.aliases, *data.left, *written, *MORE}):
+            for value in LEGAL:
+                if "\n" not in text:
+                    yield f"{text} {key}={value}" if whose == "verl" else f"{text} --{key} {value}"
+                    continue
+                section, _, inner = key.partition(".")
+                yield text + (f"{section}: {{{inner}: '{value}'}}\n" if inner else f"{section}: '{value}'\n")
+
+
+MORE = (
+    *("quantization", "quantization_bit", "load_in_4bit", "load_in_8bit", "dtype", "torch_dtype", "lora_dtype", "quant_method"),
+    *("quant_bits", "bf16", "fp16", "optim", "optimizer", "deepspeed", "fsdp", "attn_implementation", "attn_impl", "packing"),
+)
+"""Settings that have no default, of several frameworks."""
+
+
 def _bomb(rng: random.Random) -> str:
     """Settings that stand for far more than they say, or lie deep within each other."""
     depth = rng.choice([3, 9, 40, 300, 3000])
@@ -175,12 +237,15 @@ def attacked(folder: Path, seconds: float, seed: int) -> int:
     rng, bad, seen, slowest = random.Random(seed), 0, Counter[str](), 0.0
     cases = content(TESTS / "cases" / "framework_files.yaml")["cases"]
     texts = [path.read_text(encoding="utf-8") for path in files(folder)] + [case["text"] for case in cases if case["text"]]
+    values = list(each_value())
     for text in texts:  # what is read once and kept, such as the catalogue
         attempt(text, None)
     start = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         text, given = mutated(rng, texts), rng.choice([None, None, None, rng.choice(READ)])
+        if not rng.randrange(6):
+            text, given = rng.choice(values), None
         begun = time.process_time()
         said = attempt(text, given)
         took = time.process_time() - begun

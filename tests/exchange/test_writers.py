@@ -43,6 +43,8 @@ def served(engine: str, serving: dict[str, Any], gpus: int = 1, **more: Any) -> 
     }
 
 
+ZERO3 = {"parallelism": {"strategy": "zero3"}}
+OUMI: dict[str, Any] = {"precision": "bf16-true", "autocast": True}
 ZERO2, DDP = ({"parallelism": {"strategy": strategy}} for strategy in ("zero2", "ddp"))
 SIZES = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 128, "vocab_size": 1000}
 JOBS: list[tuple[str, dict[str, Any]]] = [
@@ -86,6 +88,16 @@ JOBS: list[tuple[str, dict[str, Any]]] = [
     ),
     ("nemo-automodel", of("llama-3.2-3b", {**PLAIN, "adapter": {**LORA, "dtype": "bf16"}}, gpus=2, parallelism=FSDP2)),
     ("nemo-automodel", of("qwen3-4b", {**PLAIN, "loss": "cut", "optimizer": "adam"}, gpus=2, parallelism=FSDP2)),
+    ("oumi", trained({**OUMI, "adapter": LORA, "gradient_accumulation_steps": 2})),
+    ("oumi", trained({**OUMI, "adapter": LORA, "quantization": "nf4-double"})),
+    ("oumi", trained({**OUMI, "adapter": LORA, "quantization": "nf4", "quantization_compute": "fp32"})),
+    ("oumi", trained({**OUMI, "precision": "bf16-mixed"}, gpus=4, parallelism={"strategy": "fsdp1"})),
+    ("openrlhf", of("llama-3.1-8b", {**ZEROED, "gradient_clipping": True, "sequence_length": 2048}, gpus=8, **ZERO3)),
+    (
+        "openrlhf",
+        of("qwen2.5-7b", {**ZEROED, "adapter": {**LORA, **FEW}, "implementation": "liger", "loss": "fused"}, 2, **ZERO2),
+    ),
+    ("openrlhf", of("qwen2.5-7b", {**ZEROED, "micro_batch_size": 4}, 8, **ZERO2, offload={"optimizer": "cpu"})),
     ("vllm", served("vllm", {"context": 8192})),
     (
         "vllm",
@@ -148,6 +160,7 @@ REFUSED = [
     ("torchtune", of("falcon-7b", PLAIN), "no builder of falcon-7b"),
     ("torchtune", of("llama-2-7b", {**PLAIN, "loss": "cut"}), "torchtune has no cut"),
     ("nemo-automodel", of("llama-2-7b", {**PLAIN, "quantization": "nf4", "adapter": LORA}), "quantization is nf4, and there not"),
+    ("openrlhf", trained({}), "under DeepSpeed"),
     ("vllm", trained({}), "no job that vllm serves"),
     ("sglang", served("vllm", {}), "no job that sglang serves"),
     ("nemo", trained({}), "no format"),

@@ -6,6 +6,7 @@ loaders/adapter.py, utils/collators (multipack: the samples of a micro batch are
 
 from __future__ import annotations
 
+from estimator.contract.errors import InvalidValue
 from estimator.exchange import spread as spreading
 from estimator.exchange import trainer
 from estimator.exchange.configuration import Configuration
@@ -62,7 +63,7 @@ def _types(conf: Configuration) -> None:
         weights = half or "fp32"
     conf.skip("bf16", "fp16", "lora_target_linear", "lora_target_modules")
     if kind in ("lora", "qlora"):
-        trainer.quantized(conf, bits, double=True, compute=None)
+        _bitsandbytes(conf, bits)
         _experts(conf, bits)
         if conf.has("gptq") and conf.yes("gptq"):
             conf.put("training.quantization", "gptq-int4")
@@ -85,6 +86,17 @@ def _types(conf: Configuration) -> None:
         conf.leave(f"load_in_{bits}bit", "without an adapter nothing could be trained; the weights are taken for whole")
     trainer.precision(conf, weights, half)
     trainer.tf32(conf)
+
+
+def _bitsandbytes(conf: Configuration, bits: int | None) -> None:
+    """axolotl's settings of bitsandbytes, which a file's own come after (`bnb_config.update`)."""
+    own = conf.part("bnb_config_kwargs")
+    kind = str(own.get("bnb_4bit_quant_type", "nf4")).lower()
+    if kind not in ("nf4", "fp4"):
+        raise InvalidValue(f"{kind[:40]!r} is neither nf4 nor fp4", conf.where("bnb_config_kwargs"))
+    compute = trainer.TYPES.get(str(own.get("bnb_4bit_compute_dtype", "")).removeprefix("torch."))
+    double = own.get("bnb_4bit_use_double_quant", True) not in (False, "false")
+    trainer.quantized(conf, bits, double, kind, compute if compute == "fp32" else None)
 
 
 def _experts(conf: Configuration, bits: int | None) -> None:

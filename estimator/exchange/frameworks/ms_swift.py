@@ -44,8 +44,9 @@ def read(conf: Configuration) -> None:
             conf.put("training.adapter", {"type": tuner, "targets": targets, "dtype": kept})
         if saved := conf.names("modules_to_save"):
             conf.put("training.adapter.modules_to_save", saved)
+        full = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
         conf.assume(
-            "adapter dtype", {"bf16": "bfloat16", "fp32": "float32"}[kept], "what PEFT makes of it (autocast_adapter_dtype)"
+            "adapter dtype", full[kept], "as lora_dtype says" if held else "what PEFT makes of it (autocast_adapter_dtype)"
         )
     said = conf.has("bf16") or conf.has("fp16")
     trainer.precision(conf, weights, trainer.half(conf) if said else None if weights == "fp32" else weights)

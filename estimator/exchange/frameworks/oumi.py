@@ -25,6 +25,8 @@ def read(conf: Configuration) -> None:
         if bits and not conf.has("peft.bnb_4bit_compute_dtype"):
             conf.put("training.quantization_compute", "fp32")
             conf.assume("peft.bnb_4bit_compute_dtype", "float32", "oumi's own")
+        elif bits and trainer.dtype(conf, "peft.bnb_4bit_compute_dtype") == "fp32":
+            conf.put("training.quantization_compute", "fp32")
         given = conf.names("peft.lora_target_modules")
         rank, dropout = conf.whole("peft.lora_r") or 8, conf.number("peft.lora_dropout") or 0.0
         targets = "all-linear" if given == ["all-linear"] else given or trainer.pefts_targets(conf)

@@ -21,6 +21,8 @@ WHOLE: dict[str, Callable[[Job], str]] = {
     "axolotl": training.axolotl,
     "llama-factory": training.llama_factory,
     "ms-swift": training.ms_swift,
+    "oumi": training.oumi,
+    "openrlhf": training.openrlhf,
     "litgpt": recipes.litgpt,
     "torchtune": recipes.torchtune,
     "nemo-automodel": recipes.nemo_automodel,
@@ -57,7 +59,7 @@ def write(job: Job, to: str, allow_files: bool) -> str:
     """The file of a job with its defaults. Raises `InvalidJob` for a job that the framework's files cannot say."""
     text = WHOLE[to](job)
     around = Surroundings(hardware=job.hardware, allow_files=allow_files)
-    found = read(text, None if to in ("vllm", "sglang") else to, around=around)
+    found = read(text, None if to in ("vllm", "sglang", "openrlhf") else to, around=around)
     again = read_job(found.job)
     model = resolve(again.model, allow_files)
     again = with_defaults(again, model.spec, model.stored, model.embeds)[0]

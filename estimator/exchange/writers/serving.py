@@ -30,7 +30,7 @@ def vllm(job: Job) -> str:
     if job.serving.speculative_config is not None:
         guesses = job.serving.speculative_config.model_dump(mode="json", exclude_none=True)
         said["speculative_config"] = json.dumps(guesses)
-    return _command(["vllm", "serve", str(job.model)], said)
+    return command(["vllm", "serve", str(job.model)], said)
 
 
 def sglang(job: Job) -> str:
@@ -45,7 +45,7 @@ def sglang(job: Job) -> str:
         if (value := getattr(job.serving, name, None)) is not None:
             said[name] = value
     said |= {name: True for name in tables["switch"] if getattr(job.serving, name)}
-    return _command(["python", "-m", "sglang.launch_server"], said)
+    return command(["python", "-m", "sglang.launch_server"], said)
 
 
 def _served(job: Job, engine: str) -> None:
@@ -67,9 +67,10 @@ def _weights(job: Job, engine: str) -> dict[str, Any]:
     return said | ({"kv_cache_dtype": theirs} if theirs and cache not in TYPES else {})
 
 
-def _command(words: list[str], said: dict[str, Any]) -> str:
+def command(words: list[str], said: dict[str, Any], dashes: bool = True) -> str:
+    """A command with its options, one on each line; what is True is a switch. `dashes`: in the place of underscores."""
     lines = [shlex.join(words)]
     for name, value in said.items():
-        option = f"--{name.replace('_', '-')}"
+        option = f"--{name.replace('_', '-') if dashes else name}"
         lines.append(option if value is True else f"{option} {shlex.quote(str(value))}")
     return " \\\n  ".join(lines) + "\n"

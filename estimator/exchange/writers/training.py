@@ -1,8 +1,12 @@
-"""Jobs of training, in the words of TRL, axolotl, LLaMA-Factory and ms-swift, as `frameworks/` reads them."""
+"""Jobs of training, in the words of frameworks built on the Trainer or DeepSpeed, as `frameworks/` reads them."""
 
 from __future__ import annotations
 
+from typing import Any
+
+from estimator.contract.errors import InvalidJob
 from estimator.contract.job import Job
+from estimator.exchange.writers.serving import command
 from estimator.exchange.writers.shared import common, file, lora, said_of_texts, spread
 
 TYPES = {"bf16-true": "bfloat16", "16-true": "float16", "bf16-mixed": "float32", "16-mixed": "float32", "32-true": "float32"}
@@ -127,3 +131,61 @@ def ms_swift(job: Job) -> str:
     if job.hardware.gpus > 1:
         said["ENV"] = {"NPROC_PER_NODE": job.hardware.gpus}
     return file(said | held, "swift sft FILE", job)
+
+
+def oumi(job: Job) -> str:
+    """oumi's YAML of `oumi train`."""
+    said_of_texts(job, "oumi")
+    training = job.training
+    shared, held = common(job), spread(job)
+    model = {"model_name": shared.pop("model_name_or_path"), "model_max_length": training.sequence_length}
+    model |= {"torch_dtype_str": TYPES.get(training.precision, "bfloat16"), "attn_implementation": training.attention}
+    model["enable_liger_kernel"] = training.implementation == "liger"
+    mixed = {"bf16": shared.pop("bf16"), "fp16": shared.pop("fp16")}
+    said: dict[str, Any] = {"trainer_type": "TRL_SFT", "optimizer": shared.pop("optim"), **shared}
+    said["mixed_precision_dtype"] = next((name.upper() for name, on in mixed.items() if on), "NONE")
+    said["enable_gradient_checkpointing"] = training.activation_checkpointing == "full"
+    said["gradient_checkpointing_kwargs"] = {"use_reentrant": training.reentrant_checkpointing}
+    said["use_peft"] = training.adapter is not None
+    sections: dict[str, Any] = {"model": model, "training": said}
+    if training.adapter is not None:
+        sections["peft"] = lora(job, "lora_r", "lora_target_modules", "lora_modules_to_save")
+        if sections["peft"]["lora_target_modules"] == "all-linear":
+            sections["peft"]["lora_target_modules"] = ["all-linear"]
+    if (training.quantization or "").startswith(("nf4", "fp4")):
+        kind, compute = str(training.quantization)[:3], training.quantization_compute or "bf16"
+        names = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
+        sections["peft"] |= {"q_lora": True, "bnb_4bit_quant_type": kind, "bnb_4bit_compute_dtype": names[compute]}
+        sections["peft"]["use_bnb_nested_quant"] = str(training.quantization).endswith("-double")
+    if "fsdp" in held:
+        inner = held["fsdp_config"]
+        sections["fsdp"] = {"enable_fsdp": True, "sharding_strategy": "FULL_SHARD", "cpu_offload": inner["offload_params"]}
+    return file(sections, "oumi train -c FILE", job)
+
+
+def openrlhf(job: Job) -> str:
+    """OpenRLHF's command of supervised fine-tuning."""
+    said_of_texts(job, "openrlhf")
+    training, gpus = job.training, job.hardware.gpus * job.hardware.nodes
+    if not training.precision.startswith("deepspeed-"):
+        raise InvalidJob("OpenRLHF trains under DeepSpeed: write deepspeed-bf16, and zero1 to zero3", "training.precision")
+    said: dict[str, Any] = {"model.model_name_or_path": job.model, "data.max_len": training.sequence_length}
+    said |= {"train.micro_batch_size": training.micro_batch_size}
+    said["train.batch_size"] = training.micro_batch_size * training.gradient_accumulation_steps * gpus
+    said["ds.zero_stage"] = (job.parallelism.strategy or "zero1").removeprefix("zero")
+    said |= {"ds.param_dtype": training.precision.removeprefix("deepspeed-"), "ds.attn_implementation": training.attention}
+    said["max_norm"] = 1.0 if training.gradient_clipping else 0.0
+    switches = {
+        "ds.adam_offload": job.offload.optimizer == "cpu",
+        "ds.use_liger_kernel": training.implementation == "liger",
+        "ds.load_in_4bit": training.quantization is not None,
+        "model.gradient_checkpointing_enable": training.activation_checkpointing == "full",
+        "model.gradient_checkpointing_reentrant": training.reentrant_checkpointing,
+    }
+    adapters = lora(job, "ds.lora.rank", "ds.lora.target_modules", "modules_to_save")
+    if adapters:
+        targets, dropout = adapters["ds.lora.target_modules"], adapters.pop("lora_dropout")
+        adapters["ds.lora.target_modules"] = targets if isinstance(targets, str) else ",".join(targets)
+        adapters["ds.lora.dropout"] = dropout
+    said |= adapters | {name: True for name, on in switches.items() if on}
+    return command(["deepspeed", "--num_gpus", str(job.hardware.gpus), "--module", "openrlhf.cli.train_sft"], said, dashes=False)
