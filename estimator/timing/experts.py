@@ -17,7 +17,7 @@ RATES = {"bfloat16": "bf16", "fp8": "fp8", "fp8_block": "fp8", "nvfp4": "fp4", "
 TYPES = {"fp8": "fp8", "fp8-row": "fp8", "fp8-block": "fp8_block", "nvfp4": "nvfp4", "mxfp4": "w4a16_mxfp4"}
 """Formats of stored weights, as the curves name them."""
 LIKE = {"fp8": "fp8_block"}
-"""A type whose kernels an engine runs, where it has none for another: SGLang's Triton kernel takes scales of either kind."""
+"""A type whose kernels an engine runs, where none are known for another: Triton's take scales of either kind."""
 FOUR_BITS = ("gptq-int4", "awq-int4", "packed-int4")
 
 
