@@ -50,9 +50,11 @@ class Run(NamedTuple):
 def job_of(row: dict[str, Any]) -> dict[str, Any]:
     """What a row asks."""
     lengths = {"prompt_length": row["prompt"], "output_length": row["output"], "concurrency": row["concurrency"]}
-    engine = {"engine": row["engine"]} if row["engine"] in ENGINES else {}
+    engine: dict[str, Any] = {"engine": row["engine"]} if row["engine"] in ENGINES else {}
     if ranks := row.get("experts"):
         engine |= {"enable_expert_parallel": True} if row["engine"] == "vllm" else {"ep_size": ranks}
+    if "unquantized" in row:
+        engine["unquantized"] = row["unquantized"]
     return {
         "model": row["model"],
         "task": "serve",

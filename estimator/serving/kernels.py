@@ -98,7 +98,9 @@ class _Pass:
         tables = [each for each in tensors if each.kind == "embedding" and len(each.shape) == 2]
         for each in tensors:
             self.tape.slot = Slot(each.name, each.times * self.passes)
-            if each.kind == "linear":
+            if each.kind == "linear" and each.end == "kv_b_proj" and self.tokens.each != self.tokens.length:
+                self.absorbed(each)
+            elif each.kind == "linear":
                 self.product(each, 1, self.tokens.all)
             elif each.kind == "experts" and len(each.shape) == 3:
                 self.experts(each)
@@ -137,6 +139,18 @@ class _Pass:
         self.tape.compute(name, 2 * count * rows * outputs * inputs, round(nbytes), form)
         if "gate_proj" in each.end or "gate_up" in each.end:
             self.moved(1.5 * count * rows * outputs, "silu_mul")
+        if "shared_expert" in each.name and each.end == "down_proj":
+            self.moved(3 * rows * outputs, "add_shared")
+
+    def absorbed(self, each: Held) -> None:
+        """What makes keys and values of a latent, in a decoding step: queries are multiplied into the latent's space, and what
+        attention gives out of it, by heads, in the type that is computed in (vLLM's MLACommonImpl, `W_UK_T` and `W_UV`)."""
+        size, rows, count = self.dtype.itemsize, self.tokens.all, max(1, self.spec.num_attention_heads // self.ranks)
+        latent, width = each.shape[-1], each.shape[-2] // count
+        values = min(width, int(getattr(self.spec, "v_head_dim", width // 2)))
+        for outputs, inputs in ((latent, width - values), (values, latent)):
+            nbytes = count * size * (outputs * inputs + rows * (inputs + outputs))
+            self.tape.compute("mm", 2 * count * rows * outputs * inputs, nbytes, ((count, rows, outputs, inputs), self.dtype))
 
     def experts(self, each: Held) -> None:
         """The experts that some token of the pass has chosen, if each chooses as any other would."""
@@ -151,7 +165,7 @@ class _Pass:
         width, columns = each.shape[-2], sum(one.numel for one in held) // (here * each.shape[-2])
         stored = format_of(each, self.asked) or ""
         nbytes = sum(map(self.bytes_of, held)) * many / here
-        form = (many, rows, columns, width), self.dtype
+        form = (many, rows, columns, width, here), self.dtype
         self.tape.compute(f"{stored}{EXPERTS}", 2 * rows * columns * width, round(nbytes), form)
         self.moved(rows, "topk")
 

@@ -53,7 +53,7 @@ PACKED = "_packed_mm"
 """Products with weights as they are stored: what follows the format's name in their operation."""
 EXPERTS = "_experts"
 """All products of a layer's experts, as a server runs them: what follows the format's name, if there is one. Their form is of
-the experts that are touched, the rows of all, and [n, k] of all products of one together."""
+the experts that are touched, the rows of all, [n, k] of all products of one together, and the experts that are held."""
 
 
 class Stack(NamedTuple):

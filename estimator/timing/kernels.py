@@ -105,10 +105,10 @@ class Clock:
     def _experts(self, work: Work) -> float:
         """Of a card of which no such kernels were measured, as two products of equal sizes for each expert."""
         assert work.form
-        kind, (touched, rows, n, k) = experts_type(_stored(work)), work.form[0]
+        kind, (touched, rows, n, k, _) = experts_type(_stored(work)), work.form[0]
         most, known = self.most(self.read_as(work)), measured_experts(self.curves, self.card, self.engine, kind)
         if known is not None:
-            return experts_seconds(known, self.card, kind, (touched, rows, n, k), work.nbytes, most)
+            return experts_seconds(known, self.card, kind, work.form[0], work.nbytes, most)
         sizes, half = (-(-rows // touched), -(-n // 2), k), work.nbytes / 2
         return 2 * matmul_seconds(self.curves, self.card, *sizes, touched, self.arithmetic(work), moved=half, most=most)
 

@@ -120,6 +120,8 @@ class Experts(Sourced):
     sharpness: float
     tile: float
     passes: float
+    sizes: dict[str, float] = {}
+    """What kernels of so many experts, of a width and a hidden size, take for each second of the curve, where tuned for these."""
     spread: Spread
 
 

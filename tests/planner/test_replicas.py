@@ -30,6 +30,17 @@ def test_a_copy_answers_as_the_estimate_says() -> None:
     assert row.range_replicas[0] <= row.replicas <= row.range_replicas[1]
 
 
+def test_guesses_that_are_accepted_make_a_copy_bear_more() -> None:
+    """And without it being known how many are, a step writes one token and guessing only takes time."""
+    guessing = {"weights": "fp8", "speculative_config": {"model": "llama-3.2-1b", "num_speculative_tokens": 4}}
+    borne = []
+    for serving in ({"weights": "fp8"}, guessing, guessing | {"speculative_acceptance": 0.8}):
+        job = {"model": "llama-3.1-70b", "task": "serve", "serving": serving}
+        borne.append(replicas(job, 2, tpot=0.04, **{**ASKED, "on": "4xH100"}).rows[0].most_requests_per_second)
+    plain, blind, accepted = borne
+    assert blind < plain < accepted
+
+
 @pytest.mark.slow
 def test_more_requests_take_more_copies() -> None:
     counts = [min(row.total_gpus for row in asked(rate, on="16xL40S", tpot=0.05).rows) for rate in (1, 10, 30)]

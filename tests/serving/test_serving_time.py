@@ -44,7 +44,7 @@ HALF = {"prompt_length": 1024, "output_length": 1024}
         ("vllm", "b200", "packed-int4", 0.1),
         ("vllm", "b300", "nvfp4", 0.12),
         ("sglang", "b200", "fp8-block", 0.15),
-        ("sglang", "b200", "nvfp4", 0.15),
+        ("sglang", "b200", "nvfp4", 0.18),
     ],
 )
 def test_requests_take_what_was_measured(engine: str, gpu: str, weights: str, most: float) -> None:
@@ -55,7 +55,7 @@ def test_requests_take_what_was_measured(engine: str, gpu: str, weights: str, mo
 
 
 def test_measured_runs_lie_near() -> None:
-    for mixtures, most in ((False, 0.06), (True, 0.09)):
+    for mixtures, most in ((False, 0.06), (True, 0.095)):
         errors = sorted(abs(run.error) for run in runs() if not run.queues and run.mixture == mixtures)
         assert len(errors) > 80
         assert median(errors) < most

@@ -81,7 +81,7 @@ def test_more_experts_rows_and_columns_take_longer(name: str, engine: str) -> No
             continue
 
         def took(touched: int, rows: int, n: int, k: int, kind: str = kind, each: float = each, p: Experts = known) -> float:
-            return experts_seconds(p, card, kind, (touched, rows, n, k), touched * n * k * each)
+            return experts_seconds(p, card, kind, (touched, rows, n, k, 128), touched * n * k * each)
 
         for shapes in (
             [(many, 8 * many, 4608, 4096) for many in (1, 8, 64, 128)],

