@@ -21,7 +21,7 @@ PLATFORMS = ("slurm", "skypilot", "dstack", "kubernetes", "kserve")
 """Of whom resources are asked, in the order of `estimator.exchange.ask.TO`."""
 CHECKS = ("text", "json", "github", "gitlab", "sarif", "markdown")
 PARTS = ("deepspeed", "accelerate", "torchtitan", "megatron")
-FORMATS = (*PARTS, "trl", "axolotl", "llama-factory", "vllm", "sglang")
+FORMATS = (*PARTS, "trl", "axolotl", "llama-factory", "vllm", "sglang", "tensorrt-llm")
 """Formats that jobs are exported to; those of `PARTS` say how a job is spread."""
 TASKS = ("serve", "serve-8bit", "serve-4bit", "qlora", "lora", "full", "full-mixed")
 """Usual ways of using a model, by the short names of `estimator.planner.ways`, which is not imported for the sake of speed."""

@@ -82,6 +82,16 @@ JOBS: list[tuple[str, dict[str, Any]]] = [
         "sglang",
         served("sglang", {"weights": "fp8", "kv_cache": "fp8", "disable_cuda_graph": True}, parallelism={"tensor": 2}, gpus=2),
     ),
+    ("tensorrt-llm", served("tensorrt-llm", {"context": 8192, "kv_cache": "fp8", "free_gpu_memory_fraction": 0.8})),
+    (
+        "tensorrt-llm",
+        served(
+            "tensorrt-llm",
+            {"max_batch_size": 64, "max_num_tokens": 4096, "tokens_per_block": 64, "disable_cuda_graph": True},
+            parallelism={"tensor": 2},
+            gpus=2,
+        ),
+    ),
 ]
 
 
@@ -112,6 +122,7 @@ REFUSED = [
     ("llama-factory", trained({}), "a file of llama-factory says: training.precision is bf16-true, and there bf16-mixed"),
     ("vllm", trained({}), "no job that vllm serves"),
     ("sglang", served("vllm", {}), "no job that sglang serves"),
+    ("tensorrt-llm", served("tensorrt-llm", {"weights": "fp8"}), "serving.weights is fp8, and there"),
     ("nemo", trained({}), "no format"),
 ]
 

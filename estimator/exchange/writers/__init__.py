@@ -19,8 +19,11 @@ WHOLE: dict[str, Callable[[Job], str]] = {
     "llama-factory": training.llama_factory,
     "vllm": serving.vllm,
     "sglang": serving.sglang,
+    "tensorrt-llm": serving.tensorrt_llm,
 }
 """Frameworks whose files say a whole job."""
+COMMANDS = ("vllm", "sglang")
+"""Those for which it is a command."""
 COMPARED = ("model", "task", "training", "parallelism", "offload", "serving")
 UNSAID = frozenset(
     (
@@ -49,7 +52,7 @@ def write(job: Job, to: str, allow_files: bool) -> str:
     """The file of a job with its defaults. Raises `InvalidJob` for a job that the framework's files cannot say."""
     text = WHOLE[to](job)
     around = Surroundings(hardware=job.hardware, allow_files=allow_files)
-    found = read(text, to if to in ("trl", "axolotl", "llama-factory") else None, around=around)
+    found = read(text, None if to in COMMANDS else to, around=around)
     again = read_job(found.job)
     model = resolve(again.model, allow_files)
     again = with_defaults(again, model.spec, model.stored, model.embeds)[0]
