@@ -21,11 +21,12 @@ VERDICTS = {
     "does not fit": "it does not fit",
     "unknown": "not known",
 }
-SERVERS = {"vllm": "vLLM", "sglang": "SGLang", "llama.cpp": "llama.cpp", "ollama": "Ollama"}
+SERVERS = {"vllm": "vLLM", "sglang": "SGLang", "tensorrt-llm": "TensorRT-LLM", "llama.cpp": "llama.cpp", "ollama": "Ollama"}
 
 NARROWER = {
     "vllm": (("8-bit", "fp8"), ("4-bit", "awq-int4")),
     "sglang": (("8-bit", "fp8"), ("4-bit", "awq-int4")),
+    "tensorrt-llm": (("8-bit", "fp8"), ("4-bit", "awq-int4")),
     "llama.cpp": (("8-bit", "q8_0"), ("4-bit", "q4_k_m")),
     "ollama": (("8-bit", "q8_0"), ("4-bit", "q4_k_m")),
     "transformers": (("8-bit", "int8"), ("4-bit", "nf4")),

@@ -34,6 +34,7 @@ FORMATS = (
     "nemo-automodel",
     "vllm",
     "sglang",
+    "tensorrt-llm",
 )
 """Formats that jobs are exported to; those of `PARTS` say how a job is spread."""
 TASKS = ("serve", "serve-8bit", "serve-4bit", "qlora", "lora", "full", "full-mixed")

@@ -32,8 +32,8 @@ READ = (*PARTS, *FRAMEWORKS, *PLATFORMS)
 
 def written(job: Job | Mapping[str, Any] | str | Path, to: str, allow_files: bool = True) -> str:
     """A job's parallelism as a file of `deepspeed` (JSON), `accelerate` (YAML), `torchtitan` (TOML), or `megatron`'s arguments;
-    or the whole job as a file of `trl`, `axolotl`, `llama-factory`, `ms-swift`, `oumi`, `litgpt`, `torchtune` or
-    `nemo-automodel` (YAML), or the command of `openrlhf`, `vllm` or `sglang`.
+    or the whole job as a file of `trl`, `axolotl`, `llama-factory`, `ms-swift`, `oumi`, `litgpt`, `torchtune`,
+    `nemo-automodel` or `tensorrt-llm` (YAML), or the command of `openrlhf`, `vllm` or `sglang`.
 
     Raises `InvalidJob` for what the program does not have, as well as for all that `estimate` does.
     """

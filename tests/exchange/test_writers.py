@@ -124,6 +124,16 @@ JOBS: list[tuple[str, dict[str, Any]]] = [
         "sglang",
         served("sglang", {"weights": "fp8", "kv_cache": "fp8", "disable_cuda_graph": True}, parallelism={"tensor": 2}, gpus=2),
     ),
+    ("tensorrt-llm", served("tensorrt-llm", {"context": 8192, "kv_cache": "fp8", "free_gpu_memory_fraction": 0.8})),
+    (
+        "tensorrt-llm",
+        served(
+            "tensorrt-llm",
+            {"max_batch_size": 64, "max_num_tokens": 4096, "tokens_per_block": 64, "disable_cuda_graph": True},
+            parallelism={"tensor": 2},
+            gpus=2,
+        ),
+    ),
 ]
 
 
@@ -163,6 +173,7 @@ REFUSED = [
     ("openrlhf", trained({}), "under DeepSpeed"),
     ("vllm", trained({}), "no job that vllm serves"),
     ("sglang", served("vllm", {}), "no job that sglang serves"),
+    ("tensorrt-llm", served("tensorrt-llm", {"weights": "fp8"}), "serving.weights is fp8, and there"),
     ("nemo", trained({}), "no format"),
 ]
 

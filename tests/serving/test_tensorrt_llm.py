@@ -15,6 +15,7 @@ from estimator.contract.units import GIB
 from estimator.serving.tensorrt_llm import settings
 from tests.held_out import whole_groups
 from tests.jobs import TESTS, content
+from tests.serving.questions import unanswered
 
 ROWS: list[dict[str, Any]] = content(TESTS / "data" / "tensorrt_llm_starts.yaml")["rows"]
 ITS_OWN = {
@@ -142,6 +143,14 @@ def test_a_context_that_is_too_long_is_cut() -> None:
     assert "would cut max_seq_len to" in str(found)
 
 
+def test_every_other_model_is_refused() -> None:
+    """Not one is left without an answer or a reason."""
+    refused, answered = unanswered("tensorrt-llm", lambda message: "registry" if "registry" in message else "not modelled")
+    assert answered == 140
+    assert set(refused) == {"registry", "not modelled"}
+    assert {"llama", "qwen3", "gpt_oss", "deepseek_v3"}.isdisjoint(refused["registry"] | refused["not modelled"])
+
+
 @pytest.mark.parametrize(
     ("model", "serving", "says"),
     [
@@ -149,6 +158,7 @@ def test_a_context_that_is_too_long_is_cut() -> None:
         ("llama-3.1-8b", {"engine_version": "0.20"}, "releases 1.0 to 1.2"),
         ("gpt-oss-20b", {"engine_version": "1.0", "weights": "mxfp4"}, "since 1.1"),
         ("smollm3-3b", {}, "registry"),
+        ("llama-4-scout", {}, "is not modelled"),
         ("llama-3.1-8b", {"weights": "gptq-int4"}, "loads no weights in gptq-int4"),
         ("llama-3.1-8b", {"ep_size": 2}, "no experts"),
         ("llama-3.1-8b", {"enable_attention_dp": True}, "mixtures alone"),
@@ -159,3 +169,9 @@ def test_a_context_that_is_too_long_is_cut() -> None:
 def test_what_it_does_not_do_is_refused(model: str, serving: dict[str, Any], says: str) -> None:
     with pytest.raises(WillItFitError, match=says):
         served(model, {"gpu": "h100", "gpus": 4}, **serving)
+
+
+def test_a_model_without_a_cache_is_refused() -> None:
+    """An encoder made of a decoder's layers."""
+    with pytest.raises(WillItFitError, match="is not modelled"):
+        served("embeddinggemma-300m", {"gpu": "h100"})

@@ -28,8 +28,11 @@ WHOLE: dict[str, Callable[[Job], str]] = {
     "nemo-automodel": recipes.nemo_automodel,
     "vllm": serving.vllm,
     "sglang": serving.sglang,
+    "tensorrt-llm": serving.tensorrt_llm,
 }
 """Frameworks whose files say a whole job."""
+COMMANDS = ("openrlhf", "vllm", "sglang")
+"""Those for which it is a command."""
 COMPARED = ("model", "task", "training", "parallelism", "offload", "serving")
 TARGETS = "training.adapter.targets"
 UNSAID = frozenset(
@@ -59,7 +62,7 @@ def write(job: Job, to: str, allow_files: bool) -> str:
     """The file of a job with its defaults. Raises `InvalidJob` for a job that the framework's files cannot say."""
     text = WHOLE[to](job)
     around = Surroundings(hardware=job.hardware, allow_files=allow_files)
-    found = read(text, None if to in ("vllm", "sglang", "openrlhf") else to, around=around)
+    found = read(text, None if to in COMMANDS else to, around=around)
     again = read_job(found.job)
     model = resolve(again.model, allow_files)
     again = with_defaults(again, model.spec, model.stored, model.embeds)[0]

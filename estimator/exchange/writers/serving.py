@@ -1,4 +1,4 @@
-"""Jobs of serving, as the commands of vLLM and SGLang."""
+"""Jobs of serving, as the commands of vLLM and SGLang, and the options of trtllm-serve in YAML."""
 
 from __future__ import annotations
 
@@ -6,9 +6,12 @@ import json
 import shlex
 from typing import Any
 
+import yaml
+
 from estimator.contract.errors import InvalidJob
 from estimator.contract.job import Job
 from estimator.exchange.configuration import framework
+from estimator.exchange.frameworks.tensorrt_llm import CACHE
 
 TYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
 NUMBERS = ("gpu_memory_utilization", "max_num_seqs", "max_num_batched_tokens", "block_size", "max_loras", "max_lora_rank")
@@ -46,6 +49,23 @@ def sglang(job: Job) -> str:
             said[name] = value
     said |= {name: True for name in tables["switch"] if getattr(job.serving, name)}
     return command(["python", "-m", "sglang.launch_server"], said)
+
+
+def tensorrt_llm(job: Job) -> str:
+    """The file of `trtllm-serve MODEL --extra_llm_api_options FILE`."""
+    _served(job, "tensorrt-llm")
+    serving, tables = job.serving, framework("tensorrt-llm").tables
+    cache = {theirs: value for theirs, ours in CACHE.items() if (value := getattr(serving, ours)) is not None}
+    kind = next((name for name, ours in tables["cache"].items() if ours == serving.kv_cache), None)
+    said: dict[str, Any] = {"model": str(job.model), "max_seq_len": serving.context}
+    said |= {"dtype": TYPES[serving.weights]} if serving.weights in TYPES else {}
+    said |= {"tensor_parallel_size": job.parallelism.tensor} if job.parallelism.tensor > 1 else {}
+    said |= {"moe_expert_parallel_size": serving.ep_size} if serving.ep_size else {}
+    said |= {name: value for name in tables["whole"] if (value := getattr(serving, name)) is not None}
+    said |= {"enable_attention_dp": True} if serving.enable_attention_dp else {}
+    said |= {"cuda_graph_config": None} if serving.disable_cuda_graph else {}
+    said["kv_cache_config"] = cache | ({"dtype": kind} if kind and serving.kv_cache not in TYPES else {})
+    return f"# trtllm-serve {job.model} --extra_llm_api_options FILE\n" + yaml.safe_dump(said, sort_keys=False, width=120)
 
 
 def _served(job: Job, engine: str) -> None:

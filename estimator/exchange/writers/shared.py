@@ -15,7 +15,7 @@ from estimator.exchange import deepspeed
 def said_of_texts(job: Job, to: str) -> None:
     """Raise for what no file of these says."""
     if job.task != "train":
-        raise InvalidJob(f"{to} trains; a job of serving is written for vllm or sglang", "task")
+        raise InvalidJob(f"{to} trains; a job of serving is written for vllm, sglang or tensorrt-llm", "task")
     if not isinstance(job.model, str):
         raise InvalidJob(f"a file of {to} names a model of the hub: write its name in place of its configuration", "model")
     for field, value in (

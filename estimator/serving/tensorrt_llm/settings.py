@@ -43,9 +43,11 @@ def release(version: str | None) -> Release:
 
 
 def check_model(spec: ModelSpec, version: str | None) -> None:
-    """Raise `NotModelled` for a model that a release's registry does not have."""
-    since: dict[str, Any] = catalogue.shipped(MODELS)["since"]
-    first = next((str(one) for one, kinds in since.items() if spec.model_type in kinds), None)
+    """Raise `NotModelled` for a model that a release's registry does not have, or whose memory is not modelled."""
+    known: dict[str, Any] = catalogue.shipped(MODELS)
+    first = next((str(one) for one, kinds in known["since"].items() if spec.model_type in kinds), None)
+    if spec.model_type in known["unmodelled"] or (first and spec.encodes):
+        raise NotModelled(f"TensorRT-LLM with {spec.model_type} models of this kind is not modelled", "serving.engine")
     if first is None:
         raise NotModelled(
             f"no {spec.model_type} models were seen in TensorRT-LLM's registry of 1.2: write engine vllm", "serving.engine"
