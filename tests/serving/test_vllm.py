@@ -35,6 +35,7 @@ NOT_SERVED = {
         "gemma3n_text",
         "hy_v4",
         "llava_onevision",
+        "minimax_m3_vl_text",
         "modernbert-decoder",
     },
     "vLLM runs none": (ENCODERS - EMBED - {"clip", "eurobert"}) | {"codegen", "gpt_neo", "lfm3", "youtu"},
