@@ -37,6 +37,7 @@ FAMILIES = {
     "exaone_moe": "exaone_moe",
     "minimax": "minimax",
     "minimax_m2": "minimax_m2",
+    "minimax_m3_vl_text": "minimax_m3",
     "mimo_v2_flash": "mimo_v2_flash",
     "hunyuan_v1_dense": "hunyuan",
     "hunyuan_v1_moe": "hunyuan_moe",

@@ -21,7 +21,8 @@ from estimator.tape.tensor import Tensor, empty
 
 
 class MBartSpec(BartSpec):
-    last_vllm, why_not_vllm = "none", ""
+    last_vllm = "none"
+    why_not_vllm = "of encoder-decoders its registry has those that hear or see"
 
 
 SPECS = {"mbart": MBartSpec}

@@ -56,7 +56,8 @@ class StackSpec(Gemma2Spec):
 class T5GemmaSpec(ModelSpec):
     """`dropout_rate` and `attention_dropout` are both stacks'. Widths and layers follow from the stacks."""
 
-    last_vllm, why_not_vllm = "none", ""
+    last_vllm = "none"
+    why_not_vllm = "of encoder-decoders its registry has those that hear or see"
     attentions = ("eager", "flash_attention_2")
     modelled = {"is_encoder_decoder": (True,)}
     made = frozenset({"hidden_size", "num_hidden_layers"})

@@ -33,6 +33,24 @@ def _picked(name: str, x: Tensor, shape: Shape) -> tuple[Tensor, Tensor]:
     return values, places
 
 
+def amax_last(x: Tensor) -> Tensor:
+    """The largest value of the last dimension, without its place. Saves x and its result.
+
+    Backward: FunctionsManual.cpp, `scale_grad_by_count`: one expression whose temporaries live to its end.
+    """
+
+    def backward(g: Tensor, x: Tensor, largest: Tensor) -> Tensor:
+        mask = unary("eq", x, dtypes.bool_)
+        masked = unary("mul", x, g.dtype)
+        count = empty(g.tape, (*x.shape[:-1], 1), dtypes.int64, "sum")
+        result = unary("div", masked)
+        del mask, count
+        return result
+
+    node = record("AmaxBackward", (x,), (x,), backward)
+    return attach(node, empty(x.tape, x.shape[:-1], x.dtype, "amax"), save=True)
+
+
 def argmax_last(x: Tensor) -> Tensor:
     """The place of the largest value of the last dimension."""
     return empty(x.tape, x.shape[:-1], dtypes.int64, "argmax")
