@@ -148,11 +148,15 @@ class SelfAttention:
 
 
 class EncoderLayer:
-    def __init__(self, spec: TowerSpec, build: Builder):
+    """`norms_first`: each norm is made before its block, as SigLIP's are."""
+
+    def __init__(self, spec: TowerSpec, build: Builder, norms_first: bool = False):
+        norms = [build.layer_norm("layer_norm1", spec.hidden_size)] if norms_first else []
         self.self_attn = SelfAttention(spec, build)
-        self.layer_norm1 = build.layer_norm("layer_norm1", spec.hidden_size)
+        norms.append(build.layer_norm("layer_norm2" if norms_first else "layer_norm1", spec.hidden_size))
         self.mlp = TwoLayerMLP(spec, build, ("fc1", "fc2"), bias=True)
-        self.layer_norm2 = build.layer_norm("layer_norm2", spec.hidden_size)
+        norms += [] if norms_first else [build.layer_norm("layer_norm2", spec.hidden_size)]
+        self.layer_norm1, self.layer_norm2 = norms
 
     def __call__(self, hidden: Tensor, mask: Tensor | None) -> Tensor:
         residual = hidden
@@ -250,7 +254,9 @@ class VisionModel:
         return embeddings
 
 
-def layers_of(spec: TowerSpec, build: Builder, states: Collection[int], label: str, path: str = "") -> Layers:
+def layers_of(
+    spec: TowerSpec, build: Builder, states: Collection[int], label: str, path: str = "", norms_first: bool = False
+) -> Layers:
     """The layers of a tower of which only some hidden `states` are read: those before the layer of that number.
 
     From the first of them on each layer is of a kind of its own. What comes after the last is run, but the loss does not depend
@@ -261,7 +267,7 @@ def layers_of(spec: TowerSpec, build: Builder, states: Collection[int], label: s
 
     def layer(number: int | None) -> EncoderLayer:
         with build.unlearning(number is not None and number >= last):
-            return EncoderLayer(spec, build)
+            return EncoderLayer(spec, build, norms_first)
 
     return build.layers([None if i < first else i for i in range(depth)], layer, label, path)
 

@@ -124,7 +124,8 @@ class VisionModel:
 
 def encoder(spec: ModelSpec, build: Builder, label: str, states: Collection[int] = (), path: str = "") -> Layers:
     """The layers of a tower: CLIP's. `path`: as of `Builder.layers`."""
-    return clip.layers_of(clip.TowerSpec.model_validate(spec.model_dump()), build, states, label, path)
+    tower, own = clip.TowerSpec.model_validate(spec.model_dump()), isinstance(spec, SiglipVisionSpec | SiglipTextSpec)
+    return clip.layers_of(tower, build, states, label, path, norms_first=own)
 
 
 def _pooling_head(spec: SiglipVisionSpec, build: Builder) -> None:
