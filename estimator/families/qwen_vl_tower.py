@@ -37,8 +37,8 @@ class SelfAttention:
         query_bias, output_bias = spec.attention_biases
         self.qkv = build.linear("attn.qkv", size, 3 * size, query_bias)
         self.proj = build.linear("attn.proj", size, size, output_bias)
-        norms = [build.rms_norm(f"attn.{name}_norm", size // self.heads) for name in "qk" if spec.normed_heads]
-        self.q_norm, self.k_norm = norms or (None, None)
+        each = size // self.heads
+        self.q_norm, self.k_norm = (build.rms_norm(f"attn.{x}_norm", each) if spec.normed_heads else None for x in "qk")
         self.attend = Attention(build.attention, causal=False)
 
     def __call__(self, hidden: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
