@@ -6,7 +6,7 @@ After transformers' modeling_clip.py (5.23). A batch is so many images and as ma
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict, model_validator
 
@@ -36,7 +36,6 @@ class TowerSpec(BaseModel):
     """What a tower says in `text_config` or `vision_config`, with transformers' defaults. Other keys are passed over."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
-    norms_first: ClassVar[bool] = False
     """Whether its layers make each norm before what it norms for."""
 
     hidden_size: Size = 512
@@ -150,17 +149,15 @@ class SelfAttention:
 
 
 class EncoderLayer:
-    def __init__(self, spec: TowerSpec, build: Builder):
-        if spec.norms_first:
-            self.layer_norm1 = build.layer_norm("layer_norm1", spec.hidden_size)
-            self.self_attn = SelfAttention(spec, build)
-            self.layer_norm2 = build.layer_norm("layer_norm2", spec.hidden_size)
-            self.mlp = TwoLayerMLP(spec, build, ("fc1", "fc2"), bias=True)
-        else:
-            self.self_attn = SelfAttention(spec, build)
-            self.layer_norm1 = build.layer_norm("layer_norm1", spec.hidden_size)
-            self.mlp = TwoLayerMLP(spec, build, ("fc1", "fc2"), bias=True)
-            self.layer_norm2 = build.layer_norm("layer_norm2", spec.hidden_size)
+    """`norms_first`: each norm is made before its block, as SigLIP's are."""
+
+    def __init__(self, spec: TowerSpec, build: Builder, norms_first: bool = False):
+        norms = [build.layer_norm("layer_norm1", spec.hidden_size)] if norms_first else []
+        self.self_attn = SelfAttention(spec, build)
+        norms.append(build.layer_norm("layer_norm2" if norms_first else "layer_norm1", spec.hidden_size))
+        self.mlp = TwoLayerMLP(spec, build, ("fc1", "fc2"), bias=True)
+        norms += [] if norms_first else [build.layer_norm("layer_norm2", spec.hidden_size)]
+        self.layer_norm1, self.layer_norm2 = norms
 
     def __call__(self, hidden: Tensor, mask: Tensor | None) -> Tensor:
         residual = hidden
@@ -258,7 +255,9 @@ class VisionModel:
         return embeddings
 
 
-def layers_of(spec: TowerSpec, build: Builder, states: Collection[int], label: str, path: str = "") -> Layers:
+def layers_of(
+    spec: TowerSpec, build: Builder, states: Collection[int], label: str, path: str = "", norms_first: bool = False
+) -> Layers:
     """The layers of a tower of which only some hidden `states` are read: those before the layer of that number.
 
     From the first of them on each layer is of a kind of its own. What comes after the last is run, but the loss does not depend
@@ -269,7 +268,7 @@ def layers_of(spec: TowerSpec, build: Builder, states: Collection[int], label: s
 
     def layer(number: int | None) -> EncoderLayer:
         with build.unlearning(number is not None and number >= last):
-            return EncoderLayer(spec, build)
+            return EncoderLayer(spec, build, norms_first)
 
     return build.layers([None if i < first else i for i in range(depth)], layer, label, path)
 

@@ -1,6 +1,6 @@
-"""GLM-4.1V, 4.5V and 4.6V: GLM-4, or GLM-4.5 with experts, that sees images and films.
+"""GLM-4.1V, 4.5V, 4.6V and GLM-OCR: GLM-4, or GLM-4.5 with experts, that sees images and films.
 
-After transformers' modeling_glm4v.py and modeling_glm4v_moe.py (5.23).
+After transformers' modeling_glm4v.py, modeling_glm4v_moe.py and modeling_glm_ocr.py (5.23).
 """
 
 from __future__ import annotations
@@ -50,7 +50,12 @@ class Glm4vMoeSpec(Glm4vSpec):
     towers, languages = ("glm4v_moe_vision",), ("glm4v_moe_text",)
 
 
-SPECS: dict[str, type[Spec]] = {"glm4v": Glm4vSpec, "glm4v_moe": Glm4vMoeSpec}
+class GlmOcrSpec(Glm4vSpec):
+    kinds = {"text_config": "glm_ocr_text", "vision_config": "glm_ocr_vision"}
+    towers, languages = ("glm_ocr_vision",), ("glm_ocr_text",)
+
+
+SPECS: dict[str, type[Spec]] = {"glm4v": Glm4vSpec, "glm4v_moe": Glm4vMoeSpec, "glm_ocr": GlmOcrSpec}
 
 
 def glm4v(spec: Spec, build: Builder) -> ImageTextToText | QwenVL:

@@ -1,12 +1,12 @@
-"""The language models of GLM-4.1V and 4.5V: GLM-4 and GLM-4.5 with rotary positions in three dimensions.
+"""The language models of GLM-4.1V, 4.5V and GLM-OCR: GLM-4 and GLM-4.5 with rotary positions in three dimensions.
 
-After transformers' modeling_glm4v.py and modeling_glm4v_moe.py (5.23).
+After transformers' modeling_glm4v.py, modeling_glm4v_moe.py and modeling_glm_ocr.py (5.23).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -17,10 +17,22 @@ from estimator.families.decoder import Decoder
 from estimator.families.glm4 import Glm4Spec, glm4
 from estimator.families.glm4_moe import Glm4MoeSpec, glm4_moe
 from estimator.families.heads import CausalLM
+from estimator.families.rotary import PartialRotarySpec
 from estimator.families.spec import Size
 
 
-class Glm4vTextSpec(Glm4Spec):
+class InSections(PartialRotarySpec):
+    """Which pairs of each head are rotated by time, by height and by width decides nothing about memory, but their numbers must
+    fit: a quarter by time, as in the published models."""
+
+    def config(self) -> dict[str, Any]:
+        pairs = self.rotary_size // 2
+        time, height = pairs // 4, (pairs - pairs // 4) // 2
+        sections = {"mrope_section": [time, height, pairs - time - height], "partial_rotary_factor": self.partial_rotary_factor}
+        return super().config() | {"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, **sections}}
+
+
+class Glm4vTextSpec(Glm4Spec, InSections):
     can = Abilities()
     runs = False
 
@@ -34,7 +46,7 @@ class Glm4vTextSpec(Glm4Spec):
         return self
 
 
-class Glm4vMoeTextSpec(Glm4MoeSpec):
+class Glm4vMoeTextSpec(Glm4MoeSpec, InSections):
     can = Abilities()
     runs = False
 
@@ -42,6 +54,14 @@ class Glm4vMoeTextSpec(Glm4MoeSpec):
     attention_bias: bool = True
 
 
-SPECS = {"glm4v_text": Glm4vTextSpec, "glm4v_moe_text": Glm4vMoeTextSpec}
-BODIES: dict[str, Callable[[Any, Builder], Decoder]] = {"glm4v_text": glm4, "glm4v_moe_text": glm4_moe}
+class GlmOcrTextSpec(Glm4Spec, InSections):
+    can = Abilities()
+    runs = False
+
+    partial_rotary_factor: Annotated[float, Field(gt=0, le=1)] = 1.0
+    attention_bias: Literal[False] = False
+
+
+SPECS = {"glm4v_text": Glm4vTextSpec, "glm4v_moe_text": Glm4vMoeTextSpec, "glm_ocr_text": GlmOcrTextSpec}
+BODIES: dict[str, Callable[[Any, Builder], Decoder]] = {"glm4v_text": glm4, "glm4v_moe_text": glm4_moe, "glm_ocr_text": glm4}
 HEADS = {"causal-lm": counted(lambda spec, build: CausalLM(BODIES[spec.model_type](spec, build), spec, build))}

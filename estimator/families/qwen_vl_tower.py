@@ -37,11 +37,16 @@ class SelfAttention:
         query_bias, output_bias = spec.attention_biases
         self.qkv = build.linear("attn.qkv", size, 3 * size, query_bias)
         self.proj = build.linear("attn.proj", size, size, output_bias)
+        each = size // self.heads
+        self.q_norm, self.k_norm = (build.rms_norm(f"attn.{x}_norm", each) if spec.normed_heads else None for x in "qk")
         self.attend = Attention(build.attention, causal=False)
 
     def __call__(self, hidden: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         patches = hidden.shape[0]
         q, k, v = unbind(permute(reshape(self.qkv(hidden), (patches, 3, self.heads, -1)), (1, 0, 2, 3)), 0)
+        if self.q_norm is not None and self.k_norm is not None:
+            q = self.q_norm(q)
+            k = self.k_norm(k)
         q, k = rotate(q, k, cos, sin)
         q, k, v = (unsqueeze(transpose(x, 0, 1), 0) for x in (q, k, v))
         sizes = [*self.lengths] * (patches // sum(self.lengths))

@@ -24,6 +24,8 @@ class VisionSpec(TowerSpec):
     """Of a merger's layers."""
     gated: ClassVar[bool] = False
     """Whether feed-forward layers are gated, and norms root mean squares."""
+    normed_heads: ClassVar[bool] = False
+    """Whether queries and keys of each head are normalised."""
     biased: ClassVar[bool] = False
     """Whether what embeds patches has a bias."""
     hooked: ClassVar[bool] = True

@@ -122,16 +122,10 @@ class VisionModel:
         return last, *states
 
 
-class _NormsFirst(clip.TowerSpec):
-    """SigLIP's own layers make each norm before what it norms for; those that were made after CLIP's do not."""
-
-    norms_first = True
-
-
 def encoder(spec: ModelSpec, build: Builder, label: str, states: Collection[int] = (), path: str = "") -> Layers:
     """The layers of a tower: CLIP's. `path`: as of `Builder.layers`."""
-    kind = clip.TowerSpec if isinstance(spec, Idefics3VisionSpec) else _NormsFirst
-    return clip.layers_of(kind.model_validate(spec.model_dump()), build, states, label, path)
+    tower, own = clip.TowerSpec.model_validate(spec.model_dump()), isinstance(spec, SiglipVisionSpec | SiglipTextSpec)
+    return clip.layers_of(tower, build, states, label, path, norms_first=own)
 
 
 def _pooling_head(spec: SiglipVisionSpec, build: Builder) -> None:

@@ -16,6 +16,8 @@ COORDINATES = modeling_dinov3_vit.get_patches_center_coordinates.__wrapped__
 class DINOv3ViTForImageClassification(modeling_dinov3_vit.DINOv3ViTPreTrainedModel):
     """The coordinates of patches, which the function that computes them remembers for all models, are remembered by each."""
 
+    coordinates: torch.Tensor | None
+
     def __init__(self, config: Any):
         super().__init__(config)
         self.dinov3_vit = DINOv3ViTModel(config)
