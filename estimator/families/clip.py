@@ -36,7 +36,6 @@ class TowerSpec(BaseModel):
     """What a tower says in `text_config` or `vision_config`, with transformers' defaults. Other keys are passed over."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
-    """Whether its layers make each norm before what it norms for."""
 
     hidden_size: Size = 512
     intermediate_size: Size = 2048
