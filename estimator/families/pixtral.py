@@ -106,13 +106,14 @@ class VisionModel:
         embeds = unsqueeze(cat([transpose(reshape(grid, (grid.shape[0], -1)), 0, 1) for grid in grids], 0), 0)
         embeds = self.ln_pre(embeds)
         patches = embeds.shape[1]
+        rows, columns = (empty(tape, (side,), dtypes.int64, "arange") for side in grids[-1].shape[1:])  # of the last image
         places = empty(tape, (patches, 2), dtypes.int64, "cat")
         cos, sin = (empty(tape, (1, patches, self.head_dim), embeds.dtype, name) for name in ("cos", "sin"))
         mask = block_mask(tape, patches, embeds.dtype)
         hidden = embeds
         for layer in self.layers:
             hidden = layer(hidden, mask, cos, sin)
-        del grids, places
+        del grids, rows, columns, places
         return hidden
 
 
