@@ -169,8 +169,8 @@ def _recomputed(job: Job, spec: ModelSpec, topology: Topology) -> Checkpointing:
         recomputed = offloading(recomputed, job, topology, spec)
     if recomputed.reentrant and recomputed.recomputes and spec.unasked_embeddings and training.adapter:
         raise Contradiction(
-            f"what the decoder of {spec.model_type} begins with requires no gradients where it is frozen, so that torch recomputes"
-            " nothing of it with re-entrance, and finds nothing to differentiate: leave it out",
+            f"what the decoder of {spec.model_type} begins with requires no gradients where it is frozen: torch recomputes"
+            " nothing of it with re-entrance then, and finds nothing to differentiate: leave it out",
             "training.reentrant_checkpointing",
         )
     if recomputed.reentrant and recomputed.recomputes and spec.differentiated_once:
