@@ -54,6 +54,8 @@ class ModelSpec(BaseModel):
     by_position: ClassVar[bool] = False
     """Whether layers get more than hidden states by position: an offloaded checkpoint takes all of that to the host, and one with
     re-entrance saves it."""
+    unasked_embeddings: ClassVar[bool] = False
+    """Whether a stack begins with embeddings that transformers does not make require gradients where all else is frozen."""
     differentiated_once: ClassVar[bool] = False
     """Whether layers share a tensor that wants a gradient, which checkpoints with re-entrance would differentiate for each."""
     adds_in_place: ClassVar[bool] = False

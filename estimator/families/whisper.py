@@ -39,6 +39,7 @@ class WhisperSpec(ModelSpec):
         "apply_spec_augment": (False,),
         "is_encoder_decoder": (True,),
     }
+    unasked_embeddings = True
 
     hidden_size: Size = called("d_model")
     num_hidden_layers: Depth = called("encoder_layers")

@@ -171,6 +171,12 @@ def _recomputed(job: Job, spec: ModelSpec, topology: Topology) -> Checkpointing:
     recomputed = replace(checkpointing(training, spec.depth, topology.strategy), by_position=spec.by_position)
     if job.offload.activations != "none":
         recomputed = offloading(recomputed, job, topology, spec)
+    if recomputed.reentrant and recomputed.recomputes and spec.unasked_embeddings and training.adapter:
+        raise Contradiction(
+            f"what the decoder of {spec.model_type} begins with requires no gradients where it is frozen: torch recomputes"
+            " nothing of it with re-entrance then, and finds nothing to differentiate: leave it out",
+            "training.reentrant_checkpointing",
+        )
     if recomputed.reentrant and recomputed.recomputes and spec.differentiated_once:
         raise Contradiction(
             f"torch stops: what the layers of {spec.model_type} share would be differentiated once for each layer; leave it out",
