@@ -125,6 +125,11 @@ class Builder:
         return not self.served and not self.beside
 
     @property
+    def learns(self) -> bool:
+        """Whether the loss depends on what is made now; see `unlearning`."""
+        return self._learns
+
+    @property
     def unit_per_module(self) -> bool:
         """Whether what is alike within a layer has slots of its own: ranks share a layer's parameters as one unit."""
         return self.unrolled or type(self.sharding) is not Sharding

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from estimator.contract.errors import NotModelled
 from estimator.families.build import Builder
 from estimator.families.modules import Module
 from estimator.families.sharding import Forward
@@ -39,6 +40,13 @@ class AdaLora(Method):
     matrices: list[tuple[Slot | None, Tensor, Tensor]] = field(default_factory=list)
 
     def adapt(self, build: Builder, name: str, module: Module, inputs: int, outputs: int) -> Module:
+        if self.regularises and not build.learns:
+            layer = name.rpartition(".")[2]
+            raise NotModelled(
+                f"AdaLoRA's own loss reaches its matrices on {layer}, which the model's does not: not modelled yet; "
+                f"write exclude: [{layer}], or lora",
+                "training.adapter.targets",
+            )
         down = build.parameter(name + ".lora_A", (self.rank, inputs), self.dtype, trainable=True)
         up = build.parameter(name + ".lora_B", (outputs, self.rank), self.dtype, trainable=True)
         values = build.parameter(name + ".lora_E", (self.rank, 1), self.dtype, trainable=True)

@@ -55,6 +55,8 @@ OPERATIONS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
     "sum": (lambda x, w, b, q: x.sum(-1), lambda x, w, b, q: reduction.sum_dim(x, -1)),
     "norm": (lambda x, w, b, q: torch.norm(x, p="fro"), lambda x, w, b, q: reduction.vector_norm(x)),
     "linalg.norm": (lambda x, w, b, q: torch.linalg.norm(x, dim=1), lambda x, w, b, q: reduction.vector_norm(x, 1)),
+    "std": (lambda x, w, b, q: x.std(-1, keepdim=True, unbiased=False), lambda x, w, b, q: reduction.std_last(x)),
+    "amax": (lambda x, w, b, q: x.amax(-1), lambda x, w, b, q: selection.amax_last(x)),
     "sigmoid": (lambda x, w, b, q: torch.sigmoid(x), lambda x, w, b, q: pointwise.sigmoid(x)),
     "topk": (lambda x, w, b, q: torch.topk(x, 2)[0], lambda x, w, b, q: selection.topk(x, 2)[0]),
     "silu": (lambda x, w, b, q: F.silu(x), lambda x, w, b, q: pointwise.silu(x)),
