@@ -64,6 +64,7 @@ FAMILIES = {
     "cohere2_moe": "cohere2_moe",
     "phi": "phi",
     "phi3": "phi3",
+    "glm": "glm4",
     "glm4": "glm4",
     "glm4_moe": "glm4_moe",
     "glm4_moe_lite": "glm4_moe_lite",

@@ -1,6 +1,6 @@
-"""GLM-4 (0414): norms before and after each block, half of each head rotated in neighbouring pairs, gate and input in one layer.
+"""GLM-4: half of each head rotated in neighbouring pairs, gate and input in one layer; 0414 (`glm4`) has norms after blocks, too.
 
-After transformers' modeling_glm4.py (5.23).
+After transformers' modeling_glm.py and modeling_glm4.py (5.23).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pydantic import Field
 from estimator.families.abilities import Abilities
 from estimator.families.build import Builder
 from estimator.families.decoder import Decoder, Rotary
-from estimator.families.decoder_layers import Sandwich
+from estimator.families.decoder_layers import PreNorm, Sandwich
 from estimator.families.feed_forward import FusedGatedMLP
 from estimator.families.grouped_query import GroupedQueryAttention
 from estimator.families.heads import decoder_heads
@@ -33,7 +33,14 @@ class Glm4Spec(PartialRotarySpec):
     attention_bias: bool = True
 
 
-SPECS = {"glm4": Glm4Spec}
+class GlmSpec(Glm4Spec):
+    """GLM-4 of 2024, and ChatGLM 2 and 3, whose code is their checkpoints' own."""
+
+    can = Abilities()
+    in_sglang = "transformers"
+
+
+SPECS = {"glm4": Glm4Spec, "glm": GlmSpec}
 
 
 def _rotate(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
@@ -54,9 +61,11 @@ def _rotate(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Ten
 def glm4(spec: Glm4Spec, build: Builder) -> Decoder:
     """The body of the model."""
 
-    def layer(_: None) -> Sandwich:
+    def layer(_: None) -> PreNorm | Sandwich:
         attention = GroupedQueryAttention(spec, build, spec.attention_bias, rotate=_rotate)
         mlp = FusedGatedMLP(spec, build)
+        if isinstance(spec, GlmSpec):
+            return PreNorm(spec, build, attention, mlp)
         names = "input_layernorm", "post_attention_layernorm", "post_self_attn_layernorm", "post_mlp_layernorm"
         before_attention, before_mlp, after_attention, after_mlp = [build.rms_norm(name, spec.hidden_size) for name in names]
         return Sandwich(attention, mlp, (before_attention, after_attention, before_mlp, after_mlp))

@@ -2,7 +2,7 @@
 
 transformers has no classes for these types, and a checkpoint's code is never run. What a config is turned into has the same
 parameters, the same products and the same cache; names of layers are the family's. After the model files of vLLM
-(model_executor/models/internlm2.py, exaone.py, qwen.py, minicpm.py, bailing_moe.py).
+(model_executor/models/internlm2.py, exaone.py, qwen.py, chatglm.py, minicpm.py, bailing_moe.py).
 """
 
 from __future__ import annotations
@@ -49,6 +49,15 @@ def _second_ling(given: Given, where: str) -> None:
     _only("num_nextn_predict_layers", 0, None)(given, where)
 
 
+def _second_chatglm(given: Given, where: str) -> None:
+    """ChatGLM 2's code, and its successors', which the first's shares its `model_type` with."""
+    if not given.get("multi_query_attention"):
+        raise NotModelled("chatglm of ChatGLM 1 (or without multi_query_attention) is not modelled; 2, 3 and GLM-4 are", where)
+    for name, value in (("add_bias_linear", False), ("rmsnorm", True), ("post_layer_norm", True)):
+        _only(name, value)(given, where)
+    _only("apply_residual_connection_post_layernorm", False)(given, where)
+
+
 LING = Remote(
     "glm4_moe",
     {"num_experts": "n_routed_experts", "num_shared_experts": "n_shared_experts", "use_qkv_bias": "attention_bias"},
@@ -65,6 +74,14 @@ REMOTE = {
         {"seq_length": "max_position_embeddings", "kv_channels": "head_dim"},
         usual={"tie_word_embeddings": False},
         fits=_only("no_bias", True),
+    ),
+    "chatglm": Remote(
+        "glm",
+        {"num_layers": "num_hidden_layers", "ffn_hidden_size": "intermediate_size", "padded_vocab_size": "vocab_size"}
+        | {"multi_query_group_num": "num_key_value_heads", "kv_channels": "head_dim", "add_qkv_bias": "attention_bias"}
+        | {"seq_length": "max_position_embeddings"},
+        usual={"tie_word_embeddings": False, "attention_bias": False},
+        fits=_second_chatglm,
     ),
     "bailing_moe": LING,
     "bailing_moe_v2": LING,

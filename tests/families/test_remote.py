@@ -57,6 +57,12 @@ CONFIGS: list[tuple[dict[str, Any], int]] = [
         | {"num_attention_heads": 36, "num_key_value_heads": 36, "vocab_size": 122753},
         2_724_880_896,
     ),
+    (
+        {"model_type": "chatglm", "hidden_size": 4096, "ffn_hidden_size": 13696, "num_layers": 28, "num_attention_heads": 32}
+        | {"multi_query_attention": True, "multi_query_group_num": 2, "kv_channels": 128, "padded_vocab_size": 65024}
+        | {"seq_length": 8192, "add_qkv_bias": True, "add_bias_linear": False, "rmsnorm": True, "post_layer_norm": True},
+        6_243_584_000,
+    ),
     (LING, 16_255_638_528),  # and a router's correction bias of 256 in each of 19 layers, which is a buffer
 ]
 
