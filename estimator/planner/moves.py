@@ -46,6 +46,7 @@ SERVING = (
     Move("serving.enforce_eager", ("true",)),
     Move("serving.max_num_batched_tokens", numbers="tokens"),
     Move("serving.chunked_prefill_size", numbers="tokens"),
+    Move("serving.max_num_tokens", numbers="tokens"),
     Move("serving.ubatch", numbers="tokens"),
     Move("serving.kv_cache", ("fp8", "q8_0"), same_result=False),
     Move("serving.weights", ("fp8",), same_result=False),
