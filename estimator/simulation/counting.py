@@ -75,11 +75,20 @@ def versions() -> dict[str, str]:
     return {name: of(name) for name in NEEDED}
 
 
+@cache
+def _counters() -> str:
+    """What counts, by its own text: what another one counted is not read back."""
+    found = sha256(SOFTWARE_VERSION.encode())
+    for path in sorted((Path(__file__).parents[1] / "verify").glob("*.py")):
+        found.update(path.read_bytes())
+    return found.hexdigest()
+
+
 def counted(job: Job, spec: OtherSpec, gpu: Gpu) -> Counted:
     """The step of a job with its defaults, from disk if it was counted before. Raises `NotModelled`."""
     refuse_without_torch(spec)
     text = json.dumps([spec.config_text, spec.model_type, job.training.model_dump(mode="json"), gpu.exact, gpu.prefers_cudnn])
-    key = sha256(json.dumps([text, versions(), SOFTWARE_VERSION]).encode()).hexdigest()
+    key = sha256(json.dumps([text, versions(), _counters()]).encode()).hexdigest()
     if (known := shelf.read(key)) is not None:
         return _from_json(known)
     found: Counted = import_module(COUNTER).count(job, spec, gpu)
@@ -90,7 +99,7 @@ def counted(job: Job, spec: OtherSpec, gpu: Gpu) -> Counted:
 def weights(spec: OtherSpec) -> list[Weight]:
     """The parameters of the model with its usual head, from disk if they were counted before. Raises `NotModelled`."""
     refuse_without_torch(spec)
-    key = sha256(json.dumps(["weights", spec.model_dump_json(), versions(), SOFTWARE_VERSION]).encode()).hexdigest()
+    key = sha256(json.dumps(["weights", spec.model_dump_json(), versions(), _counters()]).encode()).hexdigest()
     known = shelf.read(key)
     if known is None:
         known = import_module(COUNTER).weights(spec)

@@ -69,6 +69,8 @@ class CheckpointForm(Part):
         given = [name for name in type(self).model_fields if getattr(self, name) is not None]
         if len(given) != 1:
             raise ValueError("give exactly one of every, segments, uniform, layers, operations, modules, mix and budget")
+        if self.mix is not None and not any(self.mix.values()):
+            raise ValueError("mix recomputes no layer: write activation_checkpointing none, or how many layers in which way")
         return self
 
 
