@@ -144,8 +144,6 @@ def unknown(folders: Folders, name: str, kind: str, like: str = "") -> UnknownNa
     """The error that nothing of a kind has this name, with the names nearest to it, or to `like` if that is given."""
     near = nearest(folders, like or name)
     hint = f"Did you mean {' or '.join(near)}?" if near else f"`willitfit {kind}s` lists them."
-    if kind == "model" and not near:
-        hint += " Of any other give the hub id (maker/name) or the path of its config.json."
     of = UnknownModel if kind == "model" else UnknownHardware
     return of(f"no {kind} is called {shown(name)}. {hint}")
 

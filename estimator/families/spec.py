@@ -130,8 +130,8 @@ class ModelSpec(BaseModel):
     @classmethod
     def beyond(cls, given: Mapping[str, Any]) -> str:
         """What a config of the family's type has that it has no model of, so that torch counts the whole model; empty where
-        nothing is."""
-        return cls.misfit(given)
+        nothing is, and where layers are left out at random, of which one count says nothing."""
+        return "" if given.get("layerdrop") else cls.misfit(given)
 
     @property
     def depth(self) -> int:

@@ -340,7 +340,7 @@ REFUSED = [
     ({}, {"precision": "bf16-mixed"}, "precision"),
     ({}, {"optimizer": "muon"}, "optimizer"),
     ({}, {"loss": "chunked"}, "loss"),
-    ({}, {"adapter": {"type": "lora"}}, "adapter"),
+    ({}, {"adapter": {"type": "oft"}}, "adapter"),
     ({}, {"attention": "eager"}, "attention"),
     ({}, {"activation_checkpointing": {"every": 2}}, "recomputation"),
 ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -42,8 +43,22 @@ MORE: list[dict[str, Any]] = [
 ]
 
 
+OPEN = {
+    "kimi_linear small mixed checkpointed": "64 KiB of what a chunk of its delta rule makes are activations in the answer, and "
+    "temporaries in the course: which pass of a loop within a recomputed layer a release belongs to"
+}
+"""Cases in which the parts differ, though not the bytes, and why as far as is known."""
+
+
+def sampled() -> Iterator[Any]:
+    for case in SAMPLE:
+        marks = [pytest.mark.xfail(strict=True, reason=OPEN[case["name"]])] if case["name"] in OPEN else []
+        yield pytest.param(job_of(case), id=case["name"], marks=marks)
+    yield from (pytest.param(job, id="more") for job in MORE)
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("job", [*map(job_of, SAMPLE), *MORE], ids=[case["name"] for case in SAMPLE] + ["more"] * len(MORE))
+@pytest.mark.parametrize("job", list(sampled()))
 def test_its_highest_is_the_answer_s_peak(job: dict[str, Any]) -> None:
     run = played(job, True)
     step = recorded(run)

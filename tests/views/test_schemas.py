@@ -280,6 +280,8 @@ PRINTED: dict[str, list[tuple[str, list[str]]]] = {
     "replicas": [("replicas", ["gpt2", "--requests", "1", "--on", "h100"])],
     "timeline": [("timeline", ["JOB"]), ("timeline", ["JOB", "--on", "h100", "--tensors", "3"])],
     "explain": [("explanation", ["JOB", "--measured", str(ROOT / "tests" / "cases" / "memory_records.yaml")])],
+    "bottleneck": [("bottleneck", ["JOB", "--on", "a100-80gb", "--profile", str(ROOT / "docs" / "examples" / "dmon.txt")])],
+    "calibrate": [("calibration", [str(ROOT / "docs" / "examples" / "runs.jsonl")])],
     "fix": [("fix", ["JOB", "--on", "24GB"]), ("fix", ["JOB", "--on", "1GB"])],
     "diff": [("diff", ["JOB", "JOB", "--on", "24GB"])],
     "budget": [("budget", ["JOB", "--top", "2"])],
