@@ -65,56 +65,36 @@ JOB_BODY: dict[str, Any] = {
     }
 }
 EXAMPLE_LINES = f"{json.dumps(EXAMPLE_JOB)}\n{json.dumps({'model': 'qwen3-8b', 'task': 'serve', 'hardware': {'gpu': 'h100'}})}\n"
-JOBS_BODY: dict[str, Any] = {
-    "requestBody": {
-        "required": True,
-        "content": {"application/x-ndjson": {"schema": {"type": "string"}, "example": EXAMPLE_LINES}},
+
+
+def _lines(example: str) -> dict[str, Any]:
+    """A body of JSON, a line each."""
+    content = {"application/x-ndjson": {"schema": {"type": "string"}, "example": example}}
+    return {"requestBody": {"required": True, "content": content}}
+
+
+def _beside_job(name: str, example: str) -> dict[str, Any]:
+    """A body of a job and a text of this name."""
+    schema = {
+        "type": "object",
+        "properties": {"job": {"$ref": "#/components/schemas/Job"}, name: {"type": "string"}},
+        "required": ["job", name],
+        "additionalProperties": False,
     }
-}
+    content = {"application/json": {"schema": schema, "example": {"job": EXAMPLE_JOB, name: example}}}
+    return {"requestBody": {"required": True, "content": content}}
+
+
+JOBS_BODY = _lines(EXAMPLE_LINES)
 MESSAGE = (
     "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 23.64 GiB of which 1.02 GiB is free. "
     "Of the allocated memory 21.30 GiB is allocated by PyTorch, and 812.00 MiB is reserved by PyTorch but unallocated."
 )
 DMON = "# gpu     sm    mem    enc    dec\n# Idx      %      %      %      %\n    0     54     31      0      0\n"
-PROFILE_BODY: dict[str, Any] = {
-    "requestBody": {
-        "required": True,
-        "content": {
-            "application/json": {
-                "schema": {
-                    "type": "object",
-                    "properties": {"job": {"$ref": "#/components/schemas/Job"}, "profile": {"type": "string"}},
-                    "required": ["job", "profile"],
-                    "additionalProperties": False,
-                },
-                "example": {"job": EXAMPLE_JOB, "profile": DMON},
-            }
-        },
-    }
-}
+PROFILE_BODY = _beside_job("profile", DMON)
 _RECORDED: dict[str, Any] = {"format": "willitfit run 1", "job": EXAMPLE_JOB, "step_seconds": 1.25}
-RECORDS_BODY: dict[str, Any] = {
-    "requestBody": {
-        "required": True,
-        "content": {"application/x-ndjson": {"schema": {"type": "string"}, "example": f"{json.dumps(_RECORDED)}\n"}},
-    }
-}
-EXPLAIN_BODY: dict[str, Any] = {
-    "requestBody": {
-        "required": True,
-        "content": {
-            "application/json": {
-                "schema": {
-                    "type": "object",
-                    "properties": {"job": {"$ref": "#/components/schemas/Job"}, "measured": {"type": "string"}},
-                    "required": ["job", "measured"],
-                    "additionalProperties": False,
-                },
-                "example": {"job": EXAMPLE_JOB, "measured": MESSAGE},
-            }
-        },
-    }
-}
+RECORDS_BODY = _lines(f"{json.dumps(_RECORDED)}\n")
+EXPLAIN_BODY = _beside_job("measured", MESSAGE)
 IMPORT_BODY: dict[str, Any] = {
     "requestBody": {"required": True, "content": {"text/plain": {"schema": {"type": "string"}, "example": "fsdp_version: 2"}}}
 }

@@ -5,13 +5,16 @@ After transformers' modeling_dinov2.py (5.23). Images are of the size that the m
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 from estimator.families import vit
 from estimator.families.attention import Attention
 from estimator.families.build import Builder
 from estimator.families.feed_forward import TwoLayerMLP
 from estimator.families.heads import Batch
 from estimator.families.model_output import Held
-from estimator.families.modules import ACTIVATIONS
+from estimator.families.modules import ACTIVATIONS, Module
 from estimator.families.spec import Depth, Probability, Size
 from estimator.families.towers import Side, SquareTowerSpec
 from estimator.tape import dtypes
@@ -85,18 +88,21 @@ class GatedMLP:
 
 
 class Layer:
-    def __init__(self, spec: Dinov2Spec, build: Builder):
-        self.norm1 = build.layer_norm("norm1", spec.hidden_size)
-        self.attention = SelfAttention(spec.vit, build)
-        self.layer_scale1 = build.parameter("layer_scale1.lambda1", (spec.hidden_size,))
-        self.norm2 = build.layer_norm("norm2", spec.hidden_size)
-        self.mlp = GatedMLP(spec, build) if spec.use_swiglu_ffn else TwoLayerMLP(spec.vit, build, ("fc1", "fc2"), bias=True)
-        self.layer_scale2 = build.parameter("layer_scale2.lambda1", (spec.hidden_size,))
+    """Attention and a feed-forward layer, each after a norm and scaled. `attention` and `mlp` make them, in turn."""
 
-    def __call__(self, hidden: Tensor) -> Tensor:
+    def __init__(self, size: int, attention: Callable[[], Any], mlp: Callable[[], Module], build: Builder):
+        self.norm1 = build.layer_norm("norm1", size)
+        self.attention = attention()
+        self.layer_scale1 = build.parameter("layer_scale1.lambda1", (size,))
+        self.norm2 = build.layer_norm("norm2", size)
+        self.mlp = mlp()
+        self.layer_scale2 = build.parameter("layer_scale2.lambda1", (size,))
+
+    def __call__(self, hidden: Tensor, *turns: Tensor) -> Tensor:
+        """`turns`: what rotates queries and keys, where anything does."""
         residual = hidden
         out = self.norm1(hidden)
-        out, _ = self.attention(out)
+        out, _ = self.attention(out, *turns)
         out = mul(out, self.layer_scale1)
         out = add(out, residual)
         residual = out
@@ -106,12 +112,19 @@ class Layer:
         return add(out, residual)
 
 
+def _layer(spec: Dinov2Spec, build: Builder) -> Layer:
+    def mlp() -> Module:
+        return GatedMLP(spec, build) if spec.use_swiglu_ffn else TwoLayerMLP(spec.vit, build, ("fc1", "fc2"), bias=True)
+
+    return Layer(spec.hidden_size, lambda: SelfAttention(spec.vit, build), mlp, build)
+
+
 class Dinov2:
     """The body of the model."""
 
     def __init__(self, spec: Dinov2Spec, build: Builder):
         self.embeddings = vit.Embeddings(spec.vit, build, mask_token=spec.use_mask_token)
-        self.layers = build.layers(spec.num_hidden_layers, lambda _: Layer(spec, build))
+        self.layers = build.layers(spec.num_hidden_layers, lambda _: _layer(spec, build))
         self.layernorm = build.layer_norm("layernorm", spec.hidden_size)
 
     def forward(self, pixels: Tensor) -> Tensor:

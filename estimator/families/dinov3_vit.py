@@ -13,19 +13,15 @@ from pydantic import model_validator
 from estimator.families import vit
 from estimator.families.attention import Attention
 from estimator.families.build import Builder
+from estimator.families.dinov2 import Layer
 from estimator.families.feed_forward import TwoLayerMLP
-from estimator.families.heads import Batch
-from estimator.families.model_output import Held
 from estimator.families.modules import ACTIVATIONS, Module, rotated
 from estimator.families.spec import Depth, Probability, Size
 from estimator.families.towers import SquareTowerSpec
 from estimator.tape import dtypes
-from estimator.tape.dtypes import DType
-from estimator.tape.loss import cross_entropy
-from estimator.tape.pointwise import add, mul
-from estimator.tape.tape import Tape
+from estimator.tape.pointwise import mul
 from estimator.tape.tensor import Tensor, empty
-from estimator.tape.views import cat, contiguous, expand, reshape, select, split, transpose
+from estimator.tape.views import cat, contiguous, expand, reshape, split, transpose
 
 
 class Dinov3Spec(SquareTowerSpec):
@@ -117,31 +113,13 @@ class GatedMLP:
         return self.down_proj(mul(self.activation(self.gate_proj(x)), self.up_proj(x)))
 
 
-class Layer:
-    def __init__(self, spec: Dinov3Spec, build: Builder):
-        size = spec.hidden_size
-        self.norm1 = build.layer_norm("norm1", size)
-        self.attention = SelfAttention(spec, build)
-        self.layer_scale1 = build.parameter("layer_scale1.lambda1", (size,))
-        self.norm2 = build.layer_norm("norm2", size)
-        self.mlp: Module = (
-            GatedMLP(spec, build)
-            if spec.use_gated_mlp
-            else TwoLayerMLP(spec, build, ("up_proj", "down_proj"), bias=spec.mlp_bias)
-        )
-        self.layer_scale2 = build.parameter("layer_scale2.lambda1", (size,))
+def _layer(spec: Dinov3Spec, build: Builder) -> Layer:
+    def mlp() -> Module:
+        if spec.use_gated_mlp:
+            return GatedMLP(spec, build)
+        return TwoLayerMLP(spec, build, ("up_proj", "down_proj"), bias=spec.mlp_bias)
 
-    def __call__(self, hidden: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        residual = hidden
-        out = self.norm1(hidden)
-        out, _ = self.attention(out, cos, sin)
-        out = mul(out, self.layer_scale1)
-        out = add(out, residual)
-        residual = out
-        out = self.norm2(out)
-        out = self.mlp(out)
-        out = mul(out, self.layer_scale2)
-        return add(out, residual)
+    return Layer(spec.hidden_size, lambda: SelfAttention(spec, build), mlp, build)
 
 
 class Dinov3:
@@ -161,7 +139,7 @@ class Dinov3:
             build.buffer("inv_freq", (spec.head_dim // 4,), dtypes.float32),
             build.buffer("coordinates", (spec.patches, 2), dtypes.float32),
         ]
-        self.layers = build.layers(spec.num_hidden_layers, lambda _: Layer(spec, build), "layer")
+        self.layers = build.layers(spec.num_hidden_layers, lambda _: _layer(spec, build), "layer")
         self.norm = build.layer_norm("norm", size)
 
     def forward(self, pixels: Tensor) -> Tensor:
@@ -178,25 +156,4 @@ class Dinov3:
         return cat((*tokens, embeds), 1)
 
 
-class ImageClassification:
-    def __init__(self, spec: Dinov3Spec, build: Builder):
-        self.spec = spec
-        self.dinov3 = Dinov3(spec, build)
-        self.classifier = build.linear("classifier", spec.hidden_size, build.labels, True, quantized=False)
-
-    def inputs(self, tape: Tape, batch: Batch, dtype: DType) -> tuple[Tensor, ...]:
-        size = self.spec.image_size
-        pixels = empty(tape, (batch.sequences, self.spec.num_channels, size, size), dtype, "pixel_values")
-        return pixels, empty(tape, (batch.sequences,), dtypes.int64, "labels")
-
-    def forward(self, *inputs: Tensor) -> tuple[Tensor, Held]:
-        pixels, labels = inputs
-        sequence = self.dinov3.forward(pixels)
-        with pixels.tape.losing():
-            pooled = select(sequence, 1)
-            logits = self.classifier(pooled)
-            loss = cross_entropy(logits, labels)
-        return loss, logits
-
-
-HEADS = {"image-classification": ImageClassification}
+HEADS = {"image-classification": lambda spec, build: vit.ImageClassification(spec, build, Dinov3(spec, build))}

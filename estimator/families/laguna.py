@@ -173,7 +173,7 @@ class Moe:
     def __init__(self, spec: LagunaSpec, build: Builder):
         self.experts = Experts(spec, build)
         self.gate = Router(spec, build)
-        self.shared_experts = GatedMLP(spec, build, "mlp.shared_experts", spec.shared_expert_intermediate_size)
+        self.shared_experts: Any = GatedMLP(spec, build, "mlp.shared_experts", spec.shared_expert_intermediate_size)
 
     def __call__(self, hidden: Tensor) -> Tensor:
         flat = reshape(hidden, (-1, hidden.shape[-1]))

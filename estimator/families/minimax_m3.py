@@ -12,6 +12,7 @@ from typing import Any, Literal, NamedTuple, Self
 
 from pydantic import model_validator
 
+from estimator.families import laguna
 from estimator.families.abilities import Abilities
 from estimator.families.build import Builder
 from estimator.families.cache_layers import CacheLayer
@@ -27,7 +28,7 @@ from estimator.families.rotary import PartialRotarySpec
 from estimator.families.spec import Size, called
 from estimator.tape import dtypes
 from estimator.tape.matmul import matmul
-from estimator.tape.pointwise import add, add_scalar, clamp, mul, mul_scalar, sigmoid, to
+from estimator.tape.pointwise import add_scalar, clamp, mul, mul_scalar, sigmoid, to
 from estimator.tape.selection import amax_last, masked_fill, topk
 from estimator.tape.tensor import Tensor, binary, empty, unary
 from estimator.tape.views import narrow, pad_last, reshape, split, transpose
@@ -252,23 +253,13 @@ class M3Experts(Experts):
         return mul(add_scalar(up), glu)
 
 
-class Moe:
+class Moe(laguna.Moe):
     """Routed experts, and a feed-forward layer beside them, which runs first."""
 
     def __init__(self, spec: MiniMaxM3Spec, build: Builder):
         self.gate: Any = Router(spec, build)  # type: ignore[arg-type]
         self.experts = M3Experts(spec, build)
         self.shared_experts = MLP(spec, build, "mlp.shared_experts", spec.shared_intermediate_size)
-
-    def __call__(self, hidden: Tensor) -> Tensor:
-        flat = reshape(hidden, (-1, hidden.shape[-1]))
-        shared = self.shared_experts(flat)
-        logits, weights, chosen = self.gate(flat)
-        out = self.experts(flat, chosen, weights)
-        out = mul_scalar(out)
-        out = add(out, shared)
-        del logits
-        return reshape(out, hidden.shape)
 
 
 def minimax_m3(spec: MiniMaxM3Spec, build: Builder) -> Decoder:

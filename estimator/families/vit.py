@@ -6,7 +6,7 @@ After transformers' modeling_vit.py (5.23).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Protocol
 
 from pydantic import model_validator
 
@@ -153,12 +153,18 @@ class ViT:
         return self.layernorm(hidden)
 
 
+class Body(Protocol):
+    """What makes tokens of pixels, the class token first."""
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        """Last hidden states (batch, tokens, size)."""
+
+
 class ImageClassification:
     """A linear layer on the class token (`ViTForImageClassification`). An adapter takes it for a linear layer like others."""
 
-    def __init__(self, spec: ViTSpec, build: Builder):
-        self.spec = spec
-        self.vit = ViT(spec, build)
+    def __init__(self, spec: Any, build: Builder, body: Body):
+        self.spec, self.body = spec, body
         self.classifier = build.linear("classifier", spec.hidden_size, build.labels, True, quantized=False)
 
     def inputs(self, tape: Tape, batch: Batch, dtype: DType) -> tuple[Tensor, ...]:
@@ -168,7 +174,7 @@ class ImageClassification:
 
     def forward(self, *inputs: Tensor) -> tuple[Tensor, Held]:
         pixels, labels = inputs
-        sequence = self.vit.forward(pixels)
+        sequence = self.body.forward(pixels)
         with pixels.tape.losing():
             pooled = select(sequence, 1)
             logits = self.classifier(pooled)
@@ -176,4 +182,4 @@ class ImageClassification:
         return loss, logits
 
 
-HEADS = {"image-classification": ImageClassification}
+HEADS = {"image-classification": lambda spec, build: ImageClassification(spec, build, ViT(spec, build))}

@@ -72,7 +72,8 @@ def fit(
     read_job({"model": "gpt2", "serving": serving, "training": training})  # whatever the model is, they are fields of a job
     asked = for_model(found, kind, ways(kind, serving, training))
     if task is not None:
-        asked = [way for way in asked if way.slug in of_task(task)]
+        chosen = of_task(task)
+        asked = [way for way in asked if way.slug in chosen]
     question = Question(found.name if found.published else model, found, allow_files)
     return Fit(
         model=found.name,

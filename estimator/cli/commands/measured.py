@@ -11,6 +11,8 @@ from estimator.cli.options import takes_any_job, takes_specs, whole
 from estimator.contract.errors import InvalidJob
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from estimator.cli.options import Commands
 
 
@@ -55,6 +57,18 @@ def timeline(options: argparse.Namespace) -> int:
     return 0
 
 
+def _beside_job(options: argparse.Namespace, name: str, what: str) -> bytes | Path:
+    """The file of an option beside the job, or what standard input holds, one byte more than may be read at most."""
+    from pathlib import Path
+
+    from estimator.measured.pickled import MOST_BYTES
+
+    given = getattr(options, name)
+    if options.job == "-" and given == "-":
+        raise InvalidJob(f"only one of job and {what} can come from standard input", f"--{name}")
+    return sys.stdin.buffer.read(MOST_BYTES + 1) if given == "-" else Path(given)
+
+
 def explain_options(commands: Commands) -> None:
     one = commands.add_parser(
         "explain",
@@ -70,15 +84,10 @@ def explain_options(commands: Commands) -> None:
 
 
 def explain(options: argparse.Namespace) -> int:
-    from pathlib import Path
-
     from estimator.cli.report_explain import explanation_text
     from estimator.measured.explain import explain
-    from estimator.measured.pickled import MOST_BYTES
 
-    if options.job == "-" and options.measured == "-":
-        raise InvalidJob("only one of job and record can come from standard input", "--measured")
-    measured = sys.stdin.buffer.read(MOST_BYTES + 1) if options.measured == "-" else Path(options.measured)
+    measured = _beside_job(options, "measured", "record")
     found = explain(inputs.any_job(options.job), measured, on=options.on)
     inputs.printed(options, found, explanation_text)
     return 1 if options.check and found.verdict == "not explained" else 0
@@ -125,15 +134,10 @@ def bottleneck_options(commands: Commands) -> None:
 
 
 def bottleneck(options: argparse.Namespace) -> int:
-    from pathlib import Path
-
     from estimator.cli.report_bottleneck import bottleneck_text
     from estimator.measured.bottleneck import bottleneck
-    from estimator.measured.pickled import MOST_BYTES
 
-    if options.job == "-" and options.profile == "-":
-        raise InvalidJob("only one of job and profile can come from standard input", "--profile")
-    profile = sys.stdin.buffer.read(MOST_BYTES + 1) if options.profile == "-" else Path(options.profile)
+    profile = _beside_job(options, "profile", "profile")
     found = bottleneck(inputs.any_job(options.job), profile, on=options.on)
     inputs.printed(options, found, bottleneck_text)
     return 0
