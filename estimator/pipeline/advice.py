@@ -25,10 +25,12 @@ _NARROW = "training.optimizer adamw-8bit, whose states take two bytes per parame
 
 
 class Trial(NamedTuple):
-    """What a changed job needs, and whether it fits."""
+    """What a changed job needs, and whether it fits. `least`: the bytes are those without blocks that the allocator keeps
+    cached, which are more than the card offers already."""
 
     total_bytes: int
     fits: bool | None
+    least: bool = False
 
 
 Attempt = Callable[[dict[str, dict[str, Any]]], Trial | None]
@@ -73,8 +75,7 @@ def _tried(job: Job, memory: Memory, attempt: Attempt) -> list[Said]:
         if len(found) == TRIALS - 1:
             break
         if remedy.field not in settled and (trial := attempt(remedy.change)):
-            saves = memory.total_bytes - trial.total_bytes
-            found += [(remedy, trial)] if saves >= WORTH * memory.total_bytes else []
+            found += [(remedy, trial)] if _saves(memory, trial) >= WORTH * memory.total_bytes else []
             settled |= {remedy.field} if trial.fits or remedy.field in ONE_OF else set()
     found.sort(key=lambda one: (not one[1].fits, one[1].total_bytes))
     both = list({remedy.field: remedy for remedy, _ in reversed(found)}.values())[-2:]
@@ -85,12 +86,17 @@ def _tried(job: Job, memory: Memory, attempt: Attempt) -> list[Said]:
     return [
         Said(
             "would-fit" if trial.fits else "would-save",
-            f"{remedy.said} would need {gib(trial.total_bytes)}, {gib(memory.total_bytes - trial.total_bytes)} less: "
+            f"{remedy.said} would need {'at least ' * trial.least}{gib(trial.total_bytes)}, {gib(_saves(memory, trial))} less: "
             + ("it fits" if trial.fits else "not enough by itself"),
             remedy.field,
         )
         for remedy, trial in found
     ]
+
+
+def _saves(memory: Memory, trial: Trial) -> int:
+    """Bytes that a change saves: of both the cached blocks are counted, or of none."""
+    return memory.total_bytes - (memory.overhead.get("cached_blocks", 0) if trial.least else 0) - trial.total_bytes
 
 
 def _of_training(part: str, job: Job) -> str:

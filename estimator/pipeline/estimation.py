@@ -172,7 +172,10 @@ def _advice(run: Run, memory: Memory, allow_files: bool) -> list[Said]:
     def attempt(change: dict[str, dict[str, Any]]) -> Trial | None:
         asked = {**given, **{part: {**given.get(part, {}), **settings} for part, settings in change.items()}}
         try:
-            found = judge_run(played(asked, allow_files))
+            tried = played(asked, allow_files)
+            if tried.job.task == "train" and _overflows(tried):
+                return Trial(tried.simulation.phases.peak.peak_bytes + tried.beside.total_bytes, False, least=True)
+            found = judge_run(tried)
         except (InvalidJob, NotModelled):
             return None
         return Trial(found.memory.total_bytes, found.verdict.fits)
