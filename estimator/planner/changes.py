@@ -50,23 +50,29 @@ class _Spread(NamedTuple):
 
 
 def smallest_change(question: Question, way: Way, hardware: Hardware, card: Capacity, answer: Judged) -> Change:
-    """The first of these that fits: the same computed otherwise, half or a quarter of the tokens, more of the same GPUs, those
-    and the same computed otherwise, and last what waits in the host's memory. Where none does, what is in the way."""
+    """The first of these that fits: the same computed otherwise, half or a quarter of the tokens, more of the same GPUs within a
+    node, those and the same computed otherwise, the fewest nodes with either, and last what waits in the host's memory. Where
+    none does, what is in the way."""
     capacity = answer.memory.capacity_bytes or 0
     kinder = list(_same_result(way, answer))
     if question.least_bytes(way, hardware.gpus * hardware.nodes) <= capacity:
         for said, other in [*kinder, *_fewer_tokens(way, answer)]:
             if spread := _spread_that_fits(question, other, hardware):
                 return Change(said, spread.job)
-    either = [("", way), *((f" and {said}", other) for said, other in kinder)]
     alone = _comes_alone(card)
     more = "" if alone else unshared(question, way, hardware)
-    if not alone and not more:
-        for extra, other in either:
-            if found := _more(question, other, hardware, capacity):
-                return Change(found.said + extra, found.job)
+    larger = [] if alone or more else list(_larger(way, hardware))
+    within, over = [each for each in larger if each.nodes == 1], [each for each in larger if each.nodes > 1]
+    least: Judged | None = answer
+    for sizes in filter(None, (within, over)):
+        found = _more(question, way, sizes, capacity)
+        if found and sizes is within:
+            return found
+        least = _least(question, way, sizes[-1])
+        if found := _fewest(question, way, sizes, capacity, found, least):
+            return found
     if not alone:
-        for extra, other in either:
+        for extra, other in [("", way), *((f" and {said}", other) for said, other in kinder)]:
             if found := _on_the_host(question, other, hardware):
                 return Change(found.said + extra, found.job)
     if more:
@@ -75,8 +81,9 @@ def smallest_change(question: Question, way: Way, hardware: Hardware, card: Capa
         return Change(f"more memory: {_largest(answer)}, and it comes alone")
     if way.part == "serving":
         return Change(_too_much_to_serve(question, way, hardware))
-    most = _most(question, way, hardware)
-    return Change(f"a larger card: no number of these does it{f'; on {MOST_GPUS}, {_largest(most)}' if most else ''}")
+    return Change(
+        f"a larger card: no number of these does it{f'; on {MOST_GPUS}, {_largest(least)}' if larger and least else ''}"
+    )
 
 
 def _same_result(way: Way, answer: Judged) -> Iterator[tuple[str, Way]]:
@@ -122,11 +129,23 @@ def _larger(way: Way, hardware: Hardware) -> Iterator[Hardware]:
         yield Hardware(gpu=hardware.gpu, memory=hardware.memory, gpus=gpus, nodes=nodes)
 
 
-def _more(question: Question, way: Way, hardware: Hardware, capacity: int) -> Change | None:
-    """The fewest GPUs that do it. A spread that is too much even on the most of them, though it shares all evenly, is not tried
-    on fewer."""
-    sizes = list(_larger(way, hardware))
-    hopeless = _hopeless(question, way, sizes[-1]) if sizes and way.part == "training" else set()
+def _fewest(
+    question: Question, way: Way, sizes: list[Hardware], capacity: int, found: Change | None, least: Judged | None
+) -> Change | None:
+    """What was found, or fewer of these GPUs with the same computed otherwise, where what takes `least` on the most of them says
+    how."""
+    for said, other in _same_result(way, least) if least else ():
+        most = found.job["hardware"] if found and found.job else None
+        fewer = [each for each in sizes if most is None or each.gpus * each.nodes < most.gpus * most.nodes]
+        if fewer and (better := _more(question, other, fewer, capacity)):
+            found = Change(f"{better.said} and {said}", better.job)
+    return found
+
+
+def _more(question: Question, way: Way, sizes: list[Hardware], capacity: int) -> Change | None:
+    """The fewest GPUs that do it, of these numbers of them. A spread that is too much even on the most of them, though it shares
+    all evenly, is not tried on fewer."""
+    hopeless = _hopeless(question, way, sizes[-1]) if way.part == "training" else set()
     for larger in sizes:
         total = larger.gpus * larger.nodes
         if question.least_bytes(way, total) > capacity:
@@ -162,13 +181,10 @@ def _kind(spread: str) -> str:
     return spread.split()[0]
 
 
-def _most(question: Question, way: Way, hardware: Hardware) -> Judged | None:
-    """What takes least on the most GPUs; None where there are as many already."""
-    sizes = list(_larger(way, hardware))
-    if not sizes:
-        return None
-    largest, found = sizes[-1], []
-    for _, job in spreads(question, way, largest):
+def _least(question: Question, way: Way, hardware: Hardware) -> Judged | None:
+    """Of the spreads over some GPUs the one that takes least; None where none can be answered."""
+    found = []
+    for _, job in spreads(question, way, hardware):
         try:
             found.append(question.ask(job, reserves=False))
         except WillItFitError:
