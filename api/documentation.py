@@ -46,7 +46,11 @@ ESTIMATE_QUERY: dict[str, Any] = {
     ]
 }
 _BADGE = (
-    ("way", "a usual way of using the model: serve, serve-8bit, serve-4bit, qlora, lora, full or full-mixed", "qlora"),
+    (
+        "way",
+        "a usual way of using the model: serve, serve-8bit, serve-4bit, serve-gguf, qlora, lora, full or full-mixed",
+        "qlora",
+    ),
     ("label", "what the left half says, in place of the question", "fits"),
 )
 BADGE_QUERY: dict[str, Any] = {

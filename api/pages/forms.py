@@ -70,6 +70,7 @@ TASKS = {
     "serve": "Serve {} as published",
     "serve-8bit": "Serve {} in 8 bits",
     "serve-4bit": "Serve {} in 4 bits",
+    "serve-gguf": "Run {} with llama.cpp, in 4 bits",
     "qlora": "Fine-tune {} with QLoRA",
     "lora": "Fine-tune {} with LoRA",
     "full": "Train all of {}, in 16 bits",

@@ -20,8 +20,6 @@ from estimator.planner.ways import Platform, Way, platform, ways
 from estimator.serving.engines import served_by
 from estimator.specs.resolve import resolve
 
-GGUF = "llama.cpp"
-
 
 class Refused(NamedTuple):
     """Why there is no answer on some hardware."""
@@ -65,7 +63,7 @@ class Usual:
         kind = platform(card)
         every = ways(kind, self.serving, self.training)
         published = for_model(self.question.found, kind, every)
-        found = [way for way in (*published, *every) if way.slug == self.slug]
+        found = [way for way in (*published, *every) if way.answers(self.slug)]
         if not found:
             return Refused("unknown", f"not among the usual ways of using a model on {kind.name}")
         refused = found[0].refusal(kind)
@@ -138,11 +136,11 @@ class Own:
         if engine is not None and engine.reads_gguf:
             served = kind.name not in ("gaudi", "tpu", "neuron")
             return None if served else Refused("unknown", f"{engine.title} has no backend of its own for it that is modelled")
-        like = [way for way in ways(kind, {}, {}) if way.slug == self._slug()]
+        like = [way for way in ways(kind, {}, {}) if way.answers(self._slug())]
         refused = like[0].refusal(kind) if like else None
         if refused is not None:
             return Refused(refused.verdict, refused.why)
-        if not like or like[0].settings.get("engine") == GGUF:
+        if not like or like[0].gguf:
             return Refused("unknown", kind.says or f"{engine.title if engine else 'training'} on {kind.name} is not modelled")
         if card.accelerator is not None and not card.accelerator.bf16 and self._half() == "bf16":
             return Refused("does not run", "the card has no bf16 arithmetic, in which the job is; ask for it in fp16")

@@ -51,8 +51,8 @@ class _Spread(NamedTuple):
 
 def smallest_change(question: Question, way: Way, hardware: Hardware, card: Capacity, answer: Judged) -> Change:
     """The first of these that fits: the same computed otherwise, half or a quarter of the tokens, more of the same GPUs within a
-    node, those and the same computed otherwise, the fewest nodes with either, and last what waits in the host's memory. Where
-    none does, what is in the way."""
+    node, those and the same computed otherwise, the fewest nodes with either, and last what waits in the host's memory, which
+    llama.cpp is asked about before more GPUs. Where none does, what is in the way."""
     capacity = answer.memory.capacity_bytes or 0
     kinder = list(_same_result(way, answer))
     if question.least_bytes(way, hardware.gpus * hardware.nodes) <= capacity:
@@ -61,6 +61,8 @@ def smallest_change(question: Question, way: Way, hardware: Hardware, card: Capa
                 return Change(said, spread.job)
     alone = _comes_alone(card)
     more = "" if alone else unshared(question, way, hardware)
+    if way.gguf and not alone and (found := _on_the_host(question, way, hardware)):
+        return found  # as it is mostly run
     larger = [] if alone or more else list(_larger(way, hardware))
     within, over = [each for each in larger if each.nodes == 1], [each for each in larger if each.nodes > 1]
     least: Judged | None = answer
@@ -123,7 +125,7 @@ def _largest(answer: Judged) -> str:
 def _larger(way: Way, hardware: Hardware) -> Iterator[Hardware]:
     """More of the same GPUs, doubling: within a node up to eight, then nodes."""
     gpus, nodes = hardware.gpus, hardware.nodes
-    most = SERVED if way.part == "serving" else MOST_GPUS
+    most = NODE if way.gguf else SERVED if way.part == "serving" else MOST_GPUS
     while gpus * nodes < most:
         gpus, nodes = (gpus * 2, nodes) if gpus < NODE else (gpus, nodes * 2)
         yield Hardware(gpu=hardware.gpu, memory=hardware.memory, gpus=gpus, nodes=nodes)
@@ -207,7 +209,7 @@ def _on_the_host(question: Question, way: Way, hardware: Hardware) -> Change | N
     """Whether it fits with a part in the host's memory, however much that is."""
     if way.part == "serving":
         layers = getattr(question.found.spec, "num_hidden_layers", 0)
-        for kept in [int(layers * share) for share in LAYERS] if way.settings.get("engine") == "llama.cpp" else []:
+        for kept in [int(layers * share) for share in LAYERS] if way.gguf else []:
             if spread := _spread_that_fits(question, way.changed(gpu_layers=kept), hardware):
                 return Change(f"{kept} of {layers} layers on the GPU, the others in the host's memory", spread.job)
         return None

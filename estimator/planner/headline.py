@@ -21,9 +21,13 @@ from estimator.planner.changes import Change, smallest_change
 from estimator.planner.spreads import Question, Tried, tried, unshared
 from estimator.planner.ways import Platform, Way, of_task, platform, ways
 from estimator.serving.engines import ENGINES
+from estimator.serving.llamacpp.cache import CELLS
+from estimator.serving.llamacpp.engine import LLAMA_CPP
 from estimator.serving.vllm.engine import VLLM
 from estimator.serving.vllm.settings import not_run
+from estimator.simulation.simulation import WITHOUT_BYTES
 from estimator.specs.resolve import Model, resolve
+from estimator.specs.stored import Stored
 from estimator.tape.lifetimes import uncollected
 
 CONTEXT = 4096
@@ -73,7 +77,7 @@ def fit(
     asked = for_model(found, kind, ways(kind, serving, training))
     if task is not None:
         chosen = of_task(task)
-        asked = [way for way in asked if way.slug in chosen]
+        asked = [way for way in asked if way.answers(*chosen)]
     question = Question(found.name if found.published else model, found, allow_files)
     return Fit(
         model=found.name,
@@ -104,20 +108,33 @@ def _seen(spec: ModelSpec) -> str:
 
 def for_model(found: Model, kind: Platform, asked: list[Way]) -> list[Way]:
     """The ways as they are for a model: LoRA leaves out layers on which PEFT puts none; where the checkpoint is quantized and
-    served so, that comes first, and no other in the same format."""
+    served so, that comes first, and no other in the same format. Beside vLLM's there are llama.cpp's where it has the model."""
     asked = [_adaptable(way, found.spec.without_lora) for way in asked]
-    first = next((way for way in asked if way.part == "serving" and not way.refusal(kind)), None)
-    if found.stored is None or first is None:
+    serving = [way for way in asked if way.part == "serving" and not way.refusal(kind)]
+    if not LLAMA_CPP.runs(found.spec) and any(not way.gguf for way in serving):
+        asked, serving = ([way for way in some if not way.gguf] for some in (asked, serving))
+    if found.stored is None:
         return asked
-    engine = ENGINES[first.settings.get("engine", VLLM.name)]
-    weights = engine.loads(found.stored.format)
-    if weights is None:
-        return asked
-    mixed = {name: list(parts) for name, parts in found.stored.mixed}
-    more = {"weights_group": found.stored.group, "unquantized": list(found.stored.whole), "mixed_weights": mixed}
-    given = {name: value for name, value in more.items() if value and weights == found.stored.format}
-    shipped = first.changed(weights=weights, **given).model_copy(update={"way": f"serve {weights}, as published"})
-    return [shipped, *(way for way in asked if way.part != "serving" or way.settings["weights"] != weights)]
+    first = {way.gguf: way for way in reversed(serving)}
+    shipped = {gguf: way for gguf in (False, True) if (way := _as_published(first.get(gguf), found.stored))}
+    same = {(gguf, way.settings["weights"]) for gguf, way in shipped.items()}
+    return [*shipped.values(), *(way for way in asked if (way.gguf, way.settings.get("weights")) not in same)]
+
+
+def _as_published(way: Way | None, stored: Stored) -> Way | None:
+    """A way of serving with the checkpoint's own weights; None where its engine does not load them."""
+    engine = ENGINES[way.settings.get("engine", VLLM.name)] if way else None
+    weights = engine.loads(stored.format) if engine else None
+    if way is None or weights is None:
+        return None
+    more = {
+        "weights_group": stored.group,
+        "unquantized": list(stored.whole),
+        "mixed_weights": {name: list(parts) for name, parts in stored.mixed},
+    }
+    given = {name: value for name, value in more.items() if value and weights == stored.format}
+    by = f", {LLAMA_CPP.title}" if way.gguf else ""
+    return way.changed(weights=weights, **given).model_copy(update={"way": f"serve {weights}{by}, as published"})
 
 
 def _adaptable(way: Way, without: tuple[str, ...]) -> Way:
@@ -128,7 +145,7 @@ def _adaptable(way: Way, without: tuple[str, ...]) -> Way:
 
 def _notes(asked: list[Way], serving: dict[str, int], training: dict[str, int]) -> list[str]:
     """What the rows take for granted."""
-    engines = {way.settings.get("engine", "vllm") for way in asked if way.part == "serving"}
+    by_llamacpp = {way.gguf for way in asked if way.part == "serving"}
     trained = [way.settings for way in asked if way.part == "training"]
     lora = next((each["adapter"] for each in trained if "adapter" in each), None)
     half = "fp16" if any(each["precision"].startswith("16") for each in trained) else "bf16"
@@ -137,13 +154,13 @@ def _notes(asked: list[Way], serving: dict[str, int], training: dict[str, int]) 
     pure = "; pure bf16: all in bf16" if half == "bf16" else ""
     requests, batch = _so_many(serving["concurrency"], serving["context"]), _so_many(*reversed(list(training.values())))
     said = []
-    if "vllm" in engines:
+    if False in by_llamacpp:
         said.append(
             f"serving: vLLM, {requests}, 92 % of the card; fp8 with a scale for each tensor, 4-bit as an AWQ checkpoint stores "
             "weights, in groups of 128"
         )
-    if "llama.cpp" in engines:
-        said.append(f"serving: llama.cpp, {requests}, all layers on the GPU, cache in fp16")
+    if True in by_llamacpp:
+        said.append(f"serving: llama.cpp, {requests}, all layers on the GPUs of a node, cache in fp16")
     if trained:
         said.append(f"training: transformers on torch, {batch} per GPU, sdpa, every layer recomputed, AdamW (fused)")
     if lora:
@@ -155,7 +172,7 @@ def _notes(asked: list[Way], serving: dict[str, int], training: dict[str, int]) 
         tries = {strategy for way in asked for strategy in way.strategies}
         names = ", ".join(name for strategy, name in STRATEGIES.items() if strategy in tries)
         said.append(f"training on several GPUs: the first that fits of {names}")
-    if "vllm" in engines:
+    if False in by_llamacpp:
         said.append(
             "serving on several GPUs: each layer split over those of a node (tensor parallel), "
             "layers over nodes (pipeline) where one is too small"
@@ -177,7 +194,7 @@ def _row(question: Question, way: Way, hardware: Hardware, kind: Platform, card:
     if refused := way.refusal(kind):
         return _unknown(question, way, hardware, card, refused.verdict, refused.why)
     spec = question.found.spec
-    vllm = way.part == "serving" and way.settings.get("engine", "vllm") == "vllm"
+    vllm = way.part == "serving" and not way.gguf
     served = vllm and VLLM.runs(spec)
     if vllm and (dropped := not_run(spec, None)):
         return _unknown(question, way, hardware, card, "does not run", dropped)
@@ -218,16 +235,27 @@ def _row(question: Question, way: Way, hardware: Hardware, kind: Platform, card:
 
 
 def _longest(question: Question, way: Way, answer: Judged) -> int | None:
-    """The longest context that llama.cpp holds, as far as the model has positions; None of another engine, or without a card."""
-    most = question.found.spec.longest_sequence
-    if way.settings.get("engine") != "llama.cpp" or answer.verdict.fits is None or not most:
+    """The longest context that llama.cpp holds, as far as the model has positions, in its own steps; None of another engine, or
+    without a card. What it takes grows with the context, nearly evenly."""
+    most, capacity = question.found.spec.longest_sequence, answer.memory.capacity_bytes
+    if not way.gguf or capacity is None or not most:
         return None
-    from estimator.planner.limits import limit
-
     job = _with_model(question, answer.job.model_dump(mode="json", exclude_defaults=True)) or {}
-    if question.fits({**job, "serving": {**job["serving"], "context": most}}):
-        return most
-    return limit(job, "serving.context", "max", allow_files=question.allow_files).value or 0
+    serving = {name: value for name, value in job["serving"].items() if name not in WITHOUT_BYTES}
+
+    def spare(steps: int) -> int:
+        asked = {**serving, "context": min(steps * CELLS, most)}
+        return capacity - question.ask({**job, "serving": asked}).memory.total_bytes
+
+    good, bad = 1, -(-most // CELLS)
+    left, lacking = spare(good), spare(bad)
+    if lacking >= 0 or left < 0:
+        return most if lacking >= 0 else 0
+    while bad - good > 1:
+        at = min(max(good + (bad - good) * left // (left - lacking), good + 1), bad - 1)
+        room = spare(at)
+        good, left, bad, lacking = (at, room, bad, lacking) if room >= 0 else (good, left, at, room)
+    return good * CELLS
 
 
 def _with_model(question: Question, job: dict[str, Any] | None) -> dict[str, Any] | None:

@@ -121,11 +121,14 @@ def spreads(question: Question, way: Way, hardware: Hardware) -> Iterator[tuple[
     spec, gpus, nodes = question.found.spec, hardware.gpus, hardware.nodes
     total = gpus * nodes
     if way.part == "serving":
-        one = way.settings.get("engine") == "llama.cpp"
-        degree = 1 if one else max(d for d in tensor_degrees(spec) if d <= gpus)
+        if way.gguf:
+            node = Hardware(gpu=hardware.gpu, memory=hardware.memory, gpus=gpus)
+            yield f"layers over {gpus}" if gpus > 1 else "1 GPU", {**way.job, "hardware": node}
+            return
+        degree = max(d for d in tensor_degrees(spec) if d <= gpus)
         used = Hardware(gpu=hardware.gpu, memory=hardware.memory, gpus=degree)
         yield f"tensor {degree}" if degree > 1 else "1 GPU", {**way.job, "hardware": used, "parallelism": {"tensor": degree}}
-        if nodes > 1 and not one:
+        if nodes > 1:
             over = Hardware(gpu=hardware.gpu, memory=hardware.memory, gpus=degree, nodes=nodes)
             both = {"tensor": degree, "pipeline": nodes}
             yield f"tensor {degree}, pipeline {nodes}", {**way.job, "hardware": over, "parallelism": both}
@@ -151,10 +154,8 @@ def _beside(gpus: int, nodes: int) -> str:
 def unshared(question: Question, way: Way, hardware: Hardware) -> str:
     """Why a served model is on one GPU only though there are, or might be, more; empty where it is spread, or trained."""
     spec = question.found.spec
-    if way.part == "training":
+    if way.part == "training" or way.gguf:
         return ""
-    if way.settings.get("engine") == "llama.cpp":
-        return "llama.cpp is asked for one GPU here"
     if not spec.cache_layers:
         return f"tensor parallelism of {spec.model_type} models is not modelled yet"
     return ""

@@ -21,6 +21,7 @@ from estimator.training.recipes import recipe
 FILE = Path(__file__).parent / "ways.yaml"
 PACKED = {"nf4-double": 0.5, "awq-int4": 0.5, "fp8": 1.0, "q8_0": 1.0, "q4_k_m": 0.5}
 """Bytes that a quantized weight takes at least."""
+LLAMA_CPP = "llama.cpp"
 STATES = 2
 """Moments that AdamW keeps of each parameter."""
 
@@ -57,6 +58,8 @@ class Way(_Part):
     way: str
     slug: str
     """Its short name, by which it is asked for on any hardware: serve, qlora."""
+    also: tuple[str, ...] = ()
+    """Other short names that mean it on its platforms."""
     job: dict[str, Any]
     strategies: tuple[str, ...] = ()
     where: tuple[str, ...] = ()
@@ -72,6 +75,15 @@ class Way(_Part):
         """The settings under `part`."""
         return dict(self.job[self.part])
 
+    @property
+    def gguf(self) -> bool:
+        """Whether llama.cpp serves it."""
+        return self.settings.get("engine") == LLAMA_CPP
+
+    def answers(self, *slugs: str) -> bool:
+        """Whether one of these short names means it."""
+        return self.slug in slugs or not {*self.also}.isdisjoint(slugs)
+
     def changed(self, **settings: Any) -> Way:
         """This way of using a model with some settings replaced."""
         return self.model_copy(update={"job": {**self.job, self.part: {**self.settings, **settings}}})
@@ -85,7 +97,7 @@ class Way(_Part):
         """Bytes that each parameter of the model takes at least, over all GPUs: its weight, and where all are trained AdamW's
         moments. Whoever shares them, and however, has no fewer: what is gathered, gradients and activations come on top."""
         asked = self.settings
-        if asked.get("engine") == "llama.cpp":
+        if self.gguf:
             return 0.0  # whose embedding lies in the host's memory, and layers may
         if "weights" in asked:
             return PACKED.get(asked["weights"], 2.0 if asked["weights"] in WHOLE else 0.5)

@@ -44,9 +44,10 @@ def which(
 ) -> Which:
     """Every card, and how few of it, on which a model is used in a usual way, or on which a job fits.
 
-    `asked`: a model's name with a `task` (serve, serve-8bit, serve-4bit, qlora, lora, full, full-mixed), or a job: a `Job`, a
-    mapping, or the path of a job or of a framework's file, whose hardware does not count. `within`: 24h, 3d; `under`: $50 for the
-    whole run, $2/h; both of runs that say what they process (`tokens`, or the job). `memory`: cards sold with 24GB, 24GB..80GB.
+    `asked`: a model's name with a `task` (serve, serve-8bit, serve-4bit, serve-gguf, qlora, lora, full, full-mixed), or a job: a
+    `Job`, a mapping, or the path of a job or of a framework's file, whose hardware does not count. `within`: 24h, 3d; `under`:
+    $50 for the whole run, $2/h; both of runs that say what they process (`tokens`, or the job). `memory`: cards sold with 24GB,
+    24GB..80GB.
     `context`, `concurrency`, `sequence` and `batch`: as for `fit`. An interrupt ends the search and keeps what was found.
     Raises `InvalidJob`, `NotModelled` and `UnknownName`.
     """

@@ -43,7 +43,8 @@ def fitting(
 ) -> Fitting:
     """The models that fit on some hardware ('24GB', '2x24GB', or what `estimator.here()` found), the newest first.
 
-    `task`: serve, in the widest type of weights that fits; or one of serve-8bit, serve-4bit, qlora, lora, full, full-mixed.
+    `task`: serve, in the widest type of weights that fits; or one of serve-8bit, serve-4bit, serve-gguf, qlora,
+    lora, full, full-mixed.
     `search`, `least` and `most`: words of a name, and parameters, as `willitfit models` takes them. `context`, `concurrency`,
     `sequence`, `batch`: as for `fit`. `top`: rows after which it ends; an interrupt ends it, too. Raises as `fit` does.
     """

@@ -26,6 +26,7 @@ def test_the_headline_table(capsys: pytest.CaptureFixture[str]) -> None:
         "serve bf16",
         "serve fp8",
         "serve 4-bit (AWQ)",
+        "serve q4_k_m, llama.cpp",
         "QLoRA (nf4)",
         "LoRA (bf16)",
         "full, pure bf16",
