@@ -39,8 +39,12 @@ MAKERS = {
     "nebius": ("nebius",),
 }
 """Words that may stand before any name of these vendors or providers, or be left out of it."""
-MACS = {"macbook": ("pro", "air"), "mac": ("studio", "mini", "pro"), "imac": ("pro",)}
-"""What may follow a computer's name and is no part of its chip's."""
+MACS: dict[str, dict[str, tuple[str, ...]]] = {
+    "macbook": {"pro": ("", "pro", "max"), "air": ("",), "": ("", "pro", "max")},
+    "mac": {"studio": ("max", "ultra"), "mini": ("", "pro"), "pro": ("ultra",), "": ("", "pro", "max", "ultra")},
+    "imac": {"pro": ("",), "": ("",)},
+}
+"""Apple's computers: what may follow a name and is no part of its chip's, and the kinds of chips that are in it."""
 HOSTS = frozenset({"node", "nodes", "machine", "machines", "server", "servers", "host", "hosts", "instance", "instances"})
 """Words for a node."""
 NOTHING = frozenset(
@@ -48,6 +52,7 @@ NOTHING = frozenset(
 )
 """Words that say nothing more next to a name or an amount of memory."""
 _MEMORY = re.compile(r"(\d+(?:\.\d+)?)g(i?)b?")
+_CHIP = re.compile(r"m(\d+)(?:-(pro|max|ultra))?-(\d+gb)")
 _NUMBER = re.compile(r"\d+(?:\.\d+)?")
 _UNITS = {"g": "gb", "gb": "gb", "gi": "gib", "gib": "gib", "gigabyte": "gb", "gigabytes": "gb", "gigs": "gb"}
 
@@ -69,16 +74,23 @@ def memory(part: str) -> str | None:
     return f"{match[1]}{'GiB' if match[2] else 'GB'}" if match else None
 
 
+def _alike(parts: list[str]) -> list[str]:
+    """Words with amounts of memory written alike: 144g is 144gb."""
+    return [amount.lower() if (amount := memory(part)) else part for part in parts]
+
+
 def card(parts: list[str]) -> str | None:
     """The canonical name of the accelerator that words name, if they name one.
 
     Raises `UnknownName` where it may be several, or there is none of such a memory.
     """
-    parts = [part for part in parts if part not in NOTHING]
+    parts = _alike([part for part in parts if part not in NOTHING])
     if catalogue.has(CARDS, written := "-".join(parts)):
         return written
     bare = _bare(parts)
     said, rest = [part for part in bare if memory(part)], [part for part in bare if not memory(part)]
+    if not rest and len(said) == 1 and parts[0] in MACS:
+        return _mac(parts, said[0])
     if not rest or len(said) > 1:
         return None
     keys = _keys(CARDS)
@@ -91,6 +103,14 @@ def card(parts: list[str]) -> str | None:
         lacking = f" of {memory(said[0])}" if said else ", of which there are several: say how much memory"
         raise UnknownHardware(f"no gpu is called {' '.join(rest)!r}{lacking}. Did you mean {' or '.join(sorted(among))}?")
     return found if found and _made_by(parts, CARDS / f"{found}.yaml") else None
+
+
+def _mac(parts: list[str], amount: str) -> str | None:
+    """The newest chip of one of Apple's computers with so much memory, where the chip is not named; None where none has it."""
+    kinds = MACS[parts[0]].get(parts[1], MACS[parts[0]][""])
+    chips = [_CHIP.fullmatch(name) for name in catalogue.names(CARDS)]
+    found = {int(chip[1]): chip[0] for chip in chips if chip and (chip[2] or "") in kinds and chip[3] == amount}
+    return found[max(found)] if found else None
 
 
 def node(parts: list[str]) -> str | None:
@@ -112,7 +132,8 @@ def _keys(directory: Path) -> dict[str, str]:
     """Canonical names by every name, folded, without makers."""
     found: dict[str, str] = {}
     for entry in catalogue.entries(directory):
-        for parts in (with_units(words(entry.name)), _bare(with_units(words(entry.name)))):
+        whole = _alike(with_units(words(entry.name)))
+        for parts in (whole, _bare(whole)):
             found.setdefault(joined(parts), entry.path.stem)
     found.pop("", None)
     return found

@@ -26,6 +26,11 @@ NUMBERS = {"a": 1, "an": 1, "one": 1, "single": 1, "two": 2, "dual": 2, "pair": 
 NUMBERS |= {"five": 5, "six": 6, "seven": 7, "eight": 8, "octa": 8, "ten": 10, "twelve": 12, "sixteen": 16}
 JOINING = ("x", "of", "with")
 """Words between a count and what is counted."""
+BESIDE = frozenset(
+    {"my", "our", "nvlink", "nvlinked", "colab", "kaggle", "runpod", "vast", "vastai", "vast.ai", "coreweave", "modal"}
+)
+BESIDE |= {"paperspace", "lambda", "gcp", "aws", "azure", "oracle", "oci", "nebius", "desktop"}
+"""Words beside a card that do not change which it is: whose it is, who rents it out, how several are joined."""
 HERE = ("here", "here:free")
 MOST_GPUS = 2**17
 EXAMPLES = "write 2x24GB, rtx-4090, 8xH100 or '2 nodes of 8xA100-80GB'"
@@ -34,6 +39,8 @@ _AFTER = re.compile(r"(.*)[x*](\d+)")
 _LIST = re.compile(r"[,/+&;|]|\s(?:and|or|plus)\s", re.IGNORECASE)
 
 
+_REQUESTED = re.compile(r"\s*(?:gpu:)?([a-z][\w.\- ]*):(\d+)\s*", re.IGNORECASE)
+"""As schedulers ask for cards: h100:8, gpu:h100:8."""
 _NEGATIVE = re.compile(r"\s*[-\u2010-\u2015\u2212]\s*\d")
 _THOUSANDS = re.compile(r"(?<=\d),(?=\d{3}(?!\d))")
 """Commas within a number: 1,024."""
@@ -127,10 +134,12 @@ def read_hardware(text: str) -> ReadHardware:
         raise InvalidValue(f"has {len(text):,} characters; {EXAMPLES}", "hardware")
     if _NEGATIVE.match(text):
         raise InvalidValue(f"{shown(text)} begins with a negative number; {EXAMPLES}", "hardware")
-    phrase = _Phrase(_after_joining(_pieces(words(_THOUSANDS.sub("", text)))))
-    thing = _named(phrase, text)
-    while thing is None and phrase.pieces and phrase.take():
-        thing = _named(phrase, text)
+    pieces = _pieces(words(_THOUSANDS.sub("", _REQUESTED.sub(r"\2x\1", text))))
+    phrase, thing = _read(pieces, text)
+    if thing is None and (less := [piece for piece in pieces if piece not in BESIDE]) and less != pieces:
+        shorter, thing = _read(less, text)
+        phrase = shorter if thing else phrase
+        phrase.plain = False
     if thing is None:
         _refuse_unlike(text)
         if len(phrase.pieces) == 1 and phrase.pieces[0].isdecimal():
@@ -138,6 +147,15 @@ def read_hardware(text: str) -> ReadHardware:
         raise naming.unknown(" ".join(text.split()), " ".join(phrase.pieces))
     hardware = _hardware(thing, phrase, text)
     return ReadHardware(hardware, tuple(_said(thing, phrase, hardware, text)))
+
+
+def _read(pieces: list[str], text: str) -> tuple[_Phrase, _Thing | None]:
+    """A phrase with its counts taken off, and the thing that is left, if it is one."""
+    phrase = _Phrase(_after_joining(pieces))
+    thing = _named(phrase, text)
+    while thing is None and phrase.pieces and phrase.take():
+        thing = _named(phrase, text)
+    return phrase, thing
 
 
 def _pieces(parts: list[str]) -> list[str]:

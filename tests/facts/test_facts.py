@@ -123,7 +123,8 @@ def test_a_card_is_as_large_as_its_name_says(name: str) -> None:
     for alias in (name, *accelerator(name).aliases):
         if said := re.search(r"(\d+) ?gb", alias.lower()):
             gigabytes = accelerator(name).framebuffer.value / 1024
-            assert "480gb" in alias.lower() or 0.9 < gigabytes / int(said[1]) <= 1.03, alias
+            others = "480gb" in alias.lower() or (name == "radeon-8060s" and said[1] == "128")  # memory that the CPU shares
+            assert others or 0.9 < gigabytes / int(said[1]) <= 1.03, alias
 
 
 @pytest.mark.parametrize("name", CARDS)
