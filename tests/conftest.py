@@ -1,7 +1,8 @@
 """Which tests need torch, and which are slow: `pytest -m "not torch"` is the quick loop and leaves both out.
 
 It holds every record, table and golden file, and does not even import what needs torch. Slow are properties that are tried on
-many jobs, pages that are made of all cases, examples in pages, and benchmarks.
+many jobs, statistics of measured runs (how far off a table is, that its rows give a number), pages that are made of all cases,
+examples in pages, fresh interpreters that import everything, and benchmarks.
 
 Of a test that is marked `share(n)` one case in n is asked, others after each change of the estimator's code, so that two runs of
 the same code ask the same. `--all` asks every case; so does a run that names tests, by `-k`, by `::` or with benchmarks.
@@ -23,6 +24,8 @@ IMPORTS = re.compile(
     r"(?:torch|transformers|peft|trl|safetensors|bitsandbytes|accelerate|tests\.judged?|tests\.draw|estimator\.verify)\b",
     re.MULTILINE,
 )
+RARELY = 500_000
+"""Objects that are made between two searches for cycles; 700 is Python's own."""
 
 
 @cache
@@ -38,6 +41,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "torch: torch is the judge; `-m 'not torch'` leaves these out")
     config.addinivalue_line("markers", "slow: takes seconds; `-m 'not torch'` leaves these out, too")
     config.addinivalue_line("markers", "share(n): one case in n is asked, others after each change of the code; `--all` asks all")
+    gc.disable()  # until all is collected
 
 
 def _quick(config: pytest.Config) -> bool:
@@ -84,7 +88,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items[:] = [item for item in items if item not in left_out]
 
 
-def pytest_collection_finish() -> None:
-    """What was collected stays to the end: Python's search for cycles need not go through it again and again."""
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """What was collected stays to the end: Python's search for cycles need not go through it again and again.
+
+    Nor, in the quick loop, through what estimates make and remember, of which next to nothing lies in cycles: that took a
+    quarter of its time. (With torch the search stays as it is: there cycles hold tensors.)
+    """
     gc.collect()
     gc.freeze()
+    gc.enable()
+    if _quick(session.config):
+        gc.set_threshold(RARELY, *gc.get_threshold()[1:])

@@ -26,6 +26,7 @@ def imported(code: str) -> list[str]:
     return list(eval(run.stdout))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("code", [EVERYTHING, QUESTION], ids=["every module", "a question"])
 def test_the_calculator_imports_nothing_heavy(code: str) -> None:
     assert imported(code) == []
@@ -35,6 +36,7 @@ def test_the_test_can_fail() -> None:
     assert imported("import sys, jinja2") == ["jinja2"]
 
 
+@pytest.mark.slow
 def test_exported_members_exist_whatever_was_imported_before() -> None:
     code = EVERYTHING + "\nfor name in estimator.__all__: assert getattr(estimator, name).__doc__, name\n"
     code += "assert callable(estimator.estimate) and callable(estimator.fit)"

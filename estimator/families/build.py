@@ -6,8 +6,8 @@ quantized weights, one with an adapter, parameters that are sharded.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any, TypeVar
@@ -29,14 +29,14 @@ from estimator.families.modules import (
     Residual,
     SavedEmbedding,
 )
-from estimator.families.parameter import Buffer, Parameter, Weight
-from estimator.families.protocols import Adapter, Cache, Quantization, QuantizesExperts, Trained
+from estimator.families.parameter import Parameter, Weight
+from estimator.families.parameter_store import ParameterStore
+from estimator.families.protocols import Cache, QuantizesExperts
 from estimator.families.recomputed import recomputing
 from estimator.families.sharding import Forward, Sharding
 from estimator.tape.dtypes import DType
 from estimator.tape.layout import Shape
-from estimator.tape.tape import OTHER_MODEL, PARAMETER, Tape
-from estimator.tape.tensor import Tensor, empty
+from estimator.tape.tensor import Tensor
 
 Kind = TypeVar("Kind")
 
@@ -56,29 +56,19 @@ def within(name: str, paths: tuple[str, ...]) -> bool:
 
 
 @dataclass
-class Builder:
+class Builder(ParameterStore):
     """Makes a model's modules on `tape`, with weights of type `dtype`. `labels`: classes of a classification."""
 
-    tape: Tape
-    dtype: DType
     compute: DType | None = None
     """What quantized layers compute in, where it is another type."""
-    norms: DType | None = None
-    """What parameters whose name has "norm" in it are held in, where it is another type."""
     attention: str = "sdpa"
     kernels: Kernels = EAGER
     labels: int = 2
     checkpointing: Checkpointing = field(default_factory=Checkpointing)
-    sharding: Sharding = field(default_factory=Sharding)
-    quantization: Quantization | None = None
     whole: tuple[str, ...] = ()
     """Parts of the names of linear layers that stay as they are beside quantized ones."""
-    adapter: Adapter | None = None
-    trained: Trained | None = None
     pruning: Callable[[Builder, str, Module], Module] = lambda build, name, module: module
     cache: Callable[[], Cache] | None = None
-    served: bool = False
-    """Whether the model is not there to be trained."""
     shows_states: bool = False
     """Whether the model's output may hold the hidden states of its layers, of which the last are normalised."""
     images: Images | None = None
@@ -88,46 +78,23 @@ class Builder:
     tokens: int | None = None
     """Tokens of a sequence that is trained on; None where that is not known. Too few leave some parameters without gradients."""
     unrolled: bool = False
-    beside: str = ""
-    """What the model is to the one that is trained, where it is another: it is in evaluation mode."""
-    parameters: list[Parameter] = field(default_factory=list)
-    buffers: list[Buffer] = field(default_factory=list)
     linears: list[str] = field(default_factory=list)
     """Names of the linear layers that an adapter can be put on."""
     bypassed: list[str] = field(default_factory=list)
     """Names of the linear layers of which the model takes the weight and multiplies by it itself."""
     adapted: list[str] = field(default_factory=list)
     """Names of what an adapter was put on."""
-    saved: list[str] = field(default_factory=list)
-    """Names of the modules of which a copy is trained."""
     embeddings: list[str] = field(default_factory=list)
     """Names of the tables that are looked up."""
     stacks: list[int] = field(default_factory=list)
     """How many layers each stack has."""
 
     def __post_init__(self) -> None:
-        self._adapting = self.adapter is None or self.adapter.layers is None
-        self._outside: list[Parameter] = []
-        self._unit = self._outside
-        self._chosen: bool | None = None
-        self._path = ""
-        self._part = ""
-        self._learns = True
+        super().__post_init__()
         self.words: Embedding | None = None
         """The input embedding, once it is made."""
         self.alike = True
         """Whether the model's layers are one stack and all do the same."""
-
-    @property
-    def training(self) -> bool:
-        """Whether the model itself is trained. A second model, such as a reference, is not, though its parameters are held like
-        trained ones, not like frozen ones."""
-        return not self.served and not self.beside
-
-    @property
-    def learns(self) -> bool:
-        """Whether the loss depends on what is made now; see `unlearning`."""
-        return self._learns
 
     @property
     def unit_per_module(self) -> bool:
@@ -139,73 +106,10 @@ class Builder:
         """Whether some layers are recomputed in backward."""
         return self.checkpointing.recomputes
 
-    def parameter(
-        self,
-        name: str,
-        shape: Shape,
-        dtype: DType | None = None,
-        trainable: bool | None = None,
-        count: int | None = None,
-        active: int | None = None,
-        tokens: bool = False,
-        read: bool = True,
-    ) -> Tensor:
-        """A new parameter; frozen where an adapter or other parameters are trained instead, unless `trainable` says otherwise.
-
-        One that no forward pass reads (`read` False) gets no gradient, and so no states of the optimizer, unless it lies in a
-        flat tensor, of whose gradient it has its part, or in a buffer of gradients of which the optimizer gets all.
-        """
-        if trainable is None:
-            trainable = not self.served and (self._trains(name) if self.adapter else self.quantization is None)
-            trainable = trainable and (
-                self.trained is None or self.trained.trains(self._path + self._whole_name(name), self._chosen)
-            )
-        every = self.sharding.flattens or self.sharding.updates_all
-        handed = trainable
-        wants = trainable and (read or every)
-        trainable = wants and (self._learns or every)
-        dtype = dtype or (self.norms if self.norms and "norm" in name else self.dtype)
-        with self.tape.counting(OTHER_MODEL if self.beside else PARAMETER):
-            tensor, local = self.sharding.parameter(self.tape, shape, dtype, name)
-        tensor.requires_grad = wants
-        count = tensor.numel if count is None else count
-        active = count if active is None else active
-        parameter = Parameter(name, tensor, local, self.tape.slot, count, active, tokens, trainable, handed, self._part)
-        self.parameters.append(parameter)
-        self._unit.append(parameter)
-        return tensor
-
     def trained_linear(self, name: str, shape: Shape, dtype: DType) -> Linear:
         """A linear layer [out, in] without bias, trained in addition to a frozen one."""
         module = Linear(self.parameter(name + ".weight", shape, dtype, trainable=True), None)
         return self.sharding.leaf(module, self._unit)
-
-    def _trains(self, name: str) -> bool:
-        """Whether an adapter leaves a parameter of the model trainable: some train all biases, too, or the head."""
-        return self.adapter is not None and self.adapter.trains(self._whole_name(name), False)
-
-    def _whole_name(self, name: str) -> str:
-        """A module's name with the part of the model that it is in."""
-        return f"{self._part}.{name}" if self._part else name
-
-    @contextmanager
-    def part(self, path: str, learns: bool = True) -> Iterator[None]:
-        """What is made within is in the module at `path` of a model of several parts; `learns`: whether the loss depends on it.
-
-        See `unlearning`.
-        """
-        before, self._part = self._part, path
-        with self.unlearning(not learns):
-            yield
-        self._part = before
-
-    @contextmanager
-    def unlearning(self, asked: bool = True) -> Iterator[None]:
-        """Where it is `asked`, the loss does not depend on the parameters made within: they get no gradients, and so no states of
-        the optimizer, whether they are run or not."""
-        before, self._learns = self._learns, self._learns and not asked
-        yield
-        self._learns = before
 
     def weight(self, name: str, shape: Shape, used: int | None = None, dtype: DType | None = None) -> Weight:
         """A weight outside a linear layer, [out, in], or one per expert, [experts, .., ..], of which a token uses `used`.
@@ -221,12 +125,6 @@ class Builder:
         return (
             Weight(tensor) if self.adapter is None or not self._adapting else self.adapter.weight(self, name, tensor, used or 1)
         )
-
-    def buffer(self, name: str, shape: Shape, dtype: DType) -> Tensor:
-        """Bytes that live with the model but are no parameters of it: rotary frequencies, quantization constants."""
-        self.buffers.append(Buffer(name, prod(shape), dtype, self.tape.slot))
-        with self.tape.counting(OTHER_MODEL if self.beside else PARAMETER):
-            return empty(self.tape, shape, dtype, name)
 
     def linear(
         self,
@@ -361,20 +259,6 @@ class Builder:
         """
         return self.adapter.join(self, place, size, norm) if self.adapter and self._adapting else Residual(norm)
 
-    def saves(self, name: str) -> bool:
-        """Whether PEFT trains a copy of a module, and keeps the frozen original."""
-        if self.adapter is None or not self.adapter.saves(self._whole_name(name)):
-            return False
-        self.saved.append(name)
-        return True
-
-    def _copied(
-        self, name: str, shape: Shape, outputs: int, bias: bool, dtype: DType | None = None
-    ) -> tuple[Tensor, Tensor | None]:
-        """Weight and bias of a module that is trained as a whole."""
-        weight = self.parameter(name + ".weight", shape, dtype, trainable=self.training)
-        return weight, self.parameter(name + ".bias", (outputs,), trainable=self.training) if bias else None
-
     def layers(
         self,
         kinds: int | Sequence[Kind],
@@ -444,16 +328,6 @@ class Builder:
             for i, kind in enumerate(kinds)
         ]
 
-    @contextmanager
-    def ahead(self, of: str = "") -> Iterator[None]:
-        """What is made within stands before all that was made until then, or before the first parameter `of` that name, if there
-        is one: some models make their head before their body, or it after what joins their parts."""
-        lists = [(made, len(made)) for made in (self.parameters, self._outside)]
-        yield
-        for made, before in lists:
-            at = next((i for i, p in enumerate(made[:before]) if p.name == of), before) if of else 0
-            made[at:] = made[before:] + made[at:before]
-
     @property
     def layers_matrices(self) -> frozenset[str]:
         """Names of the weights of linear layers in the stack of layers: not those of an output layer, a pooler or a head."""
@@ -463,21 +337,6 @@ class Builder:
     def root(self, model: Forward) -> Forward:
         """The finished model's forward pass as the job runs it."""
         return self.sharding.root(self._outside, model if self.adapter is None else self.adapter.root(self, model))
-
-    def _weights(
-        self, name: str, shape: Shape, outputs: int, bias: bool, adapted: bool = False, dtype: DType | None = None
-    ) -> tuple[Tensor, Tensor | None]:
-        """Weight and bias of a module, of which an adapter may train the latter, or a copy of both."""
-        weight = self.parameter(name + ".weight", shape, dtype)
-        own = weight, self._bias(name, outputs, adapted) if bias else None
-        return self._copied(name, shape, outputs, bias) if self.saves(name) else own
-
-    def _bias(self, name: str, outputs: int, adapted: bool) -> Tensor:
-        """The bias of a module; some adapters train it, but never that of which they train a copy."""
-        frozen = self.adapter is not None and (
-            self.adapter.saves(self._whole_name(name)) or not self.adapter.trains(self._whole_name(name) + ".bias", adapted)
-        )
-        return self.parameter(name + ".bias", (outputs,), trainable=self.training and not frozen if self.adapter else None)
 
     def _adapts(self, name: str) -> bool:
         return self.adapter is not None and self._adapting and self.adapter.targets(self._whole_name(name))

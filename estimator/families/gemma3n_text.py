@@ -19,7 +19,9 @@ from estimator.families.cache_layers import CacheLayer
 from estimator.families.decoder import Decoder, Rotary
 from estimator.families.encoders import refuse_quantization
 from estimator.families.gemma import Cap, Gemma2CausalLM
-from estimator.families.gemma4_text import Beside, Gemma4Attention, Kind, PerLayer, RMSNorm, SharingSpec, States, turned
+from estimator.families.gemma4_per_layer import Beside, PerLayer, RMSNorm
+from estimator.families.gemma4_spec import Kind, SharingSpec
+from estimator.families.gemma4_text import Gemma4Attention, States, turned
 from estimator.families.modules import ACTIVATIONS, Linear, token_positions
 from estimator.families.spec import Activation, Size, called
 from estimator.families.windows import LayerType

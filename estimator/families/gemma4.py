@@ -16,8 +16,10 @@ from estimator.families.attention import causal_mask
 from estimator.families.build import Builder
 from estimator.families.cache_layers import Picture
 from estimator.families.gemma4_audio import Gemma4AudioSpec, audio_model
-from estimator.families.gemma4_text import SGLANG, Gemma4Body, RMSNorm
-from estimator.families.gemma4_text import Gemma4Spec as Gemma4TextSpec
+from estimator.families.gemma4_per_layer import RMSNorm
+from estimator.families.gemma4_spec import SGLANG
+from estimator.families.gemma4_spec import Gemma4Spec as Gemma4TextSpec
+from estimator.families.gemma4_text import Gemma4Body
 from estimator.families.gemma4_vision import Gemma4VisionSpec, VisionModel, marked
 from estimator.families.heads import Batch, CausalLM
 from estimator.families.image_text import ImageTextToText, Masks, as_asked, in_window, language_model

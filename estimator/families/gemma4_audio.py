@@ -11,7 +11,7 @@ from pydantic import Field
 
 from estimator.families.build import Builder
 from estimator.families.counted import counted
-from estimator.families.gemma4_text import RMSNorm
+from estimator.families.gemma4_per_layer import RMSNorm
 from estimator.families.gemma4_vision import clippable
 from estimator.families.spec import Depth, ModelSpec, Size
 

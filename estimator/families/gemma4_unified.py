@@ -10,7 +10,7 @@ from pydantic import SerializeAsAny
 from estimator.contract.job.images import Images
 from estimator.families.build import Builder
 from estimator.families.gemma4 import HEAD, Embedder, Gemma4, Gemma4Spec
-from estimator.families.gemma4_text import SGLANG
+from estimator.families.gemma4_spec import SGLANG
 from estimator.families.gemma4_unified_parts import Gemma4UnifiedAudioSpec, Gemma4UnifiedVisionSpec, vision_embedder
 from estimator.families.image_text import Masks, all_or_image, as_asked, language_model, window_or_image
 from estimator.families.windows import FULL, SLIDING

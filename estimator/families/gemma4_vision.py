@@ -9,7 +9,7 @@ from estimator.families.attention import Attention
 from estimator.families.build import Builder
 from estimator.families.counted import counted
 from estimator.families.decoder_layers import Sandwich
-from estimator.families.gemma4_text import RMSNorm
+from estimator.families.gemma4_per_layer import RMSNorm
 from estimator.families.modules import ACTIVATIONS, Module, rotated
 from estimator.families.spec import Activation, Depth, Probability, Size, called
 from estimator.families.towers import TowerSpec

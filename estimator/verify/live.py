@@ -2,30 +2,25 @@
 
 from __future__ import annotations
 
-import math
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import accumulate
 from typing import Any
-from unittest import mock
 
 import torch
 from torch._prims_common import is_non_overlapping_and_dense_or_false
 from torch.distributed.tensor import DTensor
-from torch.distributed.tensor._sharding_prop import ShardingPropagator
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from estimator.tape.gpu import AMPERE, Gpu
-from estimator.verify import known
+from estimator.verify import kernels, known
 from estimator.verify.attention import workspaces
 
 aten = torch.ops.aten
 ASKS = torch.ops.prim.device.default
 """Where a tensor lies, which is asked more often than anything is computed."""
-CHUNK = 65536
-"""Elements that one block of CUDA's `_foreach_norm` reduces (`kChunkSize`, MultiTensorApply.cuh)."""
 ALLOCATION_STEP = 512
 """Bytes: CUDA's caching allocator rounds up to a multiple."""
 IN_PLACE: dict[Any, Any] = {
@@ -37,24 +32,6 @@ IN_PLACE: dict[Any, Any] = {
 """What formulas of gradients write in place, into zeros that they have just made, but not where a tensor is a subclass, as fake
 ones are: index_backward and clamp_backward (FunctionsManual.cpp), value_selecting_reduction_backward (ReduceOps.cpp),
 gather_backward (TensorAdvancedIndexing.cpp)."""
-
-DENSE = {
-    aten._softmax.default: 1,
-    aten._log_softmax.default: 1,
-    aten.cumsum.default: 1,
-    aten.native_layer_norm.default: 1,
-    aten.native_layer_norm_backward.default: 2,
-    aten.convolution.default: 1,
-    aten.convolution_backward.default: 2,
-    aten.avg_pool2d_backward.default: 1,
-    aten.im2col.default: 1,
-    aten.col2im.default: 1,
-}
-"""Operations that copy tensors that are not contiguous, within, and how many of their arguments they do this to.
-
-(aten/src/ATen/native: Convolution.cpp, cudnn/ConvShared.cpp, cuda/SoftMax.cu, cuda/ScanUtils.cuh, cuda/layer_norm_kernel.cu,
-cuda/AveragePool2d.cu, cuda/Im2Col.cu, cuda/Col2Im.cu.)
-"""
 
 WRAPPERS = ("Float8TrainingTensor", "Float8Tensor", "Int8Tensor")
 """Tensors of torchao's that are others, of which each has a storage."""
@@ -233,11 +210,11 @@ class Live(TorchDispatchMode):
             with self:
                 return aten.alias(aten.add_.Tensor(*args))
         if func is aten._grouped_mm.default:
-            product = _grouped_mm(*args)
+            product = kernels.grouped_mm(*args)
             self.track(product)
             return product
         if func is aten._foreach_norm.Scalar:
-            partial = _partial_norms(args[0])  # alive until this call ends
+            partial = kernels.partial_norms(args[0])  # alive until this call ends
             self.track(partial)
         if func is aten.multinomial.default:  # divided by random numbers (Distributions.cpp, `multinomial_out`)
             partial = torch.empty_like(args[0])
@@ -247,7 +224,7 @@ class Live(TorchDispatchMode):
             self.track(partial)
         if func is aten._safe_softmax.default:
             with self:
-                return _safe_softmax(*args)
+                return kernels.safe_softmax(*args)
         if func is aten.isinf.default:  # sizes are compared (TensorCompare.cpp, `isinf`)
             with self:
                 return args[0].abs() == torch.inf
@@ -258,13 +235,13 @@ class Live(TorchDispatchMode):
                 self.track(partial)
         if func is aten.masked_scatter_backward.default:
             with self:
-                return _scattered(*args)
+                return kernels.scattered(*args)
         if func is aten.masked_select.default:
             func, args = aten.index.Tensor, (args[0], self._picks(args[1]))
         with self:
-            copies = [a.contiguous() for a in args[: DENSE.get(func, 0)] if not a.is_contiguous()]
+            copies = [a.contiguous() for a in args[: kernels.DENSE.get(func, 0)] if not a.is_contiguous()]
         self.operation = func.name()
-        result = _all_of(args[0]) if func is aten.nonzero.default else func(*args, **(kwargs or {}))
+        result = kernels.all_of(args[0]) if func is aten.nonzero.default else func(*args, **(kwargs or {}))
         if func is aten._scaled_dot_product_efficient_attention.default:  # its random numbers' state (attention.cu)
             for tensor in result[2:]:
                 self._leave_out(tensor)
@@ -282,7 +259,10 @@ class Live(TorchDispatchMode):
             keep = self._put_on_host
         tree_map_only(torch.Tensor, keep, result)
         with self:
-            held = _counts(*args[:2]) if func is aten.masked_scatter.default else workspaces(self.gpu.capability, func, args)
+            if func is aten.masked_scatter.default:
+                held = kernels.counts(*args[:2])
+            else:
+                held = workspaces(self.gpu.capability, func, args)
         del held  # as a kernel does when it is done
         return result
 
@@ -334,104 +314,3 @@ def _is_last_reference(gradient: torch.Tensor) -> bool:
         return False
     storage, count = gradient.untyped_storage(), gradient._use_count  # type: ignore[attr-defined]
     return count() == 4 and torch._C._storage_Use_Count(storage._cdata) == 2
-
-
-def _partial_norms(tensors: list[torch.Tensor]) -> torch.Tensor:
-    """What CUDA reduces each chunk of each tensor to (aten/src/ATen/native/cuda/ForeachReduceOp.cu)."""
-    longest = max(t.numel() for t in tensors)
-    return torch.zeros(len(tensors) * -(-longest // CHUNK))
-
-
-def _counts(x: torch.Tensor, mask: torch.Tensor) -> list[torch.Tensor]:
-    """What CUDA's `masked_scatter` holds beside its result: the places before each, and a mask row by row
-    (cuda/IndexKernel.cpp, `masked_scatter__cuda`; IndexKernel.cu, `launch_masked_scatter_kernel`)."""
-    counts, expanded = torch.empty(x.shape, dtype=torch.int64), mask.expand(x.shape)
-    return [counts] if expanded.is_contiguous() else [counts, torch.empty(x.shape, dtype=torch.bool)]
-
-
-def _scattered(gradient: torch.Tensor, mask: torch.Tensor, sizes: Sequence[int]) -> torch.Tensor:
-    """What a mask picks of a gradient, as CUDA finds it: by the places of what is not zero (FunctionsManual.cpp,
-    `masked_scatter_backward_symint`; cuda/IndexKernel.cpp, `masked_select_out_cuda_impl`; cuda/Nonzero.cu)."""
-    dense = mask.expand(gradient.shape).contiguous()
-    places = torch.empty((gradient.dim(), math.prod(sizes)), dtype=torch.int64)
-    del dense
-    made = gradient.new_empty(sizes)
-    del places
-    return made
-
-
-def _safe_softmax(x: torch.Tensor, dim: int, dtype: torch.dtype | None = None) -> torch.Tensor:
-    """What the fused name runs (aten/src/ATen/native/SoftMax.cpp), so that its temporaries are seen."""
-    out = torch.softmax(x, dim, dtype)
-    masked = torch.isneginf(x)
-    return torch.where(masked.all(dim, keepdim=True), torch.scalar_tensor(0.0, dtype=out.dtype), out, out=out)
-
-
-def _grouped_mm(a: torch.Tensor, b: torch.Tensor, offsets: torch.Tensor) -> torch.Tensor:
-    """The result of CUDA's kernel, which takes every floating-point type, while the one for fake tensors takes bfloat16 only.
-
-    Rows are padded to 16 bytes (aten/src/ATen/native/GroupedMMUtils.h, `create_grouped_gemm_output_tensor`).
-    """
-    columns, alignment = b.shape[-1], 16 // a.element_size()
-    for matrix in (a, b):
-        row = max(matrix.stride()[-2:])
-        if row % alignment:
-            raise ValueError(f"strides should be multiple of 16 bytes, got {row} elements")
-    padded = -(-columns // alignment) * alignment
-    if b.dim() == 3:
-        return a.new_empty_strided((len(a), columns), (padded, 1))
-    return a.new_empty_strided((len(offsets), len(a), columns), (len(a) * padded, padded, 1))
-
-
-def _all_of(mask: torch.Tensor) -> torch.Tensor:
-    """The places of what is not zero, where nothing is (labels of a batch: all are given)."""
-    return torch.empty((mask.shape[0], mask.dim()), dtype=torch.int64)
-
-
-@contextmanager
-def shapes_unseen(live: Live) -> Iterator[None]:
-    """DTensor asks for the shapes of results by making them on fake tensors, which take nothing on a GPU."""
-    plain = ShardingPropagator._propagate_tensor_meta_non_cached
-
-    def propagated(*args: Any) -> Any:
-        before, live.entered = live.entered, False
-        try:
-            return plain(*args)
-        finally:
-            live.entered = before
-
-    with mock.patch.object(ShardingPropagator, "_propagate_tensor_meta_non_cached", propagated):
-        yield
-
-
-@contextmanager
-def numbers_seen(live: Live) -> Iterator[None]:
-    """Let `live` count single numbers that are made for a device, `torch.tensor(3, device=x.device)`; others lie on the host."""
-    plain = torch.tensor
-
-    def tensor(data: Any, **settings: Any) -> torch.Tensor:
-        made = plain(known.as_numbers(data), **settings)
-        if settings.get("device") not in (None, "cpu") and live.entered:
-            live.count(made)
-        return made
-
-    with mock.patch.object(torch, "tensor", tensor):
-        yield
-
-
-@contextmanager
-def resizes_seen(live: Live) -> Iterator[None]:
-    """Let `live` see what FSDP2 frees and refills in place."""
-    plain = torch.UntypedStorage.resize_
-
-    def resize(storage: Any, nbytes: int) -> Any:
-        result = plain(storage, nbytes)
-        live.operation = "resize_"
-        live.measure(storage)
-        return result
-
-    torch.UntypedStorage.resize_ = resize  # type: ignore[method-assign, assignment]
-    try:
-        yield
-    finally:
-        torch.UntypedStorage.resize_ = plain  # type: ignore[method-assign]

@@ -25,10 +25,11 @@ from estimator.verify.evaluation import evaluate
 from estimator.verify.generation import generate
 from estimator.verify.host import host_seen
 from estimator.verify.known import numbers, numbers_asked
-from estimator.verify.live import Live, numbers_seen, resizes_seen, shapes_unseen
+from estimator.verify.live import Live
 from estimator.verify.model import autocast, build, freeze, make_scaler, ranks, remembers
 from estimator.verify.offload import forward_offloaded, on_host
 from estimator.verify.optimizers import Optimizers, make_optimizer
+from estimator.verify.patched import numbers_seen, resizes_seen, shapes_unseen
 from estimator.verify.pictures import pictures
 from estimator.verify.playable import refuse_unplayable
 from estimator.verify.pruning import track_products

@@ -28,6 +28,7 @@ PATTERNS = st.builds(
 NAMES = st.text("qu.1", max_size=7)
 
 
+@pytest.mark.slow
 @given(PATTERNS, NAMES)
 def test_it_says_what_python_says(pattern: str, name: str) -> None:
     assert fits_whole(pattern, name) == (re.fullmatch(pattern, name) is not None)

@@ -134,6 +134,7 @@ def test_remedies_come_by_what_they_bring_and_only_for_what_takes_time() -> None
     assert 0.05 < again.gain < 0.4 / 3  # a fourth of the products is done twice
 
 
+@pytest.mark.torch
 def test_a_real_trace_of_a_slow_loader(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A tiny model on the CPU, whose loader sleeps, and does not."""
     torch = pytest.importorskip("torch")

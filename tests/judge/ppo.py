@@ -32,10 +32,11 @@ from estimator.hardware.capacity import capacity
 from estimator.specs.resolve import resolve
 from estimator.verify.cuda import on_cuda
 from estimator.verify.generation import tokens_seen, until, windows_seen
-from estimator.verify.live import Live, resizes_seen
+from estimator.verify.live import Live
 from estimator.verify.model import TRUE, build, plain, prepare
 from estimator.verify.offload import on_host
 from estimator.verify.optimizers import Optimizers, make_optimizer
+from estimator.verify.patched import resizes_seen
 from estimator.verify.step import documents, settle_states, usual_numbers
 from tests.jobs import cases, job_of
 

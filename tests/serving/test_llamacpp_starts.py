@@ -19,6 +19,7 @@ BOUNDS = {
 """By what is logged, and whether it is held out: of the median and of the worst row."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("field", "aside"), BOUNDS)
 def test_an_answer_is_as_near_to_the_logs_as_is_said(field: str, aside: bool) -> None:
     found = [abs(error) for _, error in errors(field, aside)]

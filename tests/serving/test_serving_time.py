@@ -19,6 +19,7 @@ from tests.serving_speeds import played_again, runs
 HALF = {"prompt_length": 1024, "output_length": 1024}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("engine", "gpu", "weights", "most"),
     [
@@ -54,6 +55,7 @@ def test_requests_take_what_was_measured(engine: str, gpu: str, weights: str, mo
     assert median(errors) < most
 
 
+@pytest.mark.slow
 def test_measured_runs_lie_near() -> None:
     for mixtures, most in ((False, 0.06), (True, 0.095)):
         errors = sorted(abs(run.error) for run in runs() if not run.queues and run.mixture == mixtures)
@@ -62,6 +64,7 @@ def test_measured_runs_lie_near() -> None:
         assert errors[len(errors) * 9 // 10] < 0.3
 
 
+@pytest.mark.slow
 def test_cards_that_no_curves_time() -> None:
     """Runs on cards that were measured, as if they had not been: by stated shares of peak and bandwidth, and what kernels take to
     begin with. Of both kinds of models four in five lie near, and three in four in the range."""
@@ -75,11 +78,13 @@ def test_cards_that_no_curves_time() -> None:
         assert sum(run.within for run in every) > 0.6 * len(errors)
 
 
+@pytest.mark.slow
 def test_where_requests_queue_for_cache_they_take_longer() -> None:
     """Where only the longest answers outgrow the cache few wait, and there is no telling who."""
     assert all(run.error < 0.25 for run in runs() if run.queues)
 
 
+@pytest.mark.slow
 def test_first_tokens_come_between_alone_and_last_of_all() -> None:
     """How long a request waits for others is a matter of how they come."""
     waits = [(run.row["first_token_ms"] / 1000, run.serving) for run in runs() if not run.queues]
@@ -132,6 +137,7 @@ def test_requests_and_rates_belong_together() -> None:
         assert tokens == pytest.approx(took)
 
 
+@pytest.mark.slow
 def test_parts_sum_to_the_step_and_lie_in_its_range() -> None:
     for run in runs()[::7]:
         assert run.answer.serving

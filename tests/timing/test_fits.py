@@ -135,6 +135,7 @@ def test_a_b200s_products_beside_training() -> None:
     assert [one.model_dump(mode="json") for one in fact.fitted_to] == [rows]
 
 
+@pytest.mark.slow
 def test_half_of_the_rows_took_longer_under_load() -> None:
     """The number is a median: with half a hundredth less, half of the runs take longer than said; with as much more, not half."""
     value, runs = shared().under_load[0].value, list(loaded_runs())

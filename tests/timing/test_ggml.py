@@ -58,6 +58,7 @@ def test_a_token_reads_its_experts_only() -> None:
     assert many.block_bytes == pytest.approx(30.5e9 * 34 / 32, rel=0.03)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("vendor", TABLES)
 def test_rows_give_the_numbers(vendor: str) -> None:
     """No number is nearer to the rows that it was fitted to if it is a tenth more or less."""
@@ -72,6 +73,7 @@ def test_rows_give_the_numbers(vendor: str) -> None:
                 assert loss(replace(rates, **{name: by * getattr(rates, name)}), rows(vendor, kind)) > least - 2e-3, (name, by)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("vendor", ["nvidia", "amd"])
 @pytest.mark.parametrize("kind", FREE)
 def test_the_range_is_that_of_the_rows(vendor: str, kind: str) -> None:
@@ -80,6 +82,7 @@ def test_the_range_is_that_of_the_rows(vendor: str, kind: str) -> None:
     assert ggml.facts()[f"{vendor}.{kind}"].range == spread(rates, vendor, kind)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("vendor", "kind", "median", "near"),
     [
@@ -119,6 +122,7 @@ def test_gpus_take_turns_with_a_token_and_share_a_prompt() -> None:
     assert one.sequences == four.sequences == 1
 
 
+@pytest.mark.slow
 def test_rows_that_were_read_when_all_was_fitted() -> None:
     """Tokens of answers of hybrids and of Hunyuan's mixture on the Radeon, of builds of 2025 and 2026: all within 30 %."""
     later = {row["row"] for row in published()["later"] if row["kind"] == "decode"}

@@ -12,6 +12,7 @@ from tests.fit_reading import CARD, changed, errors, rows
 from tests.served_speeds import job_of
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [fact.kind for fact in shared().reading])
 def test_rows_give_the_numbers(kind: str) -> None:
     """A tenth more or less is further from the rows."""
@@ -22,6 +23,7 @@ def test_rows_give_the_numbers(kind: str) -> None:
             assert np.abs(errors(used)).mean() > least
 
 
+@pytest.mark.slow
 def test_rows_held_out() -> None:
     """A dense model of 32B, and mixtures on one GPU, four and eight."""
     found = np.abs(np.expm1(errors(rows(held=True))))

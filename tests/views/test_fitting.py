@@ -24,6 +24,7 @@ def test_every_model_is_somewhere(served: Fitting) -> None:
     assert served.looked_at == served.known == len(named)
 
 
+@pytest.mark.slow
 def test_a_row_is_the_first_way_that_the_headline_says_fits(served: Fitting) -> None:
     for row in served.rows[::40]:
         ways = [way for way in fit(row.name, "24GB").rows if way.way.startswith("serve")]
