@@ -10,13 +10,14 @@ from typing import Any
 
 import torch
 from torch._prims_common import is_non_overlapping_and_dense_or_false
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from estimator.tape.gpu import AMPERE, Gpu
 from estimator.verify import kernels, known
-from estimator.verify.attention import workspaces
+from estimator.verify.attention import KERNELS, workspaces
 
 aten = torch.ops.aten
 ASKS = torch.ops.prim.device.default
@@ -75,6 +76,11 @@ class Live(TorchDispatchMode):
         """How many places of each row a mask of [sequences, tokens] picks, of which fake tensors have no numbers to count."""
         self.pictures = 1
         """Of how many images each sequence has so many tokens, where a mask of [sequences, tokens, width] picks these."""
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Whether each operation turns torch's compiler off and on, which nothing here is compiled by."""
+        return False
 
     def started(self, model: Any) -> None:
         """A step of this model begins."""
@@ -186,6 +192,8 @@ class Live(TorchDispatchMode):
             self._host_changes(-self.offloaded.pop(key))
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is ASKS and isinstance(args[0], FakeTensor) and not args[0].fake_mode.in_kernel_invocation:
+            return args[0].fake_device
         if not self.entered or func is ASKS:
             return func(*args, **(kwargs or {}))
         if any(issubclass(kind, DTensor) for kind in types):  # what it does to its parts comes here next
@@ -238,8 +246,10 @@ class Live(TorchDispatchMode):
                 return kernels.scattered(*args)
         if func is aten.masked_select.default:
             func, args = aten.index.Tensor, (args[0], self._picks(args[1]))
-        with self:
-            copies = [a.contiguous() for a in args[: kernels.DENSE.get(func, 0)] if not a.is_contiguous()]
+        copies = []
+        if func in kernels.DENSE:
+            with self:
+                copies = [a.contiguous() for a in args[: kernels.DENSE[func]] if not a.is_contiguous()]
         self.operation = func.name()
         result = kernels.all_of(args[0]) if func is aten.nonzero.default else func(*args, **(kwargs or {}))
         if func is aten._scaled_dot_product_efficient_attention.default:  # its random numbers' state (attention.cu)
@@ -258,12 +268,13 @@ class Live(TorchDispatchMode):
         if self.offloaded and self._computes_on_host(args):
             keep = self._put_on_host
         tree_map_only(torch.Tensor, keep, result)
-        with self:
-            if func is aten.masked_scatter.default:
-                held = kernels.counts(*args[:2])
-            else:
-                held = workspaces(self.gpu.capability, func, args)
-        del held  # as a kernel does when it is done
+        if func is aten.masked_scatter.default or func in KERNELS:
+            with self:
+                if func is aten.masked_scatter.default:
+                    held = kernels.counts(*args[:2])
+                else:
+                    held = workspaces(self.gpu.capability, func, args)
+            del held  # as a kernel does when it is done
         return result
 
     def _known(self, func: Any, args: Any, kwargs: Any) -> Any:
