@@ -5,6 +5,8 @@ A job that it serves is on a tape without operations: weights, the pools that it
 
 from __future__ import annotations
 
+from functools import partial
+
 from estimator.contract.errors import Contradiction, NotModelled
 from estimator.contract.job import Job, Serving
 from estimator.families.build import Builder
@@ -12,7 +14,7 @@ from estimator.families.spec import ModelSpec
 from estimator.hardware.capacity import Capacity
 from estimator.parallel.topology import Topology
 from estimator.runtime.overheads import Overhead
-from estimator.serving.engine import BETWEEN_NODES, WHOLE, Default, Engine, Logged, compute_type, stored
+from estimator.serving.engine import BETWEEN_NODES, WHOLE, Default, Engine, Logged, compute_type, pooled_advice, stored
 from estimator.serving.layout import Passing, laid_out
 from estimator.serving.sglang import settings, speculation
 from estimator.serving.sglang.backend import check_backend, runs_modules, tokens_at_once
@@ -53,8 +55,6 @@ def check(job: Job, spec: ModelSpec, place: Topology) -> None:
     """Raise `InvalidJob` or `NotModelled` for what SGLang does not do, or is not modelled doing."""
     asked = job.serving
     settings.release(asked.engine_version)
-    if asked.gpu_memory_utilization != Serving.model_fields["gpu_memory_utilization"].default:
-        raise Contradiction("it is vLLM's: SGLang's is serving.mem_fraction_static", "serving.gpu_memory_utilization")
     if not spec.cache_layers and not spec.pooled_in_sglang:
         raise NotModelled(f"serving {spec.model_type} models is not modelled yet", "task")
     check_backend(job, spec)
@@ -115,17 +115,6 @@ def assumptions(asked: Serving, spec: ModelSpec) -> list[str]:
     ]
 
 
-def advice(part: str, asked: Serving) -> str:
-    """What makes a part of the GPU's share smaller, or the share larger."""
-    if part == "activations":
-        return "a smaller serving.chunked_prefill_size"
-    if part == "kv_cache":
-        narrow = "serving.kv_cache fp8; or " if asked.kv_cache in WHOLE else ""
-        return f"{narrow}a larger serving.mem_fraction_static; or a shorter serving.context, or less serving.concurrency"
-    smaller = "serving.weights fp8 or awq-int4; or " if asked.weights in WHOLE else ""
-    return f"{smaller}a larger serving.mem_fraction_static; or parallelism.tensor over more GPUs"
-
-
 SGLANG = Engine(
     name="sglang",
     title="SGLang",
@@ -139,7 +128,14 @@ SGLANG = Engine(
         "what CUDA graphs and sampling take of what mem_fraction_static leaves free",
     ),
     smaller_weights=lambda weights: ("fp8", "awq-int4") if weights in WHOLE else (),
-    advice=advice,
+    advice=partial(
+        pooled_advice,
+        tokens="chunked_prefill_size",
+        share="mem_fraction_static",
+        smaller="fp8 or awq-int4",
+        also="a larger serving.mem_fraction_static; or ",
+    ),
+    instead={"gpu_memory_utilization": "serving.mem_fraction_static"},
     defaults=(
         Default(
             "engine_version", lambda job, spec, card: ".".join(map(str, settings.NEWEST)), "the newest release that is known"

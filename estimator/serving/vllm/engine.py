@@ -127,6 +127,7 @@ VLLM = Engine(
     settings=frozenset(
         {
             "engine_version",
+            "gpu_memory_utilization",
             "mixed_weights",
             "runner",
             "language_model_only",
