@@ -33,6 +33,11 @@ Logged = tuple[EngineMemory | None, KvCache | None]
 """What an engine says of its memory when it starts, and its cache."""
 
 
+DERIVED = (
+    "compressed keys: the cache is as the engine's own planning has it; activations follow from its source, and no log of them"
+)
+
+
 @dataclass(frozen=True, slots=True)
 class Default:
     """What an engine takes for a field of `Serving` that a job leaves out, of a model on a card, and whose choice that is.

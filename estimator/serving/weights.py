@@ -54,11 +54,18 @@ def stored_sizes(serving: Serving, tensors: Iterable[Held], plain: DType, mxfp4:
                 yield size, each.times - whole
 
 
+def held_wide(each: Held, names: tuple[str, ...]) -> bool:
+    """Whether a server holds a tensor in float32, whatever the model is in; `names`: parts of the names of those."""
+    return any(name in each.name for name in names)
+
+
 def rotary_tables(spec: ModelSpec, dtype: DType) -> tuple[int, ...]:
     """Bytes of the tables of cosines and sines of all positions: of each kind of layer that has frequencies of its own one."""
     text = spec.language_model
     if text.unrotated:
         return ()
+    if (tables := text.served_tables) is not None:
+        return tables
     if not isinstance(text, DecoderSpec) or not isinstance(text, RotaryDecoderSpec | RotarySpec):
         return (_latent_table(text, dtype),)
     size = getattr(text, "rotary_size", text.head_dim)

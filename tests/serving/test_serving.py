@@ -120,8 +120,8 @@ def test_more_context_takes_more() -> None:
 
 @pytest.mark.parametrize("engine", ["sglang", "tensorrt-llm", "transformers", "llama.cpp"])
 def test_the_share_that_vllm_takes_is_no_setting_of_others(engine: str) -> None:
-    job = {"model": "qwen3-8b", "task": "serve", "hardware": {"gpu": "h100"}, "serving": {"engine": engine, "weights": "fp16"}}
-    job["serving"] |= {"kv_cache": "fp16"}
+    serving = {"engine": engine, "weights": "fp16", "kv_cache": "fp16"}
+    job: dict[str, Any] = {"model": "qwen3-8b", "task": "serve", "hardware": {"gpu": "h100"}, "serving": serving}
     assert "gpu_memory_utilization" not in str(estimate(job).assumptions)
     with pytest.raises(InvalidJob, match="it is vLLM's: "):
-        estimate(job | {"serving": job["serving"] | {"gpu_memory_utilization": 0.5}})
+        estimate(job | {"serving": serving | {"gpu_memory_utilization": 0.5}})

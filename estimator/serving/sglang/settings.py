@@ -126,7 +126,7 @@ def _graphs(job: Job, spec: ModelSpec, card: Capacity) -> float:
         return decoding
     if multimodal(spec) and not (spec.captured_in_sglang and version >= NEWEST):
         return decoding
-    if any(layer.kind == "latent" for layer in spec.cache_layers):
+    if any(layer.kind in ("latent", "compressed") for layer in spec.cache_layers):
         return decoding + LATENT_GRAPHS
     return decoding + GRAPH * captured_prompts(asked.chunked_prefill_size)
 

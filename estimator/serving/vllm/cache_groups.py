@@ -72,6 +72,13 @@ class Groups:
         """Bytes of one block of the pool."""
         return self.size * max((kind.page for kind in self.kinds), default=0)
 
+    @property
+    def growing(self) -> tuple[Kept, ...]:
+        """The kinds that count for the bytes of a token: but for states all, and of packed groups those that keep every token."""
+        if len({kind.page for kind in self.kinds}) > 1:
+            return tuple(kind for kind in self.kinds if kind.kind == "full")
+        return tuple(kind for kind in self.kinds if kind.kind != "state")
+
     def request_blocks(self, length: int, in_flight: int) -> int:
         """Blocks that one request of `length` tokens takes of the pool, from all groups."""
         return sum(kind.blocks(length, in_flight) for kind in self.kinds)
