@@ -35,6 +35,8 @@ class CacheLayer:
     channels: int = 0
     rate: int = 1
     """Tokens that an entry stands for, of compressed keys and of an indexer's."""
+    scaled: bool = True
+    """Whether an indexer's keys are in FP8 with scales; else they are as what they choose is, or in 16 bits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +68,8 @@ def indexer(size: int) -> CacheLayer:
 
 def indexer_bytes(layer: CacheLayer) -> int:
     """Bytes of a token's key of an indexer, whatever type the cache is in."""
+    if not layer.scaled:
+        return 2 * layer.key_size
     return layer.key_size + -(-layer.key_size // SCALED_TOGETHER) * 4
 
 

@@ -44,6 +44,8 @@ WHOLE = ("q_a_proj", "kv_a_proj_with_mqa", "kv_proj", *DECAYS, "gate", "router",
 """Layers that every rank holds whole: what makes a latent, what chooses experts, and what chooses tokens."""
 COMPRESSOR = ".compressor."
 """In the names of what makes compressed keys, and of the indexer that chooses them, which every rank holds whole."""
+CHOOSING_KEYS, CHOOSING_QUERIES = ".indexer.k_proj", ".indexer.q_proj"
+"""Of an indexer that picks blocks for each key head: its key, which is whole, and its queries, which go with the key heads."""
 GROUPED = "o_a_proj"
 """A product for each group of heads, whose weights are one parameter and no layer."""
 KEYS = ("k_proj", "v_proj")
@@ -311,8 +313,10 @@ def divided(each: Held, tensor: int, keys: CacheLayer, expert_ranks: int) -> Hel
         return replace(each, shape=(*shape[:2], -(-shape[2] // tensor)))
     if each.kind == "other":
         return replace(each, shape=_part_of_bias(each, tensor))
-    if set(ends) & set(WHOLE) or COMPRESSOR in each.name:
+    if set(ends) & set(WHOLE) or COMPRESSOR in each.name or each.name.endswith(CHOOSING_KEYS):
         return each
+    if each.name.endswith(CHOOSING_QUERIES) and keys.heads < tensor:
+        return replace(each, shape=(shape[0] // keys.heads, shape[1]))
     if set(ends) & set(INPUTS_DIVIDED):
         return replace(each, shape=(shape[0], -(-shape[1] // tensor)))
     copied = 0

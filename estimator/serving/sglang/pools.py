@@ -82,7 +82,7 @@ def cells(spec: ModelSpec, serving: Serving, tensor: int, raw: bool = False, her
     full = [layer for layer in kept if layer not in windowed]
     keys = [layer for layer in full if layer.kind == "indexer"]
     others, more = [layer for layer in full if layer.kind != "indexer"], _idle(spec) + draft_layers(serving, spec)
-    indexed = sum(map(indexer_bytes, keys)) * (len(keys) + draft_layers(serving, spec)) // max(1, len(keys))
+    indexed = sum(_chosen_by(layer, serving) for layer in keys) * (len(keys) + draft_layers(serving, spec)) // max(1, len(keys))
     return Cells(
         _bytes(others, serving, tensor, raw) * (len(others) + more) // max(1, len(others)) + indexed,
         _bytes(windowed, serving, tensor, raw),
@@ -91,6 +91,11 @@ def cells(spec: ModelSpec, serving: Serving, tensor: int, raw: bool = False, her
         max((layer.tokens or 0 for layer in kept if layer.kind == "cross"), default=0),
         bool(kept),
     )
+
+
+def _chosen_by(layer: CacheLayer, serving: Serving) -> int:
+    """Bytes of a token's key of an indexer; without scales they are in the cache's type (`get_minimax_sparse_index_dtype`)."""
+    return layer.key_size if serving.kv_cache == "fp8" and not layer.scaled else indexer_bytes(layer)
 
 
 def _layers(spec: ModelSpec) -> tuple[CacheLayer, ...]:

@@ -20,6 +20,8 @@ BLOCK = 16
 """Tokens of a block, unless more are asked for or states of fixed size need more."""
 LATENT_BLOCK = 64
 """That of latent attention: its kernels' own on Hopper and Blackwell (platforms/cuda.py)."""
+CHOSEN_BLOCK = 128
+"""That of keys and values of which an indexer picks blocks of as many tokens (models/minimax_m3/common/sparse_attention.py)."""
 STATES_BESIDE_LATENTS = 128
 """What a block of latent attention is a multiple of where states lie beside it (`_align_hybrid_block_size`)."""
 FLOAT32 = 4
@@ -113,7 +115,8 @@ def kept(
     holds as many tokens as make a page of attention as large as a state, which is filled up to it.
     """
     latents = any(layer.kind == "latent" for layer in layers)
-    given = block or (LATENT_BLOCK if latents else BLOCK)
+    picked = any(layer.kind == "indexer" and not layer.scaled for layer in layers)
+    given = block or (CHOSEN_BLOCK if picked else LATENT_BLOCK if latents else BLOCK)
     state = max((_state_bytes(layer, tensor, plain, guessed) for layer in layers if layer.kind == "state"), default=0)
     tokens = [_token_bytes(layer, tensor, cached, scaled) for layer in layers if layer.kind != "state"]
     if state and tokens:

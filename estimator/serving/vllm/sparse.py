@@ -35,7 +35,7 @@ def chosen_bytes(serving: Serving, spec: ModelSpec) -> int:
 def workspace_bytes(serving: Serving, spec: ModelSpec, scaled: bool) -> int:
     """The workspace that stays: keys of as many tokens as would fill what latents in 16 bits fill; or these, where the cache is
     in FP8 with scales."""
-    keys = next((layer for layer in spec.cache_layers if layer.kind == "indexer"), None)
+    keys = next((layer for layer in spec.cache_layers if layer.kind == "indexer" and layer.scaled), None)
     if keys is None:
         return 0
     contexts = serving.context * (MANY if serving.context <= LONG else FEW)
