@@ -72,6 +72,8 @@ class ModelSpec(BaseModel):
     """Whether vLLM holds what chooses experts in float32 (`params_dtype` of its model's gate)."""
     held_in_float32: ClassVar[tuple[str, ...]] = ()
     """Parts of the names of parameters that servers hold in float32."""
+    indexers_turn_alike: ClassVar[bool] = False
+    """Whether an indexer turns its keys in the order that attention does, so that servers have one table for both."""
     embeds: ClassVar[bool] = False
     """Whether it gives vectors and writes no text, and vLLM's pooling runner serves it (its models/registry.py)."""
     why_not_vllm: ClassVar[str] = ""

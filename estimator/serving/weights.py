@@ -75,7 +75,8 @@ def rotary_tables(spec: ModelSpec, dtype: DType) -> tuple[int, ...]:
 
 def _latent_table(text: ModelSpec, dtype: DType) -> int:
     turned = text.head_dim if isinstance(text, DecoderSpec) and any(x.kind == "latent" for x in text.cache_layers) else 0
-    tables = 2 if any(layer.kind == "indexer" for layer in text.cache_layers) else 1  # an indexer turns in another order
+    indexers = any(layer.kind == "indexer" for layer in text.cache_layers)
+    tables = 2 if indexers and not text.indexers_turn_alike else 1  # others turn in another order
     return (text.max_position_embeddings or 0) * turned * dtype.itemsize * tables
 
 

@@ -15,7 +15,9 @@ GIB = 2**30
 LATENT, KEY = 2 * 576, 132
 
 
-@pytest.mark.parametrize(("model", "layers", "indexers"), [("deepseek-v3.2", 61, 61), ("glm-5", 78, 78), ("glm-5.2", 78, 21)])
+@pytest.mark.parametrize(
+    ("model", "layers", "indexers"), [("deepseek-v3.2", 61, 61), ("glm-5", 78, 78), ("glm-5.2", 78, 21), ("hy4-preview", 78, 21)]
+)
 @pytest.mark.parametrize("tensor", [1, 8])
 def test_vllm_keeps_both_in_one_group_on_every_rank(model: str, layers: int, indexers: int, tensor: int) -> None:
     cache = resolve(model).spec.cache_layers
