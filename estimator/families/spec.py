@@ -219,6 +219,11 @@ class ModelSpec(BaseModel):
         return tuple(range(len(self.cache_layers)))
 
     @property
+    def idle_in_sglang(self) -> int:
+        """Layers for which SGLang has room in its pool though they keep nothing."""
+        return 0
+
+    @property
     def served_tables(self) -> tuple[int, ...] | None:
         """Bytes of the tables that servers hold beside its parameters; None: what follows from its rotary positions."""
         return None

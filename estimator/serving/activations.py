@@ -14,7 +14,7 @@ def widest_layer(spec: ModelSpec, parts: list[Held], tokens: int, itemsize: int,
     and after it, and what the two products around the activation give and take; or a mixture's workspaces, `experts` bytes.
     Bytes, of a pass of so many tokens, in numbers of `itemsize` bytes. `met`: tokens of all ranks that meet for that part, whose
     hidden states are gathered beside this rank's own."""
-    fed_tokens, streams = tokens if met is None else met, int(getattr(spec, "hc_mult", 1))
+    fed_tokens, streams = tokens if met is None else met, int(getattr(spec, "hc_mult", getattr(spec, "altup_num_inputs", 1)))
     gathered = (fed_tokens - tokens) * spec.hidden_size * itemsize
     widest = 0
     for layer in {each.layer for each in parts if each.layer is not None}:

@@ -40,7 +40,16 @@ INDEXER = ("wq_b", "wk", "weights_proj")
 """An indexer's layers."""
 DECAYS = ("f_a_proj", "g_a_proj")
 """The first of two layers that make a delta attention's decay, and its gate, of few numbers."""
-WHOLE = ("q_a_proj", "kv_a_proj_with_mqa", "kv_proj", *DECAYS, "gate", "router", "shared_expert_gate", *INDEXER)
+STREAMS = ("correction_coefs", "prediction_coefs", "modality_router")
+"""The layers that correct several streams of hidden states."""
+PER_LAYER = ("per_layer_input_gate", "per_layer_projection")
+"""What a layer makes of its own input of each token."""
+WHOLE = (
+    *("q_a_proj", "kv_a_proj_with_mqa", "kv_proj", *DECAYS, "gate", "router", "shared_expert_gate"),
+    *INDEXER,
+    *STREAMS,
+    *PER_LAYER,
+)
 """Layers that every rank holds whole: what makes a latent, what chooses experts, and what chooses tokens."""
 COMPRESSOR = ".compressor."
 """In the names of what makes compressed keys, and of the indexer that chooses them, which every rank holds whole."""
@@ -53,6 +62,7 @@ QUERIES_KEYS_VALUES = ("qkv_proj", "query_key_value", "c_attn", "Wqkv")
 INPUTS_DIVIDED = (
     "o_proj",
     "o_b_proj",
+    "linear_right",
     "out_proj",
     "down_proj",
     "c_proj",
@@ -331,6 +341,8 @@ def _part_of_bias(each: Held, tensor: int) -> Shape:
     """Of what is neither a layer's weight nor an embedding: biases of divided outputs, sinks and a mixer's own are divided."""
     name, shape = each.name, each.shape
     path, _, end = name.rpartition(".")
+    if end == "embed_tokens_per_layer":
+        return (-(-(-(-shape[0] // PADDING) * PADDING) // tensor), *shape[1:])
     bias = end == "bias" and path.rpartition(".")[2] not in (*WHOLE, *INPUTS_DIVIDED) and "norm" not in path and "ln" not in path
     if len(shape) == 1 and (bias or end in ("sinks", "D", "dt_bias", "A_log")):
         return (-(-shape[0] // tensor),)

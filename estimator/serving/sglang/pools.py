@@ -125,7 +125,7 @@ def _idle(spec: ModelSpec) -> int:
     """Layers that the pool has room for and that keep nothing: an encoder's (configs/model_config.py, `num_attention_layers`)."""
     crosses = sum(1 for layer in spec.cache_layers if layer.kind == "cross")
     if not crosses or isinstance(spec.language_model, DecoderSpec):
-        return 0
+        return spec.idle_in_sglang
     return max(0, spec.depth + crosses - len(spec.cache_layers))
 
 
