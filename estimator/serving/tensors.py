@@ -213,10 +213,10 @@ def _staged(tensors: list[Held], layers: range, stage: Stage) -> Iterator[Held]:
 
 
 def _body(spec: ModelSpec) -> set[str]:
-    """Names of the tensors that are no head's: those that the model has with any of its heads."""
-    found = [
-        {parameter.name.removesuffix(".weight") for parameter in built(spec, head).parameters} for head in heads(spec.model_type)
-    ]
+    """Names of the tensors that are no head's: those that the model has with any of its heads; of two towers all."""
+    known = heads(spec.model_type)
+    both = [head for head in known if head == "contrastive"]
+    found = [{parameter.name.removesuffix(".weight") for parameter in built(spec, head).parameters} for head in both or known]
     return set.intersection(*found) - {"lm_head"}
 
 

@@ -57,7 +57,7 @@ def check(job: Job, spec: ModelSpec, place: Topology) -> None:
     """Raise `InvalidJob` or `NotModelled` for what SGLang does not do, or is not modelled doing."""
     asked = job.serving
     settings.release(asked.engine_version)
-    if not spec.cache_layers and not spec.pooled_in_sglang:
+    if (not spec.cache_layers or spec.embeds) and not spec.pooled_in_sglang:
         raise NotModelled(f"serving {spec.model_type} models is not modelled yet", "task")
     check_compressed(asked, spec, place)
     check_backend(job, spec)
