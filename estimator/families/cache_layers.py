@@ -16,13 +16,15 @@ class CacheLayer:
     `full`: keys and values of all tokens. `window`: of the last `tokens`. `chunk`: of those in the same `tokens`. `latent`: one
     vector of `key_size` numbers for each token, which all heads share; they look at `tokens` of them, or at all. `indexer`: a key
     of `key_size` numbers for each token, by which is chosen what a layer of latent attention looks at. `cross`: keys and values
-    of an encoder's `tokens`. `state`: `state` numbers for a sequence, however long it is, of which `convolved` are the last
-    inputs of a convolution of `channels`; the others are in float32 where they are `wide`.
+    of an encoder's `tokens`. `compressed`: one vector of `key_size` numbers for every `rate` tokens, which all heads share; they
+    look at `tokens` of them, or at all. `partial`: `key_size` numbers in float32 for each of the last `tokens`, of which vectors
+    for every `rate` tokens are made. `state`: `state` numbers for a sequence, however long it is, of which `convolved` are the
+    last inputs of a convolution of `channels`; the others are in float32 where they are `wide`.
 
     `heads` have keys of their own, of `key_size` numbers each, and values of `value_size`.
     """
 
-    kind: Literal["full", "window", "chunk", "latent", "indexer", "cross", "state"]
+    kind: Literal["full", "window", "chunk", "latent", "indexer", "cross", "state", "compressed", "partial"]
     heads: int = 1
     key_size: int = 0
     value_size: int = 0
@@ -31,6 +33,10 @@ class CacheLayer:
     convolved: int = 0
     wide: bool = False
     channels: int = 0
+    rate: int = 1
+    """Tokens that an entry stands for, of compressed keys and of an indexer's."""
+    scaled: bool = True
+    """Whether an indexer's keys are in FP8 with scales; else they are as what they choose is, or in 16 bits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +68,8 @@ def indexer(size: int) -> CacheLayer:
 
 def indexer_bytes(layer: CacheLayer) -> int:
     """Bytes of a token's key of an indexer, whatever type the cache is in."""
+    if not layer.scaled:
+        return 2 * layer.key_size
     return layer.key_size + -(-layer.key_size // SCALED_TOGETHER) * 4
 
 
@@ -85,3 +93,17 @@ def delta_state(heads: int, size: int, kernel: int) -> CacheLayer:
     channels = 3 * heads * size
     last = channels * (kernel - 1)
     return CacheLayer("state", state=last + heads * size * size, convolved=last, wide=True, channels=channels)
+
+
+def compressed(size: int, rate: int, chosen: int | None = None) -> tuple[CacheLayer, ...]:
+    """One vector of `size` numbers for every `rate` tokens, and what it is made of: a key and its score of each token, of two
+    windows where an indexer lets a layer look at `chosen` of them, since these overlap (DeepSeek V4; vllm/models/deepseek_v4/
+    compressor.py, `CompressorStateCache`)."""
+    windows = 1 if chosen is None else 2
+    kept = CacheLayer("compressed", 1, size, tokens=chosen, rate=rate)
+    return kept, CacheLayer("partial", 1, 2 * windows * size, tokens=windows * rate, rate=rate)
+
+
+def compresses(layers: tuple[CacheLayer, ...]) -> bool:
+    """Whether keys of several tokens are kept as one."""
+    return any(layer.kind == "compressed" for layer in layers)

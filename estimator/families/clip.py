@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, model_validator
 from estimator.contract.errors import NotModelled
 from estimator.families.attention import Attention, causal_mask
 from estimator.families.build import Builder
+from estimator.families.cache_layers import CacheLayer, attention
 from estimator.families.feed_forward import TwoLayerMLP
 from estimator.families.heads import Batch
 from estimator.families.layers import Layers
@@ -76,7 +77,7 @@ class CLIPSpec(ModelSpec):
 
     made = frozenset({"hidden_size", "num_hidden_layers"})
 
-    learned_positions = True
+    learned_positions = embeds = True
 
     text_config: TextSpec
     vision_config: VisionSpec
@@ -105,6 +106,14 @@ class CLIPSpec(ModelSpec):
 
     def config(self) -> dict[str, Any]:
         return self.model_dump(exclude={"hidden_size", "num_hidden_layers", "max_position_embeddings"})
+
+    @property
+    def cache_layers(self) -> tuple[CacheLayer, ...]:
+        """Keys and values of texts, whose tokens see those before them alone (vllm/model_executor/models/clip.py,
+        `CLIPTextTransformer`: `attn_cls=Attention`)."""
+        text = self.text_config
+        size = text.hidden_size // text.num_attention_heads
+        return (attention(text.num_attention_heads, size),) * text.num_hidden_layers
 
     @property
     def vocab_size(self) -> int:

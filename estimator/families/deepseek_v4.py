@@ -7,6 +7,7 @@ in no released code.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
 
 from pydantic import Field, model_validator
@@ -15,7 +16,7 @@ from estimator.contract.errors import NotModelled
 from estimator.families.abilities import Abilities
 from estimator.families.attention import causal_mask
 from estimator.families.build import Builder
-from estimator.families.cache_layers import CacheLayer
+from estimator.families.cache_layers import CacheLayer, compressed
 from estimator.families.compressors import HeavyCompressor, Norm, SparseCompressor, rotary_buffers, rotate_last
 from estimator.families.decoder import Decoder, Rotary
 from estimator.families.experts import AUXILIARY, EXPERTS_HELD_IN, Experts, SharedExpertsSpec, entered
@@ -54,6 +55,8 @@ class DeepseekV4Spec(SharedExpertsSpec):
 
     can = Abilities()
     held_in = EXPERTS_HELD_IN
+    parts_in_sglang = True
+    held_in_float32 = ("attn_hc.", "ffn_hc.", "hc_head.", "position_bias")
     attentions = ("eager",)
     own_products = True
     modelled = {
@@ -102,10 +105,30 @@ class DeepseekV4Spec(SharedExpertsSpec):
     def cached_per_token(self) -> int | None:
         return None
 
+    def _kept(self, sees: Sees) -> tuple[CacheLayer, ...]:
+        """What a layer keeps: the last tokens, and compressed keys with what they are made of; of an indexer its own."""
+        window = CacheLayer("window", 1, self.head_dim, tokens=self.sliding_window)
+        if sees == SPARSE:
+            keys, partial = compressed(self.index_head_dim, self.compress_rate_csa, self.index_topk)
+            own = compressed(self.head_dim, self.compress_rate_csa, self.index_topk)
+            return window, *own, replace(keys, kind="indexer", tokens=None), partial
+        return (window, *compressed(self.head_dim, self.compress_rate_hca)) if sees == HEAVY else (window,)
+
     @property
     def cache_layers(self) -> tuple[CacheLayer, ...]:
-        """Nothing that engines are known to size: windows, compressed keys and what waits to be compressed are kept apart."""
-        return ()
+        return tuple(each for kind in self.kinds for each in self._kept(kind.sees))
+
+    @property
+    def cache_places(self) -> tuple[int, ...]:
+        return tuple(at for at, kind in enumerate(self.kinds) for _ in self._kept(kind.sees))
+
+    @property
+    def served_tables(self) -> tuple[int, ...]:
+        """Cosines and sines in float32, of layers with compressed keys and of those without, and the experts of each token."""
+        wide = dtypes.float32.itemsize
+        turned = (self.max_position_embeddings or 0) * self.qk_rope_head_dim * wide
+        chosen = self.vocab_size * self.num_experts_per_tok * wide
+        return (turned,) * len({kind.sees == SLIDING for kind in self.kinds}) + (chosen,) * self.num_hash_layers
 
     @classmethod
     def follows(cls, hidden: int, heads: int) -> dict[str, int]:

@@ -15,7 +15,6 @@ from pydantic import Field, model_validator
 
 from estimator.families.abilities import Abilities
 from estimator.families.build import Builder
-from estimator.families.cache_layers import CacheLayer
 from estimator.families.decoder import Decoder, Rotary
 from estimator.families.encoders import refuse_quantization
 from estimator.families.gemma import Cap, Gemma2CausalLM
@@ -107,13 +106,10 @@ class Gemma3nSpec(SharingSpec):
         return (share,) * count + (0.0,) * (layers - count)
 
     @property
-    def cache_layers(self) -> tuple[CacheLayer, ...]:
-        """None: serving it is not modelled yet."""
-        return ()
-
-    @property
-    def cached_per_token(self) -> int | None:
-        return None
+    def idle_in_sglang(self) -> int:
+        """Layers that take keys of others, for which SGLang has room in its pool, and layers that would make them, all the same
+        (sglang/srt/models/gemma3n_causal.py, configs/model_config.py: `num_attention_layers`)."""
+        return self.num_kv_shared_layers
 
     @property
     def places(self) -> tuple[Place, ...]:

@@ -13,7 +13,6 @@ from typing import Any, Literal
 
 from estimator.families.abilities import Abilities
 from estimator.families.build import Builder
-from estimator.families.cache_layers import CacheLayer
 from estimator.families.decoder import Rotary
 from estimator.families.deepseek import DeepseekMoe
 from estimator.families.deepseek_v4 import ClampedExperts
@@ -52,6 +51,8 @@ class HyV4Spec(GlmMoeDsaSpec):
     """`hc_mult`: streams of hidden states."""
 
     can = Abilities()
+    float32_router = indexers_turn_alike = True
+    held_in_float32 = ("attn_hc.", "ffn_hc.", "hc_head.")
     attentions = ("eager",)
     modelled = AUXILIARY
     held_in = {}  # its experts are held as they are trained, which PEFT follows no pattern for (`_MODEL_TO_CONVERSION_PATTERN`)
@@ -75,15 +76,6 @@ class HyV4Spec(GlmMoeDsaSpec):
         if self.indexer_types is not None:
             return super().indexed
         return [i == 0 or i % 4 == 1 for i in range(self.num_hidden_layers)]
-
-    @property
-    def cached_per_token(self) -> int | None:
-        return None
-
-    @property
-    def cache_layers(self) -> tuple[CacheLayer, ...]:
-        """None: serving it is not modelled yet."""
-        return ()
 
 
 SPECS = {"hy_v4": HyV4Spec}

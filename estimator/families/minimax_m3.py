@@ -7,6 +7,7 @@ After transformers' modeling_minimax_m3_vl.py (5.23).
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any, Literal, NamedTuple, Self
 
@@ -15,7 +16,7 @@ from pydantic import model_validator
 from estimator.families import laguna
 from estimator.families.abilities import Abilities
 from estimator.families.build import Builder
-from estimator.families.cache_layers import CacheLayer
+from estimator.families.cache_layers import CacheLayer, attention
 from estimator.families.decoder import Decoder, Rotary
 from estimator.families.decoder_layers import PreNorm
 from estimator.families.experts import AUXILIARY, Experts, MoeSpec
@@ -55,6 +56,7 @@ class MiniMaxM3Spec(PartialRotarySpec, MoeSpec):
     """`dense_intermediate_size` and `shared_intermediate_size`: of feed-forward layers without experts, and beside them."""
 
     can = Abilities()
+    float32_router = True
     attentions = ("sdpa", "eager")
     modelled = {**AUXILIARY, "router_jitter_noise": (0.0, 0, None)}
 
@@ -111,8 +113,16 @@ class MiniMaxM3Spec(PartialRotarySpec, MoeSpec):
 
     @property
     def cache_layers(self) -> tuple[CacheLayer, ...]:
-        """None: serving it is not modelled yet."""
-        return ()
+        """Keys and values of all layers; those with an indexer look at the blocks that it picks by keys in 16 bits (vllm/models/
+        minimax_m3/common/indexer.py, `MiniMaxM3IndexerCache`; sglang/srt/mem_cache/memory_pool.py, `MiniMaxSparseKVPool`)."""
+        whole = attention(self.num_key_value_heads, self.head_dim)
+        chosen = replace(whole, tokens=self.index_topk_blocks * self.index_block_size)
+        keys = CacheLayer("indexer", 1, self.index_head_dim, scaled=False)
+        return tuple(each for kind in self.kinds for each in ((chosen, keys) if kind.indexed else (whole,)))
+
+    @property
+    def cache_places(self) -> tuple[int, ...]:
+        return tuple(at for at, kind in enumerate(self.kinds) for _ in range(2 if kind.indexed else 1))
 
     @model_validator(mode="after")
     def _each_layer(self) -> Self:

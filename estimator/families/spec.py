@@ -70,6 +70,10 @@ class ModelSpec(BaseModel):
     """The last release of vLLM that runs it, "none" where none does; None where all of those do that are modelled."""
     float32_router: ClassVar[bool] = False
     """Whether vLLM holds what chooses experts in float32 (`params_dtype` of its model's gate)."""
+    held_in_float32: ClassVar[tuple[str, ...]] = ()
+    """Parts of the names of parameters that servers hold in float32."""
+    indexers_turn_alike: ClassVar[bool] = False
+    """Whether an indexer turns its keys in the order that attention does, so that servers have one table for both."""
     embeds: ClassVar[bool] = False
     """Whether it gives vectors and writes no text, and vLLM's pooling runner serves it (its models/registry.py)."""
     why_not_vllm: ClassVar[str] = ""
@@ -213,6 +217,16 @@ class ModelSpec(BaseModel):
     def cache_places(self) -> tuple[int, ...]:
         """The layer that each of `cache_layers` is in."""
         return tuple(range(len(self.cache_layers)))
+
+    @property
+    def idle_in_sglang(self) -> int:
+        """Layers for which SGLang has room in its pool though they keep nothing."""
+        return 0
+
+    @property
+    def served_tables(self) -> tuple[int, ...] | None:
+        """Bytes of the tables that servers hold beside its parameters; None: what follows from its rotary positions."""
+        return None
 
     @property
     def encodes(self) -> bool:

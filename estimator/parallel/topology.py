@@ -133,7 +133,7 @@ def tensor_degrees(spec: ModelSpec) -> list[int]:
     wide = [vars(text)[name] for name in WIDTHS if vars(text).get(name)]
     return [
         d
-        for d in range(1, (min(heads, 64) if kept else 1) + 1)
+        for d in range(1, (min(heads, 64) if kept and not spec.embeds else 1) + 1)
         if heads % d == 0 and (keys % d == 0 or d % keys == 0) and all(width % d == 0 for width in wide)
     ]
 

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from estimator.families.spec import ModelSpec
-from estimator.serving.tensors import Held
+from estimator.serving.tensors import COMPRESSOR, GROUPED, Held
+
+HEADS = 64
+"""Heads that FlashMLA's kernels for compressed keys take (vllm/models/deepseek_v4/nvidia/flashmla.py)."""
 
 
 def widest_layer(spec: ModelSpec, parts: list[Held], tokens: int, itemsize: int, experts: int, met: int | None = None) -> int:
-    """The widest layer where its feed-forward part is activated: what attention gave, the residual before and after it, and what
-    the two products around the activation give and take; or a mixture's workspaces, `experts` bytes, beside them.
+    """The widest layer where its feed-forward part is activated: what attention gave, the residual (or all its streams) before
+    and after it, and what the two products around the activation give and take; or a mixture's workspaces, `experts` bytes.
     Bytes, of a pass of so many tokens, in numbers of `itemsize` bytes. `met`: tokens of all ranks that meet for that part, whose
     hidden states are gathered beside this rank's own."""
-    fed_tokens = tokens if met is None else met
+    fed_tokens, streams = tokens if met is None else met, int(getattr(spec, "hc_mult", getattr(spec, "altup_num_inputs", 1)))
     gathered = (fed_tokens - tokens) * spec.hidden_size * itemsize
     widest = 0
     for layer in {each.layer for each in parts if each.layer is not None}:
@@ -27,8 +30,19 @@ def widest_layer(spec: ModelSpec, parts: list[Held], tokens: int, itemsize: int,
         fed = max([n + n // 2 for n in wide] + [(3 if apart else 2) * n for n in plain], default=0)
         mixed = any(each.kind == "experts" and each.layer == layer for each in parts)
         more = max(fed * fed_tokens * itemsize, experts if mixed else 0)
-        widest = max(widest, (attended + 2 * spec.hidden_size) * tokens * itemsize + more)
+        attending = _in_grouped_attention(linears, spec, streams) * tokens * itemsize
+        widest = max(widest, attending, (attended + 2 * streams * spec.hidden_size) * tokens * itemsize + more)
     return widest + gathered
+
+
+def _in_grouped_attention(linears: list[Held], spec: ModelSpec, streams: int) -> int:
+    """Numbers of a token in attention whose output is made in groups of heads: the streams, what is collapsed of them, queries,
+    and what attention gives, in heads that are filled up to `HEADS`; 0 where there is none."""
+    if not any(each.end == GROUPED for each in linears):
+        return 0
+    size = int(getattr(spec, "head_dim", 1))
+    queries = next(each.shape[0] for each in linears if each.end == "q_b_proj" and COMPRESSOR not in each.name)
+    return (streams + 1) * spec.hidden_size + queries + -(-queries // (HEADS * size)) * HEADS * size
 
 
 def expert_workspaces(parts: list[Held], tokens: int, itemsize: int) -> int:

@@ -5,8 +5,8 @@ Each engine has a folder here, and one value of `Engine`; `estimator/serving/eng
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from estimator.contract.answer import Device, EngineMemory, KvCache, Memory
@@ -33,6 +33,11 @@ Logged = tuple[EngineMemory | None, KvCache | None]
 """What an engine says of its memory when it starts, and its cache."""
 
 
+DERIVED = (
+    "compressed keys: the cache is as the engine's own planning has it; activations follow from its source, and no log of them"
+)
+
+
 @dataclass(frozen=True, slots=True)
 class Default:
     """What an engine takes for a field of `Serving` that a job leaves out, of a model on a card, and whose choice that is.
@@ -51,6 +56,7 @@ class Engine:
 
     Attributes:
         settings: fields of `Serving` that it reads and that not all engines have.
+        instead: what to write instead of others' settings for which it has a name of its own.
         trace: puts a job on a tape; raises `InvalidJob` and `NotModelled` for what it does not do.
         memory: what it logs.
         assumptions: sentences of what is taken for granted.
@@ -83,6 +89,7 @@ class Engine:
     not_modelled: tuple[str, ...]
     smaller_weights: Callable[[str], tuple[str, ...]]
     advice: Callable[[str, Serving], str]
+    instead: Mapping[str, str] = field(default_factory=dict)
     loads: Callable[[str], str | None] = lambda kind: None
     defaults: tuple[Default, ...] = ()
     not_started: Callable[[Job, Memory], str] = lambda job, memory: ""
@@ -128,3 +135,18 @@ def torch_advice(part: str, asked: Serving, smaller: str = "int8 or nf4-double")
         narrower = f"serving.weights {smaller}; or " if asked.weights in WHOLE else ""
         return f"{narrower}parallelism.tensor over more GPUs"
     return "a shorter serving.context"
+
+
+def pooled_advice(part: str, asked: Serving, tokens: str, share: str, smaller: str, also: str = "") -> str:
+    """What makes a part of the peak smaller of a server whose cache is a share of the GPU, or that share larger.
+
+    `tokens` and `share`: its settings of a pass and of the cache. `smaller`: values of `serving.weights`. `also`: what else makes
+    room for weights.
+    """
+    if part == "activations":
+        return f"a smaller serving.{tokens}"
+    if part == "kv_cache":
+        narrow = "serving.kv_cache fp8; or " if asked.kv_cache in WHOLE else ""
+        return f"{narrow}a larger serving.{share}; or a shorter serving.context, or less serving.concurrency"
+    narrower = f"serving.weights {smaller}; or " if asked.weights in WHOLE else ""
+    return f"{narrower}{also}parallelism.tensor over more GPUs"

@@ -68,7 +68,8 @@ def _refuse_others(asked: Serving, engine: Engine) -> None:
             continue
         owners = [other for other in ENGINES.values() if name in other.settings]
         whose = " and ".join(f"{other.title}'s" for other in owners)
-        raise Contradiction(f"it is {whose}: leave it out, or write engine {owners[0].name}", f"serving.{name}")
+        own = f"{engine.title}'s is {engine.instead[name]}" if name in engine.instead else "leave it out"
+        raise Contradiction(f"it is {whose}: {own}, or write engine {owners[0].name}", f"serving.{name}")
 
 
 def _of_others(engine: Engine) -> frozenset[str]:

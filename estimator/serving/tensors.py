@@ -17,10 +17,12 @@ from itertools import groupby
 from math import prod
 from typing import Literal, NamedTuple
 
+from estimator.contract.errors import Contradiction
 from estimator.families import built, heads
 from estimator.families.cache_layers import CacheLayer
 from estimator.families.parameter import Parameter
 from estimator.families.spec import ModelSpec
+from estimator.parallel.topology import Topology
 from estimator.tape.layout import Shape
 
 PADDING = 64
@@ -29,6 +31,8 @@ JOINED = (
     ("q_proj", "k_proj", "v_proj"),
     ("gate_proj", "up_proj"),
     ("q_a_proj", "kv_a_proj_with_mqa"),
+    ("q_a_proj", "kv_proj"),
+    ("kv_proj", "gate_proj"),
     ("query", "key", "value"),
 )
 """Layers that are one in a server, by the ends of their names."""
@@ -36,11 +40,38 @@ INDEXER = ("wq_b", "wk", "weights_proj")
 """An indexer's layers."""
 DECAYS = ("f_a_proj", "g_a_proj")
 """The first of two layers that make a delta attention's decay, and its gate, of few numbers."""
-WHOLE = ("q_a_proj", "kv_a_proj_with_mqa", *DECAYS, "gate", "router", "shared_expert_gate", *INDEXER)
+STREAMS = ("correction_coefs", "prediction_coefs", "modality_router")
+"""The layers that correct several streams of hidden states."""
+PER_LAYER = ("per_layer_input_gate", "per_layer_projection")
+"""What a layer makes of its own input of each token."""
+WHOLE = (
+    *("q_a_proj", "kv_a_proj_with_mqa", "kv_proj", *DECAYS, "gate", "router", "shared_expert_gate"),
+    *INDEXER,
+    *STREAMS,
+    *PER_LAYER,
+)
 """Layers that every rank holds whole: what makes a latent, what chooses experts, and what chooses tokens."""
+COMPRESSOR = ".compressor."
+"""In the names of what makes compressed keys, and of the indexer that chooses them, which every rank holds whole."""
+CHOOSING_KEYS, CHOOSING_QUERIES = ".indexer.k_proj", ".indexer.q_proj"
+"""Of an indexer that picks blocks for each key head: its key, which is whole, and its queries, which go with the key heads."""
+GROUPED = "o_a_proj"
+"""A product for each group of heads, whose weights are one parameter and no layer."""
 KEYS = ("k_proj", "v_proj")
 QUERIES_KEYS_VALUES = ("qkv_proj", "query_key_value", "c_attn", "Wqkv")
-INPUTS_DIVIDED = ("o_proj", "out_proj", "down_proj", "c_proj", "dense", "dense_4h_to_h", "fc2", "fc_out", "output_linear")
+INPUTS_DIVIDED = (
+    "o_proj",
+    "o_b_proj",
+    "linear_right",
+    "out_proj",
+    "down_proj",
+    "c_proj",
+    "dense",
+    "dense_4h_to_h",
+    "fc2",
+    "fc_out",
+    "output_linear",
+)
 """Layers whose inputs are divided, so that every rank has the whole bias."""
 ATTENTION = re.compile(r"attn|attention")
 """In the names of what attention consists of."""
@@ -87,6 +118,13 @@ def held(
     """The tensors of one of `tensor` ranks of a stage: of experts whole ones, over `expert_ranks`, or with 0 a part of each;
     without a head if `headless`; `spread`: what is shared out otherwise."""
     return _held(spec.model_dump_json(), _Spec(spec), tensor, expert_ranks, headless, stage, spread or Spread())
+
+
+def check_output_groups(spec: ModelSpec, place: Topology) -> None:
+    """Raise `Contradiction` where groups of heads, which attention's output is made in, do not divide by the ranks."""
+    groups = int(getattr(spec.language_model, "o_groups", 0))
+    if groups % place.tensor:
+        raise Contradiction(f"{groups} groups of attention's output do not divide by the ranks", "parallelism.tensor")
 
 
 def stage_layers(depth: int, stage: Stage) -> range:
@@ -175,10 +213,10 @@ def _staged(tensors: list[Held], layers: range, stage: Stage) -> Iterator[Held]:
 
 
 def _body(spec: ModelSpec) -> set[str]:
-    """Names of the tensors that are no head's: those that the model has with any of its heads."""
-    found = [
-        {parameter.name.removesuffix(".weight") for parameter in built(spec, head).parameters} for head in heads(spec.model_type)
-    ]
+    """Names of the tensors that are no head's: those that the model has with any of its heads; of two towers all."""
+    known = heads(spec.model_type)
+    both = [head for head in known if head == "contrastive"]
+    found = [{parameter.name.removesuffix(".weight") for parameter in built(spec, head).parameters} for head in both or known]
     return set.intersection(*found) - {"lm_head"}
 
 
@@ -227,7 +265,7 @@ def _named(
             shape = (shape[0], shape[2], shape[1])
         used = parameter.active * shape[0] // parameter.count
         return Held(plain, "experts", shape, times, layer, used)
-    linear = len(shape) == 2 and (plain in linears or plain.rpartition(".")[2] in WHOLE)
+    linear = len(shape) == 2 and (plain in linears or plain.rpartition(".")[2] in (*WHOLE, GROUPED))
     if linear and biases.get(plain, shape[0]) == shape[1] != shape[0]:
         shape = (shape[1], shape[0])  # Conv1D, which has its inputs first
     return Held(plain, "linear" if linear else "other", shape, times, layer, seen=seen)
@@ -249,13 +287,23 @@ def _joined(tensors: list[Held]) -> Iterator[Held]:
             if each.name in gone:
                 continue
             path, _, end = each.name.rpartition(".")
-            ends = next((ends for ends in JOINED if end in ends), ())
-            others = [place for name in ends if (place := places.get(f"{path}.{name}")) is not None and place.kind == "linear"]
-            if len(others) < 2 or len(others) < len(ends):
+            others = _together(places, path, end)
+            if len(others) < 2:
                 yield each
                 continue
             gone |= {other.name for other in others}
-            yield replace(each, name=f"{path}.{'+'.join(ends)}", shape=(sum(other.shape[0] for other in others), each.shape[1]))
+            ends = "+".join(other.end for other in others)
+            yield replace(each, name=f"{path}.{ends}", shape=(sum(other.shape[0] for other in others), each.shape[1]))
+
+
+def _together(places: dict[str, Held], path: str, end: str) -> list[Held]:
+    """The linear layers that a server has as one with the layer that ends so."""
+    for ends in JOINED:
+        found = [places.get(f"{path}.{name}") for name in ends if end in ends]
+        others = [other for other in found if other is not None and other.kind == "linear"]
+        if len(others) == len(ends):
+            return others
+    return []
 
 
 def divided(each: Held, tensor: int, keys: CacheLayer, expert_ranks: int) -> Held:
@@ -275,8 +323,10 @@ def divided(each: Held, tensor: int, keys: CacheLayer, expert_ranks: int) -> Hel
         return replace(each, shape=(*shape[:2], -(-shape[2] // tensor)))
     if each.kind == "other":
         return replace(each, shape=_part_of_bias(each, tensor))
-    if set(ends) & set(WHOLE):
+    if set(ends) & set(WHOLE) or COMPRESSOR in each.name or each.name.endswith(CHOOSING_KEYS):
         return each
+    if each.name.endswith(CHOOSING_QUERIES) and keys.heads < tensor:
+        return replace(each, shape=(shape[0] // keys.heads, shape[1]))
     if set(ends) & set(INPUTS_DIVIDED):
         return replace(each, shape=(shape[0], -(-shape[1] // tensor)))
     copied = 0
@@ -291,6 +341,8 @@ def _part_of_bias(each: Held, tensor: int) -> Shape:
     """Of what is neither a layer's weight nor an embedding: biases of divided outputs, sinks and a mixer's own are divided."""
     name, shape = each.name, each.shape
     path, _, end = name.rpartition(".")
+    if end == "embed_tokens_per_layer":
+        return (-(-(-(-shape[0] // PADDING) * PADDING) // tensor), *shape[1:])
     bias = end == "bias" and path.rpartition(".")[2] not in (*WHOLE, *INPUTS_DIVIDED) and "norm" not in path and "ln" not in path
     if len(shape) == 1 and (bias or end in ("sinks", "D", "dt_bias", "A_log")):
         return (-(-shape[0] // tensor),)

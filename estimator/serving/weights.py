@@ -54,11 +54,18 @@ def stored_sizes(serving: Serving, tensors: Iterable[Held], plain: DType, mxfp4:
                 yield size, each.times - whole
 
 
+def held_wide(each: Held, names: tuple[str, ...]) -> bool:
+    """Whether a server holds a tensor in float32, whatever the model is in; `names`: parts of the names of those."""
+    return any(name in each.name for name in names)
+
+
 def rotary_tables(spec: ModelSpec, dtype: DType) -> tuple[int, ...]:
     """Bytes of the tables of cosines and sines of all positions: of each kind of layer that has frequencies of its own one."""
     text = spec.language_model
     if text.unrotated:
         return ()
+    if (tables := text.served_tables) is not None:
+        return tables
     if not isinstance(text, DecoderSpec) or not isinstance(text, RotaryDecoderSpec | RotarySpec):
         return (_latent_table(text, dtype),)
     size = getattr(text, "rotary_size", text.head_dim)
@@ -68,7 +75,8 @@ def rotary_tables(spec: ModelSpec, dtype: DType) -> tuple[int, ...]:
 
 def _latent_table(text: ModelSpec, dtype: DType) -> int:
     turned = text.head_dim if isinstance(text, DecoderSpec) and any(x.kind == "latent" for x in text.cache_layers) else 0
-    tables = 2 if any(layer.kind == "indexer" for layer in text.cache_layers) else 1  # an indexer turns in another order
+    indexers = any(layer.kind == "indexer" for layer in text.cache_layers)
+    tables = 2 if indexers and not text.indexers_turn_alike else 1  # others turn in another order
     return (text.max_position_embeddings or 0) * turned * dtype.itemsize * tables
 
 

@@ -40,7 +40,7 @@ HONOURED = {
 """Settings that the judge reads: their values that it cannot run are among `_unplayable`."""
 WITHOUT_BYTES = {
     "training": {"tf32", "expandable_segments", "tokens", "dataset", "lengths", "run"},
-    "serving": {"prompt_length", "output_length", "hours", "gpu_memory_utilization"},
+    "serving": {"prompt_length", "output_length", "hours"},
 }
 """Settings on which no byte of what is run depends: the longest of `lengths` is its sequence length once defaults are filled
 in, and a context is of the same bytes wherever its prompt ends."""

@@ -16,6 +16,7 @@ from estimator.specs.resolve import resolve
 
 EMBED = {
     "bert",
+    "clip",
     "distilbert",
     "electra",
     "eurobert",
@@ -31,7 +32,6 @@ EMBED = {
 ENCODERS = EMBED | {
     "bart",
     "camembert",
-    "clip",
     "deberta-v2",
     "dinov2",
     "dinov3_vit",

@@ -12,7 +12,7 @@ from tests.serving.coverage import missing
     [
         ("llama-3.1-8b", "vllm", ""),
         ("llama-3.1-8b", "llama.cpp", ""),
-        ("deepseek-v4-flash", "vllm", "not modelled: "),
+        ("deepseek-v4-flash", "tensorrt-llm", "not modelled: "),
         ("codegen-2b", "vllm", "not run: "),
         ("zaya1-8b", "sglang", "no family"),
     ],

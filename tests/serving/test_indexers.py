@@ -15,7 +15,9 @@ GIB = 2**30
 LATENT, KEY = 2 * 576, 132
 
 
-@pytest.mark.parametrize(("model", "layers", "indexers"), [("deepseek-v3.2", 61, 61), ("glm-5", 78, 78), ("glm-5.2", 78, 21)])
+@pytest.mark.parametrize(
+    ("model", "layers", "indexers"), [("deepseek-v3.2", 61, 61), ("glm-5", 78, 78), ("glm-5.2", 78, 21), ("hy4-preview", 78, 21)]
+)
 @pytest.mark.parametrize("tensor", [1, 8])
 def test_vllm_keeps_both_in_one_group_on_every_rank(model: str, layers: int, indexers: int, tensor: int) -> None:
     cache = resolve(model).spec.cache_layers
@@ -103,3 +105,21 @@ def test_attention_looks_at_what_was_chosen() -> None:
     assert times[0] is not None
     assert times[1] is not None
     assert times[1].decode.step_seconds < times[0].decode.step_seconds
+
+
+@pytest.mark.parametrize(
+    ("of", "gpu", "given", "token"),
+    [
+        ("vllm", "h200", {}, 60 * 256 * 2 + 57 * 256),
+        ("vllm", "h200", {"kv_cache": "fp8"}, 60 * 256 + 57 * 256),
+        ("sglang", "h200", {}, 60 * 256 * 2 + 57 * 256),
+        ("sglang", "h200", {"kv_cache": "fp8"}, 60 * 256 + 57 * 128),
+    ],
+)
+def test_indexers_that_pick_blocks_have_keys_without_scales(of: str, gpu: str, given: dict[str, Any], token: int) -> None:
+    """MiniMax-M3 over eight GPUs, with one key head on each: three layers look at everything, 57 have an indexer."""
+    found = asked(of, "minimax-m3-text", 8, gpu, context=65536, **given)
+    assert found.memory.kv_cache is not None
+    assert found.memory.kv_cache.bytes_per_token == token
+    parts = {each.name: each.shape[0] for each in held(resolve("minimax-m3-text").spec, 8) if ".indexer." in each.name}
+    assert parts["self_attn.indexer.q_proj"] == parts["self_attn.indexer.k_proj"] == 128

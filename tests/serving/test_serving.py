@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from estimator import Job, NotModelled, estimate
+from estimator import InvalidJob, Job, NotModelled, estimate
 from estimator.families.spec import DecoderSpec
 from estimator.specs.resolve import resolve
 from tests.judge.serving import fake_serving
@@ -116,3 +116,12 @@ def test_more_context_takes_more() -> None:
         totals.append(estimate({"model": "llama-3.1-8b", "task": "serve", "serving": {"context": context}}).memory.total_bytes)
     assert totals == sorted(totals)
     assert totals[2] - totals[1] == 57344 * 128 * 1024
+
+
+@pytest.mark.parametrize("engine", ["sglang", "tensorrt-llm", "transformers", "llama.cpp"])
+def test_the_share_that_vllm_takes_is_no_setting_of_others(engine: str) -> None:
+    serving = {"engine": engine, "weights": "fp16", "kv_cache": "fp16"}
+    job: dict[str, Any] = {"model": "qwen3-8b", "task": "serve", "hardware": {"gpu": "h100"}, "serving": serving}
+    assert "gpu_memory_utilization" not in str(estimate(job).assumptions)
+    with pytest.raises(InvalidJob, match="it is vLLM's: "):
+        estimate(job | {"serving": serving | {"gpu_memory_utilization": 0.5}})

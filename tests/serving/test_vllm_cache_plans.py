@@ -8,11 +8,12 @@ import pytest
 import yaml
 
 from estimator.contract.job import Serving
-from estimator.families.cache_layers import CacheLayer
+from estimator.families.cache_layers import CacheLayer, compresses
 from estimator.families.spec import ModelSpec
 from estimator.serving.drafts import draft_cache
 from estimator.serving.tensors import stage_layers
 from estimator.serving.vllm.cache_groups import grouped, kept
+from estimator.serving.vllm.packed import packed
 from estimator.serving.vllm.speculation import drafter_of
 from estimator.specs.resolve import resolve
 from tests.jobs import TESTS
@@ -35,7 +36,8 @@ def _layers(spec: ModelSpec, guess: str) -> tuple[CacheLayer, ...]:
 def _planned(row: dict[str, Any]) -> tuple[int, int, int]:
     spec, guess = resolve(row["model"]).spec, row.get("guess")
     layers = _layers(spec, guess) if guess else spec.cache_layers
-    found = grouped(kept(layers, row["tensor"], row["cached"], 2, None, GUESSED if guess else 0))
+    pages = kept(layers, row["tensor"], row["cached"], 2, None, GUESSED if guess else 0) if not compresses(layers) else None
+    found = packed(layers) if pages is None else grouped(pages)
     return len(found.kinds), found.block_bytes, found.request_blocks(row["context"], IN_FLIGHT)
 
 

@@ -31,6 +31,20 @@ def test_an_encoder_holds_its_body_and_no_cache(model: str, numbers: int, paddin
     assert answer.fits
 
 
+@pytest.mark.parametrize(
+    ("model", "numbers", "token"),
+    [("clip-vit-base-patch32", 151277313, 12 * 2 * 512), ("clip-vit-large-patch14", 427616513, 12 * 2 * 768)],
+)
+def test_clip_holds_both_towers_and_keys_of_its_texts(model: str, numbers: int, token: int) -> None:
+    """Its texts' tokens see those before them alone, so that vLLM caches their keys and values."""
+    answer = asked("vllm", model, gpu="rtx-4090", context=77)
+    assert 2 * numbers <= logged(answer).weights_bytes <= 2 * (numbers + 64 * 768) + 512 * 1000 + 2 * 1024**2
+    assert answer.memory.kv_cache is not None
+    assert answer.memory.kv_cache.bytes_per_token == 2 * token
+    with pytest.raises(NotModelled, match="clip"):
+        asked("sglang", model, context=77)
+
+
 def test_a_decoder_that_embeds_has_a_cache_and_no_output_layer() -> None:
     pooled, written = (logged(asked("vllm", "qwen3-8b", gpu="h100", runner=runner)) for runner in ("pooling", "generate"))
     assert written.weights_bytes - pooled.weights_bytes == pytest.approx(2 * 151936 * 4096, abs=2 * 1024**2)

@@ -8,6 +8,8 @@ are no tables of rotations.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from estimator.contract.errors import Contradiction, NotModelled
 from estimator.contract.job import Job, Serving
 from estimator.families.cache_layers import CacheLayer
@@ -30,7 +32,7 @@ def held_by_sglang(spec: ModelSpec, ranks: Ranks) -> tuple[Held, ...]:
     tensor = ranks.tensor
     if not runs_modules(spec):
         return tuple(
-            each
+            _with_keys(each, spec, tensor)
             for each in held(
                 spec, tensor, ranks.experts if ranks.experts > 1 else 0, spec.pooled_in_sglang, ranks.stage, ranks.spread
             )
@@ -41,6 +43,15 @@ def held_by_sglang(spec: ModelSpec, ranks: Ranks) -> tuple[Held, ...]:
         each if each.seen or any(part in each.name for part in whole) else divided(each, tensor, keys, 0)
         for each in whole_tensors(spec)
     )
+
+
+def _with_keys(each: Held, spec: ModelSpec, tensor: int) -> Held:
+    """With what would make keys and values in layers that take those of others, where SGLang has it."""
+    if not spec.idle_in_sglang or each.end != "q_proj":
+        return each
+    keys = spec.cache_layers[0]
+    more = max(1, keys.heads // tensor) * (keys.key_size + keys.value_size)
+    return replace(each, shape=(each.shape[0] + more, each.shape[1]))
 
 
 def tokens_at_once(serving: Serving, spec: ModelSpec) -> int:

@@ -5,17 +5,21 @@ A job that it serves is on a tape without operations: weights, the pools that it
 
 from __future__ import annotations
 
+from functools import partial
+
 from estimator.contract.errors import Contradiction, NotModelled
 from estimator.contract.job import Job, Serving
 from estimator.families.build import Builder
+from estimator.families.cache_layers import compresses
 from estimator.families.spec import ModelSpec
 from estimator.hardware.capacity import Capacity
 from estimator.parallel.topology import Topology
 from estimator.runtime.overheads import Overhead
-from estimator.serving.engine import BETWEEN_NODES, WHOLE, Default, Engine, Logged, compute_type, stored
+from estimator.serving.engine import BETWEEN_NODES, DERIVED, WHOLE, Default, Engine, Logged, compute_type, pooled_advice, stored
 from estimator.serving.layout import Passing, laid_out
-from estimator.serving.sglang import settings, speculation
+from estimator.serving.sglang import compressed, settings, speculation
 from estimator.serving.sglang.backend import check_backend, runs_modules, tokens_at_once
+from estimator.serving.sglang.compressed import check_compressed
 from estimator.serving.sglang.plan import engine_memory, kv_cache, not_started, overhead, sized
 from estimator.serving.sglang.ranks import check_ranks, ranks_of, said
 from estimator.serving.tensors import held
@@ -53,10 +57,9 @@ def check(job: Job, spec: ModelSpec, place: Topology) -> None:
     """Raise `InvalidJob` or `NotModelled` for what SGLang does not do, or is not modelled doing."""
     asked = job.serving
     settings.release(asked.engine_version)
-    if asked.gpu_memory_utilization != Serving.model_fields["gpu_memory_utilization"].default:
-        raise Contradiction("it is vLLM's: SGLang's is serving.mem_fraction_static", "serving.gpu_memory_utilization")
-    if not spec.cache_layers and not spec.pooled_in_sglang:
+    if (not spec.cache_layers or spec.embeds) and not spec.pooled_in_sglang:
         raise NotModelled(f"serving {spec.model_type} models is not modelled yet", "task")
+    check_compressed(asked, spec, place)
     check_backend(job, spec)
     check_ranks(asked, spec, place)
     if asked.weights == "fp32":
@@ -64,7 +67,7 @@ def check(job: Job, spec: ModelSpec, place: Topology) -> None:
     states = any(layer.kind == "state" for layer in spec.cache_layers)
     if asked.mamba_full_memory_ratio is not None and not states:
         raise Contradiction(f"{spec.model_type} models have no states: leave it out", "serving.mamba_full_memory_ratio")
-    if asked.swa_full_tokens_ratio is not None and spec.window_pool is None:
+    if asked.swa_full_tokens_ratio is not None and spec.window_pool is None and not compresses(spec.cache_layers):
         raise Contradiction(
             f"SGLang keeps all tokens of every layer of {spec.model_type} models: leave it out", "serving.swa_full_tokens_ratio"
         )
@@ -107,23 +110,13 @@ def assumptions(asked: Serving, spec: ModelSpec) -> list[str]:
         "offloading",
         *said(asked),
         *speculation.said(asked),
+        *([DERIVED] if compresses(spec.cache_layers) else []),
         *([VECTORS] if spec.pooled_in_sglang else []),
         *([MODULES] if runs_modules(spec) else []),
         f"passes of {tokens_at_once(asked, spec)} tokens of prompts; what is left free beside them is enough for CUDA graphs and "
         "sampling, as SGLang takes for granted",
         f"time: prompts of {prompt} tokens and answers of {output}, no prompt read before, and always as many sequences",
     ]
-
-
-def advice(part: str, asked: Serving) -> str:
-    """What makes a part of the GPU's share smaller, or the share larger."""
-    if part == "activations":
-        return "a smaller serving.chunked_prefill_size"
-    if part == "kv_cache":
-        narrow = "serving.kv_cache fp8; or " if asked.kv_cache in WHOLE else ""
-        return f"{narrow}a larger serving.mem_fraction_static; or a shorter serving.context, or less serving.concurrency"
-    smaller = "serving.weights fp8 or awq-int4; or " if asked.weights in WHOLE else ""
-    return f"{smaller}a larger serving.mem_fraction_static; or parallelism.tensor over more GPUs"
 
 
 SGLANG = Engine(
@@ -139,12 +132,23 @@ SGLANG = Engine(
         "what CUDA graphs and sampling take of what mem_fraction_static leaves free",
     ),
     smaller_weights=lambda weights: ("fp8", "awq-int4") if weights in WHOLE else (),
-    advice=advice,
+    advice=partial(
+        pooled_advice,
+        tokens="chunked_prefill_size",
+        share="mem_fraction_static",
+        smaller="fp8 or awq-int4",
+        also="a larger serving.mem_fraction_static; or ",
+    ),
+    instead={"gpu_memory_utilization": "serving.mem_fraction_static"},
     defaults=(
         Default(
             "engine_version", lambda job, spec, card: ".".join(map(str, settings.NEWEST)), "the newest release that is known"
         ),
         *speculation.DEFAULTS,
+        Default("page_size", compressed.page_size, "its kernels' of compressed keys"),
+        Default("kv_cache", compressed.kv_cache, "SGLang's own of compressed keys"),
+        Default("max_running_requests", compressed.max_running_requests, "SGLang's own for the model"),
+        Default("swa_full_tokens_ratio", compressed.swa_full_tokens_ratio, "SGLang's own for the model"),
         Default("page_size", settings.page_size, "its kernels' where an indexer chooses tokens"),
         Default("kv_cache", settings.kv_cache, "SGLang's own on Blackwell where an indexer chooses tokens"),
         Default("chunked_prefill_size", settings.chunked_prefill_size, "SGLang's own for this GPU"),

@@ -22,7 +22,7 @@ from estimator.runtime.overheads import Overhead
 from estimator.runtime.overheads import facts as outside
 from estimator.serving.activations import widest_layer
 from estimator.serving.sglang.backend import held_by_sglang, tokens_at_once
-from estimator.serving.sglang.pools import Cells, cells, concurrency, needed_bytes, pools
+from estimator.serving.sglang.pools import Cells, cells, concurrency, needed_bytes, pools, ratios
 from estimator.serving.sglang.ranks import Ranks, stage_layers
 from estimator.serving.sglang.settings import PAGE, facts, pictures_bytes
 from estimator.serving.sglang.weights import draft_bytes, weights_bytes
@@ -144,7 +144,7 @@ def kv_cache(found: Sized, serving: Serving, engine: EngineMemory, ranks: Ranks,
         least, most = (max(0, _rest(found, serving, card.memory_bytes, sum(one[at] for one in taken))) for at in (2, 1))
         within = least, most
     return KvCache(
-        bytes_per_token=found.cells.full + found.cells.windowed,
+        bytes_per_token=round(found.cells.token(ratios(serving)[0]) if found.cells.fixed else found.cells.token(1)),
         needed_bytes=found.needed,
         available_bytes=engine.cache_bytes,
         available_tokens=engine.cache_tokens,

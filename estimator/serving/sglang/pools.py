@@ -17,9 +17,10 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from estimator.contract.job import Serving
-from estimator.families.cache_layers import CacheLayer, indexer_bytes
+from estimator.families.cache_layers import CacheLayer, compresses, indexer_bytes
 from estimator.families.encoders import PostNormSpec
 from estimator.families.spec import DecoderSpec, ModelSpec
+from estimator.serving.sglang import compressed
 from estimator.serving.sglang.settings import PADDED_STATES, PAGE, RATIO, STATES, release
 from estimator.serving.sglang.speculation import draft_layers
 from estimator.tape import dtypes
@@ -42,7 +43,7 @@ FEWEST, MOST, OF_CONTEXT = 2048, 4096, 512
 class Cells:
     """Bytes of one rank: of a token in all layers that see everything, of one in those with a window, of a sequence's states."""
 
-    full: int
+    full: float
     windowed: int
     states: int
     window: int = 0
@@ -50,6 +51,8 @@ class Cells:
     heard: int = 0
     """Tokens of an encoder, which lie in the same pool."""
     attends: bool = True
+    fixed: int = 0
+    """Bytes that are set aside for requests, however many tokens they have."""
 
     def token(self, ratio: float) -> float:
         """Bytes of a token of the pool, beside which there are `ratio` in layers with a window."""
@@ -64,12 +67,22 @@ def cells(spec: ModelSpec, serving: Serving, tensor: int, raw: bool = False, her
     layers = _layers(spec)
     if here is not None:
         layers = tuple(layer for layer, at in zip(layers, spec.cache_places, strict=True) if at in here)
+    if compresses(layers):
+        page = serving.page_size or compressed.PAGE
+        requests = max(1, (serving.max_running_requests or compressed.REQUESTS) // (serving.attn_dp_size or 1))
+        return Cells(
+            compressed.token_bytes(layers, page),
+            compressed.windowed_bytes(layers, page),
+            0,
+            max(layer.tokens or 0 for layer in layers if layer.kind == "window"),
+            fixed=compressed.request_bytes(layers, requests),
+        )
     kept = [layer for layer in layers if layer.kind != "state"]
     windowed = [layer for layer in kept if apart and layer.kind in ("window", "chunk")]
     full = [layer for layer in kept if layer not in windowed]
     keys = [layer for layer in full if layer.kind == "indexer"]
     others, more = [layer for layer in full if layer.kind != "indexer"], _idle(spec) + draft_layers(serving, spec)
-    indexed = sum(map(indexer_bytes, keys)) * (len(keys) + draft_layers(serving, spec)) // max(1, len(keys))
+    indexed = sum(_chosen_by(layer, serving) for layer in keys) * (len(keys) + draft_layers(serving, spec)) // max(1, len(keys))
     return Cells(
         _bytes(others, serving, tensor, raw) * (len(others) + more) // max(1, len(others)) + indexed,
         _bytes(windowed, serving, tensor, raw),
@@ -78,6 +91,11 @@ def cells(spec: ModelSpec, serving: Serving, tensor: int, raw: bool = False, her
         max((layer.tokens or 0 for layer in kept if layer.kind == "cross"), default=0),
         bool(kept),
     )
+
+
+def _chosen_by(layer: CacheLayer, serving: Serving) -> int:
+    """Bytes of a token's key of an indexer; without scales they are in the cache's type (`get_minimax_sparse_index_dtype`)."""
+    return layer.key_size if serving.kv_cache == "fp8" and not layer.scaled else indexer_bytes(layer)
 
 
 def _layers(spec: ModelSpec) -> tuple[CacheLayer, ...]:
@@ -107,7 +125,7 @@ def _idle(spec: ModelSpec) -> int:
     """Layers that the pool has room for and that keep nothing: an encoder's (configs/model_config.py, `num_attention_layers`)."""
     crosses = sum(1 for layer in spec.cache_layers if layer.kind == "cross")
     if not crosses or isinstance(spec.language_model, DecoderSpec):
-        return 0
+        return spec.idle_in_sglang
     return max(0, spec.depth + crosses - len(spec.cache_layers))
 
 
@@ -151,7 +169,8 @@ def pools(rest: int, each: Cells, serving: Serving) -> Pools:
         states = max(0, states)
         taken = (states + padding) * each.states if states else 0
     cell = each.token(window)
-    tokens = int((rest - taken) // cell) if cell else serving.max_total_tokens or serving.context
+    taken += each.fixed
+    tokens = int(max(0, rest - taken) // cell) if cell else serving.max_total_tokens or serving.context
     tokens = max(0, min(tokens, serving.max_total_tokens or tokens)) // page * page
     windowed = int(tokens * window) // page * page if each.windowed else 0
     asked = serving.max_running_requests
@@ -163,7 +182,7 @@ def pools(rest: int, each: Cells, serving: Serving) -> Pools:
     running = min(most, tokens // 2)
     if each.states:
         running = min(running, states // slots(serving, each))
-    held = tokens * each.full + windowed * each.windowed + taken
+    held = math.ceil(tokens * each.full) + windowed * each.windowed + taken
     return Pools(tokens, windowed, states, running, held)
 
 
@@ -175,7 +194,7 @@ def needed_bytes(each: Cells, serving: Serving) -> int:
     tokens = -(-length // page) * page * requests
     if each.windowed:
         tokens = max(tokens, math.ceil(in_window(each, serving) * requests / window))
-    keys = math.ceil(-(-tokens // page) * page * each.token(window))
+    keys = math.ceil(-(-tokens // page) * page * each.token(window)) + each.fixed
     if not each.states:
         return keys
     padding = int(release(serving.engine_version) >= PADDED_STATES)

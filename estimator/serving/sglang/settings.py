@@ -33,8 +33,9 @@ PAGE = 1
 """Tokens of a page unasked."""
 LATENT_GRAPHS, GRAPH, LARGE, FLOOR = 1536, 8, 60 * KIB, 10 * KIB
 """MiB: for graphs of prompts of latent attention, for each of others; GPUs of more than `LARGE` leave at least `FLOOR`."""
-INDEXED_PAGE, BLACKWELL = 64, 10.0
-"""Tokens of a page where an indexer chooses tokens; the compute capability from which the cache is in FP8 there."""
+INDEXED_PAGE, PICKED_PAGE, BLACKWELL = 64, 128, 10.0
+"""Tokens of a page where an indexer chooses tokens, and where it picks blocks (arg_groups/model_overrides/minimax_m3.py); the
+compute capability from which the cache is in FP8 where it chooses tokens."""
 PICTURES = 100
 """MiB for the embeddings of images (`SGLANG_VLM_CACHE_SIZE_MB`)."""
 
@@ -126,7 +127,7 @@ def _graphs(job: Job, spec: ModelSpec, card: Capacity) -> float:
         return decoding
     if multimodal(spec) and not (spec.captured_in_sglang and version >= NEWEST):
         return decoding
-    if any(layer.kind == "latent" for layer in spec.cache_layers):
+    if any(layer.kind in ("latent", "compressed") for layer in spec.cache_layers):
         return decoding + LATENT_GRAPHS
     return decoding + GRAPH * captured_prompts(asked.chunked_prefill_size)
 
@@ -159,11 +160,13 @@ def pictures_bytes(version: str | None, spec: ModelSpec) -> int:
 
 
 def _indexed(job: Job, spec: ModelSpec) -> bool:
-    return any(layer.kind == "indexer" for layer in spec.cache_layers)
+    return any(layer.kind == "indexer" and layer.scaled for layer in spec.cache_layers)
 
 
 def page_size(job: Job, spec: ModelSpec, card: Capacity) -> int | None:
     """Tokens of a page (arg_groups/model_overrides/deepseek_v2.py); None for what SGLang takes of other models."""
+    if any(layer.kind == "indexer" and not layer.scaled for layer in spec.cache_layers):
+        return PICKED_PAGE
     return INDEXED_PAGE if _indexed(job, spec) else None
 
 

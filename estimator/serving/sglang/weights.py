@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from estimator.contract.job import Serving
+from estimator.families.cache_layers import compresses
 from estimator.families.spec import ModelSpec
 from estimator.runtime.allocator import LARGE, LARGE_SEGMENT, ROUNDING, SMALL, SMALL_SEGMENT
 from estimator.serving.drafts import draft_tensors
@@ -18,7 +19,7 @@ from estimator.serving.sglang.backend import held_by_sglang, runs_modules
 from estimator.serving.sglang.ranks import Ranks
 from estimator.serving.sglang.speculation import drafter_of
 from estimator.serving.tensors import Held
-from estimator.serving.weights import rotary_tables, stored_sizes
+from estimator.serving.weights import held_wide, rotary_tables, stored_sizes
 from estimator.tape import dtypes
 from estimator.tape.dtypes import DType
 from estimator.tape.gpu import Gpu
@@ -34,7 +35,11 @@ ABSORBED = "kv_b_proj"
 def weights_bytes(serving: Serving, spec: ModelSpec, ranks: Ranks, plain: DType, gpu: Gpu) -> int:
     """Of one rank; what is not quantized is in the type `plain`."""
     tables = () if runs_modules(spec) else rotary_tables(spec, dtypes.float32)
-    return _segments(_sizes(serving, held_by_sglang(spec, ranks), plain, gpu) + [(size, 1) for size in tables])
+    tensors, text = held_by_sglang(spec, ranks), spec.language_model
+    wide = [each for each in tensors if held_wide(each, text.held_in_float32)]
+    others = tuple(each for each in tensors if each not in wide)
+    sizes = _sizes(serving, others, plain, gpu, compresses(text.cache_layers)) + [(size, 1) for size in tables]
+    return _segments(sizes + [(each.numel * dtypes.float32.itemsize, each.times) for each in wide])
 
 
 def draft_bytes(serving: Serving, spec: ModelSpec, tensor: int, plain: DType, gpu: Gpu) -> int:
@@ -48,8 +53,10 @@ def draft_bytes(serving: Serving, spec: ModelSpec, tensor: int, plain: DType, gp
     return _segments(sizes)
 
 
-def _sizes(serving: Serving, tensors: tuple[Held, ...], plain: DType, gpu: Gpu) -> list[tuple[int, int]]:
-    sizes = list(stored_sizes(serving, tensors, plain, lambda each: _mxfp4(each, gpu)))
+def _sizes(serving: Serving, tensors: tuple[Held, ...], plain: DType, gpu: Gpu, as_stored: bool = False) -> list[tuple[int, int]]:
+    """`as_stored`: whether experts in MXFP4 are held as the checkpoint has them, as CUTLASS's kernels and TensorRT-LLM's take
+    them, of widths that are multiples of 128 (layers/quantization/mxfp4_flashinfer_cutlass_moe.py, .._trtllm_moe.py)."""
+    sizes = list(stored_sizes(serving, tensors, plain, lambda each: _stored(each) if as_stored else _mxfp4(each, gpu)))
     return sizes + [(each.numel * plain.itemsize, each.times) for each in tensors if each.end == ABSORBED]
 
 
@@ -64,6 +71,11 @@ def _segments(sizes: list[tuple[int, int]]) -> int:
         else:
             total += _up(size, ROUNDING) * times
     return total + _up(small, SMALL_SEGMENT) + _up(middling, LARGE_SEGMENT)
+
+
+def _stored(each: Held) -> Iterator[int]:
+    yield each.numel // 2
+    yield each.numel // GROUP
 
 
 def _mxfp4(each: Held, gpu: Gpu) -> Iterator[int]:

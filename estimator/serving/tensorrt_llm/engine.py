@@ -5,6 +5,8 @@ A job that it serves is on a tape without operations: weights, the cache that it
 
 from __future__ import annotations
 
+from functools import partial
+
 from estimator.contract.errors import Contradiction, NotModelled
 from estimator.contract.job import Job, Serving
 from estimator.families.build import Builder
@@ -12,7 +14,7 @@ from estimator.families.spec import ModelSpec
 from estimator.hardware.capacity import Capacity
 from estimator.parallel.topology import Topology
 from estimator.runtime.overheads import Overhead
-from estimator.serving.engine import BETWEEN_NODES, WHOLE, Default, Engine, Logged, compute_type, stored
+from estimator.serving.engine import BETWEEN_NODES, WHOLE, Default, Engine, Logged, compute_type, pooled_advice, stored
 from estimator.serving.layout import Passing, laid_out
 from estimator.serving.tensorrt_llm import settings
 from estimator.serving.tensorrt_llm.plan import engine_memory, kv_cache, not_started, overhead, sized
@@ -31,10 +33,6 @@ def check(job: Job, spec: ModelSpec, place: Topology) -> None:
     """Raise `InvalidJob` or `NotModelled` for what TensorRT-LLM does not do, or is not modelled doing."""
     asked = job.serving
     settings.release(asked.engine_version)
-    if asked.gpu_memory_utilization != Serving.model_fields["gpu_memory_utilization"].default:
-        raise Contradiction(
-            "it is vLLM's: TensorRT-LLM's is serving.free_gpu_memory_fraction, of what is free", "serving.gpu_memory_utilization"
-        )
     settings.check_model(spec, asked.engine_version)
     if any(layer.kind in UNMODELLED for layer in spec.cache_layers):
         raise NotModelled(f"TensorRT-LLM's cache is not modelled of {spec.model_type} models", "serving.engine")
@@ -96,17 +94,6 @@ def assumptions(asked: Serving, spec: ModelSpec) -> list[str]:
     ]
 
 
-def advice(part: str, asked: Serving) -> str:
-    """What makes a part of the GPU's memory smaller, or the cache larger."""
-    if part == "activations":
-        return "a smaller serving.max_num_tokens"
-    if part == "kv_cache":
-        narrow = "serving.kv_cache fp8; or " if asked.kv_cache in WHOLE else ""
-        return f"{narrow}a larger serving.free_gpu_memory_fraction; or a shorter serving.context, or less serving.concurrency"
-    smaller = "serving.weights fp8 or nvfp4; or " if asked.weights in WHOLE else ""
-    return f"{smaller}parallelism.tensor over more GPUs"
-
-
 TENSORRT_LLM = Engine(
     name="tensorrt-llm",
     title="TensorRT-LLM",
@@ -134,7 +121,8 @@ TENSORRT_LLM = Engine(
         "mostly on GB200",
     ),
     smaller_weights=lambda weights: ("fp8", "nvfp4") if weights in WHOLE else (),
-    advice=advice,
+    advice=partial(pooled_advice, tokens="max_num_tokens", share="free_gpu_memory_fraction", smaller="fp8 or nvfp4"),
+    instead={"gpu_memory_utilization": "serving.free_gpu_memory_fraction, of what is free"},
     defaults=(
         Default("engine_version", lambda *_: ".".join(map(str, settings.NEWEST)), "the newest release that is known"),
         Default("free_gpu_memory_fraction", lambda *_: settings.FRACTION, "TensorRT-LLM's own"),

@@ -20,6 +20,8 @@ BLOCK = 16
 """Tokens of a block, unless more are asked for or states of fixed size need more."""
 LATENT_BLOCK = 64
 """That of latent attention: its kernels' own on Hopper and Blackwell (platforms/cuda.py)."""
+CHOSEN_BLOCK = 128
+"""That of keys and values of which an indexer picks blocks of as many tokens (models/minimax_m3/common/sparse_attention.py)."""
 STATES_BESIDE_LATENTS = 128
 """What a block of latent attention is a multiple of where states lie beside it (`_align_hybrid_block_size`)."""
 FLOAT32 = 4
@@ -72,6 +74,13 @@ class Groups:
         """Bytes of one block of the pool."""
         return self.size * max((kind.page for kind in self.kinds), default=0)
 
+    @property
+    def growing(self) -> tuple[Kept, ...]:
+        """The kinds that count for the bytes of a token: but for states all, and of packed groups those that keep every token."""
+        if len({kind.page for kind in self.kinds}) > 1:
+            return tuple(kind for kind in self.kinds if kind.kind == "full")
+        return tuple(kind for kind in self.kinds if kind.kind != "state")
+
     def request_blocks(self, length: int, in_flight: int) -> int:
         """Blocks that one request of `length` tokens takes of the pool, from all groups."""
         return sum(kind.blocks(length, in_flight) for kind in self.kinds)
@@ -106,7 +115,8 @@ def kept(
     holds as many tokens as make a page of attention as large as a state, which is filled up to it.
     """
     latents = any(layer.kind == "latent" for layer in layers)
-    given = block or (LATENT_BLOCK if latents else BLOCK)
+    picked = any(layer.kind == "indexer" and not layer.scaled for layer in layers)
+    given = block or (CHOSEN_BLOCK if picked else LATENT_BLOCK if latents else BLOCK)
     state = max((_state_bytes(layer, tensor, plain, guessed) for layer in layers if layer.kind == "state"), default=0)
     tokens = [_token_bytes(layer, tensor, cached, scaled) for layer in layers if layer.kind != "state"]
     if state and tokens:

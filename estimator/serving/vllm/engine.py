@@ -11,14 +11,16 @@ from functools import partial
 from estimator.contract.errors import Contradiction, NotModelled
 from estimator.contract.job import Job, Serving
 from estimator.families.build import Builder
+from estimator.families.cache_layers import compresses
 from estimator.families.spec import ModelSpec
 from estimator.hardware.capacity import Capacity
 from estimator.parallel.topology import Topology
-from estimator.serving.engine import BETWEEN_NODES, WHOLE, Default, Engine, Logged, compute_type, stored, torch_advice
+from estimator.serving.engine import BETWEEN_NODES, DERIVED, WHOLE, Default, Engine, Logged, compute_type, stored, torch_advice
 from estimator.serving.layout import Passing, laid_out
-from estimator.serving.tensors import held
+from estimator.serving.tensors import check_output_groups, held
 from estimator.serving.vllm import settings
 from estimator.serving.vllm.adapters import check_adapters, said
+from estimator.serving.vllm.packed import BLOCK
 from estimator.serving.vllm.plan import engine_memory, kv_cache, not_started, overhead, sized
 from estimator.serving.vllm.pooling import check_runner
 from estimator.serving.vllm.settings import NO_BITSANDBYTES, not_run, release
@@ -41,6 +43,7 @@ def check(job: Job, spec: ModelSpec, place: Topology) -> None:
         raise Contradiction(refused, "serving.engine" if spec.last_vllm == "none" else "serving.engine_version")
     if not spec.cache_layers and not spec.encodes:
         raise NotModelled(f"serving {spec.model_type} models is not modelled yet", "task")
+    check_compressed(asked, spec, place)
     check_runner(asked, spec, place)
     check_stages(spec, place)
     if asked.weights == "fp32":
@@ -60,6 +63,26 @@ def check(job: Job, spec: ModelSpec, place: Topology) -> None:
     check_adapters(asked, spec)
     check_speculation(asked, spec, place)
     check_format(asked, experts, "vLLM")
+
+
+def check_compressed(asked: Serving, spec: ModelSpec, place: Topology) -> None:
+    """Raise `InvalidJob` or `NotModelled` for what is not modelled of models with compressed keys, or that vLLM does not do."""
+    if not compresses(spec.cache_layers):
+        return
+    kind, newest = spec.model_type, ".".join(map(str, settings.NEWEST))
+    if release(asked.engine_version) < settings.NEWEST:
+        raise NotModelled(f"{kind} models are modelled as vLLM {newest} runs them", "serving.engine_version")
+    if asked.kv_cache != "fp8":
+        raise Contradiction(f"vLLM keeps keys of {kind} models in FP8: write fp8, or leave it out", "serving.kv_cache")
+    if asked.block_size not in (None, BLOCK):
+        raise Contradiction(f"blocks of {kind} models have {BLOCK} tokens: leave it out", "serving.block_size")
+    if asked.speculative_config is not None or place.pipeline > 1:
+        what, field = ("guessing ahead", "speculative_config") if place.pipeline == 1 else ("a pipeline", "pipeline")
+        where = f"serving.{field}" if place.pipeline == 1 else "parallelism.pipeline"
+        raise NotModelled(f"{what} is not modelled of {kind} models in vLLM: leave it out", where)
+    check_output_groups(spec, place)
+    if not any(layer.kind == "indexer" for layer in spec.cache_layers):
+        raise NotModelled(f"{kind} models of which no layer has an indexer are not modelled in vLLM", "model")
 
 
 def check_stages(spec: ModelSpec, place: Topology) -> None:
@@ -117,6 +140,7 @@ def assumptions(asked: Serving, spec: ModelSpec) -> list[str]:
         f"{'' if asked.speculative_config else 'speculation and '}prefix caching of states",
         *said(asked),
         *said_of_guesses(asked),
+        *([DERIVED] if compresses(spec.cache_layers) else []),
         f"time: prompts of {prompt} tokens and answers of {output}, no prompt read before, and always as many sequences",
     ]
 
@@ -127,6 +151,7 @@ VLLM = Engine(
     settings=frozenset(
         {
             "engine_version",
+            "gpu_memory_utilization",
             "mixed_weights",
             "runner",
             "language_model_only",
@@ -160,6 +185,11 @@ VLLM = Engine(
             "gpu_memory_utilization",
             lambda job, spec, card: settings.utilization(job.serving.engine_version),
             "that release's own",
+        ),
+        Default(
+            "kv_cache",
+            lambda job, spec, card: "fp8" if compresses(spec.cache_layers) else None,
+            "vLLM's own of compressed keys",
         ),
         Default(
             "runner",

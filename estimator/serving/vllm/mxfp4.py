@@ -19,6 +19,23 @@ ROWS = 256
 """Rows that scales come in on Hopper."""
 
 
+MARLIN_WIDTH, MARLIN_HIDDEN = 128, 256
+"""What an expert's width, and hidden states, are filled up to multiples of for Marlin's kernels and TensorRT-LLM's
+(fused_moe/oracle/mxfp4.py of 0.33, `mxfp4_round_up_hidden_size_and_intermediate_size`)."""
+
+
+def activated_sizes(each: Held) -> Iterator[int]:
+    """Bytes of the codes and of the scales of a tensor of experts whose checkpoint has its activations in 8 bits, too (DeepSeek
+    V4): Marlin's on Hopper, TensorRT-LLM's or DeepGEMM's on Blackwell, all of which are filled up alike."""
+    experts, outputs, inputs = each.shape
+    if each.end == "gate_up_proj":
+        outputs, inputs = 2 * _up(outputs // 2, MARLIN_WIDTH), _up(inputs, MARLIN_HIDDEN)
+    else:
+        outputs, inputs = _up(outputs, MARLIN_HIDDEN), _up(inputs, MARLIN_WIDTH)
+    yield experts * outputs * inputs // 2
+    yield experts * outputs * inputs // GROUP
+
+
 def mxfp4_sizes(each: Held, gpu: Gpu) -> Iterator[int]:
     """Bytes of the codes and of the scales of a tensor of experts [experts, out, in]."""
     experts, outputs, inputs = each.shape

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from estimator.contract.answer import EngineMemory, KvCache, Memory
 from estimator.contract.job import Job, Serving
 from estimator.contract.units import MIB, gib
+from estimator.families.cache_layers import compresses
 from estimator.families.spec import ModelSpec
 from estimator.hardware.capacity import Capacity
 from estimator.parallel.topology import Topology
@@ -25,6 +26,7 @@ from estimator.serving.drafts import draft_cache
 from estimator.serving.tensors import stage_layers
 from estimator.serving.vllm.beside import beside
 from estimator.serving.vllm.cache_groups import Groups, grouped, kept
+from estimator.serving.vllm.packed import packed
 from estimator.serving.vllm.pooling import pooled_bytes
 from estimator.serving.vllm.profile import Pass, activation_bytes
 from estimator.serving.vllm.settings import ASYNC_IN_FLIGHT, NULL_BLOCK, SECOND_RUNNER, TOKENS_OF_REQUESTS, Release, release
@@ -73,10 +75,13 @@ def sized(serving: Serving, spec: ModelSpec, place: Topology, plain: DType, gpu:
     drafter = drafter_of(serving, spec)
     guessed, drafts = drafter.tokens if drafter else 0, draft_parts(serving, drafter, spec, place)
     kinds = (*spec.cache_layers, *draft_cache(drafter, spec))
-    layers = kept(kinds, place.tensor, cached, plain.itemsize, serving.block_size, guessed, scaled)
-    mine = stage_layers(spec.language_model.num_hidden_layers, stage)
-    here = frozenset(entry for entry, at in enumerate(spec.cache_places) if at in mine)
-    groups = grouped(layers, here if place.pipeline > 1 else None)
+    if compresses(kinds):
+        groups = packed(kinds)
+    else:
+        layers = kept(kinds, place.tensor, cached, plain.itemsize, serving.block_size, guessed, scaled)
+        mine = stage_layers(spec.language_model.num_hidden_layers, stage)
+        here = frozenset(entry for entry, at in enumerate(spec.cache_places) if at in mine)
+        groups = grouped(layers, here if place.pipeline > 1 else None)
     parts = rank_tensors(serving, spec, place)
     pooled = serving.runner == "pooling"
     in_flight = tokens * _batches(version, place.pipeline)
@@ -163,7 +168,7 @@ def kv_cache(found: Sized, serving: Serving, engine: EngineMemory, place: Topolo
     if card.memory_bytes is not None:
         room, charged = _room(found, serving, card.memory_bytes), overhead(serving, place, gpu)
         within = max(0, room - charged.high_bytes), max(0, room - charged.low_bytes)
-    growing = [kind for kind in found.groups.kinds if kind.kind != "state"]
+    growing = found.groups.growing
     return KvCache(
         bytes_per_token=sum(found.groups.size * kind.page // kind.block for kind in growing),
         needed_bytes=found.needed,

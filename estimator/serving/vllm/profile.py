@@ -110,7 +110,8 @@ def _pictures(spec: ModelSpec, run: Pass) -> int:
 
 def _workspaces(parts: list[Held], run: Pass, weights: str) -> int:
     """Of a mixture's fused kernels: for every token and expert that it goes to, what the first product gives or the second, and
-    what the activation gives or the second. gpt-oss's kernels for MXFP4 have none of them."""
-    if weights == "mxfp4":
+    what the activation gives or the second. gpt-oss's kernels for MXFP4 have none of them; Marlin's, with which
+    DeepSeek V4 is run on Hopper, have."""
+    if weights == "mxfp4" and not run.indexed:
         return 0
     return expert_workspaces(parts, run.tokens * run.gathered, run.plain)

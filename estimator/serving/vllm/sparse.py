@@ -18,6 +18,8 @@ LONG = 256 * KIB
 MANY, FEW = 5, 2
 WIDE = 576 * 2
 """Bytes of a latent in 16 bits."""
+PROMPTS, PLACES = 4, 128
+"""Prompts whose compressed keys are gathered at once; what the places that a token looks at are a multiple of."""
 TOPK = MIB
 """Bytes of the workspace of what finds the best."""
 LOGITS = 512 * MIB
@@ -26,16 +28,29 @@ LOGITS = 512 * MIB
 
 def chosen_bytes(serving: Serving, spec: ModelSpec) -> int:
     """Places of the tokens that are chosen for each token of a pass, which all layers share; made with the model."""
-    chosen = max((layer.tokens or 0 for layer in spec.cache_layers if layer.kind == "latent"), default=0)
+    chosen = max((layer.tokens or 0 for layer in spec.cache_layers if layer.kind in ("latent", "compressed")), default=0)
     return (serving.max_num_batched_tokens or 0) * chosen * dtypes.int32.itemsize
 
 
 def workspace_bytes(serving: Serving, spec: ModelSpec, scaled: bool) -> int:
     """The workspace that stays: keys of as many tokens as would fill what latents in 16 bits fill; or these, where the cache is
     in FP8 with scales."""
-    keys = next((layer for layer in spec.cache_layers if layer.kind == "indexer"), None)
+    keys = next((layer for layer in spec.cache_layers if layer.kind == "indexer" and layer.scaled), None)
     if keys is None:
         return 0
     contexts = serving.context * (MANY if serving.context <= LONG else FEW)
-    gathered = contexts * (WIDE // indexer_bytes(keys)) * indexer_bytes(keys) + TOPK
+    gathered = contexts * (WIDE // indexer_bytes(keys)) // keys.rate * indexer_bytes(keys) + TOPK
+    if keys.rate > 1:
+        return max(gathered, _prompts_bytes(serving, spec, keys.rate))
     return max(gathered, contexts * WIDE if scaled and serving.kv_cache == "fp8" else 0)
+
+
+def _prompts_bytes(serving: Serving, spec: ModelSpec, rate: int) -> int:
+    """What prompts' attention gathers of compressed keys: of `PROMPTS` of them in 16 bits all, with the last tokens and those of
+    the pass, and the places of what each token looks at (models/deepseek_v4/nvidia/flashmla.py, `forward_mqa`)."""
+    window = next(layer for layer in spec.cache_layers if layer.kind == "window")
+    tokens, looks = serving.max_num_batched_tokens or 0, window.tokens or 0
+    keys = -(-serving.context // rate) + looks + tokens
+    chosen = max(layer.tokens or 0 for layer in spec.cache_layers if layer.kind == "compressed") + looks
+    places = -(-chosen // PLACES) * PLACES + 1
+    return PROMPTS * keys * window.key_size * dtypes.bfloat16.itemsize + tokens * places * dtypes.int32.itemsize

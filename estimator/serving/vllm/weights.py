@@ -7,15 +7,16 @@ A log is the difference of `torch.cuda.memory_allocated` around loading, rotary 
 from __future__ import annotations
 
 from estimator.contract.job import Serving
+from estimator.families.cache_layers import compresses
 from estimator.families.spec import ModelSpec
 from estimator.parallel.topology import Topology
 from estimator.serving.drafts import Drafter, draft_tensors
 from estimator.serving.tensors import Held, Spread, held
 from estimator.serving.vllm.adapters import slots
-from estimator.serving.vllm.mxfp4 import mxfp4_sizes
+from estimator.serving.vllm.mxfp4 import activated_sizes, mxfp4_sizes
 from estimator.serving.vllm.settings import SHARED_WHOLE, release
 from estimator.serving.vllm.sparse import chosen_bytes
-from estimator.serving.weights import block_bytes, quantized, rotary_tables, stored_sizes
+from estimator.serving.weights import block_bytes, held_wide, quantized, rotary_tables, stored_sizes
 from estimator.tape import dtypes
 from estimator.tape.dtypes import DType
 from estimator.tape.gpu import Gpu
@@ -50,10 +51,10 @@ def replicas(serving: Serving, place: Topology) -> int:
 
 def weights_bytes(serving: Serving, spec: ModelSpec, place: Topology, plain: DType, gpu: Gpu) -> int:
     """Of one rank; what is not quantized is in the type `plain`."""
-    tensors = rank_tensors(serving, spec, place)
-    wide = [each for each in tensors if spec.language_model.float32_router and each.end == "gate"]
-    others = [each for each in tensors if each not in wide]
-    sizes = [*stored_sizes(serving, others, plain, lambda each: mxfp4_sizes(each, gpu))]
+    tensors, text = rank_tensors(serving, spec, place), spec.language_model
+    wide = [each for each in tensors if held_wide(each, text.held_in_float32) or (text.float32_router and each.end == "gate")]
+    others, own = [each for each in tensors if each not in wide], compresses(text.cache_layers)
+    sizes = [*stored_sizes(serving, others, plain, lambda each: activated_sizes(each) if own else mxfp4_sizes(each, gpu))]
     sizes += [(each.numel * dtypes.float32.itemsize, each.times) for each in wide]
     sizes += _absorbed(serving, tensors, plain)
     sizes.append((chosen_bytes(serving, spec), 1))
