@@ -52,6 +52,7 @@ FAMILIES = {
     "phimoe": "phimoe",
     "flex_olmo": "flex_olmo",
     "internlm3": "internlm3",
+    "iquestcoder": "iquestcoder",
     "cwm": "cwm",
     "helium": "helium",
     "bitnet": "bitnet",
