@@ -120,6 +120,7 @@ FAMILIES = {
     "camembert": "bert",
     "distilbert": "distilbert",
     "electra": "electra",
+    "esm": "esm",
     "bart": "bart",
     "mbart": "mbart",
     "m2m_100": "m2m_100",
