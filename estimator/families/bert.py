@@ -96,7 +96,7 @@ class Embeddings:
         )
 
     def __call__(self, ids: Tensor) -> Tensor:
-        positions = _positions(ids) if self.positions_from_ids else alias(self.position_ids, (1, ids.shape[1]))
+        positions = places_from_ids(ids) if self.positions_from_ids else alias(self.position_ids, (1, ids.shape[1]))
         types = empty(ids.tape, positions.shape, dtypes.int64, "gather") if self.gathers else self._types(ids.shape[1])
         types = expand(types, ids.shape)
         embeds = self.word(ids)
@@ -112,7 +112,7 @@ class Embeddings:
         return alias(self.token_type_ids, (1, tokens))
 
 
-def _positions(ids: Tensor) -> Tensor:
+def places_from_ids(ids: Tensor) -> Tensor:
     """How many tokens that are no padding come before (`create_position_ids_from_input_ids`)."""
     compared = empty(ids.tape, ids.shape, dtypes.bool_, "ne")
     mask = to(compared, dtypes.int32)

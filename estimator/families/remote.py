@@ -2,7 +2,7 @@
 
 transformers has no classes for these types, and a checkpoint's code is never run. What a config is turned into has the same
 parameters, the same products and the same cache; names of layers are the family's. After the model files of vLLM
-(model_executor/models/internlm2.py, exaone.py, qwen.py, chatglm.py, minicpm.py, bailing_moe.py).
+(model_executor/models/internlm2.py, exaone.py, qwen.py, chatglm.py, baichuan.py, minicpm.py, bailing_moe.py).
 """
 
 from __future__ import annotations
@@ -58,6 +58,12 @@ def _second_chatglm(given: Given, where: str) -> None:
     _only("apply_residual_connection_post_layernorm", False)(given, where)
 
 
+def _rotating_baichuan(given: Given, where: str) -> None:
+    """The 7B models of Baichuan 1 and 2; the others, which are wider, have ALiBi in the place of a rotary embedding."""
+    if given.get("hidden_size") != 4096:
+        raise NotModelled("baichuan of a hidden_size other than 4096 has ALiBi, and is not modelled; the 7B models are", where)
+
+
 LING = Remote(
     "glm4_moe",
     {"num_experts": "n_routed_experts", "num_shared_experts": "n_shared_experts", "use_qkv_bias": "attention_bias"},
@@ -82,6 +88,12 @@ REMOTE = {
         | {"seq_length": "max_position_embeddings"},
         usual={"tie_word_embeddings": False, "attention_bias": False},
         fits=_second_chatglm,
+    ),
+    "baichuan": Remote(
+        "llama",
+        {"model_max_length": "max_position_embeddings"},
+        usual={"tie_word_embeddings": False},
+        fits=_rotating_baichuan,
     ),
     "bailing_moe": LING,
     "bailing_moe_v2": LING,

@@ -323,6 +323,19 @@ def gelu(x: Tensor) -> Tensor:
     return attach(node, unary("gelu", x))
 
 
+def erf(x: Tensor) -> Tensor:
+    """The error function of x, which it saves."""
+    return attach(record("ErfBackward", (x,), (x,), _erf_backward), unary("erf", x))
+
+
+def _erf_backward(g: Tensor, x: Tensor) -> Tensor:
+    square = unary("pow", x)
+    negative = unary("neg", square)
+    bell = unary("exp", negative)
+    scaled = unary("mul", bell)
+    return binary("mul", scaled, g)  # one C++ expression: its temporaries live to its end
+
+
 def dropout(x: Tensor, p: float) -> Tensor:
     """CUDA's fused dropout in training mode: saves a mask of one byte per element. `p` 0 does nothing."""
     if not p or x.tape.evaluating:

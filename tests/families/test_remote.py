@@ -58,6 +58,11 @@ CONFIGS: list[tuple[dict[str, Any], int]] = [
         2_724_880_896,
     ),
     (
+        {"model_type": "baichuan", "hidden_size": 4096, "intermediate_size": 11008, "num_hidden_layers": 32}
+        | {"num_attention_heads": 32, "vocab_size": 125696, "model_max_length": 4096, "z_loss_weight": 0},
+        7_505_973_248,
+    ),
+    (
         {"model_type": "chatglm", "hidden_size": 4096, "ffn_hidden_size": 13696, "num_layers": 28, "num_attention_heads": 32}
         | {"multi_query_attention": True, "multi_query_group_num": 2, "kv_channels": 128, "padded_vocab_size": 65024}
         | {"seq_length": 8192, "add_qkv_bias": True, "add_bias_linear": False, "rmsnorm": True, "post_layer_norm": True},

@@ -35,6 +35,7 @@ ENCODERS = EMBED | {
     "deberta-v2",
     "dinov2",
     "dinov3_vit",
+    "esm",
     "m2m_100",
     "marian",
     "mbart",
