@@ -203,6 +203,8 @@ FAMILIES = {
     "llama4": "llama4",
     "llama4_text": "llama4_text",
     "llama4_vision_model": "llama4_vision",
+    "voxtral": "voxtral",
+    "voxtral_encoder": "audio_towers",
 }
 """The file of each `model_type`. It has `SPECS`, by model type, and `HEADS`, by the name in a job; the first is the usual one."""
 

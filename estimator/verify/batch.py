@@ -20,6 +20,8 @@ def batch(job: Job, spec: Any, model: Any) -> dict[str, Any]:
     made: dict[str, Any] = {}
     if training.head == "image-text-to-text" and not isinstance(spec, OtherSpec):
         return _seen(training, spec, model, rows, tokens)
+    if training.head == "audio-text-to-text":
+        return _heard(training, spec, model, rows, tokens)
     if model.main_input_name == "input_ids":
         made["input_ids"] = torch.randint(0, spec.vocab_size, (rows, tokens))
         if training.head == "sequence-classification" and model.config.is_encoder_decoder:
@@ -44,6 +46,19 @@ def batch(job: Job, spec: Any, model: Any) -> dict[str, Any]:
     else:
         made["labels"] = torch.randint(0, training.labels or 2, (rows,))
     return made
+
+
+def _heard(training: Training, spec: Any, model: Any, rows: int, tokens: int) -> dict[str, Any]:
+    """Texts that begin with the tokens of their clips, and these as the model's processor makes them, in float32."""
+    heard, audio, tower = model.config.audio_token_id, training.audio, spec.audio_config
+    ids = torch.randint(0, spec.language_model.vocab_size, (rows, tokens))
+    ids.masked_fill_(ids == heard, 0)
+    made = {"input_ids": ids, "labels": ids}
+    if audio is None:
+        return made
+    ids[:, : audio.count * spec.audio_tokens(audio)].fill_(heard)
+    shape = (rows * audio.count * spec.spectrograms(audio), tower.num_mel_bins, 2 * tower.max_source_positions)
+    return made | {"input_features": torch.rand(shape, dtype=torch.float32)}
 
 
 def _seen(training: Training, spec: Any, model: Any, rows: int, tokens: int) -> dict[str, Any]:
