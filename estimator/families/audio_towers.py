@@ -11,16 +11,16 @@ from pydantic import model_validator
 
 from estimator.families.build import Builder
 from estimator.families.counted import counted
-from estimator.families.spec import Activation, Depth, ModelSpec, Probability, Size, called
-from estimator.families.whisper import EncoderLayer
+from estimator.families.spec import Depth, Size, called
+from estimator.families.whisper import EncoderLayer, EncoderSpec
 from estimator.tape import dtypes
 from estimator.tape.pointwise import add, dropout, gelu, to
 from estimator.tape.tensor import Tensor
 from estimator.tape.views import transpose
 
 
-class AudioTowerSpec(ModelSpec):
-    """What a configuration leaves out has transformers' defaults. `max_source_positions`: frames that layers see at once."""
+class AudioTowerSpec(EncoderSpec):
+    """What a configuration leaves out has transformers' defaults."""
 
     modelled = {"encoder_layerdrop": (0,), "layerdrop": (0,), "scale_embedding": (False,)}
     runs = False
@@ -32,11 +32,6 @@ class AudioTowerSpec(ModelSpec):
     encoder_attention_heads: Size = 20
     encoder_ffn_dim: Size = 5120
     num_mel_bins: Size = 128
-    max_source_positions: Size = 1500
-    activation_function: Activation = "gelu"
-    dropout: Probability = 0.0
-    attention_dropout: Probability = 0.0
-    activation_dropout: Probability = 0.0
 
     @model_validator(mode="after")
     def _whole(self) -> Self:

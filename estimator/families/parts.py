@@ -55,8 +55,9 @@ class PartsSpec(ModelSpec):
             if isinstance(made.get(name), Mapping):
                 said = {key: value for key, value in made[name].items() if key not in cls.unread}
                 made[name] = part(said, name, cls.kinds[name], name in cls.fixed, wanted)
-        text, *towers = (made.get(name) for name in ("text_config", *cls.beside))
-        if isinstance(text, ModelSpec) and all(isinstance(tower, ModelSpec) for tower in towers):
+        text = made.get("text_config")
+        towers = [tower for name in cls.beside if isinstance(tower := made.get(name), ModelSpec)]
+        if isinstance(text, ModelSpec) and len(towers) == len(cls.beside):
             made["hidden_size"] = text.hidden_size
             made["num_hidden_layers"] = text.depth + sum(tower.depth for tower in towers)
             made["max_position_embeddings"] = text.max_position_embeddings

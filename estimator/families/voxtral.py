@@ -94,8 +94,9 @@ class Hearing:
         shape = clips * self.spectrograms, tower.num_mel_bins, 2 * tower.max_source_positions
         return empty(tape, shape, dtypes.float32, "input_features")
 
-    def __call__(self, spectrograms: Tensor) -> tuple[Tensor, ...]:
-        hidden = reshape(self.tower(spectrograms), (-1, self.spec.joined))
+    def __call__(self, pixels: Tensor) -> tuple[Tensor, ...]:
+        """What the language model gets; `pixels`: spectrograms."""
+        hidden = reshape(self.tower(pixels), (-1, self.spec.joined))
         out = self.linear_1(hidden)
         out = gelu(out)
         out = self.linear_2(out)

@@ -40,7 +40,7 @@ def refuse_unmodelled(job: Job, spec: ModelSpec) -> None:
     if isinstance(spec, OtherSpec):
         refuse_uncounted(job, spec)
     elif server and spec.hears:
-        unserved = f"serving {spec.model_type} models, which hear, is not modelled yet"
+        unserved = f"serving {spec.model_type} with {server.name} is not modelled yet"
         raise NotModelled("; ".join(filter(None, (unserved, spec.instead))), "model")
     elif not (spec.forward_modelled and not (server and spec.sees)) and not (server and server.runs(spec)):
         serves = f"serving {spec.model_type} with {server.name} is not modelled yet" if server and spec.forward_modelled else ""

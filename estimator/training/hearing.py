@@ -32,3 +32,9 @@ def refuse(job: Job, spec: ModelSpec) -> bool:
             WHERE,
         )
     return True
+
+
+def tokens(job: Job, spec: ModelSpec) -> int:
+    """Tokens of a sequence that are of its sound."""
+    audio = job.training.audio
+    return 0 if audio is None else audio.count * (spec.audio_tokens(audio) or 0)

@@ -39,13 +39,15 @@ def refuse(job: Job, spec: ModelSpec) -> None:
                 "training.precision",
             )
         tokens, between = images.count * each, int(getattr(spec, "tells_images_apart", False))
-        if tokens + between * (images.count - 1) > training.sequence_length:
-            most = (training.sequence_length + between) // (each + between)
+        room = training.sequence_length - hearing.tokens(job, spec)
+        if tokens + between * (images.count - 1) > room:
+            most = (room + between) // (each + between)
             fewer = f"at most {most}" if most else "none"
             apart = ", with a token between two of them" if between and images.count > 1 else ""
+            left = f"{room} beside its sound" if training.audio else room
             raise Contradiction(
                 f"{images.count} of {images.width} x {images.height} pixels are {tokens} tokens ({each} each){apart}, and a "
-                f"sequence has {training.sequence_length}: write a longer training.sequence_length, or {fewer}",
+                f"sequence has {left}: write a longer training.sequence_length, or {fewer}",
                 WHERE,
             )
     strategy = strategy_of(job)

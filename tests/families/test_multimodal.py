@@ -180,7 +180,12 @@ def test_an_image_has_the_tokens_that_its_processor_makes(name: str, width: int,
     assert published(name).architecture.image_tokens(Images(width=width, height=height)) == tokens
 
 
-HEARD = [("voxtral-mini-3b", 30, 375), ("voxtral-mini-3b", 30.01, 750), ("voxtral-small-24b", 0.5, 375)]
+HEARD = [
+    ("voxtral-mini-3b", 30, 375),
+    ("voxtral-mini-3b", 30.01, 750),
+    ("voxtral-small-24b", 0.5, 375),
+    ("qwen2.5-omni-7b", 10, 250),
+]
 
 
 @pytest.mark.parametrize(("name", "seconds", "tokens"), HEARD)
@@ -427,3 +432,10 @@ def test_parts_that_are_none_are_refused(name: str) -> None:
     changed, kind, said = REFUSED[name]
     with pytest.raises(kind, match=said):
         resolve({**LLAVA, **changed})
+
+
+def test_a_model_that_speaks_is_read_as_what_thinks() -> None:
+    thinker = ANY["qwen2_5_omni_thinker"]
+    found = resolve({"model_type": "qwen2_5_omni", "thinker_config": {**thinker, "model_type": "qwen2_5_omni_thinker"}})
+    assert found.spec == resolve(thinker).spec
+    assert any("its thinker alone" in said for said in found.assumptions)
