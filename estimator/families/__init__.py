@@ -205,6 +205,12 @@ FAMILIES = {
     "llama4": "llama4",
     "llama4_text": "llama4_text",
     "llama4_vision_model": "llama4_vision",
+    "qwen2_5_omni_thinker": "qwen_omni",
+    "qwen2_5_omni_text": "qwen_vl_text",
+    "qwen2_5_omni_vision_encoder": "qwen_vl_vision",
+    "qwen2_5_omni_audio_encoder": "qwen_omni_audio",
+    "voxtral": "voxtral",
+    "voxtral_encoder": "audio_towers",
 }
 """The file of each `model_type`. It has `SPECS`, by model type, and `HEADS`, by the name in a job; the first is the usual one."""
 

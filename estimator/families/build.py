@@ -13,6 +13,7 @@ from math import prod
 from typing import Any, TypeVar
 
 from estimator.contract.errors import Contradiction, NotModelled
+from estimator.contract.job.audio import Audio
 from estimator.contract.job.images import Images
 from estimator.families.kernels import EAGER, Gated, Kernels, LinearKind
 from estimator.families.layers import Checkpointing, Edges, Layer, Layers, Part
@@ -45,7 +46,6 @@ WHOLE = "linear layers are stored in few bits, and experts' weights are none: th
 PEFT_HEADS = ("classifier", "score")
 """What PEFT never adapts of a classification; it trains a copy of all whose name ends so (utils/other.py, `_set_trainable`)."""
 
-
 PLACES = "layers.*"
 """The path of every layer of a stack in a model of several parts."""
 
@@ -72,9 +72,9 @@ class Builder(ParameterStore):
     shows_states: bool = False
     """Whether the model's output may hold the hidden states of its layers, of which the last are normalised."""
     images: Images | None = None
-    """What each sequence has of images, of a model that sees them; None: text alone."""
+    audio: Audio | None = None
+    """What each sequence has of images, or of sound, of a model that sees or hears; without them, text alone."""
     sequences: int = 1
-    """Sequences of a batch, of a model that sees images."""
     tokens: int | None = None
     """Tokens of a sequence that is trained on; None where that is not known. Too few leave some parameters without gradients."""
     unrolled: bool = False

@@ -9,7 +9,7 @@ from estimator.contract.errors import InvalidJob, NotModelled, UnknownArchitectu
 from estimator.contract.validation import validated
 from estimator.families import FAMILIES, spec_class
 from estimator.families.other import other
-from estimator.families.remote import REMOTE, translated
+from estimator.families.remote import REMOTE, THINKERS, translated
 from estimator.families.spec import ModelSpec
 
 
@@ -17,7 +17,7 @@ def any_model(given: Mapping[str, Any], where: str) -> ModelSpec:
     """The spec of a config's mapping; where no family has its `model_type`, or that has no model of it, the config as it is,
     which torch can count."""
     kind = given.get("model_type")
-    if isinstance(kind, str) and kind and kind not in REMOTE:
+    if isinstance(kind, str) and kind and kind not in REMOTE and kind not in THINKERS:
         if kind not in FAMILIES:
             return other(given)
         if why := spec_class(kind).beyond(given):

@@ -22,7 +22,7 @@ from estimator.families.gemma4_spec import Gemma4Spec as Gemma4TextSpec
 from estimator.families.gemma4_text import Gemma4Body
 from estimator.families.gemma4_vision import Gemma4VisionSpec, VisionModel, marked
 from estimator.families.heads import Batch, CausalLM
-from estimator.families.image_text import ImageTextToText, Masks, as_asked, in_window, language_model
+from estimator.families.image_text import ImageTextToText, Masks, as_asked, compare, in_window, language_model
 from estimator.families.model_output import Held
 from estimator.families.modules import Module, token_positions
 from estimator.families.parts import MultimodalSpec, part
@@ -184,7 +184,7 @@ class Gemma4(ImageTextToText):
             seen = self.eyes(pixels, places)
             features = (to(cat((seen[0],), 0), embeds.dtype),)
             number = empty(tape, (), dtypes.int64, "sum")
-            _compare(embeds, features[0])
+            compare(embeds, features[0])
             embeds = masked_scatter(embeds, unsqueeze(told[0], 2), features[0])
         positions = token_positions(tape, ids.shape[1])
         masks = None
@@ -205,14 +205,6 @@ class Gemma4(ImageTextToText):
         batch, tokens, _ = embeds.shape
         full = causal_mask(embeds.tape, batch, tokens, embeds.dtype, self.attention, None)
         return blocks, {FULL: full, SLIDING: as_asked(in_window(blocks), embeds.dtype, self.attention)}
-
-
-def _compare(embeds: Tensor, features: Tensor) -> None:
-    """What images take the place of is copied to be counted, found by the places of what is not zero (cuda/Nonzero.cu)."""
-    count = features.numel
-    places = empty(embeds.tape, (len(embeds.shape), count), dtypes.int64, "nonzero")
-    taken = empty(embeds.tape, (count,), embeds.dtype, "index")
-    del places, taken
 
 
 def _blocks(types: Tensor) -> Tensor:

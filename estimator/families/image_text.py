@@ -10,13 +10,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
+from estimator.contract.job.audio import Audio
+from estimator.contract.job.images import Images
 from estimator.families import build_model
 from estimator.families.build import Builder
 from estimator.families.decoder import Decoder
 from estimator.families.heads import Batch, CausalLM, FusedHead
 from estimator.families.model_output import Held
 from estimator.families.modules import token_positions
-from estimator.families.parts import MultimodalSpec
+from estimator.families.parts import SpeakingSpec
 from estimator.families.windows import FULL, SLIDING, LayerType
 from estimator.tape import dtypes
 from estimator.tape.dtypes import DType
@@ -31,7 +33,7 @@ Made = tuple[Masks | None] | tuple[Masks, Tensor]
 """Masks, and what they were made of."""
 
 
-def language_model(spec: MultimodalSpec, build: Builder, part: str = "model.language_model") -> CausalLM:
+def language_model(spec: SpeakingSpec, build: Builder, part: str = "model.language_model") -> CausalLM:
     """The language model of one that sees, in the `part` that it is called. Where it cannot attend as the job says and the tower
     does (Gemma 2), it attends as it does unasked."""
     outside, ways = build.attention, spec.language_model.attentions
@@ -62,6 +64,7 @@ class ImageTextToText(FusedHead):
     not by the language model. `gives_all`: whether the output holds all that the tower gave, not the features that were put in.
     `keeps_places`: whether the places of images are known until the language model is done. `videos`: whether the model looks for
     those of videos, too. `caps`: whether logits go through what the language model's go through by itself (Gemma 2's tanh).
+    `given`: what else a job has of what `sight` reads, such as sound; `shown`: whether the output holds features at all.
     """
 
     def __init__(
@@ -78,11 +81,14 @@ class ImageTextToText(FusedHead):
         keeps_places: bool = True,
         videos: bool = False,
         caps: bool = False,
+        given: Images | Audio | None = None,
+        shown: bool = True,
     ):
         assert isinstance(language.body, Decoder)
         self.body, self.lm_head, self.loss = language.body, language.lm_head, language.loss
         self.logits = language.logits if caps else language.lm_head
-        self.sight, self.images, self.joined, self.masks, self.beside = sight, build.images, joined, masks, beside
+        self.sight, self.joined, self.masks, self.beside = sight, joined, masks, beside
+        self.images, self.shown = given or build.images, shown
         self.counts_first, self.gives_all, self.keeps_places = counts_first, gives_all, keeps_places
         self.held, self.videos = held, videos
 
@@ -98,11 +104,12 @@ class ImageTextToText(FusedHead):
     def forward(self, *inputs: Tensor) -> tuple[Tensor, Held]:
         ids = inputs[0]
         hidden, *features = self._read(*inputs)
+        shown = tuple(features) if self.shown else ()
         with ids.tape.losing():
             if self.loss.fused is not None:
-                return self.loss.fused(hidden, self.lm_head.weight, ids), tuple(features)
+                return self.loss.fused(hidden, self.lm_head.weight, ids), shown
             logits = self.logits(hidden)
-            return self.loss(logits, ids), (logits, *features)
+            return self.loss(logits, ids), (logits, *shown)
 
     def _read(self, ids: Tensor, pixels: Tensor | None = None, types: Tensor | None = None) -> tuple[Tensor, ...]:
         """Last hidden states, and the images' features, which the output holds."""
@@ -123,6 +130,14 @@ class ImageTextToText(FusedHead):
         hidden = self.body.decode(ids, embeds, masks[0], positions)
         del places, masks, others
         return (hidden, *seen) if self.gives_all else (hidden, features)
+
+
+def compare(embeds: Tensor, features: Tensor) -> None:
+    """What features take the place of is copied to be counted, found by the places of what is not zero (cuda/Nonzero.cu)."""
+    count = features.numel
+    places = empty(embeds.tape, (len(embeds.shape), count), dtypes.int64, "nonzero")
+    taken = empty(embeds.tape, (count,), embeds.dtype, "index")
+    del places, taken
 
 
 def types_of(ids: Tensor, pixels: Tensor) -> Tensor:

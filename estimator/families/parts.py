@@ -27,8 +27,8 @@ from estimator.families.spec import DecoderSpec, ModelSpec
 from estimator.families.towers import TowerSpec
 
 
-class ComposedSpec(ModelSpec):
-    """A model of texts and images. `hidden_size`, `num_hidden_layers` and `max_position_embeddings` follow from its parts."""
+class PartsSpec(ModelSpec):
+    """A model of texts and more. `hidden_size`, `num_hidden_layers` and `max_position_embeddings` follow from its parts."""
 
     runs = False
     made = frozenset({"hidden_size", "num_hidden_layers"})
@@ -40,9 +40,10 @@ class ComposedSpec(ModelSpec):
     """Settings of a part that change what it computes and none of its parameters."""
     text_class: ClassVar[type[ModelSpec]] = ModelSpec
     """What the part for texts must be."""
+    beside: ClassVar[Mapping[str, type[ModelSpec]]]
+    """What the parts beside it must be."""
 
     text_config: SerializeAsAny[ModelSpec]
-    vision_config: SerializeAsAny[TowerSpec]
 
     @model_validator(mode="before")
     @classmethod
@@ -50,23 +51,78 @@ class ComposedSpec(ModelSpec):
         if not isinstance(given, Mapping):
             return given
         made = dict(given)
-        for name, wanted in (("text_config", cls.text_class), ("vision_config", TowerSpec)):
+        for name, wanted in {"text_config": cls.text_class, **cls.beside}.items():
             if isinstance(made.get(name), Mapping):
                 said = {key: value for key, value in made[name].items() if key not in cls.unread}
                 made[name] = part(said, name, cls.kinds[name], name in cls.fixed, wanted)
-        text, vision = made.get("text_config"), made.get("vision_config")
-        if isinstance(text, ModelSpec) and isinstance(vision, TowerSpec):
+        text = made.get("text_config")
+        towers = [tower for name in cls.beside if isinstance(tower := made.get(name), ModelSpec)]
+        if isinstance(text, ModelSpec) and len(towers) == len(cls.beside):
             made["hidden_size"] = text.hidden_size
-            made["num_hidden_layers"] = text.depth + vision.depth
+            made["num_hidden_layers"] = text.depth + sum(tower.depth for tower in towers)
             made["max_position_embeddings"] = text.max_position_embeddings
         return made
 
     def config(self) -> dict[str, Any]:
-        own = self.model_dump(mode="json", by_alias=True, exclude=_DERIVED | {"text_config", "vision_config"})
-        return own | {"text_config": self.text_config.config(), "vision_config": self.vision_config.config()}
+        own = self.model_dump(mode="json", by_alias=True, exclude=_DERIVED | {"text_config", *self.beside})
+        return own | {name: getattr(self, name).config() for name in ("text_config", *self.beside)}
 
 
-class MultimodalSpec(ComposedSpec):
+class ComposedSpec(PartsSpec):
+    """A model of texts and images."""
+
+    beside = {"vision_config": TowerSpec}
+
+    vision_config: SerializeAsAny[TowerSpec]
+
+
+class SpeakingSpec(PartsSpec):
+    """A language model that gets more than texts."""
+
+    text_class = DecoderSpec
+
+    text_config: SerializeAsAny[DecoderSpec]
+    tie_word_embeddings: bool = False
+
+    @property
+    def cached_per_token(self) -> int | None:
+        """Numbers that one token adds to the KV cache of the language model."""
+        return self.text_config.cached_per_token
+
+    @property
+    def cache_layers(self) -> tuple[CacheLayer, ...]:
+        """The language model's."""
+        return self.text_config.cache_layers
+
+    @property
+    def cache_places(self) -> tuple[int, ...]:
+        return self.text_config.cache_places
+
+    @property
+    def longest_sequence(self) -> int | None:
+        return self.text_config.longest_sequence
+
+    @property
+    def tied(self) -> bool:
+        """Whether the language model's output layer is its input embedding."""
+        return self.tie_word_embeddings
+
+    @property
+    def language_model(self) -> DecoderSpec:
+        """The language model as it is in this one."""
+        return self.text_config.model_copy(update={"tie_word_embeddings": self.tied})
+
+    @property
+    def alone(self) -> ModelSpec:
+        """What to write in the job instead of this model: its language model."""
+        return self.language_model
+
+    @property
+    def instead(self) -> str:
+        return f"for its language model alone, give as model {_inline(self.alone)}" if self.alone.runs else ""
+
+
+class MultimodalSpec(ComposedSpec, SpeakingSpec):
     """A language model that sees images through a tower."""
 
     text_class = DecoderSpec
@@ -100,25 +156,6 @@ class MultimodalSpec(ComposedSpec):
     """Whether it takes an image for what stands between two texts, so that there must be a token between two images."""
 
     text_config: SerializeAsAny[DecoderSpec]
-    tie_word_embeddings: bool = False
-
-    @property
-    def cached_per_token(self) -> int | None:
-        """Numbers that one token adds to the KV cache of the language model."""
-        return self.text_config.cached_per_token
-
-    @property
-    def cache_layers(self) -> tuple[CacheLayer, ...]:
-        """The language model's."""
-        return self.text_config.cache_layers
-
-    @property
-    def cache_places(self) -> tuple[int, ...]:
-        return self.text_config.cache_places
-
-    @property
-    def longest_sequence(self) -> int | None:
-        return self.text_config.longest_sequence
 
     def grid(self, images: Images) -> tuple[int, int] | None:
         """Rows and columns of patches of an image, of a model that gets patches; None of one that gets images as they are."""
@@ -150,25 +187,6 @@ class MultimodalSpec(ComposedSpec):
         pooled = " with a pooling head" if getattr(self.vision_config, "vision_use_head", False) else ""
         kinds = f"{self.model_type} models of {text} and {tower}{pooled}"
         return f"the forward pass of {kinds} is not modelled yet, only their parameters are"
-
-    @property
-    def tied(self) -> bool:
-        """Whether the language model's output layer is its input embedding."""
-        return self.tie_word_embeddings
-
-    @property
-    def language_model(self) -> DecoderSpec:
-        """The language model as it is in this one."""
-        return self.text_config.model_copy(update={"tie_word_embeddings": self.tied})
-
-    @property
-    def alone(self) -> ModelSpec:
-        """What to write in the job instead of this model: its language model."""
-        return self.language_model
-
-    @property
-    def instead(self) -> str:
-        return f"for its language model alone, give as model {_inline(self.alone)}" if self.alone.runs else ""
 
 
 _DERIVED = {"hidden_size", "num_hidden_layers", "max_position_embeddings"}

@@ -44,7 +44,7 @@ class Spec(MultimodalSpec):
     bounds: ClassVar[tuple[int, int]] = (56 * 56, 28 * 28 * 16384)
     """Pixels that an image has at least and at most unless a processor is told otherwise: as the published models'
     preprocessor_config.json say."""
-    fixed = ("text_config", "vision_config")
+    fixed: ClassVar[tuple[str, ...]] = ("text_config", "vision_config")
     plain: ClassVar[str]
     """The family that the language model is of, but for its rotary positions in three dimensions."""
 

@@ -46,6 +46,7 @@ class Qwen3VLMoeTextSpec(Qwen3MoeSpec):
 SPECS = {
     "qwen2_vl_text": Qwen2VLTextSpec,
     "qwen2_5_vl_text": Qwen2VLTextSpec,
+    "qwen2_5_omni_text": Qwen2VLTextSpec,
     "qwen3_vl_text": Qwen3VLTextSpec,
     "qwen3_vl_moe_text": Qwen3VLMoeTextSpec,
 }

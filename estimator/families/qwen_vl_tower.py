@@ -35,15 +35,16 @@ class SelfAttention:
         size = spec.width
         self.heads, self.lengths = spec.num_attention_heads, lengths
         query_bias, output_bias = spec.attention_biases
-        self.qkv = build.linear("attn.qkv", size, 3 * size, query_bias)
+        names, each = (["q", "k", "v"], size) if spec.parted else (["qkv"], 3 * size)
+        self.inputs = [build.linear(f"attn.{name}", size, each, query_bias) for name in names]
         self.proj = build.linear("attn.proj", size, size, output_bias)
-        each = size // self.heads
-        self.q_norm, self.k_norm = (build.rms_norm(f"attn.{x}_norm", each) if spec.normed_heads else None for x in "qk")
+        head = size // self.heads
+        self.q_norm, self.k_norm = (build.rms_norm(f"attn.{x}_norm", head) if spec.normed_heads else None for x in "qk")
         self.attend = Attention(build.attention, causal=False)
 
     def __call__(self, hidden: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         patches = hidden.shape[0]
-        q, k, v = unbind(permute(reshape(self.qkv(hidden), (patches, 3, self.heads, -1)), (1, 0, 2, 3)), 0)
+        q, k, v = self._inputs(hidden)
         if self.q_norm is not None and self.k_norm is not None:
             q = self.q_norm(q)
             k = self.k_norm(k)
@@ -58,6 +59,14 @@ class SelfAttention:
         out = self.proj(out)
         del lengths
         return out
+
+    def _inputs(self, hidden: Tensor) -> list[Tensor]:
+        """Queries, keys and values, [patches, heads, size]."""
+        patches = hidden.shape[0]
+        if len(self.inputs) > 1:
+            return [reshape(layer(hidden), (patches, self.heads, -1)) for layer in self.inputs]
+        (qkv,) = self.inputs
+        return unbind(permute(reshape(qkv(hidden), (patches, 3, self.heads, -1)), (1, 0, 2, 3)), 0)
 
 
 def rotate(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:

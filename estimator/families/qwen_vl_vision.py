@@ -26,6 +26,8 @@ class VisionSpec(TowerSpec):
     """Whether feed-forward layers are gated, and norms root mean squares."""
     normed_heads: ClassVar[bool] = False
     """Whether queries and keys of each head are normalised."""
+    parted: ClassVar[bool] = False
+    """Whether queries, keys and values come of layers of their own."""
     biased: ClassVar[bool] = False
     """Whether what embeds patches has a bias."""
     hooked: ClassVar[bool] = True
@@ -125,6 +127,12 @@ class Qwen25VisionSpec(_WiderSpec):
         return tuple([height * width * merge**2 for height in down for width in across])
 
 
+class OmniVisionSpec(Qwen25VisionSpec):
+    """Qwen2.5-Omni's."""
+
+    parted = True
+
+
 class Qwen3VisionSpec(_WiderSpec):
     biased, hooked = True, False
     block_names, merger_names = ("mlp.linear_fc1", "mlp.linear_fc2"), ("linear_fc1", "linear_fc2")
@@ -161,6 +169,7 @@ def _cut(length: int, side: int) -> list[int]:
 SPECS: dict[str, type[VisionSpec]] = {
     "qwen2_vl_vision": Qwen2VisionSpec,
     "qwen2_5_vl_vision": Qwen25VisionSpec,
+    "qwen2_5_omni_vision_encoder": OmniVisionSpec,
     "qwen3_vl_vision": Qwen3VisionSpec,
     "qwen3_vl_moe_vision": Qwen3VisionSpec,
     "qwen3_5_vision": Qwen35VisionSpec,

@@ -101,8 +101,16 @@ REMOTE = {
 """By `model_type`."""
 
 
+THINKERS = {"qwen2_5_omni": "qwen2_5_omni_thinker"}
+"""Types of models that think and speak, which are trained as the part that thinks, and that part's."""
+
+
 def translated(given: Given, where: str) -> Given:
-    """The config of a type with code of its own as its family's; any other as it is. Raises `NotModelled`."""
+    """The config of a type with code of its own as its family's, of one that speaks, too, as its thinker's; any other as it is.
+    Raises `NotModelled`."""
+    thinks, thinker = given.get("thinker_config"), THINKERS.get(str(given.get("model_type")))
+    if thinker is not None and isinstance(thinks, Mapping):
+        return {**thinks, "model_type": thinker}
     remote = REMOTE.get(str(given.get("model_type")))
     if remote is None:
         return given
@@ -115,6 +123,8 @@ def translated(given: Given, where: str) -> Given:
 
 def said(kind: Any) -> tuple[str, ...]:
     """What to say of a config of a `model_type` that was turned into a family's."""
+    if isinstance(kind, str) and kind in THINKERS:
+        return ("its thinker alone, which is what is trained: the talker and what makes sound of its codes are left out",)
     if not isinstance(kind, str) or kind not in REMOTE:
         return ()
     like = REMOTE[kind].like

@@ -7,6 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from estimator.contract.job.audio import Audio
 from estimator.contract.job.images import Images
 from estimator.families.abilities import Abilities
 from estimator.families.cache_layers import CacheLayer, Picture, attention
@@ -46,6 +47,8 @@ class ModelSpec(BaseModel):
     """Whether its forward pass is modelled; else only its parameters are."""
     sees: ClassVar[bool] = False
     """Whether it is a language model that gets images through a tower."""
+    hears: ClassVar[bool] = False
+    """Whether it is one that gets sound through a tower."""
     can: ClassVar[Abilities] = Abilities()
     """What else is modelled of it. It is said of each family, and not inherited."""
 
@@ -149,6 +152,10 @@ class ModelSpec(BaseModel):
 
     def image_tokens(self, images: Images) -> int | None:
         """Tokens of an image of so many pixels, as its processor makes them; None where it reads none, or that is not known."""
+        return None
+
+    def audio_tokens(self, audio: Audio) -> int | None:
+        """Tokens of a clip of so many seconds, likewise."""
         return None
 
     @property

@@ -30,7 +30,22 @@ from estimator.tape.tensor import Tensor, empty
 from estimator.tape.views import contiguous, index, reshape, transpose
 
 
-class WhisperSpec(ModelSpec):
+class EncoderSpec(ModelSpec):
+    """What Whisper's encoder says, and those of other models that are made like it. `max_source_positions`: frames."""
+
+    hidden_size: Size = called("d_model")
+    num_hidden_layers: Depth = called("encoder_layers")
+    encoder_attention_heads: Size
+    encoder_ffn_dim: Size
+    num_mel_bins: Size = 80
+    max_source_positions: Size = 1500
+    activation_function: Activation = "gelu"
+    dropout: Probability = 0.0
+    attention_dropout: Probability = 0.0
+    activation_dropout: Probability = 0.0
+
+
+class WhisperSpec(EncoderSpec):
     """`num_hidden_layers` are the encoder's; `max_position_embeddings` follows: the encoder's frames."""
 
     modelled = {
@@ -41,21 +56,11 @@ class WhisperSpec(ModelSpec):
     }
     unasked_embeddings = True
 
-    hidden_size: Size = called("d_model")
-    num_hidden_layers: Depth = called("encoder_layers")
     decoder_layers: Depth
-    encoder_attention_heads: Size
     decoder_attention_heads: Size
-    encoder_ffn_dim: Size
     decoder_ffn_dim: Size
     vocab_size: Size
-    num_mel_bins: Size = 80
-    max_source_positions: Size = 1500
     max_target_positions: Size = 448
-    activation_function: Activation = "gelu"
-    dropout: Probability = 0.0
-    attention_dropout: Probability = 0.0
-    activation_dropout: Probability = 0.0
     tie_word_embeddings: bool = True
 
     @model_validator(mode="before")
@@ -94,7 +99,7 @@ SPECS = {"whisper": WhisperSpec}
 
 
 class WhisperAttention:
-    def __init__(self, spec: WhisperSpec, build: Builder, name: str, heads: int, causal: bool = False):
+    def __init__(self, spec: EncoderSpec, build: Builder, name: str, heads: int, causal: bool = False):
         size = spec.hidden_size
         self.heads, self.head_dim = heads, size // heads
         self.dropout = spec.attention_dropout
@@ -133,7 +138,7 @@ class WhisperAttention:
 
 
 class EncoderLayer:
-    def __init__(self, spec: WhisperSpec, build: Builder):
+    def __init__(self, spec: EncoderSpec, build: Builder):
         self.dropout, self.activation_dropout = spec.dropout, spec.activation_dropout
         self.activation = ACTIVATIONS[spec.activation_function]
         self.self_attn = WhisperAttention(spec, build, "self_attn", spec.encoder_attention_heads)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from estimator.contract.errors import Contradiction, NotModelled
 from estimator.contract.job import CheckpointForm, Job
+from estimator.contract.job.training import SENSING
 from estimator.families.other import OtherSpec
 from estimator.families.spec import ModelSpec
 from estimator.hardware.accelerator import accelerator
@@ -38,6 +39,9 @@ def refuse_unmodelled(job: Job, spec: ModelSpec) -> None:
     server = served_by(job)
     if isinstance(spec, OtherSpec):
         refuse_uncounted(job, spec)
+    elif server and spec.hears:
+        unserved = f"serving {spec.model_type} with {server.name} is not modelled yet"
+        raise NotModelled("; ".join(filter(None, (unserved, spec.instead))), "model")
     elif not (spec.forward_modelled and not (server and spec.sees)) and not (server and server.runs(spec)):
         serves = f"serving {spec.model_type} with {server.name} is not modelled yet" if server and spec.forward_modelled else ""
         raise NotModelled("; ".join(filter(None, (serves or spec.refusal, spec.instead))), "model")
@@ -68,7 +72,7 @@ def refuse_unmodelled(job: Job, spec: ModelSpec) -> None:
             )
         if training.loss == "compiled" and training.implementation != "megatron":
             raise Contradiction("loss compiled is Megatron-Core's own: write eager, or implementation: megatron", "training.loss")
-        fuses = training.loss in ("cut", "fused") and training.head == "image-text-to-text" and not isinstance(spec, OtherSpec)
+        fuses = training.loss in ("cut", "fused") and training.head in SENSING and not isinstance(spec, OtherSpec)
         own = fuses or training.loss in ("eager", "compiled")
         if (not own or training.transformers_release != "5") and training.head != "causal-lm":
             raise Contradiction(f"loss and its release are those of a causal-lm, not of {training.head}", "training.loss")
@@ -112,6 +116,7 @@ def refuse_uncounted(job: Job, spec: OtherSpec) -> None:
         (training.implementation != "transformers", "training.implementation", "transformers"),
         (training.quantization, "training.quantization", "no quantization"),
         (training.images, "training.images", "texts alone, without images"),
+        (training.audio, "training.audio", "texts alone, without sound"),
         (training.float8, "training.float8", "no float8"),
         (training.objective, "training.objective", "no objective"),
         (training.trainable != "all", "training.trainable", "all, or an adapter"),

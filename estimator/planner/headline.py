@@ -100,10 +100,11 @@ def fit(
 
 
 def _seen(spec: ModelSpec) -> str:
-    """What is said of a model that sees images: how it is trained here, or what to ask about instead."""
-    if not (spec.sees and spec.forward_modelled):
+    """What is said of a model that sees images or hears: how it is trained here, or what to ask about instead."""
+    if not ((spec.sees or spec.hears) and spec.forward_modelled):
         return spec.instead
-    return "training: on texts alone, with what sees images in memory"
+    does = "sees images" if spec.sees else "hears"
+    return f"training: on texts alone, with what {does} in memory"
 
 
 def for_model(found: Model, kind: Platform, asked: list[Way]) -> list[Way]:

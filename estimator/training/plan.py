@@ -8,6 +8,7 @@ from dataclasses import replace
 from estimator.contract.errors import Contradiction, NotModelled
 from estimator.contract.job import Bottleneck, Job, Training
 from estimator.contract.job.adapter import PrefixTuning, PromptLearning
+from estimator.contract.job.training import SENSING
 from estimator.families import build_model, torchtitan
 from estimator.families.build import Builder
 from estimator.families.heads import Batch, CausalLM, FusedHead, Model, takes_chunks, takes_cut
@@ -106,6 +107,7 @@ def trace_training(job: Job, spec: ModelSpec, topology: Topology, gpu: Gpu = AMP
         pruning=masks(training),
         shows_states=training.objective is not None and training.objective.type == "ppo",
         images=training.images,
+        audio=training.audio,
         sequences=training.micro_batch_size,
         tokens=training.sequence_length,
         unrolled=unrolled,
@@ -115,7 +117,7 @@ def trace_training(job: Job, spec: ModelSpec, topology: Topology, gpu: Gpu = AMP
     assert training.head is not None
     model = _torchtitan(job, spec, build) if training.implementation == "torchtitan" else build_model(spec, build, training.head)
     build.sharding.spread(model, [p for p in build.parameters if p.slot is None])
-    fused = training.loss == "fused" and training.head == "image-text-to-text"
+    fused = training.loss == "fused" and training.head in SENSING
     if (
         (training.loss == "chunked" and not takes_chunks(model))
         or (training.loss == "cut" and not takes_cut(model))

@@ -1,4 +1,4 @@
-"""What of a job goes with a model that sees images, and what is not modelled of one."""
+"""What of a job goes with a model that sees images or hears, and what is not modelled of one."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from estimator.contract.errors import Contradiction, NotModelled
 from estimator.contract.job import Job
 from estimator.families.spec import ModelSpec
 from estimator.parallel.strategies import strategy_of
+from estimator.training import hearing
 
 WHERE = "training.images"
 STRATEGIES = ("none", "fsdp2")
@@ -14,11 +15,13 @@ WIDE = ("32-true", "16-true")
 
 
 def refuse(job: Job, spec: ModelSpec) -> None:
-    """Raise `InvalidJob` for images that do not fit the model or the sequence, `NotModelled` for what is not known together."""
+    """Raise `InvalidJob` for images or sound that do not fit the model or the sequence, `NotModelled` for what is not known
+    together."""
     training, images = job.training, job.training.images
-    if not spec.sees:
-        if images is not None:
-            raise Contradiction(f"{spec.model_type} reads no images beside texts: leave it out, or name a model that does", WHERE)
+    hears = hearing.refuse(job, spec)
+    if not spec.sees and images is not None:
+        raise Contradiction(f"{spec.model_type} reads no images beside texts: leave it out, or name a model that does", WHERE)
+    if not (spec.sees or hears):
         return
     if images is not None:
         bounds = {"min_pixels": images.min_pixels, "max_pixels": images.max_pixels}
@@ -36,13 +39,15 @@ def refuse(job: Job, spec: ModelSpec) -> None:
                 "training.precision",
             )
         tokens, between = images.count * each, int(getattr(spec, "tells_images_apart", False))
-        if tokens + between * (images.count - 1) > training.sequence_length:
-            most = (training.sequence_length + between) // (each + between)
+        room = training.sequence_length - hearing.tokens(job, spec)
+        if tokens + between * (images.count - 1) > room:
+            most = (room + between) // (each + between)
             fewer = f"at most {most}" if most else "none"
             apart = ", with a token between two of them" if between and images.count > 1 else ""
+            left = f"{room} beside its sound" if training.audio else room
             raise Contradiction(
                 f"{images.count} of {images.width} x {images.height} pixels are {tokens} tokens ({each} each){apart}, and a "
-                f"sequence has {training.sequence_length}: write a longer training.sequence_length, or {fewer}",
+                f"sequence has {left}: write a longer training.sequence_length, or {fewer}",
                 WHERE,
             )
     strategy = strategy_of(job)
@@ -62,7 +67,8 @@ def refuse(job: Job, spec: ModelSpec) -> None:
         (training.attention.startswith("flash"), "training.attention", "sdpa or eager"),
     ):
         if asked:
-            raise NotModelled(f"this is not modelled for {spec.model_type}, which sees images, yet: write {instead}", where)
+            does = "sees images" if spec.sees else "hears"
+            raise NotModelled(f"this is not modelled for {spec.model_type}, which {does}, yet: write {instead}", where)
 
 
 CHECKPOINTING = "training.activation_checkpointing"

@@ -19,7 +19,9 @@ def batch(job: Job, spec: Any, model: Any) -> dict[str, Any]:
     targets = (rows, training.target_length or tokens)
     made: dict[str, Any] = {}
     if training.head == "image-text-to-text" and not isinstance(spec, OtherSpec):
-        return _seen(training, spec, model, rows, tokens)
+        return (_sensed if spec.hears else _seen)(training, spec, model, rows, tokens)
+    if training.head == "audio-text-to-text":
+        return _heard(training, spec, model, rows, tokens)
     if model.main_input_name == "input_ids":
         made["input_ids"] = torch.randint(0, spec.vocab_size, (rows, tokens))
         if training.head == "sequence-classification" and model.config.is_encoder_decoder:
@@ -43,6 +45,40 @@ def batch(job: Job, spec: Any, model: Any) -> dict[str, Any]:
         made |= {"pixel_values": torch.rand(shape, dtype=model.dtype), "return_loss": True}
     else:
         made["labels"] = torch.randint(0, training.labels or 2, (rows,))
+    return made
+
+
+def _heard(training: Training, spec: Any, model: Any, rows: int, tokens: int) -> dict[str, Any]:
+    """Texts that begin with the tokens of their clips, and these as the model's processor makes them, in float32."""
+    heard, audio, tower = model.config.audio_token_id, training.audio, spec.audio_config
+    ids = torch.randint(0, spec.language_model.vocab_size, (rows, tokens))
+    ids.masked_fill_(ids == heard, 0)
+    made = {"input_ids": ids, "labels": ids}
+    if audio is None:
+        return made
+    ids[:, : audio.count * spec.audio_tokens(audio)].fill_(heard)
+    shape = (rows * audio.count * spec.spectrograms(audio), tower.num_mel_bins, 2 * tower.max_source_positions)
+    return made | {"input_features": torch.rand(shape, dtype=torch.float32)}
+
+
+def _sensed(training: Training, spec: Any, model: Any, rows: int, tokens: int) -> dict[str, Any]:
+    """Texts that begin with the tokens of their clips, then of their images; spectrograms of as many frames as all have, and
+    which of these are of a clip; patches. Numbers of fake tensors are known of what lengths are computed from."""
+    ids, audio, images = torch.randint(0, spec.language_model.vocab_size, (rows, tokens)), training.audio, training.images
+    made: dict[str, Any] = {"input_ids": ids, "labels": ids}
+    places: list[int] = []
+    if audio is not None:
+        places += [model.config.audio_token_id] * audio.count * spec.audio_tokens(audio)
+        clips, tower = rows * audio.count, spec.audio_config
+        made["input_features"] = torch.rand(clips, tower.num_mel_bins, spec.most_frames, dtype=torch.float32)
+        made["feature_attention_mask"] = torch.zeros(clips, spec.most_frames, dtype=torch.int32)
+        frames = tower.frames(audio, spec.most_frames)
+        know(made["feature_attention_mask"], [[1] * frames + [0] * (spec.most_frames - frames)] * clips)
+    if images is not None:
+        seen = _in_patches(ids, model.config.image_token_id, spec, images, spec.grid(images))
+        made |= {name: seen[name] for name in ("pixel_values", "image_grid_thw")}
+        places += [model.config.image_token_id] * images.count * spec.image_tokens(images)
+    know(ids, [places + [0] * (tokens - len(places))] * rows)
     return made
 
 

@@ -21,11 +21,12 @@ from torch._subclasses.fake_tensor import (
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_leaves, tree_map, tree_map_only
 from transformers import vision_utils
+from transformers.models.qwen2_5_omni import modeling_qwen2_5_omni
 from transformers.models.qwen2_5_vl import modeling_qwen2_5_vl
 
 aten = torch.ops.aten
 FACTORIES = {aten.arange.default, aten.arange.start, aten.arange.start_step, aten.zeros.default}
-"""What makes numbers of none."""
+"""What makes numbers of none; one whole number, or a row of it, is known, too."""
 MOST = 2**25
 """Numbers of a tensor up to which they are computed."""
 
@@ -77,7 +78,8 @@ def computable(func: Any, args: Any, kwargs: Any) -> bool:
     """Whether the result of an operation is known: it is made of known numbers, or of none."""
     given = [t for t in tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)]
     if not given:
-        return func in FACTORIES
+        row = func is aten.scalar_tensor.default or (func is aten.full.default and len(args[0]) == 1)
+        return func in FACTORIES or (row and kwargs.get("dtype") is torch.int64)
     return all(numbers(t) is not None and t.numel() <= MOST for t in given)
 
 
@@ -128,5 +130,6 @@ def numbers_asked(live: Any) -> Iterator[None]:
     with (
         mock.patch.object(FakeTensor, "tolist", listed),
         mock.patch.object(modeling_qwen2_5_vl, "get_vision_window_index", windows),
+        mock.patch.object(modeling_qwen2_5_omni, "get_vision_window_index", windows),
     ):
         yield

@@ -66,6 +66,7 @@ AUTO = {
     "contrastive": transformers.AutoModel,
     "features": transformers.AutoModel,
     "image-text-to-text": transformers.AutoModelForImageTextToText,
+    "audio-text-to-text": transformers.AutoModelForMultimodalLM,
 }
 """transformers' class for each head of a job."""
 transformers.AutoModelForCausalLM.register(transformers.Mistral4Config, transformers.Mistral4ForCausalLM, exist_ok=True)
@@ -81,7 +82,8 @@ def config(spec: ModelSpec, attention: str, labels: int = 2) -> Any:
     else:
         made = transformers.AutoConfig.for_model(fields.pop("model_type"), **fields, num_labels=labels)
     made._attn_implementation = attention if spec.has_attention else "eager"
-    if (heard := getattr(made, "audio_config", None)) is not None:
+    heard = getattr(made, "audio_config", None)
+    if heard is not None and heard.model_type == "gemma4_audio":
         heard._attn_implementation = "eager"  # its chunks attend in no other way
     text = getattr(spec, "text_config", None)
     if isinstance(text, ModelSpec) and attention not in text.attentions:  # unasked each part attends in its own way
@@ -95,6 +97,8 @@ def config(spec: ModelSpec, attention: str, labels: int = 2) -> Any:
                 setattr(part, name, 0)  # a small model's vocabulary has not the usual ones
     if (getattr(made, "image_token_id", None) or 0) >= (getattr(made.get_text_config(), "vocab_size", None) or math.inf):
         made.image_token_id = 1
+    if spec.hears and (made.audio_token_id or math.inf) >= made.get_text_config().vocab_size:
+        made.audio_token_id = 2
     if getattr(made, "is_encoder_decoder", False) and getattr(made, "decoder_start_token_id", None) is None:
         made.decoder_start_token_id = made.pad_token_id
     return made

@@ -27,7 +27,16 @@ HONOURED = {
     "training": {
         *("precision", "dtypes", "float8", "autocast", "attention", "attention_mask", "loss", "implementation"),
         *("optimizer", "optimizer_implementation", "optimizer_states", "optimizer_rank", "optimizer_in_backward"),
-        *("micro_batch_size", "sequence_length", "target_length", "images", "head", "labels", "gradient_accumulation_steps"),
+        *(
+            "micro_batch_size",
+            "sequence_length",
+            "target_length",
+            "images",
+            "audio",
+            "head",
+            "labels",
+            "gradient_accumulation_steps",
+        ),
         *("activation_checkpointing", "reentrant_checkpointing", "gradient_clipping", "zero_grad_to_none"),
         *("adapter", "trainable", "pruning", "quantization", "quantization_group", "unquantized", "evaluation", "objective"),
     },

@@ -7,6 +7,7 @@ from typing import Any
 
 from estimator import InvalidJob
 from estimator.contract.job import Job
+from estimator.contract.job.audio import Audio
 from estimator.contract.job.images import Images
 from estimator.contract.job.optimizer import IMPLEMENTATIONS
 from estimator.families import built, heads, spec_class
@@ -147,6 +148,10 @@ def _images(drawing: Drawing, made: dict[str, Any]) -> Any:
     return drawing.part(Images) if drawing.spec.sees else NOTHING
 
 
+def _audio(drawing: Drawing, made: dict[str, Any]) -> Any:
+    return drawing.part(Audio) if drawing.spec.hears else NOTHING
+
+
 def _attention(drawing: Drawing, made: dict[str, Any]) -> str:
     ways = [way for way in drawing.spec.attentions if not (drawing.playable and way.startswith("flash"))]
     rare = [] if drawing.playable else ["flash_attention_3", "flash_attention_triton"]
@@ -221,6 +226,7 @@ OWN: dict[str, Own] = {
     "Training.sequence_length": lambda drawing, made: NOTHING if _only_images(drawing) else _sequence(drawing, made),
     "Training.target_length": lambda drawing, made: drawing.one(50, 128),
     "Training.images": _images,
+    "Training.audio": _audio,
     "Training.attention": _attention,
     "Training.implementation": _implementation,
     "Training.optimizer": _optimizer,

@@ -18,6 +18,7 @@ import transformers
 from transformers.vision_utils import get_vision_window_index
 
 from estimator import InvalidJob, NotModelled, estimate, fit
+from estimator.contract.job.audio import Audio
 from estimator.contract.job.images import Images
 from estimator.families import FAMILIES, build_model, count, heads, parameters, spec_class
 from estimator.families.build import Builder
@@ -41,7 +42,7 @@ from estimator.verify.model import AUTO, config, defaulting_to
 from tests.jobs import cases
 
 CASES: dict[str, Any] = {case["name"]: case["model"] for case in cases("multimodal")}
-COMPOSED = [kind for kind in FAMILIES if "vision_config" in spec_class(kind).model_fields and kind != "clip"]
+COMPOSED = [kind for kind in FAMILIES if {"vision_config", "audio_config"} & {*spec_class(kind).model_fields} and kind != "clip"]
 ANY = {kind: next(model for model in CASES.values() if model["model_type"] == kind) for kind in COMPOSED}
 COUNTED = {name: model for name, model in CASES.items() if "vision_config" in model and not resolve(model).spec.forward_modelled}
 RUN = [kind for kind in COMPOSED if spec_class(kind).runs and spec_class(kind).sees]
@@ -76,8 +77,9 @@ def test_it_has_the_parameters_and_buffers_that_transformers_makes(name: str) ->
         model = real(spec, made)
         assert count(spec) == sum(p.numel() for p in model.parameters())
         size = sum(p.total * p.tensor.dtype.itemsize for p in parameters(spec))
-        assert size == sum(p.numel() * p.itemsize for p in model.parameters())
         kept = tuple(model._keep_in_fp32_modules_strict or ())  # which are so where a checkpoint is loaded
+        wide = {name: any(part in name for part in kept) for name, _ in model.named_parameters()}
+        assert size == sum(p.numel() * (4 if wide[name] else p.itemsize) for name, p in model.named_parameters())
         buffers = Counter(
             (tuple(b.shape), "float32" if name.endswith(kept) else str(b.dtype).removeprefix("torch."))
             for name, b in model.named_buffers()
@@ -176,6 +178,27 @@ TOKENS = [
 @pytest.mark.parametrize(("name", "width", "height", "tokens"), TOKENS)
 def test_an_image_has_the_tokens_that_its_processor_makes(name: str, width: int, height: int, tokens: int) -> None:
     assert published(name).architecture.image_tokens(Images(width=width, height=height)) == tokens
+
+
+HEARD = [
+    ("voxtral-mini-3b", 30, 375),
+    ("voxtral-mini-3b", 30.01, 750),
+    ("voxtral-small-24b", 0.5, 375),
+    ("qwen2.5-omni-7b", 10, 250),
+]
+
+
+@pytest.mark.parametrize(("name", "seconds", "tokens"), HEARD)
+def test_a_clip_has_the_tokens_that_its_processor_makes(name: str, seconds: float, tokens: int) -> None:
+    assert published(name).architecture.audio_tokens(Audio(seconds=seconds)) == tokens
+
+
+def test_a_model_that_hears_says_what_it_is_trained_on() -> None:
+    job: dict[str, Any] = {"model": "voxtral-mini-3b", "training": {"adapter": {}}}
+    assert any("text alone: what hears is loaded" in said for said in estimate(job).assumptions)
+    heard = estimate({**job, "training": {**job["training"], "audio": {"count": 2, "seconds": 20}}})
+    assert any("2 clips in each sequence, of 20 s: 375 tokens each" in said for said in heard.assumptions)
+    assert any("with what hears in memory" in said for said in fit("voxtral-mini-3b", "24GB").assumptions)
 
 
 @pytest.mark.parametrize("window", [56, 112, 130])
@@ -409,3 +432,10 @@ def test_parts_that_are_none_are_refused(name: str) -> None:
     changed, kind, said = REFUSED[name]
     with pytest.raises(kind, match=said):
         resolve({**LLAVA, **changed})
+
+
+def test_a_model_that_speaks_is_read_as_what_thinks() -> None:
+    thinker = ANY["qwen2_5_omni_thinker"]
+    found = resolve({"model_type": "qwen2_5_omni", "thinker_config": {**thinker, "model_type": "qwen2_5_omni_thinker"}})
+    assert found.spec == resolve(thinker).spec
+    assert any("its thinker alone" in said for said in found.assumptions)

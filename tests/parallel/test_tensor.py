@@ -88,6 +88,7 @@ MODELLED = {
     "micro_batch_size",
     "sequence_length",
     "images",
+    "audio",
     "tokens",
     "dataset",
     "lengths",

@@ -147,6 +147,7 @@ MODELLED = {
     "micro_batch_size",
     "sequence_length",
     "images",
+    "audio",
     "tokens",
 } | {
     "dataset",

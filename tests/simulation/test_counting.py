@@ -54,14 +54,14 @@ def test_a_service_counts_nothing() -> None:
         estimate({"model": CONFIG}, allow_files=False)
 
 
-SHIPPED = "voxtral-mini-3b"
+SHIPPED = "molmo2-8b"
 
 
 @pytest.mark.parametrize("allow_files", [True, False])
 def test_a_shipped_model_of_no_family_is_answered_as_far_as_its_weights_decide(allow_files: bool) -> None:
-    rows = {row.way: row for row in fit(SHIPPED, "8GB", allow_files).rows}
+    rows = {row.way: row for row in fit(SHIPPED, "16GB", allow_files).rows}
     assert rows["serve bf16"].verdict == rows["LoRA (bf16)"].verdict == "does not fit"
-    assert "its weights alone are 8.7 GiB" in rows["serve bf16"].problem
+    assert "its weights alone are 16.2 GiB" in rows["serve bf16"].problem
     assert rows["serve fp8"].verdict == rows["QLoRA (nf4)"].verdict == "unknown"
     assert {row.verdict for row in fit(SHIPPED, "24GB", allow_files).rows if row.fits is None} == {"unknown"}
 
@@ -74,16 +74,16 @@ def test_a_service_runs_torch_for_nobody(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(counting, "can_count", lambda: True)
     with pytest.raises(UnknownArchitecture, match="a service runs torch for nobody"):
         estimate({"model": SHIPPED}, allow_files=False)
-    assert fit(SHIPPED, "24GB", allow_files=False).parameters == 4_676_271_104
+    assert fit(SHIPPED, "24GB", allow_files=False).parameters == 8_694_602_192
 
 
 def test_a_shipped_model_of_no_family_is_listed_and_shown(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["models", "voxtral", "mini"]) == 0
-    assert "4,676,271,104" in capsys.readouterr().out
+    assert main(["models", "molmo2"]) == 0
+    assert "8,694,602,192" in capsys.readouterr().out
     assert main(["models", "show", SHIPPED]) == 0
     text = capsys.readouterr().out
-    assert f"{SHIPPED}: 4,676,271,104 parameters, voxtral" in text
-    assert "402,653,184 embed tokens" in text
+    assert f"{SHIPPED}: 8,694,602,192 parameters, molmo2" in text
+    assert "622,854,144 embed tokens" in text
 
 
 def test_serving_is_not_known() -> None:

@@ -53,7 +53,7 @@ def test_a_named_card_says_how_fast() -> None:
 
 
 def test_training_and_what_is_not_known() -> None:
-    found = fitting("rtx-4090", "qlora", search="voxtral-mini")
+    found = fitting("rtx-4090", "qlora", search="molmo2")
     assert not found.rows
     assert not found.too_large
     assert {one.verdict for one in found.unknown} == {"unknown"}

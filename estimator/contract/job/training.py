@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, model_validator
 
 from estimator.contract.job.adapter import Adapter
+from estimator.contract.job.audio import Audio
 from estimator.contract.job.dtypes import Dtypes
 from estimator.contract.job.evaluation import Evaluation
 from estimator.contract.job.fp8 import Fp8
@@ -28,7 +29,10 @@ Head = Literal[
     "image-classification",
     "contrastive",
     "image-text-to-text",
+    "audio-text-to-text",
 ]
+SENSING = ("image-text-to-text", "audio-text-to-text")
+"""Those of language models that see or hear."""
 
 
 Operations = Literal["torchtitan", "products", "attention"]
@@ -136,6 +140,10 @@ class Training(Part):
     images: Images | None = Field(
         None,
         description="images in each sequence, of a model that sees them; without it, text alone: the tower is loaded, not run",
+    )
+    audio: Audio | None = Field(
+        None,
+        description="clips in each sequence, of a model that hears them; without it, text alone: the tower is loaded, not run",
     )
     head: Head | None = Field(None, description="output layer and loss; without it, the model's usual one")
     labels: Annotated[int, Field(ge=1, le=2**20)] | None = Field(

@@ -22,6 +22,7 @@ def said_of_texts(job: Job, to: str) -> None:
         ("objective", job.training.objective),
         ("pruning", job.training.pruning),
         ("images", job.training.images),
+        ("audio", job.training.audio),
     ):
         if value is not None:
             raise InvalidJob(f"is not written for {to} yet: only fine-tuning on texts is", f"training.{field}")

@@ -12,7 +12,7 @@ from estimator.families.spec import ModelSpec
 from estimator.hardware.capacity import Capacity
 from estimator.parallel.topology import Topology
 from estimator.pipeline.notes.hardware import of_hardware, warnings_of_hardware
-from estimator.pipeline.notes.images import of_images
+from estimator.pipeline.notes.images import of_audio, of_images
 from estimator.pipeline.notes.training import of_training
 from estimator.serving.engines import engine_of
 from estimator.tape.tape import ACTIVATION, LOSS, Tape
@@ -45,6 +45,7 @@ def assumptions(job: Job, spec: ModelSpec, place: Topology, card: Capacity) -> I
     if job.task == "train":
         yield from of_training(job, place)
         yield from of_images(job.training.images, spec)
+        yield from of_audio(job.training.audio, spec)
     else:
         requests = f"{job.serving.concurrency} sequence(s) of {job.serving.context} tokens, prompt and answer together"
         yield Said("requests", requests, "serving.concurrency")

@@ -1,14 +1,16 @@
-"""What is taken for granted of a model that sees images."""
+"""What is taken for granted of a model that sees images or hears."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
+from estimator.contract.job.audio import Audio
 from estimator.contract.job.images import Images
 from estimator.contract.notes import Said
 from estimator.families.spec import ModelSpec
 
 WHERE = "training.images"
+HEARD = "training.audio"
 
 
 def of_images(images: Images | None, spec: ModelSpec) -> Iterator[Said]:
@@ -27,3 +29,19 @@ def of_images(images: Images | None, spec: ModelSpec) -> Iterator[Said]:
         f"sequence_length; pixels come in {kind}, as its processor makes them"
     )
     yield Said("images", text, WHERE)
+
+
+def of_audio(audio: Audio | None, spec: ModelSpec) -> Iterator[Said]:
+    """How many tokens the sound of a sequence is, or that there is none."""
+    if not spec.hears:
+        return
+    if audio is None:
+        yield Said("audio", "text alone: what hears is loaded and not run", HEARD)
+        return
+    each = spec.audio_tokens(audio) or 0
+    many = "1 clip" if audio.count == 1 else f"{audio.count} clips"
+    text = (
+        f"{many} in each sequence, of {audio.seconds:g} s: {each} tokens each, {audio.count * each} of its sequence_length; "
+        "spectrograms come in float32, as its processor makes them"
+    )
+    yield Said("audio", text, HEARD)
