@@ -314,7 +314,7 @@ def _of_program(whose: str, program: Program, launch: Launch, around: Surroundin
         path = next((word for word in words if re.search(r"\.(ya?ml|json)$", word)), None)
     settings: dict[str, Any] = {}
     if isinstance(path, str):
-        text = around.beside(path)
+        text = around.beside(path.removeprefix("oumi://"))
         if text is None:
             raise Unreadable(f"{path[:80]!r}, to which the command points, is not beside it: send that file", "file")
         content = recognise.settings(text, path)

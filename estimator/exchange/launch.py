@@ -136,6 +136,7 @@ COMMANDS = (
     "sglang",
     "litgpt",
     "tune",
+    "oumi",
     "trtllm-serve",
     "text-generation-launcher",
 )

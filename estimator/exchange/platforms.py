@@ -90,9 +90,12 @@ def dstack(given: Mapping[str, Any]) -> Inside:
     hardware = _hardware(asked, nodes)
     each = hardware.gpus if hardware else 1
     known = {"DSTACK_NODES_NUM": nodes, "DSTACK_GPUS_PER_NODE": each, "DSTACK_GPUS_NUM": nodes * each}
+    given_to = given.get("env")
+    if isinstance(given_to, list):
+        given_to = dict(str(one).split("=", 1) for one in given_to if "=" in str(one))
     lines = given.get("commands")
     script = "\n".join(map(str, lines)) if isinstance(lines, list) else ""
-    return Inside(_assigned(known) + script, hardware, left)
+    return Inside(_assigned({**_mapping(given_to), **known}) + script, hardware, left)
 
 
 def kubernetes(given: Mapping[str, Any]) -> Inside:

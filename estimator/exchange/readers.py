@@ -63,11 +63,16 @@ PARTS: dict[str, Callable[[str], Found]] = {
     "megatron": megatron_job.read,
 }
 """Programs whose files say how a job is spread, without a model."""
-FILES = ("llama-factory", "axolotl", "ms-swift")
+FILES = ("llama-factory", "axolotl", "ms-swift", "oumi")
 """Commands of frameworks whose words end with a file of settings."""
 SCRIPTED = ("trl", "transformers")
 """Frameworks whose programs are scripts of the user's, which may hold the settings themselves."""
 OVERRIDES = ("verl",)
 """Frameworks whose words are settings with their values: `a.b=c`."""
-SHORT: dict[str, Mapping[str, str]] = {"llama.cpp": llama_cpp.SHORT, "vllm": vllm.SHORT, "sglang": sglang.SHORT}
+SHORT: dict[str, Mapping[str, str]] = {
+    "llama.cpp": llama_cpp.SHORT,
+    "vllm": vllm.SHORT,
+    "sglang": sglang.SHORT,
+    "oumi": oumi.SHORT,
+}
 """Short options of commands, and what they are short for."""

@@ -12,18 +12,20 @@ from estimator.contract.errors import Unreadable
 
 MOST_COMMANDS, MOST_WORDS, MOST_EXPANDED, MOST_SCRIPT = 2_000, 20_000, 1 << 18, 1 << 16
 """Bounds of what a script is expanded to."""
+MOST_WITHIN = 3
+"""How deep a variable's default may have others within it."""
 MOST_GIVEN = 100_000
 """Variables that all commands together are given: each has every one that was set before it."""
 _NAME = r"[A-Za-z_]\w*"
 _ASSIGNED = re.compile(rf"({_NAME})\+?=(.*)", re.DOTALL)
 _VARIABLE = re.compile(
-    rf"\$(?:(?P<plain>{_NAME}|\d)|\{{(?P<braced>{_NAME}|\d)(?:\[[@*]\])?(?::?-(?P<default>[^{{}}]*))?\}}"
+    rf"\$(?:(?P<plain>{_NAME}|\d)|\{{(?P<braced>{_NAME}|\d)(?:\[[@*]\])?(?::?[-=](?P<default>(?:[^{{}}]|\$\{{{_NAME}\}})*))?\}}"
     r"|\(\((?P<sum>[^()]*)\)\)|\(expr (?P<expr>[^()]*)\))"
 )
 _SUM = re.compile(r"\s*(\d{1,9})\s*([-+*/])\s*(\d{1,9})\s*")
 _LEXEME = re.compile(
     r"(?P<space>[ \t]+|\\\n)|(?P<newline>\n)|(?P<operator>&&|\|\||;;|<<-?|[0-9]?>>?&?[0-9-]?|[;&|()<])"
-    r"|(?P<single>'[^']*')|(?P<double>\"(?:[^\"\\]|\\.)*\")|(?P<dollar>\$(?:\w+|[@#*?$!])|\$\((?:[^()]|\([^()]*\))*\)|\$\{[^{}\n]*\})"
+    r"|(?P<single>'[^']*')|(?P<double>\"(?:[^\"\\]|\\.)*\")|(?P<dollar>\$(?:\w+|[@#*?$!])|\$\((?:[^()]|\([^()]*\))*\)|\$\{(?:[^{}\n]|\$\{(?:[^{}\n]|\$\{[^{}\n]*\})*\})*\})"
     r"|(?P<escaped>\\.)|(?P<plain>[^\s'\"\\;&|()<>$]+|.)",
     re.DOTALL,
 )
@@ -106,7 +108,11 @@ class _Script:
                 return " ".join(known)
             return match["default"] if match["default"] is not None else match[0]
 
-        return _VARIABLE.sub(value, text) if "$" in text else text
+        for _ in range(MOST_WITHIN if ":-" in text else 1):
+            before, text = text, _VARIABLE.sub(value, text) if "$" in text else text
+            if text == before:
+                break
+        return text
 
     def finish(self, words: list[Word]) -> None:
         """End a command: assignments alone change the script's variables, before a command they are its own."""

@@ -24,7 +24,7 @@ def read(conf: Configuration) -> None:
         conf.launch.gpus = shards * (conf.whole("dp_replicate_size") or 1)
     conf.skip("dp_replicate_size")
     spreading.spread(conf)
-    spreading.degrees(conf, tensor="tensor_parallel_size", context="context_parallel_size")
+    spreading.degrees(conf, tensor="tensor_parallel_size", context="context_parallel_size", expert="expert_parallel_size")
     trainer.attention(conf, "attn_implementation") if conf.has("attn_implementation") else _flags(conf)
     _types(conf)
     _batches(conf)

@@ -6,12 +6,19 @@ ZeRO-3 without quantization), model/model_utils/checkpointing.py (on unless disa
 
 from __future__ import annotations
 
-from estimator.contract.errors import InvalidValue
+from estimator.contract.errors import InvalidValue, NotModelled
 from estimator.exchange import spread as spreading
 from estimator.exchange import trainer
 from estimator.exchange.configuration import Configuration
 
 METHODS = {"bnb": {8: "int8"}, "hqq": {8: "hqq-int8", 4: "hqq-int4", 3: "hqq-int3", 2: "hqq-int2"}, "eetq": {8: "eetq-int8"}}
+MEGATRON = (
+    "tensor_model_parallel_size",
+    "pipeline_model_parallel_size",
+    "expert_model_parallel_size",
+    "context_parallel_size",
+    "use_distributed_optimizer",
+)
 SWITCHES = {"use_galore": "galore_adamw", "use_apollo": "apollo_adamw", "use_muon": "muon"}
 OBJECTIVES = {"rm": "reward", "dpo": "dpo", "kto": "kto", "ppo": "ppo"}
 
@@ -19,6 +26,7 @@ OBJECTIVES = {"rm": "reward", "dpo": "dpo", "kto": "kto", "ppo": "ppo"}
 def read(conf: Configuration) -> None:
     """The job that a file is."""
     conf.put("model", conf.text("model_name_or_path"))
+    _refuse(conf)
     trains = any(conf.has(key) for key in ("do_train", "finetuning_type", "dataset", "output_dir", "per_device_train_batch_size"))
     if not trains:
         return _serves(conf)
@@ -37,7 +45,12 @@ def read(conf: Configuration) -> None:
         layers = conf.whole("freeze_trainable_layers") or 2
         conf.put("training.trainable", {"last": layers} if layers > 0 else {"layers": f"0-{-layers - 1}"})
     elif kind == "oft":
-        conf.put("training.adapter", {"type": "oft", "dtype": _kept(conf)})
+        sizes = (
+            {"blocks": conf.whole("oft_rank")} if conf.whole("oft_rank") else {"block_size": conf.whole("oft_block_size") or 32}
+        )
+        given = conf.names("oft_target")
+        targets = "all-linear" if given in (["all"], []) else given
+        conf.put("training.adapter", {"type": "oft", "dtype": _kept(conf), "targets": targets, **sizes})
     elif kind != "full":
         raise InvalidValue(f"{kind[:40]!r} is none of lora, full, freeze and oft", conf.where("finetuning_type"))
     _types(conf, kind)
@@ -63,6 +76,22 @@ def read(conf: Configuration) -> None:
     _objective(conf, stage)
     spreading.hardware(conf)
     return None
+
+
+def _refuse(conf: Configuration) -> None:
+    """Raise for files of what LLaMA-Factory does by other programs, or trains nothing in."""
+    if (name := next((one for one in MEGATRON if conf.has(one)), None)) is not None:
+        raise NotModelled(
+            "LLaMA-Factory's training by Megatron (mcore_adapter, Megatron-Bridge) is not read yet: write a job with "
+            "implementation: megatron, or Megatron-LM's arguments",
+            conf.where(name),
+        )
+    if conf.has("use_kt") and conf.yes("use_kt"):
+        raise NotModelled("experts that KTransformers keeps on the CPU are not modelled", conf.where("use_kt"))
+    if conf.has("export_dir"):
+        raise NotModelled("it merges and saves a model, and neither trains nor serves it", conf.where("export_dir"))
+    if conf.has("do_predict") and conf.yes("do_predict") and not (conf.has("do_train") and conf.yes("do_train")):
+        raise NotModelled("it only predicts: write do_train, or a job with task: serve", conf.where("do_predict"))
 
 
 def _quantized(conf: Configuration) -> None:

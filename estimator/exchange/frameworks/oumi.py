@@ -4,16 +4,21 @@ from __future__ import annotations
 
 from typing import Any
 
+from estimator.contract.errors import NotModelled
 from estimator.exchange import spread as spreading
 from estimator.exchange import trainer
-from estimator.exchange.configuration import Configuration
+from estimator.exchange.configuration import WORDS, Configuration
 
 OBJECTIVES = {"TRL_DPO": "dpo", "TRL_KTO": "kto", "TRL_GRPO": "grpo"}
+SHORT = {"-c": "config"}
+"""The short option of `oumi train`."""
 SECTIONS = ("model", "data", "training", "peft", "fsdp", "deepspeed")
 
 
 def read(conf: Configuration) -> None:
     """The job that a file is."""
+    if (words := conf.given.get(WORDS)) and "train" not in words:
+        raise NotModelled(f"oumi's {str(words[0])[:40]} trains nothing: `oumi train` is read", "oumi")
     _flatten(conf)
     conf.put("model", conf.text("model.model_name"))
     _spread(conf)

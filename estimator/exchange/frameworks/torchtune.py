@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from estimator.contract.errors import InvalidValue
+from estimator.contract.errors import InvalidValue, NotModelled
 from estimator.exchange import spread as spreading
 from estimator.exchange import trainer
 from estimator.exchange.configuration import Configuration
@@ -17,6 +17,8 @@ from estimator.exchange.configuration import Configuration
 _BUILDER = re.compile(r"(?:(?P<method>lora|qlora|dora|qdora|qat_lora)_)?(?P<name>\w+)")
 _SIZED = re.compile(r"([a-z]+)(\d+)?(?:_(\d+))?_(\d+(?:_\d+)?[bm])(?:_.*)?")
 MLP = ["gate_proj", "up_proj", "down_proj"]
+OTHERS = ("tasks", "max_new_tokens", "prompt")
+"""Keys of recipes that train nothing: of an evaluation, or a generation."""
 
 
 def read(conf: Configuration) -> None:
@@ -26,6 +28,13 @@ def read(conf: Configuration) -> None:
     if builder is None:
         raise InvalidValue("its _component_ names no builder of a model", conf.where("model"))
     conf.put("model", _model(conf, builder["name"]))
+    if (other := next((key for key in OTHERS if conf.has(key)), None)) is not None:
+        raise NotModelled("it is of a recipe that evaluates or generates, and trains nothing", conf.where(other))
+    if isinstance(older := conf.take("fsdp"), Mapping) and not conf.has("fsdp_cpu_offload"):
+        conf.given["fsdp_cpu_offload"] = older.get("cpu_offload")
+    if conf.yes("fsdp_cpu_offload") and conf.launch.gpus is None and conf.around.hardware is None:
+        conf.launch.gpus = spreading.FEWEST
+        conf.assume("gpus", spreading.FEWEST, "a recipe that shards does not say over how many")
     several = conf.gpus > 1
     if several:
         conf.put("parallelism.strategy", "fsdp2")

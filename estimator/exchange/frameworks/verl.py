@@ -19,14 +19,22 @@ LOSS = (
     "verl scores answers by flash-attn's cross-entropy, which keeps the logits once, in the type of the products; read as the "
     "plain loss, which makes them in float32: an upper bound"
 )
-MEGATRON = ("tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size", "expert_model_parallel_size")
+MEGATRON = (
+    "tensor_model_parallel_size",
+    "pipeline_model_parallel_size",
+    "context_parallel_size",
+    "expert_model_parallel_size",
+    "expert_tensor_parallel_size",
+)
+TRAINERS = ("ppo", "dapo", "grpo", "spin", "sft")
+"""Parts of the names of programs that train an actor, or tune a model."""
 
 
 def read(conf: Configuration) -> None:
     """The job that settings are."""
     conf.given = interpolated(flattened(conf.given))
-    program = conf.launch.program.partition(" ")[0].rpartition(".")[2]
-    if program and not ("ppo" in program or "sft" in program):
+    program = conf.launch.program.partition(" ")[0].removesuffix(".py").rpartition("/")[2].rpartition(".")[2]
+    if program and not any(kind in program for kind in TRAINERS):
         raise NotModelled(f"verl's {program[:60]} trains nothing: main_ppo and sft_trainer are read", "verl")
     if "sft" in program or conf.has("model.partial_pretrain") or (conf.has("model.path") and not conf.has(f"{MODEL}.path")):
         _tuning(conf)
@@ -157,6 +165,11 @@ def _megatron(conf: Configuration) -> None:
             words.append(f"--{name.replace('_', '-')} {degree}")
     if (conf.whole(f"{part}.tensor_model_parallel_size") or 1) > 1:
         words.append("--sequence-parallel")
+    conf.skip(f"{MODEL}.use_remove_padding", f"{MODEL}.enable_gradient_checkpointing")  # FSDP's alone
+    if _off(conf, f"{MODEL}.use_fused_kernels"):
+        conf.leave(
+            f"{MODEL}.use_fused_kernels", "true: the loss fused with Megatron's output layer is not modelled; its logits are made"
+        )
     for name in ("recompute_granularity", "recompute_method", "recompute_num_layers"):
         if value := conf.take(f"{part}.override_transformer_config.{name}"):
             words.append(f"--{name.replace('_', '-')} {value}")
