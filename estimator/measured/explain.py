@@ -16,7 +16,7 @@ from estimator.exchange.documents import job_of
 from estimator.measured.answers import Explanation, Hypothesis
 from estimator.measured.compare import Compared, compare
 from estimator.measured.hypotheses import Reason, by_size, reasons
-from estimator.measured.of_record import REFUSALS, said_by_record, too_large
+from estimator.measured.of_record import refused, said_by_record, too_large
 from estimator.measured.oom import KIND as FAILED
 from estimator.measured.read import read_file, read_measured
 from estimator.measured.record import QUANTITIES, Record
@@ -54,12 +54,13 @@ def explain(
     run = played(given, allow_files)
     found = compare(run, record)
     hypotheses = [] if found.same else _hypotheses(found, record, asked, allow_files)
-    ranked = sorted([*too_large(found, record), *hypotheses, *said_by_record(found, record)], key=_rank)[:NAMED]
+    said = list(refused(found, record))
+    ranked = sorted([*too_large(found, record), *said, *hypotheses, *said_by_record(found, record)], key=_rank)[:NAMED]
     verdict = _verdict(found, ranked)
     return Explanation(
         kind=record.kind,
         verdict=verdict,
-        text=_text(found, record, verdict, ranked),
+        text=said[0].text if said else _text(found, record, verdict, ranked),
         compared=found.quantity,
         difference_bytes=found.difference_bytes,
         rows=list(found.rows),
@@ -165,8 +166,6 @@ def _verdict(found: Compared, ranked: list[Hypothesis]) -> Verdict:
 def _text(found: Compared, record: Record, verdict: str, ranked: list[Hypothesis]) -> str:
     """What was found, in a sentence or two."""
     requested, level = record.amounts.get("requested"), record.amounts.get("allocated")
-    if refused := next((one.text for one in ranked if one.slug in REFUSALS), ""):
-        return refused
     said = []
     if requested is not None and found.culprit is not None:
         one = found.culprit

@@ -10,23 +10,20 @@ from estimator.measured.answers import Hypothesis
 from estimator.measured.compare import LOOSE, SAME, Compared
 from estimator.measured.oom import KIND as FAILED
 from estimator.measured.record import Record
-from estimator.measured.refusals import WEIGHTS
+from estimator.measured.refusals import NOTHING, WEIGHTS
 from estimator.parallel.strategies import strategy_of
 from estimator.serving.vllm.profile import LOGITS, SORTED
-
-REFUSALS = ("context", "sampler", "share")
-"""Reasons that an engine says itself, which need no comparison."""
 
 
 def said_by_record(found: Compared, record: Record) -> Iterator[Hypothesis]:
     """Reasons that need no other estimate, the likeliest first."""
-    yield from _refused(found, record)
     yield from _fragmentation(found, record)
-    yield from _others(found, record)
+    if "at_start" not in record.numbers:
+        yield from _others(found, record)
     yield from _whole(found, record)
 
 
-def _refused(found: Compared, record: Record) -> Iterator[Hypothesis]:
+def refused(found: Compared, record: Record) -> Iterator[Hypothesis]:
     """What an engine says itself of why it does not start (`refusals`)."""
     amounts, numbers = record.amounts, record.numbers
     if "context" in numbers and ("needed" in amounts or "longest" in numbers):
@@ -37,6 +34,8 @@ def _refused(found: Compared, record: Record) -> Iterator[Hypothesis]:
         change = {"serving": {"context": longest}} if longest else {}
         said += f"; max_model_len {longest} starts" if longest else ""
         yield of_record("context", said, 0, 1.0).model_copy(update={"change": change})
+    if "at_start" in numbers:
+        yield from _others(found, record)
     if "sequences" in numbers:
         vocabulary = int(getattr(found.run.model.spec.language_model, "vocab_size", 0))
         sequences = numbers["sequences"]
@@ -45,10 +44,26 @@ def _refused(found: Compared, record: Record) -> Iterator[Hypothesis]:
             f"{gib(sequences * vocabulary * LOGITS)} in float32, and sorting them takes up to {SORTED} times that; max_num_seqs"
         )
         yield of_record("sampler", f"{said} is the number", 0, 1.0)
+    if NOTHING in numbers:
+        yield _without_cache(found)
     if WEIGHTS in numbers:
         weights = found.memory.engine.weights_bytes if found.memory.engine else 0
         said = f"weights of {gib(weights)} leave nothing for the cache of what mem_fraction_static lets it have"
         yield of_record("share", said, 0, 1.0)
+
+
+def _without_cache(found: Compared) -> Hypothesis:
+    """vLLM had no block to give: the share is too small for the job as it is written, or others hold a part of it."""
+    engine, card, share = found.memory.engine, found.run.card.memory_bytes, found.run.job.serving.gpu_memory_utilization
+    if engine is None or card is None:
+        return of_record("share", "what gpu_memory_utilization gives is filled before there is a cache", 0, 1.0)
+    filled = engine.weights_bytes + (engine.activation_bytes or 0) + (engine.non_torch_bytes or 0)
+    if filled >= share * card:
+        said = f"weights of {gib(engine.weights_bytes)}, and {gib(filled - engine.weights_bytes)} beside them, fill the "
+        return of_record("share", f"{said}{gib(round(share * card))} that gpu_memory_utilization {share:g} gives", 0, 1.0)
+    left = gib(round(share * card) - filled)
+    said = f"another process on the GPU counts against the share: alone, {left} would be left for the cache"
+    return of_record("another-process", said, 0, 1.0)
 
 
 def _fragmentation(found: Compared, record: Record) -> Iterator[Hypothesis]:

@@ -24,12 +24,13 @@ _FREE = re.compile(
     r"Free memory on device \S* ?\(([\d.]+)/([\d.]+) GiB\).{0,40}?is less than desired GPU memory utilization", re.DOTALL
 )
 _NO_ROOM = re.compile(r"Loaded weights leave no GPU memory for the KV cache under --mem-fraction-static=([\d.]+)")
-WEIGHTS = "weights_leave_nothing"
+_NOTHING = re.compile(r"No available memory for the cache blocks")
+WEIGHTS, NOTHING = "weights_leave_nothing", "no_cache"
 
 
 def read(text: str) -> Record | None:
     """The last that the log has; None if it has none. `numbers`: context, longest (tokens), sequences, and 1 for a share that
-    the weights fill."""
+    the weights fill, or that leaves no cache."""
     if found := _last(_NEEDED, text):
         numbers = {"context": int(found[1])}
         if longest := _last(_LONGEST, text):
@@ -42,6 +43,8 @@ def read(text: str) -> Record | None:
         return Record(VLLM, numbers={"sequences": int(found[1])})
     if found := _last(_FREE, text):
         return Record(VLLM, {"free": amount(found[1], "GiB"), "capacity": amount(found[2], "GiB")}, numbers={"at_start": 1})
+    if _NOTHING.search(text):
+        return Record(VLLM, numbers={NOTHING: 1})
     if _NO_ROOM.search(text):
         return Record(SGLANG, numbers={WEIGHTS: 1})
     return None

@@ -41,6 +41,8 @@ ENGINES = {
 
 def message(figures: dict[str, Any]) -> str:
     """The figures in torch's words, or an engine's."""
+    if "no_cache" in figures:
+        return "No available memory for the cache blocks. Try increasing `gpu_memory_utilization` when initializing the engine."
     if "tokens" in figures:
         words = "The model's max seq len ({context}) is larger than the maximum number of tokens that can be stored in "
         return (words + "KV cache ({tokens})").format(**figures)

@@ -185,6 +185,7 @@ REFUSED: list[tuple[str, str, str, dict[str, Any]]] = [
         "another-process",
         {},
     ),
+    ("vllm", "No available memory for the cache blocks. Try increasing", "another-process", {}),
     ("sglang", "Loaded weights leave no GPU memory for the KV cache under --mem-fraction-static=0.2", "share", {}),
     (
         "vllm",
@@ -195,7 +196,7 @@ REFUSED: list[tuple[str, str, str, dict[str, Any]]] = [
 ]
 
 
-@pytest.mark.parametrize(("engine", "text", "slug", "change"), REFUSED, ids=[one[2] for one in REFUSED])
+@pytest.mark.parametrize(("engine", "text", "slug", "change"), REFUSED, ids=[one[1][:20] for one in REFUSED])
 def test_what_an_engine_says_itself_is_the_reason(engine: str, text: str, slug: str, change: dict[str, Any]) -> None:
     job = {"model": "qwen3-0.6b", "task": "serve", "hardware": {"gpu": "h100"}, "serving": {"engine": engine}}
     found = explain(job, text)
