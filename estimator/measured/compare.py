@@ -108,8 +108,9 @@ def _predicted(memory: Memory) -> dict[str, int | None]:
             "cache": engine.cache_bytes,
         }
     if memory.devices:
-        fullest = max(memory.devices, key=lambda one: one.weights_bytes + one.cache_bytes + one.compute_bytes)
-        found |= {"weights": fullest.weights_bytes, "cache": fullest.cache_bytes, "compute": fullest.compute_bytes}
+        found["weights"] = max(one.weights_bytes for one in memory.devices)  # as logs are read: of each kind the largest
+        found["cache"] = max(one.cache_bytes for one in memory.devices)
+        found["compute"] = max(one.compute_bytes for one in memory.devices)
     return found
 
 

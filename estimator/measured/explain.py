@@ -13,14 +13,13 @@ from estimator.contract.job import Job
 from estimator.contract.units import gib
 from estimator.contract.version import DATA_VERSION, SOFTWARE_VERSION
 from estimator.exchange.documents import job_of
-from estimator.families import parameters
 from estimator.measured.answers import Explanation, Hypothesis
-from estimator.measured.compare import LOOSE, SAME, Compared, compare
-from estimator.measured.hypotheses import Reason, reasons
+from estimator.measured.compare import Compared, compare
+from estimator.measured.hypotheses import Reason, by_size, reasons
+from estimator.measured.of_record import refused, said_by_record, too_large
 from estimator.measured.oom import KIND as FAILED
 from estimator.measured.read import read_file, read_measured
 from estimator.measured.record import QUANTITIES, Record
-from estimator.parallel.strategies import strategy_of
 from estimator.pipeline.advice import Trial, advice
 from estimator.pipeline.judged import judge_run
 from estimator.pipeline.run import Run, played
@@ -55,13 +54,13 @@ def explain(
     run = played(given, allow_files)
     found = compare(run, record)
     hypotheses = [] if found.same else _hypotheses(found, record, asked, allow_files)
-    beside = [*_fragmentation(found, record), *_others(found, record), *_whole(found, record)]
-    ranked = sorted([*_too_large(found, record), *hypotheses, *beside], key=_rank)[:NAMED]
+    said = list(refused(found, record))
+    ranked = sorted([*too_large(found, record), *said, *hypotheses, *said_by_record(found, record)], key=_rank)[:NAMED]
     verdict = _verdict(found, ranked)
     return Explanation(
         kind=record.kind,
         verdict=verdict,
-        text=_text(found, record, verdict, ranked),
+        text=said[0].text if said else _text(found, record, verdict, ranked),
         compared=found.quantity,
         difference_bytes=found.difference_bytes,
         rows=list(found.rows),
@@ -93,7 +92,7 @@ def _as_it_ran(asked: Change, ranked: list[Hypothesis]) -> Change:
 
 def _hypotheses(found: Compared, record: Record, asked: Change, allow_files: bool) -> Iterator[Hypothesis]:
     """Each reason tried: an estimate with that setting."""
-    for reason in reasons(found.run.job):
+    for reason in [*reasons(found.run.job), *by_size(found, record)]:
         try:
             tried = compare(played(_changed(asked, reason.change), allow_files), record, found.quantity)
         except WillItFitError:  # the job does not go with that setting
@@ -150,76 +149,6 @@ def _tried(reason: Reason, tried: Compared, found: Compared, record: Record) -> 
         removed=round(removed, 4),
         explains=tried.same,
         culprit=tried.culprit,
-    )
-
-
-def _fragmentation(found: Compared, record: Record) -> Iterator[Hypothesis]:
-    """What was reserved and not allocated would have held what was asked for, had it been in one piece; or is the difference."""
-    amounts = record.amounts
-    if "reserved" not in amounts or "allocated" not in amounts:
-        return
-    idle = amounts["reserved"].bytes - amounts["allocated"].bytes
-    requested = amounts.get("requested")
-    if requested is not None and idle >= requested.bytes:
-        text = f"fragmentation: {gib(idle)} were reserved and not allocated, and no piece of them had {gib(requested.bytes)}"
-        yield _of_record("fragmentation", text, -idle, 1.0 if found.same else 0.0)
-        return
-    expected = (found.memory.reserved_bytes or found.memory.peak_bytes) - found.memory.peak_bytes
-    if requested is None and idle - expected > LOOSE * amounts["reserved"].bytes:
-        text = f"fragmentation: {gib(idle)} were reserved and not allocated, where {gib(expected)} are expected"
-        yield _of_record("fragmentation", text, idle - expected, 0.0)
-
-
-def _too_large(found: Compared, record: Record) -> Iterator[Hypothesis]:
-    """The job as it is written needs more than the card has: nothing has to differ for an allocation to fail."""
-    capacity, memory = record.amounts.get("capacity"), found.memory
-    if record.kind != FAILED or capacity is None or memory.engine or memory.total_bytes <= capacity.bytes:
-        return
-    parts = sorted(memory.at_peak.items(), key=lambda part: -part[1])[:2]
-    said = " and ".join(f"{gib(size)} of {name.replace('_', ' ')}" for name, size in parts)
-    text = f"the job as it is written needs {gib(memory.total_bytes)} of {gib(capacity.bytes)}, with {said} at its peak"
-    yield _of_record("too-large", text, memory.total_bytes - capacity.bytes, 1.0)
-
-
-def _whole(found: Compared, record: Record) -> Iterator[Hypothesis]:
-    """Where ranks share the parameters: each held the whole model while it was loaded (ZeRO-3 not active at init)."""
-    level, job = record.amounts.get("allocated"), found.run.job
-    if level is None or found.same or job.task != "train" or strategy_of(job).alone or strategy_of(job).name == "ddp":
-        return
-    numbers = sum(one.total for one in parameters(found.run.model.spec))
-    for kind, width in (("half precision", 2), ("float32", 4)):
-        whole = numbers * width
-        if abs(level.bytes - whole) <= level.within + SAME * level.bytes:
-            text = f"each rank held the whole model, {gib(whole)} in {kind}, before it was shared"
-            yield _of_record("whole-model", text, level.bytes - whole, 1.0)
-
-
-def _others(found: Compared, record: Record) -> Iterator[Hypothesis]:
-    """What of the GPU neither this process has nor is free. Older messages do not say what the process has: beside what torch
-    reserved it is what is reckoned for context and libraries."""
-    amounts = record.amounts
-    held = amounts["others"].bytes if "others" in amounts else 0
-    if not held and {"capacity", "free"} <= amounts.keys() and amounts.keys() & {"used", "reserved"}:
-        overhead = sum(found.memory.overhead.values())
-        own = amounts["used"].bytes if "used" in amounts else amounts["reserved"].bytes + overhead
-        held = amounts["capacity"].bytes - amounts["free"].bytes - own
-    capacity = amounts.get("capacity")
-    if capacity is None or held <= LOOSE * capacity.bytes:
-        return
-    alone = found.memory.total_bytes <= capacity.bytes
-    yield _of_record("another-process", f"another process holds {gib(held)} of the GPU", held, 1.0 if alone else 0.0)
-
-
-def _of_record(slug: str, text: str, difference: int, removed: float) -> Hypothesis:
-    return Hypothesis(
-        slug=slug,
-        text=text,
-        change={},
-        predicted_bytes=None,
-        difference_bytes=difference,
-        removed=removed,
-        explains=removed == 1.0,
-        culprit=None,
     )
 
 

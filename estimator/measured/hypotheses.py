@@ -6,7 +6,10 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from estimator.contract.job import Job
+from estimator.measured.compare import Compared
+from estimator.measured.record import Record
 from estimator.parallel.strategies import strategy_of
+from estimator.tape import dtypes
 
 
 class Reason(NamedTuple):
@@ -19,11 +22,35 @@ class Reason(NamedTuple):
 
 PRECISIONS = ("32-true", "bf16-mixed", "bf16-true")
 PRECISION = "another precision: {}"
+LOGITS = dtypes.float32.itemsize
 
 
 def reasons(job: Job) -> Iterator[Reason]:
     """For a job with its defaults, those that go with it; whether a change is modelled only trying says."""
     yield from _of_training(job) if job.task == "train" else _of_serving(job)
+
+
+def by_size(found: Compared, record: Record) -> Iterator[Reason]:
+    """Settings that a size of the record gives: of llama.cpp's cache the tokens that it holds; of an evaluation that keeps logits
+    the batches that have been gathered when the failed allocation was made, each as large as the logits of one."""
+    job, spec = found.run.job, found.run.model.spec
+    cache = next((row for row in found.rows if row.quantity == "cache" and row.predicted), None)
+    if job.task == "serve" and found.memory.devices and cache is not None and cache.measured > 1.5 * (cache.predicted or 0):
+        asked, own = job.serving.context, int(getattr(spec.language_model, "max_position_embeddings", 0))
+        if own > asked:
+            yield _serving("longer-context", f"the model's own context, of {own} tokens", context=own)
+        requests = round(cache.measured / (cache.predicted or 1))
+        said = f"a cache of {requests * asked} tokens: the context once for each of {requests} requests"
+        yield _serving("longer-context", said, context=requests * asked)
+    requested, training = record.amounts.get("requested"), job.training
+    if job.task == "train" and training.evaluation is None and requested is not None and training.sequence_length:
+        for batch in dict.fromkeys((8, training.micro_batch_size)):
+            one = batch * training.sequence_length * int(getattr(spec, "vocab_size", 0)) * LOGITS
+            batches = round(requested.bytes / one) if one else 0
+            if batches > 1:
+                said = f"evaluation between steps, logits of {batches} batches of {batch} kept on the GPU for metrics"
+                evaluation = {"micro_batch_size": batch, "keeps": "logits", "batches": batches}
+                yield Reason("evaluation", said, {"training": {"evaluation": evaluation}})
 
 
 def _of_training(job: Job) -> Iterator[Reason]:

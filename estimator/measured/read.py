@@ -6,7 +6,7 @@ from pathlib import Path
 
 from estimator.contract.errors import Unreadable
 from estimator.contract.reading import decoded
-from estimator.measured import logs, oom, pickled, runs, trace
+from estimator.measured import logs, oom, pickled, refusals, runs, trace
 from estimator.measured.record import Record
 
 MOST_TEXT = 16 << 20
@@ -30,7 +30,7 @@ def read_measured(given: str | bytes, where: str = "measured") -> Record:
     elif trace.is_trace(given[:LOOKED_AT].encode()):
         return trace.read(given.encode(), where)
     try:
-        for read in (runs.read, oom.read, logs.summary, logs.samples, logs.log):
+        for read in (runs.read, oom.read, refusals.read, logs.summary, logs.samples, logs.log):
             if found := read(given):
                 return found
     except ValueError as error:

@@ -22,8 +22,33 @@ def reports() -> list[dict[str, Any]]:
     return found
 
 
-def message(figures: dict[str, str]) -> str:
-    """The figures in torch's words."""
+ENGINES = {
+    "failed_cache": (
+        "allocating {} MiB on device 0: cudaMalloc failed: out of memory\n"
+        "llama_kv_cache_init: failed to allocate buffer for kv cache"
+    ),
+    "kv_buffer": "llama_kv_cache_unified: CUDA0 KV buffer size = {} MiB",
+    "failed_compute": "ggml_gallocr_reserve_n: failed to allocate CUDA0 buffer of size {}",
+    "sglang_share": "Loaded weights leave no GPU memory for the KV cache under --mem-fraction-static={}",
+    "sampler": "CUDA out of memory occurred when warming up sampler with {} dummy requests.",
+    "context": "To serve at least one request with the model's max seq len ({}), ",
+    "needed": "({} GiB KV cache is needed, which is larger than ",
+    "cache": "the available KV cache memory ({} GiB). ",
+    "longest": "Based on the available memory, the estimated maximum model length is {}.",
+}
+"""Figures in the engines' words."""
+
+
+def message(figures: dict[str, Any]) -> str:
+    """The figures in torch's words, or an engine's."""
+    if "no_cache" in figures:
+        return "No available memory for the cache blocks. Try increasing `gpu_memory_utilization` when initializing the engine."
+    if "tokens" in figures:
+        words = "The model's max seq len ({context}) is larger than the maximum number of tokens that can be stored in "
+        return (words + "KV cache ({tokens})").format(**figures)
+    if figures.keys() <= ENGINES.keys():
+        joint = "" if "context" in figures else "\n"
+        return joint.join(ENGINES[name].format(amount) for name, amount in figures.items())
     if "nvidia_smi" in figures:
         return f"memory.used [MiB]\n{figures['nvidia_smi']}"
     if "requested" not in figures:

@@ -177,6 +177,40 @@ def test_a_cache_that_llamacpp_could_not_allocate_names_the_context() -> None:
     assert (best.slug, best.change, best.explains) == ("longer-context", {"serving": {"context": 131072}}, True)
 
 
+REFUSED: list[tuple[str, str, str, dict[str, Any]]] = [
+    ("vllm", "warming up sampler with 512 dummy requests", "sampler", {}),
+    (
+        "vllm",
+        "Free memory on device cuda:0 (4.0/79.2 GiB) on startup is less than desired GPU memory utilization",
+        "another-process",
+        {},
+    ),
+    ("vllm", "No available memory for the cache blocks. Try increasing", "another-process", {}),
+    ("sglang", "Loaded weights leave no GPU memory for the KV cache under --mem-fraction-static=0.2", "share", {}),
+    (
+        "vllm",
+        "The model's max seq len (131072) is larger than the maximum number of tokens that can be stored in KV cache (4096)",
+        "context",
+        {"serving": {"context": 4096}},
+    ),
+]
+
+
+@pytest.mark.parametrize(("engine", "text", "slug", "change"), REFUSED, ids=[one[1][:20] for one in REFUSED])
+def test_what_an_engine_says_itself_is_the_reason(engine: str, text: str, slug: str, change: dict[str, Any]) -> None:
+    job = {"model": "qwen3-0.6b", "task": "serve", "hardware": {"gpu": "h100"}, "serving": {"engine": engine}}
+    found = explain(job, text)
+    best = found.hypotheses[0]
+    assert (best.slug, best.change, best.explains) == (slug, change, True)
+    assert best.text in found.text
+
+
+def test_an_engine_whose_weights_are_too_large_is_told_so() -> None:
+    job = {"model": "llama-3-70b", "task": "serve", "hardware": {"gpu": "h100"}, "serving": {"engine": "vllm"}}
+    found = explain(job, said(160 * MIB, 78 * GIB, 79.2))
+    assert found.hypotheses[0].slug == "too-large"
+
+
 @pytest.mark.parametrize("row", reports(), ids=lambda row: row["name"])
 def test_public_reports(row: dict[str, Any]) -> None:
     """What is recorded of each, right or wrong."""

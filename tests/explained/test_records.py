@@ -34,6 +34,13 @@ def test_logs(row: dict[str, Any]) -> None:
     assert {name: found.amounts[name].bytes for name in row["bytes"]} == row["bytes"]
 
 
+@pytest.mark.parametrize("row", RECORDS["refusals"], ids=lambda row: row["text"][:50])
+def test_refusals_of_engines(row: dict[str, Any]) -> None:
+    found = read_measured(f"INFO starting\n{row['text']}\nmore")
+    assert {name: one.bytes for name, one in found.amounts.items()} == row["bytes"]
+    assert found.numbers == row["numbers"]
+
+
 def test_a_snapshot_is_read_as_it_was_written() -> None:
     step = record({"model": "gpt2", "training": {"sequence_length": 256}})
     found = read_measured(snapshot(step))
