@@ -23,7 +23,7 @@ from tests.draw.outcome import Outcome, estimated, judged
 from tests.draw.shrink import shrunk
 
 BATCH = 200
-"""Draws after which a worker is replaced: fake tensors leave something behind, which is not looked through again after each draw."""
+"""Draws after which a worker is replaced: fake tensors leave something behind."""
 TRIES = 16
 """How often a refused job is mended."""
 PATIENCE = 600
