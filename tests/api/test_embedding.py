@@ -28,7 +28,7 @@ SVG = "{http://www.w3.org/2000/svg}"
 QUESTIONS = [
     ({"model": "llama-3-8b", "on": "rtx-4090", "way": "qlora"}, "fits", "fits · 10.4 of 23.6 GiB"),
     ({"model": "llama-3-8b", "on": "rtx-4090", "way": "full"}, "does not fit", "does not fit"),
-    ({"model": "gpt2", "on": "t4"}, "tight", "5 of 7 usual ways fit"),
+    ({"model": "gpt2", "on": "t4"}, "tight", "6 of 8 usual ways fit"),
     ({"task": "train", "model": "gpt2", "on": "rtx-4090", "training.precision": "bf16-true"}, "fits", "fits · 2.2 of 23.6 GiB"),
     ({"task": "train", "model": "gpt2"}, "unknown", "unknown · 3.2 GiB"),
     ({"model": "qwen2.5-7b", "on": "T4", "way": "serve-8bit"}, "unknown", "unknown"),
