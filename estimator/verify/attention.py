@@ -18,6 +18,13 @@ from estimator.tape.gpu import Gpu
 
 aten = torch.ops.aten
 HALF = (torch.float16, torch.bfloat16)
+KERNELS = {
+    aten._scaled_dot_product_efficient_attention.default,
+    aten._scaled_dot_product_efficient_attention_backward.default,
+    aten._scaled_dot_product_flash_attention_backward.default,
+    aten._scaled_dot_product_cudnn_attention_backward.default,
+}
+"""Those that hold something while they run (`workspaces`)."""
 
 
 def scaled_dot_product_attention(

@@ -12,6 +12,7 @@ from unittest import mock
 
 import torch
 from torch._prims_common import is_non_overlapping_and_dense_or_false
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._sharding_prop import ShardingPropagator
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -19,7 +20,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 from estimator.tape.gpu import AMPERE, Gpu
 from estimator.verify import known
-from estimator.verify.attention import workspaces
+from estimator.verify.attention import KERNELS, workspaces
 
 aten = torch.ops.aten
 ASKS = torch.ops.prim.device.default
@@ -98,6 +99,11 @@ class Live(TorchDispatchMode):
         """How many places of each row a mask of [sequences, tokens] picks, of which fake tensors have no numbers to count."""
         self.pictures = 1
         """Of how many images each sequence has so many tokens, where a mask of [sequences, tokens, width] picks these."""
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Whether each operation turns torch's compiler off and on, which nothing here is compiled by."""
+        return False
 
     def started(self, model: Any) -> None:
         """A step of this model begins."""
@@ -209,6 +215,8 @@ class Live(TorchDispatchMode):
             self._host_changes(-self.offloaded.pop(key))
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is ASKS and isinstance(args[0], FakeTensor) and not args[0].fake_mode.in_kernel_invocation:
+            return args[0].fake_device
         if not self.entered or func is ASKS:
             return func(*args, **(kwargs or {}))
         if any(issubclass(kind, DTensor) for kind in types):  # what it does to its parts comes here next
@@ -261,9 +269,11 @@ class Live(TorchDispatchMode):
                 return _scattered(*args)
         if func is aten.masked_select.default:
             func, args = aten.index.Tensor, (args[0], self._picks(args[1]))
-        with self:
-            copies = [a.contiguous() for a in args[: DENSE.get(func, 0)] if not a.is_contiguous()]
-        self.operation = func.name()
+        copies = []
+        if func in DENSE:
+            with self:
+                copies = [a.contiguous() for a in args[: DENSE[func]] if not a.is_contiguous()]
+            self.operation = func.name()
         result = _all_of(args[0]) if func is aten.nonzero.default else func(*args, **(kwargs or {}))
         if func is aten._scaled_dot_product_efficient_attention.default:  # its random numbers' state (attention.cu)
             for tensor in result[2:]:
@@ -281,9 +291,10 @@ class Live(TorchDispatchMode):
         if self.offloaded and self._computes_on_host(args):
             keep = self._put_on_host
         tree_map_only(torch.Tensor, keep, result)
-        with self:
-            held = _counts(*args[:2]) if func is aten.masked_scatter.default else workspaces(self.gpu.capability, func, args)
-        del held  # as a kernel does when it is done
+        if func is aten.masked_scatter.default or func in KERNELS:
+            with self:
+                held = _counts(*args[:2]) if func is aten.masked_scatter.default else workspaces(self.gpu.capability, func, args)
+            del held  # as a kernel does when it is done
         return result
 
     def _known(self, func: Any, args: Any, kwargs: Any) -> Any:

@@ -22,8 +22,8 @@ from tests.draw.mending import mended
 from tests.draw.outcome import Outcome, estimated, judged
 from tests.draw.shrink import shrunk
 
-BATCH = 50
-"""Draws after which a worker is replaced: fake tensors leave something behind."""
+BATCH = 200
+"""Draws after which a worker is replaced: fake tensors leave something behind, which is not looked through again each time."""
 TRIES = 16
 """How often a refused job is mended."""
 PATIENCE = 600
@@ -58,6 +58,7 @@ def _work(out: Connection, seeds: list[str], width: str, only: str) -> None:
         out.send((seed, None))
         job, found, refusals = draw(seed, width, only)
         gc.collect()
+        gc.freeze()
         out.send((seed, (job, found, refusals)))
         if found.kind == "finding":
             out.send((seed, "shrinking"))
