@@ -51,6 +51,10 @@ Graph = Literal[
     "jamba-1",
     "lfm-2",
     "falcon-h1",
+    "glm-1",
+    "apertus-1",
+    "jais-2",
+    "phi-moe",
 ]
 """Graphs of llama.cpp's."""
 

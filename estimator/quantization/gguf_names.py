@@ -96,6 +96,8 @@ NORMS: dict[str, str] = {
     "dt_layernorm": "ssm_dt_norm",
     "b_layernorm": "ssm_b_norm",
     "c_layernorm": "ssm_c_norm",
+    "attention_layernorm": "attn_norm",
+    "feedforward_layernorm": "ffn_norm",
     "norm": "attn_norm",
     "ln_attn": "attn_norm_2",
     "ln_mlp": "attn_norm",

@@ -96,6 +96,10 @@ ARCHITECTURES = {
     "internlm3": "llama",
     "falcon": "falcon",
     "stablelm": "stablelm",
+    "glm": "chatglm",
+    "apertus": "apertus",
+    "jais2": "jais2",
+    "phimoe": "phimoe",
 }
 GROUPED = ("glm4_moe", "solar_open", "dots1")
 MORE: dict[str, dict[str, Any]] = {
@@ -111,6 +115,8 @@ MORE: dict[str, dict[str, Any]] = {
     "qwen3_5_moe_text": {"rope.dimension_sections": [11, 11, 10, 0], "rope.dimension_count": 64},
     "nemotron_h": {"attention.layer_norm_epsilon": 1e-5},
     "lfm2_moe": {"leading_dense_block_count": 2, "expert_gating_func": 2},
+    "glm": {"rope.dimension_count": 64},
+    "phimoe": {"attention.sliding_window": 131072},
     "qwen3_vl_text": {"rope.dimension_sections": [24, 20, 20, 0], "n_deepstack_layers": 3},
 }
 """What else the metadata of some architectures must say."""
@@ -254,6 +260,8 @@ def write(spec: DecoderSpec, kind: str, path: Path) -> None:
         prefix = "nemotron_h_moe"
     said = {f"{prefix}.{key}": value for key, value in _sizes(spec).items()}
     said = {"general.architecture": prefix, **said, "tokenizer.ggml.model": "no_vocab"}
+    if spec.model_type == "apertus":
+        said |= {f"xielu.{name}": 0.8 for name in ("alpha_n", "alpha_p", "beta", "eps")}
     tensors, numbers = file_tensors(spec), {found.name: number for number, found in ggml_types().items()}
     model, offset, infos = facts(spec, tensors), 0, b""
     for tensor in tensors:

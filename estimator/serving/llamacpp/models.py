@@ -91,6 +91,17 @@ SPECIAL: dict[str, dict[str, Any]] = {
     "jamba-1": {"residual_first": "both"},
     "lfm-2": {"normed": "heads", "residual_first": "both"},
     "falcon-h1": {},
+    "glm-1": {"joined_feed": True},
+    "apertus-1": {"normed": "heads", "gated": False, "activation": ("unary",)},
+    "jais-2": {**CLASSIC, "activation": ("unary", "sqr")},
+    "phi-moe": {
+        "layer_norm": True,
+        "norm_bias": True,
+        "output_bias": True,
+        "logits_bias": True,
+        "scaled_queries": True,
+        "residual_first": "last",
+    },
     "granite": {"scaled_embedding": True, "scaled_residual": True, "after_logits": ("scale",)},
 }
 """By the names of `Abilities.graph`."""
