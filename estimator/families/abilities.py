@@ -55,6 +55,8 @@ Graph = Literal[
     "apertus-1",
     "jais-2",
     "phi-moe",
+    "exaone-moe",
+    "mellum-2",
 ]
 """Graphs of llama.cpp's."""
 

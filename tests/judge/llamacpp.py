@@ -100,8 +100,10 @@ ARCHITECTURES = {
     "apertus": "apertus",
     "jais2": "jais2",
     "phimoe": "phimoe",
+    "exaone_moe": "exaone-moe",
+    "mellum": "mellum",
 }
-GROUPED = ("glm4_moe", "solar_open", "dots1")
+GROUPED = ("glm4_moe", "solar_open", "dots1", "exaone_moe")
 MORE: dict[str, dict[str, Any]] = {
     "cohere": {"logit_scale": 0.06, "attention.layer_norm_epsilon": 1e-5},
     "cohere2": {"logit_scale": 0.06, "attention.layer_norm_epsilon": 1e-5},
@@ -169,7 +171,7 @@ def _sizes(spec: DecoderSpec) -> dict[str, Any]:
     if spec.model_type == "ernie4_5_moe":
         sizes["expert_shared_feed_forward_length"] = asked["moe_num_shared_experts"] * asked["moe_intermediate_size"]
     if spec.model_type in GROUPED:
-        shared = asked.get("n_shared_experts", 0)
+        shared = asked.get("n_shared_experts") or asked.get("num_shared_experts", 0)
         sizes |= {"expert_shared_count": shared, "leading_dense_block_count": asked.get("first_k_dense_replace", 0)}
         sizes |= {
             "expert_weights_scale": asked.get("routed_scaling_factor", 1.0),

@@ -102,14 +102,16 @@ SPECIAL: dict[str, dict[str, Any]] = {
         "scaled_queries": True,
         "residual_first": "last",
     },
+    "exaone-moe": {"normed": "heads"},
+    "mellum-2": {"normed": "heads"},
     "granite": {"scaled_embedding": True, "scaled_residual": True, "after_logits": ("scale",)},
 }
 """By the names of `Abilities.graph`."""
-WINDOWED = ("gemma-2", "gemma-3", "olmo-2", "exaone-4", "command-r7b")
+WINDOWED = ("gemma-2", "gemma-3", "olmo-2", "exaone-4", "command-r7b", "exaone-moe", "mellum-2")
 """Graphs whose layers may have a sliding window."""
 UNTURNED = ("gpt-2", "bloom-1", "mpt-1")
 """Graphs that turn neither queries nor keys."""
-TURNED_IN_WINDOWS = ("exaone-4", "command-r7b")
+TURNED_IN_WINDOWS = ("exaone-4", "command-r7b", "exaone-moe")
 """Graphs that turn queries and keys in layers with a sliding window only, where there are any."""
 ROUTINGS: dict[str, dict[str, Any]] = {
     "softmax": {},
@@ -246,7 +248,8 @@ def experts_of(spec: DecoderSpec) -> Experts | None:
     if not any(sparse):
         return None
     special = dict(ROUTINGS[spec.can.routing])
-    every = asked.get("n_shared_experts") or asked.get("moe_num_shared_experts") or isinstance(spec, HunyuanMoeSpec)
+    counts = (asked.get(name) for name in ("n_shared_experts", "moe_num_shared_experts", "num_shared_experts"))
+    every = next(filter(None, counts), isinstance(spec, HunyuanMoeSpec))
     size = int(getattr(spec, "expert_size", None) or asked["moe_intermediate_size"])
     shared = next((int(asked[name]) for name in SHARED if asked.get(name)), int(every or 0) * size)
     if asked.get("n_group", 1) not in (None, 1) and spec.can.routing == "sigmoid":
