@@ -57,8 +57,15 @@ Graph = Literal[
     "phi-moe",
     "exaone-moe",
     "mellum-2",
+    "afmoe-1",
 ]
 """Graphs of llama.cpp's."""
+
+
+Routing = Literal[
+    "softmax", "not normalized", "shared gate", "of the chosen", "sigmoid", "scaled sigmoid", "corrected", "gate beside"
+]
+"""How experts are chosen in them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +88,4 @@ class Abilities:
     megatron: Literal["dense", "mixture", "latent", "classic"] | None = None
     gguf: bool = False
     graph: Graph | None = None
-    routing: Literal["softmax", "not normalized", "shared gate", "of the chosen", "sigmoid", "corrected", "gate beside"] = (
-        "softmax"
-    )
+    routing: Routing = "softmax"

@@ -102,8 +102,11 @@ ARCHITECTURES = {
     "phimoe": "phimoe",
     "exaone_moe": "exaone-moe",
     "mellum": "mellum",
+    "afmoe": "afmoe",
 }
-GROUPED = ("glm4_moe", "solar_open", "dots1", "exaone_moe")
+GROUPED = ("glm4_moe", "solar_open", "dots1", "exaone_moe", "afmoe")
+SCALED = ("exaone_moe", "afmoe")
+"""Whose experts' weights are scaled by a number that their configurations here do not have."""
 MORE: dict[str, dict[str, Any]] = {
     "cohere": {"logit_scale": 0.06, "attention.layer_norm_epsilon": 1e-5},
     "cohere2": {"logit_scale": 0.06, "attention.layer_norm_epsilon": 1e-5},
@@ -172,9 +175,10 @@ def _sizes(spec: DecoderSpec) -> dict[str, Any]:
         sizes["expert_shared_feed_forward_length"] = asked["moe_num_shared_experts"] * asked["moe_intermediate_size"]
     if spec.model_type in GROUPED:
         shared = asked.get("n_shared_experts") or asked.get("num_shared_experts", 0)
-        sizes |= {"expert_shared_count": shared, "leading_dense_block_count": asked.get("first_k_dense_replace", 0)}
+        dense = asked.get("first_k_dense_replace", asked.get("num_dense_layers", 0))
+        sizes |= {"expert_shared_count": shared, "leading_dense_block_count": dense}
         sizes |= {
-            "expert_weights_scale": asked.get("routed_scaling_factor", 1.0),
+            "expert_weights_scale": asked.get("routed_scaling_factor", 2.5 if spec.model_type in SCALED else 1.0),
             "expert_weights_norm": True,
             "expert_gating_func": 2,
         }
