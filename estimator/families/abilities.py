@@ -51,8 +51,21 @@ Graph = Literal[
     "jamba-1",
     "lfm-2",
     "falcon-h1",
+    "glm-1",
+    "apertus-1",
+    "jais-2",
+    "phi-moe",
+    "exaone-moe",
+    "mellum-2",
+    "afmoe-1",
 ]
 """Graphs of llama.cpp's."""
+
+
+Routing = Literal[
+    "softmax", "not normalized", "shared gate", "of the chosen", "sigmoid", "scaled sigmoid", "corrected", "gate beside"
+]
+"""How experts are chosen in them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +88,4 @@ class Abilities:
     megatron: Literal["dense", "mixture", "latent", "classic"] | None = None
     gguf: bool = False
     graph: Graph | None = None
-    routing: Literal["softmax", "not normalized", "shared gate", "of the chosen", "sigmoid", "corrected", "gate beside"] = (
-        "softmax"
-    )
+    routing: Routing = "softmax"

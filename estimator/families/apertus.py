@@ -22,7 +22,7 @@ from estimator.tape.tensor import Tensor, unary
 
 
 class ApertusSpec(RotaryDecoderSpec):
-    can = Abilities()
+    can = Abilities(gguf=True, graph="apertus-1")
     cached = tensor_parallel = True
 
     max_position_embeddings: Size | None = 65536

@@ -19,7 +19,7 @@ from estimator.families.windows import LayerType
 
 
 class ExaoneMoeSpec(Exaone4Spec, LayersOfTypesSpec):
-    can = Abilities()
+    can = Abilities(gguf=True, graph="exaone-moe", routing="scaled sigmoid")
     held_in = EXPERTS_HELD_IN
     modelled = {**AUXILIARY, "scoring_func": ("sigmoid",), "topk_method": ("noaux_tc",)}
 

@@ -37,7 +37,7 @@ class Glm4Spec(PartialRotarySpec):
 class GlmSpec(Glm4Spec):
     """GLM-4 of 2024, and ChatGLM 2 and 3, whose code is their checkpoints' own."""
 
-    can = Abilities()
+    can = Abilities(gguf=True, graph="glm-1")
     in_sglang = "transformers"
 
 

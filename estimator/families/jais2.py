@@ -17,7 +17,7 @@ from estimator.families.spec import Activation, RotaryDecoderSpec, Size
 
 class Jais2Spec(RotaryDecoderSpec):
     in_sglang = "transformers"
-    can = Abilities(batches=BATCHES)
+    can = Abilities(batches=BATCHES, gguf=True, graph="jais-2")
     cached = tensor_parallel = True
 
     max_position_embeddings: Size | None = 8192

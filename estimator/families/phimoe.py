@@ -31,7 +31,7 @@ from estimator.tape.views import cat, reshape, unsqueeze
 class PhimoeSpec(RotarySpec, MoeSpec):
     """`rope_type`: `longrope` changes no shape, and its factors are not kept."""
 
-    can = Abilities()
+    can = Abilities(gguf=True, graph="phi-moe")
     modelled = {**AUXILIARY, "input_jitter_noise": (0, None)}
     ropes = ("default", "longrope")
     without_lora = ("router",)

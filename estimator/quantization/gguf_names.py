@@ -27,6 +27,7 @@ NAMES: dict[str, str] = {
     "q_a_proj": "attn_q_a",
     "q_b_proj": "attn_q_b",
     "kv_a_proj_with_mqa": "attn_kv_a_mqa",
+    "self_attn.gate_proj": "attn_gate",
     "gate_proj": "ffn_gate",
     "up_proj": "ffn_up",
     "gate_up_proj": "ffn_up",
@@ -40,6 +41,7 @@ NAMES: dict[str, str] = {
     "dense_4h_to_h": "ffn_down",
     "mlp.gate": "ffn_gate_inp",
     "router": "ffn_gate_inp",
+    "router.gate": "ffn_gate_inp",
     "gate.wg": "ffn_gate_inp",
     "shared_expert_gate": "ffn_gate_inp_shexp",
     "experts.down_proj": "ffn_down_exps",
@@ -87,6 +89,7 @@ NORMS: dict[str, str] = {
     "query_layernorm": "attn_q_norm",
     "key_layernorm": "attn_k_norm",
     "post_self_attn_layernorm": "post_attention_norm",
+    "pre_mlp_layernorm": "ffn_norm",
     "post_mlp_layernorm": "post_ffw_norm",
     "pre_ff_layernorm": "ffn_norm",
     "operator_norm": "attn_norm",
@@ -96,6 +99,8 @@ NORMS: dict[str, str] = {
     "dt_layernorm": "ssm_dt_norm",
     "b_layernorm": "ssm_b_norm",
     "c_layernorm": "ssm_c_norm",
+    "attention_layernorm": "attn_norm",
+    "feedforward_layernorm": "ffn_norm",
     "norm": "attn_norm",
     "ln_attn": "attn_norm_2",
     "ln_mlp": "attn_norm",
@@ -106,7 +111,18 @@ NORMS: dict[str, str] = {
     "word_embeddings_layernorm": "token_embd_norm",
 }
 """Norms that have names of their own."""
-AFTER_ATTENTION = ("gemma-2", "gemma-3", "gpt-oss", "olmo-2", "exaone-4", "seed-oss", "glm-4-moe", "qwen-3.5", "qwen-3-next")
+AFTER_ATTENTION = (
+    "gemma-2",
+    "gemma-3",
+    "gpt-oss",
+    "olmo-2",
+    "exaone-4",
+    "seed-oss",
+    "glm-4-moe",
+    "qwen-3.5",
+    "qwen-3-next",
+    "afmoe-1",
+)
 """Graphs whose norm after attention is called so (`post_attention_norm`), by `Abilities.graph`."""
 OUTPUT_NORMS = {
     "norm": "output_norm",

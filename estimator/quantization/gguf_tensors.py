@@ -73,6 +73,8 @@ def _tensors(spec: ModelSpec, parameter: Parameter) -> Iterator[FileTensor]:
         found = f"{before}{name}" if bare else f"{before}{name}.{end}"
         return FileTensor(found, size, elements, len(shape), layer, "_exps" in name)
 
+    if ".act_fn." in parameter.name:
+        return  # numbers of the metadata (Apertus' xIELU)
     if path.endswith(CORRECTIONS):
         yield _correction(prod(shape), parameter.slot)
     elif path.endswith("experts.gate_up_proj"):

@@ -96,8 +96,17 @@ ARCHITECTURES = {
     "internlm3": "llama",
     "falcon": "falcon",
     "stablelm": "stablelm",
+    "glm": "chatglm",
+    "apertus": "apertus",
+    "jais2": "jais2",
+    "phimoe": "phimoe",
+    "exaone_moe": "exaone-moe",
+    "mellum": "mellum",
+    "afmoe": "afmoe",
 }
-GROUPED = ("glm4_moe", "solar_open", "dots1")
+GROUPED = ("glm4_moe", "solar_open", "dots1", "exaone_moe", "afmoe")
+SCALED = ("exaone_moe", "afmoe")
+"""Whose experts' weights are scaled by a number that their configurations here do not have."""
 MORE: dict[str, dict[str, Any]] = {
     "cohere": {"logit_scale": 0.06, "attention.layer_norm_epsilon": 1e-5},
     "cohere2": {"logit_scale": 0.06, "attention.layer_norm_epsilon": 1e-5},
@@ -111,6 +120,8 @@ MORE: dict[str, dict[str, Any]] = {
     "qwen3_5_moe_text": {"rope.dimension_sections": [11, 11, 10, 0], "rope.dimension_count": 64},
     "nemotron_h": {"attention.layer_norm_epsilon": 1e-5},
     "lfm2_moe": {"leading_dense_block_count": 2, "expert_gating_func": 2},
+    "glm": {"rope.dimension_count": 64},
+    "phimoe": {"attention.sliding_window": 131072},
     "qwen3_vl_text": {"rope.dimension_sections": [24, 20, 20, 0], "n_deepstack_layers": 3},
 }
 """What else the metadata of some architectures must say."""
@@ -163,10 +174,11 @@ def _sizes(spec: DecoderSpec) -> dict[str, Any]:
     if spec.model_type == "ernie4_5_moe":
         sizes["expert_shared_feed_forward_length"] = asked["moe_num_shared_experts"] * asked["moe_intermediate_size"]
     if spec.model_type in GROUPED:
-        shared = asked.get("n_shared_experts", 0)
-        sizes |= {"expert_shared_count": shared, "leading_dense_block_count": asked.get("first_k_dense_replace", 0)}
+        shared = asked.get("n_shared_experts") or asked.get("num_shared_experts", 0)
+        dense = asked.get("first_k_dense_replace", asked.get("num_dense_layers", 0))
+        sizes |= {"expert_shared_count": shared, "leading_dense_block_count": dense}
         sizes |= {
-            "expert_weights_scale": asked.get("routed_scaling_factor", 1.0),
+            "expert_weights_scale": asked.get("routed_scaling_factor", 2.5 if spec.model_type in SCALED else 1.0),
             "expert_weights_norm": True,
             "expert_gating_func": 2,
         }
@@ -254,6 +266,8 @@ def write(spec: DecoderSpec, kind: str, path: Path) -> None:
         prefix = "nemotron_h_moe"
     said = {f"{prefix}.{key}": value for key, value in _sizes(spec).items()}
     said = {"general.architecture": prefix, **said, "tokenizer.ggml.model": "no_vocab"}
+    if spec.model_type == "apertus":
+        said |= {f"xielu.{name}": 0.8 for name in ("alpha_n", "alpha_p", "beta", "eps")}
     tensors, numbers = file_tensors(spec), {found.name: number for number, found in ggml_types().items()}
     model, offset, infos = facts(spec, tensors), 0, b""
     for tensor in tensors:

@@ -104,6 +104,8 @@ class Builder(Operations):
         out = self._mixed(read, hidden, layer)
         if shape.mixer(layer) == "both":
             out, residual = self.unlike("add", out, hidden), None
+        if shape.post_norm_first:
+            out = self.norm(out, "post_attention_norm", layer)
         if layer == shape.layers - 1 and shape.cut == "in the last layer":
             self.tokens = self.batch.outputs
             size = (shape.hidden, self.tokens)
@@ -121,7 +123,7 @@ class Builder(Operations):
                 "normed apart": (fed, residual, out),
             }[shape.parallel]
             return self.unlike("add", self.unlike("add", first, second), third)
-        if shape.post_norms:
+        if shape.post_norms and not shape.post_norm_first:
             out = self.norm(out, "post_attention_norm", layer)
         if shape.scaled_residual:
             out = self.unlike("scale", out)
@@ -204,6 +206,9 @@ class Builder(Operations):
         out = self._turned(out, cache.turns_values)
         if gate is not None:
             out = self.unlike("mul", out, self.unlike("unary", self.unlike("cont", gate)))
+        if shape.gate_beside:
+            gate = self.product("attn_gate", layer, shape.head * shape.heads, x)
+            out = self.unlike("mul", out, self.unlike("unary", gate))
         return self.biased(self.product("attn_output", layer, shape.hidden, out), "attn_output.bias", layer, shape.output_bias)
 
     def _turned(self, x: Tensor, by: Tensor | None) -> Tensor:

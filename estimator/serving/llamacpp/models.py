@@ -91,14 +91,28 @@ SPECIAL: dict[str, dict[str, Any]] = {
     "jamba-1": {"residual_first": "both"},
     "lfm-2": {"normed": "heads", "residual_first": "both"},
     "falcon-h1": {},
+    "glm-1": {"joined_feed": True},
+    "apertus-1": {"normed": "heads", "gated": False, "activation": ("unary",)},
+    "jais-2": {**CLASSIC, "activation": ("unary", "sqr")},
+    "phi-moe": {
+        "layer_norm": True,
+        "norm_bias": True,
+        "output_bias": True,
+        "logits_bias": True,
+        "scaled_queries": True,
+        "residual_first": "last",
+    },
+    "exaone-moe": {"normed": "heads"},
+    "mellum-2": {"normed": "heads"},
+    "afmoe-1": {"scaled_embedding": True, "normed": "heads", "post_norms": True, "post_norm_first": True, "gate_beside": True},
     "granite": {"scaled_embedding": True, "scaled_residual": True, "after_logits": ("scale",)},
 }
 """By the names of `Abilities.graph`."""
-WINDOWED = ("gemma-2", "gemma-3", "olmo-2", "exaone-4", "command-r7b")
+WINDOWED = ("gemma-2", "gemma-3", "olmo-2", "exaone-4", "command-r7b", "exaone-moe", "mellum-2", "afmoe-1")
 """Graphs whose layers may have a sliding window."""
 UNTURNED = ("gpt-2", "bloom-1", "mpt-1")
 """Graphs that turn neither queries nor keys."""
-TURNED_IN_WINDOWS = ("exaone-4", "command-r7b")
+TURNED_IN_WINDOWS = ("exaone-4", "command-r7b", "exaone-moe", "afmoe-1")
 """Graphs that turn queries and keys in layers with a sliding window only, where there are any."""
 ROUTINGS: dict[str, dict[str, Any]] = {
     "softmax": {},
@@ -106,6 +120,7 @@ ROUTINGS: dict[str, dict[str, Any]] = {
     "shared gate": {"normalized": False, "shared_gate": "silu"},
     "of the chosen": {"softmax": "of the chosen", "normalized": False, "biased": True},
     "sigmoid": {"softmax": "none", "selection_bias": True},
+    "scaled sigmoid": {"softmax": "none", "selection_bias": True, "scaled": True},
     "corrected": {"selection_bias": True},
     "gate beside": {"shared_gate": "sigmoid"},
 }
@@ -235,12 +250,13 @@ def experts_of(spec: DecoderSpec) -> Experts | None:
     if not any(sparse):
         return None
     special = dict(ROUTINGS[spec.can.routing])
-    every = asked.get("n_shared_experts") or asked.get("moe_num_shared_experts") or isinstance(spec, HunyuanMoeSpec)
+    counts = (asked.get(name) for name in ("n_shared_experts", "moe_num_shared_experts", "num_shared_experts"))
+    every = next(filter(None, counts), isinstance(spec, HunyuanMoeSpec))
     size = int(getattr(spec, "expert_size", None) or asked["moe_intermediate_size"])
     shared = next((int(asked[name]) for name in SHARED if asked.get(name)), int(every or 0) * size)
-    if asked.get("n_group", 1) not in (None, 1) and spec.can.routing == "sigmoid":
+    if asked.get("n_group", 1) not in (None, 1) and spec.can.routing.endswith("sigmoid"):
         special |= {"groups": asked["n_group"], "best_groups": asked["topk_group"]}
-    if spec.can.routing == "sigmoid":
+    if spec.can.routing.endswith("sigmoid"):
         special["normalized"] = asked.get("norm_topk_prob", True)
     return Experts(
         count=getattr(spec, "num_experts"),  # noqa: B009 (a field of several specs)
@@ -249,7 +265,7 @@ def experts_of(spec: DecoderSpec) -> Experts | None:
         sparse=sparse,
         shared=shared,
         latent=asked.get("moe_latent_size") or 0,
-        scaled=asked.get("routed_scaling_factor", 1.0) not in (None, 1.0),
+        scaled=special.pop("scaled", asked.get("routed_scaling_factor", 1.0) not in (None, 1.0)),
         **special,
     )
 

@@ -133,6 +133,8 @@ class Shape:
         mixers: of each layer; empty where all are attention. `state`: what those that are not keep.
         alone: whether a layer is a mixer or a feed-forward layer, not one before the other.
         normed_first: whether a layer's first norm is computed before all else of it.
+        gate_beside: whether that gate is a product of its own. `post_norm_first`: whether what attention gave is normalised
+            before the chosen tokens are taken.
         gated_queries: whether queries come with a gate of what attention gives.
     """
 
@@ -186,6 +188,8 @@ class Shape:
     alone: bool = False
     normed_first: bool = False
     gated_queries: bool = False
+    gate_beside: bool = False
+    post_norm_first: bool = False
 
     def mixer(self, layer: int) -> Mixer:
         """What a layer has before its feed-forward layer."""
