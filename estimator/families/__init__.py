@@ -94,6 +94,7 @@ FAMILIES = {
     "codegen": "codegen",
     "gpt_neo": "gpt_neo",
     "opt": "opt",
+    "biogpt": "biogpt",
     "bloom": "bloom",
     "mpt": "mpt",
     "mixtral": "mixtral",

@@ -26,7 +26,7 @@ def engine(model: Any, gpus: int = 1, gpu: str = "h100", **serving: Any) -> Engi
 NOT_SERVED = {
     "serving is not modelled": (ENCODERS - {"bert", "xlm-roberta"})
     | {"deepseek_v4", "gemma3_text", "gemma3n_text", "hy_v4", "minimax", "minimax_m3_vl_text", "modernbert-decoder"},
-    "takes no attention of a server's": {"bamba", "bloom", "codegen", "falcon", "gpt_neo", "jamba", "mpt"},
+    "takes no attention of a server's": {"bamba", "biogpt", "bloom", "codegen", "falcon", "gpt_neo", "jamba", "mpt"},
     "its backend for transformers' models": {"axk1", "flex_olmo", "lfm3", "youtu"},
 }
 """Types of which no model of the catalogue answers, and why."""

@@ -29,7 +29,7 @@ def engine(model: Any, gpus: int = 1, gpu: str = "h100", **serving: Any) -> Engi
 
 NOT_SERVED = {
     "serving is not modelled": {"clip", "deepseek_v4", "gemma3n_text", "hy_v4", "minimax_m3_vl_text", "modernbert-decoder"},
-    "vLLM runs none": (ENCODERS - EMBED - {"clip"}) | {"codegen", "gpt_neo", "lfm3", "youtu"},
+    "vLLM runs none": (ENCODERS - EMBED - {"clip"}) | {"biogpt", "codegen", "gpt_neo", "lfm3", "youtu"},
     "vLLM runs older releases only": {"bamba", "dots1", "minimax", "mllama", "mpt"},
 }
 """Types of which no model of the catalogue answers, and why."""
