@@ -122,6 +122,7 @@ FAMILIES = {
     "distilbert": "distilbert",
     "electra": "electra",
     "esm": "esm",
+    "mpnet": "mpnet",
     "bart": "bart",
     "mbart": "mbart",
     "m2m_100": "m2m_100",
