@@ -68,13 +68,13 @@ class RelativeAttention:
             return zeros
         places = [empty(tape, (size,), dtypes.int64, "arange") for size in (tokens, length)]
         relative = empty(tape, (tokens, length), dtypes.int64, "sub")
-        buckets = _buckets(relative, self.causal)
+        buckets = in_buckets(relative, self.causal)
         values = self.relative_bias(buckets)
         del places
         return unsqueeze(permute(values, (2, 0, 1)), 0)
 
 
-def _buckets(relative: Tensor, causal: bool) -> Tensor:
+def in_buckets(relative: Tensor, causal: bool) -> Tensor:
     """The bucket of each relative position (`_relative_position_bucket`): exact when near, by the logarithm when far."""
     tape, shape = relative.tape, relative.shape
 

@@ -63,9 +63,11 @@ def recompute(model: Any, training: Training, offloads: bool = False) -> None:
 
 
 def stacks(model: nn.Module) -> list[nn.ModuleList]:
-    """The stacks of layers: what is checkpointed and sharded layer by layer."""
-    lists = [m for m in model.modules() if isinstance(m, nn.ModuleList)]
-    return [m for m in lists if len(m) and all(isinstance(_own(layer), GradientCheckpointingLayer) for layer in m)]
+    """The stacks of layers: what is checkpointed and sharded layer by layer; of a model that is never checkpointed (MPNet), what
+    it calls its layers."""
+    lists = {name: m for name, m in model.named_modules() if isinstance(m, nn.ModuleList) and len(m)}
+    found = [m for m in lists.values() if all(isinstance(_own(layer), GradientCheckpointingLayer) for layer in m)]
+    return found or [m for name, m in lists.items() if name.rpartition(".")[2] in ("layer", "layers")]
 
 
 def _own(layer: nn.Module) -> nn.Module:

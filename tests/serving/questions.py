@@ -39,6 +39,7 @@ ENCODERS = EMBED | {
     "m2m_100",
     "marian",
     "mbart",
+    "mpnet",
     "mt5",
     "pegasus",
     "t5",
