@@ -6,6 +6,8 @@ After transformers' modeling_qwen2_5_omni.py (5.23). Frames of all clips lie in 
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from estimator.contract.job.audio import Audio
 from estimator.families.attention import Attention
 from estimator.families.audio_towers import AudioTowerSpec
@@ -25,6 +27,8 @@ HOP = 160
 
 class OmniAudioSpec(AudioTowerSpec):
     modelled = {"scale_embedding": (False,)}
+    biased_keys: ClassVar[bool] = False
+    """Whether the layer that makes keys has a bias."""
 
     n_window: Size = 100
     output_dim: Size = 3584
@@ -57,7 +61,7 @@ class SelfAttention:
     def __init__(self, spec: OmniAudioSpec, build: Builder, lengths: list[int]):
         size = spec.hidden_size
         self.heads, self.lengths = spec.encoder_attention_heads, lengths
-        self.k_proj = build.linear("self_attn.k_proj", size, size)
+        self.k_proj = build.linear("self_attn.k_proj", size, size, spec.biased_keys)
         self.v_proj = build.linear("self_attn.v_proj", size, size, True)
         self.q_proj = build.linear("self_attn.q_proj", size, size, True)
         self.out_proj = build.linear("self_attn.out_proj", size, size, True)
