@@ -211,6 +211,8 @@ FAMILIES = {
     "qwen3_omni_moe_text": "qwen_vl_text",
     "qwen3_omni_moe_vision_encoder": "qwen_vl_vision",
     "qwen3_omni_moe_audio_encoder": "qwen3_omni_audio",
+    "qwen2_audio": "qwen2_audio",
+    "qwen2_audio_encoder": "audio_towers",
     "voxtral": "voxtral",
     "voxtral_encoder": "audio_towers",
 }

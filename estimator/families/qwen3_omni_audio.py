@@ -7,10 +7,11 @@ which are convolved by themselves, `conv_chunksize` at once; `n_window_infer`: f
 from __future__ import annotations
 
 from estimator.contract.job.audio import Audio
+from estimator.families.audio_towers import HOP, halved
 from estimator.families.build import Builder
 from estimator.families.counted import counted
 from estimator.families.modules import ACTIVATIONS
-from estimator.families.qwen_omni_audio import HOP, Layer, OmniAudioSpec, halved
+from estimator.families.qwen_omni_audio import Layer, OmniAudioSpec
 from estimator.families.spec import Size
 from estimator.tape import dtypes
 from estimator.tape.pointwise import add, gelu, to
@@ -29,7 +30,7 @@ class Omni3AudioSpec(OmniAudioSpec):
     conv_chunksize: Size = 500
     downsample_hidden_size: Size = 480
 
-    def frames(self, audio: Audio, most: int | None = None) -> int:
+    def frames(self, audio: Audio, most: int = 0) -> int:
         """Frames of a clip's spectrogram: none is cut or filled up."""
         return audio.samples // HOP
 

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from estimator.contract.job.audio import Audio
 from estimator.families.attention import Attention
-from estimator.families.audio_towers import AudioTowerSpec
+from estimator.families.audio_towers import AudioTowerSpec, halved
 from estimator.families.build import Builder
 from estimator.families.counted import counted
 from estimator.families.modules import ACTIVATIONS
@@ -21,9 +20,6 @@ from estimator.tape.pointwise import add, clamp, div_scalar, gelu, mul, to
 from estimator.tape.tensor import Tensor, empty
 from estimator.tape.views import cat, contiguous, index, narrow, reshape, split, transpose, unsqueeze
 
-HOP = 160
-"""Samples of a frame of a spectrogram (`hop_length` of `WhisperFeatureExtractor`)."""
-
 
 class OmniAudioSpec(AudioTowerSpec):
     modelled = {"scale_embedding": (False,)}
@@ -33,26 +29,13 @@ class OmniAudioSpec(AudioTowerSpec):
     n_window: Size = 100
     output_dim: Size = 3584
 
-    def frames(self, audio: Audio, most: int) -> int:
-        """Frames of a clip's spectrogram, of which there are at most so many."""
-        return min(most, -(-audio.samples // HOP))
-
     def chunks(self, frames: int) -> list[int]:
         """Frames of each chunk of a clip."""
         whole, rest = divmod(frames, 2 * self.n_window)
         return [2 * self.n_window] * whole + [rest] * bool(rest)
 
-    def tokens(self, frames: int) -> int:
-        """Of a clip (`_get_feat_extract_output_lengths`)."""
-        return (halved(frames) - 2) // 2 + 1
-
 
 SPECS = {"qwen2_5_omni_audio_encoder": OmniAudioSpec}
-
-
-def halved(frames: int) -> int:
-    """Frames after a convolution with a stride of two."""
-    return (frames - 1) // 2 + 1
 
 
 class SelfAttention:

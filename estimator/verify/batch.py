@@ -21,7 +21,7 @@ def batch(job: Job, spec: Any, model: Any) -> dict[str, Any]:
     if training.head == "image-text-to-text" and not isinstance(spec, OtherSpec):
         return (_sensed if spec.hears else _seen)(training, spec, model, rows, tokens)
     if training.head == "audio-text-to-text":
-        return _heard(training, spec, model, rows, tokens)
+        return (_heard if hasattr(spec, "spectrograms") else _sensed)(training, spec, model, rows, tokens)
     if model.main_input_name == "input_ids":
         made["input_ids"] = torch.randint(0, spec.vocab_size, (rows, tokens))
         if training.head == "sequence-classification" and model.config.is_encoder_decoder:

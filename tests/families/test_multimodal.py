@@ -186,6 +186,8 @@ HEARD = [
     ("voxtral-small-24b", 0.5, 375),
     ("qwen2.5-omni-7b", 10, 250),
     ("qwen3-omni-30b-a3b", 10.5, 137),
+    ("qwen2-audio-7b", 10, 250),
+    ("qwen2-audio-7b", 60, 750),
 ]
 
 
