@@ -211,6 +211,12 @@ FAMILIES = {
     "qwen2_5_omni_text": "qwen_vl_text",
     "qwen2_5_omni_vision_encoder": "qwen_vl_vision",
     "qwen2_5_omni_audio_encoder": "qwen_omni_audio",
+    "qwen3_omni_moe_thinker": "qwen_omni",
+    "qwen3_omni_moe_text": "qwen_vl_text",
+    "qwen3_omni_moe_vision_encoder": "qwen_vl_vision",
+    "qwen3_omni_moe_audio_encoder": "qwen3_omni_audio",
+    "qwen2_audio": "qwen2_audio",
+    "qwen2_audio_encoder": "audio_towers",
     "voxtral": "voxtral",
     "voxtral_encoder": "audio_towers",
 }

@@ -1,7 +1,7 @@
-"""The thinker of Qwen2.5-Omni: a language model of the Qwen kind that hears, and sees images and films.
+"""The thinkers of Qwen2.5-Omni and Qwen3-Omni: language models of the Qwen kind that hear, and see images and films.
 
-What speaks (talker, token2wav) is a model of its own. After transformers' modeling_qwen2_5_omni.py and
-processing_qwen2_5_omni.py (5.23).
+What speaks (talker, token2wav, code2wav) is a model of its own. After transformers' modeling_qwen2_5_omni.py,
+modeling_qwen3_omni_moe.py, processing_qwen2_5_omni.py and processing_qwen3_omni_moe.py (5.23).
 """
 
 from __future__ import annotations
@@ -13,11 +13,14 @@ from pydantic import SerializeAsAny
 from estimator.contract.job.audio import Audio
 from estimator.families.build import Builder
 from estimator.families.decoder import Decoder
+from estimator.families.experts import EXPERTS_HELD_IN
 from estimator.families.heads import Batch, CausalLM, FusedHead
-from estimator.families.llama import Qwen2Spec
+from estimator.families.llama import Qwen2Spec, Qwen3Spec
 from estimator.families.model_output import Held
+from estimator.families.qwen3_omni_audio import AudioTower as Tower3
+from estimator.families.qwen3_omni_audio import Omni3AudioSpec
 from estimator.families.qwen_omni_audio import AudioTower, OmniAudioSpec
-from estimator.families.qwen_vl import Qwen25VLSpec
+from estimator.families.qwen_vl import Qwen3VLSpec, Qwen25VLSpec, added
 from estimator.families.qwen_vl_text import decoder
 from estimator.families.qwen_vl_tower import VisionModel
 from estimator.families.towers import TowerSpec
@@ -50,8 +53,7 @@ class QwenOmniSpec(Qwen25VLSpec):
 
     audio_config: SerializeAsAny[OmniAudioSpec]
 
-    @property
-    def most_frames(self) -> int:
+    def most_frames(self, audio: Audio) -> int:
         """Frames that every clip's spectrogram is filled up to, and cut to."""
         return FRAMES
 
@@ -61,10 +63,32 @@ class QwenOmniSpec(Qwen25VLSpec):
 
     def audio_tokens(self, audio: Audio) -> int | None:
         tower = self.audio_config
-        return tower.tokens(tower.frames(audio, FRAMES))
+        return tower.tokens(tower.frames(audio, self.most_frames(audio)))
 
 
-SPECS = {"qwen2_5_omni_thinker": QwenOmniSpec}
+class Qwen3OmniSpec(QwenOmniSpec):
+    """With experts in the language model."""
+
+    plain = "qwen3_moe"
+    held_in = EXPERTS_HELD_IN
+    unlisted = False
+    bounds = Qwen3VLSpec.bounds
+    kinds = {
+        "text_config": "qwen3_omni_moe_text",
+        "vision_config": "qwen3_omni_moe_vision_encoder",
+        "audio_config": "qwen3_omni_moe_audio_encoder",
+    }
+    beside = {"vision_config": TowerSpec, "audio_config": Omni3AudioSpec}
+    towers, languages = ("qwen3_omni_moe_vision_encoder",), ("qwen3_omni_moe_text",)
+
+    audio_config: SerializeAsAny[Omni3AudioSpec]
+
+    def most_frames(self, audio: Audio) -> int:
+        """As many as the clip has."""
+        return self.audio_config.frames(audio)
+
+
+SPECS = {"qwen2_5_omni_thinker": QwenOmniSpec, "qwen3_omni_moe_thinker": Qwen3OmniSpec}
 
 
 class Thinker(FusedHead):
@@ -74,13 +98,15 @@ class Thinker(FusedHead):
         self.spec, self.images, self.audio = spec, build.images, build.audio
         clips = None if self.audio is None else [self.frames] * (build.sequences * self.audio.count)
         with build.part("model.audio_tower", learns=self.audio is not None):
-            self.ears = AudioTower(spec.audio_config, build, clips)
+            ears = spec.audio_config
+            self.ears = Tower3(ears, build, clips) if isinstance(ears, Omni3AudioSpec) else AudioTower(ears, build, clips)
         with build.part("model.visual", learns=self.images is not None):
             self.eyes = VisionModel(spec.vision, build, None if self.images is None else spec.grid(self.images))
         with build.part("model.language_model"):
             text = spec.alone
-            assert isinstance(text, Qwen2Spec)
-            language = CausalLM(decoder(text, build), text, build)
+            assert isinstance(text, Qwen2Spec | Qwen3Spec)
+            deep = 0 if self.images is None else len(spec.vision.read)
+            language = CausalLM(decoder(text, build, deep, counts=True), text, build)
         assert isinstance(language.body, Decoder)
         self.body, self.lm_head, self.loss = language.body, language.lm_head, language.loss
 
@@ -88,7 +114,7 @@ class Thinker(FusedHead):
     def frames(self) -> int:
         """Of a clip."""
         assert self.audio is not None
-        return self.spec.audio_config.frames(self.audio, FRAMES)
+        return self.spec.audio_config.frames(self.audio, self.spec.most_frames(self.audio))
 
     def inputs(self, tape: Tape, batch: Batch, dtype: DType) -> tuple[Tensor, ...]:
         """Token ids, which are the labels too; spectrograms, and which of their frames are of a clip; patches, and rows and
@@ -98,8 +124,9 @@ class Thinker(FusedHead):
         made: tuple[Tensor, ...] = (ids,)
         if self.audio is not None:
             clips = rows * self.audio.count
-            heard = empty(tape, (clips, spec.audio_config.num_mel_bins, FRAMES), dtypes.float32, "input_features")
-            made = *made, heard, empty(tape, (clips, FRAMES), dtypes.int32, "feature_attention_mask")
+            frames = spec.most_frames(self.audio)
+            heard = empty(tape, (clips, spec.audio_config.num_mel_bins, frames), dtypes.float32, "input_features")
+            made = *made, heard, empty(tape, (clips, frames), dtypes.int32, "feature_attention_mask")
         if self.images is not None:
             tower, images = spec.vision, rows * self.images.count
             patches, columns = spec.grid(self.images)
@@ -120,21 +147,22 @@ class Thinker(FusedHead):
     def _read(self, ids: Tensor, *beside: Tensor) -> Tensor:
         """Last hidden states. What the towers gave lives until they are there, with where it was put, and a mask of films."""
         embeds = self.body.embed_tokens(ids)
-        heard = places = films = lengths = None
+        heard = places = films = lengths = after = None
         given: tuple[Any, ...] = ()
         if self.audio is not None:
             heard = to(self._hear(*beside[:2]), embeds.dtype)
-            _, films, places = self._places(ids)
+            films, places = self._places(ids)[1:]
             embeds = masked_scatter(embeds, unsqueeze(places, 2), heard)
         if self.images is not None:
             given = self._see(beside[-2])
             seen = to(cat(given[1], 0), embeds.dtype)
-            there, _, films = self._places(ids)
+            there, films = self._places(ids)[::2]
             embeds = masked_scatter(embeds, unsqueeze(there, 2), seen)
-            given = *given, seen, there
+            joined = [cat(parts, 0) for parts in given[2:]]
+            after, given = added(there, joined), (*given, seen, there)
         if self.audio is not None:
             lengths = empty(ids.tape, (len(self.ears.clips),), dtypes.int64, "sum")
-        hidden = self.body.decode(ids, embeds)
+        hidden = self.body.decode(ids, embeds, after=after)
         del heard, places, films, lengths, given
         return hidden
 
@@ -147,7 +175,8 @@ class Thinker(FusedHead):
         tape, (clips, bins, _) = features.tape, features.shape
         lengths = [empty(tape, (clips,), dtypes.int64, "sum")]
         frames = self._of_clips(features, mask, clips * self.frames, bins)
-        lengths += [empty(tape, (clips,), dtypes.int64, "add") for _ in ("convolved", "tokens")]
+        if not isinstance(self.ears, Tower3):
+            lengths += [empty(tape, (clips,), dtypes.int64, "add") for _ in ("convolved", "tokens")]
         heard = self.ears(frames)
         del frames, lengths
         return heard
@@ -163,10 +192,10 @@ class Thinker(FusedHead):
     def _see(self, pixels: Tensor) -> tuple[Any, ...]:
         """`get_image_features`: the tower's last hidden states, and of each image what the language model gets."""
         cast = to(pixels, self.eyes.proj.weight.dtype)
-        last, merged = self.eyes(cast)
+        last, *given = self.eyes(cast)
         assert self.images is not None
         each = self.spec.image_tokens(self.images) or 1
-        return last, split(merged, [each] * (merged.shape[0] // each), 0)
+        return last, *[split(part, [each] * (part.shape[0] // each), 0) for part in given]
 
 
 HEADS = {"image-text-to-text": Thinker}

@@ -6,9 +6,10 @@ After transformers' modeling_qwen2_5_omni.py (5.23). Frames of all clips lie in 
 
 from __future__ import annotations
 
-from estimator.contract.job.audio import Audio
+from typing import ClassVar
+
 from estimator.families.attention import Attention
-from estimator.families.audio_towers import AudioTowerSpec
+from estimator.families.audio_towers import AudioTowerSpec, halved
 from estimator.families.build import Builder
 from estimator.families.counted import counted
 from estimator.families.modules import ACTIVATIONS
@@ -19,36 +20,22 @@ from estimator.tape.pointwise import add, clamp, div_scalar, gelu, mul, to
 from estimator.tape.tensor import Tensor, empty
 from estimator.tape.views import cat, contiguous, index, narrow, reshape, split, transpose, unsqueeze
 
-HOP = 160
-"""Samples of a frame of a spectrogram (`hop_length` of `WhisperFeatureExtractor`)."""
-
 
 class OmniAudioSpec(AudioTowerSpec):
     modelled = {"scale_embedding": (False,)}
+    biased_keys: ClassVar[bool] = False
+    """Whether the layer that makes keys has a bias."""
 
     n_window: Size = 100
     output_dim: Size = 3584
-
-    def frames(self, audio: Audio, most: int) -> int:
-        """Frames of a clip's spectrogram, of which there are at most so many."""
-        return min(most, -(-audio.samples // HOP))
 
     def chunks(self, frames: int) -> list[int]:
         """Frames of each chunk of a clip."""
         whole, rest = divmod(frames, 2 * self.n_window)
         return [2 * self.n_window] * whole + [rest] * bool(rest)
 
-    def tokens(self, frames: int) -> int:
-        """Of a clip (`_get_feat_extract_output_lengths`)."""
-        return (halved(frames) - 2) // 2 + 1
-
 
 SPECS = {"qwen2_5_omni_audio_encoder": OmniAudioSpec}
-
-
-def halved(frames: int) -> int:
-    """Frames after a convolution with a stride of two."""
-    return (frames - 1) // 2 + 1
 
 
 class SelfAttention:
@@ -57,7 +44,7 @@ class SelfAttention:
     def __init__(self, spec: OmniAudioSpec, build: Builder, lengths: list[int]):
         size = spec.hidden_size
         self.heads, self.lengths = spec.encoder_attention_heads, lengths
-        self.k_proj = build.linear("self_attn.k_proj", size, size)
+        self.k_proj = build.linear("self_attn.k_proj", size, size, spec.biased_keys)
         self.v_proj = build.linear("self_attn.v_proj", size, size, True)
         self.q_proj = build.linear("self_attn.q_proj", size, size, True)
         self.out_proj = build.linear("self_attn.out_proj", size, size, True)

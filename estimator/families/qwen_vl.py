@@ -205,7 +205,7 @@ class QwenVL(FusedHead):
         joined = [cat(parts, 0) for parts in read]
         positions = empty(tape, (3, *ids.shape), dtypes.int64, "zeros")
         self.deltas = empty(tape, (ids.shape[0], 1), dtypes.int64, "_to_copy")
-        hidden = self.body.decode(ids, embeds, positions=positions, after=_added(places, joined))
+        hidden = self.body.decode(ids, embeds, positions=positions, after=added(places, joined))
         del last, seen, read, features, films, joined
         return hidden
 
@@ -218,7 +218,7 @@ class QwenVL(FusedHead):
         return last, *[split(part, [each] * (part.shape[0] // each), 0) for part in given]
 
 
-def _added(places: Tensor, joined: Sequence[Tensor]) -> After | None:
+def added(places: Tensor, joined: Sequence[Tensor]) -> After | None:
     """What is done after the first layers of the language model: a layer of the tower is added where images are
     (`_deepstack_process`)."""
     if not joined:

@@ -43,12 +43,18 @@ class Qwen3VLMoeTextSpec(Qwen3MoeSpec):
     norm_topk_prob: Literal[True] = True
 
 
+class Qwen3OmniTextSpec(Qwen3VLMoeTextSpec):
+    num_experts: Size = 128
+    num_experts_per_tok: Size = 8
+
+
 SPECS = {
     "qwen2_vl_text": Qwen2VLTextSpec,
     "qwen2_5_vl_text": Qwen2VLTextSpec,
     "qwen2_5_omni_text": Qwen2VLTextSpec,
     "qwen3_vl_text": Qwen3VLTextSpec,
     "qwen3_vl_moe_text": Qwen3VLMoeTextSpec,
+    "qwen3_omni_moe_text": Qwen3OmniTextSpec,
 }
 HEADS = {"causal-lm": counted(lambda spec, build: CausalLM(decoder(spec, build), spec, build))}
 
@@ -69,13 +75,13 @@ class InThree(Rotary):
         return dict.fromkeys((FULL, SLIDING), (empty(ids.tape, shape, dtype, "cos"), empty(ids.tape, shape, dtype, "sin")))
 
 
-def decoder(spec: Qwen2Spec | Qwen3Spec, build: Builder, deep: int = 0) -> Decoder:
+def decoder(spec: Qwen2Spec | Qwen3Spec, build: Builder, deep: int = 0, counts: bool = False) -> Decoder:
     """The body of the language model. Qwen2-VL and Qwen2.5-VL hand their layers positions of packed documents only, and Qwen3-VL
     those of texts without images, too.
 
-    `deep`: first layers after each of which something is added.
+    `deep`: first layers after each of which something is added; `counts`: whether it counts positions itself whatever it sees.
     """
-    rotary, handed = InThree(spec.head_dim), isinstance(spec, Qwen3Spec) and build.images is None
+    rotary, handed = InThree(spec.head_dim), isinstance(spec, Qwen3Spec) and (counts or build.images is None)
     sparse = spec.sparse() if isinstance(spec, MoeSpec) else [False] * spec.num_hidden_layers
     kinds = [Kind(i if deep and i <= deep else None, has_experts) for i, has_experts in enumerate(sparse)]
 

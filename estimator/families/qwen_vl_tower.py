@@ -129,14 +129,19 @@ class Merger:
 
     def __init__(self, spec: VisionSpec, build: Builder, name: str, after: bool = False):
         size, _, given = spec.widths
-        self.merged, self.after = size * spec.spatial_merge_size**2, after
+        self.merged, self.after, self.walks = size * spec.spatial_merge_size**2, after, spec.walks
         self.norm = norm(spec, build, name + ".norm", self.merged if after else size)
         first, second = spec.merger_names
         self.mlp = MLP(build, (f"{name}.{first}", f"{name}.{second}"), self.merged, self.merged, given, gelu)
 
     def __call__(self, x: Tensor) -> Tensor:
         normed = self.norm(reshape(x, (-1, self.merged)) if self.after else x)
-        return self.mlp(reshape(normed, (-1, self.merged)))
+        normed = reshape(normed, (-1, self.merged))
+        if not self.walks:
+            return self.mlp(normed)
+        normed = self.mlp.fc1(normed)
+        normed = self.mlp.activation(normed)
+        return self.mlp.fc2(normed)
 
 
 class VisionModel:
@@ -146,6 +151,7 @@ class VisionModel:
         size = spec.width
         patch = spec.temporal_patch_size, spec.patch_size, spec.patch_size
         self.spec, self.patch = spec, (-1, spec.num_channels, *patch)
+        deep = self._deep(build) if spec.deep_first else None
         self.proj = build.convolution(
             "patch_embed.proj", spec.num_channels, size, patch, spec.patch_size, bias=spec.biased, first=spec.hooked
         )
@@ -159,7 +165,7 @@ class VisionModel:
             kinds, lambda kind: Block(spec, build, self.windows if kind == WINDOW else self.whole), "blocks"
         )
         self.merger = Merger(spec, build, "merger")
-        self.deep = {layer: Merger(spec, build, f"deepstack_merger_list.{i}", after=True) for i, layer in enumerate(spec.read)}
+        self.deep = self._deep(build) if deep is None else deep
 
     def __call__(self, pixels: Tensor) -> tuple[Tensor, ...]:
         """Last hidden states, [patches, width]; what the language model gets of them; and of the layers that it reads, too."""
@@ -188,6 +194,11 @@ class VisionModel:
             merged = index(merged, (), merged.shape)
         del taps, weights, positions, places, ends, cos, sin
         return hidden, merged, *read
+
+    def _deep(self, build: Builder) -> dict[int, Merger]:
+        """A merger for each layer that the language model reads."""
+        spec = self.spec
+        return {layer: Merger(spec, build, f"{spec.deep_name}.{i}", after=True) for i, layer in enumerate(spec.read)}
 
     def _embedded(self, pixels: Tensor) -> Tensor:
         x = reshape(pixels, self.patch)

@@ -26,6 +26,12 @@ class VisionSpec(TowerSpec):
     """Whether feed-forward layers are gated, and norms root mean squares."""
     normed_heads: ClassVar[bool] = False
     """Whether queries and keys of each head are normalised."""
+    deep_name: ClassVar[str] = "deepstack_merger_list"
+    """Of the mergers of layers that are `read`."""
+    deep_first: ClassVar[bool] = False
+    """Whether these stand before all else."""
+    walks: ClassVar[bool] = False
+    """Whether a merger goes from layer to layer, so that what its norm gave is let go after the first."""
     parted: ClassVar[bool] = False
     """Whether queries, keys and values come of layers of their own."""
     biased: ClassVar[bool] = False
@@ -154,6 +160,12 @@ class Qwen3VisionSpec(_WiderSpec):
         return self.deepstack_visual_indexes
 
 
+class Omni3VisionSpec(Qwen3VisionSpec):
+    """Qwen3-Omni's."""
+
+    merger_names, deep_name, deep_first, walks = ("mlp.0", "mlp.2"), "merger_list", True, True
+
+
 class Qwen35VisionSpec(Qwen3VisionSpec):
     """Its configurations say `deepstack_visual_indexes`, which its class does not read."""
 
@@ -172,6 +184,7 @@ SPECS: dict[str, type[VisionSpec]] = {
     "qwen2_5_omni_vision_encoder": OmniVisionSpec,
     "qwen3_vl_vision": Qwen3VisionSpec,
     "qwen3_vl_moe_vision": Qwen3VisionSpec,
+    "qwen3_omni_moe_vision_encoder": Omni3VisionSpec,
     "qwen3_5_vision": Qwen35VisionSpec,
     "qwen3_5_moe_vision": Qwen35VisionSpec,
 }

@@ -101,7 +101,7 @@ REMOTE = {
 """By `model_type`."""
 
 
-THINKERS = {"qwen2_5_omni": "qwen2_5_omni_thinker"}
+THINKERS = {"qwen2_5_omni": "qwen2_5_omni_thinker", "qwen3_omni_moe": "qwen3_omni_moe_thinker"}
 """Types of models that think and speak, which are trained as the part that thinks, and that part's."""
 
 

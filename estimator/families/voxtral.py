@@ -11,7 +11,7 @@ from typing import Any, Self
 from pydantic import model_validator
 
 from estimator.contract.job.audio import Audio
-from estimator.families.audio_towers import AudioTower
+from estimator.families.audio_towers import HOP, AudioTower
 from estimator.families.build import Builder
 from estimator.families.heads import Model
 from estimator.families.hearing import AudioTextToText, HearingSpec
@@ -24,8 +24,6 @@ from estimator.tape.views import reshape
 
 HEAD = "lm_head.weight"
 """What stands after all parts of the body."""
-HOP = 160
-"""Samples of a frame of a spectrogram (`hop_length` of `WhisperFeatureExtractor`)."""
 USUAL = {
     "vocab_size": 131072,
     "hidden_size": 3072,

@@ -147,10 +147,10 @@ class EncoderLayer:
         self.fc2 = build.linear("fc2", spec.encoder_ffn_dim, spec.hidden_size, True)
         self.final_layer_norm = build.layer_norm("final_layer_norm", spec.hidden_size)
 
-    def __call__(self, hidden: Tensor) -> Tensor:
+    def __call__(self, hidden: Tensor, mask: Tensor | None = None) -> Tensor:
         residual = hidden
         out = self.self_attn_layer_norm(hidden)
-        out, _ = self.self_attn(out, out, None)
+        out, _ = self.self_attn(out, out, mask)
         out = dropout(out, self.dropout)
         out = add(residual, out)
         residual = out

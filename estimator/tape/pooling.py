@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from estimator.tape.autograd import attach, record
+from estimator.tape.layout import channels_last, is_channels_last
 from estimator.tape.tensor import Tensor, output
-from estimator.tape.views import contiguous
+from estimator.tape.views import contiguous, select, unsqueeze
 
 
 def avg_pool2d(x: Tensor, side: int) -> Tensor:
@@ -20,6 +21,24 @@ def avg_pool2d(x: Tensor, side: int) -> Tensor:
 
     node = record("AvgPool2DBackward", (x,), (x,), backward)
     return attach(node, output("avg_pool2d", (x,), (images, channels, height // side, width // side), x.dtype))
+
+
+def avg_pool1d(x: Tensor, side: int) -> Tensor:
+    """Means of `side` numbers of [rows, channels, length] each, as of an image of one row (aten/src/ATen/native/Pool1d.cpp). What
+    comes with the channels innermost is read and given so, without a copy. Saves `x`."""
+    rows, channels, length = x.shape
+    shape, image = (rows, channels, 1, length // side), unsqueeze(x, 2)
+    inner = is_channels_last(image.shape, image.element_strides())
+
+    def backward(g: Tensor, x: Tensor) -> Tensor:
+        dense = g if is_channels_last(g.shape, g.element_strides()) == inner else contiguous(g)
+        out = output("avg_pool2d_backward", (dense,), x.shape, g.dtype, channels_last(x.shape) if inner else None)
+        del dense
+        return out
+
+    node = record("AvgPool2DBackward", (image,), (image,), backward)
+    pooled = attach(node, output("avg_pool2d", (image,), shape, x.dtype, channels_last(shape) if inner else None))
+    return select(pooled, 2)
 
 
 def unfold(x: Tensor, side: int) -> Tensor:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from estimator.contract.errors import Contradiction, NotModelled
 from estimator.contract.job import Job
+from estimator.contract.job.adapter import ALL_LINEAR
 from estimator.families.spec import ModelSpec
 from estimator.parallel.strategies import strategy_of
 from estimator.training import hearing
@@ -50,6 +51,12 @@ def refuse(job: Job, spec: ModelSpec) -> None:
                 f"sequence has {left}: write a longer training.sequence_length, or {fewer}",
                 WHERE,
             )
+    if getattr(training.adapter, "targets", None) == ALL_LINEAR and not getattr(spec, "unlisted", True):
+        raise Contradiction(
+            f"PEFT calls linear layers of {spec.model_type} by numbers that are its layers', too, and refuses those: list names, "
+            "such as [q_proj, k_proj, v_proj, o_proj]",
+            "training.adapter.targets",
+        )
     strategy = strategy_of(job)
     if strategy.name not in STRATEGIES:
         raise NotModelled(

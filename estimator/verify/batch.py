@@ -21,7 +21,7 @@ def batch(job: Job, spec: Any, model: Any) -> dict[str, Any]:
     if training.head == "image-text-to-text" and not isinstance(spec, OtherSpec):
         return (_sensed if spec.hears else _seen)(training, spec, model, rows, tokens)
     if training.head == "audio-text-to-text":
-        return _heard(training, spec, model, rows, tokens)
+        return (_heard if hasattr(spec, "spectrograms") else _sensed)(training, spec, model, rows, tokens)
     if model.main_input_name == "input_ids":
         made["input_ids"] = torch.randint(0, spec.vocab_size, (rows, tokens))
         if training.head == "sequence-classification" and model.config.is_encoder_decoder:
@@ -70,10 +70,11 @@ def _sensed(training: Training, spec: Any, model: Any, rows: int, tokens: int) -
     if audio is not None:
         places += [model.config.audio_token_id] * audio.count * spec.audio_tokens(audio)
         clips, tower = rows * audio.count, spec.audio_config
-        made["input_features"] = torch.rand(clips, tower.num_mel_bins, spec.most_frames, dtype=torch.float32)
-        made["feature_attention_mask"] = torch.zeros(clips, spec.most_frames, dtype=torch.int32)
-        frames = tower.frames(audio, spec.most_frames)
-        know(made["feature_attention_mask"], [[1] * frames + [0] * (spec.most_frames - frames)] * clips)
+        most = spec.most_frames(audio)
+        made["input_features"] = torch.rand(clips, tower.num_mel_bins, most, dtype=torch.float32)
+        made["feature_attention_mask"] = torch.zeros(clips, most, dtype=torch.int32)
+        frames = tower.frames(audio, most)
+        know(made["feature_attention_mask"], [[1] * frames + [0] * (most - frames)] * clips)
     if images is not None:
         seen = _in_patches(ids, model.config.image_token_id, spec, images, spec.grid(images))
         made |= {name: seen[name] for name in ("pixel_values", "image_grid_thw")}

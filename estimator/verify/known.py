@@ -57,7 +57,8 @@ def as_numbers(data: Any) -> Any:
     """A list of known numbers, each a tensor, as numbers."""
     if not isinstance(data, list) or not any_known(data):
         return data
-    return [x if (found := numbers(x)) is None else found.item() for x in data]
+    known = [numbers(x) if isinstance(x, FakeTensor) else None for x in data]
+    return [x if found is None else found.item() for x, found in zip(data, known, strict=True)]
 
 
 def picks(mask: torch.Tensor) -> int | None:

@@ -185,6 +185,9 @@ HEARD = [
     ("voxtral-mini-3b", 30.01, 750),
     ("voxtral-small-24b", 0.5, 375),
     ("qwen2.5-omni-7b", 10, 250),
+    ("qwen3-omni-30b-a3b", 10.5, 137),
+    ("qwen2-audio-7b", 10, 250),
+    ("qwen2-audio-7b", 60, 750),
 ]
 
 
