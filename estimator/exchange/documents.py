@@ -307,12 +307,17 @@ def _several(count: int) -> Assumed:
 
 def _of_program(whose: str, program: Program, launch: Launch, around: Surroundings) -> Found:
     if whose in OVERRIDES:
-        return _configured(whose, *overrides(program.arguments), launch, around)
+        settings, lines = overrides(program.arguments)
+        if whose in SHORT:  # with options of its own before them
+            options, places, _ = arguments(program.arguments, SHORT[whose])
+            settings = {key: value[0] if isinstance(value, list) else value for key, value in options.items()} | settings
+            lines = {**places, **lines}
+        return _configured(whose, settings, lines, launch, around)
     options, lines, words = arguments(program.arguments, SHORT.get(whose))
+    settings = {}
     path = options.pop("config", None)
     if whose in FILES and path is None:
         path = next((word for word in words if re.search(r"\.(ya?ml|json)$", word)), None)
-    settings: dict[str, Any] = {}
     if isinstance(path, str):
         text = around.beside(path.removeprefix("oumi://"))
         if text is None:

@@ -78,6 +78,8 @@ def write(job: Job) -> str:
         raise InvalidJob(f"Megatron-LM's are {' and '.join(PRECISIONS)}, not {training.precision}", "training.precision")
     data = parallelism.data or 1
     lines = [f"{flag} {degree}" for ours, flag in DEGREES.items() if (degree := getattr(parallelism, ours) or 1) > 1]
+    if parallelism.expert > 1 and parallelism.expert_tensor == 1 < parallelism.tensor:
+        lines.append(f"{DEGREES['expert_tensor']} 1")  # unsaid, it is as many as those of tensor parallelism
     lines += ["--sequence-parallel"] * bool(parallelism.sequence) + ["--use-distributed-optimizer"] * (strategy == "zero1")
     lines += [f"--cp-comm-type {parallelism.context_exchange}"] * (parallelism.context > 1)
     lines += [flag for ours, flag in OVERLAPS.items() if getattr(parallelism, ours)]

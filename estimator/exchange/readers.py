@@ -15,6 +15,7 @@ from estimator.exchange.frameworks import (
     llama_cpp,
     llama_factory,
     llm_foundry,
+    megatron_bridge,
     ms_swift,
     ms_swift_megatron,
     nemo_automodel,
@@ -40,6 +41,7 @@ FRAMEWORKS: dict[str, Callable[[Configuration], None]] = {
     "ms-swift": ms_swift.read,
     "ms-swift-megatron": ms_swift_megatron.read,
     "nemo-automodel": nemo_automodel.read,
+    "megatron-bridge": megatron_bridge.read,
     "litgpt": litgpt.read,
     "torchtune": torchtune.read,
     "oumi": oumi.read,
@@ -67,12 +69,13 @@ FILES = ("llama-factory", "axolotl", "ms-swift", "oumi")
 """Commands of frameworks whose words end with a file of settings."""
 SCRIPTED = ("trl", "transformers")
 """Frameworks whose programs are scripts of the user's, which may hold the settings themselves."""
-OVERRIDES = ("verl",)
+OVERRIDES = ("verl", "megatron-bridge")
 """Frameworks whose words are settings with their values: `a.b=c`."""
 SHORT: dict[str, Mapping[str, str]] = {
     "llama.cpp": llama_cpp.SHORT,
     "vllm": vllm.SHORT,
     "sglang": sglang.SHORT,
     "oumi": oumi.SHORT,
+    "megatron-bridge": megatron_bridge.SHORT,
 }
 """Short options of commands, and what they are short for."""

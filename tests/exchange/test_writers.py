@@ -46,6 +46,10 @@ def served(engine: str, serving: dict[str, Any], gpus: int = 1, **more: Any) -> 
 ZERO3 = {"parallelism": {"strategy": "zero3"}}
 OUMI: dict[str, Any] = {"precision": "bf16-true", "autocast": True}
 ZERO2, DDP = ({"parallelism": {"strategy": strategy}} for strategy in ("zero2", "ddp"))
+MEGATRON: dict[str, Any] = {"implementation": "megatron"}
+VERL: dict[str, Any] = {"precision": "bf16-mixed", "autocast": True, "attention": "flash_attention_2", "gradient_clipping": True}
+VERL |= {"optimizer": "adamw_torch", "activation_checkpointing": "full"}
+FSDP = {"parallelism": {"strategy": "fsdp2"}}
 SIZES = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 128, "vocab_size": 1000}
 JOBS: list[tuple[str, dict[str, Any]]] = [
     ("trl", trained(TRL)),
@@ -98,6 +102,38 @@ JOBS: list[tuple[str, dict[str, Any]]] = [
         of("qwen2.5-7b", {**ZEROED, "adapter": {**LORA, **FEW}, "implementation": "liger", "loss": "fused"}, 2, **ZERO2),
     ),
     ("openrlhf", of("qwen2.5-7b", {**ZEROED, "micro_batch_size": 4}, 8, **ZERO2, offload={"optimizer": "cpu"})),
+    (
+        "megatron-bridge",
+        of("qwen3-8b", {**MEGATRON, "sequence_length": 2048}, gpus=8, parallelism={"tensor": 4, "sequence": True}),
+    ),
+    (
+        "megatron-bridge",
+        of(
+            "qwen3-30b-a3b",
+            {**MEGATRON, "activation_checkpointing": "full", "loss": "fused"},
+            gpus=16,
+            parallelism={"expert": 8, "tensor": 2, "sequence": True, "expert_tensor": 1, "pipeline": 2},
+        ),
+    ),
+    (
+        "megatron-bridge",
+        of("llama-3-8b", {**MEGATRON, "adapter": {"type": "lora", "rank": 8, "dropout": 0.05}}, 2, parallelism={"tensor": 2}),
+    ),
+    (
+        "megatron-bridge",
+        {
+            "model": "llama-3-8b",
+            "hardware": {"gpu": "h100-80gb", "gpus": 2},
+            "training": {
+                **MEGATRON,
+                "activation_checkpointing": {"modules": ["mlp"]},
+                "fp8": {"param_gather": True, "amax_history_len": 1024},
+            },
+            "parallelism": {"strategy": "zero1"},
+        },
+    ),
+    ("verl", of("Qwen/Qwen2.5-0.5B", {**VERL, "micro_batch_size": 2}, 4, **FSDP)),
+    ("verl", of("Qwen/Qwen2.5-0.5B", {**VERL, "adapter": LORA}, 2, parallelism={"strategy": "fsdp1"})),
     ("vllm", served("vllm", {"context": 8192})),
     (
         "vllm",

@@ -6,13 +6,15 @@ loaders/adapter.py, utils/collators (multipack: the samples of a micro batch are
 
 from __future__ import annotations
 
-from estimator.contract.errors import InvalidValue
+from estimator.contract.errors import InvalidValue, NotModelled
 from estimator.exchange import spread as spreading
 from estimator.exchange import trainer
 from estimator.exchange.configuration import Configuration
 from estimator.exchange.roles import has_experts
 
 PLUGINS = "axolotl.integrations."
+NVFP4 = ("use_sonicmoe", "nvfp4_merge_aware")
+"""Switches with which a checkpoint in NVFP4 stays as it is (monkeypatch/torchao_nvfp4_merge.py, integrations/kernels)."""
 ATTENTIONS = ("flash_attention", "sdp_attention", "flex_attention", "xformers_attention", "eager_attention")
 OBJECTIVES = {"dpo": "dpo", "ipo": "dpo", "orpo": "orpo", "kto": "kto", "grpo": "grpo"}
 
@@ -85,6 +87,12 @@ def _types(conf: Configuration) -> None:
     elif bits:
         conf.leave(f"load_in_{bits}bit", "without an adapter nothing could be trained; the weights are taken for whole")
     trainer.precision(conf, weights, half)
+    if kind and any(conf.has(name) and conf.yes(name) for name in NVFP4) and "nvfp4" in str(conf.get("model")).lower():
+        raise NotModelled(
+            "a checkpoint that stays in NVFP4 beneath adapters is not modelled: made whole, it would take about twice the "
+            "memory; write the model's own name with load_in_4bit",
+            conf.where("base_model"),
+        )
     trainer.tf32(conf)
 
 

@@ -11,7 +11,7 @@ from estimator.contract.job.adapter import ALL_LINEAR
 from estimator.exchange.configuration import Surroundings
 from estimator.exchange.documents import read
 from estimator.exchange.found import with_field
-from estimator.exchange.writers import recipes, serving, training
+from estimator.exchange.writers import recipes, serving, spread, training
 from estimator.pipeline.defaults import with_defaults
 from estimator.pipeline.estimation import estimate
 from estimator.specs.resolve import resolve
@@ -26,12 +26,14 @@ WHOLE: dict[str, Callable[[Job], str]] = {
     "litgpt": recipes.litgpt,
     "torchtune": recipes.torchtune,
     "nemo-automodel": recipes.nemo_automodel,
+    "megatron-bridge": spread.megatron_bridge,
+    "verl": spread.verl,
     "vllm": serving.vllm,
     "sglang": serving.sglang,
     "tensorrt-llm": serving.tensorrt_llm,
 }
 """Frameworks whose files say a whole job."""
-COMMANDS = ("openrlhf", "vllm", "sglang")
+COMMANDS = ("openrlhf", "megatron-bridge", "verl", "vllm", "sglang")
 """Those for which it is a command."""
 COMPARED = ("model", "task", "training", "parallelism", "offload", "serving")
 TARGETS = "training.adapter.targets"
