@@ -24,13 +24,16 @@ IMPORTS = re.compile(
     r"(?:torch|transformers|peft|trl|safetensors|bitsandbytes|accelerate|tests\.judged?|tests\.draw|estimator\.verify)\b",
     re.MULTILINE,
 )
-RARELY = 500_000
-"""Objects that are made between two searches for cycles; 700 is Python's own."""
+SLOW = re.compile(r"^pytestmark = pytest\.mark\.slow$", re.MULTILINE)
 
 
 @cache
 def _needs_torch(path: Path) -> bool:
     return IMPORTS.search(path.read_text(encoding="utf-8")) is not None
+
+
+def _all_slow(path: Path) -> bool:
+    return SLOW.search(path.read_text(encoding="utf-8")) is not None
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -49,8 +52,11 @@ def _quick(config: pytest.Config) -> bool:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """In the quick loop, modules that import torch: to import it takes longer than most of the others run."""
-    return True if _quick(config) and collection_path.suffix == ".py" and _needs_torch(collection_path) else None
+    """In the quick loop, modules that import torch, which takes longer than most of the others run, and those that are slow as a
+    whole."""
+    if not _quick(config) or collection_path.suffix != ".py":
+        return None
+    return True if _needs_torch(collection_path) or _all_slow(collection_path) else None
 
 
 def _every_case(config: pytest.Config) -> bool:
@@ -91,11 +97,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def pytest_collection_finish(session: pytest.Session) -> None:
     """What was collected stays to the end: Python's search for cycles need not go through it again and again.
 
-    Nor, in the quick loop, through what estimates make and remember, of which next to nothing lies in cycles: that took a
-    quarter of its time. (With torch the search stays as it is: there cycles hold tensors.)
+    In the quick loop it stays off: it would go through all that estimates make and remember, of which next to nothing lies in
+    cycles, and took a quarter of the loop's time. With torch it goes on, as cycles there hold tensors.
     """
     gc.collect()
     gc.freeze()
-    gc.enable()
-    if _quick(session.config):
-        gc.set_threshold(RARELY, *gc.get_threshold()[1:])
+    if not _quick(session.config):
+        gc.enable()

@@ -24,7 +24,7 @@ from estimator.cli.report import answer_text, headline_text
 from estimator.cli.report_hardware import unverified_text
 from estimator.views import listing
 from estimator.views.picture import picture
-from estimator.views.schemas import DIALECT, schemas
+from estimator.views.schemas import DIALECT, KINDS, schema_text
 from tests import accuracy, accuracy_plot, constants, efficiency_page, errors_page, served_speeds, serving_speeds, techniques
 from tests.jobs import TODAY, cases
 
@@ -48,8 +48,9 @@ ASKED = re.compile(r"(?<=```console\n)\$ willitfit ([^\n]*)\n.*?(?=```)", re.DOT
 
 def documents() -> Iterator[tuple[Path, Callable[[], str]]]:
     """Every generated file, and what makes its text: slow ones only when they are asked for."""
-    for name, schema in (schemas() | {"problem": {"$schema": DIALECT, **Problem.model_json_schema()}}).items():
-        yield ROOT / "docs" / "schema" / f"{name}.json", partial(_schema, schema)
+    for name in (*KINDS, "model"):
+        yield ROOT / "docs" / "schema" / f"{name}.json", partial(schema_text, name)
+    yield ROOT / "docs" / "schema" / "problem.json", _problem
     yield ROOT / "docs" / "cli.md", _command_line
     yield ROOT / "docs" / "catalogue.md", _catalogue
     for path in (ROOT / "README.md", *(ROOT / "docs" / f"{name}.md" for name in ANSWERED)):
@@ -72,8 +73,8 @@ def _what_if() -> str:
     return picture(what_if(ROOT / "docs" / "examples" / "qlora.yaml", changes))
 
 
-def _schema(schema: dict[str, Any]) -> str:
-    return json.dumps(schema, indent=2) + "\n"
+def _problem() -> str:
+    return json.dumps({"$schema": DIALECT, **Problem.model_json_schema()}, indent=2) + "\n"
 
 
 def _golden(job: dict[str, Any], written: Callable[[Answer], str]) -> str:

@@ -33,7 +33,7 @@ Field = Annotated[
     str, Query(max_length=200, description="dotted name of a whole number of the job: training.sequence_length, hardware.gpus, …")
 ]
 Bound = Annotated[Literal["max", "min"], Query(description="the largest value with which it fits, or the smallest")]
-Tries = Annotated[int, Query(ge=1, le=MOST_TRIES, description="where neighbours jump, so many are estimated one by one")]
+Tries = Annotated[int, Query(ge=1, le=MOST_TRIES, description="how many values to estimate in full where the allocator decides")]
 Changed = Annotated[
     list[Annotated[str, Query(max_length=2000)]],
     Query(max_length=16, description="field=values, repeatable: training.sequence_length=1k..128k"),

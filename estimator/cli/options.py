@@ -91,10 +91,12 @@ def takes_any_job(parser: argparse.ArgumentParser) -> None:
 
 def takes_lengths(parser: argparse._ActionsContainer) -> None:
     """Lengths and numbers of sequences, served and in training."""
-    parser.add_argument("--context", metavar="TOKENS", type=tokens, help="served sequences of so many tokens (4096)")
-    parser.add_argument("--concurrency", metavar="N", type=whole, default=1, help="so many of them at the same time (1)")
-    parser.add_argument("--sequence", metavar="TOKENS", type=tokens, help="train on sequences of so many tokens (2048)")
-    parser.add_argument("--batch", metavar="N", type=whole, default=1, help="so many of them at a time on each GPU (1)")
+    parser.add_argument("--context", metavar="TOKENS", type=tokens, help="tokens of a served sequence, prompt and answer (4096)")
+    parser.add_argument(
+        "--concurrency", metavar="N", type=whole, default=1, help="sequences that are served at the same time (1)"
+    )
+    parser.add_argument("--sequence", metavar="TOKENS", type=tokens, help="tokens of a training sequence (2048)")
+    parser.add_argument("--batch", metavar="N", type=whole, default=1, help="training sequences at a time on each GPU (1)")
 
 
 def takes_file(parser: argparse.ArgumentParser) -> None:
@@ -112,7 +114,11 @@ def takes_data(parser: argparse._ActionsContainer) -> None:
         "JSON lines or Parquet on this machine: the samples that a file trains on, for the longest batch and the lengths of all"
     )
     parser.add_argument("--data", metavar="FILE", help=text)
-    parser.add_argument("--tokenizer", metavar="FILE", help="a tokenizer.json that counts their text; without it a ratio does")
+    parser.add_argument(
+        "--tokenizer",
+        metavar="FILE",
+        help="a tokenizer.json that counts their tokens; without it they are taken from a ratio to characters",
+    )
 
 
 def takes_check(parser: argparse.ArgumentParser, check: str) -> None:

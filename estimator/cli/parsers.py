@@ -17,10 +17,10 @@ Says, before a GPU is rented and without one, whether a transformer fits, why, a
   willitfit verify JOB.yaml         the same beside what torch counts
   willitfit max JOB FIELD           the largest number with which it fits, such as training.sequence_length
   willitfit min JOB FIELD           the smallest, such as hardware.gpus
-  willitfit what-if JOB FIELD=VALUES   a table and a picture of it with other values: training.sequence_length=1k..128k
+  willitfit what-if JOB FIELD=VALUES   the job with other values, as a table or a picture: training.sequence_length=1k..128k
   willitfit sweep JOB FIELD=VALUES  what it takes with a million combinations of values, and which fit
-  willitfit which MODEL|JOB         every card, and how few of it, that does it; the smallest, the cheapest
-  willitfit replicas MODEL|JOB --requests 10/s   how many copies of a served model bear a load, and where they cost least
+  willitfit which MODEL|JOB         which cards are enough, and how many of each: the smallest, the cheapest
+  willitfit replicas MODEL|JOB --requests 10/s   how many copies of a served model a load needs, and where they cost least
   willitfit timeline JOB            live bytes over a step, tensor by tensor: as a picture, a trace, a snapshot
   willitfit explain JOB --measured FILE   what was measured beside what is predicted, and what would explain it
   willitfit fix FILE --on HARDWARE  the smallest edits of a file that make it fit, in its own keys, as a patch

@@ -15,11 +15,12 @@ from pydantic import model_validator
 from estimator.families.abilities import Abilities
 from estimator.families.attention import Attention, causal_mask
 from estimator.families.build import Builder
+from estimator.families.feed_forward import TwoLayerMLP
 from estimator.families.heads import CausalLM, decoder_heads
 from estimator.families.layers import hidden_of
 from estimator.families.losses import CausalLoss
 from estimator.families.model_output import Held, PerLayer
-from estimator.families.modules import ACTIVATIONS, token_positions
+from estimator.families.modules import token_positions
 from estimator.families.spec import Activation, Depth, FullHeadsSpec, Probability, Size, called
 from estimator.tape import dtypes
 from estimator.tape.pointwise import add, dropout
@@ -96,26 +97,12 @@ class SelfAttention:
         return split(joined, (width, 2 * size) if self.returns_keys else (width, size, size), 3)
 
 
-class MLP:
-    def __init__(self, spec: GPTBigCodeSpec, build: Builder):
-        self.c_fc = build.linear("mlp.c_fc", spec.hidden_size, spec.intermediate_size, bias=True)
-        self.c_proj = build.linear("mlp.c_proj", spec.intermediate_size, spec.hidden_size, bias=True)
-        self.act = ACTIVATIONS[spec.hidden_act]
-        self.dropout = spec.resid_pdrop if build.training else 0.0
-
-    def __call__(self, x: Tensor) -> Tensor:
-        out = self.c_fc(x)
-        out = self.act(out)
-        out = self.c_proj(out)
-        return dropout(out, self.dropout)
-
-
 class Block:
     def __init__(self, spec: GPTBigCodeSpec, build: Builder):
         self.ln_1 = build.layer_norm("ln_1", spec.hidden_size)
         self.attn = SelfAttention(spec, build)
         self.ln_2 = build.layer_norm("ln_2", spec.hidden_size)
-        self.mlp = MLP(spec, build)
+        self.mlp = TwoLayerMLP(spec, build, ("c_fc", "c_proj"), bias=True, drops=spec.resid_pdrop)
 
     def __call__(self, hidden: Tensor, mask: Tensor | None) -> Tensor | tuple[Tensor, Tensor]:
         residual = hidden

@@ -9,8 +9,8 @@ from typing import Any
 
 from estimator.families.attention import causal_mask
 from estimator.families.build import Builder
+from estimator.families.feed_forward import TwoLayerMLP
 from estimator.families.heads import decoder_heads
-from estimator.families.modules import ACTIVATIONS
 from estimator.families.spec import Activation, Depth, FullHeadsSpec, Probability, Size, called
 from estimator.tape import dtypes
 from estimator.tape.matmul import matmul
@@ -85,26 +85,12 @@ class SelfAttention:
         return out, weights
 
 
-class MLP:
-    def __init__(self, spec: GPTNeoSpec, build: Builder):
-        self.c_fc = build.linear("mlp.c_fc", spec.hidden_size, spec.intermediate_size, bias=True)
-        self.c_proj = build.linear("mlp.c_proj", spec.intermediate_size, spec.hidden_size, bias=True)
-        self.act = ACTIVATIONS[spec.hidden_act]
-        self.dropout = spec.resid_dropout if build.training else 0.0
-
-    def __call__(self, x: Tensor) -> Tensor:
-        out = self.c_fc(x)
-        out = self.act(out)
-        out = self.c_proj(out)
-        return dropout(out, self.dropout)
-
-
 class Block:
     def __init__(self, spec: GPTNeoSpec, build: Builder):
         self.ln_1 = build.layer_norm("ln_1", spec.hidden_size)
         self.attn = SelfAttention(spec, build)
         self.ln_2 = build.layer_norm("ln_2", spec.hidden_size)
-        self.mlp = MLP(spec, build)
+        self.mlp = TwoLayerMLP(spec, build, ("c_fc", "c_proj"), bias=True, drops=spec.resid_dropout)
 
     def __call__(self, hidden: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
         residual = hidden

@@ -12,8 +12,8 @@ from pydantic import model_validator
 
 from estimator.families.attention import causal_mask
 from estimator.families.build import Builder
+from estimator.families.feed_forward import TwoLayerMLP
 from estimator.families.heads import CausalLM, Head, decoder_heads
-from estimator.families.modules import ACTIVATIONS
 from estimator.families.spec import Activation, Depth, FullHeadsSpec, Probability, Size, called
 from estimator.tape import dtypes
 from estimator.tape.matmul import matmul
@@ -117,27 +117,13 @@ def _rotate_every_two(x: Tensor) -> Tensor:
     return reshape(turned, x.shape)
 
 
-class MLP:
-    def __init__(self, spec: GPTJSpec, build: Builder):
-        self.fc_in = build.linear("mlp.fc_in", spec.hidden_size, spec.intermediate_size, bias=True)
-        self.fc_out = build.linear("mlp.fc_out", spec.intermediate_size, spec.hidden_size, bias=True)
-        self.act = ACTIVATIONS[spec.hidden_act]
-        self.dropout = spec.resid_pdrop if build.training else 0.0
-
-    def __call__(self, x: Tensor) -> Tensor:
-        out = self.fc_in(x)
-        out = self.act(out)
-        out = self.fc_out(out)
-        return dropout(out, self.dropout)
-
-
 class Block:
     attention: Callable[[Any, Builder], Attend] = SelfAttention
 
     def __init__(self, spec: GPTJSpec, build: Builder):
         self.ln_1 = build.layer_norm("ln_1", spec.hidden_size)
         self.attn = type(self).attention(spec, build)
-        self.mlp = MLP(spec, build)
+        self.mlp = TwoLayerMLP(spec, build, ("fc_in", "fc_out"), bias=True, drops=spec.resid_pdrop)
 
     def __call__(self, hidden: Tensor, mask: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
         normed = self.ln_1(hidden)

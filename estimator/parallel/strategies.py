@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, get_args
 
 from estimator.contract.errors import NotModelled
 from estimator.contract.job import Job, Parallelism
@@ -184,25 +184,7 @@ def _says_zero(job: Job, ranks: int) -> list[str]:
     return said
 
 
-_WHOLE: frozenset[Feature] = frozenset(
-    {
-        "adapters_on_embeddings",
-        "checkpoints_of_parts",
-        "checkpoints_of_segments",
-        "evaluation",
-        "float8",
-        "kept_gradients",
-        "megatron_precisions",
-        "objectives",
-        "offloaded_activations",
-        "partly_trained",
-        "prompts",
-        "quantized_whole",
-        "reentrant_checkpointing",
-        "trained_biases_and_copies",
-        "trained_layers_by_number",
-    }
-)
+_WHOLE: frozenset[Feature] = frozenset(get_args(Feature)) - {"tensor_parallelism"}
 """Where every rank runs the whole model."""
 _ZERO12: frozenset[Feature] = frozenset({"checkpoints_of_parts", "checkpoints_of_segments"})
 _DEEPSPEED = Optimizers(("adamw", "adam", "sgd", "sgd-momentum"), "use adamw, or fsdp2")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 
@@ -80,3 +81,28 @@ def grouped_mm(a: torch.Tensor, b: torch.Tensor, offsets: torch.Tensor) -> torch
 def all_of(mask: torch.Tensor) -> torch.Tensor:
     """The places of what is not zero, where nothing is (labels of a batch: all are given)."""
     return torch.empty((mask.shape[0], mask.dim()), dtype=torch.int64)
+
+
+def isinf(x: torch.Tensor) -> torch.Tensor:
+    """Sizes are compared (aten/src/ATen/native/TensorCompare.cpp, `isinf`)."""
+    return x.abs() == torch.inf
+
+
+def _summed(x: torch.Tensor) -> torch.Tensor:
+    return torch.empty_like(x, memory_format=torch.contiguous_format)
+
+
+TEMPORARIES: dict[Any, Callable[[Any], torch.Tensor]] = {
+    aten._foreach_norm.Scalar: partial_norms,
+    aten.multinomial.default: torch.empty_like,
+    aten.logsumexp.default: _summed,
+}
+"""What an operation makes of its first argument and holds until it is done: norms of chunks; probabilities that random numbers
+divide (Distributions.cpp, `multinomial_out`); what is summed (ReduceOps.cpp, `logsumexp_out_impl`)."""
+
+WRITTEN_OUT: dict[Any, Callable[..., torch.Tensor]] = {
+    aten._safe_softmax.default: safe_softmax,
+    aten.isinf.default: isinf,
+    aten.masked_scatter_backward.default: scattered,
+}
+"""Operations whose own operations are seen: they run these instead."""

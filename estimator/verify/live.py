@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import accumulate
 from typing import Any
@@ -221,29 +221,17 @@ class Live(TorchDispatchMode):
             product = kernels.grouped_mm(*args)
             self.track(product)
             return product
-        if func is aten._foreach_norm.Scalar:
-            partial = kernels.partial_norms(args[0])  # alive until this call ends
+        if func in kernels.TEMPORARIES:
+            partial = kernels.TEMPORARIES[func](args[0])  # alive until this call ends
             self.track(partial)
-        if func is aten.multinomial.default:  # divided by random numbers (Distributions.cpp, `multinomial_out`)
-            partial = torch.empty_like(args[0])
-            self.track(partial)
-        if func is aten.logsumexp.default:  # what is summed is a tensor of its own (ReduceOps.cpp, `logsumexp_out_impl`)
-            partial = torch.empty_like(args[0], memory_format=torch.contiguous_format)
-            self.track(partial)
-        if func is aten._safe_softmax.default:
+        if func in kernels.WRITTEN_OUT:
             with self:
-                return kernels.safe_softmax(*args)
-        if func is aten.isinf.default:  # sizes are compared (TensorCompare.cpp, `isinf`)
-            with self:
-                return args[0].abs() == torch.inf
+                return kernels.WRITTEN_OUT[func](*args)
         if func is aten.index.Tensor and args[1][0] is not None and args[1][0].dtype == torch.bool:
             args = (args[0], self._picks(args[1][0]))
             partial = args[1][0]._base
             if partial is not None:
                 self.track(partial)
-        if func is aten.masked_scatter_backward.default:
-            with self:
-                return kernels.scattered(*args)
         if func is aten.masked_select.default:
             func, args = aten.index.Tensor, (args[0], self._picks(args[1]))
         copies = []
@@ -252,22 +240,12 @@ class Live(TorchDispatchMode):
                 copies = [a.contiguous() for a in args[: kernels.DENSE[func]] if not a.is_contiguous()]
         self.operation = func.name()
         result = kernels.all_of(args[0]) if func is aten.nonzero.default else func(*args, **(kwargs or {}))
-        if func is aten._scaled_dot_product_efficient_attention.default:  # its random numbers' state (attention.cu)
-            for tensor in result[2:]:
-                self._leave_out(tensor)
-        if func is aten.log_sigmoid_forward.default:  # CUDA's kernel needs no buffer (Activation.cpp)
-            result = (result[0], result[1].new_empty(0))
-        if func is aten.native_layer_norm.default:  # CUDA keeps the statistics of bf16 rows in float32
-            result = (result[0], *(t.float() for t in result[1:]))
+        result = self._of_cuda(func, result)
         if func is aten.convolution_backward.default:  # the gradient's copy is let go before the bias's gradient is made
             tree_map_only(torch.Tensor, self.track, result[:2])
             if not args[0].is_contiguous():
                 del copies[0]
-        hosted = (func is aten.lift_fresh.default and not args[0].dim()) or self._of_host(args)
-        keep = self._leave_out if hosted else self.track
-        if self.offloaded and self._computes_on_host(args):
-            keep = self._put_on_host
-        tree_map_only(torch.Tensor, keep, result)
+        tree_map_only(torch.Tensor, self._keep(func, args), result)
         if func is aten.masked_scatter.default or func in KERNELS:
             with self:
                 if func is aten.masked_scatter.default:
@@ -276,6 +254,24 @@ class Live(TorchDispatchMode):
                     held = workspaces(self.gpu.capability, func, args)
             del held  # as a kernel does when it is done
         return result
+
+    def _of_cuda(self, func: Any, result: Any) -> Any:
+        """An operation's result as CUDA's kernel makes it."""
+        if func is aten._scaled_dot_product_efficient_attention.default:  # its random numbers' state (attention.cu)
+            for tensor in result[2:]:
+                self._leave_out(tensor)
+        if func is aten.log_sigmoid_forward.default:  # CUDA's kernel needs no buffer (Activation.cpp)
+            return (result[0], result[1].new_empty(0))
+        if func is aten.native_layer_norm.default:  # CUDA keeps the statistics of bf16 rows in float32
+            return (result[0], *(t.float() for t in result[1:]))
+        return result
+
+    def _keep(self, func: Any, args: Any) -> Callable[[torch.Tensor], None]:
+        """How what an operation makes of `args` is counted: on the GPU, as the host's, or not."""
+        if self.offloaded and self._computes_on_host(args):
+            return self._put_on_host
+        hosted = (func is aten.lift_fresh.default and not args[0].dim()) or self._of_host(args)
+        return self._leave_out if hosted else self.track
 
     def _known(self, func: Any, args: Any, kwargs: Any) -> Any:
         """The result of an operation on tensors whose numbers are known."""

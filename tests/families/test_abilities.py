@@ -31,7 +31,7 @@ ALLOWED = {
     "weights/gguf_config.py": (47, "which type a GGUF file's architecture is: a table of names"),
 }
 """How many names stand in a module, and why they may. The numbers fall, and do not rise."""
-NAMED = re.compile("|".join(map(re.escape, FAMILIES)))
+NAMED = re.compile(f"""["'](?:{"|".join(map(re.escape, FAMILIES))})["']""")
 """What a module without any such name is not parsed for."""
 
 

@@ -22,7 +22,7 @@ def estimate_options(commands: Commands) -> None:
     one.add_argument("--json", action="store_true", help="print the answer as REST would send it")
     one.add_argument("--explain", action="store_true", help="name the tensors that are alive at the peak")
     one.add_argument(
-        "--defaults", action="store_true", help="list every default that was taken, those that are off, none, 0 or 1, too"
+        "--defaults", action="store_true", help="list every default that was used, also those that are off, none, 0 or 1"
     )
     one.add_argument("--ranks", action="store_true", help="list every stage of a pipeline, and what ranks exchange")
     one.add_argument("--check", action="store_true", help="exit with 1 if the job does not fit")
@@ -60,7 +60,7 @@ def _limit_options(commands: Commands, name: str, what: str, such_as: str) -> No
     takes_any_job(one)
     one.add_argument("field", metavar="FIELD", help=f"the number's dotted name: {such_as}, …")
     one.add_argument(
-        "--tries", metavar="N", type=whole, default=8, help="where neighbours jump, so many are estimated one by one (8)"
+        "--tries", metavar="N", type=whole, default=8, help="how many values to estimate in full where the allocator decides (8)"
     )
     takes_check(one, "exit with 1 if it fits with no value")
 
@@ -81,9 +81,9 @@ def budget_options(commands: Commands) -> None:
         description="Rank the offers that hold a training job by what its run costs; training.tokens says how much that is.",
     )
     takes_job(rented)
-    rented.add_argument("--max-cost", metavar="MONEY", type=money, help="no dearer ones, in the offers' currency")
-    rented.add_argument("--max-hours", metavar="HOURS", type=hours, help="no slower ones")
-    rented.add_argument("--max-gpus", metavar="N", type=whole, default=64, help="on no more GPUs than these (64)")
+    rented.add_argument("--max-cost", metavar="MONEY", type=money, help="the most that the run may cost, in the offers' currency")
+    rented.add_argument("--max-hours", metavar="HOURS", type=hours, help="the most hours that the run may take")
+    rented.add_argument("--max-gpus", metavar="N", type=whole, default=64, help="the most GPUs (64)")
     rented.add_argument("--gpu", metavar="NAME", help="only on this accelerator")
     for name, what in (
         ("provider", "of this provider"),
@@ -91,7 +91,7 @@ def budget_options(commands: Commands) -> None:
         ("kind", "paid for so: spot, reserved-1y"),
     ):
         rented.add_argument(f"--{name}", metavar=name.upper(), help=f"only offers {what}")
-    rented.add_argument("--top", metavar="N", type=whole, default=20, help="so many rows (20)")
+    rented.add_argument("--top", metavar="N", type=whole, default=20, help="how many rows (20)")
     rented.add_argument("--json", action="store_true", help="print the rows as JSON, each with its job")
     rented.add_argument("--check", action="store_true", help="exit with 1 if it cannot be done within the limits")
     takes_specs(rented)

@@ -103,7 +103,7 @@ def calibrate_options(commands: Commands) -> None:
     one.add_argument("records", metavar="RECORDS", help="a file of records, a line of JSON each; - reads standard input")
     one.add_argument("--out", metavar="FILE", help="write the part of a job to a file, in YAML")
     one.add_argument("--json", action="store_true", help="print it as REST would send it")
-    one.add_argument("--check", action="store_true", help="exit with 1 if no constant is borne out")
+    one.add_argument("--check", action="store_true", help="exit with 1 if no constant is kept")
     takes_specs(one)
 
 

@@ -29,8 +29,8 @@ def models_options(commands: Commands) -> None:
         help=f"parts of a name, however written; or: show MODEL, a {MODEL_HELP}; or: add PATH or HUB_ID",
     )
     models.add_argument("--name", metavar="NAME", help="with add: what it is to be called")
-    models.add_argument("--min", metavar="SIZE", type=size, default=0, help="no smaller ones: 1B, 350M")
-    models.add_argument("--max", metavar="SIZE", type=size, default=float("inf"), help="no larger ones")
+    models.add_argument("--min", metavar="SIZE", type=size, default=0, help="the least parameters: 1B, 350M")
+    models.add_argument("--max", metavar="SIZE", type=size, default=float("inf"), help="the most parameters")
     models.add_argument("--json", action="store_true", help="print them as JSON")
     fits = models.add_argument_group("--fits", "which of them fit on some hardware, the newest and largest first")
     fits.add_argument(
@@ -39,7 +39,7 @@ def models_options(commands: Commands) -> None:
     fits.add_argument("--on", metavar="HARDWARE", help=HARDWARE_HELP)
     fits.add_argument("--task", metavar="TASK", default="serve", help=f"what they are used for: {', '.join(TASKS)} (serve)")
     takes_lengths(fits)
-    fits.add_argument("--top", metavar="N", type=whole, default=20, help="so many, after which no more are looked at (20)")
+    fits.add_argument("--top", metavar="N", type=whole, default=20, help="how many; models after these are not looked at (20)")
     takes_specs(models)
 
 

@@ -23,8 +23,10 @@ def plan_options(commands: Commands) -> None:
         "(Ctrl-C) ends the search and prints what was found.",
     )
     takes_any_job(one)
-    one.add_argument("--within", metavar="TIME", help="what the run may take: 24h, 3d, 90min")
-    one.add_argument("--under", metavar="MONEY", help="what it may cost: '$50' or '50 EUR' the whole run, '$2/h' an hour")
+    one.add_argument("--within", metavar="TIME", help="the longest that the run may take: 24h, 3d, 90min")
+    one.add_argument(
+        "--under", metavar="MONEY", help="the most it may cost: '$50' or '50 EUR' for the whole run, '$2/h' for an hour"
+    )
     one.add_argument(
         "--allow",
         metavar="FIELD[=VALUES]",
@@ -42,9 +44,9 @@ def plan_options(commands: Commands) -> None:
     )
     one.add_argument("--keep-global-batch", action="store_true", help="a step has exactly as many sequences as the job says")
     one.add_argument("--memory", metavar="AMOUNT", help="only cards sold with so much: 24GB, 24GB..80GB, ..48GB, 80GB..")
-    one.add_argument("--max-gpus", metavar="N", type=whole, default=64, help="on no more GPUs than these (64)")
-    one.add_argument("--top", metavar="N", type=whole, default=12, help="so many ways (12)")
-    one.add_argument("--processes", metavar="N", type=whole, help="that share a long search (one for each processor)")
+    one.add_argument("--max-gpus", metavar="N", type=whole, default=64, help="the most GPUs (64)")
+    one.add_argument("--top", metavar="N", type=whole, default=12, help="how many ways are listed (12)")
+    one.add_argument("--processes", metavar="N", type=whole, help="worker processes of a long search (one for each processor)")
     takes_check(one, "exit with 1 if there is no way")
     takes_prices(one)
 

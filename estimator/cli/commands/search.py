@@ -75,9 +75,9 @@ def sweep_options(commands: Commands) -> None:
         "changes", metavar="FIELD=VALUES", nargs="+", help="training.sequence_length=1k..128k training.micro_batch_size=1..64:1"
     )
     one.add_argument(
-        "--reserves", action="store_true", help="ask the caching allocator where it decides, which takes an estimate's time each"
+        "--reserves", action="store_true", help="simulate the caching allocator where it decides, each as slow as an estimate"
     )
-    one.add_argument("--processes", metavar="N", type=whole, default=1, help="that share what takes long (1)")
+    one.add_argument("--processes", metavar="N", type=whole, default=1, help="worker processes for what takes long (1)")
     shown = one.add_mutually_exclusive_group()
     shown.add_argument("--csv", action="store_true", help="print the rows as CSV")
     shown.add_argument("--json", action="store_true", help="print the answer as REST would send it")
@@ -111,16 +111,18 @@ def which_options(commands: Commands) -> None:
         "or hold a job, the smallest first. An interrupt (Ctrl-C) ends the search and prints what was found.",
     )
     one.add_argument(
-        "asked", metavar="MODEL|JOB", help=f"{MODEL_HELP}; or a job, or a file of a framework, whose hardware does not count"
+        "asked", metavar="MODEL|JOB", help=f"{MODEL_HELP}; or a job, or a file of a framework, whose own hardware is ignored"
     )
     one.add_argument("--task", metavar="TASK", help=f"what a model is used for: {', '.join(TASKS)} (serve)")
-    one.add_argument("--within", metavar="TIME", help="what a run may take: 24h, 3d, 90min")
-    one.add_argument("--under", metavar="MONEY", help="what it may cost: '$50' or '50 EUR' the whole run, '$2/h' an hour")
-    one.add_argument("--tokens", metavar="COUNT", help="what a run processes: 100M, 1e9")
+    one.add_argument("--within", metavar="TIME", help="the longest that a run may take: 24h, 3d, 90min")
+    one.add_argument(
+        "--under", metavar="MONEY", help="the most it may cost: '$50' or '50 EUR' for the whole run, '$2/h' for an hour"
+    )
+    one.add_argument("--tokens", metavar="COUNT", help="tokens that a run processes: 100M, 1e9")
     one.add_argument("--memory", metavar="AMOUNT", help="only cards sold with so much: 24GB, 24GB..80GB, ..48GB, 80GB..")
     takes_lengths(one)
-    one.add_argument("--max-gpus", metavar="N", type=whole, default=64, help="on no more GPUs than these (64)")
-    one.add_argument("--top", metavar="N", type=whole, default=20, help="so many rows (20)")
+    one.add_argument("--max-gpus", metavar="N", type=whole, default=64, help="the most GPUs (64)")
+    one.add_argument("--top", metavar="N", type=whole, default=20, help="how many rows (20)")
     takes_check(one, "exit with 1 if no hardware does it")
     takes_prices(one)
 
@@ -142,18 +144,18 @@ def which(options: argparse.Namespace) -> int:
 def replicas_options(commands: Commands) -> None:
     one = commands.add_parser(
         "replicas",
-        help="how many copies of a served model bear so many requests a second, and where they cost least",
+        help="how many copies of a served model so many requests a second need, and where they cost least",
         description="Find, for every card that can be rented or for the hardware at hand, how many copies of a served model bear "
         "a load within limits of the first token and of those after it, the cheapest first.",
     )
     one.add_argument("asked", metavar="MODEL|JOB", help=f"{MODEL_HELP}; or a job that serves, or an engine's command")
-    one.add_argument("--requests", metavar="N", required=True, help="requests that come in a second: 10, 0.5, 600/min")
+    one.add_argument("--requests", metavar="N", required=True, help="requests per second: 10, 0.5, 600/min")
     one.add_argument("--prompt", metavar="TOKENS", type=tokens, help="tokens of a prompt (1024, or the job's)")
     one.add_argument("--output", metavar="TOKENS", type=tokens, help="tokens of an answer (256, or the job's)")
-    one.add_argument("--ttft", metavar="TIME", help="to the first token at most, in the mean: 500ms, 2s")
-    one.add_argument("--tpot", metavar="TIME", help="for each token after it at most: 30ms")
+    one.add_argument("--ttft", metavar="TIME", help="the longest mean time to the first token: 500ms, 2s")
+    one.add_argument("--tpot", metavar="TIME", help="the longest time per output token after it: 30ms")
     one.add_argument("--on", metavar="HARDWARE", help="no more GPUs than these, in place of every card: 8xH100")
-    one.add_argument("--top", metavar="N", type=whole, default=20, help="so many rows (20)")
+    one.add_argument("--top", metavar="N", type=whole, default=20, help="how many rows (20)")
     takes_check(one, "exit with 1 if nothing bears it")
     takes_prices(one)
 

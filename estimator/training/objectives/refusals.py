@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from estimator.contract.errors import Contradiction, NotModelled
 from estimator.contract.job import Job, Lora
+from estimator.contract.job.objective import Objective
+from estimator.contract.job.training import Training
 from estimator.families import having, heads
 from estimator.families.from_config import from_mapping
 from estimator.families.spec import ModelSpec
@@ -34,6 +36,13 @@ def refuse(job: Job, spec: ModelSpec) -> None:
         raise Contradiction(f"a reward model has 1 label, not {training.labels}", "training.labels")
     if name == "reward" and (asked.reference or asked.prompt_length):
         raise Contradiction("a reward model is trained on whole answers, without a reference: leave both out", WHERE)
+    _check_settings(training, name, spec)
+    _check_lengths(training, asked)
+    _check_other_models(training, asked, spec)
+
+
+def _check_settings(training: Training, name: str, spec: ModelSpec) -> None:
+    """Raise for what TRL's trainers do not do with it, or do in another way than is modelled."""
     if training.implementation != "transformers" or training.loss != "eager" or training.transformers_release != "5":
         raise NotModelled(
             f"{name} is modelled with TRL's own loss over transformers 5: write implementation transformers and loss eager", WHERE
@@ -44,6 +53,11 @@ def refuse(job: Job, spec: ModelSpec) -> None:
         )
     if any("expert" in field for field in type(spec).model_fields):
         raise NotModelled(f"{name} of mixtures of experts, with their auxiliary loss, is not modelled yet", WHERE)
+
+
+def _check_lengths(training: Training, asked: Objective) -> None:
+    """Raise for answers that cannot be compared."""
+    name = asked.type
     if name == "orpo" and asked.reference:
         raise Contradiction("orpo compares answers by the model itself: leave it out", f"{WHERE}.reference")
     if name == "kto" and training.micro_batch_size < 2:
@@ -53,6 +67,11 @@ def refuse(job: Job, spec: ModelSpec) -> None:
             f"a prompt of {asked.prompt_length} tokens leaves none of {training.sequence_length} for the answer",
             f"{WHERE}.prompt_length",
         )
+
+
+def _check_other_models(training: Training, asked: Objective, spec: ModelSpec) -> None:
+    """Raise for a reference or a teacher that the objective does not have, and for answers that it cannot write."""
+    name = asked.type
     if (name == "distillation") != (asked.teacher is not None):
         raise Contradiction("distillation, and no other objective, learns from a teacher: name a model", f"{WHERE}.teacher")
     if name == "distillation" and asked.reference:
