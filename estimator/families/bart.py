@@ -6,7 +6,7 @@ After transformers' modeling_bart.py (5.23).
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 from pydantic import model_validator
 
@@ -64,10 +64,19 @@ class BartSpec(ModelSpec):
 SPECS = {"bart": BartSpec}
 
 
+class _Sized(Protocol):
+    """What attention reads of a spec."""
+
+    @property
+    def hidden_size(self) -> int: ...
+    @property
+    def attention_dropout(self) -> float: ...
+
+
 class MultiHeadAttention:
     """Queries of one sequence over keys and values of the same or another."""
 
-    def __init__(self, name: str, heads: int, causal: bool, spec: BartSpec, build: Builder):
+    def __init__(self, name: str, heads: int, causal: bool, spec: _Sized, build: Builder):
         size = spec.hidden_size
         self.heads = heads
         self.k_proj = build.linear(name + ".k_proj", size, size, bias=True)
