@@ -295,6 +295,11 @@ RULES = (
     ),
     Rule(
         "training.activation_checkpointing",
+        lambda job, spec: None if spec.recomputable else "none",
+        "transformers' class of this model has no gradient checkpointing",
+    ),
+    Rule(
+        "training.activation_checkpointing",
         _only(lambda job: isinstance(job.training.adapter, PrefixTuning), lambda job: "none"),
         "PEFT refuses checkpointing with prefix tuning",
     ),

@@ -10,6 +10,7 @@ from typing import Any
 
 from estimator.contract.errors import InvalidJob, NotModelled
 from estimator.contract.job import Hardware
+from estimator.facts import catalogue
 from estimator.families import count
 from estimator.families.other import INSTALL, OtherSpec
 from estimator.hardware.capacity import capacity
@@ -18,6 +19,7 @@ from estimator.pipeline.estimation import fits, judged
 from estimator.pipeline.judged import Judged
 from estimator.planner.ways import Way
 from estimator.simulation.counting import can_count, counted_parameters
+from estimator.specs.published import model_folder
 from estimator.specs.resolve import Model
 
 PLAIN = {"F32", "F16", "BF16", "F64"}
@@ -51,9 +53,11 @@ class Question:
         spec = self.found.spec
         if not isinstance(spec, OtherSpec):
             return []
+        text = f"{self.found.name}-text"
+        alone = [f"its language model alone: {text}"] if catalogue.has(model_folder(), text) else []
         if can_count() and spec.countable:
-            return [f"{spec.refusal}: what is said of its training is counted by torch, not derived"]
-        return [f"{spec.refusal}: {INSTALL} lets torch count what training it takes"]
+            return [f"{spec.refusal}: what is said of its training is counted by torch, not derived", *alone]
+        return [f"{spec.refusal}: {INSTALL} lets torch count what training it takes", *alone]
 
     def ask(self, job: dict[str, Any], reserves: bool = True) -> Judged:
         """What a job of the model takes; `reserves` False: without what the caching allocator holds beyond the tensors."""
