@@ -240,8 +240,8 @@ def having(test: Callable[[type[ModelSpec]], bool]) -> list[str]:
 
 def heads(model_type: str) -> dict[str, Head]:
     """The heads that models of that type can have, the usual one first."""
-    found: dict[str, Head] = _family(model_type).HEADS
-    return found
+    lacking = spec_class(model_type).lacks
+    return {name: head for name, head in _family(model_type).HEADS.items() if name not in lacking}
 
 
 def build_model(spec: ModelSpec, build: Builder, head: str) -> Model:

@@ -10,12 +10,12 @@ from estimator.families.build import Builder
 from estimator.families.decoder import Decoder
 from estimator.families.decoder_layers import PreNorm
 from estimator.families.deepseek import DeepseekMoe
-from estimator.families.exaone4 import Exaone4Spec, masks, self_attention
+from estimator.families.exaone4 import Exaone4Spec, self_attention
 from estimator.families.experts import AUXILIARY, EXPERTS_HELD_IN, LayersOfTypesSpec
 from estimator.families.feed_forward import GatedMLP
 from estimator.families.heads import language_model
 from estimator.families.spec import Size, called
-from estimator.families.windows import LayerType
+from estimator.families.windows import LayerType, masks_seen
 
 
 class ExaoneMoeSpec(Exaone4Spec, LayersOfTypesSpec):
@@ -45,7 +45,7 @@ def exaone_moe(spec: ExaoneMoeSpec, build: Builder) -> Decoder:
         return PreNorm(spec, build, attention, DeepseekMoe(spec, build) if sparse else GatedMLP(spec, build))
 
     kinds = list(zip(spec.kinds, spec.sparse(), strict=True))
-    return Decoder(spec, build, layer, kinds, masks=masks, sees=lambda kind: kind[0])
+    return Decoder(spec, build, layer, kinds, masks=masks_seen, sees=lambda kind: kind[0])
 
 
 HEADS = language_model(exaone_moe)

@@ -72,7 +72,9 @@ class Stack:
                 tape, ids.shape, dtypes.float32, "ones"
             )  # in place of a mask, since none is given; they live to the end
         mask = causal_mask(tape, batch, tokens, embeds.dtype, self.attention, None) if self.decodes else None
+        wanted, tape.grad_enabled = tape.grad_enabled, False
         places = self.positions(steps)
+        tape.grad_enabled = wanted
         if not self.decodes or self.norm is None:
             del steps
         hidden = add(embeds, places)

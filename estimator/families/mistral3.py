@@ -29,6 +29,7 @@ class Mistral3Spec(ProjectedSpec):
     kinds = {"text_config": "mistral", "vision_config": "pixtral"}
     towers = ("pixtral",)
     languages = ("mistral", "ministral3", "mistral4")
+    takes_one_token = False
     modelled = {"projector_hidden_act": ("gelu",)}
 
     vision_feature_layer: int | tuple[int, ...] = -1

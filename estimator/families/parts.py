@@ -142,6 +142,9 @@ class MultimodalSpec(ComposedSpec, SpeakingSpec):
     beside_texts: ClassVar[bool] = False
     """Whether it gets images in a fixed number of tiles each, with their proportions, and layers of its own read them."""
 
+    takes_one_token: ClassVar[bool] = True
+    """Whether all images of a batch may be a single token, which transformers' code would squeeze away otherwise."""
+
     narrow_pixels: ClassVar[bool] = False
     """Whether its processor makes pixels in bfloat16, which the model does not cast."""
 

@@ -34,6 +34,7 @@ class Qwen35MoeTextSpec(GatedDeltaSpec, MoeSpec):
 
     can = Abilities(gguf=True, graph="qwen-3.5", routing="gate beside")
     modelled = AUXILIARY
+    lacks = frozenset({"sequence-classification"})
 
     intermediate_size: Size = 512
     num_experts: Size = 256

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from pydantic import SerializeAsAny
 
+from estimator.contract.errors import NotModelled
 from estimator.families import clip
 from estimator.families.build import Builder
 from estimator.families.feed_forward import TwoLayerMLP
 from estimator.families.heads import Batch
 from estimator.families.model_output import Held
+from estimator.families.modules import Linear, Module
 from estimator.families.parts import ComposedSpec
 from estimator.families.siglip import SiglipTextSpec, SiglipVisionSpec, VisionModel, encoder
 from estimator.tape import dtypes
@@ -100,8 +102,7 @@ class PoolingHead:
         self.probe = build.parameter(name + ".probe", (1, 1, size))
         self.in_proj_weight = build.parameter(name + ".attention.in_proj_weight", (3 * size, size))
         self.in_proj_bias = build.parameter(name + ".attention.in_proj_bias", (3 * size,))
-        self.out_proj_weight = build.parameter(name + ".attention.out_proj.weight", (size, size))
-        self.out_proj_bias = build.parameter(name + ".attention.out_proj.bias", (size,))
+        self.out_proj, self.not_called = _bypassed(build, name + ".attention.out_proj", size)
         self.layernorm = build.layer_norm(name + ".layernorm", size)
         self.mlp = TwoLayerMLP(spec, build, ("fc1", "fc2"), bias=True, name=name + ".mlp")
 
@@ -126,7 +127,7 @@ class PoolingHead:
         weights = softmax(weights)
         out = bmm(weights, v)
         out = reshape(contiguous(transpose(out, 0, 1)), (images, size))
-        out = linear(out, self.out_proj_weight, self.out_proj_bias)
+        out = linear(out, self.out_proj.weight, self.out_proj.bias)
         out = reshape(out, (1, images, size))
         averaged = mean(reshape(weights, (images, self.heads, 1, patches)), 1)
         out = transpose(out, 0, 1)
@@ -174,6 +175,26 @@ class SigLIP:
             logits = add(logits, self.logit_bias)
             loss = _pairwise(logits)
         return loss, (logits, text_embeds, image_embeds, read, text, seen, image)
+
+
+def _bypassed(build: Builder, name: str, size: int) -> tuple[Linear, Module]:
+    """A layer whose weights `torch.nn.MultiheadAttention` takes without calling it: an adapter on it is trained, and gets no
+    gradients. The layer, and the module that the adapter makes of it."""
+    found: list[Linear] = []
+
+    def taken(weight: Tensor, bias: Tensor | None) -> Linear:
+        found.append(Linear(weight, bias))
+        return found[0]
+
+    build.bypassed.append(name)
+    adapted = build.training and build.adapter is not None and build.adapter.targets(name)
+    if adapted and build.adapter.trains(name + ".bias", True):
+        raise NotModelled(
+            "the bias of an adapted layer whose adapter is not run is not modelled yet: write none", "training.adapter.bias"
+        )
+    with build.unlearning(adapted):
+        module = build.linear(name, size, size, True, taken, quantized=False)
+    return found[0], module
 
 
 def _pairwise(logits: Tensor) -> Tensor:

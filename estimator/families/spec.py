@@ -33,6 +33,8 @@ class ModelSpec(BaseModel):
     """Settings of a config.json that change what is computed, and the values that this family has a model of."""
     made: ClassVar[frozenset[str]] = frozenset()
     """Fields that a validator makes of others where they are left out."""
+    lacks: ClassVar[frozenset[str]] = frozenset()
+    """Heads of its family that transformers has no class of."""
     implementations: ClassVar[tuple[str, ...]] = ("transformers",)
     """Whose kernels it can run with (`training.implementation`)."""
     joined_loss: ClassVar[bool] = True

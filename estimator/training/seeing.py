@@ -39,6 +39,11 @@ def refuse(job: Job, spec: ModelSpec) -> None:
                 "bf16-true or bf16-mixed",
                 "training.precision",
             )
+        if each * images.count * training.micro_batch_size == 1 and not getattr(spec, "takes_one_token", True):
+            raise Contradiction(
+                f"transformers' {spec.model_type} fails where all images of a batch are one token: write larger images, or more",
+                WHERE,
+            )
         tokens, between = images.count * each, int(getattr(spec, "tells_images_apart", False))
         room = training.sequence_length - hearing.tokens(job, spec)
         if tokens + between * (images.count - 1) > room:
