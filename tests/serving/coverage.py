@@ -20,7 +20,7 @@ def missing(model: str, engine: str) -> str:
     """What an engine lacks to serve a model; nothing where there is an answer."""
     if isinstance(resolve(model).spec, OtherSpec):
         return "not modelled: no family describes its architecture"
-    serving = {"engine": engine, "context": 64, "weights": GGUF if ENGINES[engine].reads_gguf else "bf16"}
+    serving = {"engine": engine, "context": 16, "weights": GGUF if ENGINES[engine].reads_gguf else "bf16"}
     try:
         estimate({"model": model, "task": "serve", "hardware": CARD, "serving": serving})
     except NotModelled as error:
