@@ -67,7 +67,7 @@ SPECS = {"bart": BartSpec}
 class MultiHeadAttention:
     """Queries of one sequence over keys and values of the same or another."""
 
-    def __init__(self, name: str, heads: int, causal: bool, spec: BartSpec, build: Builder):
+    def __init__(self, name: str, heads: int, causal: bool, spec: Any, build: Builder):
         size = spec.hidden_size
         self.heads = heads
         self.k_proj = build.linear(name + ".k_proj", size, size, bias=True)
