@@ -99,14 +99,14 @@ def _seen(spec: ModelSpec) -> str:
     """What is said of a model that sees images or hears: how it is trained here, or what to ask about instead."""
     if not ((spec.sees or spec.hears) and spec.forward_modelled):
         return spec.instead
-    does = "sees images" if spec.sees else "hears"
+    does = " and ".join(["sees images"] * spec.sees + ["hears"] * spec.hears)
     return f"training: on texts alone, with what {does} in memory"
 
 
 def for_model(found: Model, kind: Platform, asked: list[Way]) -> list[Way]:
     """The ways as they are for a model: LoRA leaves out layers on which PEFT puts none; where the checkpoint is quantized and
     served so, that comes first, and no other in the same format."""
-    asked = [_adaptable(way, found.spec.without_lora) for way in asked]
+    asked = [_adaptable(way, found.spec) for way in asked]
     first = next((way for way in asked if way.part == "serving" and not way.refusal(kind)), None)
     if found.stored is None or first is None:
         return asked
@@ -121,10 +121,12 @@ def for_model(found: Model, kind: Platform, asked: list[Way]) -> list[Way]:
     return [shipped, *(way for way in asked if way.part != "serving" or way.settings["weights"] != weights)]
 
 
-def _adaptable(way: Way, without: tuple[str, ...]) -> Way:
-    """A way whose adapter leaves out some layers."""
+def _adaptable(way: Way, spec: ModelSpec) -> Way:
+    """A way whose adapter leaves out some layers, or is on those that are listed."""
     adapter = way.settings.get("adapter")
-    return way if adapter is None or not without else way.changed(adapter={**adapter, "exclude": list(without)})
+    given = {"exclude": list(spec.without_lora), "targets": list(spec.lora_by_name)}
+    given = {name: value for name, value in given.items() if value}
+    return way if adapter is None or not given else way.changed(adapter={**adapter, **given})
 
 
 def _notes(asked: list[Way], serving: dict[str, int], training: dict[str, int]) -> list[str]:
@@ -148,9 +150,9 @@ def _notes(asked: list[Way], serving: dict[str, int], training: dict[str, int]) 
     if trained:
         said.append(f"training: transformers on torch, {batch} per GPU, sdpa, every layer recomputed, AdamW (fused)")
     if lora:
+        on = "all linear layers" if isinstance(lora["targets"], str) else ", ".join(lora["targets"])
         said.append(
-            f"LoRA: rank {lora['rank']} on all linear layers{but}, {lora['dtype']}{scaled}; mixed: float32 weights, {half} "
-            f"arithmetic{pure}"
+            f"LoRA: rank {lora['rank']} on {on}{but}, {lora['dtype']}{scaled}; mixed: float32 weights, {half} arithmetic{pure}"
         )
     if trained:
         tries = {strategy for way in asked for strategy in way.strategies}
