@@ -81,9 +81,6 @@ class SpeakingSpec(PartsSpec):
 
     text_class = DecoderSpec
 
-    unlisted: ClassVar[bool] = True
-    """Whether PEFT takes all linear layers of it without their names."""
-
     text_config: SerializeAsAny[DecoderSpec]
     tie_word_embeddings: bool = False
 

@@ -71,7 +71,7 @@ class Qwen3OmniSpec(QwenOmniSpec):
 
     plain = "qwen3_moe"
     held_in = EXPERTS_HELD_IN
-    unlisted = False
+    lora_by_name = ("q_proj", "k_proj", "v_proj", "o_proj")
     bounds = Qwen3VLSpec.bounds
     kinds = {
         "text_config": "qwen3_omni_moe_text",

@@ -103,14 +103,14 @@ def _seen(spec: ModelSpec) -> str:
     """What is said of a model that sees images or hears: how it is trained here, or what to ask about instead."""
     if not ((spec.sees or spec.hears) and spec.forward_modelled):
         return spec.instead
-    does = "sees images" if spec.sees else "hears"
+    does = " and ".join(["sees images"] * spec.sees + ["hears"] * spec.hears)
     return f"training: on texts alone, with what {does} in memory"
 
 
 def for_model(found: Model, kind: Platform, asked: list[Way]) -> list[Way]:
     """The ways as they are for a model: LoRA leaves out layers on which PEFT puts none; where the checkpoint is quantized and
     served so, that comes first, and no other in the same format. Beside vLLM's there are llama.cpp's where it has the model."""
-    asked = [_adaptable(way, found.spec.without_lora) for way in asked]
+    asked = [_adaptable(way, found.spec) for way in asked]
     serving = [way for way in asked if way.part == "serving" and not way.refusal(kind)]
     if not LLAMA_CPP.runs(found.spec) and any(not way.gguf for way in serving):
         asked, serving = ([way for way in some if not way.gguf] for some in (asked, serving))
@@ -138,10 +138,12 @@ def _as_published(way: Way | None, stored: Stored) -> Way | None:
     return way.changed(weights=weights, **given).model_copy(update={"way": f"serve {weights}{by}, as published"})
 
 
-def _adaptable(way: Way, without: tuple[str, ...]) -> Way:
-    """A way whose adapter leaves out some layers."""
+def _adaptable(way: Way, spec: ModelSpec) -> Way:
+    """A way whose adapter leaves out some layers, or is on those that are listed."""
     adapter = way.settings.get("adapter")
-    return way if adapter is None or not without else way.changed(adapter={**adapter, "exclude": list(without)})
+    given = {"exclude": list(spec.without_lora), "targets": list(spec.lora_by_name)}
+    given = {name: value for name, value in given.items() if value}
+    return way if adapter is None or not given else way.changed(adapter={**adapter, **given})
 
 
 def _notes(asked: list[Way], serving: dict[str, int], training: dict[str, int]) -> list[str]:
@@ -165,9 +167,9 @@ def _notes(asked: list[Way], serving: dict[str, int], training: dict[str, int]) 
     if trained:
         said.append(f"training: transformers on torch, {batch} per GPU, sdpa, every layer recomputed, AdamW (fused)")
     if lora:
+        on = "all linear layers" if isinstance(lora["targets"], str) else ", ".join(lora["targets"])
         said.append(
-            f"LoRA: rank {lora['rank']} on all linear layers{but}, {lora['dtype']}{scaled}; mixed: float32 weights, {half} "
-            f"arithmetic{pure}"
+            f"LoRA: rank {lora['rank']} on {on}{but}, {lora['dtype']}{scaled}; mixed: float32 weights, {half} arithmetic{pure}"
         )
     if trained:
         tries = {strategy for way in asked for strategy in way.strategies}

@@ -56,10 +56,10 @@ def refuse(job: Job, spec: ModelSpec) -> None:
                 f"sequence has {left}: write a longer training.sequence_length, or {fewer}",
                 WHERE,
             )
-    if getattr(training.adapter, "targets", None) == ALL_LINEAR and not getattr(spec, "unlisted", True):
+    if spec.lora_by_name and getattr(training.adapter, "targets", None) == ALL_LINEAR:
         raise Contradiction(
             f"PEFT calls linear layers of {spec.model_type} by numbers that are its layers', too, and refuses those: list names, "
-            "such as [q_proj, k_proj, v_proj, o_proj]",
+            f"such as [{', '.join(spec.lora_by_name)}]",
             "training.adapter.targets",
         )
     strategy = strategy_of(job)

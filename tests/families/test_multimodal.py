@@ -442,3 +442,10 @@ def test_a_model_that_speaks_is_read_as_what_thinks() -> None:
     found = resolve({"model_type": "qwen2_5_omni", "thinker_config": {**thinker, "model_type": "qwen2_5_omni_thinker"}})
     assert found.spec == resolve(thinker).spec
     assert any("its thinker alone" in said for said in found.assumptions)
+
+
+def test_the_headline_adapts_by_name_what_peft_takes_by_name_alone() -> None:
+    found = fit("qwen3-omni-30b-a3b", "80GB", task="qlora")
+    assert {row.verdict for row in found.rows} <= {"fits", "tight", "does not fit"}
+    assert any("LoRA: rank 16 on q_proj, k_proj, v_proj, o_proj" in said for said in found.assumptions)
+    assert any("with what sees images and hears in memory" in said for said in found.assumptions)
