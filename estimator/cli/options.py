@@ -70,6 +70,7 @@ FRAMEWORKS = (
     "dstack",
     "kserve",
     "kubernetes",
+    "compose",
 )
 """Whose files are imported, in the order of `estimator.exchange.READ`, which is not imported for the sake of speed."""
 

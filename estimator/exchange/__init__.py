@@ -11,8 +11,7 @@ from estimator.contract.job import Job, read_job
 from estimator.exchange import accelerate, deepspeed, megatron, torchtitan, writers
 from estimator.exchange.configuration import Surroundings
 from estimator.exchange.documents import answer, is_configuration, read, read_file
-from estimator.exchange.platforms import PLATFORMS
-from estimator.exchange.readers import FRAMEWORKS, PARTS
+from estimator.exchange.readers import FRAMEWORKS, PARTS, PLATFORMS
 from estimator.pipeline.defaults import with_defaults
 from estimator.specs.resolve import resolve
 

@@ -25,9 +25,8 @@ from estimator.exchange.found import Assumed, Found
 from estimator.exchange.frameworks import ollama, other_servers
 from estimator.exchange.launch import Program, arguments, expandable, programs, slurm
 from estimator.exchange.nested import overrides
-from estimator.exchange.platforms import PLATFORMS
 from estimator.exchange.python.source import Source, source
-from estimator.exchange.readers import FILES, FRAMEWORKS, OVERRIDES, PARTS, SCRIPTED, SHORT
+from estimator.exchange.readers import FILES, FRAMEWORKS, OVERRIDES, PARTS, PLATFORMS, SCRIPTED, SHORT
 from estimator.exchange.shell import MOST_SCRIPT, commands, sbatch
 from estimator.exchange.spread import FEWEST, SHARDED, UNSAID
 from estimator.hardware.parse import hardware_of

@@ -21,9 +21,8 @@ from estimator.exchange.configuration import Framework, Lines
 from estimator.exchange.documents import names_model, programs_of
 from estimator.exchange.launch import Program, arguments
 from estimator.exchange.nested import overrides
-from estimator.exchange.platforms import PLATFORMS
 from estimator.exchange.python.source import source
-from estimator.exchange.readers import FILES, OVERRIDES, SCRIPTED, SHORT
+from estimator.exchange.readers import FILES, OVERRIDES, PLATFORMS, SCRIPTED, SHORT
 from estimator.exchange.shell import Word
 
 _ALIAS = re.compile(r"\s*:\s*(\*[^\s,\]}]+)")

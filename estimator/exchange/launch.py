@@ -45,6 +45,7 @@ IMAGES = {
     "vllm/vllm-openai": "vllm.entrypoints.openai.api_server",
     "huggingface/text-generation-inference": "text-generation-launcher",
     "llama.cpp:server": "llama-server",
+    "rocm/vllm": "vllm.entrypoints.openai.api_server",
 }
 """What an image starts with the words after it, by a part of its name."""
 MASON = "mason.py"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import Any, NamedTuple
 
@@ -47,7 +47,8 @@ def _hardware(given: Any, nodes: int = 1) -> Hardware | None:
     return Hardware(gpus=count, nodes=nodes)
 
 
-def _number(value: Any, where: str) -> int:
+def number(value: Any, where: str) -> int:
+    """A number of GPUs or nodes. Raises `InvalidValue` for what is none."""
     if isinstance(value, str) and value.isdecimal() and len(value) < 6:
         value = int(value)
     if isinstance(value, bool) or not isinstance(value, int) or not 0 < value < 1 << 17:
@@ -55,29 +56,30 @@ def _number(value: Any, where: str) -> int:
     return value
 
 
-def _mapping(value: Any) -> Mapping[str, Any]:
+def mapping(value: Any) -> Mapping[str, Any]:
+    """A mapping, or an empty one in the place of anything else."""
     return value if isinstance(value, Mapping) else {}
 
 
-def _assigned(values: Mapping[str, Any]) -> str:
+def assigned(values: Mapping[str, Any]) -> str:
     """Variables of the environment, as a script sets them."""
     return "".join(f"{name}={shlex.quote(str(value))}\n" for name, value in values.items() if str(name).isidentifier())
 
 
 def skypilot(given: Mapping[str, Any]) -> Inside:
     """A task, or a service of one replica."""
-    nodes = _number(given.get("num_nodes") or 1, "skypilot num_nodes")
-    hardware = _hardware(_mapping(given.get("resources")).get("accelerators"), nodes)
+    nodes = number(given.get("num_nodes") or 1, "skypilot num_nodes")
+    hardware = _hardware(mapping(given.get("resources")).get("accelerators"), nodes)
     each = hardware.gpus if hardware else 1
     known = {"SKYPILOT_NUM_NODES": nodes, "SKYPILOT_NUM_GPUS_PER_NODE": each}
     left = [LeftOut(key="service", why="the answer is of one replica")] if given.get("service") else []
-    return Inside(_assigned({**_mapping(given.get("envs")), **known}) + str(given.get("run") or ""), hardware, left)
+    return Inside(assigned({**mapping(given.get("envs")), **known}) + str(given.get("run") or ""), hardware, left)
 
 
 def dstack(given: Mapping[str, Any]) -> Inside:
     """A task or a service."""
-    nodes = _number(given.get("nodes") or 1, "dstack nodes")
-    asked = _mapping(given.get("resources")).get("gpu")
+    nodes = number(given.get("nodes") or 1, "dstack nodes")
+    asked = mapping(given.get("resources")).get("gpu")
     left: list[LeftOut] = []
     if isinstance(asked, Mapping):
         count = str(asked.get("count") or 1).partition("..")[0]
@@ -95,16 +97,16 @@ def dstack(given: Mapping[str, Any]) -> Inside:
         given_to = dict(str(one).split("=", 1) for one in given_to if "=" in str(one))
     lines = given.get("commands")
     script = "\n".join(map(str, lines)) if isinstance(lines, list) else ""
-    return Inside(_assigned({**_mapping(given_to), **known}) + script, hardware, left)
+    return Inside(assigned({**mapping(given_to), **known}) + script, hardware, left)
 
 
 def kubernetes(given: Mapping[str, Any]) -> Inside:
     """A pod, or whatever has a template of one: its first container that asks for a GPU, or has a command."""
-    replicas = _mapping(given.get("spec")).get("replicas")
+    replicas = mapping(given.get("spec")).get("replicas")
     left = [LeftOut(key="spec.replicas", why=f"{replicas}: the answer is of one")] if replicas not in (None, 1) else []
     for pod in _pods(given):
         for container in pod.get("containers") or ():
-            container = _mapping(container)
+            container = mapping(container)
             words = [str(word) for key in ("command", "args") for word in _listed(container.get(key))]
             if words:
                 return Inside(_started(container, words), _asked(container, pod), left)
@@ -113,7 +115,7 @@ def kubernetes(given: Mapping[str, Any]) -> Inside:
 
 def _pods(given: Mapping[str, Any], depth: int = 0) -> Iterator[Mapping[str, Any]]:
     """Specifications of pods, wherever a template has them."""
-    spec = _mapping(given.get("spec"))
+    spec = mapping(given.get("spec"))
     if isinstance(spec.get("containers"), list):
         yield spec
     for key in ("template", "jobTemplate", "leaderWorkerTemplate", "workerTemplate"):
@@ -132,24 +134,24 @@ def _started(container: Mapping[str, Any], words: list[str]) -> str:
         if isinstance(one, Mapping) and "name" in one and "value" in one
     }
     if len(words) > 2 and words[1] == "-c" and words[0].rpartition("/")[2] in ("sh", "bash"):
-        return _assigned(environment) + words[2]
+        return assigned(environment) + words[2]
     command = shlex.join(words)
     if words[0].startswith("-"):
         image = str(container.get("image") or "")
         if "text-generation-inference" in image:
             raise NotModelled("text-generation-inference is not modelled; vllm, sglang and llama.cpp are", "kubernetes image")
         command = f"{next(start for word, start in SERVERS.items() if word in image)} {command}"
-    return _assigned(environment) + command
+    return assigned(environment) + command
 
 
 def _asked(container: Mapping[str, Any], pod: Mapping[str, Any]) -> Hardware | None:
     """The GPUs of a container's limits, and which they are, where the pod says it by NVIDIA's label."""
-    resources = _mapping(container.get("resources"))
-    count = _mapping(resources.get("limits")).get(GPU) or _mapping(resources.get("requests")).get(GPU)
+    resources = mapping(container.get("resources"))
+    count = mapping(resources.get("limits")).get(GPU) or mapping(resources.get("requests")).get(GPU)
     if count is None:
         return None
-    gpus = _number(count, f"kubernetes {GPU}")
-    product = str(_mapping(pod.get("nodeSelector")).get(f"{GPU}.product") or "")
+    gpus = number(count, f"kubernetes {GPU}")
+    product = str(mapping(pod.get("nodeSelector")).get(f"{GPU}.product") or "")
     with suppress(WillItFitError):
         if product:
             return read_hardware(f"{gpus}x{product.removeprefix('NVIDIA-').removesuffix('-HBM3')}").hardware
@@ -158,28 +160,28 @@ def _asked(container: Mapping[str, Any], pod: Mapping[str, Any]) -> Hardware | N
 
 def kserve(given: Mapping[str, Any]) -> Inside:
     """An InferenceService or LLMInferenceService, served by vLLM."""
-    spec = _mapping(given.get("spec"))
+    spec = mapping(given.get("spec"))
     if given.get("kind") == "InferenceService":
-        model = _mapping(_mapping(spec.get("predictor")).get("model"))
+        model = mapping(mapping(spec.get("predictor")).get("model"))
         words = [str(word) for word in _listed(model.get("args"))]
         uri = str(model.get("storageUri") or "")
         named = [f"--model={uri.removeprefix('hf://')}"] if uri.startswith("hf://") else []
         words = [re.sub(r"^--model_id\b", "--model", word) for word in words if not word.startswith("--model_name")]
-        return Inside(f"{SERVERS['']} {shlex.join([*named, *words])}", _asked(model, _mapping(spec.get("predictor"))), [])
-    model, spread = _mapping(spec.get("model")), _mapping(spec.get("parallelism"))
+        return Inside(f"{SERVERS['']} {shlex.join([*named, *words])}", _asked(model, mapping(spec.get("predictor"))), [])
+    model, spread = mapping(spec.get("model")), mapping(spec.get("parallelism"))
     uri = str(model.get("uri") or "")
     name = uri.removeprefix("hf://") if uri.startswith("hf://") else model.get("name")
     if not name:
         raise InvalidValue("names no model: it is a template for others that do", "kserve spec.model")
     words = [
-        f"--{key}-parallel-size={_number(spread[key], f'kserve spec.parallelism.{key}')}"
+        f"--{key}-parallel-size={number(spread[key], f'kserve spec.parallelism.{key}')}"
         for key in ("tensor", "pipeline", "data")
         if key in spread
     ]
     words += ["--enable-expert-parallel"] if spread.get("expert") else []
-    containers = [_mapping(one) for one in _listed(_mapping(spec.get("template")).get("containers"))]
+    containers = [mapping(one) for one in _listed(mapping(spec.get("template")).get("containers"))]
     main = next((one for one in containers if one.get("name") == "main"), containers[0] if containers else {})
-    variables = {_mapping(one).get("name"): _mapping(one).get("value") for one in _listed(main.get("env"))}
+    variables = {mapping(one).get("name"): mapping(one).get("value") for one in _listed(main.get("env"))}
     more = str(variables.get("VLLM_ADDITIONAL_ARGS") or "")
     left = []
     if (replicas := spec.get("replicas")) not in (None, 1):
@@ -187,7 +189,7 @@ def kserve(given: Mapping[str, Any]) -> Inside:
     if spec.get("prefill"):
         left.append(LeftOut(key="spec.prefill", why="the answer is of a server that decodes, not of those for prompts alone"))
     listed = shlex.join([*words, *(str(word) for word in _listed(main.get("args")))])
-    asked = _over_nodes(_asked(main, _mapping(spec.get("template"))), spread)
+    asked = _over_nodes(_asked(main, mapping(spec.get("template"))), spread)
     return Inside(f"vllm serve {shlex.quote(str(name))} {listed} {more}", asked, left)
 
 
@@ -195,16 +197,7 @@ def _over_nodes(asked: Hardware | None, spread: Mapping[str, Any]) -> Hardware |
     """What a pod asks for, on as many nodes as it takes pods to have all replicas (`dataLocal` of `data` in each)."""
     if asked is None or not spread.get("dataLocal"):
         return asked
-    all_of, local = (_number(spread.get(key) or 1, f"kserve spec.parallelism.{key}") for key in ("data", "dataLocal"))
+    all_of, local = (number(spread.get(key) or 1, f"kserve spec.parallelism.{key}") for key in ("data", "dataLocal"))
     if all_of % local:
         raise InvalidValue(f"{all_of} ranks are no pods of {local}", "kserve spec.parallelism.dataLocal")
     return asked.model_copy(update={"nodes": all_of // local})
-
-
-PLATFORMS: dict[str, Callable[[Mapping[str, Any]], Inside]] = {
-    "skypilot": skypilot,
-    "dstack": dstack,
-    "kserve": kserve,
-    "kubernetes": kubernetes,
-}
-"""Whose files hold a command, and ask for GPUs."""

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 from estimator.exchange import accelerate, deepspeed, megatron_job, torchtitan_job
+from estimator.exchange.compose import compose
 from estimator.exchange.configuration import Configuration
 from estimator.exchange.found import Found
 from estimator.exchange.frameworks import (
@@ -31,6 +33,7 @@ from estimator.exchange.frameworks import (
     vllm,
     vllm_recipe,
 )
+from estimator.exchange.platforms import Inside, dstack, kserve, kubernetes, skypilot
 
 FRAMEWORKS: dict[str, Callable[[Configuration], None]] = {
     "axolotl": axolotl.read,
@@ -65,6 +68,14 @@ PARTS: dict[str, Callable[[str], Found]] = {
     "megatron": megatron_job.read,
 }
 """Programs whose files say how a job is spread, without a model."""
+PLATFORMS: dict[str, Callable[[Mapping[str, Any]], Inside]] = {
+    "skypilot": skypilot,
+    "dstack": dstack,
+    "kserve": kserve,
+    "kubernetes": kubernetes,
+    "compose": compose,
+}
+"""Whose files hold a command, and ask for GPUs."""
 FILES = ("llama-factory", "axolotl", "ms-swift", "oumi")
 """Commands of frameworks whose words end with a file of settings."""
 SCRIPTED = ("trl", "transformers")

@@ -103,7 +103,7 @@ def read(conf: Configuration) -> None:
     if copies == 1:
         conf.put("parallelism.strategy", None)  # with one copy there is nothing to share out
     rows = conf.get("training.micro_batch_size") or 1
-    conf.put("training.gradient_accumulation_steps", max(1, int(settings[BATCH]) // (rows * copies)))
+    conf.put("training.gradient_accumulation_steps", max(1, (conf.whole(BATCH) or row["batch"]) // (rows * copies)))
     if match["kind"] != "pretrain":
         conf.assume("dataset", True, "samples are packed offline: every row is full (recipes/common.py)")
     narrow(conf)

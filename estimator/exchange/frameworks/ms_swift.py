@@ -11,6 +11,8 @@ from estimator.exchange.configuration import Configuration
 
 SEQUENCES = 16
 """Sequences of a step where accumulation is not said."""
+BINARY = {"default", "last_round", "all", "base", "ignore_empty_think", "ignore_think_prefix"}
+"""Ways to weigh tokens that are on or off alone (loss_scale/mapping.py)."""
 TUNERS = ("lora", "full", "adalora", "vera", "boft", "ia3", "longlora")
 
 
@@ -56,7 +58,7 @@ def read(conf: Configuration) -> None:
     _optimizer(conf)
     trainer.clipping(conf)
     trainer.attention(conf, "attn_impl")
-    trainer.liger(conf, conf.yes("use_liger_kernel"))
+    _liger(conf)
     if layers := conf.whole("lisa_activated_layers"):
         conf.put("training.trainable", {"lisa": layers})
     if conf.text("task_type") == "seq_cls":
@@ -64,6 +66,20 @@ def read(conf: Configuration) -> None:
         conf.put("training.labels", conf.whole("num_labels") or 2)
     _objective(conf)
     spreading.hardware(conf)
+
+
+def _liger(conf: Configuration) -> None:
+    """Liger's kernels. Its loss gives way to full logits where tokens have weights of their own, or each its own loss
+    (trainers/seq2seq_trainer.py, `compute_loss`)."""
+    weighs = not set((conf.text("loss_scale") or "default").split("+")) <= BINARY
+    switches = ("enable_dft_loss", "enable_channel_loss")
+    other = [name for name in switches if conf.has(name) and conf.yes(name)]
+    other += ["loss_scale"] * weighs + ["label_smoothing_factor"] * bool(conf.number("label_smoothing_factor"))
+    other += ["sequence_parallel_size"] * ((conf.whole("sequence_parallel_size") or 1) > 1)
+    on = conf.yes("use_liger_kernel")
+    trainer.liger(conf, on, fused=not other)
+    if on and other:
+        conf.assume("use_liger_kernel", True, f"with {other[0]} Liger's loss takes no effect: the full logits are made")
 
 
 def _in_one_process(conf: Configuration) -> None:
@@ -132,4 +148,10 @@ def _objective(conf: Configuration) -> None:
     found: dict[str, object] = {"type": known[kind]}
     if kind == "grpo" and conf.has("use_vllm") and conf.yes("use_vllm") and conf.text("vllm_mode") == "colocate":
         found["generation"] = {"engine": "vllm", "gpu_memory_utilization": conf.number("vllm_gpu_memory_utilization") or 0.9}
+    if kind == "grpo":
+        prompt, answer = conf.whole("max_length"), conf.whole("max_completion_length") or 512
+        if prompt is None:
+            conf.assume("prompts", 512, "max_length sets no limit: as long as the data has them, which the file does not say")
+        found["prompt_length"] = prompt or 512
+        conf.put("training.sequence_length", (prompt or 512) + answer)
     conf.put("training.objective", found)

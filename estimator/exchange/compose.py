@@ -1,0 +1,81 @@
+"""docker compose's files: the first service that starts a command that is known, or that asks for GPUs.
+
+The Compose specification of 2026-11: `services`, their `command`, `entrypoint`, `environment`, devices that `deploy` reserves,
+and `${NAME:-default}` in any of them.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from typing import Any
+
+from estimator.contract.errors import InvalidValue
+from estimator.contract.job import Hardware
+from estimator.exchange.found import LeftOut
+from estimator.exchange.platforms import Inside, assigned, mapping, number
+
+SERVERS = ("vllm", "sglang", "llama.cpp", "text-generation-inference", "tensorrt", "trtllm")
+"""Words of the images, or of the commands, of services that serve or train a model."""
+
+
+def compose(given: Mapping[str, Any]) -> Inside:
+    """What a file of services starts. Raises `InvalidValue` where none has a command."""
+    services = {str(name): mapping(one) for name, one in mapping(given.get("services")).items()}
+    found = [(name, one) for name, one in services.items() if _words(one)]
+    if not found:
+        raise InvalidValue("no service of it has a command", "compose services")
+    name, service = next((one for one in found if _serves(one[1])), next((one for one in found if _gpus(one[1])), found[0]))
+    others = [other for other, one in found if other != name and _gpus(one)]
+    left = [LeftOut(key=f"services.{other}", why=f"the answer is of {name}") for other in others]
+    script = " ".join(_quoted(word) for word in _words(service))
+    if service.get("entrypoint") is None:
+        script = f"docker run {shlex.quote(str(service.get('image') or 'image'))} {script}"
+    count = _gpus(service)
+    return Inside(assigned(_variables(service)) + script, Hardware(gpus=count) if count else None, left)
+
+
+def _words(service: Mapping[str, Any]) -> list[str]:
+    """The entry point with its command, each a list or a line as a shell splits it."""
+    found: list[str] = []
+    for key in ("entrypoint", "command"):
+        part = service.get(key)
+        if isinstance(part, list):
+            found += [str(word) for word in part]
+        elif part is not None:
+            try:
+                found += shlex.split(str(part))
+            except ValueError as error:
+                raise InvalidValue(f"cannot be split into words: {error}", f"compose {key}") from None
+    return found
+
+
+def _quoted(word: str) -> str:
+    """A word as a script has it, in which variables may still be put in."""
+    return f'"{word}"' if "$" in word and not set(word) & set('"`\\') else shlex.quote(word)
+
+
+def _serves(service: Mapping[str, Any]) -> bool:
+    said = " ".join([str(service.get("image") or ""), *_words(service)[:4]]).lower()
+    return any(word in said for word in SERVERS)
+
+
+def _variables(service: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Variables of the environment, a mapping or a list of `NAME=value`."""
+    listed = service.get("environment")
+    if isinstance(listed, list):
+        return dict(str(one).split("=", 1) for one in listed if "=" in str(one))
+    return mapping(listed)
+
+
+def _gpus(service: Mapping[str, Any]) -> int | None:
+    """GPUs that are reserved by number or by name; None for all of a machine, or none."""
+    resources = mapping(mapping(mapping(service.get("deploy")).get("resources")).get("reservations"))
+    devices = resources.get("devices")
+    for device in devices if isinstance(devices, list) else []:
+        device = mapping(device)
+        if isinstance(names := device.get("device_ids"), list) and names:
+            return len(names)
+        if device.get("count") not in (None, "all"):
+            return number(device["count"], "compose devices.count")
+    return None
