@@ -99,6 +99,7 @@ JOBS: list[tuple[str, dict[str, Any]]] = [
     ),
     ("openrlhf", of("qwen2.5-7b", {**ZEROED, "micro_batch_size": 4}, 8, **ZERO2, offload={"optimizer": "cpu"})),
     ("vllm", served("vllm", {"context": 8192})),
+    ("vllm", {**served("vllm", {"context": 8192, "weights": "mxfp4", "moe_mxfp8": True}), "model": "openai/gpt-oss-20b"}),
     (
         "vllm",
         served(
