@@ -24,7 +24,9 @@ from estimator.timing.measured import FOLDER
 
 ENGINES = ("sglang", "vllm")
 RANKS = 8
-BYTES = {"bfloat16": 2.0, "fp8": 1.0, "fp8_block": 1.00024, "nvfp4": 0.5625, "int4_wo": 0.5625, "w4a16_mxfp4": 0.53125}
+MXFP4 = 0.53125
+BYTES = {"bfloat16": 2.0, "fp8": 1.0, "fp8_block": 1.00024, "nvfp4": 0.5625, "int4_wo": 0.5625, "w4a16_mxfp4": MXFP4}
+BYTES |= {"w4a8_mxfp4_mxfp8": MXFP4}
 """Bytes of a weight with its share of scales; those of int4 are of groups of 32, Kimi-K2.5's."""
 TIMES = {"bf16": 1, "fp8": 2, "fp4": 4}
 """The peak of a type over that of bfloat16."""

@@ -53,6 +53,8 @@ def job_of(row: dict[str, Any]) -> dict[str, Any]:
     engine: dict[str, Any] = {"engine": row["engine"]} if row["engine"] in ENGINES else {}
     if ranks := row.get("experts"):
         engine |= {"enable_expert_parallel": True} if row["engine"] == "vllm" else {"ep_size": ranks}
+    if row.get("moe_mxfp8"):
+        engine["moe_mxfp8"] = True
     if "unquantized" in row:
         engine["unquantized"] = row["unquantized"]
     return {

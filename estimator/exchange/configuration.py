@@ -95,6 +95,8 @@ class Launch:
     accelerate: Mapping[str, Any] | None = None
     expandable: bool = False
     """Whether torch's allocator has expandable segments (PYTORCH_CUDA_ALLOC_CONF)."""
+    mxfp8: bool = False
+    """Whether vLLM multiplies experts in MXFP4 by numbers in MXFP8 (VLLM_USE_FLASHINFER_MOE_MXFP4_MXFP8)."""
 
 
 @dataclass(slots=True)

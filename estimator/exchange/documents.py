@@ -23,7 +23,7 @@ from estimator.exchange.concessions import accepted
 from estimator.exchange.configuration import WORDS, Configuration, Launch, Lines, Surroundings, silent
 from estimator.exchange.found import Assumed, Found
 from estimator.exchange.frameworks import ollama, other_servers
-from estimator.exchange.launch import Program, arguments, expandable, programs, slurm
+from estimator.exchange.launch import Program, arguments, expandable, in_mxfp8, programs, slurm
 from estimator.exchange.nested import overrides
 from estimator.exchange.python.source import Source, source
 from estimator.exchange.readers import FILES, FRAMEWORKS, OVERRIDES, PARTS, PLATFORMS, SCRIPTED, SHORT
@@ -243,6 +243,7 @@ def programs_of(text: str, given: str | None) -> list[tuple[str, Program]]:
                 continue
             if whose is not None:
                 one.launch.expandable = expandable(command.environment)
+                one.launch.mxfp8 = in_mxfp8(command.environment)
                 found.append((whose, one))
     if not found and refused is not None:
         raise refused

@@ -162,6 +162,11 @@ def expandable(environment: Mapping[str, str]) -> bool:
     return "expandable_segments:true" in said.lower().replace(" ", "")
 
 
+def in_mxfp8(environment: Mapping[str, str]) -> bool:
+    """Whether vLLM is told to multiply experts in MXFP4 by numbers in MXFP8 (vllm/envs.py)."""
+    return environment.get("VLLM_USE_FLASHINFER_MOE_MXFP4_MXFP8", "").strip() == "1"
+
+
 def _started(command: Command, start: int, launcher: str) -> Program:
     """torchrun's, or DeepSpeed's."""
     options, at = _options(command.words, start)

@@ -163,7 +163,9 @@ def _pass(job: Job, spec: DecoderSpec, place: Topology, card: Accelerator, tape:
         measured = curves(card.name)
         wires = Wires(measured, links(job.hardware, card), place)
         server = job.serving.engine if engine_of(job).continuous else ""
-        return passed(job, spec, tape, Clock(card, measured, reading=reading(card), engine=server), wires, phase)
+        mxfp8 = bool(job.serving.moe_mxfp8) or server == "sglang"
+        clock = Clock(card, measured, reading=reading(card), engine=server, mxfp8=mxfp8)
+        return passed(job, spec, tape, clock, wires, phase)
     except NotModelled:
         return assumed_pass(job, spec, tape, card, Wires(None, links(job.hardware, card), place), phase)
 

@@ -12,10 +12,20 @@ GATED = 3
 """Products of an expert with a gate."""
 BF16 = 2
 """Bytes of a number between the products."""
-RATES = {"bfloat16": "bf16", "fp8": "fp8", "fp8_block": "fp8", "nvfp4": "fp4", "int4_wo": "bf16", "w4a16_mxfp4": "bf16"}
+RATES = {
+    "bfloat16": "bf16",
+    "fp8": "fp8",
+    "fp8_block": "fp8",
+    "nvfp4": "fp4",
+    "int4_wo": "bf16",
+    "w4a16_mxfp4": "bf16",
+    "w4a8_mxfp4_mxfp8": "fp8",
+}
 """In which type of the card's peaks each type of experts is multiplied."""
 TYPES = {"fp8": "fp8", "fp8-row": "fp8", "fp8-block": "fp8_block", "nvfp4": "nvfp4", "mxfp4": "w4a16_mxfp4"}
 """Formats of stored weights, as the curves name them."""
+IN_MXFP8 = {"w4a16_mxfp4": "w4a8_mxfp4_mxfp8"}
+"""Types of weights that Blackwell multiplies by numbers in MXFP8, where an engine quantizes what goes in."""
 LIKE = {"fp8": "fp8_block"}
 """A type whose kernels an engine runs, where none are known for another: Triton's take scales of either kind."""
 FOUR_BITS = ("gptq-int4", "awq-int4", "packed-int4")

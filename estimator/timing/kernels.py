@@ -17,7 +17,7 @@ from estimator.hardware.accelerator import Accelerator
 from estimator.tape.dtypes import DType
 from estimator.tape.tape import EXPERTS, GROUPED, PACKED, Work
 from estimator.timing.curves import DTYPES, attention_seconds, decode_seconds, matmul_seconds, memory_seconds
-from estimator.timing.experts import experts_seconds, experts_type, measured_experts
+from estimator.timing.experts import IN_MXFP8, experts_seconds, experts_type, measured_experts
 from estimator.timing.measured import Curves, Direction, Reading, shared, slower
 
 PRODUCTS, ATTENTION, MEMORY = KINDS = ("matrix products", "attention", "memory-bound kernels")
@@ -64,13 +64,14 @@ class Timer(Protocol):
 class Clock:
     """Times kernels on one card that was measured. `tf32`: products of float32 run in it. `reading`: what each of
     its multiprocessors reads at most, by type of product, `packed` for weights that are unpacked, and `cache`. `engine`: the
-    server whose own kernels run, if one does."""
+    server whose own kernels run, if one does; `mxfp8`: it quantizes what goes into experts in MXFP4, where that was timed."""
 
     card: Accelerator
     curves: Curves
     tf32: bool = False
     reading: Mapping[str, Reading] = field(default_factory=dict)
     engine: str = ""
+    mxfp8: bool = False
     _known: dict[tuple[object, ...], tuple[str, float]] = field(default_factory=dict)
 
     def kernel(self, work: Work) -> tuple[str, float]:
@@ -106,6 +107,9 @@ class Clock:
         """Of a card of which no such kernels were measured, as two products of equal sizes for each expert."""
         assert work.form
         kind, (touched, rows, n, k, _) = experts_type(_stored(work)), work.form[0]
+        quantized = IN_MXFP8.get(kind) if self.mxfp8 else None
+        if quantized in self.curves.experts.get(self.engine, {}):
+            kind = quantized
         most, known = self.most(self.read_as(work)), measured_experts(self.curves, self.card, self.engine, kind)
         if known is not None:
             return experts_seconds(known, self.card, kind, work.form[0], work.nbytes, most)

@@ -135,6 +135,7 @@ JOBS: list[tuple[str, dict[str, Any]]] = [
     ("verl", of("Qwen/Qwen2.5-0.5B", {**VERL, "micro_batch_size": 2}, 4, **FSDP)),
     ("verl", of("Qwen/Qwen2.5-0.5B", {**VERL, "adapter": LORA}, 2, parallelism={"strategy": "fsdp1"})),
     ("vllm", served("vllm", {"context": 8192})),
+    ("vllm", {**served("vllm", {"context": 8192, "weights": "mxfp4", "moe_mxfp8": True}), "model": "openai/gpt-oss-20b"}),
     (
         "vllm",
         served(

@@ -86,6 +86,17 @@ def _layer_us(engine: str, tokens: int) -> float:
     return 1e6 * sum(clock.kernel(work)[1] * work.slot.total for work in works if work.slot) / spec.num_hidden_layers
 
 
+def test_experts_in_mxfp4_times_numbers_in_mxfp8() -> None:
+    """Blackwell multiplies them twice as fast; a card that has no such kernels goes on in bf16. SGLang takes them unasked."""
+
+    def seconds(**settings: Any) -> float:
+        return answered("gpt-oss-120b", weights="mxfp4", prompt_length=8192, **settings).prefill.step_seconds
+
+    assert seconds(card="b200", moe_mxfp8=True) < 0.7 * seconds(card="b200")
+    assert seconds(card="h100", moe_mxfp8=True) == seconds(card="h100")
+    assert seconds(card="b200", engine="sglang") < seconds(card="b200")
+
+
 def test_a_step_reads_more_of_a_mixture_with_more_sequences() -> None:
     """Until all experts are read: then another token costs no more than in a dense model."""
     steps = [

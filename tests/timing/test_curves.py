@@ -75,7 +75,14 @@ def test_experts_parameters_can_be(name: str) -> None:
 def test_more_experts_rows_and_columns_take_longer(name: str, engine: str) -> None:
     """And no less than reading the weights of those that are touched, or multiplying with them."""
     measured, card = timing.curves(name), accelerator(name)
-    for kind, each in (("bfloat16", 2.0), ("fp8_block", 1.0), ("nvfp4", 0.5625), ("int4_wo", 0.5), ("w4a16_mxfp4", 0.53125)):
+    for kind, each in (
+        ("bfloat16", 2.0),
+        ("fp8_block", 1.0),
+        ("nvfp4", 0.5625),
+        ("int4_wo", 0.5),
+        ("w4a16_mxfp4", 0.53125),
+        ("w4a8_mxfp4_mxfp8", 0.53125),
+    ):
         known = measured_experts(measured, card, engine, kind)
         if known is None:
             continue

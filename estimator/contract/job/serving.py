@@ -102,6 +102,11 @@ class Serving(Part):
     enable_expert_parallel: bool = Field(
         False, description="of vLLM, whether tensor-parallel ranks hold whole experts, instead of a part of each"
     )
+    moe_mxfp8: bool | None = Field(
+        None,
+        description="of vLLM on Blackwell, whether experts in MXFP4 multiply numbers in MXFP8 "
+        "(VLLM_USE_FLASHINFER_MOE_MXFP4_MXFP8); without it, in BF16",
+    )
     data_parallel_size: Count | None = Field(
         None,
         description="of vLLM, replicas of one engine (--data-parallel-size), whose experts lie on all of them; without it, those "

@@ -57,6 +57,8 @@ def read(conf: Configuration) -> None:
     for name in ("enforce_eager", "enable_expert_parallel", "language_model_only", "enable_lora"):
         if conf.yes(name):
             conf.put(f"serving.{name}", True)
+    if conf.launch.mxfp8:
+        conf.put("serving.moe_mxfp8", True)
     runner, task = ((conf.text(key) or "auto").lower() for key in ("runner", "task"))
     if runner in ("generate", "pooling"):
         conf.put("serving.runner", runner)

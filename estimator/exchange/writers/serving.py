@@ -16,6 +16,7 @@ from estimator.exchange.frameworks.tensorrt_llm import CACHE
 TYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
 NUMBERS = ("gpu_memory_utilization", "max_num_seqs", "max_num_batched_tokens", "block_size", "max_loras", "max_lora_rank")
 SWITCHES = ("enforce_eager", "enable_expert_parallel", "language_model_only", "enable_lora")
+MXFP8 = "VLLM_USE_FLASHINFER_MOE_MXFP4_MXFP8"
 DEGREES = {"tensor": "tensor_parallel_size", "pipeline": "pipeline_parallel_size", "data": "data_parallel_size"}
 
 
@@ -33,7 +34,8 @@ def vllm(job: Job) -> str:
     if job.serving.speculative_config is not None:
         guesses = job.serving.speculative_config.model_dump(mode="json", exclude_none=True)
         said["speculative_config"] = json.dumps(guesses)
-    return command(["vllm", "serve", str(job.model)], said)
+    told = f"{MXFP8}=1 " if job.serving.moe_mxfp8 else ""
+    return told + command(["vllm", "serve", str(job.model)], said)
 
 
 def sglang(job: Job) -> str:

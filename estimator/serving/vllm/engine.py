@@ -163,6 +163,7 @@ VLLM = Engine(
             "block_size",
             "enforce_eager",
             "enable_expert_parallel",
+            "moe_mxfp8",
             "data_parallel_size",
             "speculative_config",
             "speculative_acceptance",
