@@ -187,8 +187,9 @@ def _bypassed(build: Builder, name: str, size: int) -> tuple[Linear, Module]:
         return found[0]
 
     build.bypassed.append(name)
-    adapted = build.training and build.adapter is not None and build.adapter.targets(name)
-    if adapted and build.adapter.trains(name + ".bias", True):
+    adapter = build.adapter if build.training else None
+    adapted = adapter is not None and adapter.targets(name)
+    if adapted and adapter is not None and adapter.trains(name + ".bias", True):
         raise NotModelled(
             "the bias of an adapted layer whose adapter is not run is not modelled yet: write none", "training.adapter.bias"
         )
