@@ -189,7 +189,7 @@ def _bypassed(build: Builder, name: str, size: int) -> tuple[Linear, Module]:
     build.bypassed.append(name)
     adapter = build.adapter if build.training else None
     adapted = adapter is not None and adapter.targets(name)
-    if adapter is not None and adapted and adapter.trains(name + ".bias", True):
+    if adapted and adapter is not None and adapter.trains(name + ".bias", True):
         raise NotModelled(
             "the bias of an adapted layer whose adapter is not run is not modelled yet: write none", "training.adapter.bias"
         )
