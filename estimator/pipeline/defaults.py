@@ -300,6 +300,11 @@ RULES = (
     ),
     Rule(
         "training.activation_checkpointing",
+        lambda job, spec: None if spec.recomputed else "none",
+        "transformers has no gradient checkpointing for this model",
+    ),
+    Rule(
+        "training.activation_checkpointing",
         _only(lambda job: _objective(job) == "ppo", lambda job: "none"),
         "TRL's PPO never switches it on",
     ),

@@ -89,7 +89,7 @@ def fit(
             *card.assumptions,
             *filter(None, [f"{card.accelerator.name}: {kind.says}" if card.accelerator and kind.says else ""]),
             *without_cuda(card),
-            *_notes([way for way in asked if not way.refusal(kind)], serving, training),
+            *_notes([way for way in asked if not way.refusal(kind)], serving, training, found.spec),
         ],
         versions=Versions(software=SOFTWARE_VERSION, data=DATA_VERSION),
     )
@@ -126,7 +126,7 @@ def _adaptable(way: Way, without: tuple[str, ...]) -> Way:
     return way if adapter is None or not without else way.changed(adapter={**adapter, "exclude": list(without)})
 
 
-def _notes(asked: list[Way], serving: dict[str, int], training: dict[str, int]) -> list[str]:
+def _notes(asked: list[Way], serving: dict[str, int], training: dict[str, int], spec: ModelSpec) -> list[str]:
     """What the rows take for granted."""
     engines = {way.settings.get("engine", "vllm") for way in asked if way.part == "serving"}
     trained = [way.settings for way in asked if way.part == "training"]
@@ -145,7 +145,8 @@ def _notes(asked: list[Way], serving: dict[str, int], training: dict[str, int]) 
     if "llama.cpp" in engines:
         said.append(f"serving: llama.cpp, {requests}, all layers on the GPU, cache in fp16")
     if trained:
-        said.append(f"training: transformers on torch, {batch} per GPU, sdpa, every layer recomputed, AdamW (fused)")
+        layers = "every layer recomputed" if spec.recomputed else "no layer recomputed"
+        said.append(f"training: transformers on torch, {batch} per GPU, {spec.attentions[0]}, {layers}, AdamW (fused)")
     if lora:
         said.append(
             f"LoRA: rank {lora['rank']} on all linear layers{but}, {lora['dtype']}{scaled}; mixed: float32 weights, {half} "
