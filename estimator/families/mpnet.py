@@ -31,7 +31,7 @@ class MPNetSpec(PostNormSpec):
     last_vllm = "none"
     in_sglang = "none"
     attentions = ("eager",)
-    recomputable = False
+    recomputed = False
     learned_positions = True
     classifier_dropout: ClassVar[None] = None
 

@@ -45,8 +45,8 @@ class ModelSpec(BaseModel):
     """Whether there are no positions beyond `longest_sequence`."""
     attentions: ClassVar[tuple[str, ...]] = ("sdpa", "eager", "flash_attention_2")
     """How transformers runs its attention, the way that it takes unasked first."""
-    recomputable: ClassVar[bool] = True
-    """Whether transformers' class of it has gradient checkpointing."""
+    recomputed: ClassVar[bool] = True
+    """Whether transformers can recompute its layers (`supports_gradient_checkpointing`)."""
     runs: ClassVar[bool] = True
     """Whether its forward pass is modelled; else only its parameters are."""
     sees: ClassVar[bool] = False

@@ -295,13 +295,13 @@ RULES = (
     ),
     Rule(
         "training.activation_checkpointing",
-        lambda job, spec: None if spec.recomputable else "none",
-        "transformers' class of this model has no gradient checkpointing",
+        _only(lambda job: isinstance(job.training.adapter, PrefixTuning), lambda job: "none"),
+        "PEFT refuses checkpointing with prefix tuning",
     ),
     Rule(
         "training.activation_checkpointing",
-        _only(lambda job: isinstance(job.training.adapter, PrefixTuning), lambda job: "none"),
-        "PEFT refuses checkpointing with prefix tuning",
+        lambda job, spec: None if spec.recomputed else "none",
+        "transformers has no gradient checkpointing for this model",
     ),
     Rule(
         "training.activation_checkpointing",

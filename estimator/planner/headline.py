@@ -93,7 +93,7 @@ def fit(
             *card.assumptions,
             *filter(None, [f"{card.accelerator.name}: {kind.says}" if card.accelerator and kind.says else ""]),
             *without_cuda(card),
-            *_notes([way for way in asked if not way.refusal(kind)], serving, training),
+            *_notes([way for way in asked if not way.refusal(kind)], serving, training, found.spec),
         ],
         versions=Versions(software=SOFTWARE_VERSION, data=DATA_VERSION),
     )
@@ -146,7 +146,7 @@ def _adaptable(way: Way, spec: ModelSpec) -> Way:
     return way if adapter is None or not given else way.changed(adapter={**adapter, **given})
 
 
-def _notes(asked: list[Way], serving: dict[str, int], training: dict[str, int]) -> list[str]:
+def _notes(asked: list[Way], serving: dict[str, int], training: dict[str, int], spec: ModelSpec) -> list[str]:
     """What the rows take for granted."""
     by_llamacpp = {way.gguf for way in asked if way.part == "serving"}
     trained = [way.settings for way in asked if way.part == "training"]
@@ -165,7 +165,8 @@ def _notes(asked: list[Way], serving: dict[str, int], training: dict[str, int]) 
     if True in by_llamacpp:
         said.append(f"serving: llama.cpp, {requests}, all layers on the GPUs of a node, cache in fp16")
     if trained:
-        said.append(f"training: transformers on torch, {batch} per GPU, sdpa, every layer recomputed, AdamW (fused)")
+        layers = "every layer recomputed" if spec.recomputed else "no layer recomputed"
+        said.append(f"training: transformers on torch, {batch} per GPU, {spec.attentions[0]}, {layers}, AdamW (fused)")
     if lora:
         on = "all linear layers" if isinstance(lora["targets"], str) else ", ".join(lora["targets"])
         said.append(

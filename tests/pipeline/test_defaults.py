@@ -28,6 +28,7 @@ CASES: list[tuple[str, dict[str, Any], Any]] = [
     ("training.sequence_length", {"training": {"lengths": [{"tokens": 300, "share": 1}]}}, 300),
     ("training.loss", {"model": "llama-2-7b", "training": {"implementation": "liger"}}, "fused"),
     ("training.activation_checkpointing", {"training": {"adapter": {"type": "prefix-tuning", "virtual_tokens": 4}}}, "none"),
+    ("training.activation_checkpointing", {"model": "mpnet-base"}, "none"),
     ("training.labels", {"training": {"head": "sequence-classification"}}, 2),
     ("training.labels", {"training": {"objective": {"type": "reward"}}}, 1),
     ("training.head", {"training": {"objective": {"type": "reward"}}}, "sequence-classification"),
