@@ -83,8 +83,8 @@ def config(spec: ModelSpec, attention: str, labels: int = 2) -> Any:
         made = transformers.AutoConfig.for_model(fields.pop("model_type"), **fields, num_labels=labels)
     made._attn_implementation = attention if spec.has_attention else "eager"
     heard = getattr(made, "audio_config", None)
-    if heard is not None and heard.model_type == "gemma4_audio":
-        heard._attn_implementation = "eager"  # its chunks attend in no other way
+    if heard is not None and not spec.hears:
+        heard._attn_implementation = "eager"  # what is only counted: chunks of Gemma 4's attend in no other way
     text = getattr(spec, "text_config", None)
     if isinstance(text, ModelSpec) and attention not in text.attentions:  # unasked each part attends in its own way
         made.text_config._attn_implementation = text.attentions[0]
