@@ -106,7 +106,7 @@ class _Script:
             if known is not None:
                 self.expanded += sum(map(len, known)) + len(known)
                 return " ".join(known)
-            return match["default"] if match["default"] is not None else match[0]
+            return match["default"].replace('"', "") if match["default"] is not None else match[0]
 
         for _ in range(MOST_WITHIN if ":-" in text else 1):
             before, text = text, _VARIABLE.sub(value, text) if "$" in text else text

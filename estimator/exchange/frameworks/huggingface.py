@@ -148,6 +148,7 @@ def objective(conf: Configuration, kind: str) -> None:
     if kind in ("dpo", "kto") and conf.has("precompute_ref_log_probs") and conf.yes("precompute_ref_log_probs"):
         found["reference"] = "precomputed"
     if kind == "grpo":
+        found["prompt_length"] = conf.whole("max_prompt_length") or 512
         if conf.number("beta"):
             found["reference"] = "adapter" if conf.get("training.adapter") else "model"
         if not conf.yes("use_vllm"):
