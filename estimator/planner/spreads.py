@@ -19,6 +19,7 @@ from estimator.pipeline.estimation import fits, judged
 from estimator.pipeline.judged import Judged
 from estimator.planner.ways import Way
 from estimator.simulation.counting import can_count, counted_parameters
+from estimator.serving.llamacpp.devices import MOST_DEVICES
 from estimator.specs.published import model_folder
 from estimator.specs.resolve import Model
 
@@ -126,8 +127,8 @@ def spreads(question: Question, way: Way, hardware: Hardware) -> Iterator[tuple[
     total = gpus * nodes
     if way.part == "serving":
         if way.gguf:
-            node = Hardware(gpu=hardware.gpu, memory=hardware.memory, gpus=gpus)
-            yield f"layers over {gpus}" if gpus > 1 else "1 GPU", {**way.job, "hardware": node}
+            used = Hardware(gpu=hardware.gpu, memory=hardware.memory, gpus=min(gpus, MOST_DEVICES))
+            yield f"layers over {used.gpus}" if gpus > 1 else "1 GPU", {**way.job, "hardware": used}
             return
         degree = max(d for d in tensor_degrees(spec) if d <= gpus)
         used = Hardware(gpu=hardware.gpu, memory=hardware.memory, gpus=degree)

@@ -18,6 +18,8 @@ from estimator.contract.patterns import Pattern, pattern
 EXPERTS = r"\.ffn_(up|down|gate|gate_up)_(ch|)exps"
 """Tensors that `--cpu-moe` and `--n-cpu-moe` leave in the host's memory (common/common.h, `LLM_FFN_EXPS_REGEX`)."""
 ON_HOST = "CPU"
+MOST_DEVICES = 16
+"""GPUs that it is built for (ggml/include/ggml-cuda.h, `GGML_CUDA_MAX_DEVICES`)."""
 
 
 def layer_devices(serving: Serving, layers: int, gpus: int) -> tuple[int, ...]:
@@ -56,8 +58,10 @@ def overridden(serving: Serving, layers: int, gpus: int) -> Callable[[str], int 
 
 
 def check_devices(asked: Serving, gpus: int) -> None:
-    """Raise `Contradiction` for shares and patterns that say of no GPU that is there, or are not understood."""
+    """Raise `Contradiction` for more GPUs than it takes, and for shares and patterns that say of no GPU that is there, or are not understood."""
     shares = asked.tensor_split
+    if gpus > MOST_DEVICES:
+        raise Contradiction(f"llama.cpp is built for {MOST_DEVICES} GPUs at most: write no more", "hardware.gpus")
     if shares is not None and (len(shares) != gpus or not any(shares)):
         raise Contradiction(f"{len(shares)} shares for {gpus} GPUs: write one each, not all 0", "serving.tensor_split")
     for text in asked.override_tensor or []:
