@@ -18,8 +18,8 @@ from estimator.parallel.topology import tensor_degrees
 from estimator.pipeline.estimation import fits, judged
 from estimator.pipeline.judged import Judged
 from estimator.planner.ways import Way
-from estimator.simulation.counting import can_count, counted_parameters
 from estimator.serving.llamacpp.devices import MOST_DEVICES
+from estimator.simulation.counting import can_count, counted_parameters
 from estimator.specs.published import model_folder
 from estimator.specs.resolve import Model
 

@@ -58,7 +58,7 @@ def overridden(serving: Serving, layers: int, gpus: int) -> Callable[[str], int 
 
 
 def check_devices(asked: Serving, gpus: int) -> None:
-    """Raise `Contradiction` for more GPUs than it takes, and for shares and patterns that say of no GPU that is there, or are not understood."""
+    """Raise `Contradiction` for too many GPUs, and for shares and patterns of GPUs that are not there, or not understood."""
     shares = asked.tensor_split
     if gpus > MOST_DEVICES:
         raise Contradiction(f"llama.cpp is built for {MOST_DEVICES} GPUs at most: write no more", "hardware.gpus")
