@@ -23,9 +23,12 @@ ALIGNMENT = 16
 
 
 class Unit:
-    """The parameters in one flat tensor: `full` gathered, `shard` what this rank keeps of it, `gradient` that part's gradient."""
+    """The parameters in one flat tensor: `full` gathered, `shard` what this rank keeps of it, `gradient` that part's gradient.
 
-    def __init__(self, shared: Fsdp1, parameters: list[Parameter], reshard: bool):
+    `learns`: whether the loss depends on any of it; there is no gradient without.
+    """
+
+    def __init__(self, shared: Fsdp1, parameters: list[Parameter], reshard: bool, learns: bool = True):
         self.shared = shared
         self.parameters = parameters
         self.reshard = reshard
@@ -53,7 +56,7 @@ class Unit:
         self.awaited = True
         """Whether backward comes to what it made, and gathers it for that."""
         self.gradient: Tensor | None = None
-        if self.full.requires_grad:
+        if self.full.requires_grad and learns:
             with tape.counting(GRADIENT):
                 self.gradient = empty(tape, (part,), dtype, "reduce_scatter")
         self._share_out(part)
