@@ -109,7 +109,7 @@ class Builder(ParameterStore):
     def trained_linear(self, name: str, shape: Shape, dtype: DType) -> Linear:
         """A linear layer [out, in] without bias, trained in addition to a frozen one."""
         module = Linear(self.parameter(name + ".weight", shape, dtype, trainable=True), None)
-        return self.sharding.leaf(module, self._unit)
+        return self.sharding.leaf(module, self._unit, learns=self.learns)
 
     def weight(self, name: str, shape: Shape, used: int | None = None, dtype: DType | None = None) -> Weight:
         """A weight outside a linear layer, [out, in], or one per expert, [experts, .., ..], of which a token uses `used`.

@@ -53,8 +53,11 @@ class Sharding:
         """A layer, with what must happen to its parameters before and after it runs."""
         return layer
 
-    def leaf(self, module: Linear, unit: list[Parameter], adapts: bool = True) -> Linear:
-        """A linear layer trained beside frozen ones, or that `adapts` one; its parameters are the last of its layer, `unit`."""
+    def leaf(self, module: Linear, unit: list[Parameter], adapts: bool = True, learns: bool = True) -> Linear:
+        """A linear layer trained beside frozen ones, or that `adapts` one; its parameters are the last of its layer, `unit`.
+
+        `learns`: whether the loss depends on it.
+        """
         return module
 
     def root(self, parameters: list[Parameter], model: Forward) -> Forward:

@@ -23,9 +23,12 @@ ALIGNMENT = 16
 
 
 class Unit:
-    """The parameters in one flat tensor: `full` gathered, `shard` what this rank keeps of it, `gradient` that part's gradient."""
+    """The parameters in one flat tensor: `full` gathered, `shard` what this rank keeps of it, `gradient` that part's gradient.
 
-    def __init__(self, shared: Fsdp1, parameters: list[Parameter], reshard: bool):
+    `learns`: whether the loss depends on any of it; there is no gradient without.
+    """
+
+    def __init__(self, shared: Fsdp1, parameters: list[Parameter], reshard: bool, learns: bool = True):
         self.shared = shared
         self.parameters = parameters
         self.reshard = reshard
@@ -53,7 +56,7 @@ class Unit:
         self.awaited = True
         """Whether backward comes to what it made, and gathers it for that."""
         self.gradient: Tensor | None = None
-        if self.full.requires_grad:
+        if self.full.requires_grad and learns:
             with tape.counting(GRADIENT):
                 self.gradient = empty(tape, (part,), dtype, "reduce_scatter")
         self._share_out(part)
@@ -107,7 +110,9 @@ class Unit:
             p.tensor.requires_grad, p.tensor.grad_fn = False, None
 
     def watch(self, inputs: list[Any]) -> list[Any]:
-        """Where nothing of it is trained: free it when backward has passed all of its inputs."""
+        """Where nothing of it is trained: free it when backward has passed all of its inputs. Both are hooks of one tensor where
+        the only input is the output of the unit before, and run in the order in which they were made: that one is gathered first.
+        """
         if self.full.requires_grad:
             return inputs
 
@@ -116,6 +121,15 @@ class Unit:
             return [*gradients]
 
         wanted = [i for i, t in enumerate(inputs) if isinstance(t, Tensor) and t.requires_grad]
+        made = inputs[wanted[0]].grad_fn if len(wanted) == 1 and self.shared.tape.grad_enabled else None
+        if made is not None and (gathers := made.hook) is not None:
+
+            def both() -> None:
+                gathers()
+                self.full.storage.release()
+
+            made.hook = both
+            return inputs
         node = record("MultiGradHook", [inputs[i] for i in wanted], (), passed, len(wanted)) if wanted else None
         if node is None:
             return inputs

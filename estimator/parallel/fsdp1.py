@@ -71,11 +71,14 @@ class Fsdp1(Sharding):
 
         return run
 
-    def leaf(self, module: Linear, unit: list[Parameter], adapts: bool = True) -> Linear:
+    def leaf(self, module: Linear, unit: list[Parameter], adapts: bool = True, learns: bool = True) -> Linear:
         count = 1 if module.bias is None else 2
         own = unit[-count:]
         del unit[-count:]
-        return whole(self.tape, *own) if adapts and self.ignores else Leaf(Unit(self, own, reshard=True), module)
+        made = whole(self.tape, *own) if adapts and self.ignores else Leaf(Unit(self, own, reshard=True, learns=learns), module)
+        for p in own:
+            p.trainable = p.trainable and learns
+        return made
 
     def root(self, parameters: list[Parameter], model: Forward) -> Forward:
         root = Unit(self, parameters, reshard=False)

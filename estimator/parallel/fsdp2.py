@@ -150,8 +150,9 @@ def managed(named: list[tuple[list[str], Parameter]]) -> list[Parameter]:
 
 
 def _check_one_type(parameters: list[Parameter]) -> None:
-    """Raise `InvalidJob` where what is trained in a group is of several types (`_init_mp_dtypes`)."""
-    trained = [p for p in parameters if p.trainable]
+    """Raise `InvalidJob` where what is trained in a group is of several types (`_init_mp_dtypes`), whether a gradient reaches it
+    or not: torch asks what requires one."""
+    trained = [p for p in parameters if p.wanted]
     if other := next((p for p in trained if p.local.dtype is not trained[0].local.dtype), None):
         raise Contradiction(
             f"fully_shard refuses a layer in which {trained[0].name} of {trained[0].local.dtype.name} and {other.name} of "
