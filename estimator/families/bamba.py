@@ -12,7 +12,8 @@ from pydantic import Field, model_validator
 
 from estimator.families.abilities import Abilities
 from estimator.families.build import Builder
-from estimator.families.decoder import Decoder, Rotary
+from estimator.families.decoder import Decoder as Body
+from estimator.families.decoder import Rotary
 from estimator.families.decoder_layers import Alone, PreNorm
 from estimator.families.feed_forward import GatedMLP
 from estimator.families.grouped_query import GroupedQueryAttention
@@ -23,6 +24,7 @@ from estimator.families.modules import rotate_part
 from estimator.families.rotary import PartialRotarySpec
 from estimator.families.spec import Size
 from estimator.families.windows import FULL, LayerType
+from estimator.tape.tensor import Tensor
 
 NORMS = "input_layernorm", "pre_ff_layernorm"
 
@@ -60,11 +62,32 @@ class BambaSpec(Mamba2HybridSpec, PartialRotarySpec):
 SPECS = {"bamba": BambaSpec}
 
 
+class Layer(PreNorm):
+    """A layer that also gives the weights of its attention, if it has any."""
+
+    def __call__(self, hidden: Tensor, *shared: Tensor | None) -> Any:
+        residual = hidden
+        out = self.input_layernorm(hidden)
+        out, weights = self.self_attn(out, *shared[:-1])
+        out = self.attention_join(out, residual)
+        residual = out
+        out = self.post_attention_layernorm(out)
+        out = self.mlp(out)
+        return self.output_join(out, residual), weights
+
+
+class Decoder(Body):
+    """A decoder that holds the weights of a layer's attention until the next layer is done."""
+
+    def forward(self, ids: Tensor, given: Tensor | None = None, prepared: dict[LayerType, Tensor | None] | None = None) -> Tensor:
+        return self.decode(ids, given, prepared, after=lambda _, out: out[0])
+
+
 def bamba(spec: BambaSpec, build: Builder) -> Decoder:
     """The body of the model."""
     bias = spec.attention_bias
 
-    def layer(kind: Kind) -> PreNorm:
+    def layer(kind: Kind) -> Layer:
         mlp = GatedMLP(spec, build, "feed_forward", bias=spec.mlp_bias)
         norms = {name: build.rms_norm(name, spec.hidden_size) for name in NORMS}  # before what mixes tokens
         mixes: Any
@@ -72,13 +95,13 @@ def bamba(spec: BambaSpec, build: Builder) -> Decoder:
             mixes = Alone(Mixer(spec.mixer, build, "mamba"))
         else:
             mixes = GroupedQueryAttention(spec, build, bias, bias, rotate=rotate_part)
-        return PreNorm(spec, build, mixes, mlp, norm=lambda name, _: norms[name], names=NORMS)
+        return Layer(spec, build, mixes, mlp, norm=lambda name, _: norms[name], names=NORMS)
 
     def sees(kind: Kind) -> LayerType | None:
         return None if kind == MAMBA else FULL
 
     rotary = Rotary(spec.rotary_size)
-    return Decoder(spec, build, layer, spec.kinds, rotary=rotary, last="final_layernorm", sees=sees)
+    return Decoder(spec, build, layer, spec.kinds, rotary=rotary, last="final_layernorm", sees=sees, holding=True)
 
 
 HEADS = language_model(bamba)
