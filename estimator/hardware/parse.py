@@ -19,6 +19,7 @@ from estimator.contract.validation import explain
 from estimator.facts.spelling import MOST, joined, shown, words
 from estimator.hardware import naming
 from estimator.hardware.accelerator import accelerator
+from estimator.hardware.cpu import refuse_cpu
 from estimator.hardware.naming import HOSTS, NOTHING, memory, with_units
 from estimator.hardware.node import node
 
@@ -142,6 +143,7 @@ def read_hardware(text: str) -> ReadHardware:
         phrase.plain = False
     if thing is None:
         _refuse_unlike(text)
+        refuse_cpu(text, pieces)
         if len(phrase.pieces) == 1 and phrase.pieces[0].isdecimal():
             raise InvalidValue(f"{shown(text)} is a number: for a card of so much memory write {phrase.pieces[0]}GB", "hardware")
         raise naming.unknown(" ".join(text.split()), " ".join(phrase.pieces))
