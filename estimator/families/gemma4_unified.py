@@ -60,7 +60,7 @@ def unified(spec: Gemma4UnifiedSpec, build: Builder) -> Gemma4Unified:
     size, vision = spec.text_config.hidden_size, spec.vision_config
     language = language_model(spec, build)
     with build.part("model.embed_vision", learns=False), build.ahead(HEAD):
-        vision_embedder(vision, build)
+        held.extend(vision_embedder(vision, build))
         held.append(Embedder(build, "multimodal_embedder", vision.output_proj_dims, size))
     if spec.audio_config is not None:
         with build.part("model", learns=False), build.ahead(HEAD):

@@ -9,6 +9,7 @@ from typing import Any
 
 from estimator.families.build import Builder
 from estimator.families.counted import counted
+from estimator.families.modules import Module
 from estimator.families.spec import ModelSpec, Size, called
 from estimator.families.towers import TowerSpec
 
@@ -52,13 +53,15 @@ SPECS: dict[str, type[ModelSpec]] = {
 }
 
 
-def vision_embedder(spec: Gemma4UnifiedVisionSpec, build: Builder) -> None:
-    """`Gemma4UnifiedVisionEmbedder`, without the layer that gives what the language model reads."""
+def vision_embedder(spec: Gemma4UnifiedVisionSpec, build: Builder) -> list[Module]:
+    """`Gemma4UnifiedVisionEmbedder`, without the layer that gives what the language model reads: modules, which live with it."""
     build.parameter("pos_embedding", (spec.mm_posemb_size, 2, spec.hidden_size))
-    build.layer_norm("patch_ln1", spec.square)
-    build.linear("patch_dense", spec.square, spec.hidden_size, True)
-    build.layer_norm("patch_ln2", spec.hidden_size)
-    build.layer_norm("pos_norm", spec.hidden_size)
+    return [
+        build.layer_norm("patch_ln1", spec.square),
+        build.linear("patch_dense", spec.square, spec.hidden_size, True),
+        build.layer_norm("patch_ln2", spec.hidden_size),
+        build.layer_norm("pos_norm", spec.hidden_size),
+    ]
 
 
 HEADS = {"features": counted(vision_embedder)}
