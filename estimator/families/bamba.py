@@ -6,7 +6,7 @@ the path in plain torch.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Self, cast
 
 from pydantic import Field, model_validator
 
@@ -80,7 +80,12 @@ class Decoder(Body):
     """A decoder that holds the weights of a layer's attention until the next layer is done."""
 
     def forward(self, ids: Tensor, given: Tensor | None = None, prepared: dict[LayerType, Tensor | None] | None = None) -> Tensor:
-        return self.decode(ids, given, prepared, after=lambda _, out: out[0])
+        return self.decode(ids, given, prepared, after=_hidden)
+
+
+def _hidden(_: int, out: Any) -> Tensor:
+    """What a layer gives the next one."""
+    return cast(Tensor, out[0])
 
 
 def bamba(spec: BambaSpec, build: Builder) -> Decoder:
