@@ -33,6 +33,7 @@ class Router:
             )
         self.top_k, self.experts = spec.num_experts_per_tok, spec.num_local_experts
         self.weight = build.weight("feed_forward.router.weight", (self.experts, spec.hidden_size))
+        build.bypassed.append("feed_forward.router")  # a linear layer, as optimizers of matrices see it
 
     def __call__(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
         with entered(self.weight):
