@@ -14,7 +14,7 @@ from estimator.measured.bottleneck_answer import Profiled
 from estimator.measured.calibration_answer import Calibrated
 from estimator.planner.answers import Fit
 from estimator.planner.ways import slugs
-from estimator.timelines.answers import Timeline
+from estimator.timelines.answers import ChromeTrace, Timeline
 from estimator.timelines.timeline import TENSORS
 
 from .. import documentation
@@ -88,7 +88,7 @@ async def estimate_jobs(request: Request) -> Response:
     "/v1/timeline",
     tags=["questions"],
     response_class=Response,
-    responses=answers(Timeline, "image/svg+xml", "application/octet-stream"),
+    responses=answers(Timeline | ChromeTrace, "image/svg+xml", "application/octet-stream"),
     openapi_extra=documentation.ESTIMATE_QUERY,
 )
 async def timeline(request: Request, form: Drawn = "json", tensors: Listed = TENSORS) -> Response:
@@ -100,7 +100,7 @@ async def timeline(request: Request, form: Drawn = "json", tensors: Listed = TEN
     "/v1/timeline",
     tags=["questions"],
     response_class=Response,
-    responses=answers(Timeline, "image/svg+xml", "application/octet-stream"),
+    responses=answers(Timeline | ChromeTrace, "image/svg+xml", "application/octet-stream"),
     openapi_extra=documentation.JOB_BODY,
 )
 async def timeline_job(request: Request, on: On = None, form: Drawn = "json", tensors: Listed = TENSORS) -> Response:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from pydantic import Field
+
 from estimator.contract.answer import AnswerPart, Place, Versions, WholeAnswer
 
 
@@ -89,3 +91,11 @@ class Timeline(WholeAnswer):
     job: dict[str, Any]
     """The job with every default filled in."""
     versions: Versions
+
+
+class ChromeTrace(AnswerPart):
+    """The timeline as Chrome's Trace Event Format: what chrome://tracing and Perfetto open."""
+
+    trace_events: list[dict[str, Any]] = Field(alias="traceEvents")
+    display_time_unit: str = Field(alias="displayTimeUnit")
+    other_data: dict[str, str] = Field(alias="otherData")
