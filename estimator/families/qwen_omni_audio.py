@@ -106,7 +106,7 @@ class AudioTower:
         self.conv1 = build.convolution("conv1", spec.num_mel_bins, size, (3,), padding=1, first=True)
         self.conv2 = build.convolution("conv2", size, size, (3,), stride=2, padding=1)
         build.parameter("audio_bos_eos_token.weight", (2, spec.output_dim), read=False)
-        self.layers = build.layers(spec.num_hidden_layers, lambda _: Layer(spec, build, lengths))
+        self.layers = build.layers(spec.num_hidden_layers, lambda _: Layer(spec, build, lengths), last=1)
         self.ln_post = build.layer_norm("ln_post", size)
         self.proj = build.linear("proj", size, spec.output_dim, True)
         self.positions = build.buffer("positional_embedding", (spec.max_source_positions, size), dtypes.float32)

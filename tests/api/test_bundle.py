@@ -117,7 +117,7 @@ def test_the_package_is_used_as_its_page_shows(made: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True)  # and ends by itself
     assert done.returncode == 0, done.stderr[-2000:]
     said = f"no model is called 'nope'. `willitfit models` lists them. {SEND}"
-    assert json.loads(done.stdout) == [True, 7, True, said, "unknown-model"]
+    assert json.loads(done.stdout) == [True, 8, True, said, "unknown-model"]
     package = json.loads((made / "engine" / "package.json").read_text(encoding="utf-8"))
     assert all((made / "engine" / path).is_file() for path in (package["main"], package["types"]))
 

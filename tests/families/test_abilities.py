@@ -27,7 +27,6 @@ ALLOWED = {
     "serving/sglang/speculation.py": (1, "a default that SGLang takes by its own name of the architecture"),
     "specs/generic.py": (2, "what a size alone is taken for"),
     "verify/adapters.py": (1, "asks transformers' own model"),
-    "verify/model.py": (1, "asks transformers' own config"),
     "weights/gguf_config.py": (47, "which type a GGUF file's architecture is: a table of names"),
 }
 """How many names stand in a module, and why they may. The numbers fall, and do not rise."""

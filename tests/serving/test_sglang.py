@@ -23,10 +23,10 @@ def engine(model: Any, gpus: int = 1, gpu: str = "h100", **serving: Any) -> Engi
     return logged(asked("sglang", model, gpus, gpu, **serving))
 
 
-SOUNDING = {"qwen2_5_omni_thinker", "voxtral"}
+SOUNDING = {"qwen2_5_omni_thinker", "qwen2_audio", "qwen3_omni_moe_thinker", "voxtral"}
 NOT_SERVED = {
     "serving is not modelled": (ENCODERS - {"bert", "xlm-roberta"}) | {"gemma3_text", "minimax", "modernbert-decoder"} | SOUNDING,
-    "takes no attention of a server's": {"bamba", "bloom", "codegen", "falcon", "gpt_neo", "jamba", "mpt"},
+    "takes no attention of a server's": {"bamba", "biogpt", "bloom", "codegen", "falcon", "gpt_neo", "jamba", "mpt"},
     "its backend for transformers' models": {"axk1", "flex_olmo", "lfm3", "youtu"},
 }
 """Types of which no model of the catalogue answers, and why."""

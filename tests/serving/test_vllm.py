@@ -27,9 +27,10 @@ def engine(model: Any, gpus: int = 1, gpu: str = "h100", **serving: Any) -> Engi
     return logged(asked("vllm", model, gpus, gpu, **serving))
 
 
+SOUNDING = {"qwen2_5_omni_thinker", "qwen2_audio", "qwen3_omni_moe_thinker", "voxtral"}
 NOT_SERVED = {
-    "serving is not modelled": {"modernbert-decoder", "qwen2_5_omni_thinker", "voxtral"},
-    "vLLM runs none": (ENCODERS - EMBED) | {"codegen", "gpt_neo", "lfm3", "youtu"},
+    "serving is not modelled": {"modernbert-decoder"} | SOUNDING,
+    "vLLM runs none": (ENCODERS - EMBED) | {"biogpt", "codegen", "gpt_neo", "lfm3", "youtu"},
     "vLLM runs older releases only": {"bamba", "dots1", "minimax", "mllama", "mpt"},
 }
 """Types of which no model of the catalogue answers, and why."""
