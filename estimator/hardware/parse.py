@@ -40,7 +40,7 @@ _AFTER = re.compile(r"(.*)[x*](\d+)")
 _LIST = re.compile(r"[,/+&;|]|\s(?:and|or|plus)\s", re.IGNORECASE)
 
 
-_REQUESTED = re.compile(r"\s*(?:gpu:)?([a-z][\w.\- ]*):(\d+)\s*", re.IGNORECASE)
+_REQUESTED = re.compile(r"\b(?:gpu:)?([a-z][\w.\-]*):(\d+)\b", re.IGNORECASE)
 """As schedulers ask for cards: h100:8, gpu:h100:8."""
 _NEGATIVE = re.compile(r"\s*[-\u2010-\u2015\u2212]\s*\d")
 _THOUSANDS = re.compile(r"(?<=\d),(?=\d{3}(?!\d))")
