@@ -5,8 +5,6 @@ After the `...ForConditionalGeneration` classes of transformers' modeling_voxtra
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from pydantic import SerializeAsAny
 
 from estimator.families.audio_towers import AudioTowerSpec
@@ -24,23 +22,9 @@ class HearingSpec(SpeakingSpec):
 
     hears = True
     beside = {"audio_config": AudioTowerSpec}
-    languages: ClassVar[tuple[str, ...]] = ()
-    """Model types of the language models with which its forward pass is modelled."""
-    towers: ClassVar[tuple[str, ...]] = ()
-    """Those of the towers."""
+    tower_field = "audio_config"
 
     audio_config: SerializeAsAny[AudioTowerSpec]
-
-    @property
-    def forward_modelled(self) -> bool:
-        return self.runs and self.audio_config.model_type in self.towers and self.text_config.model_type in self.languages
-
-    @property
-    def refusal(self) -> str:
-        if not self.runs or self.forward_modelled:
-            return super().refusal
-        kinds = f"{self.model_type} models of {self.text_config.model_type} and {self.audio_config.model_type}"
-        return f"the forward pass of {kinds} is not modelled yet, only their parameters are"
 
 
 class AudioTextToText(ImageTextToText):

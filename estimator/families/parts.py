@@ -80,6 +80,12 @@ class SpeakingSpec(PartsSpec):
     """A language model that gets more than texts."""
 
     text_class = DecoderSpec
+    tower_field: ClassVar[str] = "vision_config"
+    """The field of the tower whose results it reads beside texts."""
+    towers: ClassVar[tuple[str, ...]] = ()
+    """Model types of the towers with which its forward pass is modelled."""
+    languages: ClassVar[tuple[str, ...]] = ()
+    """Those of the language models."""
 
     text_config: SerializeAsAny[DecoderSpec]
     tie_word_embeddings: bool = False
@@ -121,16 +127,27 @@ class SpeakingSpec(PartsSpec):
     def instead(self) -> str:
         return f"for its language model alone, give as model {_inline(self.alone)}" if self.alone.runs else ""
 
+    @property
+    def forward_modelled(self) -> bool:
+        tower = getattr(self, self.tower_field)
+        parts = tower.model_type in self.towers and self.text_config.model_type in self.languages
+        return self.runs and parts and not getattr(tower, "vision_use_head", False)
+
+    @property
+    def refusal(self) -> str:
+        if not self.runs or self.forward_modelled:
+            return super().refusal
+        text, tower = self.text_config.model_type, getattr(self, self.tower_field)
+        pooled = " with a pooling head" if getattr(tower, "vision_use_head", False) else ""
+        kinds = f"{self.model_type} models of {text} and {tower.model_type}{pooled}"
+        return f"the forward pass of {kinds} is not modelled yet, only their parameters are"
+
 
 class MultimodalSpec(ComposedSpec, SpeakingSpec):
     """A language model that sees images through a tower."""
 
     text_class = DecoderSpec
     sees = True
-    towers: ClassVar[tuple[str, ...]] = ()
-    """Model types of the towers with which its forward pass is modelled."""
-    languages: ClassVar[tuple[str, ...]] = ()
-    """Those of the language models."""
     images_by_mask: ClassVar[bool] = False
     """Whether its processor tells the tokens of images from those of text by a mask."""
     patches_images: ClassVar[bool] = False
@@ -176,20 +193,6 @@ class MultimodalSpec(ComposedSpec, SpeakingSpec):
         """Height and width that an image is resized to, of a model that gets images of any size with these beside them; None of
         one that does not."""
         return None
-
-    @property
-    def forward_modelled(self) -> bool:
-        parts = self.vision_config.model_type in self.towers and self.text_config.model_type in self.languages
-        return self.runs and parts and not getattr(self.vision_config, "vision_use_head", False)
-
-    @property
-    def refusal(self) -> str:
-        if not self.runs or self.forward_modelled:
-            return super().refusal
-        text, tower = self.text_config.model_type, self.vision_config.model_type
-        pooled = " with a pooling head" if getattr(self.vision_config, "vision_use_head", False) else ""
-        kinds = f"{self.model_type} models of {text} and {tower}{pooled}"
-        return f"the forward pass of {kinds} is not modelled yet, only their parameters are"
 
 
 _DERIVED = {"hidden_size", "num_hidden_layers", "max_position_embeddings"}
