@@ -30,7 +30,7 @@ class FitRow(AnswerPart):
     note: str = ""
     """A remark about `spread`: what a simpler one would need, and why it was not taken."""
     longest_context: int | None = None
-    """The longest context that the server would start with, of vLLM; null of others."""
+    """The longest context that the server would start with, of vLLM, or that llama.cpp holds; null where that is not known."""
     job: dict[str, Any] | None
     """The complete job of this row, which `estimate` answers in full."""
 

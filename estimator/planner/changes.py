@@ -62,7 +62,7 @@ def smallest_change(question: Question, way: Way, hardware: Hardware, card: Capa
     alone = _comes_alone(card)
     more = "" if alone else unshared(question, way, hardware)
     if way.gguf and not alone and (found := _on_the_host(question, way, hardware)):
-        return found  # as it is mostly run
+        return found  # llama.cpp is mostly run so
     larger = [] if alone or more else list(_larger(way, hardware))
     within, over = [each for each in larger if each.nodes == 1], [each for each in larger if each.nodes > 1]
     least: Judged | None = answer
@@ -70,10 +70,10 @@ def smallest_change(question: Question, way: Way, hardware: Hardware, card: Capa
         found = _more(question, way, sizes, capacity)
         if found and sizes is within:
             return found
-        least = _least(question, way, sizes[-1])
+        least = _least(question, way, sizes[-1]) if way.part == "training" else None
         if found := _fewest(question, way, sizes, capacity, found, least):
             return found
-    if not alone:
+    if not alone and not way.gguf:
         for extra, other in [("", way), *((f" and {said}", other) for said, other in kinder)]:
             if found := _on_the_host(question, other, hardware):
                 return Change(found.said + extra, found.job)
