@@ -12,7 +12,7 @@ from estimator.pipeline.defaults import with_defaults
 from estimator.pipeline.remedies import Remedy, remedies
 from estimator.specs.resolve import resolve
 
-from ..query import job_mapping, job_query
+from ..query import job_fields, job_mapping, job_query
 
 Items = list[tuple[str, str]]
 VERDICTS = {
@@ -113,17 +113,15 @@ def changes(answer: Answer, items: Items) -> list[Change]:
 
 def _known(answer: Answer) -> dict[str, dict[str, str]]:
     """Changes that an answer may speak of, alone or two together, by how it calls them; as fields of an address."""
-    alone = remedies(Job.model_validate(answer.job), answer.memory)
+    job = Job.model_validate(answer.job)
+    alone = remedies(job, answer.memory, resolve(job.model, False).spec)
     together = [one.beside(other) for one in alone for other in alone if one.field != other.field]
     return {remedy.said: _fields(remedy) for remedy in [*alone, *together]}
 
 
 def _fields(remedy: Remedy) -> dict[str, str]:
-    return {
-        f"{part}.{name}": "" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
-        for part, settings in remedy.change.items()
-        for name, value in settings.items()
-    }
+    emptied = [f"{part}.{name}" for part, settings in remedy.change.items() for name, value in settings.items() if value is None]
+    return {**dict.fromkeys(emptied, ""), **job_fields(remedy.change)}
 
 
 def changed(items: Iterable[tuple[str, str]], fields: Mapping[str, str]) -> Items:

@@ -10,6 +10,7 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 from estimator.cli import inputs
@@ -30,7 +31,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             if option.startswith("--") and option.endswith("=--"):  # which argparse takes for the end of the options
                 raise InvalidJob("'--' is no value", option.partition("=")[0])
         command = arguments[0] in COMMANDS
-        options = (command_parser() if command else headline_parser()).parse_args(arguments)
+        options = command_parser().parse_args(arguments) if command else headline_parser().parse_args(_joined(arguments))
         serves = getattr(options, "command", None) == "serve"
         for variable in ("specs", "prices", *(SERVICE if serves else ())):
             if given := getattr(options, variable, None):
@@ -44,6 +45,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         sys.stderr.close()
         return 0
+
+
+def _joined(arguments: list[str]) -> list[str]:
+    """A headline's arguments with a name of several words in one, as people write it: llama 3.1 8b --on rtx 4090. Of words before
+    the first option the model's name is made, of words after --on what it runs on, where the model stands before it."""
+    options = [place for place, word in enumerate(arguments) if word.startswith("-")] + [len(arguments)]
+    found = [" ".join(arguments[: options[0]])] if options[0] else []
+    for start, end in pairwise(options):
+        option, *words = arguments[start:end]
+        joined = option == "--on" and words and found
+        found += [option, " ".join(words)] if joined else [option, *words]
+    return found
 
 
 def _on(text: str) -> Any:
@@ -67,6 +80,8 @@ def _headline(options: argparse.Namespace) -> int:
         raise Contradiction(
             "is of a training that a file says, not of a model's name: willitfit train.yaml --data FILE", "--data"
         )
+    if options.on is None:
+        raise _without_hardware(options.model)
     from estimator.planner.headline import fit
 
     asked = fit(
@@ -85,6 +100,16 @@ def _headline(options: argparse.Namespace) -> int:
 
         sys.stdout.write(headline_text(asked))
     return 1 if options.check and not any(row.fits for row in asked.rows) else 0
+
+
+def _without_hardware(model: str) -> InvalidJob:
+    """What to write where a model's name stands alone, or the words are those of a command that is misspelt."""
+    from difflib import get_close_matches
+
+    first, *more = model.split() or [""]
+    if meant := get_close_matches(first, COMMANDS, 1, 0.7):
+        return InvalidJob(f"no command {first!r}: did you mean willitfit {' '.join([*meant, *more])}?", "command")
+    return InvalidJob(f"say what it is to run on: willitfit '{model}' --on rtx-4090, 2x24GB, 8xH100, here …", "--on")
 
 
 def _configuration(options: argparse.Namespace) -> int | None:

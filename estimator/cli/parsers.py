@@ -44,7 +44,7 @@ def headline_parser() -> argparse.ArgumentParser:
     """The argument parser of `willitfit MODEL --on HARDWARE`, which is no command."""
     parser = _parser()
     parser.add_argument("model", metavar="MODEL", help=f"{MODEL_HELP}; or a configuration, a script or a job (see import)")
-    parser.add_argument("--on", metavar="HARDWARE", required=True, help=HARDWARE_HELP)
+    parser.add_argument("--on", metavar="HARDWARE", help=HARDWARE_HELP)
     parser.add_argument("--task", metavar="TASK", help=f"only the ways of one task: {', '.join(TASKS)}")
     takes_lengths(parser)
     takes_data(parser)

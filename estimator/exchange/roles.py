@@ -48,4 +48,4 @@ def has_experts(model: Any, allow_files: bool) -> bool:
     except WillItFitError:
         return False
     inner = getattr(spec, "alone", spec)
-    return any("expert" in field for field in type(inner).model_fields)
+    return inner.has_experts

@@ -41,7 +41,10 @@ from estimator.tape.tensor import Tensor
 
 Kind = TypeVar("Kind")
 
-WHOLE = "linear layers are stored in few bits, and experts' weights are none: they stay as they are"
+WHOLE = (
+    "experts stay as they are: what is stored in few bits are linear layers, and transformers 5 holds a layer's experts as one "
+    "tensor, which is none"
+)
 
 PEFT_HEADS = ("classifier", "score")
 """What PEFT never adapts of a classification; it trains a copy of all whose name ends so (utils/other.py, `_set_trainable`)."""

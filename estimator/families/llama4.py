@@ -33,6 +33,7 @@ class Llama4Spec(MultimodalSpec):
     runs = narrow_pixels = True
     window_pool = "0.5.8"
     images_in_sglang = "left out"
+    without_lora = Llama4TextSpec.without_lora
     towers, languages = ("llama4_vision_model",), ("llama4_text",)
     kinds = {"text_config": "llama4_text", "vision_config": "llama4_vision_model"}
     fixed = ("text_config", "vision_config")

@@ -152,6 +152,11 @@ class ModelSpec(BaseModel):
         return self.num_hidden_layers
 
     @property
+    def has_experts(self) -> bool:
+        """Whether it is a mixture of experts."""
+        return any("expert" in field for field in type(self.language_model).model_fields)
+
+    @property
     def forward_modelled(self) -> bool:
         """Whether the forward pass of this architecture is modelled, of the parts that it has."""
         return self.runs

@@ -211,7 +211,7 @@ def _changes(record: Record, asked: Change, allow_files: bool) -> list[str]:
     memory = judge_run(replace(run, card=replace(run.card, memory_bytes=room))).memory
     if memory.total_bytes <= room:
         return [f"the job as it is written needs {gib(memory.total_bytes)} of {gib(room)}: it would fit"]
-    said = [one.text for one in advice(run.job, memory, lambda change: judged_on_it(_changed(asked, change)))]
+    said = [one.text for one in advice(run.job, memory, run.model.spec, lambda change: judged_on_it(_changed(asked, change)))]
     if run.job.task == "train":
         said = [*_smaller(run, asked, judged_on_it), *said]
     return said

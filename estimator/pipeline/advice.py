@@ -10,6 +10,7 @@ from estimator.contract.answer import Memory
 from estimator.contract.job import Job
 from estimator.contract.notes import Said
 from estimator.contract.units import gib
+from estimator.families.spec import ModelSpec
 from estimator.parallel.strategies import DDP, strategy_of
 from estimator.pipeline.remedies import PARTS, Remedy, parts, remedies
 from estimator.serving.engines import engine_of
@@ -37,13 +38,13 @@ Attempt = Callable[[dict[str, dict[str, Any]]], Trial | None]
 """Tries a change of a job; None: it is refused."""
 
 
-def advice(job: Job, memory: Memory, attempt: Attempt) -> list[Said]:
+def advice(job: Job, memory: Memory, spec: ModelSpec, attempt: Attempt) -> list[Said]:
     """First what was tried and helps, with its bytes: what fits, then what saves most. Then a sentence for each of the largest
     parts at the peak."""
     largest = list(parts(memory))[:PARTS]
     about = _of_training if job.task == "train" else _of_serving
     return [
-        *_tried(job, memory, attempt),
+        *_tried(job, memory, spec, attempt),
         *(Said("largest-part", f"{part.replace('_', ' ')}: {about(part, job)}") for part in largest),
     ]
 
@@ -67,11 +68,11 @@ def partly(fitting: Iterable[tuple[str, list[int]]], attempt: Attempt) -> list[S
     return said
 
 
-def _tried(job: Job, memory: Memory, attempt: Attempt) -> list[Said]:
+def _tried(job: Job, memory: Memory, spec: ModelSpec, attempt: Attempt) -> list[Said]:
     """What helps; where none of it is enough, the two that save most are tried together."""
     found: list[tuple[Remedy, Trial]] = []
     settled: set[str] = set()
-    for remedy in remedies(job, memory):
+    for remedy in remedies(job, memory, spec):
         if len(found) == TRIALS - 1:
             break
         if remedy.field not in settled and (trial := attempt(remedy.change)):

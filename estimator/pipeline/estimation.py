@@ -181,7 +181,7 @@ def _advice(run: Run, memory: Memory, allow_files: bool) -> list[Said]:
         return Trial(found.memory.total_bytes, found.verdict.fits)
 
     fitting = engine_of(run.job).fitting(run.job.serving, run.model.spec) if run.job.task == "serve" else ()
-    return [*partly(fitting, attempt), *advice(run.job, memory, attempt)]
+    return [*partly(fitting, attempt), *advice(run.job, memory, run.model.spec, attempt)]
 
 
 def _parameters(build: Builder, model: Model, place: Topology, job: Job) -> Parameters:

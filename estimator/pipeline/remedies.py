@@ -8,6 +8,9 @@ from typing import Any
 
 from estimator.contract.answer import Memory
 from estimator.contract.job import Job
+from estimator.contract.job.adapter import ALL_LINEAR, Lora
+from estimator.families import built
+from estimator.families.spec import ModelSpec
 from estimator.parallel.strategies import DDP, FSDP1, FSDP2, ZERO3, strategy_of
 from estimator.serving.engine import WHOLE
 from estimator.serving.engines import engine_of
@@ -15,6 +18,8 @@ from estimator.tape.tape import ACTIVATION, COMMUNICATION, GRADIENT, KV_CACHE, L
 
 PARTS = 2
 """How many of the largest parts are spoken of."""
+EXPERTS = "training.quantized_experts"
+"""The field that stores a mixture's experts in the few bits of its linear layers."""
 HEAD = "head and loss"
 """Where the peak is, if the loss makes it."""
 
@@ -52,14 +57,14 @@ def largest_parts(memory: Memory) -> list[str]:
     return found[:PARTS] + ([LOSS] if LOSS in found[PARTS:] and memory.peak.part == HEAD else [])
 
 
-def remedies(job: Job, memory: Memory) -> list[Remedy]:
+def remedies(job: Job, memory: Memory, spec: ModelSpec) -> list[Remedy]:
     """For each of its largest parts, what would make most of it first; whether it is modelled, or enough, only
     trying says."""
     found: dict[str, Remedy] = {}
     if job.task == "serve":
         found |= {remedy.said: remedy for remedy in _within_the_cache(job, memory)}
     for part in largest_parts(memory):
-        each = _of_serving(part, job) if job.task == "serve" else _of_training(part, job, memory)
+        each = _of_serving(part, job) if job.task == "serve" else _of_training(part, job, memory, spec)
         found |= {remedy.said: remedy for remedy in each if remedy.said not in found}
     return list(found.values())
 
@@ -70,7 +75,7 @@ def _set(part: str, same_result: bool = False, **settings: Any) -> Remedy:
     return Remedy(said, {part: settings}, same_result)
 
 
-def _of_training(part: str, job: Job, memory: Memory) -> Iterator[Remedy]:
+def _of_training(part: str, job: Job, memory: Memory, spec: ModelSpec) -> Iterator[Remedy]:
     asked = job.training
     strategy = strategy_of(job)
     if part == LOSS and asked.loss == "eager" and asked.head == "causal-lm":
@@ -81,6 +86,8 @@ def _of_training(part: str, job: Job, memory: Memory) -> Iterator[Remedy]:
         yield _set("training", True, activation_checkpointing="full")
     if part == PARAMETER and asked.adapter and not asked.quantization:
         yield _set("training", quantization="nf4")
+    if part == PARAMETER and asked.quantization in ("nf4", "nf4-double", "fp4") and not asked.quantized_experts:
+        yield from _with_experts(job, spec)
     if memory.peak_phase == "optimizer_step" and asked.optimizer_implementation == "foreach":
         yield _set("training", True, optimizer_implementation="fused")
     if part == OPTIMIZER_STATE and asked.optimizer in ("adamw", "adam") and strategy.optimizers is None:
@@ -93,6 +100,22 @@ def _of_training(part: str, job: Job, memory: Memory) -> Iterator[Remedy]:
                 yield Remedy(f"parallelism.strategy {other}", change, True)
     if part == COMMUNICATION and strategy is DDP and not job.parallelism.gradient_as_bucket_view:
         yield _set("parallelism", True, gradient_as_bucket_view=True)
+
+
+def _with_experts(job: Job, spec: ModelSpec) -> Iterator[Remedy]:
+    """A mixture's experts in few bits, too, and LoRA on other layers alone: bitsandbytes quantizes linear layers, and
+    transformers 5 holds a layer's experts as one tensor, which is none."""
+    if not spec.has_experts:
+        return
+    given: dict[str, Any] = {"quantized_experts": True}
+    said = f"{EXPERTS} true"
+    adapter = job.training.adapter
+    if isinstance(adapter, Lora) and adapter.targets == ALL_LINEAR and spec.held_in:
+        names = dict.fromkeys(name.rpartition(".")[2] for name in built(spec).linears if not name.startswith("lm_head"))
+        others = [name for name in names if name not in spec.held_in]
+        given["adapter"] = {**adapter.model_dump(exclude_unset=True), "targets": others}
+        said += f" and LoRA on {', '.join(others)} alone"
+    yield Remedy(said, {"training": given})
 
 
 def _within_the_cache(job: Job, memory: Memory) -> Iterator[Remedy]:

@@ -11,7 +11,7 @@ from estimator.contract.units import gib
 from estimator.hardware.capacity import Capacity
 from estimator.parallel.strategies import STRATEGIES
 from estimator.pipeline.judged import Judged
-from estimator.pipeline.remedies import remedies
+from estimator.pipeline.remedies import EXPERTS, remedies
 from estimator.planner.spreads import Question, spreads, unshared
 from estimator.planner.ways import Way
 
@@ -50,11 +50,11 @@ class _Spread(NamedTuple):
 
 
 def smallest_change(question: Question, way: Way, hardware: Hardware, card: Capacity, answer: Judged) -> Change:
-    """The first of these that fits: the same computed otherwise, half or a quarter of the tokens, more of the same GPUs within a
-    node, those and the same computed otherwise, the fewest nodes with either, and last what waits in the host's memory, which
-    llama.cpp is asked about before more GPUs. Where none does, what is in the way."""
+    """The first of these that fits: the same computed otherwise, or experts in few bits, too; half or a quarter of the tokens;
+    more of the same GPUs within a node, those and the first together, the fewest nodes with either; and last what waits in the
+    host's memory, which llama.cpp is asked about before more GPUs. Where none does, what is in the way."""
     capacity = answer.memory.capacity_bytes or 0
-    kinder = list(_same_result(way, answer))
+    kinder = list(_same_result(question, way, answer))
     if question.least_bytes(way, hardware.gpus * hardware.nodes) <= capacity:
         for said, other in [*kinder, *_fewer_tokens(way, answer)]:
             if spread := _spread_that_fits(question, other, hardware):
@@ -88,11 +88,12 @@ def smallest_change(question: Question, way: Way, hardware: Hardware, card: Capa
     )
 
 
-def _same_result(way: Way, answer: Judged) -> Iterator[tuple[str, Way]]:
-    """Settings that compute the same in fewer bytes, for the largest parts at the peak."""
+def _same_result(question: Question, way: Way, answer: Judged) -> Iterator[tuple[str, Way]]:
+    """Settings that compute the same in fewer bytes, for the largest parts at the peak; and where weights are in few bits, those
+    of experts, too."""
     if way.part == "training":
-        for remedy in remedies(answer.job, answer.memory):
-            if remedy.same_result and set(remedy.change) == {"training"}:
+        for remedy in remedies(answer.job, answer.memory, question.found.spec):
+            if (remedy.same_result or remedy.field == EXPERTS) and set(remedy.change) == {"training"}:
                 yield remedy.said, way.changed(**remedy.change["training"])
 
 
@@ -136,7 +137,7 @@ def _fewest(
 ) -> Change | None:
     """What was found, or fewer of these GPUs with the same computed otherwise, where what takes `least` on the most of them says
     how."""
-    for said, other in _same_result(way, least) if least else ():
+    for said, other in _same_result(question, way, least) if least else ():
         most = found.job["hardware"] if found and found.job else None
         fewer = [each for each in sizes if most is None or each.gpus * each.nodes < most.gpus * most.nodes]
         if fewer and (better := _more(question, other, fewer, capacity)):

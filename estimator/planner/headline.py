@@ -15,6 +15,7 @@ from estimator.hardware.capacity import Capacity, capacity
 from estimator.hardware.parse import ReadHardware, read_hardware
 from estimator.pipeline.judged import Judged
 from estimator.pipeline.notes.hardware import without_cuda
+from estimator.pipeline.remedies import EXPERTS
 from estimator.pipeline.verdict import offered
 from estimator.planner.answers import Fit, FitRow
 from estimator.planner.changes import Change, smallest_change
@@ -171,6 +172,11 @@ def _notes(asked: list[Way], serving: dict[str, int], training: dict[str, int], 
         on = "all linear layers" if isinstance(lora["targets"], str) else ", ".join(lora["targets"])
         said.append(
             f"LoRA: rank {lora['rank']} on {on}{but}, {lora['dtype']}{scaled}; mixed: float32 weights, {half} arithmetic{pure}"
+        )
+    if spec.has_experts and any("quantization" in each for each in trained):
+        said.append(
+            "QLoRA: experts stay as they are: transformers 5 holds a layer's as one tensor, which bitsandbytes leaves whole; "
+            f"{EXPERTS} does, as axolotl can"
         )
     if trained:
         tries = {strategy for way in asked for strategy in way.strategies}

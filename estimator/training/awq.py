@@ -84,7 +84,7 @@ def in_float16(training: Training, spec: ModelSpec, strategy: Strategy) -> Quant
     name = training.quantization or ""
     awq = name.startswith("awq")
     check_group(name, training.quantization_group, "training.quantization_group")
-    if spec.own_products or (awq and any("expert" in field for field in type(spec).model_fields)):
+    if spec.own_products or (awq and spec.has_experts):
         raise Contradiction(f"{name} is for torch.nn.Linear, and {spec.model_type} multiplies otherwise; write nf4", FIELD)
     if awq and spec.scales_activations:
         raise NotModelled(f"the activations of {spec.model_type}, which AWQ scales, are not modelled yet; write gptq-int4", FIELD)

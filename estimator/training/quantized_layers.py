@@ -26,7 +26,7 @@ def quantization(training: Training, spec: ModelSpec, strategy: Strategy, gpu: G
         raise Contradiction(
             "fp8 needs compute capability 8.9 or more: name such a hardware.gpu; on others transformers makes bf16 of it", FIELD
         )
-    if isinstance(found, Fp8) and any("expert" in field for field in type(spec).model_fields):
+    if isinstance(found, Fp8) and spec.has_experts:
         raise NotModelled("experts in fp8 are not modelled in training yet", FIELD)
     if isinstance(found, Torchao | Fp8) and spec.own_products:
         raise Contradiction(
@@ -52,7 +52,7 @@ def quantization(training: Training, spec: ModelSpec, strategy: Strategy, gpu: G
 
 def _with_experts(spec: ModelSpec, strategy: Strategy) -> None:
     """Raise unless the model has experts whose weights every GPU holds whole."""
-    if not any("expert" in field for field in type(spec).model_fields):
+    if not spec.has_experts:
         raise Contradiction(f"{spec.model_type} has no experts: leave it out", "training.quantized_experts")
     if "quantized_whole" not in strategy.models:
         raise NotModelled(f"experts in 4 bits under {strategy} are not modelled yet; write ddp", "training.quantized_experts")

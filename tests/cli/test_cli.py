@@ -49,6 +49,25 @@ def test_the_same_hardware_however_it_is_written(capsys: pytest.CaptureFixture[s
     assert len(tables) == 1
 
 
+def test_names_of_several_words_need_no_quotes(capsys: pytest.CaptureFixture[str]) -> None:
+    asked = [["llama 3 8b", "--on", "rtx 4090"], ["llama", "3", "8b", "--on", "rtx", "4090"]]
+    assert len({printed(capsys, *words, "--task", "qlora") for words in asked}) == 1
+    assert printed(capsys, "--on", "24GB", "llama-3-8b", "--task", "qlora").startswith("llama-3-8b on 24GB")
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["llama", "3", "8b"], "willitfit 'llama 3 8b' --on"),
+        (["estmate", "job.yaml"], "did you mean willitfit estimate job.yaml?"),
+        ([""], "say what it is to run on"),
+    ],
+)
+def test_a_name_without_hardware_is_told_how_to_go_on(words: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(words) == 2
+    assert says in capsys.readouterr().err
+
+
 def test_a_card_by_name_is_what_it_can_allocate_not_what_it_is_sold_with(capsys: pytest.CaptureFixture[str]) -> None:
     named = json.loads(printed(capsys, "llama-3-8b", "--on", "rtx-4090", "--json"))
     sold = json.loads(printed(capsys, "llama-3-8b", "--on", "24GB", "--json"))

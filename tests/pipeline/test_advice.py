@@ -18,6 +18,15 @@ CASES: list[tuple[dict[str, Any], str, dict[str, Any]]] = [
     ({**FULL, "training": {"adapter": {}, "precision": "32-true"}}, "quantization nf4", {"training": {"quantization": "nf4"}}),
     (
         {
+            "model": "mixtral-8x7b",
+            "hardware": {"gpu": "l40s"},
+            "training": {"adapter": {}, "precision": "bf16-true", "quantization": "nf4", "activation_checkpointing": "full"},
+        },
+        "quantized_experts true",
+        {"training": {"quantized_experts": True, "adapter": {"targets": ["q_proj", "k_proj", "v_proj", "o_proj"]}}},
+    ),
+    (
+        {
             **FULL,
             "training": {"adapter": {}, "precision": "bf16-true", "activation_checkpointing": "none", "micro_batch_size": 8},
         },

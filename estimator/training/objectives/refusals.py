@@ -51,7 +51,7 @@ def _check_settings(training: Training, name: str, spec: ModelSpec) -> None:
         raise NotModelled(
             f"{name} switches checkpointing off and on again, in full: write none or full", "training.activation_checkpointing"
         )
-    if any("expert" in field for field in type(spec).model_fields):
+    if spec.has_experts:
         raise NotModelled(f"{name} of mixtures of experts, with their auxiliary loss, is not modelled yet", WHERE)
 
 
@@ -131,7 +131,7 @@ def _check_other(other: ModelSpec, student: ModelSpec, attention: str, what: str
     where = f"{WHERE}.{what}"
     if not other.runs or "causal-lm" not in heads(other.model_type):
         raise NotModelled(f"{other.model_type} as a {what} is not modelled yet", where)
-    if any("expert" in field for field in type(other).model_fields):
+    if other.has_experts:
         raise NotModelled(f"a mixture of experts as a {what} is not modelled yet", where)
     words = [getattr(spec, "vocab_size", None) for spec in (other, student)]
     if words[0] != words[1]:
