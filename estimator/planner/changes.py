@@ -83,9 +83,11 @@ def smallest_change(question: Question, way: Way, hardware: Hardware, card: Capa
         return Change(f"more memory: {_largest(answer)}, and it comes alone")
     if way.part == "serving":
         return Change(_too_much_to_serve(question, way, hardware))
-    return Change(
-        f"a larger card: no number of these does it{f'; on {MOST_GPUS}, {_largest(least)}' if larger and least else ''}"
-    )
+    most = f"; on {MOST_GPUS}, {_largest(least)}" if larger and least else ""
+    spec = question.found.spec
+    untried = "tensor" in way.strategies and not spec.can.tensor
+    but = f"; tensor parallelism of {spec.model_type} models, which might, is not modelled" if untried else ""
+    return Change(f"a larger card: no number of these does it{most}{but}")
 
 
 def _same_result(question: Question, way: Way, answer: Judged) -> Iterator[tuple[str, Way]]:
