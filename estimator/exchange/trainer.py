@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from estimator.contract.errors import InvalidValue, WillItFitError
+from estimator.contract.errors import InvalidValue, NotModelled, WillItFitError
 from estimator.contract.job.optimizer import ALIASES, IMPLEMENTATIONS
 from estimator.exchange.configuration import Configuration, framework
 from estimator.specs.resolve import resolve
@@ -234,12 +234,33 @@ def length(conf: Configuration, tokens: int | None, key: str) -> None:
 
 
 def without_padding(conf: Configuration, tokens: int, rows: int, why: str = "without padding the batch is one row of") -> None:
-    """A micro batch whose samples stand one after another in a single row, which is full."""
+    """A micro batch whose samples stand one after another in a single row, which is full.
+
+    Kernels of flash attention tell them apart. Of a model for which those are not modelled eager's scores would be counted, which
+    are as many times as large as the row has samples, and which no such kernel keeps.
+    """
+    if rows > 1 and (kind := _eager_only(conf)):
+        raise NotModelled(
+            f"{kind} is modelled in eager attention only, whose scores grow with the square of a row: without padding "
+            f"{rows} × {tokens} tokens are one, in kernels that are not modelled; write one sample for each micro batch, or "
+            "leave the padding in",
+            "training.attention",
+        )
     conf.put("training.attention_mask", "packed")
     conf.put("training.sequence_length", tokens * rows)
     conf.put("training.micro_batch_size", 1)
     if rows > 1:
         conf.assume("micro_batch_size", 1, f"{why} {rows} × {tokens} tokens")
+
+
+def _eager_only(conf: Configuration) -> str:
+    """The kind of the model where eager is the one attention that is modelled of it; "" of any other, and of one not known."""
+    try:
+        spec = resolve(conf.get("model") or "", conf.around.allow_files).spec
+    except WillItFitError:
+        return ""
+    inner = getattr(spec, "alone", spec)
+    return inner.model_type if inner.runs and inner.attentions == ("eager",) else ""
 
 
 def liger(conf: Configuration, on: bool, *, fused: bool = True) -> None:
