@@ -27,7 +27,10 @@ def headline_text(fit: Fit) -> str:
     """The table of the headline question, with its assumptions under it."""
     title = f"{fit.model} on {fit.hardware}: {_number(fit.parameters)} parameters"
     if fit.capacity_bytes is not None:
-        title += f"; a process can allocate {gib(fit.capacity_bytes)} per GPU"
+        in_ram = any(row.job and row.job["hardware"].get("ram") for row in fit.rows)
+        title += (
+            f"; {gib(fit.capacity_bytes)} of RAM" if in_ram else f"; a process can allocate {gib(fit.capacity_bytes)} per GPU"
+        )
     lines = [title, "", *aligned([_COLUMNS, *(_cells(row) for row in fit.rows)]), ""]
     if notes := [f"  - {row.way}: {row.note}" for row in fit.rows if row.note]:
         lines += ["Notes", *notes, ""]
@@ -59,7 +62,7 @@ def answer_text(answer: Answer, explain: bool = False, ranks: bool = False, defa
     pipeline and what ranks exchange, `defaults` every default, those that are off, none, 0 or 1, too."""
     memory = answer.memory
     lines = [f"{answer.verdict.upper()}: {answer.reason}", ""]
-    lines += _block("Memory per GPU", _memory_rows(answer))
+    lines += _block("In RAM" if answer.job["hardware"].get("ram") else "Memory per GPU", _memory_rows(answer))
     largest = sorted(memory.at_peak.items(), key=lambda part: -part[1])
     lines += _block(
         f"At the peak ({_spaced(memory.peak_phase)}: {memory.peak.where})", [(_spaced(name), gib(size)) for name, size in largest]

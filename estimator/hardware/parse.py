@@ -19,7 +19,7 @@ from estimator.contract.validation import explain
 from estimator.facts.spelling import MOST, joined, shown, words
 from estimator.hardware import naming
 from estimator.hardware.accelerator import accelerator
-from estimator.hardware.cpu import refuse_cpu
+from estimator.hardware.cpu import read_ram
 from estimator.hardware.naming import HOSTS, NOTHING, memory, with_units
 from estimator.hardware.node import node
 
@@ -143,7 +143,8 @@ def read_hardware(text: str) -> ReadHardware:
         phrase.plain = False
     if thing is None:
         _refuse_unlike(text)
-        refuse_cpu(text, pieces)
+        if machine := read_ram(text, pieces):
+            return ReadHardware(machine, (f"{' '.join(text.split())} read as a machine without a GPU, {machine.ram} of RAM",))
         if len(phrase.pieces) == 1 and phrase.pieces[0].isdecimal():
             raise InvalidValue(f"{shown(text)} is a number: for a card of so much memory write {phrase.pieces[0]}GB", "hardware")
         raise naming.unknown(" ".join(text.split()), " ".join(phrase.pieces))
@@ -238,9 +239,10 @@ def _refuse_unlike(text: str) -> None:
     parts = _LIST.split(text)
     for part in parts if len(parts) > 1 else ():
         try:
-            named.append(read_hardware(part))
+            one = read_hardware(part)
         except WillItFitError:
             continue
+        named += [] if one.hardware.ram else [one]
     if len(named) < 2:
         return
     alike = {_size(one.hardware): one.hardware.gpu or one.hardware.memory for one in named}

@@ -108,7 +108,7 @@ def _memory(
         crowded = card.memory_bytes is not None and most + outside > card.memory_bytes
         shown = held if crowded else most  # a full card makes the allocator give back what is wholly free
         parts["cached_blocks"] = shown - least
-    spread = 0 if engine else round(peak.peak_bytes * facts()["fragmentation"].high)
+    spread = 0 if engine or card.ram else round(peak.peak_bytes * facts()["fragmentation"].high)
     return Memory(
         capacity_bytes=card.memory_bytes,
         peak_bytes=peak.peak_bytes,

@@ -46,10 +46,9 @@ def judge(job: Job, memory: Memory) -> Verdict:
     spare = limit - memory.total_bytes
     if spare < 0:
         part, size = next(iter(parts(memory).items()))
+        offers = "the RAM has" if job.hardware.ram else "one GPU offers"
         most = f", of which {gib(size)} are {part.replace('_', ' ')}"
-        return Verdict(
-            False, "does not fit", f"{needed}{most}: {gib(-spare)} more than the {gib(limit)} that one GPU offers{share}"
-        )
+        return Verdict(False, "does not fit", f"{needed}{most}: {gib(-spare)} more than the {gib(limit)} that {offers}{share}")
     reason = f"{needed} of {gib(limit)}{share}; {gib(spare)} to spare"
     cache = memory.kv_cache
     if cache is not None and cache.available_range_bytes is not None and cache.needed_bytes > cache.available_range_bytes[0]:
@@ -64,6 +63,7 @@ def judge(job: Job, memory: Memory) -> Verdict:
     hint = "set PYTORCH_ALLOC_CONF=expandable_segments:True to keep fragmentation low"
     asked = job.task == "train" and not job.training.expandable_segments
     takes = "cached blocks and the context" if memory.engine is None else "libraries and CUDA graphs"
+    takes = "the operating system" if job.hardware.ram else takes
     return Verdict(True, "tight", f"{reason}, which {takes} may take", (hint,) if asked else ())
 
 

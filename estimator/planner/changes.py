@@ -80,6 +80,8 @@ def smallest_change(question: Question, way: Way, hardware: Hardware, card: Capa
     if more:
         return Change(f"a larger card; of more GPUs it is not known: {more}")
     if alone:
+        if card.ram:
+            return Change(f"more RAM: {_largest(answer)}")
         return Change(f"more memory: {_largest(answer)}, and it comes alone")
     if way.part == "serving":
         return Change(_too_much_to_serve(question, way, hardware))
@@ -113,8 +115,8 @@ def _fewer_tokens(way: Way, answer: Judged) -> Iterator[tuple[str, Way]]:
 
 
 def _comes_alone(card: Capacity) -> bool:
-    """Whether no second one can be put beside it, nor memory of a host's: it is one chip with its computer."""
-    return card.accelerator is not None and card.accelerator.form == "soc"
+    """Whether no second one can be put beside it, nor memory of a host's: one chip with its computer, or no GPU at all."""
+    return card.ram or (card.accelerator is not None and card.accelerator.form == "soc")
 
 
 def _largest(answer: Judged) -> str:

@@ -127,8 +127,9 @@ def spreads(question: Question, way: Way, hardware: Hardware) -> Iterator[tuple[
     total = gpus * nodes
     if way.part == "serving":
         if way.gguf:
-            used = Hardware(gpu=hardware.gpu, memory=hardware.memory, gpus=min(gpus, MOST_DEVICES))
-            yield f"layers over {used.gpus}" if gpus > 1 else "1 GPU", {**way.job, "hardware": used}
+            used = Hardware(gpu=hardware.gpu, memory=hardware.memory, ram=hardware.ram, gpus=min(gpus, MOST_DEVICES))
+            one = "CPU" if hardware.ram else "1 GPU"
+            yield f"layers over {used.gpus}" if gpus > 1 else one, {**way.job, "hardware": used}
             return
         degree = max(d for d in tensor_degrees(spec) if d <= gpus)
         used = Hardware(gpu=hardware.gpu, memory=hardware.memory, gpus=degree)
