@@ -45,7 +45,7 @@ def asked(job: Job | Mapping[str, Any] | str | Path, to: str, allow_files: bool 
     if to not in TO:
         raise InvalidValue(f"{to!r} is nothing that resources are asked of here; write {', '.join(TO)}", "as")
     given = read_job(job)
-    if given.hardware.ram:
+    if given.hardware.without_gpu:
         raise NotModelled("what is asked for here has GPUs: name a gpu, or a card's memory", "hardware.ram")
     said = estimate(given, allow_files=allow_files, today=today)
     return f"# {said.verdict}: {said.reason}\n{TO[to](_wanted(given.hardware, said))}"

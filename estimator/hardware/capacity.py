@@ -58,8 +58,8 @@ def _whole(hardware: Hardware) -> Capacity:
             () if plain else (f"{hardware.gpu} read as {card.name}",),
             round(card.framebuffer.value * MIB),
         )
-    if hardware.ram:
-        return _of_ram(hardware.ram)
+    if hardware.without_gpu:
+        return _of_ram(hardware)
     if not hardware.memory:
         return Capacity(None, None)
     framebuffer = _as_sold(hardware.memory)
@@ -75,9 +75,14 @@ def _as_sold(text: str) -> int:
     return round(sold / 10**9 * GIB) if text.strip().lower().endswith("gb") else sold
 
 
-def _of_ram(text: str) -> Capacity:
+def ram_bytes(hardware: Hardware) -> int | None:
+    """A node's RAM, of which its system takes a part; None where it is not given."""
+    return _as_sold(hardware.ram) if hardware.ram else None
+
+
+def _of_ram(hardware: Hardware) -> Capacity:
     """All RAM of a machine without a GPU: what its system takes of it is in the range of what is needed."""
-    size, system = _as_sold(text), facts()["operating_system"]
+    size, system = ram_bytes(hardware) or 0, facts()["operating_system"]
     note = (
         f"a machine without a GPU, whose {gib(size)} of RAM a process may have all of but what the operating system takes: up to "
         f"{gib(round(system.value * MIB))}, on which a verdict of tight depends ({system.note}). A model larger than that "

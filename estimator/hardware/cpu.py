@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from itertools import pairwise
 
 from pydantic import ValidationError
@@ -19,6 +20,9 @@ WITHOUT = frozenset({"no", "without", "zero", "0"})
 """Words that say, before `gpu`, that there is none."""
 RAM = frozenset({"ram", "ddr3", "ddr4", "ddr5"})
 """Words for a host's memory."""
+_RAM = r"(?P<amount>\d{1,6}(?:\.\d{1,3})?) ?G(?P<binary>i?)B?(?: (?:of|system|host|DDR[345]))* (?:RAM|DDR[345])"
+_BESIDE = re.compile(rf"(?P<left>.*?)(?:,| and| with| plus| ?[+&])? {_RAM}", re.IGNORECASE)
+_BEFORE = re.compile(rf"{_RAM}(?:,| and| with| plus| ?[+&]) (?P<left>.*)", re.IGNORECASE)
 EXAMPLE = "write 'cpu 64GB RAM'"
 
 
@@ -35,8 +39,8 @@ def read_ram(text: str, parts: list[str]) -> Hardware | None:
     cards = [found for part in parts if not memory(part) and (found := naming.card([part]))]
     if cards:
         raise NotModelled(
-            f"{shown(text)} is a card with its host: write the card alone, {cards[0]}, and say the host's memory in a job's "
-            "host.memory",
+            f"{shown(text)} is a card with its host: write the card alone, {cards[0]}, or with how much RAM, "
+            f"'{cards[0]} and 64GB RAM'",
             "hardware",
         )
     if not naming.MACS.keys().isdisjoint(parts):
@@ -51,6 +55,14 @@ def read_ram(text: str, parts: list[str]) -> Hardware | None:
         return Hardware(ram=_amount(parts, at[0]))
     except ValidationError as error:
         raise InvalidValue(explain(error), "hardware") from None
+
+
+def beside_ram(text: str) -> tuple[str, str] | None:
+    """What is left of a phrase without the amount of RAM that it ends in, or begins with, and that amount: '4090 and 64GB of RAM'
+    is 4090 and 64GB. None where it says none so, or nothing else."""
+    found = _BESIDE.fullmatch(text) or _BEFORE.fullmatch(text)
+    left = found["left"].strip() if found else ""
+    return (left, f"{found['amount']}{'GiB' if found['binary'] else 'GB'}") if found and left else None
 
 
 def _amount(parts: list[str], at: int) -> str:

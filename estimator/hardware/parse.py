@@ -19,7 +19,7 @@ from estimator.contract.validation import explain
 from estimator.facts.spelling import MOST, joined, shown, words
 from estimator.hardware import naming
 from estimator.hardware.accelerator import accelerator
-from estimator.hardware.cpu import read_ram
+from estimator.hardware.cpu import beside_ram, read_ram
 from estimator.hardware.naming import HOSTS, NOTHING, memory, with_units
 from estimator.hardware.node import node
 
@@ -142,6 +142,8 @@ def read_hardware(text: str) -> ReadHardware:
         phrase = shorter if thing else phrase
         phrase.plain = False
     if thing is None:
+        if beside := _with_ram(text):
+            return beside
         _refuse_unlike(text)
         if machine := read_ram(text, pieces):
             return ReadHardware(machine, (f"{' '.join(text.split())} read as a machine without a GPU, {machine.ram} of RAM",))
@@ -150,6 +152,22 @@ def read_hardware(text: str) -> ReadHardware:
         raise naming.unknown(" ".join(text.split()), " ".join(phrase.pieces))
     hardware = _hardware(thing, phrase, text)
     return ReadHardware(hardware, tuple(_said(thing, phrase, hardware, text)))
+
+
+def _with_ram(text: str) -> ReadHardware | None:
+    """Accelerators and the RAM of their node; None where a phrase does not say both."""
+    found = beside_ram(" ".join(text.split()))
+    try:
+        card = read_hardware(found[0]).hardware if found else None
+    except WillItFitError:
+        card = None
+    if found is None or card is None or card.without_gpu or card.ram:
+        return None
+    try:
+        hardware = Hardware.model_validate({**card.model_dump(), "ram": found[1]})
+    except ValidationError as error:
+        raise InvalidValue(explain(error), "hardware") from None
+    return ReadHardware(hardware, (f"{' '.join(text.split())} read as {found[0]} in a node with {found[1]} of RAM",))
 
 
 def _read(pieces: list[str], text: str) -> tuple[_Phrase, _Thing | None]:

@@ -36,9 +36,9 @@ def _check_calibration(job: Job) -> None:
 def _check_ram(job: Job) -> None:
     """A machine without a GPU serves by llama.cpp alone."""
     server = served_by(job)
-    if job.hardware.ram and server is None:
+    if job.hardware.without_gpu and server is None:
         raise NotModelled("training on a CPU is not modelled: name a gpu, or a card's memory, in its place", "hardware.ram")
-    if job.hardware.ram and server and not server.reads_gguf:
+    if job.hardware.without_gpu and server and not server.reads_gguf:
         raise NotModelled(f"{server.title} on a CPU is not modelled: write serving.engine llama.cpp", "hardware.ram")
 
 

@@ -12,6 +12,7 @@ from estimator.hardware.capacity import Capacity
 from estimator.parallel.strategies import STRATEGIES
 from estimator.pipeline.judged import Judged
 from estimator.pipeline.remedies import remedies
+from estimator.planner.on_host import partly
 from estimator.planner.spreads import Question, spreads, unshared
 from estimator.planner.ways import Way
 
@@ -33,8 +34,6 @@ OFFLOADING: tuple[tuple[str, dict[str, str]], ...] = (
     ("zero3", HOST),
 )
 """What each strategy can keep in the host's memory."""
-LAYERS = (0.75, 0.5, 0.25)
-"""Shares of its layers that llama.cpp may keep on the GPU."""
 
 
 class Change(NamedTuple):
@@ -130,7 +129,7 @@ def _larger(way: Way, hardware: Hardware) -> Iterator[Hardware]:
     most = NODE if way.gguf else SERVED if way.part == "serving" else MOST_GPUS
     while gpus * nodes < most:
         gpus, nodes = (gpus * 2, nodes) if gpus < NODE else (gpus, nodes * 2)
-        yield Hardware(gpu=hardware.gpu, memory=hardware.memory, gpus=gpus, nodes=nodes)
+        yield Hardware(gpu=hardware.gpu, memory=hardware.memory, ram=hardware.ram, gpus=gpus, nodes=nodes)
 
 
 def _fewest(
@@ -210,11 +209,8 @@ def _too_much_to_serve(question: Question, way: Way, hardware: Hardware) -> str:
 def _on_the_host(question: Question, way: Way, hardware: Hardware) -> Change | None:
     """Whether it fits with a part in the host's memory, however much that is."""
     if way.part == "serving":
-        layers = getattr(question.found.spec, "num_hidden_layers", 0)
-        for kept in [int(layers * share) for share in LAYERS] if way.gguf else []:
-            if spread := _spread_that_fits(question, way.changed(gpu_layers=kept), hardware):
-                return Change(f"{kept} of {layers} layers on the GPU, the others in the host's memory", spread.job)
-        return None
+        found = partly(question, way, hardware) if way.gguf else None
+        return Change(*found) if found else None
     for strategy, places in OFFLOADING:
         job: dict[str, Any] = {**way.job, "hardware": hardware, "parallelism": {"strategy": strategy}, "offload": places}
         if question.fits(job):

@@ -150,4 +150,4 @@ def _question(
     """`ignored`: settings that do not matter."""
     part = job.training if job.task == "train" else job.serving
     text = job.task + part.model_dump_json(exclude=set(ignored))
-    return _Question(spec.model_dump_json(), text, job.parallelism, job.offload, place, tensors, job.hardware.ram is not None)
+    return _Question(spec.model_dump_json(), text, job.parallelism, job.offload, place, tensors, job.hardware.without_gpu)

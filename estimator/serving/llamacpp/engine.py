@@ -47,14 +47,14 @@ def check(job: Job, spec: ModelSpec, place: Topology) -> None:
         raise Contradiction("a cache in fp8 is vLLM's: write fp16, or q8_0", "serving.kv_cache")
     if (asked.values_cache or asked.kv_cache) not in NAMES and asked.flash_attention is False:
         raise Contradiction("a cache of values in blocks needs flash attention", "serving.flash_attention")
-    if job.hardware.ram and (asked.gpu_layers or asked.gpu_layers_draft or asked.tensor_split):
+    if job.hardware.without_gpu and (asked.gpu_layers or asked.gpu_layers_draft or asked.tensor_split):
         raise Contradiction("there is no GPU for layers: leave it out, or name a gpu in place of ram", "serving.gpu_layers")
     check_devices(asked, _gpus(job))
 
 
 def _gpus(job: Job) -> int:
     """GPUs of a job: none where it says how much RAM a machine without one has."""
-    return 0 if job.hardware.ram else job.hardware.gpus
+    return 0 if job.hardware.without_gpu else job.hardware.gpus
 
 
 def where(job: Job, spec: ModelSpec, tensors: tuple[WeightTensor, ...] | None) -> Placed:
@@ -199,7 +199,7 @@ LLAMA_CPP = Engine(
     loads=_loads,
     runs=lambda spec: spec.language_model.can.graph is not None,
     reads_gguf=True,
-    on_host=lambda job, spec, tensors: {} if job.hardware.ram else where(job, spec, tensors).host,
+    on_host=lambda job, spec, tensors: {} if job.hardware.without_gpu else where(job, spec, tensors).host,
     devices=devices,
     fitting=fitting,
 )
