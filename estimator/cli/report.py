@@ -16,6 +16,7 @@ from estimator.contract.answer import (
     Tensors,
     Time,
 )
+from estimator.contract.job import Hardware
 from estimator.contract.units import gib
 from estimator.planner.answers import Fit, FitRow
 from estimator.serving.engines import ENGINES
@@ -27,7 +28,10 @@ def headline_text(fit: Fit) -> str:
     """The table of the headline question, with its assumptions under it."""
     title = f"{fit.model} on {fit.hardware}: {_number(fit.parameters)} parameters"
     if fit.capacity_bytes is not None:
-        title += f"; a process can allocate {gib(fit.capacity_bytes)} per GPU"
+        in_ram = any(row.spread == "CPU" for row in fit.rows)
+        title += (
+            f"; {gib(fit.capacity_bytes)} of RAM" if in_ram else f"; a process can allocate {gib(fit.capacity_bytes)} per GPU"
+        )
     lines = [title, "", *aligned([_COLUMNS, *(_cells(row) for row in fit.rows)]), ""]
     if notes := [f"  - {row.way}: {row.note}" for row in fit.rows if row.note]:
         lines += ["Notes", *notes, ""]
@@ -59,7 +63,9 @@ def answer_text(answer: Answer, explain: bool = False, ranks: bool = False, defa
     pipeline and what ranks exchange, `defaults` every default, those that are off, none, 0 or 1, too."""
     memory = answer.memory
     lines = [f"{answer.verdict.upper()}: {answer.reason}", ""]
-    lines += _block("Memory per GPU", _memory_rows(answer))
+    lines += _block(
+        "In RAM" if Hardware.model_validate(answer.job["hardware"]).without_gpu else "Memory per GPU", _memory_rows(answer)
+    )
     largest = sorted(memory.at_peak.items(), key=lambda part: -part[1])
     lines += _block(
         f"At the peak ({_spaced(memory.peak_phase)}: {memory.peak.where})", [(_spaced(name), gib(size)) for name, size in largest]

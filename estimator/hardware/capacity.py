@@ -23,6 +23,8 @@ class Capacity:
     assumptions: tuple[str, ...] = ()
     framebuffer_bytes: int | None = None
     """What nvidia-smi shows, more than a process can allocate."""
+    ram: bool = False
+    """Whether it is the RAM of a machine without a GPU."""
 
     @property
     def compute_capability(self) -> str | None:
@@ -35,7 +37,8 @@ def capacity(hardware: Hardware) -> Capacity:
     found = _whole(hardware)
     if hardware.in_use is None or found.memory_bytes is None:
         return found
-    said = f"other processes hold {gib(hardware.in_use)} of each GPU, which is taken off"
+    of = "the RAM" if found.ram else "each GPU"
+    said = f"other processes hold {gib(hardware.in_use)} of {of}, which is taken off"
     return replace(found, memory_bytes=max(found.memory_bytes - hardware.in_use, 0), assumptions=(*found.assumptions, said))
 
 
@@ -55,15 +58,37 @@ def _whole(hardware: Hardware) -> Capacity:
             () if plain else (f"{hardware.gpu} read as {card.name}",),
             round(card.framebuffer.value * MIB),
         )
+    if hardware.without_gpu:
+        return _of_ram(hardware)
     if not hardware.memory:
         return Capacity(None, None)
-    text = hardware.memory.strip().lower()
-    sold = parse_bytes(text)
-    framebuffer = round(sold / 10**9 * GIB) if text.endswith("gb") else sold  # cards are sold in GB that are GiB
+    framebuffer = _as_sold(hardware.memory)
     known = facts()
     usable = round(framebuffer - known["driver"].value * MIB - known["driver_share"].value * framebuffer)
     note = f"a card sold as {hardware.memory} taken to have {gib(framebuffer)}, of which a process can allocate {gib(usable)}"
     return Capacity(max(usable, 0), None, (note,), framebuffer)
+
+
+def _as_sold(text: str) -> int:
+    """Bytes of an amount of memory, which is sold in GB that are GiB."""
+    sold = parse_bytes(text)
+    return round(sold / 10**9 * GIB) if text.strip().lower().endswith("gb") else sold
+
+
+def ram_bytes(hardware: Hardware) -> int | None:
+    """A node's RAM, of which its system takes a part; None where it is not given."""
+    return _as_sold(hardware.ram) if hardware.ram else None
+
+
+def _of_ram(hardware: Hardware) -> Capacity:
+    """All RAM of a machine without a GPU: what its system takes of it is in the range of what is needed."""
+    size, system = ram_bytes(hardware) or 0, facts()["operating_system"]
+    note = (
+        f"a machine without a GPU, whose {gib(size)} of RAM a process may have all of but what the operating system takes: up to "
+        f"{gib(round(system.value * MIB))}, on which a verdict of tight depends ({system.note}). A model larger than that "
+        "runs from its file on the disk, many times slower, and is said not to fit"
+    )
+    return Capacity(size, None, (note,), ram=True)
 
 
 def _refuse_phrase(text: str) -> None:

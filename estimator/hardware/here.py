@@ -80,7 +80,7 @@ def here(ask: Ask | None = None, meminfo: Path = MEMINFO) -> Here:
     memory = (
         ""
         if host is None
-        else f" It has {gib(host)} of memory: ask about a card of your own, or with llama.cpp and gpu_layers: 0."
+        else f" It has {gib(host)} of memory: ask about a card, or llama.cpp in that, --on 'cpu {host // GIB}GiB RAM'."
     )
     raise UnknownHardware(
         f"no accelerator was found on this machine: {looked} are not there, or answer nothing.{memory}", "--on here"

@@ -19,7 +19,7 @@ from estimator.contract.validation import explain
 from estimator.facts.spelling import MOST, joined, shown, words
 from estimator.hardware import naming
 from estimator.hardware.accelerator import accelerator
-from estimator.hardware.cpu import refuse_cpu
+from estimator.hardware.cpu import beside_ram, read_ram
 from estimator.hardware.naming import HOSTS, NOTHING, memory, with_units
 from estimator.hardware.node import node
 
@@ -142,13 +142,32 @@ def read_hardware(text: str) -> ReadHardware:
         phrase = shorter if thing else phrase
         phrase.plain = False
     if thing is None:
+        if beside := _with_ram(text):
+            return beside
         _refuse_unlike(text)
-        refuse_cpu(text, pieces)
+        if machine := read_ram(text, pieces):
+            return ReadHardware(machine, (f"{' '.join(text.split())} read as a machine without a GPU, {machine.ram} of RAM",))
         if len(phrase.pieces) == 1 and phrase.pieces[0].isdecimal():
             raise InvalidValue(f"{shown(text)} is a number: for a card of so much memory write {phrase.pieces[0]}GB", "hardware")
         raise naming.unknown(" ".join(text.split()), " ".join(phrase.pieces))
     hardware = _hardware(thing, phrase, text)
     return ReadHardware(hardware, tuple(_said(thing, phrase, hardware, text)))
+
+
+def _with_ram(text: str) -> ReadHardware | None:
+    """Accelerators and the RAM of their node; None where a phrase does not say both."""
+    found = beside_ram(" ".join(text.split()))
+    try:
+        card = read_hardware(found[0]).hardware if found else None
+    except WillItFitError:
+        card = None
+    if found is None or card is None or card.without_gpu or card.ram:
+        return None
+    try:
+        hardware = Hardware.model_validate({**card.model_dump(), "ram": found[1]})
+    except ValidationError as error:
+        raise InvalidValue(explain(error), "hardware") from None
+    return ReadHardware(hardware, (f"{' '.join(text.split())} read as {found[0]} in a node with {found[1]} of RAM",))
 
 
 def _read(pieces: list[str], text: str) -> tuple[_Phrase, _Thing | None]:
@@ -238,9 +257,10 @@ def _refuse_unlike(text: str) -> None:
     parts = _LIST.split(text)
     for part in parts if len(parts) > 1 else ():
         try:
-            named.append(read_hardware(part))
+            one = read_hardware(part)
         except WillItFitError:
             continue
+        named += [] if one.hardware.ram else [one]
     if len(named) < 2:
         return
     alike = {_size(one.hardware): one.hardware.gpu or one.hardware.memory for one in named}

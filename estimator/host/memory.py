@@ -33,7 +33,7 @@ def check_host(job: Job) -> None:
     host, training = job.host, job.training
     if job.task == "serve":
         if host != Host():
-            raise NotModelled("the host's memory while serving is not modelled yet; leave it out", "host")
+            raise NotModelled("the host's memory while serving is llama.cpp's alone: leave it out, or write hardware.ram", "host")
         return
     if training.implementation == "megatron":
         _check_megatron(host)

@@ -32,6 +32,8 @@ class Trial(NamedTuple):
     total_bytes: int
     fits: bool | None
     least: bool = False
+    host: bool = False
+    """Whether it is the host that has too little."""
 
 
 Attempt = Callable[[dict[str, dict[str, Any]]], Trial | None]
@@ -51,7 +53,7 @@ def advice(job: Job, memory: Memory, spec: ModelSpec, attempt: Attempt) -> list[
 
 def partly(fitting: Iterable[tuple[str, list[int]]], attempt: Attempt) -> list[Said]:
     """With which value of each setting that leaves a part in the host's memory it fits: the first one that does, by trial. Of a
-    setting's values each takes less of the GPU than the one before."""
+    setting's values each takes less of the GPU than the one before, and more of the host."""
     said = []
     for name, values in fitting:
         trials: dict[int, Trial | None] = {}
@@ -59,10 +61,10 @@ def partly(fitting: Iterable[tuple[str, list[int]]], attempt: Attempt) -> list[S
         def fits(value: int, name: str = name, trials: dict[int, Trial | None] = trials) -> bool:
             trials[value] = attempt({"serving": {name: value}})
             found = trials[value]
-            return found is not None and bool(found.fits)
+            return found is not None and (bool(found.fits) or found.host)
 
         at = bisect_left(values, True, key=fits)
-        if at < len(values) and (trial := trials.get(values[at])):
+        if at < len(values) and (trial := trials.get(values[at])) and trial.fits:
             text = f"serving.{name} {values[at]} would need {gib(trial.total_bytes)}, the rest in the host's memory: it fits"
             said.append(Said("would-fit", text, f"serving.{name}"))
     return said

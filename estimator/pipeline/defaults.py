@@ -20,7 +20,7 @@ from estimator.contract.notes import Said
 from estimator.families import heads
 from estimator.families.other import OtherSpec
 from estimator.families.spec import ModelSpec
-from estimator.hardware.capacity import capacity
+from estimator.hardware.capacity import capacity, ram_bytes
 from estimator.parallel.strategies import ZERO3, strategy_of
 from estimator.serving.engine import Default, Engine
 from estimator.serving.engines import ENGINES, served_by, unread_settings
@@ -340,6 +340,7 @@ RULES = (
         "one in each node",
     ),
     Rule("parallelism.sequence", _sequence_parallel, "beside tensor parallelism"),
+    Rule("host.memory", _only(_trains, lambda job: ram_bytes(job.hardware)), "hardware.ram"),
     Rule(
         "host.loading",
         _only(lambda job: _quantizes(job) and _gathers(job) and not _with_transformers_5(job), lambda job: "first"),

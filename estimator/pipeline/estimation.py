@@ -178,7 +178,7 @@ def _advice(run: Run, memory: Memory, allow_files: bool) -> list[Said]:
             found = judge_run(tried)
         except (InvalidJob, NotModelled):
             return None
-        return Trial(found.memory.total_bytes, found.verdict.fits)
+        return Trial(found.memory.total_bytes, found.verdict.fits, host=found.verdict.host)
 
     fitting = engine_of(run.job).fitting(run.job.serving, run.model.spec) if run.job.task == "serve" else ()
     return [*partly(fitting, attempt), *advice(run.job, memory, run.model.spec, attempt)]

@@ -17,7 +17,7 @@ from estimator.hardware.capacity import Capacity
 from estimator.host.memory import host_memory
 from estimator.parallel.uneven import uneven
 from estimator.pipeline.run import Run
-from estimator.pipeline.verdict import Verdict, judge, judge_host
+from estimator.pipeline.verdict import Verdict, judge, judge_host, judge_ram
 from estimator.runtime.overheads import Overhead, facts, workspace
 from estimator.runtime.reserved import Reserved
 from estimator.serving.engines import engine_of, served_by
@@ -53,7 +53,7 @@ def judge_run(run: Run, reserves: bool = True) -> Judged:
     if engine is not None and engine.devices is not None:
         memory = memory.model_copy(update={"devices": engine.devices(job, model.spec, run.tensors)})
     shared = uneven(run.simulation.build.parameters, place, job.parallelism.replicas or 1) if job.task == "train" else ""
-    return Judged(job, memory, host, judge_host(judge(job, memory), host), shared)
+    return Judged(job, memory, host, judge_ram(judge_host(judge(job, memory), host), job, memory), shared)
 
 
 def several_models(job: Job) -> bool:
@@ -108,7 +108,7 @@ def _memory(
         crowded = card.memory_bytes is not None and most + outside > card.memory_bytes
         shown = held if crowded else most  # a full card makes the allocator give back what is wholly free
         parts["cached_blocks"] = shown - least
-    spread = 0 if engine else round(peak.peak_bytes * facts()["fragmentation"].high)
+    spread = 0 if engine or card.ram else round(peak.peak_bytes * facts()["fragmentation"].high)
     return Memory(
         capacity_bytes=card.memory_bytes,
         peak_bytes=peak.peak_bytes,

@@ -33,9 +33,19 @@ def _check_calibration(job: Job) -> None:
         )
 
 
+def _check_ram(job: Job) -> None:
+    """A machine without a GPU serves by llama.cpp alone."""
+    server = served_by(job)
+    if job.hardware.without_gpu and server is None:
+        raise NotModelled("training on a CPU is not modelled: name a gpu, or a card's memory, in its place", "hardware.ram")
+    if job.hardware.without_gpu and server and not server.reads_gguf:
+        raise NotModelled(f"{server.title} on a CPU is not modelled: write serving.engine llama.cpp", "hardware.ram")
+
+
 def refuse_unmodelled(job: Job, spec: ModelSpec) -> None:
     """Raise `NotModelled` or `Contradiction` for settings that the model or the rest of the job does not go with."""
     _check_calibration(job)
+    _check_ram(job)
     server = served_by(job)
     if isinstance(spec, OtherSpec):
         refuse_uncounted(job, spec)

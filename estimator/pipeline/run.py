@@ -23,7 +23,7 @@ from estimator.pipeline.checkpoint_budget import solution_given, solved
 from estimator.pipeline.colocated_engine import with_engine
 from estimator.pipeline.defaults import Reasons, with_defaults
 from estimator.pipeline.refusals import check_lengths, refuse_unmodelled
-from estimator.runtime.overheads import Overhead, overhead
+from estimator.runtime.overheads import Overhead, beside_in_ram, overhead
 from estimator.serving.engines import served_by
 from estimator.serving.llamacpp.placement import WeightTensor, of_file
 from estimator.simulation.ranks import described, ranks
@@ -118,6 +118,8 @@ def overhead_of(tape: Tape, job: Job, spec: ModelSpec, place: Topology, card: Ca
     engine = served_by(job)
     if engine is not None and engine.beside is not None:
         return engine.beside(job, spec, place, gpu(job, card))
+    if card.ram:
+        return beside_in_ram()
     groups = communicators(tape, job, spec, place)
     context = parse_bytes(job.calibration.context) if job.calibration and job.calibration.context else None
     buffers = userbuffer_bytes(job, spec, place) if job.parallelism.tp_comm_overlap else 0

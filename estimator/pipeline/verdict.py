@@ -8,7 +8,9 @@ from typing import Literal
 from estimator.contract.answer import HostMemory, Memory
 from estimator.contract.job import Job
 from estimator.contract.units import gib
+from estimator.hardware.capacity import ram_bytes
 from estimator.pipeline.remedies import parts
+from estimator.runtime.overheads import beside_in_ram
 from estimator.serving.engines import engine_of
 
 
@@ -46,10 +48,9 @@ def judge(job: Job, memory: Memory) -> Verdict:
     spare = limit - memory.total_bytes
     if spare < 0:
         part, size = next(iter(parts(memory).items()))
+        offers = "the RAM has" if job.hardware.without_gpu else "one GPU offers"
         most = f", of which {gib(size)} are {part.replace('_', ' ')}"
-        return Verdict(
-            False, "does not fit", f"{needed}{most}: {gib(-spare)} more than the {gib(limit)} that one GPU offers{share}"
-        )
+        return Verdict(False, "does not fit", f"{needed}{most}: {gib(-spare)} more than the {gib(limit)} that {offers}{share}")
     reason = f"{needed} of {gib(limit)}{share}; {gib(spare)} to spare"
     cache = memory.kv_cache
     if cache is not None and cache.available_range_bytes is not None and cache.needed_bytes > cache.available_range_bytes[0]:
@@ -64,6 +65,7 @@ def judge(job: Job, memory: Memory) -> Verdict:
     hint = "set PYTORCH_ALLOC_CONF=expandable_segments:True to keep fragmentation low"
     asked = job.task == "train" and not job.training.expandable_segments
     takes = "cached blocks and the context" if memory.engine is None else "libraries and CUDA graphs"
+    takes = "the operating system" if job.hardware.without_gpu else takes
     return Verdict(True, "tight", f"{reason}, which {takes} may take", (hint,) if asked else ())
 
 
@@ -77,4 +79,18 @@ def judge_host(found: Verdict, host: HostMemory | None) -> Verdict:
         return Verdict(False, "does not fit", f"{needed}, {gib(-spare)} more than its {gib(host.capacity_bytes)}", host=True)
     if host.range_bytes[1] > host.capacity_bytes and found.verdict == "fits":
         return Verdict(True, "tight", f"{found.reason}; {needed} of {gib(host.capacity_bytes)}, and its processes may take more")
+    return found
+
+
+def judge_ram(found: Verdict, job: Job, memory: Memory) -> Verdict:
+    """The verdict on the GPU, unless the job says how much RAM a node has, and what its engine leaves there is more."""
+    ram = ram_bytes(job.hardware)
+    if ram is None or job.task != "serve" or found.fits is False or job.hardware.without_gpu:
+        return found
+    needed, system = sum(memory.host_bytes.values()), beside_in_ram().high_bytes
+    said = f"{gib(needed)} in the RAM of {gib(ram)}"
+    if needed > ram:
+        return Verdict(False, "does not fit", f"{said}, {gib(needed - ram)} too many", host=True)
+    if needed + system > ram and found.verdict == "fits":
+        return Verdict(True, "tight", f"{found.reason}; {said}, of which the operating system may take {gib(system)}")
     return found

@@ -164,7 +164,7 @@ class Own:
         if self.job.task == "train":
             return spread(self.job, str(hardware.gpu), hardware.gpus, hardware.nodes)
         network = self.job.hardware.network if hardware.gpu == self.job.hardware.gpu else None
-        own = {"memory": None, "in_use": None, "owned": None, "network": network}
+        own = {"memory": None, "ram": None, "in_use": None, "owned": None, "network": network}
         kept = self.job.hardware.model_copy(update={"gpu": hardware.gpu, "nodes": hardware.nodes, **own})
         return with_values(self.job.model_copy(update={"hardware": kept}), {"hardware.gpus": hardware.gpus})
 

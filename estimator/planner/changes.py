@@ -12,6 +12,7 @@ from estimator.hardware.capacity import Capacity
 from estimator.parallel.strategies import STRATEGIES
 from estimator.pipeline.judged import Judged
 from estimator.pipeline.remedies import EXPERTS, remedies
+from estimator.planner.on_host import partly
 from estimator.planner.spreads import Question, spreads, unshared
 from estimator.planner.ways import Way
 
@@ -33,8 +34,6 @@ OFFLOADING: tuple[tuple[str, dict[str, str]], ...] = (
     ("zero3", HOST),
 )
 """What each strategy can keep in the host's memory."""
-LAYERS = (0.75, 0.5, 0.25)
-"""Shares of its layers that llama.cpp may keep on the GPU."""
 
 
 class Change(NamedTuple):
@@ -80,6 +79,8 @@ def smallest_change(question: Question, way: Way, hardware: Hardware, card: Capa
     if more:
         return Change(f"a larger card; of more GPUs it is not known: {more}")
     if alone:
+        if card.ram:
+            return Change(f"more RAM: {_largest(answer)}")
         return Change(f"more memory: {_largest(answer)}, and it comes alone")
     if way.part == "serving":
         return Change(_too_much_to_serve(question, way, hardware))
@@ -116,8 +117,8 @@ def _fewer_tokens(way: Way, answer: Judged) -> Iterator[tuple[str, Way]]:
 
 
 def _comes_alone(card: Capacity) -> bool:
-    """Whether no second one can be put beside it, nor memory of a host's: it is one chip with its computer."""
-    return card.accelerator is not None and card.accelerator.form == "soc"
+    """Whether no second one can be put beside it, nor memory of a host's: one chip with its computer, or no GPU at all."""
+    return card.ram or (card.accelerator is not None and card.accelerator.form == "soc")
 
 
 def _largest(answer: Judged) -> str:
@@ -131,7 +132,7 @@ def _larger(way: Way, hardware: Hardware) -> Iterator[Hardware]:
     most = NODE if way.gguf else SERVED if way.part == "serving" else MOST_GPUS
     while gpus * nodes < most:
         gpus, nodes = (gpus * 2, nodes) if gpus < NODE else (gpus, nodes * 2)
-        yield Hardware(gpu=hardware.gpu, memory=hardware.memory, gpus=gpus, nodes=nodes)
+        yield Hardware(gpu=hardware.gpu, memory=hardware.memory, ram=hardware.ram, gpus=gpus, nodes=nodes)
 
 
 def _fewest(
@@ -211,11 +212,8 @@ def _too_much_to_serve(question: Question, way: Way, hardware: Hardware) -> str:
 def _on_the_host(question: Question, way: Way, hardware: Hardware) -> Change | None:
     """Whether it fits with a part in the host's memory, however much that is."""
     if way.part == "serving":
-        layers = getattr(question.found.spec, "num_hidden_layers", 0)
-        for kept in [int(layers * share) for share in LAYERS] if way.gguf else []:
-            if spread := _spread_that_fits(question, way.changed(gpu_layers=kept), hardware):
-                return Change(f"{kept} of {layers} layers on the GPU, the others in the host's memory", spread.job)
-        return None
+        found = partly(question, way, hardware) if way.gguf else None
+        return Change(*found) if found else None
     for strategy, places in OFFLOADING:
         job: dict[str, Any] = {**way.job, "hardware": hardware, "parallelism": {"strategy": strategy}, "offload": places}
         if question.fits(job):

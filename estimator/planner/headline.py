@@ -92,12 +92,18 @@ def fit(
             *question.counted,
             *filter(None, [_seen(found.spec)]),
             *card.assumptions,
-            *filter(None, [f"{card.accelerator.name}: {kind.says}" if card.accelerator and kind.says else ""]),
+            *filter(None, [_of_platform(card, kind)]),
             *without_cuda(card),
-            *_notes([way for way in asked if not way.refusal(kind)], serving, training, found.spec),
+            *_notes([way for way in asked if not way.refusal(kind)], serving, training, found.spec, card.ram),
         ],
         versions=Versions(software=SOFTWARE_VERSION, data=DATA_VERSION),
     )
+
+
+def _of_platform(card: Capacity, kind: Platform) -> str:
+    """What is to be known of the kind of card, or of a machine without one."""
+    name = "a CPU" if card.ram else card.accelerator.name if card.accelerator else ""
+    return f"{name}: {kind.says}" if name and kind.says else ""
 
 
 def _seen(spec: ModelSpec) -> str:
@@ -147,8 +153,8 @@ def _adaptable(way: Way, spec: ModelSpec) -> Way:
     return way if adapter is None or not given else way.changed(adapter={**adapter, **given})
 
 
-def _notes(asked: list[Way], serving: dict[str, int], training: dict[str, int], spec: ModelSpec) -> list[str]:
-    """What the rows take for granted."""
+def _notes(asked: list[Way], serving: dict[str, int], training: dict[str, int], spec: ModelSpec, in_ram: bool) -> list[str]:
+    """What the rows take for granted. `in_ram`: there is no GPU."""
     by_llamacpp = {way.gguf for way in asked if way.part == "serving"}
     trained = [way.settings for way in asked if way.part == "training"]
     lora = next((each["adapter"] for each in trained if "adapter" in each), None)
@@ -164,7 +170,8 @@ def _notes(asked: list[Way], serving: dict[str, int], training: dict[str, int], 
             "weights, in groups of 128"
         )
     if True in by_llamacpp:
-        said.append(f"serving: llama.cpp, {requests}, all layers on the GPUs of a node, cache in fp16")
+        lies = "all layers in RAM" if in_ram else "all layers on the GPUs of a node"
+        said.append(f"serving: llama.cpp, {requests}, {lies}, cache in fp16")
     if trained:
         layers = "every layer recomputed" if spec.recomputed else "no layer recomputed"
         said.append(f"training: transformers on torch, {batch} per GPU, {spec.attentions[0]}, {layers}, AdamW (fused)")
@@ -188,6 +195,11 @@ def _notes(asked: list[Way], serving: dict[str, int], training: dict[str, int], 
             "layers over nodes (pipeline) where one is too small"
         )
         said.append("per GPU, serving: what vLLM's share of the card must hold; the CUDA context lies beside it")
+    if in_ram:
+        return [
+            *said,
+            "needed: weights, cache and compute buffers; not counted: the program itself, and what its kernels work in",
+        ]
     return [
         *said,
         "per GPU: what nvidia-smi would show, cached blocks, CUDA context and libraries included; tight: fragmentation decides",

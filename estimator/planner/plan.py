@@ -101,7 +101,7 @@ def _points(
     def offers(one: Hardware, name: str) -> list[Rentable]:
         return [] if one.owned is not None else rentable(one.model_copy(update={"rent": rent}), name, today)
 
-    if hardware.gpu is not None or hardware.memory is not None:
+    if hardware.gpu or hardware.memory or hardware.ram:
         if memory is not None:
             raise InvalidValue("is of hardware that is looked for, and some is given", "memory")
         yield from points([hardware], offers)

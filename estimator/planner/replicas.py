@@ -57,7 +57,7 @@ class _Search:
 
     def attempt(self, hardware: Hardware, most_gpus: int | None) -> bool:
         """One copy on the hardware, and how many of it; `most_gpus`: that are there. Whether one copy is enough."""
-        name, gpus = hardware.gpu or f"{hardware.memory}", hardware.gpus
+        name, gpus = hardware.gpu or f"{hardware.memory or hardware.ram}", hardware.gpus
         copy = Copy(_spread(self.job, hardware), self.allow_files)
         try:
             most = copy.most(self.limits)

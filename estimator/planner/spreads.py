@@ -127,14 +127,15 @@ def spreads(question: Question, way: Way, hardware: Hardware) -> Iterator[tuple[
     total = gpus * nodes
     if way.part == "serving":
         if way.gguf:
-            used = Hardware(gpu=hardware.gpu, memory=hardware.memory, gpus=min(gpus, MOST_DEVICES))
-            yield f"layers over {used.gpus}" if gpus > 1 else "1 GPU", {**way.job, "hardware": used}
+            used = Hardware(gpu=hardware.gpu, memory=hardware.memory, ram=hardware.ram, gpus=min(gpus, MOST_DEVICES))
+            one = "CPU" if hardware.without_gpu else "1 GPU"
+            yield f"layers over {used.gpus}" if gpus > 1 else one, {**way.job, "hardware": used}
             return
         degree = max(d for d in tensor_degrees(spec) if d <= gpus)
-        used = Hardware(gpu=hardware.gpu, memory=hardware.memory, gpus=degree)
+        used = Hardware(gpu=hardware.gpu, memory=hardware.memory, ram=hardware.ram, gpus=degree)
         yield f"tensor {degree}" if degree > 1 else "1 GPU", {**way.job, "hardware": used, "parallelism": {"tensor": degree}}
         if nodes > 1:
-            over = Hardware(gpu=hardware.gpu, memory=hardware.memory, gpus=degree, nodes=nodes)
+            over = Hardware(gpu=hardware.gpu, memory=hardware.memory, ram=hardware.ram, gpus=degree, nodes=nodes)
             both = {"tensor": degree, "pipeline": nodes}
             yield f"tensor {degree}, pipeline {nodes}", {**way.job, "hardware": over, "parallelism": both}
     elif total == 1:

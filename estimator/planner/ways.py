@@ -22,6 +22,8 @@ FILE = Path(__file__).parent / "ways.yaml"
 PACKED = {"nf4-double": 0.5, "awq-int4": 0.5, "fp8": 1.0, "q8_0": 1.0, "q4_k_m": 0.5}
 """Bytes that a quantized weight takes at least."""
 LLAMA_CPP = "llama.cpp"
+CPU = "cpu"
+"""The platform of a machine without a GPU."""
 STATES = 2
 """Moments that AdamW keeps of each parameter."""
 
@@ -120,6 +122,8 @@ def _file() -> _File:
 def platform(card: Capacity) -> Platform:
     """What kind of accelerator a card is; one without a name is the first, CUDA's."""
     found = card.accelerator
+    if card.ram:
+        return next(one for one in _file().platforms if one.name == CPU)
     if found is None:
         return _file().platforms[0]
     return next(one for one in _file().platforms if one.vendor == found.vendor and _has(one, found.compute_capability or "0.0"))

@@ -36,6 +36,11 @@ def workspace(compute_capability: str | None) -> MeasuredFact:
     return facts()["cublas_workspace_hopper" if hopper else "cublas_workspace"]
 
 
+def beside_in_ram() -> Overhead:
+    """What may lie beside a process in a machine's RAM: nothing is counted, up to what a system asks for in the range."""
+    return Overhead({}, 0, round(facts()["operating_system"].value * MIB))
+
+
 def overhead(
     compute_capability: str | None,
     groups: list[Communicator],

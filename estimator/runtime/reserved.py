@@ -7,10 +7,11 @@ makes its states; the second finds them there, and gradients gone.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from estimator.runtime.allocator import SMALL, SMALL_SEGMENT, CachingAllocator, ExpandableAllocator
+from estimator.runtime.allocator import SMALL, SMALL_SEGMENT, Event, ExpandableAllocator
+from estimator.runtime.played import PlayedAllocator
 from estimator.tape.replay import Stretch, folded
 from estimator.tape.tape import OPTIMIZER_STATE, Slot, Tape
 
@@ -40,7 +41,6 @@ def reserved(tape: Tape, workspace: int, expandable: bool = False, most: int | N
     phases = [(phase.name, fold.blocks) for phase, fold in course if not phase.aside]
     loading = [block for name, blocks in phases if name == "load" for block in blocks]
     run.play(loading, skipped=OPTIMIZER_STATE)
-    run.born.clear()
     threads = set()
     for step in range(STEPS):
         for name, blocks in phases:
@@ -49,13 +49,12 @@ def reserved(tape: Tape, workspace: int, expandable: bool = False, most: int | N
             thread = "forward" if name in BETWEEN else name
             if thread != "optimizer_step" and thread not in threads:
                 threads.add(thread)
-                run.allocator.malloc(workspace)
+                run.allocator.play([(workspace, [], [])])
             if name == "optimizer_step" and not step:
-                born, run.born = run.born, []
                 run.play(loading, only=OPTIMIZER_STATE)
-                run.born = born
             run.play(blocks)
-        run.end_step()
+        if step < STEPS - 1:
+            run.end_step()
     return Reserved(run.allocator.reserved + small, run.allocator.highest + small)
 
 
@@ -73,13 +72,16 @@ class _Run:
 
     def __init__(self, tape: Tape, expandable: bool, most: int | None):
         self.tape, self.most = tape, most
-        self.allocator = ExpandableAllocator() if expandable else CachingAllocator()
+        self.allocator = ExpandableAllocator() if expandable else PlayedAllocator()
         self.alive: defaultdict[int, list[int]] = defaultdict(list)
-        self.born: list[int] = []
+        self.born: set[int] = set()
+        """Storages of this step, alive or not."""
         self.kept: defaultdict[Slot | None, list[int]] = defaultdict(list)
         """Storages that a slot's earlier stretches left alive."""
         self.large: dict[Stretch, list[int]] = {}
         """Events of a stretch that reach the pool of large blocks."""
+        self.events: dict[Stretch, list[Event]] = {}
+        """The same, as the allocator plays them."""
         self.partners: dict[Stretch, dict[int, int]] = {}
         self.freed: dict[Stretch, list[int]] = {}
         """What the first pass of a stretch freed."""
@@ -96,29 +98,51 @@ class _Run:
                     if not turn and block.repeat > 1 and len(block.blocks) > 1 and only is None and skipped is None:
                         self._pair_period(block)
                 elif self.large[block]:
-                    self._events(block, only, skipped)
+                    self._pass(block, only, skipped)
 
-    def _events(self, block: Stretch, only: str | None, skipped: str | None) -> None:
-        alive, malloc, release = self.alive, self.allocator.malloc, self.allocator.release
-        sizes, components = self.tape.sizes, self.tape.components
-        all_of_it = only is None and skipped is None
-        partners = self.partners.get(block)
-        freed: list[int] = []
-        for event in self.large[block]:
-            if event > 0:
-                if all_of_it or ((only is None or components[event] == only) and components[event] != skipped):
-                    alive[event].append(malloc(sizes[event]))
-                    self.born.append(event)
-                continue
-            stack = alive.get(-event) or (alive.get(partners.get(-event, 0)) if partners else None)
-            if stack:
-                release(stack.pop())
-                freed.append(-event)
+    def _pass(self, block: Stretch, only: str | None, skipped: str | None) -> None:
+        if only is not None or skipped is not None:
+            components = self.tape.components
+            self.allocator.play(
+                self._played(block, lambda e: (only is None or components[e] == only) and components[e] != skipped)
+            )
+        else:
+            pairs = block not in self.partners and block.slot is not None and block.slot.total > 1
+            freed = self._frees(block) if pairs else []
+            if block not in self.events:
+                self.events[block] = self._played(block)
+            self.born.update(e for e in self.large[block] if e > 0)
+            self.allocator.play(self.events[block])
+            if pairs:
+                self.freed[block] = freed
+                self.partners[block] = self._pairs(block, freed)
+                del self.events[block]
         if self.most is not None and self.allocator.highest > self.most:
             raise MoreThanAsked
-        if partners is None and block.slot is not None and block.slot.total > 1:
-            self.freed[block] = freed
-            self.partners[block] = self._pairs(block, freed)
+
+    def _played(self, block: Stretch, wanted: Callable[[int], bool] | None = None) -> list[Event]:
+        """The large events of a stretch, with the stacks of their storages; of what is allocated, only what is `wanted`."""
+        alive, sizes, partners = self.alive, self.tape.sizes, self.partners.get(block, {})
+        found: list[Event] = []
+        for event in self.large[block]:
+            if event < 0:
+                other = alive[partners[-event]] if -event in partners else []
+                found.append((-sizes[-event], alive[-event], other))
+            elif wanted is None or wanted(event):
+                found.append((sizes[event], alive[event], []))
+        return found
+
+    def _frees(self, block: Stretch) -> list[int]:
+        """What a pass of a stretch will free, in order: storages that are alive by then."""
+        alive = {abs(event): len(self.alive[abs(event)]) for event in self.large[block]}
+        freed = []
+        for event in self.large[block]:
+            if event > 0:
+                alive[event] += 1
+            elif alive[-event]:
+                alive[-event] -= 1
+                freed.append(-event)
+        return freed
 
     def _pairs(self, block: Stretch, freed: list[int]) -> dict[int, int]:
         """What a later pass frees instead of a storage from before the first: the same of the pass before it.
@@ -156,12 +180,12 @@ class _Run:
                 if alike:
                     self.partners[one][storage] = alike[0]
                     kept.remove(alike[0])
+            self.events.pop(one, None)
 
     def end_step(self) -> None:
         """What a step leaves behind is freed: the gradients."""
-        for storage in self.born:
-            for block in self.alive.pop(storage, ()):
-                self.allocator.release(block)
+        sizes, alive = self.tape.sizes, self.alive
+        self.allocator.play((-sizes[one], alive[one], []) for one in self.born for _ in range(len(alive[one])))
         self.born.clear()
 
 

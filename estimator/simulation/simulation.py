@@ -88,6 +88,8 @@ class _Question:
     offload: Offload
     place: Topology
     tensors: tuple[WeightTensor, ...] | None
+    in_ram: bool
+    """Whether there is no GPU."""
 
 
 def simulate(job: Job, spec: ModelSpec, place: Topology, gpu: Gpu, tensors: tuple[WeightTensor, ...] | None = None) -> Simulation:
@@ -148,4 +150,4 @@ def _question(
     """`ignored`: settings that do not matter."""
     part = job.training if job.task == "train" else job.serving
     text = job.task + part.model_dump_json(exclude=set(ignored))
-    return _Question(spec.model_dump_json(), text, job.parallelism, job.offload, place, tensors)
+    return _Question(spec.model_dump_json(), text, job.parallelism, job.offload, place, tensors, job.hardware.without_gpu)

@@ -217,3 +217,18 @@ def test_ollama_chooses_the_context_by_the_memory() -> None:
     assert chosen("qwen3-8b", gpu="rtx-4090") == 32768
     assert chosen("llama-3.1-8b", gpu="rtx-4090", gpus=2) == 131072
     assert chosen("gemma-2-2b", gpu="h100") == 8192
+
+
+def test_a_machine_without_a_gpu_holds_all_in_its_ram() -> None:
+    """What the judge's CPU build holds; the system decides between `fits` and `tight` only."""
+    asked = {"engine": "llama.cpp", "weights": "q8_0", "context": 2048}
+
+    def answer(ram: str) -> Answer:
+        return estimate({"model": "qwen3-8b", "task": "serve", "hardware": {"ram": ram}, "serving": asked})
+
+    held = sum(placed(Serving.model_validate({**asked, "kv_cache": "fp16"}), _spec("qwen3-8b"), 0, cuda=False).host.values())
+    roomy, tight, small = (answer(f"{held / 2**30 + more}GiB") for more in (5, 1, -1))
+    assert {one.memory.total_bytes for one in (roomy, tight, small)} == {held}
+    assert [one.verdict for one in (roomy, tight, small)] == ["fits", "tight", "does not fit"]
+    assert roomy.memory.host_bytes == {}
+    assert roomy.memory.devices == []

@@ -36,7 +36,7 @@ def shape(hardware: Hardware) -> str:
     """Hardware as the table writes it."""
     count = f"{hardware.gpus} x " if hardware.gpus > 1 else ""
     nodes = f"{hardware.nodes} nodes of " if hardware.nodes > 1 else ""
-    return f"{nodes}{count}{hardware.gpu or hardware.memory}"
+    return nodes + count + " and ".join(filter(None, (hardware.gpu, hardware.memory, hardware.ram and f"{hardware.ram} of RAM")))
 
 
 @pytest.mark.parametrize("case", HARDWARE, ids=lambda case: repr(case["written"]))

@@ -73,6 +73,11 @@ class Hardware(Part):
         None, description="catalogue name or alias of the accelerator"
     )
     memory: str | None = Field(None, description="memory of an unnamed card, as it is sold: 24GB")
+    ram: str | None = Field(
+        None,
+        description="RAM of a node: 64GB. What llama.cpp leaves there, or a training keeps there, is held against it; without "
+        "gpu and memory it is a machine without a GPU, from whose RAM llama.cpp serves",
+    )
     in_use: Bytes | None = Field(None, description="memory of each GPU that other processes hold: 2GiB; without it, none")
     gpus: Count = Field(1, description="GPUs in a node")
     nodes: Count = Field(1, description="nodes")
@@ -87,16 +92,24 @@ class Hardware(Part):
 
     @model_validator(mode="after")
     def _one_kind(self) -> Hardware:
-        for name in ("gpu", "memory", "grid"):
+        for name in ("gpu", "memory", "ram", "grid"):
             if (given := getattr(self, name)) is not None and not given.strip():
                 raise ValueError(f"{name} is empty: say it, or leave it out")
         if self.gpu and self.memory:
             raise ValueError("gpu and memory exclude each other: name the card, or say how large it is")
+        if self.without_gpu and self.gpus * self.nodes > 1:
+            raise ValueError("ram alone is one machine without a GPU: leave gpus and nodes out, or name a gpu")
         if self.owned and self.rent != Rent():
             raise ValueError("owned and rent exclude each other: GPUs that are one's own are not rented")
-        if self.memory and not GB <= parse_bytes(self.memory) <= 2**44:
-            raise ValueError(f"memory {self.memory} is not what a card has: write 1GB to 16TB")
+        for name, given, has in (("memory", self.memory, "a card"), ("ram", self.ram, "a machine")):
+            if given and not GB <= parse_bytes(given) <= 2**44:
+                raise ValueError(f"{name} {given} is not what {has} has: write 1GB to 16TB")
         return self
+
+    @property
+    def without_gpu(self) -> bool:
+        """Whether it is a machine of which the RAM is given, and no GPU."""
+        return self.ram is not None and self.gpu is None and self.memory is None
 
 
 class Parallelism(Part):

@@ -49,7 +49,7 @@ def with_draft(found: Placed, asked: Serving, gpus: int) -> Placed:
         "outputs": asked.concurrency,
         **dict.fromkeys(("values_cache", "cpu_moe", "n_cpu_moe", "override_tensor", "model_draft")),
     }
-    draft = placed(asked.model_copy(update=own), _spec(asked).language_model, gpus)
+    draft = placed(asked.model_copy(update=own), _spec(asked).language_model, gpus, cuda=gpus > 0)
     both = [_together(one, other) for one, other in zip(found.gpus, draft.gpus, strict=True)]
     return Placed(tuple(both), {name: nbytes + draft.host.get(name, 0) for name, nbytes in found.host.items()})
 

@@ -47,23 +47,31 @@ def check(job: Job, spec: ModelSpec, place: Topology) -> None:
         raise Contradiction("a cache in fp8 is vLLM's: write fp16, or q8_0", "serving.kv_cache")
     if (asked.values_cache or asked.kv_cache) not in NAMES and asked.flash_attention is False:
         raise Contradiction("a cache of values in blocks needs flash attention", "serving.flash_attention")
-    check_devices(asked, job.hardware.gpus)
+    if job.hardware.without_gpu and (asked.gpu_layers or asked.gpu_layers_draft or asked.tensor_split):
+        raise Contradiction("there is no GPU for layers: leave it out, or name a gpu in place of ram", "serving.gpu_layers")
+    check_devices(asked, _gpus(job))
+
+
+def _gpus(job: Job) -> int:
+    """GPUs of a job: none where it says how much RAM a machine without one has."""
+    return 0 if job.hardware.without_gpu else job.hardware.gpus
 
 
 def where(job: Job, spec: ModelSpec, tensors: tuple[WeightTensor, ...] | None) -> Placed:
     """Where everything of a job lies."""
-    return _placed(job.serving.model_dump_json(), spec.language_model, job.hardware.gpus, tensors)
+    return _placed(job.serving.model_dump_json(), spec.language_model, _gpus(job), tensors)
 
 
 @lru_cache(maxsize=32)
 def _placed(serving: str, spec: ModelSpec, gpus: int, tensors: tuple[WeightTensor, ...] | None) -> Placed:
     """Remembered, since an answer asks for it several times; `serving` is JSON, as settings with lists have no hash."""
     asked = Serving.model_validate_json(serving)
-    return with_draft(placed(asked, spec, gpus, tensors), asked, gpus)
+    return with_draft(placed(asked, spec, gpus, tensors, cuda=gpus > 0), asked, gpus)
 
 
 def trace_llamacpp(job: Job, spec: ModelSpec, place: Topology, gpu: Gpu, tensors: tuple[WeightTensor, ...] | None) -> Builder:
-    """What the fullest GPU holds, on a tape without operations. `tensors`: those of a file that was named."""
+    """What the fullest GPU holds, or the RAM where there is none, on a tape without operations. `tensors`: those of a file that
+    was named."""
     check(job, spec, place)
     found, text = where(job, spec, tensors).fullest, spec.language_model
     graph = Passing("compute_buffer", TEMPORARY, found.compute)
@@ -119,7 +127,9 @@ def assumptions(asked: Serving, spec: ModelSpec) -> list[str]:
             f"a smaller model, in {asked.weights_draft or asked.weights}, guesses {asked.spec_draft_n_max or MOST} tokens ahead, "
             "with as long a context and a cache of its own in fp16; times with it are not modelled"
         )
-    if asked.gpu_layers is not None:
+    if asked.gpu_layers == 0:
+        said.append("no layer on a GPU")
+    elif asked.gpu_layers is not None:
         said.append(f"{asked.gpu_layers} layers on the GPU, the last ones, of which the output counts as one")
     if asked.cpu_moe or asked.n_cpu_moe:
         whose = "all layers" if asked.cpu_moe else f"the first {asked.n_cpu_moe} layers"
@@ -133,6 +143,9 @@ def _loads(stored: str) -> str | None:
     return kind if kind in NAMES or kind.upper() in MIXTURES else None
 
 
+_LESS = "serving.gpu_layers, which leaves some in the host's memory"
+
+
 def advice(part: str, asked: Serving) -> str:
     """What makes a part of the GPU's share smaller."""
     if part == "kv_cache":
@@ -141,7 +154,7 @@ def advice(part: str, asked: Serving) -> str:
     smaller = (
         "a smaller kind in serving.weights, such as q4_k_m; or " if part == "parameters" else "a smaller serving.ubatch; or "
     )
-    return f"{smaller}serving.gpu_layers, which leaves some in the host's memory"
+    return smaller.removesuffix("; or ") if asked.gpu_layers == 0 else f"{smaller}{_LESS}"
 
 
 LLAMA_CPP = Engine(
@@ -178,6 +191,7 @@ LLAMA_CPP = Engine(
             lambda job, spec, card: outputs(job.serving),
             "llama.cpp's server's: of each sequence every guess, and one more",
         ),
+        Default("gpu_layers", lambda job, spec, card: 0 if card.ram else None, "there is no GPU"),
         Default("ubatch", lambda *_: UBATCH, "llama.cpp's own"),
         Default("flash_attention", lambda *_: True, "llama.cpp's own"),
         Default("kv_cache", lambda *_: "fp16", "llama.cpp's own"),
@@ -185,7 +199,7 @@ LLAMA_CPP = Engine(
     loads=_loads,
     runs=lambda spec: spec.language_model.can.graph is not None,
     reads_gguf=True,
-    on_host=lambda job, spec, tensors: where(job, spec, tensors).host,
+    on_host=lambda job, spec, tensors: {} if job.hardware.without_gpu else where(job, spec, tensors).host,
     devices=devices,
     fitting=fitting,
 )

@@ -29,6 +29,6 @@ def context(job: Job, spec: ModelSpec, card: Capacity) -> int | None:
     """
     if card.memory_bytes is None:
         return None
-    memory = card.memory_bytes * job.hardware.gpus
+    memory = 0 if card.ram else card.memory_bytes * job.hardware.gpus
     tokens = next((tokens for least, tokens in CONTEXTS if memory >= least), SHORTEST)
     return min(tokens, spec.longest_sequence or tokens)

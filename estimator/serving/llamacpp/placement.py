@@ -65,7 +65,10 @@ class Placed:
 
     @property
     def fullest(self) -> OnGpu:
-        """The GPU that holds most."""
+        """The GPU that holds most; without one the host, of which logits lie beside its graph's buffer."""
+        if not self.gpus:
+            own = self.host
+            return OnGpu(own["weights"], own["kv_cache"], own["compute_buffer"] + own["logits"], 0)
         return max(self.gpus, key=lambda gpu: gpu.nbytes)
 
 
