@@ -27,11 +27,11 @@ QUESTIONS_OF_A_PROCESS = 1000
 """After which it is replaced, so that what it remembers does not grow for ever."""
 BY_THE_CLOCK = 10
 """Times its processor time that a question may take by the clock: for platforms that do not count processor time."""
-HURRY = 4
-"""By how much less processor time a lane gives to a question where others wait."""
+HURRY = 10
+"""By how much less processor time a lane gives to a question at most: as many times less as questions wait."""
 KNOWN_SECONDS, MOST_KNOWN = 600, 10_000
 """How long questions are known to be large, or too large, and how many of them."""
-NICE = {"small": 5, "medium": 10, "large": 15}
+NICE = {"small": 5, "medium": 12, "large": 19}
 """The lanes, and how far their processes stand back: larger questions behind smaller ones, all behind the server itself."""
 MEDIUM = 1 / 3
 """Share of a question's processor time that the medium lane gives."""
@@ -164,8 +164,9 @@ class Lane:
             raise
 
     def _slice(self) -> float:
-        """Seconds of processor time: fewer where others wait, if there is a lane to go on to."""
-        return self.seconds / (HURRY if self.waiters and self.seconds < self.settings.seconds else 1)
+        """Seconds of processor time: fewer the more others wait, if there is a lane to go on to."""
+        last = self.seconds >= self.settings.seconds
+        return self.seconds if last else self.seconds / min(max(len(self.waiters), 1), HURRY)
 
     def _free(self, process: Process) -> None:
         """Give a process to who came last: where more is asked than can be answered, some are answered soon, not all too late."""

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from api.pages.forms import TASKS
 from api.settings import settings
 
 pytestmark = pytest.mark.slow
@@ -86,7 +87,7 @@ TRAIN = (
 def test_the_element_shows_every_usual_way(placed: Placed) -> None:
     page = placed(WAYS)
     expect(page.get_by_role("table", name="Does gpt2 fit on t4?")).to_be_visible()
-    expect(page.get_by_role("row")).to_have_count(8)
+    expect(page.get_by_role("row")).to_have_count(1 + len(TASKS))
     expect(page.get_by_role("textbox")).to_have_count(0)
     expect(page.get_by_role("row", name="QLoRA (nf4)")).to_contain_text("fits")
     assert page.get_by_role("link", name="The whole answer").evaluate("one => one.href").endswith("/?model=gpt2&on=t4")
