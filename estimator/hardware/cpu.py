@@ -14,8 +14,31 @@ from estimator.facts.spelling import shown
 from estimator.hardware import naming
 from estimator.hardware.naming import HOSTS, memory
 
-CPUS = frozenset({"cpu", "cpus", "ryzen", "threadripper", "epyc", "xeon", "graviton", "altra", "i3", "i5", "i7", "i9"})
+CPUS = frozenset(
+    {
+        "cpu",
+        "cpus",
+        "ryzen",
+        "threadripper",
+        "epyc",
+        "xeon",
+        "graviton",
+        "altra",
+        "athlon",
+        "celeron",
+        "pentium",
+        "raspberry",
+        "i3",
+        "i5",
+        "i7",
+        "i9",
+    }
+)
 """Words for processors: one among them names no accelerator."""
+CORE_ULTRA = ("core", "ultra")
+"""Words for Intel's processors that are also Apple's, where they do not follow each other."""
+MODULES = 64
+"""Memory modules of a machine, at most: 7950X 64GB is a processor and its RAM."""
 WITHOUT = frozenset({"no", "without", "zero", "0"})
 """Words that say, before `gpu`, that there is none."""
 RAM = frozenset({"ram", "ddr3", "ddr4", "ddr5"})
@@ -34,7 +57,7 @@ def read_ram(text: str, parts: list[str]) -> Hardware | None:
     does not say how much RAM, and `UnknownHardware` where one of the words may be several accelerators.
     """
     lacks = any(part in WITHOUT and after in ("gpu", "gpus") for part, after in pairwise(parts))
-    if not lacks and (CPUS | RAM).isdisjoint(parts):
+    if not lacks and (CPUS | RAM).isdisjoint(parts) and CORE_ULTRA not in pairwise(parts):
         return None
     cards = [found for part in parts if not memory(part) and (found := naming.card([part]))]
     if cards:
@@ -68,7 +91,7 @@ def beside_ram(text: str) -> tuple[str, str] | None:
 def _amount(parts: list[str], at: int) -> str:
     """An amount of memory, times the modules that are counted before it: 2x32GB is 64GB."""
     amount = memory(parts[at]) or ""
-    if at < 2 or parts[at - 1] != "x" or not parts[at - 2].isdecimal():
+    if at < 2 or parts[at - 1] != "x" or not parts[at - 2].isdecimal() or int(parts[at - 2]) > MODULES:
         return amount
     unit = "GiB" if amount.endswith("GiB") else "GB"
     return f"{int(parts[at - 2]) * float(amount.removesuffix(unit)):g}{unit}"

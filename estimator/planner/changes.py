@@ -84,7 +84,11 @@ def smallest_change(question: Question, way: Way, hardware: Hardware, card: Capa
         return Change(f"more memory: {_largest(answer)}, and it comes alone")
     if way.part == "serving":
         return Change(_too_much_to_serve(question, way, hardware))
-    most = f"; on {MOST_GPUS}, {_largest(least)}" if larger and least else ""
+    most = (
+        f"; on {MOST_GPUS} it takes {gib(least.memory.total_bytes)}, of which {_largest(least, 'are')}"
+        if larger and least
+        else ""
+    )
     spec = question.found.spec
     untried = "tensor" in way.strategies and not spec.can.tensor
     but = f"; tensor parallelism of {spec.model_type} models, which might, is not modelled" if untried else ""
@@ -121,9 +125,9 @@ def _comes_alone(card: Capacity) -> bool:
     return card.ram or (card.accelerator is not None and card.accelerator.form == "soc")
 
 
-def _largest(answer: Judged) -> str:
+def _largest(answer: Judged, verb: str = "alone take") -> str:
     part, size = max(answer.memory.at_peak.items(), key=lambda one: one[1])
-    return f"{part.replace('_', ' ')} alone take {gib(size)}"
+    return f"{part.replace('_', ' ')} {verb} {gib(size)}"
 
 
 def _larger(way: Way, hardware: Hardware) -> Iterator[Hardware]:
