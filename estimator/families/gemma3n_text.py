@@ -356,8 +356,8 @@ class Gemma3nBody(Decoder):
         magnitude = pow_scalar(mean_last(pow_scalar(embeds)))
         parts = [embeds]
         for projection in self.spread:
-            projected = to(projection(embeds), embeds.dtype)
-            current = projected
+            projected = projection(embeds)  # the last one's stays until the end, as its copy in another type does not
+            current = to(projected, embeds.dtype)
             own = mean_last(pow_scalar(current))
             own = sqrt(clamp(own, lower=False))
             current = div(mul(current, magnitude), own)
@@ -371,8 +371,8 @@ class Gemma3nBody(Decoder):
         magnitude = pow_scalar(mean_last(pow_scalar(select(hidden, 0))))
         parts = [select(hidden, 0)]
         for projection in self.unspread:
-            projected = to(projection(select(hidden, 0)), embeds.dtype)
-            current = projected
+            unprojected = projection(select(hidden, 0))
+            current = to(unprojected, embeds.dtype)
             own = mean_last(pow_scalar(current))
             own = sqrt(clamp(own, lower=False))
             current = div(mul(current, magnitude), own)
