@@ -17,8 +17,8 @@ import numpy as np
 from estimator.families.spec import DecoderSpec
 from estimator.hardware.accelerator import Accelerator, accelerator
 from estimator.pipeline.run import played
-from estimator.serving.llamacpp.passes import Pass, passes
-from estimator.timing.ggml import Rates, prompt_parts, step_parts
+from estimator.serving.llamacpp.passes import Passes, passes
+from estimator.timing.ggml import Rates, longest, prompt_parts, step_parts
 from tests.held_out import held_out
 from tests.served_speeds import job_of, published
 
@@ -38,13 +38,14 @@ class Measured(NamedTuple):
 
     row: dict[str, Any]
     card: Accelerator
-    found: tuple[Pass, float, Pass]
+    found: Passes
+    longest: float
 
 
 @cache
 def rows(vendor: str, kind: str, held: bool = False) -> tuple[Measured, ...]:
     """Those of a vendor's cards that a number may be fitted to, or those held out. Prompts on several GPUs are left out: whether
-    these worked at once is not said."""
+    these worked at once is not said; and those of rocBLAS without hipBLASLt, which no build reads so any more."""
     found, known = [], {}
     for row in published()["runs"]:
         if row["engine"] != "llama.cpp" or row["kind"] != kind:
@@ -52,22 +53,24 @@ def rows(vendor: str, kind: str, held: bool = False) -> tuple[Measured, ...]:
         card = accelerator(row["gpu"])
         if card.vendor != vendor or held_out(TABLES[vendor], row["row"]) != held or (kind == "prefill" and row["gpus"] > 1):
             continue
+        if "hipblaslt" in row:
+            continue
         job = job_of(row) | {"hardware": {"gpu": "mi300x"}}
-        if str(job) not in known:
+        if (asked := f"{job}{row['gpus']}") not in known:
             run = played(job, False)
             assert isinstance(run.model.spec, DecoderSpec)
-            known[str(job)] = passes(run.job.serving, run.model.spec, None)
-        found.append(Measured(row, card, known[str(job)]))
+            every = passes(run.job.serving, run.model.spec, None)
+            known[asked] = every, longest(run.job.serving, every.layers, row["gpus"])
+        found.append(Measured(row, card, *known[asked]))
     return tuple(found)
 
 
 def error(rates: Rates, one: Measured) -> float:
     """Logarithm of our seconds over those measured."""
-    reading, many, step = one.found
     if one.row["kind"] == "prefill":
-        ours = sum(prompt_parts(rates, one.card, reading, many, one.row["gpus"]).values())
+        ours = sum(prompt_parts(rates, one.card, one.found, one.row["gpus"], one.longest).values())
         return log(ours * one.row["tokens_per_second"] / one.row["prompt"])
-    return log(sum(step_parts(rates, one.card, step, one.row["gpus"]).values()) * one.row["tokens_per_second"])
+    return log(sum(step_parts(rates, one.card, one.found.step, one.row["gpus"]).values()) * one.row["tokens_per_second"])
 
 
 def loss(rates: Rates, measured: Sequence[Measured]) -> float:

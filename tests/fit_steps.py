@@ -162,6 +162,17 @@ def cross_entropy() -> Fitted:
     return CE_PASSES * _slow(fitted_rows(shared().slow_kernels[1].fitted_to, "b200_memory")), None
 
 
+def sglang_token() -> Fitted:
+    """Microseconds for each token: whole requests over all that is written at a time."""
+    runs = {run["row"]: run for run in _read("data/sglang_tokens.yaml")["runs"]}
+    found = []
+    for name in fitted_rows(step.efficiencies()["sglang_token"].fitted_to, "sglang_tokens"):
+        run = runs[name]
+        took = run["first_token_ms"] + (run["output"] - 1) * run["output_token_ms"]
+        found.append(1000 * took / (run["concurrency"] * run["output"]))
+    return median(found), None
+
+
 def facts() -> dict[str, MeasuredFact]:
     """Every number that is fitted here, by the function that does it."""
     return {
@@ -172,11 +183,13 @@ def facts() -> dict[str, MeasuredFact]:
         "permuting": shared().slow_kernels[0],
         "cross_entropy": shared().slow_kernels[1],
         "under_load": shared().under_load[0],
+        "sglang_token": step.efficiencies()["sglang_token"],
     }
 
 
 FITS: dict[str, Callable[[], Fitted]] = {
-    one.__name__: one for one in (between_kernels, cuda_context, network_share, link_share, permuting, cross_entropy, under_load)
+    one.__name__: one
+    for one in (between_kernels, cuda_context, network_share, link_share, permuting, cross_entropy, under_load, sglang_token)
 }
 
 

@@ -189,7 +189,11 @@ TABLES: dict[str, tuple[Callable[[], list[str]], Callable[[], set[str]] | None]]
     ),
 }
 """Of each table that is here: its rows, and what its rule holds out; None: all but those that are named."""
-SHORT = {"b200_memory": ("permute_fwd", "permute_bwd", "ce_fusion"), "links": ("A100", "H100", "GB200")}
+SHORT = {
+    "b200_memory": ("permute_fwd", "permute_bwd", "ce_fusion"),
+    "links": ("A100", "H100", "GB200"),
+    "sglang_tokens": ("c512_tp4_500", "c512_tp4_1000", "c512_tp8_500", "c512_tp8_1000"),
+}
 """Tables of fewer than six rows, which are not divided; nothing on the pages of accuracy is judged by them."""
 WHEEL = ("products", "attention", "decoding", "casts", "collectives", "experts")
 """Tables of aiconfigurator-core, which are not here: `by_hash` of a row's name, as tests/fit_efficiency.py makes it."""

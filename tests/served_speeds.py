@@ -138,6 +138,8 @@ def _halves() -> list[tuple[str, tuple[Figures, Figures]]]:
             own = f", {row.row['gpu']}" if row.row["gpu"] in ("radeon-8060s", "h20") else ""
             if row.row["weights"] == "gptq-int4" and row.row["engine"] == "sglang":
                 own += ", mixtures in GPTQ"
+            if "hipblaslt" in row.row:
+                own += ", rocBLAS alone"
             group = kinds.setdefault(f"{row.row['engine']}{own}, {row.row['kind']}", ([], []))
             group[not source or held_out(source, row.row["row"])].append(row.error)
     return [(name, (figures(used), figures(held))) for name, (used, held) in sorted(kinds.items())]

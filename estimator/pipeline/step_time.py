@@ -30,7 +30,7 @@ from estimator.timing import ggml
 from estimator.timing.assumed import ASSUMED, assumed_cases, assumed_clock, assumed_pass, decode_time
 from estimator.timing.calibrated import calibrated
 from estimator.timing.curves import peak
-from estimator.timing.engine import passed
+from estimator.timing.engine import handing_seconds, passed
 from estimator.timing.exchange import Wires
 from estimator.timing.kernels import Clock, Timer, spent
 from estimator.timing.links import links
@@ -124,7 +124,10 @@ def served(
         return _over_stages(job, spec, place, card, accelerator)
     tape, drafter = speed(job, spec, place, gpu(job, card)), drafter_of(job, spec)
     prefill, decode = (_pass(job, spec, place, accelerator, tape, phase) for phase in ("prefill", "decode"))
-    return throughput(job, place, prefill, decode, drafter.tokens if drafter else 0) if prefill and decode else None
+    if prefill is None or decode is None:
+        return None
+    guessed = drafter.tokens if drafter else 0
+    return throughput(job, place, prefill, decode, guessed, handed=handing_seconds(job.serving))
 
 
 def _over_stages(job: Job, spec: DecoderSpec, place: Topology, card: Capacity, accelerator: Accelerator) -> ServingTime | None:
@@ -154,7 +157,7 @@ def _over_stages(job: Job, spec: DecoderSpec, place: Topology, card: Capacity, a
         return lengthened(found, HOPS, hops, (hops, hops))
 
     reading, writing = sent(prefill, asked.lengths[0]), sent(decode, part.concurrency)
-    return throughput(job, place, reading, writing, engaged=chunks / (chunks + stages - 1))
+    return throughput(job, place, reading, writing, engaged=chunks / (chunks + stages - 1), handed=handing_seconds(job.serving))
 
 
 def _pass(job: Job, spec: DecoderSpec, place: Topology, card: Accelerator, tape: Tape, phase: str) -> Time | None:

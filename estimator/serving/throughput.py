@@ -14,6 +14,9 @@ probability a if those before it were, a decoding step writes
 
 (Leviathan, Kalman and Matias, Fast Inference from Transformers via Speculative Decoding, 2023, equation 1). Where a is not
 known, a step writes one token, and the range reaches to a step of which all guesses are right.
+
+SGLang hands tokens out through one process, which takes f for each (managers/tokenizer_manager.py, `tokenizer_worker_num` 1):
+all C requests take no less than C · n · f, however fast the GPUs are.
 """
 
 from __future__ import annotations
@@ -29,9 +32,18 @@ def tokens_per_step(guessed: int, acceptance: float) -> float:
     return sum(acceptance**power for power in range(guessed + 1))
 
 
-def throughput(job: Job, place: Topology, prefill: Time, decode: Time, guessed: int = 0, engaged: float = 1.0) -> ServingTime:
+def throughput(
+    job: Job,
+    place: Topology,
+    prefill: Time,
+    decode: Time,
+    guessed: int = 0,
+    engaged: float = 1.0,
+    handed: tuple[float, float, float] = (0.0, 0.0, 0.0),
+) -> ServingTime:
     """From the times of a prefill pass and a decoding step, before which so many tokens of a sequence are `guessed`. `engaged`:
-    the part of a prefill pass after which the next can begin, less than all over the stages of a pipeline."""
+    the part of a prefill pass after which the next can begin, less than all over the stages of a pipeline. `handed`: seconds that
+    handing out a token takes at least, is expected to, and takes at most."""
     serving = job.serving
     prompt, output = serving.lengths
     passes, accepted = serving.concurrency / prompts(serving), serving.speculative_acceptance
@@ -41,13 +53,17 @@ def throughput(job: Job, place: Topology, prefill: Time, decode: Time, guessed: 
     def each(reading: float, step: float) -> float:
         return step if output == 1 else step + (passes - 1) * engaged * reading / (output - 1)
 
-    def round_trip(reading: float, step: float) -> float:
-        return reading + (output - 1) * each(reading, step)
+    def round_trip(reading: float, step: float, handed: float) -> float:
+        return max(reading + (output - 1) * each(reading, step), serving.concurrency * output * handed)
+
+    def between(reading: float, step: float, handed: float) -> float:
+        handing = serving.concurrency * output * handed - reading
+        return step if output == 1 else max(each(reading, step), handing / (output - 1))
 
     seconds = decode.step_seconds / written
-    low = prefill.range_seconds[0], decode.range_seconds[0] / most
-    high = prefill.range_seconds[1], decode.range_seconds[1] / written
-    took = round_trip(prefill.step_seconds, seconds)
+    low = prefill.range_seconds[0], decode.range_seconds[0] / most, handed[0]
+    high = prefill.range_seconds[1], decode.range_seconds[1] / written, handed[2]
+    took = round_trip(prefill.step_seconds, seconds, handed[1])
     rate = place.data * serving.concurrency / took
     return ServingTime(
         prompt_tokens=prompt,
@@ -58,8 +74,8 @@ def throughput(job: Job, place: Topology, prefill: Time, decode: Time, guessed: 
         decode=decode,
         time_to_first_token_seconds=prefill.step_seconds,
         time_to_first_token_queued_seconds=(1 + (passes - 1) * engaged) * prefill.step_seconds,
-        time_per_output_token_seconds=each(prefill.step_seconds, seconds),
-        range_time_per_output_token_seconds=(each(*low), each(*high)),
+        time_per_output_token_seconds=between(prefill.step_seconds, seconds, handed[1]),
+        range_time_per_output_token_seconds=(between(*low), between(*high)),
         request_seconds=took,
         range_request_seconds=(round_trip(*low), round_trip(*high)),
         requests_per_second=rate,

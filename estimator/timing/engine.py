@@ -15,7 +15,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from estimator.contract.answer import Time
-from estimator.contract.job import Job
+from estimator.contract.job import Job, Serving
 from estimator.facts import catalogue
 from estimator.families.spec import DecoderSpec
 from estimator.serving.engines import drafter_of, engine_of
@@ -140,6 +140,12 @@ def between_ranks(spec: DecoderSpec, wires: Wires, tokens: int, sequences: int, 
 def steps_of(tokens: int, phase: str) -> int:
     """Times that a server schedules something in a pass."""
     return -(-tokens // CHUNK) if phase == "prefill" else 1
+
+
+def handing_seconds(serving: Serving) -> tuple[float, float, float]:
+    """What handing out a token takes at least, is expected to, and takes at most, where that was measured of an engine."""
+    fact = efficiencies().get(f"{serving.engine}_token")
+    return (1e-6 * fact.low, 1e-6 * fact.value, 1e-6 * fact.high) if fact else (0.0, 0.0, 0.0)
 
 
 def passed(job: Job, spec: DecoderSpec, tape: Tape, clock: Clock, wires: Wires, phase: str) -> Time:

@@ -1,40 +1,53 @@
 """How long llama.cpp's passes take: kernels one after another, each with the bytes that it moves or the arithmetic that it does.
 
-    step = kernels · each + matrices / rate + other bytes / (share · bandwidth) + hand-overs between GPUs
-    pass = kernels · each + max(FLOPs / arithmetic, matrices / (share · bandwidth)) + other bytes / (share · bandwidth)
+    step = kernels · each + matrices / reading + other bytes / (share · bandwidth) + hand-overs between GPUs
+    pass = kernels · each + max(FLOPs / arithmetic, bytes / (share · bandwidth)) of products and of attention
+         + unpacked / reading + other bytes / (share · bandwidth)
 
-    rate       = min(share · bandwidth, multiprocessors · what one reads)
+    reading    = min(share · bandwidth, multiprocessors · what one reads)
     arithmetic = min(share · peak, multiprocessors · what one multiplies)
 
 A multiprocessor has so many loads in flight, and a matrix times one vector asks no more of it; so cards with much bandwidth for
-each of them do not reach it. ggml's CUDA and HIP kernels turn the vector into blocks of int8 first (ggml-cuda/mmvq.cu), and for a
-prompt make float16 of matrices in blocks (ggml-cuda.cu, `ggml_cuda_op_mul_mat_cublas`), which are written and read again; Metal's
-unpack them where they multiply (ggml-metal.metal, `kernel_mul_mm`). GPUs take turns with a token's layers; of a prompt of several
-passes they work on as many as the scheduler keeps copies of inputs for.
+each of them do not reach it. ggml's CUDA and HIP kernels turn the vector into blocks of int8 first (ggml-cuda/mmvq.cu). For a
+prompt cuBLAS multiplies in float16 (ggml-cuda.cu, `ggml_cuda_op_mul_mat_cublas`, `ggml_cuda_mul_mat_batched_cublas`): a matrix in
+blocks is read and written as float16 before, what is multiplied with it is read in float32 and written in float16, and what comes
+out the other way round. So it is with both of attention's products where it is no kernel of its own. Metal's unpack where they
+multiply (ggml-metal.metal, `kernel_mul_mm`).
+
+GPUs take turns with a token's layers; of a prompt of several passes they work on as many as the scheduler keeps copies of inputs
+for. Passes follow one another as the GPU with most layers is done with them, each longer than the one before; the last goes on
+through the other GPUs.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
 from estimator.contract.answer import Time
-from estimator.contract.job import Job
+from estimator.contract.job import Job, Serving
 from estimator.facts.fact import MeasuredFact, measured
 from estimator.hardware.accelerator import Accelerator
-from estimator.serving.llamacpp.passes import Pass
+from estimator.serving.llamacpp.devices import layer_devices
+from estimator.serving.llamacpp.passes import Pass, Passes
 from estimator.timing.engine import WEIGHTS
 from estimator.timing.kernels import ATTENTION, MEMORY, PRODUCTS
 from estimator.timing.passes import LAUNCHES, Parts
 from estimator.timing.times import Done, answered
 
 FILE = Path(__file__).parent / "ggml.yaml"
-CONVERTING = ("nvidia", "amd")
-"""Vendors whose cards run ggml-cuda's kernels."""
+QUANTIZING = ("nvidia", "amd")
+"""Vendors whose cards run ggml-cuda's kernels: of a product with a matrix in blocks one quantizes what is multiplied."""
+CONVERTING = "nvidia"
+"""Whose prompts went through cuBLAS in float16. Vulkan's kernels unpack where they multiply, and HIP's of 2026 do
+(ggml-cuda/mmq.cu, `ggml_cuda_should_use_mmq`)."""
 COPIES = 4
 """Passes of a prompt that are under way at once (ggml/src/ggml-backend.cpp, `GGML_SCHED_MAX_COPIES`)."""
-UNPACKED = 2
-"""How often a matrix that was made of blocks is moved: written and read."""
+HALF, CONVERTED = 0.5, 1.5
+"""Of numbers in float32: what they take in float16, and what is moved to turn one into the other."""
+AROUND = 2
+"""Kernels beside a product of cuBLAS: what is multiplied is turned into float16, and what comes out into float32."""
 BETWEEN = "between GPUs"
 
 
@@ -69,42 +82,56 @@ def step_parts(rates: Rates, card: Accelerator, step: Pass, gpus: int) -> Parts:
     reading = min(bandwidth, _cores(card) * rates.core_gb * 1e9)
     return {
         WEIGHTS: (step.whole_bytes + step.block_bytes) / reading,
-        MEMORY: step.moved_bytes / bandwidth,
+        MEMORY: step.other_bytes / bandwidth,
         LAUNCHES: _kernels(card, step) * rates.kernel_us * 1e-6,
         BETWEEN: (gpus - 1) * rates.hop_ms * 1e-3,
     }
 
 
-def prompt_parts(rates: Rates, card: Accelerator, reading: Pass, many: float, gpus: int) -> Parts:
-    """Seconds of a prompt that is read in so many passes, by what they go to."""
+def prompt_parts(rates: Rates, card: Accelerator, found: Passes, gpus: int, longest: float = 1.0) -> Parts:
+    """Seconds of a prompt, by what they go to; `longest`: the share of layers of the GPU that has most."""
+    each = max(longest, 1 / COPIES) if gpus > 1 else 1.0
+    mean, last = (_reading(rates, card, one) for one in (found.reading, found.last))
+    parts = {name: found.many * each * mean[name] + (1 - each) * last[name] for name in mean}
+    return parts | {BETWEEN: (gpus - 1) * rates.hop_ms * 1e-3}
+
+
+def _reading(rates: Rates, card: Accelerator, one: Pass) -> Parts:
+    """Seconds of a pass over tokens of a prompt on one GPU."""
     bandwidth = rates.share * card.memory_bandwidth.value * 1e9
     arithmetic = min(rates.products * _peak(card), _cores(card) * rates.core_tflops * 1e12)
-    matrices = (reading.whole_bytes + reading.block_bytes) / bandwidth
-    unpacked = UNPACKED * reading.unpacked_bytes if card.vendor in CONVERTING else 0.0
-    one = {
-        PRODUCTS: max(reading.flops / arithmetic, matrices),
-        ATTENTION: reading.scores_flops / arithmetic,
-        MEMORY: (unpacked + reading.moved_bytes) / bandwidth,
-        LAUNCHES: _kernels(card, reading) * rates.kernel_us * 1e-6,
+    converts = card.vendor == CONVERTING
+    halved, turned = (HALF, CONVERTED) if converts else (0.0, 1.0)
+    matrices = one.whole_bytes + (one.unpacked_bytes if converts else one.block_bytes)
+    unpacking = (one.block_bytes + one.unpacked_bytes) / min(bandwidth, _cores(card) * rates.core_gb * 1e9) if converts else 0.0
+    scores = one.cached_bytes + halved * one.scores_bytes
+    moved = one.moved_bytes + turned * (one.operand_bytes + one.scores_bytes)
+    return {
+        PRODUCTS: max(one.tiled_flops / arithmetic, (matrices + halved * one.operand_bytes) / bandwidth),
+        ATTENTION: max(one.scores_flops / arithmetic, scores / bandwidth),
+        MEMORY: unpacking + moved / bandwidth,
+        LAUNCHES: (_kernels(card, one) + (AROUND * one.products if converts else 0)) * rates.kernel_us * 1e-6,
     }
-    turns = 1 + (many - 1) / min(gpus, COPIES)
-    return {name: turns * seconds for name, seconds in one.items()}
 
 
-def timed(job: Job, card: Accelerator, found: tuple[Pass, float, Pass]) -> tuple[Time, Time] | None:
+def timed(job: Job, card: Accelerator, found: Passes) -> tuple[Time, Time] | None:
     """The times of a prompt and of a decoding step; None where no backend of the card's vendor was measured."""
     reached = rates(card)
     if reached is None:
         return None
-    reading, many, step = found
     gpus, sequences = job.hardware.gpus, job.serving.concurrency
-    prompt = prompt_parts(reached, card, reading, many, gpus)
-    token = step_parts(reached, card, step, gpus)
-    flops = many * (reading.flops + reading.scores_flops), step.flops + step.scores_flops
+    prompt = prompt_parts(reached, card, found, gpus, longest(job.serving, found.layers, gpus))
+    token = step_parts(reached, card, found.step, gpus)
+    flops = [one.flops + one.scores_flops for one in (found.reading, found.step)]
     return (
-        _answered(card, "prefill", prompt, Done(job.serving.lengths[0], gpus, flops[0], 0, gpus * _peak(card))),
+        _answered(card, "prefill", prompt, Done(job.serving.lengths[0], gpus, found.many * flops[0], 0, gpus * _peak(card))),
         _answered(card, "decode", token, Done(sequences, gpus, flops[1], 0, gpus * _peak(card))),
     )
+
+
+def longest(serving: Serving, layers: int, gpus: int) -> float:
+    """The share of the layers on the GPU that has most of them."""
+    return max(Counter(layer_devices(serving, layers, gpus)[:-1]).values()) / layers
 
 
 def _answered(card: Accelerator, what: str, parts: Parts, done: Done) -> Time:
@@ -115,7 +142,7 @@ def _answered(card: Accelerator, what: str, parts: Parts, done: Done) -> Time:
 
 
 def _kernels(card: Accelerator, one: Pass) -> int:
-    return one.kernels + (one.unpacking if card.vendor in CONVERTING else 0)
+    return one.kernels + (one.unpacking if card.vendor in QUANTIZING else 0)
 
 
 def _cores(card: Accelerator) -> float:

@@ -259,3 +259,26 @@ def test_lengths(serving: dict[str, Any], lengths: tuple[int, int, int]) -> None
 def test_more_than_the_context_is_refused(serving: dict[str, Any]) -> None:
     with pytest.raises(InvalidJob, match="more than the context"):
         estimate({"model": "llama-3.1-8b", "task": "serve", "serving": serving})
+
+
+def test_one_process_hands_out_sglangs_tokens() -> None:
+    """So many requests of a small model are answered as slowly by eight GPUs as by four; with fewer the GPUs bind."""
+
+    def served(engine: str, gpus: int, concurrency: int) -> ServingTime:
+        serving = {"engine": engine, "concurrency": concurrency, "prompt_length": 512, "output_length": 1024, "weights": "fp8"}
+        hardware, ranks = {"gpu": "h200", "gpus": gpus}, {"tensor": gpus}
+        job = {"model": "llama-3.1-8b", "task": "serve", "hardware": hardware, "parallelism": ranks, "serving": serving}
+        found = estimate(job).serving
+        assert found
+        return found
+
+    many = [served("sglang", gpus, 1024) for gpus in (4, 8)]
+    assert {one.output_tokens_per_second for one in many} == {pytest.approx(1e6 / 52.5)}
+    assert {one.request_seconds for one in many} == {pytest.approx(1024 * 1024 * 52.5e-6)}
+    for one in many:
+        low, high = one.range_time_per_output_token_seconds
+        assert low < one.time_per_output_token_seconds < high
+        assert one.time_per_output_token_seconds > one.decode.step_seconds
+    few = [served("sglang", gpus, 4) for gpus in (4, 8)]
+    assert few[1].request_seconds < few[0].request_seconds
+    assert served("vllm", 8, 1024).output_tokens_per_second > 1.5e6 / 52.5

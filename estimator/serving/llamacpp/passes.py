@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import prod
+from typing import NamedTuple
 
 from estimator.contract.job import Serving
 from estimator.families.spec import DecoderSpec
@@ -29,6 +30,9 @@ FUSED = (
 `ggml_cuda_can_fuse` and `ggml_cuda_try_fuse`, as of October 2026; ggml-vulkan.cpp has most of them)."""
 VECTORS = 8
 """Tokens up to which products are with vectors, which take the gate with them (ggml-cuda/mmvq.cuh, `MMVQ_MAX_BATCH_SIZE`)."""
+TILE = 64
+"""Rows that a kernel multiplies with an expert at a time, however few there are (ggml-vulkan.cpp, `m_warptile_mmqid`, which
+AMD's cards take; ggml-cuda/mmq.cu takes up to 128)."""
 HALF = 2
 """Bytes of a weight in float16; a block has fewer for each of its weights."""
 
@@ -38,22 +42,35 @@ class Pass:
     """One pass through the graph.
 
     Attributes:
-        kernels: nodes that compute something; of these `unpacking` multiply with a matrix in blocks.
+        kernels: nodes that compute something; of these `products` multiply two matrices, `unpacking` with one in blocks.
         whole_bytes, block_bytes: of matrices that are read, without blocks and in blocks; of experts those that are chosen.
         unpacked_bytes: what those in blocks would take in float16.
-        flops: of products with these matrices.
+        flops: of products with these matrices; `tiled_flops`: with those that fill up the tiles of experts.
+        operand_bytes: what is multiplied with these matrices, and what comes out, in float32.
         scores_flops: of attention.
-        moved_bytes: what all other nodes read and write, the cache with them.
+        scores_bytes: of attention in two products, queries, scores and what comes out, in float32, each time that one reads or
+            writes them; `cached_bytes`: what these products read of the cache.
+        moved_bytes: what all other nodes read and write, the cache with them where attention is one kernel.
     """
 
     kernels: int = 0
+    products: int = 0
     unpacking: int = 0
     whole_bytes: float = 0
     block_bytes: float = 0
     unpacked_bytes: float = 0
     flops: float = 0
+    tiled_flops: float = 0
+    operand_bytes: float = 0
     scores_flops: float = 0
+    scores_bytes: float = 0
+    cached_bytes: float = 0
     moved_bytes: float = 0
+
+    @property
+    def other_bytes(self) -> float:
+        """All that is no matrix of the model."""
+        return self.operand_bytes + self.scores_bytes + self.cached_bytes + self.moved_bytes
 
     def add(self, more: Pass, less: Pass, times: int) -> None:
         """Add so many times what one pass has more than another."""
@@ -61,13 +78,23 @@ class Pass:
             setattr(self, name, getattr(self, name) + times * (getattr(more, name) - getattr(less, name)))
 
 
-def passes(serving: Serving, spec: DecoderSpec, tensors: tuple[WeightTensor, ...] | None) -> tuple[Pass, float, Pass]:
-    """A prompt's mean pass and how many there are, and a decoding step when half of each answer is written."""
+class Passes(NamedTuple):
+    """A prompt's mean pass, how many there are, and its last; a decoding step when half of each answer is written; and layers."""
+
+    reading: Pass
+    many: float
+    last: Pass
+    step: Pass
+    layers: int
+
+
+def passes(serving: Serving, spec: DecoderSpec, tensors: tuple[WeightTensor, ...] | None) -> Passes:
+    """What a served model's passes do."""
     return _passes(serving.model_dump_json(), spec, tensors)
 
 
 @lru_cache(maxsize=32)
-def _passes(asked: str, spec: DecoderSpec, tensors: tuple[WeightTensor, ...] | None) -> tuple[Pass, float, Pass]:
+def _passes(asked: str, spec: DecoderSpec, tensors: tuple[WeightTensor, ...] | None) -> Passes:
     serving = Serving.model_validate_json(asked)
     prompt, output = serving.lengths
     whole, at_once = batch_of(serving, spec), min(prompt, serving.ubatch or UBATCH)
@@ -76,10 +103,13 @@ def _passes(asked: str, spec: DecoderSpec, tensors: tuple[WeightTensor, ...] | N
     step = replace(whole, tokens=serving.concurrency, outputs=serving.concurrency)
     stored = {tensor.name: tensor.nbytes for tensor in tensors or of_kind(serving.weights, spec)}
     stored.setdefault(OUTPUT, stored[EMBEDDING])
-    return (
-        _counted(spec, _seeing(reading, spec, seen), stored),
-        prompt / at_once,
-        _counted(spec, _seeing(step, spec, prompt + output // 2), stored),
+    mean = _counted(spec, _seeing(reading, spec, seen), stored)
+    return Passes(
+        reading=mean,
+        many=prompt / at_once,
+        last=mean if prompt == at_once else _counted(spec, _seeing(reading, spec, prompt), stored),
+        step=_counted(spec, _seeing(step, spec, prompt + output // 2), stored),
+        layers=spec.num_hidden_layers,
     )
 
 
@@ -171,14 +201,19 @@ def _count(found: Pass, node: Tensor, touched: float, experts: int) -> None:
         elements = node.shape[0] * inner * (experts if several else 1)
         if node.op == "mul_mat" and len(node.shape) > 2:  # latent attention's, a matrix for each head
             elements *= node.shape[2]
-        found.flops += 2 * prod(node.shape) * inner
+        flops = 2 * prod(node.shape) * inner
+        found.flops += flops
+        found.tiled_flops += flops * (
+            _filled(prod(node.shape[1:]) / (share * experts)) if several and node.shape[2] > VECTORS else 1
+        )
         if matrix.nbytes < HALF * elements:
             found.unpacking += 1
             found.block_bytes += share * matrix.nbytes
             found.unpacked_bytes += share * elements * HALF
         else:
             found.whole_bytes += share * matrix.nbytes
-        found.moved_bytes += node.nbytes + node.sources[1].nbytes
+        found.products += 1
+        found.operand_bytes += node.nbytes + node.sources[1].nbytes
         return
     if node.op == "get_rows":
         found.moved_bytes += 2 * node.nbytes
@@ -187,5 +222,14 @@ def _count(found: Pass, node: Tensor, touched: float, experts: int) -> None:
         queries, keys = node.sources[0], node.sources[1]
         found.scores_flops += 2 * prod(queries.shape) * keys.shape[1] + 2 * prod(node.shape) * keys.shape[1]
     elif node.op == "mul_mat":
+        found.products += 1
         found.scores_flops += 2 * prod(node.shape) * node.sources[1].shape[0]
+        found.scores_bytes += node.nbytes + node.sources[1].nbytes
+        found.cached_bytes += node.sources[0].nbytes
+        return
     found.moved_bytes += node.nbytes + sum(source.nbytes for source in node.sources if not source.weight)
+
+
+def _filled(rows: float) -> float:
+    """How many times as many rows tiles have as an expert has in the mean: half of a tile more, and one at least."""
+    return max(TILE, rows + TILE / 2) / rows
