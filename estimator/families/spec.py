@@ -53,6 +53,8 @@ class ModelSpec(BaseModel):
     """Whether it is a language model that gets images through a tower."""
     hears: ClassVar[bool] = False
     """Whether it is one that gets sound through a tower."""
+    listens: ClassVar[bool] = False
+    """Whether it is given samples of sound, and no text."""
     can: ClassVar[Abilities] = Abilities()
     """What else is modelled of it. It is said of each family, and not inherited."""
 

@@ -14,6 +14,7 @@ from pydantic import BaseModel
 
 from estimator.contract.job import Job
 from estimator.contract.job.adapter import PrefixTuning, PromptLearning
+from estimator.contract.job.audio import Audio
 from estimator.contract.job.optimizer import IMPLEMENTATIONS, RANKS
 from estimator.contract.job.training import Head
 from estimator.contract.notes import Said
@@ -158,6 +159,14 @@ def _objective(job: Job) -> str | None:
 
 def _labels(job: Job, spec: ModelSpec) -> int | None:
     return 2 if (job.training.head or "").endswith("classification") else None
+
+
+def _spoken(job: Job, spec: ModelSpec) -> int | None:
+    """Letters of a clip, of a model that writes one or none in each frame."""
+    audio = job.training.audio
+    if not spec.listens or audio is None:
+        return None
+    return max(1, min(round(15 * audio.seconds), spec.audio_tokens(audio) or 1))
 
 
 def _reference(job: Job, spec: ModelSpec) -> str | None:
@@ -307,6 +316,16 @@ RULES = (
         "training.activation_checkpointing",
         _only(lambda job: _objective(job) == "ppo", lambda job: "none"),
         "TRL's PPO never switches it on",
+    ),
+    Rule(
+        "training.audio",
+        lambda job, spec: Audio(seconds=15.625) if spec.listens else None,
+        "250,000 samples, to which wav2vec 2.0 was trained to cut what is longer",
+    ),
+    Rule(
+        "training.target_length",
+        lambda job, spec: _spoken(job, spec),
+        "15 letters a second, as English is read aloud",
     ),
     Rule(
         "training.target_length",

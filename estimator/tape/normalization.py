@@ -5,7 +5,7 @@ from __future__ import annotations
 from estimator.tape import dtypes
 from estimator.tape.autograd import Gradient, attach, record
 from estimator.tape.pointwise import to
-from estimator.tape.tensor import Tensor, empty, moved, unary
+from estimator.tape.tensor import Tensor, empty, moved, output, unary
 from estimator.tape.views import contiguous
 
 
@@ -63,4 +63,48 @@ def rms_norm(x: Tensor, weight: Tensor) -> Tensor:
     reciprocals = empty(x.tape, (*x.shape[:-1], 1), dtypes.float32, "_fused_rms_norm")
     if node is not None:
         node.save((reciprocals,))
+    return out
+
+
+def group_norm(x: Tensor, weight: Tensor, bias: Tensor, groups: int) -> Tensor:
+    """torch's native group norm of [batch, channels, places] (group_norm.cpp, `native_group_norm`).
+
+    Saves its arguments, and per group a mean and a reciprocal deviation in their type. Autocast casts its arguments to float32.
+    What its kernels hold for each channel while they run is not counted.
+    """
+    inputs = [to(t, dtypes.float32) if x.tape.autocast else t for t in (x, weight, bias)]
+    x = inputs[0]
+    wanted = [(t.shape, t.requires_grad) for t in inputs]
+
+    def backward(g: Tensor, x: Tensor, *_: Tensor) -> list[Gradient]:
+        dense = contiguous(g)
+        gradients = [empty(g.tape, shape, g.dtype, "native_group_norm_backward") if want else None for shape, want in wanted]
+        moved("native_group_norm_backward", g, x, g)
+        del dense
+        return gradients
+
+    node = record("NativeGroupNormBackward", inputs, (x, inputs[1]), backward)
+    out = attach(node, unary("native_group_norm", x))
+    statistics = tuple(empty(x.tape, (x.shape[0], groups), x.dtype, "native_group_norm") for _ in range(2))
+    if node is not None:
+        node.save(statistics)
+    return out
+
+
+def weight_norm(lengths: Tensor, directions: Tensor) -> Tensor:
+    """A weight of its directions, and its lengths in the last dimension (`torch._weight_norm`, WeightNorm.cpp). Saves both, and
+    the directions' own lengths, in float32 of half precision (cuda/WeightNorm.cu)."""
+    wanted = directions.requires_grad, lengths.requires_grad
+
+    def backward(g: Tensor, v: Tensor, lengths: Tensor, _: Tensor) -> tuple[Gradient, Gradient]:
+        dense = contiguous(g)
+        made = [output("_weight_norm_interface_backward", (dense,), t.shape, t.dtype) for t in (v, lengths)]
+        del dense
+        return (made[0] if wanted[0] else None), (made[1] if wanted[1] else None)
+
+    node = record("WeightNormInterfaceBackward", (directions, lengths), (directions, lengths), backward)
+    out = attach(node, unary("_weight_norm_interface", directions))
+    own = empty(lengths.tape, lengths.shape, dtypes.float32, "_weight_norm_interface")
+    if node is not None:
+        node.save((own,))
     return out

@@ -67,3 +67,30 @@ def write_picked(x: Tensor, mask: Tensor, rows: Tensor) -> Tensor:
 
     node = record("IndexPutBackward", (x, rows), (mask,), backward)
     return attach(node, Tensor(x.storage, x.shape, x.dtype, x.strides))
+
+
+def fill_picked(x: Tensor, mask: Tensor, value: Tensor, count: int) -> Tensor:
+    """`x[mask] = value` for [batch, tokens, size] and one row, which a mask of [batch, tokens] writes into `count` places: on the
+    bytes of x, which the caller must not use any more. Saves the mask.
+
+    derivatives.yaml, `index_put_`. Where x is a view, its gradient is copied twice (csrc/autograd/functions/tensor.cpp,
+    `CopySlices`). The row's gradient is the sum of what the mask picks.
+    """
+    wanted, view = (x.requires_grad, value.requires_grad), x.is_view
+    shape, dtype = value.shape, value.dtype
+
+    def backward(g: Tensor, mask: Tensor) -> tuple[Gradient, Gradient]:
+        whole = output("new_empty_strided", (g,), g.shape, g.dtype) if view else None
+        part = output("clone", (g,), g.shape, g.dtype) if view else g
+        zeros = empty(g.tape, shape, dtype, "zeros_like") if wanted[0] else None
+        kept = output("index_put", (part,), g.shape, g.dtype) if wanted[0] else None
+        del zeros
+        rows = output("index", (part,), (count, *shape), g.dtype) if wanted[1] else None
+        del part
+        if view and wanted[0]:
+            kept = whole
+        del whole
+        return kept, None if rows is None else output("sum", (rows,), shape, g.dtype)
+
+    node = record("CopySlices" if view else "IndexPutBackward", (x, value), (mask,), backward)
+    return attach(node, Tensor(x.storage, x.shape, x.dtype, x.strides))

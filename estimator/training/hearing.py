@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from estimator.contract.errors import Contradiction, NotModelled
 from estimator.contract.job import Job
+from estimator.contract.job.audio import Audio
 from estimator.families.spec import ModelSpec
 
 WHERE = "training.audio"
@@ -13,6 +14,9 @@ def refuse(job: Job, spec: ModelSpec) -> bool:
     """Whether the model hears. Raises `InvalidJob` for sound that does not fit it or the sequence, `NotModelled` for what is not
     known of it."""
     audio, tokens = job.training.audio, job.training.sequence_length
+    if spec.listens:
+        _refuse_clips(audio, spec)
+        return False
     if not spec.hears:
         if audio is not None:
             raise Contradiction(f"{spec.model_type} hears nothing beside texts: leave it out, or name a model that does", WHERE)
@@ -32,6 +36,15 @@ def refuse(job: Job, spec: ModelSpec) -> bool:
             WHERE,
         )
     return True
+
+
+def _refuse_clips(audio: Audio | None, spec: ModelSpec) -> None:
+    if audio is None:
+        raise Contradiction(f"{spec.model_type} is given nothing but sound: write training.audio {{seconds: 10}}", WHERE)
+    if audio.count > 1:
+        raise Contradiction(f"{spec.model_type} is given clips one by one: write training.micro_batch_size", f"{WHERE}.count")
+    if not spec.audio_tokens(audio):
+        raise Contradiction(f"{audio.seconds:g} s are too short: its convolutions make no frame of them", f"{WHERE}.seconds")
 
 
 def tokens(job: Job, spec: ModelSpec) -> int:

@@ -26,6 +26,8 @@ def batch(job: Job, spec: Any, model: Any) -> dict[str, Any]:
         made["input_ids"] = torch.randint(0, spec.vocab_size, (rows, tokens))
         if training.head == "sequence-classification" and model.config.is_encoder_decoder:
             _end(made["input_ids"], model.config.eos_token_id)
+    elif model.main_input_name == "input_values":
+        made["input_values"] = torch.rand(rows, training.audio.samples, dtype=model.dtype)  # type: ignore[union-attr]
     elif model.main_input_name == "pixel_values":
         made["pixel_values"] = torch.rand(rows, spec.num_channels, spec.image_size, spec.image_size, dtype=model.dtype)
     else:
@@ -40,6 +42,9 @@ def batch(job: Job, spec: Any, model: Any) -> dict[str, Any]:
         made["labels"] = made["input_ids"]
     elif training.head in ("seq2seq-lm", "speech-seq2seq-lm"):
         made["labels"] = torch.randint(0, spec.vocab_size, targets)
+    elif training.head == "ctc":  # which asks whether they are of its vocabulary
+        made["labels"] = torch.ones(targets, dtype=torch.int64)
+        know(made["labels"], [[1] * targets[1]] * rows)
     elif training.head == "contrastive":
         shape = (rows, spec.num_channels, spec.image_size, spec.image_size)
         made |= {"pixel_values": torch.rand(shape, dtype=model.dtype), "return_loss": True}

@@ -27,7 +27,7 @@ from estimator.verify.fp8 import fp8_linear
 from estimator.verify.live import Live
 
 _softmax, _cross_entropy, _sum, _einsum = torch.Tensor.softmax, F.cross_entropy, torch.Tensor.sum, torch.einsum
-_rms_norm = F.rms_norm
+_rms_norm, _log_softmax = F.rms_norm, F.log_softmax
 _is_autocast_enabled = torch.is_autocast_enabled
 _linear = F.linear
 
@@ -38,8 +38,8 @@ def on_cuda(gpu: Gpu = AMPERE) -> Iterator[None]:
 
     CUDA's autocast runs some operations in float32 that the CPU's leaves alone (autocast_mode.h, AT_FORALL_FP32 and
     AT_FORALL_FP32_SET_OPT_DTYPE): of those that the tested models call, `pow`, which `square` calls, `rsqrt`, `exp`, `expm1`,
-    `softplus`, `layer_norm`, `rms_norm`, `softmax`, `sum` and vectors' norms. Of `cross_entropy` it runs less in float32 than the
-    CPU's does.
+    `softplus`, `layer_norm`, `group_norm`, `rms_norm`, `softmax`, `sum` and vectors' norms. Of `cross_entropy` it runs less in
+    float32 than the CPU's does.
     The CPU's casts what `cat` joins to the widest type, which CUDA's leaves to the kernel. tests/tape/test_autocast.py asks
     CUDA's dispatch itself. Whether autocast is on at all, Python code asks of CUDA's.
     """
@@ -47,12 +47,19 @@ def on_cuda(gpu: Gpu = AMPERE) -> Iterator[None]:
         "scaled_dot_product_attention": partial(scaled_dot_product_attention, gpu),
         "dropout": dropout,
         "softmax": softmax,
+        "log_softmax": log_softmax,
+        "ctc_loss": ctc_loss,
         "cross_entropy": cross_entropy,
         "linear": linear,
     }
     with (
         mock.patch.multiple(
-            F, **instead, layer_norm=in_float32(F.layer_norm), softplus=in_float32(F.softplus), rms_norm=in_float32(rms_norm)
+            F,
+            **instead,
+            layer_norm=in_float32(F.layer_norm),
+            group_norm=in_float32(F.group_norm),
+            softplus=in_float32(F.softplus),
+            rms_norm=in_float32(rms_norm),
         ),
         mock.patch.multiple(
             torch,
@@ -164,6 +171,33 @@ def softmax(x: Tensor, dim: int, _stacklevel: int = 3, dtype: torch.dtype | None
     if x.dtype == torch.float16 and dtype == torch.float32:
         return torch._softmax(x, dim, True)
     return _softmax(x, dim, dtype=dtype)
+
+
+def log_softmax(x: Tensor, dim: int, _stacklevel: int = 3, dtype: torch.dtype | None = None) -> Tensor:
+    """Its logarithm, likewise."""
+    if x.dtype == torch.float16 and dtype == torch.float32:
+        return torch._log_softmax(x, dim, True)
+    return _log_softmax(x, dim, dtype=dtype)
+
+
+def ctc_loss(
+    scores: Tensor,
+    targets: Tensor,
+    frames: Tensor,
+    lengths: Tensor,
+    blank: int = 0,
+    reduction: str = "mean",
+    zero_infinity: bool = False,
+) -> Tensor:
+    """The loss with lengths that are numbers of the host, as those of tensors of numbers become (LossCTC.cpp, `ctc_loss`)."""
+    batch = scores.shape[1]
+    one = len(targets) // batch, scores.shape[0]
+    each = torch._ctc_loss(scores, targets, [one[1]] * batch, [one[0]] * batch, blank, zero_infinity)[0]
+    if zero_infinity:
+        each = torch.where(each == torch.inf, torch.zeros((), dtype=each.dtype), each)
+    if reduction == "mean":
+        each = (each / torch.tensor([one[0]] * batch, dtype=each.dtype).clamp_min(1)).mean()
+    return each.sum() if reduction == "sum" else each
 
 
 def cross_entropy(x: Tensor, target: Tensor, *, label_smoothing: float = 0.0, **kwargs: Any) -> Tensor:

@@ -15,6 +15,7 @@ CHUNK = 65536
 DENSE = {
     aten._softmax.default: 1,
     aten._log_softmax.default: 1,
+    aten._log_softmax_backward_data.default: 1,
     aten.cumsum.default: 1,
     aten.native_layer_norm.default: 1,
     aten.native_layer_norm_backward.default: 2,
@@ -92,6 +93,21 @@ def _summed(x: torch.Tensor) -> torch.Tensor:
     return torch.empty_like(x, memory_format=torch.contiguous_format)
 
 
+def ctc_loss(scores: torch.Tensor, targets: torch.Tensor, *_: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    """What CUDA's own kernel makes of labels of one length (cuda/LossCTC.cu, `ctc_loss_gpu_template`)."""
+    frames, batch, _ = scores.shape
+    each = scores.new_empty(batch)
+    return each, scores.new_empty(batch, frames, 2 * (len(targets) // batch) + 1)
+
+
+def ctc_loss_backward(g: torch.Tensor, scores: torch.Tensor, *given: Any) -> torch.Tensor:
+    """Likewise (`ctc_loss_backward_gpu_template`): the gradient lies row by row, however the scores do."""
+    onwards = torch.empty_like(given[4])
+    made = scores.new_empty(scores.shape)
+    del onwards
+    return made
+
+
 TEMPORARIES: dict[Any, Callable[[Any], torch.Tensor]] = {
     aten._foreach_norm.Scalar: partial_norms,
     aten.multinomial.default: torch.empty_like,
@@ -100,7 +116,9 @@ TEMPORARIES: dict[Any, Callable[[Any], torch.Tensor]] = {
 """What an operation makes of its first argument and holds until it is done: norms of chunks; probabilities that random numbers
 divide (Distributions.cpp, `multinomial_out`); what is summed (ReduceOps.cpp, `logsumexp_out_impl`)."""
 
-WRITTEN_OUT: dict[Any, Callable[..., torch.Tensor]] = {
+WRITTEN_OUT: dict[Any, Callable[..., Any]] = {
+    aten._ctc_loss.default: ctc_loss,
+    aten._ctc_loss_backward.default: ctc_loss_backward,
     aten._safe_softmax.default: safe_softmax,
     aten.isinf.default: isinf,
     aten.masked_scatter_backward.default: scattered,

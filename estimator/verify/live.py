@@ -213,7 +213,8 @@ class Live(TorchDispatchMode):
         if self.in_backward and not torch.is_grad_enabled():
             if func is aten.add.Tensor and _is_last_reference(args[0]):
                 func = aten.add_.Tensor
-            func = IN_PLACE.get(func, func)
+            if func is not aten.index_put.default or args[3:] == (True,):  # else it copies the gradient of what was written to
+                func = IN_PLACE.get(func, func)
         if self.adds_in_place and func is aten.add.Tensor:
             with self:
                 return aten.alias(aten.add_.Tensor(*args))

@@ -63,6 +63,8 @@ AUTO = {
     "speech-seq2seq-lm": transformers.AutoModelForSpeechSeq2Seq,
     "sequence-classification": transformers.AutoModelForSequenceClassification,
     "image-classification": transformers.AutoModelForImageClassification,
+    "ctc": transformers.AutoModelForCTC,
+    "audio-classification": transformers.AutoModelForAudioClassification,
     "contrastive": transformers.AutoModel,
     "features": transformers.AutoModel,
     "image-text-to-text": transformers.AutoModelForImageTextToText,

@@ -20,7 +20,9 @@ from estimator.verify.live import Live
 def pictures(job: Job, spec: ModelSpec, live: Live) -> Iterator[None]:
     """Answers for images that are all of the size that the job says, and filled up to the patches that all have."""
     images, audio = job.training.images, job.training.audio
-    if audio is not None:
+    if spec.listens and audio is not None:
+        live.picked = spec.masked(spec.audio_tokens(audio) or 0)  # type: ignore[attr-defined]
+    elif audio is not None:
         live.picked, live.pictures = spec.audio_tokens(audio) or 0, audio.count
     if images is None or not getattr(spec, "patches_images", False):
         yield

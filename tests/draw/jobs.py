@@ -149,7 +149,7 @@ def _images(drawing: Drawing, made: dict[str, Any]) -> Any:
 
 
 def _audio(drawing: Drawing, made: dict[str, Any]) -> Any:
-    return drawing.part(Audio) if drawing.spec.hears else NOTHING
+    return drawing.part(Audio) if drawing.spec.hears or drawing.spec.listens else NOTHING
 
 
 def _attention(drawing: Drawing, made: dict[str, Any]) -> str:
@@ -275,7 +275,7 @@ def _halved(drawing: Drawing, made: dict[str, Any]) -> int:
 
 
 def _only_images(drawing: Drawing) -> bool:
-    return drawing.spec.model_type in ("vit", "dinov2", "dinov3_vit", "whisper", "clip")
+    return drawing.spec.model_type in ("vit", "dinov2", "dinov3_vit", "whisper", "clip") or drawing.spec.listens
 
 
 def _joined(drawing: Drawing, job: dict[str, Any]) -> dict[str, Any]:

@@ -45,6 +45,8 @@ ENCODERS = EMBED | {
     "t5",
     "t5gemma",
     "vit",
+    "wav2vec2",
+    "hubert",
 }
 """Types of which serving is not modelled by any engine that sizes a cache."""
 

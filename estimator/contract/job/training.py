@@ -27,6 +27,8 @@ Head = Literal[
     "speech-seq2seq-lm",
     "sequence-classification",
     "image-classification",
+    "ctc",
+    "audio-classification",
     "contrastive",
     "image-text-to-text",
     "audio-text-to-text",
