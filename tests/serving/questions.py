@@ -30,6 +30,7 @@ EMBED = {
 }
 """Types that give vectors of texts, which vLLM alone is modelled doing."""
 ENCODERS = EMBED | {
+    "albert",
     "bart",
     "camembert",
     "deberta-v2",
@@ -45,6 +46,7 @@ ENCODERS = EMBED | {
     "t5",
     "t5gemma",
     "vit",
+    "xlm-roberta-xl",
 }
 """Types of which serving is not modelled by any engine that sizes a cache."""
 
