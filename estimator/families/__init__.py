@@ -138,6 +138,7 @@ FAMILIES = {
     "t5": "t5",
     "t5gemma": "t5gemma",
     "mt5": "t5",
+    "umt5": "t5",
     "modernbert": "modernbert",
     "modernbert-decoder": "modernbert_decoder",
     "eurobert": "eurobert",

@@ -45,6 +45,7 @@ ENCODERS = EMBED | {
     "pegasus",
     "t5",
     "t5gemma",
+    "umt5",
     "vit",
     "xlm-roberta-xl",
 }
