@@ -1,8 +1,9 @@
-"""BERT, RoBERTa, XLM-RoBERTa: learned positions and token types, attention in both directions, norms after each block, dropout.
+"""BERT, RoBERTa and their like: learned positions and token types, attention in both directions, norms after each block, dropout.
 
 RoBERTa, and CamemBERT, which is one, find positions from the ids that are no padding, and have heads of their own; CamemBERT and
-XLM-RoBERTa make them before their body. After transformers' modeling_bert.py, modeling_roberta.py, modeling_xlm_roberta.py and
-modeling_camembert.py (5.23).
+XLM-RoBERTa make them before their body. ERNIE is BERT with a type of task, Data2Vec's encoder of texts RoBERTa.
+After transformers' modeling_bert.py, modeling_roberta.py, modeling_xlm_roberta.py, modeling_camembert.py, modeling_ernie.py and
+modeling_data2vec_text.py (5.23).
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from estimator.families.heads import Head
 from estimator.families.modules import Module
 from estimator.families.spec import Probability, Size
 from estimator.tape import dtypes
-from estimator.tape.pointwise import add, add_scalar, dropout, mul, tanh, to
+from estimator.tape.pointwise import add, add_, add_scalar, dropout, mul, tanh, to
 from estimator.tape.tensor import Tensor, alias, empty
 from estimator.tape.views import expand, reshape, select, transpose
 
@@ -47,6 +48,24 @@ class BertSpec(PostNormSpec):
 
     type_vocab_size: Size = 2
     classifier_dropout: Probability | None = None
+
+    @property
+    def tasks(self) -> int:
+        """Types of tasks that embeddings tell apart."""
+        return 0
+
+
+class ErnieSpec(BertSpec):
+    embeds = pooled_in_sglang = False
+    last_vllm = "none"
+    in_sglang = "none"
+
+    use_task_id: bool = False
+    task_type_vocab_size: Size = 3
+
+    @property
+    def tasks(self) -> int:
+        return self.task_type_vocab_size if self.use_task_id else 0
 
 
 class RobertaSpec(BertSpec):
@@ -75,20 +94,36 @@ class CamembertSpec(RobertaSpec):
     head_first = True
 
 
-SPECS = {"bert": BertSpec, "roberta": RobertaSpec, "xlm-roberta": XLMRobertaSpec, "camembert": CamembertSpec}
+class Data2VecTextSpec(RobertaSpec):
+    embeds = False
+    last_vllm = "none"
+    in_sglang = "none"
+
+
+SPECS = {
+    "bert": BertSpec,
+    "ernie": ErnieSpec,
+    "roberta": RobertaSpec,
+    "xlm-roberta": XLMRobertaSpec,
+    "camembert": CamembertSpec,
+    "data2vec-text": Data2VecTextSpec,
+}
 
 
 class Embeddings:
-    def __init__(self, spec: BertSpec, build: Builder, size: int):
+    """Of words, places and types. `tasks`: types of tasks, if they are told apart, too. `normed`: whether a norm follows."""
+
+    def __init__(self, spec: Any, build: Builder, size: int, tasks: int = 0, normed: bool = True):
         self.positions_from_ids = spec.positions_from_ids
         positions = spec.max_position_embeddings
         self.word = build.embedding("embeddings.word_embeddings", spec.vocab_size, size)
         if not self.positions_from_ids:
             self.position = build.embedding("embeddings.position_embeddings", positions, size)
         self.token_type = build.embedding("embeddings.token_type_embeddings", spec.type_vocab_size, size)
-        self.norm = build.layer_norm("embeddings.LayerNorm", size)
+        self.norm = build.layer_norm("embeddings.LayerNorm", size) if normed else None
         if self.positions_from_ids:
             self.position = build.embedding("embeddings.position_embeddings", positions, size)
+        self.task_type = build.embedding("embeddings.task_type_embeddings", tasks, size) if tasks else None
         self.dropout = spec.hidden_dropout_prob
         self.gathers = build.kernels.release == "5"
         self.position_ids, self.token_type_ids = (
@@ -104,7 +139,12 @@ class Embeddings:
         out = add(embeds, token_types)
         places = self.position(positions)
         out = add(out, places)
-        out = self.norm(out)
+        if self.task_type is not None:
+            kinds = empty(ids.tape, ids.shape, dtypes.int64, "zeros")
+            task_types = self.task_type(kinds)
+            out = add_(out, task_types)
+        if self.norm is not None:
+            out = self.norm(out)
         return dropout(out, self.dropout)
 
     def _types(self, tokens: int) -> Tensor:
@@ -165,7 +205,7 @@ class Bert:
     def __init__(self, spec: BertSpec, build: Builder):
         refuse_quantization(build, spec.model_type)
         self.release = build.kernels.release
-        self.embeddings = Embeddings(spec, build, spec.hidden_size)
+        self.embeddings = Embeddings(spec, build, spec.hidden_size, spec.tasks)
         self.layers = build.layers(spec.num_hidden_layers, lambda _: Layer(spec, build), "layer", last=1)
 
     def forward(self, ids: Tensor) -> Tensor:

@@ -1,6 +1,7 @@
 """Attention with a bias that is learned for buckets of relative positions, as T5 has it.
 
-The first layer of a stack makes the bias, and the others are handed it. After transformers' modeling_t5.py (5.23).
+The first layer of a stack makes the bias, and the others are handed it; or each makes its own. After transformers' modeling_t5.py
+and modeling_umt5.py (5.23).
 """
 
 from __future__ import annotations
@@ -30,12 +31,13 @@ class Sizes:
 class RelativeAttention:
     """Attention of a sequence to itself or to another (`T5Attention`).
 
-    `causal`: a decoder's to itself. `biased`: this layer makes the bias; others that are handed none take zeros.
+    `causal`: a decoder's to itself. `biased`: this layer makes the bias; others that are handed none take zeros. `shares`: it
+    hands its bias to the next.
     """
 
-    def __init__(self, name: str, causal: bool, biased: bool, sizes: Sizes, build: Builder):
+    def __init__(self, name: str, causal: bool, biased: bool, sizes: Sizes, build: Builder, shares: bool = True):
         inner = sizes.heads * sizes.head
-        self.sizes, self.causal, self.recomputes = sizes, causal, build.recomputes
+        self.sizes, self.causal, self.shares, self.recomputes = sizes, causal, shares, build.recomputes
         self.q = build.linear(name + ".q", sizes.hidden, inner)
         self.k = build.linear(name + ".k", sizes.hidden, inner)
         self.v = build.linear(name + ".v", sizes.hidden, inner)
@@ -46,8 +48,8 @@ class RelativeAttention:
 
     def __call__(
         self, hidden: Tensor, other: Tensor, mask: Tensor | None, bias: Tensor | None
-    ) -> tuple[Tensor, Tensor, Tensor | None]:
-        """The output, the bias, and the weights where the implementation returns them."""
+    ) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        """The output, the bias that the next layer gets, and the weights where the implementation returns them."""
         batch, tokens, _ = hidden.shape
         length, heads = other.shape[1], (self.sizes.heads, self.sizes.head)
         q = transpose(reshape(self.q(hidden), (batch, tokens, *heads)), 1, 2)
@@ -58,24 +60,25 @@ class RelativeAttention:
         out, weights = self.attend(q, k, v, mask, bias)
         out = reshape(out, (batch, tokens, -1))
         out = self.o(out)
-        return out, bias, weights
+        return out, bias if self.shares else None, weights
 
     def _bias(self, tape: Tape, tokens: int, length: int, dtype: DType) -> Tensor:
         """One number for each head and pair of positions. Where layers are recomputed, the zeros ask for a gradient, too."""
         if self.relative_bias is None:
             zeros = empty(tape, (1, self.sizes.heads, tokens, length), dtype, "zeros")
-            zeros.requires_grad = self.recomputes
+            zeros.requires_grad = self.recomputes and self.shares
             return zeros
         places = [empty(tape, (size,), dtypes.int64, "arange") for size in (tokens, length)]
         relative = empty(tape, (tokens, length), dtypes.int64, "sub")
-        buckets = in_buckets(relative, self.causal)
+        buckets = in_buckets(relative, self.causal, holds=not self.shares)
         values = self.relative_bias(buckets)
         del places
         return unsqueeze(permute(values, (2, 0, 1)), 0)
 
 
-def in_buckets(relative: Tensor, causal: bool) -> Tensor:
-    """The bucket of each relative position (`_relative_position_bucket`): exact when near, by the logarithm when far."""
+def in_buckets(relative: Tensor, causal: bool, holds: bool = False) -> Tensor:
+    """The bucket of each relative position (`_relative_position_bucket`): exact when near, by the logarithm when far, which UMT5
+    `holds` to the end."""
     tape, shape = relative.tape, relative.shape
 
     def made(operation: str, dtype: DType = dtypes.int64) -> Tensor:
@@ -100,6 +103,7 @@ def in_buckets(relative: Tensor, causal: bool) -> Tensor:
     far = made("_to_copy", dtypes.float32)
     for operation in ("div", "log", "div", "mul"):
         far = made(operation, dtypes.float32)
+    _ratio = far if holds else None
     far = made("_to_copy")
     far = made("add")
     most = made("full_like")

@@ -1,11 +1,12 @@
-"""T5, v1.1, Flan and mT5: a relative bias in attention, norms that only scale, feed-forward layers with or without a gate.
+"""T5, v1.1, Flan, mT5 and UMT5: a relative bias in attention, norms that only scale, feed-forward layers with or without a gate.
 
-After transformers' modeling_t5.py and modeling_mt5.py (5.23).
+After transformers' modeling_t5.py, modeling_mt5.py and modeling_umt5.py (5.23).
 """
 
 from __future__ import annotations
 
-from typing import Any, Self
+from collections.abc import Mapping
+from typing import Any, ClassVar, Self
 
 from pydantic import Field, model_validator
 
@@ -30,6 +31,8 @@ class T5Spec(ModelSpec):
     why_not_vllm = "of encoder-decoders its registry has those that hear or see"
     modelled = {"is_encoder_decoder": (True,), "is_decoder": (False,)}
     attentions = ("sdpa", "eager")
+    shares_bias: ClassVar[bool] = True
+    """Whether the first layer of a stack makes the relative bias of all."""
 
     vocab_size: Size
     hidden_size: Size = called("d_model")
@@ -80,7 +83,21 @@ class MT5Spec(T5Spec):
         return False
 
 
-SPECS = {"t5": T5Spec, "mt5": MT5Spec}
+class UMT5Spec(T5Spec):
+    """mT5 with a relative bias of its own in each layer. transformers ties its output layer whatever a config says."""
+
+    shares_bias = False
+
+    feed_forward_proj: str = Field("gated-gelu", pattern=r"^(gated-)?[a-z_]+$")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _tied(cls, given: Any) -> Any:
+        tied = "tie_word_embeddings"
+        return {name: value for name, value in given.items() if name != tied} if isinstance(given, Mapping) else given
+
+
+SPECS = {"t5": T5Spec, "mt5": MT5Spec, "umt5": UMT5Spec}
 
 
 class LayerNorm:
@@ -104,13 +121,13 @@ class Attention:
         sizes = Sizes(
             spec.hidden_size, spec.num_attention_heads, spec.head_dim, spec.relative_attention_num_buckets, spec.dropout_rate
         )
-        self.attention = RelativeAttention(name, causal, biased, sizes, build)
+        self.attention = RelativeAttention(name, causal, biased, sizes, build, spec.shares_bias)
         self.norm = LayerNorm("layer_norm", spec, build)
         self.dropout = spec.dropout_rate
 
     def __call__(
         self, hidden: Tensor, mask: Tensor | None, bias: Tensor | None, other: Tensor | None = None
-    ) -> tuple[Tensor, Tensor, Tensor | None]:
+    ) -> tuple[Tensor, Tensor | None, Tensor | None]:
         normed = self.norm(hidden)
         out, bias, weights = self.attention(normed, normed if other is None else other, mask, bias)
         out = add(hidden, dropout(out, self.dropout))
@@ -156,14 +173,14 @@ class FeedForward:
 class Block:
     """A layer of the encoder, or with cross-attention one of the decoder."""
 
-    def __init__(self, decodes: bool, first: bool, spec: T5Spec, build: Builder):
-        self.self_attention = Attention("SelfAttention", decodes, first, spec, build)
+    def __init__(self, decodes: bool, biased: bool, spec: T5Spec, build: Builder):
+        self.self_attention = Attention("SelfAttention", decodes, biased, spec, build)
         self.cross_attention = Attention("EncDecAttention", False, False, spec, build) if decodes else None
         self.feed_forward = FeedForward(spec, build)
 
     def __call__(
         self, hidden: Tensor, mask: Tensor | None, bias: Tensor | None, encoded: Tensor | None, cross_bias: Tensor | None
-    ) -> tuple[Tensor, Tensor, Tensor | None]:
+    ) -> tuple[Tensor, Tensor | None, Tensor | None]:
         out, bias, _ = self.self_attention(hidden, mask, bias)
         most = _largest(out)  # which lives until the next one is made
         out = _clamped(out, most)
@@ -204,8 +221,8 @@ class Stack:
         if decodes:
             name, layers = "decoder", spec.depth - layers
         self.decodes, self.words, self.attention, self.dropout = decodes, words, build.attention, spec.dropout_rate
-        kinds = [True] + [False] * (layers - 1)
-        self.blocks = build.layers(kinds, lambda first: Block(decodes, first, spec, build), name, f"{name}.", first=2, last=1)
+        kinds = [True] + [not spec.shares_bias] * (layers - 1)
+        self.blocks = build.layers(kinds, lambda biased: Block(decodes, biased, spec, build), name, f"{name}.", first=2, last=1)
         self.norm = LayerNorm(name + ".final_layer_norm", spec, build)
 
     def __call__(self, ids: Tensor, encoded: Tensor | None = None) -> Tensor:

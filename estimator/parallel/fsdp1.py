@@ -61,6 +61,8 @@ class Fsdp1(Sharding):
         return full, Tensor(Storage(tape, 0, name, filled=False), shape, dtype)
 
     def unit(self, parameters: list[Parameter], layer: Layer) -> Layer:
+        if not parameters:  # those that it runs lie outside of the stack
+            return layer
         unit = Unit(self, parameters, reshard=True)
 
         def run(*given: Tensor | None) -> Any:

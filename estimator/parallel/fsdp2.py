@@ -89,6 +89,8 @@ class Fsdp2(Sharding):
         return Tensor(full, shape, compute), local
 
     def unit(self, parameters: list[Parameter], layer: Layer) -> Layer:
+        if not parameters:  # those that it runs lie outside of the stack
+            return layer
         group = Group(self, managed([(p.name.split("."), p) for p in parameters]), self.reshard_after_forward)
         self.groups.append(group)
 

@@ -56,9 +56,11 @@ def cast(x: Tensor) -> Tensor:
     if context is None or x.dtype is context.dtype or not x.dtype.is_floating:
         return x
     if x.dtype is float32 and x.requires_grad and x.grad_fn is None:
+        for weights in context.weights.values():  # also where another layer, which has the same weight, has cast it
+            if x in weights:
+                return weights[x]
         weights = context.weights.setdefault(x.tape.slot, {})
-        if x not in weights:
-            weights[x] = to(x, context.dtype)
+        weights[x] = to(x, context.dtype)
         return weights[x]
     return to(x, context.dtype)
 

@@ -52,6 +52,7 @@ def test_layers_are_in_order(kind: str) -> None:
     with torch.device("meta"):
         model = AUTO[next(iter(heads(kind)))].from_config(config(spec, spec.attentions[0] if spec.attentions else "eager"))
     ours = list(dict.fromkeys(p.name for p in build.parameters if p.slot is not None))
+    ours = ours or [p.name for p in build.parameters]  # all layers have one's parameters (ALBERT)
     theirs = [known(name, ours) for name, _ in model.named_parameters()]
     in_theirs = [name for name in dict.fromkeys(theirs) if name is not None]
     assert in_theirs

@@ -30,6 +30,7 @@ EMBED = {
 }
 """Types that give vectors of texts, which vLLM alone is modelled doing."""
 ENCODERS = EMBED | {
+    "albert",
     "bart",
     "camembert",
     "deberta-v2",
@@ -44,9 +45,11 @@ ENCODERS = EMBED | {
     "pegasus",
     "t5",
     "t5gemma",
+    "umt5",
     "vit",
     "wav2vec2",
     "hubert",
+    "xlm-roberta-xl",
 }
 """Types of which serving is not modelled by any engine that sizes a cache."""
 
