@@ -18,7 +18,7 @@ from estimator.contract.reading import load_yaml
 from estimator.contract.units import gib
 from estimator.contract.validation import validated
 from estimator.exchange.found import Found, LeftOut, field_of, with_field
-from estimator.exchange.roles import parameters_of
+from estimator.exchange.roles import has_experts, parameters_of
 from estimator.exchange.spread import SHARDED
 from estimator.exchange.trainer import OF_LANGUAGE, anywhere
 from estimator.families import count
@@ -46,6 +46,8 @@ class Concession(BaseModel):
     """Numbers that become as many times as large: sequences of which a step has several."""
     second: int | None = None
     """Bytes for each parameter of a second model that lies beside it, sharded where the first is."""
+    experts: bool = False
+    """Whether it is made of mixtures of experts alone."""
     why: str
 
 
@@ -76,7 +78,7 @@ def accepted(found: Found, allow_files: bool) -> Found:
                 )
                 left = [*found.left_out, said]
                 continue
-            one = next((one for one in table() if error.where.startswith(one.refused) and _holds(job, one)), None)
+            one = next((one for one in table() if error.where.startswith(one.refused) and _holds(job, one, allow_files)), None)
             if one is None:
                 break
             left.append(LeftOut(key=next(iter(one.given)), why=one.why))
@@ -136,7 +138,9 @@ def _ranks(job: dict[str, Any]) -> int:
     return (hardware.get("gpus") or 1) * (hardware.get("nodes") or 1)
 
 
-def _holds(job: dict[str, Any], one: Concession) -> bool:
+def _holds(job: dict[str, Any], one: Concession, allow_files: bool) -> bool:
+    if one.experts and not has_experts(job["model"], allow_files):
+        return False
     for path, wanted in one.given.items():
         part = field_of(job, path)
         if part is None or (wanted != "*" and part not in (wanted if isinstance(wanted, list) else [wanted])):

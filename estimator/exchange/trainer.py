@@ -35,6 +35,16 @@ ATTENTIONS = {
 """What a job calls each way to run attention."""
 
 
+def switched_off(conf: Configuration) -> None:
+    """HfArgumentParser's `--no_X` (transformers/hf_argparser.py), which it makes for each switch that is on by default."""
+    for key in [key for key in conf.given if key.startswith("no_")]:
+        name = key.removeprefix("no_")
+        default = conf.facts.defaults.get(name)
+        if default is not None and default.value is True and conf.yes(key):
+            conf.given[name] = False
+            conf.lines.setdefault(name, conf.lines.get(key, 0))
+
+
 def dtype(conf: Configuration, key: str, auto: str = "bf16") -> str:
     """A type of weights by torch's name; `auto` is what the checkpoint has."""
     given = (conf.text(key) or "auto").removeprefix("torch.").lower()

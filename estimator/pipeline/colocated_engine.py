@@ -28,8 +28,11 @@ def with_engine(beside: Overhead, job: Job, spec: ModelSpec, card: Capacity, sim
         return beside
     if card.memory_bytes is None:
         raise Contradiction("vllm takes a share of a GPU's memory: name a gpu, or an amount of memory", "hardware")
-    share, weights = int(card.memory_bytes * asked.gpu_memory_utilization), count(spec) * bfloat16.itemsize
-    token = (spec.cached_per_token or 0) * bfloat16.itemsize
+    if job.hardware.gpus * job.hardware.nodes % asked.tensor:
+        gpus = job.hardware.gpus * job.hardware.nodes
+        raise Contradiction(f"{gpus} GPUs are no whole number of groups of {asked.tensor}", f"{WHERE}.tensor")
+    share, weights = int(card.memory_bytes * asked.gpu_memory_utilization), -(-count(spec) * bfloat16.itemsize // asked.tensor)
+    token = -(-(spec.cached_per_token or 0) * bfloat16.itemsize // asked.tensor)
     least = weights + token * job.training.sequence_length
     if least > share:
         raise Contradiction(

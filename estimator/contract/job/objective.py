@@ -21,6 +21,9 @@ class Generation(Part):
         0.3, description="of vllm: its share of the GPU's memory (vllm_gpu_memory_utilization)"
     )
     sleep: bool = Field(False, description="of vllm: it gives its share back while the model is trained (vllm_enable_sleep_mode)")
+    tensor: Annotated[int, Field(ge=1, le=2**10)] = Field(
+        1, description="of vllm: GPUs over which its weights and its cache are divided (vllm_tensor_parallel_size)"
+    )
 
 
 def _engine(given: Any) -> Any:

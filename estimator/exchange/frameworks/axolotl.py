@@ -7,9 +7,10 @@ loaders/adapter.py, utils/collators (multipack: the samples of a micro batch are
 from __future__ import annotations
 
 from estimator.contract.errors import InvalidValue, NotModelled
+from estimator.exchange import rollouts, trainer
 from estimator.exchange import spread as spreading
-from estimator.exchange import trainer
 from estimator.exchange.configuration import Configuration
+from estimator.exchange.found import Settings
 from estimator.exchange.roles import has_experts
 
 PLUGINS = "axolotl.integrations."
@@ -58,12 +59,16 @@ def _types(conf: Configuration) -> None:
     weights = "bf16"
     if conf.has("float32") and conf.yes("float32"):
         weights, half = "fp32", None
-    elif any(conf.has(name) and conf.yes(name) for name in ("bfloat16", "float16")):
+    elif conf.given.get("bf16") == "full" or any(conf.has(name) and conf.yes(name) for name in ("bfloat16", "float16")):
         half, weights = None, "fp16" if conf.has("float16") and conf.yes("float16") else "bf16"
     else:
         half = trainer.half(conf)
         weights = half or "fp32"
     conf.skip("bf16", "fp16", "lora_target_linear", "lora_target_modules")
+    if kind == "qlora" and bits is None and not (conf.has("gptq") and conf.yes("gptq")):
+        raise InvalidValue(
+            "qlora without load_in_4bit, with which axolotl does not start: write it, or lora", conf.where("adapter")
+        )
     if kind in ("lora", "qlora"):
         _bitsandbytes(conf, bits)
         _experts(conf, bits)
@@ -183,6 +188,10 @@ def _kernels(conf: Configuration) -> None:
 def _objective(conf: Configuration) -> None:
     """Preferences, rewards, and generation."""
     conf.skip("trl", "vllm")
+    if conf.has("process_reward_model") and conf.yes("process_reward_model"):
+        conf.leave(
+            "process_reward_model", "a classification of tokens is not modelled: read as fine-tuning of the language model"
+        )
     if conf.has("reward_model") and conf.yes("reward_model"):
         conf.put("training.objective", "reward")
         return
@@ -192,8 +201,20 @@ def _objective(conf: Configuration) -> None:
     if kind not in OBJECTIVES:
         conf.leave("rl", f"{kind}: not modelled; answered as supervised fine-tuning")
         return
-    conf.put("training.objective", {"type": OBJECTIVES[kind]})
-    engine = conf.part("trl")
-    if kind == "grpo" and engine.get("use_vllm") and engine.get("vllm_mode") == "colocate":
-        share = conf.part("vllm").get("gpu_memory_utilization") or 0.3
-        conf.put("training.objective.generation", {"engine": "vllm", "gpu_memory_utilization": share})
+    found: dict[str, object] = {"type": OBJECTIVES[kind]}
+    if kind == "grpo":
+        found |= _grpo(conf)
+    conf.put("training.objective", found)
+
+
+def _grpo(conf: Configuration) -> dict[str, object]:
+    """GRPO's lengths, its reference, and what writes the answers, by the settings in `trl` and `vllm`."""
+    trl, vllm = (Settings(conf.part(name), conf.where(name)) for name in ("trl", "vllm"))
+    prompt, answer = trl.number("max_prompt_length", 0), trl.number("max_completion_length", 0)
+    found = {"prompt_length": rollouts.lengths(conf, "axolotl", prompt or None, answer or None)}
+    found |= rollouts.reference(conf, trl.amount("beta"))
+    if not trl.yes("use_vllm"):
+        return {**found, "generation": {"engine": "transformers"}}
+    asleep, mode = trl.yes("vllm_enable_sleep_mode"), str(trl.take("vllm_mode", "server"))
+    share, tensor = vllm.amount("gpu_memory_utilization") or 0.3, vllm.number("tensor_parallel_size")
+    return {**found, **rollouts.engine(mode, share, sleeps=asleep, tensor=tensor)}

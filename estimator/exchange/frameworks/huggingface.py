@@ -9,8 +9,8 @@ from __future__ import annotations
 import re
 from pathlib import PurePath
 
+from estimator.exchange import rollouts, trainer
 from estimator.exchange import spread as spreading
-from estimator.exchange import trainer
 from estimator.exchange.configuration import Configuration
 
 KINDS = ("orpo", "dpo", "kto", "grpo", "reward", "sft", "gkd", "cpo", "rloo", "ppo")
@@ -20,6 +20,7 @@ OBJECTIVES = ("orpo", "dpo", "kto", "grpo", "reward")
 def read(conf: Configuration) -> None:
     """The job that arguments are."""
     trl = conf.facts.framework == "trl"
+    trainer.switched_off(conf)
     conf.put("model", conf.text("model_name_or_path"))
     mixed = spreading.spread(conf)
     kind = _kind(conf) if trl else "sft"
@@ -124,10 +125,7 @@ def _lengths(conf: Configuration, trl: bool, kind: str) -> None:
     packed = conf.has("packing") and conf.yes("packing")
     free = conf.has("padding_free") and conf.yes("padding_free")
     if kind == "grpo":
-        prompt, answer = conf.whole("max_prompt_length"), conf.whole("max_completion_length") or 512
-        if prompt is None:
-            conf.assume("prompts", 512, "TRL sets no limit, so their length is that of the data, which the file does not say")
-        conf.put("training.sequence_length", (prompt or 512) + answer)
+        rollouts.lengths(conf, "TRL", conf.whole("max_prompt_length"), conf.whole("max_completion_length"))
         conf.skip("max_length")
         return
     tokens, rows = conf.whole("max_length"), conf.get("training.micro_batch_size") or 1
@@ -149,10 +147,14 @@ def objective(conf: Configuration, kind: str) -> None:
         found["reference"] = "precomputed"
     if kind == "grpo":
         found["prompt_length"] = conf.whole("max_prompt_length") or 512
-        if conf.number("beta"):
-            found["reference"] = "adapter" if conf.get("training.adapter") else "model"
+        found |= rollouts.reference(conf, conf.number("beta"))
         if not conf.yes("use_vllm"):
             found["generation"] = {"engine": "transformers"}
-        elif (conf.text("vllm_mode") or "colocate") == "colocate":
-            found["generation"] = {"engine": "vllm", "gpu_memory_utilization": conf.number("vllm_gpu_memory_utilization") or 0.3}
+        else:
+            found |= rollouts.engine(
+                conf.text("vllm_mode") or "colocate",
+                conf.number("vllm_gpu_memory_utilization") or 0.3,
+                sleeps=conf.has("vllm_enable_sleep_mode") and conf.yes("vllm_enable_sleep_mode"),
+                tensor=conf.whole("vllm_tensor_parallel_size"),
+            )
     conf.put("training.objective", found)

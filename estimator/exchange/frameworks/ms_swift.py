@@ -5,8 +5,10 @@ ms-swift 4.6: arguments/base_args, arguments/sft_args.py (accumulation to 16 seq
 
 from __future__ import annotations
 
+from typing import Any
+
+from estimator.exchange import rollouts, trainer
 from estimator.exchange import spread as spreading
-from estimator.exchange import trainer
 from estimator.exchange.configuration import Configuration
 
 SEQUENCES = 16
@@ -18,6 +20,7 @@ TUNERS = ("lora", "full", "adalora", "vera", "boft", "ia3", "longlora")
 
 def read(conf: Configuration) -> None:
     """The job that arguments are."""
+    trainer.switched_off(conf)
     conf.put("model", conf.text("model"))
     spreading.spread(conf)
     _in_one_process(conf)
@@ -31,9 +34,12 @@ def read(conf: Configuration) -> None:
             trainer.quantized(conf, bits, conf.yes("bnb_4bit_use_double_quant"), conf.text("bnb_4bit_quant_type") or "nf4")
         elif bits and f"{method}-int{bits}" in ("hqq-int8", "hqq-int4", "hqq-int3", "hqq-int2", "eetq-int8"):
             conf.put("training.quantization", f"{method}-int{bits}")
-        elif bits:
-            conf.leave("quant_bits", f"{bits} bits of {method}: not modelled; the weights are taken for whole")
-        given = conf.names("target_modules")
+        elif bits or conf.has("quant_method"):
+            conf.leave(
+                "quant_method", f"{method}{f' in {bits} bits' if bits else ''}: not modelled; the weights are taken for whole"
+            )
+        given: Any = conf.text("target_regex") if conf.has("target_regex") else conf.names("target_modules")
+        conf.skip("target_modules")
         targets = "all-linear" if given in ([], ["all-linear"], ["ALL"], ["auto"]) else given
         held = conf.text("lora_dtype")
         kept = trainer.TYPES.get(str(held), "bf16" if zero3 else "fp32") if held else "bf16" if zero3 else "fp32"
@@ -61,9 +67,12 @@ def read(conf: Configuration) -> None:
     _liger(conf)
     if layers := conf.whole("lisa_activated_layers"):
         conf.put("training.trainable", {"lisa": layers})
-    if conf.text("task_type") == "seq_cls":
+    task = (conf.text("task_type") or "causal_lm").lower()
+    if task == "seq_cls":
         conf.put("training.head", "sequence-classification")
         conf.put("training.labels", conf.whole("num_labels") or 2)
+    elif task != "causal_lm":
+        conf.leave("task_type", f"{task}: read as fine-tuning of the language model, whose logits it may not make")
     _objective(conf)
     spreading.hardware(conf)
 
@@ -146,12 +155,19 @@ def _objective(conf: Configuration) -> None:
         conf.leave("rlhf_type", f"{kind}: not modelled; answered as supervised fine-tuning")
         return
     found: dict[str, object] = {"type": known[kind]}
-    if kind == "grpo" and conf.has("use_vllm") and conf.yes("use_vllm") and conf.text("vllm_mode") == "colocate":
-        found["generation"] = {"engine": "vllm", "gpu_memory_utilization": conf.number("vllm_gpu_memory_utilization") or 0.9}
+    if (other := conf.text("ref_model")) and other != conf.get("model"):
+        conf.leave("ref_model", f"{other}: the reference is taken for as large as the model that is trained")
     if kind == "grpo":
-        prompt, answer = conf.whole("max_length"), conf.whole("max_completion_length") or 512
-        if prompt is None:
-            conf.assume("prompts", 512, "max_length sets no limit: as long as the data has them, which the file does not say")
-        found["prompt_length"] = prompt or 512
-        conf.put("training.sequence_length", (prompt or 512) + answer)
+        found |= _grpo(conf)
     conf.put("training.objective", found)
+
+
+def _grpo(conf: Configuration) -> dict[str, object]:
+    """GRPO's reference, which ms-swift has unless `beta` is 0, and what writes the answers (arguments/rlhf_args.py)."""
+    prompt = rollouts.lengths(conf, "max_length", conf.whole("max_length"), conf.whole("max_completion_length"))
+    found = {"prompt_length": prompt, **rollouts.reference(conf, conf.number("beta"))}
+    if not (conf.has("use_vllm") and conf.yes("use_vllm")):
+        return {**found, "generation": {"engine": "transformers"}}
+    share, asleep = conf.number("vllm_gpu_memory_utilization") or 0.9, bool(conf.whole("sleep_level"))
+    mode, tensor = conf.text("vllm_mode"), conf.whole("vllm_tensor_parallel_size")
+    return {**found, **rollouts.engine(mode, share, sleeps=asleep, tensor=tensor)}
