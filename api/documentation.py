@@ -12,7 +12,7 @@ from estimator.contract.job import Job
 from estimator.pipeline.estimation import estimate
 from estimator.planner.headline import fit
 
-from .page import rendered_template
+from .page import render_docs
 from .problems import Problem
 
 DESCRIPTION = """\
@@ -202,7 +202,12 @@ def page(app: FastAPI) -> str:
         for path, methods in document["paths"].items()
         for method, operation in methods.items()
     ]
-    return rendered_template("docs.html", document=document, routes=routes, tags=TAGS, kind=_kind, shown=_shown)
+    return render_docs(document=document, routes=routes, tags=TAGS, problems=PROBLEMS, usual=_usual, kind=_kind, shown=_shown)
+
+
+def _usual(status: str, response: dict[str, Any]) -> bool:
+    """Whether a response is one of the problems that many routes have, which the page says once."""
+    return (int(status), response["description"]) in PROBLEMS
 
 
 def _kind(schema: dict[str, Any]) -> str:

@@ -11,7 +11,7 @@ from urllib.parse import urlencode
 import jinja2
 
 from estimator.cli.report import shape_text
-from estimator.contract.errors import InvalidJob, NotModelled, UnknownName, UnsupportedInterpreter, WillItFitError
+from estimator.contract.errors import InvalidJob, NotModelled, UnknownModel, UnknownName, UnsupportedInterpreter, WillItFitError
 from estimator.contract.units import gib
 from estimator.contract.version import DATA_VERSION, SOFTWARE_VERSION
 from estimator.facts import catalogue
@@ -50,7 +50,7 @@ PAGES: dict[str, tuple[Page, str]] = {
     "cost": (of_job.cost, "cost.html"),
 }
 """What makes each page's answer, and its template."""
-TITLES = dict(VIEWS) | {"words": "Words"}
+TITLES = dict(VIEWS) | {"words": "Words", "docs": "For programs"}
 
 
 @cache
@@ -96,7 +96,7 @@ def rendered_template(name: str, /, **context: Any) -> str:
 def render(items: Items, view: str = "") -> tuple[int, str]:
     """A page for the fields of its address, or of the form that was sent: its HTTP status and its HTML."""
     given = asked(items)
-    status, error, where = 200, "", ""
+    status, error, where, unknown = 200, "", "", ""
     name = view or ("job" if given.get("model") and given.get("task") else "fits")
     make, template = PAGES[name]
     answer: dict[str, Any] = {}
@@ -105,7 +105,9 @@ def render(items: Items, view: str = "") -> tuple[int, str]:
             answer = make(given) | ({} if view else {"embeddable": True})
         except WillItFitError as found:
             status, error, where = found.status, str(found), found.where
-    return status, rendered_template(template, **_common(view, given), error=error, where=where, **answer)
+            unknown = "model" if isinstance(found, UnknownModel) else "name" if isinstance(found, UnknownName) else ""
+    said = _common(view, given) | {"error": error, "where": where, "unknown": unknown}
+    return status, rendered_template(template, **said, **answer)
 
 
 def render_embed(items: Items) -> tuple[int, str]:
@@ -120,17 +122,22 @@ def render_embed(items: Items) -> tuple[int, str]:
 
 def render_refusal(view: str, items: Items, status: int, said: str) -> str:
     """The page that says that a question was not worked out."""
-    return rendered_template("refusal.html", **_common(view, asked(items)), error=said, where="", status=status)
+    return rendered_template("refusal.html", **_common(view, asked(items)) | {"error": said}, status=status)
 
 
 def render_words() -> str:
     """The page that explains the words of the others."""
-    return rendered_template("words.html", **_common("words", asked([])), error="", where="")
+    return rendered_template("words.html", **_common("words", asked([])))
 
 
 def render_packaged() -> str:
     """The page that says how programs use the estimator where there is no service: the npm package beside the page."""
-    return rendered_template("packaged.html", **_common("docs", asked([])), error="", where="")
+    return rendered_template("packaged.html", **_common("docs", asked([])))
+
+
+def render_docs(**description: Any) -> str:
+    """The page that says how programs ask the service."""
+    return rendered_template("docs.html", **_common("docs", asked([])), **description)
 
 
 def render_problems() -> str:
@@ -145,6 +152,9 @@ def _common(view: str, given: Asked) -> dict[str, Any]:
     """What every page has: what was asked, and what may be."""
     return {
         "view": view,
+        "error": "",
+        "where": "",
+        "unknown": "",
         "address": settings().address,
         "asked": given,
         "heading": TITLES.get(view, "Will it fit?"),

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from estimator.contract.answer import Answer
 from estimator.contract.job import Job, read_job
+from estimator.contract.reading import parse_json
 from estimator.pipeline.defaults import with_defaults
 from estimator.pipeline.remedies import Remedy, remedies
 from estimator.specs.resolve import resolve
@@ -57,6 +58,8 @@ class Change(NamedTuple):
 def named(job: Mapping[str, Any]) -> str:
     """What a job's model is called; one that is given by its sizes by its architecture."""
     model = job.get("model") or "a model"
+    if isinstance(model, str) and model.startswith("{"):
+        model = parse_json(model, "model")
     return str(model.get("name") or model.get("model_type") or "a model") if isinstance(model, Mapping) else str(model)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from decimal import Decimal
 from typing import Any
 
@@ -20,7 +21,7 @@ from estimator.views.fitting import fitting
 
 from .asked import Asked, Items
 from .forms import TASKS
-from .job import job_items, title
+from .job import job_items, named, title
 from .of_job import answered
 
 LENGTHS = ("context", "concurrency", "sequence", "batch")
@@ -28,14 +29,18 @@ ROWS = 12
 """Cards that can be rented, or models, that a page lists."""
 MOST_ROWS = 200
 """Cards of which a page says nothing but that they do it."""
+CONFIG = re.compile(r'\s*\{[^{}]*"(architectures|model_type)"\s*:')
+"""How a model's config.json begins."""
 
 
 def headline(asked: Asked) -> dict[str, Any]:
     """Every usual way of using a model on some hardware."""
     model, on = needed(asked, "model"), needed(asked, "on")
     found = fit(model, on, False, **asked.numbers(*LENGTHS))
+    name = f"this {named({'model': model})} model" if model.startswith("{") else found.model
     return {
-        "title": f"Does {found.model} fit on {found.hardware}?",
+        "title": f"Does {name} fit on {found.hardware}?",
+        "name": name,
         "fit": found,
         "counts": {name: sum(row.verdict == name for row in found.rows) for name in ("unknown", "does not run")},
         "good": sum(bool(row.fits) for row in found.rows),
@@ -115,6 +120,8 @@ def file(asked: Asked) -> dict[str, Any]:
     text, on, model = asked.get("text"), asked.get("on") or None, asked.get("model") or None
     if not text:
         raise InvalidJob("is empty: paste what your file says, or the command that starts it", "file")
+    if CONFIG.match(text) and not model:
+        raise InvalidJob("is a model's config.json: paste it into the field Model of the page Will it fit?", "file")
     around = Surroundings(hardware=read_hardware(on).hardware if on else None)
     found = read_file(text, model=model, around=around)
     if not found.job.get("model"):

@@ -35,7 +35,8 @@ def explain(error: ValidationError, model: type[BaseModel] | None = None) -> str
     given: dict[tuple[Any, ...], Any] = {}
     findings = error.errors(include_url=False)
     for item in findings[:MOST_FINDINGS]:
-        place = tuple(part for part in item["loc"] if not _is_branch(part))
+        keys = len(item["loc"]) - (item["type"] == "extra_forbidden")  # whose last part is a key, whatever it looks like
+        place = tuple(part for number, part in enumerate(item["loc"]) if number >= keys or not _is_branch(part))
         given.setdefault(place, item.get("input"))
         kind = _kind(item, model)
         if kind:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import re
 from functools import cache
-from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +40,10 @@ def samples(text: str) -> Record | None:
     if found := _TABLE.findall(text):
         used, total = max((int(used), int(total)) for used, total in found)
         return _used(used, total)
-    rows = list(csv.reader(StringIO(text[: 1 << 20]), skipinitialspace=True))
+    try:
+        rows = list(csv.reader(text[: 1 << 20].splitlines(), skipinitialspace=True))
+    except csv.Error:  # a field of more characters than it takes: no table
+        return None
     heads = [cell.strip().lower() for cell in rows[0]] if rows else []
     column = next((i for i, head in enumerate(heads) if head.startswith(("memory.used", "used_gpu_memory", "used_memory"))), None)
     if column is None:

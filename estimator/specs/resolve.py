@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from estimator.contract.errors import InvalidJob, InvalidValue, NotModelled, UnknownModel
-from estimator.contract.reading import load_yaml
+from estimator.contract.reading import load_yaml, parse_json
 from estimator.facts import catalogue
 from estimator.facts.spelling import shown
 from estimator.families import remote
@@ -68,7 +68,7 @@ class Model:
 
 def resolve(model: str | Mapping[str, Any], allow_files: bool = True) -> Model:
     """The model behind a name or alias, a bare size ("13B", "8x7B"), a config.json or spec file, weights, a hub id, or an inline
-    mapping.
+    mapping, which may be JSON text: what one pastes where only text can be said.
 
     Files and the hub are read only where `allow_files`: a service must not open what a stranger names.
     Raises `UnknownName`, `InvalidJob` or `NotModelled`.
@@ -81,6 +81,8 @@ def resolve(model: str | Mapping[str, Any], allow_files: bool = True) -> Model:
     text = model.strip()
     if not text:
         raise InvalidValue("is empty: name a model, a size such as 13B, or a config.json", "model")
+    if text.startswith("{"):
+        return resolve(parse_json(text, "model"), allow_files)
     size, mixture = _SIZE.fullmatch(text), _MIXTURE.fullmatch(text)
     if size or mixture:
         spec, assumption = _of_size(size, mixture, text)

@@ -9,7 +9,7 @@ from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qsl, urlencode, urlsplit
+from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
 import pytest
 from fastapi.testclient import TestClient
@@ -140,9 +140,15 @@ def test_every_question_has_a_page_and_every_page_is_tried() -> None:
     assert {name for name, _ in VIEWS} <= {"", *KINDS}
 
 
-@pytest.mark.parametrize("name", ["headline", "too large", "serving"])
-def test_links_of_an_answer_are_answered(name: str) -> None:
-    hrefs = {href for href in page(PAGES[name]).links() if urlsplit(href).path in ("/", "/v1/fit", "/v1/estimate")}
+CONFIG = """{"model_type": "llama", "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2,
+"num_attention_heads": 4, "vocab_size": 99}"""
+
+
+@pytest.mark.parametrize(
+    "path", [*(PAGES[name] for name in ("headline", "too large", "serving")), f"/?on=t4&model={quote(CONFIG)}"]
+)
+def test_links_of_an_answer_are_answered(path: str) -> None:
+    hrefs = {href for href in page(path).links() if urlsplit(href).path in ("/", "/v1/fit", "/v1/estimate")}
     assert len(hrefs) > 4
     for href in hrefs:
         assert client.get(href).status_code == 200, href
@@ -317,6 +323,9 @@ def test_the_form_keeps_what_was_asked() -> None:
         ("/which?model=gpt2&within=soon", 422, "write 24h"),
         ("/models?task=serve", 422, "give the hardware"),
         (f"/compare?{JOB}&b.on=nothing", 404, "nothing"),
+        ("/?model=mine-9b&on=24GB", 404, "Paste what its config.json says into the field Model"),
+        ("/?model=gpt2&on=rtx4900", 404, "can be given by its memory"),
+        ("/?model={&on=24GB", 422, "model: is not JSON"),
     ],
 )
 def test_a_bad_question_gets_a_page_that_says_what_to_write(path: str, status: int, says: str) -> None:
@@ -345,6 +354,7 @@ def test_a_file_is_read_and_answered() -> None:
         ({}, "Read my file"),
         ({"text": "adapter: qlora\nmicro_batch_size: 2\n"}, "model"),
         ({"text": "{"}, "That could not be read"),
+        ({"text": '{"hidden_size": 8, "model_type": "llama"}'}, "paste it into the field Model"),
         ({"text": AXOLOTL, "on": "rtx-4099"}, "rtx-4090"),
         ({"text": "\x00\ud800"}, "That could not be read"),
     ],

@@ -20,6 +20,8 @@ from estimator.contract.errors import (
 
 CASES: list[tuple[Any, type[WillItFitError], type[WillItFitError], str]] = [
     ({"model": "gpt2", "trainning": {}}, InvalidJob, UnknownKey, ""),
+    ({"model": "gpt2", "a[0]": 1}, InvalidJob, UnknownKey, ""),
+    ({"model": "gpt2", "training": {"str": 1}}, InvalidJob, UnknownKey, ""),
     ({"model": "gpt2", "training": {"micro_batch_size": 0}}, InvalidJob, InvalidValue, ""),
     ({"model": "gpt2", "training": {"optimiser": "sgd", "micro_batch_size": 0}}, InvalidJob, InvalidValue, ""),
     ({"model": "gpt2", "hardware": {"memory": "much"}}, InvalidJob, InvalidValue, ""),

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from estimator import WillItFitError
+from estimator.contract.errors import Unreadable
 from estimator.contract.units import GIB
 from estimator.measured.pickled import plain
 from estimator.measured.read import read_measured
@@ -39,6 +40,12 @@ def test_refusals_of_engines(row: dict[str, Any]) -> None:
     found = read_measured(f"INFO starting\n{row['text']}\nmore")
     assert {name: one.bytes for name, one in found.amounts.items()} == row["bytes"]
     assert found.numbers == row["numbers"]
+
+
+@pytest.mark.parametrize("text", ["a\rb,c", f"memory.used [MiB]\n{'9' * 200_000}"], ids=["carriage return", "long field"])
+def test_what_is_no_table_has_no_figure(text: str) -> None:
+    with pytest.raises(Unreadable, match="has no figure of memory that is known"):
+        read_measured(text)
 
 
 def test_a_snapshot_is_read_as_it_was_written() -> None:
