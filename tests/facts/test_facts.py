@@ -34,6 +34,7 @@ UNITS = {
     "multiprocessors",
     "of each chip",
     "parameters",
+    "microseconds for each token that is handed out",
     "share of dense peak",
     "share of memory bandwidth",
     "share of allocated bytes",
