@@ -138,8 +138,9 @@ class RMSNorm:
         return to(out, x.dtype)
 
 
-def gemma(spec: _Spec, build: Builder) -> Decoder:
-    """The body of the model."""
+def gemma(spec: _Spec, build: Builder, looks_back: bool = True) -> Decoder:
+    """The body of the model. `looks_back`: whether tokens see those before them only where no mask says what they see, which
+    PaliGemma's do not (`use_bidirectional_attention`, which its configuration sets)."""
     norm, types = partial(RMSNorm, build), layer_types(spec)
 
     def head_norm(which: str, heads: int) -> RMSNorm:
@@ -155,7 +156,7 @@ def gemma(spec: _Spec, build: Builder) -> Decoder:
             project=normed_after_all,
             rotate=rotate,
             softcap=spec.softcap,
-            causal=not spec.encodes,
+            causal=looks_back and not spec.encodes,
         )
         mlp = GatedMLP(spec, build)
         if spec.post_norms:
@@ -194,9 +195,10 @@ class Gemma2CausalLM(CausalLM):
         return mul_scalar(logits)
 
 
-def _causal_lm(spec: _Spec, build: Builder) -> CausalLM:
+def causal_lm(spec: _Spec, build: Builder, looks_back: bool = True) -> CausalLM:
+    """The model with its output layer."""
     capped = isinstance(spec, Gemma2Spec | Gemma3Spec) and spec.final_logit_softcapping is not None
-    return (Gemma2CausalLM if capped else CausalLM)(gemma(spec, build), spec, build)
+    return (Gemma2CausalLM if capped else CausalLM)(gemma(spec, build, looks_back), spec, build)
 
 
-HEADS = decoder_heads(gemma) | {"causal-lm": _causal_lm}
+HEADS = decoder_heads(gemma) | {"causal-lm": causal_lm}

@@ -13,7 +13,7 @@ from estimator.contract.job.images import Images
 from estimator.families.build import Builder
 from estimator.families.cache_layers import Picture
 from estimator.families.decoder import Decoder
-from estimator.families.gemma import RMSNorm
+from estimator.families.gemma import RMSNorm, causal_lm
 from estimator.families.heads import Model
 from estimator.families.image_text import ImageTextToText, Made, block_masks, language_model, prefix_masks, types_of
 from estimator.families.modules import Module
@@ -166,7 +166,7 @@ def gemma3(spec: Gemma3Spec | PaliGemmaSpec, build: Builder) -> Model:
     prefixes = isinstance(spec, PaliGemmaSpec)
     project = partial(Projector, spec, build) if isinstance(spec, PaliGemmaSpec) else partial(Pooled, spec, build)
     sight = Sight(spec.vision_config, build, project)
-    language = language_model(spec, build)
+    language = language_model(spec, build, make=partial(causal_lm, looks_back=not prefixes))
 
     assert isinstance(language.body, Decoder)
     text, attention = spec.text_config, language.body.attention

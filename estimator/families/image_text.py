@@ -8,14 +8,14 @@ says.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any, Protocol
 
 from estimator.contract.job.audio import Audio
 from estimator.contract.job.images import Images
 from estimator.families import build_model
 from estimator.families.build import Builder
 from estimator.families.decoder import Decoder
-from estimator.families.heads import Batch, CausalLM, FusedHead
+from estimator.families.heads import Batch, CausalLM, FusedHead, Model
 from estimator.families.model_output import Held
 from estimator.families.modules import token_positions
 from estimator.families.parts import SpeakingSpec
@@ -33,13 +33,18 @@ Made = tuple[Masks | None] | tuple[Masks, Tensor]
 """Masks, and what they were made of."""
 
 
-def language_model(spec: SpeakingSpec, build: Builder, part: str = "model.language_model") -> CausalLM:
-    """The language model of one that sees, in the `part` that it is called. Where it cannot attend as the job says and the tower
-    does (Gemma 2), it attends as it does unasked."""
+def language_model(
+    spec: SpeakingSpec,
+    build: Builder,
+    part: str = "model.language_model",
+    make: Callable[[Any, Builder], Model] | None = None,
+) -> CausalLM:
+    """The language model of one that sees, in the `part` that it is called, by `make` or its family. Where it cannot attend as
+    the job says and the tower does (Gemma 2), it attends as it does unasked."""
     outside, ways = build.attention, spec.language_model.attentions
     build.attention = outside if outside in ways else ways[0]
     with build.part(part):
-        language = build_model(spec.language_model, build, "causal-lm")
+        language = make(spec.language_model, build) if make else build_model(spec.language_model, build, "causal-lm")
     build.attention = outside
     assert isinstance(language, CausalLM)
     return language
