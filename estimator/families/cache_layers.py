@@ -41,8 +41,9 @@ class CacheLayer:
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """An image at its largest, as an engine's processor makes it: `tokens` of the language model, of so many `numbers`. `levels`:
-    layers of the tower that the language model reads. `patches`: of the tower, where these do not fill it."""
+    """An image at its largest, or a clip at its longest, as an engine's processor makes it: `tokens` of the language model, of so
+    many `numbers`. `levels`: layers of the tower that the language model reads. `patches`: of the tower, where these do not fill
+    it; of a clip its frames."""
 
     tokens: int
     numbers: int

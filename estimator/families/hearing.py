@@ -23,6 +23,7 @@ class HearingSpec(SpeakingSpec):
     hears = True
     beside = {"audio_config": AudioTowerSpec}
     tower_field = "audio_config"
+    ears = ("model",)
 
     audio_config: SerializeAsAny[AudioTowerSpec]
 

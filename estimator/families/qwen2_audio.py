@@ -8,6 +8,7 @@ from __future__ import annotations
 from estimator.contract.job.audio import Audio
 from estimator.families.audio_towers import AudioTower
 from estimator.families.build import Builder
+from estimator.families.cache_layers import Picture
 from estimator.families.decoder import Decoder
 from estimator.families.heads import Batch
 from estimator.families.hearing import HearingSpec
@@ -34,6 +35,11 @@ class Qwen2AudioSpec(HearingSpec):
     def most_frames(self, audio: Audio) -> int:
         """Frames that every clip's spectrogram is filled up to, and cut to."""
         return 2 * self.audio_config.max_source_positions
+
+    def clip(self, context: int) -> Picture:
+        """Thirty seconds (vllm/model_executor/models/qwen2_audio.py, `get_mm_max_tokens_per_item`)."""
+        frames = self.audio_config.max_source_positions
+        return Picture(frames // 2, 2 * frames * self.audio_config.num_mel_bins, patches=frames)
 
     def audio_tokens(self, audio: Audio) -> int | None:
         tower = self.audio_config

@@ -41,6 +41,8 @@ class QwenOmniSpec(Qwen25VLSpec):
     """`tie_word_embeddings` is said outside."""
 
     hears = True
+    ears = ("model.audio_tower",)
+    whole_ears = True
     tells_images_apart = False
     kinds = {
         "text_config": "qwen2_5_omni_text",
@@ -61,6 +63,11 @@ class QwenOmniSpec(Qwen25VLSpec):
     def tied(self) -> bool:
         return self.tie_word_embeddings
 
+    @property
+    def float32_tables(self) -> int:
+        """Positions of frames."""
+        return self.audio_config.max_source_positions * self.audio_config.hidden_size
+
     def audio_tokens(self, audio: Audio) -> int | None:
         tower = self.audio_config
         return tower.tokens(tower.frames(audio, self.most_frames(audio)))
@@ -70,6 +77,7 @@ class Qwen3OmniSpec(QwenOmniSpec):
     """With experts in the language model."""
 
     plain = "qwen3_moe"
+    whole_ears = False
     held_in = EXPERTS_HELD_IN
     lora_by_name = ("q_proj", "k_proj", "v_proj", "o_proj")
     bounds = Qwen3VLSpec.bounds

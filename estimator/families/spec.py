@@ -81,6 +81,12 @@ class ModelSpec(BaseModel):
     """Whether vLLM holds what chooses experts in float32 (`params_dtype` of its model's gate)."""
     held_in_float32: ClassVar[tuple[str, ...]] = ()
     """Parts of the names of parameters that servers hold in float32."""
+    ears: ClassVar[tuple[str, ...]] = ()
+    """The paths of what hears, in the whole model."""
+    whole_ears: ClassVar[bool] = False
+    """Whether vLLM has the layers of what hears on every rank, as transformers' modules."""
+    ears_in_float32: ClassVar[tuple[str, ...]] = ()
+    """Of what hears, parts of the names of parameters that vLLM holds in float32."""
     indexers_turn_alike: ClassVar[bool] = False
     """Whether an indexer turns its keys in the order that attention does, so that servers have one table for both."""
     embeds: ClassVar[bool] = False
@@ -257,6 +263,16 @@ class ModelSpec(BaseModel):
     def picture(self) -> Picture | None:
         """The largest image that it reads; None for a model of texts, and where it is not known."""
         return None
+
+    def clip(self, context: int) -> Picture | None:
+        """The longest clip that it reads, whose language model is served with so long a `context`; None for one that sees, too,
+        of which an image is more, for a model of texts, and where it is not known."""
+        return None
+
+    @property
+    def float32_tables(self) -> int:
+        """Numbers that what hears keeps in float32 beside its parameters."""
+        return 0
 
     @property
     def most_targets(self) -> int | None:

@@ -13,6 +13,7 @@ from pydantic import model_validator
 from estimator.contract.job.audio import Audio
 from estimator.families.audio_towers import HOP, AudioTower
 from estimator.families.build import Builder
+from estimator.families.cache_layers import Picture
 from estimator.families.heads import Model
 from estimator.families.hearing import AudioTextToText, HearingSpec
 from estimator.families.image_text import language_model
@@ -24,6 +25,8 @@ from estimator.tape.views import reshape
 
 HEAD = "lm_head.weight"
 """What stands after all parts of the body."""
+FOURIER = 400
+"""Samples that each frame of a spectrogram is made of (`window_size` of the checkpoint's params.json)."""
 USUAL = {
     "vocab_size": 131072,
     "hidden_size": 3072,
@@ -44,6 +47,7 @@ class VoxtralSpec(HearingSpec):
     fixed = ("audio_config",)
     towers, languages = ("voxtral_encoder",), ("llama", "mistral", "qwen2", "qwen3")
     modelled = {"projector_hidden_act": ("gelu",)}
+    ears_in_float32 = ("embed_positions",)
 
     @property
     def joined(self) -> int:
@@ -68,6 +72,19 @@ class VoxtralSpec(HearingSpec):
     def spectrograms(self, audio: Audio) -> int:
         """Of a clip."""
         return -(-audio.samples // (2 * self.audio_config.max_source_positions * HOP))
+
+    def clip(self, context: int) -> Picture:
+        """As long as the context, filled up to whole spectrograms; the sound itself, and its spectrograms twice, are there with
+        them (vllm/model_executor/models/voxtral.py, `get_max_audio_tokens` and `prepare_inputs_for_conv`)."""
+        tower = self.audio_config
+        each = tower.max_source_positions * tower.hidden_size // self.joined
+        frames = -(-context // each) * tower.max_source_positions
+        return Picture(frames // tower.max_source_positions * each, 2 * frames * (HOP + 2 * tower.num_mel_bins), patches=frames)
+
+    @property
+    def float32_tables(self) -> int:
+        """Filters that make spectrograms of sound."""
+        return (FOURIER // 2 + 1) * self.audio_config.num_mel_bins
 
     def audio_tokens(self, audio: Audio) -> int | None:
         tower = self.audio_config

@@ -49,7 +49,7 @@ def refuse_unmodelled(job: Job, spec: ModelSpec) -> None:
     server = served_by(job)
     if isinstance(spec, OtherSpec):
         refuse_uncounted(job, spec)
-    elif server and spec.hears:
+    elif server and spec.hears and not server.hears:
         unserved = f"serving {spec.model_type} with {server.name} is not modelled yet"
         raise NotModelled("; ".join(filter(None, (unserved, spec.instead))), "model")
     elif not (spec.forward_modelled and not (server and spec.sees)) and not (server and server.runs(spec)):

@@ -67,6 +67,7 @@ class Engine:
         loads: the value of `serving.weights` with which it serves what a checkpoint stores in a format; None where it cannot.
         not_started: what it says where it does not start, or has no room for one request of the job; nothing otherwise.
         runs: whether it serves a model whose forward pass is not written.
+        hears: whether what hears is modelled in it.
         beside: what a process takes beside torch's allocations; None: what any process of torch does.
         allocates: whether torch's caching allocator hands out its memory.
         share: of a GPU's memory that it may take.
@@ -94,6 +95,7 @@ class Engine:
     defaults: tuple[Default, ...] = ()
     not_started: Callable[[Job, Memory], str] = lambda job, memory: ""
     runs: Callable[[ModelSpec], bool] = lambda spec: False
+    hears: bool = False
     beside: Callable[[Job, ModelSpec, Topology, Gpu], Overhead] | None = None
     allocates: bool = False
     share: Callable[[Serving], float] = lambda serving: 1.0

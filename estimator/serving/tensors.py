@@ -82,7 +82,7 @@ Kind = Literal["linear", "experts", "embedding", "other"]
 class Held:
     """A tensor of one rank, `times` over. `shape`: of a linear layer [out, in], of experts [experts, out, in], of which a token
     uses `used`. `layer`: which of the model's kinds of layers it is in, and `at` which layers of the model these are; None
-    outside. `seen`: part of what reads images."""
+    outside. `seen`: part of what reads images, or hears; `heard`: of what hears."""
 
     name: str
     kind: Kind
@@ -91,6 +91,7 @@ class Held:
     layer: int | None = None
     used: int = 0
     seen: bool = False
+    heard: bool = False
     at: range | None = None
 
     @property
@@ -182,7 +183,9 @@ def _held(_: str, asked: _Spec, tensor: int, expert_ranks: int, headless: bool, 
     if stage[1] > 1:
         whole = list(_staged(whole, spread.stages(spec.language_model.num_hidden_layers, stage), stage))
     return tuple(
-        _shared_out(each, tensor, attends.get(each.at[0], keys) if each.at else keys, expert_ranks, spread)
+        each
+        if each.heard and (spec.whole_ears or each.layer is None)
+        else _shared_out(each, tensor, attends.get(each.at[0], keys) if each.at else keys, expert_ranks, spread)
         for each in _joined(whole)
     )
 
@@ -240,7 +243,8 @@ def whole_tensors(spec: ModelSpec) -> list[Held]:
         layer = None if parameter.slot is None else slots[id(parameter.slot)]
         seen = bool(parameter.part) and not parameter.part.startswith(LANGUAGE) if parts else number >= text
         named = _named(parameter, spec.language_model, linears, biases, layer, seen)
-        found.append(replace(named, at=_layers(parameter)))
+        heard = seen and bool(spec.ears) and parameter.part.startswith(spec.ears)
+        found.append(replace(named, at=_layers(parameter), heard=heard))
     return found
 
 

@@ -70,3 +70,52 @@ def test_ranks_divide_the_tower() -> None:
     spec = resolve("qwen2.5-vl-7b").spec
     one, four = (tower(spec, held(spec, ranks), 8192) for ranks in (1, 4))
     assert one > four > one / 4
+
+
+@pytest.mark.parametrize(
+    ("model", "context", "tokens", "frames", "wide"),
+    [
+        ("qwen2-audio-7b", 8192, 10 * 750, 10 * 1500, 12800),
+        ("voxtral-mini-3b", 8192, 22 * 375, 22 * 1500, 12800),
+        ("voxtral-mini-3b", 32768, 88 * 375, 88 * 1500, 12800),
+    ],
+)
+def test_clips_go_through_what_hears(model: str, context: int, tokens: int, frames: int, wide: int) -> None:
+    """As many of thirty seconds as a pass has tokens for, or one as long as the context: residual, norm and twice the
+    feed-forward width for each frame, and the clips."""
+    spec = resolve(model).spec
+    assert given(spec, 8192, context) == tokens * spec.language_model.hidden_size
+    assert tower(spec, held(spec), 8192, context) - pixels(spec, 8192, context) == frames * wide
+
+
+@pytest.mark.parametrize(
+    ("model", "divided"), [("qwen2-audio-7b", True), ("qwen2.5-omni-7b", False), ("qwen3-omni-30b-a3b", True)]
+)
+def test_ranks_divide_what_hears_where_the_engine_does(model: str, divided: bool) -> None:
+    """Its layers only: what stands before and after them is on every rank."""
+    spec = resolve(model).spec
+    one, two = ([each for each in held(spec, ranks) if each.heard] for ranks in (1, 2))
+    assert {each.name for each in one if each.kind == "linear" and each.layer is not None}
+    for whole, part in zip(one, two, strict=True):
+        columns = whole.name.endswith(("q_proj.bias", "k_proj.bias", "v_proj.bias", "fc1.bias"))
+        halved = divided and whole.layer is not None and (whole.kind == "linear" or columns)
+        assert part.numel == whole.numel // (1 + halved), whole.name
+
+
+def test_what_hears_is_in_memory_unless_texts_alone_are_read() -> None:
+    """Positions of Voxtral's frames in float32, and filters of its spectrograms; what hears beside images is not run."""
+    spec = resolve("voxtral-mini-3b").spec
+    heard = [each for each in held(spec) if each.heard]
+    positions = next(each for each in heard if each.end == "embed_positions")
+    job = {"model": "voxtral-mini-3b", "task": "serve", "hardware": {"gpu": "h100"}, "serving": {"engine": "vllm"}}
+    both, text = (
+        estimate({**job, "serving": {"engine": "vllm", "language_model_only": alone}}).memory.engine for alone in (False, True)
+    )
+    assert both is not None
+    assert text is not None
+    blocks = 2 * sum(each.numel * each.times for each in heard) + 2 * positions.numel + 4 * spec.float32_tables
+    assert both.weights_bytes - text.weights_bytes == pytest.approx(blocks, rel=1e-3)
+    assert both.activation_bytes > text.activation_bytes
+    sees = resolve("qwen3-omni-30b-a3b").spec
+    eyes = [each for each in held(sees) if not each.heard]
+    assert tower(sees, held(sees), 8192) == tower(sees, eyes, 8192)

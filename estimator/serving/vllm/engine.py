@@ -44,6 +44,9 @@ def check(job: Job, spec: ModelSpec, place: Topology) -> None:
     if not spec.cache_layers and not spec.encodes:
         raise NotModelled(f"serving {spec.model_type} models is not modelled yet", "task")
     check_compressed(asked, spec, place)
+    if spec.hears and release(asked.engine_version) < settings.NEWEST:
+        newest = ".".join(map(str, settings.NEWEST))
+        raise NotModelled(f"models that hear are modelled as vLLM {newest} runs them", "serving.engine_version")
     check_runner(asked, spec, place)
     check_stages(spec, place)
     if asked.weights == "fp32":
@@ -211,6 +214,7 @@ VLLM = Engine(
     loads=lambda kind: kind if kind.startswith(LOADED) else None,
     not_started=not_started,
     runs=lambda spec: bool(spec.cache_layers) or spec.encodes,
+    hears=True,
     beside=lambda job, spec, place, gpu: overhead(job.serving, place, gpu),
     share=lambda serving: serving.gpu_memory_utilization,
     continuous=True,

@@ -70,6 +70,7 @@ def sized(serving: Serving, spec: ModelSpec, place: Topology, plain: DType, gpu:
         sees=not serving.language_model_only,
         gathered=replicas(serving, place),
         indexed=workspace_bytes(serving, spec, scaled),
+        context=serving.context,
     )
     cached = dtypes.BY_NAME[serving.kv_cache].itemsize
     drafter = drafter_of(serving, spec)

@@ -37,7 +37,7 @@ COUNTS = LOGITS + 1 / 8
 class Pass:
     """The pass that is run: `tokens`, of which `rows` are sampled, in numbers of `plain` bytes; `workspace`: of cuBLAS; `sees`:
     images, too, where the model does; `gathered`: ranks whose tokens meet at the experts; `indexed`: bytes of an
-    indexer's workspace, 0 without one."""
+    indexer's workspace, 0 without one; `context`: of a sequence, as long as which a clip may be."""
 
     tokens: int
     rows: int
@@ -47,6 +47,7 @@ class Pass:
     sees: bool = True
     gathered: int = 1
     indexed: int = 0
+    context: int = 0
 
 
 def activation_bytes(
@@ -73,7 +74,7 @@ def activation_bytes(
     if run.indexed:
         layer = max(layer, 2 * run.tokens * spec.language_model.hidden_size * run.plain + INDEXED)
     sees = run.sees and first
-    looking = run.workspace + tower(spec, tensors, run.tokens) * run.plain if sees else 0
+    looking = run.workspace + tower(spec, tensors, run.tokens, run.context) * run.plain if sees else 0
     beside = run.workspace + stays + (_pictures(spec, run) if sees else 0)
     if not last:
         return max(looking, beside + layer)
@@ -104,8 +105,8 @@ def _counts(spec: ModelSpec, run: Pass) -> int:
 def _pictures(spec: ModelSpec, run: Pass) -> int:
     """What the tower gave of as many images as a pass has tokens for, which stays until the end; before the second runner also
     the images."""
-    kept = pixels(spec, run.tokens) if run.release < SECOND_RUNNER else 0
-    return (given(spec, run.tokens) + kept) * run.plain
+    kept = pixels(spec, run.tokens, run.context) if run.release < SECOND_RUNNER else 0
+    return (given(spec, run.tokens, run.context) + kept) * run.plain
 
 
 def _workspaces(parts: list[Held], run: Pass, weights: str) -> int:

@@ -53,11 +53,14 @@ def weights_bytes(serving: Serving, spec: ModelSpec, place: Topology, plain: DTy
     """Of one rank; what is not quantized is in the type `plain`."""
     tensors, text = rank_tensors(serving, spec, place), spec.language_model
     wide = [each for each in tensors if held_wide(each, text.held_in_float32) or (text.float32_router and each.end == "gate")]
+    heard = [each for each in tensors if each.heard and held_wide(each, spec.ears_in_float32)]
+    wide += [] if serving.language_model_only else heard
     others, own = [each for each in tensors if each not in wide], compresses(text.cache_layers)
     sizes = [*stored_sizes(serving, others, plain, lambda each: activated_sizes(each) if own else mxfp4_sizes(each, gpu))]
     sizes += [(each.numel * dtypes.float32.itemsize, each.times) for each in wide]
     sizes += _absorbed(serving, tensors, plain)
     sizes.append((chosen_bytes(serving, spec), 1))
+    sizes.append((0 if serving.language_model_only else spec.float32_tables * dtypes.float32.itemsize, 1))
     if serving.enable_lora:
         sizes += slots(serving, spec, tensors, plain, (place.stage, place.pipeline))
     return sum(map(block_bytes, rotary_tables(spec, plain))) + sum(times * block_bytes(size) for size, times in sizes)
