@@ -132,6 +132,7 @@ FAMILIES = {
     "mpnet": "mpnet",
     "bart": "bart",
     "mbart": "mbart",
+    "blenderbot": "blenderbot",
     "m2m_100": "m2m_100",
     "marian": "marian",
     "pegasus": "marian",

@@ -32,6 +32,7 @@ EMBED = {
 ENCODERS = EMBED | {
     "albert",
     "bart",
+    "blenderbot",
     "camembert",
     "data2vec-text",
     "deberta-v2",
