@@ -185,6 +185,8 @@ FAMILIES = {
     "llava_next": "llava_next",
     "llava_onevision": "llava_next",
     "mistral3": "mistral3",
+    "mistral_large4": "mistral_large4",
+    "mistral_large4_text": "mistral_large4_text",
     "idefics3": "idefics3",
     "smolvlm": "idefics3",
     "qwen2_vl": "qwen_vl",

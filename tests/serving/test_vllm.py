@@ -29,7 +29,7 @@ def engine(model: Any, gpus: int = 1, gpu: str = "h100", **serving: Any) -> Engi
 
 SOUNDING = {"qwen2_5_omni_thinker", "qwen2_audio", "qwen3_omni_moe_thinker", "voxtral"}
 NOT_SERVED = {
-    "serving is not modelled": {"modernbert-decoder"} | SOUNDING,
+    "serving is not modelled": {"mistral_large4", "modernbert-decoder"} | SOUNDING,
     "vLLM runs none": (ENCODERS - EMBED) | {"biogpt", "codegen", "gpt_neo", "lfm3", "xglm", "youtu"},
     "vLLM runs older releases only": {"bamba", "dots1", "minimax", "mllama", "mpt"},
 }
