@@ -145,30 +145,44 @@ SPECS = {"deepseek_v32": DeepseekV32Spec, "glm_moe_dsa": GlmMoeDsaSpec}
 class Indexer:
     """Which keys each token attends to, [batch, tokens, topk]: those with the best sums of its heads' scores."""
 
+    turns: bool = True
+    """Whether queries and keys are rotated."""
+
     def __init__(self, spec: DeepseekV32Spec, build: Builder):
-        heads, size, name = spec.index_n_heads, spec.index_head_dim, "self_attn.indexer"
         self.spec, self.neighbours = spec, isinstance(spec, GlmMoeDsaSpec)
         with build.unlearning():
-            self.wq_b = build.linear(f"{name}.wq_b", spec.q_lora_rank, heads * size)
-            self.wk = build.linear(f"{name}.wk", spec.hidden_size, size)
-            self.k_norm = build.layer_norm(f"{name}.k_norm", size)
-            self.weights_proj: Any = build.linear(f"{name}.weights_proj", spec.hidden_size, heads)
+            self.make_linears(build, spec.q_lora_rank)
 
-    def __call__(self, hidden: Tensor, q_latent: Tensor, cos: Tensor, sin: Tensor, mask: Tensor) -> Tensor:
+    def make_linears(self, build: Builder, inputs: int) -> None:
+        """Its layers; `inputs`: the width of what queries are made of."""
+        spec, name = self.spec, "self_attn.indexer"
+        self.wq_b = build.linear(f"{name}.wq_b", inputs, spec.index_n_heads * spec.index_head_dim)
+        self.wk = build.linear(f"{name}.wk", spec.hidden_size, spec.index_head_dim)
+        self.k_norm = build.layer_norm(f"{name}.k_norm", spec.index_head_dim)
+        self.weights_proj: Any = build.linear(f"{name}.weights_proj", spec.hidden_size, spec.index_n_heads)
+
+    def __call__(self, hidden: Tensor, other: Tensor, cos: Tensor, sin: Tensor, mask: Tensor) -> Tensor:
+        """`other`: what queries are made with."""
         with no_grad(hidden.tape):
-            return self._chosen(hidden, q_latent, cos, sin, mask)
+            return self._chosen(hidden, other, cos, sin, mask)
 
-    def _chosen(self, hidden: Tensor, q_latent: Tensor, cos: Tensor, sin: Tensor, mask: Tensor) -> Tensor:
+    def queries(self, hidden: Tensor, latent: Tensor) -> Tensor:
+        """[batch, tokens, heads, size], of latents of queries."""
+        spec, (batch, tokens, _) = self.spec, hidden.shape
+        return reshape(self.wq_b(latent), (batch, tokens, spec.index_n_heads, spec.index_head_dim))
+
+    def _chosen(self, hidden: Tensor, other: Tensor, cos: Tensor, sin: Tensor, mask: Tensor) -> Tensor:
         spec, (batch, tokens, _) = self.spec, hidden.shape
         parts = (spec.head_dim, spec.index_head_dim - spec.head_dim)
-        q = self.wq_b(q_latent)
-        q = reshape(q, (batch, tokens, spec.index_n_heads, spec.index_head_dim))
-        q_rot, q_pass = split(q, parts, 3)
+        q = self.queries(hidden, other)
         k = unsqueeze(self.k_norm(self.wk(hidden)), 2)
-        k_rot, k_pass = split(k, parts, 3)
-        q_rot, k_rot = self._rotated(q_rot, k_rot, cos, sin)
-        q = cat((q_rot, q_pass), 3)
-        k = reshape(cat((k_rot, k_pass), 3), (batch, tokens, -1))
+        if self.turns:
+            q_rot, q_pass = split(q, parts, 3)
+            k_rot, k_pass = split(k, parts, 3)
+            q_rot, k_rot = self._rotated(q_rot, k_rot, cos, sin)
+            q = cat((q_rot, q_pass), 3)
+            k = cat((k_rot, k_pass), 3)
+        k = reshape(k, (batch, tokens, -1))
         scores = mul_scalar(_products(to(q, dtypes.float32), to(transpose(k, 1, 2), dtypes.float32)))
         scores = relu(scores)
         weights = mul_scalar(to(self.weights_proj(hidden), dtypes.float32))
@@ -229,6 +243,12 @@ class IndexedAttention(LatentAttention):
             chosen = handed[0]
         else:
             chosen = self.indexer(hidden, q_latent, cos, sin, reshape(mask, (mask.shape[0], *mask.shape[2:])))
+        return self.sparse(queries, keys, values, chosen, mask, before)
+
+    def sparse(
+        self, queries: Tensor, keys: Tensor, values: Tensor, chosen: Tensor, mask: Tensor, before: Tensor | None = None
+    ) -> tuple[Tensor, Tensor | None, Tensor]:
+        """Attention to the keys that were picked; what heads give through the output layer, the weights, and what was picked."""
         dropped = unsqueeze(_unchosen(chosen, keys.shape[2]), 1)
         if mask.dtype is dtypes.bool_:
             mask = binary("bitwise_and", mask, unary("bitwise_not", dropped))
@@ -236,7 +256,7 @@ class IndexedAttention(LatentAttention):
             mask = empty(mask.tape, dropped.shape, mask.dtype, "masked_fill")
         out, weights = self.attend(queries, keys, values, mask)
         out = self.after(out, before)
-        out = reshape(out, (batch, tokens, -1))
+        out = reshape(out, (*out.shape[:2], -1))
         out = self.o_proj(out)
         return out, weights, chosen
 

@@ -150,13 +150,13 @@ def between(spec: Mistral3Spec, build: Builder) -> None:
     MultiModalProjector(spec, build)
 
 
-def mistral3(spec: Mistral3Spec, build: Builder) -> Model:
-    """The whole model (`Mistral3ForConditionalGeneration`)."""
+def mistral3(spec: Mistral3Spec, build: Builder, caps: bool = False) -> Model:
+    """The whole model (`Mistral3ForConditionalGeneration`); `caps`: whether logits go through what the language model's do."""
     if not spec.forward_modelled:
         return COUNTED["image-text-to-text"](spec, build)
     sight = Sight(spec, build)
     language = language_model(spec, build)
-    return ImageTextToText(language, sight, build, lambda seen: cat(seen[:-1], 0), beside=sizes_of)
+    return ImageTextToText(language, sight, build, lambda seen: cat(seen[:-1], 0), beside=sizes_of, caps=caps)
 
 
 COUNTED = multimodal(between)

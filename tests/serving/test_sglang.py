@@ -25,7 +25,9 @@ def engine(model: Any, gpus: int = 1, gpu: str = "h100", **serving: Any) -> Engi
 
 SOUNDING = {"qwen2_5_omni_thinker", "qwen2_audio", "qwen3_omni_moe_thinker", "voxtral"}
 NOT_SERVED = {
-    "serving is not modelled": (ENCODERS - {"bert", "xlm-roberta"}) | {"gemma3_text", "minimax", "modernbert-decoder"} | SOUNDING,
+    "serving is not modelled": (ENCODERS - {"bert", "xlm-roberta"})
+    | {"gemma3_text", "minimax", "mistral_large4", "modernbert-decoder"}
+    | SOUNDING,
     "takes no attention of a server's": {"bamba", "biogpt", "bloom", "codegen", "falcon", "gpt_neo", "jamba", "mpt", "xglm"},
     "its backend for transformers' models": {"axk1", "flex_olmo", "lfm3", "youtu"},
 }
